@@ -1,0 +1,3 @@
+//! Workers that carry frames between ports.
+
+#![forbid(unsafe_code)]

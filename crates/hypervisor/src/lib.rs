@@ -1,0 +1,3 @@
+//! The hypervisor's services as traits: grants, event channels, the store.
+
+#![forbid(unsafe_code)]

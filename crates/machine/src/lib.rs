@@ -1,0 +1,3 @@
+//! The embedded hypervisor: domains are processes.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The backend of a Xen virtual interface.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The frontend of a Xen virtual interface.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! What an egress port lacks, in software: segmentation and checksums.
+
+#![forbid(unsafe_code)]

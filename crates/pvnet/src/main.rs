@@ -1,0 +1,4 @@
+//! The userspace driver domain: daemon and command line.
+
+#![forbid(unsafe_code)]
+fn main() {}

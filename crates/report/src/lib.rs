@@ -1,0 +1,3 @@
+//! Benchmark rows, statistics, tables and self-contained HTML reports.
+
+#![forbid(unsafe_code)]

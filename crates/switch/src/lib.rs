@@ -1,0 +1,3 @@
+//! The learning switch: which port a destination lives on.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The way out: a tap device as a port.
+
+#![forbid(unsafe_code)]

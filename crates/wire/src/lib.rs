@@ -1,0 +1,3 @@
+//! Wire formats: Ethernet to TCP, netif slots, virtio_net_hdr, pcap.
+
+#![forbid(unsafe_code)]

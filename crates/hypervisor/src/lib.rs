@@ -1,3 +1,134 @@
-//! The hypervisor's services as traits: grants, event channels, the store.
+//! The hypervisor's services, as traits.
+//!
+//! What a driver domain and a guest ask of the hypervisor is little: pages that another
+//! domain may use ([grants](grant)), a doorbell ([event channels](event)), and a tree of
+//! keys to find each other by ([the store](store)). Each platform (`machine`, `xen`)
+//! implements these traits once; `netback` and `netfront` are generic over them and never
+//! learn which platform they run on (ARCHITECTURE.md, law 5).
 
 #![forbid(unsafe_code)]
+
+pub mod event;
+pub mod grant;
+pub mod store;
+pub mod xenbus;
+pub mod xs_wire;
+
+use std::fmt;
+
+pub use event::EventChannel;
+pub use grant::{CopyStatus, GrantCopy, GrantRef, Place};
+pub use store::{Store, StoreError, WatchEvent};
+pub use xenbus::XenbusState;
+
+/// Bytes in a page, the unit of grants (Xen's `XEN_PAGE_SIZE`).
+pub const PAGE_SIZE: usize = 4096;
+
+/// A domain's number (`domid_t`). 0 is the driver domain of the embedded machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DomId(pub u16);
+
+impl fmt::Display for DomId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An event channel's number within its domain (`evtchn_port_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Port(pub u32);
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a hypercall can answer instead of doing its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No such domain, or it is gone.
+    #[error("domain {0} does not exist or is gone")]
+    NoDomain(DomId),
+    /// The grant reference does not permit what was asked.
+    #[error("domain {dom} does not grant {what} of reference {gref}")]
+    BadGrant {
+        /// The granting domain.
+        dom: DomId,
+        /// The reference in its table.
+        gref: GrantRef,
+        /// "read" or "write".
+        what: &'static str,
+    },
+    /// No such event channel, or it is not for this domain.
+    #[error("domain {dom} has no event channel {port} for the caller")]
+    BadPort {
+        /// The domain asked for.
+        dom: DomId,
+        /// Its port.
+        port: Port,
+    },
+    /// A limit was reached (grants, ports, pages).
+    #[error("out of {0}")]
+    Exhausted(&'static str),
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was attempted.
+        what: &'static str,
+        /// Its answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// Names the attempt beside the system's answer, for `map_err`.
+    pub fn os<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Os { what, source: source.into() }
+    }
+}
+
+/// What a backend asks of the hypervisor: the services seen from the driver domain.
+pub trait Hypervisor: Clone + Send + Sync + 'static {
+    /// A foreign domain, resolved once so that a grant operation needs no look-up.
+    type Peer: Clone + Send + Sync + fmt::Debug + 'static;
+    /// Foreign pages in this domain's address space; dropping it unmaps them.
+    type Mapping: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
+    /// One end of an event channel.
+    type Event: EventChannel;
+
+    /// Resolves a domain. The handle stays usable, though useless, when the domain dies.
+    fn peer(&self, domain: DomId) -> Result<Self::Peer, Error>;
+
+    /// Maps granted pages, in order and contiguously, readable and writable.
+    fn map(&self, peer: &Self::Peer, grefs: &[GrantRef]) -> Result<Self::Mapping, Error>;
+
+    /// Copies a batch between grants and private memory; each operation gets its own status.
+    ///
+    /// Every grant is checked at this use. Nothing is assumed from an earlier one.
+    fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
+
+    /// Binds to an event channel that `peer` offered to this domain.
+    fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
+}
+
+/// What a frontend asks of the hypervisor: the services seen from a guest.
+pub trait Guest: Clone + Send + Sync + 'static {
+    /// One end of an event channel.
+    type Event: EventChannel;
+    /// Pages of this guest's own memory, contiguous in its address space.
+    type Pages: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
+
+    /// This domain's number.
+    fn domid(&self) -> DomId;
+
+    /// Takes `pages` zeroed pages and grants each to `to`, readable and writable.
+    ///
+    /// Zeroed before they are shared: XSA-403, neighbouring data leaking to the backend.
+    /// The references answer to the pages in order. Dropping the pages revokes the grants.
+    fn share(&self, to: DomId, pages: usize) -> Result<(Self::Pages, Vec<GrantRef>), Error>;
+
+    /// Offers an event channel to `to`; answers this domain's end and its port.
+    fn alloc_unbound(&self, to: DomId) -> Result<(Self::Event, Port), Error>;
+}

@@ -1,3 +1,3 @@
-//! Wire formats: Ethernet to TCP, netif slots, virtio_net_hdr, pcap.
-
+//! Wire formats.
+#![no_std]
 #![forbid(unsafe_code)]

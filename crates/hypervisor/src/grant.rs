@@ -1,0 +1,75 @@
+//! Grants: pages that their owner lets another domain use.
+
+use std::fmt;
+
+use shm::Region;
+
+/// An index into a domain's grant table (`grant_ref_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GrantRef(pub u32);
+
+impl fmt::Display for GrantRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One side of a copy.
+#[derive(Debug)]
+pub enum Place<'a, P> {
+    /// Bytes of a page that `peer` grants.
+    Grant {
+        /// Whose page.
+        peer: &'a P,
+        /// Which page.
+        gref: GrantRef,
+        /// First byte within the page.
+        offset: u16,
+    },
+    /// Bytes of memory that this domain has mapped: its own buffers, a virtio guest's RAM.
+    Local {
+        /// The memory.
+        region: &'a Region,
+        /// First byte within it.
+        offset: usize,
+    },
+}
+
+// Not derived: a place is a reference, whatever the peer is.
+impl<P> Clone for Place<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P> Copy for Place<'_, P> {}
+
+/// How one operation of a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyStatus {
+    /// Done.
+    Okay,
+    /// The source could not be read: whoever owns it is at fault.
+    BadSource,
+    /// The destination could not be written: whoever owns it is at fault.
+    BadDest,
+}
+
+/// One operation of a batch (`GNTTABOP_copy`): at most a page, within one page on each granted side.
+#[derive(Debug)]
+pub struct GrantCopy<'a, P> {
+    /// Where the bytes lie.
+    pub source: Place<'a, P>,
+    /// Where they go.
+    pub dest: Place<'a, P>,
+    /// How many bytes.
+    pub len: u16,
+    /// Written by the hypervisor.
+    pub status: CopyStatus,
+}
+
+impl<'a, P> GrantCopy<'a, P> {
+    /// An operation not yet performed.
+    pub fn new(source: Place<'a, P>, dest: Place<'a, P>, len: u16) -> Self {
+        Self { source, dest, len, status: CopyStatus::Okay }
+    }
+}

@@ -1,0 +1,164 @@
+//! The ring algorithm under loom: every interleaving of the two ends (up to a bound on
+//! preemptions), and every reordering that the memory model allows, of the very code that runs.
+//!
+//! Shown: no notification is lost (loom reports the deadlock when a side sleeps for ever while
+//! work waits for it), and no slot is lost, seen twice, or seen before it was written. The
+//! control tests take the barrier or the second look away and must fail.
+//!
+//! Run with `make model`.
+#![cfg(loom)]
+
+use loom::sync::Notify;
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
+use loom::thread;
+use std::sync::Arc;
+
+use ring::{BackRing, FrontRing, HEADER_LEN, Index, SharedPage, Slots};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A ring of two slots keeps the state space small and makes slots wrap.
+struct Tiny;
+
+impl Slots for Tiny {
+    type Request = u32;
+    type Response = u32;
+    const COUNT: u32 = 2;
+}
+
+/// The page in loom's words. Slots are relaxed: only the indices may order them.
+struct Page {
+    indices: [AtomicU32; 4],
+    slots: [AtomicU32; 2],
+    barriers: bool,
+}
+
+#[derive(Clone)]
+struct Shared(Arc<Page>);
+
+impl Shared {
+    fn new(barriers: bool) -> Self {
+        Self(Arc::new(Page {
+            indices: std::array::from_fn(|_| AtomicU32::new(0)),
+            slots: std::array::from_fn(|_| AtomicU32::new(0)),
+            barriers,
+        }))
+    }
+
+    fn slot(&self, offset: usize) -> &AtomicU32 {
+        &self.0.slots[(offset - HEADER_LEN) / 4]
+    }
+}
+
+impl SharedPage for Shared {
+    fn load(&self, index: Index) -> u32 {
+        self.0.indices[index as usize / 4].load(Ordering::Acquire)
+    }
+    fn store(&self, index: Index, value: u32) {
+        self.0.indices[index as usize / 4].store(value, Ordering::Release);
+    }
+    fn read_slot<T: FromBytes>(&self, offset: usize) -> T {
+        let value = self.slot(offset).load(Ordering::Relaxed);
+        T::read_from_bytes(&value.to_ne_bytes()).unwrap()
+    }
+    fn write_slot<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
+        let value = u32::read_from_bytes(value.as_bytes()).unwrap();
+        self.slot(offset).store(value, Ordering::Relaxed);
+    }
+    fn full_barrier(&self) {
+        if self.0.barriers {
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+/// The two doorbells, and whether the backend looks again before it sleeps.
+#[derive(Clone)]
+struct Bells {
+    backend: Arc<Notify>,
+    frontend: Arc<Notify>,
+    look_again: bool,
+}
+
+/// Takes `total` requests and answers each with its value plus 100.
+fn backend(mut ring: BackRing<Tiny, Shared>, total: u32, bells: &Bells) {
+    let mut expected = 0;
+    while expected < total {
+        while let Some(request) = ring.take().unwrap() {
+            assert_eq!(
+                request, expected,
+                "a request was lost, doubled or seen too early"
+            );
+            expected += 1;
+            ring.respond(request + 100);
+        }
+        if ring.publish() {
+            bells.frontend.notify();
+        }
+        if expected < total && (!ring.arm().unwrap() || !bells.look_again) {
+            bells.backend.wait();
+        }
+    }
+}
+
+/// Makes `total` requests as room allows, and takes their responses in order.
+fn frontend(mut ring: FrontRing<Tiny, Shared>, total: u32, bells: &Bells) {
+    let (mut sent, mut taken) = (0, 0);
+    while taken < total {
+        while sent < total && ring.free() > 0 {
+            ring.request(sent);
+            sent += 1;
+        }
+        if ring.publish() {
+            bells.backend.notify();
+        }
+        while let Some((index, response)) = ring.take().unwrap() {
+            assert_eq!(index, taken);
+            assert_eq!(
+                response,
+                taken + 100,
+                "a response was lost, doubled or seen too early"
+            );
+            taken += 1;
+        }
+        let room = sent < total && ring.free() > 0;
+        if taken < total && !room && !ring.arm().unwrap() {
+            bells.frontend.wait();
+        }
+    }
+}
+
+fn check(total: u32, barriers: bool, look_again: bool) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let page = Shared::new(barriers);
+        let front = FrontRing::<Tiny, _>::init(page.clone());
+        let back = BackRing::<Tiny, _>::attach(page).unwrap();
+        let bells = Bells {
+            backend: Arc::new(Notify::new()),
+            frontend: Arc::new(Notify::new()),
+            look_again,
+        };
+        let theirs = bells.clone();
+        let other = thread::spawn(move || backend(back, total, &theirs));
+        frontend(front, total, &bells);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn nothing_is_lost_or_seen_twice() {
+    check(3, true, true);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_the_barrier_a_wake_up_is_lost() {
+    check(3, false, true);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_the_second_look_a_wake_up_is_lost() {
+    check(3, true, false);
+}

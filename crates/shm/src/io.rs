@@ -1,0 +1,137 @@
+//! Reading and writing a descriptor straight from and to shared memory.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use crate::Region;
+
+/// One piece of a gathered transfer.
+#[derive(Clone, Copy, Debug)]
+pub enum Piece<'a> {
+    /// Bytes of a region.
+    Shared {
+        /// The memory.
+        region: &'a Region,
+        /// First byte.
+        offset: usize,
+        /// How many bytes.
+        len: usize,
+    },
+    /// Private bytes; only for writing to a descriptor.
+    Private(&'a [u8]),
+}
+
+/// Most pieces one call carries: a frame's slots, a header before them, and some to spare.
+pub const MAX_PIECES: usize = 64;
+
+/// Raw vectors on the stack: a frame must cost no allocation.
+struct Vectors {
+    entries: [libc::iovec; MAX_PIECES],
+    used: usize,
+}
+
+impl Vectors {
+    fn new() -> Self {
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self { entries: [empty; MAX_PIECES], used: 0 }
+    }
+
+    fn push(&mut self, base: *mut u8, len: usize) -> io::Result<()> {
+        let entry = self.entries.get_mut(self.used).ok_or(io::ErrorKind::InvalidInput)?;
+        *entry = libc::iovec { iov_base: base.cast(), iov_len: len };
+        self.used += 1;
+        Ok(())
+    }
+
+    fn count(&self) -> libc::c_int {
+        // At most MAX_PIECES.
+        libc::c_int::try_from(self.used).unwrap_or(libc::c_int::MAX)
+    }
+}
+
+fn outside(error: crate::OutOfBounds) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+fn answer(bytes: isize) -> io::Result<usize> {
+    usize::try_from(bytes).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes all pieces with one `writev`. Answers the number of bytes that the descriptor took.
+pub fn write_pieces<'a>(
+    fd: impl AsFd,
+    pieces: impl IntoIterator<Item = Piece<'a>>,
+) -> io::Result<usize> {
+    let mut vectors = Vectors::new();
+    for piece in pieces {
+        match piece {
+            Piece::Shared { region, offset, len } => {
+                vectors.push(region.address(offset, len).map_err(outside)?, len)?;
+            }
+            Piece::Private(bytes) => vectors.push(bytes.as_ptr().cast_mut(), bytes.len())?,
+        }
+    }
+    // SAFETY: each vector covers mapped memory that the pieces borrow for this call; the
+    // kernel only reads it.
+    answer(unsafe {
+        libc::writev(fd.as_fd().as_raw_fd(), vectors.entries.as_ptr(), vectors.count())
+    })
+}
+
+/// Reads with one `readv` into `header` (private), then into the shared pieces in order.
+/// Answers the number of bytes that came.
+pub fn read_pieces<'a>(
+    fd: impl AsFd,
+    header: &mut [u8],
+    pieces: impl IntoIterator<Item = (&'a Region, usize, usize)>,
+) -> io::Result<usize> {
+    let mut vectors = Vectors::new();
+    if !header.is_empty() {
+        vectors.push(header.as_mut_ptr(), header.len())?;
+    }
+    for (region, offset, len) in pieces {
+        vectors.push(region.address(offset, len).map_err(outside)?, len)?;
+    }
+    // SAFETY: each vector covers mapped, writable memory borrowed for this call; `header` is
+    // borrowed mutably, the rest is shared memory that no reference covers.
+    answer(unsafe {
+        libc::readv(fd.as_fd().as_raw_fd(), vectors.entries.as_ptr(), vectors.count())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_goes_through_a_pipe_in_pieces() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let region = Region::anonymous(8192).unwrap();
+        region.copy_in(100, b"body").unwrap();
+        let pieces =
+            [Piece::Private(b"head"), Piece::Shared { region: &region, offset: 100, len: 4 }];
+        assert_eq!(write_pieces(&writer, pieces).unwrap(), 8);
+        let mut head = [0; 2];
+        let parts = [(&region, 4096, 3), (&region, 5000, 100)];
+        assert_eq!(read_pieces(&reader, &mut head, parts).unwrap(), 8);
+        let mut seen = [0; 3];
+        assert_eq!(&head, b"he");
+        region.copy_out(4096, &mut seen).unwrap();
+        assert_eq!(&seen, b"adb");
+        region.copy_out(5000, &mut seen).unwrap();
+        assert_eq!(&seen, b"ody");
+    }
+
+    #[test]
+    fn pieces_outside_are_refused_before_the_call() {
+        let (_reader, writer) = rustix::pipe::pipe().unwrap();
+        let region = Region::anonymous(4096).unwrap();
+        let bad = [Piece::Shared { region: &region, offset: 4000, len: 97 }];
+        assert_eq!(
+            write_pieces(&writer, bad).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        let many = [Piece::Private(b"x"); MAX_PIECES + 1];
+        assert!(write_pieces(&writer, many).is_err());
+    }
+}

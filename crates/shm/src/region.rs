@@ -1,0 +1,322 @@
+//! A mapped range of shared memory.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The bytes asked for do not lie in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at {offset} lie outside a shared region of {size}")]
+pub struct OutOfBounds {
+    /// First byte asked for.
+    pub offset: usize,
+    /// How many bytes.
+    pub len: usize,
+    /// The region's size.
+    pub size: usize,
+}
+
+/// A range of memory shared with another domain. Dropping it unmaps it.
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a region is an address range that stays mapped until it is dropped; every access to
+// its bytes goes through raw pointers or atomics, so threads may share it as domains do.
+unsafe impl Send for Region {}
+// SAFETY: as above; no method hands out a reference to non-atomic bytes.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Private zeroed memory of `len` bytes: a buffer that only this process sees.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        Self::adopt(base, len)
+    }
+
+    /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable.
+    pub fn map(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                offset,
+            )?
+        };
+        Self::adopt(base, len)
+    }
+
+    /// Maps scattered pages of `fd` side by side: page `i` of the region is the file's page at
+    /// `offsets[i]` (bytes). All pages have `page_size` bytes.
+    pub fn map_scattered(fd: impl AsFd, offsets: &[u64], page_size: usize) -> io::Result<Self> {
+        let len = offsets.len() * page_size;
+        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        // From here on the range is ours: dropping `region` unmaps it, half filled or whole.
+        let region = Self::adopt(base, len)?;
+        for (index, offset) in offsets.iter().enumerate() {
+            // SAFETY: the target lies wholly inside the range reserved above, which nothing
+            // else uses yet.
+            unsafe {
+                rustix::mm::mmap(
+                    region.base.as_ptr().add(index * page_size).cast(),
+                    page_size,
+                    ProtFlags::READ | ProtFlags::WRITE,
+                    MapFlags::SHARED | MapFlags::FIXED,
+                    &fd,
+                    *offset,
+                )?;
+            }
+        }
+        Ok(region)
+    }
+
+    fn adopt(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len })
+    }
+
+    /// Asks the kernel for 2 MiB pages behind this range; no harm where it has none.
+    pub fn advise_huge(&self) -> io::Result<()> {
+        // SAFETY: the range is mapped and ours; the advice changes its page size only.
+        unsafe {
+            rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage)?;
+        }
+        Ok(())
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the region has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    #[inline]
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.len) {
+            // SAFETY: offset ≤ offset + len ≤ self.len, all inside one mapping.
+            Ok(unsafe { self.base.as_ptr().add(offset) })
+        } else {
+            Err(OutOfBounds { offset, len, size: self.len })
+        }
+    }
+
+    /// The address of `len` bytes at `offset`, for the system calls of this crate.
+    #[inline]
+    pub(crate) fn address(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
+        self.at(offset, len)
+    }
+
+    /// A private copy of the value at `offset`. The value is read once.
+    #[inline]
+    pub fn read<T: FromBytes>(&self, offset: usize) -> Result<T, OutOfBounds> {
+        let source = self.at(offset, size_of::<T>())?;
+        // SAFETY: the bytes are mapped; FromBytes makes every pattern a valid T; the copy is
+        // made through a raw pointer to memory that no reference covers.
+        Ok(unsafe { source.cast::<T>().read_unaligned() })
+    }
+
+    /// Writes a value at `offset`.
+    #[inline]
+    pub fn write<T: IntoBytes + Immutable>(
+        &self,
+        offset: usize,
+        value: T,
+    ) -> Result<(), OutOfBounds> {
+        let dest = self.at(offset, size_of::<T>())?;
+        // SAFETY: the bytes are mapped and writable; IntoBytes means that no padding leaks.
+        unsafe { dest.cast::<T>().write_unaligned(value) };
+        Ok(())
+    }
+
+    /// Copies bytes out into private memory.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, dest: &mut [u8]) -> Result<(), OutOfBounds> {
+        let source = self.at(offset, dest.len())?;
+        // SAFETY: the source is mapped; `dest` is private, so the two can not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(source, dest.as_mut_ptr(), dest.len()) };
+        Ok(())
+    }
+
+    /// Copies private bytes in.
+    #[inline]
+    pub fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfBounds> {
+        let dest = self.at(offset, source.len())?;
+        // SAFETY: the destination is mapped and writable; `source` is private.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), dest, source.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes between regions. They may be the same region, and may overlap.
+    #[inline]
+    pub fn copy_between(
+        source: &Region,
+        source_offset: usize,
+        dest: &Region,
+        dest_offset: usize,
+        len: usize,
+    ) -> Result<(), OutOfBounds> {
+        let from = source.at(source_offset, len)?;
+        let to = dest.at(dest_offset, len)?;
+        // SAFETY: both ranges are mapped; `copy` allows overlap, which a guest that sends to
+        // itself or two mappings of one page can bring about.
+        unsafe { std::ptr::copy(from, to, len) };
+        Ok(())
+    }
+
+    /// Fills bytes with zero, so that a page handed on carries nothing of its past (XSA-403).
+    pub fn zero(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
+        let dest = self.at(offset, len)?;
+        // SAFETY: the range is mapped and writable.
+        unsafe { std::ptr::write_bytes(dest, 0, len) };
+        Ok(())
+    }
+
+    /// Starts fetching the cache line at `offset`; nothing happens outside the region.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        if offset < self.len {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a prefetch has no effect on memory; the address is mapped.
+            unsafe {
+                use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().add(offset).cast());
+            }
+        }
+    }
+
+    /// The 16-bit word at `offset`, which must be aligned.
+    #[inline]
+    pub fn atomic_u16(&self, offset: usize) -> Result<&AtomicU16, OutOfBounds> {
+        let word = self.aligned::<AtomicU16>(offset)?;
+        // SAFETY: mapped, aligned, and atomics may be shared with whoever else writes them.
+        Ok(unsafe { AtomicU16::from_ptr(word.cast()) })
+    }
+
+    /// The 32-bit word at `offset`, which must be aligned.
+    #[inline]
+    pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, OutOfBounds> {
+        let word = self.aligned::<AtomicU32>(offset)?;
+        // SAFETY: mapped, aligned, and atomics may be shared with whoever else writes them.
+        Ok(unsafe { AtomicU32::from_ptr(word.cast()) })
+    }
+
+    /// The 64-bit word at `offset`, which must be aligned.
+    #[inline]
+    pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
+        let word = self.aligned::<AtomicU64>(offset)?;
+        // SAFETY: mapped, aligned, and atomics may be shared with whoever else writes them.
+        Ok(unsafe { AtomicU64::from_ptr(word.cast()) })
+    }
+
+    #[inline]
+    fn aligned<T>(&self, offset: usize) -> Result<*mut u8, OutOfBounds> {
+        let address = self.at(offset, size_of::<T>())?;
+        if (address as usize).is_multiple_of(align_of::<T>()) {
+            Ok(address)
+        } else {
+            Err(OutOfBounds { offset, len: size_of::<T>(), size: self.len })
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped for this region alone and no borrow of it is left.
+        // A failure could only mean that the range is not mapped, and leaves nothing to do.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{PageSize, create_memfd};
+
+    #[test]
+    fn two_mappings_see_the_same_bytes() {
+        let fd = create_memfd("test", 2, PageSize::Small).unwrap();
+        let one = Region::map(&fd, 0, 8192).unwrap();
+        let other = Region::map(&fd, 0, 8192).unwrap();
+        one.copy_in(4090, b"across the pages").unwrap();
+        let mut seen = [0; 16];
+        other.copy_out(4090, &mut seen).unwrap();
+        assert_eq!(&seen, b"across the pages");
+        one.atomic_u32(64).unwrap().store(7, Ordering::Relaxed);
+        assert_eq!(other.read::<u32>(64), Ok(7));
+    }
+
+    #[test]
+    fn scattered_pages_lie_side_by_side() {
+        let fd = create_memfd("test", 4, PageSize::Small).unwrap();
+        let whole = Region::map(&fd, 0, 4 * 4096).unwrap();
+        for page in 0..4u8 {
+            whole.write(usize::from(page) * 4096, page + 1).unwrap();
+        }
+        let picked = Region::map_scattered(&fd, &[3 * 4096, 4096], 4096).unwrap();
+        assert_eq!(picked.read::<u8>(0), Ok(4));
+        assert_eq!(picked.read::<u8>(4096), Ok(2));
+        assert_eq!(picked.len(), 8192);
+    }
+
+    #[test]
+    fn a_misaligned_word_is_refused() {
+        let region = Region::anonymous(4096).unwrap();
+        assert!(region.atomic_u32(2).is_err());
+        assert!(region.atomic_u16(2).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn no_access_reaches_outside(offset in any::<usize>(), len in 0usize..10_000) {
+            let region = Region::anonymous(4096).unwrap();
+            let inside = offset.checked_add(len).is_some_and(|end| end <= 4096);
+            let mut buffer = vec![0; len];
+            prop_assert_eq!(region.copy_out(offset, &mut buffer).is_ok(), inside);
+            prop_assert_eq!(region.copy_in(offset, &buffer).is_ok(), inside);
+            prop_assert_eq!(region.zero(offset, len).is_ok(), inside);
+            let copied = Region::copy_between(&region, offset, &region, 0, len);
+            prop_assert_eq!(copied.is_ok(), inside && len <= 4096);
+            prop_assert_eq!(
+                region.read::<u64>(offset).is_ok(),
+                offset.checked_add(8).is_some_and(|end| end <= 4096)
+            );
+            region.prefetch(offset);
+        }
+    }
+}

@@ -14,9 +14,9 @@ impl fmt::Display for GrantRef {
     }
 }
 
-/// One side of a copy.
+/// Where a copy reads.
 #[derive(Debug)]
-pub enum Place<'a, P> {
+pub enum Source<'a, P> {
     /// Bytes of a page that `peer` grants.
     Grant {
         /// Whose page.
@@ -27,21 +27,38 @@ pub enum Place<'a, P> {
         offset: u16,
     },
     /// Bytes of memory that this domain has mapped: its own buffers, a virtio guest's RAM.
-    Local {
+    Mapped {
         /// The memory.
         region: &'a Region,
         /// First byte within it.
         offset: usize,
     },
+    /// Private bytes, `len` of them or more.
+    Private(&'a [u8]),
 }
 
-// Not derived: a place is a reference, whatever the peer is.
-impl<P> Clone for Place<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
+/// Where a copy writes.
+#[derive(Debug)]
+pub enum Dest<'a, P> {
+    /// Bytes of a page that `peer` grants for writing.
+    Grant {
+        /// Whose page.
+        peer: &'a P,
+        /// Which page.
+        gref: GrantRef,
+        /// First byte within the page.
+        offset: u16,
+    },
+    /// Bytes of memory that this domain has mapped.
+    Mapped {
+        /// The memory.
+        region: &'a Region,
+        /// First byte within it.
+        offset: usize,
+    },
+    /// Private bytes, `len` of them or more.
+    Private(&'a mut [u8]),
 }
-impl<P> Copy for Place<'_, P> {}
 
 /// How one operation of a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,13 +71,13 @@ pub enum CopyStatus {
     BadDest,
 }
 
-/// One operation of a batch (`GNTTABOP_copy`): at most a page, within one page on each granted side.
+/// One operation of a batch (`GNTTABOP_copy`): within one page on each granted side.
 #[derive(Debug)]
 pub struct GrantCopy<'a, P> {
     /// Where the bytes lie.
-    pub source: Place<'a, P>,
+    pub source: Source<'a, P>,
     /// Where they go.
-    pub dest: Place<'a, P>,
+    pub dest: Dest<'a, P>,
     /// How many bytes.
     pub len: u16,
     /// Written by the hypervisor.
@@ -69,7 +86,8 @@ pub struct GrantCopy<'a, P> {
 
 impl<'a, P> GrantCopy<'a, P> {
     /// An operation not yet performed.
-    pub fn new(source: Place<'a, P>, dest: Place<'a, P>, len: u16) -> Self {
+    #[inline]
+    pub fn new(source: Source<'a, P>, dest: Dest<'a, P>, len: u16) -> Self {
         Self { source, dest, len, status: CopyStatus::Okay }
     }
 }

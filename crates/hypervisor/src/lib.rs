@@ -11,13 +11,15 @@
 pub mod event;
 pub mod grant;
 pub mod store;
+pub mod watch_queue;
 pub mod xenbus;
+pub mod xs_client;
 pub mod xs_wire;
 
 use std::fmt;
 
 pub use event::EventChannel;
-pub use grant::{CopyStatus, GrantCopy, GrantRef, Place};
+pub use grant::{CopyStatus, Dest, GrantCopy, GrantRef, Source};
 pub use store::{Store, StoreError, WatchEvent};
 pub use xenbus::XenbusState;
 
@@ -69,6 +71,9 @@ pub enum Error {
         /// Its port.
         port: Port,
     },
+    /// The other end, or the hypervisor, is gone.
+    #[error("the other end is gone")]
+    Gone,
     /// A limit was reached (grants, ports, pages).
     #[error("out of {0}")]
     Exhausted(&'static str),

@@ -95,7 +95,8 @@ pub trait Store: Send + Sync {
     /// The names of a node's children.
     fn directory(&self, tx: Option<TransactionId>, path: &str) -> Result<Vec<String>, StoreError>;
     /// A node's permissions.
-    fn permissions(&self, tx: Option<TransactionId>, path: &str) -> Result<Permissions, StoreError>;
+    fn permissions(&self, tx: Option<TransactionId>, path: &str)
+    -> Result<Permissions, StoreError>;
     /// Changes a node's permissions.
     fn set_permissions(
         &self,

@@ -1,3 +1,26 @@
 //! The embedded hypervisor: domains are processes.
+//!
+//! It does for processes what Xen does for virtual machines, with the same words and layouts:
+//! memory that is a domain's own (a sealed memfd), grants checked at every use (Xen's v1
+//! table, in the guest's memory), event channels, and a store. A process [joins](join) over a
+//! Unix socket and is a domain until it ends; nothing of it can outlive it, since the kernel
+//! closes the socket however the process dies.
+//!
+//! [`Machine`] is the hypervisor seen from the driver domain, [`MachineGuest`] from a guest.
 
 #![forbid(unsafe_code)]
+
+mod domain;
+mod event;
+mod guest;
+mod hypervisor;
+mod proto;
+mod server;
+pub mod store;
+pub mod toolstack;
+
+pub use domain::{Domain, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize};
+pub use event::{GuestEvent, HostEvent};
+pub use guest::{MachineGuest, SharedPages};
+pub use hypervisor::{DRIVER_DOMAIN, Machine, Mapping};
+pub use server::{ConnectError, Listener, Toolstack, join};

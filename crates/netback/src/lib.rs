@@ -1,3 +1,23 @@
-//! The backend of a Xen virtual interface.
+//! The backend of a Xen virtual interface (`public/io/netif.h`).
+//!
+//! A [`Vif`] is the interface in the store: it offers features, waits for the frontend and
+//! connects its queues. A [`Queue`] is a ring each way. [`TxQueue`] takes packets off the TX
+//! ring, checks them and makes frames of them, whose bodies stay in the guest's memory;
+//! [`RxQueue`] copies frames from wherever they lie into the buffers the guest posted.
+//!
+//! The frontend is hostile until shown otherwise. What it can break is a [`Fault`]: the owner
+//! of the queue drops it and says why; no other interface notices.
 
 #![forbid(unsafe_code)]
+
+mod connect;
+mod request;
+mod rx;
+mod tx;
+mod vif;
+
+pub use connect::{ConnectError, Queue};
+pub use request::Fault;
+pub use rx::RxQueue;
+pub use tx::TxQueue;
+pub use vif::{Change, Offered, Vif, VifError};

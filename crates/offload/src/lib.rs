@@ -1,3 +1,26 @@
 //! What an egress port lacks, in software: segmentation and checksums.
+//!
+//! ```text
+//! frame, Headers, Checksum, Option<Gso>  +  the port's Features
+//!                        │
+//!                      need ──► Nothing: send as it is
+//!                        ├────► Checksum: complete_checksum, then send
+//!                        └────► Segment:  Segmenter, then send header + payload range for each segment
+//! ```
+//!
+//! Everything here takes a linear frame in private memory. Contradictory frames are errors, never panics: their
+//! metadata comes from guests.
 
 #![forbid(unsafe_code)]
+
+mod checksum;
+mod error;
+mod layout;
+mod need;
+mod segment;
+
+pub use checksum::{Checksum, complete_checksum};
+pub use error::Error;
+pub use need::{Features, Need, need};
+pub use segment::{Gso, MAX_HEADER, Segment, Segmenter};
+pub use wire::netif::GsoKind;

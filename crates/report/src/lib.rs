@@ -1,3 +1,30 @@
 //! Benchmark rows, statistics, tables and self-contained HTML reports.
+//!
+//! From the samples to the reader:
+//!
+//! ```text
+//! Samples ──► Stats ──► Row ──► Benchmark (JSON)      what a program reads
+//!                         ├───► Table                 what a terminal shows
+//!                         └───► html::Report + charts what a person opens
+//! ```
+//!
+//! Anti-goals: no measuring, no clock but the date of the document, no JavaScript, no external resource in a page.
 
 #![forbid(unsafe_code)]
+
+mod date;
+mod document;
+mod file;
+pub mod html;
+mod machine;
+mod number;
+mod stats;
+mod table;
+
+pub use date::rfc3339;
+pub use document::{Benchmark, CpuSplit, Ratio, Row};
+pub use file::{Error, read, write_atomic};
+pub use machine::Machine;
+pub use number::human;
+pub use stats::{Samples, Stats};
+pub use table::{Align, Table};

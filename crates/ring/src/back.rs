@@ -69,10 +69,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         }
         let waiting = req_prod.wrapping_sub(self.req_cons);
         if waiting > S::COUNT {
-            return Err(Broken::RequestsBackwards {
-                before: self.req_prod,
-                now: req_prod,
-            });
+            return Err(Broken::RequestsBackwards { before: self.req_prod, now: req_prod });
         }
         self.req_prod = req_prod;
         Ok(waiting)
@@ -82,8 +79,13 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
     /// [`unconsumed`](Self::unconsumed) must have announced.
     #[inline]
     pub fn peek(&self, ahead: u32) -> S::Request {
-        self.page
-            .read_slot(offset::<S>(self.req_cons.wrapping_add(ahead)))
+        self.page.read_slot(offset::<S>(self.req_cons.wrapping_add(ahead)))
+    }
+
+    /// The index of the next request to take.
+    #[inline]
+    pub fn consumed(&self) -> u32 {
+        self.req_cons
     }
 
     /// Counts `n` requests as taken.
@@ -114,8 +116,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
     #[inline]
     pub fn respond(&mut self, response: S::Response) {
         debug_assert!(self.owed() > 0, "a response without a request");
-        self.page
-            .write_slot(offset::<S>(self.rsp_prod_pvt), response);
+        self.page.write_slot(offset::<S>(self.rsp_prod_pvt), response);
         self.rsp_prod_pvt = self.rsp_prod_pvt.wrapping_add(1);
     }
 
@@ -149,8 +150,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         if known >= wanted {
             return Ok(true);
         }
-        self.page
-            .store(Index::ReqEvent, self.req_prod.wrapping_add(1));
+        self.page.store(Index::ReqEvent, self.req_prod.wrapping_add(1));
         self.page.full_barrier();
         Ok(self.refresh()? >= wanted)
     }

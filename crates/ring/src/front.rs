@@ -26,14 +26,7 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         page.store(Index::RspProd, 0);
         page.store(Index::ReqEvent, 1);
         page.store(Index::RspEvent, 1);
-        Self {
-            page,
-            req_prod_pvt: 0,
-            req_prod: 0,
-            rsp_prod: 0,
-            rsp_cons: 0,
-            slots: PhantomData,
-        }
+        Self { page, req_prod_pvt: 0, req_prod: 0, rsp_prod: 0, rsp_cons: 0, slots: PhantomData }
     }
 
     /// The page the ring lives in.
@@ -53,8 +46,7 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
     #[inline]
     pub fn request(&mut self, request: S::Request) {
         debug_assert!(self.free() > 0, "no room for a request");
-        self.page
-            .write_slot(offset::<S>(self.req_prod_pvt), request);
+        self.page.write_slot(offset::<S>(self.req_prod_pvt), request);
         self.req_prod_pvt = self.req_prod_pvt.wrapping_add(1);
     }
 
@@ -127,8 +119,7 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         if self.rsp_prod != self.rsp_cons {
             return Ok(true);
         }
-        self.page
-            .store(Index::RspEvent, self.rsp_cons.wrapping_add(1));
+        self.page.store(Index::RspEvent, self.rsp_cons.wrapping_add(1));
         self.page.full_barrier();
         Ok(self.refresh()? > 0)
     }

@@ -16,6 +16,7 @@
 
 mod back;
 mod front;
+pub mod netif;
 mod page;
 
 pub use back::BackRing;

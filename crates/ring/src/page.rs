@@ -51,11 +51,7 @@ impl<R: Deref<Target = Region>> RegionPage<R> {
         let inside = start.checked_add(4096).is_some_and(|end| end <= size);
         // Alignment is checked once here, so that no access below can fail.
         if !inside || region.atomic_u32(start).is_err() {
-            return Err(OutOfBounds {
-                offset: start,
-                len: 4096,
-                size,
-            });
+            return Err(OutOfBounds { offset: start, len: 4096, size });
         }
         Ok(Self { region, start })
     }
@@ -65,14 +61,9 @@ impl<R: Deref<Target = Region>> RegionPage<R> {
         &self.region
     }
 
-    #[expect(
-        clippy::expect_used,
-        reason = "new() checked that the page is mapped and aligned"
-    )]
+    #[expect(clippy::expect_used, reason = "new() checked that the page is mapped and aligned")]
     fn word(&self, index: Index) -> &std::sync::atomic::AtomicU32 {
-        self.region
-            .atomic_u32(self.start + index as usize)
-            .expect("page checked at creation")
+        self.region.atomic_u32(self.start + index as usize).expect("page checked at creation")
     }
 }
 
@@ -88,25 +79,15 @@ impl<R: Deref<Target = Region>> SharedPage for RegionPage<R> {
     }
 
     #[inline]
-    #[expect(
-        clippy::expect_used,
-        reason = "slots lie inside the page by Slots::COUNT"
-    )]
+    #[expect(clippy::expect_used, reason = "slots lie inside the page by Slots::COUNT")]
     fn read_slot<T: FromBytes>(&self, offset: usize) -> T {
-        self.region
-            .read(self.start + offset)
-            .expect("slot inside the page")
+        self.region.read(self.start + offset).expect("slot inside the page")
     }
 
     #[inline]
-    #[expect(
-        clippy::expect_used,
-        reason = "slots lie inside the page by Slots::COUNT"
-    )]
+    #[expect(clippy::expect_used, reason = "slots lie inside the page by Slots::COUNT")]
     fn write_slot<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
-        self.region
-            .write(self.start + offset, value)
-            .expect("slot inside the page");
+        self.region.write(self.start + offset, value).expect("slot inside the page");
     }
 
     #[inline]

@@ -84,10 +84,7 @@ fn backend(mut ring: BackRing<Tiny, Shared>, total: u32, bells: &Bells) {
     let mut expected = 0;
     while expected < total {
         while let Some(request) = ring.take().unwrap() {
-            assert_eq!(
-                request, expected,
-                "a request was lost, doubled or seen too early"
-            );
+            assert_eq!(request, expected, "a request was lost, doubled or seen too early");
             expected += 1;
             ring.respond(request + 100);
         }
@@ -113,11 +110,7 @@ fn frontend(mut ring: FrontRing<Tiny, Shared>, total: u32, bells: &Bells) {
         }
         while let Some((index, response)) = ring.take().unwrap() {
             assert_eq!(index, taken);
-            assert_eq!(
-                response,
-                taken + 100,
-                "a response was lost, doubled or seen too early"
-            );
+            assert_eq!(response, taken + 100, "a response was lost, doubled or seen too early");
             taken += 1;
         }
         let room = sent < total && ring.free() > 0;

@@ -127,10 +127,7 @@ mod tests {
         let (_reader, writer) = rustix::pipe::pipe().unwrap();
         let region = Region::anonymous(4096).unwrap();
         let bad = [Piece::Shared { region: &region, offset: 4000, len: 97 }];
-        assert_eq!(
-            write_pieces(&writer, bad).unwrap_err().kind(),
-            io::ErrorKind::InvalidInput
-        );
+        assert_eq!(write_pieces(&writer, bad).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let many = [Piece::Private(b"x"); MAX_PIECES + 1];
         assert!(write_pieces(&writer, many).is_err());
     }

@@ -1,0 +1,65 @@
+# Everything that CI does is a target here; `make` lists them.
+
+# Where Rust's usual installer puts it, for shells that have not been told.
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+CARGO ?= cargo
+PVNET := target/release/pvnet
+# Namespaces and taps need root; building never does.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test fmt fmt-check lint loom unit bench deny doc clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+deps: ## Install the Debian packages that are missing, check the toolchain
+	scripts/deps
+
+build: ## Build everything, optimised
+	$(CARGO) build --workspace --release
+
+demo: deps build ## Show guests talking through pvnet, and measure it
+	$(SUDO) $(PVNET) demo
+
+# One after the other, cheapest first; each step is a target of its own to run alone.
+test: ## Check the formatting, lints, model, tests and documentation
+	$(MAKE) deps
+	$(MAKE) fmt-check
+	$(MAKE) lint
+	$(MAKE) loom
+	$(MAKE) unit
+	$(MAKE) doc
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+fmt-check: ## Check the formatting
+	$(CARGO) fmt --all --check
+
+lint: ## Run clippy, warnings are errors
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+loom: ## Model-check the ring's notifications
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p ring --release --test loom
+
+unit: ## Run all tests (those with namespaces skip themselves without root)
+	$(CARGO) test --workspace
+
+bench: build ## Run the four benchmarks, results in out/
+	scripts/bench
+
+deny: ## Check licences, duplicates and sources of the dependencies
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+		$(CARGO) deny check bans licenses sources; \
+	else \
+		echo "cargo-deny is not installed: run \`cargo install --locked cargo-deny@0.20.2\`, then \`make deny\`"; \
+	fi
+
+doc: ## Build the documentation, warnings are errors
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+clean: ## Remove everything that was built or measured
+	$(CARGO) clean
+	rm -rf out

@@ -1,0 +1,139 @@
+//! A whole host in one process: machine, driver domain, guests.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use datapath::{Config, Datapath, Egress, Failure, Ingress, Port};
+use hypervisor::{DomId, Store};
+use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
+use netback::{Change, Offered, Vif};
+use netfront::{Frontend, Queue};
+use offload::Features;
+
+/// The driver domain.
+pub struct Host {
+    pub machine: Machine,
+    pub store: Arc<dyn Store>,
+    pub datapath: Datapath<Machine>,
+    pub failures: Mutex<mpsc::Receiver<Failure>>,
+    offered: Offered,
+}
+
+/// A guest with a connected interface.
+pub struct Guest {
+    pub domain: Arc<Domain>,
+    pub inside: MachineGuest,
+    pub frontend: Frontend,
+    pub queues: Vec<Queue<MachineGuest>>,
+    pub vif: Vif<Machine>,
+    pub port: Arc<Port<Machine>>,
+}
+
+impl Host {
+    pub fn new(workers: usize, max_queues: u32) -> Self {
+        let machine = Machine::new();
+        let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
+        let (sender, failures) = mpsc::channel();
+        let config = Config { workers, ..Config::default() };
+        let sink = Box::new(move |failure| sender.send(failure).unwrap());
+        let datapath = Datapath::start(&config, sink).unwrap();
+        let offered = Offered { max_queues, features: Features::ALL, split_event_channels: true };
+        Self { machine, store, datapath, failures: Mutex::new(failures), offered }
+    }
+
+    /// Makes a domain with an interface announced in the store.
+    pub fn domain(&self, mac: &str) -> (Arc<Domain>, MachineGuest, Vif<Machine>) {
+        let domain = self.machine.create(MemorySize::default()).unwrap();
+        let id = domain.id();
+        toolstack::create_domain(&*self.store, id, "test").unwrap();
+        toolstack::create_vif(&*self.store, id, 0, mac).unwrap();
+        let path = toolstack::backend_path(id, 0);
+        let vif = Vif::announce(self.machine.clone(), self.store.clone(), &path, self.offered);
+        let inside = MachineGuest::inside(&self.machine, &domain).unwrap();
+        (domain, inside, vif.unwrap())
+    }
+
+    /// Makes a guest and connects it, its frontend running as in a process of its own.
+    pub fn guest(&self, mac: &str, config: netfront::Config) -> Guest {
+        let (domain, inside, mut vif) = self.domain(mac);
+        let guest = inside.clone();
+        let store: Arc<dyn Store> = Arc::new(self.machine.store().connect(domain.id()));
+        let frontend = std::thread::spawn(move || {
+            Frontend::connect(&guest, store, &toolstack::device_path(0), &config).unwrap()
+        });
+        let port = self.attach(&mut vif, domain.id());
+        let (frontend, queues) = frontend.join().unwrap();
+        Guest { domain, inside, frontend, queues, vif, port }
+    }
+
+    /// Waits for the frontend and carries its queues.
+    pub fn attach(&self, vif: &mut Vif<Machine>, domain: DomId) -> Arc<Port<Machine>> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            if let Change::Connect(queues) = vif.frontend_changed().unwrap() {
+                let (egress, ingress) = queues
+                    .into_iter()
+                    .map(|queue| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx)))
+                    .unzip();
+                let port = self.datapath.attach(&format!("vif{domain}.0"), egress, ingress);
+                vif.connected().unwrap();
+                return port;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("the frontend did not connect");
+    }
+}
+
+/// Waits until `done` holds.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// An Ethernet frame of `len` bytes with a body that tells `n`.
+pub fn frame(dst: [u8; 6], src: [u8; 6], len: usize, n: u32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend(dst);
+    bytes.extend(src);
+    bytes.extend([0x88, 0xb5]); // local experimental
+    bytes.extend(n.to_be_bytes());
+    let seed = n as usize;
+    bytes.extend((bytes.len()..len).map(|at| (at * 7 + seed).to_le_bytes()[0]));
+    bytes.truncate(len);
+    bytes
+}
+
+/// Puts a frame on a guest's ring.
+pub fn send(queue: &mut Queue<MachineGuest>, bytes: &[u8]) -> bool {
+    queue.tx.reclaim().unwrap();
+    let places: Vec<_> = queue.tx.places().collect();
+    if places.len() < bytes.len().div_ceil(4096) {
+        return false;
+    }
+    for (place, part) in places.iter().zip(bytes.chunks(4096)) {
+        queue.tx.memory().copy_in(*place, part).unwrap();
+    }
+    let len = u16::try_from(bytes.len()).unwrap();
+    queue.tx.send(len, offload::Checksum::Unknown, None).unwrap();
+    queue.tx.publish();
+    true
+}
+
+/// Takes a frame off a guest's ring.
+pub fn receive(queue: &mut Queue<MachineGuest>) -> Option<Vec<u8>> {
+    let frame = queue.rx.receive().unwrap()?;
+    let mut bytes = Vec::new();
+    for (offset, len) in &frame.fragments {
+        let mut part = vec![0; *len];
+        queue.rx.memory().copy_out(*offset, &mut part).unwrap();
+        bytes.extend(part);
+    }
+    queue.rx.publish();
+    Some(bytes)
+}

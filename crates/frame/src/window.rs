@@ -1,0 +1,136 @@
+//! The frames an ingress queue has in hand.
+
+use arrayvec::ArrayVec;
+
+use crate::Frame;
+
+/// How many frames a queue may have in hand: taken off its ring and not yet answered.
+///
+/// It bounds what one stalled destination can hold back of a sender's ring.
+pub const WINDOW: usize = 64;
+
+/// A fixed arena of frames and the order in which they arrived.
+///
+/// A frame keeps its slot until it is [released](Self::retain), so a queue can keep what
+/// belongs to it (request ids) in an array beside.
+#[derive(Debug)]
+pub struct Window {
+    frames: Box<[Frame]>,
+    order: ArrayVec<u8, WINDOW>,
+    free: ArrayVec<u8, WINDOW>,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Window {
+    /// An empty window. The only allocation of a queue's life.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            frames: vec![Frame::empty(); WINDOW].into(),
+            order: ArrayVec::new(),
+            free: (0..WINDOW).rev().map(slot).collect(),
+        }
+    }
+
+    /// How many frames are in hand.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether no frame is in hand.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Whether another frame would not fit.
+    #[inline]
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// A free slot's number and frame, now the last in order.
+    #[inline]
+    pub fn push(&mut self) -> Option<(usize, &mut Frame)> {
+        let slot = self.free.pop()?;
+        self.order.push(slot);
+        Some((slot.into(), &mut self.frames[usize::from(slot)]))
+    }
+
+    /// Gives back the slot that [`push`](Self::push) gave last.
+    pub fn unpush(&mut self) {
+        self.free.extend(self.order.pop());
+    }
+
+    /// The slots in hand, in order of arrival.
+    #[inline]
+    #[must_use]
+    pub fn order(&self) -> &[u8] {
+        &self.order
+    }
+
+    /// The frame in a slot.
+    #[inline]
+    #[must_use]
+    pub fn frame(&self, slot: u8) -> &Frame {
+        &self.frames[usize::from(slot)]
+    }
+
+    /// Every slot's frame, in hand or not: for filling several in one batch.
+    #[inline]
+    pub fn slots_mut(&mut self) -> &mut [Frame] {
+        &mut self.frames
+    }
+
+    /// Walks the frames in order of arrival and releases those for which `keep` says no.
+    #[inline]
+    pub fn retain(&mut self, mut keep: impl FnMut(u8, &Frame) -> bool) {
+        let (frames, free) = (&self.frames, &mut self.free);
+        self.order.retain(|slot| {
+            let stays = keep(*slot, &frames[usize::from(*slot)]);
+            if !stays {
+                free.push(*slot);
+            }
+            stays
+        });
+    }
+}
+
+fn slot(index: usize) -> u8 {
+    u8::try_from(index).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_slots_are_used_again_and_order_is_kept() {
+        let mut window = Window::new();
+        for n in 0..WINDOW {
+            let (_, frame) = window.push().unwrap();
+            frame.len = u32::try_from(n).unwrap();
+        }
+        assert!(window.is_full());
+        assert!(window.push().is_none());
+        window.retain(|_, frame| frame.len % 3 == 0);
+        let order: Vec<_> = window.order().iter().map(|s| window.frame(*s).len).collect();
+        assert!(order.is_sorted());
+        assert_eq!(order.len(), WINDOW.div_ceil(3));
+        let (slot, _) = window.push().unwrap();
+        window.unpush();
+        assert_eq!(window.push().unwrap().0, slot);
+        window.retain(|_, _| false);
+        assert!(window.is_empty());
+        assert_eq!(window.free.len(), WINDOW);
+    }
+}

@@ -1,0 +1,243 @@
+//! Where the processors' time went.
+
+use crate::{Error, Result};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Whether the time of a process includes that of children that it has waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Children {
+    /// Its own threads only.
+    Ignored,
+    /// Its own and, to the resolution of the kernel's tick, its dead and reaped children's.
+    Reaped,
+}
+
+/// A stopwatch for the machine and some processes.
+#[derive(Clone, Debug)]
+pub struct CpuMeter {
+    children: Children,
+    started: Instant,
+    machine: Machine,
+    processes: Vec<(u32, Duration)>,
+}
+
+/// Processor time between the start of a [`CpuMeter`] and its reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuUsage {
+    /// Time on the wall.
+    pub wall: Duration,
+    /// Time of all processors in programs, kernel and interrupts.
+    pub busy: Duration,
+    /// Time of all processors with nothing to do.
+    pub idle: Duration,
+    /// Time that the hypervisor below kept for others.
+    pub steal: Duration,
+    /// Time of each process in the meter's order.
+    pub processes: Vec<(u32, Duration)>,
+}
+
+/// The first line of `/proc/stat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Machine {
+    busy: Duration,
+    idle: Duration,
+    steal: Duration,
+}
+
+impl CpuMeter {
+    /// Starts to measure the machine and the processes `pids`.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] for a process that is not there; [`Error::Io`], [`Error::Parse`] for `/proc`.
+    pub fn start(pids: &[u32], children: Children) -> Result<Self> {
+        let processes =
+            pids.iter().map(|&pid| Ok((pid, process(pid, children)?))).collect::<Result<_>>()?;
+        Ok(Self { children, started: Instant::now(), machine: Machine::now()?, processes })
+    }
+
+    /// What was used since the start. The meter runs on.
+    ///
+    /// # Errors
+    /// Those of [`start`](Self::start).
+    pub fn read(&self) -> Result<CpuUsage> {
+        let (wall, machine) = (self.started.elapsed(), Machine::now()?);
+        let since = |&(pid, before): &(u32, Duration)| {
+            Ok((pid, process(pid, self.children)?.saturating_sub(before)))
+        };
+        // The kernel's counters may step back by a tick now and then.
+        Ok(CpuUsage {
+            wall,
+            busy: machine.busy.saturating_sub(self.machine.busy),
+            idle: machine.idle.saturating_sub(self.machine.idle),
+            steal: machine.steal.saturating_sub(self.machine.steal),
+            processes: self.processes.iter().map(since).collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl CpuUsage {
+    /// The time of one process; zero if it was not measured.
+    #[must_use]
+    pub fn of(&self, pid: u32) -> Duration {
+        self.processes.iter().filter(|(measured, _)| *measured == pid).map(|(_, time)| *time).sum()
+    }
+
+    /// `time` in processors: 0.5 is half of one processor for the whole wall time.
+    #[must_use]
+    pub fn cpus(&self, time: Duration) -> f64 {
+        if self.wall.is_zero() { 0.0 } else { time.as_secs_f64() / self.wall.as_secs_f64() }
+    }
+}
+
+impl Machine {
+    fn now() -> Result<Self> {
+        let text = fs::read_to_string("/proc/stat").map_err(Error::io("cannot read /proc/stat"))?;
+        Self::parse(&text, ticks_per_second())
+            .ok_or_else(|| Error::parse("/proc/stat", "no line of all processors"))
+    }
+
+    /// `cpu  user nice system idle iowait irq softirq steal …` in ticks. Waiting for a disk is idling; guest time is
+    /// part of user time already.
+    fn parse(text: &str, hz: u64) -> Option<Self> {
+        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+        let fields: Vec<u64> =
+            line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+        let &[user, nice, system, idle, iowait, irq, softirq, steal, ..] = fields.as_slice() else {
+            return None;
+        };
+        Some(Self {
+            busy: ticks(user + nice + system + irq + softirq, hz),
+            idle: ticks(idle + iowait, hz),
+            steal: ticks(steal, hz),
+        })
+    }
+}
+
+/// The time of a process since it began.
+fn process(pid: u32, children: Children) -> Result<Duration> {
+    let folder = Path::new("/proc").join(pid.to_string());
+    let stat = fs::read_to_string(folder.join("stat")).map_err(|cause| lost(pid, cause))?;
+    let parse = || Error::parse(format!("/proc/{pid}/stat"), "too few fields");
+    let (own, reaped) = parse_stat(&stat, ticks_per_second()).ok_or_else(parse)?;
+    // Threads that have ended are only in the coarse total, living ones are finer in their own files: the larger of
+    // the two sums has missed less.
+    let own = threads(&folder.join("task")).map_or(own, |threads| threads.max(own));
+    Ok(if children == Children::Reaped { own + reaped } else { own })
+}
+
+fn lost(pid: u32, cause: io::Error) -> Error {
+    match cause.kind() {
+        io::ErrorKind::NotFound => Error::Gone { pid },
+        // The process may also end between open and read: ESRCH, which has no kind.
+        _ if cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+            Error::Gone { pid }
+        }
+        _ => Error::io(format!("cannot read /proc/{pid}/stat"))(cause),
+    }
+}
+
+/// The sum over living threads, to the nanosecond; `None` if this kernel does not count that.
+fn threads(tasks: &Path) -> Option<Duration> {
+    let mut sum = Duration::ZERO;
+    for task in fs::read_dir(tasks).ok()? {
+        let path = task.ok()?.path();
+        match fs::read_to_string(path.join("schedstat")) {
+            Ok(text) => sum += parse_schedstat(&text)?,
+            // Its thread has just ended. Where there is no schedstat at all, a thread is still there.
+            Err(_) if path.exists() => return None,
+            Err(_) => {}
+        }
+    }
+    Some(sum)
+}
+
+/// `on_cpu_ns waiting_ns timeslices`.
+fn parse_schedstat(text: &str) -> Option<Duration> {
+    text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+}
+
+/// `utime + stime` and `cutime + cstime` of `/proc/PID/stat` (fields 14 to 17 of proc_pid_stat(5)). The second field
+/// is the program's name in parentheses and may itself hold anything, so fields are counted from the last one.
+fn parse_stat(text: &str, hz: u64) -> Option<(Duration, Duration)> {
+    let (_, fields) = text.rsplit_once(')')?;
+    let times: Vec<u64> =
+        fields.split_whitespace().skip(11).take(4).map_while(|field| field.parse().ok()).collect();
+    let &[user, system, child_user, child_system] = times.as_slice() else { return None };
+    Some((ticks(user + system, hz), ticks(child_user + child_system, hz)))
+}
+
+fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second()
+}
+
+fn ticks(count: u64, hz: u64) -> Duration {
+    let hz = hz.max(1);
+    Duration::from_secs(count / hz) + Duration::from_nanos(count % hz * 1_000_000_000 / hz)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str =
+        "cpu  17837 0 2221 141160 711 0 84 572 0 0\ncpu0 9133 0 1078 70263 502 0 16 285 0 0\n";
+    const PROCESS: &str = "4264 (bash) S 4245 4264 4264 0 -1 4194560 2184 66825 0 21 0 3 83 31 20 0 1 0 79067 5124096 942";
+
+    fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn the_machines_line() {
+        let expected = Machine { busy: ms(201_420), idle: ms(1_418_710), steal: ms(5720) };
+        assert_eq!(Machine::parse(STAT, 100), Some(expected));
+        assert_eq!(Machine::parse("cpu0 1 2 3 4 5 6 7 8\n", 100), None);
+        assert_eq!(Machine::parse("cpu  1 2 3\n", 100), None);
+    }
+
+    #[test]
+    fn a_process_and_its_children() {
+        assert_eq!(parse_stat(PROCESS, 100), Some((ms(30), ms(1140))));
+        // Names may hold spaces and parentheses.
+        assert_eq!(
+            parse_stat(&PROCESS.replace("(bash)", "(a) R (b c)"), 100),
+            Some((ms(30), ms(1140)))
+        );
+        assert_eq!(parse_stat("4264 (bash) S 1 2", 100), None);
+    }
+
+    #[test]
+    fn a_threads_nanoseconds() {
+        assert_eq!(
+            parse_schedstat("31092411 12120857 64\n"),
+            Some(Duration::from_nanos(31_092_411))
+        );
+        assert_eq!(parse_schedstat(""), None);
+    }
+
+    #[test]
+    fn work_is_seen_in_the_process_and_the_machine() {
+        let own = std::process::id();
+        let meter = CpuMeter::start(&[own], Children::Ignored).expect("start");
+        // Work of a fixed amount, many ticks long; its thread has ended by the reading, so it is in the coarse total only.
+        let work = || {
+            (0..60_000_000u64)
+                .fold(1u64, |sum, step| std::hint::black_box(sum.wrapping_mul(31) ^ step))
+        };
+        std::thread::spawn(work).join().expect("worker");
+        let usage = meter.read().expect("read");
+        assert!(usage.of(own) > Duration::ZERO, "{usage:?}");
+        assert!(usage.busy > Duration::ZERO, "{usage:?}");
+        assert_eq!(usage.of(own + 1), Duration::ZERO);
+        assert!(usage.cpus(usage.wall) > 0.999);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_gone() {
+        let error = CpuMeter::start(&[u32::MAX], Children::Reaped).expect_err("no such process");
+        assert!(matches!(error, Error::Gone { pid: u32::MAX }), "{error}");
+    }
+}

@@ -1,0 +1,101 @@
+//! What can go wrong, each with the cause and, where there is one, the next step.
+
+use std::io;
+use std::time::Duration;
+
+/// The crate's result.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A failure of the surroundings of an experiment.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The caller may not make namespaces.
+    #[error(
+        "not root: network namespaces need CAP_NET_ADMIN and CAP_SYS_ADMIN; run this with sudo"
+    )]
+    NotRoot,
+    /// A program that is needed is not installed.
+    #[error("{tool} not found: run `make deps`")]
+    MissingTool {
+        /// The program.
+        tool: String,
+    },
+    /// A program ran and failed.
+    #[error("`{command}` failed ({status}): {message}")]
+    Failed {
+        /// The command line.
+        command: String,
+        /// How it ended.
+        status: String,
+        /// What it printed about it.
+        message: String,
+    },
+    /// Something took longer than it ever should.
+    #[error("{what} did not finish within {} s", limit.as_secs_f64())]
+    TimedOut {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        limit: Duration,
+    },
+    /// SIGINT, SIGTERM or SIGHUP arrived.
+    #[error("interrupted")]
+    Interrupted,
+    /// A program's output or a kernel file was not what was expected.
+    #[error("cannot understand {what}: {cause}")]
+    Parse {
+        /// The program or file.
+        what: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// A traffic tool reports that its run failed.
+    #[error("iperf3 to {to}: {message}")]
+    Iperf {
+        /// The server's address.
+        to: String,
+        /// The tool's own words.
+        message: String,
+    },
+    /// Bytes arrived that are not the bytes that were sent.
+    #[error(
+        "transfer corrupted: sent {sent_bytes} bytes with SHA-256 {sent}, received {received_bytes} with {received}"
+    )]
+    Corrupted {
+        /// How many bytes were sent.
+        sent_bytes: u64,
+        /// Their digest, in hexadecimal.
+        sent: String,
+        /// How many bytes arrived.
+        received_bytes: u64,
+        /// Their digest, in hexadecimal.
+        received: String,
+    },
+    /// A process that was to be measured is gone.
+    #[error("process {pid} is gone; look for its last words in the log")]
+    Gone {
+        /// Its process id.
+        pid: u32,
+    },
+    /// A system call failed.
+    #[error("{what}: {cause}")]
+    Io {
+        /// What was attempted.
+        what: String,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+impl Error {
+    /// Wraps a system error with what was attempted; for `map_err`.
+    pub(crate) fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let what = what.into();
+        move |cause| Self::Io { what, cause: cause.into() }
+    }
+
+    pub(crate) fn parse(what: impl Into<String>, cause: &(impl ToString + ?Sized)) -> Self {
+        Self::Parse { what: what.into(), cause: cause.to_string() }
+    }
+}

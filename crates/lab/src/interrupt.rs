@@ -1,0 +1,98 @@
+//! Ctrl-C and `kill` as a question that waits ask, so that the stack unwinds and what it made is removed.
+
+use crate::{Error, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a wait may go without asking.
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
+
+static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+fn flag() -> &'static Arc<AtomicBool> {
+    REQUESTED.get_or_init(Arc::default)
+}
+
+/// The process-wide wish to stop.
+#[derive(Debug)]
+pub struct Interrupt;
+
+impl Interrupt {
+    /// From now on SIGINT, SIGTERM and SIGHUP do not kill this process but make [`requested`](Self::requested) true.
+    /// What was ignored (`nohup`, a background job) stays ignored. Installing twice is harmless.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses a handler.
+    pub fn install() -> Result<()> {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        for signal in
+            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !ignored(&status, *signal))
+        {
+            signal_hook::flag::register(signal, Arc::clone(flag()))
+                .map_err(Error::io("cannot handle signals"))?;
+        }
+        Ok(())
+    }
+
+    /// Asks for the end without a signal.
+    pub fn request() {
+        flag().store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the end was asked for.
+    #[must_use]
+    pub fn requested() -> bool {
+        flag().load(Ordering::SeqCst)
+    }
+
+    /// `?`-able form of [`requested`](Self::requested).
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if the end was asked for.
+    pub fn check() -> Result<()> {
+        if Self::requested() { Err(Error::Interrupted) } else { Ok(()) }
+    }
+
+    /// Sleeps for `duration`, or until the end is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] in the second case.
+    pub fn sleep(duration: Duration) -> Result<()> {
+        let end = Instant::now() + duration;
+        loop {
+            Self::check()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(left.min(SLICE));
+        }
+    }
+}
+
+/// Whether bit `signal - 1` of the mask `SigIgn` is set in a `/proc/PID/status`.
+fn ignored(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_bits_of_a_mask() {
+        let nohup =
+            "SigBlk:\t0000000000000003\nSigIgn:\t0000000000000001\nSigCgt:\t0000000043817efb\n";
+        assert_eq!(
+            [SIGHUP, SIGINT, SIGTERM].map(|signal| ignored(nohup, signal)),
+            [true, false, false]
+        );
+        assert!(!ignored("", SIGHUP));
+    }
+}

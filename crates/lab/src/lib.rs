@@ -1,0 +1,44 @@
+//! Namespaces, traffic tools and CPU accounting for demos, benchmarks and tests.
+//!
+//! Everything that the crate makes on a machine (a [`Namespace`], a [`Process`], what a [`Janitor`] keeps) goes away
+//! when its value is dropped, on success, on error and, once [`Interrupt::install`] was called, on Ctrl-C: every wait
+//! in here then ends with [`Error::Interrupted`], and the stack unwinds through the drops.
+//!
+//! Nothing touches the host's own network: links are made inside of namespaces, never moved into them.
+//!
+//! Anti-goals: no private network stack, no measurement of the program from inside, no shell.
+
+#![forbid(unsafe_code)]
+
+mod cpu;
+mod deadline;
+mod error;
+mod interrupt;
+mod iperf;
+mod janitor;
+mod memory;
+mod namespace;
+mod offloads;
+mod ping;
+mod process;
+mod progress;
+mod rtt;
+mod tools;
+mod transfer;
+mod veth;
+
+pub use cpu::{Children, CpuMeter, CpuUsage};
+pub use error::{Error, Result};
+pub use interrupt::Interrupt;
+pub use iperf::{Iperf, Throughput, Traffic};
+pub use janitor::Janitor;
+pub use memory::Rss;
+pub use namespace::Namespace;
+pub use offloads::Offloads;
+pub use ping::{Ping, RoundTrip, ping};
+pub use process::{Process, run};
+pub use progress::Progress;
+pub use rtt::RttProbe;
+pub use tools::{command, preflight};
+pub use transfer::{Transfer, transfer_file};
+pub use veth::{Endpoint, VethBridge};

@@ -1,0 +1,145 @@
+//! Network namespaces: made, entered by programs and threads, deleted.
+
+use crate::process::run_to_the_end;
+use crate::{Error, Result, preflight, run, tools};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Far more than `ip` ever needs, so that a wedged kernel does not hang a test.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// A named network namespace with `lo` up. Deleted on drop if it was [created](Self::create) here; programs still
+/// inside keep the namespace, without its name, until they end.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+    owned: bool,
+}
+
+impl Namespace {
+    /// Makes a namespace called `PREFIX-PID-NUMBER`: no two of one run and no two running programs share it.
+    ///
+    /// # Errors
+    /// [`Error::NotRoot`], [`Error::MissingTool`], or [`Error::Failed`] from `ip`.
+    pub fn create(prefix: &str) -> Result<Self> {
+        static CREATED: AtomicU64 = AtomicU64::new(0);
+        preflight(&[])?;
+        let number = CREATED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{prefix}-{}-{number}", std::process::id());
+        let added = ip(&["netns", "add", &name]);
+        let mut namespace = Self { name, owned: false };
+        // Ctrl-C may have stopped `ip` after its work was done.
+        namespace.owned = namespace.path().exists();
+        added?;
+        namespace.ip(&["link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+
+    /// A namespace that somebody else made and will delete.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is none of that name.
+    pub fn open(name: &str) -> Result<Self> {
+        let namespace = Self { name: name.to_owned(), owned: false };
+        namespace.file().map(|_| namespace)
+    }
+
+    /// Another handle to the same namespace, which does not delete it.
+    #[must_use]
+    pub fn handle(&self) -> Self {
+        Self { name: self.name.clone(), owned: false }
+    }
+
+    /// Its name, as `ip netns` knows it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file that stands for it.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    /// A command that runs `program` inside, ready for its arguments. It dies with the thread that starts it (see
+    /// [`crate::command`]).
+    ///
+    /// # Errors
+    /// [`Error::MissingTool`] if there is no such program.
+    pub fn exec(&self, program: &str) -> Result<Command> {
+        tools::wrapped(&["ip", "netns", "exec", &self.name], program)
+    }
+
+    /// Runs `ip` with these arguments on the inside and returns what it printed.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with what it printed.
+    pub fn ip(&self, arguments: &[&str]) -> Result<String> {
+        ip(&[&["-n", self.name.as_str()], arguments].concat())
+    }
+
+    /// Runs `work` on a thread of its own inside: sockets that it opens are the namespace's.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the namespace is gone or the thread cannot start; being let in is part of the thread's result.
+    pub fn thread<T, F>(&self, work: F) -> Result<JoinHandle<Result<T>>>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T> + Send + 'static,
+    {
+        let file = self.file()?;
+        let name = self.name.clone();
+        let inside = move || {
+            // Only this thread moves; it ends with the work, so nobody inherits the namespace by surprise.
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(Error::io(format!("cannot enter namespace {name}")))?;
+            work()
+        };
+        let builder = thread::Builder::new().name("lab".to_owned());
+        builder.spawn(inside).map_err(Error::io("cannot start a thread"))
+    }
+
+    /// Deletes the namespace now, if it was created here.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] from `ip`. It is not tried again.
+    pub fn delete(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.owned) {
+            return Ok(());
+        }
+        let mut command = tools::command("ip")?;
+        command.args(["netns", "delete", &self.name]);
+        run_to_the_end(command, LIMIT)
+    }
+
+    fn file(&self) -> Result<File> {
+        File::open(self.path()).map_err(Error::io(format!("no namespace {}", self.name)))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if let Err(error) = self.delete() {
+            eprintln!("clean-up: {error}");
+        }
+    }
+}
+
+/// Waits for a thread; its panic goes on here.
+pub(crate) fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Runs `ip` on the host.
+pub(crate) fn ip(arguments: &[&str]) -> Result<String> {
+    let mut command = tools::command("ip")?;
+    command.args(arguments);
+    run(command, LIMIT)
+}

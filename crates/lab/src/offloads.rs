@@ -1,0 +1,68 @@
+//! What a network device may leave to the next one: checksums, segmentation, scattered buffers.
+
+use crate::namespace::LIMIT;
+use crate::{Namespace, Result, run};
+
+/// Offloads of one device. `true` leaves the driver's default alone, `false` switches off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offloads {
+    /// Checksums, on sending and on receiving. Without them the kernel also gives up scatter-gather and TSO.
+    pub csum: bool,
+    /// TCP segmentation: frames far larger than the MTU.
+    pub tso: bool,
+    /// The kernel's own segmentation, as late as it can.
+    pub gso: bool,
+    /// Scatter-gather: frames in several buffers.
+    pub sg: bool,
+}
+
+impl Offloads {
+    /// The drivers' defaults.
+    pub const ALL: Self = Self { csum: true, tso: true, gso: true, sg: true };
+    /// Every frame whole, checksummed and no larger than the MTU.
+    pub const NONE: Self = Self { csum: false, tso: false, gso: false, sg: false };
+
+    /// Switches off, at `device` in `namespace`, what is `false`.
+    ///
+    /// # Errors
+    /// [`crate::Error::MissingTool`] for `ethtool`, [`crate::Error::Failed`] if it cannot.
+    pub fn apply(&self, namespace: &Namespace, device: &str) -> Result<()> {
+        let changes = self.changes();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let mut command = namespace.exec("ethtool")?;
+        command.args(["-K", device]).args(changes);
+        run(command, LIMIT).map(drop)
+    }
+
+    /// The arguments for `ethtool -K DEVICE`.
+    fn changes(&self) -> Vec<&'static str> {
+        let features = [
+            (self.csum, "rx"),
+            (self.csum, "tx"),
+            (self.tso, "tso"),
+            (self.gso, "gso"),
+            (self.sg, "sg"),
+        ];
+        features.into_iter().filter(|(on, _)| !on).flat_map(|(_, name)| [name, "off"]).collect()
+    }
+}
+
+impl Default for Offloads {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_off_is_touched() {
+        assert!(Offloads::ALL.changes().is_empty());
+        assert_eq!(Offloads { tso: false, ..Offloads::ALL }.changes(), ["tso", "off"]);
+        assert_eq!(Offloads::NONE.changes().join(" "), "rx off tx off tso off gso off sg off");
+    }
+}

@@ -1,0 +1,143 @@
+//! ICMP echo by `ping` of iputils.
+
+use crate::{Error, Namespace, Process, Result};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Summary of a run of echo requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ping {
+    /// Requests sent.
+    pub sent: u64,
+    /// Replies received.
+    pub received: u64,
+    /// Requests without a reply, in per cent.
+    pub loss_percent: f64,
+    /// How long replies took; `None` if there were none.
+    pub rtt: Option<RoundTrip>,
+}
+
+/// Round-trip times of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// The shortest.
+    pub min: Duration,
+    /// The mean.
+    pub avg: Duration,
+    /// The longest.
+    pub max: Duration,
+    /// The standard deviation.
+    pub mdev: Duration,
+}
+
+/// Sends `count` requests from `namespace` to `address`, one every `interval`, and waits a second for the last reply.
+/// No reply at all is a result, not an error.
+///
+/// # Errors
+/// [`Error::MissingTool`]; [`Error::Failed`] if nothing could be sent; [`Error::TimedOut`]; [`Error::Interrupted`];
+/// [`Error::Parse`].
+pub fn ping(
+    namespace: &Namespace,
+    address: impl Into<IpAddr>,
+    count: u32,
+    interval: Duration,
+) -> Result<Ping> {
+    let mut command = namespace.exec("ping")?;
+    command.args(["-q", "-n", "-W", "1", "-c", &count.to_string()]);
+    command.args(["-i", &format!("{:.6}", interval.as_secs_f64()), &address.into().to_string()]);
+    let mut process = Process::capture(command)?;
+    let status = process.wait(interval * count + Duration::from_secs(10))?;
+    // 1 says that replies are missing, which the summary says better; 2 that there is no summary.
+    if status.code() != Some(1) {
+        process.succeed(Duration::ZERO)?;
+    }
+    parse(&process.stdout())
+}
+
+fn parse(text: &str) -> Result<Ping> {
+    let bad = |cause: &str| Error::parse("the output of ping", cause);
+    let counts = text
+        .lines()
+        .find(|line| line.contains("packets transmitted"))
+        .ok_or_else(|| bad("no summary"))?;
+    let sent = before(counts, " packets transmitted").ok_or_else(|| bad("no number of packets"))?;
+    let received = before(counts, " received").ok_or_else(|| bad("no number of replies"))?;
+    let loss_percent = before(counts, "% packet loss").ok_or_else(|| bad("no loss"))?;
+    let times = text.lines().find_map(|line| line.strip_prefix("rtt min/avg/max/mdev = "));
+    let rtt = times
+        .map(|times| round_trip(times).ok_or_else(|| bad("no round-trip times")))
+        .transpose()?;
+    Ok(Ping { sent, received, loss_percent, rtt })
+}
+
+/// The number that stands right before `unit`.
+fn before<T: std::str::FromStr>(line: &str, unit: &str) -> Option<T> {
+    let (head, _) = line.split_once(unit)?;
+    head.rsplit([' ', ',']).next()?.parse().ok()
+}
+
+/// `0.054/0.073/0.092/0.012 ms`, with possibly more after it.
+fn round_trip(times: &str) -> Option<RoundTrip> {
+    let (numbers, _) = times.split_once(" ms")?;
+    let mut durations = numbers
+        .split('/')
+        .map(|number| Duration::try_from_secs_f64(number.parse::<f64>().ok()? / 1e3).ok());
+    let mut next = || durations.next().flatten();
+    Some(RoundTrip { min: next()?, avg: next()?, max: next()?, mdev: next()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    // Recorded with ping of iputils 20221126.
+    const REPLIES: &str = "PING 10.9.0.2 (10.9.0.2) 56(84) bytes of data.\n\n--- 10.9.0.2 ping statistics ---\n\
+        5 packets transmitted, 5 received, 0% packet loss, time 815ms\n\
+        rtt min/avg/max/mdev = 0.054/0.073/0.092/0.012 ms\n";
+    const SILENCE: &str = "PING 10.9.0.77 (10.9.0.77) 56(84) bytes of data.\n\n--- 10.9.0.77 ping statistics ---\n\
+        2 packets transmitted, 0 received, 100% packet loss, time 203ms\n\n";
+    const FAST: &str = "--- 10.77.0.2 ping statistics ---\n\
+        3 packets transmitted, 2 received, +1 duplicates, 33.3333% packet loss, time 2ms\n\
+        rtt min/avg/max/mdev = 0.010/0.020/0.030/0.004 ms, ipg/ewma 1.050/0.029 ms\n";
+
+    #[test]
+    fn replies() {
+        let us = Duration::from_micros;
+        let rtt = RoundTrip { min: us(54), avg: us(73), max: us(92), mdev: us(12) };
+        assert_eq!(
+            parse(REPLIES).expect("recorded"),
+            Ping { sent: 5, received: 5, loss_percent: 0.0, rtt: Some(rtt) }
+        );
+    }
+
+    #[test]
+    fn silence_is_a_result() {
+        assert_eq!(
+            parse(SILENCE).expect("recorded"),
+            Ping { sent: 2, received: 0, loss_percent: 100.0, rtt: None }
+        );
+    }
+
+    #[test]
+    fn more_words_do_not_confuse() {
+        let ping = parse(FAST).expect("well-formed");
+        assert_eq!(
+            (ping.sent, ping.received, ping.rtt.map(|rtt| rtt.max)),
+            (3, 2, Some(Duration::from_micros(30)))
+        );
+        assert!((ping.loss_percent - 33.3333).abs() < 1e-9);
+    }
+
+    #[test]
+    fn no_summary_is_an_error() {
+        assert!(matches!(parse("ping: connect: Network is unreachable"), Err(Error::Parse { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "[0-9a-z%/.,=\n -]{0,200}") {
+            let _ = parse(&format!("{text} packets transmitted{text} received{text}% packet loss\nrtt min/avg/max/mdev = {text} ms"));
+        }
+    }
+}

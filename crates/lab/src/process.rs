@@ -1,0 +1,316 @@
+//! Child processes that are always waited for and never outlive their value.
+
+use crate::deadline::readable_within;
+use crate::interrupt::SLICE;
+use crate::{Error, Interrupt, Result};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a process may take to heed SIGTERM before SIGKILL follows.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A running program. Dropping it stops it: SIGTERM, a grace period, SIGKILL, and always the wait.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    name: String,
+    captured: Option<Captured>,
+}
+
+/// A program's output, in memory. Files, not pipes: nobody has to empty them while the program runs, and a forgotten
+/// grandchild that still holds one open keeps nobody waiting.
+#[derive(Debug)]
+struct Captured {
+    stdout: File,
+    stderr: File,
+}
+
+impl Process {
+    /// Starts a command whose output goes where the command says.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it does not start.
+    pub fn spawn(mut command: Command) -> Result<Self> {
+        let name = display(&command);
+        // A process group of its own: Ctrl-C on the terminal is then ours to pass on, in order.
+        let child = command.stdin(Stdio::null()).process_group(0).spawn();
+        let child = child.map_err(Error::io(format!("cannot start `{name}`")))?;
+        Ok(Self { child, name, captured: None })
+    }
+
+    /// Starts a command and keeps what it prints.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it does not start.
+    pub fn capture(mut command: Command) -> Result<Self> {
+        let captured = Captured::new().map_err(Error::io("cannot make a file in memory"))?;
+        captured.attach(&mut command).map_err(Error::io("cannot share a file in memory"))?;
+        let mut process = Self::spawn(command)?;
+        process.captured = Some(captured);
+        Ok(process)
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The command line it was started with.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system does not say.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().map_err(Error::io(format!("cannot wait for `{}`", self.name)))
+    }
+
+    /// What it printed to standard output so far; empty unless [captured](Self::capture).
+    #[must_use]
+    pub fn stdout(&self) -> String {
+        self.captured.as_ref().map_or(String::new(), |captured| text(&captured.stdout))
+    }
+
+    /// What it printed to standard error so far; empty unless [captured](Self::capture).
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        self.captured.as_ref().map_or(String::new(), |captured| text(&captured.stderr))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] after `limit`, [`Error::Interrupted`]; the process runs on then.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        self.wait_while(limit, Interrupt::check)
+    }
+
+    /// Waits for its end and for success.
+    ///
+    /// # Errors
+    /// Those of [`wait`](Self::wait), and [`Error::Failed`] with what it printed.
+    pub fn succeed(&mut self, limit: Duration) -> Result<()> {
+        let status = self.wait(limit)?;
+        self.judge(status)
+    }
+
+    /// Stops it: SIGTERM, SIGKILL if that does not help, and the wait. Returns how it ended.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses, [`Error::TimedOut`] if the kernel does not let go of it.
+    pub fn stop(&mut self) -> Result<ExitStatus> {
+        if let Some(status) = self.ended()? {
+            return Ok(status);
+        }
+        // Not waited for yet, so the process id is still its own.
+        kill_process(Pid::from_child(&self.child), Signal::TERM)
+            .map_err(Error::io(format!("cannot stop `{}`", self.name)))?;
+        match self.wait_while(GRACE, || Ok(())) {
+            Err(Error::TimedOut { .. }) => {
+                self.child.kill().map_err(Error::io(format!("cannot kill `{}`", self.name)))?;
+                self.wait_while(GRACE, || Ok(()))
+            }
+            ended => ended,
+        }
+    }
+
+    /// Waits while `keep_on` finds no reason against it.
+    fn wait_while(
+        &mut self,
+        limit: Duration,
+        keep_on: impl Fn() -> Result<()>,
+    ) -> Result<ExitStatus> {
+        let end = Instant::now() + limit;
+        if let Some(status) = self.ended()? {
+            return Ok(status);
+        }
+        let waiting = || format!("cannot wait for `{}`", self.name);
+        let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
+            .map_err(Error::io(waiting()))?;
+        loop {
+            keep_on()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if readable_within(&pidfd, left.min(SLICE)).map_err(Error::io(waiting()))? {
+                return self.child.wait().map_err(Error::io(waiting()));
+            }
+            if left.is_zero() {
+                return Err(Error::TimedOut { what: format!("`{}`", self.name), limit });
+            }
+        }
+    }
+
+    fn judge(&self, status: ExitStatus) -> Result<()> {
+        if status.success() {
+            return Ok(());
+        }
+        // Programs do not agree on where to complain.
+        let words = [self.stderr(), self.stdout()].map(|words| words.trim().to_owned());
+        let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
+        let message =
+            if words.is_empty() { "it said nothing".to_owned() } else { words.join("; ") };
+        Err(Error::Failed { command: self.name.clone(), status: status.to_string(), message })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            eprintln!("clean-up: {error}");
+        }
+    }
+}
+
+impl Captured {
+    fn new() -> io::Result<Self> {
+        let file = |name: &str| memfd_create(name, MemfdFlags::CLOEXEC).map(File::from);
+        Ok(Self { stdout: file("stdout")?, stderr: file("stderr")? })
+    }
+
+    fn attach(&self, command: &mut Command) -> io::Result<()> {
+        command.stdout(self.stdout.try_clone()?).stderr(self.stderr.try_clone()?);
+        Ok(())
+    }
+}
+
+/// The whole of a captured file, whatever bytes it holds. Positioned reads leave the writer's offset, which the file
+/// shares, alone.
+fn text(file: &File) -> String {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 16 * 1024];
+    let mut offset = 0;
+    while let Ok(count @ 1..) = file.read_at(&mut chunk, offset) {
+        bytes.extend_from_slice(&chunk[..count]);
+        offset += count as u64;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A command line as one would type it, without the guard that [`crate::command`] puts before it.
+fn display(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let guard =
+        words.iter().position(|word| word == "--").filter(|_| words[0].ends_with("setpriv"));
+    words[guard.map_or(0, |guard| guard + 1)..].join(" ")
+}
+
+/// Runs a command to its end and returns its standard output.
+///
+/// # Errors
+/// [`Error::Io`] if it does not start, [`Error::Failed`], [`Error::TimedOut`] after `limit`, [`Error::Interrupted`]; it
+/// is stopped in the last two cases.
+pub fn run(command: Command, limit: Duration) -> Result<String> {
+    let mut process = Process::capture(command)?;
+    process.succeed(limit)?;
+    Ok(process.stdout())
+}
+
+/// [`run`] for clean-up, which a wish to stop must not stop.
+pub(crate) fn run_to_the_end(command: Command, limit: Duration) -> Result<()> {
+    let mut process = Process::capture(command)?;
+    let status = process.wait_while(limit, || Ok(()))?;
+    process.judge(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command;
+    use std::os::unix::process::ExitStatusExt as _;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> Command {
+        let mut shell = command("sh").expect("sh");
+        shell.args(["-c", script]);
+        shell
+    }
+
+    #[test]
+    fn output_is_returned() {
+        assert_eq!(run(shell("echo out; echo err >&2"), LIMIT).expect("success"), "out\n");
+    }
+
+    #[test]
+    fn failure_names_the_command_the_status_and_its_words() {
+        let message =
+            run(shell("echo no disk >&2; exit 3"), LIMIT).expect_err("exit 3").to_string();
+        assert!(
+            message.ends_with("sh -c echo no disk >&2; exit 3` failed (exit status: 3): no disk"),
+            "{message}"
+        );
+        assert!(!message.contains("setpriv"), "{message}");
+    }
+
+    #[test]
+    fn a_silent_failure_says_so() {
+        let message = run(shell("exit 1"), LIMIT).expect_err("exit 1").to_string();
+        assert!(message.ends_with("it said nothing"), "{message}");
+    }
+
+    #[test]
+    fn a_time_limit_stops_the_process() {
+        let error = run(shell("exec sleep 60"), Duration::from_millis(20)).expect_err("too slow");
+        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    }
+
+    #[test]
+    fn dropping_stops_and_reaps() {
+        let process = Process::spawn(shell("exec sleep 60")).expect("start");
+        let pid = process.pid();
+        assert!(std::path::Path::new(&format!("/proc/{pid}")).exists());
+        drop(process);
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn a_program_dies_with_the_thread_that_started_it() {
+        if let Err(why) = crate::tools::find("setpriv") {
+            eprintln!("skipped: {why}");
+            return;
+        }
+        let start = || {
+            let process = Process::capture(shell("echo ready; exec sleep 60")).expect("start");
+            while process.stdout().is_empty() {
+                std::thread::yield_now();
+            }
+            process
+        };
+        let mut process = std::thread::spawn(start).join().expect("no panic");
+        assert_eq!(process.wait(LIMIT).expect("it ends").signal(), Some(9));
+    }
+
+    #[test]
+    fn more_output_than_a_pipe_holds_blocks_nobody() {
+        let output = run(
+            shell(
+                "i=0; while [ $i -lt 3000 ]; do echo 0123456789012345678901234567890123456789; i=$((i+1)); done",
+            ),
+            LIMIT,
+        );
+        assert_eq!(output.expect("success").len(), 3000 * 41);
+    }
+
+    #[test]
+    fn a_process_that_ignores_terminate_is_killed() {
+        let mut process =
+            Process::capture(shell("trap '' TERM; echo ready; while :; do sleep 0.01; done"))
+                .expect("start");
+        while process.stdout().is_empty() {
+            std::thread::yield_now();
+        }
+        let status = process.stop().expect("killed");
+        assert_eq!(status.signal(), Some(9));
+    }
+}

@@ -1,0 +1,220 @@
+//! A transfer whose every byte is checked.
+
+use crate::deadline::Deadline;
+use crate::namespace::join;
+use crate::{Error, Namespace, Result};
+use sha2::{Digest as _, Sha256};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// The slowest path that is still believed to work, in bytes per second.
+const SLOWEST: u64 = 1 << 20;
+/// How long one socket call may block before the deadline is looked at.
+pub(crate) const SOCKET_SLICE: Duration = Duration::from_millis(100);
+const CHUNK: usize = 64 * 1024;
+
+/// A transfer that arrived as it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// Bytes sent and received.
+    pub bytes: u64,
+    /// From the accepted connection to the last byte. Both ends compute digests meanwhile, so this is no measure of the
+    /// path's speed.
+    pub duration: Duration,
+    /// The digest both ends computed, in hexadecimal.
+    pub sha256: String,
+}
+
+/// What one end saw.
+struct Seen {
+    bytes: u64,
+    sha256: String,
+    duration: Duration,
+}
+
+/// Sends a file of `bytes` pseudo-random bytes, the same for the same `seed`, over TCP from one namespace to `address`
+/// in another. Each end computes SHA-256 over what it sent or received.
+///
+/// # Errors
+/// [`Error::Corrupted`] if the ends differ; [`Error::Io`] from either end; [`Error::TimedOut`]; [`Error::Interrupted`].
+pub fn transfer_file(
+    from: &Namespace,
+    to: &Namespace,
+    address: impl Into<IpAddr>,
+    bytes: u64,
+    seed: u64,
+) -> Result<Transfer> {
+    let address = address.into();
+    let limit = Duration::from_secs(15 + bytes / SLOWEST);
+    let deadline = Deadline::new(format!("a transfer of {bytes} bytes to {address}"), limit);
+
+    let (ready, listening) = mpsc::channel();
+    let waiting = deadline.clone();
+    let receiver = to.thread(move || {
+        let listener = listen(address)?;
+        // The sender cannot be gone: it waits for this, or for the channel to close.
+        let _ = ready.send(listener.local_addr().map_err(Error::io("cannot learn the port"))?);
+        receive(&accept(&listener, &waiting)?, &waiting)
+    })?;
+    let Ok(destination) = listening.recv() else {
+        return Err(join(receiver).err().unwrap_or(Error::Interrupted));
+    };
+
+    let sending = deadline.clone();
+    let sent = from.thread(move || send(destination, bytes, seed, &sending)).and_then(join);
+    if sent.is_err() {
+        deadline.stop();
+    }
+    let received = join(receiver);
+    compare(&sent?, received?)
+}
+
+/// Listens at any free port of `address`.
+pub(crate) fn listen(address: IpAddr) -> Result<TcpListener> {
+    TcpListener::bind((address, 0)).map_err(Error::io(format!("cannot listen at {address}")))
+}
+
+/// The next connection, with short timeouts set.
+pub(crate) fn accept(listener: &TcpListener, deadline: &Deadline) -> Result<TcpStream> {
+    deadline.readable(listener)?;
+    let (stream, _) = listener.accept().map_err(Error::io("cannot accept a connection"))?;
+    with_timeouts(stream)
+}
+
+/// A connection, with short timeouts set.
+pub(crate) fn connect(to: SocketAddr, deadline: &Deadline) -> Result<TcpStream> {
+    deadline.check()?;
+    let limit = deadline.left().max(SOCKET_SLICE);
+    let stream = TcpStream::connect_timeout(&to, limit)
+        .map_err(Error::io(format!("cannot connect to {to}")))?;
+    with_timeouts(stream)
+}
+
+fn with_timeouts(stream: TcpStream) -> Result<TcpStream> {
+    let set = stream
+        .set_read_timeout(Some(SOCKET_SLICE))
+        .and_then(|()| stream.set_write_timeout(Some(SOCKET_SLICE)));
+    set.map_err(Error::io("cannot set a timeout"))?;
+    Ok(stream)
+}
+
+fn send(to: SocketAddr, bytes: u64, seed: u64, deadline: &Deadline) -> Result<Seen> {
+    let stream = connect(to, deadline)?;
+    let start = Instant::now();
+    let mut random = Random::new(seed);
+    let mut digest = Sha256::new();
+    let mut chunk = vec![0; CHUNK];
+    let mut left = bytes;
+    while left > 0 {
+        let length = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
+        random.fill(&mut chunk[..length]);
+        digest.update(&chunk[..length]);
+        let mut sent = 0;
+        while sent < length {
+            sent += deadline.retry(|| (&stream).write(&chunk[sent..length]))?;
+        }
+        left -= length as u64;
+    }
+    stream.shutdown(Shutdown::Write).map_err(Error::io("cannot finish sending"))?;
+    Ok(Seen { bytes, sha256: hexadecimal(&digest.finalize()), duration: start.elapsed() })
+}
+
+fn receive(stream: &TcpStream, deadline: &Deadline) -> Result<Seen> {
+    let start = Instant::now();
+    let mut digest = Sha256::new();
+    let mut chunk = vec![0; CHUNK];
+    let mut bytes = 0;
+    loop {
+        let count = deadline.retry(|| (&mut &*stream).read(&mut chunk))?;
+        if count == 0 {
+            return Ok(Seen {
+                bytes,
+                sha256: hexadecimal(&digest.finalize()),
+                duration: start.elapsed(),
+            });
+        }
+        digest.update(&chunk[..count]);
+        bytes += count as u64;
+    }
+}
+
+fn compare(sent: &Seen, received: Seen) -> Result<Transfer> {
+    if (sent.bytes, &sent.sha256) == (received.bytes, &received.sha256) {
+        return Ok(Transfer {
+            bytes: received.bytes,
+            duration: received.duration,
+            sha256: received.sha256,
+        });
+    }
+    Err(Error::Corrupted {
+        sent_bytes: sent.bytes,
+        sent: sent.sha256.clone(),
+        received_bytes: received.bytes,
+        received: received.sha256,
+    })
+}
+
+fn hexadecimal(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Marsaglia's xorshift64: bytes without a pattern that a checksum or a compressor would miss or like, at the cost of
+/// three shifts for eight.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        // Zero is the one state that never changes; small seeds would begin with many zero bits.
+        Self(NonZeroU64::new(seed ^ 0x9e37_79b9_7f4a_7c15).map_or(1, NonZeroU64::get))
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            chunk.copy_from_slice(&self.0.to_le_bytes()[..chunk.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(seed: u64) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        Random::new(seed).fill(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_seed_decides_the_bytes() {
+        assert_eq!(bytes(7), bytes(7));
+        assert_ne!(bytes(7), bytes(8));
+        // The seed that would begin at the dead state.
+        assert!(bytes(0x9e37_79b9_7f4a_7c15).iter().any(|byte| *byte > 1));
+    }
+
+    #[test]
+    fn the_digest_is_the_standard_one() {
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(hexadecimal(&Sha256::digest(b"abc")), abc);
+    }
+
+    #[test]
+    fn ends_that_differ_are_reported_with_both_digests() {
+        let seen = |bytes, sha256: &str| Seen {
+            bytes,
+            sha256: sha256.to_owned(),
+            duration: Duration::ZERO,
+        };
+        assert!(compare(&seen(5, "aa"), seen(5, "aa")).is_ok());
+        for received in [seen(5, "ab"), seen(4, "aa")] {
+            assert!(matches!(compare(&seen(5, "aa"), received), Err(Error::Corrupted { .. })));
+        }
+    }
+}

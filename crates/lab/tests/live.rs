@@ -1,0 +1,176 @@
+//! Namespaces, links and traffic for real. Skipped, with a message, where that is not allowed.
+
+use lab::{
+    Children, CpuMeter, Interrupt, Iperf, Namespace, Offloads, RttProbe, VethBridge, ping,
+    preflight, run, transfer_file,
+};
+use std::time::Duration;
+
+const PREFIX: &str = "lab-test";
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Whether the test can run; says why not.
+fn able(programs: &[&str]) -> bool {
+    preflight(programs).inspect_err(|why| eprintln!("skipped: {why}")).is_ok()
+}
+
+#[test]
+fn a_namespace_lives_as_long_as_its_value() {
+    if !able(&[]) {
+        return;
+    }
+    let first = Namespace::create(PREFIX).expect("create");
+    let second = Namespace::create(PREFIX).expect("create");
+    assert_ne!(first.name(), second.name());
+    assert!(first.ip(&["link", "show", "lo"]).expect("ip").contains("UP"));
+
+    let path = first.path();
+    drop(Namespace::open(first.name()).expect("it exists"));
+    drop(first.handle());
+    assert!(path.exists(), "only the creator deletes");
+    drop(first);
+    assert!(!path.exists());
+    assert!(Namespace::open("lab-test-never-made").is_err());
+}
+
+#[test]
+fn programs_and_threads_run_inside() {
+    if !able(&[]) {
+        return;
+    }
+    let namespace = Namespace::create(PREFIX).expect("create");
+    let mut identify = namespace.exec("ip").expect("ip");
+    identify.args(["netns", "identify"]);
+    assert_eq!(run(identify, LIMIT).expect("identify").trim(), namespace.name());
+
+    let link = || std::fs::read_link("/proc/thread-self/ns/net").expect("own namespace");
+    let inside = namespace
+        .thread(move || Ok(link()))
+        .expect("start")
+        .join()
+        .expect("no panic")
+        .expect("entered");
+    assert_ne!(inside, link());
+}
+
+#[test]
+fn the_bridge_carries_both_families_and_checked_bytes() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let VethBridge { left, right, .. } =
+        &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
+    for address in [right.ipv4.into(), std::net::IpAddr::from(right.ipv6)] {
+        let result = ping(&left.namespace, address, 3, Duration::from_millis(10)).expect("ping");
+        assert_eq!((result.sent, result.received), (3, 3), "{address}");
+        assert!(result.rtt.is_some_and(|rtt| rtt.min <= rtt.avg && rtt.avg <= rtt.max));
+
+        let bytes = 8 << 20;
+        let transfer =
+            transfer_file(&left.namespace, &right.namespace, address, bytes, 1).expect("transfer");
+        assert_eq!(transfer.bytes, bytes);
+        let again = transfer_file(&right.namespace, &left.namespace, left.ipv4, bytes, 1)
+            .expect("transfer");
+        assert_eq!(transfer.sha256, again.sha256, "the same seed, the same bytes");
+    }
+    let nobody = ping(&left.namespace, [10, 77, 0, 99], 1, Duration::from_millis(10))
+        .expect("silence is a result");
+    assert_eq!((nobody.received, nobody.rtt), (0, None));
+}
+
+#[test]
+fn round_trips_are_timed() {
+    if !able(&[]) {
+        return;
+    }
+    let VethBridge { left, right, .. } =
+        &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
+    let probe = RttProbe::new(&left.namespace, &right.namespace, right.ipv4, 100);
+    let udp = probe.udp().expect("udp");
+    let tcp = RttProbe { payload: 4000, ..probe }.tcp().expect("tcp");
+    let slow = RttProbe { address: right.ipv6.into(), count: 3, ..probe }
+        .every(Duration::from_millis(1))
+        .udp();
+    assert_eq!((udp.len(), tcp.len(), slow.expect("udp over IPv6").len()), (100, 100, 3));
+    assert!(udp.iter().chain(&tcp).all(|time| !time.is_zero()));
+}
+
+#[test]
+fn a_probe_to_an_address_that_is_not_there_fails_with_the_cause() {
+    if !able(&[]) {
+        return;
+    }
+    let VethBridge { left, right, .. } =
+        &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
+    let elsewhere = [192, 0, 2, 1];
+    let probe = RttProbe::new(&left.namespace, &right.namespace, elsewhere, 1);
+    let transfer = transfer_file(&left.namespace, &right.namespace, elsewhere, 1, 1);
+    for error in [probe.udp().err(), probe.tcp().err(), transfer.err()] {
+        let message = error.expect("not an address of the namespace").to_string();
+        assert!(message.contains("192.0.2.1: Cannot assign requested address"), "{message}");
+    }
+}
+
+#[test]
+fn iperf_runs_both_ways_over_tcp_and_udp() {
+    if !able(&["iperf3"]) {
+        return;
+    }
+    let VethBridge { left, right, .. } =
+        &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
+    let tcp = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, 1);
+    let meter = CpuMeter::start(&[std::process::id()], Children::Reaped).expect("meter");
+    let forwards = tcp.run().expect("tcp");
+    assert!(
+        forwards.mbps > 1.0 && forwards.bytes > 1 << 20 && !forwards.per_second.is_empty(),
+        "{forwards:?}"
+    );
+    let usage = meter.read().expect("meter");
+    assert!(usage.of(std::process::id()) > Duration::ZERO, "reaped children count: {usage:?}");
+
+    let backwards =
+        Iperf { address: right.ipv6.into(), ..tcp }.streams(2).reverse().run().expect("reverse");
+    assert!(backwards.mbps > 1.0, "{backwards:?}");
+    let udp = tcp.udp(8_000_000, 1000).run().expect("udp");
+    assert!(udp.packets >= 900 && udp.packets <= 1100 && udp.retransmits == 0, "{udp:?}");
+}
+
+#[test]
+fn an_iperf_server_that_cannot_listen_says_why() {
+    if !able(&["iperf3"]) {
+        return;
+    }
+    let namespace = Namespace::create(PREFIX).expect("create");
+    let error =
+        Iperf::tcp(&namespace, &namespace, [192, 0, 2, 1], 1).run().expect_err("no such address");
+    assert!(error.to_string().contains("unable to start listener"), "{error}");
+}
+
+#[test]
+fn offloads_are_switched_off_everywhere_on_the_way() {
+    if !able(&["ethtool"]) {
+        return;
+    }
+    let bridge = VethBridge::create(PREFIX, Offloads::NONE).expect("bridge");
+    let ends = [
+        (&bridge.left.namespace, "eth0"),
+        (&bridge.right.namespace, "eth0"),
+        (bridge.bridge(), "left"),
+        (bridge.bridge(), "right"),
+    ];
+    for (namespace, device) in ends {
+        let mut show = namespace.exec("ethtool").expect("ethtool");
+        show.args(["-k", device]);
+        let features = run(show, LIMIT).expect("ethtool");
+        for feature in [
+            "rx-checksumming",
+            "tx-checksumming",
+            "scatter-gather",
+            "tcp-segmentation-offload",
+            "generic-segmentation-offload",
+        ] {
+            assert!(features.contains(&format!("{feature}: off")), "{device}: {features}");
+        }
+    }
+    assert!(!Interrupt::requested());
+}

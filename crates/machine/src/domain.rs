@@ -1,0 +1,239 @@
+//! A domain as the hypervisor sees it: its memory and its grant table.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
+use shm::{PageSize, Region, create_memfd};
+
+/// Bytes of a v1 grant entry: `{flags: u16, domid: u16, frame: u32}`.
+pub(crate) const GRANT_ENTRY_LEN: usize = 8;
+/// Grant entries in a page.
+pub const GRANTS_PER_PAGE: usize = PAGE_SIZE / GRANT_ENTRY_LEN;
+/// The first references are reserved (console, xenstore), as on Xen.
+pub const GRANTS_RESERVED: u32 = 8;
+
+/// Bits of a grant entry's `flags` (`public/grant_table.h`).
+pub(crate) mod gtf {
+    pub(crate) const PERMIT_ACCESS: u16 = 1;
+    pub(crate) const TYPE_MASK: u16 = 3;
+    pub(crate) const READONLY: u16 = 1 << 2;
+    pub(crate) const READING: u16 = 1 << 3;
+    pub(crate) const WRITING: u16 = 1 << 4;
+}
+
+/// How much memory a domain gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySize {
+    /// Pages of 4 KiB, the grant table's included. They cost nothing until they are touched.
+    pub pages: usize,
+    /// Of these, how many at the start hold the grant table.
+    pub grant_pages: usize,
+    /// What stands behind them.
+    pub page_size: PageSize,
+}
+
+impl Default for MemorySize {
+    /// 64 MiB, of which 16 pages are grants (8192 references): enough for 8 queues.
+    fn default() -> Self {
+        Self { pages: 16_384, grant_pages: 16, page_size: PageSize::Small }
+    }
+}
+
+/// A domain: its memory, seen whole, and who it is.
+pub struct Domain {
+    id: DomId,
+    size: MemorySize,
+    fd: OwnedFd,
+    memory: Region,
+    alive: AtomicBool,
+    /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
+    pins: Box<[AtomicU32]>,
+}
+
+/// What a caller wants to do with a granted page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+impl Domain {
+    /// A domain with fresh, zeroed memory.
+    pub(crate) fn new(id: DomId, size: MemorySize) -> std::io::Result<Self> {
+        let fd = create_memfd(&format!("pvnet-domain-{id}"), size.pages, size.page_size)?;
+        let memory = Region::map(&fd, 0, size.pages * PAGE_SIZE)?;
+        if size.page_size == PageSize::Huge {
+            memory.advise_huge()?;
+        }
+        let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
+        Ok(Self { id, size, fd, memory, alive: AtomicBool::new(true), pins })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> DomId {
+        self.id
+    }
+
+    /// The size of its memory.
+    #[must_use]
+    pub fn size(&self) -> MemorySize {
+        self.size
+    }
+
+    /// The file behind its memory, to hand to the guest.
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// All of its memory.
+    #[inline]
+    pub(crate) fn memory(&self) -> &Region {
+        &self.memory
+    }
+
+    /// Ends it: from now on no grant of it is honoured.
+    pub(crate) fn kill(&self) {
+        self.alive.store(false, Ordering::Release);
+    }
+
+    /// Checks one use of a grant; answers the byte in the domain's memory where the page starts.
+    ///
+    /// The entry is the guest's to change at any moment: it is read once, whole, and what was
+    /// read is what is checked. A guest that revokes a page while it is copied loses or gains
+    /// bytes of its own memory only; see docs/decisions/0002-copies-do-not-pin-grants.md.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        caller: DomId,
+        gref: GrantRef,
+        access: Access,
+    ) -> Result<usize, Error> {
+        self.entry(gref)
+            .filter(|entry| entry.permits(caller, access))
+            .map(|entry| entry.frame as usize * PAGE_SIZE)
+            .filter(|start| start + PAGE_SIZE <= self.memory.len())
+            .ok_or(self.bad(gref, access))
+    }
+
+    #[cold]
+    fn bad(&self, gref: GrantRef, access: Access) -> Error {
+        let what = match access {
+            Access::Read => "read",
+            Access::Write => "write",
+        };
+        Error::BadGrant { dom: self.id, gref, what }
+    }
+
+    #[inline]
+    fn entry(&self, gref: GrantRef) -> Option<Entry> {
+        let index = gref.0 as usize;
+        if index >= self.pins.len() || !self.alive.load(Ordering::Relaxed) {
+            return None;
+        }
+        // Acquire: the guest writes domid and frame before it publishes the flags.
+        let word = self.memory.atomic_u64(index * GRANT_ENTRY_LEN).ok()?.load(Ordering::Acquire);
+        Some(Entry::from(word))
+    }
+
+    /// Pins a grant for a mapping: the guest can see that it must not take the page back.
+    pub(crate) fn pin(&self, caller: DomId, gref: GrantRef) -> Result<usize, Error> {
+        let pin = self.pins.get(gref.0 as usize).ok_or(self.bad(gref, Access::Write))?;
+        pin.fetch_add(1, Ordering::AcqRel);
+        self.flags(gref, |flags| flags.fetch_or(gtf::READING | gtf::WRITING, Ordering::AcqRel));
+        // Checked after pinning: a guest that revokes in between has seen no pin.
+        self.check(caller, gref, Access::Write).inspect_err(|_| self.unpin(gref))
+    }
+
+    /// Takes a pin back; the last one out clears the guest-visible bits.
+    pub(crate) fn unpin(&self, gref: GrantRef) {
+        let Some(pin) = self.pins.get(gref.0 as usize) else { return };
+        if pin.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.flags(gref, |flags| {
+                flags.fetch_and(!(gtf::READING | gtf::WRITING), Ordering::AcqRel)
+            });
+        }
+    }
+
+    fn flags(&self, gref: GrantRef, change: impl FnOnce(&std::sync::atomic::AtomicU16) -> u16) {
+        if let Ok(flags) = self.memory.atomic_u16(gref.0 as usize * GRANT_ENTRY_LEN) {
+            change(flags);
+        }
+    }
+
+    /// Grants that the hypervisor holds pinned: none is left when a domain was detached well.
+    #[must_use]
+    pub fn pinned(&self) -> usize {
+        self.pins.iter().filter(|pin| pin.load(Ordering::Relaxed) > 0).count()
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Domain").field("id", &self.id).field("size", &self.size).finish()
+    }
+}
+
+/// A private copy of a v1 grant entry.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    flags: u16,
+    domid: u16,
+    frame: u32,
+}
+
+impl From<u64> for Entry {
+    #[inline]
+    fn from(word: u64) -> Self {
+        let [f0, f1, d0, d1, p0, p1, p2, p3] = word.to_ne_bytes();
+        Self {
+            flags: u16::from_ne_bytes([f0, f1]),
+            domid: u16::from_ne_bytes([d0, d1]),
+            frame: u32::from_ne_bytes([p0, p1, p2, p3]),
+        }
+    }
+}
+
+impl Entry {
+    #[inline]
+    fn permits(self, caller: DomId, access: Access) -> bool {
+        self.flags & gtf::TYPE_MASK == gtf::PERMIT_ACCESS
+            && self.domid == caller.0
+            && (access == Access::Read || self.flags & gtf::READONLY == 0)
+    }
+}
+
+/// The granted pages of a mapping, unpinned when it goes.
+pub(crate) struct Pins {
+    domain: Arc<Domain>,
+    grefs: Vec<GrantRef>,
+}
+
+impl Pins {
+    /// Pins all or none; answers the pages' places in the domain's memory.
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        caller: DomId,
+        grefs: &[GrantRef],
+    ) -> Result<(Self, Vec<u64>), Error> {
+        let mut pins = Self { domain: Arc::clone(domain), grefs: Vec::with_capacity(grefs.len()) };
+        let mut places = Vec::with_capacity(grefs.len());
+        for gref in grefs {
+            // On an error, dropping `pins` takes back what was pinned so far.
+            places.push(domain.pin(caller, *gref)? as u64);
+            pins.grefs.push(*gref);
+        }
+        Ok((pins, places))
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        for gref in &self.grefs {
+            self.domain.unpin(*gref);
+        }
+    }
+}

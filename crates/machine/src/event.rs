@@ -1,0 +1,97 @@
+//! Event channels between the driver domain and a guest process.
+//!
+//! Guest to driver domain it is an eventfd, which the driver domain only ever polls,
+//! edge-triggered: every write is an edge, and nothing has to be read. Driver domain to guest
+//! it is a pipe. An eventfd would share one open file between both processes, and with it the
+//! `O_NONBLOCK` flag: a guest that clears the flag and fills the counter would put the worker
+//! to sleep inside its notification, and everybody else's traffic with it. The two ends of a
+//! pipe are two open files. See docs/decisions/0003-events.md.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use hypervisor::{Error, EventChannel};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+/// The driver domain's end.
+#[derive(Debug)]
+pub struct HostEvent {
+    rung: OwnedFd,
+    bell: OwnedFd,
+}
+
+/// The guest's end.
+#[derive(Debug)]
+pub struct GuestEvent {
+    rung: OwnedFd,
+    bell: OwnedFd,
+}
+
+/// A new channel.
+pub(crate) fn pair() -> io::Result<(HostEvent, GuestEvent)> {
+    let to_host = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let (guest_rung, host_bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let guest_bell = to_host.try_clone()?;
+    Ok((
+        HostEvent { rung: to_host, bell: host_bell },
+        GuestEvent { rung: guest_rung, bell: guest_bell },
+    ))
+}
+
+impl GuestEvent {
+    pub(crate) fn from_fds(rung: OwnedFd, bell: OwnedFd) -> Self {
+        Self { rung, bell }
+    }
+
+    /// The descriptors (rung, bell), to hand to the guest's process.
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.rung.as_fd(), self.bell.as_fd()]
+    }
+}
+
+/// Rings a bell. One that can take no more rings has more than enough pending.
+fn ring(bell: &OwnedFd, message: &[u8]) -> Result<(), Error> {
+    match rustix::io::write(bell, message) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(Error::os("event channel")(error)),
+    }
+}
+
+impl AsFd for HostEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.rung.as_fd()
+    }
+}
+
+impl EventChannel for HostEvent {
+    fn notify(&self) -> Result<(), Error> {
+        ring(&self.bell, &[1])
+    }
+
+    /// Nothing to take: see the module's words on edges.
+    fn take(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+impl AsFd for GuestEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.rung.as_fd()
+    }
+}
+
+impl EventChannel for GuestEvent {
+    fn notify(&self) -> Result<(), Error> {
+        ring(&self.bell, &1u64.to_ne_bytes())
+    }
+
+    fn take(&self) -> Result<(), Error> {
+        match rustix::io::read(&self.rung, &mut [0u8; 512]) {
+            Ok(0) => Err(Error::Gone),
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(error) => Err(Error::os("event channel")(error)),
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! The hypervisor's services for a guest: its own memory, its grant table, its calls.
+
+use std::fmt;
+use std::ops::Deref;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE, Port};
+use shm::Region;
+
+use crate::domain::{Domain, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GRANTS_RESERVED, gtf};
+use crate::event::GuestEvent;
+use crate::hypervisor::Machine;
+
+/// The calls that only the hypervisor can serve.
+pub(crate) trait Hypercalls: Send + Sync {
+    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error>;
+}
+
+/// A domain seen from inside.
+#[derive(Clone)]
+pub struct MachineGuest {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    domid: DomId,
+    memory: OwnedFd,
+    /// The grant table, at the start of the domain's memory.
+    table: Region,
+    free: Mutex<Free>,
+    calls: Box<dyn Hypercalls>,
+}
+
+/// What is not in use: `true` is taken.
+struct Free {
+    pages: Vec<bool>,
+    grants: Vec<u32>,
+}
+
+impl MachineGuest {
+    pub(crate) fn new(
+        domid: DomId,
+        memory: OwnedFd,
+        pages: usize,
+        grant_pages: usize,
+        calls: Box<dyn Hypercalls>,
+    ) -> Result<Self, Error> {
+        let table = Region::map(&memory, 0, grant_pages * PAGE_SIZE)
+            .map_err(Error::os("map the grant table"))?;
+        let mut taken = vec![false; pages];
+        taken.iter_mut().take(grant_pages).for_each(|page| *page = true);
+        let entries = u32::try_from(grant_pages * GRANTS_PER_PAGE).unwrap_or(u32::MAX);
+        // Popped from the end, so that neighbours in time are neighbours in the table.
+        let grants = (GRANTS_RESERVED..entries).rev().collect();
+        let free = Mutex::new(Free { pages: taken, grants });
+        Ok(Self { inner: Arc::new(Inner { domid, memory, table, free, calls }) })
+    }
+
+    /// The inside of a domain of `machine`, in the same process: for tests and benchmarks.
+    pub fn inside(machine: &Machine, domain: &Arc<Domain>) -> Result<Self, Error> {
+        let memory = domain.fd().try_clone().map_err(Error::os("guest memory"))?;
+        let size = domain.size();
+        let calls = Box::new(Direct { machine: machine.clone(), domid: domain.id() });
+        Self::new(domain.id(), memory, size.pages, size.grant_pages, calls)
+    }
+}
+
+/// Calls without a socket between.
+struct Direct {
+    machine: Machine,
+    domid: DomId,
+}
+
+impl Hypercalls for Direct {
+    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
+        offer(&self.machine, self.domid, to)
+    }
+}
+
+/// Only the driver domain can be the other end: guests do not talk past the switch.
+pub(crate) fn offer(
+    machine: &Machine,
+    from: DomId,
+    to: DomId,
+) -> Result<(GuestEvent, Port), Error> {
+    if to != crate::hypervisor::DRIVER_DOMAIN {
+        return Err(Error::NoDomain(to));
+    }
+    machine.alloc_unbound(from)
+}
+
+impl Inner {
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn flags(&self, gref: GrantRef) -> Option<&AtomicU16> {
+        self.table.atomic_u16(gref.0 as usize * GRANT_ENTRY_LEN).ok()
+    }
+
+    fn publish(&self, gref: GrantRef, to: DomId, frame: usize) -> Result<(), Error> {
+        let at = gref.0 as usize * GRANT_ENTRY_LEN;
+        let frame = u32::try_from(frame).map_err(|_| Error::Exhausted("page numbers"))?;
+        let outside = |_| Error::Exhausted("grant table");
+        self.table.write(at + 2, to.0).map_err(outside)?;
+        self.table.write(at + 4, frame).map_err(outside)?;
+        let flags = self.table.atomic_u16(at).map_err(outside)?;
+        // Release: who sees the flags sees the domain and the frame.
+        flags.store(gtf::PERMIT_ACCESS, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes a grant back; not while the hypervisor has it mapped.
+    fn revoke(&self, gref: GrantRef) -> bool {
+        self.flags(gref).is_some_and(|flags| {
+            let change = |f| (f & (gtf::READING | gtf::WRITING) == 0).then_some(0);
+            flags.try_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
+        })
+    }
+}
+
+impl Free {
+    /// The first run of `count` free pages, taken.
+    fn take_pages(&mut self, count: usize) -> Option<usize> {
+        let first = self.pages.windows(count).position(|run| !run.contains(&true))?;
+        self.pages[first..first + count].fill(true);
+        Some(first)
+    }
+}
+
+impl Guest for MachineGuest {
+    type Event = GuestEvent;
+    type Pages = SharedPages;
+
+    fn domid(&self) -> DomId {
+        self.inner.domid
+    }
+
+    fn share(&self, to: DomId, pages: usize) -> Result<(SharedPages, Vec<GrantRef>), Error> {
+        let mut free = self.inner.free();
+        if free.grants.len() < pages {
+            return Err(Error::Exhausted("grant references"));
+        }
+        let first = free.take_pages(pages).ok_or(Error::Exhausted("pages"))?;
+        let grants: Vec<_> = (0..pages).filter_map(|_| free.grants.pop().map(GrantRef)).collect();
+        drop(free);
+        let start = first * PAGE_SIZE;
+        let region = Region::map(&self.inner.memory, start as u64, pages * PAGE_SIZE)
+            .map_err(Error::os("map own pages"))?;
+        region.zero(0, pages * PAGE_SIZE).map_err(|_| Error::Exhausted("pages"))?;
+        for (n, gref) in grants.iter().enumerate() {
+            self.inner.publish(*gref, to, first + n)?;
+        }
+        let shared =
+            SharedPages { region, guest: self.inner.clone(), first, grefs: grants.clone() };
+        Ok((shared, grants))
+    }
+
+    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
+        self.inner.calls.alloc_unbound(to)
+    }
+}
+
+/// Pages of a guest that it grants to another domain. Dropping them takes the grants back.
+pub struct SharedPages {
+    region: Region,
+    guest: Arc<Inner>,
+    first: usize,
+    grefs: Vec<GrantRef>,
+}
+
+impl Deref for SharedPages {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        &self.region
+    }
+}
+
+impl Drop for SharedPages {
+    fn drop(&mut self) {
+        for (n, gref) in self.grefs.iter().enumerate() {
+            // A page that the other domain still has mapped must not be used for anything
+            // else: it and its reference are never handed out again (XSA-396).
+            if self.guest.revoke(*gref) {
+                let mut free = self.guest.free();
+                free.pages[self.first + n] = false;
+                free.grants.push(gref.0);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for MachineGuest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MachineGuest").field("domid", &self.inner.domid).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Hypervisor, Source};
+
+    use super::*;
+    use crate::domain::MemorySize;
+    use crate::hypervisor::DRIVER_DOMAIN;
+
+    fn machine() -> (Machine, Arc<Domain>, MachineGuest) {
+        let machine = Machine::new();
+        let size = MemorySize { pages: 64, grant_pages: 1, ..MemorySize::default() };
+        let domain = machine.create(size).unwrap();
+        let guest = MachineGuest::inside(&machine, &domain).unwrap();
+        (machine, domain, guest)
+    }
+
+    fn fetch(
+        machine: &Machine,
+        peer: &Arc<Domain>,
+        gref: u32,
+        offset: u16,
+        len: u16,
+    ) -> CopyStatus {
+        let mut bytes = [0; 8192];
+        let source = Source::Grant { peer, gref: GrantRef(gref), offset };
+        let mut batch = [GrantCopy::new(source, Dest::Private(&mut bytes), len)];
+        machine.copy(&mut batch);
+        batch[0].status
+    }
+
+    #[test]
+    fn a_grant_is_checked_at_every_use() {
+        let (machine, domain, guest) = machine();
+        let (pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
+        assert_eq!(fetch(&machine, &domain, grefs[1].0, 4000, 96), CopyStatus::Okay);
+        assert_eq!(fetch(&machine, &domain, grefs[0].0, 4000, 97), CopyStatus::BadSource);
+        assert_eq!(fetch(&machine, &domain, grefs[0].0, 0, 8000), CopyStatus::BadSource);
+        assert_eq!(fetch(&machine, &domain, 100, 0, 1), CopyStatus::BadSource);
+        assert_eq!(fetch(&machine, &domain, u32::MAX, 0, 1), CopyStatus::BadSource);
+        drop(pages);
+        assert_eq!(fetch(&machine, &domain, grefs[1].0, 0, 1), CopyStatus::BadSource);
+        let (_pages, grefs) = guest.share(DomId(5), 1).unwrap();
+        assert_eq!(fetch(&machine, &domain, grefs[0].0, 0, 1), CopyStatus::BadSource);
+    }
+
+    #[test]
+    fn a_grant_of_a_page_outside_is_refused() {
+        let (machine, domain, guest) = machine();
+        for frame in [64, 65, u32::MAX] {
+            guest.inner.publish(GrantRef(9), DRIVER_DOMAIN, frame as usize).unwrap();
+            assert_eq!(fetch(&machine, &domain, 9, 0, 1), CopyStatus::BadSource);
+            assert!(machine.map(&domain, &[GrantRef(9)]).is_err());
+        }
+        assert_eq!(domain.pinned(), 0);
+    }
+
+    #[test]
+    fn read_only_grants_are_not_written() {
+        let (machine, domain, guest) = machine();
+        let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 1).unwrap();
+        guest.inner.flags(grefs[0]).unwrap().fetch_or(gtf::READONLY, Ordering::Relaxed);
+        let dest = Dest::Grant { peer: &domain, gref: grefs[0], offset: 0 };
+        let mut batch = [GrantCopy::new(Source::Private(b"x"), dest, 1)];
+        machine.copy(&mut batch);
+        assert_eq!(batch[0].status, CopyStatus::BadDest);
+        assert_eq!(fetch(&machine, &domain, grefs[0].0, 0, 1), CopyStatus::Okay);
+        assert!(machine.map(&domain, &grefs).is_err());
+    }
+
+    #[test]
+    fn mapped_pages_are_shared_and_can_not_be_taken_back() {
+        let (machine, domain, guest) = machine();
+        let (pages, grefs) = guest.share(DRIVER_DOMAIN, 3).unwrap();
+        let mapping = machine.map(&domain, &[grefs[2], grefs[0]]).unwrap();
+        pages.write(8192 + 5, 77u8).unwrap();
+        assert_eq!(mapping.read::<u8>(5), Ok(77));
+        mapping.write(4096, 78u8).unwrap();
+        assert_eq!(pages.read::<u8>(0), Ok(78));
+        assert_eq!(domain.pinned(), 2);
+        assert!(!guest.inner.revoke(grefs[2]));
+        drop(mapping);
+        assert_eq!(domain.pinned(), 0);
+        assert!(guest.inner.revoke(grefs[2]));
+    }
+
+    #[test]
+    fn pages_come_back_zeroed_unless_they_are_still_mapped() {
+        let (machine, domain, guest) = machine();
+        let (pages, grefs) = guest.share(DRIVER_DOMAIN, 63).unwrap();
+        assert!(guest.share(DRIVER_DOMAIN, 1).is_err());
+        pages.write(0, [0xaau8; 64]).unwrap();
+        let mapping = machine.map(&domain, &grefs[..1]).unwrap();
+        drop(pages);
+        assert!(guest.share(DRIVER_DOMAIN, 63).is_err());
+        let (pages, _) = guest.share(DRIVER_DOMAIN, 62).unwrap();
+        assert_eq!(pages.read::<[u8; 64]>(0), Ok([0; 64]));
+        drop(mapping);
+    }
+
+    #[test]
+    fn a_dead_domain_grants_nothing() {
+        let (machine, domain, guest) = machine();
+        let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 1).unwrap();
+        machine.destroy(domain.id());
+        assert_eq!(fetch(&machine, &domain, grefs[0].0, 0, 1), CopyStatus::BadSource);
+        assert!(machine.map(&domain, &grefs).is_err());
+        assert!(guest.alloc_unbound(DRIVER_DOMAIN).is_err());
+    }
+
+    #[test]
+    fn events_ring_both_ways_and_bind_once() {
+        let (machine, domain, guest) = machine();
+        let (theirs, port) = guest.alloc_unbound(DRIVER_DOMAIN).unwrap();
+        assert!(guest.alloc_unbound(DomId(3)).is_err());
+        assert!(machine.bind_interdomain(&domain, Port(port.0 + 1)).is_err());
+        let ours = machine.bind_interdomain(&domain, port).unwrap();
+        assert!(machine.bind_interdomain(&domain, port).is_err());
+        assert!(!readable(&theirs));
+        ours.notify().unwrap();
+        assert!(readable(&theirs));
+        theirs.take().unwrap();
+        assert!(!readable(&theirs));
+        theirs.notify().unwrap();
+        assert!(readable(&ours));
+        drop(ours);
+        assert!(matches!(theirs.take(), Err(Error::Gone)));
+    }
+
+    fn readable(event: &impl std::os::fd::AsFd) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(event, PollFlags::IN)];
+        poll(&mut fds, Some(&now)).unwrap();
+        fds[0].revents().contains(PollFlags::IN)
+    }
+}

@@ -1,0 +1,117 @@
+//! What a guest's process and the machine say to each other, one packet each way per call.
+//!
+//! A `SOCK_SEQPACKET` socket keeps packets whole; descriptors travel beside them. The store is
+//! spoken on a socket of its own, which comes with the welcome.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Both sides must speak the same.
+pub(crate) const VERSION: u32 = 1;
+/// Descriptors one packet may carry.
+const FDS_MAX: usize = 4;
+
+/// What a guest asks.
+pub(crate) mod call {
+    /// Be a domain: `arg` is the version, `text` the name.
+    pub(crate) const HELLO: u32 = 1;
+    /// Offer an event channel to domain `arg`.
+    pub(crate) const ALLOC_UNBOUND: u32 = 2;
+}
+
+/// A packet, either way.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Packet {
+    /// A call's number; in an answer 0, or not 0 for an error told in `text`.
+    pub(crate) code: u32,
+    /// The call's argument; in an answer the domain's or the port's number.
+    pub(crate) arg: u32,
+    /// In a welcome: the domain's pages and how many of them are grants.
+    pub(crate) pages: [u32; 2],
+    text: [u8; 240],
+}
+
+impl Packet {
+    pub(crate) fn new(code: u32, arg: u32, text: &str) -> Self {
+        let mut packet = Self { code, arg, pages: [0; 2], text: [0; 240] };
+        let len = text.floor_char_boundary(packet.text.len());
+        packet.text[..len].copy_from_slice(&text.as_bytes()[..len]);
+        packet
+    }
+
+    /// The text up to its first NUL; what is not UTF-8 in it is replaced.
+    pub(crate) fn text(&self) -> String {
+        let end = self.text.iter().position(|b| *b == 0).unwrap_or(self.text.len());
+        String::from_utf8_lossy(&self.text[..end]).into_owned()
+    }
+}
+
+/// Sends a packet and copies of descriptors. Never raises SIGPIPE.
+pub(crate) fn send(socket: impl AsFd, packet: &Packet, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    sendmsg(socket, &[IoSlice::new(packet.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Waits for a packet; none when the other side has hung up.
+pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<(Packet, Vec<OwnedFd>)>> {
+    let mut bytes = [0; size_of::<Packet>()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    let packet = Packet::read_from_bytes(&bytes).ok().filter(|_| received.bytes == bytes.len());
+    let packet = packet
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a packet of the wrong size"))?;
+    Ok(Some((packet, fds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn packets_and_descriptors_cross() {
+        let (one, two) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        send(&one, &Packet::new(7, 9, &"ü".repeat(300)), &[writer.as_fd()]).unwrap();
+        let (packet, fds) = receive(&two).unwrap().unwrap();
+        assert_eq!((packet.code, packet.arg), (7, 9));
+        assert_eq!(packet.text(), "ü".repeat(120));
+        rustix::io::write(&fds[0], b"x").unwrap();
+        let mut seen = [0; 1];
+        rustix::io::read(&reader, &mut seen).unwrap();
+        assert_eq!(&seen, b"x");
+        rustix::net::send(&one, b"short", SendFlags::empty()).unwrap();
+        assert!(receive(&two).is_err());
+        drop(one);
+        assert!(receive(&two).unwrap().is_none());
+    }
+}

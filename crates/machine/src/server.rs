@@ -1,0 +1,220 @@
+//! The socket guests come to.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hypervisor::{DomId, Error, Port};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    socket_with, socketpair,
+};
+use tracing::{debug, info, warn};
+
+use crate::domain::MemorySize;
+use crate::event::GuestEvent;
+use crate::guest::{Hypercalls, MachineGuest, offer};
+use crate::hypervisor::Machine;
+use crate::proto::{Packet, VERSION, call, receive, send};
+use crate::store;
+
+/// Who may be a domain, and what happens when one comes or goes.
+pub trait Toolstack: Send + Sync + 'static {
+    /// A guest asks to be `name`: how much memory it gets, or why not.
+    fn admit(&self, name: &str) -> Result<MemorySize, String>;
+    /// The domain exists and may read the store: make its devices.
+    fn created(&self, domain: DomId, name: &str) -> Result<(), String>;
+    /// The domain's process has gone; its grants are refused already. Free what it had.
+    fn destroyed(&self, domain: DomId, name: &str);
+}
+
+/// The listening socket. Its file is removed when it is dropped.
+pub struct Listener {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl Listener {
+    /// Listens at `path`. A socket file that nobody listens at any more is replaced.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let address = SocketAddrUnix::new(path)?;
+        let socket = seqpacket()?;
+        if let Err(error) = bind(&socket, &address) {
+            if connect(seqpacket()?, &address).is_ok() {
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon listens"));
+            }
+            std::fs::remove_file(path).map_err(|_| error)?;
+            bind(&socket, &address)?;
+        }
+        listen(&socket, 16)?;
+        Ok(Self { socket, path: path.to_owned() })
+    }
+
+    /// Serves guests, a thread each, until [`stop`](Self::stop).
+    pub fn serve(&self, machine: &Machine, toolstack: &Arc<impl Toolstack>) {
+        loop {
+            match accept_with(&self.socket, SocketFlags::CLOEXEC) {
+                Ok(socket) => {
+                    let (machine, toolstack) = (machine.clone(), toolstack.clone());
+                    std::thread::spawn(move || {
+                        if let Err(error) = session(&socket, &machine, &*toolstack) {
+                            debug!(%error, "guest session");
+                        }
+                    });
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::INVAL) => return, // shut down
+                Err(error) => {
+                    warn!(%error, "accept");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Makes [`serve`](Self::serve) return.
+    pub fn stop(&self) {
+        // It can only fail when the socket is shut down already.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Somebody may have removed it already.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn seqpacket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// One guest, from its hello to its end.
+fn session(socket: &OwnedFd, machine: &Machine, toolstack: &impl Toolstack) -> io::Result<()> {
+    let Some((hello, _)) = receive(socket)? else { return Ok(()) };
+    let name = hello.text();
+    let refuse = |why: &str| send(socket, &Packet::new(1, 0, why), &[]);
+    if hello.code != call::HELLO || hello.arg != VERSION {
+        return refuse(&format!("this daemon speaks version {VERSION} of the machine protocol"));
+    }
+    let size = match toolstack.admit(&name) {
+        Ok(size) => size,
+        Err(why) => return refuse(&why),
+    };
+    let domain = match machine.create(size) {
+        Ok(domain) => domain,
+        Err(error) => {
+            toolstack.destroyed(DomId(0), &name);
+            return refuse(&error.to_string());
+        }
+    };
+    let id = domain.id();
+    let _cleanup = Cleanup { machine, toolstack, id, name: &name };
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    store::serve(machine.store().clone(), id, ours);
+    if let Err(why) = toolstack.created(id, &name) {
+        return refuse(&why);
+    }
+    let mut welcome = Packet::new(0, u32::from(id.0), "");
+    welcome.pages = [size.pages, size.grant_pages].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    send(socket, &welcome, &[domain.fd().as_fd(), theirs.as_fd()])?;
+    drop(theirs);
+    info!(guest = name, domain = id.0, "guest connected");
+    while let Some((request, _)) = receive(socket)? {
+        answer(socket, machine, id, &request)?;
+    }
+    Ok(())
+}
+
+fn answer(socket: &OwnedFd, machine: &Machine, id: DomId, request: &Packet) -> io::Result<()> {
+    if request.code != call::ALLOC_UNBOUND {
+        return send(socket, &Packet::new(1, 0, "no such call"), &[]);
+    }
+    let to = DomId(u16::try_from(request.arg).unwrap_or(u16::MAX));
+    match offer(machine, id, to) {
+        Ok((event, port)) => send(socket, &Packet::new(0, port.0, ""), &event.fds()),
+        Err(error) => send(socket, &Packet::new(1, 0, &error.to_string()), &[]),
+    }
+}
+
+/// Whatever ends a session, the domain ends with it: its process holds the other end of the
+/// socket, and the kernel closes that however the process dies.
+struct Cleanup<'a, T: Toolstack> {
+    machine: &'a Machine,
+    toolstack: &'a T,
+    id: DomId,
+    name: &'a str,
+}
+
+impl<T: Toolstack> Drop for Cleanup<'_, T> {
+    fn drop(&mut self) {
+        self.machine.destroy(self.id);
+        self.toolstack.destroyed(self.id, self.name);
+        self.machine.store().forget(self.id);
+        info!(guest = self.name, domain = self.id.0, "guest gone");
+    }
+}
+
+/// Calls over the session's socket, one at a time.
+struct Remote {
+    socket: std::sync::Mutex<OwnedFd>,
+}
+
+impl Hypercalls for Remote {
+    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
+        let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let request = Packet::new(call::ALLOC_UNBOUND, to.0.into(), "");
+        send(&*socket, &request, &[]).map_err(Error::os("hypercall"))?;
+        let (reply, fds) = receive(&*socket).map_err(Error::os("hypercall"))?.ok_or(Error::Gone)?;
+        match <[OwnedFd; 2]>::try_from(fds) {
+            Ok([rung, bell]) if reply.code == 0 => {
+                Ok((GuestEvent::from_fds(rung, bell), Port(reply.arg)))
+            }
+            _ => Err(Error::os("hypercall")(io::Error::other(reply.text()))),
+        }
+    }
+}
+
+/// Why a process could not become a domain.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody listens.
+    #[error("no daemon listens at {path}: {source}; start one with `pvnet run --config FILE`")]
+    NoDaemon {
+        /// The socket's path.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The daemon said no.
+    #[error("the daemon refused: {0}")]
+    Refused(String),
+    /// Something broke on the way.
+    #[error(transparent)]
+    Broken(#[from] Error),
+}
+
+/// Becomes the domain `name` of the machine whose daemon listens at `path`. Answers the inside
+/// of the domain and its connection to the store. The domain ends with the process.
+pub fn join(path: &Path, name: &str) -> Result<(MachineGuest, OwnedFd), ConnectError> {
+    let no_daemon = |source| ConnectError::NoDaemon { path: path.to_owned(), source };
+    let socket = seqpacket().map_err(Error::os("socket"))?;
+    let address = SocketAddrUnix::new(path).map_err(|e| no_daemon(e.into()))?;
+    connect(&socket, &address).map_err(|e| no_daemon(e.into()))?;
+    send(&socket, &Packet::new(call::HELLO, VERSION, name), &[]).map_err(no_daemon)?;
+    let (welcome, fds) =
+        receive(&socket).map_err(no_daemon)?.ok_or(ConnectError::Broken(Error::Gone))?;
+    if welcome.code != 0 {
+        return Err(ConnectError::Refused(welcome.text()));
+    }
+    let Ok([memory, store]) = <[OwnedFd; 2]>::try_from(fds) else {
+        return Err(ConnectError::Refused("a welcome without memory".into()));
+    };
+    let domid = DomId(u16::try_from(welcome.arg).unwrap_or(u16::MAX));
+    let [pages, grant_pages] = welcome.pages.map(|n| n as usize);
+    let calls = Box::new(Remote { socket: socket.into() });
+    Ok((MachineGuest::new(domid, memory, pages, grant_pages, calls)?, store))
+}

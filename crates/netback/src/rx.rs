@@ -1,0 +1,422 @@
+//! The receive side of a queue: frames to the guest.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "lengths and counts here are bounded by a page, a frame or a batch"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use frame::{Body, DropReason, FRAME_MAX, Frame, Gather, Offer, Outcome, linearise, pieces_of};
+use hypervisor::{
+    CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source,
+};
+use offload::{Checksum, Features, Gso, Need, Segmenter};
+use ring::netif::Rx;
+use ring::{BackRing, RegionPage, SharedPage};
+use wire::netif::extra::{Extra, ExtraInfo};
+use wire::netif::{RxResponse, rx_flags, status};
+
+use crate::request::Fault;
+
+/// Most copies in one batch.
+const OPS: usize = 128;
+/// Most ring slots filled by one batch of copies.
+const SLOTS: usize = 64;
+/// Segments made by software in one batch: their headers lie on the stack meanwhile.
+const SEGMENTS: usize = 16;
+/// A frame that needs more slots than this when cut in software is dropped.
+const SEGMENTS_MAX: usize = 192;
+/// After this long without a single buffer from the frontend nothing waits for it any more:
+/// frames in hand hold back their sender's ring (the stall that XSA-392 turned into hoarding).
+const STALL: Duration = Duration::from_millis(200);
+/// Buffers are pages, and frames at the start of every page would share a handful of cache
+/// sets. Small frames are spread over the page by this step instead.
+const COLOUR_STEP: u16 = 64;
+/// Longest frame that is spread: up to half a page before it still fits.
+const COLOUR_MAX: u32 = PAGE_SIZE as u32 / 2;
+
+type Copies<'a, H> = ArrayVec<GrantCopy<'a, <H as Hypervisor>::Peer>, OPS>;
+type Plan = ArrayVec<Planned, SLOTS>;
+
+/// One response to be written once the copies are done.
+enum Planned {
+    Data { id: u16, offset: u16, len: u16, flags: u16, copies: u8 },
+    Extra(ExtraInfo),
+}
+
+/// An RX ring.
+pub struct RxQueue<H: Hypervisor> {
+    hypervisor: H,
+    peer: H::Peer,
+    ring: BackRing<Rx, RegionPage<H::Mapping>>,
+    event: Arc<H::Event>,
+    features: Features,
+    room: Room,
+    /// Where a frame is made whole when the frontend lacks an offload.
+    scratch: Option<Box<[u8]>>,
+}
+
+/// Whether the frontend gives buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Enough,
+    /// None since then.
+    Wanted(Duration),
+    /// None for [`STALL`].
+    Stalled,
+}
+
+impl<H: Hypervisor> RxQueue<H> {
+    pub(crate) fn new(
+        hypervisor: H,
+        peer: H::Peer,
+        ring: BackRing<Rx, RegionPage<H::Mapping>>,
+        event: Arc<H::Event>,
+        features: Features,
+    ) -> Self {
+        Self { hypervisor, peer, ring, event, features, room: Room::Enough, scratch: None }
+    }
+
+    /// What the frontend takes.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// The doorbell the frontend rings when it gives buffers to a queue that wants some.
+    pub fn event(&self) -> &Arc<H::Event> {
+        &self.event
+    }
+
+    /// Whether the frontend has given no buffer for so long that frames for it are dropped.
+    pub fn is_stalled(&self) -> bool {
+        self.room == Room::Stalled
+    }
+
+    /// Delivers frames in order, as many as there are buffers for, and sets what became of
+    /// each. `now` is any clock that never goes back. The frontend is notified once.
+    ///
+    /// When frames are left waiting, the frontend has been asked for an event at its next
+    /// buffer.
+    pub fn deliver<'a>(
+        &mut self,
+        body: Body<'a, H::Peer>,
+        offers: &mut [Offer<'a>],
+        now: Duration,
+    ) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < offers.len() {
+            let rest = &mut offers[done..];
+            done += match need_of(rest[0].frame, self.features) {
+                Need::Nothing => self.deliver_whole(body, rest, now)?,
+                need => self.deliver_in_software(body, &mut rest[0], need, now)?,
+            };
+            if matches!(offers.get(done), Some(offer) if offer.outcome == Outcome::Waiting)
+                && self.room != Room::Enough
+            {
+                break;
+            }
+        }
+        if self.ring.publish() {
+            // A frontend that is gone can not be told; its domain's end detaches the vif.
+            let _ = self.event.notify();
+        }
+        Ok(())
+    }
+
+    /// Whether `slots` buffers are there. Asks for an event if not.
+    fn has_room(&mut self, slots: u32, now: Duration) -> Result<bool, Fault> {
+        let known = self.ring.unconsumed()?;
+        if known >= slots || self.ring.refresh()? >= slots || self.ring.arm_for(slots)? {
+            self.room = Room::Enough;
+            return Ok(true);
+        }
+        self.room = match self.room {
+            Room::Enough => Room::Wanted(now),
+            Room::Wanted(since) if now.saturating_sub(since) > STALL => Room::Stalled,
+            other => other,
+        };
+        Ok(false)
+    }
+
+    /// What to do with a frame there is no room for.
+    fn without_room(&self) -> Outcome {
+        match self.room {
+            Room::Stalled => Outcome::Dropped(DropReason::Stalled),
+            _ => Outcome::Waiting,
+        }
+    }
+
+    /// Delivers frames that need no software, up to the first that does, one batch of copies.
+    /// Answers how many were settled.
+    fn deliver_whole<'a>(
+        &mut self,
+        body: Body<'a, H::Peer>,
+        offers: &mut [Offer<'a>],
+        now: Duration,
+    ) -> Result<usize, Fault> {
+        let peer = self.peer.clone();
+        let mut copies = Copies::<H>::new();
+        let mut plan = Plan::new();
+        let mut planned = ArrayVec::<u8, SLOTS>::new();
+        let mut taken = 0;
+        for offer in offers.iter_mut() {
+            let frame = offer.frame;
+            if need_of(frame, self.features) != Need::Nothing {
+                break;
+            }
+            let slots = slots_of(frame.len, frame.gso);
+            if slots > 1 && !self.features.sg {
+                offer.outcome = Outcome::Dropped(DropReason::TooLarge);
+            } else {
+                let full = copies.remaining_capacity() < pieces_of(frame, PAGE_SIZE as u32)
+                    || plan.remaining_capacity() < slots as usize;
+                if full {
+                    break;
+                }
+                if self.has_room(slots, now)? {
+                    let mut gather = Gather::new(frame, body);
+                    let flags = flags_of(frame.checksum);
+                    let next = |max| gather.next(max);
+                    self.plan(&peer, frame.len, flags, frame.gso, next, &mut copies, &mut plan);
+                    offer.outcome = Outcome::Delivered;
+                } else {
+                    offer.outcome = self.without_room();
+                    if offer.outcome == Outcome::Waiting {
+                        break;
+                    }
+                }
+            }
+            planned.push(if offer.outcome == Outcome::Delivered { slots as u8 } else { 0 });
+            taken += 1;
+        }
+        self.hypervisor.copy(&mut copies);
+        let mut copies = copies.iter();
+        let mut plan = plan.iter();
+        for (offer, slots) in offers.iter_mut().zip(planned) {
+            for slot in plan.by_ref().take(slots.into()) {
+                if let Some(fault) = respond(&mut self.ring, slot, &mut copies) {
+                    offer.outcome = fault;
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Reserves the slots of one packet of `len` bytes and notes the copies that fill them.
+    /// The caller has checked that there is room for all of it.
+    #[expect(clippy::too_many_arguments, reason = "one packet, and the two lists it goes to")]
+    #[inline]
+    fn plan<'a>(
+        &mut self,
+        peer: &'a H::Peer,
+        len: u32,
+        flags: u16,
+        gso: Option<Gso>,
+        mut next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
+        copies: &mut Copies<'a, H>,
+        plan: &mut Plan,
+    ) {
+        let mut left = len;
+        let mut first = true;
+        while left > 0 {
+            let request = self.ring.peek(0);
+            let index = self.ring.consumed();
+            self.ring.consume(1);
+            let offset = if first { colour(index, len) } else { 0 };
+            // At most a page.
+            let size = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
+            left -= u32::from(size);
+            let before = copies.len();
+            let mut filled = 0;
+            while filled < size {
+                let Some((source, run)) = next(size - filled) else { break };
+                let gref = GrantRef(request.gref);
+                let dest = Dest::Grant { peer, gref, offset: offset + filled };
+                copies.push(GrantCopy::new(source, dest, run));
+                filled += run;
+            }
+            let more = if left > 0 { rx_flags::MORE_DATA } else { 0 };
+            let extra = gso.filter(|_| first);
+            let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
+            plan.push(Planned::Data {
+                id: request.id,
+                offset,
+                len: size,
+                flags: if first { flags } else { 0 } | more | announced,
+                copies: (copies.len() - before) as u8,
+            });
+            if let Some(info) = extra.and_then(gso_extra) {
+                // The extra overlays a response, so a request is spent on it.
+                self.ring.consume(1);
+                plan.push(Planned::Extra(info));
+            }
+            first = false;
+        }
+    }
+
+    /// Delivers one frame whose offloads the frontend lacks: made whole in private memory,
+    /// then finished there.
+    fn deliver_in_software<'a>(
+        &mut self,
+        body: Body<'a, H::Peer>,
+        offer: &mut Offer<'a>,
+        need: Need,
+        now: Duration,
+    ) -> Result<usize, Fault> {
+        let frame = offer.frame;
+        let slots = match (need, frame.gso) {
+            (Need::Segment, Some(gso)) => {
+                let payload = frame.len - u32::from(frame.headers.payload_offset);
+                payload.div_ceil(gso.size.into()).max(1)
+            }
+            _ => slots_of(frame.len, None),
+        };
+        if slots as usize > SEGMENTS_MAX
+            || (slots_of(frame.len, None) > 1 && need == Need::Checksum && !self.features.sg)
+        {
+            offer.outcome = Outcome::Dropped(DropReason::TooLarge);
+            return Ok(1);
+        }
+        if !self.has_room(slots, now)? {
+            offer.outcome = self.without_room();
+            return Ok(usize::from(offer.outcome != Outcome::Waiting));
+        }
+        let mut scratch = self.scratch.take().unwrap_or_else(|| vec![0; FRAME_MAX].into());
+        let whole = &mut scratch[..frame.len as usize];
+        offer.outcome = match linearise(&self.hypervisor, frame, body, whole) {
+            Err(fault) => fault,
+            Ok(()) => match (need, frame.gso) {
+                (Need::Segment, Some(gso)) => self.deliver_segments(frame, whole, gso),
+                _ => self.deliver_finished(frame, whole),
+            },
+        };
+        self.scratch = Some(scratch);
+        Ok(1)
+    }
+
+    /// Completes the checksum of a whole frame and delivers it.
+    fn deliver_finished(&mut self, frame: &Frame, whole: &mut [u8]) -> Outcome {
+        if offload::complete_checksum(whole, &frame.headers).is_err() {
+            return Outcome::Dropped(DropReason::Malformed);
+        }
+        let peer = self.peer.clone();
+        let mut copies = Copies::<H>::new();
+        let mut plan = Plan::new();
+        let mut rest = &*whole;
+        let next = |max| take(&mut rest, max);
+        self.plan(&peer, frame.len, 0, None, next, &mut copies, &mut plan);
+        self.perform(&mut copies, &plan)
+    }
+
+    /// Cuts a whole frame into segments and delivers them.
+    fn deliver_segments(&mut self, frame: &Frame, whole: &[u8], gso: Gso) -> Outcome {
+        let Ok(mut segments) = Segmenter::new(whole, &frame.headers, gso) else {
+            return Outcome::Dropped(DropReason::Malformed);
+        };
+        let peer = self.peer.clone();
+        let mut headers = [[0; offload::MAX_HEADER]; SEGMENTS];
+        let mut outcome = Outcome::Delivered;
+        loop {
+            let made: ArrayVec<_, SEGMENTS> =
+                headers.iter_mut().map_while(|header| segments.next(header)).collect();
+            let mut copies = Copies::<H>::new();
+            let mut plan = Plan::new();
+            for (segment, header) in made.iter().zip(&headers) {
+                let mut head = &header[..segment.header_len];
+                let mut payload = &whole[segment.payload.clone()];
+                let len = (head.len() + payload.len()) as u32;
+                let next = |max| take(&mut head, max).or_else(|| take(&mut payload, max));
+                self.plan(&peer, len, 0, None, next, &mut copies, &mut plan);
+            }
+            if made.is_empty() {
+                return outcome;
+            }
+            match self.perform(&mut copies, &plan) {
+                Outcome::Delivered => {}
+                fault => outcome = fault,
+            }
+        }
+    }
+
+    fn perform(&mut self, copies: &mut [GrantCopy<'_, H::Peer>], plan: &Plan) -> Outcome {
+        self.hypervisor.copy(copies);
+        let mut copies = copies.iter();
+        let mut outcome = Outcome::Delivered;
+        for slot in plan {
+            if let Some(fault) = respond(&mut self.ring, slot, &mut copies) {
+                outcome = fault;
+            }
+        }
+        outcome
+    }
+}
+
+/// Writes one response; answers what went wrong with its copies, if anything did.
+#[inline]
+fn respond<'a, 'c: 'a, P: 'a + 'c>(
+    ring: &mut BackRing<Rx, impl SharedPage>,
+    slot: &Planned,
+    copies: &mut impl Iterator<Item = &'a GrantCopy<'c, P>>,
+) -> Option<Outcome> {
+    match slot {
+        Planned::Extra(info) => {
+            ring.respond(zerocopy::transmute!(*info));
+            None
+        }
+        Planned::Data { id, offset, len, flags, copies: count } => {
+            let mut fault = None;
+            for copy in copies.take((*count).into()) {
+                fault = match copy.status {
+                    CopyStatus::Okay => fault,
+                    CopyStatus::BadSource => Some(Outcome::SourceFault),
+                    CopyStatus::BadDest => Some(Outcome::Dropped(DropReason::MemoryFault)),
+                };
+            }
+            // A page's length fits the status.
+            let status = if fault.is_none() { *len as i16 } else { status::ERROR };
+            ring.respond(RxResponse { id: *id, offset: *offset, flags: *flags, status });
+            fault
+        }
+    }
+}
+
+fn take<'a, P>(rest: &mut &'a [u8], max: u16) -> Option<(Source<'a, P>, u16)> {
+    let len = rest.len().min(max.into());
+    let (run, after) = rest.split_at(len);
+    *rest = after;
+    // At most `max`.
+    (len > 0).then_some((Source::Private(run), len as u16))
+}
+
+#[inline]
+fn need_of(frame: &Frame, features: Features) -> Need {
+    offload::need(&frame.headers, frame.checksum, frame.gso, features)
+}
+
+/// Slots a packet takes: its pages, and one for the GSO extra.
+#[inline]
+fn slots_of(len: u32, gso: Option<Gso>) -> u32 {
+    len.div_ceil(PAGE_SIZE as u32) + u32::from(gso.is_some())
+}
+
+#[inline]
+fn colour(index: u32, len: u32) -> u16 {
+    if len > COLOUR_MAX { 0 } else { (index % 32) as u16 * COLOUR_STEP }
+}
+
+#[inline]
+fn flags_of(checksum: Checksum) -> u16 {
+    match checksum {
+        Checksum::Partial => rx_flags::CSUM_BLANK | rx_flags::DATA_VALIDATED,
+        Checksum::Validated => rx_flags::DATA_VALIDATED,
+        Checksum::Unknown => 0,
+    }
+}
+
+fn gso_extra(gso: Gso) -> Option<ExtraInfo> {
+    let extra = Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind, features: 0 };
+    extra.encode(false).ok()
+}

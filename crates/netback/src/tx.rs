@@ -1,0 +1,281 @@
+//! The transmit side of a queue: frames from the guest.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "lengths and counts here are bounded by a page, a frame or a batch"
+)]
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use frame::{Body, Frame, HEADER_MAX, Outcome, PIECES_MAX, Piece, WINDOW, Window};
+use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor};
+use offload::{Checksum, Gso, GsoKind};
+use ring::netif::Tx;
+use ring::{BackRing, RegionPage};
+use wire::headers::{Headers, Network, Transport};
+use wire::netif::{TxResponse, status, tx_flags};
+
+use crate::request::{Fault, Packet};
+
+/// Most header copies in one batch. Nearly every frame needs one.
+const BATCH: usize = WINDOW + PIECES_MAX;
+
+/// A TX ring and the frames taken off it that are not yet answered.
+pub struct TxQueue<H: Hypervisor> {
+    hypervisor: H,
+    peer: H::Peer,
+    ring: BackRing<Tx, RegionPage<H::Mapping>>,
+    event: Arc<H::Event>,
+    window: Window,
+    /// What is owed to the frontend for the frame in each slot of the window.
+    owed: Box<[Owed]>,
+    packet: Packet,
+    refused: u64,
+}
+
+/// The requests that made up a frame.
+#[derive(Clone, Debug, Default)]
+struct Owed {
+    ids: ArrayVec<u16, PIECES_MAX>,
+    extras: u8,
+}
+
+impl<H: Hypervisor> TxQueue<H> {
+    pub(crate) fn new(
+        hypervisor: H,
+        peer: H::Peer,
+        ring: BackRing<Tx, RegionPage<H::Mapping>>,
+        event: Arc<H::Event>,
+    ) -> Self {
+        let owed = vec![Owed::default(); WINDOW].into();
+        let packet = Packet::default();
+        Self { hypervisor, peer, ring, event, window: Window::new(), owed, packet, refused: 0 }
+    }
+
+    /// The frames in hand.
+    #[inline]
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Whose memory their bodies lie in.
+    #[inline]
+    pub fn body(&self) -> Body<'_, H::Peer> {
+        Body::Granted(&self.peer)
+    }
+
+    /// The doorbell the frontend rings for this queue.
+    pub fn event(&self) -> &Arc<H::Event> {
+        &self.event
+    }
+
+    /// Packets answered with an error since the last call: malformed, or their memory could
+    /// not be read.
+    pub fn take_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Takes packets off the ring until it is empty or the window is full, and fetches their
+    /// headers in one batch. Answers how many frames are new.
+    pub fn receive(&mut self) -> Result<usize, Fault> {
+        let mut fresh = 0u64;
+        while !self.window.is_full() {
+            let present = self.ring.unconsumed()?;
+            if present == 0 {
+                break;
+            }
+            let ring = &self.ring;
+            self.packet.parse(present, |n| ring.peek(n))?;
+            self.ring.consume(self.packet.slots);
+            if self.packet.refused {
+                self.refuse();
+            } else if let Some((slot, frame)) = self.window.push() {
+                describe(frame, &self.packet);
+                let owed = &mut self.owed[slot];
+                owed.ids.clear();
+                owed.ids.extend(self.packet.fragments.iter().map(|f| f.id));
+                owed.extras = self.packet.extras;
+                fresh |= 1 << slot;
+            }
+        }
+        if fresh == 0 {
+            return Ok(0);
+        }
+        let unreadable = fetch_headers(&self.hypervisor, &self.peer, &mut self.window, fresh);
+        Ok(self.check(fresh, unreadable))
+    }
+
+    /// Answers a packet that never becomes a frame.
+    fn refuse(&mut self) {
+        let ids: ArrayVec<u16, 20> = self.packet.fragments.iter().map(|f| f.id).collect();
+        answer(&mut self.ring, &ids, self.packet.extras, status::ERROR);
+        self.refused += 1;
+    }
+
+    /// Parses the fresh frames' headers; those that are unsound are answered and released.
+    fn check(&mut self, fresh: u64, unreadable: u64) -> usize {
+        let mut bad = unreadable;
+        for (slot, frame) in self.window.slots_mut().iter_mut().enumerate() {
+            if fresh & (1 << slot) != 0 && !settle(frame) {
+                bad |= 1 << slot;
+            }
+        }
+        if bad != 0 {
+            let (ring, owed) = (&mut self.ring, &self.owed);
+            self.window.retain(|slot, _| {
+                let is_bad = bad & (1 << slot) != 0;
+                if is_bad {
+                    let Owed { ids, extras } = &owed[usize::from(slot)];
+                    answer(ring, ids, *extras, status::ERROR);
+                }
+                !is_bad
+            });
+            self.refused += u64::from(bad.count_ones());
+        }
+        (fresh & !bad).count_ones() as usize
+    }
+
+    /// Answers the frames that are settled, by what became of each (by slot), and keeps those
+    /// that wait. The frontend is notified once, if it asked.
+    pub fn finish(&mut self, outcomes: &[Outcome; WINDOW]) {
+        let (ring, owed) = (&mut self.ring, &self.owed);
+        self.window.retain(|slot, _| {
+            let status = match outcomes[usize::from(slot)] {
+                Outcome::Waiting => return true,
+                Outcome::Delivered => status::OKAY,
+                Outcome::Dropped(_) => status::DROPPED,
+                Outcome::SourceFault => status::ERROR,
+            };
+            let Owed { ids, extras } = &owed[usize::from(slot)];
+            answer(ring, ids, *extras, status);
+            false
+        });
+        self.publish();
+    }
+
+    /// Publishes what was answered.
+    pub fn publish(&mut self) {
+        if self.ring.publish() {
+            // A frontend that is gone can not be told; its domain's end detaches the vif.
+            let _ = self.event.notify();
+        }
+    }
+
+    /// Asks for an event at the next request; answers whether there is work already.
+    pub fn arm(&mut self) -> Result<bool, Fault> {
+        if self.window.is_full() {
+            // No request can be taken before a frame in hand is settled.
+            return Ok(false);
+        }
+        Ok(self.ring.arm()?)
+    }
+}
+
+/// Fills in what the requests say. The pieces still cover the whole frame.
+#[inline]
+fn describe(frame: &mut Frame, packet: &Packet) {
+    frame.len = packet.len.into();
+    frame.header_len = u8::try_from(packet.len).map_or(HEADER_LEN, |len| len.min(HEADER_LEN));
+    frame.gso = packet.gso;
+    frame.checksum = checksum(packet.fragments[0].flags);
+    frame.pieces.clear();
+    frame.pieces.extend(packet.fragments.iter().map(|f| Piece {
+        gref: GrantRef(f.gref),
+        offset: f.offset.into(),
+        len: f.size,
+    }));
+}
+
+const HEADER_LEN: u8 = HEADER_MAX as u8;
+
+#[inline]
+fn checksum(flags: u16) -> Checksum {
+    if flags & tx_flags::CSUM_BLANK != 0 {
+        Checksum::Partial
+    } else if flags & tx_flags::DATA_VALIDATED != 0 {
+        Checksum::Validated
+    } else {
+        Checksum::Unknown
+    }
+}
+
+/// Copies the header bytes of the frames in `fresh` into their private copies, across
+/// fragments where they are split (XSA-423). Answers the frames whose memory refused.
+fn fetch_headers<H: Hypervisor>(
+    hypervisor: &H,
+    peer: &H::Peer,
+    window: &mut Window,
+    fresh: u64,
+) -> u64 {
+    let mut ops = ArrayVec::<GrantCopy<'_, H::Peer>, BATCH>::new();
+    let mut slots = ArrayVec::<u8, BATCH>::new();
+    let mut unreadable = 0;
+    let mut flush = |ops: &mut ArrayVec<GrantCopy<'_, H::Peer>, BATCH>,
+                     slots: &mut ArrayVec<u8, BATCH>| {
+        hypervisor.copy(ops);
+        for (op, slot) in ops.drain(..).zip(slots.drain(..)) {
+            unreadable |= u64::from(op.status != CopyStatus::Okay) << slot;
+        }
+    };
+    for (slot, frame) in (0u8..).zip(window.slots_mut()) {
+        if fresh & (1 << slot) == 0 {
+            continue;
+        }
+        if ops.remaining_capacity() < PIECES_MAX {
+            flush(&mut ops, &mut slots);
+        }
+        let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
+        for piece in &frame.pieces {
+            if rest.is_empty() {
+                break;
+            }
+            let len = rest.len().min(piece.len.into());
+            let (part, after) = rest.split_at_mut(len);
+            let source = Body::Granted(peer).source(*piece, 0);
+            // At most HEADER_MAX.
+            ops.push(GrantCopy::new(source, Dest::Private(part), len as u16));
+            slots.push(slot);
+            rest = after;
+        }
+    }
+    flush(&mut ops, &mut slots);
+    unreadable
+}
+
+/// Parses the private header and checks it against what the frontend asked for. From here on
+/// every frame is one that offloads and ports can rely on.
+#[inline]
+fn settle(frame: &mut Frame) -> bool {
+    frame.skip_header();
+    let Ok(headers) = Headers::parse(frame.header()) else { return false };
+    frame.headers = headers;
+    match (frame.checksum, frame.gso) {
+        (Checksum::Partial, Some(gso)) => gso_fits(&headers, gso),
+        // Segments need checksums; a sender that leaves the work to us must say where.
+        (_, Some(_)) => false,
+        (Checksum::Partial, None) => headers.checksum_location().is_some(),
+        (_, None) => true,
+    }
+}
+
+fn gso_fits(headers: &Headers, gso: Gso) -> bool {
+    let network = match gso.kind {
+        GsoKind::TcpV4 => Network::Ipv4,
+        GsoKind::TcpV6 => Network::Ipv6,
+    };
+    headers.network == network && headers.transport == Transport::Tcp
+}
+
+/// One response a request: the status for each fragment, NULL for each extra.
+#[inline]
+fn answer<P: ring::SharedPage>(ring: &mut BackRing<Tx, P>, ids: &[u16], extras: u8, status: i16) {
+    let mut extras = extras;
+    for id in ids {
+        ring.respond(TxResponse { id: *id, status });
+        // Right after the first, as Linux's netback does.
+        for _ in 0..std::mem::take(&mut extras) {
+            ring.respond(TxResponse { id: 0, status: status::NULL });
+        }
+    }
+}

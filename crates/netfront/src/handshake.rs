@@ -1,0 +1,268 @@
+//! Finding the backend and agreeing with it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hypervisor::{DomId, Guest, Store, StoreError, XenbusState};
+use offload::Features;
+use ring::{FrontRing, RegionPage, Slots};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wire::ethernet::MacAddr;
+use wire::netif::keys;
+
+use crate::{Queue, RING_LEN, RxQueue, TxQueue};
+
+/// What a frontend wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Queues, at most: the backend may offer fewer.
+    pub queues: u32,
+    /// What this end can take on receive.
+    pub features: Features,
+    /// An event channel for each ring, where the backend offers it.
+    pub split_event_channels: bool,
+    /// How long the backend may take for each step.
+    pub patience: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            features: Features::ALL,
+            split_event_channels: true,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The toolstack made no such device, or not all of it.
+    #[error("{0} is missing or malformed")]
+    Key(String),
+    /// The backend did not come to the state waited for.
+    #[error("the backend is in state {now:?} and not in {wanted:?} after {patience:?}")]
+    Timeout {
+        /// What its state is.
+        now: Option<XenbusState>,
+        /// What was waited for.
+        wanted: XenbusState,
+        /// How long.
+        patience: Duration,
+    },
+    /// The backend refused; its reason is in the daemon's log and in `pvnet status`.
+    #[error("the backend closed the connection; see `pvnet status` for its reason")]
+    Closed,
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The hypervisor refused.
+    #[error(transparent)]
+    Hypervisor(#[from] hypervisor::Error),
+    /// Waiting failed.
+    #[error("waiting for the store: {0}")]
+    Wait(#[from] rustix::io::Errno),
+}
+
+/// The frontend's side of one interface.
+pub struct Frontend {
+    store: Arc<dyn Store>,
+    device: String,
+    backend: String,
+    mac: MacAddr,
+    features: Features,
+}
+
+impl Frontend {
+    /// Connects the device at `device` (`device/vif/0`). Answers the interface and its queues.
+    pub fn connect<G: Guest>(
+        guest: &G,
+        store: Arc<dyn Store>,
+        device: &str,
+        config: &Config,
+    ) -> Result<(Self, Vec<Queue<G>>), ConnectError> {
+        let read = |key: &str| {
+            let path = format!("{device}/{key}");
+            store.read(None, &path).map_err(|_| ConnectError::Key(path))
+        };
+        let backend = read("backend")?;
+        let backend_id = read("backend-id")?.parse();
+        let backend_id = backend_id.map_err(|_| ConnectError::Key("backend-id".into()))?;
+        let mac = read(keys::MAC)?.parse().map_err(|_| ConnectError::Key(keys::MAC.into()))?;
+        let features = Features::NONE;
+        let mut frontend = Self { store, device: device.to_owned(), backend, mac, features };
+        frontend.store.watch(&format!("{}/state", frontend.backend), "backend")?;
+        // A device used before must start over, or the backend stays where the last user left it.
+        frontend.enter(XenbusState::Initialising)?;
+        frontend.wait(XenbusState::InitWait, config.patience)?;
+        frontend.features = frontend.offered()?;
+        let queues = frontend.make_queues(guest, DomId(backend_id), config)?;
+        frontend.enter(XenbusState::Connected)?;
+        frontend.wait(XenbusState::Connected, config.patience)?;
+        Ok((frontend, queues))
+    }
+
+    /// The interface's address, given by the toolstack.
+    pub fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    /// What may be left to the backend on transmit.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// Readable when the backend's state may have changed; then see [`is_open`](Self::is_open).
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Whether the backend still carries traffic. Takes pending watch events.
+    pub fn is_open(&self) -> Result<bool, StoreError> {
+        while self.store.event()?.is_some() {}
+        Ok(self.backend_state()? == Some(XenbusState::Connected))
+    }
+
+    /// Leaves in an orderly way: afterwards the backend holds none of this guest's pages.
+    pub fn close(&self, patience: Duration) -> Result<(), ConnectError> {
+        self.enter(XenbusState::Closing)?;
+        let closed = self.wait(XenbusState::Closed, patience);
+        self.enter(XenbusState::Closed)?;
+        closed
+    }
+
+    fn enter(&self, state: XenbusState) -> Result<(), StoreError> {
+        self.store.write(None, &format!("{}/state", self.device), &state.to_string())
+    }
+
+    fn backend_state(&self) -> Result<Option<XenbusState>, StoreError> {
+        match self.store.read(None, &format!("{}/state", self.backend)) {
+            Ok(text) => Ok(XenbusState::parse(&text)),
+            Err(StoreError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn number(&self, key: &str) -> Result<u32, StoreError> {
+        match self.store.read(None, &format!("{}/{key}", self.backend)) {
+            Ok(text) => Ok(text.trim().parse().unwrap_or(0)),
+            Err(StoreError::NotFound(_)) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn offered(&self) -> Result<Features, StoreError> {
+        let flag = |key| Ok::<_, StoreError>(self.number(key)? != 0);
+        Ok(Features {
+            sg: flag(keys::FEATURE_SG)?,
+            csum_v4: true,
+            csum_v6: flag(keys::FEATURE_IPV6_CSUM_OFFLOAD)?,
+            tso_v4: flag(keys::FEATURE_GSO_TCPV4)?,
+            tso_v6: flag(keys::FEATURE_GSO_TCPV6)?,
+        })
+    }
+
+    /// Waits until the backend is in `wanted`, or has closed instead.
+    fn wait(&self, wanted: XenbusState, patience: Duration) -> Result<(), ConnectError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            while self.store.event()?.is_some() {}
+            let now = self.backend_state()?;
+            if now == Some(wanted) {
+                return Ok(());
+            }
+            let closing = matches!(now, Some(XenbusState::Closing | XenbusState::Closed));
+            if closing && wanted == XenbusState::Connected {
+                return Err(ConnectError::Closed);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ConnectError::Timeout { now, wanted, patience });
+            }
+            let timeout = Timespec::try_from(left).ok();
+            let mut fds = [PollFd::from_borrowed_fd(self.store.event_fd(), PollFlags::IN)];
+            rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()))?;
+        }
+    }
+
+    fn make_queues<G: Guest>(
+        &self,
+        guest: &G,
+        backend: DomId,
+        config: &Config,
+    ) -> Result<Vec<Queue<G>>, ConnectError> {
+        let offered = self.number(keys::MULTI_QUEUE_MAX_QUEUES)?.max(1);
+        let count = config.queues.clamp(1, offered);
+        let split =
+            config.split_event_channels && self.number(keys::FEATURE_SPLIT_EVENT_CHANNELS)? != 0;
+        if count > 1 {
+            self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;
+        }
+        let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 } = config.features;
+        self.write(keys::REQUEST_RX_COPY, 1)?;
+        self.write(keys::FEATURE_RX_NOTIFY, 1)?;
+        self.write(keys::FEATURE_SG, u32::from(sg))?;
+        self.write(keys::FEATURE_GSO_TCPV4, u32::from(tso_v4))?;
+        self.write(keys::FEATURE_GSO_TCPV6, u32::from(tso_v6))?;
+        self.write(keys::FEATURE_NO_CSUM_OFFLOAD, u32::from(!csum_v4))?;
+        self.write(keys::FEATURE_IPV6_CSUM_OFFLOAD, u32::from(csum_v6))?;
+        (0..count)
+            .map(|n| {
+                // A single queue has its keys where they were before there were queues.
+                let prefix = match count {
+                    1 => String::new(),
+                    _ => format!("{}{n}/", keys::QUEUE_PREFIX),
+                };
+                self.make_queue(guest, backend, &prefix, split)
+            })
+            .collect()
+    }
+
+    fn make_queue<G: Guest>(
+        &self,
+        guest: &G,
+        backend: DomId,
+        prefix: &str,
+        split: bool,
+    ) -> Result<Queue<G>, ConnectError> {
+        let write = |key: &str, value| self.write(&format!("{prefix}{key}"), value);
+        let tx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::TX_RING_REF))?;
+        let rx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::RX_RING_REF))?;
+        let (tx_event, rx_event) = if split {
+            let (tx_event, tx_port) = guest.alloc_unbound(backend)?;
+            let (rx_event, rx_port) = guest.alloc_unbound(backend)?;
+            write(keys::EVENT_CHANNEL_TX, tx_port.0)?;
+            write(keys::EVENT_CHANNEL_RX, rx_port.0)?;
+            (Arc::new(tx_event), Arc::new(rx_event))
+        } else {
+            let (event, port) = guest.alloc_unbound(backend)?;
+            write(keys::EVENT_CHANNEL, port.0)?;
+            let event = Arc::new(event);
+            (event.clone(), event)
+        };
+        let (tx_pages, tx_grefs) = guest.share(backend, RING_LEN)?;
+        let (rx_pages, rx_grefs) = guest.share(backend, RING_LEN)?;
+        let mut rx = RxQueue::new(rx_ring, rx_event, rx_pages, rx_grefs);
+        // The backend is not there yet: what it finds when it attaches needs no event.
+        rx.publish();
+        Ok(Queue { tx: TxQueue::new(tx_ring, tx_event, tx_pages, tx_grefs), rx })
+    }
+
+    fn make_ring<G: Guest, S: Slots>(
+        &self,
+        guest: &G,
+        backend: DomId,
+        key: &str,
+    ) -> Result<FrontRing<S, RegionPage<G::Pages>>, ConnectError> {
+        let (page, grefs) = guest.share(backend, 1)?;
+        let page = RegionPage::new(page, 0).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
+        self.write(key, grefs[0].0)?;
+        Ok(FrontRing::init(page))
+    }
+
+    fn write(&self, key: &str, value: u32) -> Result<(), StoreError> {
+        self.store.write(None, &format!("{}/{key}", self.device), &value.to_string())
+    }
+}

@@ -1,0 +1,173 @@
+//! Receiving.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "page numbers and lengths here are bounded by the ring or a page"
+)]
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use hypervisor::{EventChannel, GrantRef, Guest, PAGE_SIZE};
+use offload::{Checksum, Gso};
+use ring::netif::Rx;
+use ring::{FrontRing, RegionPage};
+use shm::Region;
+use wire::netif::extra::{Extra, ExtraInfo};
+use wire::netif::{NR_SLOTS_MIN, RxRequest, RxResponse, rx_flags};
+
+use crate::{Fault, RING_LEN};
+
+/// A frame that has come, where it lies.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// First byte in the queue's memory, and length, of each fragment in order.
+    pub fragments: ArrayVec<(usize, usize), NR_SLOTS_MIN>,
+    /// Bytes in all.
+    pub len: usize,
+    /// What is known of the transport checksum.
+    pub checksum: Checksum,
+    /// Set for a frame that stands for several segments.
+    pub gso: Option<Gso>,
+}
+
+/// An RX ring and the pages frames are received into: ring slot `n` always has page `n`.
+pub struct RxQueue<G: Guest> {
+    ring: FrontRing<Rx, RegionPage<G::Pages>>,
+    event: Arc<G::Event>,
+    pages: G::Pages,
+    grefs: Box<[GrantRef]>,
+    errors: u64,
+}
+
+impl<G: Guest> RxQueue<G> {
+    pub(crate) fn new(
+        ring: FrontRing<Rx, RegionPage<G::Pages>>,
+        event: Arc<G::Event>,
+        pages: G::Pages,
+        grefs: Vec<GrantRef>,
+    ) -> Self {
+        let mut queue = Self { ring, event, pages, grefs: grefs.into(), errors: 0 };
+        queue.post();
+        queue
+    }
+
+    /// The doorbell of this ring.
+    pub fn event(&self) -> &Arc<G::Event> {
+        &self.event
+    }
+
+    /// The memory behind the pages.
+    pub fn memory(&self) -> &Region {
+        &self.pages
+    }
+
+    /// Frames that came with an error instead of their bytes, since the last call.
+    pub fn take_errors(&mut self) -> u64 {
+        std::mem::take(&mut self.errors)
+    }
+
+    /// Posts a buffer in every free slot.
+    #[inline]
+    fn post(&mut self) {
+        for _ in 0..self.ring.free() {
+            let slot = self.ring.next_index() as usize % RING_LEN;
+            // Below RING_LEN.
+            let request = RxRequest { id: slot as u16, pad: 0, gref: self.grefs[slot].0 };
+            self.ring.request(request);
+        }
+    }
+
+    /// Gives back the buffers of all frames received so far, and wakes the backend if it waits
+    /// for some.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.post();
+        if self.ring.publish() {
+            // A backend that is gone is learnt of through the store.
+            let _ = self.event.notify();
+        }
+    }
+
+    /// The next frame. Its bytes stay where they are until [`publish`](Self::publish).
+    #[inline]
+    pub fn receive(&mut self) -> Result<Option<Received>, Fault> {
+        while let Some((index, first)) = self.ring.take()? {
+            let frame = self.collect(index, first)?;
+            if frame.is_some() {
+                return Ok(frame);
+            }
+            self.errors += 1;
+        }
+        Ok(None)
+    }
+
+    /// Collects the fragments of the frame that starts with `first`. None for one with an error.
+    #[inline]
+    fn collect(&mut self, index: u32, first: RxResponse) -> Result<Option<Received>, Fault> {
+        let mut frame = Received {
+            fragments: ArrayVec::new(),
+            len: 0,
+            checksum: checksum(first.flags),
+            gso: None,
+        };
+        let mut sound = frame.push(index, first)?;
+        if first.flags & rx_flags::EXTRA_INFO != 0 {
+            frame.gso = self.take_extras()?;
+        }
+        let mut more = first.flags & rx_flags::MORE_DATA != 0;
+        while more {
+            let (index, next) = self.ring.take()?.ok_or(Fault::Unfinished)?;
+            sound &= frame.push(index, next)?;
+            more = next.flags & rx_flags::MORE_DATA != 0;
+        }
+        Ok(sound.then_some(frame))
+    }
+
+    fn take_extras(&mut self) -> Result<Option<Gso>, Fault> {
+        let mut gso = None;
+        loop {
+            let (_, slot) = self.ring.take()?.ok_or(Fault::Unfinished)?;
+            let info: ExtraInfo = zerocopy::transmute!(slot);
+            if let Extra::Gso { size, kind, .. } = Extra::decode(&info)? {
+                gso = Some(Gso { kind, size: size.get() });
+            }
+            if !info.more() {
+                return Ok(gso);
+            }
+        }
+    }
+
+    /// Asks for an event at the next frame; answers whether some wait already.
+    pub fn arm(&mut self) -> Result<bool, Fault> {
+        Ok(self.ring.arm()?)
+    }
+}
+
+impl Received {
+    /// Adds a fragment. Answers whether it has bytes; a frame with one that has none, or with
+    /// too many, is dropped.
+    #[inline]
+    fn push(&mut self, index: u32, response: RxResponse) -> Result<bool, Fault> {
+        let slot = index as usize % RING_LEN;
+        let Ok(len) = u16::try_from(response.status) else { return Ok(false) };
+        let offset = response.offset;
+        if usize::from(offset) + usize::from(len) > PAGE_SIZE {
+            return Err(Fault::CrossesPage { offset, len });
+        }
+        self.len += usize::from(len);
+        let place = (slot * PAGE_SIZE + usize::from(offset), usize::from(len));
+        Ok(self.fragments.try_push(place).is_ok())
+    }
+}
+
+#[inline]
+fn checksum(flags: u16) -> Checksum {
+    if flags & rx_flags::CSUM_BLANK != 0 {
+        Checksum::Partial
+    } else if flags & rx_flags::DATA_VALIDATED != 0 {
+        Checksum::Validated
+    } else {
+        Checksum::Unknown
+    }
+}

@@ -1,0 +1,178 @@
+//! Sending.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "page numbers and lengths here are bounded by the ring or a page"
+)]
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use hypervisor::{EventChannel, GrantRef, Guest, PAGE_SIZE};
+use offload::{Checksum, Gso};
+use ring::netif::Tx;
+use ring::{FrontRing, RegionPage};
+use shm::Region;
+use wire::netif::extra::Extra;
+use wire::netif::{TxRequest, status, tx_flags};
+
+use crate::{Fault, RING_LEN};
+
+/// The ring or the pages are all in use; take responses first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no room on the transmit ring")]
+pub struct Full;
+
+/// A TX ring and the pages frames are sent from.
+pub struct TxQueue<G: Guest> {
+    ring: FrontRing<Tx, RegionPage<G::Pages>>,
+    event: Arc<G::Event>,
+    pages: G::Pages,
+    grefs: Box<[GrantRef]>,
+    /// Pages not in use; frames are put into them from the end.
+    spare: ArrayVec<u16, RING_LEN>,
+    /// Which pages' requests are outstanding.
+    busy: Box<[bool]>,
+    errors: u64,
+}
+
+impl<G: Guest> TxQueue<G> {
+    pub(crate) fn new(
+        ring: FrontRing<Tx, RegionPage<G::Pages>>,
+        event: Arc<G::Event>,
+        pages: G::Pages,
+        grefs: Vec<GrantRef>,
+    ) -> Self {
+        Self {
+            ring,
+            event,
+            pages,
+            grefs: grefs.into(),
+            spare: (0..RING_LEN as u16).rev().collect(),
+            busy: vec![false; RING_LEN].into(),
+            errors: 0,
+        }
+    }
+
+    /// The doorbell of this ring.
+    pub fn event(&self) -> &Arc<G::Event> {
+        &self.event
+    }
+
+    /// The memory behind the pages.
+    pub fn memory(&self) -> &Region {
+        &self.pages
+    }
+
+    /// Where the next frame's bytes must be put: the first byte, in [`memory`](Self::memory), of
+    /// each page in order. Never more pages than a frame may have, none when the ring is full.
+    pub fn places(&self) -> impl Iterator<Item = usize> {
+        // One slot may go to a GSO extra.
+        let room = (self.ring.free() as usize).saturating_sub(1);
+        self.spare.iter().rev().take(room.min(16)).map(|page| usize::from(*page) * PAGE_SIZE)
+    }
+
+    /// Whether the largest frame fits.
+    pub fn has_room(&self) -> bool {
+        self.spare.len() >= 16 && self.ring.free() > 16
+    }
+
+    /// Packets the backend answered with an error since the last call.
+    pub fn take_errors(&mut self) -> u64 {
+        std::mem::take(&mut self.errors)
+    }
+
+    /// Sends the frame of `len` bytes that was put into [`places`](Self::places), each page but
+    /// the last one full. It leaves with the next [`publish`](Self::publish).
+    #[inline]
+    pub fn send(&mut self, len: u16, checksum: Checksum, gso: Option<Gso>) -> Result<(), Full> {
+        self.send_at(0, len, checksum, gso)
+    }
+
+    /// As [`send`](Self::send), of a frame that starts at byte `offset` of its first page and
+    /// does not leave it unless `offset` is 0.
+    #[inline]
+    pub fn send_at(
+        &mut self,
+        offset: u16,
+        len: u16,
+        checksum: Checksum,
+        gso: Option<Gso>,
+    ) -> Result<(), Full> {
+        let pages = usize::from(len).div_ceil(PAGE_SIZE);
+        if self.spare.len() < pages || (self.ring.free() as usize) <= pages {
+            return Err(Full);
+        }
+        let mut left = usize::from(len);
+        for n in 0..pages {
+            let Some(page) = self.spare.pop() else { break };
+            self.busy[usize::from(page)] = true;
+            let own = left.min(PAGE_SIZE);
+            left -= own;
+            let extra = gso.filter(|_| n == 0);
+            let mut flags = if n == 0 { flags_of(checksum) } else { 0 };
+            flags |= if left > 0 { tx_flags::MORE_DATA } else { 0 };
+            flags |= if extra.is_some() { tx_flags::EXTRA_INFO } else { 0 };
+            self.ring.request(TxRequest {
+                gref: self.grefs[usize::from(page)].0,
+                offset,
+                flags,
+                id: page,
+                // The first slot's size is the whole frame's.
+                size: if n == 0 { len } else { own as u16 },
+            });
+            if let Some(slot) = extra.and_then(gso_slot) {
+                self.ring.request(slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the frames sent so far to the backend, and wakes it if it sleeps.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.ring.publish() {
+            // A backend that is gone is learnt of through the store.
+            let _ = self.event.notify();
+        }
+    }
+
+    /// Takes responses back, and with them their pages. Answers how many.
+    #[inline]
+    pub fn reclaim(&mut self) -> Result<usize, Fault> {
+        let mut taken = 0;
+        while let Some((_, response)) = self.ring.take()? {
+            taken += 1;
+            if response.status == status::NULL {
+                continue;
+            }
+            // The id is the backend's word: one not outstanding would free a page twice.
+            match self.busy.get_mut(usize::from(response.id)) {
+                Some(busy) if *busy => *busy = false,
+                _ => return Err(Fault::UnknownId(response.id)),
+            }
+            self.spare.push(response.id);
+            self.errors += u64::from(response.status != status::OKAY);
+        }
+        Ok(taken)
+    }
+
+    /// Asks for an event at the next response; answers whether some wait already.
+    pub fn arm(&mut self) -> Result<bool, Fault> {
+        Ok(self.ring.arm()?)
+    }
+}
+
+#[inline]
+fn flags_of(checksum: Checksum) -> u16 {
+    match checksum {
+        Checksum::Partial => tx_flags::CSUM_BLANK | tx_flags::DATA_VALIDATED,
+        Checksum::Validated => tx_flags::DATA_VALIDATED,
+        Checksum::Unknown => 0,
+    }
+}
+
+fn gso_slot(gso: Gso) -> Option<TxRequest> {
+    let extra = Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind, features: 0 };
+    Some(extra.encode(false).ok()?.to_tx_slot())
+}

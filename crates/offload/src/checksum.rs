@@ -1,0 +1,50 @@
+//! What is known of a transport checksum, and how to complete one.
+
+use wire::headers::Headers;
+use wire::ip::Protocol;
+use wire::{tcp, udp};
+
+use crate::Error;
+use crate::layout::Layout;
+
+/// What is known of a frame's TCP or UDP checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Checksum {
+    /// Nothing: the receiver must verify it.
+    Unknown,
+    /// The field holds only the pseudo-header's sum (netif `csum_blank`, virtio `NEEDS_CSUM`).
+    Partial,
+    /// It is complete and right (netif `data_validated`, virtio `DATA_VALID`).
+    Validated,
+}
+
+/// Computes the TCP or UDP checksum of a linear frame from scratch, whatever the field holds.
+///
+/// The sum covers what the IP length (for UDP, its own) counts, so Ethernet padding is left out. A UDP checksum that
+/// comes to zero is stored as 0xffff, since zero says that there is none.
+///
+/// # Errors
+/// All of [`Error`] but those about GSO. The frame is then unchanged.
+pub fn complete_checksum(frame: &mut [u8], headers: &Headers) -> Result<(), Error> {
+    let layout = Layout::of(frame, headers)?;
+    match layout.protocol {
+        Protocol::TCP => complete_tcp(frame, &layout),
+        _ => complete_udp(frame, &layout),
+    }
+}
+
+fn complete_tcp(frame: &mut [u8], layout: &Layout) -> Result<(), Error> {
+    let pseudo = layout.pseudo(frame, layout.end - layout.l4)?;
+    let segment = &mut frame[layout.l4..layout.end];
+    tcp::Packet::new_unchecked(segment).fill_checksum(pseudo);
+    Ok(())
+}
+
+fn complete_udp(frame: &mut [u8], layout: &Layout) -> Result<(), Error> {
+    let datagram = &frame[layout.l4..layout.end];
+    let len = udp::Packet::new_checked(datagram).map_err(|_| Error::Length)?.len();
+    let pseudo = layout.pseudo(frame, len.into())?;
+    let datagram = &mut frame[layout.l4..layout.end];
+    udp::Packet::new_unchecked(datagram).fill_checksum(pseudo);
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! What a frame needs before a port can take it.
+
+use wire::headers::{Headers, Network, Transport};
+use wire::netif::GsoKind;
+
+use crate::{Checksum, Gso};
+
+/// What a port can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Features {
+    /// Frames in more than one piece, and so longer than one page.
+    pub sg: bool,
+    /// Partial checksums over IPv4.
+    pub csum_v4: bool,
+    /// Partial checksums over IPv6.
+    pub csum_v6: bool,
+    /// TCP over IPv4 to be segmented. Without `sg` and `csum_v4` it counts for nothing.
+    pub tso_v4: bool,
+    /// TCP over IPv6 to be segmented. Without `sg` and `csum_v6` it counts for nothing.
+    pub tso_v6: bool,
+}
+
+impl Features {
+    /// Whole frames with complete checksums only.
+    pub const NONE: Self =
+        Self { sg: false, csum_v4: false, csum_v6: false, tso_v4: false, tso_v6: false };
+    /// Everything named here.
+    pub const ALL: Self =
+        Self { sg: true, csum_v4: true, csum_v6: true, tso_v4: true, tso_v6: true };
+
+    /// A segmenter must write checksums and gather pieces, so Linux too drops TSO where either is missing.
+    const fn segments(self, kind: GsoKind) -> bool {
+        match kind {
+            GsoKind::TcpV4 => self.sg && self.csum_v4 && self.tso_v4,
+            GsoKind::TcpV6 => self.sg && self.csum_v6 && self.tso_v6,
+        }
+    }
+
+    fn completes(self, headers: &Headers) -> bool {
+        let has_checksum = headers.checksum_location().is_some();
+        match headers.network {
+            Network::Ipv4 => self.csum_v4 && has_checksum,
+            Network::Ipv6 => self.csum_v6 && has_checksum,
+            Network::Arp | Network::Other => false,
+        }
+    }
+}
+
+/// What must be done to a frame before a port takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Need {
+    /// The port takes it as it is.
+    Nothing,
+    /// [`complete_checksum`](crate::complete_checksum).
+    Checksum,
+    /// A [`Segmenter`](crate::Segmenter), which completes the checksums too.
+    Segment,
+}
+
+/// What a frame needs for a port with these features.
+///
+/// A frame whose metadata contradicts its headers (a GSO type of another protocol, a partial checksum where there is
+/// none) gets the treatment that refuses it: no port's features let it pass on to another guest.
+pub fn need(headers: &Headers, checksum: Checksum, gso: Option<Gso>, features: Features) -> Need {
+    match gso {
+        Some(gso) if is_of_kind(headers, gso.kind) && features.segments(gso.kind) => Need::Nothing,
+        Some(_) => Need::Segment,
+        None if checksum == Checksum::Partial && !features.completes(headers) => Need::Checksum,
+        None => Need::Nothing,
+    }
+}
+
+/// Is this the TCP over IP that the GSO type names?
+pub(crate) fn is_of_kind(headers: &Headers, kind: GsoKind) -> bool {
+    let network = match kind {
+        GsoKind::TcpV4 => Network::Ipv4,
+        GsoKind::TcpV6 => Network::Ipv6,
+    };
+    headers.network == network && headers.transport == Transport::Tcp
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(network: Network, transport: Transport) -> Headers {
+        Headers { network, transport, vlan: None, l3_offset: 14, l4_offset: 34, payload_offset: 54 }
+    }
+
+    fn need_of_gso(
+        network: Network,
+        transport: Transport,
+        kind: GsoKind,
+        features: Features,
+    ) -> Need {
+        let gso = Gso { kind, size: 1448 };
+        need(&headers(network, transport), Checksum::Partial, Some(gso), features)
+    }
+
+    #[test]
+    fn checksums() {
+        let need = |network, transport, checksum, features| {
+            need(&headers(network, transport), checksum, None, features)
+        };
+        let v4_only = Features { csum_v4: true, ..Features::NONE };
+        let v6_only = Features { csum_v6: true, ..Features::NONE };
+        for transport in [Transport::Tcp, Transport::Udp] {
+            let v4 = |features| need(Network::Ipv4, transport, Checksum::Partial, features);
+            let v6 = |features| need(Network::Ipv6, transport, Checksum::Partial, features);
+            assert_eq!((v4(v4_only), v6(v4_only)), (Need::Nothing, Need::Checksum));
+            assert_eq!((v4(v6_only), v6(v6_only)), (Need::Checksum, Need::Nothing));
+            for known in [Checksum::Unknown, Checksum::Validated] {
+                assert_eq!(need(Network::Ipv4, transport, known, Features::NONE), Need::Nothing);
+            }
+        }
+    }
+
+    #[test]
+    fn a_partial_checksum_where_there_is_none_is_never_passed_on() {
+        for (network, transport) in [
+            (Network::Arp, Transport::None),
+            (Network::Ipv4, Transport::Fragment),
+            (Network::Ipv6, Transport::Icmpv6),
+        ] {
+            let headers = headers(network, transport);
+            let needed = need(&headers, Checksum::Partial, None, Features::ALL);
+            assert_eq!(needed, Need::Checksum, "{network:?} {transport:?}");
+        }
+    }
+
+    #[test]
+    fn segmentation_needs_every_part_of_it() {
+        let v4 = |features| need_of_gso(Network::Ipv4, Transport::Tcp, GsoKind::TcpV4, features);
+        let v6 = |features| need_of_gso(Network::Ipv6, Transport::Tcp, GsoKind::TcpV6, features);
+        assert_eq!((v4(Features::ALL), v6(Features::ALL)), (Need::Nothing, Need::Nothing));
+        assert_eq!((v4(Features::NONE), v6(Features::NONE)), (Need::Segment, Need::Segment));
+        let without_sg = Features { sg: false, ..Features::ALL };
+        assert_eq!((v4(without_sg), v6(without_sg)), (Need::Segment, Need::Segment));
+        let without_v4_csum = Features { csum_v4: false, ..Features::ALL };
+        assert_eq!((v4(without_v4_csum), v6(without_v4_csum)), (Need::Segment, Need::Nothing));
+        let without_v6_tso = Features { tso_v6: false, ..Features::ALL };
+        assert_eq!((v4(without_v6_tso), v6(without_v6_tso)), (Need::Nothing, Need::Segment));
+    }
+
+    #[test]
+    fn a_gso_type_of_another_protocol_is_never_passed_on() {
+        for (network, transport, kind) in [
+            (Network::Ipv6, Transport::Tcp, GsoKind::TcpV4),
+            (Network::Ipv4, Transport::Tcp, GsoKind::TcpV6),
+            (Network::Ipv4, Transport::Udp, GsoKind::TcpV4),
+        ] {
+            let needed = need_of_gso(network, transport, kind, Features::ALL);
+            assert_eq!(needed, Need::Segment, "{network:?} {transport:?} {kind:?}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! TCP segmentation in software.
+
+use std::ops::Range;
+
+use wire::checksum::Sum;
+use wire::headers::Headers;
+use wire::netif::GsoKind;
+use wire::tcp::Flags;
+use wire::{ipv4, ipv6, tcp};
+
+use crate::Error;
+use crate::layout::{Ip, Layout};
+use crate::need::is_of_kind;
+
+/// Room for the headers of any segment: [`wire::headers::MAX_LEN`] and one byte more.
+pub const MAX_HEADER: usize = 256;
+
+/// IPv6's length field leaves the fixed header out, IPv4's does not.
+const IPV6_UNCOUNTED: u16 = 40;
+
+/// How a frame is to be segmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Gso {
+    /// Its protocol.
+    pub kind: GsoKind,
+    /// Payload bytes of each segment but the last (the maximum segment size).
+    pub size: u16,
+}
+
+/// One segment of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Bytes of its headers, which [`Segmenter::next`] wrote.
+    pub header_len: usize,
+    /// Where its payload lies in the original frame.
+    pub payload: Range<usize>,
+}
+
+/// Cuts a TCP frame into frames of at most [`Gso::size`] payload bytes, as Linux does.
+///
+/// All headers are those of the original, VLAN tags and options included, but for:
+/// IP lengths; IPv4 identifications, which count up; TCP sequence numbers; FIN and PSH, which only the last segment
+/// keeps; CWR, which only the first keeps (RFC 3168 §6.1.2: it answers one ECE); and the checksums, which are complete.
+#[derive(Clone, Debug)]
+pub struct Segmenter<'a> {
+    frame: &'a [u8],
+    layout: Layout,
+    /// The pseudo-header's sum, but for the length.
+    pseudo: Sum,
+    /// Payload not yet given out.
+    rest: Range<usize>,
+    size: u16,
+    /// Bytes of the TCP header.
+    transport_len: u16,
+    /// What IP's length field counts beside the payload.
+    overhead: u16,
+    /// What the next segment's headers say.
+    ident: u16,
+    seq: u32,
+    first: bool,
+    segments: usize,
+}
+
+impl<'a> Segmenter<'a> {
+    /// Prepares to segment `frame`, whose headers are `headers`.
+    ///
+    /// A frame with no more payload than one segment takes, or with none at all, makes one segment.
+    ///
+    /// # Errors
+    /// All of [`Error`].
+    pub fn new(frame: &'a [u8], headers: &Headers, gso: Gso) -> Result<Self, Error> {
+        if gso.size == 0 {
+            return Err(Error::GsoSize);
+        }
+        if !is_of_kind(headers, gso.kind) {
+            return Err(Error::GsoKind);
+        }
+        let layout = Layout::of(frame, headers)?;
+        let network = &frame[layout.l3..layout.l4];
+        let counted = u16::from(headers.payload_offset - headers.l3_offset);
+        let (ident, overhead) = match layout.ip {
+            Ip::V4 => (ipv4::Packet::new_unchecked(network).ident(), counted),
+            Ip::V6 => (0, counted - IPV6_UNCOUNTED),
+        };
+        let rest = layout.payload..layout.end;
+        overhead.checked_add(payload_len(&rest, gso.size)).ok_or(Error::TooLong)?;
+        Ok(Self {
+            frame,
+            layout,
+            pseudo: layout.pseudo(frame, 0)?,
+            size: gso.size,
+            transport_len: u16::from(headers.payload_offset - headers.l4_offset),
+            overhead,
+            ident,
+            seq: tcp::Packet::new_unchecked(&frame[layout.l4..layout.payload]).seq(),
+            first: true,
+            segments: rest.len().div_ceil(gso.size.into()).max(1),
+            rest,
+        })
+    }
+
+    /// Segments still to come: before the first [`next`](Self::next), all of them.
+    ///
+    /// A guest may ask for segments of one byte. Whoever sends them bounds this number first, or a frame of 64 KiB
+    /// costs others the time of 65,000.
+    pub fn segments(&self) -> usize {
+        self.segments
+    }
+
+    /// Writes the next segment's headers to the start of `header` and says what follows them.
+    pub fn next(&mut self, header: &mut [u8; MAX_HEADER]) -> Option<Segment> {
+        self.segments = self.segments.checked_sub(1)?;
+        let len = payload_len(&self.rest, self.size);
+        let payload = self.rest.start..self.rest.start + usize::from(len);
+        let header_len = self.layout.payload;
+        header[..header_len].copy_from_slice(&self.frame[..header_len]);
+        self.write_network(&mut header[self.layout.l3..self.layout.l4], len);
+        self.write_transport(&mut header[self.layout.l4..header_len], &payload, len);
+        self.rest.start = payload.end;
+        self.ident = self.ident.wrapping_add(1);
+        self.seq = self.seq.wrapping_add(len.into());
+        self.first = false;
+        Some(Segment { header_len, payload })
+    }
+
+    fn write_network(&self, network: &mut [u8], len: u16) {
+        match self.layout.ip {
+            Ip::V4 => {
+                let mut packet = ipv4::Packet::new_unchecked(network);
+                packet.set_total_len(self.overhead + len);
+                packet.set_ident(self.ident);
+                packet.fill_checksum();
+            }
+            Ip::V6 => ipv6::Packet::new_unchecked(network).set_payload_len(self.overhead + len),
+        }
+    }
+
+    fn write_transport(&self, transport: &mut [u8], payload: &Range<usize>, len: u16) {
+        let mut sum = self.pseudo;
+        sum.add_u16(self.transport_len + len);
+        let mut segment = tcp::Packet::new_unchecked(&mut *transport);
+        segment.set_seq(self.seq);
+        segment.set_flags(self.flags(segment.flags()));
+        segment.set_checksum(0);
+        sum.add_bytes(transport);
+        sum.add_bytes(&self.frame[payload.clone()]);
+        tcp::Packet::new_unchecked(transport).set_checksum(sum.finish());
+    }
+
+    /// Those of the segment being written; `self.segments` no longer counts it.
+    fn flags(&self, original: Flags) -> Flags {
+        let mut flags = original;
+        if !self.first {
+            flags = flags.without(Flags::CWR);
+        }
+        if self.segments > 0 {
+            flags = flags.without(Flags::FIN | Flags::PSH);
+        }
+        flags
+    }
+}
+
+/// Bytes of the first segment's payload if `rest` is what is left.
+fn payload_len(rest: &Range<usize>, size: u16) -> u16 {
+    u16::try_from(rest.len()).map_or(size, |len| len.min(size))
+}

@@ -1,0 +1,26 @@
+//! The rings of a network interface (`public/io/netif.h`).
+
+use wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
+
+use crate::Slots;
+
+/// Frames from the guest: 256 slots of 12 bytes.
+#[derive(Debug)]
+pub struct Tx;
+
+impl Slots for Tx {
+    type Request = TxRequest;
+    type Response = TxResponse;
+}
+
+/// Buffers for frames to the guest: 256 slots of 8 bytes.
+#[derive(Debug)]
+pub struct Rx;
+
+impl Slots for Rx {
+    type Request = RxRequest;
+    type Response = RxResponse;
+}
+
+const _: () = assert!(Tx::SLOT_LEN == 12 && Tx::COUNT == 256);
+const _: () = assert!(Rx::SLOT_LEN == 8 && Rx::COUNT == 256);

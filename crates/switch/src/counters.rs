@@ -1,0 +1,128 @@
+//! What a port carried and what it dropped.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use frame::DropReason;
+
+const REASONS: usize = DropReason::ALL.len();
+
+/// A port's counters, added to by workers once per batch and read at any time.
+///
+/// Receive, transmit and drops lie on separate cache lines: they are usually written by different workers.
+/// "Receive" is from the port into the switch.
+#[derive(Default, Debug)]
+pub struct PortCounters {
+    rx: Traffic,
+    tx: Traffic,
+    drops: Drops,
+}
+
+#[derive(Default, Debug)]
+#[repr(align(64))]
+struct Traffic {
+    frames: AtomicU64,
+    bytes: AtomicU64,
+}
+
+#[derive(Default, Debug)]
+#[repr(align(64))]
+struct Drops([AtomicU64; REASONS]);
+
+/// A port's counters at one moment. Each is exact; together they may be apart by the batches in flight.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct PortSnapshot {
+    /// Frames from the port into the switch.
+    pub rx_frames: u64,
+    /// Their bytes, Ethernet header included.
+    pub rx_bytes: u64,
+    /// Frames from the switch out of the port.
+    pub tx_frames: u64,
+    /// Their bytes, Ethernet header included.
+    pub tx_bytes: u64,
+    /// Dropped frames per reason, in the order of [`DropReason::ALL`].
+    pub drops: [u64; REASONS],
+}
+
+impl PortCounters {
+    /// Adds a batch that came in.
+    pub fn add_rx(&self, frames: u64, bytes: u64) {
+        self.rx.add(frames, bytes);
+    }
+
+    /// Adds a batch that went out.
+    pub fn add_tx(&self, frames: u64, bytes: u64) {
+        self.tx.add(frames, bytes);
+    }
+
+    /// Adds a batch's frames dropped for one reason.
+    pub fn add_drops(&self, reason: DropReason, frames: u64) {
+        self.drops.0[reason as usize].fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// The counters now.
+    pub fn snapshot(&self) -> PortSnapshot {
+        PortSnapshot {
+            rx_frames: self.rx.frames.load(Ordering::Relaxed),
+            rx_bytes: self.rx.bytes.load(Ordering::Relaxed),
+            tx_frames: self.tx.frames.load(Ordering::Relaxed),
+            tx_bytes: self.tx.bytes.load(Ordering::Relaxed),
+            drops: std::array::from_fn(|i| self.drops.0[i].load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl Traffic {
+    fn add(&self, frames: u64, bytes: u64) {
+        self.frames.fetch_add(frames, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl PortSnapshot {
+    /// Frames dropped for one reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// Frames dropped for any reason.
+    pub fn dropped_total(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_in_discriminant_order_with_distinct_names() {
+        for (index, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+            let same_name = DropReason::ALL.iter().filter(|r| r.name() == reason.name());
+            assert_eq!(same_name.count(), 1);
+        }
+    }
+
+    #[test]
+    fn batches_from_many_threads_add_up() {
+        let counters = PortCounters::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        counters.add_rx(32, 2048);
+                        counters.add_tx(3, 180);
+                        counters.add_drops(DropReason::NoRoom, 2);
+                        counters.add_drops(DropReason::PortGone, 1);
+                    }
+                });
+            }
+        });
+        let seen = counters.snapshot();
+        assert_eq!((seen.rx_frames, seen.rx_bytes), (128_000, 8_192_000));
+        assert_eq!((seen.tx_frames, seen.tx_bytes), (12_000, 720_000));
+        assert_eq!(seen.dropped(DropReason::NoRoom), 8000);
+        assert_eq!(seen.dropped(DropReason::Malformed), 0);
+        assert_eq!(seen.dropped_total(), 12_000);
+    }
+}

@@ -1,0 +1,80 @@
+//! One slot's word: an address and its port in 64 bits, so that a single atomic store publishes both.
+
+use wire::ethernet::MacAddr;
+
+use crate::PortId;
+
+/// The address in the high 48 bits, the port in the low 16.
+///
+/// Zero is the empty slot; it cannot be mistaken for an entry because the all-zero address is never learnt.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(crate) struct Word(u64);
+
+impl Word {
+    pub(crate) const EMPTY: Self = Self(0);
+
+    pub(crate) fn new(mac: MacAddr, port: PortId) -> Self {
+        Self(key(mac) << 16 | u64::from(port.0))
+    }
+
+    pub(crate) fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    pub(crate) fn raw(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self == Self::EMPTY
+    }
+
+    /// The address as a number; zero for the empty slot.
+    pub(crate) fn key(self) -> u64 {
+        self.0 >> 16
+    }
+
+    pub(crate) fn mac(self) -> MacAddr {
+        let [a, b, c, d, e, f, _, _] = self.0.to_be_bytes();
+        MacAddr([a, b, c, d, e, f])
+    }
+
+    pub(crate) fn port(self) -> PortId {
+        let [.., high, low] = self.0.to_be_bytes();
+        PortId(u16::from_be_bytes([high, low]))
+    }
+}
+
+/// The address as a 48-bit number, first octet highest.
+pub(crate) fn key(mac: MacAddr) -> u64 {
+    let [a, b, c, d, e, f] = mac.0;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// Whether a station can own this address.
+pub(crate) fn is_station(mac: MacAddr) -> bool {
+    !mac.is_multicast() && !mac.is_zero()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_gives_back_what_it_was_made_of() {
+        let mac = MacAddr([0x52, 0x54, 0x00, 0x12, 0x34, 0x56]);
+        let word = Word::new(mac, PortId(0xabcd));
+        assert_eq!(word.mac(), mac);
+        assert_eq!(word.port(), PortId(0xabcd));
+        assert_eq!(word.key(), key(mac));
+        assert!(!word.is_empty());
+    }
+
+    #[test]
+    fn group_and_zero_addresses_are_no_stations() {
+        assert!(is_station(MacAddr([2, 0, 0, 0, 0, 1])));
+        assert!(!is_station(MacAddr([3, 0, 0, 0, 0, 1])));
+        assert!(!is_station(MacAddr([0xff; 6])));
+        assert!(!is_station(MacAddr([0; 6])));
+    }
+}

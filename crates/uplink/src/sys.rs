@@ -1,0 +1,75 @@
+//! The tun driver's ioctls (`linux/if_tun.h`), each as a safe function.
+//!
+//! The one file of this crate with `unsafe`: rustix cannot know what a driver reads and writes, so whoever
+//! issues an ioctl vouches for its number and its argument's type.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_short, c_uint};
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Result;
+use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
+
+/// Bytes of an interface name, its terminating zero included (`IFNAMSIZ`).
+pub(crate) const IFNAMSIZ: usize = 16;
+
+const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
+const TUNSETOFFLOAD: Opcode = opcode::write::<c_uint>(b'T', 208);
+const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
+const TUNSETVNETLE: Opcode = opcode::write::<c_int>(b'T', 220);
+
+/// `struct ifreq`, of which `TUNSETIFF` uses the name and the flags.
+#[repr(C)]
+pub(crate) struct InterfaceRequest {
+    /// Zero-terminated; the driver writes the name that it gave the interface.
+    pub(crate) name: [u8; IFNAMSIZ],
+    /// `IFF_*` bits of `linux/if_tun.h`.
+    pub(crate) flags: c_short,
+    /// The rest of the C union, which is as large as its largest member (`struct ifmap`).
+    rest: [u8; 22],
+}
+
+const _: () =
+    assert!(size_of::<InterfaceRequest>() == 40, "struct ifreq has 40 bytes on 64-bit Linux");
+
+impl InterfaceRequest {
+    pub(crate) fn new(name: [u8; IFNAMSIZ], flags: c_short) -> Self {
+        Self { name, flags, rest: [0; 22] }
+    }
+}
+
+/// Attaches an open `/dev/net/tun` to an interface, and makes the interface if there is none of that name.
+pub(crate) fn set_interface(fd: BorrowedFd<'_>, request: &mut InterfaceRequest) -> Result<()> {
+    // SAFETY: TUNSETIFF reads and writes back one `struct ifreq`, whatever its number says; `InterfaceRequest`
+    // has that layout and size, and is borrowed mutably for the call.
+    unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(request)) }
+}
+
+/// Sets which `TUN_F_*` offloads the reader of this tap can take.
+pub(crate) fn set_offload(fd: BorrowedFd<'_>, bits: c_uint) -> Result<()> {
+    // A `c_uint` always fits: `usize` has 64 bits on every target that has this ifreq.
+    let bits = bits as usize;
+    // SAFETY: TUNSETOFFLOAD takes its bits by value and touches no memory of ours.
+    unsafe { ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(bits)) }
+}
+
+/// Sets how many bytes of `virtio_net_hdr` precede each frame, 10 at least.
+pub(crate) fn set_vnet_header_len(fd: BorrowedFd<'_>, len: u8) -> Result<()> {
+    let len = c_int::from(len);
+    // SAFETY: TUNSETVNETHDRSZ reads one `int`.
+    unsafe { ioctl(fd, Setter::<TUNSETVNETHDRSZ, c_int>::new(len)) }
+}
+
+/// Makes the fields of that header little-endian, whatever the machine is.
+pub(crate) fn set_vnet_little_endian(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: TUNSETVNETLE reads one `int`.
+    unsafe { ioctl(fd, Setter::<TUNSETVNETLE, c_int>::new(1)) }
+}
+
+/// Moves the calling thread into a network namespace of its own.
+#[cfg(test)]
+pub(crate) fn unshare_network() -> Result<()> {
+    // SAFETY: only CLONE_FILES is unsafe (it would hide file descriptors from other threads); this is
+    // CLONE_NEWNET alone.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
+}

@@ -1,0 +1,248 @@
+//! A Linux tap device, opened for whole frames with their offload metadata.
+//!
+//! A tap queue is a file descriptor: one `read` or `readv` takes one frame, one `writev` gives one, each with
+//! a 10-byte little-endian `virtio_net_hdr` in front. The Linux stack behind the tap hands over unfinished
+//! checksums and unsegmented TCP exactly as far as [`TapOffload`] allows.
+
+use std::ffi::{c_short, c_uint};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::sys;
+
+/// Bytes of `virtio_net_hdr` before each frame read or written: the layout without `num_buffers`.
+pub const VNET_HEADER_LEN: usize = HEADER_LEN as usize;
+
+const HEADER_LEN: u8 = 10;
+
+/// Queues that the tun driver gives one interface at most (`MAX_TAP_QUEUES`).
+pub const MAX_QUEUES: usize = 256;
+
+/// `IFF_*` bits of `linux/if_tun.h`.
+mod flag {
+    pub(super) const TAP: u16 = 0x0002;
+    pub(super) const MULTI_QUEUE: u16 = 0x0100;
+    pub(super) const NO_PI: u16 = 0x1000;
+    pub(super) const VNET_HDR: u16 = 0x4000;
+}
+
+/// `TUN_F_*` bits of `linux/if_tun.h`.
+mod offload_bit {
+    pub(super) const CSUM: u32 = 0x01;
+    pub(super) const TSO4: u32 = 0x02;
+    pub(super) const TSO6: u32 = 0x04;
+    pub(super) const TSO_ECN: u32 = 0x08;
+}
+
+/// What the reader of a tap can take from the Linux stack behind it.
+///
+/// It says nothing about the other direction: a frame written to a tap may always carry an unfinished
+/// checksum or a GSO size.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct TapOffload {
+    /// Frames whose transport checksum is not finished (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+    pub csum: bool,
+    /// TCP/IPv4 frames beyond the MTU. Needs `csum`.
+    pub tso4: bool,
+    /// TCP/IPv6 frames beyond the MTU. Needs `csum`.
+    pub tso6: bool,
+}
+
+impl TapOffload {
+    /// No offload: every frame read fits the MTU and is complete.
+    pub const NONE: Self = Self { csum: false, tso4: false, tso6: false };
+    /// Every offload named here.
+    pub const ALL: Self = Self { csum: true, tso4: true, tso6: true };
+
+    fn tso(self) -> bool {
+        self.tso4 || self.tso6
+    }
+
+    /// The wanted bits and no others. ECN comes with either TSO: whoever segments these frames later (a guest,
+    /// or the `offload` crate) keeps CWR on the first segment only, which is all that the bit asks for.
+    fn bits(self) -> c_uint {
+        [
+            (self.csum, offload_bit::CSUM),
+            (self.tso4, offload_bit::TSO4),
+            (self.tso6, offload_bit::TSO6),
+            (self.tso(), offload_bit::TSO_ECN),
+        ]
+        .into_iter()
+        .filter_map(|(wanted, bit)| wanted.then_some(bit))
+        .fold(0, |bits, bit| bits | bit)
+    }
+}
+
+/// Why a tap could not be opened, and what to do about it.
+#[derive(Clone, Debug, Error)]
+pub enum TapError {
+    /// The kernel has no tun driver.
+    #[error("there is no /dev/net/tun: load the tun module (modprobe tun)")]
+    NoDriver,
+    /// The caller lacks `CAP_NET_ADMIN` in this network namespace, or access to the device.
+    #[error("not permitted to open tap {name}: run as root or with CAP_NET_ADMIN")]
+    NotPermitted {
+        /// The interface wanted.
+        name: String,
+    },
+    /// Another process holds this interface.
+    #[error("tap {name} is in use by another process: choose another name, or stop that process")]
+    NameTaken {
+        /// The interface wanted.
+        name: String,
+    },
+    /// An interface of this name exists and is no tap that can be opened this way.
+    #[error(
+        "{name} exists but is no tap with {queues} queue(s): choose another name, or delete it \
+         (ip link delete {name})"
+    )]
+    OtherKind {
+        /// The interface wanted.
+        name: String,
+        /// The queues wanted.
+        queues: usize,
+    },
+    /// The name cannot be an interface's.
+    #[error(
+        "{name:?} cannot name an interface: use 1 to 15 printable ASCII characters without spaces, '/', ':' and \
+         '%', and not \".\" or \"..\""
+    )]
+    BadName {
+        /// The name given.
+        name: String,
+    },
+    /// The number of queues is out of range.
+    #[error("a tap cannot have {queues} queues: ask for 1 to {MAX_QUEUES}")]
+    BadQueues {
+        /// The number given.
+        queues: usize,
+    },
+    /// Linux gives no unsegmented frames to a reader that cannot finish their checksums.
+    #[error("tso needs csum: switch csum on, or tso4 and tso6 off")]
+    TsoWithoutCsum,
+    /// A step failed for another reason.
+    #[error("tap {name}: {step} failed: {errno}")]
+    System {
+        /// The interface wanted.
+        name: String,
+        /// The step: a system call, or the name of an ioctl.
+        step: &'static str,
+        /// What the kernel said.
+        errno: Errno,
+    },
+}
+
+/// A tap interface, from which queues are opened.
+#[derive(Debug)]
+pub enum Tap {}
+
+impl Tap {
+    /// Opens (and, unless it persists already, makes) the tap `name` in the network namespace of the calling
+    /// thread, with `queues` queues, and sets its offloads.
+    ///
+    /// The interface is down and without address when it is made here; it disappears with its last queue. A
+    /// multi-queue tap that another process holds is shared with it, not refused: Linux adds our queues to its.
+    ///
+    /// # Errors
+    /// See [`TapError`]; queues opened before an error are closed.
+    pub fn open(name: &str, queues: usize, offload: TapOffload) -> Result<Vec<TapQueue>, TapError> {
+        if offload.tso() && !offload.csum {
+            return Err(TapError::TsoWithoutCsum);
+        }
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            return Err(TapError::BadQueues { queues });
+        }
+        let opening = Opening { name, raw_name: raw_name(name)?, queues };
+        (0..queues).map(|_| opening.open_queue(offload)).collect()
+    }
+}
+
+/// One queue of a tap: non-blocking, closed on exec.
+#[derive(Debug)]
+pub struct TapQueue {
+    fd: OwnedFd,
+    name: Box<str>,
+}
+
+impl TapQueue {
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl AsFd for TapQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What all queues of one `open` share.
+struct Opening<'a> {
+    name: &'a str,
+    raw_name: [u8; sys::IFNAMSIZ],
+    queues: usize,
+}
+
+impl Opening<'_> {
+    fn open_queue(&self, offload: TapOffload) -> Result<TapQueue, TapError> {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
+            .map_err(|errno| self.open_error(errno))?;
+        self.attach(fd.as_fd())?;
+        let step =
+            |step, result: rustix::io::Result<()>| result.map_err(|errno| self.error(step, errno));
+        step("TUNSETVNETHDRSZ", sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN))?;
+        step("TUNSETVNETLE", sys::set_vnet_little_endian(fd.as_fd()))?;
+        step("TUNSETOFFLOAD", sys::set_offload(fd.as_fd(), offload.bits()))?;
+        Ok(TapQueue { fd, name: self.name.into() })
+    }
+
+    fn attach(&self, fd: BorrowedFd<'_>) -> Result<(), TapError> {
+        let mut request = sys::InterfaceRequest::new(self.raw_name, self.flags());
+        sys::set_interface(fd, &mut request).map_err(|errno| match errno {
+            Errno::BUSY => TapError::NameTaken { name: self.name.into() },
+            Errno::INVAL => TapError::OtherKind { name: self.name.into(), queues: self.queues },
+            errno => self.error("TUNSETIFF", errno),
+        })
+    }
+
+    fn flags(&self) -> c_short {
+        let multi_queue = if self.queues > 1 { flag::MULTI_QUEUE } else { 0 };
+        (flag::TAP | flag::NO_PI | flag::VNET_HDR | multi_queue).cast_signed()
+    }
+
+    fn open_error(&self, errno: Errno) -> TapError {
+        match errno {
+            Errno::NOENT | Errno::NODEV | Errno::NXIO => TapError::NoDriver,
+            errno => self.error("open of /dev/net/tun", errno),
+        }
+    }
+
+    fn error(&self, step: &'static str, errno: Errno) -> TapError {
+        let name = self.name.into();
+        match errno {
+            Errno::PERM | Errno::ACCESS => TapError::NotPermitted { name },
+            errno => TapError::System { name, step, errno },
+        }
+    }
+}
+
+/// The name as the kernel takes it: zero-terminated in 16 bytes, with what `dev_valid_name` refuses refused,
+/// and '%', with which the kernel would number the interface itself.
+fn raw_name(name: &str) -> Result<[u8; sys::IFNAMSIZ], TapError> {
+    let forbidden = |byte: u8| matches!(byte, b'/' | b':' | b'%') || !byte.is_ascii_graphic();
+    let fits = (1..sys::IFNAMSIZ).contains(&name.len());
+    if !fits || matches!(name, "." | "..") || name.bytes().any(forbidden) {
+        return Err(TapError::BadName { name: name.into() });
+    }
+    let mut raw = [0; sys::IFNAMSIZ];
+    raw[..name.len()].copy_from_slice(name.as_bytes());
+    Ok(raw)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Offload metadata as a tap says it, and as a frame does.
+
+use offload::{Checksum, Gso, GsoKind};
+use wire::headers::Headers;
+use wire::virtio_net::{VirtioNetHdr, flags, gso};
+
+/// The header asks for something no frame can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    /// A checksum that is neither TCP's nor UDP's outermost.
+    #[error("a checksum at byte {start}+{offset} that is not the transport's")]
+    Checksum {
+        /// `csum_start`.
+        start: u16,
+        /// `csum_offset`.
+        offset: u16,
+    },
+    /// UDP segmentation or fragmentation.
+    #[error("gso type {0}")]
+    Gso(u8),
+}
+
+/// Reads a header that came with a frame.
+pub fn decode(
+    header: &VirtioNetHdr,
+    headers: &Headers,
+) -> Result<(Checksum, Option<Gso>), Unsupported> {
+    let gso = match header.gso_type & !gso::ECN {
+        gso::NONE => None,
+        gso::TCPV4 => Some(Gso { kind: GsoKind::TcpV4, size: header.gso_size.get() }),
+        gso::TCPV6 => Some(Gso { kind: GsoKind::TcpV6, size: header.gso_size.get() }),
+        other => return Err(Unsupported::Gso(other)),
+    };
+    if header.flags & flags::NEEDS_CSUM == 0 {
+        let valid = header.flags & flags::DATA_VALID != 0;
+        return Ok((if valid { Checksum::Validated } else { Checksum::Unknown }, gso));
+    }
+    // netif has no field for where the checksum is: the receiver looks in the headers.
+    let (start, offset) = (header.csum_start.get(), header.csum_offset.get());
+    match headers.checksum_location() {
+        Some(at) if at.start == start && at.offset == offset => Ok((Checksum::Partial, gso)),
+        _ => Err(Unsupported::Checksum { start, offset }),
+    }
+}
+
+/// The header that goes with a frame. A partial checksum where the headers have none is left
+/// out, which the receiving stack takes for a bad one.
+#[must_use]
+pub fn encode(headers: &Headers, checksum: Checksum, gso: Option<Gso>) -> VirtioNetHdr {
+    let mut header = VirtioNetHdr::default();
+    match (checksum, headers.checksum_location()) {
+        (Checksum::Partial, Some(at)) => {
+            header.flags = flags::NEEDS_CSUM;
+            header.csum_start = at.start.into();
+            header.csum_offset = at.offset.into();
+        }
+        (Checksum::Validated, _) => header.flags = flags::DATA_VALID,
+        _ => {}
+    }
+    if let Some(gso) = gso {
+        header.gso_type = match gso.kind {
+            GsoKind::TcpV4 => gso::TCPV4,
+            GsoKind::TcpV6 => gso::TCPV6,
+        };
+        header.gso_size = gso.size.into();
+        header.hdr_len = u16::from(headers.payload_offset).into();
+    }
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::headers::{Network, Transport};
+
+    use super::*;
+
+    const TCP: Headers = Headers {
+        network: Network::Ipv4,
+        transport: Transport::Tcp,
+        vlan: None,
+        l3_offset: 14,
+        l4_offset: 34,
+        payload_offset: 66,
+    };
+
+    #[test]
+    fn what_is_encoded_decodes() {
+        let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+        for (checksum, gso) in [
+            (Checksum::Partial, gso),
+            (Checksum::Partial, None),
+            (Checksum::Validated, None),
+            (Checksum::Unknown, None),
+        ] {
+            let header = encode(&TCP, checksum, gso);
+            assert_eq!(decode(&header, &TCP), Ok((checksum, gso)));
+        }
+        let header = encode(&TCP, Checksum::Partial, gso);
+        assert_eq!((header.csum_start.get(), header.csum_offset.get()), (34, 16));
+        assert_eq!((header.gso_type, header.hdr_len.get()), (gso::TCPV4, 66));
+    }
+
+    #[test]
+    fn what_netif_cannot_say_is_refused() {
+        let mut header = encode(&TCP, Checksum::Partial, None);
+        header.csum_start = 54.into();
+        assert_eq!(decode(&header, &TCP), Err(Unsupported::Checksum { start: 54, offset: 16 }));
+        let header = VirtioNetHdr { gso_type: gso::UDP_L4, ..VirtioNetHdr::default() };
+        assert_eq!(decode(&header, &TCP), Err(Unsupported::Gso(gso::UDP_L4)));
+    }
+}

@@ -1,0 +1,318 @@
+//! Ethernet II frames.
+
+use core::{fmt, str::FromStr};
+
+use thiserror::Error;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::bytes::{be16, read, set_be16, write};
+use crate::error::{Layer, ParseError};
+
+/// Bytes of an untagged Ethernet header.
+pub const HEADER_LEN: usize = 14;
+/// Bytes that each IEEE 802.1Q or 802.1ad tag adds to the header.
+pub const VLAN_TAG_LEN: usize = 4;
+
+/// A 48-bit MAC address, in the order of the wire.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+    Unaligned,
+)]
+#[repr(transparent)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl MacAddr {
+    /// `ff:ff:ff:ff:ff:ff`.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// Is this a group address? The broadcast address is one.
+    #[inline]
+    #[must_use]
+    pub const fn is_multicast(&self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
+    /// Is this [`MacAddr::BROADCAST`]?
+    #[inline]
+    #[must_use]
+    pub fn is_broadcast(&self) -> bool {
+        *self == Self::BROADCAST
+    }
+
+    /// Is this `00:00:00:00:00:00`, which no station may have?
+    #[inline]
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.0 == [0; 6]
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// The text is not six two-digit hexadecimal bytes joined by colons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a MAC address has the form aa:bb:cc:dd:ee:ff")]
+pub struct ParseMacError;
+
+impl FromStr for MacAddr {
+    type Err = ParseMacError;
+
+    fn from_str(text: &str) -> Result<Self, ParseMacError> {
+        let mut address = [0; 6];
+        let mut groups = text.split(':');
+        for byte in &mut address {
+            *byte = groups.next().and_then(hex_byte).ok_or(ParseMacError)?;
+        }
+        match groups.next() {
+            None => Ok(Self(address)),
+            Some(_) => Err(ParseMacError),
+        }
+    }
+}
+
+/// `from_str_radix` alone would take "+f" and "f".
+fn hex_byte(group: &str) -> Option<u8> {
+    let two_digits = group.len() == 2 && group.bytes().all(|digit| digit.is_ascii_hexdigit());
+    two_digits.then(|| u8::from_str_radix(group, 16).ok()).flatten()
+}
+
+/// The protocol that an Ethernet header or VLAN tag announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EtherType(pub u16);
+
+impl EtherType {
+    /// IPv4.
+    pub const IPV4: Self = Self(0x0800);
+    /// ARP.
+    pub const ARP: Self = Self(0x0806);
+    /// An IEEE 802.1Q tag.
+    pub const VLAN: Self = Self(0x8100);
+    /// IPv6.
+    pub const IPV6: Self = Self(0x86dd);
+    /// An IEEE 802.1ad service tag.
+    pub const QINQ: Self = Self(0x88a8);
+
+    /// Does a VLAN tag follow?
+    #[inline]
+    #[must_use]
+    pub const fn is_vlan(self) -> bool {
+        matches!(self, Self::VLAN | Self::QINQ)
+    }
+}
+
+impl fmt::Display for EtherType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#06x}", self.0)
+    }
+}
+
+mod field {
+    pub const DST: usize = 0;
+    pub const SRC: usize = 6;
+    pub const ETHERTYPE: usize = 12;
+}
+
+/// A view of a frame without preamble and frame check sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<T> {
+    buffer: T,
+}
+
+impl<T: AsRef<[u8]>> Frame<T> {
+    /// A view of `buffer`, which may be too short: the accessors then panic.
+    #[inline]
+    pub const fn new_unchecked(buffer: T) -> Self {
+        Self { buffer }
+    }
+
+    /// A view of `buffer`, whose accessors do not panic.
+    ///
+    /// # Errors
+    /// The buffer is shorter than [`HEADER_LEN`].
+    #[inline]
+    pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
+        if buffer.as_ref().len() < HEADER_LEN {
+            return Err(ParseError::Truncated(Layer::Ethernet));
+        }
+        Ok(Self { buffer })
+    }
+
+    /// The bytes viewed.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.buffer
+    }
+
+    /// Destination address.
+    #[inline]
+    pub fn dst(&self) -> MacAddr {
+        MacAddr(read(self.buffer.as_ref(), field::DST))
+    }
+
+    /// Source address.
+    #[inline]
+    pub fn src(&self) -> MacAddr {
+        MacAddr(read(self.buffer.as_ref(), field::SRC))
+    }
+
+    /// EtherType of what follows the header: a VLAN tag's, if there is one.
+    #[inline]
+    pub fn ethertype(&self) -> EtherType {
+        EtherType(be16(self.buffer.as_ref(), field::ETHERTYPE))
+    }
+
+    /// Everything after the header: the tag first, if there is one.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        &self.buffer.as_ref()[HEADER_LEN..]
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Frame<T> {
+    /// Sets the destination address.
+    #[inline]
+    pub fn set_dst(&mut self, address: MacAddr) {
+        write(self.buffer.as_mut(), field::DST, address.0);
+    }
+
+    /// Sets the source address.
+    #[inline]
+    pub fn set_src(&mut self, address: MacAddr) {
+        write(self.buffer.as_mut(), field::SRC, address.0);
+    }
+
+    /// Sets the EtherType.
+    #[inline]
+    pub fn set_ethertype(&mut self, ethertype: EtherType) {
+        set_be16(self.buffer.as_mut(), field::ETHERTYPE, ethertype.0);
+    }
+
+    /// Everything after the header.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer.as_mut()[HEADER_LEN..]
+    }
+}
+
+/// An untagged Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// Destination address.
+    pub dst: MacAddr,
+    /// Source address.
+    pub src: MacAddr,
+    /// Protocol of the payload.
+    pub ethertype: EtherType,
+}
+
+impl Repr {
+    /// Reads the header of `frame`.
+    pub fn parse<T: AsRef<[u8]>>(frame: &Frame<T>) -> Self {
+        Self { dst: frame.dst(), src: frame.src(), ethertype: frame.ethertype() }
+    }
+
+    /// Writes this header into `frame`.
+    pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, frame: &mut Frame<T>) {
+        frame.set_dst(self.dst);
+        frame.set_src(self.src);
+        frame.set_ethertype(self.ethertype);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BYTES: [u8; 18] = [
+        0x01, 0x00, 0x5e, 0x00, 0x00, 0xfb, // dst
+        0x00, 0x16, 0x3e, 0x12, 0x34, 0x56, // src
+        0x08, 0x00, // IPv4
+        0x45, 0x00, 0x00, 0x54,
+    ];
+
+    const REPR: Repr = Repr {
+        dst: MacAddr([0x01, 0x00, 0x5e, 0x00, 0x00, 0xfb]),
+        src: MacAddr([0x00, 0x16, 0x3e, 0x12, 0x34, 0x56]),
+        ethertype: EtherType::IPV4,
+    };
+
+    #[test]
+    fn parse_and_emit() {
+        let frame = Frame::new_checked(&BYTES).unwrap();
+        assert_eq!(Repr::parse(&frame), REPR);
+        assert_eq!(frame.payload(), [0x45, 0x00, 0x00, 0x54]);
+
+        let mut emitted = Frame::new_checked([0; 18]).unwrap();
+        REPR.emit(&mut emitted);
+        emitted.payload_mut().copy_from_slice(frame.payload());
+        assert_eq!(emitted.into_inner(), BYTES);
+    }
+
+    #[test]
+    fn a_header_needs_14_bytes() {
+        assert_eq!(Frame::new_checked(&BYTES[..13]), Err(ParseError::Truncated(Layer::Ethernet)));
+        assert!(Frame::new_checked(&BYTES[..14]).unwrap().payload().is_empty());
+    }
+
+    #[test]
+    fn kinds_of_address() {
+        assert!(REPR.dst.is_multicast() && !REPR.dst.is_broadcast() && !REPR.dst.is_zero());
+        assert!(!REPR.src.is_multicast());
+        assert!(MacAddr::BROADCAST.is_multicast() && MacAddr::BROADCAST.is_broadcast());
+        assert!(MacAddr::default().is_zero() && !MacAddr::default().is_multicast());
+    }
+
+    #[test]
+    fn address_as_text() {
+        assert_eq!(REPR.src.to_string(), "00:16:3e:12:34:56");
+        assert_eq!("00:16:3E:12:34:56".parse(), Ok(REPR.src));
+        for wrong in [
+            "",
+            "00:16:3e:12:34",
+            "00:16:3e:12:34:56:78",
+            "00:16:3e:12:34:5",
+            "00:16:3e:12:34:+5",
+            "00:16:3e:12:34:5g",
+            "00-16-3e-12-34-56",
+            " 00:16:3e:12:34:56",
+            "00:16:3e:12:34:é",
+        ] {
+            assert_eq!(wrong.parse::<MacAddr>(), Err(ParseMacError), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_round_trips(bytes: [u8; 6]) {
+            prop_assert_eq!(MacAddr(bytes).to_string().parse(), Ok(MacAddr(bytes)));
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in "\\PC{0,20}") {
+            if let Ok(address) = text.parse::<MacAddr>() {
+                prop_assert_eq!(address.to_string(), text.to_lowercase());
+            }
+        }
+    }
+}

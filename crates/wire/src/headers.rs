@@ -1,0 +1,480 @@
+//! The datapath's one look at a frame.
+//!
+//! A backend copies the first bytes of a frame out of the guest's memory, once, and parses that
+//! copy. Everything after it (look-up, steering, checksum and segmentation offload) uses the
+//! [`Headers`] and the copy, never the guest's bytes again.
+
+use core::ops::Range;
+
+use crate::bytes::{array, be16};
+use crate::error::{Layer, ParseError};
+use crate::ethernet::{EtherType, HEADER_LEN, VLAN_TAG_LEN};
+use crate::ip::Protocol;
+use crate::{icmp, ipv4, ipv6, tcp, toeplitz, udp};
+
+/// How many VLAN tags are seen through: one 802.1ad service tag and one 802.1Q customer tag.
+pub const MAX_VLAN_TAGS: usize = 2;
+
+/// The bytes of a frame that a parse looks at, at most: offsets are `u8`.
+pub const MAX_LEN: usize = u8::MAX as usize;
+
+/// The protocol after the Ethernet header and its tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are the protocols' own")]
+pub enum Network {
+    Ipv4,
+    Ipv6,
+    Arp,
+    /// Any other EtherType, a third VLAN tag's among them.
+    Other,
+}
+
+/// The protocol after the IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are the protocols' own")]
+pub enum Transport {
+    Tcp,
+    Udp,
+    Icmp,
+    Icmpv6,
+    /// IP with some other protocol.
+    Other,
+    /// A piece of an IP datagram. Its first piece too: a hash over ports that later pieces lack
+    /// would part them.
+    Fragment,
+    /// No IP, or IPv6 with no next header.
+    None,
+}
+
+/// What a frame's headers are and where they lie.
+///
+/// Offsets count bytes from the start of the frame and increase in the order of the fields. Those
+/// of headers that are absent equal the next one's: a frame that is not IP has all three at the end
+/// of its Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Headers {
+    /// Protocol after the Ethernet header.
+    pub network: Network,
+    /// Protocol after the IP header.
+    pub transport: Transport,
+    /// Tag control information (priority, drop eligibility, 12-bit VLAN identifier) of the
+    /// outermost tag.
+    pub vlan: Option<u16>,
+    /// Where the network header starts.
+    pub l3_offset: u8,
+    /// Where the transport header starts: after IPv4 options and IPv6 extension headers.
+    pub l4_offset: u8,
+    /// Where the transport's payload starts.
+    pub payload_offset: u8,
+}
+
+/// Which bytes a transport checksum covers and where it is stored, as `virtio_net_hdr` says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChecksumLocation {
+    /// `csum_start`: the first byte covered, from the start of the frame. The last is the frame's
+    /// last.
+    pub start: u16,
+    /// `csum_offset`: where the checksum is stored, from `start`.
+    pub offset: u16,
+}
+
+impl Headers {
+    /// Parses `header`: the first bytes of a frame, of which at most [`MAX_LEN`] are looked at.
+    ///
+    /// The frame may be longer, so lengths that headers claim for their payload are not compared
+    /// with anything. Nor is the body of an ARP packet read.
+    ///
+    /// # Errors
+    /// The headers do not all lie in `header`, or contradict themselves. XSA-423 is what befell a
+    /// backend that passed on frames whose protocol headers were not all in the bytes it had
+    /// copied.
+    #[inline]
+    pub fn parse(header: &[u8]) -> Result<Self, ParseError> {
+        let header = &header[..header.len().min(MAX_LEN)];
+        let link = Link::parse(header)?;
+        let (network, upper) = match link.ethertype {
+            EtherType::IPV4 => (Network::Ipv4, Upper::of_ipv4(header, link.len)?),
+            EtherType::IPV6 => (Network::Ipv6, Upper::of_ipv6(header, link.len)?),
+            EtherType::ARP => (Network::Arp, Upper::absent(link.len)),
+            _ => (Network::Other, Upper::absent(link.len)),
+        };
+        Ok(Self {
+            network,
+            transport: upper.transport,
+            vlan: link.vlan,
+            l3_offset: offset(link.len),
+            l4_offset: offset(upper.start),
+            payload_offset: offset(upper.end),
+        })
+    }
+
+    /// Where the checksum of a TCP segment or UDP datagram is.
+    #[inline]
+    #[must_use]
+    pub fn checksum_location(&self) -> Option<ChecksumLocation> {
+        let offset = match self.transport {
+            Transport::Tcp => tcp::CHECKSUM_OFFSET,
+            Transport::Udp => udp::CHECKSUM_OFFSET,
+            _ => return None,
+        };
+        Some(ChecksumLocation { start: self.l4_offset.into(), offset })
+    }
+
+    /// The Toeplitz hash of the addresses and, for TCP and UDP, the ports. Zero for frames that are
+    /// not IP.
+    ///
+    /// `header` is what these headers were parsed from. Both directions of a flow hash differently.
+    #[inline]
+    #[must_use]
+    pub fn flow_hash(&self, header: &[u8], toeplitz: &toeplitz::Table) -> u32 {
+        let Some(addresses) = self.addresses(header) else { return 0 };
+        let hash = toeplitz.hash(addresses);
+        match self.ports(header) {
+            Some(ports) => hash ^ toeplitz.hash_at(addresses.len(), ports),
+            None => hash,
+        }
+    }
+
+    /// The source and destination address of an IP packet, side by side: 8 or 32 bytes of `header`.
+    #[inline]
+    #[must_use]
+    pub fn addresses<'a>(&self, header: &'a [u8]) -> Option<&'a [u8]> {
+        let Range { start, end } = match self.network {
+            Network::Ipv4 => ipv4::ADDRESSES,
+            Network::Ipv6 => ipv6::ADDRESSES,
+            Network::Arp | Network::Other => return None,
+        };
+        let l3 = usize::from(self.l3_offset);
+        header.get(l3 + start..l3 + end)
+    }
+
+    /// The source and destination port of a TCP segment or UDP datagram: 4 bytes of `header`.
+    #[inline]
+    #[must_use]
+    pub fn ports<'a>(&self, header: &'a [u8]) -> Option<&'a [u8]> {
+        let l4 = usize::from(self.l4_offset);
+        matches!(self.transport, Transport::Tcp | Transport::Udp).then(|| header.get(l4..l4 + 4))?
+    }
+}
+
+/// The Ethernet header with its tags.
+struct Link {
+    ethertype: EtherType,
+    vlan: Option<u16>,
+    len: usize,
+}
+
+impl Link {
+    #[inline]
+    fn parse(header: &[u8]) -> Result<Self, ParseError> {
+        let ethernet: &[u8; HEADER_LEN] =
+            array(header, 0).ok_or(ParseError::Truncated(Layer::Ethernet))?;
+        let ethertype = EtherType(be16(ethernet, 12));
+        let mut link = Self { ethertype, vlan: None, len: HEADER_LEN };
+        for _ in 0..MAX_VLAN_TAGS {
+            if !link.ethertype.is_vlan() {
+                break;
+            }
+            let tag: &[u8; VLAN_TAG_LEN] =
+                array(header, link.len).ok_or(ParseError::Truncated(Layer::Vlan))?;
+            link.vlan.get_or_insert(be16(tag, 0));
+            link.ethertype = EtherType(be16(tag, 2));
+            link.len += VLAN_TAG_LEN;
+        }
+        Ok(link)
+    }
+}
+
+/// The transport header: its protocol, and where it starts and ends.
+struct Upper {
+    transport: Transport,
+    start: usize,
+    end: usize,
+}
+
+impl Upper {
+    #[inline]
+    const fn absent(at: usize) -> Self {
+        Self { transport: Transport::None, start: at, end: at }
+    }
+
+    #[inline]
+    fn of_ipv4(header: &[u8], l3: usize) -> Result<Self, ParseError> {
+        let fixed: &[u8; ipv4::HEADER_LEN] =
+            array(header, l3).ok_or(ParseError::Truncated(Layer::Ipv4))?;
+        let ip = ipv4::Packet::new_unchecked(fixed);
+        ip.check_header()?;
+        let start = l3 + ip.header_len();
+        if header.len() < start {
+            return Err(ParseError::Truncated(Layer::Ipv4));
+        }
+        // Ethernet pads short frames: what lies behind the IP packet is no transport header.
+        let within = match usize::from(ip.total_len()) {
+            0 => header,
+            total_len => &header[..header.len().min(l3 + total_len)],
+        };
+        match ip.protocol() {
+            _ if ip.is_fragment() => Ok(Self { transport: Transport::Fragment, start, end: start }),
+            Protocol::TCP => Self::tcp(within, start),
+            Protocol::UDP => {
+                Self::fixed(Transport::Udp, Layer::Udp, udp::HEADER_LEN, within, start)
+            }
+            Protocol::ICMP => {
+                Self::fixed(Transport::Icmp, Layer::Icmp, icmp::HEADER_LEN, within, start)
+            }
+            _ => Ok(Self { transport: Transport::Other, start, end: start }),
+        }
+    }
+
+    #[inline]
+    fn of_ipv6(header: &[u8], l3: usize) -> Result<Self, ParseError> {
+        let fixed: &[u8; ipv6::HEADER_LEN] =
+            array(header, l3).ok_or(ParseError::Truncated(Layer::Ipv6))?;
+        let ip = ipv6::Packet::new_unchecked(fixed);
+        ip.check_header()?;
+        let within = match usize::from(ip.payload_len()) {
+            0 => header,
+            payload_len => &header[..header.len().min(l3 + ipv6::HEADER_LEN + payload_len)],
+        };
+        let chain = ipv6::walk_extensions(ip.next_header(), within, l3 + ipv6::HEADER_LEN)?;
+        let start = chain.offset;
+        match chain.protocol {
+            _ if chain.fragment => Ok(Self { transport: Transport::Fragment, start, end: start }),
+            Protocol::TCP => Self::tcp(within, start),
+            Protocol::UDP => {
+                Self::fixed(Transport::Udp, Layer::Udp, udp::HEADER_LEN, within, start)
+            }
+            Protocol::ICMPV6 => {
+                Self::fixed(Transport::Icmpv6, Layer::Icmpv6, icmp::HEADER_LEN, within, start)
+            }
+            Protocol::NO_NEXT_HEADER => Ok(Self::absent(start)),
+            _ => Ok(Self { transport: Transport::Other, start, end: start }),
+        }
+    }
+
+    #[inline]
+    fn tcp(within: &[u8], start: usize) -> Result<Self, ParseError> {
+        let fixed: &[u8; tcp::HEADER_LEN] =
+            array(within, start).ok_or(ParseError::Truncated(Layer::Tcp))?;
+        let header_len = tcp::Packet::new_unchecked(fixed).header_len();
+        if header_len < tcp::HEADER_LEN {
+            return Err(ParseError::Length(Layer::Tcp));
+        }
+        Self::fixed(Transport::Tcp, Layer::Tcp, header_len, within, start)
+    }
+
+    #[inline]
+    fn fixed(
+        transport: Transport,
+        layer: Layer,
+        len: usize,
+        within: &[u8],
+        start: usize,
+    ) -> Result<Self, ParseError> {
+        let end = start + len;
+        if within.len() < end {
+            return Err(ParseError::Truncated(layer));
+        }
+        Ok(Self { transport, start, end })
+    }
+}
+
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "offsets lie in a header cut to MAX_LEN bytes")]
+const fn offset(at: usize) -> u8 {
+    at as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::toeplitz::{MICROSOFT_KEY, Table};
+
+    static TOEPLITZ: Table = Table::new(&MICROSOFT_KEY);
+
+    const MACS: [u8; 12] = [0x00, 0x16, 0x3e, 0, 0, 2, 0x00, 0x16, 0x3e, 0, 0, 1];
+    const IPV4: [u8; 2] = [0x08, 0x00];
+    const IPV6: [u8; 2] = [0x86, 0xdd];
+
+    /// The first of Microsoft's vectors, so that its hash is published.
+    const IPV4_TCP: [u8; 40] = [
+        0x45, 0, 0, 0x28, 0, 0, 0x40, 0, 64, 6, 0, 0, // IPv4, 40 bytes, TCP
+        66, 9, 149, 187, 161, 142, 100, 80, // addresses
+        0x0a, 0xea, 0x06, 0xe6, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0,
+        0, // TCP, 2794 to 1766
+    ];
+
+    /// A hop-by-hop header and a UDP datagram without payload.
+    const IPV6_OPTIONS_UDP: [u8; 56] = [
+        0x60, 0, 0, 0, 0, 0x10, 0, 64, // IPv6, 16 bytes, hop-by-hop
+        0x3f, 0xfe, 0x25, 0x01, 0x02, 0x00, 0x1f, 0xff, 0, 0, 0, 0, 0, 0, 0, 7, // src
+        0x3f, 0xfe, 0x25, 0x01, 0x02, 0x00, 0x00, 0x03, 0, 0, 0, 0, 0, 0, 0, 1, // dst
+        17, 0, 5, 2, 0, 0, 1, 0, // router alert
+        0x0a, 0xea, 0x06, 0xe6, 0, 8, 0, 0, // UDP, 2794 to 1766
+    ];
+
+    fn frame(parts: &[&[u8]]) -> Vec<u8> {
+        [&[&MACS[..]], parts].concat().concat()
+    }
+
+    fn tcp_frame(change: impl FnOnce(&mut [u8; 40])) -> Result<Headers, ParseError> {
+        let mut packet = IPV4_TCP;
+        change(&mut packet);
+        Headers::parse(&frame(&[&IPV4, &packet]))
+    }
+
+    #[test]
+    fn ipv4_tcp() {
+        let frame = frame(&[&IPV4, &IPV4_TCP]);
+        let headers = Headers::parse(&frame).unwrap();
+        let expected = Headers {
+            network: Network::Ipv4,
+            transport: Transport::Tcp,
+            vlan: None,
+            l3_offset: 14,
+            l4_offset: 34,
+            payload_offset: 54,
+        };
+        assert_eq!(headers, expected);
+        assert_eq!(headers.checksum_location(), Some(ChecksumLocation { start: 34, offset: 16 }));
+        assert_eq!(headers.flow_hash(&frame, &TOEPLITZ), 0x51cc_c178);
+    }
+
+    #[test]
+    fn ipv6_udp_behind_two_tags() {
+        let tags = [0x88, 0xa8, 0x20, 0x64, 0x81, 0x00, 0x00, 0x07];
+        let frame = frame(&[&tags, &IPV6, &IPV6_OPTIONS_UDP]);
+        let headers = Headers::parse(&frame).unwrap();
+        let expected = Headers {
+            network: Network::Ipv6,
+            transport: Transport::Udp,
+            vlan: Some(0x2064),
+            l3_offset: 22,
+            l4_offset: 70,
+            payload_offset: 78,
+        };
+        assert_eq!(headers, expected);
+        assert_eq!(headers.checksum_location(), Some(ChecksumLocation { start: 70, offset: 6 }));
+        assert_eq!(headers.flow_hash(&frame, &TOEPLITZ), 0x4020_7d3d);
+    }
+
+    #[test]
+    fn a_third_tag_is_not_seen_through() {
+        let tag = [0x81, 0x00, 0x00, 0x07];
+        let headers = Headers::parse(&frame(&[&tag, &tag, &tag, &IPV4])).unwrap();
+        assert_eq!(
+            (headers.network, headers.vlan, headers.l3_offset),
+            (Network::Other, Some(7), 22)
+        );
+    }
+
+    #[test]
+    fn no_ip() {
+        for (ethertype, network) in [([0x08, 0x06], Network::Arp), ([0x88, 0xcc], Network::Other)] {
+            let frame = frame(&[&ethertype, &[0xff; 46]]);
+            let headers = Headers::parse(&frame).unwrap();
+            assert_eq!((headers.network, headers.transport), (network, Transport::None));
+            assert_eq!(
+                (headers.l3_offset, headers.l4_offset, headers.payload_offset),
+                (14, 14, 14)
+            );
+            assert_eq!(headers.checksum_location(), None);
+            assert_eq!(headers.flow_hash(&frame, &TOEPLITZ), 0);
+        }
+    }
+
+    #[test]
+    fn every_fragment_hashes_by_address_only() {
+        for fragment in [[0x20, 0x00], [0x20, 0x01], [0x00, 0x01]] {
+            let mut packet = IPV4_TCP;
+            packet[6..8].copy_from_slice(&fragment);
+            let frame = frame(&[&IPV4, &packet]);
+            let headers = Headers::parse(&frame).unwrap();
+            assert_eq!((headers.transport, headers.payload_offset), (Transport::Fragment, 34));
+            assert_eq!(headers.checksum_location(), None);
+            assert_eq!(headers.flow_hash(&frame, &TOEPLITZ), 0x323e_8fc2);
+        }
+    }
+
+    #[test]
+    fn ipv6_fragment() {
+        let mut packet = IPV6_OPTIONS_UDP;
+        packet[6] = 44;
+        packet[40..48].copy_from_slice(&[17, 0, 0, 1, 0, 0, 0, 9]);
+        let frame = frame(&[&IPV6, &packet]);
+        let headers = Headers::parse(&frame).unwrap();
+        assert_eq!((headers.transport, headers.l4_offset), (Transport::Fragment, 62));
+        assert_eq!(headers.flow_hash(&frame, &TOEPLITZ), 0x2cc1_8cd5);
+    }
+
+    #[test]
+    fn other_transports() {
+        let transport =
+            |protocol| tcp_frame(|packet| packet[9] = protocol).map(|headers| headers.transport);
+        assert_eq!(transport(1), Ok(Transport::Icmp));
+        assert_eq!(transport(47), Ok(Transport::Other));
+        assert_eq!(transport(58), Ok(Transport::Other), "ICMPv6 does not live in IPv4");
+
+        let transport = |protocol| {
+            let mut packet = IPV6_OPTIONS_UDP;
+            packet[40] = protocol;
+            Headers::parse(&frame(&[&IPV6, &packet])).map(|headers| headers.transport)
+        };
+        assert_eq!(transport(58), Ok(Transport::Icmpv6));
+        assert_eq!(transport(59), Ok(Transport::None));
+        assert_eq!(transport(1), Ok(Transport::Other), "ICMP does not live in IPv6");
+    }
+
+    #[test]
+    fn a_header_in_the_padding_is_no_header() {
+        let truncated = Err(ParseError::Truncated(Layer::Tcp));
+        assert_eq!(tcp_frame(|packet| packet[3] = 39), truncated);
+        let mut packet = IPV6_OPTIONS_UDP;
+        packet[5] = 15;
+        let parsed = Headers::parse(&frame(&[&IPV6, &packet]));
+        assert_eq!(parsed, Err(ParseError::Truncated(Layer::Udp)));
+    }
+
+    #[test]
+    fn lengths_of_zero_leave_it_to_the_frame() {
+        assert!(tcp_frame(|packet| packet[3] = 0).is_ok());
+        let mut packet = IPV6_OPTIONS_UDP;
+        packet[5] = 0;
+        assert!(Headers::parse(&frame(&[&IPV6, &packet])).is_ok());
+    }
+
+    #[test]
+    fn what_is_malformed() {
+        let length = |layer| Err(ParseError::Length(layer));
+        assert_eq!(tcp_frame(|packet| packet[0] = 0x65), Err(ParseError::Version(Layer::Ipv4)));
+        assert_eq!(tcp_frame(|packet| packet[0] = 0x44), length(Layer::Ipv4));
+        assert_eq!(tcp_frame(|packet| packet[3] = 19), length(Layer::Ipv4));
+        assert_eq!(tcp_frame(|packet| packet[32] = 0x40), length(Layer::Tcp));
+        let wrong_version = Headers::parse(&frame(&[&IPV6, &IPV4_TCP]));
+        assert_eq!(wrong_version, Err(ParseError::Version(Layer::Ipv6)));
+    }
+
+    #[test]
+    fn what_is_truncated_is_named() {
+        let frame = frame(&[&[0x81, 0, 0, 7], &IPV6, &IPV6_OPTIONS_UDP]);
+        for (len, layer) in [
+            (0, Layer::Ethernet),
+            (13, Layer::Ethernet),
+            (17, Layer::Vlan),
+            (57, Layer::Ipv6),
+            (65, Layer::Ipv6Extension),
+            (73, Layer::Udp),
+        ] {
+            assert_eq!(Headers::parse(&frame[..len]), Err(ParseError::Truncated(layer)));
+        }
+        assert!(Headers::parse(&frame).is_ok());
+    }
+
+    #[test]
+    fn headers_of_other_bytes_hash_without_panic() {
+        let headers = Headers::parse(&frame(&[&IPV4, &IPV4_TCP])).unwrap();
+        assert_eq!(headers.flow_hash(&[], &TOEPLITZ), 0);
+    }
+}

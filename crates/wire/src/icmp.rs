@@ -1,0 +1,258 @@
+//! ICMP for IPv4 (RFC 792) and IPv6 (RFC 4443): the common header, and echo.
+
+use crate::bytes::{be16, set_be16};
+use crate::checksum::Sum;
+use crate::error::{Layer, ParseError};
+
+/// Bytes of the header: type, code, checksum and the four bytes that depend on the type.
+pub const HEADER_LEN: usize = 8;
+
+mod field {
+    pub const KIND: usize = 0;
+    pub const CODE: usize = 1;
+    pub const CHECKSUM: usize = 2;
+    pub const IDENT: usize = 4;
+    pub const SEQ: usize = 6;
+}
+
+/// Which IP a message belongs to: the two number their messages differently, and IPv6's checksum
+/// covers a pseudo-header where IPv4's does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// ICMP.
+    V4,
+    /// ICMPv6.
+    V6,
+}
+
+/// A view of a message: header and payload. The buffer ends the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<T> {
+    buffer: T,
+}
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// A view of `buffer`, which may be too short: the accessors then panic.
+    #[inline]
+    pub const fn new_unchecked(buffer: T) -> Self {
+        Self { buffer }
+    }
+
+    /// A view of `buffer`, whose accessors do not panic.
+    ///
+    /// # Errors
+    /// The buffer is shorter than [`HEADER_LEN`].
+    #[inline]
+    pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
+        if buffer.as_ref().len() < HEADER_LEN {
+            return Err(ParseError::Truncated(Layer::Icmp));
+        }
+        Ok(Self { buffer })
+    }
+
+    /// The bytes viewed.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.buffer
+    }
+
+    /// Type.
+    #[inline]
+    pub fn kind(&self) -> u8 {
+        self.buffer.as_ref()[field::KIND]
+    }
+
+    /// Code.
+    #[inline]
+    pub fn code(&self) -> u8 {
+        self.buffer.as_ref()[field::CODE]
+    }
+
+    /// Checksum.
+    #[inline]
+    pub fn checksum(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::CHECKSUM)
+    }
+
+    /// Identifier, if this is an echo.
+    #[inline]
+    pub fn ident(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::IDENT)
+    }
+
+    /// Sequence number, if this is an echo.
+    #[inline]
+    pub fn seq(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::SEQ)
+    }
+
+    /// Everything after the header.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        &self.buffer.as_ref()[HEADER_LEN..]
+    }
+
+    #[inline]
+    fn sum(&self, mut pseudo: Sum) -> Sum {
+        pseudo.add_bytes(self.buffer.as_ref());
+        pseudo
+    }
+
+    /// Is the checksum right? `pseudo` is the pseudo-header's sum for IPv6, and [`Sum::new`] for
+    /// IPv4.
+    #[inline]
+    pub fn verify_checksum(&self, pseudo: Sum) -> bool {
+        self.sum(pseudo).finish() == 0
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Sets type and code.
+    #[inline]
+    pub fn set_kind(&mut self, kind: u8, code: u8) {
+        let bytes = self.buffer.as_mut();
+        bytes[field::KIND] = kind;
+        bytes[field::CODE] = code;
+    }
+
+    /// Sets the checksum.
+    #[inline]
+    pub fn set_checksum(&mut self, checksum: u16) {
+        set_be16(self.buffer.as_mut(), field::CHECKSUM, checksum);
+    }
+
+    /// Sets an echo's identifier.
+    #[inline]
+    pub fn set_ident(&mut self, ident: u16) {
+        set_be16(self.buffer.as_mut(), field::IDENT, ident);
+    }
+
+    /// Sets an echo's sequence number.
+    #[inline]
+    pub fn set_seq(&mut self, seq: u16) {
+        set_be16(self.buffer.as_mut(), field::SEQ, seq);
+    }
+
+    /// Computes the checksum; `pseudo` as in [`Packet::verify_checksum`].
+    #[inline]
+    pub fn fill_checksum(&mut self, pseudo: Sum) {
+        self.set_checksum(0);
+        let checksum = self.sum(pseudo).finish();
+        self.set_checksum(checksum);
+    }
+
+    /// Everything after the header.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer.as_mut()[HEADER_LEN..]
+    }
+}
+
+/// The two ends of a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EchoKind {
+    /// To be answered with the same identifier, sequence number and payload.
+    Request,
+    /// The answer.
+    Reply,
+}
+
+impl EchoKind {
+    const fn number(self, version: Version) -> u8 {
+        match (version, self) {
+            (Version::V4, Self::Request) => 8,
+            (Version::V4, Self::Reply) => 0,
+            (Version::V6, Self::Request) => 128,
+            (Version::V6, Self::Reply) => 129,
+        }
+    }
+}
+
+/// The header of an echo message, without its checksum, which needs the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// Request or reply.
+    pub kind: EchoKind,
+    /// Identifier.
+    pub ident: u16,
+    /// Sequence number.
+    pub seq: u16,
+}
+
+impl Repr {
+    /// Reads the header of `packet`, if it is an echo message of that version.
+    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>, version: Version) -> Option<Self> {
+        let kind = [EchoKind::Request, EchoKind::Reply]
+            .into_iter()
+            .find(|kind| (packet.kind(), packet.code()) == (kind.number(version), 0))?;
+        Some(Self { kind, ident: packet.ident(), seq: packet.seq() })
+    }
+
+    /// Writes this header, with checksum 0, into `packet`.
+    pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>, version: Version) {
+        packet.set_kind(self.kind.number(version), 0);
+        packet.set_checksum(0);
+        packet.set_ident(self.ident);
+        packet.set_seq(self.seq);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv6Addr;
+
+    use super::*;
+    use crate::checksum::pseudo_v6;
+
+    const REPR: Repr = Repr { kind: EchoKind::Request, ident: 0x1234, seq: 0x0001 };
+
+    #[test]
+    fn v4_echo() {
+        let bytes = [8, 0, 0xe1, 0xc8, 0x12, 0x34, 0, 1, 1, 2, 3];
+        let message = Packet::new_checked(&bytes).unwrap();
+        assert_eq!(Repr::parse(&message, Version::V4), Some(REPR));
+        assert_eq!(Repr::parse(&message, Version::V6), None);
+        assert_eq!(message.payload(), [1, 2, 3]);
+        assert!(message.verify_checksum(Sum::new()));
+
+        let mut emitted = Packet::new_checked([0xee; 11]).unwrap();
+        REPR.emit(&mut emitted, Version::V4);
+        emitted.payload_mut().copy_from_slice(&[1, 2, 3]);
+        assert!(!emitted.verify_checksum(Sum::new()));
+        emitted.fill_checksum(Sum::new());
+        assert_eq!(emitted.into_inner(), bytes);
+    }
+
+    #[test]
+    fn v6_echo() {
+        let pseudo = pseudo_v6(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, 58, 8);
+        let bytes = [129, 0, 0x6c, 0x86, 0x12, 0x34, 0, 1];
+        let reply = Repr { kind: EchoKind::Reply, ..REPR };
+        let message = Packet::new_checked(&bytes).unwrap();
+        assert_eq!(Repr::parse(&message, Version::V6), Some(reply));
+        assert_eq!(Repr::parse(&message, Version::V4), None);
+        assert!(message.verify_checksum(pseudo));
+
+        let mut emitted = Packet::new_checked([0xee; 8]).unwrap();
+        reply.emit(&mut emitted, Version::V6);
+        emitted.fill_checksum(pseudo);
+        assert_eq!(emitted.into_inner(), bytes);
+    }
+
+    #[test]
+    fn the_four_numbers() {
+        let numbers =
+            |version| [EchoKind::Request, EchoKind::Reply].map(|kind| kind.number(version));
+        assert_eq!(numbers(Version::V4), [8, 0]);
+        assert_eq!(numbers(Version::V6), [128, 129]);
+    }
+
+    #[test]
+    fn other_messages_are_no_echo() {
+        assert_eq!(Packet::new_checked([0; 7]), Err(ParseError::Truncated(Layer::Icmp)));
+        let unreachable = Packet::new_checked([3, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+        assert_eq!(Repr::parse(&unreachable, Version::V4), None);
+        let with_code = Packet::new_checked([8, 1, 0, 0, 0, 0, 0, 0]).unwrap();
+        assert_eq!(Repr::parse(&with_code, Version::V4), None);
+    }
+}

@@ -1,0 +1,393 @@
+//! IPv6 (RFC 8200).
+
+use core::net::Ipv6Addr;
+use core::ops::Range;
+
+use crate::bytes::{array, be16, be32, read, set_be16, set_be32, write};
+use crate::error::{Layer, ParseError};
+use crate::ip::Protocol;
+
+/// Bytes of the fixed header.
+pub const HEADER_LEN: usize = 40;
+
+/// Where the source and then the destination address lie.
+pub const ADDRESSES: Range<usize> = 8..40;
+
+/// Extension headers that a walk passes, at most. Of real packets few have more than two; a bound
+/// keeps a guest from buying work with bytes.
+pub const MAX_EXTENSIONS: usize = 8;
+
+mod field {
+    pub const VERSION_CLASS_FLOW: usize = 0;
+    pub const PAYLOAD_LEN: usize = 4;
+    pub const NEXT_HEADER: usize = 6;
+    pub const HOP_LIMIT: usize = 7;
+    pub const SRC: usize = 8;
+    pub const DST: usize = 24;
+}
+
+/// A fragment header's offset and "more fragments" flag.
+const FRAGMENT_MASK: u16 = 0xfff9;
+
+/// What a walk along the extension headers ended at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpperLayer {
+    /// The first protocol that is not a hop-by-hop, routing, fragment or destination options
+    /// header. Of a fragment: what the fragment header names.
+    pub protocol: Protocol,
+    /// Where that protocol's header starts, in the bytes walked.
+    pub offset: usize,
+    /// A fragment header was met that splits the datagram. One that does not (an atomic fragment,
+    /// RFC 6946) is passed like any extension.
+    pub fragment: bool,
+}
+
+/// Walks the extension headers that start at byte `offset` of `bytes`, the first of them being
+/// `next`.
+///
+/// The walk ends behind the fragment header of a fragment, since what follows may be the middle of
+/// anything.
+///
+/// # Errors
+/// The bytes end inside an extension header, or there are more than [`MAX_EXTENSIONS`].
+#[inline]
+pub fn walk_extensions(
+    next: Protocol,
+    bytes: &[u8],
+    offset: usize,
+) -> Result<UpperLayer, ParseError> {
+    let mut at = UpperLayer { protocol: next, offset, fragment: false };
+    for _ in 0..MAX_EXTENSIONS {
+        if !is_extension(at.protocol) || at.fragment {
+            return Ok(at);
+        }
+        at = pass_extension(at, bytes)?;
+    }
+    if is_extension(at.protocol) && !at.fragment { Err(ParseError::Extensions) } else { Ok(at) }
+}
+
+#[inline]
+const fn is_extension(protocol: Protocol) -> bool {
+    matches!(
+        protocol,
+        Protocol::HOP_BY_HOP
+            | Protocol::ROUTING
+            | Protocol::FRAGMENT
+            | Protocol::DESTINATION_OPTIONS
+    )
+}
+
+/// From the extension header that `at` names to what follows it.
+fn pass_extension(at: UpperLayer, bytes: &[u8]) -> Result<UpperLayer, ParseError> {
+    let truncated = ParseError::Truncated(Layer::Ipv6Extension);
+    let first: &[u8; 8] = array(bytes, at.offset).ok_or(truncated)?;
+    let is_fragment_header = at.protocol == Protocol::FRAGMENT;
+    // The second byte is a length in units of 8 bytes beyond the first 8, but reserved in a
+    // fragment header.
+    let len = if is_fragment_header { 8 } else { 8 + 8 * usize::from(first[1]) };
+    if bytes.len() < at.offset + len {
+        return Err(truncated);
+    }
+    Ok(UpperLayer {
+        protocol: Protocol(first[0]),
+        offset: at.offset + len,
+        fragment: is_fragment_header && be16(first, 2) & FRAGMENT_MASK != 0,
+    })
+}
+
+/// A view of a packet: fixed header, extension headers and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<T> {
+    buffer: T,
+}
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// A view of `buffer`, which may be too short: the accessors then panic.
+    #[inline]
+    pub const fn new_unchecked(buffer: T) -> Self {
+        Self { buffer }
+    }
+
+    /// A view of `buffer`, whose accessors do not panic. Bytes beyond the payload length are
+    /// padding.
+    ///
+    /// # Errors
+    /// The version is not 6, or the payload does not fit the buffer.
+    #[inline]
+    pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
+        let len = buffer.as_ref().len();
+        if len < HEADER_LEN {
+            return Err(ParseError::Truncated(Layer::Ipv6));
+        }
+        let packet = Self { buffer };
+        packet.check_header()?;
+        if HEADER_LEN + usize::from(packet.payload_len()) > len {
+            return Err(ParseError::Length(Layer::Ipv6));
+        }
+        Ok(packet)
+    }
+
+    #[inline]
+    pub(crate) fn check_header(&self) -> Result<(), ParseError> {
+        if self.version() == 6 { Ok(()) } else { Err(ParseError::Version(Layer::Ipv6)) }
+    }
+
+    /// The bytes viewed.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.buffer
+    }
+
+    #[inline]
+    fn first_word(&self) -> u32 {
+        be32(self.buffer.as_ref(), field::VERSION_CLASS_FLOW)
+    }
+
+    /// IP version.
+    #[inline]
+    pub fn version(&self) -> u8 {
+        self.buffer.as_ref()[field::VERSION_CLASS_FLOW] >> 4
+    }
+
+    /// Differentiated services code point and explicit congestion notification.
+    #[inline]
+    pub fn traffic_class(&self) -> u8 {
+        let [_, class, _, _] = (self.first_word() >> 4).to_be_bytes();
+        class
+    }
+
+    /// 20-bit flow label.
+    #[inline]
+    pub fn flow_label(&self) -> u32 {
+        self.first_word() & 0xf_ffff
+    }
+
+    /// Bytes after the fixed header, extension headers included.
+    #[inline]
+    pub fn payload_len(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::PAYLOAD_LEN)
+    }
+
+    /// The first extension header, or the protocol of the payload.
+    #[inline]
+    pub fn next_header(&self) -> Protocol {
+        Protocol(self.buffer.as_ref()[field::NEXT_HEADER])
+    }
+
+    /// Hop limit.
+    #[inline]
+    pub fn hop_limit(&self) -> u8 {
+        self.buffer.as_ref()[field::HOP_LIMIT]
+    }
+
+    /// Source address.
+    #[inline]
+    pub fn src(&self) -> Ipv6Addr {
+        Ipv6Addr::from(read::<16>(self.buffer.as_ref(), field::SRC))
+    }
+
+    /// Destination address.
+    #[inline]
+    pub fn dst(&self) -> Ipv6Addr {
+        Ipv6Addr::from(read::<16>(self.buffer.as_ref(), field::DST))
+    }
+
+    /// What the payload length counts: extension headers first.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        &self.buffer.as_ref()[HEADER_LEN..][..usize::from(self.payload_len())]
+    }
+
+    /// What follows the extension headers; its offset counts from the start of [`Packet::payload`].
+    ///
+    /// # Errors
+    /// As [`walk_extensions`].
+    #[inline]
+    pub fn upper_layer(&self) -> Result<UpperLayer, ParseError> {
+        walk_extensions(self.next_header(), self.payload(), 0)
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Sets version 6, the traffic class and the 20-bit flow label.
+    #[inline]
+    pub fn set_class_and_label(&mut self, class: u8, label: u32) {
+        let word = 6 << 28 | u32::from(class) << 20 | label & 0xf_ffff;
+        set_be32(self.buffer.as_mut(), field::VERSION_CLASS_FLOW, word);
+    }
+
+    /// Sets the bytes after the fixed header.
+    #[inline]
+    pub fn set_payload_len(&mut self, len: u16) {
+        set_be16(self.buffer.as_mut(), field::PAYLOAD_LEN, len);
+    }
+
+    /// Sets the first extension header or the protocol of the payload.
+    #[inline]
+    pub fn set_next_header(&mut self, next: Protocol) {
+        self.buffer.as_mut()[field::NEXT_HEADER] = next.0;
+    }
+
+    /// Sets the hop limit.
+    #[inline]
+    pub fn set_hop_limit(&mut self, limit: u8) {
+        self.buffer.as_mut()[field::HOP_LIMIT] = limit;
+    }
+
+    /// Sets the source address.
+    #[inline]
+    pub fn set_src(&mut self, address: Ipv6Addr) {
+        write(self.buffer.as_mut(), field::SRC, address.octets());
+    }
+
+    /// Sets the destination address.
+    #[inline]
+    pub fn set_dst(&mut self, address: Ipv6Addr) {
+        write(self.buffer.as_mut(), field::DST, address.octets());
+    }
+
+    /// The payload; its length must be set.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let len = usize::from(self.payload_len());
+        &mut self.buffer.as_mut()[HEADER_LEN..][..len]
+    }
+}
+
+/// A fixed header with traffic class and flow label 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// Source address.
+    pub src: Ipv6Addr,
+    /// Destination address.
+    pub dst: Ipv6Addr,
+    /// The first extension header, or the protocol of the payload.
+    pub next_header: Protocol,
+    /// Hop limit.
+    pub hop_limit: u8,
+    /// Bytes after the fixed header.
+    pub payload_len: u16,
+}
+
+impl Repr {
+    /// Reads the header of `packet`.
+    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Self {
+        Self {
+            src: packet.src(),
+            dst: packet.dst(),
+            next_header: packet.next_header(),
+            hop_limit: packet.hop_limit(),
+            payload_len: packet.payload_len(),
+        }
+    }
+
+    /// Writes this header into `packet`.
+    pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>) {
+        packet.set_class_and_label(0, 0);
+        packet.set_payload_len(self.payload_len);
+        packet.set_next_header(self.next_header);
+        packet.set_hop_limit(self.hop_limit);
+        packet.set_src(self.src);
+        packet.set_dst(self.dst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SRC: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+    const DST: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+
+    const BYTES: [u8; 44] = [
+        0x6b, 0x81, 0x23, 0x45, 0x00, 0x03, 0x11,
+        0x40, // class b8, label 12345, 3 bytes of UDP, limit 64
+        0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, // src
+        0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, // dst
+        1, 2, 3, 0xee, // payload and a byte of padding
+    ];
+
+    const TRUNCATED: ParseError = ParseError::Truncated(Layer::Ipv6Extension);
+
+    #[test]
+    fn fields() {
+        let packet = Packet::new_checked(&BYTES).unwrap();
+        assert_eq!(
+            (packet.version(), packet.traffic_class(), packet.flow_label()),
+            (6, 0xb8, 0x12345)
+        );
+        assert_eq!((packet.payload_len(), packet.hop_limit()), (3, 64));
+        assert_eq!((packet.src(), packet.dst()), (SRC, DST));
+        assert_eq!(packet.payload(), [1, 2, 3]);
+        let upper = UpperLayer { protocol: Protocol::UDP, offset: 0, fragment: false };
+        assert_eq!(packet.upper_layer(), Ok(upper));
+    }
+
+    #[test]
+    fn emit() {
+        let repr =
+            Repr { src: SRC, dst: DST, next_header: Protocol::UDP, hop_limit: 64, payload_len: 3 };
+        let mut packet = Packet::new_unchecked([0xee; 44]);
+        repr.emit(&mut packet);
+        assert_eq!(Repr::parse(&packet), repr);
+        packet.set_class_and_label(0xb8, 0xfff1_2345);
+        packet.payload_mut().copy_from_slice(&[1, 2, 3]);
+        assert_eq!(packet.into_inner(), BYTES);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        assert_eq!(Packet::new_checked(&BYTES[..39]), Err(ParseError::Truncated(Layer::Ipv6)));
+        assert_eq!(Packet::new_checked(&BYTES[..42]), Err(ParseError::Length(Layer::Ipv6)));
+        let mut bytes = BYTES;
+        bytes[0] = 0x45;
+        assert_eq!(Packet::new_checked(bytes), Err(ParseError::Version(Layer::Ipv6)));
+    }
+
+    #[test]
+    fn walk_passes_every_kind_of_extension() {
+        let mut chain = [0; 48];
+        chain[0] = 43; // hop-by-hop of 8 bytes, then routing
+        chain[8..10].copy_from_slice(&[60, 1]); // routing of 16 bytes, then destination options
+        chain[24] = 44; // destination options of 8 bytes, then fragment
+        // An atomic fragment, then TCP; the second byte is no length here.
+        chain[32..34].copy_from_slice(&[6, 0xff]);
+        let upper = UpperLayer { protocol: Protocol::TCP, offset: 40, fragment: false };
+        assert_eq!(walk_extensions(Protocol::HOP_BY_HOP, &chain, 0), Ok(upper));
+        assert_eq!(walk_extensions(Protocol::HOP_BY_HOP, &chain[..40], 0), Ok(upper));
+        assert_eq!(walk_extensions(Protocol::HOP_BY_HOP, &chain[..39], 0), Err(TRUNCATED));
+    }
+
+    #[test]
+    fn walk_ends_at_a_fragment() {
+        for offset_and_more in [1u16, 8, 0xfff8] {
+            let mut chain = [0; 16];
+            chain[0] = Protocol::DESTINATION_OPTIONS.0;
+            chain[2..4].copy_from_slice(&offset_and_more.to_be_bytes());
+            let upper =
+                UpperLayer { protocol: Protocol::DESTINATION_OPTIONS, offset: 8, fragment: true };
+            assert_eq!(walk_extensions(Protocol::FRAGMENT, &chain, 0), Ok(upper));
+        }
+    }
+
+    #[test]
+    fn walk_is_bounded() {
+        let options = [Protocol::DESTINATION_OPTIONS.0, 0, 0, 0, 0, 0, 0, 0];
+        let mut chain = [options; MAX_EXTENSIONS + 1];
+        chain[MAX_EXTENSIONS - 1][0] = Protocol::TCP.0;
+        let upper =
+            UpperLayer { protocol: Protocol::TCP, offset: 8 * MAX_EXTENSIONS, fragment: false };
+        assert_eq!(
+            walk_extensions(Protocol::DESTINATION_OPTIONS, chain.as_flattened(), 0),
+            Ok(upper)
+        );
+        chain[MAX_EXTENSIONS - 1] = options;
+        let walk = walk_extensions(Protocol::DESTINATION_OPTIONS, chain.as_flattened(), 0);
+        assert_eq!(walk, Err(ParseError::Extensions));
+    }
+
+    #[test]
+    fn walk_from_beyond_the_end() {
+        assert_eq!(walk_extensions(Protocol::ROUTING, &[], usize::MAX), Err(TRUNCATED));
+    }
+}

@@ -1,0 +1,371 @@
+//! TCP (RFC 9293).
+
+use core::ops::BitOr;
+
+use crate::bytes::{be16, be32, set_be16, set_be32};
+use crate::checksum::Sum;
+use crate::error::{Layer, ParseError};
+
+/// Bytes of a header without options.
+pub const HEADER_LEN: usize = 20;
+
+/// Where the checksum lies: `csum_offset`.
+pub const CHECKSUM_OFFSET: u16 = 16;
+
+mod field {
+    pub const SRC_PORT: usize = 0;
+    pub const DST_PORT: usize = 2;
+    pub const SEQ: usize = 4;
+    pub const ACK: usize = 8;
+    pub const DATA_OFFSET: usize = 12;
+    pub const FLAGS: usize = 13;
+    pub const WINDOW: usize = 14;
+    pub const CHECKSUM: usize = super::CHECKSUM_OFFSET as usize;
+    pub const URGENT: usize = 18;
+}
+
+/// The eight control bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags(pub u8);
+
+#[expect(missing_docs, reason = "the names are the protocol's own")]
+impl Flags {
+    pub const FIN: Self = Self(0x01);
+    pub const SYN: Self = Self(0x02);
+    pub const RST: Self = Self(0x04);
+    pub const PSH: Self = Self(0x08);
+    pub const ACK: Self = Self(0x10);
+    pub const URG: Self = Self(0x20);
+    pub const ECE: Self = Self(0x40);
+    pub const CWR: Self = Self(0x80);
+}
+
+impl Flags {
+    /// Are all of `other` set?
+    #[inline]
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// These flags but `other`.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Self;
+
+    #[inline]
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// A view of a segment: header, options and payload. TCP has no length of its own: the buffer ends
+/// the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<T> {
+    buffer: T,
+}
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// A view of `buffer`, which may be too short: the accessors then panic.
+    #[inline]
+    pub const fn new_unchecked(buffer: T) -> Self {
+        Self { buffer }
+    }
+
+    /// A view of `buffer`, whose accessors do not panic.
+    ///
+    /// # Errors
+    /// The data offset does not fit header and buffer.
+    #[inline]
+    pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
+        let len = buffer.as_ref().len();
+        if len < HEADER_LEN {
+            return Err(ParseError::Truncated(Layer::Tcp));
+        }
+        let packet = Self { buffer };
+        if !(HEADER_LEN..=len).contains(&packet.header_len()) {
+            return Err(ParseError::Length(Layer::Tcp));
+        }
+        Ok(packet)
+    }
+
+    /// The bytes viewed.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.buffer
+    }
+
+    /// Source port.
+    #[inline]
+    pub fn src_port(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::SRC_PORT)
+    }
+
+    /// Destination port.
+    #[inline]
+    pub fn dst_port(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::DST_PORT)
+    }
+
+    /// Sequence number.
+    #[inline]
+    pub fn seq(&self) -> u32 {
+        be32(self.buffer.as_ref(), field::SEQ)
+    }
+
+    /// Acknowledgment number.
+    #[inline]
+    pub fn ack(&self) -> u32 {
+        be32(self.buffer.as_ref(), field::ACK)
+    }
+
+    /// Bytes of the header with its options.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        usize::from(self.buffer.as_ref()[field::DATA_OFFSET] >> 4) * 4
+    }
+
+    /// Control bits.
+    #[inline]
+    pub fn flags(&self) -> Flags {
+        Flags(self.buffer.as_ref()[field::FLAGS])
+    }
+
+    /// Window, not scaled.
+    #[inline]
+    pub fn window(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::WINDOW)
+    }
+
+    /// Checksum.
+    #[inline]
+    pub fn checksum(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::CHECKSUM)
+    }
+
+    /// Urgent pointer.
+    #[inline]
+    pub fn urgent(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::URGENT)
+    }
+
+    /// Options with their padding.
+    #[inline]
+    pub fn options(&self) -> &[u8] {
+        &self.buffer.as_ref()[HEADER_LEN..self.header_len()]
+    }
+
+    /// Everything after the options.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        &self.buffer.as_ref()[self.header_len()..]
+    }
+
+    #[inline]
+    fn sum(&self, mut pseudo: Sum) -> Sum {
+        pseudo.add_bytes(self.buffer.as_ref());
+        pseudo
+    }
+
+    /// Is the checksum right? `pseudo` is the pseudo-header's sum.
+    #[inline]
+    pub fn verify_checksum(&self, pseudo: Sum) -> bool {
+        self.sum(pseudo).finish() == 0
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Sets the source port.
+    #[inline]
+    pub fn set_src_port(&mut self, port: u16) {
+        set_be16(self.buffer.as_mut(), field::SRC_PORT, port);
+    }
+
+    /// Sets the destination port.
+    #[inline]
+    pub fn set_dst_port(&mut self, port: u16) {
+        set_be16(self.buffer.as_mut(), field::DST_PORT, port);
+    }
+
+    /// Sets the sequence number.
+    #[inline]
+    pub fn set_seq(&mut self, seq: u32) {
+        set_be32(self.buffer.as_mut(), field::SEQ, seq);
+    }
+
+    /// Sets the acknowledgment number.
+    #[inline]
+    pub fn set_ack(&mut self, ack: u32) {
+        set_be32(self.buffer.as_mut(), field::ACK, ack);
+    }
+
+    /// Sets the header's length in bytes, a multiple of 4 from 20 to 60, and the reserved bits to
+    /// 0.
+    #[inline]
+    pub fn set_header_len(&mut self, len: u8) {
+        self.buffer.as_mut()[field::DATA_OFFSET] = (len / 4) << 4;
+    }
+
+    /// Sets the control bits.
+    #[inline]
+    pub fn set_flags(&mut self, flags: Flags) {
+        self.buffer.as_mut()[field::FLAGS] = flags.0;
+    }
+
+    /// Sets the window.
+    #[inline]
+    pub fn set_window(&mut self, window: u16) {
+        set_be16(self.buffer.as_mut(), field::WINDOW, window);
+    }
+
+    /// Sets the checksum.
+    #[inline]
+    pub fn set_checksum(&mut self, checksum: u16) {
+        set_be16(self.buffer.as_mut(), field::CHECKSUM, checksum);
+    }
+
+    /// Sets the urgent pointer.
+    #[inline]
+    pub fn set_urgent(&mut self, urgent: u16) {
+        set_be16(self.buffer.as_mut(), field::URGENT, urgent);
+    }
+
+    /// Computes the checksum over `pseudo` (the pseudo-header's sum), header and payload.
+    #[inline]
+    pub fn fill_checksum(&mut self, pseudo: Sum) {
+        self.set_checksum(0);
+        let checksum = self.sum(pseudo).finish();
+        self.set_checksum(checksum);
+    }
+
+    /// Everything after the options; the header's length must be set.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let header_len = self.header_len();
+        &mut self.buffer.as_mut()[header_len..]
+    }
+}
+
+/// A header without options, urgent data and checksum, which needs the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgment number.
+    pub ack: u32,
+    /// Control bits.
+    pub flags: Flags,
+    /// Window, not scaled.
+    pub window: u16,
+}
+
+impl Repr {
+    /// Reads the header of `packet`; options are lost.
+    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Self {
+        Self {
+            src_port: packet.src_port(),
+            dst_port: packet.dst_port(),
+            seq: packet.seq(),
+            ack: packet.ack(),
+            flags: packet.flags(),
+            window: packet.window(),
+        }
+    }
+
+    /// Writes this header, with checksum and urgent pointer 0, into `packet`.
+    pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>) {
+        packet.set_src_port(self.src_port);
+        packet.set_dst_port(self.dst_port);
+        packet.set_seq(self.seq);
+        packet.set_ack(self.ack);
+        packet.set_header_len(20);
+        packet.set_flags(self.flags);
+        packet.set_window(self.window);
+        packet.set_checksum(0);
+        packet.set_urgent(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+    use crate::checksum::pseudo_v4;
+
+    const BYTES: [u8; 27] = [
+        0xc0, 0x00, 0x00, 0x50, // 49152 to 80
+        0x01, 0x23, 0x45, 0x67, // seq
+        0x89, 0xab, 0xcd, 0xef, // ack
+        0x60, 0x19, 0x01, 0x23, // 24 bytes, ACK PSH FIN, window
+        0x1e, 0x6e, 0x02, 0x01, // checksum, urgent pointer
+        0x02, 0x04, 0x05, 0xb4, // option: maximum segment size 1460
+        1, 2, 3, // payload
+    ];
+
+    const REPR: Repr = Repr {
+        src_port: 49_152,
+        dst_port: 80,
+        seq: 0x0123_4567,
+        ack: 0x89ab_cdef,
+        flags: Flags(0x19),
+        window: 0x0123,
+    };
+
+    fn pseudo() -> Sum {
+        pseudo_v4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), 6, 27)
+    }
+
+    #[test]
+    fn fields() {
+        let segment = Packet::new_checked(&BYTES).unwrap();
+        assert_eq!(Repr::parse(&segment), REPR);
+        assert_eq!((segment.header_len(), segment.urgent()), (24, 0x0201));
+        assert_eq!(segment.options(), [2, 4, 5, 0xb4]);
+        assert_eq!(segment.payload(), [1, 2, 3]);
+        assert!(segment.verify_checksum(pseudo()));
+    }
+
+    #[test]
+    fn emit() {
+        let mut segment = Packet::new_unchecked([0xee; 27]);
+        REPR.emit(&mut segment);
+        segment.payload_mut().copy_from_slice(&BYTES[20..]);
+        segment.set_header_len(24);
+        segment.set_urgent(0x0201);
+        assert!(!segment.verify_checksum(pseudo()));
+        segment.fill_checksum(pseudo());
+        assert_eq!(segment.into_inner(), BYTES);
+    }
+
+    #[test]
+    fn flags() {
+        let flags = Flags::ACK | Flags::PSH | Flags::FIN;
+        assert_eq!(flags, REPR.flags);
+        assert!(
+            flags.contains(Flags::FIN | Flags::ACK) && !flags.contains(Flags::SYN | Flags::ACK)
+        );
+        assert_eq!(flags.without(Flags::FIN | Flags::CWR), Flags::ACK | Flags::PSH);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        assert_eq!(Packet::new_checked(&BYTES[..19]), Err(ParseError::Truncated(Layer::Tcp)));
+        for data_offset in [0x40, 0x70] {
+            let mut bytes = BYTES;
+            bytes[12] = data_offset;
+            assert_eq!(Packet::new_checked(bytes), Err(ParseError::Length(Layer::Tcp)));
+        }
+    }
+}

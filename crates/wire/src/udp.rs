@@ -1,0 +1,235 @@
+//! UDP (RFC 768).
+
+use crate::bytes::{be16, set_be16};
+use crate::checksum::Sum;
+use crate::error::{Layer, ParseError};
+
+/// Bytes of the header.
+pub const HEADER_LEN: usize = 8;
+
+/// Where the checksum lies: `csum_offset`.
+pub const CHECKSUM_OFFSET: u16 = 6;
+
+mod field {
+    pub const SRC_PORT: usize = 0;
+    pub const DST_PORT: usize = 2;
+    pub const LEN: usize = 4;
+    pub const CHECKSUM: usize = super::CHECKSUM_OFFSET as usize;
+}
+
+/// A view of a datagram: header and payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<T> {
+    buffer: T,
+}
+
+impl<T: AsRef<[u8]>> Packet<T> {
+    /// A view of `buffer`, which may be too short: the accessors then panic.
+    #[inline]
+    pub const fn new_unchecked(buffer: T) -> Self {
+        Self { buffer }
+    }
+
+    /// A view of `buffer`, whose accessors do not panic. Bytes beyond the length are padding.
+    ///
+    /// # Errors
+    /// The length does not fit header and buffer.
+    #[inline]
+    pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
+        let available = buffer.as_ref().len();
+        if available < HEADER_LEN {
+            return Err(ParseError::Truncated(Layer::Udp));
+        }
+        let packet = Self { buffer };
+        match usize::from(packet.len()) {
+            len if (HEADER_LEN..=available).contains(&len) => Ok(packet),
+            _ => Err(ParseError::Length(Layer::Udp)),
+        }
+    }
+
+    /// The bytes viewed.
+    #[inline]
+    pub fn into_inner(self) -> T {
+        self.buffer
+    }
+
+    /// Source port.
+    #[inline]
+    pub fn src_port(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::SRC_PORT)
+    }
+
+    /// Destination port.
+    #[inline]
+    pub fn dst_port(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::DST_PORT)
+    }
+
+    /// Bytes of header and payload.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a header field; no datagram is empty")]
+    pub fn len(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::LEN)
+    }
+
+    /// Checksum; 0 means that the sender made none, which only IPv4 allows.
+    #[inline]
+    pub fn checksum(&self) -> u16 {
+        be16(self.buffer.as_ref(), field::CHECKSUM)
+    }
+
+    /// What the length counts beyond the header.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        &self.buffer.as_ref()[HEADER_LEN..usize::from(self.len())]
+    }
+
+    #[inline]
+    fn sum(&self, mut pseudo: Sum) -> Sum {
+        pseudo.add_bytes(&self.buffer.as_ref()[..usize::from(self.len())]);
+        pseudo
+    }
+
+    /// Is the checksum right, or (IPv4) absent? `pseudo` is the pseudo-header's sum.
+    #[inline]
+    pub fn verify_checksum(&self, pseudo: Sum) -> bool {
+        self.checksum() == 0 || self.sum(pseudo).finish() == 0
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Sets the source port.
+    #[inline]
+    pub fn set_src_port(&mut self, port: u16) {
+        set_be16(self.buffer.as_mut(), field::SRC_PORT, port);
+    }
+
+    /// Sets the destination port.
+    #[inline]
+    pub fn set_dst_port(&mut self, port: u16) {
+        set_be16(self.buffer.as_mut(), field::DST_PORT, port);
+    }
+
+    /// Sets the bytes of header and payload.
+    #[inline]
+    pub fn set_len(&mut self, len: u16) {
+        set_be16(self.buffer.as_mut(), field::LEN, len);
+    }
+
+    /// Sets the checksum.
+    #[inline]
+    pub fn set_checksum(&mut self, checksum: u16) {
+        set_be16(self.buffer.as_mut(), field::CHECKSUM, checksum);
+    }
+
+    /// Computes the checksum over `pseudo` (the pseudo-header's sum), header and payload; the
+    /// length must be set.
+    #[inline]
+    pub fn fill_checksum(&mut self, pseudo: Sum) {
+        self.set_checksum(0);
+        // A computed 0 is sent as its equal 0xffff, because 0 says that there is none.
+        let checksum = match self.sum(pseudo).finish() {
+            0 => 0xffff,
+            checksum => checksum,
+        };
+        self.set_checksum(checksum);
+    }
+
+    /// The payload; the length must be set.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let len = usize::from(self.len());
+        &mut self.buffer.as_mut()[HEADER_LEN..len]
+    }
+}
+
+/// A header without its checksum, which needs the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repr {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Bytes of the payload, at most 65,527.
+    pub payload_len: u16,
+}
+
+impl Repr {
+    /// Reads the header of `packet`.
+    pub fn parse<T: AsRef<[u8]>>(packet: &Packet<T>) -> Self {
+        Self {
+            src_port: packet.src_port(),
+            dst_port: packet.dst_port(),
+            payload_len: packet.len() - 8,
+        }
+    }
+
+    /// Writes this header, with no checksum, into `packet`.
+    pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>) {
+        packet.set_src_port(self.src_port);
+        packet.set_dst_port(self.dst_port);
+        packet.set_len(8 + self.payload_len);
+        packet.set_checksum(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+    use crate::checksum::pseudo_v4;
+
+    const BYTES: [u8; 13] = [
+        0x30, 0x39, 0x00, 0x35, 0x00, 0x0c, 0xb7, 0x5f, // 12345 to 53, 12 bytes, checksum
+        1, 2, 3, 4, 0xee, // payload and a byte of padding
+    ];
+
+    const REPR: Repr = Repr { src_port: 12_345, dst_port: 53, payload_len: 4 };
+
+    fn pseudo() -> Sum {
+        pseudo_v4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), 17, 12)
+    }
+
+    #[test]
+    fn parse_and_emit() {
+        let datagram = Packet::new_checked(&BYTES).unwrap();
+        assert_eq!(Repr::parse(&datagram), REPR);
+        assert_eq!(datagram.payload(), [1, 2, 3, 4]);
+        assert_eq!(datagram.checksum(), 0xb75f);
+
+        let mut emitted = Packet::new_unchecked([0xee; 13]);
+        REPR.emit(&mut emitted);
+        emitted.payload_mut().copy_from_slice(&[1, 2, 3, 4]);
+        assert!(emitted.verify_checksum(pseudo()), "no checksum is right");
+        emitted.fill_checksum(pseudo());
+        assert_eq!(emitted.into_inner(), BYTES);
+    }
+
+    #[test]
+    fn a_wrong_checksum_is_found() {
+        assert!(Packet::new_checked(BYTES).unwrap().verify_checksum(pseudo()));
+        let mut bytes = BYTES;
+        bytes[8] ^= 1;
+        assert!(!Packet::new_checked(bytes).unwrap().verify_checksum(pseudo()));
+    }
+
+    #[test]
+    fn a_checksum_of_zero_is_sent_as_all_ones() {
+        let mut datagram = Packet::new_unchecked([0, 0, 0, 0, 0, 10, 0, 0, 0, 0]);
+        datagram.payload_mut().copy_from_slice(&(!10u16).to_be_bytes());
+        datagram.fill_checksum(Sum::new());
+        assert_eq!(datagram.checksum(), 0xffff);
+        assert!(datagram.verify_checksum(Sum::new()));
+    }
+
+    #[test]
+    fn what_is_refused() {
+        assert_eq!(Packet::new_checked(&BYTES[..7]), Err(ParseError::Truncated(Layer::Udp)));
+        for len in [0, 7, 14] {
+            let mut bytes = BYTES;
+            bytes[5] = len;
+            assert_eq!(Packet::new_checked(bytes), Err(ParseError::Length(Layer::Udp)));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! No parser panics on any bytes, and no accessor on what `new_checked` let pass.
+
+use proptest::prelude::*;
+use wire::headers::Headers;
+use wire::netif::{CtrlRequest, Extra, ExtraInfo};
+use wire::toeplitz::{MICROSOFT_KEY, Table, hash_bitwise};
+use wire::{arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
+use zerocopy::FromBytes;
+
+static TOEPLITZ: Table = Table::new(&MICROSOFT_KEY);
+
+/// Ethernet alone, and the start of IP packets behind no, one and two tags.
+const FRAME_PREFIXES: &[&[u8]] = &[
+    b"",
+    b"ddddddssssss\x08\x00",
+    b"ddddddssssss\x08\x00\x45\0\0\0\0\0\0\0\x40\x06",
+    b"ddddddssssss\x81\0\0\x01\x08\x00\x46",
+    b"ddddddssssss\x88\xa8\0\x01\x81\0\0\x02\x86\xdd\x60",
+    b"ddddddssssss\x86\xdd\x60\0\0\0\0\0\0",
+    b"ddddddssssss\x86\xdd\x60\0\0\0\0\x80\x2b",
+];
+
+/// Segments up to the data offset.
+const TCP_PREFIXES: &[&[u8]] =
+    &[b"", b"ppppssssaaaa\x50", b"ppppssssaaaa\x80", b"ppppssssaaaa\xf0"];
+
+/// Bytes behind a prefix that leads past a parser's first checks, with small values frequent:
+/// lengths and offsets then often point near an end.
+fn bytes_after(prefixes: &'static [&'static [u8]]) -> impl Strategy<Value = Vec<u8>> {
+    let byte = prop_oneof![any::<u8>(), 0u8..64, Just(0)];
+    (prop::sample::select(prefixes), prop::collection::vec(byte, 0..200))
+        .prop_map(|(prefix, rest)| [prefix, &rest].concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn headers(
+        bytes in bytes_after(FRAME_PREFIXES),
+        other in prop::collection::vec(any::<u8>(), 0..100),
+    ) {
+        if let Ok(headers) = Headers::parse(&bytes) {
+            prop_assert!(headers.l3_offset <= headers.l4_offset);
+            prop_assert!(headers.l4_offset <= headers.payload_offset);
+            prop_assert!(usize::from(headers.payload_offset) <= bytes.len());
+            if let Some(checksum) = headers.checksum_location() {
+                let end = checksum.start + checksum.offset + 2;
+                prop_assert!(end <= headers.payload_offset.into());
+            }
+            let flow = [headers.addresses(&bytes), headers.ports(&bytes)];
+            let expected = hash_bitwise(&MICROSOFT_KEY, &flow.map(Option::unwrap_or_default).concat());
+            prop_assert_eq!(headers.flow_hash(&bytes, &TOEPLITZ), expected);
+            let _ = headers.flow_hash(&other, &TOEPLITZ);
+        }
+    }
+
+    #[test]
+    fn ethernet(bytes in bytes_after(&[&[]])) {
+        if let Ok(mut frame) = ethernet::Frame::new_checked(bytes) {
+            let repr = ethernet::Repr::parse(&frame);
+            let before = frame.clone();
+            repr.emit(&mut frame);
+            prop_assert_eq!(frame.payload().len(), frame.payload_mut().len());
+            prop_assert_eq!(frame, before);
+        }
+    }
+
+    #[test]
+    fn arp(bytes in bytes_after(&[&[], b"\0\x01\x08\0\x06\x04"])) {
+        if let Ok(mut packet) = arp::Packet::new_checked(bytes) {
+            let before = packet.clone();
+            arp::Repr::parse(&packet).emit(&mut packet);
+            prop_assert_eq!(packet, before);
+        }
+    }
+
+    #[test]
+    fn ipv4(bytes in bytes_after(&[&[], b"\x45\0\0", b"\x46\0\0", b"\x4f\0\0"])) {
+        if let Ok(mut packet) = ipv4::Packet::new_checked(bytes) {
+            let lens = packet.header_len() + packet.payload().len();
+            prop_assert_eq!(lens, usize::from(packet.total_len()));
+            prop_assert_eq!(packet.options().len() + ipv4::HEADER_LEN, packet.header_len());
+            prop_assert_eq!(packet.is_fragment(), packet.more_frags() || packet.frag_offset() != 0);
+            let _ = (packet.traffic_class(), packet.dont_frag(), packet.checksum());
+            packet.fill_checksum();
+            prop_assert!(packet.verify_checksum());
+            prop_assert_eq!(packet.payload().len(), packet.payload_mut().len());
+            let repr = ipv4::Repr::parse(&packet);
+            repr.emit(&mut packet);
+            prop_assert_eq!(ipv4::Repr::parse(&packet), repr);
+            prop_assert!(packet.verify_checksum());
+        }
+    }
+
+    #[test]
+    fn ipv6(bytes in bytes_after(&[&[], b"\x60\0\0\0\0", b"\x60\0\0\0\0\x80\0"])) {
+        if let Ok(mut packet) = ipv6::Packet::new_checked(bytes) {
+            let _ = (packet.version(), packet.traffic_class(), packet.flow_label());
+            if let Ok(upper) = packet.upper_layer() {
+                prop_assert!(upper.offset <= packet.payload().len());
+            }
+            prop_assert_eq!(packet.payload().len(), packet.payload_mut().len());
+            let repr = ipv6::Repr::parse(&packet);
+            repr.emit(&mut packet);
+            prop_assert_eq!(ipv6::Repr::parse(&packet), repr);
+        }
+    }
+
+    #[test]
+    fn extension_walk(
+        next: u8,
+        bytes in bytes_after(&[&[], b"\x2b\0", b"\x3c\x01"]),
+        offset in 0usize..300,
+    ) {
+        let walk = ipv6::walk_extensions(wire::ip::Protocol(next), &bytes, offset);
+        if let Ok(upper) = walk {
+            prop_assert!(upper.offset <= offset.max(bytes.len()));
+        }
+    }
+
+    #[test]
+    fn tcp(bytes in bytes_after(TCP_PREFIXES)) {
+        if let Ok(mut segment) = tcp::Packet::new_checked(bytes) {
+            let _ = (segment.checksum(), segment.urgent());
+            prop_assert_eq!(segment.options().len() + tcp::HEADER_LEN, segment.header_len());
+            segment.fill_checksum(wire::checksum::Sum::new());
+            prop_assert!(segment.verify_checksum(wire::checksum::Sum::new()));
+            prop_assert_eq!(segment.payload().len(), segment.payload_mut().len());
+            let repr = tcp::Repr::parse(&segment);
+            repr.emit(&mut segment);
+            prop_assert_eq!(tcp::Repr::parse(&segment), repr);
+        }
+    }
+
+    #[test]
+    fn udp(bytes in bytes_after(&[&[], b"pppp\0"])) {
+        if let Ok(mut datagram) = udp::Packet::new_checked(bytes) {
+            datagram.fill_checksum(wire::checksum::Sum::new());
+            prop_assert!(datagram.checksum() != 0);
+            prop_assert!(datagram.verify_checksum(wire::checksum::Sum::new()));
+            prop_assert_eq!(datagram.payload().len(), datagram.payload_mut().len());
+            let repr = udp::Repr::parse(&datagram);
+            repr.emit(&mut datagram);
+            prop_assert_eq!(udp::Repr::parse(&datagram), repr);
+        }
+    }
+
+    #[test]
+    fn icmp(bytes in bytes_after(&[&[], &[8, 0], &[129, 0]])) {
+        if let Ok(mut message) = icmp::Packet::new_checked(bytes) {
+            let _ = message.checksum();
+            message.fill_checksum(wire::checksum::Sum::new());
+            prop_assert!(message.verify_checksum(wire::checksum::Sum::new()));
+            prop_assert_eq!(message.payload().len(), message.payload_mut().len());
+            for version in [icmp::Version::V4, icmp::Version::V6] {
+                if let Some(repr) = icmp::Repr::parse(&message, version) {
+                    repr.emit(&mut message, version);
+                    prop_assert_eq!(icmp::Repr::parse(&message, version), Some(repr));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn netif_slots(bytes: [u8; 16]) {
+        let extra = ExtraInfo::read_from_prefix(&bytes).unwrap().0;
+        if let Ok(decoded) = Extra::decode(&extra) {
+            let encoded = decoded.encode(extra.more()).unwrap();
+            prop_assert_eq!(Extra::decode(&encoded), Ok(decoded));
+        }
+        let mut request = CtrlRequest::read_from_bytes(&bytes).unwrap();
+        request.kind %= 12;
+        if let Ok(message) = request.message() {
+            prop_assert_eq!(message.request(request.id).message(), Ok(message));
+        }
+    }
+}

@@ -10,6 +10,7 @@
 
 pub mod event;
 pub mod grant;
+pub mod metered;
 pub mod store;
 pub mod watch_queue;
 pub mod xenbus;
@@ -19,7 +20,10 @@ pub mod xs_wire;
 use std::fmt;
 
 pub use event::EventChannel;
-pub use grant::{CopyStatus, Dest, GrantCopy, GrantRef, Source};
+pub use grant::{
+    CopyStatus, Dest, GrantCopy, GrantRef, GrantTransfer, Source, TransferStatus,
+};
+pub use metered::{Counted, Meter, Metered};
 pub use store::{Store, StoreError, WatchEvent};
 pub use xenbus::XenbusState;
 
@@ -60,8 +64,16 @@ pub enum Error {
         dom: DomId,
         /// The reference in its table.
         gref: GrantRef,
-        /// "read" or "write".
+        /// "read", "write" or "transfer".
         what: &'static str,
+    },
+    /// The page is not the domain's to give away.
+    #[error("domain {dom} does not own page {frame}")]
+    NotOwner {
+        /// The domain that tried.
+        dom: DomId,
+        /// The page's number.
+        frame: u32,
     },
     /// No such event channel, or it is not for this domain.
     #[error("domain {dom} has no event channel {port} for the caller")]
@@ -100,6 +112,9 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     type Peer: Clone + Send + Sync + fmt::Debug + 'static;
     /// Foreign pages in this domain's address space; dropping it unmaps them.
     type Mapping: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
+    /// A page of this domain's own, in its address space, that can be [transferred](Self::transfer)
+    /// to one peer; dropping it unmaps it and keeps it for another time.
+    type Page: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
     /// One end of an event channel.
     type Event: EventChannel;
 
@@ -114,6 +129,19 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Every grant is checked at this use. Nothing is assumed from an earlier one.
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
 
+    /// Takes a zeroed page of this domain's own that can be transferred to `peer`.
+    ///
+    /// Zeroed at every take: what a frame leaves free of the page must not tell of the frame
+    /// before it (the class of XSA-403). [`Error::Exhausted`] when the peer has all the pages
+    /// there are for it and gives none back.
+    fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error>;
+
+    /// Transfers a batch of pages; each operation gets its own status.
+    ///
+    /// A transferred page has left this domain's address space when this returns, and its new
+    /// owner can use it. A refused one stays in its operation, with its bytes.
+    fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]);
+
     /// Binds to an event channel that `peer` offered to this domain.
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
 }
@@ -124,6 +152,11 @@ pub trait Guest: Clone + Send + Sync + 'static {
     type Event: EventChannel;
     /// Pages of this guest's own memory, contiguous in its address space.
     type Pages: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
+    /// A place for one page from another domain; dropping it takes the offer back.
+    type Slot: Send + Sync + 'static;
+    /// A page that came from another domain, in this one's address space. Dropping it unmaps
+    /// it; its owner changes with the next [`surrender`](Self::surrender).
+    type Page: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
 
     /// This domain's number.
     fn domid(&self) -> DomId;
@@ -136,4 +169,18 @@ pub trait Guest: Clone + Send + Sync + 'static {
 
     /// Offers an event channel to `to`; answers this domain's end and its port.
     fn alloc_unbound(&self, to: DomId) -> Result<(Self::Event, Port), Error>;
+
+    /// Offers a place for one page to `from`, which can transfer one to the reference.
+    ///
+    /// [`Error::Exhausted`] when all places are on offer or hold a page.
+    fn accept_transfer(&self, from: DomId) -> Result<(Self::Slot, GrantRef), Error>;
+
+    /// Maps the page that came into a slot; none while none has come.
+    ///
+    /// [`Error::BadGrant`] for a slot whose page was claimed before.
+    fn claim(&self, slot: &mut Self::Slot) -> Result<Option<Self::Page>, Error>;
+
+    /// Gives pages back to the domain they came from: unmaps them, then changes their owner,
+    /// in one hypercall for many. Pages that were dropped instead go with them.
+    fn surrender(&self, pages: impl IntoIterator<Item = Self::Page>) -> Result<(), Error>;
 }

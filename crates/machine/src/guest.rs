@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -64,6 +64,13 @@ impl MachineGuest {
         let size = domain.size();
         let calls = Box::new(Direct { machine: machine.clone(), domid: domain.id() });
         Self::new(domain.id(), memory, size.pages, size.grant_pages, calls)
+    }
+
+    /// The file behind all of the domain's memory, its grant table at the start included: the
+    /// guest may write every byte of it, and nothing may rely on its doing so by these methods.
+    #[must_use]
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.inner.memory.as_fd()
     }
 }
 

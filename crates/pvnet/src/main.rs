@@ -1,4 +1,174 @@
-//! The userspace driver domain: daemon and command line.
+//! `pvnet`: the userspace driver domain.
 
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod config;
+mod daemon;
+mod guest;
+mod netns;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use offload::Features;
+
+use config::{Config, DIRECTORY, control_socket, join_socket};
+
+/// Gives the virtual machines of one host their network: a driver domain in user space.
+///
+/// Start the daemon with a configuration, then guests of it, then run anything inside:
+///
+///   pvnet run --config examples/pvnet.toml &
+///   pvnet guest red &
+///   pvnet guest blue &
+///   pvnet exec red -- ping 10.77.0.2
+#[derive(Parser)]
+#[command(version, verbatim_doc_comment)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the driver domain until SIGINT or SIGTERM.
+    Run {
+        /// The configuration; examples/pvnet.toml explains every key.
+        #[arg(long, short, value_name = "FILE")]
+        config: PathBuf,
+        /// Only check the configuration, and say what is wrong with it.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Run a guest: a network namespace with a Linux TCP/IP stack of its own.
+    Guest(GuestArgs),
+    /// Run a command inside a guest.
+    Exec {
+        /// The guest's name.
+        name: String,
+        /// The command and its arguments, after `--`.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Show the daemon's ports: what they carry, and why one is down.
+    Status {
+        #[command(flatten)]
+        daemon: DaemonArgs,
+        /// As one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Where the daemon is.
+#[derive(Args)]
+struct DaemonArgs {
+    /// The daemon's directory, as in its configuration.
+    #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
+    directory: PathBuf,
+}
+
+#[derive(Args)]
+struct GuestArgs {
+    /// The guest's name in the daemon's configuration; its namespace gets the same.
+    name: String,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// The interface's name in the namespace.
+    #[arg(long, default_value = "eth0")]
+    device: String,
+    /// Queues, at most [default: as many as there are CPUs; the daemon may offer fewer].
+    #[arg(long, value_name = "N")]
+    queues: Option<u32>,
+    /// An address with its prefix length, instead of those of the configuration; repeatable.
+    #[arg(long, value_name = "ADDRESS")]
+    address: Vec<String>,
+    /// Do without scatter/gather: frames of one page.
+    #[arg(long)]
+    no_sg: bool,
+    /// Do without checksum offload.
+    #[arg(long)]
+    no_csum: bool,
+    /// Do without TCP segmentation offload.
+    #[arg(long)]
+    no_tso: bool,
+    /// Use one event channel for both rings of a queue.
+    #[arg(long)]
+    one_event_channel: bool,
+}
+
+impl GuestArgs {
+    fn options(self) -> guest::Options {
+        guest::Options {
+            socket: join_socket(&self.daemon.directory),
+            name: self.name,
+            device: self.device,
+            queues: self.queues,
+            addresses: (!self.address.is_empty()).then_some(self.address),
+            without: Features {
+                sg: self.no_sg,
+                csum_v4: self.no_csum,
+                csum_v6: self.no_csum,
+                tso_v4: self.no_tso,
+                tso_v6: self.no_tso,
+            },
+            one_event_channel: self.one_event_channel,
+        }
+    }
+}
+
+/// The exit code for a configuration or a command line that is wrong, as clap's.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log();
+    match dispatch(cli.command) {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("pvnet: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PVNET_LOG");
+    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+fn dispatch(command: Command) -> Result<ExitCode, String> {
+    match command {
+        Command::Run { config, check } => match Config::read(&config) {
+            Err(error) => {
+                eprintln!("pvnet: {error}");
+                Ok(ExitCode::from(USAGE))
+            }
+            Ok(_) if check => {
+                println!("{}: sound", config.display());
+                Ok(ExitCode::SUCCESS)
+            }
+            Ok(config) => {
+                daemon::run(config).map_err(|error| error.to_string())?;
+                Ok(ExitCode::SUCCESS)
+            }
+        },
+        Command::Guest(args) => guest::run(&args.options()).map(|()| ExitCode::SUCCESS),
+        Command::Exec { name, command } => exec(&name, &command),
+        Command::Status { daemon, json } => {
+            status::show(&control_socket(&daemon.directory), json).map(|()| ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Becomes the command, inside the guest's namespace.
+fn exec(name: &str, command: &[String]) -> Result<ExitCode, String> {
+    use std::os::unix::process::CommandExt;
+    netns::enter(name)?;
+    let [program, arguments @ ..] = command else { return Err("no command".into()) };
+    let error = std::process::Command::new(program).args(arguments).exec();
+    Err(format!("{program}: {error}"))
+}

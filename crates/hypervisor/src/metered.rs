@@ -1,0 +1,175 @@
+//! A meter round the hypervisor's services: what Xenoprof's "hypervisor" column was.
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::{DomId, Error, EventChannel, GrantCopy, GrantRef, GrantTransfer, Hypervisor, Port};
+
+/// What was asked of the hypervisor, and how long it took. Counting is off until
+/// [switched on](Meter::switch), and then costs two looks at the clock a batch.
+#[derive(Debug, Default)]
+pub struct Meter {
+    on: AtomicBool,
+    counts: [AtomicU64; Counted::COUNT],
+    nanoseconds: AtomicU64,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counted {
+    /// Batches of copies: hypercalls, on Xen.
+    CopyBatches,
+    /// Copies.
+    Copies,
+    /// Bytes copied.
+    CopiedBytes,
+    /// Pages mapped.
+    Maps,
+    /// Events sent.
+    Notifications,
+}
+
+impl Counted {
+    const COUNT: usize = 5;
+}
+
+impl Meter {
+    /// Starts or stops counting.
+    pub fn switch(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether it counts.
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// How many there were.
+    pub fn count(&self, what: Counted) -> u64 {
+        self.counts[what as usize].load(Ordering::Relaxed)
+    }
+
+    /// Time inside grant and event operations, in nanoseconds, summed over threads.
+    pub fn nanoseconds(&self) -> u64 {
+        self.nanoseconds.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn begin(&self) -> Option<Instant> {
+        self.is_on().then(Instant::now)
+    }
+
+    fn end(&self, began: Option<Instant>, counts: &[(Counted, u64)]) {
+        let Some(began) = began else { return };
+        let spent = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(spent, Ordering::Relaxed);
+        for (what, n) in counts {
+            self.counts[*what as usize].fetch_add(*n, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A hypervisor with a meter round it.
+#[derive(Clone, Debug)]
+pub struct Metered<H> {
+    inner: H,
+    meter: Arc<Meter>,
+}
+
+impl<H> Metered<H> {
+    /// Puts a meter round `inner`.
+    pub fn new(inner: H) -> Self {
+        Self { inner, meter: Arc::default() }
+    }
+
+    /// The meter.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+}
+
+impl<H> Deref for Metered<H> {
+    type Target = H;
+
+    fn deref(&self) -> &H {
+        &self.inner
+    }
+}
+
+/// An event channel with a meter round it.
+#[derive(Debug)]
+pub struct MeteredEvent<E> {
+    inner: E,
+    meter: Arc<Meter>,
+}
+
+impl<E: EventChannel> AsFd for MeteredEvent<E> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl<E: EventChannel> EventChannel for MeteredEvent<E> {
+    fn notify(&self) -> Result<(), Error> {
+        let began = self.meter.begin();
+        let result = self.inner.notify();
+        self.meter.end(began, &[(Counted::Notifications, 1)]);
+        result
+    }
+
+    fn take(&self) -> Result<(), Error> {
+        self.inner.take()
+    }
+}
+
+impl<H: Hypervisor> Hypervisor for Metered<H> {
+    type Peer = H::Peer;
+    type Mapping = H::Mapping;
+    type Page = H::Page;
+    type Event = MeteredEvent<H::Event>;
+
+    fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
+        self.inner.peer(domain)
+    }
+
+    fn map(&self, peer: &Self::Peer, grefs: &[GrantRef]) -> Result<Self::Mapping, Error> {
+        let began = self.meter.begin();
+        let result = self.inner.map(peer, grefs);
+        self.meter.end(began, &[(Counted::Maps, grefs.len() as u64)]);
+        result
+    }
+
+    #[inline]
+    fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
+        let began = self.meter.begin();
+        self.inner.copy(batch);
+        if began.is_some() {
+            let bytes = batch.iter().map(|op| u64::from(op.len)).sum();
+            let copies = batch.len() as u64;
+            use Counted::{CopiedBytes, Copies, CopyBatches};
+            self.meter.end(began, &[(CopyBatches, 1), (Copies, copies), (CopiedBytes, bytes)]);
+        }
+    }
+
+    fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error> {
+        let began = self.meter.begin();
+        let result = self.inner.take_page(peer);
+        self.meter.end(began, &[]);
+        result
+    }
+
+    fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]) {
+        let began = self.meter.begin();
+        self.inner.transfer(batch);
+        self.meter.end(began, &[]);
+    }
+
+    fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error> {
+        let inner = self.inner.bind_interdomain(peer, port)?;
+        Ok(MeteredEvent { inner, meter: self.meter.clone() })
+    }
+}

@@ -1,0 +1,314 @@
+//! The configuration file.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use offload::Features;
+use serde::Deserialize;
+use wire::ethernet::MacAddr;
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It could not be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or not what pvnet expects; tells line and column.
+    #[error("{path}: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// Each value is sound by itself, but not together.
+    #[error("{path}: {reason}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The whole file. `examples/pvnet.toml` documents every key.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The daemon's own settings.
+    #[serde(default)]
+    pub daemon: Daemon,
+    /// The switch's bounds.
+    #[serde(default)]
+    pub switch: Switch,
+    /// Who may join.
+    #[serde(default, rename = "guest")]
+    pub guests: Vec<Guest>,
+    /// Ways out.
+    #[serde(default, rename = "uplink")]
+    pub uplinks: Vec<Uplink>,
+}
+
+/// `[daemon]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Daemon {
+    /// Where the sockets lie.
+    pub directory: PathBuf,
+    /// Threads that carry frames.
+    pub workers: usize,
+    /// Microseconds a dry queue is polled.
+    pub poll_us: u64,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// Whether hypervisor time is measured from the start.
+    pub meter: bool,
+}
+
+/// Where the sockets lie unless the file says otherwise.
+pub const DIRECTORY: &str = "/run/pvnet";
+
+impl Default for Daemon {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            directory: DIRECTORY.into(),
+            workers: (cpus / 2).max(1),
+            poll_us: 20,
+            metrics: None,
+            meter: false,
+        }
+    }
+}
+
+/// `[switch]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Switch {
+    /// Seconds until an address is forgotten.
+    pub age_seconds: u32,
+    /// Addresses a port may teach.
+    pub addresses_per_port: u32,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        let limits = switch::Limits::default();
+        Self { age_seconds: limits.age_seconds, addresses_per_port: limits.per_port }
+    }
+}
+
+/// `[[guest]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guest {
+    /// Its name.
+    pub name: String,
+    /// Its interface's address.
+    #[serde(deserialize_with = "mac")]
+    pub mac: MacAddr,
+    /// Addresses for its namespace.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// Queues at most; as many as workers if absent.
+    pub queues: Option<u32>,
+    /// MiB of memory.
+    #[serde(default = "memory_mib")]
+    pub memory_mib: usize,
+    /// 2 MiB pages.
+    #[serde(default)]
+    pub huge_pages: bool,
+    /// Frames of several pages.
+    #[serde(default = "yes")]
+    pub scatter_gather: bool,
+    /// Partial checksums.
+    #[serde(default = "yes")]
+    pub checksum_offload: bool,
+    /// TCP frames beyond the MTU.
+    #[serde(default = "yes")]
+    pub tcp_segmentation_offload: bool,
+    /// An event channel for each ring.
+    #[serde(default = "yes")]
+    pub split_event_channels: bool,
+}
+
+/// `[[uplink]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uplink {
+    /// The port's name.
+    pub name: String,
+    /// The device's name.
+    pub tap: String,
+    /// Addresses for the host's end.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn memory_mib() -> usize {
+    64
+}
+
+fn mac<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<MacAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
+}
+
+/// Most queues of one guest: `xen-netback`'s default is 8, its table of workers ends here.
+const QUEUES_MAX: u32 = 64;
+/// Longest name of a guest or uplink: it names namespaces and ports.
+const NAME_MAX: usize = 32;
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let config: Self = toml::from_str(&text)
+            .map_err(|source| Error::Parse { path: path.to_owned(), source: source.into() })?;
+        config.check().map_err(|reason| Error::Invalid { path: path.to_owned(), reason })?;
+        Ok(config)
+    }
+
+    /// Checks what TOML can not say.
+    fn check(&self) -> Result<(), String> {
+        if !(1..=64).contains(&self.daemon.workers) {
+            return Err(format!("daemon.workers is {}, not 1 to 64", self.daemon.workers));
+        }
+        let mut names = HashSet::new();
+        let mut macs = HashSet::new();
+        let uplinks = self.uplinks.iter().map(|uplink| &uplink.name);
+        for name in self.guests.iter().map(|guest| &guest.name).chain(uplinks) {
+            check_name(name)?;
+            if !names.insert(name) {
+                return Err(format!("the name {name:?} is given twice"));
+            }
+        }
+        for guest in &self.guests {
+            guest.check().map_err(|reason| format!("guest {:?}: {reason}", guest.name))?;
+            if !macs.insert(guest.mac) {
+                return Err(format!("guest {:?}: mac {} is given twice", guest.name, guest.mac));
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket guests join at.
+    pub fn join_socket(&self) -> PathBuf {
+        join_socket(&self.daemon.directory)
+    }
+
+    /// The socket `pvnet status` asks at.
+    pub fn control_socket(&self) -> PathBuf {
+        control_socket(&self.daemon.directory)
+    }
+}
+
+/// The socket guests join at, of a daemon in `directory`.
+pub fn join_socket(directory: &Path) -> PathBuf {
+    directory.join("machine.sock")
+}
+
+/// The socket `pvnet status` asks at, of a daemon in `directory`.
+pub fn control_socket(directory: &Path) -> PathBuf {
+    directory.join("control.sock")
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(allowed) {
+        return Err(format!(
+            "the name {name:?} is not 1 to {NAME_MAX} letters, digits, '-', '_' or '.'"
+        ));
+    }
+    Ok(())
+}
+
+impl Guest {
+    fn check(&self) -> Result<(), String> {
+        if self.mac.is_multicast() || self.mac.is_zero() {
+            return Err(format!("mac {} is not a unicast address", self.mac));
+        }
+        if self.queues.is_some_and(|queues| !(1..=QUEUES_MAX).contains(&queues)) {
+            return Err(format!("queues is not 1 to {QUEUES_MAX}"));
+        }
+        if !(4..=65_536).contains(&self.memory_mib) {
+            return Err("memory_mib is not 4 to 65536".into());
+        }
+        if self.tcp_segmentation_offload && !(self.scatter_gather && self.checksum_offload) {
+            return Err("tcp_segmentation_offload needs scatter_gather and checksum_offload; \
+                        switch it off as well"
+                .into());
+        }
+        Ok(())
+    }
+
+    /// The offloads as a set.
+    pub fn features(&self) -> Features {
+        Features {
+            sg: self.scatter_gather,
+            csum_v4: self.checksum_offload,
+            csum_v6: self.checksum_offload,
+            tso_v4: self.tcp_segmentation_offload,
+            tso_v6: self.tcp_segmentation_offload,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check().map(|()| config)
+    }
+
+    const RED: &str = "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n";
+
+    #[test]
+    fn the_example_is_sound_and_shows_the_defaults() {
+        let text = include_str!("../../../examples/pvnet.toml");
+        let config = parse(text).unwrap();
+        assert_eq!(config.guests.len(), 2);
+        // What the example sets on `red` is what `blue` gets by saying nothing.
+        let [red, blue] = &config.guests[..] else { panic!() };
+        assert_eq!(red.features(), blue.features());
+        assert_eq!(red.memory_mib, blue.memory_mib);
+        assert_eq!(red.split_event_channels, blue.split_event_channels);
+        assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
+        assert_eq!(config.daemon.directory, Daemon::default().directory);
+        assert_eq!(config.switch.age_seconds, Switch::default().age_seconds);
+        assert_eq!(config.switch.addresses_per_port, Switch::default().addresses_per_port);
+    }
+
+    #[test]
+    fn errors_name_the_line_and_the_reason() {
+        let error = parse("[daemon]\nworkres = 2\n").unwrap_err();
+        assert!(error.contains("line 2") && error.contains("workres"), "{error}");
+        let error = parse("[[guest]]\nname = \"x\"\nmac = \"02:zz\"\n").unwrap_err();
+        assert!(error.contains("line 3") && error.contains("02:zz"), "{error}");
+        for (text, reason) in [
+            (format!("{RED}{RED}"), "twice"),
+            (RED.replace("02:", "03:"), "unicast"),
+            (RED.replace("red", "r e d"), "letters"),
+            (format!("{RED}queues = 0\n"), "queues"),
+            (format!("{RED}scatter_gather = false\n"), "needs scatter_gather"),
+            (format!("{RED}memory_mib = 1\n"), "memory_mib"),
+            ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
+        ] {
+            let error = parse(&text).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `pvnet run`: the driver domain.
+//!
+//! One control thread owns the virtual interfaces and hears of everything that concerns them
+//! on one channel: guests that come and go, changes in the store, queues that broke, questions
+//! of `pvnet status`, signals. The workers carry the frames and are never waited for by a guest.
+
+mod control;
+pub mod server;
+pub mod status;
+mod toolstack;
+mod uplinks;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use datapath::Datapath;
+use hypervisor::{Hypervisor, Metered};
+use machine::{DRIVER_DOMAIN, Listener, Machine};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tracing::info;
+
+use crate::config::Config;
+use control::{Control, Event};
+
+/// The platform the daemon runs on.
+type Platform = Metered<Machine>;
+
+/// Why the daemon could not start, or ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A folder or socket could not be made.
+    #[error("{path}: {source}")]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system refused.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// An uplink's tap could not be had.
+    #[error("uplink {name}: {reason}")]
+    Uplink {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// The store failed.
+    #[error("store: {0}")]
+    Store(#[from] hypervisor::StoreError),
+}
+
+impl Error {
+    fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::System { what, source: source.into() }
+    }
+
+    fn path(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Path { path, source }
+    }
+}
+
+/// Runs until SIGINT or SIGTERM.
+pub fn run(config: Config) -> Result<(), Error> {
+    raise_descriptor_limit();
+    let directory = &config.daemon.directory;
+    std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
+    let (events, inbox) = mpsc::channel();
+    let machine = Machine::new();
+    let platform = Metered::new(machine.clone());
+    platform.meter().switch(config.daemon.meter);
+    let datapath = start_datapath(&config, &events)?;
+    let ports = uplinks::attach(&config, &platform, &datapath)?;
+    let join_socket = config.join_socket();
+    let listener = Arc::new(Listener::bind(&join_socket).map_err(Error::path(&join_socket))?);
+    let server = server::Server::start(&config, events.clone())?;
+    watch_signals(events.clone())?;
+    let store = Arc::new(machine.store().connect(DRIVER_DOMAIN));
+    control::forward_store_events(store.clone(), events.clone())?;
+    let toolstack = Arc::new(toolstack::Admission::new(&config, events));
+    let accepting = {
+        let (listener, machine) = (listener.clone(), machine.clone());
+        spawn("guests", move || listener.serve(&machine, &toolstack))?
+    };
+    info!(socket = %join_socket.display(), workers = datapath.workers(), "ready");
+    Control::new(config, platform, store, datapath, ports).run(&inbox);
+    listener.stop();
+    if accepting.join().is_err() {
+        tracing::error!("the thread that accepts guests panicked");
+    }
+    drop(server);
+    info!("stopped");
+    Ok(())
+}
+
+fn start_datapath<H: Hypervisor>(
+    config: &Config,
+    events: &mpsc::Sender<Event>,
+) -> Result<Datapath<H>, Error> {
+    let settings = datapath::Config {
+        workers: config.daemon.workers,
+        poll: Duration::from_micros(config.daemon.poll_us),
+        limits: switch::Limits {
+            per_port: config.switch.addresses_per_port,
+            age_seconds: config.switch.age_seconds,
+        },
+        ..datapath::Config::default()
+    };
+    let events = events.clone();
+    let sink = Box::new(move |failure| {
+        // After the control thread has ended nobody needs to know.
+        let _ = events.send(Event::Failure(failure));
+    });
+    Datapath::start(&settings, sink).map_err(Error::system("start the workers"))
+}
+
+fn watch_signals(events: mpsc::Sender<Event>) -> Result<(), Error> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
+        .map_err(Error::system("watch for signals"))?;
+    spawn("signals", move || {
+        for signal in signals.forever() {
+            info!(signal, "stopping");
+            if events.send(Event::Stop).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn spawn(
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<std::thread::JoinHandle<()>, Error> {
+    let builder = std::thread::Builder::new().name(name.to_owned());
+    builder.spawn(work).map_err(Error::system("start a thread"))
+}
+
+/// A guest costs a handful of descriptors and each of its queues four: the usual soft limit of
+/// 1024 would end at some hundred guests.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // With the limit as it was, fewer guests fit.
+    let _ = setrlimit(Resource::Nofile, raised);
+}

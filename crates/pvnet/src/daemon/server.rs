@@ -1,0 +1,85 @@
+//! The control socket: a line with a request, an answer in JSON.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::daemon::control::Event;
+use crate::daemon::status::Status;
+use crate::daemon::{Error, spawn};
+
+/// How long a client may take to say what it wants, or the daemon to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The listening socket; its file goes with it.
+pub(super) struct Server {
+    path: PathBuf,
+}
+
+impl Server {
+    pub(super) fn start(config: &Config, events: mpsc::Sender<Event>) -> Result<Self, Error> {
+        let path = config.control_socket();
+        // Whoever left it is gone: the machine's socket, bound before, is ours.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;
+        spawn("control socket", move || {
+            for stream in listener.incoming().flatten() {
+                // A client that went away needs no answer.
+                let _ = answer(&stream, &events);
+            }
+        })?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Somebody may have removed it already.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn answer(mut stream: &UnixStream, events: &mpsc::Sender<Event>) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(64)).read_line(&mut line)?;
+    let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+    match line.trim() {
+        "status" => {
+            let (sender, receiver) = mpsc::channel();
+            events.send(Event::Status(sender)).map_err(gone)?;
+            let status = receiver.recv_timeout(PATIENCE).map_err(io::Error::other)?;
+            serde_json::to_writer(stream, &status)?;
+        }
+        "meter on" => events.send(Event::Meter(true)).map_err(gone)?,
+        "meter off" => events.send(Event::Meter(false)).map_err(gone)?,
+        other => writeln!(stream, "{{\"error\":\"unknown request {other:?}\"}}")?,
+    }
+    Ok(())
+}
+
+/// Asks a daemon something; answers what it said.
+pub fn ask(socket: &Path, request: &str) -> Result<String, String> {
+    let no_daemon = |error| {
+        format!(
+            "no daemon at {}: {error}; start one with `pvnet run --config FILE`",
+            socket.display()
+        )
+    };
+    let mut stream = UnixStream::connect(socket).map_err(no_daemon)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
+    writeln!(stream, "{request}").map_err(no_daemon)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(|error| format!("the daemon's answer: {error}"))?;
+    Ok(answer)
+}
+
+/// Asks a daemon for its status.
+pub fn status(socket: &Path) -> Result<Status, String> {
+    let answer = ask(socket, "status")?;
+    serde_json::from_str(&answer).map_err(|error| format!("the daemon's answer: {error}"))
+}

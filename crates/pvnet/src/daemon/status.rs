@@ -1,0 +1,172 @@
+//! What `pvnet status` shows, as the daemon tells it: JSON, one object.
+
+use datapath::Port;
+use frame::DropReason;
+use hypervisor::{Counted, Hypervisor, Meter, XenbusState};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The daemon and its ports at one moment.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon's process.
+    pub pid: u32,
+    /// The kernel's numbers of the threads that carry frames.
+    pub worker_threads: Vec<u32>,
+    /// What was asked of the hypervisor since the start, while the meter was on.
+    pub meter: MeterStatus,
+    /// Every port.
+    pub ports: Vec<PortStatus>,
+    /// Guests of the configuration that have not joined.
+    pub absent: Vec<String>,
+    /// What the switch has learnt.
+    pub addresses: Vec<Address>,
+}
+
+/// What was asked of the hypervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MeterStatus {
+    /// Whether it counts now.
+    pub on: bool,
+    /// Batches of copies.
+    pub copy_batches: u64,
+    /// Copies.
+    pub copies: u64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+    /// Pages mapped.
+    pub maps: u64,
+    /// Events sent to guests.
+    pub notifications: u64,
+    /// Time in grant and event operations.
+    pub nanoseconds: u64,
+}
+
+impl From<&Meter> for MeterStatus {
+    fn from(meter: &Meter) -> Self {
+        Self {
+            on: meter.is_on(),
+            copy_batches: meter.count(Counted::CopyBatches),
+            copies: meter.count(Counted::Copies),
+            copied_bytes: meter.count(Counted::CopiedBytes),
+            maps: meter.count(Counted::Maps),
+            notifications: meter.count(Counted::Notifications),
+            nanoseconds: meter.nanoseconds(),
+        }
+    }
+}
+
+/// One port.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// Its name.
+    pub name: String,
+    /// `guest` or `uplink`.
+    pub kind: String,
+    /// The guest's domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<u16>,
+    /// The guest's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// Whether it carries traffic: `up` or `down`.
+    pub state: String,
+    /// Why it does not, or not well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Queues each way.
+    pub queues: usize,
+    /// Frames and bytes from the port into the switch.
+    pub rx: Traffic,
+    /// Frames and bytes from the switch out of the port.
+    pub tx: Traffic,
+    /// Frames that went nowhere, by reason; those with none are left out.
+    pub drops: BTreeMap<String, u64>,
+}
+
+/// Frames and bytes.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Frames, GSO frames counted once.
+    pub frames: u64,
+    /// Bytes, Ethernet headers included.
+    pub bytes: u64,
+}
+
+/// An address the switch has learnt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Address {
+    /// The address.
+    pub mac: String,
+    /// The number of the port it lives on.
+    pub port: u16,
+    /// Seconds since it was last seen.
+    pub age: u32,
+}
+
+impl From<&switch::Entry> for Address {
+    fn from(entry: &switch::Entry) -> Self {
+        Self { mac: entry.mac.to_string(), port: entry.port.0, age: entry.age }
+    }
+}
+
+impl PortStatus {
+    /// A guest's port, connected or not.
+    pub(super) fn guest<H: Hypervisor>(
+        name: &str,
+        domain: u16,
+        mac: &str,
+        state: XenbusState,
+        reason: Option<String>,
+        port: Option<&Port<H>>,
+    ) -> Self {
+        let up = state == XenbusState::Connected;
+        let stalled = || "the guest takes no frames: its receive ring is empty".to_owned();
+        let reason = reason.or_else(|| port.filter(|p| p.is_stalled()).map(|_| stalled()));
+        let this = Self {
+            name: name.to_owned(),
+            kind: "guest".to_owned(),
+            domain: Some(domain),
+            mac: Some(mac.to_owned()),
+            state: if up { "up" } else { "down" }.to_owned(),
+            reason,
+            queues: 0,
+            rx: Traffic::default(),
+            tx: Traffic::default(),
+            drops: BTreeMap::new(),
+        };
+        this.counted(port)
+    }
+
+    /// An uplink's port.
+    pub(super) fn uplink<H: Hypervisor>(port: &Port<H>) -> Self {
+        let this = Self {
+            name: port.name().to_owned(),
+            kind: "uplink".to_owned(),
+            domain: None,
+            mac: None,
+            state: "up".to_owned(),
+            reason: None,
+            queues: 0,
+            rx: Traffic::default(),
+            tx: Traffic::default(),
+            drops: BTreeMap::new(),
+        };
+        this.counted(Some(port))
+    }
+
+    fn counted<H: Hypervisor>(mut self, port: Option<&Port<H>>) -> Self {
+        let Some(port) = port else { return self };
+        let counts = port.counters().snapshot();
+        self.queues = port.queues();
+        self.rx = Traffic { frames: counts.rx_frames, bytes: counts.rx_bytes };
+        self.tx = Traffic { frames: counts.tx_frames, bytes: counts.tx_bytes };
+        self.drops = DropReason::ALL
+            .iter()
+            .zip(counts.drops)
+            .filter(|(_, count)| *count > 0)
+            .map(|(reason, count)| (reason.name().to_owned(), count))
+            .collect();
+        self
+    }
+}

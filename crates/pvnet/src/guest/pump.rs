@@ -1,0 +1,228 @@
+//! Between a tap queue and a frontend queue: a thread that carries frames both ways.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use hypervisor::EventChannel;
+use machine::MachineGuest;
+use netfront::{Fault, Queue, Received};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use shm::Piece;
+use uplink::tap::{TapQueue, VNET_HEADER_LEN};
+use uplink::vnet;
+use wire::headers::Headers;
+use wire::netif::MAX_TX_SIZE;
+use wire::virtio_net::VirtioNetHdr;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes of a frame looked at for its headers.
+const HEADER_MAX: usize = 128;
+/// Frames read from the tap before the other direction gets its turn.
+const BURST: usize = 32;
+/// Bytes sent before they are handed over, so that the backend works while the next are read.
+const HAND_OVER: usize = 16 * 1024;
+
+/// One queue's thread.
+pub struct Pump {
+    thread: JoinHandle<Result<(), Error>>,
+    stop: Arc<OwnedFd>,
+    ended: Arc<OwnedFd>,
+}
+
+/// Why a pump ended by itself.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("the backend broke the protocol: {0}")]
+    Fault(#[from] Fault),
+    #[error("tap: {0}")]
+    Tap(#[from] io::Error),
+    #[error("the daemon is gone")]
+    Gone(#[from] hypervisor::Error),
+}
+
+impl Pump {
+    /// Starts carrying.
+    pub fn start(number: usize, queue: Queue<MachineGuest>, tap: TapQueue) -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let stop = Arc::new(eventfd(0, flags)?);
+        let ended = Arc::new(eventfd(0, flags)?);
+        let lane = Lane { queue, tap, tap_dry: false, stop: stop.clone() };
+        let end = ended.clone();
+        let builder = std::thread::Builder::new().name(format!("queue-{number}"));
+        let thread = builder.spawn(move || {
+            let result = lane.run();
+            signal(&end);
+            result
+        })?;
+        Ok(Self { thread, stop, ended })
+    }
+
+    /// Makes the thread end.
+    pub fn stop(&self) {
+        signal(&self.stop);
+    }
+
+    /// Readable once the thread has ended.
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
+    }
+
+    /// Waits for the end; answers the reason if it was not asked for.
+    pub fn join(self) -> Option<String> {
+        match self.thread.join() {
+            Ok(Ok(()) | Err(Error::Gone(_))) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some("a queue's thread panicked".to_owned()),
+        }
+    }
+}
+
+/// Makes an eventfd readable for good.
+fn signal(event: &OwnedFd) {
+    // Its counter is never full: it is written once or twice.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
+
+/// What the thread works on.
+struct Lane {
+    queue: Queue<MachineGuest>,
+    tap: TapQueue,
+    /// The last read found nothing: wait before reading again.
+    tap_dry: bool,
+    stop: Arc<OwnedFd>,
+}
+
+impl Lane {
+    fn run(mut self) -> Result<(), Error> {
+        loop {
+            let received = self.receive()?;
+            self.queue.tx.reclaim()?;
+            let sent = self.send()?;
+            if (received || sent) && !self.is_stopped() {
+                continue;
+            }
+            let waiting_for_room = !self.queue.tx.has_room();
+            if self.queue.rx.arm()? || (waiting_for_room && self.queue.tx.arm()?) {
+                continue;
+            }
+            if self.sleep(waiting_for_room)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        rustix::io::read(&*self.stop, &mut [0; 8]).is_ok_and(|_| {
+            signal(&self.stop);
+            true
+        })
+    }
+
+    /// Waits for either end. Answers whether to stop.
+    fn sleep(&mut self, waiting_for_room: bool) -> Result<bool, Error> {
+        let (rx, tx) = (self.queue.rx.event().clone(), self.queue.tx.event().clone());
+        // A tap with frames that can not be taken yet must not wake us again and again.
+        let tap = if waiting_for_room { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = [
+            PollFd::new(&*self.stop, PollFlags::IN),
+            PollFd::new(&*rx, PollFlags::IN),
+            PollFd::new(&*tx, PollFlags::IN),
+            PollFd::new(&self.tap, tap),
+        ];
+        rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(io::Error::from)?;
+        let [stop, rx_rung, tx_rung, tap] = fds.map(|fd| fd.revents());
+        if !rx_rung.is_empty() {
+            rx.take()?;
+        }
+        if !tx_rung.is_empty() {
+            tx.take()?;
+        }
+        self.tap_dry &= tap.is_empty();
+        Ok(!stop.is_empty())
+    }
+
+    /// From the ring to the stack. Answers whether there was anything.
+    fn receive(&mut self) -> Result<bool, Error> {
+        let mut any = false;
+        for _ in 0..BURST {
+            let Some(frame) = self.queue.rx.receive()? else { break };
+            any = true;
+            self.write(&frame);
+        }
+        if any {
+            self.queue.rx.publish();
+        }
+        Ok(any)
+    }
+
+    /// Gives one frame to the stack: one system call, one copy. A frame it does not want is
+    /// lost, as on any wire.
+    fn write(&self, frame: &Received) {
+        let memory = self.queue.rx.memory();
+        let mut head = [0; HEADER_MAX];
+        let Some((offset, len)) = frame.fragments.first() else { return };
+        let head = &mut head[..HEADER_MAX.min(*len)];
+        if memory.copy_out(*offset, head).is_err() {
+            return;
+        }
+        let Ok(headers) = Headers::parse(head) else { return };
+        let metadata = vnet::encode(&headers, frame.checksum, frame.gso);
+        let body = frame.fragments.iter();
+        let body =
+            body.map(|(offset, len)| Piece::Shared { region: memory, offset: *offset, len: *len });
+        let pieces = std::iter::once(Piece::Private(metadata.as_bytes())).chain(body);
+        let _ = shm::write_pieces(&self.tap, pieces);
+    }
+
+    /// From the stack to the ring. Answers whether there was anything.
+    fn send(&mut self) -> Result<bool, Error> {
+        let mut any = false;
+        let mut pending = 0;
+        for _ in 0..BURST {
+            if self.tap_dry || !self.queue.tx.has_room() {
+                break;
+            }
+            match self.read() {
+                Ok(len) => {
+                    any = true;
+                    pending += len;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_dry = true,
+                Err(error) => return Err(error.into()),
+            }
+            if pending >= HAND_OVER {
+                self.queue.tx.publish();
+                pending = 0;
+            }
+        }
+        self.queue.tx.publish();
+        Ok(any)
+    }
+
+    /// Takes one frame from the stack straight into granted pages: one system call, one copy.
+    /// Answers its length; one that no frame of netif can carry is dropped.
+    fn read(&mut self) -> io::Result<usize> {
+        let memory = self.queue.tx.memory();
+        let mut metadata = [0; VNET_HEADER_LEN];
+        let pages = self.queue.tx.places().map(|place| (memory, place, hypervisor::PAGE_SIZE));
+        let bytes = shm::read_pieces(&self.tap, &mut metadata, pages)?;
+        let len = bytes.saturating_sub(VNET_HEADER_LEN);
+        let Some(first) = self.queue.tx.places().next() else { return Ok(0) };
+        let mut head = [0; HEADER_MAX];
+        let head = &mut head[..HEADER_MAX.min(len)];
+        memory.copy_out(first, head).map_err(io::Error::other)?;
+        let metadata = VirtioNetHdr::read_from_bytes(&metadata).unwrap_or_default();
+        let Ok(headers) = Headers::parse(head) else { return Ok(0) };
+        let Ok((checksum, gso)) = vnet::decode(&metadata, &headers) else { return Ok(0) };
+        match u16::try_from(len) {
+            Ok(frame_len) if len <= MAX_TX_SIZE => {
+                // There is room: it was looked for before reading.
+                let _ = self.queue.tx.send(frame_len, checksum, gso);
+                Ok(len)
+            }
+            _ => Ok(0),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Network namespaces and the interfaces in them, by iproute2.
+
+use std::path::PathBuf;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// A guest's namespace under its own name, deleted again if it was made here.
+pub struct GuestNamespace {
+    name: String,
+    made: bool,
+}
+
+impl GuestNamespace {
+    /// Makes the namespace, or takes the one that is there.
+    pub fn make(name: &str) -> Result<Self, String> {
+        lab::preflight(&[]).map_err(|error| error.to_string())?;
+        let made = !path(name).exists();
+        if made {
+            ip(&["netns", "add", name])?;
+        }
+        let namespace = Self { name: name.to_owned(), made };
+        ip(&["-n", name, "link", "set", "lo", "up"])?;
+        Ok(namespace)
+    }
+}
+
+impl Drop for GuestNamespace {
+    fn drop(&mut self) {
+        if self.made
+            && let Err(error) = ip(&["netns", "delete", &self.name])
+        {
+            eprintln!("pvnet: {error}");
+        }
+    }
+}
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from("/run/netns").join(name)
+}
+
+/// Moves the calling thread, and what it starts later, into a namespace.
+pub fn enter(name: &str) -> Result<(), String> {
+    let file = std::fs::File::open(path(name)).map_err(|error| {
+        format!("no network namespace {name} ({error}); start it with `pvnet guest {name}`")
+    })?;
+    move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), Some(LinkNameSpaceType::Network))
+        .map_err(|errno| format!("cannot enter namespace {name}: {errno}; run as root"))
+}
+
+/// Gives a device its addresses and sets it up, in a namespace or on the host.
+pub fn bring_up(namespace: Option<&str>, device: &str, addresses: &[String]) -> Result<(), String> {
+    let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();
+    for address in addresses {
+        let version = if address.contains(':') { "-6" } else { "-4" };
+        // A fresh link-layer address needs no duplicate detection, which takes a second.
+        let nodad: &[&str] = if version == "-6" { &["nodad"] } else { &[] };
+        let add = [version, "address", "replace", address, "dev", device];
+        ip(&[&inside[..], &add, nodad].concat())?;
+    }
+    ip(&[&inside[..], &["link", "set", device, "up"]].concat()).map(drop)
+}
+
+/// Gives a device its link-layer address.
+pub fn set_mac(namespace: &str, device: &str, mac: &str) -> Result<(), String> {
+    ip(&["-n", namespace, "link", "set", device, "address", mac]).map(drop)
+}
+
+fn ip(arguments: &[&str]) -> Result<String, String> {
+    let mut command = lab::command("ip").map_err(|error| error.to_string())?;
+    command.args(arguments);
+    lab::run(command, std::time::Duration::from_secs(20)).map_err(|error| error.to_string())
+}

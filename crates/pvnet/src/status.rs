@@ -1,0 +1,62 @@
+//! `pvnet status`.
+
+use std::path::Path;
+
+use report::Table;
+
+use crate::daemon::server;
+use crate::daemon::status::{PortStatus, Status};
+
+/// Prints the daemon's status.
+pub fn show(socket: &Path, json: bool) -> Result<(), String> {
+    let status = server::status(socket)?;
+    if json {
+        let text = serde_json::to_string_pretty(&status).map_err(|error| error.to_string())?;
+        println!("{text}");
+        return Ok(());
+    }
+    print(&status).map_err(|error| error.to_string())
+}
+
+fn print(status: &Status) -> std::io::Result<()> {
+    let mut table = Table::new()
+        .left("port")
+        .left("kind")
+        .left("state")
+        .left("mac")
+        .right("queues")
+        .right("frames in")
+        .right("bytes in")
+        .right("frames out")
+        .right("bytes out")
+        .left("drops");
+    for port in &status.ports {
+        table.row([
+            port.name.clone(),
+            port.kind.clone(),
+            port.state.clone(),
+            port.mac.clone().unwrap_or_default(),
+            port.queues.to_string(),
+            port.rx.frames.to_string(),
+            port.rx.bytes.to_string(),
+            port.tx.frames.to_string(),
+            port.tx.bytes.to_string(),
+            drops(port),
+        ]);
+    }
+    table.print()?;
+    for port in &status.ports {
+        if let Some(reason) = &port.reason {
+            println!("{}: {reason}", port.name);
+        }
+    }
+    if !status.absent.is_empty() {
+        println!("not started: {}", status.absent.join(", "));
+    }
+    Ok(())
+}
+
+fn drops(port: &PortStatus) -> String {
+    let drops: Vec<_> = port.drops.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+    drops.join(", ")
+}

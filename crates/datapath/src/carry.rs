@@ -140,16 +140,22 @@ impl<H: Hypervisor> Carrier<H> {
         outcomes: &mut [Outcome; WINDOW],
     ) {
         let order = ingress.window().order();
-        let mut handled = 0u64;
-        for n in 0..routes.len() {
-            if handled & (1 << n) != 0 {
-                continue;
+        let mut left: u64 = if order.is_empty() { 0 } else { u64::MAX >> (64 - order.len()) };
+        while left != 0 {
+            let route = routes[left.trailing_zeros() as usize];
+            // In order of arrival: frames of one flow stay in order.
+            let mut group = ArrayVec::<u8, WINDOW>::new();
+            let mut others = 0u64;
+            while left != 0 {
+                let n = left.trailing_zeros() as usize;
+                left &= left - 1;
+                if routes[n] == route {
+                    group.push(order[n]);
+                } else {
+                    others |= 1 << n;
+                }
             }
-            let route = routes[n];
-            // Positions in order of arrival: frames of one flow stay in order.
-            let group: ArrayVec<u8, WINDOW> =
-                (n..routes.len()).filter(|m| routes[*m] == route).map(|m| order[m]).collect();
-            (n..routes.len()).filter(|m| routes[*m] == route).for_each(|m| handled |= 1 << m);
+            left = others;
             match route {
                 Route::To { port, queue } => {
                     if let Some(Some(to)) = self.ports.get(usize::from(port)) {

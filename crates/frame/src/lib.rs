@@ -122,6 +122,10 @@ impl Frame {
     /// Takes the header's bytes off the pieces, which until now covered the whole frame.
     #[inline]
     pub fn skip_header(&mut self) {
+        if u32::from(self.header_len) == self.len {
+            self.pieces.clear();
+            return;
+        }
         let mut left = u16::from(self.header_len);
         let mut whole = 0;
         for piece in &mut self.pieces {

@@ -94,14 +94,17 @@ impl Window {
     /// Walks the frames in order of arrival and releases those for which `keep` says no.
     #[inline]
     pub fn retain(&mut self, mut keep: impl FnMut(u8, &Frame) -> bool) {
-        let (frames, free) = (&self.frames, &mut self.free);
-        self.order.retain(|slot| {
-            let stays = keep(*slot, &frames[usize::from(*slot)]);
-            if !stays {
-                free.push(*slot);
+        let mut kept = 0;
+        for n in 0..self.order.len() {
+            let slot = self.order[n];
+            if keep(slot, &self.frames[usize::from(slot)]) {
+                self.order[kept] = slot;
+                kept += 1;
+            } else {
+                self.free.push(slot);
             }
-            stays
-        });
+        }
+        self.order.truncate(kept);
     }
 }
 

@@ -20,9 +20,7 @@ pub mod xs_wire;
 use std::fmt;
 
 pub use event::EventChannel;
-pub use grant::{
-    CopyStatus, Dest, GrantCopy, GrantRef, GrantTransfer, Source, TransferStatus,
-};
+pub use grant::{CopyStatus, Dest, GrantCopy, GrantRef, GrantTransfer, Source, TransferStatus};
 pub use metered::{Counted, Meter, Metered};
 pub use store::{Store, StoreError, WatchEvent};
 pub use xenbus::XenbusState;

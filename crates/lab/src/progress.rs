@@ -65,10 +65,15 @@ impl Progress {
     /// Ends the running step, if there is one, and begins the next.
     pub fn step(&self, name: impl Into<String>) {
         let mut state = self.shared.lock();
-        state.end_step();
+        state.end_step("");
         state.number += 1;
         state.running = Some((name.into(), Instant::now()));
         state.draw();
+    }
+
+    /// Ends the running step, and says on its line what came of it.
+    pub fn done(&self, result: &str) {
+        self.shared.lock().end_step(result);
     }
 
     /// Prints a line of text without disturbing the running step.
@@ -93,7 +98,7 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.end_step();
+        state.end_step("");
         state.closed = true;
         drop(state);
         self.shared.closed.notify_all();
@@ -130,9 +135,10 @@ impl State {
         }
     }
 
-    fn end_step(&mut self) {
+    fn end_step(&mut self, result: &str) {
         let Some((name, since)) = self.running.take() else { return };
-        let line = self.line(&name, since.elapsed());
+        let line = [&self.line(&name, since.elapsed()), result].join("  ");
+        let line = line.trim_end();
         match self.style {
             Style::Quiet => {}
             Style::Lines => self.write(&format!("{line}\n")),
@@ -203,6 +209,18 @@ mod tests {
     #[test]
     fn a_terminal_keeps_the_last_state_of_each_line() {
         assert_eq!(printed(Style::InPlace), ["a remark", "[ 1/12] tcp 1 stream", "[ 2/12] udp"]);
+    }
+
+    #[test]
+    fn a_result_ends_its_step() {
+        let paper = Paper::default();
+        let progress = Progress::to(Box::new(paper.clone()), Style::Lines, 2);
+        progress.step("tcp");
+        progress.done("8,712 Mb/s");
+        progress.finish();
+        let text = String::from_utf8(paper.0.lock().expect("paper").clone()).expect("text");
+        assert!(text.starts_with("[1/2] tcp  ") && text.ends_with(" s  8,712 Mb/s\n"), "{text}");
+        assert_eq!(text.lines().count(), 1);
     }
 
     #[test]

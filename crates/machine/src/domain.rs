@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
 use shm::{PageSize, Region, create_memfd};
 
+use crate::exchange::Exchange;
+
 /// Bytes of a v1 grant entry: `{flags: u16, domid: u16, frame: u32}`.
 pub(crate) const GRANT_ENTRY_LEN: usize = 8;
 /// Grant entries in a page.
@@ -18,10 +20,15 @@ pub const GRANTS_RESERVED: u32 = 8;
 /// Bits of a grant entry's `flags` (`public/grant_table.h`).
 pub(crate) mod gtf {
     pub(crate) const PERMIT_ACCESS: u16 = 1;
+    pub(crate) const ACCEPT_TRANSFER: u16 = 2;
     pub(crate) const TYPE_MASK: u16 = 3;
     pub(crate) const READONLY: u16 = 1 << 2;
     pub(crate) const READING: u16 = 1 << 3;
     pub(crate) const WRITING: u16 = 1 << 4;
+    /// With `ACCEPT_TRANSFER`: the hypervisor has begun; the entry is not the guest's to change.
+    pub(crate) const TRANSFER_COMMITTED: u16 = 1 << 2;
+    /// With `ACCEPT_TRANSFER`: `frame` is the number of the page that came.
+    pub(crate) const TRANSFER_COMPLETED: u16 = 1 << 3;
 }
 
 /// How much memory a domain gets.
@@ -31,14 +38,19 @@ pub struct MemorySize {
     pub pages: usize,
     /// Of these, how many at the start hold the grant table.
     pub grant_pages: usize,
+    /// Pages behind these that change hands by transfer between the driver domain and the guest:
+    /// the most that both together can have of each other. Each may be a mapping of its own on
+    /// either side, of which a process has 65530 (`vm.max_map_count`).
+    pub exchange_pages: usize,
     /// What stands behind them.
     pub page_size: PageSize,
 }
 
 impl Default for MemorySize {
-    /// 64 MiB, of which 16 pages are grants (8192 references): enough for 8 queues.
+    /// 64 MiB, of which 16 pages are grants (8192 references): enough for 8 queues. No
+    /// transfers.
     fn default() -> Self {
-        Self { pages: 16_384, grant_pages: 16, page_size: PageSize::Small }
+        Self { pages: 16_384, grant_pages: 16, exchange_pages: 0, page_size: PageSize::Small }
     }
 }
 
@@ -47,7 +59,9 @@ pub struct Domain {
     id: DomId,
     size: MemorySize,
     fd: OwnedFd,
+    /// Its ordinary pages: no grant reaches into the exchange area.
     memory: Region,
+    exchange: Exchange,
     alive: AtomicBool,
     /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
     pins: Box<[AtomicU32]>,
@@ -63,13 +77,15 @@ pub(crate) enum Access {
 impl Domain {
     /// A domain with fresh, zeroed memory.
     pub(crate) fn new(id: DomId, size: MemorySize) -> std::io::Result<Self> {
-        let fd = create_memfd(&format!("pvnet-domain-{id}"), size.pages, size.page_size)?;
+        let exchange = Exchange::new(size)?;
+        let name = format!("pvnet-domain-{id}");
+        let fd = create_memfd(&name, size.pages + size.exchange_pages, size.page_size)?;
         let memory = Region::map(&fd, 0, size.pages * PAGE_SIZE)?;
         if size.page_size == PageSize::Huge {
             memory.advise_huge()?;
         }
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
-        Ok(Self { id, size, fd, memory, alive: AtomicBool::new(true), pins })
+        Ok(Self { id, size, fd, memory, exchange, alive: AtomicBool::new(true), pins })
     }
 
     /// Its number.
@@ -95,6 +111,15 @@ impl Domain {
         &self.memory
     }
 
+    /// Who owns which page of its exchange area.
+    pub(crate) fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Relaxed)
+    }
+
     /// Ends it: from now on no grant of it is honoured.
     pub(crate) fn kill(&self) {
         self.alive.store(false, Ordering::Release);
@@ -116,7 +141,20 @@ impl Domain {
             .filter(|entry| entry.permits(caller, access))
             .map(|entry| entry.frame as usize * PAGE_SIZE)
             .filter(|start| start + PAGE_SIZE <= self.memory.len())
-            .ok_or(self.bad(gref, access))
+            .ok_or_else(|| self.bad(gref, access))
+    }
+
+    /// Starts fetching the first byte of a copy. Nothing is checked: a prefetch of anything
+    /// within the domain's own memory changes nothing.
+    #[inline]
+    pub(crate) fn prefetch(&self, gref: GrantRef, offset: u16, access: Access) {
+        if let Some(entry) = self.entry(gref) {
+            let at = entry.frame as usize * PAGE_SIZE + usize::from(offset);
+            match access {
+                Access::Read => self.memory.prefetch(at),
+                Access::Write => self.memory.prefetch_for_write(at),
+            }
+        }
     }
 
     #[cold]
@@ -128,20 +166,23 @@ impl Domain {
         Error::BadGrant { dom: self.id, gref, what }
     }
 
+    /// The byte in the domain's memory where an entry starts; none of a dead domain.
+    #[inline]
+    pub(crate) fn entry_at(&self, gref: GrantRef) -> Option<usize> {
+        let index = gref.0 as usize;
+        (index < self.pins.len() && self.is_alive()).then_some(index * GRANT_ENTRY_LEN)
+    }
+
     #[inline]
     fn entry(&self, gref: GrantRef) -> Option<Entry> {
-        let index = gref.0 as usize;
-        if index >= self.pins.len() || !self.alive.load(Ordering::Relaxed) {
-            return None;
-        }
         // Acquire: the guest writes domid and frame before it publishes the flags.
-        let word = self.memory.atomic_u64(index * GRANT_ENTRY_LEN).ok()?.load(Ordering::Acquire);
+        let word = self.memory.atomic_u64(self.entry_at(gref)?).ok()?.load(Ordering::Acquire);
         Some(Entry::from(word))
     }
 
     /// Pins a grant for a mapping: the guest can see that it must not take the page back.
     pub(crate) fn pin(&self, caller: DomId, gref: GrantRef) -> Result<usize, Error> {
-        let pin = self.pins.get(gref.0 as usize).ok_or(self.bad(gref, Access::Write))?;
+        let pin = self.pins.get(gref.0 as usize).ok_or_else(|| self.bad(gref, Access::Write))?;
         pin.fetch_add(1, Ordering::AcqRel);
         self.flags(gref, |flags| flags.fetch_or(gtf::READING | gtf::WRITING, Ordering::AcqRel));
         // Checked after pinning: a guest that revokes in between has seen no pin.

@@ -1,5 +1,7 @@
 //! The hypervisor's services for a guest: its own memory, its grant table, its calls.
 
+mod slot;
+
 use std::fmt;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,13 +11,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE, Port};
 use shm::Region;
 
-use crate::domain::{Domain, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GRANTS_RESERVED, gtf};
+use crate::domain::{Domain, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize, gtf};
 use crate::event::GuestEvent;
 use crate::hypervisor::Machine;
+
+use slot::Places;
+pub use slot::{TransferSlot, TransferredPage};
 
 /// The calls that only the hypervisor can serve.
 pub(crate) trait Hypercalls: Send + Sync {
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error>;
+    fn surrender(&self, frames: &[u32]) -> Result<(), Error>;
 }
 
 /// A domain seen from inside.
@@ -37,16 +43,17 @@ struct Inner {
 struct Free {
     pages: Vec<bool>,
     grants: Vec<u32>,
+    places: Places,
 }
 
 impl MachineGuest {
     pub(crate) fn new(
         domid: DomId,
         memory: OwnedFd,
-        pages: usize,
-        grant_pages: usize,
+        size: MemorySize,
         calls: Box<dyn Hypercalls>,
     ) -> Result<Self, Error> {
+        let MemorySize { pages, grant_pages, .. } = size;
         let table = Region::map(&memory, 0, grant_pages * PAGE_SIZE)
             .map_err(Error::os("map the grant table"))?;
         let mut taken = vec![false; pages];
@@ -54,16 +61,15 @@ impl MachineGuest {
         let entries = u32::try_from(grant_pages * GRANTS_PER_PAGE).unwrap_or(u32::MAX);
         // Popped from the end, so that neighbours in time are neighbours in the table.
         let grants = (GRANTS_RESERVED..entries).rev().collect();
-        let free = Mutex::new(Free { pages: taken, grants });
+        let free = Mutex::new(Free { pages: taken, grants, places: Places::new(size) });
         Ok(Self { inner: Arc::new(Inner { domid, memory, table, free, calls }) })
     }
 
     /// The inside of a domain of `machine`, in the same process: for tests and benchmarks.
     pub fn inside(machine: &Machine, domain: &Arc<Domain>) -> Result<Self, Error> {
         let memory = domain.fd().try_clone().map_err(Error::os("guest memory"))?;
-        let size = domain.size();
         let calls = Box::new(Direct { machine: machine.clone(), domid: domain.id() });
-        Self::new(domain.id(), memory, size.pages, size.grant_pages, calls)
+        Self::new(domain.id(), memory, domain.size(), calls)
     }
 
     /// The file behind all of the domain's memory, its grant table at the start included: the
@@ -83,6 +89,10 @@ struct Direct {
 impl Hypercalls for Direct {
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
         offer(&self.machine, self.domid, to)
+    }
+
+    fn surrender(&self, frames: &[u32]) -> Result<(), Error> {
+        self.machine.surrender(self.domid, frames)
     }
 }
 
@@ -107,7 +117,8 @@ impl Inner {
         self.table.atomic_u16(gref.0 as usize * GRANT_ENTRY_LEN).ok()
     }
 
-    fn publish(&self, gref: GrantRef, to: DomId, frame: usize) -> Result<(), Error> {
+    /// Fills an entry; `kind` is what it grants, one of [`gtf`].
+    fn publish(&self, gref: GrantRef, to: DomId, frame: usize, kind: u16) -> Result<(), Error> {
         let at = gref.0 as usize * GRANT_ENTRY_LEN;
         let frame = u32::try_from(frame).map_err(|_| Error::Exhausted("page numbers"))?;
         let outside = |_| Error::Exhausted("grant table");
@@ -115,7 +126,7 @@ impl Inner {
         self.table.write(at + 4, frame).map_err(outside)?;
         let flags = self.table.atomic_u16(at).map_err(outside)?;
         // Release: who sees the flags sees the domain and the frame.
-        flags.store(gtf::PERMIT_ACCESS, Ordering::Release);
+        flags.store(kind, Ordering::Release);
         Ok(())
     }
 
@@ -140,6 +151,8 @@ impl Free {
 impl Guest for MachineGuest {
     type Event = GuestEvent;
     type Pages = SharedPages;
+    type Slot = TransferSlot;
+    type Page = TransferredPage;
 
     fn domid(&self) -> DomId {
         self.inner.domid
@@ -158,7 +171,7 @@ impl Guest for MachineGuest {
             .map_err(Error::os("map own pages"))?;
         region.zero(0, pages * PAGE_SIZE).map_err(|_| Error::Exhausted("pages"))?;
         for (n, gref) in grants.iter().enumerate() {
-            self.inner.publish(*gref, to, first + n)?;
+            self.inner.publish(*gref, to, first + n, gtf::PERMIT_ACCESS)?;
         }
         let shared =
             SharedPages { region, guest: self.inner.clone(), first, grefs: grants.clone() };
@@ -167,6 +180,18 @@ impl Guest for MachineGuest {
 
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
         self.inner.calls.alloc_unbound(to)
+    }
+
+    fn accept_transfer(&self, from: DomId) -> Result<(TransferSlot, GrantRef), Error> {
+        slot::accept(&self.inner, from)
+    }
+
+    fn claim(&self, slot: &mut TransferSlot) -> Result<Option<TransferredPage>, Error> {
+        slot.claim()
+    }
+
+    fn surrender(&self, pages: impl IntoIterator<Item = TransferredPage>) -> Result<(), Error> {
+        slot::surrender(&self.inner, pages)
     }
 }
 
@@ -255,7 +280,9 @@ mod tests {
     fn a_grant_of_a_page_outside_is_refused() {
         let (machine, domain, guest) = machine();
         for frame in [64, 65, u32::MAX] {
-            guest.inner.publish(GrantRef(9), DRIVER_DOMAIN, frame as usize).unwrap();
+            let frame = frame as usize;
+            let access = gtf::PERMIT_ACCESS;
+            guest.inner.publish(GrantRef(9), DRIVER_DOMAIN, frame, access).unwrap();
             assert_eq!(fetch(&machine, &domain, 9, 0, 1), CopyStatus::BadSource);
             assert!(machine.map(&domain, &[GrantRef(9)]).is_err());
         }

@@ -5,12 +5,14 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hypervisor::{
-    CopyStatus, Dest, DomId, Error, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Port, Source,
+    CopyStatus, Dest, DomId, Error, GrantCopy, GrantRef, GrantTransfer, Hypervisor, PAGE_SIZE,
+    Port, Source,
 };
 use shm::Region;
 
 use crate::domain::{Access, Domain, MemorySize, Pins};
 use crate::event::{GuestEvent, HostEvent, pair};
+use crate::exchange::{ExchangePage, transfer};
 use crate::store::StoreHub;
 
 /// The driver domain's number.
@@ -105,6 +107,11 @@ impl Machine {
         entry.offered.insert(port, host);
         Ok((theirs, port))
     }
+
+    /// A guest gives pages back to the driver domain.
+    pub(crate) fn surrender(&self, guest: DomId, frames: &[u32]) -> Result<(), Error> {
+        self.peer(guest)?.surrender(frames)
+    }
 }
 
 impl Domains {
@@ -136,66 +143,64 @@ impl Deref for Mapping {
     }
 }
 
-/// One side of a copy, resolved and checked.
-enum Side<'a> {
-    Region(&'a Region, usize),
-    Bytes(&'a [u8]),
-}
-
-/// A granted range must not leave its page.
-#[inline]
-fn within_page(offset: u16, len: u16) -> bool {
-    usize::from(offset) + usize::from(len) <= PAGE_SIZE
-}
-
-#[inline]
+/// The bytes of a granted range in its owner's memory, once its grant and bounds are checked.
+#[inline(always)]
 fn granted(peer: &Domain, gref: GrantRef, offset: u16, len: u16, access: Access) -> Option<usize> {
+    let within_page = usize::from(offset) + usize::from(len) <= PAGE_SIZE;
     let page = peer.check(DRIVER_DOMAIN, gref, access).ok()?;
-    within_page(offset, len).then_some(page + usize::from(offset))
+    within_page.then_some(page + usize::from(offset))
 }
 
 #[inline]
-fn source<'a>(from: &'a Source<'_, Arc<Domain>>, len: u16) -> Option<Side<'a>> {
-    match from {
-        Source::Grant { peer, gref, offset } => {
-            let at = granted(peer, *gref, *offset, len, Access::Read)?;
-            Some(Side::Region(peer.memory(), at))
-        }
-        Source::Mapped { region, offset } => Some(Side::Region(region, *offset)),
-        Source::Private(bytes) => bytes.get(..len.into()).map(Side::Bytes),
-    }
-}
-
 fn perform(op: &mut GrantCopy<'_, Arc<Domain>>) -> CopyStatus {
+    let (from, start) = match op.source {
+        Source::Grant { peer, gref, offset } => {
+            match granted(peer, gref, offset, op.len, Access::Read) {
+                Some(start) => (peer.memory(), start),
+                None => return CopyStatus::BadSource,
+            }
+        }
+        Source::Mapped { region, offset } => (region, offset),
+        Source::Private(bytes) => return write(&mut op.dest, bytes, op.len),
+    };
     let len = usize::from(op.len);
-    let Some(from) = source(&op.source, op.len) else { return CopyStatus::BadSource };
-    let (to, at) = match &mut op.dest {
+    let copied = match &mut op.dest {
         Dest::Grant { peer, gref, offset } => {
             match granted(peer, *gref, *offset, op.len, Access::Write) {
-                Some(at) => (peer.memory(), at),
+                Some(at) => Region::copy_between(from, start, peer.memory(), at, len),
                 None => return CopyStatus::BadDest,
             }
         }
-        Dest::Mapped { region, offset } => (*region, *offset),
-        Dest::Private(bytes) => {
-            let Some(bytes) = bytes.get_mut(..len) else { return CopyStatus::BadDest };
-            return match from {
-                Side::Region(region, at) => {
-                    okay_or(region.copy_out(at, bytes), CopyStatus::BadSource)
-                }
-                Side::Bytes(source) => {
-                    bytes.copy_from_slice(source);
-                    CopyStatus::Okay
-                }
-            };
-        }
+        Dest::Mapped { region, offset } => Region::copy_between(from, start, region, *offset, len),
+        Dest::Private(bytes) => match bytes.get_mut(..len) {
+            Some(bytes) => from.copy_out(start, bytes),
+            None => return CopyStatus::BadDest,
+        },
     };
-    match from {
-        Side::Region(region, offset) => {
-            okay_or(Region::copy_between(region, offset, to, at, len), CopyStatus::BadDest)
+    okay_or(copied, CopyStatus::BadSource)
+}
+
+/// A copy out of private memory.
+#[inline]
+fn write(dest: &mut Dest<'_, Arc<Domain>>, bytes: &[u8], len: u16) -> CopyStatus {
+    let Some(bytes) = bytes.get(..len.into()) else { return CopyStatus::BadSource };
+    let copied = match dest {
+        Dest::Grant { peer, gref, offset } => {
+            match granted(peer, *gref, *offset, len, Access::Write) {
+                Some(at) => peer.memory().copy_in(at, bytes),
+                None => return CopyStatus::BadDest,
+            }
         }
-        Side::Bytes(bytes) => okay_or(to.copy_in(at, bytes), CopyStatus::BadDest),
-    }
+        Dest::Mapped { region, offset } => region.copy_in(*offset, bytes),
+        Dest::Private(place) => match place.get_mut(..bytes.len()) {
+            Some(place) => {
+                place.copy_from_slice(bytes);
+                return CopyStatus::Okay;
+            }
+            None => return CopyStatus::BadDest,
+        },
+    };
+    okay_or(copied, CopyStatus::BadDest)
 }
 
 #[inline]
@@ -206,6 +211,7 @@ fn okay_or<E>(result: Result<(), E>, fault: CopyStatus) -> CopyStatus {
 impl Hypervisor for Machine {
     type Peer = Arc<Domain>;
     type Mapping = Mapping;
+    type Page = ExchangePage;
     type Event = HostEvent;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
@@ -222,8 +228,27 @@ impl Hypervisor for Machine {
 
     #[inline]
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
+        // The lines of a batch come from other cores' caches side by side, not one by one.
+        for op in &*batch {
+            if let Source::Grant { peer, gref, offset } = op.source {
+                peer.prefetch(gref, offset, Access::Read);
+            }
+            if let Dest::Grant { peer, gref, offset } = op.dest {
+                peer.prefetch(gref, offset, Access::Write);
+            }
+        }
         for op in batch {
             op.status = perform(op);
+        }
+    }
+
+    fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error> {
+        ExchangePage::take(peer)
+    }
+
+    fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]) {
+        for op in batch {
+            op.status = transfer(op);
         }
     }
 

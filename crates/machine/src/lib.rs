@@ -2,7 +2,7 @@
 //!
 //! It does for processes what Xen does for virtual machines, with the same words and layouts:
 //! memory that is a domain's own (a sealed memfd), grants checked at every use (Xen's v1
-//! table, in the guest's memory), event channels, and a store. A process [joins](join) over a
+//! table, in the guest's memory), pages that change hands, event channels, and a store. A process [joins](join) over a
 //! Unix socket and is a domain until it ends; nothing of it can outlive it, since the kernel
 //! closes the socket however the process dies.
 //!
@@ -12,6 +12,7 @@
 
 mod domain;
 mod event;
+mod exchange;
 mod guest;
 mod hypervisor;
 mod proto;
@@ -21,6 +22,7 @@ pub mod toolstack;
 
 pub use domain::{Domain, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize};
 pub use event::{GuestEvent, HostEvent};
-pub use guest::{MachineGuest, SharedPages};
+pub use exchange::{ExchangeCount, ExchangePage};
+pub use guest::{MachineGuest, SharedPages, TransferSlot, TransferredPage};
 pub use hypervisor::{DRIVER_DOMAIN, Machine, Mapping};
 pub use server::{ConnectError, Listener, Toolstack, join};

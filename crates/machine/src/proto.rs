@@ -7,16 +7,19 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use hypervisor::Error;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Both sides must speak the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Descriptors one packet may carry.
 const FDS_MAX: usize = 4;
+/// Page numbers one packet may carry: a ring's worth.
+pub(crate) const FRAMES_MAX: usize = 256;
 
 /// What a guest asks.
 pub(crate) mod call {
@@ -24,6 +27,8 @@ pub(crate) mod call {
     pub(crate) const HELLO: u32 = 1;
     /// Offer an event channel to domain `arg`.
     pub(crate) const ALLOC_UNBOUND: u32 = 2;
+    /// Give back `arg` pages of the exchange area, their numbers in the body.
+    pub(crate) const SURRENDER: u32 = 3;
 }
 
 /// A packet, either way.
@@ -34,23 +39,40 @@ pub(crate) struct Packet {
     pub(crate) code: u32,
     /// The call's argument; in an answer the domain's or the port's number.
     pub(crate) arg: u32,
-    /// In a welcome: the domain's pages and how many of them are grants.
-    pub(crate) pages: [u32; 2],
-    text: [u8; 240],
+    /// In a welcome: the domain's pages, how many of them are grants, and the exchange area's.
+    pub(crate) pages: [u32; 3],
+    /// Text, or page numbers.
+    body: [u32; FRAMES_MAX],
 }
 
 impl Packet {
     pub(crate) fn new(code: u32, arg: u32, text: &str) -> Self {
-        let mut packet = Self { code, arg, pages: [0; 2], text: [0; 240] };
-        let len = text.floor_char_boundary(packet.text.len());
-        packet.text[..len].copy_from_slice(&text.as_bytes()[..len]);
+        let mut packet = Self { code, arg, pages: [0; 3], body: [0; FRAMES_MAX] };
+        let body = packet.body.as_mut_bytes();
+        let len = text.floor_char_boundary(body.len());
+        body[..len].copy_from_slice(&text.as_bytes()[..len]);
         packet
     }
 
     /// The text up to its first NUL; what is not UTF-8 in it is replaced.
     pub(crate) fn text(&self) -> String {
-        let end = self.text.iter().position(|b| *b == 0).unwrap_or(self.text.len());
-        String::from_utf8_lossy(&self.text[..end]).into_owned()
+        let body = self.body.as_bytes();
+        let end = body.iter().position(|b| *b == 0).unwrap_or(body.len());
+        String::from_utf8_lossy(&body[..end]).into_owned()
+    }
+
+    /// A call about pages, [`FRAMES_MAX`] or fewer.
+    pub(crate) fn about_pages(code: u32, frames: &[u32]) -> Result<Self, Error> {
+        let count = u32::try_from(frames.len()).unwrap_or(u32::MAX);
+        let mut packet = Self::new(code, count, "");
+        let body = packet.body.get_mut(..frames.len());
+        body.ok_or(Error::Exhausted("room in a packet"))?.copy_from_slice(frames);
+        Ok(packet)
+    }
+
+    /// The numbers of the pages that a call is about; none when it claims too many.
+    pub(crate) fn frames(&self) -> Option<&[u32]> {
+        self.body.get(..self.arg as usize)
     }
 }
 
@@ -83,7 +105,9 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<(Packet, Vec<Owned
             fds.extend(received);
         }
     }
-    let packet = Packet::read_from_bytes(&bytes).ok().filter(|_| received.bytes == bytes.len());
+    // A longer packet is cut to fit: without a look at the flag it would pass for a right one.
+    let whole = received.bytes == bytes.len() && !received.flags.contains(ReturnFlags::TRUNC);
+    let packet = Packet::read_from_bytes(&bytes).ok().filter(|_| whole);
     let packet = packet
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a packet of the wrong size"))?;
     Ok(Some((packet, fds)))
@@ -101,17 +125,31 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        send(&one, &Packet::new(7, 9, &"ü".repeat(300)), &[writer.as_fd()]).unwrap();
+        send(&one, &Packet::new(7, 9, &"ü".repeat(600)), &[writer.as_fd()]).unwrap();
         let (packet, fds) = receive(&two).unwrap().unwrap();
         assert_eq!((packet.code, packet.arg), (7, 9));
-        assert_eq!(packet.text(), "ü".repeat(120));
+        assert_eq!(packet.text(), "ü".repeat(512));
         rustix::io::write(&fds[0], b"x").unwrap();
         let mut seen = [0; 1];
         rustix::io::read(&reader, &mut seen).unwrap();
         assert_eq!(&seen, b"x");
         rustix::net::send(&one, b"short", SendFlags::empty()).unwrap();
         assert!(receive(&two).is_err());
+        rustix::net::send(&one, &[0; size_of::<Packet>() + 1], SendFlags::empty()).unwrap();
+        assert!(receive(&two).is_err());
         drop(one);
         assert!(receive(&two).unwrap().is_none());
+    }
+
+    #[test]
+    fn page_numbers_are_bounded() {
+        let frames: Vec<u32> = (0..256).collect();
+        let mut packet = Packet::about_pages(call::SURRENDER, &frames).unwrap();
+        assert_eq!(packet.frames(), Some(&frames[..]));
+        packet.arg = 257;
+        assert_eq!(packet.frames(), None);
+        packet.arg = u32::MAX;
+        assert_eq!(packet.frames(), None);
+        assert!(Packet::about_pages(call::SURRENDER, &[0; 257]).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,13 +37,17 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. A socket file that nobody listens at any more is replaced.
+    /// Listens at `path`. A socket file that nobody listens at any more is replaced, any
+    /// other file is an error.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let socket = seqpacket()?;
         if let Err(error) = bind(&socket, &address) {
             if connect(seqpacket()?, &address).is_ok() {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon listens"));
+            }
+            if !std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
+                return Err(error.into());
             }
             std::fs::remove_file(path).map_err(|_| error)?;
             bind(&socket, &address)?;
@@ -119,7 +124,8 @@ fn session(socket: &OwnedFd, machine: &Machine, toolstack: &impl Toolstack) -> i
         return refuse(&why);
     }
     let mut welcome = Packet::new(0, u32::from(id.0), "");
-    welcome.pages = [size.pages, size.grant_pages].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    welcome.pages = [size.pages, size.grant_pages, size.exchange_pages]
+        .map(|n| u32::try_from(n).unwrap_or(u32::MAX));
     send(socket, &welcome, &[domain.fd().as_fd(), theirs.as_fd()])?;
     drop(theirs);
     info!(guest = name, domain = id.0, "guest connected");
@@ -130,13 +136,22 @@ fn session(socket: &OwnedFd, machine: &Machine, toolstack: &impl Toolstack) -> i
 }
 
 fn answer(socket: &OwnedFd, machine: &Machine, id: DomId, request: &Packet) -> io::Result<()> {
-    if request.code != call::ALLOC_UNBOUND {
-        return send(socket, &Packet::new(1, 0, "no such call"), &[]);
-    }
-    let to = DomId(u16::try_from(request.arg).unwrap_or(u16::MAX));
-    match offer(machine, id, to) {
-        Ok((event, port)) => send(socket, &Packet::new(0, port.0, ""), &event.fds()),
-        Err(error) => send(socket, &Packet::new(1, 0, &error.to_string()), &[]),
+    let done = |arg| Packet::new(0, arg, "");
+    let failed = |why: &str| send(socket, &Packet::new(1, 0, why), &[]);
+    match request.code {
+        call::ALLOC_UNBOUND => {
+            let to = DomId(u16::try_from(request.arg).unwrap_or(u16::MAX));
+            match offer(machine, id, to) {
+                Ok((event, port)) => send(socket, &done(port.0), &event.fds()),
+                Err(error) => failed(&error.to_string()),
+            }
+        }
+        call::SURRENDER => match request.frames().map(|frames| machine.surrender(id, frames)) {
+            Some(Ok(())) => send(socket, &done(0), &[]),
+            Some(Err(error)) => failed(&error.to_string()),
+            None => failed("too many pages in one call"),
+        },
+        _ => failed("no such call"),
     }
 }
 
@@ -163,18 +178,31 @@ struct Remote {
     socket: std::sync::Mutex<OwnedFd>,
 }
 
+impl Remote {
+    fn call(&self, request: &Packet) -> Result<(Packet, Vec<OwnedFd>), Error> {
+        let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        send(&*socket, request, &[]).map_err(Error::os("hypercall"))?;
+        let answer = receive(&*socket).map_err(Error::os("hypercall"))?;
+        let (reply, fds) = answer.ok_or(Error::Gone)?;
+        if reply.code == 0 { Ok((reply, fds)) } else { Err(refused(&reply.text())) }
+    }
+}
+
+fn refused(why: &str) -> Error {
+    Error::os("hypercall")(io::Error::other(why))
+}
+
 impl Hypercalls for Remote {
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
-        let socket = self.socket.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let request = Packet::new(call::ALLOC_UNBOUND, to.0.into(), "");
-        send(&*socket, &request, &[]).map_err(Error::os("hypercall"))?;
-        let (reply, fds) = receive(&*socket).map_err(Error::os("hypercall"))?.ok_or(Error::Gone)?;
-        match <[OwnedFd; 2]>::try_from(fds) {
-            Ok([rung, bell]) if reply.code == 0 => {
-                Ok((GuestEvent::from_fds(rung, bell), Port(reply.arg)))
-            }
-            _ => Err(Error::os("hypercall")(io::Error::other(reply.text()))),
-        }
+        let (reply, fds) = self.call(&Packet::new(call::ALLOC_UNBOUND, to.0.into(), ""))?;
+        let fds = <[OwnedFd; 2]>::try_from(fds);
+        let [rung, bell] = fds.map_err(|_| refused("an event channel without descriptors"))?;
+        Ok((GuestEvent::from_fds(rung, bell), Port(reply.arg)))
+    }
+
+    fn surrender(&self, frames: &[u32]) -> Result<(), Error> {
+        self.call(&Packet::about_pages(call::SURRENDER, frames)?)?;
+        Ok(())
     }
 }
 
@@ -214,7 +242,11 @@ pub fn join(path: &Path, name: &str) -> Result<(MachineGuest, OwnedFd), ConnectE
         return Err(ConnectError::Refused("a welcome without memory".into()));
     };
     let domid = DomId(u16::try_from(welcome.arg).unwrap_or(u16::MAX));
-    let [pages, grant_pages] = welcome.pages.map(|n| n as usize);
+    let [pages, grant_pages, exchange_pages] = welcome.pages.map(|n| n as usize);
+    let size = MemorySize { pages, grant_pages, exchange_pages, ..MemorySize::default() };
     let calls = Box::new(Remote { socket: socket.into() });
-    Ok((MachineGuest::new(domid, memory, pages, grant_pages, calls)?, store))
+    Ok((MachineGuest::new(domid, memory, size, calls)?, store))
 }
+
+#[cfg(test)]
+mod tests;

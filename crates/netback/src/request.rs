@@ -10,7 +10,7 @@ use wire::netif::{TxRequest, tx_flags};
 /// A packet of this many slots or more is an attack: Linux's `fatal_skb_slots`.
 const SLOTS_FATAL: u32 = 20;
 /// Smallest Ethernet frame: its header.
-const FRAME_MIN: u16 = 14;
+pub(crate) const FRAME_MIN: u16 = 14;
 /// Smaller segments are refused, as Linux's `TCP_MIN_GSO_SIZE` is: 64 KiB of one-byte segments
 /// would make the egress work for a thousand frames.
 const GSO_SIZE_MIN: u16 = 8;
@@ -84,7 +84,6 @@ impl Packet {
         self.take_fragments(first, present, &mut slot)
     }
 
-    #[inline]
     fn next_slot(
         &mut self,
         present: u32,

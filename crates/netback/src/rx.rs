@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use frame::{Body, DropReason, FRAME_MAX, Frame, Gather, Offer, Outcome, linearise, pieces_of};
+use frame::{Body, DropReason, FRAME_MAX, Frame, Gather, Offer, Outcome, PIECES_MAX, linearise, pieces_of};
 use hypervisor::{
     CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source,
 };
@@ -23,6 +23,8 @@ use crate::request::Fault;
 
 /// Most copies in one batch.
 const OPS: usize = 128;
+/// Most copies a frame of one slot needs.
+const RUNS_MAX: usize = 1 + PIECES_MAX;
 /// Most ring slots filled by one batch of copies.
 const SLOTS: usize = 64;
 /// Segments made by software in one batch: their headers lie on the stack meanwhile.
@@ -162,8 +164,20 @@ impl<H: Hypervisor> RxQueue<H> {
         let mut plan = Plan::new();
         let mut planned = ArrayVec::<u8, SLOTS>::new();
         let mut taken = 0;
+        let mut known = self.ring.unconsumed()?;
         for offer in offers.iter_mut() {
             let frame = offer.frame;
+            if is_short(frame) && known > 0 {
+                if copies.remaining_capacity() < RUNS_MAX || plan.is_full() {
+                    break;
+                }
+                self.plan_short(&peer, frame, body, &mut copies, &mut plan);
+                known -= 1;
+                offer.outcome = Outcome::Delivered;
+                planned.push(1);
+                taken += 1;
+                continue;
+            }
             if need_of(frame, self.features) != Need::Nothing {
                 break;
             }
@@ -189,6 +203,7 @@ impl<H: Hypervisor> RxQueue<H> {
                     }
                 }
             }
+            known = self.ring.unconsumed()?;
             planned.push(if offer.outcome == Outcome::Delivered { slots as u8 } else { 0 });
             taken += 1;
         }
@@ -203,6 +218,38 @@ impl<H: Hypervisor> RxQueue<H> {
             }
         }
         Ok(taken)
+    }
+
+    /// [`plan`](Self::plan) for a frame that [is short](is_short): no slots to split it over.
+    #[inline]
+    fn plan_short<'a>(
+        &mut self,
+        peer: &'a H::Peer,
+        frame: &'a Frame,
+        body: Body<'a, H::Peer>,
+        copies: &mut Copies<'a, H>,
+        plan: &mut Plan,
+    ) {
+        let request = self.ring.peek(0);
+        let offset = colour(self.ring.consumed(), frame.len);
+        self.ring.consume(1);
+        let gref = GrantRef(request.gref);
+        let header = Source::Private(frame.header());
+        let dest = Dest::Grant { peer, gref, offset };
+        copies.push(GrantCopy::new(header, dest, frame.header_len.into()));
+        let mut filled = u16::from(frame.header_len);
+        for piece in &frame.pieces {
+            let dest = Dest::Grant { peer, gref, offset: offset + filled };
+            copies.push(GrantCopy::new(body.source(*piece, 0), dest, piece.len));
+            filled += piece.len;
+        }
+        plan.push(Planned::Data {
+            id: request.id,
+            offset,
+            len: filled,
+            flags: flags_of(frame.checksum),
+            copies: frame.pieces.len() as u8 + 1,
+        });
     }
 
     /// Reserves the slots of one packet of `len` bytes and notes the copies that fill them.
@@ -389,6 +436,12 @@ fn take<'a, P>(rest: &mut &'a [u8], max: u16) -> Option<(Source<'a, P>, u16)> {
     *rest = after;
     // At most `max`.
     (len > 0).then_some((Source::Private(run), len as u16))
+}
+
+/// Whether a frame fits one buffer and needs nothing done to it, as most do.
+#[inline]
+fn is_short(frame: &Frame) -> bool {
+    frame.gso.is_none() && frame.checksum != Checksum::Partial && frame.len <= COLOUR_MAX
 }
 
 #[inline]

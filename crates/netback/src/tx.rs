@@ -9,17 +9,19 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use frame::{Body, Frame, HEADER_MAX, Outcome, PIECES_MAX, Piece, WINDOW, Window};
-use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor};
+use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE};
 use offload::{Checksum, Gso, GsoKind};
 use ring::netif::Tx;
 use ring::{BackRing, RegionPage};
 use wire::headers::{Headers, Network, Transport};
-use wire::netif::{TxResponse, status, tx_flags};
+use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
-use crate::request::{Fault, Packet};
+use crate::request::{FRAME_MIN, Fault, Packet};
 
 /// Most header copies in one batch. Nearly every frame needs one.
 const BATCH: usize = WINDOW + PIECES_MAX;
+
+type Fetches<'a, H> = ArrayVec<GrantCopy<'a, <H as Hypervisor>::Peer>, BATCH>;
 
 /// A TX ring and the frames taken off it that are not yet answered.
 pub struct TxQueue<H: Hypervisor> {
@@ -85,25 +87,53 @@ impl<H: Hypervisor> TxQueue<H> {
             if present == 0 {
                 break;
             }
-            let ring = &self.ring;
-            self.packet.parse(present, |n| ring.peek(n))?;
-            self.ring.consume(self.packet.slots);
-            if self.packet.refused {
-                self.refuse();
-            } else if let Some((slot, frame)) = self.window.push() {
-                describe(frame, &self.packet);
-                let owed = &mut self.owed[slot];
-                owed.ids.clear();
-                owed.ids.extend(self.packet.fragments.iter().map(|f| f.id));
-                owed.extras = self.packet.extras;
-                fresh |= 1 << slot;
-            }
+            let first = self.ring.peek(0);
+            let slot = match is_whole(first) {
+                true => self.take_whole(first),
+                false => self.take_chain(first, present)?,
+            };
+            fresh |= slot.map_or(0, |slot| 1 << slot);
         }
         if fresh == 0 {
             return Ok(0);
         }
         let unreadable = fetch_headers(&self.hypervisor, &self.peer, &mut self.window, fresh);
         Ok(self.check(fresh, unreadable))
+    }
+
+    /// Takes a packet of one slot. Answers its place in the window.
+    #[inline]
+    fn take_whole(&mut self, request: TxRequest) -> Option<usize> {
+        let (slot, frame) = self.window.push()?;
+        self.ring.consume(1);
+        describe(frame, request.size, request.flags, None);
+        frame.pieces.push(piece(request));
+        let owed = &mut self.owed[slot];
+        owed.ids.clear();
+        owed.ids.push(request.id);
+        owed.extras = 0;
+        Some(slot)
+    }
+
+    /// Takes a packet of any shape, whose first slot has been read already. Answers its place
+    /// in the window unless it was refused.
+    fn take_chain(&mut self, first: TxRequest, present: u32) -> Result<Option<usize>, Fault> {
+        let ring = &self.ring;
+        self.packet.parse(present, |n| if n == 0 { first } else { ring.peek(n) })?;
+        self.ring.consume(self.packet.slots);
+        if self.packet.refused {
+            self.refuse();
+            return Ok(None);
+        }
+        let Some((slot, frame)) = self.window.push() else { return Ok(None) };
+        let Packet { fragments, extras, len, gso, .. } = &self.packet;
+        describe(frame, *len, fragments[0].flags, *gso);
+        frame.pieces.extend(fragments.iter().copied().map(piece));
+        let owed = &mut self.owed[slot];
+        owed.ids.clear();
+        owed.ids.extend(fragments.iter().map(|f| f.id));
+        owed.extras = *extras;
+        Ok(Some(slot))
     }
 
     /// Answers a packet that never becomes a frame.
@@ -172,19 +202,27 @@ impl<H: Hypervisor> TxQueue<H> {
     }
 }
 
-/// Fills in what the requests say. The pieces still cover the whole frame.
+/// Whether a request is a sound packet by itself, as nearly every one is.
 #[inline]
-fn describe(frame: &mut Frame, packet: &Packet) {
-    frame.len = packet.len.into();
-    frame.header_len = u8::try_from(packet.len).map_or(HEADER_LEN, |len| len.min(HEADER_LEN));
-    frame.gso = packet.gso;
-    frame.checksum = checksum(packet.fragments[0].flags);
+fn is_whole(request: TxRequest) -> bool {
+    let chained = request.flags & (tx_flags::MORE_DATA | tx_flags::EXTRA_INFO) != 0;
+    let end = usize::from(request.offset) + usize::from(request.size);
+    !chained && request.size >= FRAME_MIN && end <= PAGE_SIZE
+}
+
+#[inline]
+fn piece(request: TxRequest) -> Piece {
+    Piece { gref: GrantRef(request.gref), offset: request.offset.into(), len: request.size }
+}
+
+/// Fills in what the requests say but the pieces, which will cover the whole frame at first.
+#[inline]
+fn describe(frame: &mut Frame, len: u16, flags: u16, gso: Option<Gso>) {
+    frame.len = len.into();
+    frame.header_len = u8::try_from(len).map_or(HEADER_LEN, |len| len.min(HEADER_LEN));
+    frame.gso = gso;
+    frame.checksum = checksum(flags);
     frame.pieces.clear();
-    frame.pieces.extend(packet.fragments.iter().map(|f| Piece {
-        gref: GrantRef(f.gref),
-        offset: f.offset.into(),
-        len: f.size,
-    }));
 }
 
 const HEADER_LEN: u8 = HEADER_MAX as u8;
@@ -208,15 +246,16 @@ fn fetch_headers<H: Hypervisor>(
     window: &mut Window,
     fresh: u64,
 ) -> u64 {
-    let mut ops = ArrayVec::<GrantCopy<'_, H::Peer>, BATCH>::new();
+    let mut ops = Fetches::<H>::new();
     let mut slots = ArrayVec::<u8, BATCH>::new();
     let mut unreadable = 0;
-    let mut flush = |ops: &mut ArrayVec<GrantCopy<'_, H::Peer>, BATCH>,
-                     slots: &mut ArrayVec<u8, BATCH>| {
+    let mut flush = |ops: &mut Fetches<'_, H>, slots: &mut ArrayVec<u8, BATCH>| {
         hypervisor.copy(ops);
-        for (op, slot) in ops.drain(..).zip(slots.drain(..)) {
+        for (op, slot) in ops.iter().zip(&*slots) {
             unreadable |= u64::from(op.status != CopyStatus::Okay) << slot;
         }
+        ops.clear();
+        slots.clear();
     };
     for (slot, frame) in (0u8..).zip(window.slots_mut()) {
         if fresh & (1 << slot) == 0 {

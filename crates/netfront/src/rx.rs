@@ -18,8 +18,8 @@ use wire::netif::{NR_SLOTS_MIN, RxRequest, RxResponse, rx_flags};
 
 use crate::{Fault, RING_LEN};
 
-/// A frame that has come, where it lies.
-#[derive(Clone, Debug)]
+/// A frame that has come, where it lies. One is used again for every frame.
+#[derive(Clone, Debug, Default)]
 pub struct Received {
     /// First byte in the queue's memory, and length, of each fragment in order.
     pub fragments: ArrayVec<(usize, usize), NR_SLOTS_MIN>,
@@ -89,28 +89,32 @@ impl<G: Guest> RxQueue<G> {
         }
     }
 
-    /// The next frame. Its bytes stay where they are until [`publish`](Self::publish).
+    /// Describes the next frame in `frame`; answers whether there was one. Its bytes stay where
+    /// they are until [`publish`](Self::publish).
     #[inline]
-    pub fn receive(&mut self) -> Result<Option<Received>, Fault> {
+    pub fn receive(&mut self, frame: &mut Received) -> Result<bool, Fault> {
         while let Some((index, first)) = self.ring.take()? {
-            let frame = self.collect(index, first)?;
-            if frame.is_some() {
-                return Ok(frame);
+            if self.collect(index, first, frame)? {
+                return Ok(true);
             }
             self.errors += 1;
         }
-        Ok(None)
+        Ok(false)
     }
 
-    /// Collects the fragments of the frame that starts with `first`. None for one with an error.
+    /// Collects the fragments of the frame that starts with `first`. False for one with an
+    /// error.
     #[inline]
-    fn collect(&mut self, index: u32, first: RxResponse) -> Result<Option<Received>, Fault> {
-        let mut frame = Received {
-            fragments: ArrayVec::new(),
-            len: 0,
-            checksum: checksum(first.flags),
-            gso: None,
-        };
+    fn collect(
+        &mut self,
+        index: u32,
+        first: RxResponse,
+        frame: &mut Received,
+    ) -> Result<bool, Fault> {
+        frame.fragments.clear();
+        frame.len = 0;
+        frame.checksum = checksum(first.flags);
+        frame.gso = None;
         let mut sound = frame.push(index, first)?;
         if first.flags & rx_flags::EXTRA_INFO != 0 {
             frame.gso = self.take_extras()?;
@@ -121,7 +125,7 @@ impl<G: Guest> RxQueue<G> {
             sound &= frame.push(index, next)?;
             more = next.flags & rx_flags::MORE_DATA != 0;
         }
-        Ok(sound.then_some(frame))
+        Ok(sound)
     }
 
     fn take_extras(&mut self) -> Result<Option<Gso>, Fault> {

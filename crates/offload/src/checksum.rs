@@ -8,9 +8,10 @@ use crate::Error;
 use crate::layout::Layout;
 
 /// What is known of a frame's TCP or UDP checksum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Checksum {
     /// Nothing: the receiver must verify it.
+    #[default]
     Unknown,
     /// The field holds only the pseudo-header's sum (netif `csum_blank`, virtio `NEEDS_CSUM`).
     Partial,

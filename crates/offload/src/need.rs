@@ -61,6 +61,7 @@ pub enum Need {
 ///
 /// A frame whose metadata contradicts its headers (a GSO type of another protocol, a partial checksum where there is
 /// none) gets the treatment that refuses it: no port's features let it pass on to another guest.
+#[inline]
 pub fn need(headers: &Headers, checksum: Checksum, gso: Option<Gso>, features: Features) -> Need {
     match gso {
         Some(gso) if is_of_kind(headers, gso.kind) && features.segments(gso.kind) => Need::Nothing,

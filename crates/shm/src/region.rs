@@ -165,7 +165,7 @@ impl Region {
     pub fn copy_out(&self, offset: usize, dest: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.at(offset, dest.len())?;
         // SAFETY: the source is mapped; `dest` is private, so the two can not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(source, dest.as_mut_ptr(), dest.len()) };
+        unsafe { copy_short(source, dest.as_mut_ptr(), dest.len()) };
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl Region {
     pub fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfBounds> {
         let dest = self.at(offset, source.len())?;
         // SAFETY: the destination is mapped and writable; `source` is private.
-        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), dest, source.len()) };
+        unsafe { copy_short(source.as_ptr(), dest, source.len()) };
         Ok(())
     }
 
@@ -206,12 +206,25 @@ impl Region {
     /// Starts fetching the cache line at `offset`; nothing happens outside the region.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
         if offset < self.len {
-            #[cfg(target_arch = "x86_64")]
             // SAFETY: a prefetch has no effect on memory; the address is mapped.
             unsafe {
                 use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
                 _mm_prefetch::<_MM_HINT_T0>(self.base.as_ptr().add(offset).cast());
+            }
+        }
+    }
+
+    /// As [`prefetch`](Self::prefetch), for a line that is about to be written.
+    #[inline]
+    pub fn prefetch_for_write(&self, offset: usize) {
+        #[cfg(target_arch = "x86_64")]
+        if offset < self.len {
+            // SAFETY: a prefetch has no effect on memory; the address is mapped.
+            unsafe {
+                use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_ET0>(self.base.as_ptr().add(offset).cast());
             }
         }
     }
@@ -247,6 +260,35 @@ impl Region {
             Ok(address)
         } else {
             Err(OutOfBounds { offset, len: size_of::<T>(), size: self.len })
+        }
+    }
+}
+
+/// Copies, without a call for the lengths of headers and small frames: two moves that may
+/// overlap do for any length between one and two of them.
+///
+/// # Safety
+/// As [`std::ptr::copy_nonoverlapping`] of `len` bytes.
+#[inline]
+unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
+    /// Both ends of a range of `size_of::<T>()` to twice as many bytes.
+    #[inline]
+    unsafe fn ends<T>(from: *const u8, to: *mut u8, len: usize) {
+        let last = len - size_of::<T>();
+        // SAFETY: both moves lie within `len` bytes; both reads come before both writes.
+        unsafe {
+            let head = from.cast::<T>().read_unaligned();
+            let tail = from.add(last).cast::<T>().read_unaligned();
+            to.cast::<T>().write_unaligned(head);
+            to.add(last).cast::<T>().write_unaligned(tail);
+        }
+    }
+    // SAFETY: each arm is taken for lengths from one to two of its moves.
+    unsafe {
+        match len {
+            64..=128 => ends::<[u64; 8]>(from, to, len),
+            32..64 => ends::<[u64; 4]>(from, to, len),
+            _ => std::ptr::copy_nonoverlapping(from, to, len),
         }
     }
 }

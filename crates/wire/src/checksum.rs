@@ -2,7 +2,7 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Bytes summed by one turn of the inner loop: eight 32-bit lanes.
+/// Bytes summed by one turn of the inner loop: four lanes of 64 bits.
 const BLOCK: usize = 32;
 
 /// A ones' complement sum of a byte string that arrives in pieces.
@@ -11,7 +11,7 @@ const BLOCK: usize = 32;
 /// put in network order by [`Sum::fold`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    lanes: u64,
+    words: u64,
     /// The string so far has odd length, so the next byte is the low half of a word.
     odd: bool,
 }
@@ -21,7 +21,7 @@ impl Sum {
     #[inline]
     #[must_use]
     pub const fn new() -> Self {
-        Self { lanes: 0, odd: false }
+        Self { words: 0, odd: false }
     }
 
     /// The sum of `bytes`.
@@ -36,7 +36,7 @@ impl Sum {
     /// Appends `bytes` to the string. Pieces may have any length, and cut words in half.
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
-        self.add_word(fold(sum_lanes(bytes)));
+        self.add_word(fold(sum_words(bytes)));
         self.odd ^= bytes.len() % 2 == 1;
     }
 
@@ -51,7 +51,7 @@ impl Sum {
     #[inline]
     fn add_word(&mut self, word: u16) {
         let aligned = if self.odd { word.swap_bytes() } else { word };
-        self.lanes += u64::from(aligned);
+        self.words = add(self.words, aligned.into());
     }
 
     /// The ones' complement sum, in host order. A string that contains its own checksum sums to
@@ -59,7 +59,7 @@ impl Sum {
     #[inline]
     #[must_use]
     pub const fn fold(self) -> u16 {
-        u16::from_be(fold(self.lanes))
+        u16::from_be(fold(self.words))
     }
 
     /// The checksum: the complement of [`Sum::fold`], in host order.
@@ -70,34 +70,55 @@ impl Sum {
     }
 }
 
-/// Sums native-endian words. Independent 64-bit accumulators need no carries and let the compiler
-/// vectorise.
+/// Sums native-endian words, each lane with a carry of its own so that none waits for another.
+///
+/// Measured at x86-64's baseline this is three times as fast as 32-bit words summed in 64-bit
+/// lanes, which the compiler vectorises, but only to 128 bits and with an unpacking of every word.
 #[inline]
-fn sum_lanes(bytes: &[u8]) -> u64 {
+fn sum_words(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
-    let mut lanes = [0u64; BLOCK / 4];
+    let mut lanes = [0; BLOCK / 8];
     for block in blocks {
-        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<4>().0) {
-            *lane += u64::from(u32::from_ne_bytes(*word));
+        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<8>().0) {
+            *lane = add(*lane, u64::from_ne_bytes(*word));
         }
     }
-    let (words, tail) = rest.as_chunks::<4>();
-    let mut last = [0; 4];
-    last[..tail.len()].copy_from_slice(tail);
-    let words = words.iter().chain([&last]).map(|word| u64::from(u32::from_ne_bytes(*word)));
-    // Each lane holds at most 2^32 words of a string that fits in memory, so neither sum can wrap
-    // in practice: that would need 16 GiB.
-    lanes.iter().sum::<u64>() + words.sum::<u64>()
+    lanes.into_iter().fold(sum_rest(rest), add)
 }
 
-/// Adds the carries of a sum of 16- or 32-bit words back in until 16 bits are left.
+/// The end of a string: fewer bytes than a block.
 #[inline]
-const fn fold(lanes: u64) -> u16 {
-    let sum = (lanes >> 32) + (lanes & 0xffff_ffff);
+fn sum_rest(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut sum = words.iter().fold(0, |sum, word| add(sum, u64::from_ne_bytes(*word)));
+    let (words, rest) = rest.as_chunks::<4>();
+    if let [word] = words {
+        sum = add(sum, u32::from_ne_bytes(*word).into());
+    }
+    let (words, rest) = rest.as_chunks::<2>();
+    if let [word] = words {
+        sum = add(sum, u16::from_ne_bytes(*word).into());
+    }
+    if let [last] = rest {
+        sum = add(sum, u16::from_ne_bytes([*last, 0]).into());
+    }
+    sum
+}
+
+/// Ones' complement addition: the carry out of the top comes back in at the bottom.
+#[inline]
+const fn add(a: u64, b: u64) -> u64 {
+    let (sum, carry) = a.overflowing_add(b);
+    sum + carry as u64
+}
+
+/// Adds the four 16-bit words of `sum` to one, and their carries back in.
+#[inline]
+const fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
-    #[expect(clippy::cast_possible_truncation, reason = "four folds leave 16 bits")]
+    #[expect(clippy::cast_possible_truncation, reason = "the carries are in: 16 bits are left")]
     let word = ((sum >> 16) + (sum & 0xffff)) as u16;
     word
 }

@@ -56,14 +56,20 @@ pub fn walk_extensions(
     bytes: &[u8],
     offset: usize,
 ) -> Result<UpperLayer, ParseError> {
-    let mut at = UpperLayer { protocol: next, offset, fragment: false };
+    let first = UpperLayer { protocol: next, offset, fragment: false };
+    if is_extension(next) { pass_extensions(first, bytes) } else { Ok(first) }
+}
+
+/// Apart from its caller, which is then small: few packets have extensions.
+#[inline(never)]
+fn pass_extensions(mut at: UpperLayer, bytes: &[u8]) -> Result<UpperLayer, ParseError> {
     for _ in 0..MAX_EXTENSIONS {
-        if !is_extension(at.protocol) || at.fragment {
+        at = pass_extension(at, bytes)?;
+        if at.fragment || !is_extension(at.protocol) {
             return Ok(at);
         }
-        at = pass_extension(at, bytes)?;
     }
-    if is_extension(at.protocol) && !at.fragment { Err(ParseError::Extensions) } else { Ok(at) }
+    Err(ParseError::Extensions)
 }
 
 #[inline]

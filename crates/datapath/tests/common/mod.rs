@@ -127,7 +127,10 @@ pub fn send(queue: &mut Queue<MachineGuest>, bytes: &[u8]) -> bool {
 
 /// Takes a frame off a guest's ring.
 pub fn receive(queue: &mut Queue<MachineGuest>) -> Option<Vec<u8>> {
-    let frame = queue.rx.receive().unwrap()?;
+    let mut frame = netfront::Received::default();
+    if !queue.rx.receive(&mut frame).unwrap() {
+        return None;
+    }
     let mut bytes = Vec::new();
     for (offset, len) in &frame.fragments {
         let mut part = vec![0; *len];

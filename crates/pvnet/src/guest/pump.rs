@@ -48,7 +48,7 @@ impl Pump {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(eventfd(0, flags)?);
         let ended = Arc::new(eventfd(0, flags)?);
-        let lane = Lane { queue, tap, tap_dry: false, stop: stop.clone() };
+        let lane = Lane { queue, tap, frame: Received::default(), tap_dry: false, stop: stop.clone() };
         let end = ended.clone();
         let builder = std::thread::Builder::new().name(format!("queue-{number}"));
         let thread = builder.spawn(move || {
@@ -89,6 +89,8 @@ fn signal(event: &OwnedFd) {
 struct Lane {
     queue: Queue<MachineGuest>,
     tap: TapQueue,
+    /// The frame being received.
+    frame: Received,
     /// The last read found nothing: wait before reading again.
     tap_dry: bool,
     stop: Arc<OwnedFd>,
@@ -147,9 +149,11 @@ impl Lane {
     fn receive(&mut self) -> Result<bool, Error> {
         let mut any = false;
         for _ in 0..BURST {
-            let Some(frame) = self.queue.rx.receive()? else { break };
+            if !self.queue.rx.receive(&mut self.frame)? {
+                break;
+            }
             any = true;
-            self.write(&frame);
+            self.write(&self.frame);
         }
         if any {
             self.queue.rx.publish();

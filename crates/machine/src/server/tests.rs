@@ -1,0 +1,376 @@
+//! Guests come, ask, misbehave and go, over the real socket.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Guest, Hypervisor, Source, Store};
+use hypervisor::{GrantRef, GrantTransfer, PAGE_SIZE, TransferStatus};
+use rustix::net::{SendFlags, Shutdown, shutdown};
+use shm::Region;
+
+use super::*;
+use crate::domain::Domain;
+use crate::hypervisor::DRIVER_DOMAIN;
+use crate::toolstack::create_domain;
+
+const SIZE: MemorySize =
+    MemorySize { pages: 16, grant_pages: 1, exchange_pages: 300, page_size: shm::PageSize::Small };
+
+/// Admits `guest-*`, and makes no devices for `guest-unlucky`. Writes down what it is told.
+struct Recorder {
+    machine: Machine,
+    told: Mutex<Vec<String>>,
+}
+
+impl Toolstack for Recorder {
+    fn admit(&self, name: &str) -> Result<MemorySize, String> {
+        if name.starts_with("guest-") { Ok(SIZE) } else { Err(format!("{name}: who is that?")) }
+    }
+
+    fn created(&self, domain: DomId, name: &str) -> Result<(), String> {
+        self.told.lock().unwrap().push(format!("created {domain} {name}"));
+        if name == "guest-unlucky" {
+            return Err("no luck".into());
+        }
+        create_domain(&self.machine.store().connect(DRIVER_DOMAIN), domain, name)
+            .map_err(|error| error.to_string())
+    }
+
+    fn destroyed(&self, domain: DomId, name: &str) {
+        self.told.lock().unwrap().push(format!("destroyed {domain} {name}"));
+    }
+}
+
+struct Daemon {
+    machine: Machine,
+    toolstack: Arc<Recorder>,
+    listener: Arc<Listener>,
+    path: PathBuf,
+    serving: Option<JoinHandle<()>>,
+}
+
+fn fresh_path() -> PathBuf {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("pvnet-machine-{}-{number}", std::process::id()))
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let (machine, path) = (Machine::new(), fresh_path());
+        let toolstack = Recorder { machine: machine.clone(), told: Mutex::default() };
+        let (toolstack, listener) = (Arc::new(toolstack), Arc::new(Listener::bind(&path).unwrap()));
+        let (ours, theirs, by) = (listener.clone(), machine.clone(), toolstack.clone());
+        let serving = Some(std::thread::spawn(move || ours.serve(&theirs, &by)));
+        Self { machine, toolstack, listener, path, serving }
+    }
+
+    fn join(&self, name: &str) -> (MachineGuest, OwnedFd) {
+        join(&self.path, name).unwrap()
+    }
+
+    fn refusal(&self, name: &str) -> String {
+        match join(&self.path, name) {
+            Err(ConnectError::Refused(why)) => why,
+            other => panic!("{name} was not refused: {other:?}"),
+        }
+    }
+
+    fn dial(&self) -> OwnedFd {
+        let socket = seqpacket().unwrap();
+        connect(&socket, &SocketAddrUnix::new(&*self.path).unwrap()).unwrap();
+        socket
+    }
+
+    /// A guest that speaks for itself: its socket and what came with the welcome.
+    fn raw_guest(&self, name: &str) -> (OwnedFd, Packet, Vec<OwnedFd>) {
+        let socket = self.dial();
+        send(&socket, &Packet::new(call::HELLO, VERSION, name), &[]).unwrap();
+        let (welcome, fds) = receive(&socket).unwrap().unwrap();
+        assert_eq!(welcome.code, 0, "{}", welcome.text());
+        (socket, welcome, fds)
+    }
+
+    fn peer(&self, id: DomId) -> Arc<Domain> {
+        self.machine.peer(id).unwrap()
+    }
+
+    fn told(&self) -> Vec<String> {
+        self.toolstack.told.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.listener.stop();
+        self.serving.take().unwrap().join().unwrap();
+    }
+}
+
+fn wait_until(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn call(socket: &OwnedFd, request: &Packet) -> Result<u32, String> {
+    send(socket, request, &[]).unwrap();
+    let (reply, _) = receive(socket).unwrap().expect("an answer");
+    if reply.code == 0 { Ok(reply.arg) } else { Err(reply.text()) }
+}
+
+fn first_byte(machine: &Machine, peer: &Arc<Domain>, gref: GrantRef) -> Option<u8> {
+    let mut byte = [0];
+    let source = Source::Grant { peer, gref, offset: 0 };
+    let mut batch = [GrantCopy::new(source, Dest::Private(&mut byte), 1)];
+    machine.copy(&mut batch);
+    let okay = batch[0].status == CopyStatus::Okay;
+    okay.then_some(byte[0])
+}
+
+#[test]
+fn a_guest_joins_and_has_every_service() {
+    let daemon = Daemon::start();
+    let (guest, store) = daemon.join("guest-a");
+    let id = guest.domid();
+    let peer = daemon.peer(id);
+    assert_eq!((daemon.machine.list(), peer.size()), (vec![id], SIZE));
+    assert_eq!(daemon.told(), [format!("created {id} guest-a")]);
+
+    let (pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
+    pages.write(PAGE_SIZE, 42u8).unwrap();
+    assert_eq!(first_byte(&daemon.machine, &peer, grefs[1]), Some(42));
+
+    let (theirs, port) = guest.alloc_unbound(DRIVER_DOMAIN).unwrap();
+    let ours = daemon.machine.bind_interdomain(&peer, port).unwrap();
+    ours.notify().unwrap();
+    theirs.notify().unwrap();
+    assert!(guest.alloc_unbound(DomId(3)).is_err(), "guests do not talk past the switch");
+
+    let store = hypervisor::xs_client::XsClient::new(store).unwrap();
+    assert_eq!(store.read(None, "name").unwrap(), "guest-a");
+}
+
+#[test]
+fn pages_change_hands_over_the_socket() {
+    let daemon = Daemon::start();
+    let (guest, _store) = daemon.join("guest-a");
+    let peer = daemon.peer(guest.domid());
+    // More than go into one packet.
+    let mut slots = Vec::new();
+    for n in 0..300u32 {
+        let (slot, gref) = guest.accept_transfer(DRIVER_DOMAIN).unwrap();
+        let page = daemon.machine.take_page(&peer).unwrap();
+        page.write(8, n).unwrap();
+        let mut batch = [GrantTransfer::new(&peer, gref, page)];
+        daemon.machine.transfer(&mut batch);
+        assert_eq!(batch[0].status, TransferStatus::Okay);
+        slots.push(slot);
+    }
+    assert!(daemon.machine.take_page(&peer).is_err());
+    let pages: Vec<_> =
+        slots.iter_mut().map(|slot| guest.claim(slot).unwrap().expect("a page")).collect();
+    for (n, page) in (0..300u32).zip(&pages) {
+        assert_eq!((page.read(0), page.read(8)), (Ok(0u32), Ok(n)));
+    }
+    guest.surrender(pages).unwrap();
+    assert_eq!(peer.exchange_count().spare, 300);
+}
+
+#[test]
+fn who_is_not_admitted_gets_a_reason_and_nothing_else() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.refusal("burglar"), "burglar: who is that?");
+    assert_eq!(daemon.refusal(""), ": who is that?");
+    assert!(daemon.told().is_empty());
+    assert_eq!(daemon.refusal("guest-unlucky"), "no luck");
+    wait_until("the end of the domain without devices", || daemon.told().len() == 2);
+    assert_eq!(daemon.told(), ["created 1 guest-unlucky", "destroyed 1 guest-unlucky"]);
+    assert!(daemon.machine.list().is_empty());
+}
+
+#[test]
+fn another_version_is_told_which_one_is_spoken() {
+    let daemon = Daemon::start();
+    for hello in [
+        Packet::new(call::HELLO, VERSION + 1, "guest-a"),
+        Packet::new(call::HELLO, 0, "guest-a"),
+        Packet::new(call::ALLOC_UNBOUND, VERSION, "guest-a"),
+    ] {
+        let why = call(&daemon.dial(), &hello).unwrap_err();
+        assert!(why.contains(&format!("version {VERSION}")), "{why}");
+    }
+    assert!(daemon.told().is_empty());
+}
+
+#[test]
+fn garbage_ends_the_session_of_who_sent_it() {
+    let daemon = Daemon::start();
+    let (bystander, _store) = daemon.join("guest-a");
+    let long = [0xff; size_of::<Packet>() + 1];
+    let garbage = [&long[..3], &long[..size_of::<Packet>() - 1], &long];
+    for bytes in garbage {
+        // Before the hello, and after it.
+        let socket = daemon.dial();
+        rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
+        assert!(receive(&socket).unwrap().is_none(), "hung up");
+        let (socket, ..) = daemon.raw_guest("guest-b");
+        rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL).unwrap();
+        assert!(receive(&socket).unwrap().is_none(), "hung up");
+    }
+    wait_until("the end of all of them", || daemon.machine.list() == [bystander.domid()]);
+    bystander.alloc_unbound(DRIVER_DOMAIN).unwrap();
+}
+
+#[test]
+fn a_call_that_does_not_exist_is_refused_and_its_descriptors_are_closed() {
+    let daemon = Daemon::start();
+    let (socket, ..) = daemon.raw_guest("guest-a");
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let fds = [writer.as_fd(); 4];
+    for code in [0, call::HELLO, 4, u32::MAX] {
+        send(&socket, &Packet::new(code, VERSION, "guest-a"), &fds).unwrap();
+        let (reply, _) = receive(&socket).unwrap().unwrap();
+        assert_eq!((reply.code, reply.text().as_str()), (1, "no such call"));
+    }
+    drop(writer);
+    let mut none = [0; 1];
+    assert_eq!(rustix::io::read(&reader, &mut none), Ok(0), "nobody else holds the other end");
+    assert_eq!(call(&socket, &Packet::new(call::ALLOC_UNBOUND, 0, "")), Ok(1));
+}
+
+#[test]
+fn a_guest_can_not_give_what_is_not_its_own() {
+    let daemon = Daemon::start();
+    let (neighbour, _store) = daemon.join("guest-n");
+    let (mut slot, gref) = neighbour.accept_transfer(DRIVER_DOMAIN).unwrap();
+    let peer = daemon.peer(neighbour.domid());
+    let page = daemon.machine.take_page(&peer).unwrap();
+    daemon.machine.transfer(&mut [GrantTransfer::new(&peer, gref, page)]);
+    let before = peer.exchange_count();
+
+    let (socket, welcome, _fds) = daemon.raw_guest("guest-a");
+    let own = daemon.peer(DomId(u16::try_from(welcome.arg).unwrap()));
+    for frames in [&[16u32][..], &[0], &[315], &[316], &[u32::MAX], &[16; 256]] {
+        let why = call(&socket, &Packet::about_pages(call::SURRENDER, frames).unwrap());
+        assert!(why.unwrap_err().contains("does not own page"), "{frames:?}");
+    }
+    for count in [257, u32::MAX] {
+        let why = call(&socket, &Packet::new(call::SURRENDER, count, ""));
+        assert_eq!(why.unwrap_err(), "too many pages in one call");
+    }
+    assert_eq!(call(&socket, &Packet::new(call::SURRENDER, 0, "")), Ok(0));
+    assert_eq!(own.exchange_count().spare, 300);
+    assert_eq!(peer.exchange_count(), before);
+    assert!(neighbour.claim(&mut slot).unwrap().is_some());
+}
+
+#[test]
+fn a_guest_gets_its_own_memory_and_nothing_else() {
+    let daemon = Daemon::start();
+    let (_a, welcome, fds) = daemon.raw_guest("guest-a");
+    assert_eq!(welcome.pages, [16, 1, 300]);
+    let [memory, _store] = <[OwnedFd; 2]>::try_from(fds).expect("memory and store, no more");
+    let (_b, _, fds) = daemon.raw_guest("guest-b");
+    let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
+    assert_ne!(inode(&memory), inode(&fds[0]));
+
+    let len = 316 * PAGE_SIZE;
+    assert_eq!(rustix::fs::fstat(&memory).unwrap().st_size, i64::try_from(len).unwrap());
+    for size in [0, len as u64 - 1, len as u64 + 1] {
+        assert!(rustix::fs::ftruncate(&memory, size).is_err(), "its length is sealed");
+    }
+    let all = Region::map(&memory, 0, len).unwrap();
+    for at in (0..len).step_by(64) {
+        all.write(at, u64::MAX).unwrap();
+    }
+    let others = Region::map(&fds[0], 0, len).unwrap();
+    assert!((0..len).step_by(64).all(|at| others.read(at) == Ok(0u64)));
+}
+
+#[test]
+fn whoever_hangs_up_leaves_nothing_behind() {
+    let daemon = Daemon::start();
+    let (guest, store) = daemon.join("guest-a");
+    let id = guest.domid();
+    let peer = daemon.peer(id);
+    let (pages, grefs) = guest.share(DRIVER_DOMAIN, 1).unwrap();
+    let (theirs, _port) = guest.alloc_unbound(DRIVER_DOMAIN).unwrap();
+    let (slot, transfer) = guest.accept_transfer(DRIVER_DOMAIN).unwrap();
+    let page = daemon.machine.take_page(&peer).unwrap();
+    let nodes = daemon.machine.store().connect(DRIVER_DOMAIN);
+    let own = format!("/local/domain/{id}/device");
+    assert!(nodes.read(None, &own).is_ok());
+    // The socket closes with the last of them.
+    drop((pages, slot, guest));
+    wait_until("the end of the domain", || daemon.told().len() == 2);
+    assert_eq!(daemon.told()[1], format!("destroyed {id} guest-a"));
+
+    assert!(daemon.machine.list().is_empty());
+    assert!(daemon.machine.peer(id).is_err());
+    assert_eq!(first_byte(&daemon.machine, &peer, grefs[0]), None);
+    let mut batch = [GrantTransfer::new(&peer, transfer, page)];
+    daemon.machine.transfer(&mut batch);
+    assert_eq!(batch[0].status, TransferStatus::BadGrant);
+    assert!(matches!(theirs.take(), Err(Error::Gone)), "its unbound event channel is closed");
+    wait_until("the end of what it had in the store", || nodes.read(None, &own).is_err());
+    wait_until("the end of its store connection", || {
+        let mut none = [0; 1];
+        rustix::net::recv(&store, &mut none, rustix::net::RecvFlags::DONTWAIT)
+            .is_ok_and(|(len, _)| len == 0)
+    });
+    // Its memory goes with the last who looks at it.
+    let memory: Weak<Domain> = Arc::downgrade(&peer);
+    drop(batch);
+    drop(peer);
+    wait_until("the end of its memory", || memory.upgrade().is_none());
+}
+
+#[test]
+fn a_guest_that_stops_speaking_ends() {
+    let daemon = Daemon::start();
+    let (socket, ..) = daemon.raw_guest("guest-a");
+    shutdown(&socket, Shutdown::Write).unwrap();
+    wait_until("the end of the domain", || daemon.machine.list().is_empty());
+    assert!(receive(&socket).unwrap().is_none());
+}
+
+#[test]
+fn a_call_after_the_daemon_has_let_go_says_so() {
+    let daemon = Daemon::start();
+    let (guest, _store) = daemon.join("guest-a");
+    daemon.machine.destroy(guest.domid());
+    assert!(guest.alloc_unbound(DRIVER_DOMAIN).is_err());
+    assert!(guest.surrender([]).is_ok(), "nothing to give, nothing to ask");
+}
+
+#[test]
+fn one_daemon_listens_at_a_path() {
+    let path = fresh_path();
+    assert!(matches!(join(&path, "guest-a"), Err(ConnectError::NoDaemon { .. })));
+    let first = Listener::bind(&path).unwrap();
+    let second = Listener::bind(&path).err().expect("the first one still listens");
+    assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
+    drop(first);
+    assert!(!path.exists());
+    // The file of a daemon that was killed.
+    let dead = seqpacket().unwrap();
+    bind(&dead, &SocketAddrUnix::new(&*path).unwrap()).unwrap();
+    drop(dead);
+    assert!(path.exists());
+    drop(Listener::bind(&path).unwrap());
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_left_alone() {
+    let path = fresh_path();
+    std::fs::write(&path, "precious").unwrap();
+    assert!(Listener::bind(&path).is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    std::fs::remove_file(&path).unwrap();
+}

@@ -102,6 +102,7 @@ fn a_stalled_guest_holds_nobody_back_for_long() {
         send(&mut a.queues[0], &frame(B, A, 100, 9));
         receive(&mut b.queues[0]).is_some_and(|got| got == frame(B, A, 100, 9))
     });
+    assert!(!b.port.is_stalled());
 }
 
 #[test]

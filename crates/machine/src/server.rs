@@ -5,8 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hypervisor::{DomId, Error, Port};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with, socketpair,
@@ -29,6 +32,11 @@ pub trait Toolstack: Send + Sync + 'static {
     /// The domain's process has gone; its grants are refused already. Free what it had.
     fn destroyed(&self, domain: DomId, name: &str);
 }
+
+/// How long a connection may take to say who it is: each costs a thread.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// When to try again after guests could not be accepted.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
 /// The listening socket. Its file is removed when it is dropped.
 pub struct Listener {
@@ -68,11 +76,12 @@ impl Listener {
                         }
                     });
                 }
-                Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::INVAL) => return, // shut down
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::INVAL) => return, // shut down
                 Err(error) => {
-                    warn!(%error, "accept");
-                    return;
+                    // Out of descriptors, say: guests that leave give theirs back.
+                    warn!(%error, "accepting guests");
+                    std::thread::sleep(ACCEPT_AGAIN);
                 }
             }
         }
@@ -98,7 +107,9 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
 
 /// One guest, from its hello to its end.
 fn session(socket: &OwnedFd, machine: &Machine, toolstack: &impl Toolstack) -> io::Result<()> {
+    set_socket_timeout(socket, Timeout::Recv, Some(HELLO_LIMIT))?;
     let Some((hello, _)) = receive(socket)? else { return Ok(()) };
+    set_socket_timeout(socket, Timeout::Recv, None)?;
     let name = hello.text();
     let refuse = |why: &str| send(socket, &Packet::new(1, 0, why), &[]);
     if hello.code != call::HELLO || hello.arg != VERSION {

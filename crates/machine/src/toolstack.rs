@@ -64,12 +64,17 @@ pub fn create_vif(
     Ok(())
 }
 
-/// Removes a domain's backend nodes. What the domain owns goes with `StoreHub::forget`.
-pub fn remove_backends(store: &dyn Store, domain: DomId) -> Result<(), StoreError> {
-    match store.remove(None, &format!("/local/domain/{DRIVER_DOMAIN}/backend/vif/{domain}")) {
-        Err(StoreError::NotFound(_)) => Ok(()),
-        other => other,
+/// Removes all that was made for a domain. Its own nodes go with `StoreHub::forget` at the
+/// latest.
+pub fn remove_domain(store: &dyn Store, domain: DomId) -> Result<(), StoreError> {
+    let backends = format!("/local/domain/{DRIVER_DOMAIN}/backend/vif/{domain}");
+    for path in [backends, format!("/local/domain/{domain}")] {
+        match store.remove(None, &path) {
+            Ok(()) | Err(StoreError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(())
 }
 
 /// Makes a node that `owner` may change and `reader` may read.

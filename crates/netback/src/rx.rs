@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use frame::{Body, DropReason, FRAME_MAX, Frame, Gather, Offer, Outcome, PIECES_MAX, linearise, pieces_of};
+use frame::{
+    Body, DropReason, FRAME_MAX, Frame, Gather, Offer, Outcome, PIECES_MAX, linearise, pieces_of,
+};
 use hypervisor::{
     CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source,
 };
@@ -17,7 +19,7 @@ use offload::{Checksum, Features, Gso, Need, Segmenter};
 use ring::netif::Rx;
 use ring::{BackRing, RegionPage, SharedPage};
 use wire::netif::extra::{Extra, ExtraInfo};
-use wire::netif::{RxResponse, rx_flags, status};
+use wire::netif::{NR_SLOTS_MIN, RxResponse, rx_flags, status};
 
 use crate::request::Fault;
 
@@ -132,7 +134,7 @@ impl<H: Hypervisor> RxQueue<H> {
     fn has_room(&mut self, slots: u32, now: Duration) -> Result<bool, Fault> {
         let known = self.ring.unconsumed()?;
         if known >= slots || self.ring.refresh()? >= slots || self.ring.arm_for(slots)? {
-            self.room = Room::Enough;
+            self.see_room(known.max(slots));
             return Ok(true);
         }
         self.room = match self.room {
@@ -141,6 +143,16 @@ impl<H: Hypervisor> RxQueue<H> {
             other => other,
         };
         Ok(false)
+    }
+
+    /// There are `known` buffers. A stall ends only with enough for any frame: a guest that posts
+    /// a few now and then would else make every large frame wait anew (XSA-392: the stall
+    /// detector that one free slot kept quiet).
+    #[inline]
+    fn see_room(&mut self, known: u32) {
+        if self.room != Room::Stalled || known as usize >= NR_SLOTS_MIN {
+            self.room = Room::Enough;
+        }
     }
 
     /// What to do with a frame there is no room for.
@@ -171,6 +183,7 @@ impl<H: Hypervisor> RxQueue<H> {
                 if copies.remaining_capacity() < RUNS_MAX || plan.is_full() {
                     break;
                 }
+                self.see_room(known);
                 self.plan_short(&peer, frame, body, &mut copies, &mut plan);
                 known -= 1;
                 offer.outcome = Outcome::Delivered;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use datapath::{Datapath, Egress, Failure, Ingress, Port};
 use hypervisor::{DomId, Store, StoreError, WatchEvent, XenbusState};
-use machine::toolstack::{backend_path, create_domain, create_vif, remove_backends};
+use machine::toolstack::{backend_path, create_domain, create_vif, remove_domain};
 use netback::{Change, Offered, Queue, Vif};
 use rustix::event::{PollFd, PollFlags, poll};
 use switch::PortId;
@@ -154,7 +154,7 @@ impl Control {
         let state = format!("{}/state", interface.vif.frontend());
         // Both go when the domain does; nobody is left to be told of an error.
         let _ = self.store.unwatch(&state, &domain.to_string());
-        let _ = remove_backends(&*self.store, domain);
+        let _ = remove_domain(&*self.store, domain);
     }
 
     fn frontend_changed(&mut self, domain: DomId) {

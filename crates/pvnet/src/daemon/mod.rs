@@ -5,6 +5,7 @@
 //! of `pvnet status`, signals. The workers carry the frames and are never waited for by a guest.
 
 mod control;
+mod metrics;
 pub mod server;
 pub mod status;
 mod toolstack;
@@ -55,6 +56,14 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The address for metrics could not be had.
+    #[error("metrics at {address}: {source}")]
+    Metrics {
+        /// Which.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
     /// The store failed.
     #[error("store: {0}")]
     Store(#[from] hypervisor::StoreError),
@@ -85,6 +94,9 @@ pub fn run(config: Config) -> Result<(), Error> {
     let join_socket = config.join_socket();
     let listener = Arc::new(Listener::bind(&join_socket).map_err(Error::path(&join_socket))?);
     let server = server::Server::start(&config, events.clone())?;
+    if let Some(address) = config.daemon.metrics {
+        metrics::serve(address, events.clone())?;
+    }
     watch_signals(events.clone())?;
     let store = Arc::new(machine.store().connect(DRIVER_DOMAIN));
     control::forward_store_events(store.clone(), events.clone())?;

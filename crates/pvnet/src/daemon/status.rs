@@ -23,6 +23,15 @@ pub struct Status {
     pub addresses: Vec<Address>,
 }
 
+#[cfg(test)]
+impl Status {
+    /// A daemon of which nothing is known but its ports.
+    pub(super) fn of_ports(ports: Vec<PortStatus>) -> Self {
+        let meter = (&Meter::default()).into();
+        Self { pid: 0, worker_threads: vec![], meter, ports, absent: vec![], addresses: vec![] }
+    }
+}
+
 /// What was asked of the hypervisor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MeterStatus {

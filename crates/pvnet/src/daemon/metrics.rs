@@ -1,0 +1,152 @@
+//! Prometheus metrics over HTTP: a snapshot of the status at every scrape.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+use crate::daemon::control::Event;
+use crate::daemon::status::{PortStatus, Status};
+use crate::daemon::{Error, spawn};
+
+/// How long a scraper may take to ask, and to take its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves metrics at `address` until the process ends.
+pub(super) fn serve(address: SocketAddr, events: mpsc::Sender<Event>) -> Result<(), Error> {
+    let listener =
+        TcpListener::bind(address).map_err(|source| Error::Metrics { address, source })?;
+    spawn("metrics", move || {
+        for stream in listener.incoming().flatten() {
+            // A scraper that went away needs no answer.
+            let _ = answer(&stream, &events);
+        }
+    })?;
+    Ok(())
+}
+
+fn answer(mut stream: &TcpStream, events: &mpsc::Sender<Event>) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(1024)).read_line(&mut line)?;
+    let (status, kind, body) = if line.starts_with("GET /metrics ") {
+        let text = scrape(events)?;
+        ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
+    } else {
+        ("404 Not Found", "text/plain", "metrics are at /metrics\n".to_owned())
+    };
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    )
+}
+
+fn scrape(events: &mpsc::Sender<Event>) -> io::Result<String> {
+    let (sender, receiver) = mpsc::channel();
+    events.send(Event::Status(sender)).map_err(io::Error::other)?;
+    let status = receiver.recv_timeout(PATIENCE).map_err(io::Error::other)?;
+    render(status).map_err(io::Error::other)
+}
+
+fn render(status: Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Snapshot(status)));
+    let mut body = String::new();
+    text::encode(&mut body, &registry)?;
+    Ok(body)
+}
+
+/// The status at one moment, as metrics.
+#[derive(Debug)]
+struct Snapshot(Status);
+
+/// A counter of every port: its name, what it says, and where it stands in the status.
+type PortCounter = (&'static str, &'static str, fn(&PortStatus) -> u64);
+
+const PORT_COUNTERS: [PortCounter; 4] = [
+    ("pvnet_port_rx_frames", "Frames from the port into the switch", |port| port.rx.frames),
+    ("pvnet_port_rx_bytes", "Bytes from the port into the switch", |port| port.rx.bytes),
+    ("pvnet_port_tx_frames", "Frames from the switch out of the port", |port| port.tx.frames),
+    ("pvnet_port_tx_bytes", "Bytes from the switch out of the port", |port| port.tx.bytes),
+];
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let ports = &self.0.ports;
+        for (name, help, value) in PORT_COUNTERS {
+            let kind = ConstCounter::new(0u64).metric_type();
+            let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+            for port in ports {
+                let labels = [("port", port.name.as_str())];
+                ConstCounter::new(value(port)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let up = ConstGauge::new(0i64);
+        let mut family = encoder.encode_descriptor(
+            "pvnet_port_up",
+            "Whether the port carries traffic",
+            None,
+            up.metric_type(),
+        )?;
+        for port in ports {
+            let labels = [("port", port.name.as_str())];
+            let value = ConstGauge::new(i64::from(port.state == "up"));
+            value.encode(family.encode_family(&labels)?)?;
+        }
+        let drops = ConstCounter::new(0u64);
+        let mut family = encoder.encode_descriptor(
+            "pvnet_port_dropped_frames",
+            "Frames that went nowhere",
+            None,
+            drops.metric_type(),
+        )?;
+        for port in ports {
+            for (reason, count) in &port.drops {
+                let labels = [("port", port.name.as_str()), ("reason", reason.as_str())];
+                ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::status::Traffic;
+
+    #[test]
+    fn a_port_becomes_metrics() {
+        let port = PortStatus {
+            name: "red".into(),
+            kind: "guest".into(),
+            domain: Some(1),
+            mac: None,
+            state: "up".into(),
+            reason: None,
+            queues: 1,
+            rx: Traffic { frames: 3, bytes: 4000 },
+            tx: Traffic { frames: 5, bytes: 6000 },
+            drops: [("stalled".to_owned(), 7)].into(),
+        };
+        let text = render(Status::of_ports(vec![port])).unwrap();
+        for line in [
+            "pvnet_port_rx_frames_total{port=\"red\"} 3",
+            "pvnet_port_tx_bytes_total{port=\"red\"} 6000",
+            "pvnet_port_up{port=\"red\"} 1",
+            "pvnet_port_dropped_frames_total{port=\"red\",reason=\"stalled\"} 7",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use hypervisor::Hypervisor;
 use switch::{PortId, Verdict, forward};
 use wire::toeplitz;
 
-use crate::{Failure, Ingress, Port, Ports, Shared};
+use crate::{Ingress, Port, Ports, Shared};
 
 /// The hash that spreads flows over queues.
 static FLOWS: toeplitz::Table = toeplitz::Table::new(&toeplitz::MICROSOFT_KEY);
@@ -190,7 +190,7 @@ impl<H: Hypervisor> Carrier<H> {
         if let Err(fault) = to.deliver(queue, body, &mut offers, self.now, self.worker) {
             // The egress guest broke its ring: it alone is disabled.
             to.close();
-            (self.shared.failures)(Failure { port: to.id(), reason: fault.to_string() });
+            self.shared.fail(to, fault.to_string());
             for offer in offers.iter_mut().filter(|o| o.outcome == Outcome::Waiting) {
                 offer.outcome = Outcome::Dropped(DropReason::PortGone);
             }

@@ -60,10 +60,11 @@ impl Default for Config {
     }
 }
 
-/// An ingress queue broke and was dropped.
+/// A queue broke and was dropped. Told once for a port, whichever of its queues were broken.
 #[derive(Debug)]
 pub struct Failure {
-    /// The port it belonged to.
+    /// The port it belonged to. When this is heard the port may be gone already and its number
+    /// another's: ask the port known by it whether it [has failed](Port::has_failed).
     pub port: PortId,
     /// Why, for an operator.
     pub reason: String,
@@ -198,6 +199,13 @@ impl<H: Hypervisor> Drop for Datapath<H> {
 impl<H: Hypervisor> Shared<H> {
     fn ports(&self) -> Arc<Ports<H>> {
         self.ports.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells that a port has failed.
+    fn fail(&self, port: &Port<H>, reason: String) {
+        if port.fail() {
+            (self.failures)(Failure { port: port.id(), reason });
+        }
     }
 
     /// The switch's clock.

@@ -1,7 +1,7 @@
 //! What is plugged into the switch, as its other ports see it.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ pub struct Port<H: Hypervisor> {
     name: String,
     counters: PortCounters,
     egress: Box<[Lane<H>]>,
+    failed: AtomicBool,
 }
 
 /// An egress queue and who waits for it.
@@ -96,6 +97,7 @@ impl<H: Hypervisor> Port<H> {
             name: name.to_owned(),
             counters: PortCounters::default(),
             egress: egress.into_iter().map(lane).collect(),
+            failed: AtomicBool::new(false),
         }
     }
 
@@ -126,6 +128,16 @@ impl<H: Hypervisor> Port<H> {
             Egress::Uplink(_) | Egress::Closed => false,
         };
         self.egress.iter().any(stalled)
+    }
+
+    /// Whether a queue of it broke.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Notes that a queue of it broke; answers whether that is news.
+    pub(crate) fn fail(&self) -> bool {
+        !self.failed.swap(true, Ordering::AcqRel)
     }
 
     /// The queue a flow belongs to.

@@ -16,7 +16,7 @@ use tracing::{debug, error};
 
 use crate::carry::{Carrier, Progress};
 use crate::port::RoomEvent;
-use crate::{Failure, Ingress, Port, Shared};
+use crate::{Ingress, Port, Shared};
 
 /// Most workers: who waits for a queue is noted in one word.
 pub(crate) const MAX: usize = 64;
@@ -100,6 +100,8 @@ pub(crate) struct Worker<H: Hypervisor> {
     epoll: OwnedFd,
     slots: Vec<Option<Slot<H>>>,
     carrier: Carrier<H>,
+    /// When frames that wait for room were last tried again.
+    retried: Instant,
 }
 
 impl<H: Hypervisor> Worker<H> {
@@ -116,6 +118,7 @@ impl<H: Hypervisor> Worker<H> {
             slots: Vec::new(),
             carrier: Carrier::new(number, shared.clone()),
             shared: shared.clone(),
+            retried: Instant::now(),
         };
         let join =
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
@@ -179,7 +182,7 @@ impl<H: Hypervisor> Worker<H> {
     fn fail(&mut self, index: usize, reason: String) {
         if let Some(slot) = self.slots[index].take() {
             self.forget_events(&slot);
-            (self.shared.failures)(Failure { port: slot.port.id(), reason });
+            self.shared.fail(&slot.port, reason);
         }
     }
 
@@ -194,7 +197,9 @@ impl<H: Hypervisor> Worker<H> {
                 return false;
             }
         }
-        if events.is_empty() {
+        // Not only when nothing happens: a guest that rings without end (XSA-332) would keep the
+        // stall of another from being noticed, and the frames that wait for it from being dropped.
+        if events.is_empty() || self.retried.elapsed() >= RETRY {
             self.unblock();
         }
         for event in events.drain(..) {
@@ -213,6 +218,7 @@ impl<H: Hypervisor> Worker<H> {
 
     /// Frames that waited for room are tried again.
     fn unblock(&mut self) {
+        self.retried = Instant::now();
         for slot in self.slots.iter_mut().flatten() {
             slot.active |= slot.blocked;
         }
@@ -276,7 +282,7 @@ impl<H: Hypervisor> Worker<H> {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => {
                     let reason = format!("waiting for events: {error}");
-                    (self.shared.failures)(Failure { port: slot.port.id(), reason });
+                    self.shared.fail(&slot.port, reason);
                     return;
                 }
             }

@@ -39,10 +39,14 @@ pub struct CpuUsage {
     pub processes: Vec<(u32, Duration)>,
 }
 
-/// The first line of `/proc/stat`.
+/// What `/proc/stat` tells of the processors since the start.
+///
+/// Busy time is not read but is what remains: usual kernels (`CONFIG_TICK_CPU_ACCOUNTING`) give each tick of 1 to 10 ms
+/// to whatever runs then, and miss what works between ticks only, such as a sender paced by timers. Idle time they
+/// measure exactly (`CONFIG_NO_HZ`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Machine {
-    busy: Duration,
+    cpus: u32,
     idle: Duration,
     steal: Duration,
 }
@@ -64,15 +68,17 @@ impl CpuMeter {
     /// Those of [`start`](Self::start).
     pub fn read(&self) -> Result<CpuUsage> {
         let (wall, machine) = (self.started.elapsed(), Machine::now()?);
+        // The kernel's counters may step back by a tick now and then.
+        let idle = machine.idle.saturating_sub(self.machine.idle);
+        let steal = machine.steal.saturating_sub(self.machine.steal);
         let since = |&(pid, before): &(u32, Duration)| {
             Ok((pid, process(pid, self.children)?.saturating_sub(before)))
         };
-        // The kernel's counters may step back by a tick now and then.
         Ok(CpuUsage {
             wall,
-            busy: machine.busy.saturating_sub(self.machine.busy),
-            idle: machine.idle.saturating_sub(self.machine.idle),
-            steal: machine.steal.saturating_sub(self.machine.steal),
+            busy: (wall * machine.cpus).saturating_sub(idle + steal),
+            idle,
+            steal,
             processes: self.processes.iter().map(since).collect::<Result<_>>()?,
         })
     }
@@ -99,17 +105,20 @@ impl Machine {
             .ok_or_else(|| Error::parse("/proc/stat", "no line of all processors"))
     }
 
-    /// `cpu  user nice system idle iowait irq softirq steal …` in ticks. Waiting for a disk is idling; guest time is
-    /// part of user time already.
+    /// `cpu  user nice system idle iowait irq softirq steal …` in ticks, and a line for each processor that is online.
+    /// Waiting for a disk is idling.
     fn parse(text: &str, hz: u64) -> Option<Self> {
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let fields: Vec<u64> =
             line.split_whitespace().map_while(|field| field.parse().ok()).collect();
-        let &[user, nice, system, idle, iowait, irq, softirq, steal, ..] = fields.as_slice() else {
-            return None;
+        let &[_, _, _, idle, iowait, _, _, steal, ..] = fields.as_slice() else { return None };
+        let is_processor = |line: &&str| {
+            let number = line.strip_prefix("cpu");
+            number.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
         };
+        let cpus = text.lines().filter(is_processor).count();
         Some(Self {
-            busy: ticks(user + nice + system + irq + softirq, hz),
+            cpus: u32::try_from(cpus).ok()?,
             idle: ticks(idle + iowait, hz),
             steal: ticks(steal, hz),
         })
@@ -182,8 +191,8 @@ fn ticks(count: u64, hz: u64) -> Duration {
 mod tests {
     use super::*;
 
-    const STAT: &str =
-        "cpu  17837 0 2221 141160 711 0 84 572 0 0\ncpu0 9133 0 1078 70263 502 0 16 285 0 0\n";
+    const STAT: &str = "cpu  17837 0 2221 141160 711 0 84 572 0 0\ncpu0 9133 0 1078 70263 502 0 16 285 0 0\n\
+        cpu1 8704 0 1143 70897 209 0 68 287 0 0\nintr 4035\n";
     const PROCESS: &str = "4264 (bash) S 4245 4264 4264 0 -1 4194560 2184 66825 0 21 0 3 83 31 20 0 1 0 79067 5124096 942";
 
     fn ms(milliseconds: u64) -> Duration {
@@ -192,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_machines_line() {
-        let expected = Machine { busy: ms(201_420), idle: ms(1_418_710), steal: ms(5720) };
+        let expected = Machine { cpus: 2, idle: ms(1_418_710), steal: ms(5720) };
         assert_eq!(Machine::parse(STAT, 100), Some(expected));
         assert_eq!(Machine::parse("cpu0 1 2 3 4 5 6 7 8\n", 100), None);
         assert_eq!(Machine::parse("cpu  1 2 3\n", 100), None);

@@ -28,14 +28,19 @@ impl Interrupt {
     /// # Errors
     /// [`Error::Io`] if the system refuses a handler.
     pub fn install() -> Result<()> {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        for signal in
-            [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !ignored(&status, *signal))
-        {
+        for signal in Self::signals() {
             signal_hook::flag::register(signal, Arc::clone(flag()))
                 .map_err(Error::io("cannot handle signals"))?;
         }
         Ok(())
+    }
+
+    /// SIGINT, SIGTERM and SIGHUP, without those that this process was told to ignore.
+    #[must_use]
+    pub fn signals() -> Vec<i32> {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let signals = [SIGINT, SIGTERM, SIGHUP].into_iter();
+        signals.filter(|signal| !ignored(&status, *signal)).collect()
     }
 
     /// Asks for the end without a signal.

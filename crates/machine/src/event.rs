@@ -45,8 +45,10 @@ impl GuestEvent {
         Self { rung, bell }
     }
 
-    /// The descriptors (rung, bell), to hand to the guest's process.
-    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+    /// The descriptors (rung, bell), to hand to the guest's process, which may do with them
+    /// what it likes.
+    #[must_use]
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.rung.as_fd(), self.bell.as_fd()]
     }
 }

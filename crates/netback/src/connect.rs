@@ -125,13 +125,16 @@ fn connect_queue<H: Hypervisor>(
     let bind = |port| hypervisor.bind_interdomain(peer, Port(port)).map(Arc::new);
     let tx = attach(hypervisor, peer, GrantRef(need(keys::TX_RING_REF)?))?;
     let rx = attach(hypervisor, peer, GrantRef(need(keys::RX_RING_REF)?))?;
-    let shared = keys.number(&format!("{prefix}{}", keys::EVENT_CHANNEL))?;
-    let (tx_event, rx_event) = match shared {
-        Some(port) => {
-            let event = bind(port)?;
+    let number = |key: &str| keys.number(&format!("{prefix}{key}"));
+    // One each first, as Linux does: a driver that was here before may have left the key of the
+    // channel for both.
+    let split = number(keys::EVENT_CHANNEL_TX)?.zip(number(keys::EVENT_CHANNEL_RX)?);
+    let (tx_event, rx_event) = match split {
+        Some((tx, rx)) => (bind(tx)?, bind(rx)?),
+        None => {
+            let event = bind(need(keys::EVENT_CHANNEL)?)?;
             (event.clone(), event)
         }
-        None => (bind(need(keys::EVENT_CHANNEL_TX)?)?, bind(need(keys::EVENT_CHANNEL_RX)?)?),
     };
     Ok(Queue {
         tx: TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event),

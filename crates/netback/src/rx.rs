@@ -17,9 +17,9 @@ use hypervisor::{
 };
 use offload::{Checksum, Features, Gso, Need, Segmenter};
 use ring::netif::Rx;
-use ring::{BackRing, RegionPage, SharedPage};
+use ring::{BackRing, RegionPage, SharedPage, Slots};
 use wire::netif::extra::{Extra, ExtraInfo};
-use wire::netif::{NR_SLOTS_MIN, RxResponse, rx_flags, status};
+use wire::netif::{RxResponse, rx_flags, status};
 
 use crate::request::Fault;
 
@@ -33,9 +33,12 @@ const SLOTS: usize = 64;
 const SEGMENTS: usize = 16;
 /// A frame that needs more slots than this when cut in software is dropped.
 const SEGMENTS_MAX: usize = 192;
-/// After this long without a single buffer from the frontend nothing waits for it any more:
-/// frames in hand hold back their sender's ring (the stall that XSA-392 turned into hoarding).
+/// Frames in hand hold back their sender's ring, and all that is behind them on it. So they wait
+/// only for a frontend that gives [`PACE`] buffers in this time: XSA-392 is what became of a
+/// detector that one buffer now and then kept quiet.
 const STALL: Duration = Duration::from_millis(200);
+/// Buffers that end a lack, or a stall: a whole ring.
+const PACE: u32 = Rx::COUNT;
 /// Buffers are pages, and frames at the start of every page would share a handful of cache
 /// sets. Small frames are spread over the page by this step instead.
 const COLOUR_STEP: u16 = 64;
@@ -67,10 +70,15 @@ pub struct RxQueue<H: Hypervisor> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     Enough,
-    /// None since then.
-    Wanted(Duration),
-    /// None for [`STALL`].
-    Stalled,
+    /// Too few since then, when request `at` was the next.
+    Wanted {
+        since: Duration,
+        at: u32,
+    },
+    /// Too few for too long, as was noticed when request `at` was the next.
+    Stalled {
+        at: u32,
+    },
 }
 
 impl<H: Hypervisor> RxQueue<H> {
@@ -94,9 +102,9 @@ impl<H: Hypervisor> RxQueue<H> {
         &self.event
     }
 
-    /// Whether the frontend has given no buffer for so long that frames for it are dropped.
+    /// Whether the frontend gave buffers so slowly that frames it has none for are dropped.
     pub fn is_stalled(&self) -> bool {
-        self.room == Room::Stalled
+        matches!(self.room, Room::Stalled { .. })
     }
 
     /// Delivers frames in order, as many as there are buffers for, and sets what became of
@@ -113,15 +121,15 @@ impl<H: Hypervisor> RxQueue<H> {
         let mut done = 0;
         while done < offers.len() {
             let rest = &mut offers[done..];
-            done += match need_of(rest[0].frame, self.features) {
+            let settled = match need_of(rest[0].frame, self.features) {
                 Need::Nothing => self.deliver_whole(body, rest, now)?,
                 need => self.deliver_in_software(body, &mut rest[0], need, now)?,
             };
-            if matches!(offers.get(done), Some(offer) if offer.outcome == Outcome::Waiting)
-                && self.room != Room::Enough
-            {
+            // The first of them waits for room.
+            if settled == 0 {
                 break;
             }
+            done += settled;
         }
         if self.ring.publish() {
             // A frontend that is gone can not be told; its domain's end detaches the vif.
@@ -133,32 +141,40 @@ impl<H: Hypervisor> RxQueue<H> {
     /// Whether `slots` buffers are there. Asks for an event if not.
     fn has_room(&mut self, slots: u32, now: Duration) -> Result<bool, Fault> {
         let known = self.ring.unconsumed()?;
-        if known >= slots || self.ring.refresh()? >= slots || self.ring.arm_for(slots)? {
-            self.see_room(known.max(slots));
-            return Ok(true);
+        let enough = known >= slots || self.ring.refresh()? >= slots || self.ring.arm_for(slots)?;
+        if !enough || self.room != Room::Enough {
+            self.judge_pace(enough, now)?;
         }
-        self.room = match self.room {
-            Room::Enough => Room::Wanted(now),
-            Room::Wanted(since) if now.saturating_sub(since) > STALL => Room::Stalled,
-            other => other,
-        };
-        Ok(false)
+        Ok(enough)
     }
 
-    /// There are `known` buffers. A stall ends only with enough for any frame: a guest that posts
-    /// a few now and then would else make every large frame wait anew (XSA-392: the stall
-    /// detector that one free slot kept quiet).
-    #[inline]
-    fn see_room(&mut self, known: u32) {
-        if self.room != Room::Stalled || known as usize >= NR_SLOTS_MIN {
-            self.room = Room::Enough;
-        }
+    /// Decides whether frames may wait for this frontend, which has, or has not, `enough` buffers
+    /// for the next one.
+    fn judge_pace(&mut self, enough: bool, now: Duration) -> Result<(), Fault> {
+        let next = self.ring.consumed();
+        let end = next.wrapping_add(self.ring.refresh()?);
+        self.room = match self.room {
+            Room::Wanted { at, .. } | Room::Stalled { at } if end.wrapping_sub(at) >= PACE => {
+                if enough {
+                    Room::Enough
+                } else {
+                    Room::Wanted { since: now, at: next }
+                }
+            }
+            other if enough => other,
+            Room::Enough => Room::Wanted { since: now, at: next },
+            Room::Wanted { since, .. } if now.saturating_sub(since) > STALL => {
+                Room::Stalled { at: next }
+            }
+            other => other,
+        };
+        Ok(())
     }
 
     /// What to do with a frame there is no room for.
     fn without_room(&self) -> Outcome {
         match self.room {
-            Room::Stalled => Outcome::Dropped(DropReason::Stalled),
+            Room::Stalled { .. } => Outcome::Dropped(DropReason::Stalled),
             _ => Outcome::Waiting,
         }
     }
@@ -183,7 +199,9 @@ impl<H: Hypervisor> RxQueue<H> {
                 if copies.remaining_capacity() < RUNS_MAX || plan.is_full() {
                     break;
                 }
-                self.see_room(known);
+                if self.room != Room::Enough {
+                    self.judge_pace(true, now)?;
+                }
                 self.plan_short(&peer, frame, body, &mut copies, &mut plan);
                 known -= 1;
                 offer.outcome = Outcome::Delivered;
@@ -327,16 +345,12 @@ impl<H: Hypervisor> RxQueue<H> {
         now: Duration,
     ) -> Result<usize, Fault> {
         let frame = offer.frame;
-        let slots = match (need, frame.gso) {
-            (Need::Segment, Some(gso)) => {
-                let payload = frame.len - u32::from(frame.headers.payload_offset);
-                payload.div_ceil(gso.size.into()).max(1)
-            }
-            _ => slots_of(frame.len, None),
+        let (slots, longest) = match (need, frame.gso) {
+            (Need::Segment, Some(gso)) => slots_of_segments(frame, gso),
+            _ => (slots_of(frame.len, None), frame.len),
         };
-        if slots as usize > SEGMENTS_MAX
-            || (slots_of(frame.len, None) > 1 && need == Need::Checksum && !self.features.sg)
-        {
+        let scattered = longest > PAGE_SIZE as u32 && !self.features.sg;
+        if slots as usize > SEGMENTS_MAX || scattered {
             offer.outcome = Outcome::Dropped(DropReason::TooLarge);
             return Ok(1);
         }
@@ -466,6 +480,17 @@ fn need_of(frame: &Frame, features: Features) -> Need {
 #[inline]
 fn slots_of(len: u32, gso: Option<Gso>) -> u32 {
     len.div_ceil(PAGE_SIZE as u32) + u32::from(gso.is_some())
+}
+
+/// Slots that all segments of a frame take, and the bytes of the longest of them. The size is
+/// the sending guest's word: a segment may be longer than a page and take several slots.
+fn slots_of_segments(frame: &Frame, gso: Gso) -> (u32, u32) {
+    let header = u32::from(frame.headers.payload_offset);
+    let payload = frame.len - header;
+    let size = u32::from(gso.size).clamp(1, payload.max(1));
+    let (full, rest) = (payload / size, payload % size);
+    let last = if rest > 0 || full == 0 { slots_of(header + rest, None) } else { 0 };
+    (full * slots_of(header + size, None) + last, header + size.min(payload))
 }
 
 #[inline]

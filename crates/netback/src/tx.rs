@@ -18,6 +18,10 @@ use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
 use crate::request::{FRAME_MIN, Fault, Packet};
 
+/// Most packets looked at in one go. The window bounds those that become frames, and nothing the
+/// others: a frontend sees each answer as it is written, and could go on putting packets that are
+/// refused behind it for as long as it likes, with the worker in the loop.
+const PACKETS: usize = 2 * WINDOW;
 /// Most header copies in one batch. Nearly every frame needs one.
 const BATCH: usize = WINDOW + PIECES_MAX;
 
@@ -78,11 +82,14 @@ impl<H: Hypervisor> TxQueue<H> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Takes packets off the ring until it is empty or the window is full, and fetches their
-    /// headers in one batch. Answers how many frames are new.
+    /// Takes packets off the ring until it is empty, the window is full or enough were taken,
+    /// and fetches their headers in one batch. Answers how many frames are new.
     pub fn receive(&mut self) -> Result<usize, Fault> {
         let mut fresh = 0u64;
-        while !self.window.is_full() {
+        for _ in 0..PACKETS {
+            if self.window.is_full() {
+                break;
+            }
             let present = self.ring.unconsumed()?;
             if present == 0 {
                 break;

@@ -12,6 +12,9 @@ use wire::netif::keys;
 
 use crate::{Queue, RING_LEN, RxQueue, TxQueue};
 
+/// The token of the watch on the backend's state.
+const WATCH: &str = "backend";
+
 /// What a frontend wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -93,7 +96,7 @@ impl Frontend {
         let mac = read(keys::MAC)?.parse().map_err(|_| ConnectError::Key(keys::MAC.into()))?;
         let features = Features::NONE;
         let mut frontend = Self { store, device: device.to_owned(), backend, mac, features };
-        frontend.store.watch(&format!("{}/state", frontend.backend), "backend")?;
+        frontend.store.watch(&format!("{}/state", frontend.backend), WATCH)?;
         // A device used before must start over, or the backend stays where the last user left it.
         frontend.enter(XenbusState::Initialising)?;
         frontend.wait(XenbusState::InitWait, config.patience)?;
@@ -197,9 +200,8 @@ impl Frontend {
         let count = config.queues.clamp(1, offered);
         let split =
             config.split_event_channels && self.number(keys::FEATURE_SPLIT_EVENT_CHANNELS)? != 0;
-        if count > 1 {
-            self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;
-        }
+        // Also if it is one: another driver may have left another number.
+        self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;
         let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 } = config.features;
         self.write(keys::REQUEST_RX_COPY, 1)?;
         self.write(keys::FEATURE_RX_NOTIFY, 1)?;
@@ -230,6 +232,9 @@ impl Frontend {
         let write = |key: &str, value| self.write(&format!("{prefix}{key}"), value);
         let tx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::TX_RING_REF))?;
         let rx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::RX_RING_REF))?;
+        for key in [keys::EVENT_CHANNEL, keys::EVENT_CHANNEL_TX, keys::EVENT_CHANNEL_RX] {
+            self.remove(&format!("{prefix}{key}"))?;
+        }
         let (tx_event, rx_event) = if split {
             let (tx_event, tx_port) = guest.alloc_unbound(backend)?;
             let (rx_event, rx_port) = guest.alloc_unbound(backend)?;
@@ -264,5 +269,21 @@ impl Frontend {
 
     fn write(&self, key: &str, value: u32) -> Result<(), StoreError> {
         self.store.write(None, &format!("{}/{key}", self.device), &value.to_string())
+    }
+
+    /// Removes what another driver may have left.
+    fn remove(&self, key: &str) -> Result<(), StoreError> {
+        match self.store.remove(None, &format!("{}/{key}", self.device)) {
+            Err(StoreError::NotFound(_)) => Ok(()),
+            other => other,
+        }
+    }
+}
+
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        // The store may outlive it and serve the next one, which sets the same watch. One that
+        // is gone has no watches.
+        let _ = self.store.unwatch(&format!("{}/state", self.backend), WATCH);
     }
 }

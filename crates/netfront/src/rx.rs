@@ -154,7 +154,10 @@ impl Received {
     #[inline]
     fn push(&mut self, index: u32, response: RxResponse) -> Result<bool, Fault> {
         let slot = index as usize % RING_LEN;
-        let Ok(len) = u16::try_from(response.status) else { return Ok(false) };
+        let len = u16::try_from(response.status).unwrap_or(0);
+        if len == 0 {
+            return Ok(false);
+        }
         let offset = response.offset;
         if usize::from(offset) + usize::from(len) > PAGE_SIZE {
             return Err(Fault::CrossesPage { offset, len });

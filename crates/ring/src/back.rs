@@ -57,6 +57,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
     ///
     /// The index is a guest's word: one that runs more than a ring ahead of what was answered
     /// would make the backend take slots twice, or loop for ever (XSA-39).
+    /// One that goes back would take away what the caller was told of.
     #[inline]
     pub fn refresh(&mut self) -> Result<u32, Broken> {
         let req_prod = self.page.load(Index::ReqProd);
@@ -68,7 +69,8 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
             });
         }
         let waiting = req_prod.wrapping_sub(self.req_cons);
-        if waiting > S::COUNT {
+        let known = self.req_prod.wrapping_sub(self.req_cons);
+        if waiting > S::COUNT || waiting < known {
             return Err(Broken::RequestsBackwards { before: self.req_prod, now: req_prod });
         }
         self.req_prod = req_prod;

@@ -73,6 +73,19 @@ fn a_second_backend_attaches_where_the_first_stopped() {
     assert_eq!(second.take().unwrap(), Some([2, 0, 0]));
 }
 
+#[test]
+fn requests_once_announced_are_not_taken_back() {
+    let (hostile, back) = page();
+    let mut back = BackRing::<Words, _>::attach(back).unwrap();
+    hostile.store(Index::ReqProd, 10);
+    assert_eq!(back.refresh(), Ok(10));
+    back.consume(4);
+    // Still ahead of what was taken, but the caller counts on six.
+    hostile.store(Index::ReqProd, 9);
+    assert_eq!(back.refresh(), Err(Broken::RequestsBackwards { before: 10, now: 9 }));
+    assert_eq!(back.unconsumed(), Ok(6));
+}
+
 proptest! {
     #[test]
     fn no_request_index_breaks_the_backend(writes in prop::collection::vec((any::<u32>(), any::<bool>()), 1..40)) {

@@ -5,6 +5,7 @@
 
 mod idle;
 mod latency;
+mod pps;
 mod rows;
 mod show;
 mod stream;
@@ -24,6 +25,8 @@ pub use rows::Rows;
 pub enum BenchCommand {
     /// TCP and UDP between two guests, with iperf3, beside the kernel's veth + bridge.
     Stream(stream::StreamArgs),
+    /// Frames a second between two generator guests that have no kernel stack.
+    Pps(pps::PpsArgs),
     /// Round trips of a datagram between two guests, beside the kernel's veth + bridge.
     Latency(latency::LatencyArgs),
     /// What the daemon uses while two connected guests have nothing to say.
@@ -69,6 +72,7 @@ impl BenchCommand {
     fn common(&self) -> &Common {
         match self {
             Self::Stream(args) => &args.common,
+            Self::Pps(args) => &args.common,
             Self::Latency(args) => &args.common,
             Self::Idle(args) => &args.common,
         }
@@ -77,6 +81,7 @@ impl BenchCommand {
     fn measure(&self) -> Result<report::Benchmark> {
         match self {
             Self::Stream(args) => stream::run(args),
+            Self::Pps(args) => pps::run(args),
             Self::Latency(args) => latency::run(args),
             Self::Idle(args) => idle::run(args),
         }

@@ -88,7 +88,10 @@ mod tests {
         let names: Vec<_> = benchmark.rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["tcp-1/pvnet", "tcp-1/veth-bridge", "idle-cpu"]);
         let row = benchmark.row("tcp-1/pvnet").unwrap();
-        assert_eq!((row.stats.median, row.stats.min, row.stats.max, row.stats.n), (2.0, 1.0, 3.0, 3));
+        assert_eq!(
+            (row.stats.median, row.stats.min, row.stats.max, row.stats.n),
+            (2.0, 1.0, 3.0, 3)
+        );
         assert_eq!(row.ratio.as_ref().map(|ratio| ratio.value), Some(0.5));
         assert_eq!(row.cpu, Some(cpu(2.0)));
         assert!(benchmark.rows[1..].iter().all(|row| row.ratio.is_none() && row.cpu.is_none()));

@@ -49,7 +49,8 @@ fn table(benchmark: &Benchmark) -> Table {
     for case in cases(benchmark) {
         let [pvnet, bridge] = rows(benchmark, case);
         let unit = pvnet.or(bridge).map_or("", |row| &row.unit);
-        let numbers = [pvnet, bridge].map(|row| row.map_or(String::new(), |row| spread(&row.stats)));
+        let numbers =
+            [pvnet, bridge].map(|row| row.map_or(String::new(), |row| spread(&row.stats)));
         let ratio = pvnet.and_then(|row| row.ratio.as_ref()).map(|ratio| human(ratio.value));
         let mut cells = vec![case.to_owned(), unit.to_owned(), numbers[0].clone()];
         if compared {

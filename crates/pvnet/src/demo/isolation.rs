@@ -34,7 +34,8 @@ fn check(json: &str, tap: &str) -> std::result::Result<Vec<String>, String> {
     for link in &links {
         let name = link["ifname"].as_str().unwrap_or("?");
         let kind = link["linkinfo"]["info_kind"].as_str().unwrap_or_default();
-        let up = link["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
+        let up =
+            link["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
         // Both ends of a veth, and all that stands on another device, name it.
         let joined = !link["link"].is_null() || !link["link_netnsid"].is_null();
         let is_tap = kind == "tun" && link["linkinfo"]["info_data"]["type"] == "tap";
@@ -78,7 +79,8 @@ mod tests {
 
     #[test]
     fn any_other_way_out_refutes() {
-        for links in [&[LO][..], &[LO, VETH], &[TAP, VETH], &[TAP, &TUNNEL.replace("NOARP", "UP")]] {
+        for links in [&[LO][..], &[LO, VETH], &[TAP, VETH], &[TAP, &TUNNEL.replace("NOARP", "UP")]]
+        {
             assert!(seen(links).is_err(), "{links:?}");
         }
         assert!(check("", "eth0").is_err());

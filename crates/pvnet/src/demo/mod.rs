@@ -79,7 +79,8 @@ impl Pair {
 
 const INTRODUCTION: &str = "\
 Two guests, each a network namespace with its own Linux TCP/IP stack, talk through pvnet: a driver
-domain in user space that carries their frames over Xen's netif rings. Beside it: veth + bridge.";
+domain in user space that carries their frames over Xen's netif rings. Beside it: the kernel's own
+veth and bridge between two namespaces of the same kind, as a yardstick.";
 
 /// Shows everything.
 pub fn run(args: &DemoArgs) -> Result<()> {
@@ -154,7 +155,7 @@ impl Stage {
                 return Err(Error::Refuted(format!("no reply over {name} with {family}")));
             }
         }
-        self.progress.done(&format!("{}, {}", show::ping(&pings.v4), show::ping(&pings.v6)));
+        self.progress.done(&format!("{}; {}", show::ping(&pings.v4), show::ping(&pings.v6)));
         Ok(pings)
     }
 
@@ -196,8 +197,7 @@ impl Stage {
 
     /// Gives both subjects the offloads of a case.
     fn switch(&mut self, case: &Case) -> Result<()> {
-        let (_, without) = case.label.rsplit_once("stream, ").unwrap_or_default();
-        self.progress.step(format!("restart the guests: {without}"));
+        self.progress.step(format!("restart the guests for {}", case.label));
         self.offloads = case.offloads;
         self.pvnet.restart_guests(case.offloads)?;
         self.bridge = VethBridge::create("pvnet-veth", case.offloads)?;

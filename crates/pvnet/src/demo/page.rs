@@ -2,7 +2,7 @@
 
 use lab::Throughput;
 use report::html::{BarChart, LineChart, Report, StackedChart};
-use report::{Machine, Samples, Stats, human};
+use report::{Machine, Samples, Stats, Table, human};
 
 use super::{Findings, INTRODUCTION, Pair, show};
 use crate::testbed::Measured;
@@ -19,11 +19,13 @@ pub fn page(findings: &Findings) -> Report {
     throughput(&mut page, findings);
     processors(&mut page, findings);
     latency(&mut page, findings);
-    page.section("All numbers").table("", &show::table(&findings.transfers));
+    page.section("All numbers").table("Throughput", &rates(findings));
+    page.table("Processor time, CPU seconds per gigabyte", &costs(findings));
     page.paragraph(
         "Frames are counted where they enter the switch or the bridge, both ways together; a frame \
          far larger than the MTU, which the receiver's stack takes whole (GSO), counts once. \
-         Seconds per gigabyte are CPU seconds for 10⁹ bytes received.",
+         A gigabyte is 10⁹ bytes received. TSO needs checksum offload and scatter/gather, so it \
+         goes with each of them.",
     );
     if let Some(stolen) = stolen(findings) {
         page.paragraph(&stolen);
@@ -56,8 +58,10 @@ fn proof(page: &mut Report, findings: &Findings) {
          references to them on a shared ring and rings an event channel. The kernel has no link \
          between the two namespaces, and the daemon's ports account for every byte that arrived.",
     );
-    let lines = show::facts(findings).map(|(topic, text)| format!("{topic:<10} {text}"));
-    page.preformatted(&lines.join("\n"));
+    for sentence in show::proofs(findings) {
+        page.paragraph(&sentence);
+    }
+    page.table("Times and losses", &show::times(findings));
 }
 
 fn throughput(page: &mut Report, findings: &Findings) {
@@ -76,7 +80,7 @@ fn throughput(page: &mut Report, findings: &Findings) {
     page.figure(
         &bars("One TCP stream, each offload switched off in turn", &offloads),
         "Without segmentation offload every 1500-byte frame pays for itself what before 64 KiB \
-         paid together. TSO needs checksum offload and scatter/gather, so it goes with each.",
+         paid together.",
     );
     page.figure(&seconds(findings), "As the sending guest's iperf3 saw it, second by second.");
 }
@@ -107,20 +111,29 @@ fn processors(page: &mut Report, findings: &Findings) {
          its time in grant and event operations, which is the hypervisor's. Guests are all the \
          rest that was busy: frontends, TCP/IP stacks, iperf3, and whatever else ran.",
     );
-    let mut chart = StackedChart::new(
-        "Processor time for a gigabyte",
-        "CPU s/GB",
-        ["guest", "driver domain", "hypervisor"],
-    )
-    .rest("idle");
-    for pair in &findings.transfers {
-        for (subject, measured) in SUBJECTS.into_iter().zip([&pair.pvnet, &pair.bridge]) {
+    let (large, small): (Vec<_>, Vec<_>) =
+        findings.transfers.iter().partition(|pair| pair.case.offloads.tso && !pair.case.is_udp());
+    page.figure(
+        &cost_bars("Processor time for a gigabyte, in large frames", &large),
+        "Shorter is cheaper. Bars without a driver domain are the kernel's.",
+    );
+    page.figure(
+        &cost_bars("Processor time for a gigabyte, in frames of 1500 bytes", &small),
+        "The price of a frame, paid some forty times as often.",
+    );
+}
+
+fn cost_bars(title: &str, pairs: &[&Pair]) -> StackedChart {
+    let parts = ["guest", "driver domain", "hypervisor"];
+    let mut chart = StackedChart::new(title, "CPU s/GB", parts).rest("idle");
+    for pair in pairs {
+        for (subject, measured) in [("pvnet", &pair.pvnet), ("bridge", &pair.bridge)] {
             let cost = measured.per_gigabyte(measured.result.bytes);
-            let parts = [cost.guest, cost.driver, cost.hypervisor, cost.idle];
-            chart = chart.bar(format!("{}, {subject}", pair.case.key), parts);
+            let sizes = [cost.guest, cost.driver, cost.hypervisor, cost.idle];
+            chart = chart.bar(format!("{}: {subject}", pair.case.label), sizes);
         }
     }
-    page.figure(&chart, "Shorter is cheaper. Bars without the driver domain are the kernel's.");
+    chart
 }
 
 fn latency(page: &mut Report, findings: &Findings) {
@@ -129,14 +142,58 @@ fn latency(page: &mut Report, findings: &Findings) {
          pause. Each crosses the driver domain twice, and wakes it, the frontend and the program \
          if they sleep.",
     );
-    let percentiles = [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("max", 100.0)];
+    let percentiles =
+        [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("max", 100.0)];
     let values = |times: &Samples| percentiles.map(|(_, p)| times.percentile(p).unwrap_or(0.0));
     let names = percentiles.map(|(name, _)| name);
-    let mut chart = LineChart::new("Round-trip time", "percentile", "µs").steps(names).logarithmic();
+    let mut chart =
+        LineChart::new("Round-trip time", "percentile", "µs").steps(names).logarithmic();
     for (subject, times) in SUBJECTS.into_iter().zip(&findings.rtt) {
         chart = chart.values(subject, values(times));
     }
-    page.figure(&chart, "A logarithmic axis: the tail is many times the median.");
+    page.figure(&chart, "From the median to the slowest of all, on a logarithmic axis.");
+}
+
+fn rates(findings: &Findings) -> Table {
+    let mut table = Table::new()
+        .left("transfer")
+        .right("pvnet Mb/s")
+        .right("bridge Mb/s")
+        .right("ratio")
+        .right("pvnet frames/s")
+        .right("bridge frames/s");
+    for pair in &findings.transfers {
+        let [pvnet, bridge] = [&pair.pvnet, &pair.bridge];
+        let numbers = [
+            pvnet.result.mbps,
+            bridge.result.mbps,
+            pair.ratio(),
+            pvnet.frames_per_second(),
+            bridge.frames_per_second(),
+        ];
+        table.row(std::iter::once(pair.case.label.to_owned()).chain(numbers.map(human)));
+    }
+    table
+}
+
+fn costs(findings: &Findings) -> Table {
+    let mut table = Table::new()
+        .left("transfer")
+        .right("guest")
+        .right("driver dom.")
+        .right("hypervisor")
+        .right("idle")
+        .right("bridge: guest")
+        .right("idle");
+    for pair in &findings.transfers {
+        let [pvnet, bridge] = [&pair.pvnet, &pair.bridge]
+            .map(|measured| measured.per_gigabyte(measured.result.bytes));
+        let numbers =
+            [pvnet.guest, pvnet.driver, pvnet.hypervisor, pvnet.idle, bridge.guest, bridge.idle];
+        let cells = numbers.map(|seconds| format!("{seconds:.2}"));
+        table.row(std::iter::once(pair.case.label.to_owned()).chain(cells));
+    }
+    table
 }
 
 /// What to say where the machine below took processor time away.

@@ -42,6 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a guest until it is told to stop or the daemon goes. Prints a line once it is up.
 pub fn run(options: &Options) -> Result<(), String> {
+    // Before there is anything that a signal could leave behind.
+    let signals = stop_signal()?;
     let (guest, store) = machine::join(&options.socket, &options.name).map_err(display)?;
     let store: Arc<dyn Store> = Arc::new(XsClient::new(store).map_err(display)?);
     let namespace = GuestNamespace::make(&options.name)?;
@@ -49,7 +51,6 @@ pub fn run(options: &Options) -> Result<(), String> {
     netns::enter(&options.name)?;
     let (frontend, queues) = connect(&guest, &store, options)?;
     let taps = open_tap(&frontend, queues.len(), options, &*store)?;
-    let signals = stop_signal()?;
     let pumps: Vec<_> = queues
         .into_iter()
         .zip(taps)
@@ -135,11 +136,10 @@ fn open_tap(
     Ok(taps)
 }
 
-/// A descriptor that becomes readable at SIGINT or SIGTERM.
+/// A descriptor that becomes readable at SIGINT, SIGTERM or SIGHUP.
 fn stop_signal() -> Result<std::os::unix::net::UnixStream, String> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
     let (reader, writer) = std::os::unix::net::UnixStream::pair().map_err(display)?;
-    for signal in [SIGINT, SIGTERM] {
+    for signal in lab::Interrupt::signals() {
         let writer = writer.try_clone().map_err(display)?;
         signal_hook::low_level::pipe::register(signal, writer).map_err(display)?;
     }

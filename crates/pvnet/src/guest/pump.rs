@@ -48,7 +48,8 @@ impl Pump {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(eventfd(0, flags)?);
         let ended = Arc::new(eventfd(0, flags)?);
-        let lane = Lane { queue, tap, frame: Received::default(), tap_dry: false, stop: stop.clone() };
+        let lane =
+            Lane { queue, tap, frame: Received::default(), tap_dry: false, stop: stop.clone() };
         let end = ended.clone();
         let builder = std::thread::Builder::new().name(format!("queue-{number}"));
         let thread = builder.spawn(move || {

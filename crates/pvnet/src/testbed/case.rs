@@ -40,20 +40,19 @@ pub const CASES: [Case; 9] = [
         protocol: Protocol::Udp,
         reverse: false,
     },
-    Case::tcp("tcp-1-no-tso", "TCP, 1 stream, no TSO", 1)
-        .with(Offloads { tso: false, ..Offloads::ALL }),
+    Case::tcp("tcp-1-no-tso", "TCP, no TSO", 1).with(Offloads { tso: false, ..Offloads::ALL }),
     // TSO leans on both of the others, so it goes with each of them.
-    Case::tcp("tcp-1-no-csum", "TCP, 1 stream, no checksums, no TSO", 1).with(Offloads {
+    Case::tcp("tcp-1-no-csum", "TCP, no checksums", 1).with(Offloads {
         tso: false,
         csum: false,
         ..Offloads::ALL
     }),
-    Case::tcp("tcp-1-no-sg", "TCP, 1 stream, no scatter/gather, no TSO", 1).with(Offloads {
+    Case::tcp("tcp-1-no-sg", "TCP, no scatter/gather", 1).with(Offloads {
         tso: false,
         sg: false,
         ..Offloads::ALL
     }),
-    Case::tcp("tcp-1-no-offload", "TCP, 1 stream, no offload at all", 1).with(Offloads::NONE),
+    Case::tcp("tcp-1-no-offload", "TCP, no offload", 1).with(Offloads::NONE),
 ];
 
 impl Case {

@@ -10,12 +10,14 @@
 //! A [`Case`] is a transfer, [`measure()`] runs one over a [`Subject`] and says what it cost.
 
 mod case;
+mod daemon;
 mod folder;
 mod measure;
 mod pvnet;
 mod subject;
 
 pub use case::{CASES, Case, find_pace};
+pub use daemon::Daemon;
 pub use folder::Folder;
 pub use measure::{Measured, measure};
 pub use pvnet::{Setup, Testbed};

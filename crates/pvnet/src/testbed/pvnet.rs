@@ -1,16 +1,14 @@
 //! pvnet itself under test: a daemon and two guests, as processes of their own.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-use lab::{Endpoint, Interrupt, Namespace, Offloads, Process};
+use lab::{Endpoint, Namespace, Offloads, Process};
 
-use super::{Counts, Error, Folder, Result, Subject};
-use crate::config::control_socket;
-use crate::daemon::server;
-use crate::daemon::status::{PortStatus, Status};
+use super::daemon::{Daemon, ports, program};
+use super::{Counts, Error, Result, Subject};
+use crate::daemon::status::Status;
 
 /// How the daemon and its guests are to be.
 #[derive(Clone, Copy, Debug)]
@@ -36,35 +34,23 @@ impl Default for Setup {
 pub struct Testbed {
     // Dropped in this order: what stands on something goes before it.
     guests: Vec<Process>,
-    daemon: Process,
+    daemon: Daemon,
     left: Endpoint,
     right: Endpoint,
-    folder: Folder,
 }
 
 /// The interface in each guest.
 const DEVICE: &str = "eth0";
-/// How long a daemon or a guest may take to start on a busy machine.
-const LIMIT: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(10);
-
 impl Testbed {
     /// Starts everything; guests are connected on return. Nothing in it is shared with another
     /// testbed or daemon.
     pub fn start(setup: &Setup) -> Result<Self> {
-        let folder = Folder::new()?;
         // The namespaces are made here, not by the guests: they go even if a guest is killed.
         let left = endpoint("pvnet-red", 1)?;
         let right = endpoint("pvnet-blue", 2)?;
-        let config = folder.path().join("pvnet.toml");
-        let text = config_text(setup, folder.path(), [&left, &right]);
-        std::fs::write(&config, text)
-            .map_err(|source| Error::Path { path: config.clone(), source })?;
-        let mut command = program()?;
-        command.args(["run", "--config"]).arg(&config);
-        let daemon = Process::capture(command)?;
-        let mut testbed = Self { guests: Vec::new(), daemon, left, right, folder };
-        testbed.wait("the daemon's start", |_, _| true)?;
+        let config = |folder: &Path| config_text(setup, folder, [&left, &right]);
+        let daemon = Daemon::start(config)?;
+        let mut testbed = Self { guests: Vec::new(), daemon, left, right };
         testbed.start_guests(setup.offloads)?;
         Ok(testbed)
     }
@@ -80,7 +66,7 @@ impl Testbed {
     fn start_guests(&mut self, offloads: Offloads) -> Result<()> {
         for end in [&self.left, &self.right] {
             let mut command = program()?;
-            command.arg("guest").arg("--directory").arg(self.folder.path());
+            command.arg("guest").arg("--directory").arg(self.daemon.folder());
             command.args(["--device", end.device]).args(flags(offloads));
             command.arg(end.namespace.name());
             self.guests.push(Process::capture(command)?);
@@ -100,8 +86,8 @@ impl Testbed {
 
     /// The daemon's ports and counters.
     pub fn status(&self) -> Result<Status> {
-        server::status(&self.socket())
-            .map_err(|error| Error::Status(format!("{error}; {}", self.said())))
+        let no_answer = |_| Error::Status(format!("the daemon does not answer{}", self.said()));
+        self.daemon.status().map_err(no_answer)
     }
 
     /// The daemon's process.
@@ -109,44 +95,12 @@ impl Testbed {
         self.daemon.pid()
     }
 
-    fn socket(&self) -> PathBuf {
-        control_socket(self.folder.path())
-    }
-
-    /// Waits until the daemon answers and `ready` agrees.
     fn wait(&mut self, what: &str, ready: impl Fn(&Status, &[Process]) -> bool) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            // In this order: an answer after an end would be that of another daemon.
-            let status = server::status(&self.socket());
-            self.check()?;
-            let problem = match &status {
-                Ok(status) if ready(status, &self.guests) => return Ok(()),
-                Ok(status) => ports(status),
-                Err(problem) => problem.clone(),
-            };
-            if start.elapsed() > LIMIT {
-                let said = [problem, self.said()].join("; ");
-                return Err(Error::Late { what: what.to_owned(), limit: LIMIT, said });
-            }
-            Interrupt::sleep(POLL)?;
-        }
-    }
-
-    /// Fails if a process has ended.
-    fn check(&mut self) -> Result<()> {
-        for process in std::iter::once(&mut self.daemon).chain(&mut self.guests) {
-            if let Some(status) = process.ended()? {
-                let said = last_words(process);
-                return Err(Error::Ended { who: process.name().to_owned(), status, said });
-            }
-        }
-        Ok(())
+        self.daemon.wait(what, &mut self.guests, ready)
     }
 
     fn said(&self) -> String {
-        let all = std::iter::once(&self.daemon).chain(&self.guests);
-        all.map(last_words).collect::<Vec<_>>().join("; ")
+        self.daemon.said(&self.guests)
     }
 }
 
@@ -166,7 +120,7 @@ impl Subject for Testbed {
     fn counts(&self) -> Result<Counts> {
         let status = self.status()?;
         if up(&status) != 2 {
-            return Err(Error::Status(format!("{}; {}", ports(&status), self.said())));
+            return Err(Error::Status(format!("{}{}", ports(&status), self.said())));
         }
         Ok(Counts {
             frames: status.ports.iter().map(|port| port.rx.frames).sum(),
@@ -188,13 +142,6 @@ fn endpoint(prefix: &str, host: u8) -> Result<Endpoint> {
         ipv4: Ipv4Addr::new(10, 77, 0, host),
         ipv6: Ipv6Addr::new(0xfd70, 0x766e, 0x6574, 0, 0, 0, 0, u16::from(host)),
     })
-}
-
-/// This very program; it dies with the thread that starts it.
-fn program() -> Result<Command> {
-    let path = std::env::current_exe()
-        .map_err(|source| Error::Path { path: "/proc/self/exe".into(), source })?;
-    Ok(lab::command(&path.to_string_lossy())?)
 }
 
 /// `pvnet guest`'s flags for what is switched off.
@@ -230,23 +177,6 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
 /// How many ports are up.
 fn up(status: &Status) -> usize {
     status.ports.iter().filter(|port| port.state == "up").count()
-}
-
-/// The ports' states in one line.
-fn ports(status: &Status) -> String {
-    let port = |port: &PortStatus| {
-        let reason = port.reason.as_ref().map(|reason| format!(" ({reason})"));
-        format!("{} is {}{}", port.name, port.state, reason.unwrap_or_default())
-    };
-    let absent = status.absent.iter().map(|name| format!("{name} is absent"));
-    status.ports.iter().map(port).chain(absent).collect::<Vec<_>>().join(", ")
-}
-
-/// The last line that a process wrote to standard error.
-fn last_words(process: &Process) -> String {
-    let text = process.stderr();
-    let line = text.lines().rfind(|line| !line.trim().is_empty());
-    line.unwrap_or("it said nothing").to_owned()
 }
 
 #[cfg(test)]

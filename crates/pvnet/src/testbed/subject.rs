@@ -59,7 +59,8 @@ impl Subject for VethBridge {
 
     fn counts(&self) -> Result<Counts> {
         let json = self.bridge().ip(&["-s", "-j", "link", "show"])?;
-        bridge_counts(&json).ok_or_else(|| Error::Status("cannot understand `ip -s -j link`".into()))
+        bridge_counts(&json)
+            .ok_or_else(|| Error::Status("cannot understand `ip -s -j link`".into()))
     }
 
     fn daemon(&self) -> Option<u32> {

@@ -1,0 +1,144 @@
+//! A frontend that writes nonsense into the store, and jumps from state to state.
+
+use hypervisor::{EventChannel, XenbusState};
+use machine::toolstack;
+use netfront::{Config, Frontend};
+
+use crate::World;
+use crate::common::{frame, receive, send, wait_until};
+use crate::{A, ALL, raw};
+
+impl World {
+    /// What a guest's own driver does after whatever came before: it connects, and frames flow.
+    fn honest_driver_connects(&mut self) {
+        let (guest, store) = (self.h.inside.clone(), self.h.store.clone());
+        let connecting = std::thread::spawn(move || {
+            let device = toolstack::device_path(0);
+            Frontend::connect(&guest, store, &device, &Config::default())
+        });
+        wait_until("the driver's connection", || {
+            self.h.drive(&self.host).unwrap();
+            connecting.is_finished()
+        });
+        let (frontend, mut queues) = connecting.join().unwrap().unwrap();
+        wait_until("room", || send(&mut self.a.queues[0], &frame(ALL, A, 60, 5)));
+        wait_until("the broadcast", || receive(&mut queues[0]).is_some());
+        wait_until("the broadcast", || receive(&mut self.b.queues[0]).is_some());
+        let leaving = std::thread::spawn(move || {
+            frontend.close(Config::default().patience).unwrap();
+            drop(queues);
+        });
+        wait_until("the driver's end", || {
+            self.h.drive(&self.host).unwrap();
+            leaving.is_finished()
+        });
+        leaving.join().unwrap();
+    }
+
+    /// Tries to connect with `key` set to `value`, and lets an honest driver try after it.
+    fn connects_with(&mut self, key: &str, value: &str) -> bool {
+        self.h.enter(XenbusState::Initialising);
+        self.h.drive(&self.host).unwrap();
+        self.h.prepare();
+        self.h.key(key, value);
+        self.h.enter(XenbusState::Connected);
+        let connected = self.h.drive(&self.host).is_ok();
+        assert_eq!(connected, self.h.port.is_some(), "{key}={value}");
+        // Whatever it is, it was not harmful.
+        if connected {
+            self.h.event.as_ref().unwrap().notify().unwrap();
+        }
+        self.h.detach(&self.host);
+        connected
+    }
+}
+
+#[test]
+fn queues_that_were_not_offered_do_not_connect_cve_2026_45890() {
+    let mut world = World::unconnected();
+    for asked in ["0", "5", "65536", "4294967295"] {
+        world.h.enter(XenbusState::Initialising);
+        world.h.drive(&world.host).unwrap();
+        world.h.prepare();
+        world.h.key("multi-queue-num-queues", asked);
+        world.h.enter(XenbusState::Connected);
+        let refused = world.h.drive(&world.host).unwrap_err().to_string();
+        assert!(refused.contains("1 to 4 are offered"), "{asked}: {refused}");
+    }
+    // As many as offered, and nothing behind them.
+    assert!(!world.connects_with("multi-queue-num-queues", "4"));
+    world.honest_driver_connects();
+    world.traffic_flows();
+}
+
+#[test]
+fn keys_that_are_nonsense_harm_their_owner_only() {
+    const NONSENSE: [&str; 8] =
+        ["", "-1", "4294967296", "99999999999999999999999", "0x3e8", "1e3", "ñ", "1000\n1001"];
+    let mut world = World::unconnected();
+    for key in ["tx-ring-ref", "rx-ring-ref", "event-channel", "request-rx-copy"] {
+        for value in NONSENSE {
+            assert!(!world.connects_with(key, value), "{key}={value}");
+        }
+    }
+    // A feature that is not a number is one that the frontend does not have.
+    for key in ["feature-sg", "feature-gso-tcpv4", "multi-queue-num-queues", "trusted", "mtu"] {
+        for value in NONSENSE {
+            assert!(world.connects_with(key, value), "{key}={value}");
+        }
+    }
+    // Numbers, and of no use.
+    for (key, value) in [("event-channel", "0"), ("event-channel", "77"), ("request-rx-copy", "0")]
+    {
+        assert!(!world.connects_with(key, value), "{key}={value}");
+    }
+    world.honest_driver_connects();
+    world.traffic_flows();
+}
+
+#[test]
+fn an_event_channel_is_bound_once() {
+    let mut world = World::new();
+    let bound = world.h.store.read(None, "device/vif/0/event-channel").unwrap();
+    world.h.detach(&world.host);
+    assert!(!world.connects_with("event-channel", &bound));
+    world.honest_driver_connects();
+}
+
+#[test]
+fn no_jump_between_states_keeps_an_honest_driver_out() {
+    let mut world = World::unconnected();
+    let states: Vec<_> = XenbusState::ALL.iter().map(ToString::to_string).collect();
+    for first in &states {
+        for second in &states {
+            world.h.prepare();
+            for state in [first, second] {
+                world.h.key("state", state);
+                // A driver that is not ready to connect is refused, and that is all.
+                let _ = world.h.drive(&world.host);
+            }
+            world.honest_driver_connects();
+        }
+    }
+    world.traffic_flows();
+}
+
+#[test]
+fn a_state_that_is_none_keeps_no_honest_driver_out() {
+    let mut world = World::unconnected();
+    for nonsense in ["", "0", "9", "-1", "256", "connected", "4 4"] {
+        world.h.connect(&world.host);
+        world.h.key("state", nonsense);
+        world.h.drive(&world.host).unwrap();
+        world.honest_driver_connects();
+        world.h.enter(XenbusState::Initialising);
+        world.h.drive(&world.host).unwrap();
+    }
+    world.h.connect(&world.host);
+    world.h.store.remove(None, "device/vif/0/state").unwrap();
+    world.h.drive(&world.host).unwrap();
+    assert!(world.h.port.is_none());
+    world.honest_driver_connects();
+    world.traffic_flows();
+    assert_eq!(raw::MAC, world.h.vif.mac().0);
+}

@@ -1,0 +1,139 @@
+//! A hostile guest beside two honest ones, all on one worker.
+//!
+//! What the hostile one does breaks a rule of the protocol, each one the subject of an advisory
+//! or of its own. Each time its vif is disabled with a reason, or its request answered with an
+//! error; the honest guests' traffic goes on whole and in order, and none of it is found in the
+//! hostile guest's memory.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod frames;
+mod grants;
+mod handshake;
+mod metadata;
+mod races;
+mod raw;
+mod receive;
+mod rings;
+
+use std::time::Duration;
+
+use common::{Guest, Host, frame, receive, send, wait_until};
+use raw::Hostile;
+use wire::netif::{TxRequest, status};
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+const ALL: [u8; 6] = [0xff; 6];
+/// What the honest guests' frames hold, and nobody else may see.
+const SECRET: [u8; 16] = *b"between A and B.";
+
+/// The host, two honest guests that know each other, and the hostile one.
+struct World {
+    host: Host,
+    a: Guest,
+    b: Guest,
+    h: Hostile,
+    sent: u32,
+}
+
+impl World {
+    /// With the hostile guest connected, and known to the switch.
+    fn new() -> Self {
+        let mut world = Self::unconnected();
+        world.h.connect(&world.host);
+        world.h.memory.write(raw::DATA, 0, &frame(ALL, raw::MAC, 60, 0));
+        world.h.send(&[raw::slot_of(0, 0, 60, 0)]);
+        assert_eq!(world.h.await_answers(1)[0].status, status::OKAY);
+        for guest in [&mut world.a, &mut world.b] {
+            wait_until("the broadcast", || receive(&mut guest.queues[0]).is_some());
+        }
+        world
+    }
+
+    /// With a hostile guest that has not written anything yet.
+    fn unconnected() -> Self {
+        let host = Host::new(1, 4);
+        let a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
+        let b = host.guest("02:00:00:00:00:0b", netfront::Config::default());
+        let h = Hostile::new(&host);
+        let mut world = Self { host, a, b, h, sent: 0 };
+        assert!(send(&mut world.a.queues[0], &frame(ALL, A, 60, 0)));
+        wait_until("the broadcast", || receive(&mut world.b.queues[0]).is_some());
+        assert!(send(&mut world.b.queues[0], &frame(ALL, B, 60, 0)));
+        wait_until("the broadcast", || receive(&mut world.a.queues[0]).is_some());
+        world
+    }
+
+    /// Sends frames both ways between A and B: all arrive, in order, and only there.
+    fn traffic_flows(&mut self) {
+        let Self { a, b, .. } = self;
+        let numbers = self.sent..self.sent + 40;
+        self.sent += 40;
+        carry(a, b, numbers.clone().map(|n| secret(B, A, n)));
+        carry(b, a, numbers.map(|n| secret(A, B, n)));
+        assert!(!self.h.holds(&SECRET), "the hostile guest has what was not for it");
+    }
+
+    /// Waits until the hostile guest's vif has failed, takes it away and answers the reason.
+    fn disabled(&mut self) -> String {
+        let failures = self.host.failures.lock().unwrap();
+        let failure = failures.recv_timeout(Duration::from_secs(20)).unwrap();
+        drop(failures);
+        assert_eq!(failure.port, self.h.port.as_ref().unwrap().id());
+        self.traffic_flows();
+        self.h.detach(&self.host);
+        self.traffic_flows();
+        failure.reason
+    }
+
+    /// Nobody has failed.
+    fn all_live(&mut self) {
+        self.traffic_flows();
+        let failure = self.host.failures.lock().unwrap().try_recv();
+        assert!(failure.is_err(), "{failure:?}");
+    }
+
+    /// The packet made of these slots gets this answer, and a sound one after it is sent.
+    fn answered(&mut self, slots: &[TxRequest], wanted: i16) {
+        self.h.send(slots);
+        for answer in self.h.await_answers(slots.len()) {
+            assert!([wanted, status::NULL].contains(&answer.status), "{answer:?}: {slots:?}");
+        }
+        let sound = frame(B, raw::MAC, 60, 7);
+        self.h.memory.write(raw::DATA + 255, 0, &sound);
+        self.h.send(&[raw::slot_of(255, 0, 60, 0)]);
+        assert_eq!(self.h.await_answers(1)[0].status, status::OKAY);
+        await_frame(&mut self.b, &sound);
+        self.all_live();
+    }
+}
+
+/// A frame that only two may see.
+fn secret(dst: [u8; 6], src: [u8; 6], n: u32) -> Vec<u8> {
+    let mut bytes = frame(dst, src, 300, n);
+    bytes[32..48].copy_from_slice(&SECRET);
+    bytes[200..216].copy_from_slice(&SECRET);
+    bytes
+}
+
+/// Sends frames; the next ones of their kind at the other end are these.
+fn carry(from: &mut Guest, to: &mut Guest, frames: impl Iterator<Item = Vec<u8>> + Clone) {
+    for bytes in frames.clone() {
+        wait_until("room on the ring", || send(&mut from.queues[0], &bytes));
+    }
+    for bytes in frames {
+        let mut got = None;
+        wait_until("the frame", || {
+            got = receive(&mut to.queues[0]);
+            got.as_ref().is_some_and(|got| got.get(32..48) == Some(&SECRET[..]))
+        });
+        assert!(got.unwrap() == bytes, "another frame arrived");
+    }
+}
+
+/// Waits for exactly this frame, whatever comes before it.
+fn await_frame(guest: &mut Guest, bytes: &[u8]) {
+    wait_until("the frame", || receive(&mut guest.queues[0]).is_some_and(|got| got == bytes));
+}

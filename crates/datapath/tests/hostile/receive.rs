@@ -1,0 +1,99 @@
+//! A guest that gives no buffers, too few, or one now and then, and expects others to wait.
+
+use std::time::Duration;
+
+use frame::DropReason;
+use hypervisor::EventChannel;
+
+use crate::common::{frame, receive, send, wait_until};
+use crate::races::while_doing;
+use crate::raw::{self, BUFFERS, RX_RING, buffer};
+use crate::{A, World};
+
+impl World {
+    /// Connects the hostile guest with `buffers` on its RX ring.
+    fn connect_with(&mut self, buffers: u32) {
+        self.h.prepare();
+        self.h.memory.set_req_prod(RX_RING, buffers);
+        self.h.connect_prepared(&self.host);
+        self.h.memory.write(raw::DATA, 0, &frame(crate::ALL, raw::MAC, 60, 0));
+        self.h.send(&[raw::slot_of(0, 0, 60, 0)]);
+        for guest in [&mut self.a, &mut self.b] {
+            wait_until("the broadcast", || receive(&mut guest.queues[0]).is_some());
+        }
+    }
+
+    /// A sends this many frames of `len` bytes to the hostile guest.
+    fn send_to_hostile(&mut self, count: u32, len: usize) {
+        let mut sent = 0;
+        wait_until("room for every frame", || {
+            while sent < count && send(&mut self.a.queues[0], &frame(raw::MAC, A, len, sent)) {
+                sent += 1;
+            }
+            sent == count
+        });
+    }
+
+    fn stalled(&self) -> bool {
+        let port = self.h.port.as_ref().unwrap();
+        port.is_stalled() && port.counters().snapshot().dropped(DropReason::Stalled) > 0
+    }
+}
+
+#[test]
+fn a_guest_without_buffers_is_given_up_on_xsa_392() {
+    let mut world = World::unconnected();
+    world.connect_with(0);
+    world.send_to_hostile(1000, 100);
+    assert!(world.stalled());
+    world.all_live();
+}
+
+#[test]
+fn a_guest_with_one_buffer_where_two_are_needed_is_given_up_on_xsa_392() {
+    let mut world = World::unconnected();
+    world.connect_with(1);
+    world.send_to_hostile(1000, 5000);
+    assert!(world.stalled());
+    world.all_live();
+}
+
+#[test]
+fn a_guest_that_doles_out_buffers_is_given_up_on() {
+    let mut world = World::unconnected();
+    world.connect_with(0);
+    let memory = world.h.memory.clone();
+    let event = world.h.event.take().unwrap();
+    let mut n = 0;
+    // One buffer every ten milliseconds would make 3000 frames wait half a minute, and all that
+    // A sends to others behind them.
+    while_doing(
+        || {
+            memory.write_slot(RX_RING, n, buffer(n, BUFFERS + n % raw::RING));
+            n += 1;
+            memory.set_req_prod(RX_RING, n);
+            event.notify().unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        },
+        || {
+            world.send_to_hostile(3000, 100);
+            assert!(world.stalled());
+            world.traffic_flows();
+        },
+    );
+    world.all_live();
+}
+
+#[test]
+fn frames_longer_than_a_page_are_dropped_where_pages_are_the_limit() {
+    let mut world = World::unconnected();
+    world.h.prepare();
+    world.h.key("feature-sg", "0");
+    world.h.connect_prepared(&world.host);
+    world.send_to_hostile(10, 5000);
+    let port = world.h.port.clone().unwrap();
+    wait_until("every frame's end", || {
+        port.counters().snapshot().dropped(DropReason::TooLarge) == 10
+    });
+    world.all_live();
+}

@@ -1,0 +1,128 @@
+//! Indices that run away, chains that never end or never were: the slots themselves.
+
+use wire::netif::tx_flags::MORE_DATA;
+use wire::netif::{TxRequest, status};
+
+use crate::World;
+use crate::common::{frame, send};
+use crate::raw::{self, RX_RING, TX_RING, chain, slot_of};
+
+/// The vif that sends these slots is disabled, and this is a part of the reason.
+fn disables(slots: &[TxRequest], reason: &str) {
+    let mut world = World::new();
+    world.h.send(slots);
+    let told = world.disabled();
+    assert!(told.contains(reason), "{told}");
+}
+
+#[test]
+fn a_tx_index_that_runs_away_disables_the_vif_xsa_39() {
+    // One slot has been answered: 257 is the last index that there is room for.
+    for req_prod in [258, 1000, 0x8000_0000, u32::MAX, 0] {
+        let mut world = World::new();
+        world.h.memory.set_req_prod(TX_RING, req_prod);
+        world.h.ring();
+        let told = world.disabled();
+        assert!(told.contains("more than 256 slots ahead"), "{req_prod}: {told}");
+    }
+}
+
+#[test]
+fn an_rx_index_that_runs_away_disables_the_vif_xsa_39() {
+    for req_prod in [2000, u32::MAX] {
+        let mut world = World::new();
+        // Looked at when the buffers that are known of have been used.
+        world.h.memory.set_req_prod(RX_RING, req_prod);
+        for n in 0..300 {
+            while !send(&mut world.a.queues[0], &frame(raw::MAC, crate::A, 60, n)) {}
+        }
+        let told = world.disabled();
+        assert!(told.contains("req_prod"), "{told}");
+    }
+}
+
+#[test]
+fn one_page_for_both_rings_harms_its_owner_only() {
+    let mut world = World::unconnected();
+    world.h.prepare();
+    world.h.key("rx-ring-ref", &TX_RING.to_string());
+    world.h.connect_prepared(&world.host);
+    world.h.memory.write(raw::DATA, 0, &frame(crate::ALL, raw::MAC, 60, 0));
+    world.h.send(&[slot_of(0, 0, 60, 0); 20]);
+    for n in 0..40 {
+        while !send(&mut world.a.queues[0], &frame(raw::MAC, crate::A, 60, n)) {}
+    }
+    world.traffic_flows();
+    world.h.detach(&world.host);
+    world.traffic_flows();
+}
+
+#[test]
+fn a_ring_in_the_grant_table_harms_its_owner_only() {
+    let mut world = World::unconnected();
+    world.h.prepare();
+    // The page with the entries of references 512 to 1023.
+    world.h.memory.grant(TX_RING, raw::PERMIT, 0, 1);
+    world.h.enter(hypervisor::XenbusState::Connected);
+    // Its entries lie where the indices would: either they make sense or they do not.
+    let _ = world.h.drive(&world.host);
+    world.traffic_flows();
+    world.h.detach(&world.host);
+    world.traffic_flows();
+}
+
+#[test]
+fn nineteen_slots_are_answered_with_errors() {
+    let mut world = World::new();
+    world.answered(&chain(19, 100), status::ERROR);
+    world.answered(&chain(18, 100), status::OKAY);
+}
+
+#[test]
+fn twenty_slots_disable_the_vif_xsa_39() {
+    disables(&chain(20, 100), "20 slots or more");
+    disables(&chain(200, 100), "20 slots or more");
+}
+
+#[test]
+fn an_unfinished_chain_disables_the_vif() {
+    disables(&[slot_of(0, 0, 60, MORE_DATA)], "more slots than");
+    disables(&[slot_of(0, 0, 200, MORE_DATA), slot_of(1, 0, 100, MORE_DATA)], "more slots than");
+}
+
+#[test]
+fn a_fragment_that_leaves_its_page_disables_the_vif() {
+    disables(&[slot_of(0, 4050, 60, 0)], "cross the end of the page");
+    disables(&[slot_of(0, u16::MAX, 60, 0)], "cross the end of the page");
+    disables(&[slot_of(0, 0, 4097, 0)], "cross the end of the page");
+    let second = [slot_of(0, 0, 200, MORE_DATA), slot_of(1, 4000, 100, 0)];
+    disables(&second, "cross the end of the page");
+}
+
+#[test]
+fn fragments_larger_than_their_packet_disable_the_vif() {
+    disables(&[slot_of(0, 0, 60, MORE_DATA), slot_of(1, 0, 61, 0)], "larger than the packet");
+    let wrapping =
+        [slot_of(0, 0, 60, MORE_DATA), slot_of(1, 0, 40, MORE_DATA), slot_of(2, 0, 40, 0)];
+    disables(&wrapping, "larger than the packet");
+}
+
+#[test]
+fn fragments_of_nothing_are_answered_with_errors_xsa_448() {
+    let mut world = World::new();
+    world.answered(&[slot_of(0, 0, 60, MORE_DATA), slot_of(1, 0, 0, 0)], status::ERROR);
+    world.answered(&[slot_of(0, 0, 60, MORE_DATA), slot_of(1, 0, 60, 0)], status::ERROR);
+    let between =
+        [slot_of(0, 0, 200, MORE_DATA), slot_of(1, 0, 0, MORE_DATA), slot_of(2, 0, 60, 0)];
+    world.answered(&between, status::ERROR);
+}
+
+#[test]
+fn a_packet_shorter_than_its_ethernet_header_is_answered_with_an_error() {
+    let mut world = World::new();
+    for size in [0, 1, 13] {
+        world.answered(&[slot_of(0, 0, size, 0)], status::ERROR);
+    }
+    world.h.memory.write(raw::DATA, 0, &frame(crate::B, raw::MAC, 14, 0));
+    world.answered(&[slot_of(0, 0, 14, 0)], status::OKAY);
+}

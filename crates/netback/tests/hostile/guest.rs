@@ -1,0 +1,128 @@
+//! A guest seen as what it is to a backend: memory with rings and a grant table in it, and keys
+//! in the store.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use hypervisor::{Guest, Hypervisor, Store};
+use machine::{DRIVER_DOMAIN, Domain, GuestEvent, Machine, MachineGuest, MemorySize, toolstack};
+use netback::{Change, Offered, Queue, Vif};
+use offload::Features;
+use shm::Region;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Pages of each guest, the first of which is its grant table.
+pub const PAGES: u32 = 64;
+pub const TX_RING: u32 = 8;
+pub const RX_RING: u32 = 9;
+/// Pages to send from or to receive into, up to [`PAGES`] without.
+pub const DATA: u32 = 16;
+pub const PAGE: usize = 4096;
+
+/// The shared indices.
+pub const REQ_PROD: usize = 0;
+pub const RSP_PROD: usize = 8;
+
+/// A guest, from outside: whoever has its memory can do whatever it could do.
+pub struct Raw {
+    pub domain: Arc<Domain>,
+    pub memory: Arc<Region>,
+    inside: MachineGuest,
+    store: Arc<dyn Store>,
+    driver_store: Arc<dyn Store>,
+    event: Option<GuestEvent>,
+}
+
+impl Raw {
+    /// Makes it, with two empty rings that are granted, and every data page granted by the
+    /// reference of its number.
+    pub fn new(machine: &Machine) -> Self {
+        let size = MemorySize { pages: PAGES as usize, grant_pages: 1, ..MemorySize::default() };
+        let domain = machine.create(size).unwrap();
+        let inside = MachineGuest::inside(machine, &domain).unwrap();
+        let memory = Arc::new(Region::map(inside.memory(), 0, PAGES as usize * PAGE).unwrap());
+        let driver_store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
+        let store: Arc<dyn Store> = Arc::new(machine.store().connect(domain.id()));
+        toolstack::create_domain(&*driver_store, domain.id(), "raw").unwrap();
+        toolstack::create_vif(&*driver_store, domain.id(), 0, "02:00:00:00:00:01").unwrap();
+        let raw = Self { domain, memory, inside, store, driver_store, event: None };
+        raw.reset();
+        raw
+    }
+
+    /// As after [`new`](Self::new).
+    pub fn reset(&self) {
+        self.memory.zero(0, PAGES as usize * PAGE).unwrap();
+        [TX_RING, RX_RING].into_iter().chain(DATA..PAGES).for_each(|page| {
+            self.grant(page, 1, DRIVER_DOMAIN.0, page);
+        });
+        for ring in [TX_RING, RX_RING] {
+            self.write(ring, 4, 1u32);
+            self.write(ring, 12, 1u32);
+        }
+    }
+
+    /// Writes a grant entry.
+    pub fn grant(&self, gref: u32, flags: u16, domid: u16, frame: u32) {
+        let [f, d] = [flags, domid].map(u64::from);
+        let word = self.memory.atomic_u64(gref as usize * 8).unwrap();
+        word.store(f | d << 16 | u64::from(frame) << 32, Ordering::Release);
+    }
+
+    pub fn write(&self, page: u32, offset: usize, value: impl IntoBytes + Immutable) {
+        self.memory.write(page as usize * PAGE + offset, value).unwrap();
+    }
+
+    pub fn read<T: FromBytes>(&self, page: u32, offset: usize) -> T {
+        self.memory.read(page as usize * PAGE + offset).unwrap()
+    }
+
+    pub fn slot<T>(index: u32) -> usize {
+        64 + (index % 256) as usize * size_of::<T>()
+    }
+
+    /// All of its memory, as it is now.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = vec![0; PAGES as usize * PAGE];
+        self.memory.copy_out(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn key(&self, key: &str, value: u32) {
+        let path = format!("{}/{key}", toolstack::device_path(0));
+        self.store.write(None, &path, &value.to_string()).unwrap();
+    }
+
+    /// A backend for it, as it is told by these features.
+    pub fn announce<H: Hypervisor>(&self, hypervisor: H) -> Vif<H> {
+        let path = toolstack::backend_path(self.domain.id(), 0);
+        let offered =
+            Offered { max_queues: 1, features: Features::ALL, split_event_channels: false };
+        Vif::announce(hypervisor, self.driver_store.clone(), &path, offered).unwrap()
+    }
+
+    /// Connects its one queue. The vif stays where it is, and can connect it again.
+    pub fn connect<H: Hypervisor>(&mut self, vif: &mut Vif<H>, features: Features) -> Queue<H> {
+        let (event, port) = self.inside.alloc_unbound(DRIVER_DOMAIN).unwrap();
+        // While it is kept, the backend's bell does not ring into a closed pipe.
+        self.event = Some(event);
+        for (key, value) in [
+            ("tx-ring-ref", TX_RING),
+            ("rx-ring-ref", RX_RING),
+            ("event-channel", port.0),
+            ("request-rx-copy", 1),
+            ("feature-sg", features.sg.into()),
+            ("feature-gso-tcpv4", features.tso_v4.into()),
+            ("feature-gso-tcpv6", features.tso_v6.into()),
+            ("feature-no-csum-offload", (!features.csum_v4).into()),
+            ("feature-ipv6-csum-offload", features.csum_v6.into()),
+            ("state", 4),
+        ] {
+            self.key(key, value);
+        }
+        match vif.frontend_changed().unwrap() {
+            Change::Connect(mut queues) => queues.pop().unwrap(),
+            _ => panic!("the keys are there and say Connected"),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Whatever a guest has in its rings, grant table and pages, and however it changes them while
+//! the backend looks: the backend does not panic, answers only what was asked, and touches
+//! nobody else's memory.
+
+mod guest;
+mod receive;
+mod tampered;
+mod transmit;
+
+/// A small generator, seeded by proptest: an adversary needs far more choices than it could be
+/// handed as a strategy's value.
+#[derive(Clone)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u32) -> u32 {
+        u32::try_from(self.next() % u64::from(n)).unwrap()
+    }
+
+    fn below16(&mut self, n: u16) -> u16 {
+        u16::try_from(self.below(n.into())).unwrap()
+    }
+
+    fn one_in(&mut self, n: u32) -> bool {
+        self.below(n) == 0
+    }
+}

@@ -21,6 +21,7 @@ build: ## Build everything, optimised
 	$(CARGO) build --workspace --release
 
 demo: deps build ## Show guests talking through pvnet, and measure it
+	@mkdir -p out # the user's own, even where sudo writes into it
 	$(SUDO) $(PVNET) demo
 
 # One after the other, cheapest first; each step is a target of its own to run alone.

@@ -94,13 +94,13 @@ mod tests {
             places in prop::collection::vec(1u16..500, 1..50),
         ) {
             let total: usize = usize::from(header) + lens.iter().map(|l| usize::from(*l)).sum::<usize>();
-            let bytes: Vec<u8> = (0..total).map(|n| (n % 251) as u8).collect();
+            let bytes: Vec<u8> = (0..total).map(|n| (n % 251).to_le_bytes()[0]).collect();
             let region = Region::anonymous(8192).unwrap();
             region.copy_in(0, &bytes[usize::from(header)..]).unwrap();
             let mut frame = Frame::empty();
             frame.header_len = header;
             frame.bytes[..usize::from(header)].copy_from_slice(&bytes[..usize::from(header)]);
-            frame.len = total as u32;
+            frame.len = u32::try_from(total).unwrap();
             let mut offset = 0;
             for len in lens {
                 frame.pieces.push(Piece { gref: GrantRef(0), offset, len });

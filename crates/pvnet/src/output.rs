@@ -1,5 +1,6 @@
 //! Where results go.
 
+use std::io::Write as _;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
@@ -18,6 +19,11 @@ pub fn prepare(file: &Path) -> Result<()> {
         return Err(failed(std::io::ErrorKind::IsADirectory.into()));
     }
     Ok(())
+}
+
+/// Writes to standard output, which may be closed by now.
+pub fn say(text: &str) -> Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print)
 }
 
 #[cfg(test)]

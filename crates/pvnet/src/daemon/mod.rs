@@ -86,6 +86,8 @@ pub fn run(config: Config) -> Result<(), Error> {
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
     let (events, inbox) = mpsc::channel();
+    // Before there are sockets that a signal could leave behind.
+    watch_signals(events.clone())?;
     let machine = Machine::new();
     let platform = Metered::new(machine.clone());
     platform.meter().switch(config.daemon.meter);
@@ -97,7 +99,6 @@ pub fn run(config: Config) -> Result<(), Error> {
     if let Some(address) = config.daemon.metrics {
         metrics::serve(address, events.clone())?;
     }
-    watch_signals(events.clone())?;
     let store = Arc::new(machine.store().connect(DRIVER_DOMAIN));
     control::forward_store_events(store.clone(), events.clone())?;
     let toolstack = Arc::new(toolstack::Admission::new(&config, events));

@@ -89,11 +89,11 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     for file in [Some(&args.report), args.json.as_ref()].into_iter().flatten() {
         output::prepare(file)?;
     }
-    println!("{INTRODUCTION}\n");
+    output::say(&format!("{INTRODUCTION}\n\n"))?;
     let findings = Stage::set(args)?.play()?;
     show::print(&findings)?;
     page::page(&findings).write(&args.report)?;
-    println!("Report with plots: {}", args.report.display());
+    output::say(&format!("Report with plots: {}\n", args.report.display()))?;
     if let Some(file) = &args.json {
         show::benchmark(&findings).write(file)?;
     }

@@ -4,6 +4,7 @@ use lab::Ping;
 use report::{Benchmark, CpuSplit, Row, Samples, Stats, Table, human};
 
 use super::{Findings, Links, Pair};
+use crate::output;
 use crate::testbed::{Error, Result};
 
 /// `210 µs (180–302)`, with what was lost.
@@ -21,16 +22,11 @@ pub fn ping(ping: &Ping) -> String {
 
 /// Prints what was found.
 pub fn print(findings: &Findings) -> Result<()> {
-    println!();
-    for sentence in proofs(findings) {
-        println!("{sentence}");
-    }
-    println!();
+    output::say(&format!("\n{}\n\n", proofs(findings).join("\n")))?;
     times(findings).print().map_err(Error::Print)?;
-    println!();
+    output::say("\n")?;
     table(&findings.transfers).print().map_err(Error::Print)?;
-    println!("{NOTE}\n");
-    Ok(())
+    output::say(&format!("{NOTE}\n\n"))
 }
 
 const NOTE: &str = "\

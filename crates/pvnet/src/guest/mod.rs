@@ -136,10 +136,12 @@ fn open_tap(
     Ok(taps)
 }
 
-/// A descriptor that becomes readable at SIGINT, SIGTERM or SIGHUP.
+/// A descriptor that becomes readable at SIGINT, SIGTERM or, except under `nohup`, SIGHUP.
 fn stop_signal() -> Result<std::os::unix::net::UnixStream, String> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let (reader, writer) = std::os::unix::net::UnixStream::pair().map_err(display)?;
-    for signal in lab::Interrupt::signals() {
+    let hangup = lab::Interrupt::signals().into_iter().filter(|signal| *signal == SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         let writer = writer.try_clone().map_err(display)?;
         signal_hook::low_level::pipe::register(signal, writer).map_err(display)?;
     }

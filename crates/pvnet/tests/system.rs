@@ -1,0 +1,224 @@
+//! The whole program, run as users run it: a daemon, guests in namespaces, the kernel's own
+//! stacks at both ends. Skipped, with a message, where that is not allowed.
+
+mod house;
+
+use house::{Folder, House, LIMIT, able, pvnet, wait};
+use lab::Process;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn guests_reach_each_other_whatever_they_can_offload() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut house = House::build(2, "workers = 1");
+    let all: &[&str] = &[];
+    let none: &[&str] = &["--no-tso", "--no-csum", "--no-sg"];
+    let each = [all, &["--no-tso"], &["--no-tso", "--no-csum"], &["--no-tso", "--no-sg"], none];
+    // The same at both ends; then pvnet does for one end what the other left undone.
+    let pairs = each.map(|flags| [flags, flags]).into_iter().chain([[all, none], [none, all]]);
+    for flags in pairs {
+        house.join(0, flags[0]);
+        house.join(1, flags[1]);
+        house.ping(0, 1);
+        house.transfer(0, 1, 64 * MIB);
+        let [sent, arrived] = [&house.port(0)["rx"], &house.port(1)["tx"]];
+        for traffic in [sent, arrived] {
+            assert!(traffic["bytes"].as_u64() > Some(80 * MIB), "{flags:?}: {traffic}");
+        }
+        house.leave(0);
+        house.leave(1);
+    }
+}
+
+#[test]
+fn queues_and_workers_share_the_work() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut house = House::build(2, "workers = 2");
+    house.join(0, &["--queues", "2"]);
+    house.join(1, &["--queues", "2", "--one-event-channel"]);
+    assert_eq!(house.status()["worker_threads"].as_array().unwrap().len(), 2);
+    assert_eq!([0, 1].map(|guest| house.port(guest)["queues"].as_u64()), [Some(2); 2]);
+    house.ping(0, 1);
+    // Each connection is a flow of its own: some go over the one queue and some over the other.
+    for _ in 0..3 {
+        house.transfer(0, 1, 16 * MIB);
+        house.transfer(1, 0, 16 * MIB);
+    }
+}
+
+/// What a guest costs a process: descriptors, threads, and mappings of its memory.
+fn holdings(pid: u32) -> [usize; 3] {
+    let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let shared = maps.lines().filter(|line| line.contains("/memfd:")).count();
+    [entries("fd"), entries("task"), shared]
+}
+
+#[test]
+fn a_guest_that_is_killed_is_freed_and_nobody_else_notices() {
+    if !able(&["ping", "iperf3"]) {
+        return;
+    }
+    let mut house = House::build(3, "workers = 1");
+    let daemon = house.daemon.pid();
+    let (red, blue, green) = (0, 1, 2);
+    house.join(blue, &[]);
+    house.join(green, &[]);
+    house.ping(green, blue);
+    let before = holdings(daemon);
+    for _ in 0..2 {
+        house.join(red, &[]);
+        house.ping(red, blue);
+        assert_ne!(holdings(daemon), before, "a guest costs something");
+        let _traffic = endless_traffic(&house, red, blue);
+        let carried = || house.port(red)["rx"]["bytes"].as_u64();
+        wait("the transfer", || carried() > Some(32 * MIB));
+        house.kill(red);
+
+        house.ping(green, blue);
+        house.transfer(green, blue, 16 * MIB);
+        wait("the end of what the guest held", || holdings(daemon) == before);
+    }
+}
+
+/// A transfer that goes on until it is dropped.
+fn endless_traffic(house: &House, from: usize, to: usize) -> [Process; 2] {
+    let (from, to) = (&house.guests[from], &house.guests[to]);
+    let address = to.ipv4.to_string();
+    let mut server = to.namespace.exec("iperf3").unwrap();
+    server.args(["--server", "--forceflush", "--bind", &address]);
+    let server = Process::capture(server).unwrap();
+    wait("the server's start", || server.stdout().contains("Server listening"));
+    let mut client = from.namespace.exec("iperf3").unwrap();
+    client.args(["--client", &address, "--time", "600"]);
+    [Process::capture(client).unwrap(), server]
+}
+
+#[test]
+fn nothing_stays_behind_a_daemon_and_its_guests() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut house = House::build(1, "workers = 1");
+    house.join(0, &[]);
+    // A guest whose namespace does not exist makes it, and takes it away.
+    let mut own = House::build(1, "workers = 1");
+    let path = own.guests[0].namespace.path();
+    own.guests[0].namespace.delete().unwrap();
+    own.join(0, &[]);
+    assert!(path.exists());
+    own.leave(0);
+    assert!(!path.exists(), "the guest made it");
+
+    let folder = house.folder().to_owned();
+    assert!(house.daemon.stop().unwrap().success(), "{}", house.daemon.stderr());
+    let left: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["pvnet.toml"]);
+    // Its guest ends by itself, and its tap with it.
+    let guest = &mut house.guests[0];
+    let namespace = &guest.namespace;
+    wait("the tap's end", || !namespace.ip(&["link", "show"]).unwrap().contains("eth0"));
+    assert!(guest.wait().success());
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_the_line() {
+    let folder = Folder::new();
+    let config = folder.path().join("wrong.toml");
+    std::fs::write(&config, "[daemon]\npoll_us = 5\nworkres = 2\n").unwrap();
+    let mut command = pvnet();
+    command.arg("run").arg("--config").arg(&config);
+    let mut process = Process::capture(command).unwrap();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(2));
+    let message = process.stderr();
+    for part in ["wrong.toml", "line 3", "workres"] {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn a_stranger_is_told_who_is_known() {
+    if !able(&[]) {
+        return;
+    }
+    let house = House::build(1, "workers = 1");
+    let mut command = house.command("guest");
+    command.arg("mallory");
+    let mut process = Process::capture(command).unwrap();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(1));
+    let message = process.stderr();
+    let known = house.guests[0].namespace.name();
+    assert!(message.contains("mallory") && message.contains(known), "{message}");
+
+    let nowhere = Folder::new();
+    let mut command = pvnet();
+    command.arg("status").arg("--directory").arg(nowhere.path());
+    let message = lab::run(command, LIMIT).unwrap_err().to_string();
+    assert!(message.contains("no daemon") && message.contains("pvnet run"), "{message}");
+}
+
+#[test]
+fn status_tells_of_ports_and_addresses() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut house = House::build(2, "workers = 1\nmeter = true");
+    assert_eq!(house.status()["absent"].as_array().unwrap().len(), 2);
+    house.join(0, &[]);
+    house.join(1, &[]);
+    house.ping(0, 1);
+    let status = house.status();
+    assert_eq!(status["pid"], house.daemon.pid());
+    assert_eq!(status["absent"].as_array().unwrap().len(), 0);
+    assert!(status["meter"]["copies"].as_u64() > Some(0), "{status}");
+    let macs: Vec<_> = status["addresses"].as_array().unwrap().iter().map(|a| &a["mac"]).collect();
+    for guest in [0, 1] {
+        let port = house.port(guest);
+        assert_eq!((&port["kind"], &port["state"]), (&"guest".into(), &"up".into()), "{port}");
+        assert!(macs.contains(&&port["mac"]), "{status}");
+    }
+    let table = lab::run(house.command("status"), LIMIT).unwrap();
+    assert!(table.contains(house.guests[0].namespace.name()), "{table}");
+}
+
+#[test]
+fn an_independent_reader_finds_every_segments_checksum_sound() {
+    if !able(&["tshark"]) {
+        return;
+    }
+    let mut house = House::build(2, "workers = 1");
+    // What the first sends in one piece, pvnet has to cut up and checksum for the second.
+    house.join(0, &[]);
+    house.join(1, &["--no-tso", "--no-csum"]);
+    let capture = house.folder().join("segments.pcapng");
+    let mut tshark = house.guests[1].namespace.exec("tshark").unwrap();
+    tshark.args(["-q", "-i", "eth0", "-f", "tcp", "-w"]).arg(&capture);
+    let mut tshark = Process::capture(tshark).unwrap();
+    wait("the start of the capture", || {
+        assert!(tshark.ended().unwrap().is_none(), "{}", tshark.stderr());
+        tshark.stderr().contains("Capturing on") && capture.exists()
+    });
+    house.transfer(0, 1, 4 * MIB);
+    tshark.stop().unwrap();
+
+    let count = |filter: &str| {
+        let mut tshark = lab::command("tshark").unwrap();
+        tshark.args(["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]);
+        tshark.arg("-r").arg(&capture).args(["-Y", filter, "-T", "fields", "-e", "frame.number"]);
+        lab::run(tshark, LIMIT).unwrap().lines().count()
+    };
+    let full_sized = [("ip", 4 * MIB / 1448), ("ipv6", MIB / 1428)];
+    for (version, segments) in full_sized {
+        let seen = count(&format!("{version} && tcp.len > 1400"));
+        assert!(seen as u64 > segments / 2, "{seen} segments of {version}");
+    }
+    assert_eq!(count("frame.len > 1514"), 0);
+    assert_eq!(count("tcp.checksum.status == \"Bad\" || ip.checksum.status == \"Bad\""), 0);
+    // The filter would find one.
+    assert!(count("tcp.checksum.status == \"Good\"") > 1000);
+}

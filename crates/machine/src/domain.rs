@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
 use shm::{PageSize, Region, create_memfd};
+use tracing::warn;
 
 use crate::exchange::Exchange;
 
@@ -81,8 +82,10 @@ impl Domain {
         let name = format!("pvnet-domain-{id}");
         let fd = create_memfd(&name, size.pages + size.exchange_pages, size.page_size)?;
         let memory = Region::map(&fd, 0, size.pages * PAGE_SIZE)?;
-        if size.page_size == PageSize::Huge {
-            memory.advise_huge()?;
+        if size.page_size == PageSize::Huge
+            && let Err(error) = memory.populate_huge()
+        {
+            warn!(domain = id.0, %error, "no 2 MiB pages to be had: going on with 4 KiB");
         }
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         Ok(Self { id, size, fd, memory, exchange, alive: AtomicBool::new(true), pins })

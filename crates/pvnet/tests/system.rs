@@ -51,6 +51,47 @@ fn queues_and_workers_share_the_work() {
     }
 }
 
+#[test]
+fn a_guest_reaches_what_lies_behind_an_uplink() {
+    if !able(&["ping"]) {
+        return;
+    }
+    // The daemon stands in a namespace of its own, which is the world outside.
+    let [outside, inside] = [(); 2].map(|()| lab::Namespace::create("pvt").unwrap());
+    let folder = Folder::new();
+    let config = folder.path().join("pvnet.toml");
+    let text = format!(
+        "[daemon]\ndirectory = \"{}\"\n\
+         [[uplink]]\nname = \"out\"\ntap = \"out0\"\naddresses = [\"10.77.2.254/24\"]\n\
+         [[guest]]\nname = \"{}\"\nmac = \"02:00:00:00:02:01\"\naddresses = [\"10.77.2.1/24\"]\n",
+        folder.path().display(),
+        inside.name()
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = outside.exec(env!("CARGO_BIN_EXE_pvnet")).unwrap();
+    command.args(["run", "--config"]).arg(&config);
+    let _daemon = Process::capture(command).unwrap();
+    wait("the daemon's start", || folder.path().join("control.sock").exists());
+    for flags in [&[][..], &["--no-tso", "--no-csum", "--no-sg"]] {
+        let mut command = pvnet();
+        command.args(["guest", "--directory"]).arg(folder.path()).args(flags).arg(inside.name());
+        let mut guest = Process::capture(command).unwrap();
+        wait("the guest's start", || guest.stdout().contains("is up"));
+        let [there, back] = [[10, 77, 2, 254], [10, 77, 2, 1]].map(std::net::Ipv4Addr::from);
+        let pause = std::time::Duration::from_millis(10);
+        assert_eq!(lab::ping(&inside, there, 3, pause).unwrap().received, 3);
+        lab::transfer_file(&inside, &outside, there, 16 * MIB, 1).unwrap();
+        lab::transfer_file(&outside, &inside, back, 16 * MIB, 2).unwrap();
+        assert!(guest.stop().unwrap().success(), "{}", guest.stderr());
+        let gone = || {
+            let mut command = pvnet();
+            command.args(["status", "--json", "--directory"]).arg(folder.path());
+            lab::run(command, LIMIT).unwrap().contains("\"absent\": [\n")
+        };
+        wait("the guest's end", gone);
+    }
+}
+
 /// What a guest costs a process: descriptors, threads, and mappings of its memory.
 fn holdings(pid: u32) -> [usize; 3] {
     let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();

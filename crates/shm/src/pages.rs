@@ -29,7 +29,7 @@ impl PageSize {
 /// A file in memory of `pages` 4 KiB pages, rounded up to whole pages of `size`, all zero.
 ///
 /// Sealed at its length: a domain that could shrink it would kill the other side by SIGBUS.
-/// 2 MiB pages come from the kernel's transparent ones (see [`crate::Region::advise_huge`]),
+/// 2 MiB pages come from the kernel's transparent ones (see [`crate::Region::populate_huge`]),
 /// because a single 4 KiB page of a hugetlb file could not be mapped, as a grant must be.
 pub fn create_memfd(name: &str, pages: usize, size: PageSize) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;

@@ -101,11 +101,12 @@ impl Region {
         Ok(Self { base, len })
     }
 
-    /// Asks the kernel for 2 MiB pages behind this range; no harm where it has none.
-    pub fn advise_huge(&self) -> io::Result<()> {
-        // SAFETY: the range is mapped and ours; the advice changes its page size only.
-        unsafe {
-            rustix::mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage)?;
+    /// Asks the kernel for 2 MiB pages behind this range, and takes all of it at once: whoever
+    /// touches a page first decides its size, and other mappings of a file may not ask.
+    pub fn populate_huge(&self) -> io::Result<()> {
+        for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateWrite] {
+            // SAFETY: the range is mapped, writable and ours; neither advice changes a byte.
+            unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice)? };
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ fn throughput(page: &mut Report, findings: &Findings) {
         findings.transfers.iter().partition(|pair| pair.case.offloads == lab::Offloads::ALL);
     page.figure(
         &bars("Throughput by transfer", &with),
-        "UDP is sent at the fastest pace found at which at most 1 % is lost.",
+        "UDP is sent at the pace at which most arrives.",
     );
     let offloads: Vec<_> = find(findings, "tcp-1").into_iter().chain(without).collect();
     page.figure(

@@ -32,8 +32,8 @@ pub fn print(findings: &Findings) -> Result<()> {
 const NOTE: &str = "\
 Frames are counted where they enter the switch or bridge; one far larger than the MTU (GSO) counts
 once. s/GB are CPU seconds per 10⁹ bytes received; what is neither the daemon's nor idle counts as
-guest. TSO needs checksums and scatter/gather, so it goes with each. UDP is sent at the fastest
-pace found at which at most 1 % is lost.";
+guest. TSO needs checksums and scatter/gather, so it goes with each. UDP is sent at the pace at
+which most arrives.";
 
 /// What was proved: who carried the frames, and that they carried bytes unchanged.
 pub fn proofs(findings: &Findings) -> [String; 2] {

@@ -3,7 +3,7 @@
 
 mod house;
 
-use house::{Folder, House, LIMIT, able, pvnet, wait};
+use house::{Folder, House, LIMIT, PING_PAUSE, able, pvnet, wait};
 use lab::Process;
 
 const MIB: u64 = 1 << 20;
@@ -78,8 +78,7 @@ fn a_guest_reaches_what_lies_behind_an_uplink() {
         let mut guest = Process::capture(command).unwrap();
         wait("the guest's start", || guest.stdout().contains("is up"));
         let [there, back] = [[10, 77, 2, 254], [10, 77, 2, 1]].map(std::net::Ipv4Addr::from);
-        let pause = std::time::Duration::from_millis(10);
-        assert_eq!(lab::ping(&inside, there, 3, pause).unwrap().received, 3);
+        assert_eq!(lab::ping(&inside, there, 3, PING_PAUSE).unwrap().received, 3);
         lab::transfer_file(&inside, &outside, there, 16 * MIB, 1).unwrap();
         lab::transfer_file(&outside, &inside, back, 16 * MIB, 2).unwrap();
         assert!(guest.stop().unwrap().success(), "{}", guest.stderr());

@@ -205,8 +205,7 @@ impl Stage {
     }
 
     fn pace(&self, subject: &dyn Subject, udp: &Case) -> Result<u64> {
-        self.progress
-            .step(format!("find the pace at which most UDP arrives over {}", subject.name()));
+        self.progress.step(format!("find the pace at which UDP arrives over {}", subject.name()));
         let pace = find_pace(subject, udp)?;
         self.progress.done(&format!("{} Mb/s", human(pace as f64 / 1e6)));
         Ok(pace)

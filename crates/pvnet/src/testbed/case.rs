@@ -95,13 +95,15 @@ impl Case {
 const PACES: [u32; 8] = [350, 500, 700, 1000, 1400, 2000, 2800, 4000];
 /// The part of a pace that a sender reaches when it can.
 const REACHED: f64 = 0.9;
+/// The part of the most that is as good: the rest is bought with losses, or luck.
+const ENOUGH: f64 = 0.9;
 
-/// The pace, in payload bits per second, at which most arrives over `subject`: beyond it the
-/// receiver loses more time on datagrams that it drops than it gains by those that it takes,
-/// and the rate says nothing about the path.
+/// The slowest pace, in payload bits per second, at which as good as most arrives over
+/// `subject`: beyond it the receiver loses more time on datagrams that it drops than it gains by
+/// those that it takes, and the rate says nothing about the path.
 ///
-/// The most is looked for, not the fastest without loss: on a machine with other things to do
-/// some datagrams are lost at any pace.
+/// It is not the fastest pace without loss: on a machine with other things to do some datagrams
+/// are lost at any pace.
 pub fn find_pace(subject: &dyn Subject, udp: &Case) -> lab::Result<u64> {
     let pace = best(|mbps| {
         let seen = udp.run(subject, 1, u64::from(mbps) * 1_000_000)?;
@@ -119,19 +121,20 @@ struct Probe {
 }
 
 fn best<E>(mut probe: impl FnMut(u32) -> Result<Probe, E>) -> Result<u32, E> {
-    let (mut best, mut most) = (PACES[0], 0.0);
+    let mut arrived: Vec<(u32, f64)> = Vec::new();
+    let mut most = 0.0;
     for pace in PACES {
         let Probe { sent, received } = probe(pace)?;
-        if received > most {
-            (best, most) = (pace, received);
-        }
+        arrived.push((pace, received));
+        most = received.max(most);
         let at_its_limit = sent < REACHED * f64::from(pace);
         let drowned = received < most / 2.0;
         if at_its_limit || drowned {
             break;
         }
     }
-    Ok(best)
+    let enough = arrived.iter().find(|(_, received)| *received >= ENOUGH * most);
+    Ok(enough.map_or(PACES[0], |(pace, _)| *pace))
 }
 
 #[cfg(test)]
@@ -153,8 +156,10 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_at_which_most_arrives_is_found() {
-        assert_eq!(found(1200.0, 1e9).0, 1400);
+    fn the_slowest_pace_at_which_most_arrives_is_found() {
+        // At 1400 it is 1029 that arrive, hardly more than the 1000 that all arrive at 1000.
+        assert_eq!(found(1200.0, 1e9).0, 1000);
+        assert_eq!(found(1300.0, 1e9).0, 1400);
         assert_eq!(found(700.0, 1e9).0, 700);
         assert_eq!(found(1e9, 1e9).0, PACES[PACES.len() - 1]);
         assert_eq!(found(0.0, 1e9).0, PACES[0]);
@@ -162,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_sender_at_its_limit_or_a_drowned_receiver_ends_the_search() {
-        assert_eq!(found(1e9, 1500.0), (2000, 6));
+        assert_eq!(found(1e9, 1500.0), (1400, 6));
         assert_eq!(found(500.0, 1e9), (500, 5));
     }
 

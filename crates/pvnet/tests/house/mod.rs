@@ -12,6 +12,9 @@ use serde_json::Value;
 /// Far more than anything here takes.
 pub const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
+/// Between two pings. After the last, ping waits for as long or for two round trips, not more:
+/// on a busy machine a short pause would make a late answer a lost one.
+pub const PING_PAUSE: Duration = Duration::from_millis(250);
 
 /// Whether the test can run; says why not.
 pub fn able(programs: &[&str]) -> bool {
@@ -163,7 +166,7 @@ impl House {
     pub fn ping(&self, from: usize, to: usize) {
         let (from, to) = (&self.guests[from].namespace, &self.guests[to]);
         for address in [std::net::IpAddr::from(to.ipv4), to.ipv6.into()] {
-            let ping = lab::ping(from, address, 3, Duration::from_millis(10)).unwrap();
+            let ping = lab::ping(from, address, 3, PING_PAUSE).unwrap();
             assert_eq!((ping.sent, ping.received), (3, 3), "{address}");
         }
     }

@@ -2,10 +2,12 @@
 //!
 //! Guest to driver domain it is an eventfd, which the driver domain only ever polls,
 //! edge-triggered: every write is an edge, and nothing has to be read. Driver domain to guest
-//! it is a pipe. An eventfd would share one open file between both processes, and with it the
-//! `O_NONBLOCK` flag: a guest that clears the flag and fills the counter would put the worker
-//! to sleep inside its notification, and everybody else's traffic with it. The two ends of a
-//! pipe are two open files. See docs/decisions/0003-events.md.
+//! it is a socket pair. An eventfd would share one open file between both processes, and with it
+//! the `O_NONBLOCK` flag: a guest that clears the flag and fills the counter would put the worker
+//! to sleep inside its notification, and everybody else's traffic with it. A pipe has two open
+//! files but one lock, which a guest holds for as long as it likes by reading into memory whose
+//! page fault it serves itself. A socket's sender takes no lock that its reader sleeps with. See
+//! docs/decisions/0003-events.md.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +15,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use hypervisor::{Error, EventChannel};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::net::{
+    AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, send, shutdown, socketpair,
+};
 
 /// The driver domain's end.
 #[derive(Debug)]
@@ -32,7 +36,11 @@ pub struct GuestEvent {
 /// A new channel.
 pub(crate) fn pair() -> io::Result<(HostEvent, GuestEvent)> {
     let to_host = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let (guest_rung, host_bell) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (guest_rung, host_bell) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    // One way only: nothing is ever taken here, so nothing shall pile up.
+    shutdown(&host_bell, Shutdown::Read)?;
     let guest_bell = to_host.try_clone()?;
     Ok((
         HostEvent { rung: to_host, bell: host_bell },
@@ -53,9 +61,9 @@ impl GuestEvent {
     }
 }
 
-/// Rings a bell. One that can take no more rings has more than enough pending.
-fn ring(bell: &OwnedFd, message: &[u8]) -> Result<(), Error> {
-    match rustix::io::write(bell, message) {
+/// What ringing a bell came to. One that can take no more rings has more than enough pending.
+fn rung(result: rustix::io::Result<usize>) -> Result<(), Error> {
+    match result {
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
         Err(error) => Err(Error::os("event channel")(error)),
     }
@@ -69,7 +77,7 @@ impl AsFd for HostEvent {
 
 impl EventChannel for HostEvent {
     fn notify(&self) -> Result<(), Error> {
-        ring(&self.bell, &[1])
+        rung(send(&self.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
     }
 
     /// Nothing to take: see the module's words on edges.
@@ -86,14 +94,18 @@ impl AsFd for GuestEvent {
 
 impl EventChannel for GuestEvent {
     fn notify(&self) -> Result<(), Error> {
-        ring(&self.bell, &1u64.to_ne_bytes())
+        rung(rustix::io::write(&self.bell, &1u64.to_ne_bytes()))
     }
 
     fn take(&self) -> Result<(), Error> {
-        match rustix::io::read(&self.rung, &mut [0u8; 512]) {
-            Ok(0) => Err(Error::Gone),
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(error) => Err(Error::os("event channel")(error)),
+        // Every ring is a message of its own, and a full socket would ring no more.
+        loop {
+            match rustix::io::read(&self.rung, &mut [0u8; 1]) {
+                Ok(0) => return Err(Error::Gone),
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(Error::os("event channel")(error)),
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A guest seen as what it is to a backend: memory with rings and a grant table in it, and keys
 //! in the store.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use hypervisor::{Guest, Hypervisor, Store};
 use machine::{DRIVER_DOMAIN, Domain, GuestEvent, Machine, MachineGuest, MemorySize, toolstack};
@@ -30,7 +30,7 @@ pub struct Raw {
     inside: MachineGuest,
     store: Arc<dyn Store>,
     driver_store: Arc<dyn Store>,
-    event: Option<GuestEvent>,
+    event: Mutex<Option<GuestEvent>>,
 }
 
 impl Raw {
@@ -45,7 +45,7 @@ impl Raw {
         let store: Arc<dyn Store> = Arc::new(machine.store().connect(domain.id()));
         toolstack::create_domain(&*driver_store, domain.id(), "raw").unwrap();
         toolstack::create_vif(&*driver_store, domain.id(), 0, "02:00:00:00:00:01").unwrap();
-        let raw = Self { domain, memory, inside, store, driver_store, event: None };
+        let raw = Self { domain, memory, inside, store, driver_store, event: Mutex::default() };
         raw.reset();
         raw
     }
@@ -102,10 +102,10 @@ impl Raw {
     }
 
     /// Connects its one queue. The vif stays where it is, and can connect it again.
-    pub fn connect<H: Hypervisor>(&mut self, vif: &mut Vif<H>, features: Features) -> Queue<H> {
+    pub fn connect<H: Hypervisor>(&self, vif: &mut Vif<H>, features: Features) -> Queue<H> {
         let (event, port) = self.inside.alloc_unbound(DRIVER_DOMAIN).unwrap();
         // While it is kept, the backend's bell does not ring into a closed pipe.
-        self.event = Some(event);
+        *self.event.lock().unwrap() = Some(event);
         for (key, value) in [
             ("tx-ring-ref", TX_RING),
             ("rx-ring-ref", RX_RING),

@@ -4,6 +4,7 @@
 
 mod guest;
 mod receive;
+mod taker;
 mod tampered;
 mod transmit;
 

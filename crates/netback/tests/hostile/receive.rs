@@ -149,7 +149,7 @@ proptest! {
         let body = Region::anonymous(1 << 16).unwrap();
         body.copy_in(0, &[BODY; 1 << 16]).unwrap();
 
-        let mut raw = Raw::new(&machine);
+        let raw = Raw::new(&machine);
         let behind = (DATA + BUFFERS) as usize * PAGE;
         (DATA + BUFFERS..PAGES).for_each(|page| {
             // Its own, but never given as a buffer.

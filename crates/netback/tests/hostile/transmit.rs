@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use frame::{DropReason, Offer, Outcome, WINDOW};
+use frame::{Outcome, WINDOW};
 use machine::Machine;
-use netback::{Fault, Queue};
 use offload::Features;
 use proptest::prelude::*;
 use wire::netif::extra::Extra;
-use wire::netif::{GsoKind, RxRequest, TxRequest, TxResponse, status, tx_flags};
+use wire::netif::{GsoKind, TxRequest, TxResponse, status, tx_flags};
 
 use crate::Random;
-use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING};
+use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, TX_RING};
+use crate::taker::{BEHIND, Taker, pass};
 use crate::tampered::Tampered;
 
 /// The last byte of an address that frames are for; the others do not change.
@@ -148,89 +148,6 @@ impl Sender {
     }
 }
 
-/// A guest that gives buffers and takes what comes.
-struct Taker {
-    raw: Raw,
-    queue: Queue<Tampered>,
-    posted: u32,
-    taken: u32,
-}
-
-/// Its buffers; what lies behind them is nobody's business.
-const BUFFERS: u32 = 16;
-
-impl Taker {
-    fn new(machine: &Machine, hypervisor: Tampered, features: Features) -> Self {
-        let mut raw = Raw::new(machine);
-        (DATA..PAGES).for_each(|page| raw.write(page, 0, [0xa5u8; PAGE]));
-        let mut vif = raw.announce(hypervisor);
-        let queue = raw.connect(&mut vif, features);
-        let mut taker = Self { raw, queue, posted: 0, taken: 0 };
-        taker.post();
-        taker
-    }
-
-    fn post(&mut self) {
-        while self.posted < self.taken + 256 {
-            let n = self.posted;
-            let id = u16::try_from(n % 256).unwrap();
-            let request = RxRequest { id, pad: 0, gref: DATA + n % BUFFERS };
-            self.raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
-            self.posted += 1;
-        }
-        self.raw.write(RX_RING, REQ_PROD, self.posted);
-    }
-
-    /// Takes the next response: the bytes of a fragment that came, or nothing.
-    fn take(&mut self) -> Option<Vec<u8>> {
-        let response: wire::netif::RxResponse =
-            self.raw.read(RX_RING, Raw::slot::<RxRequest>(self.taken));
-        let page = DATA + self.taken % BUFFERS;
-        self.taken += 1;
-        let len = usize::try_from(response.status).ok()?;
-        let mut bytes = vec![0; len];
-        let at = page as usize * PAGE + usize::from(response.offset);
-        self.raw.memory.copy_out(at, &mut bytes).unwrap();
-        Some(bytes)
-    }
-}
-
-/// One pass of a worker: takes frames, offers them one by one, answers.
-fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> Result<(), Fault> {
-    sender.tx.receive()?;
-    sender.tx.publish();
-    let mut outcomes = [Outcome::Waiting; WINDOW];
-    for slot in sender.tx.window().order() {
-        let frame = sender.tx.window().frame(*slot);
-        let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
-        let body = sender.tx.body();
-        taker.queue.rx.deliver(body, &mut offers, now).expect("the taker keeps to the rules");
-        let outcome = offers[0].outcome;
-        let plain =
-            frame.gso.is_none() && taker.raw.read::<u32>(RX_RING, RSP_PROD) == taker.taken + 1;
-        let first = (outcome == Outcome::Delivered && plain).then(|| taker.take()).flatten();
-        if let Some(got) = first {
-            // What arrived starts with the header that was looked at, whatever the guest has
-            // made of it since (XSA-155). Software writes checksums only.
-            assert!(got.len() == frame.len as usize);
-            assert_eq!(got[..14], frame.header()[..14]);
-            if frame.checksum != offload::Checksum::Partial {
-                assert_eq!(got[..frame.header().len()], *frame.header());
-            }
-        }
-        while taker.taken != taker.raw.read::<u32>(RX_RING, RSP_PROD) {
-            taker.take();
-        }
-        taker.post();
-        outcomes[usize::from(*slot)] = match outcome {
-            Outcome::Waiting => Outcome::Dropped(DropReason::NoRoom),
-            settled => settled,
-        };
-    }
-    sender.tx.finish(&outcomes);
-    sender.tx.arm().map(drop)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -248,7 +165,7 @@ proptest! {
         let features = if offloads { Features::ALL } else { Features { sg: true, ..Features::NONE } };
         let mut taker = Taker::new(&machine, hypervisor.clone(), features);
 
-        let mut raw = Raw::new(&machine);
+        let raw = Raw::new(&machine);
         let mut vif = raw.announce(hypervisor.clone());
         let mut queue = raw.connect(&mut vif, Features::ALL);
         let published = Arc::new(AtomicU32::new(0));
@@ -280,8 +197,7 @@ proptest! {
             }
         }
         prop_assert!(bystander.snapshot() == before);
-        let behind = taker.raw.snapshot().split_off((DATA + BUFFERS) as usize * PAGE);
-        prop_assert!(behind.iter().all(|byte| *byte == 0xa5));
+        prop_assert!(taker.raw.snapshot()[BEHIND..].iter().all(|byte| *byte == 0xa5));
     }
 }
 
@@ -290,7 +206,7 @@ proptest! {
 fn packets_refused_without_end_do_not_hold_a_worker() {
     let machine = Machine::new();
     let hypervisor = Tampered::new(&machine);
-    let mut raw = Raw::new(&machine);
+    let raw = Raw::new(&machine);
     let mut vif = raw.announce(hypervisor.clone());
     let mut queue = raw.connect(&mut vif, Features::ALL);
     // Too short for a frame. The answer overlays the slot's reference.
@@ -318,7 +234,7 @@ fn packets_refused_without_end_do_not_hold_a_worker() {
 #[test]
 fn frames_in_hand_are_never_more_than_the_window() {
     let machine = Machine::new();
-    let mut raw = Raw::new(&machine);
+    let raw = Raw::new(&machine);
     let mut vif = raw.announce(machine.clone());
     let mut queue = raw.connect(&mut vif, Features::ALL);
     let slot = TxRequest { gref: DATA, offset: 0, flags: 0, id: 1, size: 60 };

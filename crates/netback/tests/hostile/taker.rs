@@ -1,0 +1,101 @@
+//! An honest guest that frames are sent to, and what a worker does to send them.
+
+use std::time::Duration;
+
+use frame::{DropReason, Offer, Outcome, WINDOW};
+use machine::Machine;
+use netback::{Fault, Queue};
+use offload::{Checksum, Features};
+use wire::netif::{RxRequest, RxResponse};
+
+use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::tampered::Tampered;
+
+/// A guest that gives buffers and takes what comes.
+pub struct Taker {
+    pub raw: Raw,
+    queue: Queue<Tampered>,
+    posted: u32,
+    taken: u32,
+}
+
+/// Pages it gives as buffers.
+const BUFFERS: u32 = 16;
+/// The byte of its memory behind them, from which on all is 0xa5 and nobody's business.
+pub const BEHIND: usize = (DATA + BUFFERS) as usize * PAGE;
+
+impl Taker {
+    pub fn new(machine: &Machine, hypervisor: Tampered, features: Features) -> Self {
+        let raw = Raw::new(machine);
+        (DATA..PAGES).for_each(|page| raw.write(page, 0, [0xa5u8; PAGE]));
+        let mut vif = raw.announce(hypervisor);
+        let queue = raw.connect(&mut vif, features);
+        let mut taker = Self { raw, queue, posted: 0, taken: 0 };
+        taker.post();
+        taker
+    }
+
+    fn post(&mut self) {
+        while self.posted.wrapping_sub(self.taken) < 256 {
+            let n = self.posted;
+            let id = u16::try_from(n % 256).unwrap();
+            let request = RxRequest { id, pad: 0, gref: DATA + n % BUFFERS };
+            self.raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
+            self.posted = n.wrapping_add(1);
+        }
+        self.raw.write(RX_RING, REQ_PROD, self.posted);
+    }
+
+    /// Takes what has come, and gives new buffers.
+    fn take_all(&mut self) -> Vec<Option<Vec<u8>>> {
+        let end: u32 = self.raw.read(RX_RING, RSP_PROD);
+        let count = end.wrapping_sub(self.taken);
+        let arrived = (0..count).map(|_| self.take()).collect();
+        self.post();
+        arrived
+    }
+
+    /// Takes the next response: the bytes of a fragment that came, or nothing.
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let response: RxResponse = self.raw.read(RX_RING, Raw::slot::<RxRequest>(self.taken));
+        let page = DATA + self.taken % BUFFERS;
+        self.taken = self.taken.wrapping_add(1);
+        let len = usize::try_from(response.status).ok()?;
+        let mut bytes = vec![0; len];
+        let at = page as usize * PAGE + usize::from(response.offset);
+        self.raw.memory.copy_out(at, &mut bytes).unwrap();
+        Some(bytes)
+    }
+}
+
+/// One pass of a worker: takes frames, offers them one by one, answers.
+///
+/// Checks that what arrives starts with the header that was looked at, whatever the guest has
+/// made of it since (XSA-155).
+pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> Result<(), Fault> {
+    sender.tx.receive()?;
+    sender.tx.publish();
+    let mut outcomes = [Outcome::Waiting; WINDOW];
+    for slot in sender.tx.window().order() {
+        let frame = sender.tx.window().frame(*slot);
+        let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
+        let body = sender.tx.body();
+        taker.queue.rx.deliver(body, &mut offers, now).expect("the taker keeps to the rules");
+        let outcome = offers[0].outcome;
+        let arrived = taker.take_all();
+        if let ([Some(got)], None, Outcome::Delivered) = (&*arrived, frame.gso, outcome) {
+            assert!(got.len() == frame.len as usize);
+            assert_eq!(got[..14], frame.header()[..14]);
+            // Software writes checksums only.
+            if frame.checksum != Checksum::Partial {
+                assert_eq!(got[..frame.header().len()], *frame.header());
+            }
+        }
+        outcomes[usize::from(*slot)] = match outcome {
+            Outcome::Waiting => Outcome::Dropped(DropReason::NoRoom),
+            settled => settled,
+        };
+    }
+    sender.tx.finish(&outcomes);
+    sender.tx.arm().map(drop)
+}

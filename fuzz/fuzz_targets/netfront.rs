@@ -1,0 +1,246 @@
+//! Whatever a backend writes into the store and the rings: the frontend does not panic, takes no
+//! page twice, and finds every received byte inside its own memory.
+//!
+//! Input: steps of a tag byte and what it needs, see `run`; the numbers the backend offers in the
+//! store come first. Run with `cargo +nightly fuzz run netfront`.
+#![no_main]
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hypervisor::store::{Permissions, TransactionId};
+use hypervisor::{Hypervisor, Port, Store, StoreError, WatchEvent};
+use libfuzzer_sys::fuzz_target;
+use machine::{Domain, Machine, MachineGuest, MemorySize};
+use netfront::{Config, Frontend, Queue, Received};
+use offload::{Checksum, Gso, GsoKind};
+use rustix::event::{EventfdFlags, eventfd};
+use shm::Region;
+
+const PAGE: usize = 4096;
+const RSP_PROD: usize = 8;
+
+/// A store with the backend's keys as the input has them. The backend follows the frontend's
+/// states at once.
+struct Keys {
+    offered: [u8; 4],
+    written: Mutex<HashMap<String, String>>,
+    never: OwnedFd,
+}
+
+impl Keys {
+    fn number(&self, key: &str) -> u32 {
+        self.written.lock().unwrap().get(key).and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Store for Keys {
+    fn read(&self, _: Option<TransactionId>, path: &str) -> Result<String, StoreError> {
+        let [queues, split, a, b] = self.offered;
+        let connected = self.number("device/state") == 4;
+        Ok(match path {
+            "device/backend" => "backend".into(),
+            "device/backend-id" => "0".into(),
+            "device/mac" => "02:00:00:00:00:01".into(),
+            "backend/state" => if connected { "4" } else { "2" }.into(),
+            "backend/multi-queue-max-queues" => queues.to_string(),
+            "backend/feature-split-event-channels" => (split & 1).to_string(),
+            _ => String::from_utf8_lossy(&[a, b]).into(),
+        })
+    }
+
+    fn write(&self, _: Option<TransactionId>, path: &str, value: &str) -> Result<(), StoreError> {
+        self.written.lock().unwrap().insert(path.into(), value.into());
+        Ok(())
+    }
+
+    fn remove(&self, _: Option<TransactionId>, path: &str) -> Result<(), StoreError> {
+        self.written.lock().unwrap().remove(path);
+        Ok(())
+    }
+
+    fn mkdir(&self, _: Option<TransactionId>, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn directory(&self, _: Option<TransactionId>, path: &str) -> Result<Vec<String>, StoreError> {
+        Err(StoreError::NotFound(path.into()))
+    }
+
+    fn permissions(&self, _: Option<TransactionId>, path: &str) -> Result<Permissions, StoreError> {
+        Err(StoreError::NotFound(path.into()))
+    }
+
+    fn set_permissions(
+        &self,
+        _: Option<TransactionId>,
+        path: &str,
+        _: &Permissions,
+    ) -> Result<(), StoreError> {
+        Err(StoreError::Denied(path.into()))
+    }
+
+    fn begin(&self) -> Result<TransactionId, StoreError> {
+        Err(StoreError::Conflict)
+    }
+
+    fn end(&self, _: TransactionId, _: bool) -> Result<(), StoreError> {
+        Err(StoreError::Conflict)
+    }
+
+    fn watch(&self, _: &str, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn unwatch(&self, _: &str, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn event(&self) -> Result<Option<WatchEvent>, StoreError> {
+        Ok(None)
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
+        self.never.as_fd()
+    }
+}
+
+/// What lasts from one input to the next.
+struct World {
+    machine: Machine,
+    domain: Arc<Domain>,
+    guest: MachineGuest,
+    memory: Region,
+}
+
+impl World {
+    fn new() -> Self {
+        let machine = Machine::new();
+        let size = MemorySize { pages: 2048, grant_pages: 4, ..MemorySize::default() };
+        let domain = machine.create(size).unwrap();
+        let guest = MachineGuest::inside(&machine, &domain).unwrap();
+        let memory = Region::map(guest.memory(), 0, size.pages * PAGE).unwrap();
+        Self { machine, domain, guest, memory }
+    }
+
+    /// Where the page lies that a key grants.
+    fn ring(&self, keys: &Keys, key: &str) -> usize {
+        let gref = keys.number(key) as usize;
+        self.memory.read::<u32>(gref * 8 + 4).unwrap() as usize * PAGE
+    }
+}
+
+thread_local! {
+    static WORLD: RefCell<World> = RefCell::new(World::new());
+}
+
+fuzz_target!(|input: &[u8]| {
+    WORLD.with_borrow(|world| run(world, input));
+});
+
+fn take<const N: usize>(input: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, rest) = input.split_first_chunk()?;
+    *input = rest;
+    Some(*taken)
+}
+
+fn run(world: &World, mut input: &[u8]) {
+    let Some(offered) = take(&mut input) else { return };
+    let never = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    let keys = Arc::new(Keys { offered, written: Mutex::default(), never });
+    let config = Config { patience: Duration::from_secs(5), ..Config::default() };
+    let (_frontend, mut queues) =
+        Frontend::connect(&world.guest, keys.clone(), "device", &config).unwrap();
+    // Bound, so that offers do not pile up.
+    for key in ["event-channel", "event-channel-tx", "event-channel-rx"] {
+        let port = Port(keys.number(&format!("device/{key}")));
+        let _ = world.machine.bind_interdomain(&world.domain, port);
+    }
+    let tx = world.ring(&keys, "device/tx-ring-ref");
+    let rx = world.ring(&keys, "device/rx-ring-ref");
+    let queue = &mut queues[0];
+    // The first fault is the end of a queue.
+    while let Some(true) = step(world, queue, tx, rx, &mut input) {}
+}
+
+/// One thing that either side does; nothing at the input's end, false after a fault.
+fn step(
+    world: &World,
+    queue: &mut Queue<MachineGuest>,
+    tx: usize,
+    rx: usize,
+    input: &mut &[u8],
+) -> Option<bool> {
+    let [tag] = take(input)?;
+    Some(match tag % 10 {
+        0 => {
+            let ([index], slot) = (take(input)?, take::<4>(input)?);
+            world.memory.write(tx + 64 + usize::from(index) * 12, slot).unwrap();
+            true
+        }
+        1 => {
+            let ([index], slot) = (take(input)?, take::<8>(input)?);
+            world.memory.write(rx + 64 + usize::from(index) * 8, slot).unwrap();
+            true
+        }
+        2 | 3 => {
+            let ring = if tag % 10 == 2 { tx } else { rx };
+            let [by] = take(input)?;
+            let at = world.memory.read::<u32>(ring + RSP_PROD).unwrap();
+            world.memory.write(ring + RSP_PROD, at.wrapping_add(u32::from(by) % 70)).unwrap();
+            true
+        }
+        4 => {
+            let ring = if tag & 0x80 == 0 { tx } else { rx };
+            world.memory.write(ring + RSP_PROD, take::<4>(input)?).unwrap();
+            true
+        }
+        5 => {
+            send(queue, u16::from_le_bytes(take(input)?), tag);
+            true
+        }
+        6 => {
+            queue.tx.publish();
+            queue.rx.publish();
+            true
+        }
+        7 => queue.tx.reclaim().is_ok(),
+        8 => receive(queue),
+        _ => queue.tx.arm().is_ok() && queue.rx.arm().is_ok(),
+    })
+}
+
+fn send(queue: &mut Queue<MachineGuest>, len: u16, tag: u8) {
+    let places: Vec<_> = queue.tx.places().collect();
+    let distinct: BTreeSet<_> = places.iter().collect();
+    assert_eq!(distinct.len(), places.len(), "a page is in use twice");
+    for place in &places {
+        queue.tx.memory().write(*place, [tag; PAGE]).unwrap();
+    }
+    let gso = (tag & 0x80 != 0).then_some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+    let room = usize::from(len).div_ceil(PAGE) <= places.len();
+    let sent = queue.tx.send(len, Checksum::Partial, gso).is_ok();
+    assert!(sent <= room, "more was sent than there was room for");
+}
+
+fn receive(queue: &mut Queue<MachineGuest>) -> bool {
+    let mut frame = Received::default();
+    loop {
+        match queue.rx.receive(&mut frame) {
+            Ok(true) => {}
+            Ok(false) => return true,
+            Err(_) => return false,
+        }
+        let mut sum = 0;
+        for (at, len) in &frame.fragments {
+            let mut bytes = vec![0; *len];
+            queue.rx.memory().copy_out(*at, &mut bytes).unwrap();
+            assert!(*len > 0 && at % PAGE + len <= PAGE);
+            sum += len;
+        }
+        assert_eq!(sum, frame.len);
+    }
+}

@@ -52,10 +52,16 @@ impl<H: Hypervisor> Egress<H> {
     }
 }
 
+/// A frame that would become more segments than this is dropped: one system call each is work
+/// that a guest could order by the thousand.
+const SEGMENTS_MAX: usize = 192;
 const MALFORMED: Outcome = Outcome::Dropped(DropReason::Malformed);
 
 fn segment(tap: &TapQueue, frame: &Frame, whole: &[u8], gso: Gso) -> Result<Outcome, Outcome> {
     let mut segments = Segmenter::new(whole, &frame.headers, gso).map_err(|_| MALFORMED)?;
+    if segments.segments() > SEGMENTS_MAX {
+        return Err(Outcome::Dropped(DropReason::TooLarge));
+    }
     let mut header = [0; offload::MAX_HEADER];
     while let Some(segment) = segments.next(&mut header) {
         let metadata = vnet::encode(&frame.headers, Checksum::Unknown, None);

@@ -15,7 +15,7 @@ pub enum Unsupported {
         /// `csum_offset`.
         offset: u16,
     },
-    /// UDP segmentation or fragmentation.
+    /// UDP segmentation or fragmentation, or segments of no size.
     #[error("gso type {0}")]
     Gso(u8),
 }
@@ -27,6 +27,8 @@ pub fn decode(
 ) -> Result<(Checksum, Option<Gso>), Unsupported> {
     let gso = match header.gso_type & !gso::ECN {
         gso::NONE => None,
+        // Segments without payload would never end.
+        kind if header.gso_size.get() == 0 => return Err(Unsupported::Gso(kind)),
         gso::TCPV4 => Some(Gso { kind: GsoKind::TcpV4, size: header.gso_size.get() }),
         gso::TCPV6 => Some(Gso { kind: GsoKind::TcpV6, size: header.gso_size.get() }),
         other => return Err(Unsupported::Gso(other)),
@@ -105,7 +107,9 @@ mod tests {
         let mut header = encode(&TCP, Checksum::Partial, None);
         header.csum_start = 54.into();
         assert_eq!(decode(&header, &TCP), Err(Unsupported::Checksum { start: 54, offset: 16 }));
-        let header = VirtioNetHdr { gso_type: gso::UDP_L4, ..VirtioNetHdr::default() };
-        assert_eq!(decode(&header, &TCP), Err(Unsupported::Gso(gso::UDP_L4)));
+        for kind in [gso::UDP_L4, gso::TCPV4] {
+            let header = VirtioNetHdr { gso_type: kind, ..VirtioNetHdr::default() };
+            assert_eq!(decode(&header, &TCP), Err(Unsupported::Gso(kind)));
+        }
     }
 }

@@ -23,8 +23,8 @@ pub(super) enum Event {
     Created { domain: DomId, name: String, answer: mpsc::Sender<Result<(), String>> },
     /// A domain is gone.
     Destroyed { domain: DomId, answer: mpsc::Sender<()> },
-    /// Something changed in the store.
-    Store(WatchEvent),
+    /// Something changed in the store. The next change is told when `done` is dropped.
+    Store { event: WatchEvent, done: mpsc::Sender<()> },
     /// A queue broke.
     Failure(Failure),
     /// Somebody wants to know how things are.
@@ -94,7 +94,8 @@ impl Control {
                 self.destroy(domain);
                 let _ = answer.send(());
             }
-            Event::Store(event) => {
+            Event::Store { event, done } => {
+                drop(done);
                 if let Some(domain) = domain_of(&event.token) {
                     self.frontend_changed(domain);
                 }
@@ -252,9 +253,13 @@ pub(super) fn forward_store_events(
         loop {
             match store.event() {
                 Ok(Some(event)) => {
-                    if events.send(Event::Store(event)).is_err() {
+                    let (done, taken) = mpsc::channel();
+                    if events.send(Event::Store { event, done }).is_err() {
                         return;
                     }
+                    // One at a time: a guest that writes its state without end fills the
+                    // store's own queue, which is bounded, and not this channel (XSA-326).
+                    let _ = taken.recv();
                 }
                 Ok(None) => {
                     let fd = store.event_fd();

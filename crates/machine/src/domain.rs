@@ -85,7 +85,8 @@ impl Domain {
         if size.page_size == PageSize::Huge
             && let Err(error) = memory.populate_huge()
         {
-            warn!(domain = id.0, %error, "no 2 MiB pages to be had: going on with 4 KiB");
+            warn!(domain = id.0, %error, "no 2 MiB pages: going on with 4 KiB; \
+                 /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be never");
         }
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         Ok(Self { id, size, fd, memory, exchange, alive: AtomicBool::new(true), pins })
@@ -279,5 +280,37 @@ impl Drop for Pins {
         for gref in &self.grefs {
             self.domain.unpin(*gref);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kilobytes of this process's mapping of a domain's memory that large pages stand behind.
+    fn large_kilobytes(id: u16) -> u64 {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let name = format!("/memfd:pvnet-domain-{id} ");
+        let mapping = smaps.split("VmFlags:").find(|mapping| mapping.contains(&name)).unwrap();
+        let line = mapping.lines().find(|line| line.starts_with("ShmemPmdMapped:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn large_pages_stand_behind_memory_that_asks_for_them() {
+        let size = MemorySize { pages: 2048, page_size: PageSize::Huge, ..MemorySize::default() };
+        let domain = Domain::new(DomId(7001), size).unwrap();
+        if domain.memory().populate_huge().is_err() {
+            eprintln!("skipped: this kernel has no 2 MiB pages to give");
+            return;
+        }
+        assert_eq!(large_kilobytes(7001), 8192);
+    }
+
+    #[test]
+    fn small_pages_are_taken_only_when_touched() {
+        let domain = Domain::new(DomId(7002), MemorySize::default()).unwrap();
+        domain.memory().write(0, 1u8).unwrap();
+        assert_eq!(large_kilobytes(7002), 0);
     }
 }

@@ -101,14 +101,23 @@ impl Region {
         Ok(Self { base, len })
     }
 
-    /// Asks the kernel for 2 MiB pages behind this range, and takes all of it at once: whoever
-    /// touches a page first decides its size, and other mappings of a file may not ask.
+    /// Takes all of this range at once, in 2 MiB pages. The error says that the kernel has none
+    /// to give; the range is good all the same, in pages of 4 KiB.
+    ///
+    /// All at once, because whoever touches a page first decides its size, and other mappings
+    /// of a file may not ask. Collapsed as well, because only that says whether it came true;
+    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` decides what shared memory may get.
     pub fn populate_huge(&self) -> io::Result<()> {
+        let address = self.base.as_ptr().cast();
         for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateWrite] {
             // SAFETY: the range is mapped, writable and ours; neither advice changes a byte.
-            unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len, advice)? };
+            unsafe { rustix::mm::madvise(address, self.len, advice)? };
         }
-        Ok(())
+        // SAFETY: as above; pages are copied into larger ones, their contents stay.
+        match unsafe { libc::madvise(address, self.len, libc::MADV_COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// Size in bytes.

@@ -1,7 +1,7 @@
 //! One Ethernet frame on its way through the driver domain.
 //!
 //! An ingress port copies the first bytes of a frame once into private memory and parses
-//! that copy ([`Header`]); the rest of the body stays where the sender put it and is described
+//! that copy ([`Frame::header`]); the rest of the body stays where the sender put it and is described
 //! by [`Piece`]s. Whoever sends it on writes the private header, never the sender's bytes
 //! again, so nothing that was checked can change (law 1), and copies the body once.
 

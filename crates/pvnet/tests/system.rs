@@ -237,13 +237,16 @@ fn an_independent_reader_finds_every_segments_checksum_sound() {
     house.join(1, &["--no-tso", "--no-csum"]);
     let capture = house.folder().join("segments.pcapng");
     let mut tshark = house.guests[1].namespace.exec("tshark").unwrap();
-    tshark.args(["-q", "-i", "eth0", "-f", "tcp", "-w"]).arg(&capture);
+    // Room for the whole transfer, however late the capture gets its turn.
+    tshark.args(["-q", "-B", "64", "-i", "eth0", "-f", "tcp", "-w"]).arg(&capture);
     let mut tshark = Process::capture(tshark).unwrap();
     wait("the start of the capture", || {
         assert!(tshark.ended().unwrap().is_none(), "{}", tshark.stderr());
         tshark.stderr().contains("Capturing on") && capture.exists()
     });
     house.transfer(0, 1, 4 * MIB);
+    // Ended too soon, it would leave out what the kernel still holds.
+    wait("the end of the capture", || capture.metadata().unwrap().len() > 5 * MIB);
     tshark.stop().unwrap();
 
     let list = |filter: &str| {
@@ -259,7 +262,12 @@ fn an_independent_reader_finds_every_segments_checksum_sound() {
         assert!(seen as u64 > segments / 2, "{seen} segments of {version}");
     }
     assert_eq!(count("frame.len > 1514"), 0);
-    assert_eq!(list("tcp.checksum.status == \"Bad\" || ip.checksum.status == \"Bad\""), "");
+    // All that the first sends is checksummed by pvnet. The second's own frames are not judged:
+    // its kernel stores a sum of 0 as 0xffff for TCP too (`CSUM_MANGLED_0`), one in 65,536, and
+    // tshark calls that bad.
+    let sent = format!("eth.src == {}", house.guests[0].mac);
+    let bad = "(tcp.checksum.status == \"Bad\" || ip.checksum.status == \"Bad\")";
+    assert_eq!(list(&format!("{sent} && {bad}")), "");
     // The filter would find one.
-    assert!(count("tcp.checksum.status == \"Good\"") > 1000);
+    assert!(count(&format!("{sent} && tcp.checksum.status == \"Good\"")) > 1000);
 }

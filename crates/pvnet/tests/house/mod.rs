@@ -70,6 +70,7 @@ pub struct House {
 pub struct Guest {
     process: Option<Process>,
     pub namespace: Namespace,
+    pub mac: String,
     pub ipv4: Ipv4Addr,
     pub ipv6: Ipv6Addr,
 }
@@ -79,7 +80,7 @@ impl House {
     pub fn build(guests: u8, daemon: &str) -> Self {
         let guests: Vec<_> = (1..=guests).map(Guest::new).collect();
         let folder = Folder::new();
-        let tables: String = guests.iter().zip(1..).map(|(guest, n)| guest.table(n)).collect();
+        let tables: String = guests.iter().map(Guest::table).collect();
         let directory = folder.path().display();
         let text = format!("[daemon]\ndirectory = \"{directory}\"\n{daemon}\n{tables}");
         let config = folder.path().join("pvnet.toml");
@@ -177,6 +178,7 @@ impl Guest {
         Self {
             process: None,
             namespace: Namespace::create("pvt").unwrap(),
+            mac: format!("02:00:00:00:01:{number:02x}"),
             ipv4: Ipv4Addr::new(10, 77, 1, number),
             ipv6: Ipv6Addr::new(0xfd00, 0x77, 1, 0, 0, 0, 0, number.into()),
         }
@@ -188,11 +190,11 @@ impl Guest {
     }
 
     /// Its table in the configuration.
-    fn table(&self, number: u8) -> String {
+    fn table(&self) -> String {
         format!(
-            "[[guest]]\nname = \"{}\"\nmac = \"02:00:00:00:01:{number:02x}\"\n\
-             addresses = [\"{}/24\", \"{}/64\"]\n",
+            "[[guest]]\nname = \"{}\"\nmac = \"{}\"\naddresses = [\"{}/24\", \"{}/64\"]\n",
             self.namespace.name(),
+            self.mac,
             self.ipv4,
             self.ipv6
         )

@@ -125,3 +125,51 @@ impl<'a, P, G> GrantTransfer<'a, P, G> {
         Self { peer, gref, page: Some(page), status: TransferStatus::Okay }
     }
 }
+
+/// How one mapping of a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapStatus {
+    /// The page is in this domain's address space.
+    Okay,
+    /// The grant does not permit it, or its owner is gone: the owner is at fault.
+    BadGrant,
+}
+
+/// One page that is mapped for a packet (`GNTTABOP_map_grant_ref`).
+#[derive(Clone, Copy, Debug)]
+pub struct GrantMap {
+    /// Where: a free place of an [aperture](crate::Hypervisor::aperture).
+    pub place: u32,
+    /// Which page of the aperture's peer.
+    pub gref: GrantRef,
+    /// Written by the hypervisor.
+    pub status: MapStatus,
+}
+
+impl GrantMap {
+    /// An operation not yet performed.
+    #[inline]
+    pub fn new(place: u32, gref: GrantRef) -> Self {
+        Self { place, gref, status: MapStatus::Okay }
+    }
+}
+
+/// Bytes that a device is to fetch where they lie, and where it finds them.
+#[derive(Debug)]
+pub struct DmaRead<'a, P> {
+    /// The bytes.
+    pub source: Source<'a, P>,
+    /// How many, within one page where they are granted.
+    pub len: u16,
+    /// Written by the hypervisor: what the device is told. None if the grant does not permit it,
+    /// or if this platform's devices can not reach pages that this domain has not mapped.
+    pub address: Option<shm::Piece<'a>>,
+}
+
+impl<'a, P> DmaRead<'a, P> {
+    /// An operation not yet performed.
+    #[inline]
+    pub fn new(source: Source<'a, P>, len: u16) -> Self {
+        Self { source, len, address: None }
+    }
+}

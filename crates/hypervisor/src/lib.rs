@@ -20,7 +20,10 @@ pub mod xs_wire;
 use std::fmt;
 
 pub use event::EventChannel;
-pub use grant::{CopyStatus, Dest, GrantCopy, GrantRef, GrantTransfer, Source, TransferStatus};
+pub use grant::{
+    CopyStatus, Dest, DmaRead, GrantCopy, GrantMap, GrantRef, GrantTransfer, MapStatus, Source,
+    TransferStatus,
+};
 pub use metered::{Counted, Meter, Metered};
 pub use store::{Store, StoreError, WatchEvent};
 pub use xenbus::XenbusState;
@@ -110,6 +113,9 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     type Peer: Clone + Send + Sync + fmt::Debug + 'static;
     /// Foreign pages in this domain's address space; dropping it unmaps them.
     type Mapping: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
+    /// Places in this domain's address space for pages of one peer that come and go; dropping it
+    /// unmaps those that are there.
+    type Aperture: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
     /// A page of this domain's own, in its address space, that can be [transferred](Self::transfer)
     /// to one peer; dropping it unmaps it and keeps it for another time.
     type Page: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
@@ -121,6 +127,21 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
 
     /// Maps granted pages, in order and contiguously, readable and writable.
     fn map(&self, peer: &Self::Peer, grefs: &[GrantRef]) -> Result<Self::Mapping, Error>;
+
+    /// Reserves `places` pages of address space for pages of `peer`. They are reached at
+    /// `place * PAGE_SIZE`, and only while something is mapped there.
+    fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error>;
+
+    /// Maps a batch of granted pages, each at its place, readable and writable; each operation
+    /// gets its own status. A place that is taken is a bad grant.
+    fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]);
+
+    /// Unmaps what is at these places; those with nothing there are left alone.
+    fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>);
+
+    /// Finds out for a device where it can fetch bytes that this domain has not mapped, as an
+    /// IOMMU does. Every grant is checked at this use; what is found holds for one transfer.
+    fn dma_map(&self, batch: &mut [DmaRead<'_, Self::Peer>]);
 
     /// Copies a batch between grants and private memory; each operation gets its own status.
     ///
@@ -142,6 +163,12 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
 
     /// Binds to an event channel that `peer` offered to this domain.
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
+
+    /// Told by the driver domain of work of its own, for the books: see [`Meter`].
+    #[inline]
+    fn note(&self, what: Counted, n: u64) {
+        let _ = (what, n);
+    }
 }
 
 /// What a frontend asks of the hypervisor: the services seen from a guest.

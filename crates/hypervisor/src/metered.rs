@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::{DomId, Error, EventChannel, GrantCopy, GrantRef, GrantTransfer, Hypervisor, Port};
+use crate::{
+    CopyStatus, DmaRead, DomId, Error, EventChannel, GrantCopy, GrantMap, GrantRef, GrantTransfer,
+    Hypervisor, MapStatus, Port, Source, TransferStatus,
+};
 
 /// What was asked of the hypervisor, and how long it took. Counting is off until
 /// [switched on](Meter::switch), and then costs two looks at the clock a batch.
@@ -25,16 +28,65 @@ pub enum Counted {
     CopyBatches,
     /// Copies.
     Copies,
-    /// Bytes copied.
+    /// Bytes copied by the hypervisor.
     CopiedBytes,
-    /// Pages mapped.
+    /// Bytes copied by the driver domain itself, into and out of its own buffers.
+    DriverBytes,
+    /// Granted pages mapped into the driver domain.
     Maps,
-    /// Events sent.
+    /// Granted pages unmapped again.
+    Unmaps,
+    /// Granted pages that a device fetched from without a mapping.
+    DmaMaps,
+    /// Pages that changed hands.
+    Transfers,
+    /// Pages filled with zero before they were used again.
+    PagesZeroed,
+    /// Events sent to guests.
     Notifications,
+    /// Events not sent, since the guest had not asked for one.
+    Suppressed,
+    /// Segments cut in software.
+    Segments,
 }
 
 impl Counted {
-    const COUNT: usize = 5;
+    const COUNT: usize = Self::ALL.len();
+
+    /// Everything that is counted, in the order of the counters.
+    pub const ALL: [Self; 12] = [
+        Self::CopyBatches,
+        Self::Copies,
+        Self::CopiedBytes,
+        Self::DriverBytes,
+        Self::Maps,
+        Self::Unmaps,
+        Self::DmaMaps,
+        Self::Transfers,
+        Self::PagesZeroed,
+        Self::Notifications,
+        Self::Suppressed,
+        Self::Segments,
+    ];
+
+    /// Its name in metrics and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CopyBatches => "copy_batches",
+            Self::Copies => "copies",
+            Self::CopiedBytes => "copied_bytes",
+            Self::DriverBytes => "driver_bytes",
+            Self::Maps => "maps",
+            Self::Unmaps => "unmaps",
+            Self::DmaMaps => "dma_maps",
+            Self::Transfers => "transfers",
+            Self::PagesZeroed => "pages_zeroed",
+            Self::Notifications => "notifications",
+            Self::Suppressed => "suppressed",
+            Self::Segments => "segments",
+        }
+    }
 }
 
 impl Meter {
@@ -68,8 +120,12 @@ impl Meter {
         let spent = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.nanoseconds.fetch_add(spent, Ordering::Relaxed);
         for (what, n) in counts {
-            self.counts[*what as usize].fetch_add(*n, Ordering::Relaxed);
+            self.add(*what, *n);
         }
+    }
+
+    fn add(&self, what: Counted, n: u64) {
+        self.counts[what as usize].fetch_add(n, Ordering::Relaxed);
     }
 }
 
@@ -129,6 +185,7 @@ impl<E: EventChannel> EventChannel for MeteredEvent<E> {
 impl<H: Hypervisor> Hypervisor for Metered<H> {
     type Peer = H::Peer;
     type Mapping = H::Mapping;
+    type Aperture = H::Aperture;
     type Page = H::Page;
     type Event = MeteredEvent<H::Event>;
 
@@ -148,28 +205,69 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         let began = self.meter.begin();
         self.inner.copy(batch);
         if began.is_some() {
-            let bytes = batch.iter().map(|op| u64::from(op.len)).sum();
+            let done = batch.iter().filter(|op| op.status == CopyStatus::Okay);
+            let bytes = done.map(|op| u64::from(op.len)).sum();
             let copies = batch.len() as u64;
             use Counted::{CopiedBytes, Copies, CopyBatches};
             self.meter.end(began, &[(CopyBatches, 1), (Copies, copies), (CopiedBytes, bytes)]);
         }
     }
 
+    fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error> {
+        self.inner.aperture(peer, places)
+    }
+
+    fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]) {
+        let began = self.meter.begin();
+        self.inner.map_at(aperture, batch);
+        if began.is_some() {
+            let maps = batch.iter().filter(|op| op.status == MapStatus::Okay).count();
+            self.meter.end(began, &[(Counted::Maps, maps as u64)]);
+        }
+    }
+
+    fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>) {
+        let began = self.meter.begin();
+        let pages = places.len() as u64;
+        self.inner.unmap(aperture, places);
+        self.meter.end(began, &[(Counted::Unmaps, pages)]);
+    }
+
+    fn dma_map(&self, batch: &mut [DmaRead<'_, Self::Peer>]) {
+        let began = self.meter.begin();
+        self.inner.dma_map(batch);
+        if began.is_some() {
+            let granted = |op: &&DmaRead<'_, _>| matches!(op.source, Source::Grant { .. });
+            let maps = batch.iter().filter(granted).filter(|op| op.address.is_some()).count();
+            self.meter.end(began, &[(Counted::DmaMaps, maps as u64)]);
+        }
+    }
+
     fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error> {
         let began = self.meter.begin();
         let result = self.inner.take_page(peer);
-        self.meter.end(began, &[]);
+        self.meter.end(began, &[(Counted::PagesZeroed, u64::from(result.is_ok()))]);
         result
     }
 
     fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]) {
         let began = self.meter.begin();
         self.inner.transfer(batch);
-        self.meter.end(began, &[]);
+        if began.is_some() {
+            let done = batch.iter().filter(|op| op.status == TransferStatus::Okay).count();
+            self.meter.end(began, &[(Counted::Transfers, done as u64)]);
+        }
     }
 
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error> {
         let inner = self.inner.bind_interdomain(peer, port)?;
         Ok(MeteredEvent { inner, meter: self.meter.clone() })
+    }
+
+    #[inline]
+    fn note(&self, what: Counted, n: u64) {
+        if self.meter.is_on() {
+            self.meter.add(what, n);
+        }
     }
 }

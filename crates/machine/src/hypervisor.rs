@@ -5,11 +5,12 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hypervisor::{
-    CopyStatus, Dest, DomId, Error, GrantCopy, GrantRef, GrantTransfer, Hypervisor, PAGE_SIZE,
-    Port, Source,
+    CopyStatus, Dest, DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, GrantTransfer,
+    Hypervisor, PAGE_SIZE, Port, Source,
 };
-use shm::Region;
+use shm::{Piece, Region};
 
+use crate::aperture::Aperture;
 use crate::domain::{Access, Domain, MemorySize, Pins};
 use crate::event::{GuestEvent, HostEvent, pair};
 use crate::exchange::{ExchangePage, transfer};
@@ -203,6 +204,20 @@ fn write(dest: &mut Dest<'_, Arc<Domain>>, bytes: &[u8], len: u16) -> CopyStatus
     okay_or(copied, CopyStatus::BadDest)
 }
 
+/// Where a device finds bytes: the machine itself has every guest's memory mapped, for copies,
+/// and what a device does on its behalf is done there.
+fn address<'a>(op: &DmaRead<'a, Arc<Domain>>) -> Option<Piece<'a>> {
+    let len = usize::from(op.len);
+    match op.source {
+        Source::Grant { peer, gref, offset } => {
+            let offset = granted(peer, gref, offset, op.len, Access::Read)?;
+            Some(Piece::Shared { region: peer.memory(), offset, len })
+        }
+        Source::Mapped { region, offset } => Some(Piece::Shared { region, offset, len }),
+        Source::Private(bytes) => bytes.get(..len).map(Piece::Private),
+    }
+}
+
 #[inline]
 fn okay_or<E>(result: Result<(), E>, fault: CopyStatus) -> CopyStatus {
     result.map_or(fault, |()| CopyStatus::Okay)
@@ -211,6 +226,7 @@ fn okay_or<E>(result: Result<(), E>, fault: CopyStatus) -> CopyStatus {
 impl Hypervisor for Machine {
     type Peer = Arc<Domain>;
     type Mapping = Mapping;
+    type Aperture = Aperture;
     type Page = ExchangePage;
     type Event = HostEvent;
 
@@ -224,6 +240,26 @@ impl Hypervisor for Machine {
         let region = Region::map_scattered(peer.fd(), &places, PAGE_SIZE)
             .map_err(Error::os("map granted pages"))?;
         Ok(Mapping { region, _pins: pins })
+    }
+
+    fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error> {
+        Aperture::new(peer, places)
+    }
+
+    fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]) {
+        for op in batch {
+            op.status = aperture.map(op);
+        }
+    }
+
+    fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>) {
+        aperture.unmap(places);
+    }
+
+    fn dma_map(&self, batch: &mut [DmaRead<'_, Self::Peer>]) {
+        for op in batch {
+            op.address = address(op);
+        }
     }
 
     #[inline]

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod aperture;
 mod domain;
 mod event;
 mod exchange;
@@ -20,6 +21,7 @@ mod server;
 pub mod store;
 pub mod toolstack;
 
+pub use aperture::Aperture;
 pub use domain::{Domain, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize};
 pub use event::{GuestEvent, HostEvent};
 pub use exchange::{ExchangeCount, ExchangePage};

@@ -124,18 +124,108 @@ pub struct Guest {
     /// 2 MiB pages.
     #[serde(default)]
     pub huge_pages: bool,
-    /// Frames of several pages.
-    #[serde(default = "yes")]
-    pub scatter_gather: bool,
+    /// How bytes come from it.
+    #[serde(default)]
+    pub tx: TxChannel,
+    /// How bytes go to it.
+    #[serde(default)]
+    pub rx: RxChannel,
+    /// What its virtual interface can do.
+    #[serde(default)]
+    pub interface: Interface,
+    /// Frames of several pages; what the interface says if absent.
+    pub scatter_gather: Option<bool>,
     /// Partial checksums.
-    #[serde(default = "yes")]
-    pub checksum_offload: bool,
+    pub checksum_offload: Option<bool>,
     /// TCP frames beyond the MTU.
-    #[serde(default = "yes")]
-    pub tcp_segmentation_offload: bool,
+    pub tcp_segmentation_offload: Option<bool>,
     /// An event channel for each ring.
     #[serde(default = "yes")]
     pub split_event_channels: bool,
+}
+
+/// `tx`: how a packet's bytes come from a guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TxChannel {
+    /// Its header is copied, its body stays where it is.
+    #[default]
+    Header,
+    /// All its pages are mapped, and unmapped again.
+    Remap,
+}
+
+/// `rx`: how a packet's bytes go to a guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RxChannel {
+    /// Copied into its pages.
+    #[default]
+    Copy,
+    /// In pages that become its own.
+    Flip,
+}
+
+/// `interface`: what a virtual interface can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Interface {
+    /// Scatter/gather, checksum offload and TSO, whatever the way out can do.
+    #[default]
+    High,
+    /// Frames of the MTU in one page, complete.
+    Basic,
+}
+
+/// What a NIC can do on transmit; `capabilities` is these names joined by `+`, or `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Capabilities {
+    /// Finishes transport checksums.
+    pub csum: bool,
+    /// Gathers a frame from several places.
+    pub sg: bool,
+    /// Cuts TCP frames beyond the MTU.
+    pub tso: bool,
+}
+
+impl Default for Capabilities {
+    fn default() -> Self {
+        Self { csum: true, sg: true, tso: true }
+    }
+}
+
+impl TryFrom<String> for Capabilities {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let mut this = Self { csum: false, sg: false, tso: false };
+        for name in text.split('+').filter(|_| text != "none") {
+            match name.trim() {
+                "csum" => this.csum = true,
+                "sg" => this.sg = true,
+                "tso" => this.tso = true,
+                other => {
+                    return Err(format!("{other:?} is not csum, sg or tso, joined by +, or none"));
+                }
+            }
+        }
+        if this.tso && !(this.csum && this.sg) {
+            return Err("tso needs csum and sg: csum+sg+tso".into());
+        }
+        Ok(this)
+    }
+}
+
+/// `receive_buffers`: where frames from an uplink are read into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReceiveBuffers {
+    /// Buffers for a whole frame, used again as they are.
+    #[default]
+    Recycled,
+    /// Pages, filled with zero before each use, as pages that may be flipped must be.
+    ZeroedPages,
 }
 
 /// `[[uplink]]`
@@ -146,9 +236,23 @@ pub struct Uplink {
     pub name: String,
     /// The device's name.
     pub tap: String,
+    /// The network namespace the device is made in; the daemon's own if absent.
+    pub namespace: Option<String>,
     /// Addresses for the host's end.
     #[serde(default)]
     pub addresses: Vec<String>,
+    /// What it can do on transmit.
+    #[serde(default)]
+    pub capabilities: Capabilities,
+    /// Whether frames beyond the MTU come in whole.
+    #[serde(default = "yes")]
+    pub large_receive: bool,
+    /// What frames are read into.
+    #[serde(default)]
+    pub receive_buffers: ReceiveBuffers,
+    /// 2 MiB pages for these buffers.
+    #[serde(default)]
+    pub huge_pages: bool,
 }
 
 fn yes() -> bool {
@@ -245,7 +349,8 @@ impl Guest {
         if !(4..=65_536).contains(&self.memory_mib) {
             return Err("memory_mib is not 4 to 65536".into());
         }
-        if self.tcp_segmentation_offload && !(self.scatter_gather && self.checksum_offload) {
+        let Features { sg, csum_v4, tso_v4, .. } = self.features();
+        if tso_v4 && !(sg && csum_v4) {
             return Err("tcp_segmentation_offload needs scatter_gather and checksum_offload; \
                         switch it off as well"
                 .into());
@@ -255,12 +360,16 @@ impl Guest {
 
     /// The offloads as a set.
     pub fn features(&self) -> Features {
+        let or_interface =
+            |option: Option<bool>| option.unwrap_or(self.interface == Interface::High);
+        let csum = or_interface(self.checksum_offload);
+        let tso = or_interface(self.tcp_segmentation_offload);
         Features {
-            sg: self.scatter_gather,
-            csum_v4: self.checksum_offload,
-            csum_v6: self.checksum_offload,
-            tso_v4: self.tcp_segmentation_offload,
-            tso_v6: self.tcp_segmentation_offload,
+            sg: or_interface(self.scatter_gather),
+            csum_v4: csum,
+            csum_v6: csum,
+            tso_v4: tso,
+            tso_v6: tso,
         }
     }
 }
@@ -274,6 +383,7 @@ mod tests {
         config.check().map(|()| config)
     }
 
+    const UP: &str = "[[uplink]]\nname = \"up\"\ntap = \"up0\"\n";
     const RED: &str = "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n";
 
     #[test]
@@ -293,6 +403,27 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_is_a_set_of_offloads_that_can_be_refined() {
+        let features = |more: &str| parse(&format!("{RED}{more}")).map(|c| c.guests[0].features());
+        assert_eq!(features("").unwrap(), Features::ALL);
+        assert_eq!(features("interface = \"basic\"\n").unwrap(), Features::NONE);
+        let refined = features("interface = \"basic\"\nscatter_gather = true\n").unwrap();
+        assert_eq!(refined, Features { sg: true, ..Features::NONE });
+        assert!(features("checksum_offload = false\n").is_err());
+    }
+
+    #[test]
+    fn capabilities_are_a_set() {
+        let of = |set: &str| {
+            parse(&format!("{UP}capabilities = \"{set}\"\n")).unwrap().uplinks[0].capabilities
+        };
+        assert_eq!(of("none"), Capabilities { csum: false, sg: false, tso: false });
+        assert_eq!(of("csum+sg"), Capabilities { csum: true, sg: true, tso: false });
+        assert_eq!(of("csum+sg+tso"), Capabilities::default());
+        assert_eq!(parse(UP).unwrap().uplinks[0].capabilities, Capabilities::default());
+    }
+
+    #[test]
     fn errors_name_the_line_and_the_reason() {
         let error = parse("[daemon]\nworkres = 2\n").unwrap_err();
         assert!(error.contains("line 2") && error.contains("workres"), "{error}");
@@ -305,6 +436,9 @@ mod tests {
             (format!("{RED}queues = 0\n"), "queues"),
             (format!("{RED}scatter_gather = false\n"), "needs scatter_gather"),
             (format!("{RED}memory_mib = 1\n"), "memory_mib"),
+            (format!("{RED}tx = \"flip\"\n"), "remap"),
+            (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
+            (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
             ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
         ] {
             let error = parse(&text).unwrap_err();

@@ -67,7 +67,15 @@ impl Region {
     /// Maps scattered pages of `fd` side by side: page `i` of the region is the file's page at
     /// `offsets[i]` (bytes). All pages have `page_size` bytes.
     pub fn map_scattered(fd: impl AsFd, offsets: &[u64], page_size: usize) -> io::Result<Self> {
-        let len = offsets.len() * page_size;
+        let region = Self::reserve(offsets.len() * page_size)?;
+        for (index, offset) in offsets.iter().enumerate() {
+            region.fill(index * page_size, page_size, &fd, *offset)?;
+        }
+        Ok(region)
+    }
+
+    /// Addresses with nothing behind them.
+    pub(crate) fn reserve(len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
@@ -77,23 +85,50 @@ impl Region {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
-        // From here on the range is ours: dropping `region` unmaps it, half filled or whole.
-        let region = Self::adopt(base, len)?;
-        for (index, offset) in offsets.iter().enumerate() {
-            // SAFETY: the target lies wholly inside the range reserved above, which nothing
-            // else uses yet.
-            unsafe {
-                rustix::mm::mmap(
-                    region.base.as_ptr().add(index * page_size).cast(),
-                    page_size,
-                    ProtFlags::READ | ProtFlags::WRITE,
-                    MapFlags::SHARED | MapFlags::FIXED,
-                    &fd,
-                    *offset,
-                )?;
-            }
-        }
-        Ok(region)
+        Self::adopt(base, len)
+    }
+
+    /// Puts `len` bytes of `fd` from byte `from` in the place of those at `offset`.
+    ///
+    /// For regions that nobody else knows of, or can use meanwhile: what was there is gone.
+    pub(crate) fn fill(
+        &self,
+        offset: usize,
+        len: usize,
+        fd: impl AsFd,
+        from: u64,
+    ) -> io::Result<()> {
+        let place = self.at(offset, len).map_err(outside)?;
+        // SAFETY: the target lies wholly inside this region's own range; no reference covers its
+        // bytes, and the caller sees to it that no system call is at work on them.
+        unsafe {
+            rustix::mm::mmap(
+                place.cast(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                // At once, not at the first touch, which would cost a fault as well.
+                MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE,
+                fd,
+                from,
+            )?
+        };
+        Ok(())
+    }
+
+    /// Takes away what is behind `len` bytes at `offset`; the addresses stay reserved. For the
+    /// regions that [`fill`](Self::fill) is for.
+    pub(crate) fn empty(&self, offset: usize, len: usize) -> io::Result<()> {
+        let place = self.at(offset, len).map_err(outside)?;
+        // SAFETY: as in `fill`.
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                place.cast(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )?
+        };
+        Ok(())
     }
 
     fn adopt(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
@@ -309,6 +344,10 @@ impl Drop for Region {
         // A failure could only mean that the range is not mapped, and leaves nothing to do.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
+}
+
+fn outside(error: OutOfBounds) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
 #[cfg(test)]

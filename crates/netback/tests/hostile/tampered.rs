@@ -1,11 +1,13 @@
 //! A machine on which the guest acts between any two of the backend's looks at its memory: the
 //! fastest adversary there can be, and one that does the same thing every time.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 
-use hypervisor::{DomId, Error, GrantCopy, GrantRef, GrantTransfer, Hypervisor, Port};
-use machine::{HostEvent, Machine, Mapping};
+use hypervisor::{
+    DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, GrantTransfer, Hypervisor, Port,
+};
+use machine::{Aperture, HostEvent, Machine, Mapping};
 use shm::Region;
 
 /// What the guest does, over and over.
@@ -32,13 +34,13 @@ impl Tampered {
     }
 }
 
-/// A mapping that the guest changes before every access.
-pub struct Watched {
-    inner: Mapping,
+/// Mapped pages that the guest changes before every access.
+pub struct Watched<M> {
+    inner: M,
     hypervisor: Tampered,
 }
 
-impl Deref for Watched {
+impl<M: Deref<Target = Region>> Deref for Watched<M> {
     type Target = Region;
 
     fn deref(&self) -> &Region {
@@ -49,7 +51,8 @@ impl Deref for Watched {
 
 impl Hypervisor for Tampered {
     type Peer = <Machine as Hypervisor>::Peer;
-    type Mapping = Watched;
+    type Mapping = Watched<Mapping>;
+    type Aperture = Watched<Aperture>;
     type Event = HostEvent;
     type Page = <Machine as Hypervisor>::Page;
 
@@ -57,8 +60,29 @@ impl Hypervisor for Tampered {
         self.machine.peer(domain)
     }
 
-    fn map(&self, peer: &Self::Peer, grefs: &[GrantRef]) -> Result<Watched, Error> {
+    fn map(&self, peer: &Self::Peer, grefs: &[GrantRef]) -> Result<Self::Mapping, Error> {
         Ok(Watched { inner: self.machine.map(peer, grefs)?, hypervisor: self.clone() })
+    }
+
+    fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error> {
+        Ok(Watched { inner: self.machine.aperture(peer, places)?, hypervisor: self.clone() })
+    }
+
+    fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]) {
+        for op in batch {
+            self.act();
+            self.machine.map_at(&mut aperture.inner, std::slice::from_mut(op));
+        }
+        self.act();
+    }
+
+    fn unmap(&self, aperture: &mut Self::Aperture, places: Range<u32>) {
+        self.machine.unmap(&mut aperture.inner, places);
+    }
+
+    fn dma_map(&self, batch: &mut [DmaRead<'_, Self::Peer>]) {
+        self.machine.dma_map(batch);
+        self.act();
     }
 
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {

@@ -9,6 +9,7 @@ use datapath::{Datapath, Egress, Failure, Ingress, Port};
 use hypervisor::{DomId, Store, StoreError, WatchEvent, XenbusState};
 use machine::toolstack::{backend_path, create_domain, create_vif, remove_domain};
 use netback::{Change, Offered, Queue, Vif};
+use offload::Features;
 use rustix::event::{PollFd, PollFlags, poll};
 use switch::PortId;
 use tracing::{info, warn};
@@ -136,11 +137,12 @@ impl Control {
     fn describe(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
         let data = format!("/local/domain/{domain}/data");
         let bit = |on| if on { "1" } else { "0" };
+        let Features { sg, csum_v4, tso_v4, .. } = guest.features();
         for (key, value) in [
             ("addresses", guest.addresses.join(" ").as_str()),
-            ("scatter-gather", bit(guest.scatter_gather)),
-            ("checksum-offload", bit(guest.checksum_offload)),
-            ("tcp-segmentation-offload", bit(guest.tcp_segmentation_offload)),
+            ("scatter-gather", bit(sg)),
+            ("checksum-offload", bit(csum_v4)),
+            ("tcp-segmentation-offload", bit(tso_v4)),
         ] {
             self.store.write(None, &format!("{data}/{key}"), value)?;
         }

@@ -37,16 +37,8 @@ impl Status {
 pub struct MeterStatus {
     /// Whether it counts now.
     pub on: bool,
-    /// Batches of copies.
-    pub copy_batches: u64,
-    /// Copies.
-    pub copies: u64,
-    /// Bytes copied.
-    pub copied_bytes: u64,
-    /// Pages mapped.
-    pub maps: u64,
-    /// Events sent to guests.
-    pub notifications: u64,
+    /// How many there were of everything that is [counted](Counted::ALL), by name.
+    pub counts: BTreeMap<String, u64>,
     /// Time in grant and event operations.
     pub nanoseconds: u64,
 }
@@ -55,11 +47,7 @@ impl From<&Meter> for MeterStatus {
     fn from(meter: &Meter) -> Self {
         Self {
             on: meter.is_on(),
-            copy_batches: meter.count(Counted::CopyBatches),
-            copies: meter.count(Counted::Copies),
-            copied_bytes: meter.count(Counted::CopiedBytes),
-            maps: meter.count(Counted::Maps),
-            notifications: meter.count(Counted::Notifications),
+            counts: Counted::ALL.map(|what| (what.name().to_owned(), meter.count(what))).into(),
             nanoseconds: meter.nanoseconds(),
         }
     }

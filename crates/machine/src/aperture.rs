@@ -1,0 +1,139 @@
+//! Apertures: places where the driver domain maps pages of a guest for as long as a packet takes.
+//!
+//! This is what the original netback did to every page of every packet it sent, and what the
+//! header channel avoids: each mapping is a change of the address space, and each unmapping one
+//! more, with a flush of other cores' TLBs.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use hypervisor::{Error, GrantMap, GrantRef, MapStatus, PAGE_SIZE};
+use shm::Reserved;
+
+use crate::domain::Domain;
+use crate::hypervisor::DRIVER_DOMAIN;
+
+/// Places for pages of one guest.
+pub struct Aperture {
+    domain: Arc<Domain>,
+    reserved: Reserved,
+    /// Whose page is at each place.
+    taken: Box<[Option<GrantRef>]>,
+}
+
+impl Aperture {
+    pub(crate) fn new(domain: &Arc<Domain>, places: u32) -> Result<Self, Error> {
+        let reserved = Reserved::new(places as usize, PAGE_SIZE)
+            .map_err(Error::os("address space for granted pages"))?;
+        let taken = vec![None; places as usize].into();
+        Ok(Self { domain: Arc::clone(domain), reserved, taken })
+    }
+
+    /// Maps one page. It is pinned before it is mapped, so that its owner sees that it must not
+    /// take it back, and unpinned after it is unmapped.
+    pub(crate) fn map(&mut self, op: &GrantMap) -> MapStatus {
+        let Some(taken @ None) = self.taken.get_mut(op.place as usize) else {
+            return MapStatus::BadGrant;
+        };
+        let Ok(start) = self.domain.pin(DRIVER_DOMAIN, op.gref) else {
+            return MapStatus::BadGrant;
+        };
+        if self.reserved.map(op.place as usize, self.domain.fd(), start as u64).is_err() {
+            self.domain.unpin(op.gref);
+            return MapStatus::BadGrant;
+        }
+        *taken = Some(op.gref);
+        MapStatus::Okay
+    }
+
+    /// Unmaps what is at these places: one change of the address space for a packet's pages,
+    /// which lie side by side.
+    pub(crate) fn unmap(&mut self, places: Range<u32>) {
+        let places = places.start as usize..places.end as usize;
+        let Some(taken) = self.taken.get_mut(places.clone()) else { return };
+        if self.reserved.unmap(places).is_err() {
+            // They stay mapped, and so they stay pinned: lost, but to nobody else.
+            return;
+        }
+        for gref in taken.iter_mut().filter_map(Option::take) {
+            self.domain.unpin(gref);
+        }
+    }
+}
+
+impl Deref for Aperture {
+    type Target = shm::Region;
+
+    fn deref(&self) -> &shm::Region {
+        &self.reserved
+    }
+}
+
+impl Drop for Aperture {
+    fn drop(&mut self) {
+        // A place's number came as 32 bits.
+        let places = u32::try_from(self.taken.len()).unwrap_or(u32::MAX);
+        self.unmap(0..places);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hypervisor::{Guest, Hypervisor};
+
+    use super::*;
+    use crate::domain::MemorySize;
+    use crate::{Machine, MachineGuest};
+
+    fn machine() -> (Machine, Arc<Domain>, MachineGuest) {
+        let machine = Machine::new();
+        let size = MemorySize { pages: 64, grant_pages: 1, ..MemorySize::default() };
+        let domain = machine.create(size).unwrap();
+        let guest = MachineGuest::inside(&machine, &domain).unwrap();
+        (machine, domain, guest)
+    }
+
+    #[test]
+    fn pages_come_and_go() {
+        let (machine, domain, guest) = machine();
+        let (pages, grefs) = guest.share(DRIVER_DOMAIN, 3).unwrap();
+        let mut aperture = machine.aperture(&domain, 8).unwrap();
+        for round in 0..3u8 {
+            let mut batch = [GrantMap::new(5, grefs[2]), GrantMap::new(4, grefs[0])];
+            machine.map_at(&mut aperture, &mut batch);
+            assert!(batch.iter().all(|op| op.status == MapStatus::Okay));
+            assert_eq!(domain.pinned(), 2);
+            pages.write(2 * PAGE_SIZE + 9, round).unwrap();
+            assert_eq!(aperture.read::<u8>(5 * PAGE_SIZE + 9), Ok(round));
+            machine.unmap(&mut aperture, 4..6);
+            assert_eq!(domain.pinned(), 0);
+        }
+        machine.map_at(&mut aperture, &mut [GrantMap::new(0, grefs[1])]);
+        drop(aperture);
+        assert_eq!(domain.pinned(), 0);
+    }
+
+    #[test]
+    fn what_is_not_granted_or_has_no_place_is_refused() {
+        let (machine, domain, guest) = machine();
+        let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
+        let mut aperture = machine.aperture(&domain, 2).unwrap();
+        let mut batch = [
+            GrantMap::new(0, grefs[0]),
+            GrantMap::new(0, grefs[1]),
+            GrantMap::new(2, grefs[1]),
+            GrantMap::new(1, GrantRef(300)),
+        ];
+        machine.map_at(&mut aperture, &mut batch);
+        use MapStatus::{BadGrant, Okay};
+        assert_eq!(batch.map(|op| op.status), [Okay, BadGrant, BadGrant, BadGrant]);
+        assert_eq!(domain.pinned(), 1);
+        machine.unmap(&mut aperture, 0..9);
+        machine.unmap(&mut aperture, 0..2);
+        assert_eq!(domain.pinned(), 0);
+        machine.destroy(domain.id());
+        let mut late = [GrantMap::new(0, grefs[0])];
+        machine.map_at(&mut aperture, &mut late);
+        assert_eq!(late[0].status, BadGrant);
+    }
+}

@@ -11,7 +11,9 @@
 mod io;
 mod pages;
 mod region;
+mod space;
 
 pub use io::{Piece, read_pieces, write_pieces};
 pub use pages::{PageSize, create_memfd};
 pub use region::{OutOfBounds, Region};
+pub use space::{Replaced, Space};

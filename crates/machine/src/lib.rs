@@ -10,6 +10,8 @@
 
 #![forbid(unsafe_code)]
 
+mod balloon;
+mod coverage;
 mod domain;
 mod event;
 mod exchange;
@@ -20,9 +22,10 @@ mod server;
 pub mod store;
 pub mod toolstack;
 
+pub use coverage::{AddressSpace, Coverage};
 pub use domain::{Domain, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize};
 pub use event::{GuestEvent, HostEvent};
 pub use exchange::{ExchangeCount, ExchangePage};
-pub use guest::{MachineGuest, SharedPages, TransferSlot, TransferredPage};
+pub use guest::{BalloonError, Grouping, MachineGuest, SharedPages, TransferSlot, TransferredPage};
 pub use hypervisor::{DRIVER_DOMAIN, Machine, Mapping};
 pub use server::{ConnectError, Listener, Toolstack, join};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::daemon::server;
 
-/// How long the guest may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the guest may go without getting nearer.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is looked at meanwhile.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -14,17 +14,21 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub fn run(socket: &Path, name: &str, mib: usize) -> Result<(), String> {
     server::request(socket, &format!("balloon {name} {mib}"))?;
     let target = (mib as u64) << 20;
-    let deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + PATIENCE;
+    let mut before = None;
     loop {
         let kept = reservation(socket, name)?;
+        if before.replace(kept) != Some(kept) {
+            deadline = Instant::now() + PATIENCE;
+        }
         if kept == target {
             println!("{name} has {mib} MiB");
             return Ok(());
         }
         if Instant::now() > deadline {
             return Err(format!(
-                "{name} has {} KiB and not {} KiB: not enough free memory in the guest, or it \
-                 does not follow; what it prints says how much it can give, ask for that",
+                "{name} has {} KiB and not {} KiB: not enough free memory in the guest; its own \
+                 output says why, and how little it can do with",
                 kept / 1024,
                 target / 1024
             ));

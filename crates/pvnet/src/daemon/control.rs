@@ -223,9 +223,10 @@ impl Control {
     fn balloon(&self, name: &str, mib: usize) -> Result<(), String> {
         let is_named = |(_, interface): &(_, &Interface)| interface.guest.name == name;
         let Some((domain, interface)) = self.interfaces.iter().find(is_named) else {
-            return Err(match self.config.guests.iter().any(|guest| guest.name == name) {
-                true => format!("guest {name:?} is not running; start it: `pvnet guest {name}`"),
-                false => format!("no guest {name:?} in the configuration; see `pvnet status`"),
+            return Err(if self.config.guests.iter().any(|guest| guest.name == name) {
+                format!("guest {name:?} is not running; start it: `pvnet guest {name}`")
+            } else {
+                format!("no guest {name:?} in the configuration; `pvnet status` shows who is")
             });
         };
         let most = interface.guest.memory_mib;

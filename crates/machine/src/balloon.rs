@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use hypervisor::{Error, PAGE_SIZE};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::domain::{BLOCK_PAGES, Domain, MemorySize, populate};
+use crate::domain::{BLOCK_PAGES, Domain, MemorySize, repopulate};
 
 /// Which of a domain's ordinary pages are out.
 pub(crate) struct Balloon {
@@ -94,7 +94,7 @@ impl Domain {
             let block = block * BLOCK_PAGES..(block + 1) * BLOCK_PAGES;
             let within = block.end <= self.size().pages;
             if within && !block.clone().any(|page| self.balloon().is_out(page)) {
-                populate(self.id(), self.size(), self.memory(), block);
+                repopulate(self.size(), self.memory(), block);
             }
         }
         Ok(())

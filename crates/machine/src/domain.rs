@@ -88,7 +88,7 @@ impl Domain {
         let name = format!("pvnet-domain-{id}");
         let fd = create_memfd(&name, size.pages + size.exchange_pages, size.page_size)?;
         let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
-        populate(id, size, &memory, 0..size.pages);
+        populate(id, size, &memory);
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         let (balloon, process) = (Balloon::new(size), OnceLock::new());
         let alive = AtomicBool::new(true);
@@ -236,14 +236,26 @@ impl Domain {
     }
 }
 
-/// Takes pages of a domain's memory in 2 MiB, where it asks for such, and says so if there are
-/// none.
-pub(crate) fn populate(id: DomId, size: MemorySize, memory: &Region, pages: Range<usize>) {
-    if size.page_size == PageSize::Huge
-        && let Err(error) = memory.populate_huge(pages.start * PAGE_SIZE..pages.end * PAGE_SIZE)
-    {
+/// Takes all of a new domain's memory in 2 MiB pages, where it asks for such, and says so if
+/// there are none.
+pub(crate) fn populate(id: DomId, size: MemorySize, memory: &Region) {
+    if let Err(error) = populate_huge(size, memory, 0..size.pages) {
         warn!(domain = id.0, %error, "no 2 MiB pages: going on with 4 KiB; \
-             /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be deny");
+             /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be deny, and memory \
+             must be free in pieces of 2 MiB");
+    }
+}
+
+/// Takes a block back that lacked pages, if there is a 2 MiB page for it. A guest can bring
+/// this about as often as it likes: nothing is said.
+pub(crate) fn repopulate(size: MemorySize, memory: &Region, block: Range<usize>) {
+    let _ = populate_huge(size, memory, block);
+}
+
+fn populate_huge(size: MemorySize, memory: &Region, pages: Range<usize>) -> std::io::Result<()> {
+    match size.page_size {
+        PageSize::Huge => memory.populate_huge(pages.start * PAGE_SIZE..pages.end * PAGE_SIZE),
+        PageSize::Small => Ok(()),
     }
 }
 

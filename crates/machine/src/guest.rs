@@ -77,7 +77,7 @@ impl MachineGuest {
         let space = Space::map(own, 0, pages * PAGE_SIZE, page_size)
             .map_err(Error::os("map own memory"))?;
         let memory = space.memory().ok_or(Error::Exhausted("pages"))?.clone();
-        populate(domid, size, &memory, 0..pages);
+        populate(domid, size, &memory);
         let table = memory.slice(0..grant_pages * PAGE_SIZE).map_err(wrong)?;
         let places = Space::reserve(exchange_pages.max(1) * PAGE_SIZE)
             .map_err(Error::os("reserve places for pages"))?;

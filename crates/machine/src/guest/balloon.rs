@@ -8,7 +8,7 @@ use std::sync::{MutexGuard, PoisonError};
 use hypervisor::{Error, PAGE_SIZE};
 
 use super::{Inner, MachineGuest};
-use crate::domain::populate;
+use crate::domain::repopulate;
 
 /// Why a guest does not have the memory that it should.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +98,7 @@ impl Inner {
             self.calls.increase_reservation(pages.clone())?;
             let whole = self.free().frames.returned(pages);
             for block in whole {
-                populate(self.domid, self.size, &self.memory, block);
+                repopulate(self.size, &self.memory, block);
             }
         }
         Ok(())

@@ -15,22 +15,23 @@ pub(super) struct Balloon {
     guest: MachineGuest,
     store: Arc<dyn Store>,
     /// The target, in KiB, that was followed last.
-    followed: Option<usize>,
+    followed: usize,
 }
 
 impl Balloon {
     /// From now on the store's events tell of new targets too.
     pub(super) fn watch(guest: MachineGuest, store: Arc<dyn Store>) -> Result<Self, StoreError> {
         store.watch(MEMORY_TARGET, MEMORY_TARGET)?;
-        Ok(Self { guest, store, followed: None })
+        let followed = guest.reservation() * PAGE_KIB;
+        Ok(Self { guest, store, followed })
     }
 
     /// Has as much memory as the target says, or as near to it as may be. Each target is tried
     /// once: a guest whose memory is in use waits for the next.
     pub(super) fn follow(&mut self) {
         let target = self.store.read(None, MEMORY_TARGET).ok().and_then(|text| text.parse().ok());
-        let Some(kib) = target.filter(|kib| self.followed != Some(*kib)) else { return };
-        self.followed = Some(kib);
+        let Some(kib) = target.filter(|kib| *kib != self.followed) else { return };
+        self.followed = kib;
         match self.guest.set_reservation(kib / PAGE_KIB) {
             Ok(()) => info!(kib, "memory"),
             Err(error) => warn!(%error, "memory"),

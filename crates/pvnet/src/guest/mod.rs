@@ -1,5 +1,6 @@
 //! `pvnet guest`: a domain whose frontend feeds a network namespace's own Linux TCP/IP stack.
 
+mod memory;
 mod pump;
 
 use std::os::fd::AsFd;
@@ -16,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use uplink::tap::{Tap, TapOffload, TapQueue};
 
 use crate::netns::{self, GuestNamespace};
+use memory::Balloon;
 use pump::Pump;
 
 /// How a guest is to be.
@@ -61,7 +63,8 @@ pub fn run(options: &Options) -> Result<(), String> {
         .collect::<Result<_, _>>()
         .map_err(display)?;
     println!("guest {} is up: {} in namespace {}", options.name, options.device, options.name);
-    wait(&frontend, &pumps, signals.as_fd())?;
+    let balloon = Balloon::watch(guest, store).map_err(display)?;
+    wait(&frontend, &pumps, balloon, signals.as_fd())?;
     for pump in &pumps {
         pump.stop();
     }
@@ -152,12 +155,15 @@ fn stop_signal() -> Result<std::os::unix::net::UnixStream, String> {
 }
 
 /// Waits for the first reason to end: a signal, a backend that has gone, a pump that failed.
+/// Has as much memory as it is told meanwhile.
 fn wait(
     frontend: &Frontend,
     pumps: &[Pump],
+    mut balloon: Balloon,
     signals: std::os::fd::BorrowedFd<'_>,
 ) -> Result<(), String> {
     loop {
+        balloon.follow();
         let store = frontend.store().event_fd();
         let mut fds: Vec<_> =
             [store, signals].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into();

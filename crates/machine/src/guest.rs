@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hypervisor::{DomId, Error, GrantRef, Guest, Hypervisor, PAGE_SIZE, Port};
-use shm::{Region, Space};
+use shm::{PageSize, Region, Space};
 
 use crate::domain::{
-    Domain, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize, gtf, populate,
+    BLOCK_PAGES, Domain, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize, gtf,
+    populate,
 };
 use crate::event::GuestEvent;
 use crate::hypervisor::Machine;
@@ -79,7 +80,8 @@ impl MachineGuest {
         let memory = space.memory().ok_or(Error::Exhausted("pages"))?.clone();
         populate(domid, size, &memory);
         let table = memory.slice(0..grant_pages * PAGE_SIZE).map_err(wrong)?;
-        let places = Space::reserve(exchange_pages.max(1) * PAGE_SIZE)
+        let blocks = exchange_pages.div_ceil(BLOCK_PAGES).max(1);
+        let places = Space::reserve(blocks * PageSize::Huge.bytes())
             .map_err(Error::os("reserve places for pages"))?;
         let entries = u32::try_from(grant_pages * GRANTS_PER_PAGE).unwrap_or(u32::MAX);
         // Popped from the end, so that neighbours in time are neighbours in the table.

@@ -201,8 +201,9 @@ impl Region {
     /// the kernel has none to give; the range is good all the same, in pages of 4 KiB.
     ///
     /// All at once, because whoever touches a page first decides its size, and other mappings
-    /// of a file may not ask. Collapsed as well, because only that says whether it came true;
-    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` decides what shared memory may get.
+    /// of a file may not ask. Collapsed as well, because only that says whether it came true, and
+    /// gets them where `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says `never` too, since
+    /// that is about touching only; `deny` is about all.
     pub fn populate_huge(&self, range: Range<usize>) -> io::Result<()> {
         let len = range.end.saturating_sub(range.start);
         let outside = |error| io::Error::new(io::ErrorKind::InvalidInput, error);

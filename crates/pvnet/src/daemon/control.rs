@@ -153,6 +153,7 @@ impl Control {
             ("addresses", guest.addresses.join(" ").as_str()),
             ("scatter-gather", bit(sg)),
             ("checksum-offload", bit(csum_v4)),
+            ("group-pages", bit(guest.group_pages)),
             ("tcp-segmentation-offload", bit(tso_v4)),
         ] {
             self.store.write(None, &format!("{data}/{key}"), value)?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hypervisor::Store;
 use hypervisor::xs_client::XsClient;
-use machine::{MachineGuest, toolstack};
+use machine::{Grouping, MachineGuest, toolstack};
 use netfront::{Frontend, Queue};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -53,6 +53,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     let namespace = GuestNamespace::make(&options.name)?;
     // From here on this process lives in the namespace: the tap is made there.
     netns::enter(&options.name)?;
+    if !flag(&*store, "group-pages") {
+        guest.group(Grouping::Scattered);
+    }
     let (frontend, queues) = connect(&guest, &store, options)?;
     let taps = open_tap(&frontend, queues.len(), options, &*store)?;
     let pumps: Vec<_> = queues
@@ -82,9 +85,14 @@ fn display(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+/// Whether the daemon's configuration switches something on for this guest.
+fn flag(store: &dyn Store, key: &str) -> bool {
+    store.read(None, &format!("data/{key}")).is_ok_and(|text| text == "1")
+}
+
 /// What the daemon's configuration says of this guest, less what the options take away.
 fn features(store: &dyn Store, without: Features) -> Features {
-    let flag = |key: &str| store.read(None, &format!("data/{key}")).is_ok_and(|text| text == "1");
+    let flag = |key| flag(store, key);
     let sg = flag("scatter-gather") && !without.sg;
     let csum = flag("checksum-offload");
     let tso = flag("tcp-segmentation-offload") && sg;

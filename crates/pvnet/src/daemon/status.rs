@@ -43,6 +43,13 @@ pub struct MeterStatus {
     pub nanoseconds: u64,
 }
 
+impl MeterStatus {
+    /// How many there were; none of what this daemon does not count.
+    pub fn count(&self, what: Counted) -> u64 {
+        self.counts.get(what.name()).copied().unwrap_or(0)
+    }
+}
+
 impl From<&Meter> for MeterStatus {
     fn from(meter: &Meter) -> Self {
         Self {

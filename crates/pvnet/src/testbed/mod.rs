@@ -21,7 +21,7 @@ pub use daemon::Daemon;
 pub use folder::Folder;
 pub use measure::{Measured, measure};
 pub use pvnet::{Setup, Testbed};
-pub use subject::{Counts, Operations, Subject};
+pub use subject::{Counts, Subject};
 
 /// Why a demo or a benchmark ended early.
 #[derive(Debug, thiserror::Error)]

@@ -27,6 +27,8 @@ pub struct CpuMeter {
 /// Processor time between the start of a [`CpuMeter`] and its reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuUsage {
+    /// Processors that are online.
+    pub processors: u32,
     /// Time on the wall.
     pub wall: Duration,
     /// Time of all processors in programs, kernel and interrupts.
@@ -75,6 +77,7 @@ impl CpuMeter {
             Ok((pid, process(pid, self.children)?.saturating_sub(before)))
         };
         Ok(CpuUsage {
+            processors: machine.cpus,
             wall,
             busy: (wall * machine.cpus).saturating_sub(idle + steal),
             idle,
@@ -242,6 +245,7 @@ mod tests {
         assert!(usage.busy > Duration::ZERO, "{usage:?}");
         assert_eq!(usage.of(own + 1), Duration::ZERO);
         assert!(usage.cpus(usage.wall) > 0.999);
+        assert!(usage.processors > 0, "{usage:?}");
     }
 
     #[test]

@@ -126,8 +126,10 @@ impl Collector for Snapshot {
     }
 }
 
-/// Who copies bytes: their label, and what they copied.
-const COPIERS: [(&str, fn(&MeterStatus) -> u64); 3] = [
+/// Who copies bytes: a label, and what they copied.
+type Copier = (&'static str, fn(&MeterStatus) -> u64);
+
+const COPIERS: [Copier; 3] = [
     ("hypervisor", |meter| meter.count(Counted::CopiedBytes)),
     ("driver", |meter| meter.count(Counted::DriverBytes)),
     ("guests", |meter| meter.guest_bytes),

@@ -6,12 +6,11 @@ use frame::{Body, Outcome, WINDOW, Window};
 use hypervisor::{EventChannel, Hypervisor};
 
 /// The ingress side of one queue of a port.
-#[expect(clippy::large_enum_variant, reason = "one a queue, and never moved once it is owned")]
 pub enum Ingress<H: Hypervisor> {
     /// From a guest.
     Netback(netback::TxQueue<H>),
     /// From the world outside.
-    Uplink(uplink::Ingress),
+    Uplink(uplink::Ingress<H>),
 }
 
 impl<H: Hypervisor> Ingress<H> {

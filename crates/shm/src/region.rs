@@ -1,12 +1,15 @@
 //! A mapped range of shared memory.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::PageSize;
 
 /// The bytes asked for do not lie in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +49,24 @@ impl Region {
             )?
         };
         Self::adopt(base, len)
+    }
+
+    /// As [`anonymous`](Self::anonymous), where 2 MiB pages can lie: aligned to them and rounded up
+    /// to whole ones. [`populate_huge`](Self::populate_huge) asks for them.
+    pub fn anonymous_huge(len: usize) -> io::Result<Self> {
+        let huge = PageSize::Huge.bytes();
+        let len = len.next_multiple_of(huge);
+        let wide = ManuallyDrop::new(Self::anonymous(len + huge)?);
+        let start = wide.base.as_ptr();
+        let skipped = start.align_offset(huge);
+        let base = start.wrapping_add(skipped);
+        for (end, len) in [(start, skipped), (base.wrapping_add(len), huge - skipped)] {
+            if len > 0 {
+                // SAFETY: an end of the mapping made here, which nothing refers to any more.
+                unsafe { rustix::mm::munmap(end.cast(), len)? };
+            }
+        }
+        Self::adopt(base.cast(), len)
     }
 
     /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable.
@@ -357,7 +378,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{PageSize, create_memfd};
+    use crate::create_memfd;
 
     #[test]
     fn two_mappings_see_the_same_bytes() {
@@ -383,6 +404,23 @@ mod tests {
         assert_eq!(picked.read::<u8>(0), Ok(4));
         assert_eq!(picked.read::<u8>(4096), Ok(2));
         assert_eq!(picked.len(), 8192);
+    }
+
+    #[test]
+    fn room_for_huge_pages_is_aligned_whole_and_given_back() {
+        let huge = PageSize::Huge.bytes();
+        let region = Region::anonymous_huge(huge + 1).unwrap();
+        assert_eq!(region.len(), 2 * huge);
+        assert!((region.base.as_ptr() as usize).is_multiple_of(huge));
+        match region.populate_huge() {
+            Ok(()) => {}
+            Err(error) => eprintln!("no 2 MiB pages here, 4 KiB do as well: {error}"),
+        }
+        for end in [0, 2 * huge - 1] {
+            assert_eq!(region.read::<u8>(end), Ok(0));
+            region.write(end, 7u8).unwrap();
+            assert_eq!(region.read::<u8>(end), Ok(7));
+        }
     }
 
     #[test]

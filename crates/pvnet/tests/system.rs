@@ -2,6 +2,7 @@
 //! stacks at both ends. Skipped, with a message, where that is not allowed.
 
 mod house;
+mod outpost;
 
 use house::{Folder, House, LIMIT, PING_PAUSE, able, pvnet, wait};
 use lab::Process;
@@ -215,7 +216,7 @@ fn status_tells_of_ports_and_addresses() {
     let status = house.status();
     assert_eq!(status["pid"], house.daemon.pid());
     assert_eq!(status["absent"].as_array().unwrap().len(), 0);
-    assert!(status["meter"]["copies"].as_u64() > Some(0), "{status}");
+    assert!(status["meter"]["counts"]["copies"].as_u64() > Some(0), "{status}");
     let macs: Vec<_> = status["addresses"].as_array().unwrap().iter().map(|a| &a["mac"]).collect();
     for guest in [0, 1] {
         let port = house.port(guest);

@@ -11,7 +11,7 @@ pub enum Ingress<H: Hypervisor> {
     /// From a guest.
     Netback(netback::TxQueue<H>),
     /// From the world outside.
-    Uplink(uplink::Ingress),
+    Uplink(uplink::Ingress<H>),
 }
 
 impl<H: Hypervisor> Ingress<H> {

@@ -1,7 +1,7 @@
 //! Walking a frame's bytes as runs that each lie in one place.
 
 use arrayvec::ArrayVec;
-use hypervisor::{CopyStatus, Dest, GrantCopy, Hypervisor, Source};
+use hypervisor::{CopyStatus, Counted, Dest, GrantCopy, Hypervisor, Source};
 
 use crate::{Body, Frame, Outcome, PIECES_MAX};
 
@@ -57,7 +57,8 @@ pub fn pieces_of(frame: &Frame, place: u32) -> usize {
     1 + frame.pieces.len() + frame.len.div_ceil(place) as usize
 }
 
-/// Copies a frame into private memory, whole, in one batch. `whole` has the frame's length.
+/// Copies a frame into private memory, whole: what lies in granted pages by the hypervisor, in one
+/// batch, and the rest here, noted as [`Counted::DriverBytes`]. `whole` has the frame's length.
 pub fn linearise<H: Hypervisor>(
     hypervisor: &H,
     frame: &Frame,
@@ -66,11 +67,26 @@ pub fn linearise<H: Hypervisor>(
 ) -> Result<(), Outcome> {
     let mut copies = ArrayVec::<GrantCopy<'_, H::Peer>, RUNS_MAX>::new();
     let mut gather = Gather::new(frame, body);
+    let mut copied = 0;
     let mut rest = whole;
     while let Some((source, len)) = gather.next(u16::MAX) {
         let Some((run, after)) = rest.split_at_mut_checked(len.into()) else { break };
-        copies.push(GrantCopy::new(source, Dest::Private(run), len));
         rest = after;
+        match source {
+            Source::Grant { .. } => {
+                copies.push(GrantCopy::new(source, Dest::Private(run), len));
+                continue;
+            }
+            Source::Mapped { region, offset } => {
+                region.copy_out(offset, run).map_err(|_| Outcome::SourceFault)?;
+            }
+            Source::Private(bytes) => run.copy_from_slice(&bytes[..run.len()]),
+        }
+        copied += u64::from(len);
+    }
+    hypervisor.note(Counted::DriverBytes, copied);
+    if copies.is_empty() {
+        return Ok(());
     }
     hypervisor.copy(&mut copies);
     let readable = copies.iter().all(|copy| copy.status == CopyStatus::Okay);

@@ -27,7 +27,7 @@ pub enum Checksum {
 /// # Errors
 /// All of [`Error`] but those about GSO. The frame is then unchanged.
 pub fn complete_checksum(frame: &mut [u8], headers: &Headers) -> Result<(), Error> {
-    let layout = Layout::of(frame, headers)?;
+    let layout = Layout::of(frame, frame.len(), headers)?;
     match layout.protocol {
         Protocol::TCP => complete_tcp(frame, &layout),
         _ => complete_udp(frame, &layout),

@@ -30,9 +30,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Of a frame of `frame_len` bytes that starts with `header`, which holds all of its headers.
+    ///
     /// # Errors
     /// [`Error::Transport`], [`Error::Headers`] or [`Error::Length`].
-    pub(crate) fn of(frame: &[u8], headers: &Headers) -> Result<Self, Error> {
+    pub(crate) fn of(header: &[u8], frame_len: usize, headers: &Headers) -> Result<Self, Error> {
         let (ip, ip_len) = match headers.network {
             Network::Ipv4 => (Ip::V4, ipv4::HEADER_LEN),
             Network::Ipv6 => (Ip::V6, ipv6::HEADER_LEN),
@@ -46,23 +48,23 @@ impl Layout {
         let l3 = usize::from(headers.l3_offset);
         let l4 = usize::from(headers.l4_offset);
         let payload = usize::from(headers.payload_offset);
-        if l3 + ip_len > l4 || l4 + transport_len > payload || payload > frame.len() {
+        if l3 + ip_len > l4 || l4 + transport_len > payload || payload > header.len() {
             return Err(Error::Headers);
         }
-        let mut layout = Self { ip, protocol, l3, l4, payload, end: frame.len() };
-        layout.check_header_lengths(frame)?;
-        layout.end = layout.packet_end(frame)?;
+        let mut layout = Self { ip, protocol, l3, l4, payload, end: frame_len };
+        layout.check_header_lengths(header)?;
+        layout.end = layout.packet_end(header)?;
         Ok(layout)
     }
 
     /// The variable-length headers say the lengths that the offsets say.
-    fn check_header_lengths(&self, frame: &[u8]) -> Result<(), Error> {
-        let network = &frame[self.l3..self.l4];
+    fn check_header_lengths(&self, header: &[u8]) -> Result<(), Error> {
+        let network = &header[self.l3..self.l4];
         let ip_agrees = match self.ip {
             Ip::V4 => ipv4::Packet::new_unchecked(network).header_len() == network.len(),
             Ip::V6 => true,
         };
-        let transport = &frame[self.l4..self.payload];
+        let transport = &header[self.l4..self.payload];
         let transport_agrees = match self.protocol {
             Protocol::TCP => tcp::Packet::new_unchecked(transport).header_len() == transport.len(),
             _ => transport.len() == udp::HEADER_LEN,
@@ -71,9 +73,9 @@ impl Layout {
     }
 
     /// Where IP's length field ends the packet. Zero stands for "the whole frame": hosts write it into packets to
-    /// be segmented that are too long for the field.
-    fn packet_end(&self, frame: &[u8]) -> Result<usize, Error> {
-        let network = &frame[self.l3..self.l4];
+    /// be segmented that are too long for the field. `self.end` is the frame's end until now.
+    fn packet_end(&self, header: &[u8]) -> Result<usize, Error> {
+        let network = &header[self.l3..self.l4];
         let (start, len) = match self.ip {
             Ip::V4 => (self.l3, ipv4::Packet::new_unchecked(network).total_len()),
             Ip::V6 => {
@@ -81,16 +83,16 @@ impl Layout {
                 (self.l3 + ipv6::HEADER_LEN, packet.payload_len())
             }
         };
-        let end = if len == 0 { frame.len() } else { start + usize::from(len) };
-        (self.payload..=frame.len()).contains(&end).then_some(end).ok_or(Error::Length)
+        let end = if len == 0 { self.end } else { start + usize::from(len) };
+        (self.payload..=self.end).contains(&end).then_some(end).ok_or(Error::Length)
     }
 
     /// The pseudo-header's sum for `len` bytes of transport header and payload.
     ///
     /// # Errors
     /// [`Error::TooLong`]
-    pub(crate) fn pseudo(&self, frame: &[u8], len: usize) -> Result<Sum, Error> {
-        let network = &frame[self.l3..self.l4];
+    pub(crate) fn pseudo(&self, header: &[u8], len: usize) -> Result<Sum, Error> {
+        let network = &header[self.l3..self.l4];
         let protocol = self.protocol.0;
         match self.ip {
             Ip::V4 => {

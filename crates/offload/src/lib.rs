@@ -8,8 +8,8 @@
 //!                        └────► Segment:  Segmenter, then send header + payload range for each segment
 //! ```
 //!
-//! Everything here takes a linear frame in private memory. Contradictory frames are errors, never panics: their
-//! metadata comes from guests.
+//! Everything here takes a linear frame in private memory, or its headers only ([`Segmenter::of_header`]). Contradictory
+//! frames are errors, never panics: their metadata comes from guests.
 
 #![forbid(unsafe_code)]
 

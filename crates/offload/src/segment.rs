@@ -40,10 +40,14 @@ pub struct Segment {
 ///
 /// All headers are those of the original, VLAN tags and options included, but for:
 /// IP lengths; IPv4 identifications, which count up; TCP sequence numbers; FIN and PSH, which only the last segment
-/// keeps; CWR, which only the first keeps (RFC 3168 §6.1.2: it answers one ECE); and the checksums, which are complete.
+/// keeps; CWR, which only the first keeps (RFC 3168 §6.1.2: it answers one ECE); and the checksums. IPv4's is complete,
+/// TCP's as the constructor says.
 #[derive(Clone, Debug)]
 pub struct Segmenter<'a> {
-    frame: &'a [u8],
+    /// The frame's headers, and what more of it there is.
+    header: &'a [u8],
+    /// The whole frame, if its payload is to be summed.
+    summed: Option<&'a [u8]>,
     layout: Layout,
     /// The pseudo-header's sum, but for the length.
     pseudo: Sum,
@@ -62,21 +66,37 @@ pub struct Segmenter<'a> {
 }
 
 impl<'a> Segmenter<'a> {
-    /// Prepares to segment `frame`, whose headers are `headers`.
+    /// Prepares to segment `frame`, whose headers are `headers`, with complete checksums.
     ///
     /// A frame with no more payload than one segment takes, or with none at all, makes one segment.
     ///
     /// # Errors
     /// All of [`Error`].
     pub fn new(frame: &'a [u8], headers: &Headers, gso: Gso) -> Result<Self, Error> {
+        let segmenter = Self::of_header(frame, frame.len(), headers, gso)?;
+        Ok(Self { summed: Some(frame), ..segmenter })
+    }
+
+    /// Prepares to segment a frame of `frame_len` bytes of which only the first, `header`, are at hand: they hold at
+    /// least what `headers` tells of. No payload is touched, so the TCP checksums are
+    /// [partial](crate::Checksum::Partial).
+    ///
+    /// # Errors
+    /// All of [`Error`].
+    pub fn of_header(
+        header: &'a [u8],
+        frame_len: usize,
+        headers: &Headers,
+        gso: Gso,
+    ) -> Result<Self, Error> {
         if gso.size == 0 {
             return Err(Error::GsoSize);
         }
         if !is_of_kind(headers, gso.kind) {
             return Err(Error::GsoKind);
         }
-        let layout = Layout::of(frame, headers)?;
-        let network = &frame[layout.l3..layout.l4];
+        let layout = Layout::of(header, frame_len, headers)?;
+        let network = &header[layout.l3..layout.l4];
         let counted = u16::from(headers.payload_offset - headers.l3_offset);
         let (ident, overhead) = match layout.ip {
             Ip::V4 => (ipv4::Packet::new_unchecked(network).ident(), counted),
@@ -85,14 +105,15 @@ impl<'a> Segmenter<'a> {
         let rest = layout.payload..layout.end;
         overhead.checked_add(payload_len(&rest, gso.size)).ok_or(Error::TooLong)?;
         Ok(Self {
-            frame,
+            header,
+            summed: None,
             layout,
-            pseudo: layout.pseudo(frame, 0)?,
+            pseudo: layout.pseudo(header, 0)?,
             size: gso.size,
             transport_len: u16::from(headers.payload_offset - headers.l4_offset),
             overhead,
             ident,
-            seq: tcp::Packet::new_unchecked(&frame[layout.l4..layout.payload]).seq(),
+            seq: tcp::Packet::new_unchecked(&header[layout.l4..layout.payload]).seq(),
             first: true,
             segments: rest.len().div_ceil(gso.size.into()).max(1),
             rest,
@@ -113,7 +134,7 @@ impl<'a> Segmenter<'a> {
         let len = payload_len(&self.rest, self.size);
         let payload = self.rest.start..self.rest.start + usize::from(len);
         let header_len = self.layout.payload;
-        header[..header_len].copy_from_slice(&self.frame[..header_len]);
+        header[..header_len].copy_from_slice(&self.header[..header_len]);
         self.write_network(&mut header[self.layout.l3..self.layout.l4], len);
         self.write_transport(&mut header[self.layout.l4..header_len], &payload, len);
         self.rest.start = payload.end;
@@ -141,9 +162,12 @@ impl<'a> Segmenter<'a> {
         let mut segment = tcp::Packet::new_unchecked(&mut *transport);
         segment.set_seq(self.seq);
         segment.set_flags(self.flags(segment.flags()));
+        let Some(frame) = self.summed else {
+            return segment.set_checksum(sum.fold());
+        };
         segment.set_checksum(0);
         sum.add_bytes(transport);
-        sum.add_bytes(&self.frame[payload.clone()]);
+        sum.add_bytes(&frame[payload.clone()]);
         tcp::Packet::new_unchecked(transport).set_checksum(sum.finish());
     }
 

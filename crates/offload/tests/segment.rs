@@ -11,7 +11,17 @@ use wire::headers::Headers;
 /// All segments, each gathered into a frame.
 fn segments(frame: &[u8], gso: Gso) -> Result<Vec<Vec<u8>>, Error> {
     let headers = Headers::parse(frame).expect("whole headers");
-    let mut segmenter = Segmenter::new(frame, &headers, gso)?;
+    Ok(gathered(frame, Segmenter::new(frame, &headers, gso)?))
+}
+
+/// The same from the headers alone, with partial checksums.
+fn segments_of_header(frame: &[u8], gso: Gso) -> Result<Vec<Vec<u8>>, Error> {
+    let headers = Headers::parse(frame).expect("whole headers");
+    let header = &frame[..headers.payload_offset.into()];
+    Ok(gathered(frame, Segmenter::of_header(header, frame.len(), &headers, gso)?))
+}
+
+fn gathered(frame: &[u8], mut segmenter: Segmenter<'_>) -> Vec<Vec<u8>> {
     let expected = segmenter.segments();
     let mut header = [0xee; MAX_HEADER];
     let mut segments = Vec::new();
@@ -21,7 +31,16 @@ fn segments(frame: &[u8], gso: Gso) -> Result<Vec<Vec<u8>>, Error> {
     }
     assert_eq!(segments.len(), expected);
     assert_eq!(segmenter.next(&mut header), None);
-    Ok(segments)
+    segments
+}
+
+/// A partial checksum, finished the way a NIC does: over all from the transport header on.
+fn finish_partial(segment: &mut [u8]) {
+    let headers = Headers::parse(segment).expect("whole headers");
+    let at = headers.checksum_location().expect("TCP");
+    let sum = wire::checksum::Sum::of(&segment[at.start.into()..]).finish();
+    let field = usize::from(at.start + at.offset);
+    segment[field..field + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
 fn kind(network: &Network) -> GsoKind {
@@ -106,6 +125,24 @@ proptest! {
         prop_assert_eq!(offset, payload_len);
     }
 
+    #[test]
+    fn headers_are_enough(
+        network in network(),
+        tcp in tcp(),
+        payload_len in 0usize..6000,
+        size in 60u16..3000,
+        padding in 0usize..8,
+    ) {
+        let mut frame = network.tcp_frame(&tcp, &payload(payload_len));
+        frame.extend(vec![0xff; padding]);
+        let gso = Gso { kind: kind(&network), size };
+        let mut segments_of_header = segments_of_header(&frame, gso).expect("a good frame");
+        let segments = segments(&frame, gso).expect("a good frame");
+        prop_assert_ne!(&segments_of_header, &segments);
+        segments_of_header.iter_mut().for_each(|segment| finish_partial(segment));
+        prop_assert_eq!(segments_of_header, segments);
+    }
+
     /// Frames too long for IP's length field carry zero in it; what they say of themselves is then the frame's end.
     #[test]
     fn a_zero_ip_length_means_the_whole_frame(network in network(), tcp in tcp(), payload_len in 0usize..5000) {
@@ -170,7 +207,14 @@ proptest! {
 
 /// Takes all segments, and checks that their payloads follow each other within the frame.
 fn exhaust(frame: &[u8], headers: &Headers, gso: Gso) {
-    let Ok(mut segmenter) = Segmenter::new(frame, headers, gso) else { return };
+    let short = &frame[..frame.len().min(headers.payload_offset.into())];
+    let of_header = Segmenter::of_header(short, frame.len(), headers, gso);
+    for segmenter in [Segmenter::new(frame, headers, gso), of_header].into_iter().flatten() {
+        exhaust_one(frame, headers, segmenter);
+    }
+}
+
+fn exhaust_one(frame: &[u8], headers: &Headers, mut segmenter: Segmenter<'_>) {
     let mut header = [0; MAX_HEADER];
     let mut end = usize::from(headers.payload_offset);
     while let Some(segment) = segmenter.next(&mut header) {
@@ -248,6 +292,11 @@ fn headers_of_another_frame_are_refused() {
     assert_eq!(Segmenter::new(&frame, &headers, gso).err(), Some(Error::Headers));
     assert_eq!(Segmenter::new(&tagged[..60], &headers, gso).err(), Some(Error::Length));
     assert_eq!(Segmenter::new(&tagged[..57], &headers, gso).err(), Some(Error::Headers));
+    let of_header =
+        |header, frame_len| Segmenter::of_header(header, frame_len, &headers, gso).err();
+    assert_eq!(of_header(&tagged[..58], tagged.len()), None);
+    assert_eq!(of_header(&tagged[..57], tagged.len()), Some(Error::Headers));
+    assert_eq!(of_header(&tagged[..58], 57), Some(Error::Length));
 }
 
 /// The offsets fit the frame, but its variable-length headers say otherwise.

@@ -1,5 +1,7 @@
 //! The configuration file.
 
+mod overrides;
+
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,6 +10,8 @@ use netback::{RxChannel, TxChannel};
 use offload::Features;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
+
+pub use overrides::Override;
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +31,14 @@ pub enum Error {
         path: PathBuf,
         /// Where and why.
         source: Box<toml::de::Error>,
+    },
+    /// The command line changes what there is not, or to what can not be.
+    #[error("--set {set}: {reason}")]
+    Set {
+        /// The change.
+        set: String,
+        /// Why.
+        reason: String,
     },
     /// Each value is sound by itself, but not together.
     #[error("{path}: {reason}")]
@@ -177,6 +189,14 @@ impl Default for Capabilities {
     }
 }
 
+impl Capabilities {
+    /// The capabilities as a set of offloads.
+    pub fn features(self) -> Features {
+        let Self { csum, sg, tso } = self;
+        Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
+    }
+}
+
 impl TryFrom<String> for Capabilities {
     type Error = String;
 
@@ -261,14 +281,26 @@ const QUEUES_MAX: u32 = 64;
 const NAME_MAX: usize = 32;
 
 impl Config {
-    /// Reads and checks a file.
-    pub fn read(path: &Path) -> Result<Self, Error> {
+    /// Reads a file, changes it as the command line says, and checks it.
+    pub fn read(path: &Path, overrides: &[Override]) -> Result<Self, Error> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        let config: Self = toml::from_str(&text)
-            .map_err(|source| Error::Parse { path: path.to_owned(), source: source.into() })?;
+        let parse =
+            |source: toml::de::Error| Error::Parse { path: path.to_owned(), source: source.into() };
+        // The file by itself first: only then do errors tell the line.
+        let mut config: Self = toml::from_str(&text).map_err(parse)?;
+        let mut table: toml::Table = toml::from_str(&text).map_err(parse)?;
+        for set in overrides {
+            config = Self::changed(&mut table, set)
+                .map_err(|reason| Error::Set { set: set.to_string(), reason })?;
+        }
         config.check().map_err(|reason| Error::Invalid { path: path.to_owned(), reason })?;
         Ok(config)
+    }
+
+    fn changed(table: &mut toml::Table, set: &Override) -> Result<Self, String> {
+        set.apply(table)?;
+        table.clone().try_into().map_err(|error| error.to_string().trim_end().to_owned())
     }
 
     /// Checks what TOML can not say.
@@ -409,6 +441,29 @@ mod tests {
         assert_eq!(of("csum+sg"), Capabilities { csum: true, sg: true, tso: false });
         assert_eq!(of("csum+sg+tso"), Capabilities::default());
         assert_eq!(parse(UP).unwrap().uplinks[0].capabilities, Capabilities::default());
+    }
+
+    #[test]
+    fn the_command_line_changes_what_there_is() {
+        let text = format!("{RED}{UP}");
+        let changed = |set: &str| {
+            let mut table = toml::from_str(&text).unwrap();
+            Config::changed(&mut table, &set.parse().unwrap())
+        };
+        let config = changed("up.capabilities=csum+sg").unwrap();
+        assert_eq!(config.uplinks[0].capabilities.features(), {
+            Features { sg: true, csum_v4: true, csum_v6: true, ..Features::NONE }
+        });
+        assert_eq!(changed("*.queues=2").unwrap().guests[0].queues, Some(2));
+        for (set, reason) in [
+            ("green.queues=2", "there are: red, up"),
+            ("red.colour=2", "colour"),
+            ("up.capabilities=lro", "lro"),
+            ("red.queues=many", "many"),
+        ] {
+            let error = changed(set).unwrap_err();
+            assert!(error.contains(reason), "{set}: {error}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use clap::{Args, Parser, Subcommand};
 use offload::Features;
 
 use bench::BenchCommand;
-use config::{Config, DIRECTORY, control_socket, join_socket};
+use config::{Config, DIRECTORY, Override, control_socket, join_socket};
 use demo::DemoArgs;
 use top::TopArgs;
 
@@ -49,6 +49,9 @@ enum Command {
         /// The configuration; examples/pvnet.toml explains every key.
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
+        /// Set a key of a guest or uplink, whatever the file says; NAME may be * for every guest.
+        #[arg(long, value_name = "NAME.KEY=VALUE")]
+        set: Vec<Override>,
         /// Only check the configuration, and say what is wrong with it.
         #[arg(long)]
         check: bool,
@@ -192,7 +195,7 @@ fn start_log() {
 
 fn dispatch(command: Command) -> Result<ExitCode, String> {
     match command {
-        Command::Run { config, check } => match Config::read(&config) {
+        Command::Run { config, set, check } => match Config::read(&config, &set) {
             Err(error) => {
                 eprintln!("pvnet: {error}");
                 Ok(ExitCode::from(USAGE))

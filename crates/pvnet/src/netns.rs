@@ -41,7 +41,10 @@ fn path(name: &str) -> PathBuf {
 /// Moves the calling thread, and what it starts later, into a namespace.
 pub fn enter(name: &str) -> Result<(), String> {
     let file = std::fs::File::open(path(name)).map_err(|error| {
-        format!("no network namespace {name} ({error}); start it with `pvnet guest {name}`")
+        format!(
+            "no network namespace {name} ({error}); if it is a guest's, start it with \
+             `pvnet guest {name}`, else make it with `ip netns add {name}`"
+        )
     })?;
     move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), Some(LinkNameSpaceType::Network))
         .map_err(|errno| format!("cannot enter namespace {name}: {errno}; run as root"))

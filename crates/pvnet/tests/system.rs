@@ -2,6 +2,7 @@
 //! stacks at both ends. Skipped, with a message, where that is not allowed.
 
 mod house;
+mod outpost;
 
 use house::{Folder, House, LIMIT, PING_PAUSE, able, pvnet, wait};
 use lab::Process;

@@ -55,6 +55,22 @@ impl Region {
         Self::adopt(base, len)
     }
 
+    /// As [`anonymous`](Self::anonymous), where 2 MiB pages can lie: aligned to them and rounded up
+    /// to whole ones. [`populate_huge`](Self::populate_huge) asks for them.
+    pub fn anonymous_huge(len: usize) -> io::Result<Self> {
+        let region = Self::reserve_aligned(len.next_multiple_of(PageSize::Huge.bytes()))?;
+        // SAFETY: the target is the whole of a range that was reserved for this region.
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                region.base.as_ptr().cast(),
+                region.len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::FIXED,
+            )?;
+        }
+        Ok(region)
+    }
+
     /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable.
     pub fn map(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
@@ -477,6 +493,23 @@ mod tests {
         let whole = Arc::new(part);
         assert!(whole.slice(1..4097).is_err());
         assert!(whole.slice(usize::MAX..usize::MAX).is_err());
+    }
+
+    #[test]
+    fn room_for_huge_pages_is_aligned_whole_and_given_back() {
+        let huge = PageSize::Huge.bytes();
+        let region = Region::anonymous_huge(huge + 1).unwrap();
+        assert_eq!(region.len(), 2 * huge);
+        assert!((region.base.as_ptr() as usize).is_multiple_of(huge));
+        match region.populate_huge(0..2 * huge) {
+            Ok(()) => {}
+            Err(error) => eprintln!("no 2 MiB pages here, 4 KiB do as well: {error}"),
+        }
+        for end in [0, 2 * huge - 1] {
+            assert_eq!(region.read::<u8>(end), Ok(0));
+            region.write(end, 7u8).unwrap();
+            assert_eq!(region.read::<u8>(end), Ok(7));
+        }
     }
 
     #[test]

@@ -4,34 +4,32 @@ use std::io;
 use std::sync::Arc;
 
 use frame::{Body, FRAME_MAX, Frame, HEADER_MAX, Outcome, Piece, WINDOW, Window};
-use hypervisor::GrantRef;
-use shm::Region;
+use hypervisor::{Counted, GrantRef, Hypervisor};
 use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
+use crate::buffers::Buffers;
 use crate::tap::{TapQueue, VNET_HEADER_LEN};
 use crate::vnet;
 
-/// Bytes kept for the body of each frame in hand. They cost memory once touched.
-const BODY: usize = FRAME_MAX.next_multiple_of(4096);
 /// Frames read in one go, so that other queues get their turn.
 const BURST: usize = 32;
 
 /// A queue of the tap, read.
-pub struct Ingress {
+pub struct Ingress<H> {
+    hypervisor: H,
     tap: Arc<TapQueue>,
     window: Window,
     /// The bodies of the frames in hand, by slot of the window.
-    bodies: Region,
+    buffers: Buffers,
     malformed: u64,
 }
 
-impl Ingress {
-    /// Frames from `tap`.
-    pub fn new(tap: Arc<TapQueue>) -> io::Result<Self> {
-        let bodies = Region::anonymous(WINDOW * BODY)?;
-        Ok(Self { tap, window: Window::new(), bodies, malformed: 0 })
+impl<H: Hypervisor> Ingress<H> {
+    /// Frames from `tap`, read into `buffers`. A frame that they have no room for is dropped.
+    pub fn new(hypervisor: H, tap: Arc<TapQueue>, buffers: Buffers) -> Self {
+        Self { hypervisor, tap, window: Window::new(), buffers, malformed: 0 }
     }
 
     /// The device.
@@ -45,8 +43,8 @@ impl Ingress {
     }
 
     /// Where their bodies lie.
-    pub fn body<P>(&self) -> Body<'_, P> {
-        Body::Mapped(&self.bodies)
+    pub fn body(&self) -> Body<'_, H::Peer> {
+        Body::Mapped(self.buffers.region())
     }
 
     /// Frames dropped since the last call because no port could carry them.
@@ -60,7 +58,11 @@ impl Ingress {
         let mut fresh = 0;
         while fresh < BURST {
             let Some((slot, frame)) = self.window.push() else { break };
-            match read(&self.tap, &self.bodies, slot * BODY, frame) {
+            let zeroed = self.buffers.prepare(slot);
+            if zeroed > 0 {
+                self.hypervisor.note(Counted::PagesZeroed, zeroed);
+            }
+            match read(&self.tap, &mut self.buffers, slot, frame) {
                 Ok(true) => fresh += 1,
                 Ok(false) => {
                     self.window.unpush();
@@ -85,22 +87,19 @@ impl Ingress {
 }
 
 /// Reads one frame; answers whether it is one that can be carried.
-fn read(tap: &TapQueue, bodies: &Region, start: usize, frame: &mut Frame) -> io::Result<bool> {
+fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -> io::Result<bool> {
     let mut head = [0; VNET_HEADER_LEN + HEADER_MAX];
-    let body = [(bodies, start, BODY)];
-    let bytes = shm::read_pieces(tap, &mut head, body)?;
+    let places = buffers.places(slot).map(|(offset, len)| (buffers.region(), offset, len));
+    let bytes = shm::read_pieces(tap, &mut head, places)?;
     let Ok((header, rest)) = VirtioNetHdr::read_from_prefix(&head) else { return Ok(false) };
     let len = bytes.saturating_sub(VNET_HEADER_LEN);
     let header_len = len.min(HEADER_MAX);
+    buffers.fill(slot, len - header_len);
     frame.bytes.copy_from_slice(rest);
     frame.header_len = u8::try_from(header_len).unwrap_or(u8::MAX);
     frame.len = u32::try_from(len).unwrap_or(u32::MAX);
-    frame.pieces.clear();
-    let (Ok(body), Ok(offset)) = (u16::try_from(len - header_len), u32::try_from(start)) else {
+    if !place(frame, len - header_len, buffers.places(slot)) {
         return Ok(false);
-    };
-    if body > 0 {
-        frame.pieces.push(Piece { gref: GrantRef(0), offset, len: body });
     }
     let Ok(headers) = Headers::parse(frame.header()) else { return Ok(false) };
     frame.headers = headers;
@@ -108,4 +107,24 @@ fn read(tap: &TapQueue, bodies: &Region, start: usize, frame: &mut Frame) -> io:
     frame.checksum = checksum;
     frame.gso = gso;
     Ok(len <= FRAME_MAX)
+}
+
+/// Says in which places a body of `left` bytes lies; answers whether there was room to spare. A
+/// tap cuts off what does not fit and does not tell.
+fn place(frame: &mut Frame, mut left: usize, places: impl Iterator<Item = (usize, usize)>) -> bool {
+    frame.pieces.clear();
+    for (offset, room) in places {
+        let taken = left.min(room);
+        let (Ok(len), Ok(offset)) = (u16::try_from(taken), u32::try_from(offset)) else {
+            return false;
+        };
+        if len > 0 {
+            frame.pieces.push(Piece { gref: GrantRef(0), offset, len });
+        }
+        left -= taken;
+        if taken < room {
+            return true;
+        }
+    }
+    false
 }

@@ -172,6 +172,12 @@ impl TapQueue {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Something else that takes and gives frames as a tap does.
+    #[cfg(test)]
+    pub(crate) fn stand_in(fd: OwnedFd) -> Self {
+        Self { fd, name: "stand-in".into() }
+    }
 }
 
 impl AsFd for TapQueue {

@@ -1,16 +1,19 @@
 //! Uplinks of the configuration.
 
+use std::io;
 use std::sync::Arc;
 
 use datapath::{Datapath, Egress, Ingress, Port};
 use hypervisor::Hypervisor;
-use offload::Features;
+use tracing::warn;
 use uplink::tap::{Tap, TapOffload, TapQueue};
+use uplink::{BufferOptions, Buffers};
 
-use crate::config::{Config, Uplink};
+use crate::config::{Config, ReceiveBuffers, Uplink};
 use crate::daemon::Error;
+use crate::netns;
 
-/// Opens every uplink's tap in the daemon's own network namespace and plugs it in.
+/// Opens every uplink's tap and plugs it in.
 pub(super) fn attach<H: Hypervisor>(
     config: &Config,
     hypervisor: &H,
@@ -25,18 +28,54 @@ fn attach_one<H: Hypervisor>(
     datapath: &Datapath<H>,
 ) -> Result<Arc<Port<H>>, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
-    let queues = Tap::open(&uplink.tap, datapath.workers(), TapOffload::ALL);
-    let queues = queues.map_err(|error| failed(error.to_string()))?;
-    crate::netns::bring_up(None, &uplink.tap, &uplink.addresses).map_err(failed)?;
-    let queues: Vec<_> = queues.into_iter().map(Arc::new).collect();
-    let ingress = |tap: &Arc<TapQueue>| {
-        uplink::Ingress::new(tap.clone())
-            .map(Ingress::Uplink)
-            .map_err(Error::system("memory for an uplink"))
+    let queues = open(uplink, datapath.workers()).map_err(failed)?;
+    netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
+    let buffers = buffers(uplink, queues.len()).map_err(Error::system("memory for an uplink"))?;
+    let features = uplink.capabilities.features();
+    let (egress, ingress) = queues
+        .into_iter()
+        .map(Arc::new)
+        .zip(buffers)
+        .map(|(tap, buffers)| {
+            let egress = uplink::Egress::new(hypervisor.clone(), tap.clone(), features);
+            let ingress = uplink::Ingress::new(hypervisor.clone(), tap, buffers);
+            (Egress::Uplink(egress), Ingress::Uplink(ingress))
+        })
+        .unzip();
+    Ok(datapath.attach(&uplink.name, egress, ingress))
+}
+
+/// Opens an uplink's tap, in its namespace.
+fn open(uplink: &Uplink, queues: usize) -> Result<Vec<TapQueue>, String> {
+    // Without TSO the stack behind the tap sends frames of its MTU.
+    let offload = match uplink.large_receive {
+        true => TapOffload::ALL,
+        false => TapOffload { csum: true, ..TapOffload::NONE },
     };
-    let egress = |tap: &Arc<TapQueue>| {
-        Egress::Uplink(uplink::Egress::new(hypervisor.clone(), tap.clone(), Features::ALL))
+    let open = || Tap::open(&uplink.tap, queues, offload).map_err(|error| error.to_string());
+    let Some(namespace) = &uplink.namespace else { return open() };
+    // Whoever enters a namespace stays there, so it is a thread that then ends.
+    let inside = || netns::enter(namespace).and_then(|()| open());
+    std::thread::scope(|scope| scope.spawn(inside).join())
+        .unwrap_or_else(|_| Err(format!("opening tap {} panicked", uplink.tap)))
+}
+
+/// Memory for what each queue receives. Where there are no 2 MiB pages, it says so once.
+fn buffers(uplink: &Uplink, queues: usize) -> io::Result<Vec<Buffers>> {
+    let options = BufferOptions {
+        large: uplink.large_receive,
+        zeroed_pages: uplink.receive_buffers == ReceiveBuffers::ZeroedPages,
+        huge_pages: uplink.huge_pages,
     };
-    let inward = queues.iter().map(ingress).collect::<Result<_, _>>()?;
-    Ok(datapath.attach(&uplink.name, queues.iter().map(egress).collect(), inward))
+    let buffers = (0..queues).map(|_| Buffers::new(options)).collect::<io::Result<Vec<_>>>()?;
+    if uplink.huge_pages
+        && let Some(error) = buffers.iter().find_map(|buffers| buffers.populate_huge().err())
+    {
+        warn!(
+            uplink = uplink.name, %error,
+            "no 2 MiB pages for its buffers, so they have 4 KiB; look at \
+             /sys/kernel/mm/transparent_hugepage/enabled, or set huge_pages = false"
+        );
+    }
+    Ok(buffers)
 }

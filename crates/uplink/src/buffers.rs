@@ -1,0 +1,144 @@
+//! Where frames from the tap are read into.
+
+use std::io;
+
+use frame::{FRAME_MAX, HEADER_MAX, WINDOW};
+use shm::{PageSize, Region};
+
+/// Bytes of a buffer for a frame of the MTU, as drivers of NICs size it.
+const SMALL: usize = 2048;
+/// Bytes of a page that could be handed to a guest.
+const PAGE: usize = PageSize::Small.bytes();
+
+/// What buffers are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferOptions {
+    /// Frames beyond the MTU come in whole: 64 KiB a frame instead of 2 KiB.
+    pub large: bool,
+    /// Each frame lies in pages of its own, filled with zero before each use: a page that may be
+    /// handed to a guest must tell it nothing of an earlier frame. Otherwise buffers are used
+    /// again as they are.
+    pub zeroed_pages: bool,
+    /// Room for 2 MiB pages: see [`Buffers::populate_huge`].
+    pub huge_pages: bool,
+}
+
+impl BufferOptions {
+    /// Bytes of one buffer, and how many a frame may take.
+    fn layout(self) -> (usize, usize) {
+        match (self.large, self.zeroed_pages) {
+            (true, true) => (PAGE, (FRAME_MAX - HEADER_MAX).div_ceil(PAGE)),
+            (true, false) => (FRAME_MAX.next_multiple_of(PAGE), 1),
+            (false, true) => (PAGE, 1),
+            (false, false) => (SMALL, 1),
+        }
+    }
+}
+
+/// Memory for the body of each frame in hand, by slot of the window. It costs memory once touched.
+#[derive(Debug)]
+pub struct Buffers {
+    region: Region,
+    /// Bytes of one buffer.
+    size: usize,
+    /// Buffers that a frame may take.
+    each: usize,
+    zeroed: bool,
+    /// Buffers of each slot that hold bytes of the frame that had it last.
+    used: [u8; WINDOW],
+}
+
+impl Buffers {
+    /// Memory as wanted.
+    ///
+    /// # Errors
+    /// The kernel has none to give.
+    pub fn new(options: BufferOptions) -> io::Result<Self> {
+        let (size, each) = options.layout();
+        let allocate = if options.huge_pages { Region::anonymous_huge } else { Region::anonymous };
+        let region = allocate(WINDOW * size * each)?;
+        Ok(Self { region, size, each, zeroed: options.zeroed_pages, used: [0; WINDOW] })
+    }
+
+    /// Takes all of them at once, in 2 MiB pages.
+    ///
+    /// # Errors
+    /// The kernel has none to give; the buffers are good all the same, in pages of 4 KiB.
+    pub fn populate_huge(&self) -> io::Result<()> {
+        self.region.populate_huge(0..self.region.len())
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Makes a slot's buffers fit to be read into; answers how many were filled with zero.
+    pub(crate) fn prepare(&mut self, slot: usize) -> u64 {
+        let used = std::mem::take(&mut self.used[slot]);
+        if !self.zeroed || used == 0 {
+            return 0;
+        }
+        // Side by side, and within the region whatever the slot.
+        let _ = self.region.zero(slot * self.each * self.size, usize::from(used) * self.size);
+        used.into()
+    }
+
+    /// A slot's buffers, each as its first byte and its length.
+    pub(crate) fn places(&self, slot: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (size, first) = (self.size, slot * self.each);
+        (first..first + self.each).map(move |n| (n * size, size))
+    }
+
+    /// Notes that `bytes` were read into a slot's buffers, from the first on.
+    pub(crate) fn fill(&mut self, slot: usize, bytes: usize) {
+        self.used[slot] = u8::try_from(bytes.div_ceil(self.size)).unwrap_or(u8::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffers(large: bool, zeroed_pages: bool) -> Buffers {
+        Buffers::new(BufferOptions { large, zeroed_pages, huge_pages: false }).unwrap()
+    }
+
+    #[test]
+    fn a_frame_fits_its_buffers() {
+        for (large, zeroed_pages, size, each) in [
+            (true, false, 65_536, 1),
+            (true, true, 4096, 16),
+            (false, false, 2048, 1),
+            (false, true, 4096, 1),
+        ] {
+            let buffers = buffers(large, zeroed_pages);
+            let places: Vec<_> = buffers.places(WINDOW - 1).collect();
+            assert_eq!(places.len(), each);
+            assert!(places.iter().all(|(_, len)| *len == size));
+            let end = places.iter().map(|(at, len)| at + len).max();
+            assert_eq!(end, Some(buffers.region().len()));
+            let room = HEADER_MAX + size * each;
+            assert!(room > if large { FRAME_MAX } else { 1518 });
+        }
+    }
+
+    #[test]
+    fn what_was_used_is_zeroed_and_nothing_else() {
+        let mut pages = buffers(true, true);
+        assert_eq!(pages.prepare(3), 0, "the kernel's pages are zero at first");
+        let start = pages.places(3).next().unwrap().0;
+        for page in 0..16 {
+            pages.region.write(start + page * PAGE, 7u8).unwrap();
+        }
+        pages.fill(3, 2 * PAGE + 1);
+        assert_eq!((pages.prepare(2), pages.prepare(3), pages.prepare(3)), (0, 3, 0));
+        let first = |page| pages.region.read::<u8>(start + page * PAGE).unwrap();
+        assert_eq!([0, 1, 2, 3].map(first), [0, 0, 0, 7]);
+
+        let mut recycled = buffers(true, false);
+        recycled.region.write(0, 7u8).unwrap();
+        recycled.fill(0, 100);
+        assert_eq!(recycled.prepare(0), 0);
+        assert_eq!(recycled.region.read::<u8>(0), Ok(7));
+    }
+}

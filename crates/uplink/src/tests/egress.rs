@@ -1,0 +1,224 @@
+//! What a device is told to send, by what it can do.
+
+use frame::{Body, DropReason, Frame, Offer, Outcome, Piece};
+use hypervisor::{GrantRef, Guest, Hypervisor, PAGE_SIZE};
+use machine::{DRIVER_DOMAIN, Domain, MachineGuest, MemorySize, SharedPages};
+use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
+use shm::Region;
+use wire::headers::Headers;
+use wire::virtio_net::{flags, gso};
+
+use super::*;
+use crate::Egress;
+
+const PAYLOAD: usize = 8000;
+const MSS: u16 = 1448;
+const SEGMENTS: u64 = 6;
+
+const CSUM: Features = Features { csum_v4: true, csum_v6: true, ..Features::NONE };
+const SG: Features = Features { sg: true, ..Features::NONE };
+const CSUM_SG: Features = Features { sg: true, ..CSUM };
+
+/// A guest with a frame in its memory, a page or less of it in each of three grants.
+struct Sender {
+    peer: Arc<Domain>,
+    pages: SharedPages,
+    grants: Vec<GrantRef>,
+    _inside: MachineGuest,
+}
+
+impl Sender {
+    fn new(platform: &Platform, bytes: &[u8]) -> Self {
+        let domain = platform.create(MemorySize::default()).unwrap();
+        let inside = MachineGuest::inside(platform, &domain).unwrap();
+        let (pages, grants) = inside.share(DRIVER_DOMAIN, 3).unwrap();
+        pages.copy_in(0, &bytes[HEADER_MAX.min(bytes.len())..]).unwrap();
+        let peer = platform.peer(domain.id()).unwrap();
+        Self { peer, pages, grants, _inside: inside }
+    }
+
+    /// The frame, its body as grants or (for the driver domain) as a range of its mapping.
+    fn frame(&self, bytes: &[u8], gso: Option<Gso>) -> Frame {
+        let mut frame = Frame::empty();
+        let header = &bytes[..HEADER_MAX.min(bytes.len())];
+        frame.bytes[..header.len()].copy_from_slice(header);
+        frame.header_len = u8::try_from(header.len()).unwrap();
+        frame.len = u32::try_from(bytes.len()).unwrap();
+        frame.headers = Headers::parse(header).unwrap();
+        frame.checksum = Checksum::Partial;
+        frame.gso = gso;
+        let chunks = bytes[header.len()..].chunks(PAGE_SIZE);
+        for (gref, chunk) in self.grants.iter().zip(chunks) {
+            let len = u16::try_from(chunk.len()).unwrap();
+            frame.pieces.push(Piece { gref: *gref, offset: 0, len });
+        }
+        frame
+    }
+
+    /// The same for a body in mapped memory.
+    fn mapped(&self, bytes: &[u8], gso: Option<Gso>) -> (Frame, &Region) {
+        let mut frame = self.frame(bytes, gso);
+        for (page, piece) in frame.pieces.iter_mut().enumerate() {
+            piece.offset = u32::try_from(page * PAGE_SIZE).unwrap();
+        }
+        (frame, &self.pages)
+    }
+}
+
+fn deliver(
+    platform: &Platform,
+    features: Features,
+    body: Body<'_, Arc<Domain>>,
+    frame: &Frame,
+) -> (Outcome, Vec<(VirtioNetHdr, Vec<u8>)>) {
+    let (tap, behind) = tap();
+    let mut egress = Egress::new(platform.clone(), tap, features);
+    let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
+    egress.deliver(body, &mut offers);
+    (offers[0].outcome, std::iter::from_fn(|| receive(&behind)).collect())
+}
+
+fn tso() -> Gso {
+    Gso { kind: GsoKind::TcpV4, size: MSS }
+}
+
+/// The segments of a frame, whole and with complete checksums.
+fn segments(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let headers = Headers::parse(bytes).unwrap();
+    let mut segmenter = Segmenter::new(bytes, &headers, tso()).unwrap();
+    let mut header = [0; MAX_HEADER];
+    let next = || {
+        let segment = segmenter.next(&mut header)?;
+        Some([&header[..segment.header_len], &bytes[segment.payload]].concat())
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// Does what metadata asks the device for, as a NIC: sums.
+fn finish((metadata, mut frame): (VirtioNetHdr, Vec<u8>)) -> Vec<u8> {
+    if metadata.flags & flags::NEEDS_CSUM != 0 {
+        let start = usize::from(metadata.csum_start.get());
+        let field = start + usize::from(metadata.csum_offset.get());
+        let sum = wire::checksum::Sum::of(&frame[start..]).finish();
+        frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
+}
+
+/// A frame beyond the MTU from a guest's pages: what it counts for is the copied bytes, those
+/// copied here, the pages a device fetched from, and the segments.
+#[test]
+fn what_a_device_lacks_is_done_in_software() {
+    use Counted::{CopiedBytes, DmaMaps, DriverBytes, Segments};
+    let bytes = tcp_frame(PAYLOAD);
+    let (len, header) = (bytes.len() as u64, HEADER_MAX as u64);
+    for (features, granted, mapped) in [
+        (Features::NONE, [len - header, header, 0, SEGMENTS], [0, len, 0, SEGMENTS]),
+        (CSUM, [len - header, header, 0, SEGMENTS], [0, len, 0, SEGMENTS]),
+        (SG, [len - header, header, 0, SEGMENTS], [0, len, 0, SEGMENTS]),
+        (CSUM_SG, [0, 0, 2, SEGMENTS], [0, 0, 0, SEGMENTS]),
+        (Features::ALL, [0, 0, 2, 0], [0, 0, 0, 0]),
+    ] {
+        for is_mapped in [false, true] {
+            let platform = platform();
+            let sender = Sender::new(&platform, &bytes);
+            let (frame, region) = sender.mapped(&bytes, Some(tso()));
+            let (outcome, sent) = match is_mapped {
+                true => deliver(&platform, features, Body::Mapped(region), &frame),
+                false => {
+                    let frame = sender.frame(&bytes, Some(tso()));
+                    deliver(&platform, features, Body::Granted(&sender.peer), &frame)
+                }
+            };
+            assert_eq!(outcome, Outcome::Delivered, "{features:?}");
+            let seen = counts(&platform, [CopiedBytes, DriverBytes, DmaMaps, Segments]);
+            assert_eq!(seen, if is_mapped { mapped } else { granted }, "{features:?}");
+            check_sent(features, &bytes, sent);
+        }
+    }
+}
+
+fn check_sent(features: Features, bytes: &[u8], sent: Vec<(VirtioNetHdr, Vec<u8>)>) {
+    for (metadata, _) in &sent {
+        let asks_for_sum = metadata.flags == flags::NEEDS_CSUM;
+        assert_eq!(asks_for_sum, features.csum_v4, "{features:?}: {metadata:?}");
+        let asks_for_cut = metadata.gso_type == gso::TCPV4;
+        assert_eq!(asks_for_cut, features.tso_v4, "{features:?}: {metadata:?}");
+    }
+    if features.tso_v4 {
+        assert_eq!(sent[0].1, bytes);
+        assert_eq!((sent.len(), sent[0].0.gso_size.get()), (1, MSS));
+    } else {
+        let finished: Vec<_> = sent.into_iter().map(finish).collect();
+        assert_eq!(finished, segments(bytes), "{features:?}");
+    }
+}
+
+#[test]
+fn a_frame_of_the_mtu_is_summed_or_gathered_where_the_device_does_not() {
+    use Counted::{CopiedBytes, DmaMaps, DriverBytes, Segments};
+    let bytes = tcp_frame(1400);
+    let (len, header) = (bytes.len() as u64, HEADER_MAX as u64);
+    for (features, expected) in [
+        (Features::NONE, [len - header, header, 0, 0]),
+        (CSUM, [len - header, header, 0, 0]),
+        (CSUM_SG, [0, 0, 1, 0]),
+    ] {
+        let platform = platform();
+        let sender = Sender::new(&platform, &bytes);
+        let frame = sender.frame(&bytes, None);
+        let body = Body::Granted(&sender.peer);
+        let (outcome, mut sent) = deliver(&platform, features, body, &frame);
+        assert_eq!((outcome, sent.len()), (Outcome::Delivered, 1), "{features:?}");
+        let sent = sent.remove(0);
+        assert_eq!(sent.0.flags == flags::NEEDS_CSUM, features.csum_v4);
+        assert_eq!(finish(sent), segments(&bytes)[0], "{features:?}");
+        let seen = counts(&platform, [CopiedBytes, DriverBytes, DmaMaps, Segments]);
+        assert_eq!(seen, expected, "{features:?}");
+    }
+}
+
+#[test]
+fn a_frame_that_is_all_header_is_copied_by_nobody() {
+    let bytes = tcp_frame(10);
+    for features in [CSUM, CSUM_SG] {
+        let platform = platform();
+        let sender = Sender::new(&platform, &bytes);
+        let frame = sender.frame(&bytes, None);
+        let (outcome, sent) = deliver(&platform, features, Body::Granted(&sender.peer), &frame);
+        assert_eq!((outcome, &sent[0].1), (Outcome::Delivered, &bytes));
+        let copied = counts(&platform, [Counted::CopiedBytes, Counted::DriverBytes]);
+        assert_eq!(copied, [0, 0]);
+    }
+}
+
+#[test]
+fn a_grant_that_permits_nothing_is_the_senders_fault() {
+    let bytes = tcp_frame(PAYLOAD);
+    for features in [Features::NONE, CSUM, CSUM_SG, Features::ALL] {
+        let platform = platform();
+        let sender = Sender::new(&platform, &bytes);
+        let mut frame = sender.frame(&bytes, Some(tso()));
+        frame.pieces[1].gref = GrantRef(u32::MAX);
+        let (outcome, sent) = deliver(&platform, features, Body::Granted(&sender.peer), &frame);
+        assert_eq!((outcome, sent.len()), (Outcome::SourceFault, 0), "{features:?}");
+    }
+}
+
+#[test]
+fn contradictions_and_countless_segments_are_dropped() {
+    let bytes = tcp_frame(PAYLOAD);
+    let platform = platform();
+    let sender = Sender::new(&platform, &bytes);
+    for features in [Features::NONE, CSUM_SG] {
+        for (gso, reason) in [
+            (Gso { kind: GsoKind::TcpV6, size: MSS }, DropReason::Malformed),
+            (Gso { kind: GsoKind::TcpV4, size: 8 }, DropReason::TooLarge),
+        ] {
+            let frame = sender.frame(&bytes, Some(gso));
+            let (outcome, _) = deliver(&platform, features, Body::Granted(&sender.peer), &frame);
+            assert_eq!(outcome, Outcome::Dropped(reason), "{features:?}");
+        }
+    }
+    assert_eq!(counts(&platform, [Counted::Segments]), [0]);
+}

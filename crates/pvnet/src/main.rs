@@ -9,6 +9,7 @@ mod demo;
 mod guest;
 mod netns;
 mod output;
+mod repro;
 mod status;
 mod testbed;
 
@@ -21,6 +22,7 @@ use offload::Features;
 use bench::BenchCommand;
 use config::{Config, DIRECTORY, control_socket, join_socket};
 use demo::DemoArgs;
+use repro::ReproCommand;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
 ///
@@ -81,6 +83,12 @@ enum Command {
     /// root and a machine with nothing else to do.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Run a paper's experiments again, and set the results beside the paper's.
+    ///
+    /// Starts what it needs and leaves nothing of it. Needs root and a machine with nothing else
+    /// to do.
+    #[command(subcommand)]
+    Repro(ReproCommand),
 }
 
 /// Where the daemon is.
@@ -186,6 +194,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         }
         Command::Demo(args) => experiment(demo::run(&args)),
         Command::Bench(command) => experiment(bench::run(&command)),
+        Command::Repro(command) => experiment(repro::run(&command)),
     }
 }
 

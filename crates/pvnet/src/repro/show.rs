@@ -1,0 +1,206 @@
+//! The result for a terminal.
+
+use report::{Stats, Table, human};
+
+use super::paper::Figure;
+use super::rows::{Divided, Document, Row};
+use crate::output;
+use crate::testbed::{Error, Result};
+
+/// Prints everything.
+pub fn print(document: &Document) -> Result<()> {
+    for figure in figures(document) {
+        output::say(&format!("\n{}\n", figure.title()))?;
+        table(document, figure).print().map_err(Error::Print)?;
+    }
+    if !document.targets.is_empty() {
+        output::say("\nWhat must be shown\n")?;
+        targets(document).print().map_err(Error::Print)?;
+    }
+    let mut text = format!("\n{}\n", order_sentences(document).join("\n"));
+    text +=
+        &document.method.notes.iter().map(|note| format!("Note: {note}.\n")).collect::<String>();
+    output::say(&text)
+}
+
+/// The figures that there are rows of, in the paper's order.
+pub fn figures(document: &Document) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = document.rows.iter().map(|row| row.of).collect();
+    figures.dedup();
+    let mut seen = Vec::new();
+    figures.retain(|figure| {
+        !seen.contains(figure) && {
+            seen.push(*figure);
+            true
+        }
+    });
+    figures
+}
+
+/// The rows of a figure.
+pub fn rows(document: &Document, figure: Figure) -> impl Iterator<Item = &Row> {
+    document.rows.iter().filter(move |row| row.of == figure)
+}
+
+/// A figure's table.
+pub fn table(document: &Document, figure: Figure) -> Table {
+    if figure.shows_costs() { costs(document, figure) } else { throughput(document, figure) }
+}
+
+fn throughput(document: &Document, figure: Figure) -> Table {
+    let to_linux = rows(document, figure).any(|row| row.paper_ratio_to_linux.is_some());
+    let mut table = Table::new()
+        .left("configuration")
+        .left("")
+        .right("paper Mb/s")
+        .right(format!("÷ {}", figure.none()));
+    if to_linux {
+        table = table.right("÷ Linux");
+    }
+    table = table.right("Mb/s: median (min–max)").right(format!("÷ {}", figure.none()));
+    if to_linux {
+        table = table.right("÷ Linux");
+    }
+    table = table
+        .right("guest s/GB")
+        .right("driver dom.")
+        .right("hypervisor")
+        .right("CPU busy")
+        .left("remarks");
+    for row in rows(document, figure) {
+        let number = |value: Option<f64>| value.map_or(String::new(), human);
+        let mut cells = vec![row.config.to_owned(), row.direction.name().to_owned()];
+        cells.extend([number(row.paper_mbps), number(row.paper_ratio_to_none)]);
+        cells.extend(to_linux.then(|| number(row.paper_ratio_to_linux)));
+        cells.extend([row.mbps.as_ref().map_or(String::new(), spread), number(row.ratio_to_none)]);
+        cells.extend(to_linux.then(|| number(row.ratio_to_linux)));
+        cells.extend(parts(row));
+        cells.extend([busy(row), remarks(row)]);
+        table.row(cells);
+    }
+    table
+}
+
+/// What a gigabyte costs each domain.
+fn parts(row: &Row) -> [String; 3] {
+    let parts = row.cpu_s_per_gb.map(|cost| [cost.guest, cost.driver, cost.hypervisor]);
+    parts.map_or_else(Default::default, |parts| parts.map(|part| format!("{part:.2}")))
+}
+
+/// The part of its time that the server's CPU worked.
+fn busy(row: &Row) -> String {
+    let share = |cpu: &report::CpuSplit| {
+        let busy = cpu.guest + cpu.driver + cpu.hypervisor;
+        100.0 * busy / (busy + cpu.idle).max(f64::EPSILON)
+    };
+    row.cpu.as_ref().map_or(String::new(), |cpu| format!("{:.0} %", share(cpu)))
+}
+
+fn costs(document: &Document, figure: Figure) -> Table {
+    let by = format!("{} ÷ this", figure.none());
+    let mut table = Table::new()
+        .left("configuration")
+        .right("guest s/GB")
+        .right("driver dom.")
+        .right("hypervisor")
+        .right("hypervisor µs/packet")
+        .right(format!("{by}: guest"))
+        .right("driver dom.")
+        .right("hypervisor")
+        .left("paper")
+        .left("remarks");
+    for row in rows(document, figure) {
+        let time = row.per_packet.as_ref().and_then(|counts| counts.get("hypervisor_ns"));
+        let mut cells = vec![row.config.to_owned()];
+        cells.extend(parts(row));
+        cells.push(time.map_or(String::new(), |time| human(time / 1e3)));
+        cells.extend(divided(row.cost_divided_by));
+        cells.push(divided(row.paper_cost_divided_by).join(" ").trim().to_owned());
+        cells.push(remarks(row));
+        table.row(cells);
+    }
+    table
+}
+
+fn divided(by: Option<Divided>) -> [String; 3] {
+    let by = by.unwrap_or_default();
+    [by.guest, by.driver, by.hypervisor].map(|by| by.map_or(String::new(), human))
+}
+
+/// `9,410 (9,377–9,433)`.
+pub fn spread(stats: &Stats) -> String {
+    match stats.n {
+        1 => human(stats.median),
+        _ => format!("{} ({}–{})", human(stats.median), human(stats.min), human(stats.max)),
+    }
+}
+
+fn remarks(row: &Row) -> String {
+    let why = row.not_measurable.as_ref().map(|why| format!("not measurable: {why}"));
+    let says = row.paper_says.map(|says| format!("paper: {says}"));
+    [why, row.note.clone(), says].into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// The claims and whether they hold.
+pub fn targets(document: &Document) -> Table {
+    let mut table = Table::new().left("claim").right("wanted").right("here").left("shown");
+    for target in &document.targets {
+        let shown = match target.shown {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "not measured",
+        };
+        let measured = target.measured.map_or(String::new(), human);
+        table.row([&target.what, &target.wanted, &measured, shown]);
+    }
+    table
+}
+
+/// Where the order is not the paper's.
+pub fn order_sentences(document: &Document) -> Vec<String> {
+    if document.orders.is_empty() {
+        return vec![
+            "No two measured configurations are in another order than the paper's.".into(),
+        ];
+    }
+    document.orders.iter().map(super::verdict::Order::sentence).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::tests::document;
+    use super::*;
+
+    #[test]
+    fn the_papers_numbers_stand_beside_those_measured() {
+        let rates = |config: &str| if config == "Guest-none" { 100.0 } else { 200.0 };
+        let document = document(&[Figure::Seven, Figure::Six], rates);
+        assert_eq!(figures(&document), [Figure::Six, Figure::Seven]);
+        let table = table(&document, Figure::Seven);
+        let row = table.rows().iter().find(|row| row[0] == "high/none").unwrap();
+        assert_eq!(row[2..5], ["1,461", "1.95", "210 (200–220)"]);
+        assert_eq!(row[5], "2.00");
+        assert_eq!(row[9], "100 %");
+        let costs = super::table(&document, Figure::Six);
+        let high = costs.rows().iter().find(|row| row[0] == "high").unwrap();
+        assert_eq!(high[8], "4.00 2.10 1.90");
+    }
+
+    #[test]
+    fn rows_without_a_measurement_say_why() {
+        let document = document(&[Figure::Nine, Figure::Eleven], |_| 100.0);
+        for figure in figures(&document) {
+            for row in table(&document, figure).rows() {
+                let measured = !row[4].is_empty();
+                assert_ne!(measured, row[row.len() - 1].contains("not measurable"), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn orders_and_claims_are_told() {
+        let document = document(&[Figure::Five], |_| 100.0);
+        assert_eq!(order_sentences(&document).len(), document.orders.len());
+        assert!(targets(&document).rows().iter().all(|row| row[3] == "no"));
+    }
+}

@@ -2,7 +2,7 @@
 //! between any two of its looks: it does not panic, sends on the header that it looked at, and
 //! leaves the memory of others alone.
 //!
-//! Input: features (1 byte), then steps of a tag byte and what it needs, see `step`. Run with
+//! Input: features and channel (1 byte), then steps of a tag byte and what it needs, see `step`. Run with
 //! `cargo +nightly fuzz run netback_tx`.
 #![no_main]
 
@@ -21,10 +21,11 @@ use std::time::Duration;
 use guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, TX_RING};
 use libfuzzer_sys::fuzz_target;
 use machine::Machine;
-use netback::Vif;
+use netback::{RxChannel, TxChannel, Vif};
 use offload::Features;
 use taker::{BEHIND, Taker, pass};
 use tampered::Tampered;
+use wire::netif::header_channel;
 
 /// What every data page starts with: headers of a TCP segment over IPv4.
 const HEADERS: [u8; 54] = [
@@ -37,8 +38,8 @@ const HEADERS: [u8; 54] = [
 /// What lasts from one input to the next.
 struct World {
     hypervisor: Tampered,
-    sender: Arc<Raw>,
-    vif: Vif<Tampered>,
+    /// One for each way to its headers: granted, supplied beside the ring, mapped.
+    senders: [(Arc<Raw>, Vif<Tampered>); 3],
     /// With all offloads, and with none.
     takers: [Taker; 2],
     /// What lies behind their buffers.
@@ -49,13 +50,20 @@ impl World {
     fn new() -> Self {
         let machine = Machine::new();
         let hypervisor = Tampered::new(&machine);
-        let sender = Arc::new(Raw::new(&machine));
-        let vif = sender.announce(hypervisor.clone());
+        let senders = [0, 1, 2].map(|way| {
+            let raw = Raw::new(&machine);
+            if way == 1 {
+                raw.supply_headers();
+            }
+            let tx = if way == 2 { TxChannel::Remap } else { TxChannel::Header };
+            let vif = raw.announce_by(hypervisor.clone(), tx, RxChannel::Copy);
+            (Arc::new(raw), vif)
+        });
         let takers = [Features::ALL, Features { sg: true, ..Features::NONE }]
             .map(|features| Taker::new(&machine, hypervisor.clone(), features));
         let behind = takers[0].raw.snapshot().split_off(BEHIND);
         assert!(behind.iter().all(|byte| *byte == 0xa5));
-        Self { hypervisor, sender, vif, takers, behind }
+        Self { hypervisor, senders, takers, behind }
     }
 }
 
@@ -89,7 +97,8 @@ impl Write {
             }
             Self::Grant(gref, entry) => raw.write(0, usize::from(*gref) * 8, *entry),
             Self::Bytes { page, offset, bytes } => {
-                let page = DATA + u32::from(*page) % (PAGES - DATA);
+                // Those of the header channel too.
+                let page = guest::HEADERS + u32::from(*page) % (PAGES - guest::HEADERS);
                 let at = usize::from(*offset) % (PAGE - bytes.len());
                 raw.memory.copy_in(page as usize * PAGE + at, bytes).unwrap();
             }
@@ -142,11 +151,13 @@ fuzz_target!(|input: &[u8]| {
 
 fn run(world: &mut World, mut input: &[u8]) {
     let Some([features]) = take(&mut input) else { return };
-    let World { hypervisor, sender, vif, takers, behind } = world;
+    let World { hypervisor, senders, takers, behind } = world;
     let taker = &mut takers[usize::from(features & 1)];
+    let (sender, vif) = &mut senders[usize::from(features >> 1) % 3];
     hypervisor.set(|| ());
     sender.reset();
     (DATA..PAGES).for_each(|page| sender.write(page, 0, HEADERS));
+    (0..256).for_each(|n| sender.write(guest::HEADERS, header_channel::place(n), HEADERS));
     let mut queue = sender.connect(vif, Features::ALL);
     let mut meanwhile = VecDeque::new();
     let mut now = Duration::ZERO;

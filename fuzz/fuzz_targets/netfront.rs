@@ -15,10 +15,10 @@ use hypervisor::store::{Permissions, TransactionId};
 use hypervisor::{Hypervisor, Port, Store, StoreError, WatchEvent};
 use libfuzzer_sys::fuzz_target;
 use machine::{Domain, Machine, MachineGuest, MemorySize};
-use netfront::{Config, Frontend, Queue, Received};
+use netfront::{Config, Frontend, Place, Queue, Received};
 use offload::{Checksum, Gso, GsoKind};
 use rustix::event::{EventfdFlags, eventfd};
-use shm::Region;
+use shm::{Piece, Region};
 
 const PAGE: usize = 4096;
 const RSP_PROD: usize = 8;
@@ -215,13 +215,14 @@ fn step(
 
 fn send(queue: &mut Queue<MachineGuest>, len: u16, tag: u8) {
     let places: Vec<_> = queue.tx.places().collect();
-    let distinct: BTreeSet<_> = places.iter().collect();
+    let address = |place: &Place<'_>| (place.len, place.offset);
+    let distinct: BTreeSet<_> = places.iter().map(address).collect();
     assert_eq!(distinct.len(), places.len(), "a page is in use twice");
     for place in &places {
-        queue.tx.memory().write(*place, [tag; PAGE]).unwrap();
+        place.region.copy_in(place.offset, &vec![tag; place.len]).unwrap();
     }
     let gso = (tag & 0x80 != 0).then_some(Gso { kind: GsoKind::TcpV4, size: 1448 });
-    let room = usize::from(len).div_ceil(PAGE) <= places.len();
+    let room = usize::from(len) <= places.iter().map(|place| place.len).sum();
     let sent = queue.tx.send(len, Checksum::Partial, gso).is_ok();
     assert!(sent <= room, "more was sent than there was room for");
 }
@@ -235,10 +236,10 @@ fn receive(queue: &mut Queue<MachineGuest>) -> bool {
             Err(_) => return false,
         }
         let mut sum = 0;
-        for (at, len) in &frame.fragments {
-            let mut bytes = vec![0; *len];
-            queue.rx.memory().copy_out(*at, &mut bytes).unwrap();
-            assert!(*len > 0 && at % PAGE + len <= PAGE);
+        for piece in queue.rx.pieces(&frame) {
+            let Piece::Shared { region, offset, len } = piece else { panic!("shared memory") };
+            region.copy_out(offset, &mut vec![0; len]).unwrap();
+            assert!(len > 0 && offset % PAGE + len <= PAGE);
             sum += len;
         }
         assert_eq!(sum, frame.len);

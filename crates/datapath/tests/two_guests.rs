@@ -3,6 +3,8 @@
 mod common;
 
 use common::{Host, frame, receive, send, wait_until};
+use netback::{RxChannel, TxChannel};
+use wire::netif::header_channel;
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
@@ -10,9 +12,20 @@ const ALL: [u8; 6] = [0xff; 6];
 
 #[test]
 fn frames_of_every_size_cross_whole_and_in_order() {
-    let host = Host::new(1, 1);
-    let mut a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
-    let mut b = host.guest("02:00:00:00:00:0b", netfront::Config::default());
+    use RxChannel::{Copy, Flip};
+    use TxChannel::{Header, Remap};
+    for header_channel in [true, false] {
+        for (tx, rx) in [(Header, Copy), (Remap, Copy), (Header, Flip), (Remap, Flip)] {
+            println!("tx {tx}, rx {rx}, header channel {header_channel}");
+            cross(&Host::by(1, 1, tx, rx), header_channel);
+        }
+    }
+}
+
+fn cross(host: &Host, header_channel: bool) {
+    let config = netfront::Config { header_channel, ..netfront::Config::default() };
+    let mut a = host.guest("02:00:00:00:00:0a", config);
+    let mut b = host.guest("02:00:00:00:00:0b", config);
     // Each learns where the other is.
     assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
     wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
@@ -37,6 +50,12 @@ fn frames_of_every_size_cross_whole_and_in_order() {
     });
     assert_eq!(a.queues[0].tx.take_errors(), 0);
     assert_eq!(b.port.counters().snapshot().tx_frames, sent.len() as u64);
+    // What one channel holds for a while is held no longer: the rings and the header pages are.
+    let rings = if header_channel { 2 + header_channel::PAGES } else { 2 };
+    wait_until("the end of every mapping", || a.domain.pinned() <= rings);
+    for guest in [&a, &b] {
+        assert_eq!(guest.domain.exchange_count().held, 0);
+    }
 }
 
 #[test]

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use hypervisor::{GrantRef, Hypervisor, Port, Store, StoreError};
 use offload::Features;
 use ring::{BackRing, RegionPage, Slots};
-use wire::netif::keys;
+use wire::netif::{header_channel, keys};
 
-use crate::{Fault, RxQueue, TxQueue};
+use crate::channel::Channel;
+use crate::{Fault, Offered, RxChannel, RxQueue, TxChannel, TxQueue};
 
 /// Why a frontend could not be connected. The reason is for an operator.
 #[derive(Debug, thiserror::Error)]
@@ -23,12 +24,15 @@ pub enum ConnectError {
         /// What the backend wrote.
         offered: u32,
     },
-    /// The frontend wants pages flipped.
+    /// The frontend wants frames in another way than is offered.
     #[error(
-        "the frontend does not ask for {}; page flipping is not offered",
+        "the frontend's {} does not ask for rx = \"{offered}\", which is all that is offered",
         keys::REQUEST_RX_COPY
     )]
-    NoRxCopy,
+    RxChannel {
+        /// What is.
+        offered: RxChannel,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -90,11 +94,12 @@ pub(crate) fn connect<H: Hypervisor>(
     store: &dyn Store,
     peer: &H::Peer,
     frontend: &str,
-    max_queues: u32,
+    offered: &Offered,
 ) -> Result<Vec<Queue<H>>, ConnectError> {
     let keys = Keys { store, path: frontend };
-    if !keys.flag(keys::REQUEST_RX_COPY)? {
-        return Err(ConnectError::NoRxCopy);
+    let &Offered { max_queues, rx, .. } = offered;
+    if keys.flag(keys::REQUEST_RX_COPY)? != (rx == RxChannel::Copy) {
+        return Err(ConnectError::RxChannel { offered: rx });
     }
     let asked = keys.number(keys::MULTI_QUEUE_NUM_QUEUES)?.unwrap_or(1);
     if asked == 0 || asked > max_queues {
@@ -109,7 +114,7 @@ pub(crate) fn connect<H: Hypervisor>(
                 1 => String::new(),
                 _ => format!("{}{n}/", keys::QUEUE_PREFIX),
             };
-            connect_queue(hypervisor, &keys, peer, &prefix, features)
+            connect_queue(hypervisor, &keys, peer, &prefix, features, offered)
         })
         .collect()
 }
@@ -120,6 +125,7 @@ fn connect_queue<H: Hypervisor>(
     peer: &H::Peer,
     prefix: &str,
     features: Features,
+    offered: &Offered,
 ) -> Result<Queue<H>, ConnectError> {
     let need = |key: &str| keys.need(&format!("{prefix}{key}"));
     let bind = |port| hypervisor.bind_interdomain(peer, Port(port)).map(Arc::new);
@@ -136,10 +142,30 @@ fn connect_queue<H: Hypervisor>(
             (event.clone(), event)
         }
     };
+    let channel = match offered.tx {
+        TxChannel::Remap => Channel::mapping(hypervisor, peer)?,
+        TxChannel::Header => match header_pages(keys, prefix)? {
+            Some(grefs) => Channel::Supplied(hypervisor.map(peer, &grefs)?),
+            None => Channel::Granted,
+        },
+    };
+    let rx_channel = offered.rx;
     Ok(Queue {
-        tx: TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event),
-        rx: RxQueue::new(hypervisor.clone(), peer.clone(), rx, rx_event, features),
+        tx: TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event, channel),
+        rx: RxQueue::new(hypervisor.clone(), peer.clone(), rx, rx_event, features, rx_channel),
     })
+}
+
+/// The header pages of a frontend that has some: all of them.
+fn header_pages(keys: &Keys<'_>, prefix: &str) -> Result<Option<Vec<GrantRef>>, ConnectError> {
+    let key = |n: usize| format!("{prefix}{}{n}", keys::TX_HEADER_REF);
+    if keys.number(&key(0))?.is_none() {
+        return Ok(None);
+    }
+    (0..header_channel::PAGES)
+        .map(|n| keys.need(&key(n)).map(GrantRef))
+        .collect::<Result<_, _>>()
+        .map(Some)
 }
 
 fn attach<H: Hypervisor, S: Slots>(

@@ -10,12 +10,14 @@
 
 #![forbid(unsafe_code)]
 
+mod channel;
 mod connect;
 mod request;
 mod rx;
 mod tx;
 mod vif;
 
+pub use channel::{RxChannel, TxChannel};
 pub use connect::{ConnectError, Queue};
 pub use request::Fault;
 pub use rx::RxQueue;

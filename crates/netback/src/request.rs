@@ -64,11 +64,13 @@ pub(crate) struct Packet {
 
 impl Packet {
     /// Parses the packet whose first slot is `slot(0)`, of `present` slots on the ring. Each
-    /// slot is asked for once.
+    /// slot is asked for once. The first `supplied` bytes of the packet, or all of a shorter one,
+    /// are not in its fragments.
     #[inline]
     pub(crate) fn parse(
         &mut self,
         present: u32,
+        supplied: u16,
         mut slot: impl FnMut(u32) -> TxRequest,
     ) -> Result<(), Fault> {
         let first = slot(0);
@@ -81,7 +83,7 @@ impl Packet {
         if first.flags & tx_flags::EXTRA_INFO != 0 {
             self.take_extras(present, &mut slot)?;
         }
-        self.take_fragments(first, present, &mut slot)
+        self.take_fragments(first, present, supplied, &mut slot)
     }
 
     fn next_slot(
@@ -133,10 +135,12 @@ impl Packet {
         &mut self,
         first: TxRequest,
         present: u32,
+        supplied: u16,
         slot: &mut impl FnMut(u32) -> TxRequest,
     ) -> Result<(), Fault> {
         self.fragments.push(first);
-        let mut left = first.size;
+        let mut left = first.size.saturating_sub(supplied);
+        let no_body = left == 0;
         let mut more = first.flags & tx_flags::MORE_DATA != 0;
         while more {
             let next = self.next_slot(present, slot)?;
@@ -151,7 +155,8 @@ impl Packet {
             more = next.flags & tx_flags::MORE_DATA != 0;
         }
         within_page(first.offset, left)?;
-        self.refused |= left == 0 || self.fragments.len() > PIECES_MAX;
+        // A packet that is all header has one fragment, of nothing.
+        self.refused |= (left == 0 && !no_body) || self.fragments.len() > PIECES_MAX;
         self.fragments[0].size = left;
         Ok(())
     }
@@ -188,7 +193,7 @@ mod tests {
 
     fn parse(slots: &[TxRequest]) -> Result<Packet, Fault> {
         let mut packet = Packet::default();
-        packet.parse(slots.len().try_into().unwrap(), |n| slots[n as usize])?;
+        packet.parse(slots.len().try_into().unwrap(), 0, |n| slots[n as usize])?;
         Ok(packet)
     }
 
@@ -249,7 +254,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_packet_that_is_sent_is_sound(raw in prop::collection::vec(any::<[u16; 6]>(), 1..40), calm in any::<bool>()) {
+        fn a_packet_that_is_sent_is_sound(
+            raw in prop::collection::vec(any::<[u16; 6]>(), 1..40),
+            calm in any::<bool>(),
+            supplied in prop::sample::select(vec![0u16, 128]),
+        ) {
             let slots: Vec<_> = raw
                 .iter()
                 .map(|[g, offset, flags, id, size, _]| TxRequest {
@@ -262,7 +271,7 @@ mod tests {
                 .collect();
             let mut asked = Vec::new();
             let mut packet = Packet::default();
-            let parsed = packet.parse(slots.len().try_into().unwrap(), |n| {
+            let parsed = packet.parse(slots.len().try_into().unwrap(), supplied, |n| {
                 asked.push(n);
                 slots[n as usize]
             });
@@ -273,11 +282,12 @@ mod tests {
                 let answered = packet.fragments.len() + usize::from(packet.extras);
                 prop_assert_eq!(answered, packet.slots as usize);
                 let sum: usize = packet.fragments.iter().map(|f| usize::from(f.size)).sum();
-                prop_assert_eq!(sum, usize::from(packet.len));
+                prop_assert_eq!(sum, usize::from(packet.len.saturating_sub(supplied)));
                 for f in &packet.fragments {
                     prop_assert!(usize::from(f.offset) + usize::from(f.size) <= 4096);
-                    prop_assert!(packet.refused || f.size > 0);
+                    prop_assert!(packet.refused || f.size > 0 || sum == 0);
                 }
+                prop_assert!(packet.refused || sum > 0 || packet.fragments.len() == 1);
                 prop_assert!(packet.refused || packet.fragments.len() <= 18);
             }
         }

@@ -13,7 +13,7 @@ use frame::{
     Body, DropReason, FRAME_MAX, Frame, Gather, Offer, Outcome, PIECES_MAX, linearise, pieces_of,
 };
 use hypervisor::{
-    CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source,
+    CopyStatus, Counted, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source,
 };
 use offload::{Checksum, Features, Gso, Need, Segmenter};
 use ring::netif::Rx;
@@ -21,7 +21,10 @@ use ring::{BackRing, RegionPage, SharedPage, Slots};
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{RxResponse, rx_flags, status};
 
+use crate::RxChannel;
 use crate::request::Fault;
+
+mod flip;
 
 /// Most copies in one batch.
 const OPS: usize = 128;
@@ -56,6 +59,7 @@ enum Planned {
 
 /// An RX ring.
 pub struct RxQueue<H: Hypervisor> {
+    channel: RxChannel,
     hypervisor: H,
     peer: H::Peer,
     ring: BackRing<Rx, RegionPage<H::Mapping>>,
@@ -88,8 +92,10 @@ impl<H: Hypervisor> RxQueue<H> {
         ring: BackRing<Rx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
         features: Features,
+        channel: RxChannel,
     ) -> Self {
-        Self { hypervisor, peer, ring, event, features, room: Room::Enough, scratch: None }
+        let room = Room::Enough;
+        Self { channel, hypervisor, peer, ring, event, features, room, scratch: None }
     }
 
     /// What the frontend takes.
@@ -122,6 +128,9 @@ impl<H: Hypervisor> RxQueue<H> {
         while done < offers.len() {
             let rest = &mut offers[done..];
             let settled = match need_of(rest[0].frame, self.features) {
+                Need::Nothing if self.channel == RxChannel::Flip => {
+                    self.deliver_flipped(body, &mut rest[0], now)?
+                }
                 Need::Nothing => self.deliver_whole(body, rest, now)?,
                 need => self.deliver_in_software(body, &mut rest[0], need, now)?,
             };
@@ -131,11 +140,20 @@ impl<H: Hypervisor> RxQueue<H> {
             }
             done += settled;
         }
+        self.publish();
+        Ok(())
+    }
+
+    fn publish(&mut self) {
+        if !self.ring.has_unpublished() {
+            return;
+        }
         if self.ring.publish() {
             // A frontend that is gone can not be told; its domain's end detaches the vif.
             let _ = self.event.notify();
+        } else {
+            self.hypervisor.note(Counted::Suppressed, 1);
         }
-        Ok(())
     }
 
     /// Whether `slots` buffers are there. Asks for an event if not.
@@ -177,6 +195,28 @@ impl<H: Hypervisor> RxQueue<H> {
             Room::Stalled { .. } => Outcome::Dropped(DropReason::Stalled),
             _ => Outcome::Waiting,
         }
+    }
+
+    /// Delivers one frame that needs no software in pages that change hands. Answers how many
+    /// were settled.
+    fn deliver_flipped<'a>(
+        &mut self,
+        body: Body<'a, H::Peer>,
+        offer: &mut Offer<'a>,
+        now: Duration,
+    ) -> Result<usize, Fault> {
+        let frame = offer.frame;
+        let slots = slots_of(frame.len, frame.gso);
+        offer.outcome = if slots > 1 && !self.features.sg {
+            Outcome::Dropped(DropReason::TooLarge)
+        } else if self.has_room(slots, now)? {
+            let mut gather = Gather::new(frame, body);
+            let flags = flags_of(frame.checksum);
+            self.flip(frame.len, flags, frame.gso, |max| gather.next(max))
+        } else {
+            self.without_room()
+        };
+        Ok(usize::from(offer.outcome != Outcome::Waiting))
     }
 
     /// Delivers frames that need no software, up to the first that does, one batch of copies.
@@ -381,6 +421,9 @@ impl<H: Hypervisor> RxQueue<H> {
         let mut plan = Plan::new();
         let mut rest = &*whole;
         let next = |max| take(&mut rest, max);
+        if self.channel == RxChannel::Flip {
+            return self.flip(frame.len, 0, None, next);
+        }
         self.plan(&peer, frame.len, 0, None, next, &mut copies, &mut plan);
         self.perform(&mut copies, &plan)
     }
@@ -403,14 +446,18 @@ impl<H: Hypervisor> RxQueue<H> {
                 let mut payload = &whole[segment.payload.clone()];
                 let len = (head.len() + payload.len()) as u32;
                 let next = |max| take(&mut head, max).or_else(|| take(&mut payload, max));
-                self.plan(&peer, len, 0, None, next, &mut copies, &mut plan);
+                if self.channel == RxChannel::Flip {
+                    outcome = worse(outcome, self.flip(len, 0, None, next));
+                } else {
+                    self.plan(&peer, len, 0, None, next, &mut copies, &mut plan);
+                }
             }
             if made.is_empty() {
                 return outcome;
             }
-            match self.perform(&mut copies, &plan) {
-                Outcome::Delivered => {}
-                fault => outcome = fault,
+            self.hypervisor.note(Counted::Segments, made.len() as u64);
+            if !plan.is_empty() {
+                outcome = worse(outcome, self.perform(&mut copies, &plan));
             }
         }
     }
@@ -426,6 +473,11 @@ impl<H: Hypervisor> RxQueue<H> {
         }
         outcome
     }
+}
+
+/// What became of a frame of which one part after the other was delivered.
+fn worse(before: Outcome, part: Outcome) -> Outcome {
+    if part == Outcome::Delivered { before } else { part }
 }
 
 /// Writes one response; answers what went wrong with its copies, if anything did.

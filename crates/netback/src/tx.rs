@@ -9,30 +9,27 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use frame::{Body, Frame, HEADER_MAX, Outcome, PIECES_MAX, Piece, WINDOW, Window};
-use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE};
+use hypervisor::{Counted, EventChannel, GrantRef, Hypervisor, PAGE_SIZE};
 use offload::{Checksum, Gso, GsoKind};
 use ring::netif::Tx;
 use ring::{BackRing, RegionPage};
 use wire::headers::{Headers, Network, Transport};
 use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
+use crate::channel::Channel;
 use crate::request::{FRAME_MIN, Fault, Packet};
 
 /// Most packets looked at in one go. The window bounds those that become frames, and nothing the
 /// others: a frontend sees each answer as it is written, and could go on putting packets that are
 /// refused behind it for as long as it likes, with the worker in the loop.
 const PACKETS: usize = 2 * WINDOW;
-/// Most header copies in one batch. Nearly every frame needs one.
-const BATCH: usize = WINDOW + PIECES_MAX;
-
-type Fetches<'a, H> = ArrayVec<GrantCopy<'a, <H as Hypervisor>::Peer>, BATCH>;
-
 /// A TX ring and the frames taken off it that are not yet answered.
 pub struct TxQueue<H: Hypervisor> {
     hypervisor: H,
     peer: H::Peer,
     ring: BackRing<Tx, RegionPage<H::Mapping>>,
     event: Arc<H::Event>,
+    channel: Channel<H>,
     window: Window,
     /// What is owed to the frontend for the frame in each slot of the window.
     owed: Box<[Owed]>,
@@ -53,10 +50,12 @@ impl<H: Hypervisor> TxQueue<H> {
         peer: H::Peer,
         ring: BackRing<Tx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
+        channel: Channel<H>,
     ) -> Self {
         let owed = vec![Owed::default(); WINDOW].into();
         let packet = Packet::default();
-        Self { hypervisor, peer, ring, event, window: Window::new(), owed, packet, refused: 0 }
+        let window = Window::new();
+        Self { hypervisor, peer, ring, event, channel, window, owed, packet, refused: 0 }
     }
 
     /// The frames in hand.
@@ -68,7 +67,7 @@ impl<H: Hypervisor> TxQueue<H> {
     /// Whose memory their bodies lie in.
     #[inline]
     pub fn body(&self) -> Body<'_, H::Peer> {
-        Body::Granted(&self.peer)
+        self.channel.body(&self.peer)
     }
 
     /// The doorbell the frontend rings for this queue.
@@ -86,6 +85,7 @@ impl<H: Hypervisor> TxQueue<H> {
     /// and fetches their headers in one batch. Answers how many frames are new.
     pub fn receive(&mut self) -> Result<usize, Fault> {
         let mut fresh = 0u64;
+        self.channel.prefetch(self.ring.consumed(), self.ring.unconsumed()?);
         for _ in 0..PACKETS {
             if self.window.is_full() {
                 break;
@@ -95,8 +95,9 @@ impl<H: Hypervisor> TxQueue<H> {
                 break;
             }
             let first = self.ring.peek(0);
-            let slot = match is_whole(first) {
-                true => self.take_whole(first),
+            let header = first.size.min(self.channel.supplied_max());
+            let slot = match is_whole(first, header) {
+                true => self.take_whole(first, header),
                 false => self.take_chain(first, present)?,
             };
             fresh |= slot.map_or(0, |slot| 1 << slot);
@@ -104,17 +105,22 @@ impl<H: Hypervisor> TxQueue<H> {
         if fresh == 0 {
             return Ok(0);
         }
-        let unreadable = fetch_headers(&self.hypervisor, &self.peer, &mut self.window, fresh);
+        let Self { hypervisor, peer, channel, window, .. } = self;
+        let unreadable = channel.fetch(hypervisor, peer, window, fresh);
         Ok(self.check(fresh, unreadable))
     }
 
     /// Takes a packet of one slot. Answers its place in the window.
     #[inline]
-    fn take_whole(&mut self, request: TxRequest) -> Option<usize> {
+    fn take_whole(&mut self, request: TxRequest, header: u16) -> Option<usize> {
         let (slot, frame) = self.window.push()?;
-        self.ring.consume(1);
         describe(frame, request.size, request.flags, None);
-        frame.pieces.push(piece(request));
+        self.channel.take_supplied(self.ring.consumed(), frame);
+        self.ring.consume(1);
+        let body = TxRequest { size: request.size - header, ..request };
+        if body.size > 0 {
+            frame.pieces.push(piece(body));
+        }
         let owed = &mut self.owed[slot];
         owed.ids.clear();
         owed.ids.push(request.id);
@@ -126,7 +132,9 @@ impl<H: Hypervisor> TxQueue<H> {
     /// in the window unless it was refused.
     fn take_chain(&mut self, first: TxRequest, present: u32) -> Result<Option<usize>, Fault> {
         let ring = &self.ring;
-        self.packet.parse(present, |n| if n == 0 { first } else { ring.peek(n) })?;
+        let index = ring.consumed();
+        let supplied = self.channel.supplied_max();
+        self.packet.parse(present, supplied, |n| if n == 0 { first } else { ring.peek(n) })?;
         self.ring.consume(self.packet.slots);
         if self.packet.refused {
             self.refuse();
@@ -135,7 +143,8 @@ impl<H: Hypervisor> TxQueue<H> {
         let Some((slot, frame)) = self.window.push() else { return Ok(None) };
         let Packet { fragments, extras, len, gso, .. } = &self.packet;
         describe(frame, *len, fragments[0].flags, *gso);
-        frame.pieces.extend(fragments.iter().copied().map(piece));
+        self.channel.take_supplied(index, frame);
+        frame.pieces.extend(fragments.iter().copied().filter(|f| f.size > 0).map(piece));
         let owed = &mut self.owed[slot];
         owed.ids.clear();
         owed.ids.extend(fragments.iter().map(|f| f.id));
@@ -159,10 +168,11 @@ impl<H: Hypervisor> TxQueue<H> {
             }
         }
         if bad != 0 {
-            let (ring, owed) = (&mut self.ring, &self.owed);
-            self.window.retain(|slot, _| {
+            let Self { hypervisor, channel, window, ring, owed, .. } = self;
+            window.retain(|slot, _| {
                 let is_bad = bad & (1 << slot) != 0;
                 if is_bad {
+                    channel.release(hypervisor, slot);
                     let Owed { ids, extras } = &owed[usize::from(slot)];
                     answer(ring, ids, *extras, status::ERROR);
                 }
@@ -176,14 +186,16 @@ impl<H: Hypervisor> TxQueue<H> {
     /// Answers the frames that are settled, by what became of each (by slot), and keeps those
     /// that wait. The frontend is notified once, if it asked.
     pub fn finish(&mut self, outcomes: &[Outcome; WINDOW]) {
-        let (ring, owed) = (&mut self.ring, &self.owed);
-        self.window.retain(|slot, _| {
+        let Self { hypervisor, channel, window, ring, owed, .. } = self;
+        window.retain(|slot, _| {
             let status = match outcomes[usize::from(slot)] {
                 Outcome::Waiting => return true,
                 Outcome::Delivered => status::OKAY,
                 Outcome::Dropped(_) => status::DROPPED,
                 Outcome::SourceFault => status::ERROR,
             };
+            // Before the answer: then the guest may take its pages back.
+            channel.release(hypervisor, slot);
             let Owed { ids, extras } = &owed[usize::from(slot)];
             answer(ring, ids, *extras, status);
             false
@@ -193,9 +205,14 @@ impl<H: Hypervisor> TxQueue<H> {
 
     /// Publishes what was answered.
     pub fn publish(&mut self) {
+        if !self.ring.has_unpublished() {
+            return;
+        }
         if self.ring.publish() {
             // A frontend that is gone can not be told; its domain's end detaches the vif.
             let _ = self.event.notify();
+        } else {
+            self.hypervisor.note(Counted::Suppressed, 1);
         }
     }
 
@@ -209,11 +226,12 @@ impl<H: Hypervisor> TxQueue<H> {
     }
 }
 
-/// Whether a request is a sound packet by itself, as nearly every one is.
+/// Whether a request is a sound packet by itself, as nearly every one is. `header` of its bytes
+/// are not in its page.
 #[inline]
-fn is_whole(request: TxRequest) -> bool {
+fn is_whole(request: TxRequest, header: u16) -> bool {
     let chained = request.flags & (tx_flags::MORE_DATA | tx_flags::EXTRA_INFO) != 0;
-    let end = usize::from(request.offset) + usize::from(request.size);
+    let end = usize::from(request.offset) + usize::from(request.size - header);
     !chained && request.size >= FRAME_MIN && end <= PAGE_SIZE
 }
 
@@ -222,7 +240,7 @@ fn piece(request: TxRequest) -> Piece {
     Piece { gref: GrantRef(request.gref), offset: request.offset.into(), len: request.size }
 }
 
-/// Fills in what the requests say but the pieces, which will cover the whole frame at first.
+/// Fills in what the requests say but the pieces.
 #[inline]
 fn describe(frame: &mut Frame, len: u16, flags: u16, gso: Option<Gso>) {
     frame.len = len.into();
@@ -245,55 +263,10 @@ fn checksum(flags: u16) -> Checksum {
     }
 }
 
-/// Copies the header bytes of the frames in `fresh` into their private copies, across
-/// fragments where they are split (XSA-423). Answers the frames whose memory refused.
-fn fetch_headers<H: Hypervisor>(
-    hypervisor: &H,
-    peer: &H::Peer,
-    window: &mut Window,
-    fresh: u64,
-) -> u64 {
-    let mut ops = Fetches::<H>::new();
-    let mut slots = ArrayVec::<u8, BATCH>::new();
-    let mut unreadable = 0;
-    let mut flush = |ops: &mut Fetches<'_, H>, slots: &mut ArrayVec<u8, BATCH>| {
-        hypervisor.copy(ops);
-        for (op, slot) in ops.iter().zip(&*slots) {
-            unreadable |= u64::from(op.status != CopyStatus::Okay) << slot;
-        }
-        ops.clear();
-        slots.clear();
-    };
-    for (slot, frame) in (0u8..).zip(window.slots_mut()) {
-        if fresh & (1 << slot) == 0 {
-            continue;
-        }
-        if ops.remaining_capacity() < PIECES_MAX {
-            flush(&mut ops, &mut slots);
-        }
-        let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
-        for piece in &frame.pieces {
-            if rest.is_empty() {
-                break;
-            }
-            let len = rest.len().min(piece.len.into());
-            let (part, after) = rest.split_at_mut(len);
-            let source = Body::Granted(peer).source(*piece, 0);
-            // At most HEADER_MAX.
-            ops.push(GrantCopy::new(source, Dest::Private(part), len as u16));
-            slots.push(slot);
-            rest = after;
-        }
-    }
-    flush(&mut ops, &mut slots);
-    unreadable
-}
-
 /// Parses the private header and checks it against what the frontend asked for. From here on
 /// every frame is one that offloads and ports can rely on.
 #[inline]
 fn settle(frame: &mut Frame) -> bool {
-    frame.skip_header();
     let Ok(headers) = Headers::parse(frame.header()) else { return false };
     frame.headers = headers;
     match (frame.checksum, frame.gso) {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use hypervisor::{DomId, Hypervisor, Store, StoreError, XenbusState};
 use offload::Features;
 use wire::ethernet::MacAddr;
-use wire::netif::keys;
+use wire::netif::{header_channel, keys};
 
+use crate::channel::{RxChannel, TxChannel};
 use crate::connect::{ConnectError, Queue, connect};
 
 /// What a backend offers to its frontend.
@@ -18,6 +19,10 @@ pub struct Offered {
     pub features: Features,
     /// An event channel for each ring instead of one for both.
     pub split_event_channels: bool,
+    /// How packets come from the guest.
+    pub tx: TxChannel,
+    /// How packets go to the guest.
+    pub rx: RxChannel,
 }
 
 /// Why a vif is not, or no longer, connected.
@@ -123,8 +128,9 @@ impl<H: Hypervisor> Vif<H> {
             (keys::FEATURE_GSO_TCPV4, bit(tso_v4)),
             (keys::FEATURE_GSO_TCPV6, bit(tso_v6)),
             (keys::FEATURE_IPV6_CSUM_OFFLOAD, bit(csum_v6)),
-            (keys::FEATURE_RX_COPY, 1),
-            (keys::FEATURE_RX_FLIP, 0),
+            (keys::FEATURE_RX_COPY, bit(self.offered.rx == RxChannel::Copy)),
+            (keys::FEATURE_RX_FLIP, bit(self.offered.rx == RxChannel::Flip)),
+            (keys::FEATURE_HEADER_CHANNEL, bit(self.offered.tx == TxChannel::Header)),
             (keys::FEATURE_MULTICAST_CONTROL, 0),
             (keys::FEATURE_SPLIT_EVENT_CHANNELS, bit(self.offered.split_event_channels)),
             (keys::MULTI_QUEUE_MAX_QUEUES, self.offered.max_queues),
@@ -193,8 +199,7 @@ impl<H: Hypervisor> Vif<H> {
     fn connect(&self) -> Result<Vec<Queue<H>>, VifError> {
         let peer = self.hypervisor.peer(self.domain)?;
         let store = &*self.store;
-        let max = self.offered.max_queues;
-        Ok(connect(&self.hypervisor, store, &peer, &self.frontend, max)?)
+        Ok(connect(&self.hypervisor, store, &peer, &self.frontend, &self.offered)?)
     }
 
     /// The queues are carried: tells the frontend that it may send.
@@ -202,10 +207,23 @@ impl<H: Hypervisor> Vif<H> {
         Ok(self.enter(XenbusState::Connected)?)
     }
 
+    /// Removes the keys of a header channel: the next driver of this device may not know of it,
+    /// and so would not remove them. A backend that may not write there can not help it.
+    fn forget_header_channel(&self) {
+        let queues = (0..self.offered.max_queues).map(|n| format!("{}{n}/", keys::QUEUE_PREFIX));
+        for prefix in std::iter::once(String::new()).chain(queues) {
+            for n in 0..header_channel::PAGES {
+                let key = format!("{}/{prefix}{}{n}", self.frontend, keys::TX_HEADER_REF);
+                let _ = self.store.remove(None, &key);
+            }
+        }
+    }
+
     /// The queues are dropped, nothing of the frontend is held any more: tells it so. A
     /// frontend that has started over meanwhile is waited for again.
     pub fn disconnected(&mut self) -> Result<(), VifError> {
         self.enter(XenbusState::Closing)?;
+        self.forget_header_channel();
         self.enter(XenbusState::Closed)?;
         if self.frontend_state()? == Some(XenbusState::Initialising) {
             self.enter(XenbusState::InitWait)?;

@@ -8,8 +8,9 @@ use offload::Features;
 use ring::{FrontRing, RegionPage, Slots};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
-use wire::netif::keys;
+use wire::netif::{header_channel, keys};
 
+use crate::buffers::Buffers;
 use crate::{Queue, RING_LEN, RxQueue, TxQueue};
 
 /// The token of the watch on the backend's state.
@@ -24,6 +25,8 @@ pub struct Config {
     pub features: Features,
     /// An event channel for each ring, where the backend offers it.
     pub split_event_channels: bool,
+    /// Headers handed over beside the TX ring, where the backend takes them.
+    pub header_channel: bool,
     /// How long the backend may take for each step.
     pub patience: Duration,
 }
@@ -34,9 +37,19 @@ impl Default for Config {
             queues: 1,
             features: Features::ALL,
             split_event_channels: true,
+            header_channel: true,
             patience: Duration::from_secs(10),
         }
     }
+}
+
+/// What both ends can do, for each queue.
+#[derive(Clone, Copy, Debug)]
+struct Agreed {
+    backend: DomId,
+    split: bool,
+    headers: bool,
+    flip: bool,
 }
 
 /// Why there is no connection.
@@ -198,12 +211,17 @@ impl Frontend {
     ) -> Result<Vec<Queue<G>>, ConnectError> {
         let offered = self.number(keys::MULTI_QUEUE_MAX_QUEUES)?.max(1);
         let count = config.queues.clamp(1, offered);
-        let split =
-            config.split_event_channels && self.number(keys::FEATURE_SPLIT_EVENT_CHANNELS)? != 0;
+        let flag = |key| Ok::<_, StoreError>(self.number(key)? != 0);
+        let agreed = Agreed {
+            backend,
+            split: config.split_event_channels && flag(keys::FEATURE_SPLIT_EVENT_CHANNELS)?,
+            headers: config.header_channel && flag(keys::FEATURE_HEADER_CHANNEL)?,
+            flip: flag(keys::FEATURE_RX_FLIP)? && !flag(keys::FEATURE_RX_COPY)?,
+        };
         // Also if it is one: another driver may have left another number.
         self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;
         let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 } = config.features;
-        self.write(keys::REQUEST_RX_COPY, 1)?;
+        self.write(keys::REQUEST_RX_COPY, u32::from(!agreed.flip))?;
         self.write(keys::FEATURE_RX_NOTIFY, 1)?;
         self.write(keys::FEATURE_SG, u32::from(sg))?;
         self.write(keys::FEATURE_GSO_TCPV4, u32::from(tso_v4))?;
@@ -217,7 +235,7 @@ impl Frontend {
                     1 => String::new(),
                     _ => format!("{}{n}/", keys::QUEUE_PREFIX),
                 };
-                self.make_queue(guest, backend, &prefix, split)
+                self.make_queue(guest, &prefix, agreed)
             })
             .collect()
     }
@@ -225,10 +243,10 @@ impl Frontend {
     fn make_queue<G: Guest>(
         &self,
         guest: &G,
-        backend: DomId,
         prefix: &str,
-        split: bool,
+        agreed: Agreed,
     ) -> Result<Queue<G>, ConnectError> {
+        let Agreed { backend, split, headers, flip } = agreed;
         let write = |key: &str, value| self.write(&format!("{prefix}{key}"), value);
         let tx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::TX_RING_REF))?;
         let rx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::RX_RING_REF))?;
@@ -247,12 +265,36 @@ impl Frontend {
             let event = Arc::new(event);
             (event.clone(), event)
         };
-        let (tx_pages, tx_grefs) = guest.share(backend, RING_LEN)?;
-        let (rx_pages, rx_grefs) = guest.share(backend, RING_LEN)?;
-        let mut rx = RxQueue::new(rx_ring, rx_event, rx_pages, rx_grefs);
+        let headers = self.make_header_channel(guest, prefix, backend, headers)?;
+        let tx = TxQueue::new(tx_ring, tx_event, headers, guest.share(backend, RING_LEN)?);
+        let buffers = match flip {
+            true => Buffers::flipped(guest, backend),
+            false => Buffers::shared(guest, backend)?,
+        };
+        let mut rx = RxQueue::new(rx_ring, rx_event, buffers);
         // The backend is not there yet: what it finds when it attaches needs no event.
         rx.publish();
-        Ok(Queue { tx: TxQueue::new(tx_ring, tx_event, tx_pages, tx_grefs), rx })
+        Ok(Queue { tx, rx })
+    }
+
+    /// Shares the pages of the header channel, if it is `wanted`.
+    fn make_header_channel<G: Guest>(
+        &self,
+        guest: &G,
+        prefix: &str,
+        backend: DomId,
+        wanted: bool,
+    ) -> Result<Option<G::Pages>, ConnectError> {
+        let key = |n: usize| format!("{prefix}{}{n}", keys::TX_HEADER_REF);
+        if !wanted {
+            (0..header_channel::PAGES).try_for_each(|n| self.remove(&key(n)))?;
+            return Ok(None);
+        }
+        let (pages, grefs) = guest.share(backend, header_channel::PAGES)?;
+        for (n, gref) in grefs.iter().enumerate() {
+            self.write(&key(n), gref.0)?;
+        }
+        Ok(Some(pages))
     }
 
     fn make_ring<G: Guest, S: Slots>(

@@ -2,20 +2,22 @@
 //!
 //! [`Frontend::connect`] does the handshake and answers [`Queue`]s. [`TxQueue`] sends frames
 //! whose bytes the caller has put into the queue's pages; [`RxQueue`] hands out received frames
-//! where they lie in its pages. All pages are granted once, at the start.
+//! where they lie. All pages are granted once, at the start; only with a backend that flips
+//! pages they come and go with the frames.
 //!
 //! The backend is checked as well: more responses than requests, an id that is not in use, a
 //! fragment outside its page are a [`Fault`], after which the queue must not be used.
 
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod handshake;
 mod rx;
 mod tx;
 
 pub use handshake::{Config, ConnectError, Frontend};
 pub use rx::{Received, RxQueue};
-pub use tx::{Full, TxQueue};
+pub use tx::{Full, Place, TxQueue};
 
 use hypervisor::Guest;
 

@@ -8,21 +8,22 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use hypervisor::{EventChannel, GrantRef, Guest, PAGE_SIZE};
+use hypervisor::{EventChannel, Guest, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use ring::netif::Rx;
 use ring::{FrontRing, RegionPage};
-use shm::Region;
+use shm::Piece;
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{NR_SLOTS_MIN, RxRequest, RxResponse, rx_flags};
 
+use crate::buffers::Buffers;
 use crate::{Fault, RING_LEN};
 
-/// A frame that has come, where it lies. One is used again for every frame.
+/// A frame that has come; [`RxQueue::pieces`] says where it lies. One is used again for every
+/// frame.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
-    /// First byte in the queue's memory, and length, of each fragment in order.
-    pub fragments: ArrayVec<(usize, usize), NR_SLOTS_MIN>,
+    fragments: ArrayVec<Fragment, NR_SLOTS_MIN>,
     /// Bytes in all.
     pub len: usize,
     /// What is known of the transport checksum.
@@ -31,12 +32,19 @@ pub struct Received {
     pub gso: Option<Gso>,
 }
 
-/// An RX ring and the pages frames are received into: ring slot `n` always has page `n`.
+/// Bytes of a frame in the buffer of one slot, within its page.
+#[derive(Clone, Copy, Debug)]
+struct Fragment {
+    slot: usize,
+    offset: u16,
+    len: u16,
+}
+
+/// An RX ring and the buffers frames are received into.
 pub struct RxQueue<G: Guest> {
     ring: FrontRing<Rx, RegionPage<G::Pages>>,
     event: Arc<G::Event>,
-    pages: G::Pages,
-    grefs: Box<[GrantRef]>,
+    buffers: Buffers<G>,
     errors: u64,
 }
 
@@ -44,10 +52,9 @@ impl<G: Guest> RxQueue<G> {
     pub(crate) fn new(
         ring: FrontRing<Rx, RegionPage<G::Pages>>,
         event: Arc<G::Event>,
-        pages: G::Pages,
-        grefs: Vec<GrantRef>,
+        buffers: Buffers<G>,
     ) -> Self {
-        let mut queue = Self { ring, event, pages, grefs: grefs.into(), errors: 0 };
+        let mut queue = Self { ring, event, buffers, errors: 0 };
         queue.post();
         queue
     }
@@ -57,9 +64,13 @@ impl<G: Guest> RxQueue<G> {
         &self.event
     }
 
-    /// The memory behind the pages.
-    pub fn memory(&self) -> &Region {
-        &self.pages
+    /// The bytes of a frame that was [received](Self::receive) and not yet given back.
+    pub fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
+        frame.fragments.iter().filter_map(|fragment| {
+            let (region, start) = self.buffers.page(fragment.slot)?;
+            let offset = start + usize::from(fragment.offset);
+            Some(Piece::Shared { region, offset, len: fragment.len.into() })
+        })
     }
 
     /// Frames that came with an error instead of their bytes, since the last call.
@@ -72,9 +83,9 @@ impl<G: Guest> RxQueue<G> {
     fn post(&mut self) {
         for _ in 0..self.ring.free() {
             let slot = self.ring.next_index() as usize % RING_LEN;
+            let Some(gref) = self.buffers.offer(slot) else { break };
             // Below RING_LEN.
-            let request = RxRequest { id: slot as u16, pad: 0, gref: self.grefs[slot].0 };
-            self.ring.request(request);
+            self.ring.request(RxRequest { id: slot as u16, pad: 0, gref: gref.0 });
         }
     }
 
@@ -82,6 +93,7 @@ impl<G: Guest> RxQueue<G> {
     /// for some.
     #[inline]
     pub fn publish(&mut self) {
+        self.buffers.give_back();
         self.post();
         if self.ring.publish() {
             // A backend that is gone is learnt of through the store.
@@ -115,14 +127,14 @@ impl<G: Guest> RxQueue<G> {
         frame.len = 0;
         frame.checksum = checksum(first.flags);
         frame.gso = None;
-        let mut sound = frame.push(index, first)?;
+        let mut sound = self.push(index, first, frame)?;
         if first.flags & rx_flags::EXTRA_INFO != 0 {
             frame.gso = self.take_extras()?;
         }
         let mut more = first.flags & rx_flags::MORE_DATA != 0;
         while more {
             let (index, next) = self.ring.take()?.ok_or(Fault::Unfinished)?;
-            sound &= frame.push(index, next)?;
+            sound &= self.push(index, next, frame)?;
             more = next.flags & rx_flags::MORE_DATA != 0;
         }
         Ok(sound)
@@ -146,13 +158,16 @@ impl<G: Guest> RxQueue<G> {
     pub fn arm(&mut self) -> Result<bool, Fault> {
         Ok(self.ring.arm()?)
     }
-}
 
-impl Received {
     /// Adds a fragment. Answers whether it has bytes; a frame with one that has none, or with
     /// too many, is dropped.
     #[inline]
-    fn push(&mut self, index: u32, response: RxResponse) -> Result<bool, Fault> {
+    fn push(
+        &mut self,
+        index: u32,
+        response: RxResponse,
+        frame: &mut Received,
+    ) -> Result<bool, Fault> {
         let slot = index as usize % RING_LEN;
         let len = u16::try_from(response.status).unwrap_or(0);
         if len == 0 {
@@ -162,9 +177,9 @@ impl Received {
         if usize::from(offset) + usize::from(len) > PAGE_SIZE {
             return Err(Fault::CrossesPage { offset, len });
         }
-        self.len += usize::from(len);
-        let place = (slot * PAGE_SIZE + usize::from(offset), usize::from(len));
-        Ok(self.fragments.try_push(place).is_ok())
+        frame.len += usize::from(len);
+        let fits = frame.fragments.try_push(Fragment { slot, offset, len }).is_ok();
+        Ok(self.buffers.arrived(slot) && fits)
     }
 }
 

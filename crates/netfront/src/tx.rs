@@ -14,7 +14,7 @@ use ring::netif::Tx;
 use ring::{FrontRing, RegionPage};
 use shm::Region;
 use wire::netif::extra::Extra;
-use wire::netif::{TxRequest, status, tx_flags};
+use wire::netif::{TxRequest, header_channel, status, tx_flags};
 
 use crate::{Fault, RING_LEN};
 
@@ -23,10 +23,23 @@ use crate::{Fault, RING_LEN};
 #[error("no room on the transmit ring")]
 pub struct Full;
 
+/// Bytes of the next frame's that lie side by side.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The memory.
+    pub region: &'a Region,
+    /// First byte.
+    pub offset: usize,
+    /// How many bytes.
+    pub len: usize,
+}
+
 /// A TX ring and the pages frames are sent from.
 pub struct TxQueue<G: Guest> {
     ring: FrontRing<Tx, RegionPage<G::Pages>>,
     event: Arc<G::Event>,
+    /// Where headers go, if the backend takes them beside the ring.
+    headers: Option<G::Pages>,
     pages: G::Pages,
     grefs: Box<[GrantRef]>,
     /// Pages not in use; frames are put into them from the end.
@@ -40,12 +53,13 @@ impl<G: Guest> TxQueue<G> {
     pub(crate) fn new(
         ring: FrontRing<Tx, RegionPage<G::Pages>>,
         event: Arc<G::Event>,
-        pages: G::Pages,
-        grefs: Vec<GrantRef>,
+        headers: Option<G::Pages>,
+        (pages, grefs): (G::Pages, Vec<GrantRef>),
     ) -> Self {
         Self {
             ring,
             event,
+            headers,
             pages,
             grefs: grefs.into(),
             spare: (0..RING_LEN as u16).rev().collect(),
@@ -64,12 +78,26 @@ impl<G: Guest> TxQueue<G> {
         &self.pages
     }
 
-    /// Where the next frame's bytes must be put: the first byte, in [`memory`](Self::memory), of
-    /// each page in order. Never more pages than a frame may have, none when the ring is full.
-    pub fn places(&self) -> impl Iterator<Item = usize> {
+    /// The memory behind the [header channel](header_channel), if there is one.
+    pub fn headers(&self) -> Option<&Region> {
+        self.headers.as_deref()
+    }
+
+    /// Where the next frame's bytes must be put, in order: its header's place if the backend
+    /// takes headers beside the ring, then pages. Never more than a frame may have, no page when
+    /// the ring is full.
+    pub fn places(&self) -> impl Iterator<Item = Place<'_>> {
+        let offset = header_channel::place(self.ring.next_index());
+        let len = header_channel::HEADER_LEN.into();
+        let header = self.headers.as_deref().map(|region| Place { region, offset, len });
         // One slot may go to a GSO extra.
         let room = (self.ring.free() as usize).saturating_sub(1);
-        self.spare.iter().rev().take(room.min(16)).map(|page| usize::from(*page) * PAGE_SIZE)
+        let pages = self.spare.iter().rev().take(room.min(16));
+        header.into_iter().chain(pages.map(|page| Place {
+            region: &self.pages,
+            offset: usize::from(*page) * PAGE_SIZE,
+            len: PAGE_SIZE,
+        }))
     }
 
     /// Whether the largest frame fits.
@@ -82,15 +110,15 @@ impl<G: Guest> TxQueue<G> {
         std::mem::take(&mut self.errors)
     }
 
-    /// Sends the frame of `len` bytes that was put into [`places`](Self::places), each page but
-    /// the last one full. It leaves with the next [`publish`](Self::publish).
+    /// Sends the frame of `len` bytes that was put into [`places`](Self::places), each but the
+    /// last one full. It leaves with the next [`publish`](Self::publish).
     #[inline]
     pub fn send(&mut self, len: u16, checksum: Checksum, gso: Option<Gso>) -> Result<(), Full> {
         self.send_at(0, len, checksum, gso)
     }
 
-    /// As [`send`](Self::send), of a frame that starts at byte `offset` of its first page and
-    /// does not leave it unless `offset` is 0.
+    /// As [`send`](Self::send), of a frame whose bytes in its first page start at byte `offset`
+    /// and do not leave it unless `offset` is 0.
     #[inline]
     pub fn send_at(
         &mut self,
@@ -99,11 +127,13 @@ impl<G: Guest> TxQueue<G> {
         checksum: Checksum,
         gso: Option<Gso>,
     ) -> Result<(), Full> {
-        let pages = usize::from(len).div_ceil(PAGE_SIZE);
+        let supplied = if self.headers.is_some() { header_channel::HEADER_LEN } else { 0 };
+        let mut left = usize::from(len.saturating_sub(supplied));
+        // Also of a frame that is all header: it takes a request.
+        let pages = left.div_ceil(PAGE_SIZE).max(1);
         if self.spare.len() < pages || (self.ring.free() as usize) <= pages {
             return Err(Full);
         }
-        let mut left = usize::from(len);
         for n in 0..pages {
             let Some(page) = self.spare.pop() else { break };
             self.busy[usize::from(page)] = true;

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use netback::{RxChannel, TxChannel};
 use offload::Features;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
@@ -111,7 +112,7 @@ pub struct Guest {
     /// Its name.
     pub name: String,
     /// Its interface's address.
-    #[serde(deserialize_with = "mac")]
+    #[serde(deserialize_with = "parsed")]
     pub mac: MacAddr,
     /// Addresses for its namespace.
     #[serde(default)]
@@ -125,10 +126,10 @@ pub struct Guest {
     #[serde(default)]
     pub huge_pages: bool,
     /// How bytes come from it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "parsed")]
     pub tx: TxChannel,
     /// How bytes go to it.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "parsed")]
     pub rx: RxChannel,
     /// What its virtual interface can do.
     #[serde(default)]
@@ -142,28 +143,6 @@ pub struct Guest {
     /// An event channel for each ring.
     #[serde(default = "yes")]
     pub split_event_channels: bool,
-}
-
-/// `tx`: how a packet's bytes come from a guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum TxChannel {
-    /// Its header is copied, its body stays where it is.
-    #[default]
-    Header,
-    /// All its pages are mapped, and unmapped again.
-    Remap,
-}
-
-/// `rx`: how a packet's bytes go to a guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum RxChannel {
-    /// Copied into its pages.
-    #[default]
-    Copy,
-    /// In pages that become its own.
-    Flip,
 }
 
 /// `interface`: what a virtual interface can do.
@@ -263,7 +242,12 @@ fn memory_mib() -> usize {
     64
 }
 
-fn mac<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<MacAddr, D::Error> {
+/// A value that its type parses.
+fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
 }

@@ -126,6 +126,9 @@ struct GuestArgs {
     /// Use one event channel for both rings of a queue.
     #[arg(long)]
     one_event_channel: bool,
+    /// Leave headers in their frames' pages instead of handing them over beside the ring.
+    #[arg(long)]
+    no_header_channel: bool,
 }
 
 impl GuestArgs {
@@ -144,6 +147,7 @@ impl GuestArgs {
                 tso_v6: self.no_tso,
             },
             one_event_channel: self.one_event_channel,
+            no_header_channel: self.no_header_channel,
         }
     }
 }

@@ -34,6 +34,32 @@ fn guests_reach_each_other_whatever_they_can_offload() {
 }
 
 #[test]
+fn every_io_channel_carries_whatever_the_interface() {
+    if !able(&["ping"]) {
+        return;
+    }
+    for (tx, rx) in [("remap", "copy"), ("header", "flip"), ("remap", "flip")] {
+        for interface in ["high", "basic"] {
+            let lines = format!("tx = \"{tx}\"\nrx = \"{rx}\"\ninterface = \"{interface}\"\n");
+            let mut house = House::build_with(2, "workers = 1\nmeter = true", &lines);
+            house.join(0, &[]);
+            house.join(1, &["--no-header-channel"]);
+            house.ping(0, 1);
+            house.transfer(0, 1, 8 * MIB);
+            house.transfer(1, 0, 8 * MIB);
+            let counts = &house.status()["meter"]["counts"];
+            let count = |what: &str| counts[what].as_u64().unwrap();
+            assert_eq!(count("unmaps") > 4000, tx == "remap", "{lines}{counts}");
+            assert_eq!(count("transfers") > 4000, rx == "flip", "{lines}{counts}");
+            assert!(count("pages_zeroed") >= count("transfers"), "{lines}{counts}");
+            // Nothing is lost by a channel that is slow.
+            let drops = [0, 1].map(|guest| house.port(guest)["drops"].clone());
+            assert!(drops.iter().all(|drops| drops["memory_fault"].is_null()), "{drops:?}");
+        }
+    }
+}
+
+#[test]
 fn queues_and_workers_share_the_work() {
     if !able(&["ping"]) {
         return;

@@ -122,12 +122,18 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         self.rsp_prod_pvt = self.rsp_prod_pvt.wrapping_add(1);
     }
 
+    /// Whether responses wait to be published.
+    #[inline]
+    pub fn has_unpublished(&self) -> bool {
+        self.rsp_prod != self.rsp_prod_pvt
+    }
+
     /// Publishes the responses written so far; answers whether the frontend must be notified.
     #[inline]
     #[must_use = "a frontend that asked for an event and gets none sleeps for ever"]
     pub fn publish(&mut self) -> bool {
         let old = self.rsp_prod;
-        if old == self.rsp_prod_pvt {
+        if !self.has_unpublished() {
             return false;
         }
         self.rsp_prod = self.rsp_prod_pvt;

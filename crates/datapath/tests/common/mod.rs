@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use datapath::{Config, Datapath, Egress, Failure, Ingress, Port};
 use hypervisor::{DomId, Store};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Change, Offered, Vif};
+use netback::{Change, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue};
 use offload::Features;
+use shm::Piece;
 
 /// The driver domain.
 pub struct Host {
@@ -33,19 +34,27 @@ pub struct Guest {
 
 impl Host {
     pub fn new(workers: usize, max_queues: u32) -> Self {
+        Self::by(workers, max_queues, TxChannel::Header, RxChannel::Copy)
+    }
+
+    /// A host whose backends carry by these channels.
+    pub fn by(workers: usize, max_queues: u32, tx: TxChannel, rx: RxChannel) -> Self {
         let machine = Machine::new();
         let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
         let (sender, failures) = mpsc::channel();
         let config = Config { workers, ..Config::default() };
         let sink = Box::new(move |failure| sender.send(failure).unwrap());
         let datapath = Datapath::start(&config, sink).unwrap();
-        let offered = Offered { max_queues, features: Features::ALL, split_event_channels: true };
+        let offered =
+            Offered { max_queues, features: Features::ALL, split_event_channels: true, tx, rx };
         Self { machine, store, datapath, failures: Mutex::new(failures), offered }
     }
 
     /// Makes a domain with an interface announced in the store.
     pub fn domain(&self, mac: &str) -> (Arc<Domain>, MachineGuest, Vif<Machine>) {
-        let domain = self.machine.create(MemorySize::default()).unwrap();
+        let exchange_pages = if self.offered.rx == RxChannel::Flip { 512 } else { 0 };
+        let size = MemorySize { exchange_pages, ..MemorySize::default() };
+        let domain = self.machine.create(size).unwrap();
         let id = domain.id();
         toolstack::create_domain(&*self.store, id, "test").unwrap();
         toolstack::create_vif(&*self.store, id, 0, mac).unwrap();
@@ -112,12 +121,14 @@ pub fn frame(dst: [u8; 6], src: [u8; 6], len: usize, n: u32) -> Vec<u8> {
 /// Puts a frame on a guest's ring.
 pub fn send(queue: &mut Queue<MachineGuest>, bytes: &[u8]) -> bool {
     queue.tx.reclaim().unwrap();
-    let places: Vec<_> = queue.tx.places().collect();
-    if places.len() < bytes.len().div_ceil(4096) {
-        return false;
+    let mut rest = bytes;
+    for place in queue.tx.places() {
+        let (part, after) = rest.split_at(place.len.min(rest.len()));
+        place.region.copy_in(place.offset, part).unwrap();
+        rest = after;
     }
-    for (place, part) in places.iter().zip(bytes.chunks(4096)) {
-        queue.tx.memory().copy_in(*place, part).unwrap();
+    if !rest.is_empty() || !queue.tx.has_room() {
+        return false;
     }
     let len = u16::try_from(bytes.len()).unwrap();
     queue.tx.send(len, offload::Checksum::Unknown, None).unwrap();
@@ -132,9 +143,10 @@ pub fn receive(queue: &mut Queue<MachineGuest>) -> Option<Vec<u8>> {
         return None;
     }
     let mut bytes = Vec::new();
-    for (offset, len) in &frame.fragments {
-        let mut part = vec![0; *len];
-        queue.rx.memory().copy_out(*offset, &mut part).unwrap();
+    for piece in queue.rx.pieces(&frame) {
+        let Piece::Shared { region, offset, len } = piece else { unreachable!() };
+        let mut part = vec![0; len];
+        region.copy_out(offset, &mut part).unwrap();
         bytes.extend(part);
     }
     queue.rx.publish();

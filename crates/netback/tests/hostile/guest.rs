@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use hypervisor::{Guest, Hypervisor, Store};
 use machine::{DRIVER_DOMAIN, Domain, GuestEvent, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Change, Offered, Queue, Vif};
+use netback::{Change, Offered, Queue, RxChannel, TxChannel, Vif};
 use offload::Features;
 use shm::Region;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -15,8 +15,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub const PAGES: u32 = 64;
 pub const TX_RING: u32 = 8;
 pub const RX_RING: u32 = 9;
+/// Pages of the header channel, up to [`DATA`] without.
+pub const HEADERS: u32 = 16;
 /// Pages to send from or to receive into, up to [`PAGES`] without.
-pub const DATA: u32 = 16;
+pub const DATA: u32 = 24;
 pub const PAGE: usize = 4096;
 
 /// The shared indices.
@@ -27,7 +29,7 @@ pub const RSP_PROD: usize = 8;
 pub struct Raw {
     pub domain: Arc<Domain>,
     pub memory: Arc<Region>,
-    inside: MachineGuest,
+    pub inside: MachineGuest,
     store: Arc<dyn Store>,
     driver_store: Arc<dyn Store>,
     event: Mutex<Option<GuestEvent>>,
@@ -37,7 +39,13 @@ impl Raw {
     /// Makes it, with two empty rings that are granted, and every data page granted by the
     /// reference of its number.
     pub fn new(machine: &Machine) -> Self {
-        let size = MemorySize { pages: PAGES as usize, grant_pages: 1, ..MemorySize::default() };
+        Self::with_exchange(machine, 0)
+    }
+
+    /// As [`new`](Self::new), with so many pages that change hands.
+    pub fn with_exchange(machine: &Machine, exchange_pages: usize) -> Self {
+        let pages = PAGES as usize;
+        let size = MemorySize { pages, grant_pages: 1, exchange_pages, ..MemorySize::default() };
         let domain = machine.create(size).unwrap();
         let inside = MachineGuest::inside(machine, &domain).unwrap();
         let memory = Arc::new(Region::map(inside.memory(), 0, PAGES as usize * PAGE).unwrap());
@@ -53,7 +61,7 @@ impl Raw {
     /// As after [`new`](Self::new).
     pub fn reset(&self) {
         self.memory.zero(0, PAGES as usize * PAGE).unwrap();
-        [TX_RING, RX_RING].into_iter().chain(DATA..PAGES).for_each(|page| {
+        [TX_RING, RX_RING].into_iter().chain(HEADERS..PAGES).for_each(|page| {
             self.grant(page, 1, DRIVER_DOMAIN.0, page);
         });
         for ring in [TX_RING, RX_RING] {
@@ -93,11 +101,29 @@ impl Raw {
         self.store.write(None, &path, &value.to_string()).unwrap();
     }
 
-    /// A backend for it, as it is told by these features.
+    /// Will hand over headers beside its TX ring, to a backend that takes them.
+    pub fn supply_headers(&self) {
+        for (n, page) in (HEADERS..DATA).enumerate() {
+            self.key(&format!("tx-header-ref{n}"), page);
+        }
+    }
+
+    /// A backend for it that copies.
     pub fn announce<H: Hypervisor>(&self, hypervisor: H) -> Vif<H> {
+        self.announce_by(hypervisor, TxChannel::Header, RxChannel::Copy)
+    }
+
+    /// A backend for it with these channels.
+    pub fn announce_by<H: Hypervisor>(
+        &self,
+        hypervisor: H,
+        tx: TxChannel,
+        rx: RxChannel,
+    ) -> Vif<H> {
+        self.key("request-rx-copy", u32::from(rx == RxChannel::Copy));
         let path = toolstack::backend_path(self.domain.id(), 0);
         let offered =
-            Offered { max_queues: 1, features: Features::ALL, split_event_channels: false };
+            Offered { max_queues: 1, features: Features::ALL, split_event_channels: false, tx, rx };
         Vif::announce(hypervisor, self.driver_store.clone(), &path, offered).unwrap()
     }
 
@@ -110,7 +136,6 @@ impl Raw {
             ("tx-ring-ref", TX_RING),
             ("rx-ring-ref", RX_RING),
             ("event-channel", port.0),
-            ("request-rx-copy", 1),
             ("feature-sg", features.sg.into()),
             ("feature-gso-tcpv4", features.tso_v4.into()),
             ("feature-gso-tcpv6", features.tso_v6.into()),

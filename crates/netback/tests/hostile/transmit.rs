@@ -6,18 +6,27 @@ use std::time::Duration;
 
 use frame::{Outcome, WINDOW};
 use machine::Machine;
+use netback::{RxChannel, TxChannel};
 use offload::Features;
 use proptest::prelude::*;
 use wire::netif::extra::Extra;
-use wire::netif::{GsoKind, TxRequest, TxResponse, status, tx_flags};
+use wire::netif::{GsoKind, TxRequest, TxResponse, header_channel, status, tx_flags};
 
 use crate::Random;
-use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, TX_RING};
+use crate::guest::{DATA, HEADERS, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, TX_RING};
 use crate::taker::{BEHIND, Taker, pass};
 use crate::tampered::Tampered;
 
 /// The last byte of an address that frames are for; the others do not change.
 const DESTINATIONS: [u8; 2] = [0xa, 0xb];
+
+/// How its packets' headers are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Granted,
+    Supplied,
+    Mapped,
+}
 
 /// A hostile guest's transmit side, and what it has done so far.
 struct Sender {
@@ -35,6 +44,7 @@ impl Sender {
             .copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         header[46] = 0x50;
         (DATA..PAGES).for_each(|page| self.raw.write(page, 0, header));
+        (0..256).for_each(|index| self.raw.write(HEADERS, header_channel::place(index), header));
     }
 
     /// A packet, nearly always one that keeps to the protocol. All ids are odd.
@@ -132,7 +142,12 @@ impl Sender {
                 let index = published.wrapping_add(self.random.below(600)).wrapping_sub(300);
                 self.publish(index);
             }
-            2 | 3 => self.raw.write(page, 5, DESTINATIONS[self.random.below(2) as usize]),
+            2 | 3 => {
+                let destination = DESTINATIONS[self.random.below(2) as usize];
+                let index = self.random.below(256);
+                self.raw.write(page, 5, destination);
+                self.raw.write(HEADERS, header_channel::place(index) + 5, destination);
+            }
             4 => {
                 let byte = self.random.next().to_le_bytes()[0];
                 // Beyond the addresses.
@@ -156,6 +171,7 @@ proptest! {
         seed in any::<u64>(),
         acts in any::<bool>(),
         offloads in any::<bool>(),
+        way in prop::sample::select(vec![Way::Granted, Way::Supplied, Way::Mapped]),
     ) {
         let machine = Machine::new();
         let hypervisor = Tampered::new(&machine);
@@ -166,7 +182,11 @@ proptest! {
         let mut taker = Taker::new(&machine, hypervisor.clone(), features);
 
         let raw = Raw::new(&machine);
-        let mut vif = raw.announce(hypervisor.clone());
+        if way == Way::Supplied {
+            raw.supply_headers();
+        }
+        let tx = if way == Way::Mapped { TxChannel::Remap } else { TxChannel::Header };
+        let mut vif = raw.announce_by(hypervisor.clone(), tx, RxChannel::Copy);
         let mut queue = raw.connect(&mut vif, Features::ALL);
         let published = Arc::new(AtomicU32::new(0));
         let raw = Arc::new(raw);
@@ -196,6 +216,9 @@ proptest! {
                 break;
             }
         }
+        drop(queue);
+        // Nothing is left mapped of a guest that is detached, whatever it did.
+        prop_assert_eq!(raw.domain.pinned(), 0);
         prop_assert!(bystander.snapshot() == before);
         prop_assert!(taker.raw.snapshot()[BEHIND..].iter().all(|byte| *byte == 0xa5));
     }
@@ -246,4 +269,70 @@ fn frames_in_hand_are_never_more_than_the_window() {
         queue.tx.finish(&[Outcome::Waiting; WINDOW]);
         assert_eq!(raw.read::<u32>(TX_RING, RSP_PROD), 0);
     }
+}
+
+/// A frame that is all header needs no page: nothing is granted, and it arrives.
+#[test]
+fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
+    let machine = Machine::new();
+    let hypervisor = Tampered::new(&machine);
+    let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
+    let raw = Arc::new(Raw::new(&machine));
+    raw.supply_headers();
+    let mut vif = raw.announce(hypervisor.clone());
+    let mut queue = raw.connect(&mut vif, Features::ALL);
+    (DATA..PAGES).for_each(|page| raw.grant(page, 0, 0, 0));
+    let slot = TxRequest { gref: DATA, offset: 4000, flags: 0, id: 1, size: 100 };
+    (0..3).for_each(|n| {
+        raw.write(TX_RING, Raw::slot::<TxRequest>(n), slot);
+        raw.write(HEADERS, header_channel::place(n), [0xc0u8; 100]);
+    });
+    raw.write(TX_RING, REQ_PROD, 3u32);
+    // After each look of the backend's its next would find something else.
+    let guest = raw.clone();
+    let mut looks = 0u8;
+    hypervisor.set(move || {
+        looks = looks.wrapping_add(1);
+        (0..3).for_each(|n| guest.write(HEADERS, header_channel::place(n), [looks; 100]));
+    });
+    assert_eq!(queue.tx.receive().unwrap(), 3);
+    let seen = queue.tx.window().order().iter().map(|slot| {
+        let header = queue.tx.window().frame(*slot).header();
+        assert_eq!(header, [header[0]; 100], "two looks at one header");
+        header[0]
+    });
+    assert_eq!(seen.collect::<std::collections::BTreeSet<_>>().len(), 3, "a look for each");
+    pass(&mut queue, &mut taker, Duration::ZERO).unwrap();
+    assert_eq!(raw.read::<u32>(TX_RING, RSP_PROD), 3);
+}
+
+#[test]
+fn mapped_packets_are_unmapped_before_they_are_answered() {
+    let machine = Machine::new();
+    let hypervisor = Tampered::new(&machine);
+    let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
+    let raw = Raw::new(&machine);
+    let mut vif = raw.announce_by(hypervisor, TxChannel::Remap, RxChannel::Copy);
+    let mut queue = raw.connect(&mut vif, Features::ALL);
+    let rings = raw.domain.pinned();
+    let more = tx_flags::MORE_DATA;
+    let request = |gref, flags, size| TxRequest { gref, offset: 0, flags, id: 1, size };
+    let slots = [
+        request(DATA, more, 3000),
+        request(DATA + 1, more, 1000),
+        request(DATA + 2, 0, 1000),
+        // Half of it is not granted: an error, and nothing of it stays mapped.
+        request(DATA, more, 2000),
+        request(PAGES + 9, 0, 1000),
+    ];
+    (0..).zip(slots).for_each(|(n, slot)| raw.write(TX_RING, Raw::slot::<TxRequest>(n), slot));
+    raw.write(TX_RING, REQ_PROD, 5u32);
+    assert_eq!(queue.tx.receive().unwrap(), 1);
+    assert_eq!(raw.domain.pinned(), rings + 3);
+    pass(&mut queue, &mut taker, Duration::ZERO).unwrap();
+    assert_eq!(raw.domain.pinned(), rings);
+    let status = |n| raw.read::<TxResponse>(TX_RING, Raw::slot::<TxRequest>(n)).status;
+    // The frame that failed was answered first, on receipt.
+    assert_eq!([0, 1, 2, 3, 4].map(status).iter().filter(|s| **s == status::OKAY).count(), 3);
+    assert_eq!([0, 1, 2, 3, 4].map(status).iter().filter(|s| **s == status::ERROR).count(), 2);
 }

@@ -123,6 +123,8 @@ impl Control {
             max_queues: guest.queues.unwrap_or(workers),
             features: guest.features(),
             split_event_channels: guest.split_event_channels,
+            tx: guest.tx,
+            rx: guest.rx,
         };
         let path = backend_path(domain, 0);
         let vif = Vif::announce(self.platform.clone(), self.store.clone(), &path, offered)

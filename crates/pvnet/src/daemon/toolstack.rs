@@ -5,13 +5,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 
 use hypervisor::DomId;
 use machine::{MemorySize, Toolstack};
+use netback::RxChannel;
 use shm::PageSize;
 
 use crate::config::{Config, Guest};
 use crate::daemon::control::Event;
 
+/// Pages that a queue needs to receive by page flipping: a ring of them at the guest, and as many
+/// on their way there and back.
+const EXCHANGE_PAGES: usize = 2 * netfront::RING_LEN;
+
 /// Admits guests and tells the control thread of them.
 pub(super) struct Admission {
+    /// Queues of a guest for which the configuration names no number.
+    queues: u32,
     guests: HashMap<String, Guest>,
     present: Mutex<HashSet<String>>,
     events: Mutex<mpsc::Sender<Event>>,
@@ -20,7 +27,8 @@ pub(super) struct Admission {
 impl Admission {
     pub(super) fn new(config: &Config, events: mpsc::Sender<Event>) -> Self {
         let guests = config.guests.iter().map(|guest| (guest.name.clone(), guest.clone()));
-        Self { guests: guests.collect(), present: Mutex::default(), events: events.into() }
+        let queues = u32::try_from(config.daemon.workers).unwrap_or(1);
+        Self { queues, guests: guests.collect(), present: Mutex::default(), events: events.into() }
     }
 
     fn present(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -50,8 +58,11 @@ impl Toolstack for Admission {
         if !self.present().insert(name.to_owned()) {
             return Err(format!("a guest {name:?} is here already"));
         }
+        let queues = guest.queues.unwrap_or(self.queues) as usize;
+        let flip = guest.rx == RxChannel::Flip;
         Ok(MemorySize {
             pages: guest.memory_mib * 256,
+            exchange_pages: if flip { queues * EXCHANGE_PAGES } else { 0 },
             page_size: if guest.huge_pages { PageSize::Huge } else { PageSize::Small },
             ..MemorySize::default()
         })

@@ -35,6 +35,8 @@ pub struct Options {
     pub without: Features,
     /// One event channel for both rings.
     pub one_event_channel: bool,
+    /// Headers in their frames' own pages.
+    pub no_header_channel: bool,
 }
 
 /// How long the daemon may take for each step of the handshake.
@@ -104,6 +106,7 @@ fn connect(
         queues: options.queues.unwrap_or(u32::try_from(cpus).unwrap_or(1)),
         features: features(&**store, options.without),
         split_event_channels: !options.one_event_channel,
+        header_channel: !options.no_header_channel,
         patience: PATIENCE,
     };
     Frontend::connect(guest, store.clone(), &toolstack::device_path(0), &config).map_err(display)

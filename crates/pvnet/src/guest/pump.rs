@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use hypervisor::EventChannel;
 use machine::MachineGuest;
-use netfront::{Fault, Queue, Received};
+use netfront::{Fault, Place, Queue, Received};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
 use uplink::tap::{TapQueue, VNET_HEADER_LEN};
@@ -165,18 +165,11 @@ impl Lane {
     /// Gives one frame to the stack: one system call, one copy. A frame it does not want is
     /// lost, as on any wire.
     fn write(&self, frame: &Received) {
-        let memory = self.queue.rx.memory();
+        let body = self.queue.rx.pieces(frame);
         let mut head = [0; HEADER_MAX];
-        let Some((offset, len)) = frame.fragments.first() else { return };
-        let head = &mut head[..HEADER_MAX.min(*len)];
-        if memory.copy_out(*offset, head).is_err() {
-            return;
-        }
+        let Some(head) = copy_head(self.queue.rx.pieces(frame), &mut head) else { return };
         let Ok(headers) = Headers::parse(head) else { return };
         let metadata = vnet::encode(&headers, frame.checksum, frame.gso);
-        let body = frame.fragments.iter();
-        let body =
-            body.map(|(offset, len)| Piece::Shared { region: memory, offset: *offset, len: *len });
         let pieces = std::iter::once(Piece::Private(metadata.as_bytes())).chain(body);
         let _ = shm::write_pieces(&self.tap, pieces);
     }
@@ -206,18 +199,18 @@ impl Lane {
         Ok(any)
     }
 
-    /// Takes one frame from the stack straight into granted pages: one system call, one copy.
+    /// Takes one frame from the stack straight into shared pages: one system call, one copy.
     /// Answers its length; one that no frame of netif can carry is dropped.
     fn read(&mut self) -> io::Result<usize> {
-        let memory = self.queue.tx.memory();
         let mut metadata = [0; VNET_HEADER_LEN];
-        let pages = self.queue.tx.places().map(|place| (memory, place, hypervisor::PAGE_SIZE));
-        let bytes = shm::read_pieces(&self.tap, &mut metadata, pages)?;
+        let places = self.queue.tx.places();
+        let places = places.map(|Place { region, offset, len }| (region, offset, len));
+        let bytes = shm::read_pieces(&self.tap, &mut metadata, places)?;
         let len = bytes.saturating_sub(VNET_HEADER_LEN);
         let Some(first) = self.queue.tx.places().next() else { return Ok(0) };
         let mut head = [0; HEADER_MAX];
         let head = &mut head[..HEADER_MAX.min(len)];
-        memory.copy_out(first, head).map_err(io::Error::other)?;
+        first.region.copy_out(first.offset, head).map_err(io::Error::other)?;
         let metadata = VirtioNetHdr::read_from_bytes(&metadata).unwrap_or_default();
         let Ok(headers) = Headers::parse(head) else { return Ok(0) };
         let Ok((checksum, gso)) = vnet::decode(&metadata, &headers) else { return Ok(0) };
@@ -230,4 +223,15 @@ impl Lane {
             _ => Ok(0),
         }
     }
+}
+
+/// Copies as much of the first bytes as lies in the first piece, and fits.
+fn copy_head<'a, 'b>(
+    mut pieces: impl Iterator<Item = Piece<'a>>,
+    head: &'b mut [u8; HEADER_MAX],
+) -> Option<&'b [u8]> {
+    let Some(Piece::Shared { region, offset, len }) = pieces.next() else { return None };
+    let head = &mut head[..HEADER_MAX.min(len)];
+    region.copy_out(offset, head).ok()?;
+    Some(head)
 }

@@ -78,9 +78,14 @@ pub struct Guest {
 impl House {
     /// Starts a daemon for so many guests, with these lines in its `[daemon]`. None joins yet.
     pub fn build(guests: u8, daemon: &str) -> Self {
+        Self::build_with(guests, daemon, "")
+    }
+
+    /// As [`build`](Self::build), with these lines in each `[[guest]]`.
+    pub fn build_with(guests: u8, daemon: &str, guest: &str) -> Self {
         let guests: Vec<_> = (1..=guests).map(Guest::new).collect();
         let folder = Folder::new();
-        let tables: String = guests.iter().map(Guest::table).collect();
+        let tables: String = guests.iter().map(|own| own.table() + guest).collect();
         let directory = folder.path().display();
         let text = format!("[daemon]\ndirectory = \"{directory}\"\n{daemon}\n{tables}");
         let config = folder.path().join("pvnet.toml");

@@ -49,6 +49,11 @@ pub const EVENT_CHANNEL_TX: &str = "event-channel-tx";
 /// Frontend: event channel of rx.
 pub const EVENT_CHANNEL_RX: &str = "event-channel-rx";
 
+/// Backend: takes headers beside the TX ring; see [`header_channel`](super::header_channel).
+pub const FEATURE_HEADER_CHANNEL: &str = "feature-header-channel";
+/// Frontend: what the number of a header page follows in the key of its grant.
+pub const TX_HEADER_REF: &str = "tx-header-ref";
+
 /// Backend: has a control ring.
 pub const FEATURE_CTRL_RING: &str = "feature-ctrl-ring";
 /// Frontend: grant of the control ring's page, to be written before it is Connected.

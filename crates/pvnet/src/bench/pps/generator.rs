@@ -10,6 +10,8 @@ use hypervisor::xs_client::XsClient;
 use machine::{MachineGuest, toolstack};
 use netfront::{Frontend, Queue, Received};
 use offload::Checksum;
+use shm::Piece;
+use wire::netif::header_channel;
 use zerocopy::IntoBytes;
 
 /// Frames sent before they are handed over, and taken before their buffers are given back.
@@ -92,10 +94,18 @@ impl Generator {
         let tx = &mut self.sender.queue.tx;
         tx.reclaim().map_err(text)?;
         for _ in 0..BATCH {
-            let Some(place) = tx.places().next() else { break };
-            let offset = colour(place, len);
+            let mut places = tx.places();
+            let Some(first) = places.next() else { break };
+            // Behind its place in the header channel, if there is one, a frame has pages.
+            let (start, page) = match tx.headers() {
+                Some(_) => (first.offset, places.next()),
+                None => (first.offset + usize::from(colour(first.offset, len)), Some(first)),
+            };
+            let Some(page) = page else { break };
+            let offset = colour(page.offset, len);
             let number = self.sent.to_le_bytes();
-            tx.memory().write(place + usize::from(offset) + NUMBER, number).map_err(text)?;
+            first.region.write(start + NUMBER, number).map_err(text)?;
+            drop(places);
             if tx.send_at(offset, len, Checksum::Unknown, None).is_err() {
                 break;
             }
@@ -111,10 +121,12 @@ impl Generator {
             if !rx.receive(&mut self.frame).map_err(text)? {
                 break;
             }
-            let Some((place, first)) = self.frame.fragments.first() else { break };
-            let number: [u8; 8] = rx.memory().read(place + NUMBER).map_err(text)?;
-            let number = u64::from_le_bytes(number);
-            if number != self.received || *first != usize::from(len) {
+            let Some(Piece::Shared { region, offset, len: first }) = rx.pieces(&self.frame).next()
+            else {
+                break;
+            };
+            let number = u64::from_le_bytes(region.read(offset + NUMBER).map_err(text)?);
+            if number != self.received || first != usize::from(len) {
                 return Err(format!(
                     "frame {number} of {first} bytes instead of {}",
                     self.received
@@ -161,25 +173,34 @@ impl Player {
         Ok(Self { _frontend: frontend, queue, mac })
     }
 
-    /// Puts the frame to be sent into every page.
+    /// Puts the frame to be sent into every page, and its header into every place for one.
     fn fill(&mut self, len: u16, to: [u8; 6]) {
         let mut frame = vec![0u8; len.into()];
         frame[..6].copy_from_slice(&to);
         frame[6..12].copy_from_slice(&self.mac);
         frame[12..14].copy_from_slice(&[0x88, 0xb5]); // local experimental EtherType
-        for page in 0..netfront::RING_LEN {
-            let place = page * 4096;
-            // Within the page by the choice of colours.
-            let _ = self.queue.tx.memory().copy_in(place + usize::from(colour(place, len)), &frame);
+        let tx = &self.queue.tx;
+        let in_page = match tx.headers() {
+            Some(_) => frame.split_off(frame.len().min(header_channel::HEADER_LEN.into())),
+            None => frame.clone(),
+        };
+        // Within the pages by the choice of colours.
+        for slot in (0..).take(netfront::RING_LEN) {
+            if let Some(headers) = tx.headers() {
+                let _ = headers.copy_in(header_channel::place(slot), &frame);
+            }
+            let page = slot as usize * 4096;
+            let _ = tx.memory().copy_in(page + usize::from(colour(page, len)), &in_page);
         }
     }
 
     fn send_hello(&mut self) -> Result<(), String> {
         let place = self.queue.tx.places().next().ok_or("no room")?;
+        let (region, offset) = (place.region, place.offset);
         let mut frame = [0xffu8; 60];
         frame[6..12].copy_from_slice(&self.mac);
         frame[12..14].copy_from_slice(&[0x88, 0xb5]);
-        self.queue.tx.memory().copy_in(place, frame.as_bytes()).map_err(text)?;
+        region.copy_in(offset, frame.as_bytes()).map_err(text)?;
         self.queue.tx.send(60, Checksum::Unknown, None).map_err(text)?;
         self.queue.tx.publish();
         Ok(())

@@ -1,0 +1,125 @@
+//! Page flipping: frames in pages of the driver domain's that become the guest's.
+//!
+//! The original receive path (Menon et al. 2006, §4.2). For each page the driver domain takes
+//! one that is its own and zeroed, fills it, and transfers it; the guest maps it, and gives one
+//! back. No byte of another guest's, nor of an earlier frame, can be in it: the pool is this
+//! guest's alone, and every page is zeroed when it is taken (XSA-403).
+
+use arrayvec::ArrayVec;
+use frame::{DropReason, Outcome};
+use hypervisor::{
+    CopyStatus, Dest, GrantCopy, GrantRef, GrantTransfer, Hypervisor, PAGE_SIZE, Source,
+    TransferStatus,
+};
+use offload::Gso;
+use wire::netif::{RxResponse, rx_flags, status};
+
+use super::{RxQueue, gso_extra};
+
+/// Most pages of a packet: 64 KiB of frame.
+const PAGES: usize = 16;
+/// Most copies of a packet: a run for each page, and one more for each piece that ends in it.
+const COPIES: usize = 2 * PAGES + frame::PIECES_MAX + 1;
+
+type Pages<H> = ArrayVec<<H as Hypervisor>::Page, PAGES>;
+
+impl<H: Hypervisor> RxQueue<H> {
+    /// Delivers one packet of `len` bytes, which `next` hands out in runs of at most so many
+    /// bytes, in pages that change hands. The caller has checked that the guest has posted slots
+    /// for all of it.
+    pub(super) fn flip<'a>(
+        &mut self,
+        len: u32,
+        flags: u16,
+        gso: Option<Gso>,
+        next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
+    ) -> Outcome
+    where
+        H::Peer: 'a,
+    {
+        let pages = (0..len.div_ceil(PAGE_LEN)).map(|_| self.hypervisor.take_page(&self.peer));
+        let Ok(pages) = pages.collect::<Result<Pages<H>, _>>() else {
+            // The guest has all its pages and gives none back: that is no lack that ends by
+            // itself, so nothing waits for it.
+            return Outcome::Dropped(DropReason::NoRoom);
+        };
+        let fault = self.fill(&pages, len, next);
+        self.hand_over(pages, len, flags, gso, fault)
+    }
+
+    /// Copies a packet into pages, from the start of the first one on.
+    fn fill<'p, 'a: 'p>(
+        &self,
+        pages: &'p Pages<H>,
+        len: u32,
+        mut next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
+    ) -> Option<Outcome>
+    where
+        H::Peer: 'a,
+    {
+        let mut copies = ArrayVec::<GrantCopy<'p, H::Peer>, COPIES>::new();
+        for (n, page) in (0..).zip(pages) {
+            let size = size_of_page(len, n);
+            let mut filled = 0;
+            while filled < size {
+                let Some((source, run)) = next(size - filled) else { break };
+                let dest = Dest::Mapped { region: page, offset: filled.into() };
+                copies.push(GrantCopy::new(source, dest, run));
+                filled += run;
+            }
+        }
+        self.hypervisor.copy(&mut copies);
+        let readable = copies.iter().all(|copy| copy.status == CopyStatus::Okay);
+        (!readable).then_some(Outcome::SourceFault)
+    }
+
+    /// Transfers pages to the slots that the guest has posted, and answers them. With a fault
+    /// nothing is transferred, and the answers say that there is nothing.
+    fn hand_over(
+        &mut self,
+        pages: Pages<H>,
+        len: u32,
+        flags: u16,
+        gso: Option<Gso>,
+        fault: Option<Outcome>,
+    ) -> Outcome {
+        let count = u32::try_from(pages.len()).unwrap_or(u32::MAX);
+        let mut extra = gso.and_then(gso_extra);
+        let mut outcome = fault.unwrap_or(Outcome::Delivered);
+        for (n, page) in (0..).zip(pages) {
+            let request = self.ring.peek(0);
+            self.ring.consume(1);
+            let came = fault.is_none() && self.transfer(GrantRef(request.gref), page);
+            if !came && fault.is_none() {
+                outcome = Outcome::Dropped(DropReason::MemoryFault);
+            }
+            let more = if n + 1 < count { rx_flags::MORE_DATA } else { 0 };
+            let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
+            self.ring.respond(RxResponse {
+                id: request.id,
+                offset: 0,
+                flags: if n == 0 { flags } else { 0 } | more | announced,
+                // A page's length fits.
+                status: if came { size_of_page(len, n).cast_signed() } else { status::ERROR },
+            });
+            if let Some(info) = extra.take() {
+                self.ring.consume(1);
+                self.ring.respond(zerocopy::transmute!(info));
+            }
+        }
+        outcome
+    }
+
+    fn transfer(&self, gref: GrantRef, page: H::Page) -> bool {
+        let mut ops = [GrantTransfer::new(&self.peer, gref, page)];
+        self.hypervisor.transfer(&mut ops);
+        ops[0].status == TransferStatus::Okay
+    }
+}
+
+const PAGE_LEN: u32 = PAGE_SIZE as u32;
+
+/// Bytes of a packet of `len` that lie in its page `n`.
+fn size_of_page(len: u32, n: u32) -> u16 {
+    len.saturating_sub(n * PAGE_LEN).min(PAGE_LEN) as u16
+}

@@ -1,0 +1,143 @@
+//! Page flipping, to guests that lie about it.
+
+use std::time::Duration;
+
+use frame::{DropReason, Frame, Offer, Outcome};
+use hypervisor::Guest;
+use machine::{DRIVER_DOMAIN, Machine, TransferSlot};
+use netback::{Queue, RxChannel, TxChannel};
+use offload::Features;
+use proptest::prelude::*;
+use wire::headers::Headers;
+use wire::netif::{RxRequest, RxResponse, status};
+
+use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+
+/// Pages between the driver domain and each guest.
+const EXCHANGE: usize = 8;
+/// What an entry says that accepts a page; and once one has come.
+const ACCEPT: u16 = 2;
+const TRANSFERRED: u16 = 2 | 4 | 8;
+
+/// A guest that receives by page flipping.
+struct Receiver {
+    raw: Raw,
+    queue: Queue<Machine>,
+    posted: u32,
+    taken: u32,
+}
+
+impl Receiver {
+    fn new(machine: &Machine) -> Self {
+        let raw = Raw::with_exchange(machine, EXCHANGE);
+        let mut vif = raw.announce_by(machine.clone(), TxChannel::Header, RxChannel::Flip);
+        let queue = raw.connect(&mut vif, Features::ALL);
+        Self { raw, queue, posted: 0, taken: 0 }
+    }
+
+    /// Posts a slot that names entry `gref`.
+    fn post(&mut self, gref: u32) {
+        let id = u16::try_from(self.posted % 256).unwrap();
+        let request = RxRequest { id, pad: 0, gref };
+        self.raw.write(RX_RING, Raw::slot::<RxRequest>(self.posted), request);
+        self.posted += 1;
+        self.raw.write(RX_RING, REQ_PROD, self.posted);
+    }
+
+    /// Posts a slot that accepts a page.
+    fn post_place(&mut self) -> TransferSlot {
+        let (place, gref) = self.raw.inside.accept_transfer(DRIVER_DOMAIN).unwrap();
+        self.post(gref.0);
+        place
+    }
+
+    fn deliver(&mut self, bytes: &[u8]) -> Outcome {
+        let mut frame = Frame::empty();
+        // All of it in the private copy: whoever made it is of no interest here.
+        frame.bytes[..bytes.len()].copy_from_slice(bytes);
+        frame.header_len = u8::try_from(bytes.len()).unwrap();
+        frame.len = u32::try_from(bytes.len()).unwrap();
+        frame.headers = Headers::parse(frame.header()).unwrap();
+        let mut offers = [Offer { frame: &frame, outcome: Outcome::Waiting }];
+        let body = self.queue.tx.body();
+        self.queue.rx.deliver(body, &mut offers, Duration::ZERO).unwrap();
+        offers[0].outcome
+    }
+
+    /// The status of the next answer.
+    fn take(&mut self) -> i16 {
+        assert!(self.raw.read::<u32>(RX_RING, RSP_PROD) > self.taken, "no answer");
+        let response: RxResponse = self.raw.read(RX_RING, Raw::slot::<RxRequest>(self.taken));
+        self.taken += 1;
+        response.status
+    }
+}
+
+fn frame(len: usize, fill: u8) -> Vec<u8> {
+    let mut bytes = vec![fill; len];
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn a_flipped_page_holds_its_frame_and_nothing_else(
+        frames in prop::collection::vec((14usize..128, 1u8..), 1..40),
+    ) {
+        let machine = Machine::new();
+        let [mut one, mut other] = [(); 2].map(|()| Receiver::new(&machine));
+        for (n, (len, fill)) in frames.iter().enumerate() {
+            // By turns: what one was given must not show at the other either.
+            let receiver = if n % 2 == 0 { &mut one } else { &mut other };
+            let mut place = receiver.post_place();
+            let sent = frame(*len, *fill);
+            prop_assert_eq!(receiver.deliver(&sent), Outcome::Delivered);
+            prop_assert_eq!(usize::try_from(receiver.take()).unwrap(), *len);
+            let page = receiver.raw.inside.claim(&mut place).unwrap().unwrap();
+            let bytes: [u8; PAGE] = page.read(0).unwrap();
+            prop_assert_eq!(&bytes[..*len], &sent[..]);
+            prop_assert!(bytes[*len..].iter().all(|byte| *byte == 0), "remains of another frame");
+            // It is scribbled on before it is given back.
+            page.copy_in(0, &[0xee; PAGE]).unwrap();
+            receiver.raw.inside.surrender([page]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_slot_that_accepts_nothing_costs_its_guest_the_frame_and_nobody_a_page() {
+    let machine = Machine::new();
+    let mut receiver = Receiver::new(&machine);
+    let free = receiver.raw.domain.exchange_count();
+    // A page shared for copies, an entry of nothing, one that is used up, one far outside.
+    receiver.raw.grant(DATA + 1, 0, 0, 0);
+    receiver.raw.grant(DATA + 2, TRANSFERRED, 0, PAGES);
+    for gref in [DATA, DATA + 1, DATA + 2, u32::MAX] {
+        receiver.post(gref);
+        let outcome = receiver.deliver(&frame(60, 7));
+        assert_eq!(outcome, Outcome::Dropped(DropReason::MemoryFault));
+        assert_eq!(receiver.take(), status::ERROR);
+        assert_eq!(receiver.raw.domain.exchange_count(), free);
+    }
+}
+
+#[test]
+fn a_guest_that_keeps_its_pages_gets_no_more_frames_until_it_gives_one_back() {
+    let machine = Machine::new();
+    let mut receiver = Receiver::new(&machine);
+    let mut kept = Vec::new();
+    for n in 0..EXCHANGE {
+        let mut place = receiver.post_place();
+        assert_eq!(receiver.deliver(&frame(60, 1)), Outcome::Delivered, "page {n}");
+        kept.push(receiver.raw.inside.claim(&mut place).unwrap().unwrap());
+    }
+    // It has no honest place left to offer, but entries to write.
+    receiver.raw.grant(DATA, ACCEPT, DRIVER_DOMAIN.0, 0);
+    receiver.post(DATA);
+    for _ in 0..3 {
+        // Nobody waits for it, and the slot it posted is not used up.
+        assert_eq!(receiver.deliver(&frame(60, 2)), Outcome::Dropped(DropReason::NoRoom));
+    }
+    receiver.raw.inside.surrender(kept.pop()).unwrap();
+    assert_eq!(receiver.deliver(&frame(60, 3)), Outcome::Delivered);
+}

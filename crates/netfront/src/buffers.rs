@@ -1,0 +1,99 @@
+//! Where frames are received: pages that are shared once, or pages that change hands.
+
+use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE};
+use shm::Region;
+
+use crate::RING_LEN;
+
+/// The buffers of an RX ring, one for each of its slots.
+pub(crate) enum Buffers<G: Guest> {
+    /// Pages that the backend copies into; slot `n` always has page `n`.
+    Shared { pages: G::Pages, grefs: Box<[GrantRef]> },
+    /// Places for pages that the backend gives away.
+    Flipped(Flipped<G>),
+}
+
+/// Places on offer, and the pages that came to them.
+pub(crate) struct Flipped<G: Guest> {
+    guest: G,
+    backend: DomId,
+    places: Box<[Option<G::Slot>]>,
+    pages: Box<[Option<G::Page>]>,
+}
+
+impl<G: Guest> Buffers<G> {
+    /// Shares a page for each slot with `backend`.
+    pub(crate) fn shared(guest: &G, backend: DomId) -> Result<Self, Error> {
+        let (pages, grefs) = guest.share(backend, RING_LEN)?;
+        Ok(Self::Shared { pages, grefs: grefs.into() })
+    }
+
+    /// Will offer places to `backend`, slot by slot.
+    pub(crate) fn flipped(guest: &G, backend: DomId) -> Self {
+        Self::Flipped(Flipped {
+            guest: guest.clone(),
+            backend,
+            places: (0..RING_LEN).map(|_| None).collect(),
+            pages: (0..RING_LEN).map(|_| None).collect(),
+        })
+    }
+
+    /// The reference to post for a slot; none when there is no place left to offer.
+    #[inline]
+    pub(crate) fn offer(&mut self, slot: usize) -> Option<GrantRef> {
+        match self {
+            Self::Shared { grefs, .. } => Some(grefs[slot]),
+            Self::Flipped(flipped) => flipped.offer(slot),
+        }
+    }
+
+    /// A frame's bytes are said to be in a slot; answers whether there is a page.
+    #[inline]
+    pub(crate) fn arrived(&mut self, slot: usize) -> bool {
+        match self {
+            Self::Shared { .. } => true,
+            Self::Flipped(flipped) => flipped.claim(slot),
+        }
+    }
+
+    /// The page of a slot: a region, and the page's first byte in it.
+    #[inline]
+    pub(crate) fn page(&self, slot: usize) -> Option<(&Region, usize)> {
+        match self {
+            Self::Shared { pages, .. } => Some((pages, slot * PAGE_SIZE)),
+            Self::Flipped(flipped) => flipped.pages[slot].as_deref().map(|page| (page, 0)),
+        }
+    }
+
+    /// Gives back the pages of all frames received so far.
+    #[inline]
+    pub(crate) fn give_back(&mut self) {
+        if let Self::Flipped(flipped) = self {
+            let pages = flipped.pages.iter_mut().filter_map(Option::take);
+            // A backend that is gone takes nothing back; that it is, is learnt of elsewhere.
+            let _ = flipped.guest.surrender(pages);
+        }
+    }
+}
+
+impl<G: Guest> Flipped<G> {
+    fn offer(&mut self, slot: usize) -> Option<GrantRef> {
+        // One that was answered without a page is withdrawn first.
+        self.places[slot] = None;
+        let (place, gref) = self.guest.accept_transfer(self.backend).ok()?;
+        self.places[slot] = Some(place);
+        Some(gref)
+    }
+
+    /// The backend's word that a page came is believed only if one did.
+    fn claim(&mut self, slot: usize) -> bool {
+        let Some(mut place) = self.places[slot].take() else { return false };
+        match self.guest.claim(&mut place) {
+            Ok(Some(page)) => {
+                self.pages[slot] = Some(page);
+                true
+            }
+            Ok(None) | Err(_) => false,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The header channel: pages beside a TX ring through which a frontend hands over headers.
+//!
+//! pvnet's own extension (Menon et al. 2006, §4.1, have the idea and no format). A backend that
+//! writes `feature-header-channel` takes, beside `tx-ring-ref`, the grants of [`PAGES`] pages as
+//! `tx-header-ref0` and so on. From then on the first [`HEADER_LEN`] bytes of every packet, or all
+//! of a shorter one, lie at the [`place`] of its first request and not in its fragments. The
+//! first request's size still counts the whole packet, header included; of a packet that is all
+//! header it is the only one, and its grant is not used.
+
+/// Bytes of a packet that come by the channel, at most.
+pub const HEADER_LEN: u16 = 128;
+/// Requests of a TX ring, each of which has a place.
+const PLACES: u32 = 256;
+/// Pages of one ring's channel.
+pub const PAGES: usize = PLACES as usize * HEADER_LEN as usize / 4096;
+
+/// First byte, in the channel's pages, of the header that goes with request `index`.
+#[inline]
+#[must_use]
+pub const fn place(index: u32) -> usize {
+    (index % PLACES) as usize * HEADER_LEN as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_request_has_a_place_of_its_own() {
+        let places: std::collections::BTreeSet<_> = (300..556).map(place).collect();
+        assert_eq!(places.len(), 256);
+        assert_eq!(places.last(), Some(&(PAGES * 4096 - usize::from(HEADER_LEN))));
+    }
+}

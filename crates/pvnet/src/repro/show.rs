@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_papers_numbers_stand_beside_those_measured() {
-        let rates = |config: &str| if config == "Guest-none" { 100.0 } else { 200.0 };
+        let rates = |config: &str| if config == "none" { 100.0 } else { 200.0 };
         let document = document(&[Figure::Seven, Figure::Six], rates);
         assert_eq!(figures(&document), [Figure::Six, Figure::Seven]);
         let table = table(&document, Figure::Seven);

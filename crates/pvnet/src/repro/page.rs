@@ -29,6 +29,9 @@ pub fn page(document: &Document) -> Report {
     }
     for figure in show::figures(document) {
         page.section(figure.title()).table("", &show::table(document, figure));
+        for remark in show::remarks(document, figure) {
+            page.paragraph(&remark);
+        }
         charts(&mut page, document, figure);
     }
     details(&mut page, document);

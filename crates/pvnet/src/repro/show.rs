@@ -12,6 +12,9 @@ pub fn print(document: &Document) -> Result<()> {
     for figure in figures(document) {
         output::say(&format!("\n{}\n", figure.title()))?;
         table(document, figure).print().map_err(Error::Print)?;
+        for remark in remarks(document, figure) {
+            output::say(&format!("{remark}\n"))?;
+        }
     }
     if !document.targets.is_empty() {
         output::say("\nWhat must be shown\n")?;
@@ -61,12 +64,7 @@ fn throughput(document: &Document, figure: Figure) -> Table {
     if to_linux {
         table = table.right("÷ Linux");
     }
-    table = table
-        .right("guest s/GB")
-        .right("driver dom.")
-        .right("hypervisor")
-        .right("CPU busy")
-        .left("remarks");
+    table = table.right("guest s/GB").right("driver dom.").right("hypervisor").right("CPU busy");
     for row in rows(document, figure) {
         let number = |value: Option<f64>| value.map_or(String::new(), human);
         let mut cells = vec![row.config.to_owned(), row.direction.name().to_owned()];
@@ -75,7 +73,7 @@ fn throughput(document: &Document, figure: Figure) -> Table {
         cells.extend([row.mbps.as_ref().map_or(String::new(), spread), number(row.ratio_to_none)]);
         cells.extend(to_linux.then(|| number(row.ratio_to_linux)));
         cells.extend(parts(row));
-        cells.extend([busy(row), remarks(row)]);
+        cells.push(busy(row).map_or(String::new(), |busy| format!("{busy:.0} %")));
         table.row(cells);
     }
     table
@@ -87,13 +85,12 @@ fn parts(row: &Row) -> [String; 3] {
     parts.map_or_else(Default::default, |parts| parts.map(|part| format!("{part:.2}")))
 }
 
-/// The part of its time that the server's CPU worked.
-fn busy(row: &Row) -> String {
-    let share = |cpu: &report::CpuSplit| {
+/// The part of its time that the server's CPU worked, in per cent.
+fn busy(row: &Row) -> Option<f64> {
+    row.cpu.as_ref().map(|cpu| {
         let busy = cpu.guest + cpu.driver + cpu.hypervisor;
         100.0 * busy / (busy + cpu.idle).max(f64::EPSILON)
-    };
-    row.cpu.as_ref().map_or(String::new(), |cpu| format!("{:.0} %", share(cpu)))
+    })
 }
 
 fn costs(document: &Document, figure: Figure) -> Table {
@@ -107,16 +104,14 @@ fn costs(document: &Document, figure: Figure) -> Table {
         .right(format!("{by}: guest"))
         .right("driver dom.")
         .right("hypervisor")
-        .left("paper")
-        .left("remarks");
+        .left("paper: the same");
     for row in rows(document, figure) {
         let time = row.per_packet.as_ref().and_then(|counts| counts.get("hypervisor_ns"));
         let mut cells = vec![row.config.to_owned()];
         cells.extend(parts(row));
         cells.push(time.map_or(String::new(), |time| human(time / 1e3)));
         cells.extend(divided(row.cost_divided_by));
-        cells.push(divided(row.paper_cost_divided_by).join(" ").trim().to_owned());
-        cells.push(remarks(row));
+        cells.push(row.paper_cost_divided_by.map_or(String::new(), in_one_cell));
         table.row(cells);
     }
     table
@@ -127,6 +122,12 @@ fn divided(by: Option<Divided>) -> [String; 3] {
     [by.guest, by.driver, by.hypervisor].map(|by| by.map_or(String::new(), human))
 }
 
+/// `4.00 / 2.10 / 1.90`.
+fn in_one_cell(by: Divided) -> String {
+    let part = |by: String| if by.is_empty() { "–".to_owned() } else { by };
+    divided(Some(by)).map(part).join(" / ")
+}
+
 /// `9,410 (9,377–9,433)`.
 pub fn spread(stats: &Stats) -> String {
     match stats.n {
@@ -135,10 +136,33 @@ pub fn spread(stats: &Stats) -> String {
     }
 }
 
-fn remarks(row: &Row) -> String {
+/// What is to be said of a figure's rows, once where it is the same for several.
+pub fn remarks(document: &Document, figure: Figure) -> Vec<String> {
+    let mut remarks: Vec<(String, Vec<&str>)> = Vec::new();
+    for row in rows(document, figure) {
+        for remark in of_row(row) {
+            match remarks.iter_mut().find(|(known, _)| *known == remark) {
+                Some((_, configs)) => configs.push(row.config),
+                None => remarks.push((remark, vec![row.config])),
+            }
+        }
+    }
+    let sentence = |(remark, mut configs): (String, Vec<&str>)| {
+        configs.dedup();
+        format!("{}: {remark}", configs.join(", "))
+    };
+    remarks.into_iter().map(sentence).collect()
+}
+
+/// Below this share of its time, in per cent, it was not the server's CPU that limited.
+const SATURATED: f64 = 90.0;
+
+fn of_row(row: &Row) -> impl Iterator<Item = String> {
     let why = row.not_measurable.as_ref().map(|why| format!("not measurable: {why}"));
-    let says = row.paper_says.map(|says| format!("paper: {says}"));
-    [why, row.note.clone(), says].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let idle = busy(row).filter(|busy| *busy < SATURATED);
+    let idle = idle.map(|_| "the server's CPU had time left: something else limits".to_owned());
+    let says = row.paper_says.map(|says| format!("the paper: {says}"));
+    [why, row.note.clone(), idle, says].into_iter().flatten()
 }
 
 /// The claims and whether they hold.
@@ -183,18 +207,26 @@ mod tests {
         assert_eq!(row[9], "100 %");
         let costs = super::table(&document, Figure::Six);
         let high = costs.rows().iter().find(|row| row[0] == "high").unwrap();
-        assert_eq!(high[8], "4.00 2.10 1.90");
+        assert_eq!(high[8], "4.00 / 2.10 / 1.90");
     }
 
     #[test]
     fn rows_without_a_measurement_say_why() {
         let document = document(&[Figure::Nine, Figure::Eleven], |_| 100.0);
         for figure in figures(&document) {
+            let remarks = remarks(&document, figure);
             for row in table(&document, figure).rows() {
+                let about = |remark: &&String| {
+                    let (configs, why) = remark.split_once(": ").unwrap();
+                    configs.split(", ").any(|config| config == row[0])
+                        && why.starts_with("not measurable: ")
+                };
                 let measured = !row[4].is_empty();
-                assert_ne!(measured, row[row.len() - 1].contains("not measurable"), "{row:?}");
+                assert_eq!(usize::from(!measured), remarks.iter().filter(about).count(), "{row:?}");
             }
         }
+        let remarks = remarks(&document, Figure::Nine);
+        assert!(remarks[0].starts_with("Base, SP, SP-GP: not measurable: TLB"), "{remarks:?}");
     }
 
     #[test]

@@ -41,9 +41,10 @@ impl Order {
     /// As a sentence.
     pub fn sentence(&self) -> String {
         let chance = if self.ranges_overlap { "their ranges overlap" } else { "in every round" };
+        let figure = self.figure;
+        let place = if figure == "table1" { "Table 1" } else { &format!("Figure {figure}") };
         format!(
-            "Figure {} ({}): in the paper {} is {:.2} times {}, here it is {:.2} times ({chance}).",
-            self.figure,
+            "{place} ({}): in the paper {} is {:.2} times {}, here it is {:.2} times ({chance}).",
             self.direction.name(),
             self.paper_faster,
             self.paper_ratio,

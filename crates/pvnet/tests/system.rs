@@ -309,7 +309,9 @@ fn a_paper_is_run_again_and_set_beside_its_numbers() {
     command.args(["repro", "menon06", "--figure", "5,9", "--config", "none,high,SP-GP"]);
     command.args(["--seconds", "1", "--rounds", "1", "--json"]).arg(&json);
     command.arg("--html").arg(&html);
-    let table = lab::run(command, LIMIT).unwrap();
+    let mut repro = Process::capture(command).unwrap();
+    repro.succeed(LIMIT).unwrap();
+    let table = repro.stdout();
     assert!(table.contains("2,794") && table.contains("TLB misses"), "{table}");
     let document: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
@@ -328,14 +330,8 @@ fn a_paper_is_run_again_and_set_beside_its_numbers() {
     assert!(high["ratio_to_none"].as_f64() > Some(0.0), "{high}");
     assert!(global["mbps"].is_null() && global["not_measurable"].is_string(), "{global}");
     assert!(std::fs::read_to_string(html).unwrap().contains("<figure>"));
-    let left = lab::run(
-        lab::command("ip")
-            .map(|mut ip| {
-                ip.args(["netns"]);
-                ip
-            })
-            .unwrap(),
-        LIMIT,
-    );
-    assert!(!left.unwrap().contains("pvnet-client"));
+    let mut namespaces = lab::command("ip").unwrap();
+    namespaces.arg("netns");
+    let client = format!("pvnet-client-{}-", repro.pid());
+    assert!(!lab::run(namespaces, LIMIT).unwrap().contains(&client));
 }

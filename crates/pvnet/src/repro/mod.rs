@@ -94,9 +94,9 @@ pub fn run(command: &ReproCommand) -> Result<()> {
 }
 
 /// Seconds beside those of the transfer: a server that listens, a client that connects.
-const OVERHEAD: f64 = 0.5;
+const OVERHEAD: f64 = 0.2;
 /// Seconds until a server and its client reach each other.
-const START: f64 = 1.0;
+const START: f64 = 0.8;
 
 /// Measures everything, in interleaved rounds.
 fn experiment(args: &Menon06Args, plan: &[Planned]) -> Result<(Measurements, Method)> {

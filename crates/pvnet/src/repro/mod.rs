@@ -204,3 +204,25 @@ fn notes(cpus: &Cpus, rigs: &[(Server, Rig)], seen: &Measurements) -> Vec<String
     }
     notes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measurements_are_named_after_the_first_bar_they_make() {
+        let plan = plan(&[Figure::Five, Figure::Seven, Figure::Ten], &[], Ok(()));
+        let names: Vec<String> =
+            keys(&plan).iter().map(|key| name(&plan, |other| other == key)).collect();
+        assert_eq!(names[..2], ["none (tx)", "sp (tx)"]);
+        assert!(names.contains(&"none (tx, write)".to_owned()), "{names:?}");
+        assert!(names.contains(&"high/csum (tx)".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn a_failure_is_kept_and_a_wish_to_end_is_not() {
+        let failed = kept(Err::<(), _>(Error::Refuted("it is so".to_owned())));
+        assert_eq!(failed.unwrap().unwrap_err(), "it is so");
+        assert!(kept(Err::<(), _>(Error::Lab(lab::Error::Interrupted))).is_err());
+    }
+}

@@ -4,7 +4,7 @@ use report::html::{BarChart, Report, StackedChart};
 use report::{Stats, Table, human};
 
 use super::paper::Figure;
-use super::rows::{Document, Row};
+use super::rows::{Divided, Document, Row};
 use super::show;
 
 /// The page.
@@ -42,6 +42,12 @@ pub fn page(document: &Document) -> Report {
 fn charts(page: &mut Report, document: &Document, figure: Figure) {
     if figure.shows_costs() {
         page.figure(&costs(document, figure), "CPU seconds for 10⁹ bytes received.");
+        for row in show::rows(document, figure) {
+            if let Some(paper) = row.paper_cost_divided_by {
+                let chart = savings(row, paper);
+                page.figure(&chart, "Longer is cheaper: 1 is no saving. By medians of all rounds.");
+            }
+        }
         return;
     }
     for (direction, chart) in bars(document, figure) {
@@ -85,6 +91,22 @@ fn costs(document: &Document, figure: Figure) -> StackedChart {
     show::rows(document, figure).fold(chart, |chart, row| match row.cpu_s_per_gb {
         Some(cost) => chart.bar(row.config, [cost.guest, cost.driver, cost.hypervisor]),
         None => chart,
+    })
+}
+
+/// By how much a configuration divides the costs, where the paper says that.
+fn savings(row: &Row, paper: Divided) -> BarChart {
+    let title = format!("Cost of {} ÷ cost of {}, for the same bytes", row.of.none(), row.config);
+    let here = row.cost_divided_by.unwrap_or_default();
+    let parts = [
+        ("guest", paper.guest, here.guest),
+        ("driver domain", paper.driver, here.driver),
+        ("hypervisor", paper.hypervisor, here.hypervisor),
+    ];
+    let chart = BarChart::new(title, "÷").series(["paper", "pvnet"]);
+    parts.into_iter().filter(|(_, paper, _)| paper.is_some()).fold(chart, |chart, part| {
+        let (name, paper, here) = part;
+        chart.group(name, [paper, here].map(|by| by.map(Stats::single)))
     })
 }
 
@@ -139,7 +161,8 @@ mod tests {
     fn figures_are_drawn_beside_the_papers() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 300.0 };
         let html = page(&document(&[Figure::Five, Figure::Six, Figure::Nine], rates)).to_html();
-        assert_eq!(html.matches("<figure>").count(), 2);
+        assert_eq!(html.matches("<figure>").count(), 3);
+        assert!(html.contains("Cost of none ÷ cost of high"));
         assert!(html.contains("paper") && html.contains("Medians of 2 interleaved rounds"));
         assert!(html.contains("not measurable") && html.contains("Note: a note."));
     }

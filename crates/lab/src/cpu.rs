@@ -27,7 +27,7 @@ pub struct CpuMeter {
 }
 
 /// Processor time between the start of a [`CpuMeter`] and its reading.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuUsage {
     /// Time on the wall.
     pub wall: Duration,

@@ -177,7 +177,7 @@ mod tests {
     fn usage() -> CpuUsage {
         let s = Duration::from_secs;
         let processes = vec![(7, s(2))];
-        CpuUsage { wall: s(4), processors: 1, busy: s(3), idle: s(1), steal: s(0), processes }
+        CpuUsage { wall: s(4), busy: s(3), idle: s(1), processes, ..CpuUsage::default() }
     }
 
     fn throughput() -> Throughput {

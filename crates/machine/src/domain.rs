@@ -1,20 +1,24 @@
 //! A domain as the hypervisor sees it: its memory and its grant table.
 
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
 use shm::{PageSize, Region, create_memfd};
 use tracing::warn;
 
+use crate::balloon::Balloon;
 use crate::exchange::Exchange;
 
 /// Bytes of a v1 grant entry: `{flags: u16, domid: u16, frame: u32}`.
 pub(crate) const GRANT_ENTRY_LEN: usize = 8;
 /// Grant entries in a page.
 pub const GRANTS_PER_PAGE: usize = PAGE_SIZE / GRANT_ENTRY_LEN;
+/// Pages of 4 KiB that one large page can map.
+pub(crate) const BLOCK_PAGES: usize = PageSize::Huge.bytes() / PAGE_SIZE;
 /// The first references are reserved (console, xenstore), as on Xen.
 pub const GRANTS_RESERVED: u32 = 8;
 
@@ -62,7 +66,9 @@ pub struct Domain {
     fd: OwnedFd,
     /// Its ordinary pages: no grant reaches into the exchange area.
     memory: Region,
+    balloon: Balloon,
     exchange: Exchange,
+    process: OnceLock<u32>,
     alive: AtomicBool,
     /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
     pins: Box<[AtomicU32]>,
@@ -81,15 +87,23 @@ impl Domain {
         let exchange = Exchange::new(size)?;
         let name = format!("pvnet-domain-{id}");
         let fd = create_memfd(&name, size.pages + size.exchange_pages, size.page_size)?;
-        let memory = Region::map(&fd, 0, size.pages * PAGE_SIZE)?;
-        if size.page_size == PageSize::Huge
-            && let Err(error) = memory.populate_huge()
-        {
-            warn!(domain = id.0, %error, "no 2 MiB pages: going on with 4 KiB; \
-                 /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be never");
-        }
+        let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
+        populate(id, size, &memory);
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
-        Ok(Self { id, size, fd, memory, exchange, alive: AtomicBool::new(true), pins })
+        let (balloon, process) = (Balloon::new(size), OnceLock::new());
+        let alive = AtomicBool::new(true);
+        Ok(Self { id, size, fd, memory, balloon, exchange, process, alive, pins })
+    }
+
+    /// The number of the process that it is, once it has joined. It may have ended.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        self.process.get().copied()
+    }
+
+    /// A process has become this domain; none does so after another.
+    pub(crate) fn joined(&self, process: u32) {
+        let _ = self.process.set(process);
     }
 
     /// Its number.
@@ -113,6 +127,11 @@ impl Domain {
     #[inline]
     pub(crate) fn memory(&self) -> &Region {
         &self.memory
+    }
+
+    /// What it has given up of its memory.
+    pub(crate) fn balloon(&self) -> &Balloon {
+        &self.balloon
     }
 
     /// Who owns which page of its exchange area.
@@ -143,8 +162,9 @@ impl Domain {
     ) -> Result<usize, Error> {
         self.entry(gref)
             .filter(|entry| entry.permits(caller, access))
-            .map(|entry| entry.frame as usize * PAGE_SIZE)
-            .filter(|start| start + PAGE_SIZE <= self.memory.len())
+            .map(|entry| entry.frame as usize)
+            .filter(|frame| *frame < self.size.pages && !self.balloon.is_out(*frame))
+            .map(|frame| frame * PAGE_SIZE)
             .ok_or_else(|| self.bad(gref, access))
     }
 
@@ -213,6 +233,29 @@ impl Domain {
     #[must_use]
     pub fn pinned(&self) -> usize {
         self.pins.iter().filter(|pin| pin.load(Ordering::Relaxed) > 0).count()
+    }
+}
+
+/// Takes all of a new domain's memory in 2 MiB pages, where it asks for such, and says so if
+/// there are none.
+pub(crate) fn populate(id: DomId, size: MemorySize, memory: &Region) {
+    if let Err(error) = populate_huge(size, memory, 0..size.pages) {
+        warn!(domain = id.0, %error, "no 2 MiB pages: going on with 4 KiB; \
+             /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be deny, and memory \
+             must be free in pieces of 2 MiB");
+    }
+}
+
+/// Takes a block back that lacked pages, if there is a 2 MiB page for it. A guest can bring
+/// this about as often as it likes: nothing is said.
+pub(crate) fn repopulate(size: MemorySize, memory: &Region, block: Range<usize>) {
+    let _ = populate_huge(size, memory, block);
+}
+
+fn populate_huge(size: MemorySize, memory: &Region, pages: Range<usize>) -> std::io::Result<()> {
+    match size.page_size {
+        PageSize::Huge => memory.populate_huge(pages.start * PAGE_SIZE..pages.end * PAGE_SIZE),
+        PageSize::Small => Ok(()),
     }
 }
 
@@ -286,31 +329,28 @@ impl Drop for Pins {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coverage::{AddressSpace, Coverage};
 
-    /// Kilobytes of this process's mapping of a domain's memory that large pages stand behind.
-    fn large_kilobytes(id: u16) -> u64 {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let name = format!("/memfd:pvnet-domain-{id} ");
-        let mapping = smaps.split("VmFlags:").find(|mapping| mapping.contains(&name)).unwrap();
-        let line = mapping.lines().find(|line| line.starts_with("ShmemPmdMapped:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    fn coverage(domain: &Domain) -> Coverage {
+        domain.coverage(&AddressSpace::of_self().unwrap())
     }
 
     #[test]
     fn large_pages_stand_behind_memory_that_asks_for_them() {
         let size = MemorySize { pages: 2048, page_size: PageSize::Huge, ..MemorySize::default() };
         let domain = Domain::new(DomId(7001), size).unwrap();
-        if domain.memory().populate_huge().is_err() {
+        if domain.memory().populate_huge(0..2048 * PAGE_SIZE).is_err() {
             eprintln!("skipped: this kernel has no 2 MiB pages to give");
             return;
         }
-        assert_eq!(large_kilobytes(7001), 8192);
+        assert_eq!(coverage(&domain), Coverage { large: 8 << 20, total: 8 << 20 });
     }
 
     #[test]
     fn small_pages_are_taken_only_when_touched() {
         let domain = Domain::new(DomId(7002), MemorySize::default()).unwrap();
         domain.memory().write(0, 1u8).unwrap();
-        assert_eq!(large_kilobytes(7002), 0);
+        assert_eq!(coverage(&domain), Coverage { large: 0, total: 64 << 20 });
+        assert_eq!(rustix::fs::fstat(domain.fd()).unwrap().st_blocks, 8);
     }
 }

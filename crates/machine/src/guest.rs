@@ -1,27 +1,37 @@
 //! The hypervisor's services for a guest: its own memory, its grant table, its calls.
 
+mod balloon;
+mod grouping;
 mod slot;
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE, Port};
-use shm::Region;
+use hypervisor::{DomId, Error, GrantRef, Guest, Hypervisor, PAGE_SIZE, Port};
+use shm::{PageSize, Region, Space};
 
-use crate::domain::{Domain, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize, gtf};
+use crate::domain::{
+    BLOCK_PAGES, Domain, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize, gtf,
+    populate,
+};
 use crate::event::GuestEvent;
 use crate::hypervisor::Machine;
 
-use slot::Places;
+pub use balloon::BalloonError;
+use grouping::Frames;
+pub use grouping::Grouping;
+use slot::Arrivals;
 pub use slot::{TransferSlot, TransferredPage};
 
 /// The calls that only the hypervisor can serve.
 pub(crate) trait Hypercalls: Send + Sync {
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error>;
     fn surrender(&self, frames: &[u32]) -> Result<(), Error>;
+    fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
+    fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
 }
 
 /// A domain seen from inside.
@@ -32,37 +42,56 @@ pub struct MachineGuest {
 
 struct Inner {
     domid: DomId,
-    memory: OwnedFd,
+    size: MemorySize,
+    file: OwnedFd,
+    /// The addresses of its ordinary memory.
+    space: Arc<Space>,
+    /// Addresses for pages that come: as many as can, in blocks of their own.
+    places: Arc<Space>,
+    /// All its ordinary memory, mapped once.
+    memory: Arc<Region>,
     /// The grant table, at the start of the domain's memory.
     table: Region,
     free: Mutex<Free>,
+    /// Held while memory is given up or taken back.
+    ballooning: Mutex<()>,
     calls: Box<dyn Hypercalls>,
 }
 
-/// What is not in use: `true` is taken.
+/// What is not in use.
 struct Free {
-    pages: Vec<bool>,
+    frames: Frames,
     grants: Vec<u32>,
-    places: Places,
+    arrivals: Arrivals,
 }
 
 impl MachineGuest {
     pub(crate) fn new(
         domid: DomId,
-        memory: OwnedFd,
+        file: OwnedFd,
         size: MemorySize,
         calls: Box<dyn Hypercalls>,
     ) -> Result<Self, Error> {
-        let MemorySize { pages, grant_pages, .. } = size;
-        let table = Region::map(&memory, 0, grant_pages * PAGE_SIZE)
-            .map_err(Error::os("map the grant table"))?;
-        let mut taken = vec![false; pages];
-        taken.iter_mut().take(grant_pages).for_each(|page| *page = true);
+        let MemorySize { pages, grant_pages, exchange_pages, page_size } = size;
+        let wrong = |_| Error::Exhausted("pages");
+        let own = file.try_clone().map_err(Error::os("guest memory"))?;
+        let space = Space::map(own, 0, pages * PAGE_SIZE, page_size)
+            .map_err(Error::os("map own memory"))?;
+        let memory = space.memory().ok_or(Error::Exhausted("pages"))?.clone();
+        populate(domid, size, &memory);
+        let table = memory.slice(0..grant_pages * PAGE_SIZE).map_err(wrong)?;
+        let blocks = exchange_pages.div_ceil(BLOCK_PAGES).max(1);
+        let places = Space::reserve(blocks * PageSize::Huge.bytes())
+            .map_err(Error::os("reserve places for pages"))?;
         let entries = u32::try_from(grant_pages * GRANTS_PER_PAGE).unwrap_or(u32::MAX);
         // Popped from the end, so that neighbours in time are neighbours in the table.
         let grants = (GRANTS_RESERVED..entries).rev().collect();
-        let free = Mutex::new(Free { pages: taken, grants, places: Places::new(size) });
-        Ok(Self { inner: Arc::new(Inner { domid, memory, table, free, calls }) })
+        let free = Free { frames: Frames::new(size), grants, arrivals: Arrivals::default() };
+        let (space, places) = (Arc::new(space), Arc::new(places));
+        let (free, ballooning) = (Mutex::new(free), Mutex::new(()));
+        let inner =
+            Inner { domid, size, file, space, places, memory, table, free, ballooning, calls };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The inside of a domain of `machine`, in the same process: for tests and benchmarks.
@@ -76,7 +105,12 @@ impl MachineGuest {
     /// guest may write every byte of it, and nothing may rely on its doing so by these methods.
     #[must_use]
     pub fn memory(&self) -> BorrowedFd<'_> {
-        self.inner.memory.as_fd()
+        self.inner.file.as_fd()
+    }
+
+    /// Decides where pages that come are mapped from now on; [`Grouping::Grouped`] before that.
+    pub fn group(&self, grouping: Grouping) {
+        self.inner.free().frames.group(grouping);
     }
 }
 
@@ -93,6 +127,14 @@ impl Hypercalls for Direct {
 
     fn surrender(&self, frames: &[u32]) -> Result<(), Error> {
         self.machine.surrender(self.domid, frames)
+    }
+
+    fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
+        self.machine.peer(self.domid)?.decrease_reservation(pages)
+    }
+
+    fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
+        self.machine.peer(self.domid)?.increase_reservation(pages)
     }
 }
 
@@ -139,15 +181,6 @@ impl Inner {
     }
 }
 
-impl Free {
-    /// The first run of `count` free pages, taken.
-    fn take_pages(&mut self, count: usize) -> Option<usize> {
-        let first = self.pages.windows(count).position(|run| !run.contains(&true))?;
-        self.pages[first..first + count].fill(true);
-        Some(first)
-    }
-}
-
 impl Guest for MachineGuest {
     type Event = GuestEvent;
     type Pages = SharedPages;
@@ -163,12 +196,12 @@ impl Guest for MachineGuest {
         if free.grants.len() < pages {
             return Err(Error::Exhausted("grant references"));
         }
-        let first = free.take_pages(pages).ok_or(Error::Exhausted("pages"))?;
+        let first = free.frames.take_run(pages).ok_or(Error::Exhausted("pages"))?;
         let grants: Vec<_> = (0..pages).filter_map(|_| free.grants.pop().map(GrantRef)).collect();
         drop(free);
         let start = first * PAGE_SIZE;
-        let region = Region::map(&self.inner.memory, start as u64, pages * PAGE_SIZE)
-            .map_err(Error::os("map own pages"))?;
+        let region = self.inner.memory.slice(start..start + pages * PAGE_SIZE);
+        let region = region.map_err(|_| Error::Exhausted("pages"))?;
         region.zero(0, pages * PAGE_SIZE).map_err(|_| Error::Exhausted("pages"))?;
         for (n, gref) in grants.iter().enumerate() {
             self.inner.publish(*gref, to, first + n, gtf::PERMIT_ACCESS)?;
@@ -218,7 +251,7 @@ impl Drop for SharedPages {
             // else: it and its reference are never handed out again (XSA-396).
             if self.guest.revoke(*gref) {
                 let mut free = self.guest.free();
-                free.pages[self.first + n] = false;
+                free.frames.put_back(self.first + n);
                 free.grants.push(gref.0);
             }
         }

@@ -11,6 +11,8 @@
 #![forbid(unsafe_code)]
 
 mod aperture;
+mod balloon;
+mod coverage;
 mod domain;
 mod event;
 mod exchange;
@@ -22,9 +24,10 @@ pub mod store;
 pub mod toolstack;
 
 pub use aperture::Aperture;
+pub use coverage::{AddressSpace, Coverage};
 pub use domain::{Domain, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize};
 pub use event::{GuestEvent, HostEvent};
 pub use exchange::{ExchangeCount, ExchangePage};
-pub use guest::{MachineGuest, SharedPages, TransferSlot, TransferredPage};
+pub use guest::{BalloonError, Grouping, MachineGuest, SharedPages, TransferSlot, TransferredPage};
 pub use hypervisor::{DRIVER_DOMAIN, Machine, Mapping};
 pub use server::{ConnectError, Listener, Toolstack, join};

@@ -5,6 +5,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hypervisor::Error;
@@ -15,7 +16,7 @@ use rustix::net::{
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Both sides must speak the same.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Descriptors one packet may carry.
 const FDS_MAX: usize = 4;
 /// Page numbers one packet may carry: a ring's worth.
@@ -29,6 +30,10 @@ pub(crate) mod call {
     pub(crate) const ALLOC_UNBOUND: u32 = 2;
     /// Give back `arg` pages of the exchange area, their numbers in the body.
     pub(crate) const SURRENDER: u32 = 3;
+    /// Give up ordinary pages: `pages[0]` of them, from number `arg` on.
+    pub(crate) const DECREASE_RESERVATION: u32 = 4;
+    /// Take ordinary pages back, told likewise.
+    pub(crate) const INCREASE_RESERVATION: u32 = 5;
 }
 
 /// A packet, either way.
@@ -41,13 +46,15 @@ pub(crate) struct Packet {
     pub(crate) arg: u32,
     /// In a welcome: the domain's pages, how many of them are grants, and the exchange area's.
     pub(crate) pages: [u32; 3],
+    /// In a welcome: 1 if pages of 2 MiB shall stand behind them, else 0.
+    pub(crate) huge: u32,
     /// Text, or page numbers.
     body: [u32; FRAMES_MAX],
 }
 
 impl Packet {
     pub(crate) fn new(code: u32, arg: u32, text: &str) -> Self {
-        let mut packet = Self { code, arg, pages: [0; 3], body: [0; FRAMES_MAX] };
+        let mut packet = Self { code, arg, pages: [0; 3], huge: 0, body: [0; FRAMES_MAX] };
         let body = packet.body.as_mut_bytes();
         let len = text.floor_char_boundary(body.len());
         body[..len].copy_from_slice(&text.as_bytes()[..len]);
@@ -68,6 +75,20 @@ impl Packet {
         let body = packet.body.get_mut(..frames.len());
         body.ok_or(Error::Exhausted("room in a packet"))?.copy_from_slice(frames);
         Ok(packet)
+    }
+
+    /// A call about pages that follow each other.
+    pub(crate) fn about_run(code: u32, pages: &Range<usize>) -> Result<Self, Error> {
+        let number = |n| u32::try_from(n).map_err(|_| Error::Exhausted("page numbers"));
+        let mut packet = Self::new(code, number(pages.start)?, "");
+        packet.pages[0] = number(pages.len())?;
+        Ok(packet)
+    }
+
+    /// The pages of a call about a run, whoever owns them.
+    pub(crate) fn run(&self) -> Range<usize> {
+        let first = self.arg as usize;
+        first..first.saturating_add(self.pages[0] as usize)
     }
 
     /// The numbers of the pages that a call is about; none when it claims too many.

@@ -1,19 +1,21 @@
 //! The socket guests come to.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypervisor::{DomId, Error, Port};
+use hypervisor::{DomId, Error, Hypervisor, Port};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with, socketpair,
 };
+use shm::PageSize;
 use tracing::{debug, info, warn};
 
 use crate::domain::MemorySize;
@@ -127,6 +129,9 @@ fn session(socket: &OwnedFd, machine: &Machine, toolstack: &impl Toolstack) -> i
         }
     };
     let id = domain.id();
+    if let Ok(peer) = socket_peercred(socket) {
+        domain.joined(peer.pid.as_raw_nonzero().get().unsigned_abs());
+    }
     let _cleanup = Cleanup { machine, toolstack, id, name: &name };
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -137,6 +142,7 @@ fn session(socket: &OwnedFd, machine: &Machine, toolstack: &impl Toolstack) -> i
     let mut welcome = Packet::new(0, u32::from(id.0), "");
     welcome.pages = [size.pages, size.grant_pages, size.exchange_pages]
         .map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+    welcome.huge = (size.page_size == PageSize::Huge).into();
     send(socket, &welcome, &[domain.fd().as_fd(), theirs.as_fd()])?;
     drop(theirs);
     info!(guest = name, domain = id.0, "guest connected");
@@ -162,6 +168,17 @@ fn answer(socket: &OwnedFd, machine: &Machine, id: DomId, request: &Packet) -> i
             Some(Err(error)) => failed(&error.to_string()),
             None => failed("too many pages in one call"),
         },
+        call::DECREASE_RESERVATION | call::INCREASE_RESERVATION => {
+            let pages = request.run();
+            let changed = machine.peer(id).and_then(|domain| match request.code {
+                call::DECREASE_RESERVATION => domain.decrease_reservation(pages),
+                _ => domain.increase_reservation(pages),
+            });
+            match changed {
+                Ok(()) => send(socket, &done(0), &[]),
+                Err(error) => failed(&error.to_string()),
+            }
+        }
         _ => failed("no such call"),
     }
 }
@@ -215,6 +232,16 @@ impl Hypercalls for Remote {
         self.call(&Packet::about_pages(call::SURRENDER, frames)?)?;
         Ok(())
     }
+
+    fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
+        self.call(&Packet::about_run(call::DECREASE_RESERVATION, &pages)?)?;
+        Ok(())
+    }
+
+    fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
+        self.call(&Packet::about_run(call::INCREASE_RESERVATION, &pages)?)?;
+        Ok(())
+    }
 }
 
 /// Why a process could not become a domain.
@@ -254,7 +281,8 @@ pub fn join(path: &Path, name: &str) -> Result<(MachineGuest, OwnedFd), ConnectE
     };
     let domid = DomId(u16::try_from(welcome.arg).unwrap_or(u16::MAX));
     let [pages, grant_pages, exchange_pages] = welcome.pages.map(|n| n as usize);
-    let size = MemorySize { pages, grant_pages, exchange_pages, ..MemorySize::default() };
+    let page_size = if welcome.huge == 1 { PageSize::Huge } else { PageSize::Small };
+    let size = MemorySize { pages, grant_pages, exchange_pages, page_size };
     let calls = Box::new(Remote { socket: socket.into() });
     Ok((MachineGuest::new(domid, memory, size, calls)?, store))
 }

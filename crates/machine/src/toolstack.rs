@@ -26,6 +26,15 @@ pub fn create_domain(store: &dyn Store, domain: DomId, name: &str) -> Result<(),
     make(store, &format!("{home}/device"), domain, Some(DRIVER_DOMAIN))
 }
 
+/// Where a domain looks for how much memory it should have, in KiB, relative to its own part.
+pub const MEMORY_TARGET: &str = "memory/target";
+
+/// Tells a domain how much memory it should have: KiB. It follows as far as it can.
+pub fn set_memory_target(store: &dyn Store, domain: DomId, kib: usize) -> Result<(), StoreError> {
+    let path = format!("/local/domain/{domain}/{MEMORY_TARGET}");
+    store.write(None, &path, &kib.to_string())
+}
+
 /// Makes both nodes of a domain's interface, as libxl does. The frontend's belongs to the
 /// domain; the backend's is the driver domain's, and the domain can read it.
 pub fn create_vif(

@@ -1,111 +1,20 @@
 //! A guest that is a process of its own, as guests are: this file runs itself again as one.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+mod harness;
+
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::{DomId, GrantRef, GrantTransfer, Guest, Hypervisor, PAGE_SIZE, TransferStatus};
-use machine::{DRIVER_DOMAIN, ExchangeCount, Listener, Machine, MemorySize, Toolstack, join};
+use hypervisor::{GrantRef, GrantTransfer, Guest, Hypervisor, PAGE_SIZE, TransferStatus};
+use machine::{DRIVER_DOMAIN, ExchangeCount, MemorySize, join};
 use shm::{PageSize, Region};
+
+use harness::{Host, SOCKET, say};
 
 const AREA: usize = 64;
 const SIZE: MemorySize =
     MemorySize { pages: 16, grant_pages: 1, exchange_pages: AREA, page_size: PageSize::Small };
-/// Tells a process that it is the guest, and where to join.
-const SOCKET: &str = "PVNET_TEST_SOCKET";
-
-struct AdmitAll;
-
-impl Toolstack for AdmitAll {
-    fn admit(&self, _: &str) -> Result<MemorySize, String> {
-        Ok(SIZE)
-    }
-
-    fn created(&self, _: DomId, _: &str) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn destroyed(&self, _: DomId, _: &str) {}
-}
-
-/// A machine whose guests are processes that run the test called `test` again.
-struct Host {
-    machine: Machine,
-    listener: Arc<Listener>,
-    path: PathBuf,
-}
-
-impl Host {
-    fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("pvnet-{test}-{}", std::process::id()));
-        let (machine, listener) = (Machine::new(), Arc::new(Listener::bind(&path).unwrap()));
-        let (ours, theirs) = (listener.clone(), machine.clone());
-        std::thread::spawn(move || ours.serve(&theirs, &Arc::new(AdmitAll)));
-        Self { machine, listener, path }
-    }
-
-    fn guest(&self, test: &str) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .env(SOCKET, &self.path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
-        let hears = child.stdin.take();
-        Process { child, says, hears }
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.listener.stop();
-    }
-}
-
-/// The guest's process, and a line each way: numbers, so that the harness's own are told apart.
-struct Process {
-    child: Child,
-    says: BufReader<ChildStdout>,
-    hears: Option<ChildStdin>,
-}
-
-impl Process {
-    fn hear(&mut self) -> Vec<u32> {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert_ne!(self.says.read_line(&mut line).unwrap(), 0, "the guest has ended");
-            // The harness writes the test's name in front of the first.
-            if let Some((_, numbers)) = line.split_once('>') {
-                return numbers.split_whitespace().map(|n| n.parse().unwrap()).collect();
-            }
-        }
-    }
-
-    fn tell(&mut self) {
-        writeln!(self.hears.as_mut().unwrap(), "go on").unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended already, by itself or by the test's hand.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// In the guest's process: says numbers and waits to be told to go on.
-fn say(numbers: &[u32]) {
-    let words: Vec<_> = numbers.iter().map(u32::to_string).collect();
-    println!("> {}", words.join(" "));
-    assert_ne!(std::io::stdin().read_line(&mut String::new()).unwrap(), 0, "the host has ended");
-}
-
 /// Pages of any domain's exchange area that this process has mapped.
 fn mapped() -> u32 {
     let number = |text: &str| usize::from_str_radix(text, 16).unwrap();
@@ -161,7 +70,7 @@ fn pages_change_hands_between_processes_until_one_is_killed() {
     if let Some(socket) = std::env::var_os(SOCKET) {
         return guest(Path::new(&socket));
     }
-    let host = Host::new("pages");
+    let host = Host::new("pages", SIZE);
     let machine = &host.machine;
     let mut process = host.guest(TEST);
     let all = u32::try_from(AREA).unwrap();

@@ -125,6 +125,9 @@ pub struct Guest {
     /// 2 MiB pages.
     #[serde(default)]
     pub huge_pages: bool,
+    /// Whether what breaks large pages up is kept in blocks of its own.
+    #[serde(default = "yes")]
+    pub group_pages: bool,
     /// How bytes come from it.
     #[serde(default, deserialize_with = "parsed")]
     pub tx: TxChannel,
@@ -379,6 +382,7 @@ mod tests {
         let [red, blue] = &config.guests[..] else { panic!() };
         assert_eq!(red.features(), blue.features());
         assert_eq!(red.memory_mib, blue.memory_mib);
+        assert_eq!(red.group_pages, blue.group_pages);
         assert_eq!(red.split_event_channels, blue.split_event_channels);
         assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
         assert_eq!(config.daemon.directory, Daemon::default().directory);

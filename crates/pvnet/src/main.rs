@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balloon;
 mod bench;
 mod config;
 mod daemon;
@@ -69,6 +70,18 @@ enum Command {
         /// As one JSON object.
         #[arg(long)]
         json: bool,
+    },
+    /// Have a guest give memory back, or take some again, until it has so many MiB.
+    ///
+    /// It gives up what is free, whole 2 MiB blocks first; it never gets more than the
+    /// memory_mib of its configuration.
+    Balloon {
+        #[command(flatten)]
+        daemon: DaemonArgs,
+        /// The guest's name.
+        name: String,
+        /// MiB it should have.
+        mib: usize,
     },
     /// Show two guests talking, in two minutes: ping, TCP, UDP, a file compared, each offload.
     ///
@@ -195,6 +208,9 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Exec { name, command } => exec(&name, &command),
         Command::Status { daemon, json } => {
             status::show(&control_socket(&daemon.directory), json).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Balloon { daemon, name, mib } => {
+            balloon::run(&control_socket(&daemon.directory), &name, mib).map(|()| ExitCode::SUCCESS)
         }
         Command::Demo(args) => experiment(demo::run(&args)),
         Command::Bench(command) => experiment(bench::run(&command)),

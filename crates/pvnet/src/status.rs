@@ -5,6 +5,9 @@ use std::path::Path;
 use report::Table;
 
 use crate::daemon::server;
+use machine::Coverage;
+
+use crate::daemon::memory::{MemoryStatus, View};
 use crate::daemon::status::{PortStatus, Status};
 
 /// Prints the daemon's status.
@@ -50,10 +53,26 @@ fn print(status: &Status) -> std::io::Result<()> {
             println!("{}: {reason}", port.name);
         }
     }
+    for port in &status.ports {
+        if let Some(memory) = port.memory.as_ref().filter(|memory| memory.huge_pages) {
+            println!("{}: {}", port.name, coverage(memory));
+        }
+    }
     if !status.absent.is_empty() {
         println!("not started: {}", status.absent.join(", "));
     }
     Ok(())
+}
+
+/// How much of a guest's memory large pages map.
+fn coverage(memory: &MemoryStatus) -> String {
+    let share = |view: Option<View>| match view {
+        Some(view) => format!("{:.0} %", Coverage::from(view).share() * 100.0),
+        None => "an unknown part".to_owned(),
+    };
+    let mib = memory.reservation >> 20;
+    let (daemon, guest) = (share(memory.daemon), share(memory.guest));
+    format!("2 MiB pages map {daemon} of its {mib} MiB in the daemon, {guest} in the guest")
 }
 
 fn drops(port: &PortStatus) -> String {

@@ -241,7 +241,7 @@ fn status_tells_of_ports_and_addresses() {
     let status = house.status();
     assert_eq!(status["pid"], house.daemon.pid());
     assert_eq!(status["absent"].as_array().unwrap().len(), 0);
-    assert!(status["meter"]["copies"].as_u64() > Some(0), "{status}");
+    assert!(status["meter"]["counts"]["copies"].as_u64() > Some(0), "{status}");
     let macs: Vec<_> = status["addresses"].as_array().unwrap().iter().map(|a| &a["mac"]).collect();
     for guest in [0, 1] {
         let port = house.port(guest);
@@ -250,6 +250,61 @@ fn status_tells_of_ports_and_addresses() {
     }
     let table = lab::run(house.command("status"), LIMIT).unwrap();
     assert!(table.contains(house.guests[0].namespace.name()), "{table}");
+}
+
+#[test]
+fn a_guest_gives_memory_back_and_takes_it_again() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut house = House::build_with(2, "workers = 1", "huge_pages = true\n");
+    house.join(0, &[]);
+    house.join(1, &[]);
+    let name = house.guests[0].namespace.name().to_owned();
+    let balloon = |name: &str, mib: &str| {
+        let mut command = house.command("balloon");
+        command.args([name, mib]);
+        lab::run(command, LIMIT).map_err(|error| error.to_string())
+    };
+    let mib = |value: &serde_json::Value| value.as_u64().unwrap() / MIB;
+    let memory = || {
+        let memory = &house.port(0)["memory"];
+        let view = |whose: &str| [mib(&memory[whose]["large"]), mib(&memory[whose]["total"])];
+        (mib(&memory["reservation"]), view("daemon"), view("guest"))
+    };
+    let large = memory().1[0] > 0;
+    if !large {
+        eprintln!("only the amount is looked at: this kernel has no 2 MiB pages to give");
+    }
+    // By blocks, by less than a block, and back.
+    for (target, in_large) in [("64", 64), ("48", 48), ("47", 46), ("64", 64)] {
+        assert!(balloon(&name, target).unwrap().contains(&format!("has {target} MiB")));
+        let target = target.parse().unwrap();
+        let view = [if large { in_large } else { 0 }, target];
+        wait("the large mappings", || memory() == (target, view, view));
+    }
+    let table = lab::run(house.command("status"), LIMIT).unwrap();
+    assert!(table.contains("2 MiB pages map") && table.contains("of its 64 MiB"), "{table}");
+    house.transfer(0, 1, 16 * MIB);
+
+    for (name, mib, part) in [
+        (&*name, "1", "not enough free memory"),
+        (&name, "65", "memory_mib"),
+        (&name, "0", "not 1 to the 64 MiB"),
+        ("mallory", "10", "pvnet status"),
+    ] {
+        let why = balloon(name, mib).unwrap_err();
+        assert!(why.contains(part), "{why}");
+    }
+    // It gave what it could, and works with the rest.
+    assert!(memory().0 < 32);
+    house.transfer(0, 1, 4 * MIB);
+    let name = house.guests[0].namespace.name().to_owned();
+    house.leave(0);
+    let mut command = house.command("balloon");
+    command.args([&name, "10"]);
+    let why = lab::run(command, LIMIT).unwrap_err().to_string();
+    assert!(why.contains("is not running"), "{why}");
 }
 
 #[test]

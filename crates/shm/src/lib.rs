@@ -12,8 +12,10 @@ mod io;
 mod pages;
 mod region;
 mod reserved;
+mod space;
 
 pub use io::{Piece, read_pieces, write_pieces};
 pub use pages::{PageSize, create_memfd};
 pub use region::{OutOfBounds, Region};
 pub use reserved::Reserved;
+pub use space::{Replaced, Space};

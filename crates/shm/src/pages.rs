@@ -18,7 +18,7 @@ pub enum PageSize {
 impl PageSize {
     /// Bytes.
     #[must_use]
-    pub fn bytes(self) -> usize {
+    pub const fn bytes(self) -> usize {
         match self {
             Self::Small => 4096,
             Self::Huge => 2 << 20,

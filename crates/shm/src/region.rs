@@ -1,12 +1,16 @@
 //! A mapped range of shared memory.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::PageSize;
 
 /// The bytes asked for do not lie in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,11 +24,14 @@ pub struct OutOfBounds {
     pub size: usize,
 }
 
-/// A range of memory shared with another domain. Dropping it unmaps it.
+/// A range of memory shared with another domain. Dropping it unmaps it, unless it is a
+/// [slice](Region::slice) of a region that is still in use.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
+    /// The region whose mapping this is a part of; without one the mapping is its own.
+    whole: Option<Arc<Region>>,
 }
 
 // SAFETY: a region is an address range that stays mapped until it is dropped; every access to
@@ -131,25 +138,82 @@ impl Region {
         Ok(())
     }
 
-    fn adopt(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len })
+    /// As [`map`](Self::map), at an address that is a multiple of 2 MiB: what large pages need,
+    /// beside an `offset` that is one too.
+    pub fn map_aligned(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        let region = Self::reserve_aligned(len)?;
+        // SAFETY: the target is the whole of a range that was reserved for this region.
+        unsafe {
+            rustix::mm::mmap(
+                region.base.as_ptr().cast(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                fd,
+                offset,
+            )?;
+        }
+        Ok(region)
     }
 
-    /// Takes all of this range at once, in 2 MiB pages. The error says that the kernel has none
-    /// to give; the range is good all the same, in pages of 4 KiB.
+    /// Addresses that nothing else will be mapped at, from a multiple of 2 MiB on. There is no
+    /// memory behind them: whoever makes a region of them for others maps some there first.
+    pub(crate) fn reserve_aligned(len: usize) -> io::Result<Self> {
+        let align = PageSize::Huge.bytes();
+        let size = len.next_multiple_of(PageSize::Small.bytes());
+        let room = size.checked_add(align).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                room,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let before = (start as usize).next_multiple_of(align) - start as usize;
+        for (offset, len) in [(0, before), (before + size, align - before)] {
+            if len > 0 {
+                // SAFETY: both ends of the room made above, which nothing uses yet. If one can
+                // not be unmapped, addresses are lost and nothing else.
+                let _ = unsafe { rustix::mm::munmap(start.byte_add(offset), len) };
+            }
+        }
+        // SAFETY: `before` is less than `align`, by which the room is larger than `len`.
+        Self::adopt(unsafe { start.byte_add(before) }, len)
+    }
+
+    fn adopt(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len, whole: None })
+    }
+
+    /// A part of this region as a region of its own. It keeps the mapping alive; dropping it
+    /// unmaps nothing while anybody else uses the mapping.
+    pub fn slice(self: &Arc<Self>, range: Range<usize>) -> Result<Self, OutOfBounds> {
+        let len = range.end.saturating_sub(range.start);
+        let base = NonNull::new(self.at(range.start, len)?);
+        let outside = OutOfBounds { offset: range.start, len, size: self.len };
+        Ok(Self { base: base.ok_or(outside)?, len, whole: Some(self.clone()) })
+    }
+
+    /// Takes all of `range` at once, in 2 MiB pages where whole ones fit. The error says that
+    /// the kernel has none to give; the range is good all the same, in pages of 4 KiB.
     ///
     /// All at once, because whoever touches a page first decides its size, and other mappings
-    /// of a file may not ask. Collapsed as well, because only that says whether it came true;
-    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` decides what shared memory may get.
-    pub fn populate_huge(&self) -> io::Result<()> {
-        let address = self.base.as_ptr().cast();
+    /// of a file may not ask. Collapsed as well, because only that says whether it came true, and
+    /// gets them where `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says `never` too, since
+    /// that is about touching only; `deny` is about all.
+    pub fn populate_huge(&self, range: Range<usize>) -> io::Result<()> {
+        let len = range.end.saturating_sub(range.start);
+        let outside = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        let address = self.at(range.start, len).map_err(outside)?.cast();
         for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateWrite] {
             // SAFETY: the range is mapped, writable and ours; neither advice changes a byte.
-            unsafe { rustix::mm::madvise(address, self.len, advice)? };
+            unsafe { rustix::mm::madvise(address, len, advice)? };
         }
         // SAFETY: as above; pages are copied into larger ones, their contents stay.
-        match unsafe { libc::madvise(address, self.len, libc::MADV_COLLAPSE) } {
+        match unsafe { libc::madvise(address.cast(), len, libc::MADV_COLLAPSE) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -340,6 +404,9 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if self.whole.is_some() {
+            return;
+        }
         // SAFETY: the range was mapped for this region alone and no borrow of it is left.
         // A failure could only mean that the range is not mapped, and leaves nothing to do.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
@@ -357,7 +424,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{PageSize, create_memfd};
+    use crate::create_memfd;
 
     #[test]
     fn two_mappings_see_the_same_bytes() {
@@ -383,6 +450,33 @@ mod tests {
         assert_eq!(picked.read::<u8>(0), Ok(4));
         assert_eq!(picked.read::<u8>(4096), Ok(2));
         assert_eq!(picked.len(), 8192);
+    }
+
+    #[test]
+    fn an_aligned_mapping_leaves_nothing_beside_it() {
+        let fd = create_memfd("pvnet-aligned", 3, PageSize::Small).unwrap();
+        let region = Region::map_aligned(&fd, 0, 3 * 4096).unwrap();
+        let base = region.base.as_ptr() as usize;
+        assert_eq!(base % PageSize::Huge.bytes(), 0);
+        region.write(3 * 4096 - 1, 7u8).unwrap();
+        assert_eq!(Region::map(&fd, 0, 3 * 4096).unwrap().read(3 * 4096 - 1), Ok(7u8));
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let whole = format!("{base:x}-{:x} ", base + 3 * 4096);
+        assert!(maps.lines().any(|line| line.starts_with(&whole)), "{whole}: {maps}");
+    }
+
+    #[test]
+    fn a_slice_keeps_the_mapping_and_its_own_bounds() {
+        let whole = Arc::new(Region::anonymous(4 * 4096).unwrap());
+        let slice = whole.slice(4096..3 * 4096).unwrap();
+        let part = Arc::new(slice).slice(4096..8192).unwrap();
+        whole.write(2 * 4096, 5u8).unwrap();
+        drop(whole);
+        assert_eq!(part.read(0), Ok(5u8));
+        assert!(part.read::<u8>(4096).is_err());
+        let whole = Arc::new(part);
+        assert!(whole.slice(1..4097).is_err());
+        assert!(whole.slice(usize::MAX..usize::MAX).is_err());
     }
 
     #[test]

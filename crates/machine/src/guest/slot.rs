@@ -1,8 +1,8 @@
 //! Slots: places of a guest for pages from the driver domain, and the pages that came.
 //!
 //! A slot is a grant entry that accepts a transfer. Its `frame` says where the guest wants the
-//! page, a pseudo-physical number above its ordinary pages; the transfer replaces it by the
-//! page's real number, which is what is mapped and given back. The hypervisor does not look at
+//! page, a pseudo-physical number from the [grouping allocator](super::grouping); the transfer
+//! replaces it by the page's real number, which is what is mapped and given back. The hypervisor does not look at
 //! the first, as Xen does not for a guest that keeps its own page tables.
 
 use std::fmt;
@@ -12,30 +12,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
-use shm::Region;
+use shm::{Region, Replaced, Space};
 
 use super::{Free, Inner};
-use crate::domain::{GRANT_ENTRY_LEN, MemorySize, gtf};
+use crate::domain::{GRANT_ENTRY_LEN, gtf};
 use crate::proto::FRAMES_MAX;
 
 /// An entry whose page has come.
 const TRANSFERRED: u16 = gtf::ACCEPT_TRANSFER | gtf::TRANSFER_COMMITTED | gtf::TRANSFER_COMPLETED;
 
-/// What a guest knows of its side of the exchange area.
-pub(super) struct Places {
-    /// Pseudo-physical numbers where no page is, nor is awaited.
-    empty: Vec<usize>,
+/// Pages that came, or may still come, and that nobody wants.
+#[derive(Default)]
+pub(super) struct Arrivals {
     /// Pages, by real number, that are unmapped and go back with the next surrender.
     leaving: Vec<u32>,
     /// Offers that were dropped while a page was on its way.
     unsettled: Vec<Offer>,
-}
-
-impl Places {
-    pub(super) fn new(size: MemorySize) -> Self {
-        let empty = (size.pages..size.pages + size.exchange_pages).rev().collect();
-        Self { empty, leaving: Vec::new(), unsettled: Vec::new() }
-    }
 }
 
 /// A published offer.
@@ -56,7 +48,7 @@ pub struct TransferSlot {
 /// A page that came from the driver domain, mapped.
 pub struct TransferredPage {
     /// Dropped first: the page is unmapped before it can be given back.
-    region: Region,
+    region: Replaced,
     occupied: Occupied,
 }
 
@@ -70,17 +62,17 @@ struct Occupied {
 impl Drop for Occupied {
     fn drop(&mut self) {
         let mut free = self.guest.free();
-        free.places.empty.push(self.pfn);
-        free.places.leaving.push(self.frame);
+        free.frames.put_back_place(self.pfn);
+        free.arrivals.leaving.push(self.frame);
     }
 }
 
 /// Offers `from` a place for one page.
 pub(super) fn accept(guest: &Arc<Inner>, from: DomId) -> Result<(TransferSlot, GrantRef), Error> {
     let mut free = guest.free();
-    let pfn = free.places.empty.pop().ok_or(Error::Exhausted("places for pages"))?;
+    let pfn = free.frames.take_place().ok_or(Error::Exhausted("places for pages"))?;
     let Some(gref) = free.grants.pop().map(GrantRef) else {
-        free.places.empty.push(pfn);
+        free.frames.put_back_place(pfn);
         return Err(Error::Exhausted("grant references"));
     };
     drop(free);
@@ -97,10 +89,10 @@ pub(super) fn surrender(
     // A page that is dropped is unmapped and then leaving.
     pages.into_iter().for_each(drop);
     let mut free = guest.free();
-    let mut unsettled = mem::take(&mut free.places.unsettled);
+    let mut unsettled = mem::take(&mut free.arrivals.unsettled);
     unsettled.retain(|offer| !free.settle(guest, *offer));
-    free.places.unsettled = unsettled;
-    let leaving = mem::take(&mut free.places.leaving);
+    free.arrivals.unsettled = unsettled;
+    let leaving = mem::take(&mut free.arrivals.leaving);
     drop(free);
     leaving.chunks(FRAMES_MAX).try_for_each(|frames| guest.calls.surrender(frames))
 }
@@ -117,7 +109,9 @@ impl TransferSlot {
         // From here on the page is ours to give back, mapped or not.
         let occupied = Occupied { guest: self.guest.clone(), pfn, frame };
         let start = u64::from(frame) * PAGE_SIZE as u64;
-        let region = Region::map(&self.guest.memory, start, PAGE_SIZE)
+        let (space, place) = self.guest.place(pfn);
+        let region = space
+            .replace(place, &self.guest.file, start)
             .map_err(Error::os("map a transferred page"))?;
         Ok(Some(TransferredPage { region, occupied }))
     }
@@ -130,12 +124,20 @@ impl Drop for TransferSlot {
         }
         let mut free = self.guest.free();
         if !free.settle(&self.guest, self.offer) {
-            free.places.unsettled.push(self.offer);
+            free.arrivals.unsettled.push(self.offer);
         }
     }
 }
 
 impl Inner {
+    /// Where a number lies: the addresses, and which page of them.
+    fn place(&self, pfn: usize) -> (&Arc<Space>, usize) {
+        match pfn.checked_sub(self.size.pages) {
+            Some(reserved) => (&self.places, reserved),
+            None => (&self.space, pfn),
+        }
+    }
+
     /// The real number of the page that came to an entry, which is empty from then on.
     fn arrived(&self, gref: GrantRef) -> Option<u32> {
         let flags = self.flags(gref)?;
@@ -163,10 +165,10 @@ impl Free {
     fn settle(&mut self, guest: &Inner, offer: Offer) -> bool {
         if !guest.withdraw(offer.gref) {
             let Some(frame) = guest.arrived(offer.gref) else { return false };
-            self.places.leaving.push(frame);
+            self.arrivals.leaving.push(frame);
         }
         self.grants.push(offer.gref.0);
-        self.places.empty.push(offer.pfn);
+        self.frames.put_back_place(offer.pfn);
         true
     }
 }

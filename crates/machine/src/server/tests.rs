@@ -232,7 +232,7 @@ fn a_call_that_does_not_exist_is_refused_and_its_descriptors_are_closed() {
     let (socket, ..) = daemon.raw_guest("guest-a");
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let fds = [writer.as_fd(); 4];
-    for code in [0, call::HELLO, 4, u32::MAX] {
+    for code in [0, call::HELLO, 6, u32::MAX] {
         send(&socket, &Packet::new(code, VERSION, "guest-a"), &fds).unwrap();
         let (reply, _) = receive(&socket).unwrap().unwrap();
         assert_eq!((reply.code, reply.text().as_str()), (1, "no such call"));
@@ -373,4 +373,34 @@ fn a_file_that_is_no_socket_is_left_alone() {
     assert!(Listener::bind(&path).is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn memory_is_given_up_over_the_socket() {
+    let daemon = Daemon::start();
+    let (guest, _store) = daemon.join("guest-a");
+    let peer = daemon.peer(guest.domid());
+    assert_eq!(peer.process(), Some(std::process::id()));
+    guest.set_reservation(10).unwrap();
+    assert_eq!((guest.reservation(), peer.pages_out()), (10, 6));
+    assert!(guest.share(DRIVER_DOMAIN, 10).is_err());
+    guest.set_reservation(16).unwrap();
+    assert_eq!((guest.reservation(), peer.pages_out()), (16, 0));
+    assert!(guest.share(DRIVER_DOMAIN, 15).is_ok());
+}
+
+#[test]
+fn a_run_of_pages_outside_is_refused() {
+    let daemon = Daemon::start();
+    let (socket, welcome, _fds) = daemon.raw_guest("guest-a");
+    let id = DomId(u16::try_from(welcome.arg).unwrap());
+    for code in [call::DECREASE_RESERVATION, call::INCREASE_RESERVATION] {
+        for (first, count) in [(0, 1), (15, 2), (16, 1), (u32::MAX, u32::MAX), (1, u32::MAX)] {
+            let mut request = Packet::new(code, first, "");
+            request.pages[0] = count;
+            let why = call(&socket, &request).unwrap_err();
+            assert!(why.contains("does not own page"), "{why}");
+        }
+    }
+    assert_eq!(daemon.peer(id).pages_out(), 0);
 }

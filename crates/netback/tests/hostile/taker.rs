@@ -1,8 +1,9 @@
 //! An honest guest that frames are sent to, and what a worker does to send them.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use frame::{DropReason, Offer, Outcome, WINDOW};
+use frame::{DropReason, Frame, Offer, Outcome, WINDOW};
 use machine::Machine;
 use netback::{Fault, Queue};
 use offload::{Checksum, Features};
@@ -89,6 +90,8 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
             // Software writes checksums only.
             if frame.checksum != Checksum::Partial {
                 assert_eq!(got[..frame.header().len()], *frame.header());
+            } else if !taker.queue.rx.features().csum_v4 {
+                check_sum(frame, got);
             }
         }
         outcomes[usize::from(*slot)] = match outcome {
@@ -98,4 +101,19 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
     }
     sender.tx.finish(&outcomes);
     sender.tx.arm().map(drop)
+}
+
+/// A body that was read once, to be summed and to be sent, has the sum it was sent with, whatever
+/// its guest has made of it since.
+fn check_sum(frame: &Frame, got: &[u8]) {
+    let transport = &got[usize::from(frame.headers.l4_offset)..];
+    let address = |at: usize| {
+        let octets: [u8; 4] = got[at..at + 4].try_into().unwrap();
+        Ipv4Addr::from(octets)
+    };
+    let l3 = usize::from(frame.headers.l3_offset);
+    let len = u16::try_from(transport.len()).unwrap();
+    let mut sum = wire::checksum::pseudo_v4(address(l3 + 12), address(l3 + 16), 6, len);
+    sum.add_bytes(transport);
+    assert_eq!(sum.fold(), 0xffff, "the body was read twice");
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use datapath::{Datapath, Egress, Failure, Ingress, Port};
 use hypervisor::{DomId, Store, StoreError, WatchEvent, XenbusState};
-use machine::toolstack::{backend_path, create_domain, create_vif, remove_domain};
+use machine::toolstack::{
+    backend_path, create_domain, create_vif, remove_domain, set_memory_target,
+};
 use netback::{Change, Offered, Queue, Vif};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -30,6 +32,8 @@ pub(super) enum Event {
     Failure(Failure),
     /// Somebody wants to know how things are.
     Status(mpsc::Sender<Status>),
+    /// Somebody wants a guest to have so many MiB of memory.
+    Balloon { name: String, mib: usize, answer: mpsc::Sender<Result<(), String>> },
     /// Somebody wants hypervisor time measured, or no longer.
     Meter(bool),
     /// Time to stop.
@@ -105,6 +109,9 @@ impl Control {
             Event::Status(answer) => {
                 let _ = answer.send(self.status());
             }
+            Event::Balloon { name, mib, answer } => {
+                let _ = answer.send(self.balloon(&name, mib));
+            }
             Event::Meter(on) => self.platform.meter().switch(on),
             Event::Stop => {}
         }
@@ -118,6 +125,8 @@ impl Control {
         create_domain(store, domain, name).map_err(|error| error.to_string())?;
         create_vif(store, domain, 0, &guest.mac.to_string()).map_err(|error| error.to_string())?;
         self.describe(domain, &guest).map_err(|error| error.to_string())?;
+        set_memory_target(store, domain, guest.memory_mib * 1024)
+            .map_err(|error| error.to_string())?;
         let workers = u32::try_from(self.datapath.workers()).unwrap_or(1);
         let offered = Offered {
             max_queues: guest.queues.unwrap_or(workers),
@@ -144,6 +153,7 @@ impl Control {
             ("addresses", guest.addresses.join(" ").as_str()),
             ("scatter-gather", bit(sg)),
             ("checksum-offload", bit(csum_v4)),
+            ("group-pages", bit(guest.group_pages)),
             ("tcp-segmentation-offload", bit(tso_v4)),
         ] {
             self.store.write(None, &format!("{data}/{key}"), value)?;
@@ -212,6 +222,26 @@ impl Control {
             Some(domain) => self.disconnect(domain, format!("disabled: {reason}")),
             None => warn!(port = port.0, reason, "port failed"),
         }
+    }
+
+    /// Writes how much memory a guest should have where its balloon looks for it.
+    fn balloon(&self, name: &str, mib: usize) -> Result<(), String> {
+        let is_named = |(_, interface): &(_, &Interface)| interface.guest.name == name;
+        let Some((domain, interface)) = self.interfaces.iter().find(is_named) else {
+            return Err(if self.config.guests.iter().any(|guest| guest.name == name) {
+                format!("guest {name:?} is not running; start it: `pvnet guest {name}`")
+            } else {
+                format!("no guest {name:?} in the configuration; `pvnet status` shows who is")
+            });
+        };
+        let most = interface.guest.memory_mib;
+        if !(1..=most).contains(&mib) {
+            return Err(format!(
+                "{mib} MiB is not 1 to the {most} MiB of guest {name:?}; for more, raise its \
+                 memory_mib in the configuration and start the daemon and the guest again"
+            ));
+        }
+        set_memory_target(&*self.store, *domain, mib * 1024).map_err(|error| error.to_string())
     }
 
     fn status(&self) -> Status {

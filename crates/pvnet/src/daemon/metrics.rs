@@ -134,6 +134,7 @@ mod tests {
             mac: None,
             state: "up".into(),
             reason: None,
+            memory: None,
             queues: 1,
             rx: Traffic { frames: 3, bytes: 4000 },
             tx: Traffic { frames: 5, bytes: 6000 },

@@ -5,6 +5,7 @@
 //! of `pvnet status`, signals. The workers carry the frames and are never waited for by a guest.
 
 mod control;
+pub mod memory;
 mod metrics;
 pub mod server;
 pub mod status;
@@ -95,7 +96,7 @@ pub fn run(config: Config) -> Result<(), Error> {
     let ports = uplinks::attach(&config, &platform, &datapath)?;
     let join_socket = config.join_socket();
     let listener = Arc::new(Listener::bind(&join_socket).map_err(Error::path(&join_socket))?);
-    let server = server::Server::start(&config, events.clone())?;
+    let server = server::Server::start(&config, machine.clone(), events.clone())?;
     if let Some(address) = config.daemon.metrics {
         metrics::serve(address, events.clone())?;
     }

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use machine::Machine;
+use serde::{Deserialize, Serialize};
+
 use crate::config::Config;
 use crate::daemon::control::Event;
 use crate::daemon::status::Status;
-use crate::daemon::{Error, spawn};
+use crate::daemon::{Error, memory, spawn};
 
 /// How long a client may take to say what it wants, or the daemon to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,7 +23,11 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(config: &Config, events: mpsc::Sender<Event>) -> Result<Self, Error> {
+    pub(super) fn start(
+        config: &Config,
+        machine: Machine,
+        events: mpsc::Sender<Event>,
+    ) -> Result<Self, Error> {
         let path = config.control_socket();
         // Whoever left it is gone: the machine's socket, bound before, is ours.
         let _ = std::fs::remove_file(&path);
@@ -28,7 +35,7 @@ impl Server {
         spawn("control socket", move || {
             for stream in listener.incoming().flatten() {
                 // A client that went away needs no answer.
-                let _ = answer(&stream, &events);
+                let _ = answer(&stream, &machine, &events);
             }
         })?;
         Ok(Self { path })
@@ -42,7 +49,11 @@ impl Drop for Server {
     }
 }
 
-fn answer(mut stream: &UnixStream, events: &mpsc::Sender<Event>) -> io::Result<()> {
+fn answer(
+    mut stream: &UnixStream,
+    machine: &Machine,
+    events: &mpsc::Sender<Event>,
+) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
@@ -52,14 +63,37 @@ fn answer(mut stream: &UnixStream, events: &mpsc::Sender<Event>) -> io::Result<(
         "status" => {
             let (sender, receiver) = mpsc::channel();
             events.send(Event::Status(sender)).map_err(gone)?;
-            let status = receiver.recv_timeout(PATIENCE).map_err(io::Error::other)?;
+            let mut status = receiver.recv_timeout(PATIENCE).map_err(io::Error::other)?;
+            // Here and not by the control thread, which has better to do than to read /proc.
+            memory::measure(&mut status, machine);
             serde_json::to_writer(stream, &status)?;
         }
         "meter on" => events.send(Event::Meter(true)).map_err(gone)?,
         "meter off" => events.send(Event::Meter(false)).map_err(gone)?,
+        other if other.starts_with("balloon ") => match balloon(other, events) {
+            Ok(()) => {}
+            Err(why) => serde_json::to_writer(stream, &Refusal { error: why })?,
+        },
         other => writeln!(stream, "{{\"error\":\"unknown request {other:?}\"}}")?,
     }
     Ok(())
+}
+
+/// The answer to a request that was not granted.
+#[derive(Serialize, Deserialize)]
+struct Refusal {
+    error: String,
+}
+
+/// Serves `balloon NAME MIB`.
+fn balloon(request: &str, events: &mpsc::Sender<Event>) -> Result<(), String> {
+    let words: Vec<_> = request.split_ascii_whitespace().collect();
+    let [_, name, mib] = words[..] else { return Err("balloon takes a name and MiB".into()) };
+    let mib = mib.parse().map_err(|error| format!("{mib:?} MiB: {error}"))?;
+    let (answer, receiver) = mpsc::channel();
+    let event = Event::Balloon { name: name.to_owned(), mib, answer };
+    events.send(event).map_err(|_| "the daemon is stopping")?;
+    receiver.recv_timeout(PATIENCE).map_err(|error| error.to_string())?
 }
 
 /// Asks a daemon something; answers what it said.
@@ -76,6 +110,17 @@ pub fn ask(socket: &Path, request: &str) -> Result<String, String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).map_err(|error| format!("the daemon's answer: {error}"))?;
     Ok(answer)
+}
+
+/// Asks a daemon to do something that it answers only when it does not.
+pub fn request(socket: &Path, request: &str) -> Result<(), String> {
+    let answer = ask(socket, request)?;
+    if answer.is_empty() {
+        return Ok(());
+    }
+    let refusal: Refusal =
+        serde_json::from_str(&answer).map_err(|error| format!("the daemon's answer: {error}"))?;
+    Err(refusal.error)
 }
 
 /// Asks a daemon for its status.

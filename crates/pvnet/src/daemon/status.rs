@@ -6,6 +6,8 @@ use hypervisor::{Counted, Hypervisor, Meter, XenbusState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use crate::daemon::memory::MemoryStatus;
+
 /// The daemon and its ports at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
@@ -71,6 +73,9 @@ pub struct PortStatus {
     /// Why it does not, or not well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The guest's memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStatus>,
     /// Queues each way.
     pub queues: usize,
     /// Frames and bytes from the port into the switch.
@@ -127,6 +132,7 @@ impl PortStatus {
             mac: Some(mac.to_owned()),
             state: if up { "up" } else { "down" }.to_owned(),
             reason,
+            memory: None,
             queues: 0,
             rx: Traffic::default(),
             tx: Traffic::default(),
@@ -144,6 +150,7 @@ impl PortStatus {
             mac: None,
             state: "up".to_owned(),
             reason: None,
+            memory: None,
             queues: 0,
             rx: Traffic::default(),
             tx: Traffic::default(),

@@ -1,5 +1,6 @@
 //! `pvnet guest`: a domain whose frontend feeds a network namespace's own Linux TCP/IP stack.
 
+mod memory;
 mod pump;
 
 use std::os::fd::AsFd;
@@ -9,13 +10,14 @@ use std::time::Duration;
 
 use hypervisor::Store;
 use hypervisor::xs_client::XsClient;
-use machine::{MachineGuest, toolstack};
+use machine::{Grouping, MachineGuest, toolstack};
 use netfront::{Frontend, Queue};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, poll};
 use uplink::tap::{Tap, TapOffload, TapQueue};
 
 use crate::netns::{self, GuestNamespace};
+use memory::Balloon;
 use pump::Pump;
 
 /// How a guest is to be.
@@ -51,6 +53,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     let namespace = GuestNamespace::make(&options.name)?;
     // From here on this process lives in the namespace: the tap is made there.
     netns::enter(&options.name)?;
+    if !flag(&*store, "group-pages") {
+        guest.group(Grouping::Scattered);
+    }
     let (frontend, queues) = connect(&guest, &store, options)?;
     let taps = open_tap(&frontend, queues.len(), options, &*store)?;
     let pumps: Vec<_> = queues
@@ -61,7 +66,8 @@ pub fn run(options: &Options) -> Result<(), String> {
         .collect::<Result<_, _>>()
         .map_err(display)?;
     println!("guest {} is up: {} in namespace {}", options.name, options.device, options.name);
-    wait(&frontend, &pumps, signals.as_fd())?;
+    let balloon = Balloon::watch(guest, store).map_err(display)?;
+    wait(&frontend, &pumps, balloon, signals.as_fd())?;
     for pump in &pumps {
         pump.stop();
     }
@@ -79,9 +85,14 @@ fn display(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+/// Whether the daemon's configuration switches something on for this guest.
+fn flag(store: &dyn Store, key: &str) -> bool {
+    store.read(None, &format!("data/{key}")).is_ok_and(|text| text == "1")
+}
+
 /// What the daemon's configuration says of this guest, less what the options take away.
 fn features(store: &dyn Store, without: Features) -> Features {
-    let flag = |key: &str| store.read(None, &format!("data/{key}")).is_ok_and(|text| text == "1");
+    let flag = |key| flag(store, key);
     let sg = flag("scatter-gather") && !without.sg;
     let csum = flag("checksum-offload");
     let tso = flag("tcp-segmentation-offload") && sg;
@@ -152,12 +163,15 @@ fn stop_signal() -> Result<std::os::unix::net::UnixStream, String> {
 }
 
 /// Waits for the first reason to end: a signal, a backend that has gone, a pump that failed.
+/// Has as much memory as it is told meanwhile.
 fn wait(
     frontend: &Frontend,
     pumps: &[Pump],
+    mut balloon: Balloon,
     signals: std::os::fd::BorrowedFd<'_>,
 ) -> Result<(), String> {
     loop {
+        balloon.follow();
         let store = frontend.store().event_fd();
         let mut fds: Vec<_> =
             [store, signals].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into();

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
-use crate::guest::{TransferSlot, TransferredPage};
+use crate::guest::{Grouping, TransferSlot, TransferredPage};
 
 /// One step of one of the guests, or of the driver domain on its behalf.
 #[derive(Clone, Debug)]
@@ -67,6 +67,8 @@ fn filled_with(page: &Region, mark: u64) -> bool {
 impl World {
     fn new(machine: &Machine, hostile: bool) -> Self {
         let inside = Inside::new(machine);
+        // Wherever it maps what comes.
+        inside.guest.group(if hostile { Grouping::Scattered } else { Grouping::Grouped });
         let marks = u64::from(inside.domain.id().0) << 32;
         let (held, slots, pages) = (Vec::new(), Vec::new(), Vec::new());
         Self { inside, hostile, held, slots, pages, leaving: 0, marks }

@@ -1,0 +1,103 @@
+//! A machine whose guests are processes of their own: a test runs itself again as one.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use hypervisor::DomId;
+use machine::{Listener, Machine, MemorySize, Toolstack};
+
+/// Tells a process that it is the guest, and where to join.
+pub const SOCKET: &str = "PVNET_TEST_SOCKET";
+
+/// Admits whoever comes, with so much memory.
+struct AdmitAll(MemorySize);
+
+impl Toolstack for AdmitAll {
+    fn admit(&self, _: &str) -> Result<MemorySize, String> {
+        Ok(self.0)
+    }
+
+    fn created(&self, _: DomId, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn destroyed(&self, _: DomId, _: &str) {}
+}
+
+/// A machine whose guests are processes that run the test called `test` again.
+pub struct Host {
+    pub machine: Machine,
+    listener: Arc<Listener>,
+    path: PathBuf,
+}
+
+impl Host {
+    pub fn new(test: &str, size: MemorySize) -> Self {
+        let path = std::env::temp_dir().join(format!("pvnet-{test}-{}", std::process::id()));
+        let (machine, listener) = (Machine::new(), Arc::new(Listener::bind(&path).unwrap()));
+        let (ours, theirs) = (listener.clone(), machine.clone());
+        std::thread::spawn(move || ours.serve(&theirs, &Arc::new(AdmitAll(size))));
+        Self { machine, listener, path }
+    }
+
+    pub fn guest(&self, test: &str) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env(SOCKET, &self.path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let says = BufReader::new(child.stdout.take().unwrap());
+        let hears = child.stdin.take();
+        Process { child, says, hears }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.listener.stop();
+    }
+}
+
+/// The guest's process, and a line each way: numbers, so that the harness's own are told apart.
+pub struct Process {
+    pub child: Child,
+    says: BufReader<ChildStdout>,
+    hears: Option<ChildStdin>,
+}
+
+impl Process {
+    pub fn hear(&mut self) -> Vec<u32> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert_ne!(self.says.read_line(&mut line).unwrap(), 0, "the guest has ended");
+            // The harness writes the test's name in front of the first.
+            if let Some((_, numbers)) = line.split_once('>') {
+                return numbers.split_whitespace().map(|n| n.parse().unwrap()).collect();
+            }
+        }
+    }
+
+    pub fn tell(&mut self) {
+        writeln!(self.hears.as_mut().unwrap(), "go on").unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already, by itself or by the test's hand.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// In the guest's process: says numbers and waits to be told to go on.
+pub fn say(numbers: &[u32]) {
+    let words: Vec<_> = numbers.iter().map(u32::to_string).collect();
+    println!("> {}", words.join(" "));
+    assert_ne!(std::io::stdin().read_line(&mut String::new()).unwrap(), 0, "the host has ended");
+}

@@ -1,0 +1,46 @@
+//! `pvnet balloon`: a guest's memory, made smaller or larger while it runs.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::daemon::server;
+
+/// How long the guest may go without getting nearer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked at meanwhile.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Asks the daemon at `socket` that the guest `name` have `mib` MiB, and waits until it has.
+pub fn run(socket: &Path, name: &str, mib: usize) -> Result<(), String> {
+    server::request(socket, &format!("balloon {name} {mib}"))?;
+    let target = (mib as u64) << 20;
+    let mut deadline = Instant::now() + PATIENCE;
+    let mut before = None;
+    loop {
+        let kept = reservation(socket, name)?;
+        if before.replace(kept) != Some(kept) {
+            deadline = Instant::now() + PATIENCE;
+        }
+        if kept == target {
+            println!("{name} has {mib} MiB");
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!(
+                "{name} has {} KiB and not {} KiB: not enough free memory in the guest; its own \
+                 output says why, and how little it can do with",
+                kept / 1024,
+                target / 1024
+            ));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Bytes of memory a guest has now.
+fn reservation(socket: &Path, name: &str) -> Result<u64, String> {
+    let status = server::status(socket)?;
+    let port = status.ports.into_iter().find(|port| port.domain.is_some() && port.name == name);
+    let memory = port.and_then(|port| port.memory);
+    Ok(memory.ok_or_else(|| format!("guest {name:?} has left"))?.reservation)
+}

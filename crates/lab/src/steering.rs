@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 /// # Errors
 /// [`Error::Io`] if there is no such device, or the kernel cannot (`CONFIG_RPS`).
 pub fn steer_receive(namespace: &Namespace, device: &str, cpu: usize) -> Result<()> {
-    let what = format!("cannot steer what {device} in {} receives", namespace.name());
+    let what = format!("cannot steer what {device} receives");
     let queues = format!("class/net/{device}/queues");
     let steer = move || write_masks(&queues, &mask(cpu)).map_err(Error::io(what));
     join(namespace.thread(steer)?)

@@ -192,8 +192,12 @@ fn estimate(args: &Menon06Args, keys: usize, servers: usize) -> String {
 /// What a reader must know.
 fn notes(cpus: &Cpus, rigs: &[(Server, Rig)], seen: &Measurements) -> Vec<String> {
     let mut notes: Vec<String> = cpus.note.iter().cloned().collect();
-    // It is the same on all of them.
-    notes.extend(rigs.iter().find_map(|(_, rig)| rig.note.clone()));
+    for note in rigs.iter().flat_map(|(_, rig)| &rig.notes) {
+        // Most are the same on all of them.
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
     let stolen = seen.stolen();
     if stolen > 0.01 {
         let percent = human(100.0 * stolen);

@@ -14,6 +14,7 @@ use lab::{Namespace, Offloads, Process, on_cpu};
 
 use super::config::{CLIENT_ADDRESS, DEVICE, NIC, NIC_PORT, SERVER_ADDRESS, Server, with_prefix};
 use super::cpus::Cpus;
+use crate::daemon::memory::View;
 use crate::daemon::status::Status;
 use crate::testbed::{Daemon, Error, Result, ports, program};
 
@@ -28,7 +29,7 @@ pub struct Rig {
     /// Where the client's program runs.
     pub client: Namespace,
     /// In what it is not as it should be.
-    pub note: Option<String>,
+    pub notes: Vec<String>,
 }
 
 /// Echo requests before the first measurement, and the pause between two.
@@ -40,7 +41,7 @@ impl Rig {
     pub fn start(kind: Server, cpus: &Cpus) -> Result<Self> {
         let server = Namespace::create("pvnet-server")?;
         let client = Namespace::create("pvnet-client")?;
-        let mut rig = Self { guests: Vec::new(), daemon: None, server, client, note: None };
+        let mut rig = Self { guests: Vec::new(), daemon: None, server, client, notes: Vec::new() };
         match kind {
             Server::Native => rig.wire()?,
             Server::Guest(_) => {
@@ -54,6 +55,10 @@ impl Rig {
         if pings.received == 0 {
             let said = rig.said();
             return Err(Error::Refuted(format!("the server cannot reach the client{said}")));
+        }
+        if kind.huge_pages() {
+            let views = rig.status()?.map(|status| views(&status)).unwrap_or_default();
+            rig.notes.extend(views.into_iter().filter_map(|view| too_small(&view)));
         }
         Ok(rig)
     }
@@ -109,7 +114,7 @@ impl Rig {
             let Some(cpu) = cpu else { continue };
             if let Err(error) = lab::steer_receive(namespace, device, cpu) {
                 let text = format!("the receiver's stack runs on the sender's CPU: {error}");
-                self.note = Some(text);
+                self.notes.push(text);
             }
         }
     }
@@ -135,6 +140,24 @@ impl Rig {
     }
 }
 
+/// How each guest's memory is mapped, by the daemon.
+fn views(status: &Status) -> Vec<View> {
+    let memory = status.ports.iter().filter_map(|port| port.memory.as_ref());
+    memory.filter_map(|memory| memory.daemon).collect()
+}
+
+/// What to say where the kernel has not given the superpages that were asked for.
+fn too_small(view: &View) -> Option<String> {
+    let mib = |bytes| bytes >> 20;
+    (view.large < view.total / 2).then(|| {
+        format!(
+            "a guest with superpages has them for only {} of its {} MiB",
+            mib(view.large),
+            mib(view.total)
+        )
+    })
+}
+
 fn all_up(status: &Status) -> bool {
     status.absent.is_empty() && status.ports.iter().all(|port| port.state == "up")
 }
@@ -145,4 +168,16 @@ pub fn carried(status: &Status) -> (u64, u64) {
     nics.fold((0, 0), |(frames, bytes), port| {
         (frames + port.rx.frames + port.tx.frames, bytes + port.rx.bytes + port.tx.bytes)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn superpages_that_are_missing_are_told() {
+        let said = |large: u64| too_small(&View { large: large << 20, total: 64 << 20 });
+        assert_eq!(said(64), None);
+        assert!(said(2).unwrap().contains("2 of its 64 MiB"));
+    }
 }

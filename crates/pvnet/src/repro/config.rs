@@ -191,17 +191,13 @@ mod tests {
     use super::super::paper::{Means, bars};
     use super::*;
     use crate::config::Config;
-    use crate::testbed::Folder;
 
     #[test]
     fn every_configuration_is_one_that_pvnet_takes() {
-        let folder = Folder::new().unwrap();
-        let file = folder.path().join("pvnet.toml");
         for bar in bars() {
             let Means::Measure(server) = bar.means else { continue };
-            let Some(text) = server.toml(folder.path(), "server", "client") else { continue };
-            std::fs::write(&file, &text).unwrap();
-            let config = Config::read(&file).unwrap();
+            let Some(text) = server.toml(Path::new("/run"), "server", "client") else { continue };
+            let config: Config = toml::from_str(&text).unwrap();
             assert_eq!(config.guests.len() + config.uplinks.len(), 2, "{text}");
             assert!(!config.uplinks[0].large_receive);
             let huge = config.uplinks.iter().all(|uplink| uplink.huge_pages)

@@ -1,5 +1,7 @@
 //! The result for a terminal.
 
+use std::collections::BTreeSet;
+
 use report::{Stats, Table, human};
 
 use super::paper::Figure;
@@ -28,16 +30,8 @@ pub fn print(document: &Document) -> Result<()> {
 
 /// The figures that there are rows of, in the paper's order.
 pub fn figures(document: &Document) -> Vec<Figure> {
-    let mut figures: Vec<Figure> = document.rows.iter().map(|row| row.of).collect();
-    figures.dedup();
-    let mut seen = Vec::new();
-    figures.retain(|figure| {
-        !seen.contains(figure) && {
-            seen.push(*figure);
-            true
-        }
-    });
-    figures
+    let figures: BTreeSet<Figure> = document.rows.iter().map(|row| row.of).collect();
+    figures.into_iter().collect()
 }
 
 /// The rows of a figure.

@@ -108,15 +108,13 @@ fn experiment(args: &Menon06Args, plan: &[Planned]) -> Result<(Measurements, Met
     let mut seen = Measurements::default();
     let mut rigs = Vec::new();
     for kind in servers {
-        let shown = name(plan, |key| key.server == kind);
-        progress.step(format!("start the server of {shown}"));
+        progress.step(format!("start the server of {}", name(plan, |key| key.server == kind)));
         match kept(Rig::start(kind, &cpus))? {
             Ok(rig) => rigs.push((kind, rig)),
             Err(why) => {
                 progress.done(&format!("failed: {why}"));
-                for key in keys.iter().filter(|key| key.server == kind) {
-                    seen.fail(*key, why.clone());
-                }
+                let without = keys.iter().filter(|key| key.server == kind);
+                without.for_each(|key| seen.fail(*key, why.clone()));
             }
         }
     }
@@ -125,38 +123,47 @@ fn experiment(args: &Menon06Args, plan: &[Planned]) -> Result<(Measurements, Met
             let shown = name(plan, |other| *other == key);
             progress.step(format!("round {} of {}: {shown}", round + 1, args.rounds));
             let result = transfer(&rigs, &seen, key, args.seconds, &cpus)?;
-            match result {
-                Some(Ok(sample)) => {
-                    progress.done(&format!("{} Mb/s", human(sample.mbps)));
-                    seen.push(key, sample);
-                }
-                Some(Err(why)) => {
-                    progress.done(&format!("failed: {why}"));
-                    seen.fail(key, why);
-                }
-                None => progress.done("left out: it has failed before"),
-            }
+            progress.done(&note_down(&mut seen, key, result));
         }
     }
-    let notes = notes(&cpus, &rigs, &seen);
     let method = Method {
         seconds: args.seconds,
         rounds: args.rounds,
         server_cpu: cpus.server,
         client_cpu: cpus.client,
-        notes,
+        notes: notes(&cpus, &rigs, &seen),
     };
     Ok((seen, method))
 }
 
-/// One sample, or why there is none; nothing where there will be none.
+/// A sample, or why there is none; nothing where there will be none.
+type Outcome = Option<std::result::Result<measure::Sample, String>>;
+
+/// Adds what came of a transfer, and says it.
+fn note_down(seen: &mut Measurements, key: Key, outcome: Outcome) -> String {
+    match outcome {
+        Some(Ok(sample)) => {
+            let said = format!("{} Mb/s", human(sample.mbps));
+            seen.push(key, sample);
+            said
+        }
+        Some(Err(why)) => {
+            let said = format!("failed: {why}");
+            seen.fail(key, why);
+            said
+        }
+        None => "left out: it has failed before".to_owned(),
+    }
+}
+
+/// Measures once, unless that has failed before.
 fn transfer(
     rigs: &[(Server, Rig)],
     seen: &Measurements,
     key: Key,
     seconds: u32,
     cpus: &Cpus,
-) -> Result<Option<std::result::Result<measure::Sample, String>>> {
+) -> Result<Outcome> {
     let rig = rigs.iter().find(|(kind, _)| *kind == key.server);
     match rig {
         Some((_, rig)) if !seen.has_failed(key) => kept(measure(rig, key, seconds, cpus)).map(Some),

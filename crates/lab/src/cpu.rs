@@ -29,6 +29,8 @@ pub struct CpuMeter {
 /// Processor time between the start of a [`CpuMeter`] and its reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuUsage {
+    /// Processors that are online.
+    pub processors: u32,
     /// Time on the wall.
     pub wall: Duration,
     /// Time of all processors in programs, kernel and interrupts.
@@ -85,6 +87,7 @@ impl CpuMeter {
             Ok((pid, process(pid, self.children)?.saturating_sub(before)))
         };
         Ok(CpuUsage {
+            processors: machine.cpus,
             wall,
             busy: (wall * machine.cpus).saturating_sub(idle + steal),
             idle,
@@ -263,6 +266,7 @@ mod tests {
         assert!(usage.busy > Duration::ZERO, "{usage:?}");
         assert_eq!(usage.of(own + 1), Duration::ZERO);
         assert!(usage.cpus(usage.wall) > 0.999);
+        assert!(usage.processors > 0, "{usage:?}");
     }
 
     #[test]

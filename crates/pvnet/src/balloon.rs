@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks the daemon at `socket` that the guest `name` have `mib` MiB, and waits until it has.
 pub fn run(socket: &Path, name: &str, mib: usize) -> Result<(), String> {
-    server::request(socket, &format!("balloon {name} {mib}"))?;
+    server::command(socket, &format!("balloon {name} {mib}"))?;
     let target = (mib as u64) << 20;
     let mut deadline = Instant::now() + PATIENCE;
     let mut before = None;

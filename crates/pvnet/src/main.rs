@@ -13,6 +13,7 @@ mod output;
 mod repro;
 mod status;
 mod testbed;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ use bench::BenchCommand;
 use config::{Config, DIRECTORY, control_socket, join_socket};
 use demo::DemoArgs;
 use repro::ReproCommand;
+use top::TopArgs;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
 ///
@@ -83,6 +85,14 @@ enum Command {
         /// MiB it should have.
         mib: usize,
     },
+    /// Show live what the daemon carries, who spends the processors' time on it, and each
+    /// operation behind it, per second and per packet.
+    ///
+    /// Switches the daemon's meter on for as long as it runs. Draws in place on a terminal, else
+    /// one block after the other, until Ctrl-C. Guest time is all that is neither the daemon's
+    /// nor idle, whatever else runs included. A packet is counted where it comes in; one far
+    /// larger than the MTU counts once. A gigabyte is 10⁹ bytes.
+    Top(TopArgs),
     /// Show two guests talking, in two minutes: ping, TCP, UDP, a file compared, each offload.
     ///
     /// Starts a daemon and two guests of its own, apart from any that run, and as a yardstick two
@@ -212,6 +222,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Balloon { daemon, name, mib } => {
             balloon::run(&control_socket(&daemon.directory), &name, mib).map(|()| ExitCode::SUCCESS)
         }
+        Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => experiment(demo::run(&args)),
         Command::Bench(command) => experiment(bench::run(&command)),
         Command::Repro(command) => experiment(repro::run(&command)),

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use report::Table;
+use hypervisor::Counted;
+use report::{Table, human};
 
 use crate::daemon::server;
 use machine::Coverage;
 
 use crate::daemon::memory::{MemoryStatus, View};
-use crate::daemon::status::{PortStatus, Status};
+use crate::daemon::status::{MeterStatus, PortStatus, Status};
 
 /// Prints the daemon's status.
 pub fn show(socket: &Path, json: bool) -> Result<(), String> {
@@ -48,6 +49,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         ]);
     }
     table.print()?;
+    if status.meter.on {
+        println!("{}", meter(&status.meter));
+    }
     for port in &status.ports {
         if let Some(reason) = &port.reason {
             println!("{}: {reason}", port.name);
@@ -75,7 +79,33 @@ fn coverage(memory: &MemoryStatus) -> String {
     format!("2 MiB pages map {daemon} of its {mib} MiB in the daemon, {guest} in the guest")
 }
 
+/// What the meter has counted, in a line; what there was none of is left out.
+fn meter(meter: &MeterStatus) -> String {
+    let seconds = human(meter.nanoseconds as f64 / 1e9);
+    let counted = Counted::ALL.map(|what| (what.name(), meter.count(what)));
+    let counted = counted.into_iter().chain([("guest_bytes", meter.guest_bytes)]);
+    let counted = counted.filter(|(_, n)| *n > 0);
+    let counted: String =
+        counted.map(|(name, n)| format!(", {} {n}", name.replace('_', " "))).collect();
+    format!("meter: {seconds} s in the hypervisor{counted}")
+}
+
 fn drops(port: &PortStatus) -> String {
     let drops: Vec<_> = port.drops.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
     drops.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_meter_tells_what_there_was() {
+        let mut status = Status::of_ports(vec![]).meter;
+        status.counts.insert("copy_batches".into(), 7);
+        status.nanoseconds = 2_500_000_000;
+        status.guest_bytes = 9;
+        let line = "meter: 2.50 s in the hypervisor, copy batches 7, guest bytes 9";
+        assert_eq!(meter(&status), line);
+    }
 }

@@ -308,6 +308,53 @@ fn a_guest_gives_memory_back_and_takes_it_again() {
 }
 
 #[test]
+fn top_meters_for_as_long_as_it_runs() {
+    if !able(&["ping", "iperf3"]) {
+        return;
+    }
+    let mut house = House::build(2, "workers = 1");
+    house.join(0, &[]);
+    house.join(1, &[]);
+    let metered = || house.status()["meter"]["on"] == true;
+    assert!(!metered());
+    let _traffic = endless_traffic(&house, 0, 1);
+    let top = |flags: &[&str]| {
+        let mut command = house.command("top");
+        command.args(["--interval", "1"]).args(flags);
+        command
+    };
+    // One that would go on for ever must neither lose the meter to another's end nor leave it on.
+    let mut endless = Process::capture(top(&[])).unwrap();
+    wait("the first block", || endless.stdout().contains("/packet"));
+    let text = lab::run(top(&["--count", "2", "--json"]), LIMIT).unwrap();
+    assert!(metered());
+    let seen: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(seen.len(), 2, "{text}");
+    for rates in &seen {
+        assert!(rates["per_second"]["copies"].as_f64() > Some(0.0), "{rates}");
+        assert!(rates["per_packet"]["copied_bytes"].as_f64() > Some(0.0), "{rates}");
+        assert!(rates["cpus"]["hypervisor"].as_f64() > Some(0.0), "{rates}");
+        assert!(rates["ports"][0]["rx"]["bits_per_second"].as_f64() > Some(0.0), "{rates}");
+    }
+    assert!(endless.ended().unwrap().is_none(), "{}", endless.stderr());
+    let pid = rustix::process::Pid::from_raw(endless.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait("the end of the metering", || !metered());
+
+    let mut endless = Process::capture(top(&[])).unwrap();
+    wait("the meter", metered);
+    assert!(endless.stop().unwrap().success(), "{}", endless.stderr());
+    wait("the end of the metering", || !metered());
+
+    let mut widow = Process::capture(top(&["--json"])).unwrap();
+    wait("the first line", || widow.stdout().contains('\n'));
+    house.daemon.stop().unwrap();
+    assert_eq!(widow.wait(LIMIT).unwrap().code(), Some(1));
+    assert!(widow.stderr().contains("has gone"), "{}", widow.stderr());
+}
+
+#[test]
 fn an_independent_reader_finds_every_segments_checksum_sound() {
     if !able(&["tshark"]) {
         return;

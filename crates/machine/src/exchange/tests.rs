@@ -61,6 +61,19 @@ fn inside() -> Inside {
 
 /// Pages of the domain's exchange area that are mapped in this process, as often as they are.
 fn mapped(domain: &Domain) -> usize {
+    // The kernel lists mappings piece by piece; other tests' threads map and unmap meanwhile, and
+    // may hide one of ours from a reading. Two that agree are believed.
+    let mut last = mapped_once(domain);
+    loop {
+        let now = mapped_once(domain);
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
+}
+
+fn mapped_once(domain: &Domain) -> usize {
     let inode = rustix::fs::fstat(domain.fd()).unwrap().st_ino;
     let number = |text: &str| usize::from_str_radix(text, 16).unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

@@ -17,7 +17,8 @@ use switch::PortId;
 use tracing::{info, warn};
 
 use crate::config::{Config, Guest};
-use crate::daemon::status::{PortStatus, Status};
+use crate::daemon::cpu::Stopwatch;
+use crate::daemon::status::{MeterStatus, PortStatus, Status};
 use crate::daemon::{Error, Platform, spawn};
 
 /// What the control thread is told.
@@ -34,8 +35,6 @@ pub(super) enum Event {
     Status(mpsc::Sender<Status>),
     /// Somebody wants a guest to have so many MiB of memory.
     Balloon { name: String, mib: usize, answer: mpsc::Sender<Result<(), String>> },
-    /// Somebody wants hypervisor time measured, or no longer.
-    Meter(bool),
     /// Time to stop.
     Stop,
 }
@@ -60,6 +59,7 @@ pub(super) struct Control {
     datapath: Datapath<Platform>,
     uplinks: Vec<Arc<Port<Platform>>>,
     interfaces: BTreeMap<DomId, Interface>,
+    stopwatch: Stopwatch,
 }
 
 impl Control {
@@ -70,7 +70,9 @@ impl Control {
         datapath: Datapath<Platform>,
         uplinks: Vec<Arc<Port<Platform>>>,
     ) -> Self {
-        Self { config, platform, store, datapath, uplinks, interfaces: BTreeMap::new() }
+        let stopwatch = Stopwatch::start();
+        let interfaces = BTreeMap::new();
+        Self { config, platform, store, datapath, uplinks, interfaces, stopwatch }
     }
 
     /// Serves events until told to stop, then leaves every guest in an orderly way.
@@ -112,7 +114,6 @@ impl Control {
             Event::Balloon { name, mib, answer } => {
                 let _ = answer.send(self.balloon(&name, mib));
             }
-            Event::Meter(on) => self.platform.meter().switch(on),
             Event::Stop => {}
         }
     }
@@ -257,7 +258,7 @@ impl Control {
             PortStatus::guest(&interface.guest.name, domain.0, &mac, state, why, port)
         });
         let uplinks = self.uplinks.iter().map(|port| PortStatus::uplink(port));
-        let ports = guests.chain(uplinks).collect();
+        let ports: Vec<_> = guests.chain(uplinks).collect();
         let absent = |guest: &&Guest| {
             !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
         };
@@ -265,7 +266,8 @@ impl Control {
         Status {
             pid: std::process::id(),
             worker_threads: self.datapath.worker_threads(),
-            meter: self.platform.meter().as_ref().into(),
+            cpu: self.stopwatch.read(),
+            meter: MeterStatus::new(self.platform.meter(), &ports),
             ports,
             absent: absent.map(|guest| guest.name.clone()).collect(),
             addresses: self.datapath.addresses().iter().map(Into::into).collect(),

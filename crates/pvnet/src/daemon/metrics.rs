@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use hypervisor::Counted;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -13,7 +14,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::daemon::control::Event;
-use crate::daemon::status::{PortStatus, Status};
+use crate::daemon::status::{MeterStatus, PortStatus, Status};
 use crate::daemon::{Error, spawn};
 
 /// How long a scraper may take to ask, and to take its answer.
@@ -116,14 +117,101 @@ impl Collector for Snapshot {
                 ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
             }
         }
-        Ok(())
+        meter(&self.0.meter, &mut encoder)?;
+        self.0.cpu.map_or(Ok(()), |cpu| {
+            let name = "process_cpu_seconds";
+            let seconds = seconds(cpu.daemon_nanoseconds);
+            plain(&mut encoder, name, "CPU time of the daemon", &ConstCounter::new(seconds))
+        })
     }
+}
+
+/// Who copies bytes: a label, and what they copied.
+type Copier = (&'static str, fn(&MeterStatus) -> u64);
+
+const COPIERS: [Copier; 3] = [
+    ("hypervisor", |meter| meter.count(Counted::CopiedBytes)),
+    ("driver", |meter| meter.count(Counted::DriverBytes)),
+    ("guests", |meter| meter.guest_bytes),
+];
+
+fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+    let on = ConstGauge::new(i64::from(meter.on));
+    plain(encoder, "pvnet_meter_on", "Whether the meter counts now", &on)?;
+    let help = "Time inside grant and event operations, while the meter was on";
+    let time = ConstCounter::new(seconds(meter.nanoseconds));
+    plain(encoder, "pvnet_hypervisor_seconds", help, &time)?;
+
+    let kind = ConstCounter::new(0u64).metric_type();
+    let help = "Operations of the hypervisor and the driver domain, while the meter was on";
+    let name = "pvnet_hypervisor_operations";
+    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+    let bytes = |what: &Counted| matches!(what, Counted::CopiedBytes | Counted::DriverBytes);
+    for what in Counted::ALL.into_iter().filter(|what| !bytes(what)) {
+        let labels = [("operation", what.name())];
+        ConstCounter::new(meter.count(what)).encode(family.encode_family(&labels)?)?;
+    }
+    let help = "Bytes copied, by whom; the guests' also while the meter was off";
+    let mut family = encoder.encode_descriptor("pvnet_copied_bytes", help, None, kind)?;
+    for (by, copied) in COPIERS {
+        ConstCounter::new(copied(meter)).encode(family.encode_family(&[("by", by)])?)?;
+    }
+    Ok(())
+}
+
+/// A metric without labels.
+fn plain(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> Result<(), fmt::Error> {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::cpu::CpuStatus;
     use crate::daemon::status::Traffic;
+
+    fn assert_lines(text: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(text.lines().any(|other| other == *line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_meter_becomes_metrics() {
+        let mut status = Status::of_ports(vec![]);
+        for (n, what) in (1..).zip(Counted::ALL) {
+            status.meter.counts.insert(what.name().into(), n);
+        }
+        status.meter.on = true;
+        status.meter.nanoseconds = 1_500_000_000;
+        status.meter.guest_bytes = 99;
+        status.cpu = Some(CpuStatus { daemon_nanoseconds: 250_000_000, ..CpuStatus::default() });
+        let text = render(status).unwrap();
+        assert_lines(
+            &text,
+            &[
+                "pvnet_meter_on 1",
+                "pvnet_hypervisor_seconds_total 1.5",
+                "pvnet_hypervisor_operations_total{operation=\"copy_batches\"} 1",
+                "pvnet_hypervisor_operations_total{operation=\"maps\"} 5",
+                "pvnet_copied_bytes_total{by=\"hypervisor\"} 3",
+                "pvnet_copied_bytes_total{by=\"driver\"} 4",
+                "pvnet_copied_bytes_total{by=\"guests\"} 99",
+                "process_cpu_seconds_total 0.25",
+            ],
+        );
+        let operations = text.matches("pvnet_hypervisor_operations_total{").count();
+        assert_eq!(operations, Counted::ALL.len() - 2, "{text}");
+    }
 
     #[test]
     fn a_port_becomes_metrics() {
@@ -141,13 +229,12 @@ mod tests {
             drops: [("stalled".to_owned(), 7)].into(),
         };
         let text = render(Status::of_ports(vec![port])).unwrap();
-        for line in [
+        let lines = [
             "pvnet_port_rx_frames_total{port=\"red\"} 3",
             "pvnet_port_tx_bytes_total{port=\"red\"} 6000",
             "pvnet_port_up{port=\"red\"} 1",
             "pvnet_port_dropped_frames_total{port=\"red\",reason=\"stalled\"} 7",
-        ] {
-            assert!(text.contains(line), "{line} is not in\n{text}");
-        }
+        ];
+        assert_lines(&text, &lines);
     }
 }

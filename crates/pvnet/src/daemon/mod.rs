@@ -5,6 +5,8 @@
 //! of `pvnet status`, signals. The workers carry the frames and are never waited for by a guest.
 
 mod control;
+pub mod cpu;
+mod leases;
 pub mod memory;
 mod metrics;
 pub mod server;
@@ -91,12 +93,13 @@ pub fn run(config: Config) -> Result<(), Error> {
     watch_signals(events.clone())?;
     let machine = Machine::new();
     let platform = Metered::new(machine.clone());
-    platform.meter().switch(config.daemon.meter);
+    let leases = leases::Leases::new(platform.meter().clone());
+    let _for_good = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(&config, &events)?;
     let ports = uplinks::attach(&config, &platform, &datapath)?;
     let join_socket = config.join_socket();
     let listener = Arc::new(Listener::bind(&join_socket).map_err(Error::path(&join_socket))?);
-    let server = server::Server::start(&config, machine.clone(), events.clone())?;
+    let server = server::Server::start(&config, machine.clone(), events.clone(), leases)?;
     if let Some(address) = config.daemon.metrics {
         metrics::serve(address, events.clone())?;
     }

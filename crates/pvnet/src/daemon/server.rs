@@ -1,4 +1,7 @@
 //! The control socket: a line with a request, an answer in JSON.
+//!
+//! `status` is answered with a [`Status`]. `meter` switches the meter on for as long as the
+//! connection is open, however its client ends.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,11 +14,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::daemon::control::Event;
+use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::status::Status;
 use crate::daemon::{Error, memory, spawn};
 
 /// How long a client may take to say what it wants, or the daemon to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The answer to `meter`.
+const METERED: &str = r#"{"meter":true}"#;
 
 /// The listening socket; its file goes with it.
 pub(super) struct Server {
@@ -27,6 +33,7 @@ impl Server {
         config: &Config,
         machine: Machine,
         events: mpsc::Sender<Event>,
+        leases: Leases,
     ) -> Result<Self, Error> {
         let path = config.control_socket();
         // Whoever left it is gone: the machine's socket, bound before, is ours.
@@ -35,7 +42,7 @@ impl Server {
         spawn("control socket", move || {
             for stream in listener.incoming().flatten() {
                 // A client that went away needs no answer.
-                let _ = answer(&stream, &machine, &events);
+                let _ = answer(&stream, &machine, &events, &leases);
             }
         })?;
         Ok(Self { path })
@@ -53,6 +60,7 @@ fn answer(
     mut stream: &UnixStream,
     machine: &Machine,
     events: &mpsc::Sender<Event>,
+    leases: &Leases,
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -68,12 +76,11 @@ fn answer(
             memory::measure(&mut status, machine);
             serde_json::to_writer(stream, &status)?;
         }
-        "meter on" => events.send(Event::Meter(true)).map_err(gone)?,
-        "meter off" => events.send(Event::Meter(false)).map_err(gone)?,
         other if other.starts_with("balloon ") => match balloon(other, events) {
             Ok(()) => {}
             Err(why) => serde_json::to_writer(stream, &Refusal { error: why })?,
         },
+        "meter" => hold(stream, leases.take())?,
         other => writeln!(stream, "{{\"error\":\"unknown request {other:?}\"}}")?,
     }
     Ok(())
@@ -96,8 +103,22 @@ fn balloon(request: &str, events: &mpsc::Sender<Event>) -> Result<(), String> {
     receiver.recv_timeout(PATIENCE).map_err(|error| error.to_string())?
 }
 
-/// Asks a daemon something; answers what it said.
-pub fn ask(socket: &Path, request: &str) -> Result<String, String> {
+/// Says that the meter is on, and keeps the lease until the client goes.
+fn hold(mut stream: &UnixStream, lease: Lease) -> io::Result<()> {
+    writeln!(stream, "{METERED}")?;
+    stream.set_read_timeout(None)?;
+    let mut stream = stream.try_clone()?;
+    let wait = move || {
+        // It has no more to say; what counts is its end.
+        let _ = io::copy(&mut stream, &mut io::sink());
+        drop(lease);
+    };
+    spawn("meter lease", wait).map_err(io::Error::other)?;
+    Ok(())
+}
+
+/// Sends a request to a daemon.
+fn request(socket: &Path, request: &str) -> Result<UnixStream, String> {
     let no_daemon = |error| {
         format!(
             "no daemon at {}: {error}; start one with `pvnet run --config FILE`",
@@ -107,24 +128,38 @@ pub fn ask(socket: &Path, request: &str) -> Result<String, String> {
     let mut stream = UnixStream::connect(socket).map_err(no_daemon)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
     writeln!(stream, "{request}").map_err(no_daemon)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(|error| format!("the daemon's answer: {error}"))?;
-    Ok(answer)
+    Ok(stream)
+}
+
+fn unclear(error: impl std::fmt::Display) -> String {
+    format!("the daemon's answer: {error}")
 }
 
 /// Asks a daemon to do something that it answers only when it does not.
-pub fn request(socket: &Path, request: &str) -> Result<(), String> {
-    let answer = ask(socket, request)?;
+pub fn command(socket: &Path, command: &str) -> Result<(), String> {
+    let mut answer = String::new();
+    request(socket, command)?.read_to_string(&mut answer).map_err(unclear)?;
     if answer.is_empty() {
         return Ok(());
     }
-    let refusal: Refusal =
-        serde_json::from_str(&answer).map_err(|error| format!("the daemon's answer: {error}"))?;
+    let refusal: Refusal = serde_json::from_str(&answer).map_err(unclear)?;
     Err(refusal.error)
 }
 
 /// Asks a daemon for its status.
 pub fn status(socket: &Path) -> Result<Status, String> {
-    let answer = ask(socket, "status")?;
-    serde_json::from_str(&answer).map_err(|error| format!("the daemon's answer: {error}"))
+    let mut answer = String::new();
+    request(socket, "status")?.read_to_string(&mut answer).map_err(unclear)?;
+    serde_json::from_str(&answer).map_err(unclear)
+}
+
+/// Switches a daemon's meter on; it is on for at least as long as the answer is open.
+pub fn meter(socket: &Path) -> Result<UnixStream, String> {
+    let stream = request(socket, "meter")?;
+    let mut answer = String::new();
+    BufReader::new(&stream).read_line(&mut answer).map_err(unclear)?;
+    match answer.trim() {
+        METERED => Ok(stream),
+        other => Err(unclear(other)),
+    }
 }

@@ -6,6 +6,7 @@ use hypervisor::{Counted, Hypervisor, Meter, XenbusState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+use crate::daemon::cpu::CpuStatus;
 use crate::daemon::memory::MemoryStatus;
 
 /// The daemon and its ports at one moment.
@@ -15,6 +16,9 @@ pub struct Status {
     pub pid: u32,
     /// The kernel's numbers of the threads that carry frames.
     pub worker_threads: Vec<u32>,
+    /// Whose processor time was spent; absent where the machine does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuStatus>,
     /// What was asked of the hypervisor since the start, while the meter was on.
     pub meter: MeterStatus,
     /// Every port.
@@ -28,9 +32,10 @@ pub struct Status {
 #[cfg(test)]
 impl Status {
     /// A daemon of which nothing is known but its ports.
-    pub(super) fn of_ports(ports: Vec<PortStatus>) -> Self {
-        let meter = (&Meter::default()).into();
-        Self { pid: 0, worker_threads: vec![], meter, ports, absent: vec![], addresses: vec![] }
+    pub fn of_ports(ports: Vec<PortStatus>) -> Self {
+        let meter = MeterStatus::new(&Meter::default(), &ports);
+        let (worker_threads, absent, addresses) = (vec![], vec![], vec![]);
+        Self { pid: 0, worker_threads, cpu: None, meter, ports, absent, addresses }
     }
 }
 
@@ -41,17 +46,28 @@ pub struct MeterStatus {
     pub on: bool,
     /// How many there were of everything that is [counted](Counted::ALL), by name.
     pub counts: BTreeMap<String, u64>,
+    /// Bytes that guests copied between their stacks' taps and their granted pages, meter or no
+    /// meter. Nobody counts them there: it is what their ports carried, both ways.
+    pub guest_bytes: u64,
     /// Time in grant and event operations.
     pub nanoseconds: u64,
 }
 
-impl From<&Meter> for MeterStatus {
-    fn from(meter: &Meter) -> Self {
+impl MeterStatus {
+    /// What a meter shows, of a daemon with these ports.
+    pub(super) fn new(meter: &Meter, ports: &[PortStatus]) -> Self {
+        let guests = ports.iter().filter(|port| port.kind == "guest");
         Self {
             on: meter.is_on(),
             counts: Counted::ALL.map(|what| (what.name().to_owned(), meter.count(what))).into(),
+            guest_bytes: guests.map(|port| port.rx.bytes + port.tx.bytes).sum(),
             nanoseconds: meter.nanoseconds(),
         }
+    }
+
+    /// How many there were; none of what this daemon does not count.
+    pub fn count(&self, what: Counted) -> u64 {
+        self.counts.get(what.name()).copied().unwrap_or(0)
     }
 }
 

@@ -23,6 +23,14 @@ pub struct Measured<T> {
 }
 
 impl<T> Measured<T> {
+    /// A result while which `counts` were carried and `usage` was spent, by the daemon alone
+    /// among its processes.
+    pub fn new(result: T, counts: Counts, usage: &CpuUsage) -> Self {
+        let total = usage.busy + usage.idle + usage.steal;
+        let stolen = usage.steal.as_secs_f64() / total.as_secs_f64().max(f64::EPSILON);
+        Self { result, counts, cpu: split(usage, counts.hypervisor), wall: usage.wall, stolen }
+    }
+
     /// The split in CPU seconds for 10⁹ of `bytes`.
     pub fn per_gigabyte(&self, bytes: u64) -> CpuSplit {
         let seconds = self.wall.as_secs_f64() * 1e9 / (bytes.max(1) as f64);
@@ -59,9 +67,7 @@ pub fn measure<T>(
     };
     let usage = meter.read()?;
     let counts = subject.counts()? - before;
-    let total = usage.busy + usage.idle + usage.steal;
-    let stolen = usage.steal.as_secs_f64() / total.as_secs_f64().max(f64::EPSILON);
-    Ok(Measured { result, counts, cpu: split(&usage, counts.hypervisor), wall: usage.wall, stolen })
+    Ok(Measured::new(result, counts, &usage))
 }
 
 /// Divides the machine's time: the daemon's is the driver domain's and the hypervisor's, all
@@ -85,7 +91,7 @@ mod tests {
     fn usage() -> CpuUsage {
         let s = Duration::from_secs;
         let processes = vec![(7, s(3))];
-        CpuUsage { wall: s(4), busy: s(7), idle: s(1), steal: s(0), processes }
+        CpuUsage { processors: 2, wall: s(4), busy: s(7), idle: s(1), steal: s(0), processes }
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
-use std::time::Duration;
 
 use lab::{Endpoint, Namespace, Offloads, Process};
 
@@ -122,11 +121,7 @@ impl Subject for Testbed {
         if up(&status) != 2 {
             return Err(Error::Status(format!("{}{}", ports(&status), self.said())));
         }
-        Ok(Counts {
-            frames: status.ports.iter().map(|port| port.rx.frames).sum(),
-            bytes: status.ports.iter().map(|port| port.rx.bytes).sum(),
-            hypervisor: Duration::from_nanos(status.meter.nanoseconds),
-        })
+        Ok(Counts::from(&status))
     }
 
     fn daemon(&self) -> Option<u32> {

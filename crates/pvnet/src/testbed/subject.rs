@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use hypervisor::Counted;
 use lab::{Endpoint, VethBridge};
 use serde_json::Value;
 
 use super::{Error, Result};
+use crate::daemon::status::Status;
 
 /// Two endpoints and what carries frames between them.
 pub trait Subject {
@@ -30,6 +32,50 @@ pub struct Counts {
     pub bytes: u64,
     /// Time in the hypervisor's operations, where that is metered.
     pub hypervisor: Duration,
+    /// What was asked of the hypervisor and done by the driver domain, where that is metered.
+    pub operations: Operations,
+}
+
+impl Counts {
+    /// How many of `what` there were for each frame carried, where that is metered.
+    pub fn per_packet(&self, what: Counted) -> f64 {
+        self.operations.of(what) as f64 / self.frames.max(1) as f64
+    }
+}
+
+impl From<&Status> for Counts {
+    fn from(status: &Status) -> Self {
+        Self {
+            frames: status.ports.iter().map(|port| port.rx.frames).sum(),
+            bytes: status.ports.iter().map(|port| port.rx.bytes).sum(),
+            hypervisor: Duration::from_nanos(status.meter.nanoseconds),
+            operations: Operations::new(|what| status.meter.count(what)),
+        }
+    }
+}
+
+/// How many there were of everything that the meter counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Operations([u64; Counted::ALL.len()]);
+
+impl Operations {
+    /// How many `of` says there were of each.
+    pub fn new(of: impl Fn(Counted) -> u64) -> Self {
+        Self(Counted::ALL.map(of))
+    }
+
+    /// How many there were.
+    pub fn of(&self, what: Counted) -> u64 {
+        self.0[what as usize]
+    }
+}
+
+impl std::ops::Sub for Operations {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self::new(|what| self.of(what).saturating_sub(earlier.of(what)))
+    }
 }
 
 impl std::ops::Sub for Counts {
@@ -40,6 +86,7 @@ impl std::ops::Sub for Counts {
             frames: self.frames.saturating_sub(earlier.frames),
             bytes: self.bytes.saturating_sub(earlier.bytes),
             hypervisor: self.hypervisor.saturating_sub(earlier.hypervisor),
+            operations: self.operations - earlier.operations,
         }
     }
 }
@@ -95,8 +142,27 @@ mod tests {
             )
         };
         let json = format!("[{},{},{}]", port("br0", 5), port("left", 100), port("right", 30));
-        let counts = Counts { frames: 4, bytes: 130, hypervisor: Duration::ZERO };
+        let counts = Counts { frames: 4, bytes: 130, ..Counts::default() };
         assert_eq!(bridge_counts(&json), Some(counts));
         assert_eq!(bridge_counts(&format!("[{}]", port("left", 1))), None);
+    }
+
+    #[test]
+    fn operations_are_told_apart_and_subtracted() {
+        let copies = |n| move |what| if what == Counted::Copies { n } else { 1 };
+        let counts = |n| Counts {
+            frames: 2 * n,
+            operations: Operations::new(copies(n)),
+            ..Counts::default()
+        };
+        let difference = counts(9) - counts(4);
+        assert_eq!(difference.operations.of(Counted::Copies), 5);
+        assert_eq!(difference.operations.of(Counted::Maps), 0);
+        assert_eq!(difference.per_packet(Counted::Copies), 0.5);
+        for what in Counted::ALL {
+            let one = Operations::new(|other| u64::from(other == what));
+            assert_eq!(Counted::ALL.map(|other| one.of(other)).iter().sum::<u64>(), 1);
+            assert_eq!(one.of(what), 1);
+        }
     }
 }

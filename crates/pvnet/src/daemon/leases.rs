@@ -1,0 +1,67 @@
+//! Who wants the meter on: it counts while anybody does.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hypervisor::Meter;
+
+/// The leases of a meter.
+#[derive(Clone, Debug)]
+pub(super) struct Leases {
+    meter: Arc<Meter>,
+    /// How many there are. The meter is switched under this lock.
+    taken: Arc<Mutex<usize>>,
+}
+
+impl Leases {
+    /// None yet: the meter is off.
+    pub(super) fn new(meter: Arc<Meter>) -> Self {
+        meter.switch(false);
+        Self { meter, taken: Arc::default() }
+    }
+
+    /// Switches the meter on for at least as long as the answer lives.
+    pub(super) fn take(&self) -> Lease {
+        self.change(|taken| taken + 1);
+        Lease(self.clone())
+    }
+
+    fn change(&self, change: impl FnOnce(usize) -> usize) {
+        // A number is whole even after a panic.
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *taken = change(*taken);
+        self.meter.switch(*taken > 0);
+    }
+}
+
+/// A reason for the meter to be on. The last one that is dropped switches it off.
+#[derive(Debug)]
+pub(super) struct Lease(Leases);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.change(|taken| taken - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_meter_is_on_while_anybody_wants_it() {
+        let leases = Leases::new(Arc::default());
+        let on = || leases.meter.is_on();
+        assert!(!on());
+        let first = leases.take();
+        let second = leases.take();
+        assert!(on());
+        drop(first);
+        assert!(on(), "the second still wants it");
+        drop(second);
+        assert!(!on());
+        let third = leases.take();
+        assert!(on());
+        drop(third);
+        assert!(!on());
+    }
+}

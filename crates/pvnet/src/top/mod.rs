@@ -1,0 +1,105 @@
+//! `pvnet top`: what the daemon does now, and what that costs.
+
+mod rates;
+mod screen;
+mod show;
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::Args;
+use lab::Interrupt;
+
+use crate::config::control_socket;
+use crate::daemon::server;
+use crate::daemon::status::Status;
+use rates::Rates;
+use screen::Screen;
+
+/// What to show, and how often.
+#[derive(Args)]
+pub struct TopArgs {
+    #[command(flatten)]
+    daemon: crate::DaemonArgs,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+    /// End after that many intervals [default: at Ctrl-C].
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+    /// As one JSON object a line and interval.
+    ///
+    /// Its fields: `seconds`, how long the interval was; `processors`; `cpus`, processors kept
+    /// busy by `guest`, `driver`, `hypervisor`, and `idle` and `stolen` ones; `per_second` and
+    /// `per_packet`, objects that hold `packets` and `bytes` (in the first only), each counter
+    /// of `pvnet status --json` by name and `guest_bytes`; `us_per_packet` and
+    /// `s_per_gigabyte`, CPU time by `guest`, `driver` and `hypervisor`; `ports`, a list of
+    /// `name`, `state`, `reason` if there is one, `rx` and `tx` (from and to the port) with
+    /// `frames_per_second` and `bits_per_second`, and `drops_per_second`. What is per packet or
+    /// gigabyte is null when nothing was carried.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The shortest interval: the kernel tells idle time by ticks of up to 10 ms.
+const SHORTEST: f64 = 0.1;
+/// The longest interval, a day.
+const LONGEST: f64 = 86_400.0;
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if !(SHORTEST..=LONGEST).contains(&seconds) {
+        return Err(format!("not {SHORTEST} to {LONGEST} seconds"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Shows rates until Ctrl-C, or as often as asked for.
+pub fn run(args: &TopArgs) -> Result<(), String> {
+    Interrupt::install().map_err(|error| error.to_string())?;
+    let socket = control_socket(&args.daemon.directory);
+    let _metered = server::meter(&socket)?;
+    let mut before = server::status(&socket)?;
+    let mut screen = Screen::start(args.json);
+    for _ in 0..args.count.unwrap_or(u64::MAX) {
+        if Interrupt::sleep(args.interval).is_err() {
+            break;
+        }
+        let after = look(&socket, before.pid)?;
+        let rates = Rates::between(&before, &after)
+            .ok_or("the daemon cannot tell the machine's processor time")?;
+        let text = if args.json { show::json(&rates) } else { show::text(&rates) };
+        match screen.show(&text) {
+            // Whoever read it has seen enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
+            shown => shown.map_err(|error| format!("standard output: {error}"))?,
+        }
+        before = after;
+    }
+    Ok(())
+}
+
+/// The status of the daemon that has been watched so far. Another one in its place has no lease
+/// of ours, and counts from zero.
+fn look(socket: &Path, pid: u32) -> Result<Status, String> {
+    let gone = |why| format!("the daemon (process {pid}) has gone: {why}");
+    let status = server::status(socket).map_err(gone)?;
+    if status.pid != pid {
+        return Err(gone(format!("process {} is in its place", status.pid)));
+    }
+    Ok(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_seconds_within_reason() {
+        assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(interval("60"), Ok(Duration::from_secs(60)));
+        for wrong in ["0", "-1", "nan", "inf", "1e99", "soon", ""] {
+            assert!(interval(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What happened between two statuses of a daemon.
+
+use hypervisor::Counted;
+use report::CpuSplit;
+
+use crate::daemon::status::{PortStatus, Status, Traffic};
+use crate::testbed::{Counts, Measured};
+
+/// What was done in an interval, and what it cost.
+#[derive(Debug)]
+pub struct Rates {
+    /// The machine's processors.
+    pub processors: u32,
+    /// Frames, operations and processor time.
+    pub measured: Measured<()>,
+    /// Bytes that guests copied between their stacks and their granted pages.
+    pub guest_bytes: u64,
+    /// Each port, in the daemon's order.
+    pub ports: Vec<PortRates>,
+}
+
+/// What a port carried and lost in an interval.
+#[derive(Debug)]
+pub struct PortRates {
+    /// Its name.
+    pub name: String,
+    /// `up` or `down`, at the end.
+    pub state: String,
+    /// Why it is down or not well.
+    pub reason: Option<String>,
+    /// From the port into the switch.
+    pub rx: Traffic,
+    /// From the switch out of the port.
+    pub tx: Traffic,
+    /// Frames that went nowhere.
+    pub drops: u64,
+}
+
+impl Rates {
+    /// The difference; none if the daemon does not tell processor time.
+    pub fn between(before: &Status, after: &Status) -> Option<Self> {
+        let cpu = after.cpu?.since(&before.cpu?, after.pid);
+        let ports: Vec<_> =
+            after.ports.iter().map(|port| PortRates::between(&before.ports, port)).collect();
+        // Port by port: what a port that has gone carried must not be missed from the others'.
+        let counts = Counts {
+            frames: ports.iter().map(|port| port.rx.frames).sum(),
+            bytes: ports.iter().map(|port| port.rx.bytes).sum(),
+            ..Counts::from(after) - Counts::from(before)
+        };
+        let guests = after.ports.iter().zip(&ports).filter(|(port, _)| port.kind == "guest");
+        Some(Self {
+            processors: cpu.processors,
+            guest_bytes: guests.map(|(_, port)| port.rx.bytes + port.tx.bytes).sum(),
+            measured: Measured::new((), counts, &cpu),
+            ports,
+        })
+    }
+
+    /// How many a second `n` in the interval are.
+    pub fn per_second(&self, n: u64) -> f64 {
+        n as f64 / self.measured.wall.as_secs_f64().max(f64::EPSILON)
+    }
+
+    /// Every counter by name: a second, and a packet if there were any.
+    pub fn operations(&self) -> Vec<(&'static str, f64, Option<f64>)> {
+        let counts = &self.measured.counts;
+        let carried = counts.frames > 0;
+        let counted = Counted::ALL.map(|what| {
+            let per_packet = carried.then(|| counts.per_packet(what));
+            (what.name(), self.per_second(counts.operations.of(what)), per_packet)
+        });
+        let per_packet = carried.then(|| self.guest_bytes as f64 / counts.frames as f64);
+        let guests = ("guest_bytes", self.per_second(self.guest_bytes), per_packet);
+        counted.into_iter().chain([guests]).collect()
+    }
+
+    /// Processors that were kept from this machine.
+    pub fn stolen(&self) -> f64 {
+        self.measured.stolen * f64::from(self.processors)
+    }
+
+    /// CPU seconds for 10⁹ bytes carried, if any were.
+    pub fn per_gigabyte(&self) -> Option<CpuSplit> {
+        let bytes = self.measured.counts.bytes;
+        (bytes > 0).then(|| self.measured.per_gigabyte(bytes))
+    }
+
+    /// CPU microseconds for each packet carried, if any were.
+    pub fn per_packet(&self) -> Option<CpuSplit> {
+        let frames = self.measured.frames_per_second();
+        let microseconds = |cpus: f64| cpus * 1e6 / frames;
+        let CpuSplit { guest, driver, hypervisor, idle } = self.measured.cpu;
+        (frames > 0.0).then(|| CpuSplit {
+            guest: microseconds(guest),
+            driver: microseconds(driver),
+            hypervisor: microseconds(hypervisor),
+            idle: microseconds(idle),
+        })
+    }
+}
+
+impl PortRates {
+    fn between(before: &[PortStatus], after: &PortStatus) -> Self {
+        // A port that is back counts from zero again, as a new one does.
+        let same = |port: &&PortStatus| {
+            port.name == after.name
+                && port.rx.frames <= after.rx.frames
+                && port.tx.frames <= after.tx.frames
+        };
+        let before = before.iter().find(same);
+        let since =
+            |field: fn(&PortStatus) -> u64| field(after).saturating_sub(before.map_or(0, field));
+        Self {
+            name: after.name.clone(),
+            state: after.state.clone(),
+            reason: after.reason.clone(),
+            rx: Traffic {
+                frames: since(|port| port.rx.frames),
+                bytes: since(|port| port.rx.bytes),
+            },
+            tx: Traffic {
+                frames: since(|port| port.tx.frames),
+                bytes: since(|port| port.tx.bytes),
+            },
+            drops: since(|port| port.drops.values().sum()),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::daemon::cpu::CpuStatus;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn port(name: &str, kind: &str, frames: u64) -> PortStatus {
+        PortStatus {
+            name: name.into(),
+            kind: kind.into(),
+            domain: None,
+            mac: None,
+            memory: None,
+            state: "up".into(),
+            reason: None,
+            queues: 1,
+            rx: Traffic { frames, bytes: frames * 1000 },
+            tx: Traffic { frames: frames / 2, bytes: frames * 500 },
+            drops: [("stalled".to_owned(), frames / 10)].into(),
+        }
+    }
+
+    /// A daemon that has worked for `n` times two seconds, on a machine of two processors.
+    fn status(n: u64) -> Status {
+        let ports = vec![port("red", "guest", 1000 * n), port("out", "uplink", 200 * n)];
+        let mut status = Status::of_ports(ports);
+        status.meter.counts.insert("copies".into(), 2400 * n);
+        status.meter.nanoseconds = SECOND / 5 * n;
+        status.cpu = Some(CpuStatus {
+            processors: 2,
+            wall_nanoseconds: 2 * SECOND * n,
+            busy_nanoseconds: 3 * SECOND * n,
+            idle_nanoseconds: SECOND / 2 * n,
+            steal_nanoseconds: SECOND / 2 * n,
+            daemon_nanoseconds: SECOND * n,
+        });
+        status
+    }
+
+    /// Two seconds of it.
+    pub fn rates() -> Rates {
+        Rates::between(&status(3), &status(4)).unwrap()
+    }
+
+    #[test]
+    fn rates_are_what_happened_in_between() {
+        let rates = rates();
+        let split = CpuSplit { guest: 1.0, driver: 0.4, hypervisor: 0.1, idle: 0.25 };
+        assert_eq!(rates.measured.cpu, split);
+        assert_eq!((rates.processors, rates.stolen()), (2, 0.25));
+        let operations = rates.operations();
+        let of = |name| operations.iter().find(|(other, ..)| *other == name).unwrap();
+        assert_eq!(operations.len(), Counted::ALL.len() + 1);
+        assert_eq!(of("copies"), &("copies", 1200.0, Some(2.0)));
+        assert_eq!(of("maps"), &("maps", 0.0, Some(0.0)));
+        // Red's million and half a million; the uplink's are nobody's copies.
+        assert_eq!(of("guest_bytes"), &("guest_bytes", 750_000.0, Some(1250.0)));
+        let red = &rates.ports[0];
+        assert_eq!((red.rx.frames, red.tx.frames, red.drops), (1000, 500, 100));
+    }
+
+    #[test]
+    fn costs_are_per_packet_and_gigabyte() {
+        let rates = rates();
+        assert_eq!(rates.measured.frames_per_second(), 600.0);
+        let packet = rates.per_packet().unwrap();
+        assert!((packet.guest - 1e6 / 600.0).abs() < 1e-6, "{packet:?}");
+        // 1.2 MB in 2 s.
+        let gigabyte = rates.per_gigabyte().unwrap();
+        assert!((gigabyte.driver - 0.8 / 0.0012).abs() < 1e-6, "{gigabyte:?}");
+
+        let nothing = Rates::between(&status(4), &status(4)).unwrap();
+        assert!(nothing.per_packet().is_none() && nothing.per_gigabyte().is_none());
+        assert!(nothing.operations().iter().all(|(_, rate, each)| *rate == 0.0 && each.is_none()));
+    }
+
+    #[test]
+    fn a_port_that_is_new_or_back_counts_from_zero() {
+        let mut after = status(4);
+        after.ports.push(port("blue", "guest", 50));
+        after.ports[0] = port("red", "guest", 70);
+        let rates = Rates::between(&status(3), &after).unwrap();
+        assert_eq!(
+            rates.ports.iter().map(|port| port.rx.frames).collect::<Vec<_>>(),
+            [70, 200, 50]
+        );
+        assert_eq!(rates.measured.counts.frames, 320);
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_tell_processor_time_has_no_rates() {
+        let silent = Status { cpu: None, ..status(4) };
+        assert!(Rates::between(&status(3), &silent).is_none());
+        assert!(Rates::between(&silent, &status(4)).is_none());
+    }
+}

@@ -1,0 +1,74 @@
+//! Where `pvnet top` shows what it has: a terminal drawn over, or text one after the other.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use rustix::termios::tcgetwinsize;
+
+/// Clears the screen and hides the cursor.
+const BEGIN: &str = "\x1b[2J\x1b[?25l";
+/// Shows the cursor.
+const END: &str = "\x1b[?25h";
+
+/// Standard output. A terminal gets its cursor back when it is dropped.
+#[derive(Debug)]
+pub struct Screen {
+    in_place: bool,
+}
+
+impl Screen {
+    /// Takes standard output over: `plain`, or in place if it is a terminal.
+    pub fn start(plain: bool) -> Self {
+        let this = Self { in_place: !plain && io::stdout().is_terminal() };
+        if this.in_place {
+            // An error shows at the first text.
+            let _ = write(BEGIN);
+        }
+        this
+    }
+
+    /// Shows a text of whole lines.
+    pub fn show(&mut self, text: &str) -> io::Result<()> {
+        if !self.in_place {
+            return write(text);
+        }
+        let size = tcgetwinsize(io::stdout())?;
+        write(&drawn(text, size.ws_row.into(), size.ws_col.into()))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if self.in_place {
+            // The terminal may have gone.
+            let _ = write(END);
+        }
+    }
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// The sequences that draw a text over the last one, from the top left on. What does not fit is
+/// left out, since it would scroll; a terminal that does not tell its size (0) gets everything.
+fn drawn(text: &str, rows: usize, columns: usize) -> String {
+    let fit = |size| if size == 0 { usize::MAX } else { size };
+    // The last row is for the cursor.
+    let lines = text.lines().take(fit(rows).saturating_sub(1).max(1));
+    let cut = |line: &str| line.chars().take(fit(columns)).collect::<String>() + "\x1b[K\n";
+    format!("\x1b[H{}\x1b[J", lines.map(cut).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_to_the_terminal() {
+        assert_eq!(drawn("a\nbc\nd\n", 0, 0), "\x1b[Ha\x1b[K\nbc\x1b[K\nd\x1b[K\n\x1b[J");
+        assert_eq!(drawn("a\nbc\nd\n", 3, 1), "\x1b[Ha\x1b[K\nb\x1b[K\n\x1b[J");
+        assert_eq!(drawn("a\nb\n", 1, 80), "\x1b[Ha\x1b[K\n\x1b[J");
+    }
+}

@@ -19,13 +19,15 @@ pub enum Children {
 #[derive(Clone, Debug)]
 pub struct CpuMeter {
     children: Children,
+    /// The one CPU that is measured; all of them if absent.
+    cpu: Option<usize>,
     started: Instant,
     machine: Machine,
     processes: Vec<(u32, Duration)>,
 }
 
 /// Processor time between the start of a [`CpuMeter`] and its reading.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuUsage {
     /// Processors that are online.
     pub processors: u32,
@@ -41,7 +43,7 @@ pub struct CpuUsage {
     pub processes: Vec<(u32, Duration)>,
 }
 
-/// What `/proc/stat` tells of the processors since the start.
+/// What `/proc/stat` tells of the processors, or of one, since the start.
 ///
 /// Busy time is not read but is what remains: usual kernels (`CONFIG_TICK_CPU_ACCOUNTING`) give each tick of 1 to 10 ms
 /// to whatever runs then, and miss what works between ticks only, such as a sender paced by timers. Idle time they
@@ -59,9 +61,17 @@ impl CpuMeter {
     /// # Errors
     /// [`Error::Gone`] for a process that is not there; [`Error::Io`], [`Error::Parse`] for `/proc`.
     pub fn start(pids: &[u32], children: Children) -> Result<Self> {
+        Self::start_on(None, pids, children)
+    }
+
+    /// The same, but the machine is only `cpu`, if one is given: what else there is may work or not.
+    ///
+    /// # Errors
+    /// Those of [`start`](Self::start), and [`Error::Parse`] if there is no such CPU.
+    pub fn start_on(cpu: Option<usize>, pids: &[u32], children: Children) -> Result<Self> {
         let processes =
             pids.iter().map(|&pid| Ok((pid, process(pid, children)?))).collect::<Result<_>>()?;
-        Ok(Self { children, started: Instant::now(), machine: Machine::now()?, processes })
+        Ok(Self { children, cpu, started: Instant::now(), machine: Machine::now(cpu)?, processes })
     }
 
     /// What was used since the start. The meter runs on.
@@ -69,7 +79,7 @@ impl CpuMeter {
     /// # Errors
     /// Those of [`start`](Self::start).
     pub fn read(&self) -> Result<CpuUsage> {
-        let (wall, machine) = (self.started.elapsed(), Machine::now()?);
+        let (wall, machine) = (self.started.elapsed(), Machine::now(self.cpu)?);
         // The kernel's counters may step back by a tick now and then.
         let idle = machine.idle.saturating_sub(self.machine.idle);
         let steal = machine.steal.saturating_sub(self.machine.steal);
@@ -102,16 +112,20 @@ impl CpuUsage {
 }
 
 impl Machine {
-    fn now() -> Result<Self> {
+    fn now(cpu: Option<usize>) -> Result<Self> {
         let text = fs::read_to_string("/proc/stat").map_err(Error::io("cannot read /proc/stat"))?;
-        Self::parse(&text, ticks_per_second())
-            .ok_or_else(|| Error::parse("/proc/stat", "no line of all processors"))
+        let absent = || match cpu {
+            Some(cpu) => Error::parse("/proc/stat", &format!("no line of CPU {cpu}")),
+            None => Error::parse("/proc/stat", "no line of all processors"),
+        };
+        Self::parse(&text, cpu, ticks_per_second()).ok_or_else(absent)
     }
 
     /// `cpu  user nice system idle iowait irq softirq steal …` in ticks, and a line for each processor that is online.
     /// Waiting for a disk is idling.
-    fn parse(text: &str, hz: u64) -> Option<Self> {
-        let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    fn parse(text: &str, cpu: Option<usize>, hz: u64) -> Option<Self> {
+        let head = cpu.map_or("cpu ".to_owned(), |cpu| format!("cpu{cpu} "));
+        let line = text.lines().find_map(|line| line.strip_prefix(&head))?;
         let fields: Vec<u64> =
             line.split_whitespace().map_while(|field| field.parse().ok()).collect();
         let &[_, _, _, idle, iowait, _, _, steal, ..] = fields.as_slice() else { return None };
@@ -119,7 +133,7 @@ impl Machine {
             let number = line.strip_prefix("cpu");
             number.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
         };
-        let cpus = text.lines().filter(is_processor).count();
+        let cpus = if cpu.is_some() { 1 } else { text.lines().filter(is_processor).count() };
         Some(Self {
             cpus: u32::try_from(cpus).ok()?,
             idle: ticks(idle + iowait, hz),
@@ -205,9 +219,16 @@ mod tests {
     #[test]
     fn the_machines_line() {
         let expected = Machine { cpus: 2, idle: ms(1_418_710), steal: ms(5720) };
-        assert_eq!(Machine::parse(STAT, 100), Some(expected));
-        assert_eq!(Machine::parse("cpu0 1 2 3 4 5 6 7 8\n", 100), None);
-        assert_eq!(Machine::parse("cpu  1 2 3\n", 100), None);
+        assert_eq!(Machine::parse(STAT, None, 100), Some(expected));
+        assert_eq!(Machine::parse("cpu0 1 2 3 4 5 6 7 8\n", None, 100), None);
+        assert_eq!(Machine::parse("cpu  1 2 3\n", None, 100), None);
+    }
+
+    #[test]
+    fn one_processors_line() {
+        let expected = Machine { cpus: 1, idle: ms(711_060), steal: ms(2870) };
+        assert_eq!(Machine::parse(STAT, Some(1), 100), Some(expected));
+        assert_eq!(Machine::parse(STAT, Some(2), 100), None);
     }
 
     #[test]

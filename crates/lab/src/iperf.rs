@@ -1,6 +1,6 @@
 //! Bulk traffic by `iperf3`, the tool that everybody else's numbers come from.
 
-use crate::{Error, Interrupt, Namespace, Process, Result};
+use crate::{Error, Interrupt, Namespace, Process, Result, on_cpu};
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -27,6 +27,10 @@ pub struct Iperf<'a> {
     pub reverse: bool,
     /// What to send.
     pub traffic: Traffic,
+    /// Whether the sender hands over pages of a file (`sendfile`) instead of copying from its buffer (`write`).
+    pub zerocopy: bool,
+    /// The CPUs that the client and the server run on; any if absent.
+    pub cpus: [Option<usize>; 2],
 }
 
 /// The kind of traffic.
@@ -83,6 +87,8 @@ impl<'a> Iperf<'a> {
             seconds,
             reverse: false,
             traffic,
+            zerocopy: false,
+            cpus: [None; 2],
         }
     }
 
@@ -104,6 +110,18 @@ impl<'a> Iperf<'a> {
         Self { reverse: true, ..self }
     }
 
+    /// The same with `sendfile` instead of `write`.
+    #[must_use]
+    pub fn zerocopy(self, zerocopy: bool) -> Self {
+        Self { zerocopy, ..self }
+    }
+
+    /// The same with the client on one CPU and the server on another.
+    #[must_use]
+    pub fn on(self, cpus: [Option<usize>; 2]) -> Self {
+        Self { cpus, ..self }
+    }
+
     /// Starts a server, waits until it listens, runs the client to its end. Nothing is left running.
     ///
     /// # Errors
@@ -113,7 +131,7 @@ impl<'a> Iperf<'a> {
         let mut server = self.listen()?;
         let mut command = self.client.exec("iperf3")?;
         command.args(self.client_arguments());
-        let mut client = Process::capture(command)?;
+        let mut client = on_cpu(self.cpus[0], || Process::capture(command))?;
         let limit = Duration::from_secs(u64::from(self.seconds)) + SLACK;
         client.wait(limit)?;
         // Some versions exit with success after a failure: the document says which it was.
@@ -127,7 +145,7 @@ impl<'a> Iperf<'a> {
         // One client only; and print at once, because the line about listening is what is waited for.
         command.args(["--server", "--one-off", "--forceflush", "--port", &self.port.to_string()]);
         command.args(["--bind", &self.address.to_string()]);
-        let mut server = Process::capture(command)?;
+        let mut server = on_cpu(self.cpus[1], || Process::capture(command))?;
         let start = Instant::now();
         while !server.stdout().contains("Server listening on") {
             if let Some(status) = server.ended()? {
@@ -166,6 +184,9 @@ impl<'a> Iperf<'a> {
         }
         if self.reverse {
             arguments.push("--reverse".to_owned());
+        }
+        if self.zerocopy {
+            arguments.push("--zerocopy".to_owned());
         }
         arguments
     }

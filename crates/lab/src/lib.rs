@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod cpu;
 mod deadline;
 mod error;
@@ -23,10 +24,12 @@ mod ping;
 mod process;
 mod progress;
 mod rtt;
+mod steering;
 mod tools;
 mod transfer;
 mod veth;
 
+pub use affinity::{cpus, on_cpu, share_a_core};
 pub use cpu::{Children, CpuMeter, CpuUsage};
 pub use error::{Error, Result};
 pub use interrupt::Interrupt;
@@ -39,6 +42,7 @@ pub use ping::{Ping, RoundTrip, ping};
 pub use process::{Process, run};
 pub use progress::Progress;
 pub use rtt::RttProbe;
+pub use steering::steer_receive;
 pub use tools::{command, preflight};
 pub use transfer::{Transfer, transfer_file};
 pub use veth::{Endpoint, VethBridge};

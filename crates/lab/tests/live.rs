@@ -136,6 +136,32 @@ fn iperf_runs_both_ways_over_tcp_and_udp() {
 }
 
 #[test]
+fn a_stream_by_sendfile_runs_on_chosen_cpus() {
+    if !able(&["iperf3"]) {
+        return;
+    }
+    let VethBridge { left, right, .. } =
+        &VethBridge::create(PREFIX, Offloads::ALL).expect("bridge");
+    let [first, last] = {
+        let all = lab::cpus().expect("affinity");
+        [all[0], all[all.len() - 1]]
+    };
+    let device = right.device;
+    lab::steer_receive(&right.namespace, device, last).expect("steer");
+    let mut show = right.namespace.exec("cat").expect("cat");
+    show.arg(format!("/sys/class/net/{device}/queues/rx-0/rps_cpus"));
+    let mask = lab::run(show, Duration::from_secs(20)).expect("the file");
+    let mask = mask.trim().replace(',', "");
+    assert_eq!(u128::from_str_radix(&mask, 16).expect("hexadecimal"), 1 << last);
+    let nowhere = lab::steer_receive(&right.namespace, "eth9", last).expect_err("no such device");
+    assert!(nowhere.to_string().contains("eth9"), "{nowhere}");
+
+    let tcp = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, 1);
+    let seen = tcp.zerocopy(true).on([Some(first), Some(last)]).run().expect("tcp");
+    assert!(seen.mbps > 1.0, "{seen:?}");
+}
+
+#[test]
 fn an_iperf_server_that_cannot_listen_says_why() {
     if !able(&["iperf3"]) {
         return;

@@ -10,6 +10,7 @@ mod demo;
 mod guest;
 mod netns;
 mod output;
+mod repro;
 mod status;
 mod testbed;
 mod top;
@@ -23,6 +24,7 @@ use offload::Features;
 use bench::BenchCommand;
 use config::{Config, DIRECTORY, Override, control_socket, join_socket};
 use demo::DemoArgs;
+use repro::ReproCommand;
 use top::TopArgs;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
@@ -107,6 +109,12 @@ enum Command {
     /// root and a machine with nothing else to do.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Run a paper's experiments again, and set the results beside the paper's.
+    ///
+    /// Starts what it needs and leaves nothing of it. Needs root and a machine with nothing else
+    /// to do.
+    #[command(subcommand)]
+    Repro(ReproCommand),
 }
 
 /// Where the daemon is.
@@ -220,6 +228,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => experiment(demo::run(&args)),
         Command::Bench(command) => experiment(bench::run(&command)),
+        Command::Repro(command) => experiment(repro::run(&command)),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use lab::{Interrupt, Process};
+use lab::{Interrupt, Namespace, Process};
 
 use super::{Error, Folder, Result};
 use crate::config::control_socket;
@@ -26,11 +26,23 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a daemon; it answers on return. `config` is told the folder for its sockets.
     pub fn start(config: impl FnOnce(&Path) -> String) -> Result<Self> {
+        Self::launch(None, config)
+    }
+
+    /// The same inside of a namespace.
+    pub fn start_inside(
+        namespace: &Namespace,
+        config: impl FnOnce(&Path) -> String,
+    ) -> Result<Self> {
+        Self::launch(Some(namespace), config)
+    }
+
+    fn launch(namespace: Option<&Namespace>, config: impl FnOnce(&Path) -> String) -> Result<Self> {
         let folder = Folder::new()?;
         let file = folder.path().join("pvnet.toml");
         std::fs::write(&file, config(folder.path()))
             .map_err(|source| Error::Path { path: file.clone(), source })?;
-        let mut command = program()?;
+        let mut command = program(namespace)?;
         command.args(["run", "--config"]).arg(&file);
         let mut daemon = Self { process: Process::capture(command)?, folder };
         daemon.wait("the daemon's start", &mut [], |_, _| true)?;
@@ -90,11 +102,16 @@ impl Daemon {
     }
 }
 
-/// This very program; it dies with the thread that starts it.
-pub fn program() -> Result<Command> {
+/// This very program, inside of a namespace if one is given; it dies with the thread that starts
+/// it.
+pub fn program(namespace: Option<&Namespace>) -> Result<Command> {
     let path = std::env::current_exe()
         .map_err(|source| Error::Path { path: "/proc/self/exe".into(), source })?;
-    Ok(lab::command(&path.to_string_lossy())?)
+    let path = path.to_string_lossy();
+    Ok(match namespace {
+        Some(namespace) => namespace.exec(&path)?,
+        None => lab::command(&path)?,
+    })
 }
 
 /// Fails if a process has ended.

@@ -17,7 +17,7 @@ mod pvnet;
 mod subject;
 
 pub use case::{CASES, Case, find_pace};
-pub use daemon::Daemon;
+pub use daemon::{Daemon, ports, program};
 pub use folder::Folder;
 pub use measure::{Measured, measure};
 pub use pvnet::{Setup, Testbed};

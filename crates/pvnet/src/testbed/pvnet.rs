@@ -64,7 +64,7 @@ impl Testbed {
 
     fn start_guests(&mut self, offloads: Offloads) -> Result<()> {
         for end in [&self.left, &self.right] {
-            let mut command = program()?;
+            let mut command = program(None)?;
             command.arg("guest").arg("--directory").arg(self.daemon.folder());
             command.args(["--device", end.device]).args(flags(offloads));
             command.arg(end.namespace.name());

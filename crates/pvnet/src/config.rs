@@ -226,7 +226,7 @@ pub enum ReceiveBuffers {
     /// Buffers for a whole frame, used again as they are.
     #[default]
     Recycled,
-    /// Pages, filled with zero before each use, as pages that may be flipped must be.
+    /// Pages that are new and zeroed for each frame, as pages that may be flipped must be.
     ZeroedPages,
 }
 

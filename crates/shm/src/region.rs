@@ -328,6 +328,15 @@ impl Region {
         Ok(())
     }
 
+    /// Gives whole pages of [private memory](Self::anonymous) back to the system, which puts zeroed
+    /// ones in their place at the next touch. Pages of a file would only be mapped anew.
+    pub fn renew(&self, offset: usize, len: usize) -> io::Result<()> {
+        let address = self.at(offset, len).map_err(outside)?;
+        // SAFETY: the range is mapped and stays so. Its bytes change, as those of a region may at
+        // any moment: no reference covers them.
+        Ok(unsafe { rustix::mm::madvise(address.cast(), len, Advice::LinuxDontNeed)? })
+    }
+
     /// Starts fetching the cache line at `offset`; nothing happens outside the region.
     #[inline]
     pub fn prefetch(&self, offset: usize) {

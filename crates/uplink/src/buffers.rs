@@ -15,9 +15,10 @@ const PAGE: usize = PageSize::Small.bytes();
 pub struct BufferOptions {
     /// Frames beyond the MTU come in whole: 64 KiB a frame instead of 2 KiB.
     pub large: bool,
-    /// Each frame lies in pages of its own, filled with zero before each use: a page that may be
-    /// handed to a guest must tell it nothing of an earlier frame. Otherwise buffers are used
-    /// again as they are.
+    /// Each frame lies in pages of its own, which the system gives zeroed for it and gets back
+    /// after it. That is what pages that may be handed to a guest cost (Menon et al. 2006, §4.2
+    /// and §6.4.1): one must tell it nothing of an earlier frame, and one that was handed over
+    /// has to be replaced. Otherwise buffers are used again as they are.
     pub zeroed_pages: bool,
     /// Room for 2 MiB pages: see [`Buffers::populate_huge`].
     pub huge_pages: bool,
@@ -72,14 +73,18 @@ impl Buffers {
         &self.region
     }
 
-    /// Makes a slot's buffers fit to be read into; answers how many were filled with zero.
+    /// Makes a slot's buffers fit to be read into; answers how many are new and zeroed.
     pub(crate) fn prepare(&mut self, slot: usize) -> u64 {
         let used = std::mem::take(&mut self.used[slot]);
         if !self.zeroed || used == 0 {
             return 0;
         }
         // Side by side, and within the region whatever the slot.
-        let _ = self.region.zero(slot * self.each * self.size, usize::from(used) * self.size);
+        let (start, len) = (slot * self.each * self.size, usize::from(used) * self.size);
+        if self.region.renew(start, len).is_err() {
+            // The system takes back what it gave, except under a debugger's eyes.
+            let _ = self.region.zero(start, len);
+        }
         used.into()
     }
 

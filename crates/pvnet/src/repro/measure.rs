@@ -154,7 +154,7 @@ fn sample(
 /// driver domain, or on Linux, whose time stands in the guest's place.
 fn split(server: Server, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
     let daemon: Duration = usage.processes.iter().map(|(_, time)| *time).sum();
-    // It is measured on the wall: a thread that was pre-empted inside has used less.
+    // Both are read at moments that differ a little.
     let hypervisor = hypervisor.min(daemon);
     let program = usage.busy.saturating_sub(daemon);
     let (guest, driver) = match server {

@@ -74,7 +74,7 @@ pub fn measure<T>(
 /// other that was used is the guests': their frontends, stacks and programs.
 fn split(usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
     let daemon: Duration = usage.processes.iter().map(|(_, time)| *time).sum();
-    // It is measured on the wall: a thread that was pre-empted inside has used less.
+    // Both are read at moments that differ a little.
     let hypervisor = hypervisor.min(daemon);
     CpuSplit {
         guest: usage.cpus(usage.busy.saturating_sub(daemon)),

@@ -334,7 +334,8 @@ impl Region {
         let address = self.at(offset, len).map_err(outside)?;
         // SAFETY: the range is mapped and stays so. Its bytes change, as those of a region may at
         // any moment: no reference covers them.
-        Ok(unsafe { rustix::mm::madvise(address.cast(), len, Advice::LinuxDontNeed)? })
+        unsafe { rustix::mm::madvise(address.cast(), len, Advice::LinuxDontNeed)? };
+        Ok(())
     }
 
     /// Starts fetching the cache line at `offset`; nothing happens outside the region.

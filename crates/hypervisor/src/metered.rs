@@ -32,11 +32,12 @@ pub enum Counted {
     Copies,
     /// Bytes copied by the hypervisor.
     CopiedBytes,
-    /// Bytes copied by the driver domain itself, into and out of its own buffers.
+    /// Bytes of packets copied by the driver domain itself, into and out of its own buffers; the
+    /// headers that it reads anyway are not counted.
     DriverBytes,
     /// Granted pages mapped into the driver domain.
     Maps,
-    /// Granted pages unmapped again.
+    /// Places of granted pages that were emptied again.
     Unmaps,
     /// Granted pages that a device fetched from without a mapping.
     DmaMaps,

@@ -10,15 +10,17 @@ use std::sync::Arc;
 use hypervisor::{Error, GrantMap, GrantRef, MapStatus, PAGE_SIZE};
 use shm::Reserved;
 
-use crate::domain::Domain;
+use crate::domain::{Access, Domain};
 use crate::hypervisor::DRIVER_DOMAIN;
 
 /// Places for pages of one guest.
 pub struct Aperture {
     domain: Arc<Domain>,
     reserved: Reserved,
-    /// Whose page is at each place.
+    /// Which page is at each place.
     taken: Box<[Option<GrantRef>]>,
+    /// Places that the system refused to empty.
+    stuck: Vec<Range<u32>>,
 }
 
 impl Aperture {
@@ -26,16 +28,19 @@ impl Aperture {
         let reserved = Reserved::new(places as usize, PAGE_SIZE)
             .map_err(Error::os("address space for granted pages"))?;
         let taken = vec![None; places as usize].into();
-        Ok(Self { domain: Arc::clone(domain), reserved, taken })
+        Ok(Self { domain: Arc::clone(domain), reserved, taken, stuck: Vec::new() })
     }
 
     /// Maps one page. It is pinned before it is mapped, so that its owner sees that it must not
     /// take it back, and unpinned after it is unmapped.
     pub(crate) fn map(&mut self, op: &GrantMap) -> MapStatus {
+        for places in std::mem::take(&mut self.stuck) {
+            self.unmap(places);
+        }
         let Some(taken @ None) = self.taken.get_mut(op.place as usize) else {
             return MapStatus::BadGrant;
         };
-        let Ok(start) = self.domain.pin(DRIVER_DOMAIN, op.gref) else {
+        let Ok(start) = self.domain.pin(DRIVER_DOMAIN, op.gref, Access::Read) else {
             return MapStatus::BadGrant;
         };
         if self.reserved.map(op.place as usize, self.domain.fd(), start as u64).is_err() {
@@ -49,10 +54,12 @@ impl Aperture {
     /// Unmaps what is at these places: one change of the address space for a packet's pages,
     /// which lie side by side.
     pub(crate) fn unmap(&mut self, places: Range<u32>) {
-        let places = places.start as usize..places.end as usize;
-        let Some(taken) = self.taken.get_mut(places.clone()) else { return };
-        if self.reserved.unmap(places).is_err() {
-            // They stay mapped, and so they stay pinned: lost, but to nobody else.
+        let range = places.start as usize..places.end as usize;
+        let Some(taken) = self.taken.get_mut(range.clone()) else { return };
+        if self.reserved.unmap(range).is_err() {
+            // The system is out of mappings for now. They stay mapped, and so they stay pinned,
+            // until something is mapped again.
+            self.stuck.push(places);
             return;
         }
         for gref in taken.iter_mut().filter_map(Option::take) {

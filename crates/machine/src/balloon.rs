@@ -100,11 +100,15 @@ impl Domain {
         Ok(())
     }
 
-    /// Whether all `pages` are ordinary ones, and out or not as they should be.
+    /// Whether there are `pages`, all of them ordinary ones, and out or not as they should be.
     fn check_all(&self, mut pages: Range<usize>, out: bool) -> Result<(), Error> {
         let MemorySize { grant_pages, pages: end, .. } = self.size();
         let sound = |page: usize| (grant_pages..end).contains(&page);
-        match pages.find(|page| !sound(*page) || self.balloon().is_out(*page) != out) {
+        // A run of none would have the host work for nothing.
+        let none = pages.is_empty().then_some(pages.start);
+        match none
+            .or_else(|| pages.find(|page| !sound(*page) || self.balloon().is_out(*page) != out))
+        {
             Some(page) => {
                 let frame = u32::try_from(page).unwrap_or(u32::MAX);
                 Err(Error::NotOwner { dom: self.id(), frame })

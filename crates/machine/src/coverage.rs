@@ -1,7 +1,7 @@
 //! How much of a domain's memory large pages map, as the kernel tells it.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 
 use hypervisor::PAGE_SIZE;
 
@@ -54,14 +54,17 @@ impl AddressSpace {
     }
 
     fn read(path: &str) -> io::Result<Self> {
-        Self::parse(BufReader::new(File::open(path)?))
+        Self::parse(BufReader::new(File::open(path)?.take(LONGEST)))
     }
 
-    fn parse(smaps: impl BufRead) -> io::Result<Self> {
+    /// The error is of a list that is longer than any of a process that means well.
+    fn parse(mut smaps: impl BufRead) -> io::Result<Self> {
         let mut mappings: Vec<Mapping> = Vec::new();
-        for line in smaps.lines() {
-            let line = line?;
-            match line.split_once(": ") {
+        let mut line = String::new();
+        let mut read = 0;
+        while smaps.read_line(&mut line)? > 0 {
+            read += line.len() as u64;
+            match line.trim_end().split_once(": ") {
                 Some((key, value)) if LARGE.contains(&key) => {
                     if let Some(mapping) = mappings.last_mut() {
                         mapping.large += kilobytes(value) * 1024;
@@ -69,11 +72,18 @@ impl AddressSpace {
                 }
                 _ => mappings.extend(mapping(&line)),
             }
+            line.clear();
+        }
+        if read >= LONGEST {
+            return Err(io::ErrorKind::FileTooLarge.into());
         }
         Ok(Self { mappings })
     }
 }
 
+/// Bytes of smaps that are read, at most: some thousand mappings. A guest may have 65,530, to make
+/// whoever looks at it work.
+const LONGEST: u64 = 4 << 20;
 /// Where the kernel tells what large pages map, by the kind of memory.
 const LARGE: [&str; 3] = ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped"];
 
@@ -131,6 +141,13 @@ AnonHugePages:      2048 kB
         let expected =
             [mapping(77, 0x1000, 0), mapping(4242, 0x20_0000, 8 << 20), mapping(0, 0, 2 << 20)];
         assert_eq!(space.mappings, expected);
+    }
+
+    #[test]
+    fn a_list_without_end_is_given_up_on() {
+        let endless = "7f00-7f20 rw-s 00200000 00:01 4242\n".repeat(200_000);
+        let error = AddressSpace::parse(endless.as_bytes().take(LONGEST)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     }
 
     #[test]

@@ -205,12 +205,17 @@ impl Domain {
     }
 
     /// Pins a grant for a mapping: the guest can see that it must not take the page back.
-    pub(crate) fn pin(&self, caller: DomId, gref: GrantRef) -> Result<usize, Error> {
-        let pin = self.pins.get(gref.0 as usize).ok_or_else(|| self.bad(gref, Access::Write))?;
+    pub(crate) fn pin(
+        &self,
+        caller: DomId,
+        gref: GrantRef,
+        access: Access,
+    ) -> Result<usize, Error> {
+        let pin = self.pins.get(gref.0 as usize).ok_or_else(|| self.bad(gref, access))?;
         pin.fetch_add(1, Ordering::AcqRel);
         self.flags(gref, |flags| flags.fetch_or(gtf::READING | gtf::WRITING, Ordering::AcqRel));
         // Checked after pinning: a guest that revokes in between has seen no pin.
-        self.check(caller, gref, Access::Write).inspect_err(|_| self.unpin(gref))
+        self.check(caller, gref, access).inspect_err(|_| self.unpin(gref))
     }
 
     /// Takes a pin back; the last one out clears the guest-visible bits.
@@ -239,7 +244,12 @@ impl Domain {
 /// Takes all of a new domain's memory in 2 MiB pages, where it asks for such, and says so if
 /// there are none.
 pub(crate) fn populate(id: DomId, size: MemorySize, memory: &Region) {
-    if let Err(error) = populate_huge(size, memory, 0..size.pages) {
+    // Block by block: whoever maps or unmaps anything in this process waits for one at a time.
+    let mut blocks = (0..size.pages).step_by(BLOCK_PAGES);
+    let populated = blocks.try_for_each(|first| {
+        populate_huge(size, memory, first..size.pages.min(first + BLOCK_PAGES))
+    });
+    if let Err(error) = populated {
         warn!(domain = id.0, %error, "no 2 MiB pages: going on with 4 KiB; \
              /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be deny, and memory \
              must be free in pieces of 2 MiB");
@@ -311,7 +321,7 @@ impl Pins {
         let mut places = Vec::with_capacity(grefs.len());
         for gref in grefs {
             // On an error, dropping `pins` takes back what was pinned so far.
-            places.push(domain.pin(caller, *gref)? as u64);
+            places.push(domain.pin(caller, *gref, Access::Write)? as u64);
             pins.grefs.push(*gref);
         }
         Ok((pins, places))

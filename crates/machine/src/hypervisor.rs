@@ -70,12 +70,12 @@ impl Machine {
 
     /// Makes a domain with fresh memory. Numbers are not used again before they wrap.
     pub fn create(&self, size: MemorySize) -> Result<Arc<Domain>, Error> {
-        let mut domains = self.domains();
-        let id = domains.next_id().ok_or(Error::Exhausted("domain numbers"))?;
+        let id = self.domains().next_id().ok_or(Error::Exhausted("domain numbers"))?;
+        // Large pages take their time, for which nobody else need wait.
         let domain = Domain::new(id, size).map_err(Error::os("guest memory"))?;
         let domain = Arc::new(domain);
         let entry = Entry { domain: domain.clone(), offered: HashMap::new(), ports: 0 };
-        domains.by_id.insert(id, entry);
+        self.domains().by_id.insert(id, entry);
         Ok(domain)
     }
 

@@ -11,6 +11,8 @@ use std::str::FromStr;
 use arrayvec::ArrayVec;
 use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, WINDOW, Window};
 use hypervisor::{CopyStatus, Dest, GrantCopy, GrantMap, Hypervisor, MapStatus, PAGE_SIZE};
+use ring::Slots;
+use ring::netif::Tx;
 use wire::netif::header_channel;
 
 /// How a packet's bytes come from a guest.
@@ -62,8 +64,6 @@ named!(RxChannel, "copy" => RxChannel::Copy, "flip" => RxChannel::Flip);
 
 /// Most header copies in one batch. Nearly every frame needs one.
 const BATCH: usize = WINDOW + PIECES_MAX;
-/// Places of the aperture that belong to a slot of the window.
-const PLACES: usize = PIECES_MAX;
 
 type Fetches<'a, H> = ArrayVec<GrantCopy<'a, <H as Hypervisor>::Peer>, BATCH>;
 
@@ -87,7 +87,7 @@ pub(crate) struct Mapped<H: Hypervisor> {
 impl<H: Hypervisor> Channel<H> {
     /// A channel that maps packets of `peer`.
     pub(crate) fn mapping(hypervisor: &H, peer: &H::Peer) -> Result<Self, hypervisor::Error> {
-        let places = WINDOW * PLACES;
+        let places = WINDOW * PIECES_MAX;
         let aperture = hypervisor.aperture(peer, u32::try_from(places).unwrap_or(u32::MAX))?;
         Ok(Self::Mapped(Mapped { aperture, pages: [0; WINDOW] }))
     }
@@ -227,9 +227,9 @@ impl<H: Hypervisor> Mapped<H> {
 
     /// Maps one frame's pages, one a piece. Answers whether all of them came.
     fn map(&mut self, hypervisor: &H, slot: u8, frame: &mut Frame) -> bool {
-        let places = places(slot, PLACES);
+        let places = places(slot, PIECES_MAX);
         let ops = places.clone().zip(&frame.pieces);
-        let mut ops: ArrayVec<GrantMap, PLACES> =
+        let mut ops: ArrayVec<GrantMap, PIECES_MAX> =
             ops.map(|(place, piece)| GrantMap::new(place, piece.gref)).collect();
         hypervisor.map_at(&mut self.aperture, &mut ops);
         // Of those that failed there is nothing to unmap, which does no harm.
@@ -264,11 +264,13 @@ impl<H: Hypervisor> Mapped<H> {
 const PAGE_LEN: u32 = PAGE_SIZE as u32;
 
 /// The first places of a slot's.
-#[expect(clippy::cast_possible_truncation, reason = "at most WINDOW * PLACES")]
+#[expect(clippy::cast_possible_truncation, reason = "at most WINDOW * PIECES_MAX")]
 fn places(slot: u8, count: usize) -> Range<u32> {
-    let first = (usize::from(slot) * PLACES) as u32;
+    let first = (usize::from(slot) * PIECES_MAX) as u32;
     first..first + count as u32
 }
 
 // A header that is supplied has its place in the frame's private copy.
 const _: () = assert!(header_channel::HEADER_LEN as usize == HEADER_MAX);
+// And every request of a ring has a place for one.
+const _: () = assert!(header_channel::PAGES * PAGE_SIZE == Tx::COUNT as usize * HEADER_MAX);

@@ -59,12 +59,16 @@ struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    fn number(&self, key: &str) -> Result<Option<u32>, StoreError> {
+    fn text(&self, key: &str) -> Result<Option<String>, StoreError> {
         match self.store.read(None, &format!("{}/{key}", self.path)) {
-            Ok(text) => Ok(text.trim().parse().ok()),
+            Ok(text) => Ok(Some(text)),
             Err(StoreError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    fn number(&self, key: &str) -> Result<Option<u32>, StoreError> {
+        Ok(self.text(key)?.and_then(|text| text.trim().parse().ok()))
     }
 
     fn need(&self, key: &str) -> Result<u32, ConnectError> {
@@ -156,16 +160,16 @@ fn connect_queue<H: Hypervisor>(
     })
 }
 
-/// The header pages of a frontend that has some: all of them.
+/// The header pages of a frontend that has some: all of them, or it is an error.
 fn header_pages(keys: &Keys<'_>, prefix: &str) -> Result<Option<Vec<GrantRef>>, ConnectError> {
-    let key = |n: usize| format!("{prefix}{}{n}", keys::TX_HEADER_REF);
-    if keys.number(&key(0))?.is_none() {
-        return Ok(None);
+    let key = format!("{prefix}{}", keys::TX_HEADER_REFS);
+    let Some(text) = keys.text(&key)? else { return Ok(None) };
+    let grefs: Result<Vec<_>, _> =
+        text.split_whitespace().map(|gref| gref.parse().map(GrantRef)).collect();
+    match grefs {
+        Ok(grefs) if grefs.len() == header_channel::PAGES => Ok(Some(grefs)),
+        _ => Err(ConnectError::Key(key)),
     }
-    (0..header_channel::PAGES)
-        .map(|n| keys.need(&key(n)).map(GrantRef))
-        .collect::<Result<_, _>>()
-        .map(Some)
 }
 
 fn attach<H: Hypervisor, S: Slots>(

@@ -3,7 +3,8 @@
 //! A [`Vif`] is the interface in the store: it offers features, waits for the frontend and
 //! connects its queues. A [`Queue`] is a ring each way. [`TxQueue`] takes packets off the TX
 //! ring, checks them and makes frames of them, whose bodies stay in the guest's memory;
-//! [`RxQueue`] copies frames from wherever they lie into the buffers the guest posted.
+//! [`RxQueue`] copies frames from wherever they lie into the buffers the guest posted, or hands
+//! them over in pages that become the guest's.
 //!
 //! The frontend is hostile until shown otherwise. What it can break is a [`Fault`]: the owner
 //! of the queue drops it and says why; no other interface notices.

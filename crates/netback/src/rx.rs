@@ -416,14 +416,14 @@ impl<H: Hypervisor> RxQueue<H> {
         if offload::complete_checksum(whole, &frame.headers).is_err() {
             return Outcome::Dropped(DropReason::Malformed);
         }
-        let peer = self.peer.clone();
-        let mut copies = Copies::<H>::new();
-        let mut plan = Plan::new();
         let mut rest = &*whole;
         let next = |max| take(&mut rest, max);
         if self.channel == RxChannel::Flip {
             return self.flip(frame.len, 0, None, next);
         }
+        let peer = self.peer.clone();
+        let mut copies = Copies::<H>::new();
+        let mut plan = Plan::new();
         self.plan(&peer, frame.len, 0, None, next, &mut copies, &mut plan);
         self.perform(&mut copies, &plan)
     }

@@ -23,6 +23,7 @@ use crate::request::{FRAME_MIN, Fault, Packet};
 /// others: a frontend sees each answer as it is written, and could go on putting packets that are
 /// refused behind it for as long as it likes, with the worker in the loop.
 const PACKETS: usize = 2 * WINDOW;
+
 /// A TX ring and the frames taken off it that are not yet answered.
 pub struct TxQueue<H: Hypervisor> {
     hypervisor: H,
@@ -68,6 +69,11 @@ impl<H: Hypervisor> TxQueue<H> {
     #[inline]
     pub fn body(&self) -> Body<'_, H::Peer> {
         self.channel.body(&self.peer)
+    }
+
+    /// Whether headers come beside the ring.
+    pub(crate) fn takes_headers(&self) -> bool {
+        matches!(self.channel, Channel::Supplied(_))
     }
 
     /// The doorbell the frontend rings for this queue.

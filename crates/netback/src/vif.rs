@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hypervisor::{DomId, Hypervisor, Store, StoreError, XenbusState};
 use offload::Features;
 use wire::ethernet::MacAddr;
-use wire::netif::{header_channel, keys};
+use wire::netif::keys;
 
 use crate::channel::{RxChannel, TxChannel};
 use crate::connect::{ConnectError, Queue, connect};
@@ -199,7 +199,11 @@ impl<H: Hypervisor> Vif<H> {
     fn connect(&self) -> Result<Vec<Queue<H>>, VifError> {
         let peer = self.hypervisor.peer(self.domain)?;
         let store = &*self.store;
-        Ok(connect(&self.hypervisor, store, &peer, &self.frontend, &self.offered)?)
+        let queues = connect(&self.hypervisor, store, &peer, &self.frontend, &self.offered)?;
+        let supplied = queues.iter().all(|queue| queue.tx.takes_headers());
+        let key = format!("{}/{}", self.path, keys::HEADER_CHANNEL);
+        store.write(None, &key, if supplied { "1" } else { "0" })?;
+        Ok(queues)
     }
 
     /// The queues are carried: tells the frontend that it may send.
@@ -208,14 +212,13 @@ impl<H: Hypervisor> Vif<H> {
     }
 
     /// Removes the keys of a header channel: the next driver of this device may not know of it,
-    /// and so would not remove them. A backend that may not write there can not help it.
+    /// and so would not remove them. A backend that may not write there can not help it. A driver
+    /// that has written new ones meanwhile learns from [`keys::HEADER_CHANNEL`] that they are gone.
     fn forget_header_channel(&self) {
         let queues = (0..self.offered.max_queues).map(|n| format!("{}{n}/", keys::QUEUE_PREFIX));
         for prefix in std::iter::once(String::new()).chain(queues) {
-            for n in 0..header_channel::PAGES {
-                let key = format!("{}/{prefix}{}{n}", self.frontend, keys::TX_HEADER_REF);
-                let _ = self.store.remove(None, &key);
-            }
+            let key = format!("{}/{prefix}{}", self.frontend, keys::TX_HEADER_REFS);
+            let _ = self.store.remove(None, &key);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::{DomId, Guest, Store, StoreError, XenbusState};
+use hypervisor::{DomId, GrantRef, Guest, Store, StoreError, XenbusState};
 use offload::Features;
 use ring::{FrontRing, RegionPage, Slots};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -71,6 +71,9 @@ pub enum ConnectError {
     /// The backend refused; its reason is in the daemon's log and in `pvnet status`.
     #[error("the backend closed the connection; see `pvnet status` for its reason")]
     Closed,
+    /// The backend offered to take headers beside the ring, and does not.
+    #[error("the backend does not take headers beside the ring as it offered; connect again")]
+    HeaderChannel,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -117,6 +120,10 @@ impl Frontend {
         let queues = frontend.make_queues(guest, DomId(backend_id), config)?;
         frontend.enter(XenbusState::Connected)?;
         frontend.wait(XenbusState::Connected, config.patience)?;
+        let supplies = queues.iter().any(|queue| queue.tx.headers().is_some());
+        if supplies && frontend.number(keys::HEADER_CHANNEL)? == 0 {
+            return Err(ConnectError::HeaderChannel);
+        }
         Ok((frontend, queues))
     }
 
@@ -285,15 +292,14 @@ impl Frontend {
         backend: DomId,
         wanted: bool,
     ) -> Result<Option<G::Pages>, ConnectError> {
-        let key = |n: usize| format!("{prefix}{}{n}", keys::TX_HEADER_REF);
+        let key = format!("{prefix}{}", keys::TX_HEADER_REFS);
         if !wanted {
-            (0..header_channel::PAGES).try_for_each(|n| self.remove(&key(n)))?;
+            self.remove(&key)?;
             return Ok(None);
         }
         let (pages, grefs) = guest.share(backend, header_channel::PAGES)?;
-        for (n, gref) in grefs.iter().enumerate() {
-            self.write(&key(n), gref.0)?;
-        }
+        let grefs: Vec<_> = grefs.iter().map(GrantRef::to_string).collect();
+        self.store.write(None, &format!("{}/{key}", self.device), &grefs.join(" "))?;
         Ok(Some(pages))
     }
 

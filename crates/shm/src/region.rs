@@ -90,9 +90,10 @@ impl Region {
     /// Maps scattered pages of `fd` side by side: page `i` of the region is the file's page at
     /// `offsets[i]` (bytes). All pages have `page_size` bytes.
     pub fn map_scattered(fd: impl AsFd, offsets: &[u64], page_size: usize) -> io::Result<Self> {
-        let region = Self::reserve(offsets.len() * page_size)?;
+        let mut region = Self::reserve(offsets.len() * page_size)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         for (index, offset) in offsets.iter().enumerate() {
-            region.fill(index * page_size, page_size, &fd, *offset)?;
+            region.fill(index * page_size, page_size, access, &fd, *offset)?;
         }
         Ok(region)
     }
@@ -111,24 +112,24 @@ impl Region {
         Self::adopt(base, len)
     }
 
-    /// Puts `len` bytes of `fd` from byte `from` in the place of those at `offset`.
-    ///
-    /// For regions that nobody else knows of, or can use meanwhile: what was there is gone.
+    /// Puts `len` bytes of `fd` from byte `from` in the place of those at `offset`: what was
+    /// there is gone. Exclusively, so that no system call can be at work on them.
     pub(crate) fn fill(
-        &self,
+        &mut self,
         offset: usize,
         len: usize,
+        access: ProtFlags,
         fd: impl AsFd,
         from: u64,
     ) -> io::Result<()> {
         let place = self.at(offset, len).map_err(outside)?;
-        // SAFETY: the target lies wholly inside this region's own range; no reference covers its
-        // bytes, and the caller sees to it that no system call is at work on them.
+        // SAFETY: the target lies wholly inside this region's own range, which is borrowed for this
+        // call alone: nobody reads, writes or hands out its bytes meanwhile.
         unsafe {
             rustix::mm::mmap(
                 place.cast(),
                 len,
-                ProtFlags::READ | ProtFlags::WRITE,
+                access,
                 // At once, not at the first touch, which would cost a fault as well.
                 MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE,
                 fd,
@@ -138,9 +139,8 @@ impl Region {
         Ok(())
     }
 
-    /// Takes away what is behind `len` bytes at `offset`; the addresses stay reserved. For the
-    /// regions that [`fill`](Self::fill) is for.
-    pub(crate) fn empty(&self, offset: usize, len: usize) -> io::Result<()> {
+    /// Takes away what is behind `len` bytes at `offset`; the addresses stay reserved.
+    pub(crate) fn empty(&mut self, offset: usize, len: usize) -> io::Result<()> {
         let place = self.at(offset, len).map_err(outside)?;
         // SAFETY: as in `fill`.
         unsafe {

@@ -4,12 +4,15 @@ use std::io;
 use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
 
+use rustix::mm::ProtFlags;
+
 use crate::Region;
 
 /// A reserved range of addresses, page by page either empty or a page of some file.
 ///
-/// It derefs to a [`Region`] over all of it. Touching an empty place ends the process, as a
-/// stray pointer would: whoever uses it keeps to the places it has filled.
+/// It derefs to a [`Region`] over all of it, to read from. Touching an empty place, or writing to
+/// any, ends the process, as the kernel does with whoever leaves its memory: whoever uses it keeps
+/// to the places it has filled.
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
@@ -22,9 +25,9 @@ impl Reserved {
         Ok(Self { region: Region::reserve(places * page_size)?, page_size })
     }
 
-    /// Fills a place with the page at byte `offset` of `fd`, readable and writable.
+    /// Fills a place with the page at byte `offset` of `fd`, readable.
     pub fn map(&mut self, place: usize, fd: impl AsFd, offset: u64) -> io::Result<()> {
-        self.region.fill(place * self.page_size, self.page_size, fd, offset)
+        self.region.fill(place * self.page_size, self.page_size, ProtFlags::READ, fd, offset)
     }
 
     /// Empties places.

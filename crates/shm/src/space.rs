@@ -122,7 +122,8 @@ impl Space {
         if *size == PageSize::Huge {
             // As the pages around it, or the kernel would keep the mapping split.
             // SAFETY: the page is mapped and ours; the advice changes no byte.
-            unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxHugepage)? };
+            // A kernel without large pages refuses it, and has nothing to split.
+            let _ = unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxHugepage) };
         }
         Ok(())
     }

@@ -39,6 +39,15 @@ fn grant(domain: &Domain, gref: u32, page: u32) -> GrantRef {
 }
 
 #[test]
+fn a_run_of_no_pages_is_refused() {
+    let (_machine, domain, _guest) = inside();
+    for at in [0, 20, BLOCK_PAGES + 3, PAGES] {
+        assert!(domain.increase_reservation(at..at).is_err());
+        assert!(domain.decrease_reservation(at..at).is_err());
+    }
+}
+
+#[test]
 fn a_page_that_is_out_can_not_be_granted() {
     let (machine, domain, _guest) = inside();
     let [before, first, last, behind] =

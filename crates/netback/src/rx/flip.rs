@@ -43,8 +43,11 @@ impl<H: Hypervisor> RxQueue<H> {
             // itself, so nothing waits for it.
             return Outcome::Dropped(DropReason::NoRoom);
         };
-        let fault = self.fill(&pages, len, next);
-        self.hand_over(pages, len, flags, gso, fault)
+        // Nothing has been taken off the ring yet: a sender's fault costs the receiver nothing.
+        match self.fill(&pages, len, next) {
+            Some(fault) => fault,
+            None => self.hand_over(pages, len, flags, gso),
+        }
     }
 
     /// Copies a packet into pages, from the start of the first one on.
@@ -73,24 +76,16 @@ impl<H: Hypervisor> RxQueue<H> {
         (!readable).then_some(Outcome::SourceFault)
     }
 
-    /// Transfers pages to the slots that the guest has posted, and answers them. With a fault
-    /// nothing is transferred, and the answers say that there is nothing.
-    fn hand_over(
-        &mut self,
-        pages: Pages<H>,
-        len: u32,
-        flags: u16,
-        gso: Option<Gso>,
-        fault: Option<Outcome>,
-    ) -> Outcome {
+    /// Transfers pages to the slots that the guest has posted, and answers them.
+    fn hand_over(&mut self, pages: Pages<H>, len: u32, flags: u16, gso: Option<Gso>) -> Outcome {
         let count = u32::try_from(pages.len()).unwrap_or(u32::MAX);
         let mut extra = gso.and_then(gso_extra);
-        let mut outcome = fault.unwrap_or(Outcome::Delivered);
+        let mut outcome = Outcome::Delivered;
         for (n, page) in (0..).zip(pages) {
             let request = self.ring.peek(0);
             self.ring.consume(1);
-            let came = fault.is_none() && self.transfer(GrantRef(request.gref), page);
-            if !came && fault.is_none() {
+            let came = self.transfer(GrantRef(request.gref), page);
+            if !came {
                 outcome = Outcome::Dropped(DropReason::MemoryFault);
             }
             let more = if n + 1 < count { rx_flags::MORE_DATA } else { 0 };

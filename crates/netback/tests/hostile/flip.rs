@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use frame::{DropReason, Frame, Offer, Outcome};
-use hypervisor::Guest;
+use frame::{DropReason, Frame, Offer, Outcome, Piece};
+use hypervisor::{GrantRef, Guest};
 use machine::{DRIVER_DOMAIN, Machine, TransferSlot};
 use netback::{Queue, RxChannel, TxChannel};
 use offload::Features;
@@ -51,12 +51,19 @@ impl Receiver {
         place
     }
 
+    /// Delivers a frame that is all header: whoever made it is of no interest here.
     fn deliver(&mut self, bytes: &[u8]) -> Outcome {
+        self.deliver_with(bytes, &[])
+    }
+
+    /// Delivers a frame with a body in pages that this guest grants, or not.
+    fn deliver_with(&mut self, header: &[u8], body: &[Piece]) -> Outcome {
         let mut frame = Frame::empty();
-        // All of it in the private copy: whoever made it is of no interest here.
-        frame.bytes[..bytes.len()].copy_from_slice(bytes);
-        frame.header_len = u8::try_from(bytes.len()).unwrap();
-        frame.len = u32::try_from(bytes.len()).unwrap();
+        frame.bytes[..header.len()].copy_from_slice(header);
+        frame.header_len = u8::try_from(header.len()).unwrap();
+        frame.pieces.extend(body.iter().copied());
+        frame.len = u32::from(frame.header_len);
+        frame.len += body.iter().map(|piece| u32::from(piece.len)).sum::<u32>();
         frame.headers = Headers::parse(frame.header()).unwrap();
         let mut offers = [Offer { frame: &frame, outcome: Outcome::Waiting }];
         let body = self.queue.tx.body();
@@ -140,4 +147,21 @@ fn a_guest_that_keeps_its_pages_gets_no_more_frames_until_it_gives_one_back() {
     }
     receiver.raw.inside.surrender(kept.pop()).unwrap();
     assert_eq!(receiver.deliver(&frame(60, 3)), Outcome::Delivered);
+}
+
+#[test]
+fn a_sender_that_grants_nothing_costs_the_receiver_no_slot() {
+    let machine = Machine::new();
+    let mut receiver = Receiver::new(&machine);
+    let mut place = receiver.post_place();
+    let free = receiver.raw.domain.exchange_count();
+    for _ in 0..3 {
+        let body = [Piece { gref: GrantRef(PAGES + 3), offset: 0, len: 1000 }];
+        assert_eq!(receiver.deliver_with(&frame(100, 1), &body), Outcome::SourceFault);
+        assert_eq!(receiver.raw.read::<u32>(RX_RING, RSP_PROD), 0);
+        assert_eq!(receiver.raw.domain.exchange_count(), free);
+    }
+    assert_eq!(receiver.deliver(&frame(60, 2)), Outcome::Delivered);
+    assert_eq!(receiver.take(), 60);
+    assert!(receiver.raw.inside.claim(&mut place).unwrap().is_some());
 }

@@ -103,9 +103,9 @@ impl Raw {
 
     /// Will hand over headers beside its TX ring, to a backend that takes them.
     pub fn supply_headers(&self) {
-        for (n, page) in (HEADERS..DATA).enumerate() {
-            self.key(&format!("tx-header-ref{n}"), page);
-        }
+        let grefs: Vec<_> = (HEADERS..DATA).map(|page| page.to_string()).collect();
+        let path = format!("{}/tx-header-refs", toolstack::device_path(0));
+        self.store.write(None, &path, &grefs.join(" ")).unwrap();
     }
 
     /// A backend for it that copies.

@@ -336,3 +336,23 @@ fn mapped_packets_are_unmapped_before_they_are_answered() {
     assert_eq!([0, 1, 2, 3, 4].map(status).iter().filter(|s| **s == status::OKAY).count(), 3);
     assert_eq!([0, 1, 2, 3, 4].map(status).iter().filter(|s| **s == status::ERROR).count(), 2);
 }
+
+/// As Linux's frontend grants its packets.
+#[test]
+fn pages_granted_read_only_are_mapped_too() {
+    let machine = Machine::new();
+    let hypervisor = Tampered::new(&machine);
+    let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
+    let raw = Raw::new(&machine);
+    let mut vif = raw.announce_by(hypervisor, TxChannel::Remap, RxChannel::Copy);
+    let mut queue = raw.connect(&mut vif, Features::ALL);
+    let read_only = 1 << 2;
+    raw.grant(DATA, 1 | read_only, 0, DATA);
+    let request = TxRequest { gref: DATA, offset: 0, flags: 0, id: 1, size: 600 };
+    raw.write(TX_RING, Raw::slot::<TxRequest>(0), request);
+    raw.write(TX_RING, REQ_PROD, 1u32);
+    assert_eq!(queue.tx.receive().unwrap(), 1);
+    pass(&mut queue, &mut taker, Duration::ZERO).unwrap();
+    let answer: TxResponse = raw.read(TX_RING, Raw::slot::<TxRequest>(0));
+    assert_ne!(answer.status, status::ERROR);
+}

@@ -41,8 +41,13 @@ impl Server {
         let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;
         spawn("control socket", move || {
             for stream in listener.incoming().flatten() {
-                // A client that went away needs no answer.
-                let _ = answer(&stream, &machine, &events, &leases);
+                let (machine, events, leases) = (machine.clone(), events.clone(), leases.clone());
+                // Each by itself: a slow answer to one (it may depend on a guest) holds up no
+                // other. Without a thread for it, a client sees its connection end.
+                let _ = spawn("control client", move || {
+                    // A client that went away needs no answer.
+                    let _ = answer(&stream, &machine, &events, &leases);
+                });
             }
         })?;
         Ok(Self { path })
@@ -107,14 +112,10 @@ fn balloon(request: &str, events: &mpsc::Sender<Event>) -> Result<(), String> {
 fn hold(mut stream: &UnixStream, lease: Lease) -> io::Result<()> {
     writeln!(stream, "{METERED}")?;
     stream.set_read_timeout(None)?;
-    let mut stream = stream.try_clone()?;
-    let wait = move || {
-        // It has no more to say; what counts is its end.
-        let _ = io::copy(&mut stream, &mut io::sink());
-        drop(lease);
-    };
-    spawn("meter lease", wait).map_err(io::Error::other)?;
-    Ok(())
+    // It has no more to say; what counts is its end.
+    let end = io::copy(&mut stream, &mut io::sink());
+    drop(lease);
+    end.map(drop)
 }
 
 /// Sends a request to a daemon.

@@ -1,8 +1,8 @@
 //! The header channel: pages beside a TX ring through which a frontend hands over headers.
 //!
 //! pvnet's own extension (Menon et al. 2006, §4.1, have the idea and no format). A backend that
-//! writes `feature-header-channel` takes, beside `tx-ring-ref`, the grants of [`PAGES`] pages as
-//! `tx-header-ref0` and so on. From then on the first [`HEADER_LEN`] bytes of every packet, or all
+//! writes `feature-header-channel` takes, beside `tx-ring-ref`, the grants of [`PAGES`] pages in
+//! `tx-header-refs`, and says in `header-channel` that it did. From then on the first [`HEADER_LEN`] bytes of every packet, or all
 //! of a shorter one, lie at the [`place`] of its first request and not in its fragments. The
 //! first request's size still counts the whole packet, header included; of a packet that is all
 //! header it is the only one, and its grant is not used.

@@ -51,8 +51,10 @@ pub const EVENT_CHANNEL_RX: &str = "event-channel-rx";
 
 /// Backend: takes headers beside the TX ring; see [`header_channel`](super::header_channel).
 pub const FEATURE_HEADER_CHANNEL: &str = "feature-header-channel";
-/// Frontend: what the number of a header page follows in the key of its grant.
-pub const TX_HEADER_REF: &str = "tx-header-ref";
+/// Frontend: the grants of a queue's header pages, in order, with spaces between.
+pub const TX_HEADER_REFS: &str = "tx-header-refs";
+/// Backend, before it is Connected: whether it takes headers from those pages.
+pub const HEADER_CHANNEL: &str = "header-channel";
 
 /// Backend: has a control ring.
 pub const FEATURE_CTRL_RING: &str = "feature-ctrl-ring";

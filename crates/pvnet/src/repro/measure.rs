@@ -14,7 +14,7 @@ use super::paper::{Direction, Program};
 use super::plan::Key;
 use super::rig::{Rig, carried};
 use crate::daemon::status::Status;
-use crate::testbed::{Error, Result};
+use crate::testbed::{self, Error, Result};
 
 /// What one transfer showed.
 #[derive(Clone, Debug)]
@@ -149,23 +149,14 @@ fn sample(
     })
 }
 
-/// Divides the time of the server's CPU. The daemon's is the driver domain's and the
-/// hypervisor's, all other that was used is the program's and its stack's: in a guest, in the
-/// driver domain, or on Linux, whose time stands in the guest's place.
+/// Divides the time of the server's CPU. What is neither the daemon's nor idle is the program's
+/// and its stack's: in a guest, in the driver domain, or on Linux, whose time stands in the guest's
+/// place.
 fn split(server: Server, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
-    let daemon: Duration = usage.processes.iter().map(|(_, time)| *time).sum();
-    // Both are read at moments that differ a little.
-    let hypervisor = hypervisor.min(daemon);
-    let program = usage.busy.saturating_sub(daemon);
-    let (guest, driver) = match server {
-        Server::Driver(_) => (Duration::ZERO, daemon - hypervisor + program),
-        Server::Guest(_) | Server::Native => (program, daemon - hypervisor),
-    };
-    CpuSplit {
-        guest: usage.cpus(guest),
-        driver: usage.cpus(driver),
-        hypervisor: usage.cpus(hypervisor),
-        idle: usage.cpus(usage.idle),
+    let split = testbed::split(usage, hypervisor);
+    match server {
+        Server::Driver(_) => CpuSplit { guest: 0.0, driver: split.driver + split.guest, ..split },
+        Server::Guest(_) | Server::Native => split,
     }
 }
 

@@ -72,7 +72,7 @@ pub fn measure<T>(
 
 /// Divides the machine's time: the daemon's is the driver domain's and the hypervisor's, all
 /// other that was used is the guests': their frontends, stacks and programs.
-fn split(usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
+pub fn split(usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
     let daemon: Duration = usage.processes.iter().map(|(_, time)| *time).sum();
     // Both are read at moments that differ a little.
     let hypervisor = hypervisor.min(daemon);

@@ -19,7 +19,7 @@ mod subject;
 pub use case::{CASES, Case, find_pace};
 pub use daemon::{Daemon, ports, program};
 pub use folder::Folder;
-pub use measure::{Measured, measure};
+pub use measure::{Measured, measure, split};
 pub use pvnet::{Setup, Testbed};
 pub use subject::{Counts, Subject};
 

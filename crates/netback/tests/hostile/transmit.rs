@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use frame::{Outcome, WINDOW};
 use machine::Machine;
-use netback::{RxChannel, TxChannel};
+use netback::{Queue, RxChannel, TxChannel};
 use offload::Features;
 use proptest::prelude::*;
 use wire::netif::extra::Extra;
@@ -306,14 +306,20 @@ fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
     assert_eq!(raw.read::<u32>(TX_RING, RSP_PROD), 3);
 }
 
-#[test]
-fn mapped_packets_are_unmapped_before_they_are_answered() {
+/// A sender whose packets are mapped, and somebody to send to.
+fn remapped() -> (Raw, Queue<Tampered>, Taker) {
     let machine = Machine::new();
     let hypervisor = Tampered::new(&machine);
-    let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
+    let taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
     let raw = Raw::new(&machine);
     let mut vif = raw.announce_by(hypervisor, TxChannel::Remap, RxChannel::Copy);
-    let mut queue = raw.connect(&mut vif, Features::ALL);
+    let queue = raw.connect(&mut vif, Features::ALL);
+    (raw, queue, taker)
+}
+
+#[test]
+fn mapped_packets_are_unmapped_before_they_are_answered() {
+    let (raw, mut queue, mut taker) = remapped();
     let rings = raw.domain.pinned();
     let more = tx_flags::MORE_DATA;
     let request = |gref, flags, size| TxRequest { gref, offset: 0, flags, id: 1, size };
@@ -340,12 +346,7 @@ fn mapped_packets_are_unmapped_before_they_are_answered() {
 /// As Linux's frontend grants its packets.
 #[test]
 fn pages_granted_read_only_are_mapped_too() {
-    let machine = Machine::new();
-    let hypervisor = Tampered::new(&machine);
-    let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
-    let raw = Raw::new(&machine);
-    let mut vif = raw.announce_by(hypervisor, TxChannel::Remap, RxChannel::Copy);
-    let mut queue = raw.connect(&mut vif, Features::ALL);
+    let (raw, mut queue, mut taker) = remapped();
     let read_only = 1 << 2;
     raw.grant(DATA, 1 | read_only, 0, DATA);
     let request = TxRequest { gref: DATA, offset: 0, flags: 0, id: 1, size: 600 };

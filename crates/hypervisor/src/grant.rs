@@ -90,6 +90,13 @@ impl<'a, P> GrantCopy<'a, P> {
     pub fn new(source: Source<'a, P>, dest: Dest<'a, P>, len: u16) -> Self {
         Self { source, dest, len, status: CopyStatus::Okay }
     }
+
+    /// Whether one side is granted: else the bytes are within reach of whoever copies, and no
+    /// hypervisor is needed.
+    #[inline]
+    pub fn is_granted(&self) -> bool {
+        matches!(self.source, Source::Grant { .. }) || matches!(self.dest, Dest::Grant { .. })
+    }
 }
 
 /// How one transfer of a batch ended.

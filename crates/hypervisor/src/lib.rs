@@ -122,6 +122,9 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// One end of an event channel.
     type Event: EventChannel;
 
+    /// How many operations of a batch of copies one hypercall performs.
+    const COPIES_PER_HYPERCALL: usize = usize::MAX;
+
     /// Resolves a domain. The handle stays usable, though useless, when the domain dies.
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error>;
 

@@ -26,7 +26,10 @@ pub struct Meter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counted {
-    /// Batches of copies: hypercalls, on Xen.
+    /// Calls of the hypervisor for frames: batches of grant copies, of mappings, of pages that
+    /// change hands, events sent. What needs no grant needs no hypervisor.
+    Hypercalls,
+    /// Batches of copies.
     CopyBatches,
     /// Copies.
     Copies,
@@ -57,7 +60,8 @@ impl Counted {
     const COUNT: usize = Self::ALL.len();
 
     /// Everything that is counted, in the order of the counters.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
+        Self::Hypercalls,
         Self::CopyBatches,
         Self::Copies,
         Self::CopiedBytes,
@@ -76,6 +80,7 @@ impl Counted {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Hypercalls => "hypercalls",
             Self::CopyBatches => "copy_batches",
             Self::Copies => "copies",
             Self::CopiedBytes => "copied_bytes",
@@ -191,7 +196,8 @@ impl<E: EventChannel> EventChannel for MeteredEvent<E> {
         // hypervisor's. This clock costs a system call, but not for every packet.
         let began = thread_time();
         let result = self.inner.notify();
-        self.meter.book(thread_time().saturating_sub(began), &[(Counted::Notifications, 1)]);
+        let counts = [(Counted::Hypercalls, 1), (Counted::Notifications, 1)];
+        self.meter.book(thread_time().saturating_sub(began), &counts);
         result
     }
 
@@ -206,6 +212,8 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
     type Aperture = H::Aperture;
     type Page = H::Page;
     type Event = MeteredEvent<H::Event>;
+
+    const COPIES_PER_HYPERCALL: usize = H::COPIES_PER_HYPERCALL;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
         self.inner.peer(domain)
@@ -226,8 +234,16 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
             let done = batch.iter().filter(|op| op.status == CopyStatus::Okay);
             let bytes = done.map(|op| u64::from(op.len)).sum();
             let copies = batch.len() as u64;
-            use Counted::{CopiedBytes, Copies, CopyBatches};
-            self.meter.end(began, &[(CopyBatches, 1), (Copies, copies), (CopiedBytes, bytes)]);
+            let granted = batch.iter().filter(|op| op.is_granted()).count();
+            let hypercalls = granted.div_ceil(H::COPIES_PER_HYPERCALL) as u64;
+            use Counted::{CopiedBytes, Copies, CopyBatches, Hypercalls};
+            let counts = [
+                (Hypercalls, hypercalls),
+                (CopyBatches, 1),
+                (Copies, copies),
+                (CopiedBytes, bytes),
+            ];
+            self.meter.end(began, &counts);
         }
     }
 
@@ -240,7 +256,7 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         self.inner.map_at(aperture, batch);
         if began.is_some() {
             let maps = batch.iter().filter(|op| op.status == MapStatus::Okay).count();
-            self.meter.end(began, &[(Counted::Maps, maps as u64)]);
+            self.meter.end(began, &[(Counted::Hypercalls, 1), (Counted::Maps, maps as u64)]);
         }
     }
 
@@ -248,7 +264,7 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         let began = self.meter.begin();
         let pages = places.len() as u64;
         self.inner.unmap(aperture, places);
-        self.meter.end(began, &[(Counted::Unmaps, pages)]);
+        self.meter.end(began, &[(Counted::Hypercalls, 1), (Counted::Unmaps, pages)]);
     }
 
     fn dma_map(&self, batch: &mut [DmaRead<'_, Self::Peer>]) {
@@ -257,7 +273,9 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         if began.is_some() {
             let granted = |op: &&DmaRead<'_, _>| matches!(op.source, Source::Grant { .. });
             let maps = batch.iter().filter(granted).filter(|op| op.address.is_some()).count();
-            self.meter.end(began, &[(Counted::DmaMaps, maps as u64)]);
+            let hypercalls = u64::from(batch.iter().any(|op| granted(&op)));
+            let counts = [(Counted::Hypercalls, hypercalls), (Counted::DmaMaps, maps as u64)];
+            self.meter.end(began, &counts);
         }
     }
 
@@ -273,7 +291,7 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         self.inner.transfer(batch);
         if began.is_some() {
             let done = batch.iter().filter(|op| op.status == TransferStatus::Okay).count();
-            self.meter.end(began, &[(Counted::Transfers, done as u64)]);
+            self.meter.end(began, &[(Counted::Hypercalls, 1), (Counted::Transfers, done as u64)]);
         }
     }
 

@@ -257,9 +257,10 @@ impl Region {
         }
     }
 
-    /// The address of `len` bytes at `offset`, for the system calls of this crate.
+    /// The address of `len` bytes at `offset`, for system calls that take one. It is good for as
+    /// long as the region is.
     #[inline]
-    pub(crate) fn address(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
+    pub fn address(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         self.at(offset, len)
     }
 

@@ -68,6 +68,7 @@ fn dom0(images: &Images, files: &[(&str, Vec<u8>)]) -> Result<Vec<u8>> {
     script(&mut overlay, "init", include_str!("../guest/dom0.sh"));
     script(&mut overlay, "lab/agent", include_str!("../guest/agent.sh"));
     script(&mut overlay, "lab/link", include_str!("../guest/link.sh"));
+    script(&mut overlay, "lab/shellrc", include_str!("../guest/shellrc.sh"));
     script(&mut overlay, "etc/xen/scripts/vif-lab", include_str!("../guest/vif-lab.sh"));
     add(&mut overlay, images.libraries(Kind::Dom0)?, files)?;
     Ok(overlay.finish())
@@ -153,6 +154,7 @@ mod tests {
             include_str!("../guest/domu.sh"),
             include_str!("../guest/end.sh"),
             include_str!("../guest/link.sh"),
+            include_str!("../guest/shellrc.sh"),
             include_str!("../guest/vif-lab.sh"),
         ] {
             let mut check = lab::command("sh").expect("sh");

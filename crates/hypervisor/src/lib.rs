@@ -11,6 +11,7 @@
 pub mod event;
 pub mod grant;
 pub mod metered;
+pub mod reconnecting;
 pub mod store;
 pub mod watch_queue;
 pub mod xenbus;

@@ -13,6 +13,7 @@ pub mod grant;
 pub mod metered;
 pub mod reconnecting;
 pub mod store;
+pub mod toolstack;
 pub mod watch_queue;
 pub mod xenbus;
 pub mod xs_client;

@@ -169,6 +169,14 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Binds to an event channel that `peer` offered to this domain.
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
 
+    /// Asks that `event` be sent once more when `mapping` is unmapped, by whomever: a backend that
+    /// is killed between writing a response and announcing it leaves a frontend that waits for
+    /// nothing otherwise. A platform whose channels outlive no backend has nothing to do.
+    #[inline]
+    fn notify_on_unmap(&self, mapping: &Self::Mapping, event: &Self::Event) {
+        let _ = (mapping, event);
+    }
+
     /// Told by the driver domain of work of its own, for the books: see [`Meter`].
     #[inline]
     fn note(&self, what: Counted, n: u64) {

@@ -300,6 +300,10 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         Ok(MeteredEvent { inner, meter: self.meter.clone() })
     }
 
+    fn notify_on_unmap(&self, mapping: &Self::Mapping, event: &Self::Event) {
+        self.inner.notify_on_unmap(mapping, &event.inner);
+    }
+
     #[inline]
     fn note(&self, what: Counted, n: u64) {
         if self.meter.is_on() {

@@ -133,8 +133,6 @@ fn connect_queue<H: Hypervisor>(
 ) -> Result<Queue<H>, ConnectError> {
     let need = |key: &str| keys.need(&format!("{prefix}{key}"));
     let bind = |port| hypervisor.bind_interdomain(peer, Port(port)).map(Arc::new);
-    let tx = attach(hypervisor, peer, GrantRef(need(keys::TX_RING_REF)?))?;
-    let rx = attach(hypervisor, peer, GrantRef(need(keys::RX_RING_REF)?))?;
     let number = |key: &str| keys.number(&format!("{prefix}{key}"));
     // One each first, as Linux does: a driver that was here before may have left the key of the
     // channel for both.
@@ -146,6 +144,8 @@ fn connect_queue<H: Hypervisor>(
             (event.clone(), event)
         }
     };
+    let tx = attach(hypervisor, peer, GrantRef(need(keys::TX_RING_REF)?), &tx_event)?;
+    let rx = attach(hypervisor, peer, GrantRef(need(keys::RX_RING_REF)?), &rx_event)?;
     let channel = match offered.tx {
         TxChannel::Remap => Channel::mapping(hypervisor, peer)?,
         TxChannel::Header => match header_pages(keys, prefix)? {
@@ -176,8 +176,10 @@ fn attach<H: Hypervisor, S: Slots>(
     hypervisor: &H,
     peer: &H::Peer,
     gref: GrantRef,
+    event: &H::Event,
 ) -> Result<BackRing<S, RegionPage<H::Mapping>>, ConnectError> {
     let mapping = hypervisor.map(peer, &[gref])?;
+    hypervisor.notify_on_unmap(&mapping, event);
     let page = RegionPage::new(mapping, 0).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
     Ok(BackRing::attach(page).map_err(Fault::from)?)
 }

@@ -1,22 +1,58 @@
-//! Who may join: the guests of the configuration, each once.
+//! The daemon on platform `machine`: it holds the hypervisor and the toolstack as well. Who may
+//! join are the guests of the configuration, each once.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use hypervisor::DomId;
-use machine::{MemorySize, Toolstack};
+use hypervisor::{DomId, Store, StoreError};
+use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
+use machine::{DRIVER_DOMAIN, Listener, Machine, MemorySize, Toolstack};
 use netback::RxChannel;
+use offload::Features;
 use shm::PageSize;
+use tracing::info;
 
 use crate::config::{Config, Guest};
-use crate::daemon::control::Event;
+use crate::daemon::backends::Backends;
+use crate::daemon::control::{Event, VifId};
+use crate::daemon::{Error, House, Inbox, memory, spawn};
+
+/// Runs until told to stop.
+pub(super) fn run(
+    config: Config,
+    events: &mpsc::Sender<Event>,
+    inbox: &Inbox,
+) -> Result<(), Error> {
+    let machine = Machine::new();
+    // Bound before the house's own socket: whoever left that one behind is gone.
+    let join_socket = config.join_socket();
+    let listener = Arc::new(Listener::bind(&join_socket).map_err(Error::path(&join_socket))?);
+    let measured = machine.clone();
+    let measure = move |status: &mut _| memory::measure(status, &measured);
+    let house = House::build(&config, machine.clone(), events, measure)?;
+    let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
+    let admission = Arc::new(Admission::new(&config, store.clone(), events.clone()));
+    let accepting = {
+        let (listener, machine) = (listener.clone(), machine.clone());
+        spawn("guests", move || listener.serve(&machine, &admission))?
+    };
+    let backends = Backends::new(DRIVER_DOMAIN, "vif");
+    info!(socket = %join_socket.display(), workers = house.workers(), "ready");
+    house.run(config, store, backends, inbox)?;
+    listener.stop();
+    if accepting.join().is_err() {
+        tracing::error!("the thread that accepts guests panicked");
+    }
+    Ok(())
+}
 
 /// Pages that a queue needs to receive by page flipping: a ring of them at the guest, and as many
 /// on their way there and back.
 const EXCHANGE_PAGES: usize = 2 * netfront::RING_LEN;
 
-/// Admits guests and tells the control thread of them.
-pub(super) struct Admission {
+/// Admits guests, makes their devices and tells the control thread of them.
+struct Admission {
+    store: Arc<dyn Store>,
     /// Queues of a guest for which the configuration names no number.
     queues: u32,
     guests: HashMap<String, Guest>,
@@ -25,10 +61,38 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    pub(super) fn new(config: &Config, events: mpsc::Sender<Event>) -> Self {
+    fn new(config: &Config, store: Arc<dyn Store>, events: mpsc::Sender<Event>) -> Self {
         let guests = config.guests.iter().map(|guest| (guest.name.clone(), guest.clone()));
         let queues = u32::try_from(config.daemon.workers).unwrap_or(1);
-        Self { queues, guests: guests.collect(), present: Mutex::default(), events: events.into() }
+        let present = Mutex::default();
+        Self { store, queues, guests: guests.collect(), present, events: events.into() }
+    }
+
+    /// Does what libxl does for a new domain.
+    fn make_devices(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
+        let store = &*self.store;
+        create_domain(store, domain, &guest.name)?;
+        let mac = guest.mac.map(|mac| mac.to_string()).unwrap_or_default();
+        create_vif(store, domain, 0, &mac)?;
+        self.describe(domain, guest)?;
+        set_memory_target(store, domain, guest.memory_mib * 1024)
+    }
+
+    /// What `pvnet guest` needs to know, where a domain finds its configuration on Xen.
+    fn describe(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
+        let data = format!("/local/domain/{domain}/data");
+        let bit = |on| if on { "1" } else { "0" };
+        let Features { sg, csum_v4, tso_v4, .. } = guest.features();
+        for (key, value) in [
+            ("addresses", guest.addresses.join(" ").as_str()),
+            ("scatter-gather", bit(sg)),
+            ("checksum-offload", bit(csum_v4)),
+            ("group-pages", bit(guest.group_pages)),
+            ("tcp-segmentation-offload", bit(tso_v4)),
+        ] {
+            self.store.write(None, &format!("{data}/{key}"), value)?;
+        }
+        Ok(())
     }
 
     fn present(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -69,14 +133,23 @@ impl Toolstack for Admission {
     }
 
     fn created(&self, domain: DomId, name: &str) -> Result<(), String> {
-        let name = name.to_owned();
-        let created = self.ask(|answer| Event::Created { domain, name, answer });
-        created.unwrap_or_else(|| Err("the daemon is stopping".into()))
+        let guest = self.guests.get(name).ok_or("unknown guest")?;
+        self.make_devices(domain, guest).map_err(|error| error.to_string())?;
+        let guest = Box::new(guest.clone());
+        let plugged = self.ask(|answer| Event::Plugged { id: only(domain), guest, answer });
+        plugged.unwrap_or_else(|| Err("the daemon is stopping".into()))
     }
 
     fn destroyed(&self, domain: DomId, name: &str) {
         // Waited for: afterwards the domain's memory is not in use by any worker.
-        self.ask(|answer| Event::Destroyed { domain, answer });
+        self.ask(|answer| Event::Unplugged { id: only(domain), answer });
+        // What is left goes with the domain.
+        let _ = remove_domain(&*self.store, domain);
         self.present().remove(name);
     }
+}
+
+/// A guest of this platform has one interface.
+fn only(domain: DomId) -> VifId {
+    VifId { domain, handle: 0 }
 }

@@ -10,7 +10,7 @@ use hypervisor::{DomId, Store, StoreError, WatchEvent, XenbusState};
 use machine::toolstack::{
     backend_path, create_domain, create_vif, remove_domain, set_memory_target,
 };
-use netback::{Change, Offered, Queue, Vif};
+use netback::{Anonymous, Change, Offered, Queue, Vif};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, poll};
 use switch::PortId;
@@ -137,7 +137,8 @@ impl Control {
             rx: guest.rx,
         };
         let path = backend_path(domain, 0);
-        let vif = Vif::announce(self.platform.clone(), self.store.clone(), &path, offered)
+        let (platform, store) = (self.platform.clone(), self.store.clone());
+        let vif = Vif::adopt(platform, store, &path, offered, Arc::new(Anonymous))
             .map_err(|error| error.to_string())?;
         let state = format!("{}/state", vif.frontend());
         self.store.watch(&state, &domain.to_string()).map_err(|error| error.to_string())?;

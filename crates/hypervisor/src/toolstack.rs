@@ -1,6 +1,6 @@
 //! What a toolstack (libxl, on Xen) writes into the store for an interface.
 
-use crate::store::{Access, Permissions, TransactionId};
+use crate::store::{Access, Permissions, TransactionId, in_transaction};
 use crate::{DomId, Store, StoreError, XenbusState};
 
 /// The two nodes of an interface: the frontend's belongs to its domain, the backend's to the
@@ -77,26 +77,6 @@ impl VifNodes {
         }
         Ok(())
     }
-}
-
-/// How often a transaction is begun anew when others' changes get in between.
-const TRIES: usize = 16;
-
-fn in_transaction(
-    store: &dyn Store,
-    mut change: impl FnMut(TransactionId) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    for _ in 0..TRIES {
-        let tx = store.begin()?;
-        let result = change(tx);
-        let ended = store.end(tx, result.is_ok());
-        match (result, ended) {
-            (Ok(()), Err(StoreError::Conflict)) => {}
-            (Ok(()), ended) => return ended,
-            (Err(error), _) => return Err(error),
-        }
-    }
-    Err(StoreError::Conflict)
 }
 
 /// Makes a node that `owner` may change and `reader` may read, and all that is put there later.

@@ -1,14 +1,15 @@
 //! Connecting to a frontend: reading what it wrote, mapping its rings, binding its events.
 
+use std::io;
 use std::sync::Arc;
 
-use hypervisor::{GrantRef, Hypervisor, Port, Store, StoreError};
+use hypervisor::{EventChannel, GrantRef, Hypervisor, Port, Store, StoreError};
 use offload::Features;
-use ring::{BackRing, RegionPage, Slots};
+use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 
 use crate::channel::Channel;
-use crate::{Fault, Offered, RxChannel, RxQueue, TxChannel, TxQueue};
+use crate::{Fault, Ledgers, Offered, RingKind, RxChannel, RxQueue, TxChannel, TxQueue};
 
 /// Why a frontend could not be connected. The reason is for an operator.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,9 @@ pub enum ConnectError {
     /// A ring is broken from the start.
     #[error(transparent)]
     Ring(#[from] Fault),
+    /// There is no memory to keep a ring's answers in.
+    #[error("ledger: {0}")]
+    Ledger(#[source] io::Error),
 }
 
 /// One queue: a ring each way.
@@ -50,6 +54,52 @@ pub struct Queue<H: Hypervisor> {
     pub tx: TxQueue<H>,
     /// To the guest.
     pub rx: RxQueue<H>,
+}
+
+impl<H: Hypervisor> Queue<H> {
+    /// Makes the frontend look at both rings: whoever was here before may have died between a
+    /// publication and its notification.
+    pub(crate) fn wake(&self) {
+        for event in [self.tx.event(), self.rx.event()] {
+            // A frontend that is gone can not be told; its domain's end detaches the vif.
+            let _ = event.notify();
+        }
+    }
+}
+
+/// What a queue's rings are begun with.
+#[derive(Clone, Copy)]
+pub(crate) struct Rings<'a> {
+    pub(crate) ledgers: &'a dyn Ledgers,
+    /// They are live, left by a backend that died, and gone on with.
+    pub(crate) resumes: bool,
+    /// The header pages of a frontend that has some are used.
+    pub(crate) headers: bool,
+}
+
+impl Rings<'_> {
+    /// Maps a ring.
+    fn open<H: Hypervisor, S: Slots>(
+        &self,
+        hypervisor: &H,
+        peer: &H::Peer,
+        gref: GrantRef,
+        event: &H::Event,
+        (queue, kind): (u32, RingKind),
+    ) -> Result<BackRing<S, RegionPage<H::Mapping>>, ConnectError> {
+        let mapping = hypervisor.map(peer, &[gref])?;
+        hypervisor.notify_on_unmap(&mapping, event);
+        let page =
+            RegionPage::new(mapping, 0).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
+        let ledger = self.ledgers.ledger(queue, kind);
+        let ledger = ledger.and_then(|region| Ledger::new(region).map_err(io::Error::other));
+        let ledger = ledger.map_err(ConnectError::Ledger)?;
+        let ring = match self.resumes {
+            true => BackRing::resume(page, ledger),
+            false => BackRing::attach(page, ledger),
+        };
+        Ok(ring.map_err(Fault::from)?)
+    }
 }
 
 /// A frontend's keys.
@@ -99,6 +149,7 @@ pub(crate) fn connect<H: Hypervisor>(
     peer: &H::Peer,
     frontend: &str,
     offered: &Offered,
+    rings: Rings<'_>,
 ) -> Result<Vec<Queue<H>>, ConnectError> {
     let keys = Keys { store, path: frontend };
     let &Offered { max_queues, rx, .. } = offered;
@@ -118,7 +169,7 @@ pub(crate) fn connect<H: Hypervisor>(
                 1 => String::new(),
                 _ => format!("{}{n}/", keys::QUEUE_PREFIX),
             };
-            connect_queue(hypervisor, &keys, peer, &prefix, features, offered)
+            connect_queue(hypervisor, &keys, peer, (n, &prefix), features, offered, rings)
         })
         .collect()
 }
@@ -127,12 +178,14 @@ fn connect_queue<H: Hypervisor>(
     hypervisor: &H,
     keys: &Keys<'_>,
     peer: &H::Peer,
-    prefix: &str,
+    (queue, prefix): (u32, &str),
     features: Features,
     offered: &Offered,
+    rings: Rings<'_>,
 ) -> Result<Queue<H>, ConnectError> {
     let need = |key: &str| keys.need(&format!("{prefix}{key}"));
     let bind = |port| hypervisor.bind_interdomain(peer, Port(port)).map(Arc::new);
+    let (tx, rx) = (GrantRef(need(keys::TX_RING_REF)?), GrantRef(need(keys::RX_RING_REF)?));
     let number = |key: &str| keys.number(&format!("{prefix}{key}"));
     // One each first, as Linux does: a driver that was here before may have left the key of the
     // channel for both.
@@ -144,14 +197,13 @@ fn connect_queue<H: Hypervisor>(
             (event.clone(), event)
         }
     };
-    let tx = attach(hypervisor, peer, GrantRef(need(keys::TX_RING_REF)?), &tx_event)?;
-    let rx = attach(hypervisor, peer, GrantRef(need(keys::RX_RING_REF)?), &rx_event)?;
-    let channel = match offered.tx {
-        TxChannel::Remap => Channel::mapping(hypervisor, peer)?,
-        TxChannel::Header => match header_pages(keys, prefix)? {
-            Some(grefs) => Channel::Supplied(hypervisor.map(peer, &grefs)?),
-            None => Channel::Granted,
-        },
+    let tx = rings.open(hypervisor, peer, tx, &tx_event, (queue, RingKind::Tx))?;
+    let rx = rings.open(hypervisor, peer, rx, &rx_event, (queue, RingKind::Rx))?;
+    let headers = if rings.headers { header_pages(keys, prefix)? } else { None };
+    let channel = match (headers, offered.tx) {
+        (Some(grefs), _) => Channel::Supplied(hypervisor.map(peer, &grefs)?),
+        (None, TxChannel::Header) => Channel::Granted,
+        (None, TxChannel::Remap) => Channel::mapping(hypervisor, peer)?,
     };
     let rx_channel = offered.rx;
     Ok(Queue {
@@ -170,16 +222,4 @@ fn header_pages(keys: &Keys<'_>, prefix: &str) -> Result<Option<Vec<GrantRef>>, 
         Ok(grefs) if grefs.len() == header_channel::PAGES => Ok(Some(grefs)),
         _ => Err(ConnectError::Key(key)),
     }
-}
-
-fn attach<H: Hypervisor, S: Slots>(
-    hypervisor: &H,
-    peer: &H::Peer,
-    gref: GrantRef,
-    event: &H::Event,
-) -> Result<BackRing<S, RegionPage<H::Mapping>>, ConnectError> {
-    let mapping = hypervisor.map(peer, &[gref])?;
-    hypervisor.notify_on_unmap(&mapping, event);
-    let page = RegionPage::new(mapping, 0).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
-    Ok(BackRing::attach(page).map_err(Fault::from)?)
 }

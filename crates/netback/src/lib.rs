@@ -6,6 +6,9 @@
 //! [`RxQueue`] copies frames from wherever they lie into the buffers the guest posted, or hands
 //! them over in pages that become the guest's.
 //!
+//! A backend that is killed and started again goes on with the interfaces that it finds: the rings
+//! are live, and what was being answered lies in [`Ledgers`].
+//!
 //! The frontend is hostile until shown otherwise. What it can break is a [`Fault`]: the owner
 //! of the queue drops it and says why; no other interface notices.
 
@@ -13,6 +16,7 @@
 
 mod channel;
 mod connect;
+mod ledger;
 mod request;
 mod rx;
 mod tx;
@@ -20,6 +24,7 @@ mod vif;
 
 pub use channel::{RxChannel, TxChannel};
 pub use connect::{ConnectError, Queue};
+pub use ledger::{Anonymous, Files, Ledgers, RingKind};
 pub use request::Fault;
 pub use rx::RxQueue;
 pub use tx::TxQueue;

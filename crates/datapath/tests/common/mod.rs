@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use datapath::{Config, Datapath, Egress, Failure, Ingress, Port};
 use hypervisor::{DomId, Store};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Change, Offered, RxChannel, TxChannel, Vif};
+use netback::{Anonymous, Change, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue};
 use offload::Features;
 use shm::Piece;
@@ -59,7 +59,8 @@ impl Host {
         toolstack::create_domain(&*self.store, id, "test").unwrap();
         toolstack::create_vif(&*self.store, id, 0, mac).unwrap();
         let path = toolstack::backend_path(id, 0);
-        let vif = Vif::announce(self.machine.clone(), self.store.clone(), &path, self.offered);
+        let (machine, store) = (self.machine.clone(), self.store.clone());
+        let vif = Vif::adopt(machine, store, &path, self.offered, Arc::new(Anonymous));
         let inside = MachineGuest::inside(&self.machine, &domain).unwrap();
         (domain, inside, vif.unwrap())
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use hypervisor::{Guest, Hypervisor, Store};
 use machine::{DRIVER_DOMAIN, Domain, GuestEvent, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Change, Offered, Queue, RxChannel, TxChannel, Vif};
+use netback::{Anonymous, Change, Offered, Queue, RxChannel, TxChannel, Vif};
 use offload::Features;
 use shm::Region;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -124,7 +124,8 @@ impl Raw {
         let path = toolstack::backend_path(self.domain.id(), 0);
         let offered =
             Offered { max_queues: 1, features: Features::ALL, split_event_channels: false, tx, rx };
-        Vif::announce(hypervisor, self.driver_store.clone(), &path, offered).unwrap()
+        Vif::adopt(hypervisor, self.driver_store.clone(), &path, offered, Arc::new(Anonymous))
+            .unwrap()
     }
 
     /// Connects its one queue. The vif stays where it is, and can connect it again.

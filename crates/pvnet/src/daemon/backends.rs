@@ -8,6 +8,17 @@ use crate::daemon::control::VifId;
 #[derive(Clone, Debug)]
 pub(super) struct Backends(String);
 
+/// What the toolstack wants of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// To serve.
+    Wanted,
+    /// To go: it is there still, and if it was served it is to close.
+    Leaving,
+    /// Nothing: it is not there.
+    Gone,
+}
+
 impl Backends {
     /// The token of the watch on it.
     pub(super) const TOKEN: &str = "backends";
@@ -34,14 +45,19 @@ impl Backends {
         below[..end].parse().ok()
     }
 
-    /// Whether the toolstack has made this one, wholly: its keys come in one transaction, but
-    /// whoever else writes there needs none.
-    pub(super) fn is_there(&self, store: &dyn Store, id: VifId) -> Result<bool, StoreError> {
-        match store.read(None, &format!("{}/frontend", self.path(id))) {
-            Ok(_) => Ok(true),
-            Err(StoreError::NotFound(_)) => Ok(false),
-            Err(error) => Err(error),
-        }
+    /// What the toolstack wants of this one.
+    pub(super) fn presence(&self, store: &dyn Store, id: VifId) -> Result<Presence, StoreError> {
+        let path = self.path(id);
+        let Some(frontend) = found(store.read(None, &format!("{path}/frontend")))? else {
+            return Ok(Presence::Gone);
+        };
+        let online = found(store.read(None, &format!("{path}/online")))?;
+        // A node that its frontend's removal left behind wants nothing either.
+        let state = found(store.read(None, &format!("{frontend}/state")))?;
+        Ok(match (online.as_deref(), state) {
+            (Some("0"), _) | (_, None) => Presence::Leaving,
+            (_, Some(_)) => Presence::Wanted,
+        })
     }
 
     /// All that the toolstack has made.
@@ -72,9 +88,15 @@ impl Backends {
 }
 
 fn children(store: &dyn Store, path: &str) -> Result<Vec<String>, StoreError> {
-    match store.directory(None, path) {
-        Err(StoreError::NotFound(_)) => Ok(Vec::new()),
-        other => other,
+    Ok(found(store.directory(None, path))?.unwrap_or_default())
+}
+
+/// What there is, or nothing.
+fn found<T>(result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match result {
+        Ok(there) => Ok(Some(there)),
+        Err(StoreError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -120,12 +142,18 @@ mod tests {
         create_vif(&store, DomId(7), 1, "02:00:00:00:00:02").unwrap();
         store.write(None, &format!("{BACKENDS}/nonsense/x"), "").unwrap();
         assert_eq!(backends.list(&store), Ok(vec![id(7, 0), id(7, 1)]));
-        assert_eq!(backends.is_there(&store, id(7, 1)), Ok(true));
-        assert_eq!(backends.is_there(&store, id(7, 2)), Ok(false));
+        let presence = |handle| backends.presence(&store, id(7, handle));
+        assert_eq!(presence(0), Ok(Presence::Wanted));
+        assert_eq!(presence(2), Ok(Presence::Gone));
+        store.write(None, &format!("{BACKENDS}/7/0/online"), "0").unwrap();
+        assert_eq!(presence(0), Ok(Presence::Leaving));
+        assert_eq!(presence(1), Ok(Presence::Wanted));
         let name = |handle| backends.name(&store, id(7, handle));
         assert_eq!((name(0), name(1)), ("web".to_owned(), "web.1".to_owned()));
         store.write(None, &format!("{BACKENDS}/7/1/vifname"), "dmz").unwrap();
         assert_eq!(name(1), "dmz");
         assert_eq!(backends.name(&store, id(8, 0)), "dom8");
+        store.remove(None, "/local/domain/7/device/vif/1").unwrap();
+        assert_eq!(presence(1), Ok(Presence::Leaving), "its frontend has gone");
     }
 }

@@ -10,13 +10,13 @@ use std::time::Duration;
 use datapath::{Datapath, Egress, Failure, Ingress, Port};
 use hypervisor::{DomId, Hypervisor, Metered, Store, StoreError, WatchEvent, XenbusState};
 use machine::toolstack::set_memory_target;
-use netback::{Change, Offered, Queue, Vif, VifError};
+use netback::{Anonymous, Change, Files, Ledgers, Offered, Queue, Vif, VifError};
 use rustix::event::{PollFd, PollFlags, poll};
 use switch::PortId;
 use tracing::{info, warn};
 
 use crate::config::{Config, Guest, OnStop, Platform};
-use crate::daemon::backends::Backends;
+use crate::daemon::backends::{Backends, Presence};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::status::{MeterStatus, PortStatus, Status};
 use crate::daemon::{Error, spawn};
@@ -172,22 +172,27 @@ impl<H: Hypervisor> Control<H> {
 
     /// Serves an interface that the toolstack has made, forgets one that it has removed.
     fn look_for(&mut self, id: VifId) {
-        let served = self.interfaces.contains_key(&id);
-        match self.backends.is_there(&*self.store, id) {
-            Ok(true) if !served => {
-                let name = self.backends.name(&*self.store, id);
-                let guest = self.config.guest(&name).unwrap_or_default();
-                if let Err(reason) = self.plug(id, guest) {
-                    warn!(vif = %id, guest = name, reason, "not served");
+        match self.backends.presence(&*self.store, id) {
+            Ok(presence) => match (presence, self.interfaces.contains_key(&id)) {
+                (Presence::Wanted, false) => self.plug_named(id),
+                (Presence::Gone, true) => {
+                    info!(vif = %id, "removed");
+                    self.unplug(id);
                 }
-            }
-            Ok(false) if served => {
-                info!(vif = %id, "removed");
-                self.unplug(id);
-            }
-            Ok(_) => {}
+                (Presence::Wanted | Presence::Leaving, true) => {}
+                (Presence::Leaving | Presence::Gone, false) => {}
+            },
             // A store that is away for a while changes nothing for the frames.
             Err(error) => warn!(vif = %id, %error, "looking for an interface"),
+        }
+    }
+
+    /// Serves an interface that was found in the store.
+    fn plug_named(&mut self, id: VifId) {
+        let name = self.backends.name(&*self.store, id);
+        let guest = self.config.guest(&name).unwrap_or_default();
+        if let Err(reason) = self.plug(id, guest) {
+            warn!(vif = %id, guest = name, reason, "not served");
         }
     }
 
@@ -202,14 +207,26 @@ impl<H: Hypervisor> Control<H> {
             rx: guest.rx,
         };
         let path = self.backends.path(id);
-        let vif = Vif::announce(self.platform.clone(), self.store.clone(), &path, offered)
+        let (platform, store) = (self.platform.clone(), self.store.clone());
+        let vif = Vif::adopt(platform, store, &path, offered, self.ledgers(id))
             .map_err(|error| error.to_string())?;
         let state = format!("{}/state", vif.frontend());
         self.interfaces.insert(id, Interface { guest, vif, port: None, reason: None });
         self.store.watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
 
-    /// Forgets an interface.
+    /// Where an interface's ledgers are: on Xen the rings outlive the daemon.
+    fn ledgers(&self, id: VifId) -> Arc<dyn Ledgers> {
+        match self.config.daemon.platform {
+            Platform::Machine => Arc::new(Anonymous),
+            Platform::Xen => {
+                let rings = self.config.daemon.directory.join("rings");
+                Arc::new(Files::new(rings.join(format!("{}-{}", id.domain, id.handle))))
+            }
+        }
+    }
+
+    /// Forgets an interface, and removes what is left of it.
     fn unplug(&mut self, id: VifId) {
         let Some(interface) = self.interfaces.remove(&id) else { return };
         if let Some(port) = interface.port {
@@ -218,6 +235,9 @@ impl<H: Hypervisor> Control<H> {
         let state = format!("{}/state", interface.vif.frontend());
         // It goes when the domain does; nobody is left to be told of an error.
         let _ = self.store.unwatch(&state, &id.to_string());
+        if let Err(error) = interface.vif.remove() {
+            warn!(vif = %id, %error, "removing what is left");
+        }
     }
 
     fn frontend_changed(&mut self, id: VifId) {
@@ -225,8 +245,13 @@ impl<H: Hypervisor> Control<H> {
         match interface.vif.frontend_changed() {
             Ok(Change::None) => {}
             Ok(Change::Connect(queues)) => self.connect(id, queues),
-            Ok(Change::Disconnect | Change::Remove) => {
-                self.disconnect(id, "the frontend closed".into());
+            Ok(Change::Disconnect) => self.disconnect(id, "the frontend closed".into()),
+            Ok(Change::Remove) => {
+                self.disconnect(id, "the frontend closed for good".into());
+                // The guests of this machine are removed when their processes end.
+                if self.config.daemon.platform == Platform::Xen {
+                    self.unplug(id);
+                }
             }
             // Whatever changed is looked at when the store is back.
             Err(VifError::Store(StoreError::Gone(reason))) => warn!(vif = %id, reason, "the store"),

@@ -1,0 +1,125 @@
+//! Where a vif's answers are kept while they are published: see [`ring::Ledger`].
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use ring::LEDGER_LEN;
+use shm::Region;
+
+/// Which ring of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RingKind {
+    /// From the guest.
+    Tx,
+    /// To the guest.
+    Rx,
+}
+
+impl fmt::Display for RingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tx => "tx",
+            Self::Rx => "rx",
+        })
+    }
+}
+
+/// The ledgers of one vif.
+pub trait Ledgers: Send + Sync {
+    /// The memory of one ring's ledger, of [`LEDGER_LEN`] bytes: what an earlier backend had, if
+    /// there was one.
+    fn ledger(&self, queue: u32, ring: RingKind) -> io::Result<Region>;
+
+    /// Removes them all: the vif is gone.
+    fn remove(&self) -> io::Result<()>;
+}
+
+/// Ledgers that end with their process: where its guests' rings do too, nothing is lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Anonymous;
+
+impl Ledgers for Anonymous {
+    fn ledger(&self, _: u32, _: RingKind) -> io::Result<Region> {
+        Region::anonymous(LEDGER_LEN)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Ledgers in files, which outlive the process though nothing waits for a disk: the memory behind
+/// them is the kernel's. They belong where a restart of the machine empties the directory
+/// (`/run`), since it ends the rings as well.
+#[derive(Clone, Debug)]
+pub struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    /// Files in `directory`, which is one vif's own. It is made when it is needed.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    fn open(&self, name: &str) -> io::Result<File> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(self.directory.join(name))?;
+        // A file that is new, or whose maker was killed here. Written and not only made longer: a
+        // page for which there is no room must fail here, not at its first use (SIGBUS).
+        if file.metadata()?.len() < LEDGER_LEN as u64 {
+            file.write_all_at(&[0; LEDGER_LEN], 0)?;
+        }
+        Ok(file)
+    }
+}
+
+impl Ledgers for Files {
+    fn ledger(&self, queue: u32, ring: RingKind) -> io::Result<Region> {
+        Region::map(self.open(&format!("{ring}-{queue}"))?, 0, LEDGER_LEN)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn files_keep_what_was_written_and_are_nobody_elses() {
+        let name = format!("pvnet-ledgers-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let ledgers = Files::new(&directory);
+        let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+
+        let first = ledgers.ledger(0, RingKind::Tx).unwrap();
+        first.write(LEDGER_LEN - 8, 7u64).unwrap();
+        drop(first);
+        assert_eq!(ledgers.ledger(0, RingKind::Tx).unwrap().read(LEDGER_LEN - 8), Ok(7u64));
+        assert_eq!(ledgers.ledger(0, RingKind::Rx).unwrap().read(LEDGER_LEN - 8), Ok(0u64));
+        assert_eq!(ledgers.ledger(1, RingKind::Tx).unwrap().read(LEDGER_LEN - 8), Ok(0u64));
+        assert_eq!(mode(&directory), 0o700);
+        assert_eq!(mode(&directory.join("tx-0")), 0o600);
+
+        // One whose maker was killed before it had written all of it.
+        fs::write(directory.join("rx-1"), [1; 100]).unwrap();
+        assert_eq!(ledgers.ledger(1, RingKind::Rx).unwrap().read(0), Ok(0u64));
+
+        ledgers.remove().unwrap();
+        assert!(!directory.exists());
+        ledgers.remove().unwrap();
+    }
+}

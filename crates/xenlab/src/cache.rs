@@ -1,0 +1,35 @@
+//! Where images are kept.
+
+use std::path::{Path, PathBuf};
+
+/// What cargo puts at the top of the folder that it builds into.
+const MARK: &str = "CACHEDIR.TAG";
+
+/// The folder `xenlab` in the folder that cargo built this program into, or else in `target`.
+#[must_use]
+pub fn default_cache() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    build_folder(&program).unwrap_or(Path::new("target")).join("xenlab")
+}
+
+/// The folder that cargo built `program` into.
+fn build_folder(program: &Path) -> Option<&Path> {
+    program.ancestors().skip(1).find(|folder| folder.join(MARK).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_build_folder_is_found_from_any_depth() {
+        let folder = crate::folder::Folder::new().expect("folder");
+        let built = folder.path().join("target");
+        std::fs::create_dir(&built).expect("folder");
+        let program = built.join("debug/deps/short-0123");
+        assert_eq!(build_folder(&program), None);
+        std::fs::write(built.join(MARK), "").expect("mark");
+        assert_eq!(build_folder(&program), Some(built.as_path()));
+        assert_eq!(build_folder(&built.join("release/xenlab")), Some(built.as_path()));
+    }
+}

@@ -1,0 +1,75 @@
+//! A folder of one's own for a while.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{Error, Result};
+
+/// A new folder, removed with all that is in it when dropped.
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes one under the system's folder for temporary files, that nobody else can look into.
+    pub(crate) fn new() -> Result<Self> {
+        Self::inside(&std::env::temp_dir())
+    }
+
+    /// The same inside of another folder, which must exist.
+    pub(crate) fn inside(above: &Path) -> Result<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            let path = above.join(format!("xenlab-{}-{number}", std::process::id()));
+            // Made, never taken over: what is there may be anybody's.
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(cause) => return Err(Error::Path { path, cause }),
+            }
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        match std::fs::remove_dir_all(&self.0) {
+            // Renamed to where it shall stay.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => eprintln!("clean-up: {}: {error}", self.0.display()),
+            Ok(()) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_differ_and_go_with_their_content() {
+        let [first, second] = [Folder::new(), Folder::new()].map(|folder| folder.expect("folder"));
+        assert_ne!(first.path(), second.path());
+        std::fs::write(first.path().join("inside"), "x").expect("write");
+        let path = first.path().to_owned();
+        drop(first);
+        assert!(!path.exists() && second.path().exists());
+    }
+
+    #[test]
+    fn one_that_was_renamed_stays() {
+        let above = Folder::new().expect("folder");
+        let kept = above.path().join("kept");
+        let folder = Folder::inside(above.path()).expect("folder");
+        std::fs::rename(folder.path(), &kept).expect("rename");
+        drop(folder);
+        assert!(kept.exists());
+    }
+}

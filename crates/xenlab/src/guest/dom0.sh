@@ -1,0 +1,19 @@
+#!/bin/busybox sh
+# The first process of dom0: the file systems, the toolstack's daemons, then the agent on the host's port.
+xen=$(echo /usr/lib/xen-*/bin)
+export PATH=/usr/local/bin:/usr/sbin:/usr/bin:$xen
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /run/lock /run/xen /run/xenstored /run/xen-hotplug
+mount -t devpts devpts /dev/pts
+hostname dom0
+modprobe -a virtio_pci virtio_console xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs
+mount -t xenfs xenfs /proc/xen
+xenstored --pid-file /run/xenstored.pid
+xen-init-dom0 >/dev/null
+xenconsoled --pid-file=/run/xenconsoled.pid --log=guest --log-dir=/var/log/xen/console
+ip link set lo up
+until [ -c /dev/vport0p1 ]; do sleep 0.05; done
+sh /lab/agent <>/dev/vport0p1 >&0 2>/dev/console &
+while :; do wait; sleep 1; done

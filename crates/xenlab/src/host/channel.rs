@@ -1,0 +1,277 @@
+//! Talking to one domain's agent.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lab::Interrupt;
+
+use super::frame::{self, Frame, Lines};
+use crate::{Error, Result};
+
+/// How often a wait looks up.
+const SLICE: Duration = Duration::from_millis(100);
+/// How long the other side may take no bytes.
+const STUCK: Duration = Duration::from_secs(20);
+/// How much of what is no answer is kept.
+const NOISE: usize = 16 * 1024;
+
+/// One end of a line to an agent; any number of threads may have commands run over it at once.
+#[derive(Debug)]
+pub(super) struct Channel {
+    writer: Mutex<UnixStream>,
+    shared: Arc<Shared>,
+    next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How often an agent said that it is up, and when it said so last, in seconds since its domain's boot.
+    ups: u64,
+    uptime: f64,
+    /// Answers that nobody has fetched.
+    ended: BTreeMap<u64, (i32, Vec<u8>)>,
+    /// The last lines that were no answers.
+    noise: VecDeque<u8>,
+    closed: bool,
+}
+
+/// How a wait ended, other than by what was waited for or by Ctrl-C.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// Its time was up.
+    TimedOut,
+    /// The line is gone.
+    Closed,
+}
+
+impl Channel {
+    pub(super) fn new(stream: UnixStream) -> Result<Self> {
+        let failed = |cause| Error::path("a line to an agent")(cause);
+        stream.set_write_timeout(Some(STUCK)).map_err(failed)?;
+        let reader = stream.try_clone().map_err(failed)?;
+        let shared = Arc::new(Shared::default());
+        let reading = Arc::clone(&shared);
+        // Ends with the line, at the latest when QEMU is gone.
+        thread::Builder::new().spawn(move || reading.read(reader)).map_err(failed)?;
+        Ok(Self { writer: Mutex::new(stream), shared, next: AtomicU64::new(1) })
+    }
+
+    /// Starts a script; returns its number.
+    pub(super) fn start(&self, script: &str) -> Result<u64> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.send(&frame::run(id, script))?;
+        Ok(id)
+    }
+
+    /// Kills a script, which still answers.
+    pub(super) fn stop(&self, id: u64) -> Result<()> {
+        self.send(&frame::stop(id))
+    }
+
+    /// Waits for a script's exit status and output.
+    pub(super) fn wait(
+        &self,
+        id: u64,
+        limit: Duration,
+    ) -> Result<std::result::Result<(i32, Vec<u8>), Silence>> {
+        self.shared.wait(limit, |state| state.ended.remove(&id))
+    }
+
+    /// How often an agent has come up on this line.
+    pub(super) fn ups(&self) -> u64 {
+        self.shared.lock().ups
+    }
+
+    /// Waits until an agent has come up more than `before` times; returns its domain's uptime in seconds.
+    pub(super) fn wait_up(
+        &self,
+        before: u64,
+        limit: Duration,
+    ) -> Result<std::result::Result<f64, Silence>> {
+        self.shared.wait(limit, |state| (state.ups > before).then_some(state.uptime))
+    }
+
+    /// The last lines that were no answers: what a kernel printed on a console.
+    pub(super) fn noise(&self) -> String {
+        String::from_utf8_lossy(self.shared.lock().noise.make_contiguous()).into_owned()
+    }
+
+    fn send(&self, line: &str) -> Result<()> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.write_all(line.as_bytes()).map_err(Error::path("the line to an agent"))
+    }
+}
+
+impl Shared {
+    /// A panic elsewhere must not keep others from their answers.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<T>(
+        &self,
+        limit: Duration,
+        mut look: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<std::result::Result<T, Silence>> {
+        let end = Instant::now() + limit;
+        let mut state = self.lock();
+        loop {
+            if let Some(found) = look(&mut state) {
+                return Ok(Ok(found));
+            }
+            Interrupt::check()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if state.closed {
+                return Ok(Err(Silence::Closed));
+            }
+            if left.is_zero() {
+                return Ok(Err(Silence::TimedOut));
+            }
+            let slept = self.changed.wait_timeout(state, left.min(SLICE));
+            state = slept.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn read(&self, mut stream: UnixStream) {
+        let mut lines = Lines::default();
+        let mut bytes = [0; 16 * 1024];
+        while let Ok(count @ 1..) = stream.read(&mut bytes) {
+            let (mut frames, mut noise) = (Vec::new(), Vec::<u8>::new());
+            lines.push(
+                &bytes[..count],
+                |frame| frames.push(frame),
+                |line| noise.extend(line.iter().chain(b"\n")),
+            );
+            let mut state = self.lock();
+            frames.into_iter().for_each(|frame| state.take(frame));
+            state.noise.extend(noise);
+            let excess = state.noise.len().saturating_sub(NOISE);
+            state.noise.drain(..excess);
+            drop(state);
+            self.changed.notify_all();
+        }
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+impl State {
+    fn take(&mut self, frame: Frame) {
+        match frame {
+            Frame::Up { uptime } => {
+                self.ups += 1;
+                self.uptime = uptime;
+            }
+            Frame::End { id, status, output } => {
+                self.ended.insert(id, (status, output));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::Folder;
+    use std::process::{Command, Stdio};
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// The agent itself, as a program of this machine, with folders of its own.
+    struct Agent {
+        channel: Channel,
+        process: std::process::Child,
+        _folder: Folder,
+    }
+
+    impl Agent {
+        fn start() -> Self {
+            let folder = Folder::new().expect("folder");
+            let place = folder.path().to_str().expect("text");
+            let script = include_str!("../guest/agent.sh")
+                .replace("/run/agent", &format!("{place}/jobs"))
+                .replace("cd /lab", &format!("cd {place}"));
+            let (ours, theirs) = UnixStream::pair().expect("pair");
+            let end = || Stdio::from(std::os::fd::OwnedFd::from(theirs.try_clone().expect("dup")));
+            let mut shell = Command::new("sh");
+            let shell = shell.args(["-c", &script]).stdin(end()).stdout(end());
+            let process = shell.spawn().expect("sh");
+            let channel = Channel::new(ours).expect("channel");
+            channel.wait_up(0, LIMIT).expect("no Ctrl-C").expect("up");
+            Self { channel, process, _folder: folder }
+        }
+
+        fn sh(&self, script: &str) -> (i32, String) {
+            let id = self.channel.start(script).expect("start");
+            self.end(id)
+        }
+
+        fn end(&self, id: u64) -> (i32, String) {
+            let (status, output) =
+                self.channel.wait(id, LIMIT).expect("no Ctrl-C").expect("an answer");
+            (status, String::from_utf8(output).expect("text"))
+        }
+    }
+
+    impl Drop for Agent {
+        fn drop(&mut self) {
+            // The process that answers waits for a line that never ends otherwise.
+            let _ = self.channel.writer.lock().expect("lock").shutdown(std::net::Shutdown::Both);
+            let _ = self.process.wait();
+        }
+    }
+
+    #[test]
+    fn output_and_status_come_back_exactly() {
+        let agent = Agent::start();
+        assert_eq!(agent.sh("echo one; echo two >&2; exit 3"), (3, "one\ntwo\n".to_owned()));
+        assert_eq!(agent.sh("printf '~end 1 0 0 \\n'"), (0, "~end 1 0 0 \n".to_owned()));
+        assert_eq!(agent.sh("true"), (0, String::new()));
+        let (status, text) = agent.sh("seq 20000");
+        assert_eq!((status, text.lines().count()), (0, 20000));
+    }
+
+    #[test]
+    fn commands_run_side_by_side() {
+        let agent = Agent::start();
+        let first = agent.channel.start("until [ -e flag ]; do sleep 0.01; done; echo seen");
+        assert_eq!(agent.sh("touch flag"), (0, String::new()));
+        assert_eq!(agent.end(first.expect("start")), (0, "seen\n".to_owned()));
+    }
+
+    #[test]
+    fn a_stopped_command_takes_its_children_along() {
+        let agent = Agent::start();
+        let id = agent.channel.start("sleep 60 & echo $!; echo $! >child; wait").expect("start");
+        assert_eq!(agent.sh("until [ -s child ]; do sleep 0.01; done").0, 0);
+        agent.channel.stop(id).expect("stop");
+        let (status, child) = agent.end(id);
+        assert_eq!(status, 128 + 9);
+        // Where nobody reaps orphans, it stays behind as a zombie.
+        let alive = format!("grep '^State:.*[RSD] ' /proc/{}/status", child.trim());
+        assert_ne!(agent.sh(&alive).0, 0);
+    }
+
+    #[test]
+    fn silence_has_a_reason() {
+        let (ours, theirs) = UnixStream::pair().expect("pair");
+        let channel = Channel::new(ours).expect("channel");
+        let wait = |limit| channel.wait(1, limit).expect("no Ctrl-C").expect_err("no answer");
+        assert_eq!(wait(Duration::from_millis(1)), Silence::TimedOut);
+        (&theirs).write_all(b"kernel panic\n").expect("write");
+        drop(theirs);
+        assert_eq!(wait(LIMIT), Silence::Closed);
+        assert_eq!(channel.noise(), "kernel panic\n");
+    }
+}

@@ -1,0 +1,317 @@
+//! Guests.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::channel::{Channel, Silence};
+use super::qemu::GUESTS;
+use super::shell::{Job, Output, Shell};
+use crate::{Error, Result};
+
+/// How many guests can be talked to at once.
+pub(super) const MOST: usize = 6;
+/// How long the toolstack may take; it waits ten seconds itself for a backend.
+const TOOLSTACK: Duration = Duration::from_secs(60);
+
+/// A guest to be.
+#[derive(Clone, Debug)]
+pub struct DomuConfig {
+    /// Its name.
+    pub name: String,
+    /// Its memory, in MiB.
+    pub memory_mib: u32,
+    /// Its virtual CPUs.
+    pub vcpus: u32,
+    /// Its network interfaces, as in `xl.cfg`'s `vif`: `mac=00:16:3e:00:00:01,bridge=xenbr0,script=vif-lab`.
+    pub vifs: Vec<String>,
+    /// More words for its kernel.
+    pub kernel_arguments: String,
+    /// Whether the toolstack starts it again when it reboots; it is destroyed otherwise.
+    pub restarts: bool,
+    /// More lines of `xl.cfg`, such as `driver_domain=1`.
+    pub more: Vec<String>,
+}
+
+impl DomuConfig {
+    /// A guest with one virtual CPU, 256 MiB and no interface.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            memory_mib: 256,
+            vcpus: 1,
+            vifs: Vec::new(),
+            kernel_arguments: String::new(),
+            restarts: false,
+            more: Vec::new(),
+        }
+    }
+
+    /// The same with one more interface.
+    #[must_use]
+    pub fn vif(mut self, vif: impl Into<String>) -> Self {
+        self.vifs.push(vif.into());
+        self
+    }
+
+    /// The same with one more line of `xl.cfg`.
+    #[must_use]
+    pub fn line(mut self, line: impl Into<String>) -> Self {
+        self.more.push(line.into());
+        self
+    }
+
+    /// The `xl.cfg`.
+    fn text(&self) -> String {
+        let vifs: Vec<String> = self.vifs.iter().map(|vif| format!("'{vif}'")).collect();
+        let Self { name, memory_mib, vcpus, .. } = self;
+        format!(
+            "name=\"{name}\"\ntype=\"pv\"\nkernel=\"/lab/vmlinux\"\nramdisk=\"/lab/domu.cpio\"\n\
+             memory={memory_mib}\nvcpus={vcpus}\nvif=[{}]\n\
+             extra=\"console=hvc0 quiet loglevel=1 panic=-1 lab.name={name} {}\"\n\
+             on_crash=\"destroy\"\non_reboot=\"{}\"\n{}\n",
+            vifs.join(", "),
+            self.kernel_arguments,
+            if self.restarts { "restart" } else { "destroy" },
+            self.more.join("\n"),
+        )
+    }
+}
+
+/// Lines for guests' agents, each of one guest at a time.
+#[derive(Debug)]
+pub(super) struct Ports {
+    free: Mutex<Vec<(usize, Arc<Channel>)>>,
+}
+
+impl Ports {
+    pub(super) fn new(channels: Vec<Arc<Channel>>) -> Self {
+        let mut free: Vec<_> = (GUESTS..).zip(channels).collect();
+        // Taken from the end: the first goes first.
+        free.reverse();
+        Self { free: Mutex::new(free) }
+    }
+
+    fn take(ports: &Arc<Self>) -> Result<Port> {
+        let taken = ports.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let (number, channel) = taken.ok_or(Error::TooManyDomains(MOST))?;
+        Ok(Port { number, channel, home: Arc::clone(ports) })
+    }
+}
+
+/// One of the [`Ports`], which goes back when dropped.
+#[derive(Debug)]
+struct Port {
+    number: usize,
+    channel: Arc<Channel>,
+    home: Arc<Ports>,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        let mut free = self.home.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.push((self.number, Arc::clone(&self.channel)));
+    }
+}
+
+/// A guest. Dropping it leaves it running; it ends with its host, or by [`destroy`](Self::destroy).
+#[derive(Debug)]
+pub struct Domu {
+    name: String,
+    id: u32,
+    shell: Shell,
+    dom0: Shell,
+    link: Job,
+    port: Port,
+}
+
+impl Domu {
+    pub(super) fn create(
+        dom0: &Shell,
+        ports: &Arc<Ports>,
+        config: &DomuConfig,
+        limit: Duration,
+    ) -> Result<Self> {
+        let port = Ports::take(ports)?;
+        let (name, text) = (&config.name, config.text());
+        let before = port.channel.ups();
+        let script = format!(
+            "cat >{name}.cfg <<'END'\n{text}END\nxl create -q {name}.cfg && xl domid {name}"
+        );
+        let id = number(&dom0.run(&script, TOOLSTACK)?)?;
+        let link = link(dom0, id, &port)?;
+        let shell = Shell::new(name, Arc::clone(&port.channel), None);
+        let domu = Self { name: name.clone(), id, shell, dom0: dom0.clone(), link, port };
+        domu.wait_up(before, limit)?;
+        Ok(domu)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number, which changes when it is started again.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The way into it.
+    #[must_use]
+    pub fn shell(&self) -> &Shell {
+        &self.shell
+    }
+
+    /// Runs a command in it: [`Shell::sh`].
+    ///
+    /// # Errors
+    /// Those of [`Shell::sh`].
+    pub fn sh(&self, command: &str, limit: Duration) -> Result<Output> {
+        self.shell.sh(command, limit)
+    }
+
+    /// Runs a command in it that shall succeed: [`Shell::run`].
+    ///
+    /// # Errors
+    /// Those of [`Shell::run`].
+    pub fn run(&self, command: &str, limit: Duration) -> Result<String> {
+        self.shell.run(command, limit)
+    }
+
+    /// Starts a command in it: [`Shell::spawn`].
+    ///
+    /// # Errors
+    /// Those of [`Shell::spawn`].
+    pub fn spawn(&self, command: &str) -> Result<Job> {
+        self.shell.spawn(command)
+    }
+
+    /// Takes its power away.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] in the toolstack's words; those of [`Shell::sh`].
+    pub fn destroy(self) -> Result<()> {
+        self.dom0.run(&format!("xl destroy {}", self.id), TOOLSTACK).map(drop)
+    }
+
+    /// Has it shut down, and waits until it is gone.
+    ///
+    /// # Errors
+    /// Those of [`destroy`](Self::destroy).
+    pub fn shutdown(self) -> Result<()> {
+        self.dom0.run(&format!("xl shutdown -w {}", self.id), TOOLSTACK).map(drop)
+    }
+
+    /// Has it reboot, which starts it under a new number, and waits until it takes commands again, for `limit` at
+    /// most. Its configuration must say that it [restarts](DomuConfig::restarts).
+    ///
+    /// # Errors
+    /// [`Error::Late`], [`Error::Boot`], and those of [`destroy`](Self::destroy).
+    pub fn reboot(&mut self, limit: Duration) -> Result<()> {
+        let (name, old) = (&self.name, self.id);
+        let before = self.port.channel.ups();
+        self.dom0.run(&format!("xl reboot {name}"), TOOLSTACK)?;
+        let other = format!("id=$(xl domid {name}) && [ \"$id\" -ne {old} ] && echo \"$id\"");
+        self.id = number(&self.dom0.until(&format!("the restart of {name}"), &other, limit)?)?;
+        self.relink()?;
+        self.wait_up(before, limit)
+    }
+
+    /// Saves it into a file of dom0, which ends it, and restores it from there under a new number.
+    ///
+    /// # Errors
+    /// Those of [`destroy`](Self::destroy).
+    pub fn save_and_restore(&mut self) -> Result<()> {
+        let name = &self.name;
+        let script = format!(
+            "xl save {name} /run/{name}.saved >/dev/null && xl restore /run/{name}.saved >/dev/null\n\
+             status=$?; rm -f /run/{name}.saved; [ $status = 0 ] && xl domid {name}"
+        );
+        self.id = number(&self.dom0.run(&script, TOOLSTACK)?)?;
+        self.relink()
+    }
+
+    /// Follows the guest to its new console.
+    fn relink(&mut self) -> Result<()> {
+        // The old link ends with the old console, but may not have noticed yet.
+        self.link.stop()?;
+        self.link = link(&self.dom0, self.id, &self.port)?;
+        Ok(())
+    }
+
+    fn wait_up(&self, before: u64, limit: Duration) -> Result<()> {
+        let cause = match self.port.channel.wait_up(before, limit)? {
+            Ok(_) => return Ok(()),
+            Err(Silence::TimedOut) => format!("nothing after {} s", limit.as_secs()),
+            Err(Silence::Closed) => "its host is gone".to_owned(),
+        };
+        let what = format!("the guest {}", self.name);
+        Err(Error::Boot { what, cause, console: self.shell.console() })
+    }
+}
+
+impl Drop for Domu {
+    fn drop(&mut self) {
+        // The port's next user is another guest. If dom0 is gone, so is the link.
+        let _ = self.link.stop();
+    }
+}
+
+fn link(dom0: &Shell, id: u32, port: &Port) -> Result<Job> {
+    dom0.spawn(&format!("sh /lab/link {id} {}", port.number))
+}
+
+/// The number of a domain that the toolstack printed, on a line of its own after what else it had to say.
+fn number(text: &str) -> Result<u32> {
+    let last = text.lines().last().unwrap_or_default();
+    last.trim().parse().map_err(|_| Error::Parse {
+        what: "the toolstack".to_owned(),
+        cause: "no domain's number".to_owned(),
+        text: text.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_configuration_is_what_xl_reads() {
+        let config =
+            DomuConfig::new("u1").vif("mac=00:16:3e:00:00:01,bridge=xenbr0").vif("backend=drv");
+        let text = DomuConfig { restarts: true, vcpus: 2, ..config }.line("driver_domain=1").text();
+        for line in [
+            "name=\"u1\"",
+            "vcpus=2",
+            "vif=['mac=00:16:3e:00:00:01,bridge=xenbr0', 'backend=drv']",
+            "on_reboot=\"restart\"",
+            "driver_domain=1",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_port_belongs_to_one_guest_at_a_time() {
+        let channel = || {
+            let (ours, _theirs) = UnixStream::pair().expect("pair");
+            Arc::new(Channel::new(ours).expect("channel"))
+        };
+        let ports = Arc::new(Ports::new(vec![channel(), channel()]));
+        let first = Ports::take(&ports).expect("free");
+        let second = Ports::take(&ports).expect("free");
+        assert_eq!((first.number, second.number), (GUESTS, GUESTS + 1));
+        assert!(matches!(Ports::take(&ports), Err(Error::TooManyDomains(_))));
+        drop(first);
+        assert_eq!(Ports::take(&ports).expect("given back").number, GUESTS);
+    }
+
+    #[test]
+    fn the_number_stands_last() {
+        assert_eq!(number("warning\n12\n").expect("number"), 12);
+        assert!(number("").is_err() && number("12 or so").is_err());
+    }
+}

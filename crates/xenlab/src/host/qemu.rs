@@ -1,0 +1,148 @@
+//! The machine.
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lab::{Interrupt, Process};
+
+use super::domu;
+use super::{Options, console};
+use crate::image::Images;
+use crate::{Error, Result};
+
+/// How long QEMU may take to connect its ports.
+const CONNECT: Duration = Duration::from_secs(20);
+/// How often it is looked whether it has.
+const POLL: Duration = Duration::from_millis(5);
+
+/// The port of dom0's agent, that of streamed output, and the first of those for guests.
+const AGENT: usize = 1;
+pub(super) const STREAM: usize = 2;
+pub(super) const GUESTS: usize = 3;
+
+/// Lines into the machine that carry bytes as they are.
+#[derive(Debug)]
+pub(super) struct Lines {
+    /// What a script prints.
+    pub(super) stream: UnixStream,
+    /// dom0's second serial port, a terminal.
+    pub(super) terminal: UnixStream,
+}
+
+/// Starts QEMU; returns it, the plain lines and those to agents, dom0's first.
+pub(super) fn start(
+    images: &Images,
+    options: &Options,
+    root: &Path,
+    log: &Path,
+    folder: &Path,
+) -> Result<(Process, Lines, Vec<UnixStream>)> {
+    // Before QEMU does, so that it is readable for this user whatever its mask, and a bad path is named.
+    std::fs::write(log, "").map_err(Error::path(log))?;
+    let numbers = [AGENT, STREAM].into_iter().chain(GUESTS..GUESTS + domu::MOST);
+    let ports: Vec<Port> =
+        numbers.map(|number| Port::new(folder, number)).collect::<Result<_>>()?;
+    let terminal = Port::new(folder, 0)?;
+
+    let mut command = lab::command("qemu-system-x86_64")?;
+    machine(&mut command, options);
+    boot(&mut command, images, options, root);
+    command.arg("-serial").arg(format!("file:{}", log.display()));
+    command.args(["-chardev", &terminal.chardev(), "-serial", "chardev:port0"]);
+    command.args(["-device", "virtio-serial-pci"]);
+    for port in &ports {
+        let number = port.number;
+        let device = format!("virtserialport,chardev=port{number},nr={number},name=lab.{number}");
+        command.args(["-chardev", &port.chardev(), "-device", &device]);
+    }
+    if options.outside {
+        command.args(["-netdev", "user,id=outside", "-device", "virtio-net-pci,netdev=outside"]);
+    }
+
+    let mut qemu = Process::capture(command)?;
+    let terminal = terminal.accept(&mut qemu, log)?;
+    let mut lines = ports.iter().map(|port| port.accept(&mut qemu, log));
+    let mut next = || lines.next().unwrap_or_else(|| Err(Error::content("QEMU", "no port")));
+    let (agent, stream) = (next()?, next()?);
+    let agents = std::iter::once(Ok(agent)).chain(lines).collect::<Result<_>>()?;
+    Ok((qemu, Lines { stream, terminal }, agents))
+}
+
+fn machine(command: &mut Command, options: &Options) {
+    command.args([
+        "-accel",
+        "tcg,thread=multi",
+        "-smp",
+        "1",
+        "-m",
+        &options.memory_mib.to_string(),
+    ]);
+    // QEMU 7.2's SMAP and SMEP make Xen 4.17 stop early.
+    command.args(["-cpu", "max,-smap,-smep"]);
+    command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
+}
+
+fn boot(command: &mut Command, images: &Images, options: &Options, root: &Path) {
+    let memory = options.dom0_memory_mib;
+    // eager-fpu: TCG's XSAVE heeds no CR0.TS, so that lazy switching loses the state of vector registers and programs
+    // crash at random. xpti=0: changing page tables at each system call empties TCG's translations. bootscrub=0: the
+    // memory is all zeros.
+    let xen = format!(
+        "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning dom0_mem={memory}M,max:{memory}M \
+         dom0_max_vcpus=1 spec-ctrl=eager-fpu xpti=0 bootscrub=0 {}",
+        options.xen_arguments
+    );
+    let kernel = format!("console=hvc0 panic=-1 loglevel=4 {}", options.kernel_arguments);
+    let kernel = format!("{} {}", images.kernel().display(), kernel.trim().replace(',', ",,"));
+    command.arg("-kernel").arg(images.xen()).args(["-append", xen.trim()]);
+    command.arg("-initrd").arg(format!("{kernel},{}", root.display()));
+}
+
+/// Where QEMU connects to.
+#[derive(Debug)]
+struct Port {
+    number: usize,
+    path: PathBuf,
+    listener: UnixListener,
+}
+
+impl Port {
+    fn new(folder: &Path, number: usize) -> Result<Self> {
+        let path = folder.join(format!("port-{number}"));
+        let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;
+        listener.set_nonblocking(true).map_err(Error::path(&path))?;
+        Ok(Self { number, path, listener })
+    }
+
+    fn chardev(&self) -> String {
+        format!("socket,id=port{},path={}", self.number, self.path.display())
+    }
+
+    fn accept(&self, qemu: &mut Process, log: &Path) -> Result<UnixStream> {
+        let start = Instant::now();
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(false).map_err(Error::path(&self.path))?;
+                    return Ok(stream);
+                }
+                Err(cause) if cause.kind() != std::io::ErrorKind::WouldBlock => {
+                    return Err(Error::path(&self.path)(cause));
+                }
+                Err(_) => {}
+            }
+            let cause = match qemu.ended()? {
+                Some(status) => format!("QEMU ended ({status}): {}", qemu.stderr().trim()),
+                None if start.elapsed() > CONNECT => "QEMU connects no ports".to_owned(),
+                None => {
+                    Interrupt::sleep(POLL)?;
+                    continue;
+                }
+            };
+            let what = "the Xen host".to_owned();
+            return Err(Error::Boot { what, cause, console: console::tail(log) });
+        }
+    }
+}

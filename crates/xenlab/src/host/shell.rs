@@ -1,0 +1,169 @@
+//! Commands in a domain.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::channel::{Channel, Silence};
+use super::console;
+use crate::{Error, Result};
+
+/// How long a command that was stopped may take to say what it had printed.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A way into a domain; clones lead to the same.
+#[derive(Clone, Debug)]
+pub struct Shell {
+    place: Arc<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    name: String,
+    channel: Arc<Channel>,
+    /// The console's log, if it is not what the channel runs over.
+    log: Option<PathBuf>,
+}
+
+/// What came of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its exit status; 128 and more for a signal.
+    pub status: i32,
+    /// All that it printed, to standard output and standard error alike.
+    pub text: String,
+}
+
+/// A command that runs in the background.
+#[derive(Debug)]
+pub struct Job {
+    shell: Shell,
+    command: String,
+    id: u64,
+}
+
+impl Shell {
+    pub(super) fn new(name: &str, channel: Arc<Channel>, log: Option<PathBuf>) -> Self {
+        Self { place: Arc::new(Place { name: name.to_owned(), channel, log }) }
+    }
+
+    /// The domain's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.place.name
+    }
+
+    /// Runs a command, or a script of many lines, and waits for its end; a status other than zero is a result too.
+    /// Several threads may do so at once.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it takes longer than `limit`, in which case it is killed, or if the domain is gone;
+    /// [`lab::Error::Interrupted`] as [`Error::Lab`].
+    pub fn sh(&self, command: &str, limit: Duration) -> Result<Output> {
+        self.spawn(command)?.wait(limit)
+    }
+
+    /// Runs a command that shall succeed; returns what it printed.
+    ///
+    /// # Errors
+    /// Those of [`sh`](Self::sh), and [`Error::Failed`].
+    pub fn run(&self, command: &str, limit: Duration) -> Result<String> {
+        let Output { status, text } = self.sh(command, limit)?;
+        if status == 0 {
+            return Ok(text);
+        }
+        let place = self.name().to_owned();
+        Err(Error::Failed { place, command: command.to_owned(), status, text })
+    }
+
+    /// Waits until a command succeeds, repeating it ten times a second inside; returns what it printed then.
+    ///
+    /// # Errors
+    /// [`Error::Late`] with what it printed last, and those of [`sh`](Self::sh).
+    pub fn until(&self, what: &str, condition: &str, limit: Duration) -> Result<String> {
+        let seconds = limit.as_secs_f64();
+        // The time is measured inside too, so that the last try's words come back.
+        let script = format!(
+            "read -r start _ </proc/uptime\n\
+             until words=$( {condition} ) 2>&1; do\n\
+             sleep 0.1; read -r now _ </proc/uptime\n\
+             [ \"${{now%.*}}\" -gt \"$((${{start%.*}} + {seconds:.0}))\" ] && echo \"$words\" && exit 1\n\
+             done; echo \"$words\""
+        );
+        let Output { status, text } = self.sh(&script, limit + LAST_WORDS)?;
+        if status == 0 {
+            return Ok(text);
+        }
+        Err(Error::Late { place: self.name().to_owned(), what: what.to_owned(), limit, text })
+    }
+
+    /// Starts a command and does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Path`] if the domain takes no more commands.
+    pub fn spawn(&self, command: &str) -> Result<Job> {
+        let id = self.place.channel.start(command)?;
+        Ok(Job { shell: self.clone(), command: command.to_owned(), id })
+    }
+
+    /// The last lines of the domain's console.
+    #[must_use]
+    pub fn console(&self) -> String {
+        match &self.place.log {
+            Some(log) => console::tail(log),
+            None => self.place.channel.noise(),
+        }
+    }
+
+    pub(super) fn channel(&self) -> &Arc<Channel> {
+        &self.place.channel
+    }
+}
+
+impl Job {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// Those of [`Shell::sh`].
+    pub fn wait(self, limit: Duration) -> Result<Output> {
+        let channel = self.shell.channel();
+        let (cause, text) = match channel.wait(self.id, limit)? {
+            Ok((status, output)) => return Ok(Output { status, text: text(&output) }),
+            Err(Silence::Closed) => ("lost its domain".to_owned(), String::new()),
+            Err(Silence::TimedOut) => {
+                channel.stop(self.id)?;
+                let last = channel.wait(self.id, LAST_WORDS)?;
+                let text = last.map_or_else(|_| String::new(), |(_, output)| text(&output));
+                (format!("took more than {} s and was stopped", limit.as_secs()), text)
+            }
+        };
+        let (place, console) = (self.shell.name().to_owned(), self.shell.console());
+        Err(Error::Lost { place, command: self.command, cause, text, console })
+    }
+
+    /// What it has printed so far.
+    ///
+    /// # Errors
+    /// Those of [`Shell::run`]; it must not have ended.
+    pub fn printed(&self, limit: Duration) -> Result<String> {
+        self.shell.run(&format!("cat {}", self.file()), limit)
+    }
+
+    /// The file in the domain to which it prints, for as long as it runs.
+    #[must_use]
+    pub fn file(&self) -> String {
+        format!("/run/agent/{}.out", self.id)
+    }
+
+    /// Kills it and all that it started; [`wait`](Self::wait) then returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Path`] if the domain takes no more commands.
+    pub fn stop(&self) -> Result<()> {
+        self.shell.channel().stop(self.id)
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,286 @@
+//! Packages, by a state of apt's own that knows nothing of what is installed here and leaves no trace in it.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::{Error, Result, Suite};
+
+/// How long the mirrors may take.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Signs the archive; of the package `debian-archive-keyring`, which every Debian has.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Dependencies of packages that only their installation needs, or languages that nothing here speaks.
+const UNNEEDED: [&str; 22] = [
+    "adduser",
+    "coreutils",
+    "cpio",
+    "debconf",
+    "dpkg",
+    "dracut",
+    "init-system-helpers",
+    "initramfs-tools",
+    "klibc-utils",
+    "libklibc",
+    "libpam",
+    "libperl",
+    "libpython",
+    "linux-base",
+    "linux-sysctl",
+    "passwd",
+    "perl",
+    "python",
+    "tar",
+    "ucf",
+    "udev",
+    "usrmerge",
+];
+
+/// A package in one version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Package {
+    name: String,
+    version: String,
+}
+
+impl Package {
+    /// One line of `apt-get --simulate install`: `Inst NAME [OLD] (VERSION ORIGIN [ARCHITECTURE]) [STATE]`.
+    fn parse(line: &str) -> Option<Self> {
+        let (name, rest) = line.strip_prefix("Inst ")?.split_once(' ')?;
+        let (_, rest) = rest.split_once('(')?;
+        let version = rest.split([' ', ')']).next().filter(|version| !version.is_empty())?;
+        Some(Self { name: name.to_owned(), version: version.to_owned() })
+    }
+
+    fn is_needed(&self) -> bool {
+        !UNNEEDED.iter().any(|unneeded| self.name.starts_with(unneeded))
+    }
+
+    /// The name of its file begins so; the colon of an epoch is written as in an address.
+    fn file_prefix(&self) -> String {
+        format!("{}_{}_", self.name, self.version.replace(':', "%3a"))
+    }
+}
+
+/// Where the host's own packages come from.
+#[derive(Debug, PartialEq, Eq)]
+struct Mirrors {
+    archive: String,
+    security: Option<String>,
+}
+
+impl Mirrors {
+    /// From one address of a repository per line.
+    fn parse(text: &str) -> Option<Self> {
+        let (security, archive): (Vec<&str>, Vec<&str>) = text
+            .lines()
+            .filter(|line| !line.is_empty())
+            .partition(|line| line.contains("security"));
+        let archive = (*archive.first()?).to_owned();
+        Some(Self { archive, security: security.first().map(|address| (*address).to_owned()) })
+    }
+
+    /// The `sources.list` of a suite.
+    fn sources(&self, suite: Suite) -> String {
+        let Self { archive, security } = self;
+        let mut text = String::new();
+        for pocket in [suite.name().to_owned(), format!("{suite}-updates")] {
+            let _ = writeln!(text, "deb [signed-by={KEYRING}] {archive} {pocket} main");
+        }
+        if let Some(security) = security {
+            let _ = writeln!(text, "deb [signed-by={KEYRING}] {security} {suite}-security main");
+        }
+        text
+    }
+}
+
+/// A private state of apt.
+#[derive(Debug)]
+pub(super) struct Apt {
+    suite: Suite,
+    configuration: PathBuf,
+}
+
+impl Apt {
+    /// Makes the state in `folder` and fetches the lists of what there is.
+    pub(super) fn update(suite: Suite, folder: &Path) -> Result<Self> {
+        for inside in ["etc", "state/lists/partial", "cache/archives/partial"] {
+            let path = folder.join(inside);
+            std::fs::create_dir_all(&path).map_err(Error::path(path))?;
+        }
+        let apt = Self { suite, configuration: folder.join("apt.conf") };
+        let failed = |cause: String| apt.error("cannot learn this machine's mirrors", cause);
+        let mut targets = lab::command("apt-get")?;
+        targets.args(["indextargets", "--format", "$(REPO_URI)"]);
+        let addresses = crate::tool::run(targets).map_err(|error| failed(error.to_string()))?;
+        let mirrors = Mirrors::parse(&addresses);
+        let mirrors = mirrors.ok_or_else(|| failed("apt has no sources".to_owned()))?;
+        write(&folder.join("status"), "")?;
+        write(&folder.join("etc/sources.list"), &mirrors.sources(suite))?;
+        write(&apt.configuration, &configuration(folder, &proxies()?))?;
+
+        let mut update = apt.command()?;
+        update.args(["-qq", "update"]);
+        apt.run(update, "cannot fetch the lists of packages")?;
+        Ok(apt)
+    }
+
+    /// All that has to be unpacked for these packages to work.
+    pub(super) fn closure(&self, names: &[String]) -> Result<Vec<Package>> {
+        let mut simulate = self.command()?;
+        simulate.args(["-qq", "--simulate", "install"]).args(names);
+        let text = self.run(simulate, &format!("no way to install {}", names.join(" ")))?;
+        Ok(text.lines().filter_map(Package::parse).filter(Package::is_needed).collect())
+    }
+
+    /// Downloads what is not there yet into `folder`; returns the files.
+    pub(super) fn download(&self, packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>> {
+        std::fs::create_dir_all(folder).map_err(Error::path(folder))?;
+        let missing = packages.iter().filter(|package| find(package, folder).is_none());
+        let missing: Vec<_> =
+            missing.map(|package| format!("{}={}", package.name, package.version)).collect();
+        if !missing.is_empty() {
+            let mut download = self.command()?;
+            download.current_dir(folder).args(["-qq", "download"]).args(&missing);
+            self.run(download, &format!("cannot download {}", missing.join(" ")))?;
+        }
+        let file = |package: &Package| {
+            let lost = || self.error("no file of a package", package.file_prefix());
+            find(package, folder).ok_or_else(lost)
+        };
+        packages.iter().map(file).collect()
+    }
+
+    fn command(&self) -> Result<Command> {
+        let mut command = lab::command("apt-get")?;
+        command.env("APT_CONFIG", &self.configuration);
+        Ok(command)
+    }
+
+    fn run(&self, command: Command, what: &str) -> Result<String> {
+        lab::run(command, LIMIT).map_err(|error| match error {
+            lab::Error::Failed { message, .. } => self.error(what, message),
+            other => other.into(),
+        })
+    }
+
+    fn error(&self, what: &str, cause: String) -> Error {
+        Error::Packages { what: what.to_owned(), suite: self.suite, cause }
+    }
+}
+
+/// The proxies and the like that this machine's apt was told of.
+fn proxies() -> Result<String> {
+    let mut dump = lab::command("apt-config")?;
+    dump.arg("dump");
+    let settings = crate::tool::run(dump)?;
+    let wanted = |line: &&str| {
+        let line = line.to_ascii_lowercase();
+        line.starts_with("acquire::http::") || line.starts_with("acquire::https::")
+    };
+    Ok(settings.lines().filter(wanted).flat_map(|line| [line, "\n"]).collect())
+}
+
+fn configuration(folder: &Path, proxies: &str) -> String {
+    let folder = folder.display();
+    format!(
+        "Dir \"{folder}\";\n\
+         Dir::Etc \"{folder}/etc\";\n\
+         Dir::State \"{folder}/state\";\n\
+         Dir::State::status \"{folder}/status\";\n\
+         Dir::Cache \"{folder}/cache\";\n\
+         APT::Architecture \"amd64\";\n\
+         APT::Architectures {{ \"amd64\"; }};\n\
+         APT::Install-Recommends \"false\";\n\
+         APT::Sandbox::User \"root\";\n\
+         Acquire::Languages \"none\";\n\
+         {proxies}"
+    )
+}
+
+fn find(package: &Package, folder: &Path) -> Option<PathBuf> {
+    let prefix = package.file_prefix();
+    let mut files = std::fs::read_dir(folder).ok()?.flatten();
+    let named = |file: &std::fs::DirEntry| {
+        let name = file.file_name();
+        name.to_str().is_some_and(|name| name.starts_with(&prefix) && name.ends_with(".deb"))
+    };
+    files.find(named).map(|file| file.path())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(Error::path(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn package(name: &str, version: &str) -> Package {
+        Package { name: name.to_owned(), version: version.to_owned() }
+    }
+
+    #[test]
+    fn lines_of_a_simulation_are_packages_and_others_are_not() {
+        for (line, expected) in [
+            (
+                "Inst libc6 (2.36-9+deb12u14 Debian:12.15/oldstable [amd64]) []",
+                Some(package("libc6", "2.36-9+deb12u14")),
+            ),
+            (
+                "Inst busybox-static (1:1.35.0-4+deb12u1+b1 Debian:12.15/oldstable [amd64])",
+                Some(package("busybox-static", "1:1.35.0-4+deb12u1+b1")),
+            ),
+            ("Inst tar [1.34] (1.35 Debian [amd64])", Some(package("tar", "1.35"))),
+            ("Conf libc6 (2.36-9+deb12u14 Debian:12.15/oldstable [amd64])", None),
+            ("Inst libc6", None),
+            ("Inst libc6 ()", None),
+            ("", None),
+        ] {
+            assert_eq!(Package::parse(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_only_installation_needs_is_left_out() {
+        for name in ["perl-base", "libpython3.11-minimal", "udev", "initramfs-tools-core"] {
+            assert!(!package(name, "1").is_needed(), "{name}");
+        }
+        for name in ["libc6", "linux-image-amd64", "xen-utils-4.17", "libssl3", "libudev1"] {
+            assert!(package(name, "1").is_needed(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_found_by_name_and_exact_version() {
+        let folder = crate::folder::Folder::new().expect("folder");
+        let name = "busybox-static_1%3a1.35.0-4+b1_amd64.deb";
+        write(&folder.path().join(name), "").expect("write");
+        let found = |version: &str| find(&package("busybox-static", version), folder.path());
+        assert_eq!(found("1:1.35.0-4+b1"), Some(folder.path().join(name)));
+        assert_eq!(found("1:1.35.0-4"), None);
+    }
+
+    #[test]
+    fn the_mirrors_of_this_machine_serve_any_suite() {
+        let mirrors = Mirrors::parse(
+            "http://one.test/debian/\nhttp://one.test/debian/\nhttp://two.test/debian-security/\n",
+        );
+        let sources = mirrors.expect("two").sources(Suite::Trixie);
+        let fields: Vec<_> =
+            sources.lines().map(|line| line.split_once("] ").expect("options").1).collect();
+        assert_eq!(
+            fields,
+            [
+                "http://one.test/debian/ trixie main",
+                "http://one.test/debian/ trixie-updates main",
+                "http://two.test/debian-security/ trixie-security main",
+            ]
+        );
+        assert_eq!(Mirrors::parse("\n"), None);
+        let alone = Mirrors::parse("http://one.test/debian/").expect("one");
+        assert_eq!(alone.sources(Suite::Bookworm).lines().count(), 2);
+    }
+}

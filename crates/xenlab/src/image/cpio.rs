@@ -1,0 +1,210 @@
+//! The archive that Linux unpacks into its first root: cpio in the format "newc" (Documentation/driver-api/early-userspace/
+//! buffer-format.rst of the kernel).
+
+use std::collections::BTreeSet;
+
+/// Type bits of a mode, as in `stat(2)`.
+const DIRECTORY: u32 = 0o040_000;
+const REGULAR: u32 = 0o100_000;
+const SYMLINK: u32 = 0o120_000;
+
+const TRAILER: &str = "TRAILER!!!";
+/// Headers and contents begin at multiples of this, counted from the start of the archive.
+const ALIGNMENT: usize = 4;
+
+/// An archive being written. Folders that a path needs are added by themselves; what is added twice under one path is
+/// kept once, the first time.
+#[derive(Debug, Default)]
+pub struct Archive {
+    bytes: Vec<u8>,
+    paths: BTreeSet<String>,
+}
+
+impl Archive {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether something has that path; `path` is relative to the root, like all paths here.
+    #[must_use]
+    pub fn contains(&self, path: &str) -> bool {
+        self.paths.contains(path)
+    }
+
+    /// Everything's path, sorted.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.paths.iter().map(String::as_str)
+    }
+
+    /// Adds a folder and those above it.
+    pub fn folder(&mut self, path: &str) {
+        self.add(path, DIRECTORY | 0o755, &[]);
+    }
+
+    /// Adds a file with its permission bits.
+    pub fn file(&mut self, path: &str, permissions: u32, content: &[u8]) {
+        self.add(path, REGULAR | permissions & 0o7777, content);
+    }
+
+    /// Adds a symbolic link.
+    pub fn symlink(&mut self, path: &str, target: &str) {
+        self.add(path, SYMLINK | 0o777, target.as_bytes());
+    }
+
+    /// The archive with its end. The kernel reads several, one after the other, as one: later files replace earlier
+    /// ones.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<u8> {
+        self.entry(TRAILER, 0, &[]);
+        self.bytes
+    }
+
+    fn add(&mut self, path: &str, mode: u32, content: &[u8]) {
+        debug_assert!(!path.is_empty() && !path.starts_with('/') && !path.contains('\0'));
+        if self.contains(path) {
+            return;
+        }
+        if let Some((above, _)) = path.rsplit_once('/') {
+            self.folder(above);
+        }
+        self.entry(path, mode, content);
+        self.paths.insert(path.to_owned());
+    }
+
+    fn entry(&mut self, path: &str, mode: u32, content: &[u8]) {
+        // Inode numbers only tie hard links together: none here, so one for each.
+        let inode = self.paths.len() + 1;
+        let links = if mode & DIRECTORY == DIRECTORY { 2 } else { 1 };
+        let name_size = path.len() + 1;
+        // Magic; inode, mode, owner, group, links, time, size, two devices of two numbers, size of the name, checksum.
+        let header = format!(
+            "070701{inode:08x}{mode:08x}{zero:08x}{zero:08x}{links:08x}{zero:08x}{size:08x}\
+             {zero:08x}{zero:08x}{zero:08x}{zero:08x}{name_size:08x}{zero:08x}",
+            zero = 0,
+            size = content.len(),
+        );
+        self.bytes.extend_from_slice(header.as_bytes());
+        self.bytes.extend_from_slice(path.as_bytes());
+        self.bytes.push(0);
+        self.align();
+        self.bytes.extend_from_slice(content);
+        self.align();
+    }
+
+    fn align(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod reader {
+    //! The other direction, for tests.
+
+    use super::{ALIGNMENT, TRAILER};
+
+    /// One thing in an archive.
+    #[derive(Debug, PartialEq, Eq)]
+    pub struct Entry {
+        pub path: String,
+        pub mode: u32,
+        pub links: u32,
+        pub content: Vec<u8>,
+    }
+
+    /// All that comes before the end.
+    pub fn read(archive: &[u8]) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        let mut at = 0;
+        loop {
+            assert_eq!(at % ALIGNMENT, 0, "headers are aligned");
+            let header = std::str::from_utf8(&archive[at..at + 110]).expect("hexadecimal");
+            assert_eq!(&header[..6], "070701");
+            let field = |number: usize| {
+                let start = 6 + 8 * number;
+                u32::from_str_radix(&header[start..start + 8], 16).expect("hexadecimal")
+            };
+            let (size, name_size) = (field(6) as usize, field(11) as usize);
+            let name = &archive[at + 110..at + 110 + name_size];
+            let (end, name) = name.split_last().expect("a name");
+            assert_eq!(*end, 0, "names end with a zero");
+            let path = String::from_utf8(name.to_vec()).expect("text");
+            let start = (at + 110 + name_size).next_multiple_of(ALIGNMENT);
+            let content = archive[start..start + size].to_vec();
+            at = (start + size).next_multiple_of(ALIGNMENT);
+            if path == TRAILER {
+                assert_eq!(at, archive.len(), "nothing follows the end");
+                return entries;
+            }
+            entries.push(Entry { path, mode: field(1), links: field(4), content });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reader::{Entry, read};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(path: &str, mode: u32, content: &[u8]) -> Entry {
+        let links = if mode & DIRECTORY == DIRECTORY { 2 } else { 1 };
+        Entry { path: path.to_owned(), mode, links, content: content.to_vec() }
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_with_folders_before_their_content() {
+        let mut archive = Archive::new();
+        archive.file("usr/bin/tool", 0o755, b"\x7fELF!");
+        archive.symlink("bin", "usr/bin");
+        archive.folder("usr/lib");
+        archive.file("etc/hosts", 0o644, b"");
+        assert_eq!(
+            read(&archive.finish()),
+            [
+                entry("usr", 0o040_755, b""),
+                entry("usr/bin", 0o040_755, b""),
+                entry("usr/bin/tool", 0o100_755, b"\x7fELF!"),
+                entry("bin", 0o120_777, b"usr/bin"),
+                entry("usr/lib", 0o040_755, b""),
+                entry("etc", 0o040_755, b""),
+                entry("etc/hosts", 0o100_644, b""),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_first_of_one_path_stays() {
+        let mut archive = Archive::new();
+        archive.file("init", 0o755, b"first");
+        archive.file("init", 0o644, b"second");
+        assert!(archive.contains("init"));
+        assert_eq!(archive.paths().collect::<Vec<_>>(), ["init"]);
+        assert_eq!(read(&archive.finish()), [entry("init", 0o100_755, b"first")]);
+    }
+
+    #[test]
+    fn an_empty_archive_is_only_an_end() {
+        let bytes = Archive::new().finish();
+        assert_eq!(bytes.len(), (110 + TRAILER.len() + 1).next_multiple_of(ALIGNMENT));
+        assert!(read(&bytes).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_length_of_name_and_content_keeps_the_alignment(
+            files in prop::collection::vec(("[a-z]{1,9}", prop::collection::vec(any::<u8>(), 0..40)), 0..20)
+        ) {
+            let mut archive = Archive::new();
+            let mut expected: Vec<Entry> = Vec::new();
+            for (name, content) in &files {
+                archive.file(name, 0o640, content);
+                if expected.iter().all(|entry| entry.path != *name) {
+                    expected.push(entry(name, 0o100_640, content));
+                }
+            }
+            prop_assert_eq!(read(&archive.finish()), expected);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The files that a Xen host boots from, made of Debian's packages.
+//!
+//! ```text
+//! apt ──► packages ──► unpacked ──┬──► xen, vmlinux      what QEMU and xl load
+//!                                 └──► dom0, domu        first roots: programs, libraries, modules
+//! ```
+//!
+//! Nothing is installed here, and the images hold no file of this project: those come beside them at every boot.
+
+mod apt;
+mod cpio;
+mod elf;
+mod kernel;
+mod modules;
+mod root;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use lab::Progress;
+use rustix::fs::{FlockOperation, flock};
+use sha2::{Digest as _, Sha256};
+
+use crate::folder::Folder;
+use crate::{Error, Result, Suite, tool};
+use apt::Apt;
+pub(crate) use cpio::Archive;
+pub(crate) use elf::{Linker, file_name};
+use modules::Modules;
+
+/// To be raised when this code makes something else of the same packages.
+const FORMAT: u32 = 1;
+/// Steps of a build, as its progress counts them.
+const STEPS: usize = 4;
+
+/// Whole images of one suite.
+#[derive(Clone, Debug)]
+pub struct Images {
+    folder: PathBuf,
+}
+
+impl Images {
+    /// The images of a suite below `cache`, built now unless an earlier call has done so; `quiet` shows no progress.
+    ///
+    /// They lie in a folder that is named by what decides its content, and that gets its name once it is whole.
+    ///
+    /// # Errors
+    /// [`Error::Packages`] if the mirrors fail, [`Error::Content`] if a package is not as expected,
+    /// [`lab::Error::MissingTool`] and [`lab::Error::Interrupted`] as [`Error::Lab`], [`Error::Path`].
+    pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
+        let folder = cache.join(suite.name());
+        let images = Self { folder: folder.join(digest(suite)) };
+        if images.folder.is_dir() {
+            return Ok(images);
+        }
+        std::fs::create_dir_all(&folder).map_err(Error::path(&folder))?;
+        let lock = folder.join("lock");
+        let lock = File::create(&lock).map_err(Error::path(lock))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(Error::path(&folder))?;
+        // Another process may have built them while this one waited.
+        if !images.folder.is_dir() {
+            remove_others(&folder)?;
+            let new = Folder::inside(&folder)?;
+            build(suite, &folder.join("packages"), new.path(), quiet)?;
+            std::fs::rename(new.path().join("images"), &images.folder)
+                .map_err(Error::path(&images.folder))?;
+        }
+        Ok(images)
+    }
+
+    /// The hypervisor, an ELF file.
+    #[must_use]
+    pub fn xen(&self) -> PathBuf {
+        self.folder.join("xen")
+    }
+
+    /// The kernel of dom0 and of guests, an ELF file.
+    #[must_use]
+    pub fn kernel(&self) -> PathBuf {
+        self.folder.join("vmlinux")
+    }
+
+    /// The first root of a domain.
+    #[must_use]
+    pub fn root(&self, kind: Kind) -> PathBuf {
+        self.folder.join(kind.name()).with_extension("cpio")
+    }
+
+    /// Names of the libraries in a domain's root.
+    pub(crate) fn libraries(&self, kind: Kind) -> Result<BTreeSet<String>> {
+        let list = self.list(kind);
+        let text = std::fs::read_to_string(&list).map_err(Error::path(list))?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    fn list(&self, kind: Kind) -> PathBuf {
+        self.folder.join(kind.name()).with_extension("libraries")
+    }
+}
+
+/// Which root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// That of dom0.
+    Dom0,
+    /// That of a guest.
+    DomU,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::Dom0, Self::DomU];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Dom0 => "dom0",
+            Self::DomU => "domu",
+        }
+    }
+
+    fn plan(self) -> &'static root::Plan {
+        match self {
+            Self::Dom0 => &root::DOM0,
+            Self::DomU => &root::DOMU,
+        }
+    }
+}
+
+/// The packages that are asked for by name; what they depend on comes with them.
+fn packages(suite: Suite) -> Vec<String> {
+    let xen = suite.xen();
+    let versioned = [format!("xen-hypervisor-{xen}-amd64"), format!("xen-utils-{xen}")];
+    let others = [
+        "busybox-static",
+        "ethtool",
+        "iperf3",
+        "iproute2",
+        "iputils-ping",
+        "linux-image-amd64",
+        "tcpdump",
+        "xenstore-utils",
+    ];
+    versioned.into_iter().chain(others.map(str::to_owned)).collect()
+}
+
+/// Names the images by all that decides what is in them, but for the versions that the mirrors have today.
+fn digest(suite: Suite) -> String {
+    let mut digest = Sha256::new();
+    digest.update(format!("{FORMAT} {suite} {:?}", packages(suite)));
+    for kind in Kind::ALL {
+        digest.update(kind.plan().describe());
+    }
+    digest.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Removes what other versions of this code have built, and what builds that were killed have left.
+fn remove_others(folder: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(folder).map_err(Error::path(folder))? {
+        let path = entry.map_err(Error::path(folder))?.path();
+        if path.is_dir() && !path.ends_with("packages") {
+            std::fs::remove_dir_all(&path).map_err(Error::path(path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds everything into `new/images`.
+fn build(suite: Suite, downloads: &Path, new: &Path, quiet: bool) -> Result<()> {
+    let progress = Progress::new(STEPS, quiet);
+    let folder = |name: &str| {
+        let path = new.join(name);
+        std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
+    };
+    progress.step(format!("ask the mirrors for packages of {suite}"));
+    let apt = Apt::update(suite, &folder("apt")?)?;
+    let packages = apt.closure(&packages(suite))?;
+    progress.step(format!("download {} packages", packages.len()));
+    let files = apt.download(&packages, downloads)?;
+    progress.step("unpack them");
+    let stage = folder("stage")?;
+    unpack(&files, &stage)?;
+    progress.step("make images of them");
+    make(suite, &stage, &Images { folder: folder("images")? })
+}
+
+/// Unpacks packages into `stage`, whose `/bin` and the like are links into `/usr`, as in any Debian of today.
+fn unpack(packages: &[PathBuf], stage: &Path) -> Result<()> {
+    for name in ["bin", "lib", "lib64", "sbin"] {
+        let real = stage.join("usr").join(name);
+        std::fs::create_dir_all(&real).map_err(Error::path(real))?;
+        let link = stage.join(name);
+        std::os::unix::fs::symlink(Path::new("usr").join(name), &link)
+            .map_err(Error::path(link))?;
+    }
+    for package in packages {
+        let mut content = lab::command("dpkg-deb")?;
+        content.arg("--fsys-tarfile").arg(package);
+        let archive = tool::output(content)?;
+        let mut tar = lab::command("tar")?;
+        tar.args(["--extract", "--keep-directory-symlink", "--no-same-owner", "--directory"]);
+        tar.arg(stage).args(["--exclude=./usr/share/doc", "--exclude=./usr/share/man"]);
+        // The bulk of the kernel's modules, for machines of another kind.
+        for folder in ["gpu", "media", "infiniband", "staging", "iio"] {
+            tar.arg(format!("--exclude=*/kernel/drivers/{folder}"));
+        }
+        tool::feed(tar, archive)?;
+    }
+    Ok(())
+}
+
+fn make(suite: Suite, stage: &Path, images: &Images) -> Result<()> {
+    let write =
+        |path: PathBuf, bytes: &[u8]| std::fs::write(&path, bytes).map_err(Error::path(path));
+    let xen = stage.join(format!("boot/xen-{}-amd64.gz", suite.xen()));
+    write(images.xen(), &kernel::read_unpacked(&xen)?)?;
+    let modules = Modules::find(stage)?;
+    let vmlinuz = stage.join(format!("boot/vmlinuz-{}", modules.release()));
+    kernel::unpack(&vmlinuz, &images.kernel())?;
+    for kind in Kind::ALL {
+        let archive = kind.plan().make(suite, stage, &modules)?;
+        let libraries = archive.paths().filter(|path| path.contains(".so"));
+        let libraries: Vec<&str> = libraries.map(file_name).collect();
+        write(images.list(kind), libraries.join("\n").as_bytes())?;
+        write(images.root(kind), &archive.finish())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_images_are_taken_as_they_are() {
+        let cache = Folder::new().expect("folder");
+        let whole = cache.path().join("bookworm").join(digest(Suite::Bookworm));
+        std::fs::create_dir_all(&whole).expect("folders");
+        let images = Images::prepare(Suite::Bookworm, cache.path(), true).expect("nothing to do");
+        assert_eq!(images.xen(), whole.join("xen"));
+    }
+
+    #[test]
+    fn what_was_left_half_built_or_by_other_versions_is_removed_and_downloads_stay() {
+        let folder = Folder::new().expect("folder");
+        for name in ["xenlab-17-0/images", "0123456789ab", "packages"] {
+            std::fs::create_dir_all(folder.path().join(name)).expect("folders");
+        }
+        std::fs::write(folder.path().join("lock"), "").expect("file");
+        remove_others(folder.path()).expect("removed");
+        let mut left: Vec<_> = std::fs::read_dir(folder.path())
+            .expect("list")
+            .map(|entry| entry.expect("entry").file_name())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["lock", "packages"]);
+    }
+
+    #[test]
+    fn each_suite_has_images_of_its_own() {
+        assert_ne!(digest(Suite::Bookworm), digest(Suite::Trixie));
+        assert_eq!(digest(Suite::Trixie), digest(Suite::Trixie));
+        assert!(packages(Suite::Trixie).contains(&"xen-hypervisor-4.20-amd64".to_owned()));
+    }
+}

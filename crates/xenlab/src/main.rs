@@ -1,0 +1,153 @@
+//! `xenlab`: a Xen host for an hour.
+
+#![forbid(unsafe_code)]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use lab::{Interrupt, Progress};
+use xenlab::{Error, Host, HostFile, Images, Options, Result, Suite, default_cache};
+
+/// Boots a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
+///
+/// Needs no root and no virtualisation; the first run makes images of Debian's packages.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make the images, if they are not there yet.
+    Build(BuildArgs),
+    /// Boot, and run a shell script in dom0; its exit status becomes this program's.
+    Run {
+        /// The script, for busybox's sh.
+        script: PathBuf,
+        /// How long the script may take.
+        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+        limit: u64,
+        #[command(flatten)]
+        boot: BootArgs,
+    },
+    /// Boot, and open a shell in dom0; `Ctrl-]` or `exit` leaves it, and ends the host.
+    Shell {
+        #[command(flatten)]
+        boot: BootArgs,
+    },
+}
+
+#[derive(Args)]
+struct BuildArgs {
+    /// The release of Debian to take packages of [default: this machine's, if it is known].
+    #[arg(long, value_name = "NAME")]
+    suite: Option<Suite>,
+    /// Where images are kept [default: xenlab in cargo's target folder].
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Show no progress on standard error.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(Args)]
+struct BootArgs {
+    #[command(flatten)]
+    build: BuildArgs,
+    /// A file that dom0 and guests get: programs into /usr/local/bin, with the libraries they
+    /// need, others into /lab; repeatable.
+    #[arg(long, value_name = "FILE")]
+    with: Vec<PathBuf>,
+    /// Give dom0 a network card whose other end QEMU plays: 10.0.2.2 answers.
+    #[arg(long)]
+    outside: bool,
+    /// The machine's memory.
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    memory: u32,
+    /// More words for the hypervisor's command line.
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    xen: String,
+    /// More words for the command line of dom0's kernel.
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    kernel: String,
+    /// Keep the console's log there.
+    #[arg(long, value_name = "FILE")]
+    keep_log: Option<PathBuf>,
+}
+
+impl BuildArgs {
+    fn images(&self) -> Result<Images> {
+        let suite = self.suite.unwrap_or_else(Suite::of_this_machine);
+        let cache = self.cache.clone().unwrap_or_else(default_cache);
+        Images::prepare(suite, &absolute(&cache)?, self.quiet)
+    }
+}
+
+impl BootArgs {
+    fn options(&self) -> Result<Options> {
+        Ok(Options {
+            memory_mib: self.memory,
+            files: self.with.iter().map(HostFile::new).collect::<Result<_>>()?,
+            outside: self.outside,
+            xen_arguments: self.xen.clone(),
+            kernel_arguments: self.kernel.clone(),
+            log: self.keep_log.clone(),
+            ..Options::default()
+        })
+    }
+
+    fn boot(&self) -> Result<Host> {
+        let options = self.options()?;
+        let images = self.build.images()?;
+        let progress = Progress::new(1, self.build.quiet);
+        progress.step("boot Xen and dom0");
+        Host::boot(&images, &options)
+    }
+}
+
+/// Tools that get this path may run elsewhere.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|cause| Error::Path { path: path.to_owned(), cause })
+}
+
+/// The exit code after Ctrl-C, as a shell's.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) if error.is_interrupt() => {
+            eprintln!("xenlab: interrupted; nothing is left running");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("xenlab: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<ExitCode> {
+    Interrupt::install()?;
+    match command {
+        Command::Build(args) => args.images().map(|_| ExitCode::SUCCESS),
+        Command::Run { script, limit, boot } => {
+            let read = std::fs::read_to_string(script);
+            let text = read.map_err(|cause| Error::Path { path: script.clone(), cause })?;
+            let mut out = std::io::stdout();
+            let status = boot.boot()?.stream(&text, &mut out, Duration::from_secs(*limit))?;
+            let _ = out.flush();
+            Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+        }
+        Command::Shell { boot } => {
+            let mut host = boot.boot()?;
+            eprintln!("dom0's shell; Ctrl-] or exit leaves it and ends the host\r");
+            host.interact().map(|()| ExitCode::SUCCESS)
+        }
+    }
+}

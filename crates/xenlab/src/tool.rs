@@ -1,0 +1,87 @@
+//! Other programs as functions.
+
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::folder::Folder;
+use crate::{Error, Result};
+
+/// How long a program may take that only works on files here.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Runs a program to its end and returns the text that it printed.
+pub(crate) fn run(command: Command) -> Result<String> {
+    Ok(lab::run(command, LIMIT)?)
+}
+
+/// Runs a program on `input` and returns the bytes that it made of it.
+pub(crate) fn filter(program: &str, arguments: &[&str], input: File) -> Result<Vec<u8>> {
+    let mut command = lab::command(program)?;
+    command.args(arguments).stdin(input);
+    let mut bytes = Vec::new();
+    let read = output_of(command)?.read_to_end(&mut bytes);
+    read.map_err(Error::path("a file in memory"))?;
+    Ok(bytes)
+}
+
+/// Runs a program and returns a file, at its start, with the bytes that it printed.
+pub(crate) fn output(mut command: Command) -> Result<File> {
+    command.stdin(Stdio::null());
+    output_of(command)
+}
+
+/// Runs a program on `input`.
+pub(crate) fn feed(mut command: Command, input: File) -> Result<()> {
+    command.stdin(input);
+    output_of(command).map(drop)
+}
+
+/// A file without a name that holds `content`, to be read from its start.
+pub(crate) fn in_memory(content: &[u8]) -> Result<File> {
+    let fill = || -> io::Result<File> {
+        let mut file = File::from(memfd_create("xenlab", MemfdFlags::CLOEXEC)?);
+        file.write_all(content)?;
+        file.rewind()?;
+        Ok(file)
+    };
+    fill().map_err(Error::path("a file in memory"))
+}
+
+/// `program` without what only debuggers read; as it is if that cannot be had.
+pub(crate) fn stripped(program: &Path) -> Result<Vec<u8>> {
+    let strip = || -> Result<Vec<u8>> {
+        let folder = Folder::new()?;
+        let small = folder.path().join("stripped");
+        let mut command = lab::command("strip")?;
+        command.arg("-o").arg(&small).arg(program);
+        run(command)?;
+        std::fs::read(&small).map_err(Error::path(&small))
+    };
+    strip().or_else(|_| std::fs::read(program).map_err(Error::path(program)))
+}
+
+/// Both ends are files: nobody has to feed or drain a pipe meanwhile.
+fn output_of(mut command: Command) -> Result<File> {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let program = words.join(" ");
+    let mut result = in_memory(&[])?;
+    let mut run = || -> io::Result<std::process::Output> {
+        command.stdout(result.try_clone()?).stderr(Stdio::piped());
+        command.spawn()?.wait_with_output()
+    };
+    let output = run().map_err(|cause| Error::content(&program, &cause))?;
+    if !output.status.success() {
+        // Ctrl-C reaches the program too.
+        lab::Interrupt::check()?;
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(Error::content(program, &format!("{}: {}", output.status, words.trim())));
+    }
+    result.rewind().map_err(Error::path("a file in memory"))?;
+    Ok(result)
+}

@@ -60,7 +60,7 @@ impl Host {
         toolstack::create_vif(&*self.store, id, 0, mac).unwrap();
         let path = toolstack::backend_path(id, 0);
         let (machine, store) = (self.machine.clone(), self.store.clone());
-        let vif = Vif::adopt(machine, store, &path, self.offered, Arc::new(Anonymous));
+        let vif = Vif::adopt(machine, store, &path, self.offered, Arc::new(Anonymous::default()));
         let inside = MachineGuest::inside(&self.machine, &domain).unwrap();
         (domain, inside, vif.unwrap())
     }

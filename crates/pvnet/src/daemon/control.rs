@@ -138,7 +138,7 @@ impl Control {
         };
         let path = backend_path(domain, 0);
         let (platform, store) = (self.platform.clone(), self.store.clone());
-        let vif = Vif::adopt(platform, store, &path, offered, Arc::new(Anonymous))
+        let vif = Vif::adopt(platform, store, &path, offered, Arc::new(Anonymous::default()))
             .map_err(|error| error.to_string())?;
         let state = format!("{}/state", vif.frontend());
         self.store.watch(&state, &domain.to_string()).map_err(|error| error.to_string())?;

@@ -166,7 +166,8 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// owner can use it. A refused one stays in its operation, with its bytes.
     fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]);
 
-    /// Binds to an event channel that `peer` offered to this domain.
+    /// Binds to an event channel that `peer` offered to this domain and nobody has bound. Dropping
+    /// this end leaves it on offer, whoever dropped it: a process that was killed as well.
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
 
     /// Asks that `event` be sent once more when `mapping` is unmapped, by whomever: a backend that

@@ -1,10 +1,13 @@
 //! Where a vif's answers are kept while they are published: see [`ring::Ledger`].
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::LEDGER_LEN;
 use shm::Region;
@@ -38,15 +41,28 @@ pub trait Ledgers: Send + Sync {
 }
 
 /// Ledgers that end with their process: where its guests' rings do too, nothing is lost.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Anonymous;
+#[derive(Debug, Default)]
+pub struct Anonymous {
+    regions: Mutex<HashMap<(u32, RingKind), Arc<Region>>>,
+}
+
+impl Anonymous {
+    fn regions(&self) -> MutexGuard<'_, HashMap<(u32, RingKind), Arc<Region>>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Ledgers for Anonymous {
-    fn ledger(&self, _: u32, _: RingKind) -> io::Result<Region> {
-        Region::anonymous(LEDGER_LEN)
+    fn ledger(&self, queue: u32, ring: RingKind) -> io::Result<Region> {
+        let region = match self.regions().entry((queue, ring)) {
+            Entry::Occupied(entry) => entry.get().clone(),
+            Entry::Vacant(entry) => entry.insert(Arc::new(Region::anonymous(LEDGER_LEN)?)).clone(),
+        };
+        region.slice(0..LEDGER_LEN).map_err(io::Error::other)
     }
 
     fn remove(&self) -> io::Result<()> {
+        self.regions().clear();
         Ok(())
     }
 }
@@ -98,19 +114,32 @@ mod tests {
 
     use super::*;
 
+    const LAST: usize = LEDGER_LEN - 8;
+
+    /// Each is a memory of its own, and is there again for the next who asks.
+    fn keep_what_was_written(ledgers: &impl Ledgers) {
+        let read = |queue, ring| ledgers.ledger(queue, ring).unwrap().read(LAST);
+        ledgers.ledger(0, RingKind::Tx).unwrap().write(LAST, 7u64).unwrap();
+        assert_eq!(read(0, RingKind::Tx), Ok(7u64));
+        assert_eq!(read(0, RingKind::Rx), Ok(0));
+        assert_eq!(read(1, RingKind::Tx), Ok(0));
+    }
+
     #[test]
-    fn files_keep_what_was_written_and_are_nobody_elses() {
+    fn anonymous_ledgers_are_kept_until_the_vif_is_gone() {
+        let ledgers = Anonymous::default();
+        keep_what_was_written(&ledgers);
+        ledgers.remove().unwrap();
+        keep_what_was_written(&ledgers);
+    }
+
+    #[test]
+    fn files_are_kept_until_the_vif_is_gone_and_are_nobody_elses() {
         let name = format!("pvnet-ledgers-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
-        let ledgers = Files::new(&directory);
         let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-
-        let first = ledgers.ledger(0, RingKind::Tx).unwrap();
-        first.write(LEDGER_LEN - 8, 7u64).unwrap();
-        drop(first);
-        assert_eq!(ledgers.ledger(0, RingKind::Tx).unwrap().read(LEDGER_LEN - 8), Ok(7u64));
-        assert_eq!(ledgers.ledger(0, RingKind::Rx).unwrap().read(LEDGER_LEN - 8), Ok(0u64));
-        assert_eq!(ledgers.ledger(1, RingKind::Tx).unwrap().read(LEDGER_LEN - 8), Ok(0u64));
+        let ledgers = Files::new(&directory);
+        keep_what_was_written(&ledgers);
         assert_eq!(mode(&directory), 0o700);
         assert_eq!(mode(&directory.join("tx-0")), 0o600);
 
@@ -120,6 +149,8 @@ mod tests {
 
         ledgers.remove().unwrap();
         assert!(!directory.exists());
+        ledgers.remove().unwrap();
+        keep_what_was_written(&ledgers);
         ledgers.remove().unwrap();
     }
 }

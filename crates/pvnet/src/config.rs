@@ -11,8 +11,7 @@ use offload::Features;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
 
-use overrides::EVERY_GUEST;
-pub use overrides::Override;
+pub use overrides::{EVERY_GUEST, Override};
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]

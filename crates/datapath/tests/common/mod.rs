@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ pub struct Host {
     pub datapath: Datapath<Machine>,
     pub failures: Mutex<mpsc::Receiver<Failure>>,
     offered: Offered,
+    /// What backends keep for those that follow them.
+    ledgers: Mutex<BTreeMap<DomId, Arc<Anonymous>>>,
 }
 
 /// A guest with a connected interface.
@@ -47,7 +50,8 @@ impl Host {
         let datapath = Datapath::start(&config, sink).unwrap();
         let offered =
             Offered { max_queues, features: Features::ALL, split_event_channels: true, tx, rx };
-        Self { machine, store, datapath, failures: Mutex::new(failures), offered }
+        let (failures, ledgers) = (Mutex::new(failures), Mutex::default());
+        Self { machine, store, datapath, failures, offered, ledgers }
     }
 
     /// Makes a domain with an interface announced in the store.
@@ -58,11 +62,24 @@ impl Host {
         let id = domain.id();
         toolstack::create_domain(&*self.store, id, "test").unwrap();
         toolstack::create_vif(&*self.store, id, 0, mac).unwrap();
+        let vif = self.adopt(id);
+        let inside = MachineGuest::inside(&self.machine, &domain).unwrap();
+        (domain, inside, vif)
+    }
+
+    /// A backend for a domain's interface, the first or one more.
+    pub fn adopt(&self, id: DomId) -> Vif<Machine> {
+        let ledgers = self.ledgers.lock().unwrap().entry(id).or_default().clone();
         let path = toolstack::backend_path(id, 0);
         let (machine, store) = (self.machine.clone(), self.store.clone());
-        let vif = Vif::adopt(machine, store, &path, self.offered, Arc::new(Anonymous));
-        let inside = MachineGuest::inside(&self.machine, &domain).unwrap();
-        (domain, inside, vif.unwrap())
+        Vif::adopt(machine, store, &path, self.offered, ledgers).unwrap()
+    }
+
+    /// Kills a guest's backend, which was doing whatever it was, and starts another one.
+    pub fn restart(&self, guest: &mut Guest) -> Vec<netback::Queue<Machine>> {
+        self.datapath.detach(guest.port.id());
+        guest.vif = self.adopt(guest.domain.id());
+        self.connect(&mut guest.vif)
     }
 
     /// Makes a guest and connects it, its frontend running as in a process of its own.
@@ -80,20 +97,28 @@ impl Host {
 
     /// Waits for the frontend and carries its queues.
     pub fn attach(&self, vif: &mut Vif<Machine>, domain: DomId) -> Arc<Port<Machine>> {
+        let queues = self.connect(vif);
+        self.carry(domain, queues)
+    }
+
+    /// Waits for the frontend.
+    pub fn connect(&self, vif: &mut Vif<Machine>) -> Vec<netback::Queue<Machine>> {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
             if let Change::Connect(queues) = vif.frontend_changed().unwrap() {
-                let (egress, ingress) = queues
-                    .into_iter()
-                    .map(|queue| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx)))
-                    .unzip();
-                let port = self.datapath.attach(&format!("vif{domain}.0"), egress, ingress);
                 vif.connected().unwrap();
-                return port;
+                return queues;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         panic!("the frontend did not connect");
+    }
+
+    pub fn carry(&self, domain: DomId, queues: Vec<netback::Queue<Machine>>) -> Arc<Port<Machine>> {
+        let split =
+            |queue: netback::Queue<_>| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx));
+        let (egress, ingress) = queues.into_iter().map(split).unzip();
+        self.datapath.attach(&format!("vif{domain}.0"), egress, ingress)
     }
 }
 

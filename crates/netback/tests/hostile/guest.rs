@@ -1,6 +1,7 @@
 //! A guest seen as what it is to a backend: memory with rings and a grant table in it, and keys
 //! in the store.
 
+use std::fmt::Display;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -30,9 +31,11 @@ pub struct Raw {
     pub domain: Arc<Domain>,
     pub memory: Arc<Region>,
     pub inside: MachineGuest,
-    store: Arc<dyn Store>,
-    driver_store: Arc<dyn Store>,
+    pub store: Arc<dyn Store>,
+    pub driver_store: Arc<dyn Store>,
     event: Mutex<Option<GuestEvent>>,
+    /// What its backends keep, one after the other.
+    ledgers: Arc<Anonymous>,
 }
 
 impl Raw {
@@ -53,7 +56,8 @@ impl Raw {
         let store: Arc<dyn Store> = Arc::new(machine.store().connect(domain.id()));
         toolstack::create_domain(&*driver_store, domain.id(), "raw").unwrap();
         toolstack::create_vif(&*driver_store, domain.id(), 0, "02:00:00:00:00:01").unwrap();
-        let raw = Self { domain, memory, inside, store, driver_store, event: Mutex::default() };
+        let (event, ledgers) = (Mutex::default(), Arc::default());
+        let raw = Self { domain, memory, inside, store, driver_store, event, ledgers };
         raw.reset();
         raw
     }
@@ -96,7 +100,7 @@ impl Raw {
         bytes
     }
 
-    fn key(&self, key: &str, value: u32) {
+    pub fn key(&self, key: &str, value: impl Display) {
         let path = format!("{}/{key}", toolstack::device_path(0));
         self.store.write(None, &path, &value.to_string()).unwrap();
     }
@@ -104,8 +108,7 @@ impl Raw {
     /// Will hand over headers beside its TX ring, to a backend that takes them.
     pub fn supply_headers(&self) {
         let grefs: Vec<_> = (HEADERS..DATA).map(|page| page.to_string()).collect();
-        let path = format!("{}/tx-header-refs", toolstack::device_path(0));
-        self.store.write(None, &path, &grefs.join(" ")).unwrap();
+        self.key("tx-header-refs", grefs.join(" "));
     }
 
     /// A backend for it that copies.
@@ -124,12 +127,22 @@ impl Raw {
         let path = toolstack::backend_path(self.domain.id(), 0);
         let offered =
             Offered { max_queues: 1, features: Features::ALL, split_event_channels: false, tx, rx };
-        Vif::adopt(hypervisor, self.driver_store.clone(), &path, offered, Arc::new(Anonymous))
+        Vif::adopt(hypervisor, self.driver_store.clone(), &path, offered, self.ledgers.clone())
             .unwrap()
     }
 
     /// Connects its one queue. The vif stays where it is, and can connect it again.
     pub fn connect<H: Hypervisor>(&self, vif: &mut Vif<H>, features: Features) -> Queue<H> {
+        self.prepare(features);
+        self.key("state", 4);
+        match vif.frontend_changed().unwrap() {
+            Change::Connect(mut queues) => queues.pop().unwrap(),
+            _ => panic!("the keys are there and say Connected"),
+        }
+    }
+
+    /// Writes the keys of one queue, but no state.
+    pub fn prepare(&self, features: Features) {
         let (event, port) = self.inside.alloc_unbound(DRIVER_DOMAIN).unwrap();
         // While it is kept, the backend's bell does not ring into a closed pipe.
         *self.event.lock().unwrap() = Some(event);
@@ -142,13 +155,8 @@ impl Raw {
             ("feature-gso-tcpv6", features.tso_v6.into()),
             ("feature-no-csum-offload", (!features.csum_v4).into()),
             ("feature-ipv6-csum-offload", features.csum_v6.into()),
-            ("state", 4),
         ] {
             self.key(key, value);
-        }
-        match vif.frontend_changed().unwrap() {
-            Change::Connect(mut queues) => queues.pop().unwrap(),
-            _ => panic!("the keys are there and say Connected"),
         }
     }
 }

@@ -5,6 +5,7 @@
 mod flip;
 mod guest;
 mod receive;
+mod states;
 mod taker;
 mod tampered;
 mod transmit;

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use switch::PortId;
 use tracing::{info, warn};
 
-use crate::config::{Config, Guest, OnStop, Platform};
+use crate::config::{Config, EVERY_GUEST, Guest, OnStop, Platform};
 use crate::daemon::backends::{Backends, Presence};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::status::{MeterStatus, PortStatus, Status};
@@ -218,7 +218,7 @@ impl<H: Hypervisor> Control<H> {
     /// Where an interface's ledgers are: on Xen the rings outlive the daemon.
     fn ledgers(&self, id: VifId) -> Arc<dyn Ledgers> {
         match self.config.daemon.platform {
-            Platform::Machine => Arc::new(Anonymous),
+            Platform::Machine => Arc::new(Anonymous::default()),
             Platform::Xen => {
                 let rings = self.config.daemon.directory.join("rings");
                 Arc::new(Files::new(rings.join(format!("{}-{}", id.domain, id.handle))))
@@ -246,12 +246,13 @@ impl<H: Hypervisor> Control<H> {
             Ok(Change::None) => {}
             Ok(Change::Connect(queues)) => self.connect(id, queues),
             Ok(Change::Disconnect) => self.disconnect(id, "the frontend closed".into()),
+            // The guests of this machine are removed when their processes end.
+            Ok(Change::Remove) if self.config.daemon.platform == Platform::Machine => {
+                self.disconnect(id, "the frontend closed".into());
+            }
             Ok(Change::Remove) => {
-                self.disconnect(id, "the frontend closed for good".into());
-                // The guests of this machine are removed when their processes end.
-                if self.config.daemon.platform == Platform::Xen {
-                    self.unplug(id);
-                }
+                info!(guest = interface.guest.name, "removed");
+                self.unplug(id);
             }
             // Whatever changed is looked at when the store is back.
             Err(VifError::Store(StoreError::Gone(reason))) => warn!(vif = %id, reason, "the store"),
@@ -349,7 +350,8 @@ impl<H: Hypervisor> Control<H> {
         let absent = |guest: &&Guest| {
             !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
         };
-        let absent = self.config.guests.iter().filter(absent);
+        let named = self.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
+        let absent = named.filter(absent);
         Status {
             pid: std::process::id(),
             worker_threads: self.datapath.worker_threads(),

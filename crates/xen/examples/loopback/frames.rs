@@ -56,7 +56,7 @@ fn connect(
     toolstack::create_vif(&*here.store, here.domid, index.into(), &mac)?;
     let (features, rx) = (Features::ALL, RxChannel::Copy);
     let offered = Offered { max_queues: 1, features, split_event_channels: true, tx, rx };
-    let ledgers = Arc::new(netback::Anonymous);
+    let ledgers = Arc::new(netback::Anonymous::default());
     let mut vif = Vif::adopt(host.clone(), here.store.clone(), &backend, offered, ledgers)?;
     let config = netfront::Config { header_channel, ..netfront::Config::default() };
     let guest = here.guest.clone();

@@ -259,6 +259,24 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_copy_is_the_granted_sides_fault() {
+        use CopyStatus::{BadDest, BadSource};
+        let (peer, mut byte) = (peer(), [0]);
+        let (source, own) = (grant(&peer, 0), Source::Private(b"x"));
+        let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
+        let (mut one, mut two) = (to(), to());
+        let mut bytes = Dest::Private(&mut byte);
+        for (segment, expected) in [
+            (Segment::new(&source, &mut bytes, 1), BadSource),
+            (Segment::new(&own, &mut one, 1), BadDest),
+            // Its source can not be read either: nobody answers.
+            (Segment::new(&source, &mut two, 1), BadSource),
+        ] {
+            assert_eq!(settle(nobody().as_fd(), &segment.ok().unwrap(), None), expected);
+        }
+    }
+
+    #[test]
     fn only_granted_operations_wait_for_the_call_and_each_is_answered() {
         let peer = peer();
         let mut places = [[0u8; 8]; 200];

@@ -67,12 +67,13 @@ impl Device {
         }
     }
 
-    fn module(self) -> &'static str {
+    /// The driver's module, if it is one: the store's is a part of the kernel.
+    fn module(self) -> Option<&'static str> {
         match self {
-            Self::Gntdev => "xen-gntdev",
-            Self::Gntalloc => "xen-gntalloc",
-            Self::Evtchn => "xen-evtchn",
-            Self::Xenbus => "xenfs",
+            Self::Gntdev => Some("xen-gntdev"),
+            Self::Gntalloc => Some("xen-gntalloc"),
+            Self::Evtchn => Some("xen-evtchn"),
+            Self::Xenbus => None,
         }
     }
 }
@@ -85,16 +86,16 @@ pub(crate) fn open(device: Device) -> Result<OwnedFd, OpenError> {
 /// As [`open`], with another directory in the place of the root.
 pub(crate) fn open_below(root: &Path, device: Device) -> Result<OwnedFd, OpenError> {
     let path = root.join(device.path());
-    // The store's device is read by a thread that waits for it; an event's is polled.
+    // Nobody shall sleep in a device: what is waited for is polled.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| match error {
+    rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| match (error, device.module()) {
         _ if !is_xen(root) => OpenError::NotXen,
-        // ENOENT of a device that is there: the kernel knows of no store.
-        Errno::NOENT if device == Device::Xenbus && path.exists() => OpenError::NoStore,
-        Errno::NOENT | Errno::NODEV | Errno::NXIO => {
-            OpenError::NoDriver { path, module: device.module() }
+        (Errno::NOENT | Errno::NODEV | Errno::NXIO, Some(module)) => {
+            OpenError::NoDriver { path, module }
         }
-        error => refused(path, error),
+        // Of a device that is there: the kernel knows of no store.
+        (Errno::NOENT, None) if path.exists() => OpenError::NoStore,
+        (error, _) => refused(path, error),
     })
 }
 
@@ -116,16 +117,16 @@ fn is_xen(root: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs;
 
     use super::*;
 
     /// A directory to be the root, removed in the end.
-    struct Root(PathBuf);
+    pub(crate) struct Root(PathBuf);
 
     impl Root {
-        fn new(name: &str) -> Self {
+        pub(crate) fn new(name: &str) -> Self {
             let path =
                 std::env::temp_dir().join(format!("pvnet-xen-{name}-{}", std::process::id()));
             fs::create_dir_all(path.join("sys/hypervisor")).unwrap();
@@ -133,7 +134,11 @@ mod tests {
             Self(path)
         }
 
-        fn with_hypervisor(self, kind: &str) -> Self {
+        pub(crate) fn path(&self) -> &Path {
+            &self.0
+        }
+
+        pub(crate) fn with_hypervisor(self, kind: &str) -> Self {
             fs::write(self.0.join("sys/hypervisor/type"), kind).unwrap();
             self
         }

@@ -47,8 +47,8 @@ impl XenEvent {
         let fd = open(Device::Evtchn)
             .map_err(|error| Error::os("event channel")(std::io::Error::other(error)))?;
         let port = bind(fd.as_fd())?;
-        // The descriptor has all that it will ever need. Kernels before 4.16 can not narrow it,
-        // and none can to domain 0.
+        // The descriptor has all that it will ever need. Old kernels can not narrow it, and none
+        // can to domain 0.
         let _ = evtchn::restrict_domid(fd.as_fd(), domain.0);
         Ok(Self { fd, port })
     }

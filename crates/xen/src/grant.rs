@@ -46,9 +46,9 @@ impl Drop for Entries {
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// Dropped after the region. The device's interface has it so: while the pages can still be
-    /// reached here, their grant must be known to be in use, or the owner puts something else
-    /// there that is then reached as well.
+    /// Dropped after the region, as the device's header demands. Until then Xen takes the pages for
+    /// in use; pages released while they can still be reached here would be read and written when
+    /// their owner has put something else there.
     entries: Entries,
 }
 

@@ -141,7 +141,7 @@ impl Hypervisor for Xen {
     }
 
     fn notify_on_unmap(&self, mapping: &Mapping, event: &XenEvent) {
-        // Without it a crash is noticed later, as on kernels before 3.0.
+        // Without it a crash is noticed later, and that is all.
         let _ = mapping.notify_on_unmap(event);
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as join};
 
-use crate::device::{Device, OpenError, open_below, refused};
+use crate::device::{Device, OpenError, open, open_below, refused};
 
 /// Where xenstored listens, in the domain that it runs in.
 const SOCKETS: [&str; 2] = ["run/xenstored/socket", "var/run/xenstored/socket"];
@@ -63,5 +63,53 @@ fn awaits_its_own_store(root: &Path) -> bool {
 /// # Errors
 /// As [`connect`].
 pub fn connect_by_device() -> Result<OwnedFd, OpenError> {
-    open_below(&PathBuf::from("/"), Device::Xenbus)
+    open(Device::Xenbus)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::device::tests::Root;
+
+    #[test]
+    fn xenstored_is_asked_where_it_listens() {
+        let root = Root::new("store-socket").with_hypervisor("xen");
+        fs::create_dir_all(root.path().join("run/xenstored")).unwrap();
+        let socket = root.path().join(SOCKETS[0]);
+        let server = UnixListener::bind(&socket).unwrap();
+        let stream = connect_below(root.path()).unwrap();
+        server.accept().unwrap();
+        drop((stream, server));
+        // A server that died leaves its socket.
+        fs::create_dir_all(root.path().join("proc/xen")).unwrap();
+        fs::write(root.path().join(CAPABILITIES), "control_d\n").unwrap();
+        assert!(matches!(connect_below(root.path()), Err(OpenError::NoStore)));
+    }
+
+    #[test]
+    fn without_xenstored_the_kernels_device_is_taken() {
+        let root = Root::new("store-device").with_hypervisor("xen");
+        let error = connect_below(root.path()).unwrap_err().to_string();
+        assert!(error.contains("dev/xen/xenbus"), "{error}");
+        fs::create_dir_all(root.path().join("dev/xen")).unwrap();
+        fs::write(root.path().join("dev/xen/xenbus"), "").unwrap();
+        assert!(connect_below(root.path()).is_ok());
+    }
+
+    #[test]
+    fn the_control_domain_waits_for_no_store_that_nobody_started() {
+        let root = Root::new("store-none").with_hypervisor("xen");
+        fs::create_dir_all(root.path().join("proc/xen")).unwrap();
+        fs::write(root.path().join(CAPABILITIES), "control_d\n").unwrap();
+        fs::create_dir_all(root.path().join("dev/xen")).unwrap();
+        fs::write(root.path().join("dev/xen/xenbus"), "").unwrap();
+        let error = connect_below(root.path()).unwrap_err();
+        assert!(error.to_string().contains("systemctl start xenstored"), "{error}");
+        // In a domain of its own it has no socket here.
+        fs::create_dir_all(root.path().join("run/xen")).unwrap();
+        fs::write(root.path().join(STORE_DOMAIN), "domid:1\n").unwrap();
+        assert!(connect_below(root.path()).is_ok());
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hypervisor::{DomId, Error, EventChannel, GrantRef, Guest, Hypervisor, Port};
@@ -132,7 +132,7 @@ fn killed(here: &Here, rings: bool) -> Outcome {
     let (_page, grefs) = here.guest.share(here.domid, 1)?;
     let (event, port) = here.guest.alloc_unbound(here.domid)?;
     let mut child = Command::new(std::env::current_exe()?)
-        .args([grefs[0].to_string(), port.to_string(), rings.to_string()])
+        .args(["hold", &grefs[0].to_string(), &port.to_string(), &rings.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -155,25 +155,13 @@ fn while_held(child: &mut Child, check: impl FnOnce() -> Outcome) -> Outcome {
 }
 
 /// The child: holds what it was told until it is killed, or its parent is.
-pub fn hold(here: &Here, arguments: &[String]) -> ExitCode {
-    let held = || -> Result<_, Box<dyn std::error::Error>> {
-        let [gref, port, rings] = arguments else { return Err("gref, port, rings".into()) };
-        let mapping = here.xen.map(&here.peer, &[GrantRef(gref.parse()?)])?;
-        let event = here.xen.bind_interdomain(&here.peer, Port(port.parse()?))?;
-        if rings.parse()? {
-            here.xen.notify_on_unmap(&mapping, &event);
-        }
-        Ok((mapping, event))
-    };
-    match held() {
-        Ok(_held) => {
-            println!("held");
-            let _ = std::io::stdin().read(&mut [0]);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            println!("{error}");
-            ExitCode::FAILURE
-        }
+pub fn hold(here: &Here, gref: &str, port: &str, rings: &str) -> Outcome {
+    let mapping = here.xen.map(&here.peer, &[GrantRef(gref.parse()?)])?;
+    let event = here.xen.bind_interdomain(&here.peer, Port(port.parse()?))?;
+    if rings.parse()? {
+        here.xen.notify_on_unmap(&mapping, &event);
     }
+    println!("held");
+    let _ = std::io::stdin().read(&mut [0]);
+    Ok(())
 }

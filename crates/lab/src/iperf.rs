@@ -135,7 +135,7 @@ impl<'a> Iperf<'a> {
         let limit = Duration::from_secs(u64::from(self.seconds)) + SLACK;
         client.wait(limit)?;
         // Some versions exit with success after a failure: the document says which it was.
-        let throughput = parse(&client.stdout(), &self.address.to_string())?;
+        let throughput = Throughput::parse(&client.stdout(), &self.address.to_string())?;
         server.wait(SLACK)?;
         Ok(throughput)
     }
@@ -225,27 +225,33 @@ struct Sum {
     packets: u64,
 }
 
-fn parse(json: &str, to: &str) -> Result<Throughput> {
-    let what = "the output of iperf3";
-    let document: Document =
-        serde_json::from_str(json).map_err(|cause| Error::parse(what, &cause))?;
-    if let Some(message) = document.error {
-        return Err(Error::Iperf { to: to.to_owned(), message });
+impl Throughput {
+    /// Reads what `iperf3 --json` printed, wherever it ran; `to` is the server's name in errors.
+    ///
+    /// # Errors
+    /// [`Error::Iperf`] in the tool's own words; [`Error::Parse`] if the text is not what it was.
+    pub fn parse(json: &str, to: &str) -> Result<Self> {
+        let what = "the output of iperf3";
+        let document: Document =
+            serde_json::from_str(json).map_err(|cause| Error::parse(what, &cause))?;
+        if let Some(message) = document.error {
+            return Err(Error::Iperf { to: to.to_owned(), message });
+        }
+        let Some(End { sum_sent: Some(sent), sum_received: Some(received) }) = document.end else {
+            return Err(Error::parse(what, "no summary of what was sent and received"));
+        };
+        // A run ends with a sliver of an interval, whose rate says nothing.
+        let whole = document.intervals.iter().filter(|interval| interval.sum.seconds > 0.5);
+        Ok(Self {
+            mbps: received.bits_per_second / 1e6,
+            bytes: received.bytes,
+            retransmits: sent.retransmits,
+            seconds: received.seconds,
+            lost_percent: received.lost_percent,
+            packets: received.packets,
+            per_second: whole.map(|interval| interval.sum.bits_per_second / 1e6).collect(),
+        })
     }
-    let Some(End { sum_sent: Some(sent), sum_received: Some(received) }) = document.end else {
-        return Err(Error::parse(what, "no summary of what was sent and received"));
-    };
-    // A run ends with a sliver of an interval, whose rate says nothing.
-    let whole = document.intervals.iter().filter(|interval| interval.sum.seconds > 0.5);
-    Ok(Throughput {
-        mbps: received.bits_per_second / 1e6,
-        bytes: received.bytes,
-        retransmits: sent.retransmits,
-        seconds: received.seconds,
-        lost_percent: received.lost_percent,
-        packets: received.packets,
-        per_second: whole.map(|interval| interval.sum.bits_per_second / 1e6).collect(),
-    })
 }
 
 #[cfg(test)]
@@ -262,7 +268,7 @@ mod tests {
 
     #[test]
     fn tcp() {
-        let throughput = parse(TCP, "10.9.0.2").expect("recorded");
+        let throughput = Throughput::parse(TCP, "10.9.0.2").expect("recorded");
         assert_eq!(
             (throughput.bytes, throughput.retransmits, throughput.packets),
             (5_022_285_824, 45, 0)
@@ -277,34 +283,34 @@ mod tests {
 
     #[test]
     fn reverse_tcp_counts_what_the_client_received() {
-        let throughput = parse(REVERSE, "10.9.0.2").expect("recorded");
+        let throughput = Throughput::parse(REVERSE, "10.9.0.2").expect("recorded");
         assert_eq!((throughput.bytes, throughput.retransmits), (2_511_339_520, 32));
     }
 
     #[test]
     fn udp_with_loss() {
-        let throughput = parse(UDP, "10.9.0.2").expect("recorded");
+        let throughput = Throughput::parse(UDP, "10.9.0.2").expect("recorded");
         assert_eq!((throughput.packets, throughput.bytes), (365_440, 23_232_256));
         assert!((throughput.lost_percent - 0.667).abs() < 0.001);
     }
 
     #[test]
     fn the_tools_own_error_is_passed_on() {
-        let message = parse(REFUSED, "10.9.0.2").expect_err("refused").to_string();
+        let message = Throughput::parse(REFUSED, "10.9.0.2").expect_err("refused").to_string();
         assert_eq!(message, "iperf3 to 10.9.0.2: unable to connect to server: Connection refused");
     }
 
     #[test]
     fn an_empty_or_foreign_document_is_an_error() {
         for text in ["", "{}", "[]", r#"{"end":{}}"#, r#"{"end":{"sum_sent":{}}}"#] {
-            assert!(matches!(parse(text, "x"), Err(Error::Parse { .. })), "{text}");
+            assert!(matches!(Throughput::parse(text, "x"), Err(Error::Parse { .. })), "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn a_document_cut_short_is_an_error(length in 0..TCP.trim_end().len() - 1) {
-            prop_assert!(parse(&TCP[..length], "x").is_err());
+            prop_assert!(Throughput::parse(&TCP[..length], "x").is_err());
         }
     }
 }

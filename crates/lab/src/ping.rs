@@ -51,23 +51,30 @@ pub fn ping(
     if status.code() != Some(1) {
         process.succeed(Duration::ZERO)?;
     }
-    parse(&process.stdout())
+    Ping::parse(&process.stdout())
 }
 
-fn parse(text: &str) -> Result<Ping> {
-    let bad = |cause: &str| Error::parse("the output of ping", cause);
-    let counts = text
-        .lines()
-        .find(|line| line.contains("packets transmitted"))
-        .ok_or_else(|| bad("no summary"))?;
-    let sent = before(counts, " packets transmitted").ok_or_else(|| bad("no number of packets"))?;
-    let received = before(counts, " received").ok_or_else(|| bad("no number of replies"))?;
-    let loss_percent = before(counts, "% packet loss").ok_or_else(|| bad("no loss"))?;
-    let times = text.lines().find_map(|line| line.strip_prefix("rtt min/avg/max/mdev = "));
-    let rtt = times
-        .map(|times| round_trip(times).ok_or_else(|| bad("no round-trip times")))
-        .transpose()?;
-    Ok(Ping { sent, received, loss_percent, rtt })
+impl Ping {
+    /// Reads what `ping` printed, wherever it ran.
+    ///
+    /// # Errors
+    /// [`Error::Parse`] if there is no summary in it.
+    pub fn parse(text: &str) -> Result<Self> {
+        let bad = |cause: &str| Error::parse("the output of ping", cause);
+        let counts = text
+            .lines()
+            .find(|line| line.contains("packets transmitted"))
+            .ok_or_else(|| bad("no summary"))?;
+        let sent =
+            before(counts, " packets transmitted").ok_or_else(|| bad("no number of packets"))?;
+        let received = before(counts, " received").ok_or_else(|| bad("no number of replies"))?;
+        let loss_percent = before(counts, "% packet loss").ok_or_else(|| bad("no loss"))?;
+        let times = text.lines().find_map(|line| line.strip_prefix("rtt min/avg/max/mdev = "));
+        let rtt = times
+            .map(|times| round_trip(times).ok_or_else(|| bad("no round-trip times")))
+            .transpose()?;
+        Ok(Self { sent, received, loss_percent, rtt })
+    }
 }
 
 /// The number that stands right before `unit`.
@@ -106,7 +113,7 @@ mod tests {
         let us = Duration::from_micros;
         let rtt = RoundTrip { min: us(54), avg: us(73), max: us(92), mdev: us(12) };
         assert_eq!(
-            parse(REPLIES).expect("recorded"),
+            Ping::parse(REPLIES).expect("recorded"),
             Ping { sent: 5, received: 5, loss_percent: 0.0, rtt: Some(rtt) }
         );
     }
@@ -114,14 +121,14 @@ mod tests {
     #[test]
     fn silence_is_a_result() {
         assert_eq!(
-            parse(SILENCE).expect("recorded"),
+            Ping::parse(SILENCE).expect("recorded"),
             Ping { sent: 2, received: 0, loss_percent: 100.0, rtt: None }
         );
     }
 
     #[test]
     fn more_words_do_not_confuse() {
-        let ping = parse(FAST).expect("well-formed");
+        let ping = Ping::parse(FAST).expect("well-formed");
         assert_eq!(
             (ping.sent, ping.received, ping.rtt.map(|rtt| rtt.max)),
             (3, 2, Some(Duration::from_micros(30)))
@@ -131,13 +138,16 @@ mod tests {
 
     #[test]
     fn no_summary_is_an_error() {
-        assert!(matches!(parse("ping: connect: Network is unreachable"), Err(Error::Parse { .. })));
+        assert!(matches!(
+            Ping::parse("ping: connect: Network is unreachable"),
+            Err(Error::Parse { .. })
+        ));
     }
 
     proptest! {
         #[test]
         fn no_text_makes_the_parser_panic(text in "[0-9a-z%/.,=\n -]{0,200}") {
-            let _ = parse(&format!("{text} packets transmitted{text} received{text}% packet loss\nrtt min/avg/max/mdev = {text} ms"));
+            let _ = Ping::parse(&format!("{text} packets transmitted{text} received{text}% packet loss\nrtt min/avg/max/mdev = {text} ms"));
         }
     }
 }

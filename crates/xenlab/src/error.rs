@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Suite;
+use crate::scenario::Pair;
 
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -110,6 +111,21 @@ pub enum Error {
         cause: String,
         /// The output.
         text: String,
+    },
+    /// A name that is no pair's.
+    #[error("no pair {0}: choose of {all}", all = Pair::ALL.map(|pair| pair.to_string()).join(", "))]
+    UnknownPair(String),
+    /// A program of this workspace is missing.
+    #[error("{0} is not built: run `make build`, or say where it is")]
+    NotBuilt(&'static str),
+    /// One of the others, with what a daemon inside had printed.
+    #[error("{cause}\nThe backend printed:\n{log}")]
+    Explained {
+        /// The other.
+        #[source]
+        cause: Box<Error>,
+        /// The daemon's output.
+        log: String,
     },
     /// All places for domains that can be talked to are taken.
     #[error("at most {0} domains at once; destroy one first")]

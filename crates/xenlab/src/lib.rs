@@ -15,6 +15,7 @@ mod error;
 mod folder;
 mod host;
 mod image;
+pub mod scenario;
 mod suite;
 mod tool;
 

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod matrix;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,6 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use lab::{Interrupt, Progress};
+use matrix::MatrixArgs;
 use xenlab::{Error, Host, HostFile, Images, Options, Result, Suite, default_cache};
 
 /// Boots a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
@@ -40,6 +43,9 @@ enum Command {
         #[command(flatten)]
         boot: BootArgs,
     },
+    /// Connect frontends and backends, of the kernel and pvnet's, each pair on a host of its own:
+    /// ping, a file compared, TCP, and what they agreed upon.
+    Matrix(MatrixArgs),
 }
 
 #[derive(Args)]
@@ -143,6 +149,9 @@ fn run(command: &Command) -> Result<ExitCode> {
             let status = boot.boot()?.stream(&text, &mut out, Duration::from_secs(*limit))?;
             let _ = out.flush();
             Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+        }
+        Command::Matrix(args) => {
+            matrix::run(args).map(|sound| if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Command::Shell { boot } => {
             let mut host = boot.boot()?;

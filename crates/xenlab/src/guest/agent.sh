@@ -9,7 +9,8 @@ exec 5<>"$jobs/ended"
 cd /lab || exit
 
 run() { # id: a command in a session of its own, that can be stopped as a whole
-    setsid sh "$jobs/$1.sh" <"/dev/null" >"$jobs/$1.out" 2>&1 5>&- &
+    # With its path: busybox's setsid would take busybox's own sh.
+    setsid /bin/sh "$jobs/$1.sh" <"/dev/null" >"$jobs/$1.out" 2>&1 5>&- &
     echo $! >"$jobs/$1.pid"
     wait $!
     echo "$1 $?" >&5

@@ -1,4 +1,4 @@
-#!/bin/busybox sh
+#!/bin/sh
 # The first process of dom0: the file systems, the toolstack's daemons, then the agent on the host's port.
 xen=$(echo /usr/lib/xen-*/bin)
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin:$xen

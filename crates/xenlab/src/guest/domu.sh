@@ -1,4 +1,4 @@
-#!/bin/busybox sh
+#!/bin/sh
 # The first process of a guest: the file systems, then the agent on the console.
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin
 mount -t proc proc /proc
@@ -15,5 +15,5 @@ ip link set lo up
 modprobe -a xen-evtchn xen-gntdev xenfs
 mount -t xenfs xenfs /proc/xen
 # A child of its own: the first process has to wait for orphans.
-sh /lab/agent &
+sh /lab/agent <>/dev/hvc0 >&0 2>&0 &
 while :; do wait; sleep 1; done

@@ -85,7 +85,7 @@ impl Shell {
         // The time is measured inside too, so that the last try's words come back.
         let script = format!(
             "read -r start _ </proc/uptime\n\
-             until words=$( {condition} ) 2>&1; do\n\
+             until words=$( ( {condition} ) 2>&1 ); do\n\
              sleep 0.1; read -r now _ </proc/uptime\n\
              [ \"${{now%.*}}\" -gt \"$((${{start%.*}} + {seconds:.0}))\" ] && echo \"$words\" && exit 1\n\
              done; echo \"$words\""

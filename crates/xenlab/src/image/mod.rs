@@ -132,6 +132,7 @@ fn packages(suite: Suite) -> Vec<String> {
     let versioned = [format!("xen-hypervisor-{xen}-amd64"), format!("xen-utils-{xen}")];
     let others = [
         "busybox-static",
+        "dash",
         "ethtool",
         "iperf3",
         "iproute2",

@@ -19,6 +19,7 @@ pub(super) struct Plan {
 /// dom0: the toolstack, and all that a backend or a measurement needs.
 pub(super) const DOM0: Plan = Plan {
     programs: &[
+        "usr/bin/dash",
         "usr/bin/iperf3",
         "usr/bin/ip",
         "usr/bin/ping",
@@ -59,6 +60,7 @@ pub(super) const DOM0: Plan = Plan {
 /// A guest, which may be a driver domain.
 pub(super) const DOMU: Plan = Plan {
     programs: &[
+        "usr/bin/dash",
         "usr/bin/iperf3",
         "usr/bin/ip",
         "usr/bin/ping",
@@ -84,7 +86,7 @@ pub(super) const DOMU: Plan = Plan {
 /// One program under many names.
 const XENSTORE_NAMES: [&str; 8] = ["chmod", "exists", "list", "ls", "read", "rm", "watch", "write"];
 /// Names under which busybox would hide the real program, or itself.
-const REAL: [&str; 4] = ["busybox", "ip", "ping", "tcpdump"];
+const REAL: [&str; 5] = ["busybox", "ip", "ping", "sh", "tcpdump"];
 
 impl Plan {
     /// All that decides what the plan makes, as text: images of another plan are others.
@@ -106,6 +108,8 @@ impl Plan {
         for name in XENSTORE_NAMES {
             archive.symlink(&format!("usr/bin/xenstore-{name}"), "xenstore");
         }
+        // Not busybox's: that takes its own ip and ping before any program of these names.
+        archive.symlink("usr/bin/sh", "dash");
         busybox(&mut archive, &mut linker, stage)?;
         modules.add(&mut archive, self.modules)?;
         Ok(archive)
@@ -138,7 +142,7 @@ fn skeleton(archive: &mut Archive) {
     }
 }
 
-/// A shell and the usual tools, under all their names but those that have a program of their own.
+/// The usual tools, under all their names but those that have a program of their own.
 fn busybox(archive: &mut Archive, linker: &mut Linker<'_>, stage: &Path) -> Result<()> {
     let path = "usr/bin/busybox";
     linker.add(archive, path)?;

@@ -1,0 +1,128 @@
+//! `xenlab matrix`: every frontend with every backend.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lab::Progress;
+use report::{Machine, Table, human, write_atomic};
+use serde::Serialize;
+use xenlab::scenario::{self, Cell, Pair};
+use xenlab::{Error, Host, HostFile, Options, Result};
+
+use crate::BootArgs;
+
+/// What can be told to it.
+#[derive(Args)]
+pub struct MatrixArgs {
+    /// Only this pair, FRONTEND-BACKEND; repeatable [default: stock-stock].
+    #[arg(long, value_name = "PAIR")]
+    only: Vec<Pair>,
+    /// How long TCP is measured in each direction.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// The program pvnet [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    pvnet: Option<PathBuf>,
+    /// Where to write the results for programs.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    boot: BootArgs,
+}
+
+/// The steps that [`scenario::cell`] shows, and the boot before them.
+const STEPS: usize = 6;
+
+/// The results for programs.
+#[derive(Serialize)]
+struct Document<'a> {
+    bench: &'static str,
+    machine: Machine,
+    cells: &'a [Cell],
+}
+
+/// Runs the chosen pairs, each on a host of its own; returns whether all were sound.
+pub fn run(args: &MatrixArgs) -> Result<bool> {
+    let pairs = if args.only.is_empty() { vec![Pair::ALL[0]] } else { args.only.clone() };
+    let options = options(args, &pairs)?;
+    let images = args.boot.build.images()?;
+    let progress = Progress::new(STEPS * pairs.len(), args.boot.build.quiet);
+    let (mut cells, mut failures) = (Vec::new(), Vec::new());
+    for pair in &pairs {
+        progress.step(format!("{pair}: boot Xen and dom0"));
+        let host = Host::boot(&images, &options);
+        match host.and_then(|host| scenario::cell(&host, *pair, args.seconds, &progress)) {
+            Ok(cell) => cells.push(cell),
+            Err(error) if error.is_interrupt() => return Err(error),
+            Err(error) => {
+                progress.done("failed");
+                failures.push((pair, error));
+            }
+        }
+    }
+    progress.finish();
+    let print = table(&cells).print();
+    print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
+    for (pair, error) in &failures {
+        eprintln!("\n{pair} failed: {error}");
+    }
+    if let Some(file) = &args.json {
+        let document = Document { bench: "xen", machine: Machine::detect(), cells: &cells };
+        let text = serde_json::to_string(&document).map_err(report::Error::from)?;
+        write_atomic(file, (text + "\n").as_bytes())?;
+    }
+    Ok(failures.is_empty() && cells.iter().all(Cell::is_sound))
+}
+
+fn options(args: &MatrixArgs, pairs: &[Pair]) -> Result<Options> {
+    let mut options = args.boot.options()?;
+    if pairs.iter().any(|pair| pair.needs_pvnet()) {
+        let pvnet = args.pvnet.clone().or_else(|| scenario::program("pvnet"));
+        let pvnet = pvnet.ok_or(Error::NotBuilt("pvnet"))?;
+        options.files.push(HostFile::new(pvnet)?);
+    }
+    Ok(options)
+}
+
+fn table(cells: &[Cell]) -> Table {
+    let table = Table::new().left("frontend").left("backend").right("ping");
+    let table = table.right("tx Mb/s").right("rx Mb/s").left("file").left("offloads in the guest");
+    cells.iter().fold(table, |mut table, cell| {
+        let [received, sent] = cell.ping;
+        table.row([
+            cell.frontend.to_owned(),
+            cell.backend.to_owned(),
+            format!("{received}/{sent}"),
+            human(cell.rates.tx_mbps),
+            human(cell.rates.rx_mbps),
+            if cell.sha256_ok { "the same" } else { "CORRUPTED" }.to_owned(),
+            offloads(&cell.features.offloads),
+        ]);
+        table
+    })
+}
+
+/// The few of ethtool's many that a vif negotiates, by their usual short names.
+fn offloads(on: &[String]) -> String {
+    let short = [
+        ("scatter-gather", "sg"),
+        ("tx-checksumming", "tx-csum"),
+        ("rx-checksumming", "rx-csum"),
+        ("tcp-segmentation-offload", "tso"),
+    ];
+    let named = short.iter().filter(|(name, _)| on.iter().any(|other| other == name));
+    let named: Vec<&str> = named.map(|(_, short)| *short).collect();
+    named.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offloads_have_short_names() {
+        let on = ["tx-checksumming", "generic-receive-offload", "scatter-gather"];
+        assert_eq!(offloads(&on.map(str::to_owned)), "sg tx-csum");
+        assert_eq!(offloads(&[]), "");
+    }
+}

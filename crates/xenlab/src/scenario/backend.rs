@@ -1,0 +1,164 @@
+//! The end that serves a guest.
+
+use crate::host::{Domu, DomuConfig, Host, Job, Shell};
+use crate::{Error, Result};
+
+use super::{BACKEND_ADDRESS, BOOT, PREFIX, SOON};
+
+/// The guest's address on the link.
+const MAC: &str = "00:16:3e:00:00:02";
+/// Where pvnet's configuration is written, and where it answers questions.
+const CONFIGURATION: &str = "/lab/pvnet.toml";
+const CONTROL: &str = "/run/pvnet/control.sock";
+/// The driver domain's name.
+const DRIVER: &str = "driver";
+
+/// Which backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// The kernel's xen-netback and a bridge, in dom0.
+    Stock,
+    /// pvnet in dom0.
+    Pvnet,
+    /// pvnet in a domain of its own.
+    PvnetDomain,
+}
+
+impl Backend {
+    /// Its name in pairs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Pvnet => "pvnet",
+            Self::PvnetDomain => "domain",
+        }
+    }
+
+    /// Starts it on a host that has no backend yet; it needs the program `pvnet` there unless it is the stock one.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] and [`Error::Late`] with what it printed; those of [`Shell::sh`] and [`Host::create`].
+    pub fn start(self, host: &Host) -> Result<RunningBackend> {
+        match self {
+            Self::Stock => RunningBackend::stock(host),
+            Self::Pvnet => RunningBackend::pvnet(host.dom0().clone(), None),
+            Self::PvnetDomain => {
+                let config = DomuConfig::new(DRIVER).line("driver_domain=1");
+                let domain = host.create(&config, BOOT)?;
+                RunningBackend::pvnet(domain.shell().clone(), Some(domain))
+            }
+        }
+    }
+}
+
+/// A backend that is ready for guests.
+#[derive(Debug)]
+pub struct RunningBackend {
+    shell: Shell,
+    daemon: Option<Job>,
+    domain: Option<Domu>,
+    vif: String,
+}
+
+impl RunningBackend {
+    fn stock(host: &Host) -> Result<Self> {
+        let bridge = "xenbr0";
+        host.run(
+            &format!(
+                "set -e\nmodprobe -a xen-netback bridge\n\
+                 ip link add {bridge} type bridge stp_state 0 forward_delay 0\n\
+                 ip addr add {BACKEND_ADDRESS}/{PREFIX} dev {bridge}\n\
+                 ip link set {bridge} up"
+            ),
+            SOON,
+        )?;
+        let vif = format!("mac={MAC},bridge={bridge},script=vif-lab");
+        Ok(Self { shell: host.dom0().clone(), daemon: None, domain: None, vif })
+    }
+
+    fn pvnet(shell: Shell, domain: Option<Domu>) -> Result<Self> {
+        shell.run(
+            &format!(
+                "set -e\nmodprobe -a tun xen-evtchn xen-gntdev xen-gntalloc\n\
+                 cat >{CONFIGURATION} <<'END'\n[daemon]\nplatform = \"xen\"\n\n[[uplink]]\nname = \"host\"\n\
+                 tap = \"pvnet0\"\naddresses = [\"{BACKEND_ADDRESS}/{PREFIX}\"]\nEND"
+            ),
+            SOON,
+        )?;
+        let place =
+            domain.as_ref().map_or(String::new(), |domain| format!("backend={},", domain.name()));
+        let vif = format!("mac={MAC},{place}script=/bin/true");
+        let mut backend = Self { shell, daemon: None, domain, vif };
+        backend.restart()?;
+        Ok(backend)
+    }
+
+    /// The domain that it runs in, and where [`BACKEND_ADDRESS`] is.
+    #[must_use]
+    pub fn shell(&self) -> &Shell {
+        &self.shell
+    }
+
+    /// Its own domain, if it has one.
+    #[must_use]
+    pub fn domain(&self) -> Option<&Domu> {
+        self.domain.as_ref()
+    }
+
+    /// The running daemon, unless it is the stock backend or was [killed](Self::kill).
+    #[must_use]
+    pub fn daemon(&self) -> Option<&Job> {
+        self.daemon.as_ref()
+    }
+
+    /// How a guest's configuration names it: [`DomuConfig::vif`].
+    #[must_use]
+    pub fn vif(&self) -> &str {
+        &self.vif
+    }
+
+    /// What the daemon has printed so far; nothing if there is none.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let printed = self.daemon.as_ref().and_then(|daemon| daemon.printed(SOON).ok());
+        printed.unwrap_or_default()
+    }
+
+    /// Kills the daemon without a word of warning, if there is one; returns what it had printed.
+    ///
+    /// # Errors
+    /// Those of [`Shell::sh`].
+    pub fn kill(&mut self) -> Result<String> {
+        let Some(daemon) = self.daemon.take() else { return Ok(String::new()) };
+        daemon.stop()?;
+        Ok(daemon.wait(SOON)?.text)
+    }
+
+    /// Starts the daemon, again after [`kill`](Self::kill), and waits until it answers.
+    ///
+    /// # Errors
+    /// [`Error::Late`] with what it printed; those of [`Shell::sh`].
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill()?;
+        // A socket that a killed daemon has left would answer nobody.
+        let daemon = self
+            .shell
+            .spawn(&format!("rm -f {CONTROL}; exec pvnet run --config {CONFIGURATION}"))?;
+        let file = daemon.file();
+        let ready =
+            format!("[ -S {CONTROL} ] && grep -w ready {file} || {{ tail -n 20 {file}; false; }}");
+        let waited = self.shell.until("the start of pvnet", &ready, SOON);
+        self.daemon = Some(daemon);
+        waited.map(drop)
+    }
+}
+
+/// A failure with the daemon's last words, which mostly say more.
+pub(super) fn explain(error: Error, backend: &RunningBackend) -> Error {
+    let log = backend.log();
+    if error.is_interrupt() || log.is_empty() {
+        return error;
+    }
+    Error::Explained { cause: Box::new(error), log }
+}

@@ -1,0 +1,164 @@
+//! One frontend with one backend.
+
+use std::fmt;
+use std::str::FromStr;
+
+use lab::Progress;
+use serde::Serialize;
+
+use crate::host::{DomuConfig, Host};
+use crate::{Error, Result};
+
+use super::backend::{self, Backend, RunningBackend};
+use super::check::{self, Features, Rates};
+use super::frontend::Frontend;
+use super::{BACKEND_ADDRESS, BOOT, GUEST_ADDRESS};
+
+/// How many echoes are sent each way.
+const PINGS: u32 = 5;
+/// The size of the file that is sent each way, in MiB.
+const FILE: u32 = 4;
+
+/// Which two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The guest's.
+    pub frontend: Frontend,
+    /// The other.
+    pub backend: Backend,
+}
+
+impl Pair {
+    /// All that there are.
+    pub const ALL: [Self; 6] = [
+        Self { frontend: Frontend::Stock, backend: Backend::Stock },
+        Self { frontend: Frontend::Stock, backend: Backend::Pvnet },
+        Self { frontend: Frontend::Pvnet, backend: Backend::Stock },
+        Self { frontend: Frontend::Pvnet, backend: Backend::Pvnet },
+        Self { frontend: Frontend::Stock, backend: Backend::PvnetDomain },
+        Self { frontend: Frontend::Pvnet, backend: Backend::PvnetDomain },
+    ];
+
+    /// Whether it needs the program `pvnet`.
+    #[must_use]
+    pub fn needs_pvnet(self) -> bool {
+        self != Self::ALL[0]
+    }
+}
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.frontend.name(), self.backend.name())
+    }
+}
+
+impl FromStr for Pair {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let known = Self::ALL.into_iter().find(|pair| pair.to_string() == name);
+        known.ok_or_else(|| Error::UnknownPair(name.to_owned()))
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// The guest's end.
+    pub frontend: &'static str,
+    /// The other.
+    pub backend: &'static str,
+    /// Echoes that were answered, of both directions together, and those that were sent.
+    pub ping: [u64; 2],
+    /// TCP.
+    #[serde(flatten)]
+    pub rates: Rates,
+    /// Whether a file arrived as it was sent, in both directions.
+    pub sha256_ok: bool,
+    /// What both ends agreed upon.
+    pub features: Features,
+}
+
+impl Cell {
+    /// Whether all is as it should be.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.ping[0] == self.ping[1] && self.sha256_ok
+    }
+}
+
+/// Connects two ends on a host that was just booted, and looks at what passes; TCP for so many seconds each way.
+///
+/// # Errors
+/// Those of the steps, with the backend's last words.
+pub fn cell(host: &Host, pair: Pair, seconds: u32, progress: &Progress) -> Result<Cell> {
+    progress.step(format!("{pair}: start the backend"));
+    let backend = pair.backend.start(host)?;
+    look(host, pair, &backend, seconds, progress).map_err(|error| backend::explain(error, &backend))
+}
+
+fn look(
+    host: &Host,
+    pair: Pair,
+    backend: &RunningBackend,
+    seconds: u32,
+    progress: &Progress,
+) -> Result<Cell> {
+    progress.step(format!("{pair}: boot a guest"));
+    let guest = host.create(&DomuConfig::new("guest").vif(backend.vif()), BOOT)?;
+    let _frontend = pair.frontend.start(&guest)?;
+    let (inner, outer) = (guest.shell(), backend.shell());
+    progress.step(format!("{pair}: ping"));
+    let pings =
+        [check::ping(outer, GUEST_ADDRESS, PINGS)?, check::ping(inner, BACKEND_ADDRESS, PINGS)?];
+    let sum = |count: fn(&lab::Ping) -> u64| pings.iter().map(count).sum();
+    progress.step(format!("{pair}: send a file each way, compare by SHA-256"));
+    let sha256_ok = check::same_file(inner, outer, BACKEND_ADDRESS, FILE)?
+        && check::same_file(outer, inner, GUEST_ADDRESS, FILE)?;
+    progress.step(format!("{pair}: TCP each way"));
+    let rates = check::throughput(inner, outer, seconds)?;
+    let features = check::features(host.dom0(), &guest)?;
+    Ok(Cell {
+        frontend: pair.frontend.name(),
+        backend: pair.backend.name(),
+        ping: [sum(|ping| ping.received), sum(|ping| ping.sent)],
+        rates,
+        sha256_ok,
+        features,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pairs_name_is_read_back() {
+        for pair in Pair::ALL {
+            assert_eq!(pair.to_string().parse::<Pair>().expect("known"), pair);
+        }
+        let message = "stock-none".parse::<Pair>().expect_err("unknown").to_string();
+        assert!(message.starts_with("no pair stock-none: choose of stock-stock, "), "{message}");
+    }
+
+    #[test]
+    fn only_the_stock_pair_does_without_pvnet() {
+        assert_eq!(Pair::ALL.iter().filter(|pair| !pair.needs_pvnet()).count(), 1);
+        assert!(!"stock-stock".parse::<Pair>().expect("known").needs_pvnet());
+    }
+
+    #[test]
+    fn a_lost_echo_or_another_digest_is_not_sound() {
+        let sound = Cell {
+            frontend: "stock",
+            backend: "stock",
+            ping: [10, 10],
+            rates: Rates { tx_mbps: 1.0, rx_mbps: 1.0 },
+            sha256_ok: true,
+            features: Features::default(),
+        };
+        assert!(sound.is_sound());
+        assert!(!Cell { ping: [9, 10], ..sound.clone() }.is_sound());
+        assert!(!Cell { sha256_ok: false, ..sound }.is_sound());
+    }
+}

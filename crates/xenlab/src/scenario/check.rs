@@ -1,0 +1,171 @@
+//! What is looked at once two ends are connected.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lab::{Ping, Throughput};
+use serde::Serialize;
+
+use crate::host::{Domu, Shell};
+use crate::{Error, Result};
+
+use super::{BACKEND_ADDRESS, SOON};
+
+/// Where files go over.
+const PORT: u16 = 5555;
+
+/// TCP's payload both ways, in 10⁶ bits per second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rates {
+    /// From the guest.
+    pub tx_mbps: f64,
+    /// To the guest.
+    pub rx_mbps: f64,
+}
+
+/// What both ends have said about themselves, and what the guest's stack has made of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Features {
+    /// The frontend's keys in the store.
+    pub frontend: BTreeMap<String, String>,
+    /// The backend's.
+    pub backend: BTreeMap<String, String>,
+    /// The offloads of the guest's interface that are on.
+    pub offloads: Vec<String>,
+}
+
+/// Echoes between two domains.
+///
+/// # Errors
+/// [`Error::Lab`] if `ping` cannot be understood; those of [`Shell::sh`]. No reply at all is a result.
+pub fn ping(from: &Shell, to: &str, count: u32) -> Result<Ping> {
+    let limit = SOON + Duration::from_secs(count.into());
+    let output = from.sh(&format!("ping -q -n -W 1 -i 0.2 -c {count} {to}"), limit)?;
+    Ok(Ping::parse(&output.text)?)
+}
+
+/// TCP between a guest and the backend's domain, for so many seconds in each direction.
+///
+/// # Errors
+/// [`Error::Lab`] in iperf3's words; those of [`Shell::run`].
+pub fn throughput(guest: &Shell, backend: &Shell, seconds: u32) -> Result<Rates> {
+    Ok(Rates {
+        tx_mbps: one_way(guest, backend, seconds, "")?.mbps,
+        rx_mbps: one_way(guest, backend, seconds, "--reverse")?.mbps,
+    })
+}
+
+fn one_way(guest: &Shell, backend: &Shell, seconds: u32, more: &str) -> Result<Throughput> {
+    let limit = SOON + Duration::from_secs(seconds.into());
+    let server = backend.spawn(&format!("iperf3 -s -1 -B {BACKEND_ADDRESS}"))?;
+    listens(backend, 5201)?;
+    let client = format!("iperf3 --json -t {seconds} {more} -c {BACKEND_ADDRESS}");
+    let output = guest.sh(&client, limit)?;
+    let throughput = Throughput::parse(&output.text, BACKEND_ADDRESS)?;
+    server.wait(SOON)?;
+    Ok(throughput)
+}
+
+/// Sends a file of so many MiB of random bytes from one domain to another, whose address is given; returns whether the
+/// digests of both ends are the same.
+///
+/// # Errors
+/// [`Error::Parse`] if there is no digest; those of [`Shell::run`].
+pub fn same_file(from: &Shell, to: &Shell, address: &str, mib: u32) -> Result<bool> {
+    // The receiver's digest goes back over the connection, once the sender has closed its half.
+    let receiver = to.spawn(&format!("nc -l -p {PORT} -e sha256sum"))?;
+    listens(to, PORT)?;
+    let sender = format!(
+        "set -e\ndd if=/dev/urandom of=/run/file bs=1M count={mib} 2>/dev/null\nsha256sum </run/file\n\
+         nc {address} {PORT} </run/file\nrm /run/file"
+    );
+    let printed = from.run(&sender, SOON * 2)?;
+    receiver.wait(SOON)?;
+    compare(&printed)
+}
+
+/// Whether the two lines of `sha256sum` say the same.
+fn compare(printed: &str) -> Result<bool> {
+    let digests: Vec<&str> = printed.lines().filter_map(|line| line.strip_suffix("  -")).collect();
+    match digests[..] {
+        [sent, received] if sent.len() == 64 => Ok(sent == received),
+        _ => Err(Error::Parse {
+            what: "sha256sum".to_owned(),
+            cause: "not two digests".to_owned(),
+            text: printed.to_owned(),
+        }),
+    }
+}
+
+fn listens(shell: &Shell, port: u16) -> Result<()> {
+    let listening = format!("netstat -ltn | grep -w {port}");
+    shell.until(&format!("a listener at port {port}"), &listening, SOON).map(drop)
+}
+
+/// Reads what the ends of a guest's first interface have agreed upon.
+///
+/// # Errors
+/// Those of [`Shell::run`].
+pub fn features(dom0: &Shell, guest: &Domu) -> Result<Features> {
+    let vif = format!("/local/domain/{}/device/vif/0", guest.id());
+    let frontend = dom0.run(&format!("xenstore-ls {vif}"), SOON)?;
+    let backend = dom0.run(&format!("xenstore-ls $(xenstore-read {vif}/backend)"), SOON)?;
+    let offloads = guest.run("ethtool -k eth0", SOON)?;
+    Ok(Features {
+        frontend: keys(&frontend),
+        backend: keys(&backend),
+        offloads: switched_on(&offloads),
+    })
+}
+
+/// The keys of `xenstore-ls` that are about abilities: `NAME = "VALUE"`.
+fn keys(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.lines().filter_map(|line| line.split_once(" = "));
+    let about = ["feature-", "multi-queue-", "request-"];
+    let wanted = pairs.filter(|(key, _)| about.iter().any(|prefix| key.starts_with(prefix)));
+    wanted.map(|(key, value)| (key.to_owned(), value.trim_matches('"').to_owned())).collect()
+}
+
+/// The lines of `ethtool -k` that end with `on`, but for those that repeat a group's.
+fn switched_on(text: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|line| line.split_once(": "));
+    let on = lines.filter(|(name, state)| state.starts_with("on") && !name.starts_with('\t'));
+    on.map(|(name, _)| name.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Recorded in dom0 of Xen 4.17 with both stock ends.
+    const STORE: &str = "frontend = \"/local/domain/1/device/vif/0\"\nfeature-sg = \"1\"\n\
+        feature-gso-tcpv4 = \"1\"\nmulti-queue-max-queues = \"1\"\nstate = \"4\"\nrequest-rx-copy = \"1\"\n";
+    const ETHTOOL: &str = "Features for eth0:\nrx-checksumming: on [fixed]\ntx-checksumming: on\n\
+        \ttx-checksum-ipv4: on\n\ttx-checksum-sctp: off [fixed]\nscatter-gather: on\nrx-vlan-offload: off [fixed]\n";
+
+    #[test]
+    fn abilities_are_told_from_the_rest_of_the_store() {
+        let keys = keys(STORE);
+        let names: Vec<&str> = keys.keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            ["feature-gso-tcpv4", "feature-sg", "multi-queue-max-queues", "request-rx-copy"]
+        );
+        assert!(keys.values().all(|value| value == "1"));
+    }
+
+    #[test]
+    fn groups_of_offloads_are_named_once() {
+        assert_eq!(switched_on(ETHTOOL), ["rx-checksumming", "tx-checksumming", "scatter-gather"]);
+        assert!(switched_on("Cannot get device settings").is_empty());
+    }
+
+    #[test]
+    fn digests_are_compared_and_both_must_be_there() {
+        let line = |digit: &str| format!("{}  -\n", digit.repeat(64));
+        assert!(compare(&(line("a") + &line("a"))).expect("two"));
+        assert!(!compare(&(line("a") + &line("b"))).expect("two"));
+        assert!(compare(&line("a")).is_err());
+        assert!(compare("nc: no connection\n").is_err());
+    }
+}

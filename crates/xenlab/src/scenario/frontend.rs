@@ -1,0 +1,80 @@
+//! The end that a guest has.
+
+use crate::Result;
+use crate::host::{Domu, Job};
+
+use super::{GUEST_ADDRESS, PREFIX, SOON};
+
+/// Which frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frontend {
+    /// The kernel's xen-netfront.
+    Stock,
+    /// `pvnet frontend`, a process.
+    Pvnet,
+}
+
+impl Frontend {
+    /// Its name in pairs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Pvnet => "pvnet",
+        }
+    }
+
+    /// Starts it in a guest that has a vif, and waits until its `eth0` has a carrier and
+    /// [`GUEST_ADDRESS`](super::GUEST_ADDRESS).
+    ///
+    /// # Errors
+    /// [`crate::Error::Failed`] and [`crate::Error::Late`] with what it printed; those of [`crate::Shell::sh`].
+    pub fn start(self, guest: &Domu) -> Result<RunningFrontend> {
+        let shell = guest.shell();
+        let process = match self {
+            Self::Stock => {
+                shell.run(&stock(), SOON)?;
+                None
+            }
+            Self::Pvnet => Some(shell.spawn(&pvnet())?),
+        };
+        let words =
+            process.as_ref().map_or(String::new(), |job| format!("; tail -n 20 {}", job.file()));
+        let connected = format!(
+            "grep -q 1 /sys/class/net/eth0/carrier && ip -br addr show dev eth0 | grep -F {GUEST_ADDRESS} || \
+             {{ ip -br link{words}; false; }}"
+        );
+        shell.until(&format!("{}'s connection", self.name()), &connected, SOON)?;
+        Ok(RunningFrontend { process })
+    }
+}
+
+/// A frontend that is connected.
+#[derive(Debug)]
+pub struct RunningFrontend {
+    process: Option<Job>,
+}
+
+impl RunningFrontend {
+    /// Its process, unless it is the stock one.
+    #[must_use]
+    pub fn process(&self) -> Option<&Job> {
+        self.process.as_ref()
+    }
+}
+
+/// Has the kernel connect, as at any guest's boot.
+fn stock() -> String {
+    format!(
+        "modprobe xen-netfront && until [ -e /sys/class/net/eth0 ]; do sleep 0.05; done\n\
+         ip addr add {GUEST_ADDRESS}/{PREFIX} dev eth0 && ip link set eth0 up"
+    )
+}
+
+/// One grant for each page of both rings, of which the module allows fewer by itself.
+fn pvnet() -> String {
+    format!(
+        "modprobe xen-gntalloc limit=4096 && modprobe -a xen-evtchn tun\n\
+         exec pvnet frontend --vif 0 --device eth0 --address {GUEST_ADDRESS}/{PREFIX}"
+    )
+}

@@ -11,6 +11,7 @@
 mod backend;
 mod cell;
 mod check;
+mod domains;
 mod frontend;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use std::time::Duration;
 pub use backend::{Backend, RunningBackend};
 pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, features, ping, same_file, throughput};
+pub use domains::{STEPS, Step, domains};
 pub use frontend::{Frontend, RunningFrontend};
 
 /// The end of the network that the backend's domain has.

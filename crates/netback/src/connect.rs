@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use hypervisor::{GrantRef, Hypervisor, Port, Store, StoreError};
 use offload::Features;
+use ring::netif::Ctrl;
 use ring::{BackRing, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 
 use crate::channel::Channel;
-use crate::{Fault, Offered, RxChannel, RxQueue, TxChannel, TxQueue};
+use crate::persistent::InHand;
+use crate::{
+    ControlRing, Fault, Offered, PersistentGrants, RxChannel, RxQueue, TxChannel, TxQueue,
+};
 
 /// Why a frontend could not be connected. The reason is for an operator.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +46,14 @@ pub enum ConnectError {
     /// A ring is broken from the start.
     #[error(transparent)]
     Ring(#[from] Fault),
+}
+
+/// What a frontend has set up.
+pub struct Connection<H: Hypervisor> {
+    /// What its frames go through.
+    pub queues: Vec<Queue<H>>,
+    /// What it asks of us besides; not every frontend has one.
+    pub control: Option<ControlRing<H>>,
 }
 
 /// One queue: a ring each way.
@@ -92,14 +104,14 @@ impl Keys<'_> {
     }
 }
 
-/// Connects all of a frontend's queues, or none.
+/// Connects all that a frontend has, or nothing.
 pub(crate) fn connect<H: Hypervisor>(
     hypervisor: &H,
     store: &dyn Store,
     peer: &H::Peer,
     frontend: &str,
     offered: &Offered,
-) -> Result<Vec<Queue<H>>, ConnectError> {
+) -> Result<Connection<H>, ConnectError> {
     let keys = Keys { store, path: frontend };
     let &Offered { max_queues, rx, .. } = offered;
     if keys.flag(keys::REQUEST_RX_COPY)? != (rx == RxChannel::Copy) {
@@ -110,17 +122,36 @@ pub(crate) fn connect<H: Hypervisor>(
         return Err(ConnectError::Queues { asked, offered: max_queues });
     }
     let features = keys.features()?;
-    let queues = 0..asked;
-    queues
+    let bound = offered.persistent_pages();
+    let control = if bound > 0 { control_keys(&keys)? } else { None };
+    let mut all_grants = Vec::new();
+    let queues = (0..asked)
         .map(|n| {
             // A single queue has its keys where they were before there were queues.
             let prefix = match asked {
                 1 => String::new(),
                 _ => format!("{}{n}/", keys::QUEUE_PREFIX),
             };
-            connect_queue(hypervisor, &keys, peer, &prefix, features, offered)
+            let grants = control.map(|_| PersistentGrants::new(hypervisor, peer, bound));
+            let grants = grants.transpose()?.map(Arc::new);
+            all_grants.extend(grants.clone());
+            connect_queue(hypervisor, &keys, peer, &prefix, features, offered, grants)
         })
-        .collect()
+        .collect::<Result<_, ConnectError>>()?;
+    let control = control
+        .map(|(gref, port)| -> Result<_, ConnectError> {
+            let ring = attach::<H, Ctrl>(hypervisor, peer, gref)?;
+            let event = hypervisor.bind_interdomain(peer, port)?;
+            Ok(ControlRing::new(hypervisor.clone(), peer.clone(), ring, event, all_grants))
+        })
+        .transpose()?;
+    Ok(Connection { queues, control })
+}
+
+/// Where the control ring of a frontend is that has one.
+fn control_keys(keys: &Keys<'_>) -> Result<Option<(GrantRef, Port)>, ConnectError> {
+    let Some(gref) = keys.number(keys::CTRL_RING_REF)? else { return Ok(None) };
+    Ok(Some((GrantRef(gref), Port(keys.need(keys::EVENT_CHANNEL_CTRL)?))))
 }
 
 fn connect_queue<H: Hypervisor>(
@@ -130,6 +161,7 @@ fn connect_queue<H: Hypervisor>(
     prefix: &str,
     features: Features,
     offered: &Offered,
+    grants: Option<Arc<PersistentGrants<H>>>,
 ) -> Result<Queue<H>, ConnectError> {
     let need = |key: &str| keys.need(&format!("{prefix}{key}"));
     let bind = |port| hypervisor.bind_interdomain(peer, Port(port)).map(Arc::new);
@@ -148,16 +180,15 @@ fn connect_queue<H: Hypervisor>(
     };
     let channel = match offered.tx {
         TxChannel::Remap => Channel::mapping(hypervisor, peer)?,
-        TxChannel::Header => match header_pages(keys, prefix)? {
-            Some(grefs) => Channel::Supplied(hypervisor.map(peer, &grefs)?),
-            None => Channel::Granted,
-        },
+        TxChannel::Header => {
+            let pages = header_pages(keys, prefix)?.map(|grefs| hypervisor.map(peer, &grefs));
+            Channel::copying(pages.transpose()?, grants.clone().map(InHand::new))
+        }
     };
-    let rx_channel = offered.rx;
-    Ok(Queue {
-        tx: TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event, channel),
-        rx: RxQueue::new(hypervisor.clone(), peer.clone(), rx, rx_event, features, rx_channel),
-    })
+    let (hypervisor, peer) = (hypervisor.clone(), peer.clone());
+    let tx = TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event, channel);
+    let rx = RxQueue::new(hypervisor, peer, rx, rx_event, features, offered.rx);
+    Ok(Queue { tx, rx: rx.with_persistent(grants) })
 }
 
 /// The header pages of a frontend that has some: all of them, or it is an error.

@@ -8,7 +8,7 @@ use wire::ethernet::MacAddr;
 use wire::netif::keys;
 
 use crate::channel::{RxChannel, TxChannel};
-use crate::connect::{ConnectError, Queue, connect};
+use crate::connect::{ConnectError, Connection, connect};
 
 /// What a backend offers to its frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,20 @@ pub struct Offered {
     pub tx: TxChannel,
     /// How packets go to the guest.
     pub rx: RxChannel,
+    /// Most pages of each queue that the frontend can have kept mapped; see
+    /// [`persistent_pages`](Self::persistent_pages).
+    pub persistent_grants: u16,
+}
+
+impl Offered {
+    /// Most pages of each queue that the frontend can have kept mapped. None where packets are
+    /// mapped or change hands anyway: there would be nothing to save.
+    pub fn persistent_pages(&self) -> u16 {
+        match (self.tx, self.rx) {
+            (TxChannel::Header, RxChannel::Copy) => self.persistent_grants,
+            _ => 0,
+        }
+    }
 }
 
 /// Why a vif is not, or no longer, connected.
@@ -51,9 +65,10 @@ pub enum VifError {
 pub enum Change<H: Hypervisor> {
     /// Nothing.
     None,
-    /// Carry the traffic of these queues, then call [`Vif::connected`].
-    Connect(Vec<Queue<H>>),
-    /// Drop the queues, then call [`Vif::disconnected`].
+    /// Carry the traffic of these queues and serve the control ring, then call
+    /// [`Vif::connected`].
+    Connect(Connection<H>),
+    /// Drop all of the connection, then call [`Vif::disconnected`].
     Disconnect,
     /// As `Disconnect`, and forget the vif: nobody will come back.
     Remove,
@@ -131,6 +146,7 @@ impl<H: Hypervisor> Vif<H> {
             (keys::FEATURE_RX_COPY, bit(self.offered.rx == RxChannel::Copy)),
             (keys::FEATURE_RX_FLIP, bit(self.offered.rx == RxChannel::Flip)),
             (keys::FEATURE_HEADER_CHANNEL, bit(self.offered.tx == TxChannel::Header)),
+            (keys::FEATURE_CTRL_RING, bit(self.offered.persistent_pages() > 0)),
             (keys::FEATURE_MULTICAST_CONTROL, 0),
             (keys::FEATURE_SPLIT_EVENT_CHANNELS, bit(self.offered.split_event_channels)),
             (keys::MULTI_QUEUE_MAX_QUEUES, self.offered.max_queues),
@@ -196,14 +212,14 @@ impl<H: Hypervisor> Vif<H> {
         })
     }
 
-    fn connect(&self) -> Result<Vec<Queue<H>>, VifError> {
+    fn connect(&self) -> Result<Connection<H>, VifError> {
         let peer = self.hypervisor.peer(self.domain)?;
         let store = &*self.store;
-        let queues = connect(&self.hypervisor, store, &peer, &self.frontend, &self.offered)?;
-        let supplied = queues.iter().all(|queue| queue.tx.takes_headers());
+        let connection = connect(&self.hypervisor, store, &peer, &self.frontend, &self.offered)?;
+        let supplied = connection.queues.iter().all(|queue| queue.tx.takes_headers());
         let key = format!("{}/{}", self.path, keys::HEADER_CHANNEL);
         store.write(None, &key, if supplied { "1" } else { "0" })?;
-        Ok(queues)
+        Ok(connection)
     }
 
     /// The queues are carried: tells the frontend that it may send.
@@ -211,14 +227,17 @@ impl<H: Hypervisor> Vif<H> {
         Ok(self.enter(XenbusState::Connected)?)
     }
 
-    /// Removes the keys of a header channel: the next driver of this device may not know of it,
-    /// and so would not remove them. A backend that may not write there can not help it. A driver
-    /// that has written new ones meanwhile learns from [`keys::HEADER_CHANNEL`] that they are gone.
-    fn forget_header_channel(&self) {
+    /// Removes the keys of a header channel and of a control ring: the next driver of this device
+    /// may not know of them, and so would not remove them. A backend that may not write there can
+    /// not help it. A driver that has written new ones meanwhile learns that they are gone: from
+    /// [`keys::HEADER_CHANNEL`], and from a look at its control ring's.
+    fn forget_channels(&self) {
         let queues = (0..self.offered.max_queues).map(|n| format!("{}{n}/", keys::QUEUE_PREFIX));
-        for prefix in std::iter::once(String::new()).chain(queues) {
-            let key = format!("{}/{prefix}{}", self.frontend, keys::TX_HEADER_REFS);
-            let _ = self.store.remove(None, &key);
+        let prefixes = std::iter::once(String::new()).chain(queues);
+        let headers = prefixes.map(|prefix| format!("{prefix}{}", keys::TX_HEADER_REFS));
+        let control = [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL].map(str::to_owned);
+        for key in headers.chain(control) {
+            let _ = self.store.remove(None, &format!("{}/{key}", self.frontend));
         }
     }
 
@@ -226,7 +245,7 @@ impl<H: Hypervisor> Vif<H> {
     /// frontend that has started over meanwhile is waited for again.
     pub fn disconnected(&mut self) -> Result<(), VifError> {
         self.enter(XenbusState::Closing)?;
-        self.forget_header_channel();
+        self.forget_channels();
         self.enter(XenbusState::Closed)?;
         if self.frontend_state()? == Some(XenbusState::Initialising) {
             self.enter(XenbusState::InitWait)?;

@@ -10,9 +10,9 @@ use crate::Region;
 
 /// A reserved range of addresses, page by page either empty or a page of some file.
 ///
-/// It derefs to a [`Region`] over all of it, to read from. Touching an empty place, or writing to
-/// any, ends the process, as the kernel does with whoever leaves its memory: whoever uses it keeps
-/// to the places it has filled.
+/// It derefs to a [`Region`] over all of it. Touching an empty place, or writing to one that was
+/// filled to be read, ends the process, as the kernel does with whoever leaves its memory: whoever
+/// uses it keeps to the places it has filled.
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
@@ -25,9 +25,15 @@ impl Reserved {
         Ok(Self { region: Region::reserve(places * page_size)?, page_size })
     }
 
-    /// Fills a place with the page at byte `offset` of `fd`, readable.
+    /// Fills a place with the page at byte `offset` of `fd`, to be read.
     pub fn map(&mut self, place: usize, fd: impl AsFd, offset: u64) -> io::Result<()> {
         self.region.fill(place * self.page_size, self.page_size, ProtFlags::READ, fd, offset)
+    }
+
+    /// As [`map`](Self::map), to be read and written.
+    pub fn map_writable(&mut self, place: usize, fd: impl AsFd, offset: u64) -> io::Result<()> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        self.region.fill(place * self.page_size, self.page_size, access, fd, offset)
     }
 
     /// Empties places.
@@ -61,6 +67,9 @@ mod tests {
             assert_eq!(reserved.read::<u8>(4096), Ok(page + 1));
             reserved.unmap(1..2).unwrap();
         }
+        reserved.map_writable(2, &fd, 4096).unwrap();
+        reserved.write(2 * 4096, 9u8).unwrap();
+        assert_eq!(whole.read::<u8>(4096), Ok(9));
         assert!(reserved.map(4, &fd, 0).is_err());
         assert!(reserved.unmap(3..5).is_err());
         assert_eq!(reserved.len(), 4 * 4096);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use datapath::{Datapath, Egress, Failure, Ingress, Port};
@@ -10,7 +10,7 @@ use hypervisor::{DomId, Store, StoreError, WatchEvent, XenbusState};
 use machine::toolstack::{
     backend_path, create_domain, create_vif, remove_domain, set_memory_target,
 };
-use netback::{Change, Offered, Queue, Vif};
+use netback::{Change, Connection, ControlRing, Offered, PersistentGrants, Queue, Vif};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, poll};
 use switch::PortId;
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::config::{Config, Guest};
 use crate::daemon::cpu::Stopwatch;
-use crate::daemon::status::{MeterStatus, PortStatus, Status};
+use crate::daemon::status::{MeterStatus, PersistentStatus, PortStatus, Status};
 use crate::daemon::{Error, Platform, spawn};
 
 /// What the control thread is told.
@@ -47,6 +47,8 @@ struct Interface {
     guest: Guest,
     vif: Vif<Platform>,
     port: Option<Arc<Port<Platform>>>,
+    /// Its pages that stay mapped, while it is connected: nothing here keeps them.
+    grants: Vec<Weak<PersistentGrants<Platform>>>,
     /// Why it is not connected, for an operator.
     reason: Option<String>,
 }
@@ -135,13 +137,15 @@ impl Control {
             split_event_channels: guest.split_event_channels,
             tx: guest.tx,
             rx: guest.rx,
+            persistent_grants: guest.persistent_grants,
         };
         let path = backend_path(domain, 0);
         let vif = Vif::announce(self.platform.clone(), self.store.clone(), &path, offered)
             .map_err(|error| error.to_string())?;
         let state = format!("{}/state", vif.frontend());
         self.store.watch(&state, &domain.to_string()).map_err(|error| error.to_string())?;
-        self.interfaces.insert(domain, Interface { guest, vif, port: None, reason: None });
+        let interface = Interface { guest, vif, port: None, grants: Vec::new(), reason: None };
+        self.interfaces.insert(domain, interface);
         Ok(())
     }
 
@@ -177,7 +181,7 @@ impl Control {
         let Some(interface) = self.interfaces.get_mut(&domain) else { return };
         match interface.vif.frontend_changed() {
             Ok(Change::None) => {}
-            Ok(Change::Connect(queues)) => self.connect(domain, queues),
+            Ok(Change::Connect(connection)) => self.connect(domain, connection),
             Ok(Change::Disconnect | Change::Remove) => {
                 self.disconnect(domain, "the frontend closed".into());
             }
@@ -185,13 +189,16 @@ impl Control {
         }
     }
 
-    fn connect(&mut self, domain: DomId, queues: Vec<Queue<Platform>>) {
+    fn connect(&mut self, domain: DomId, connection: Connection<Platform>) {
         let Some(interface) = self.interfaces.get_mut(&domain) else { return };
+        let Connection { queues, control } = connection;
         let count = queues.len();
         let split = |queue: Queue<_>| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx));
         let (egress, ingress) = queues.into_iter().map(split).unzip();
         let name = &interface.guest.name;
-        interface.port = Some(self.datapath.attach(name, egress, ingress));
+        let grants = control.iter().flat_map(ControlRing::grants);
+        interface.grants = grants.map(Arc::downgrade).collect();
+        interface.port = Some(self.datapath.attach(name, egress, ingress, control));
         interface.reason = None;
         match interface.vif.connected() {
             Ok(()) => info!(guest = name, queues = count, "connected"),
@@ -255,7 +262,9 @@ impl Control {
             };
             let mac = interface.vif.mac().to_string();
             let port = interface.port.as_deref();
-            PortStatus::guest(&interface.guest.name, domain.0, &mac, state, why, port)
+            let grants: Vec<_> = interface.grants.iter().filter_map(Weak::upgrade).collect();
+            let status = PortStatus::guest(&interface.guest.name, domain.0, &mac, state, why, port);
+            PortStatus { persistent_grants: PersistentStatus::of(&grants), ..status }
         });
         let uplinks = self.uplinks.iter().map(|port| PortStatus::uplink(port));
         let ports: Vec<_> = guests.chain(uplinks).collect();

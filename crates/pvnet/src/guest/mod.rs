@@ -39,6 +39,8 @@ pub struct Options {
     pub one_event_channel: bool,
     /// Headers in their frames' own pages.
     pub no_header_channel: bool,
+    /// No pages kept mapped by the daemon.
+    pub no_persistent_grants: bool,
 }
 
 /// How long the daemon may take for each step of the handshake.
@@ -111,13 +113,14 @@ fn connect(
     guest: &MachineGuest,
     store: &Arc<dyn Store>,
     options: &Options,
-) -> Result<(Frontend, Vec<Queue<MachineGuest>>), String> {
+) -> Result<(Frontend<MachineGuest>, Vec<Queue<MachineGuest>>), String> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let config = netfront::Config {
         queues: options.queues.unwrap_or(u32::try_from(cpus).unwrap_or(1)),
         features: features(&**store, options.without),
         split_event_channels: !options.one_event_channel,
         header_channel: !options.no_header_channel,
+        persistent_grants: !options.no_persistent_grants,
         patience: PATIENCE,
     };
     Frontend::connect(guest, store.clone(), &toolstack::device_path(0), &config).map_err(display)
@@ -126,7 +129,7 @@ fn connect(
 /// The tap between the stack and the frontend. The stack leaves to it what this end may leave
 /// to the backend, no more.
 fn open_tap(
-    frontend: &Frontend,
+    frontend: &Frontend<MachineGuest>,
     queues: usize,
     options: &Options,
     store: &dyn Store,
@@ -165,7 +168,7 @@ fn stop_signal() -> Result<std::os::unix::net::UnixStream, String> {
 /// Waits for the first reason to end: a signal, a backend that has gone, a pump that failed.
 /// Has as much memory as it is told meanwhile.
 fn wait(
-    frontend: &Frontend,
+    frontend: &Frontend<MachineGuest>,
     pumps: &[Pump],
     mut balloon: Balloon,
     signals: std::os::fd::BorrowedFd<'_>,

@@ -97,10 +97,10 @@ pub struct Vif<H: Hypervisor> {
 impl<H: Hypervisor> Vif<H> {
     /// Reads what the toolstack wrote at `path`, and what a backend that was killed left there.
     ///
-    /// Where both ends are connected, nothing is written, and the first
-    /// [`frontend_changed`](Self::frontend_changed) takes the connection over, which the
-    /// frontend does not notice. Otherwise this end writes its features and waits for the
-    /// frontend in state `InitWait`.
+    /// Where it was connected, nothing is written, and the first
+    /// [`frontend_changed`](Self::frontend_changed) takes the connection over, which the frontend
+    /// does not notice. Where it was closed, a frontend that starts over is waited for. Otherwise
+    /// this end writes its features and waits for the frontend in state `InitWait`.
     pub fn adopt(
         hypervisor: H,
         store: Arc<dyn Store>,
@@ -125,11 +125,13 @@ impl<H: Hypervisor> Vif<H> {
             state: XenbusState::Initialising,
             orphaned: false,
         };
-        let connected = Some(XenbusState::Connected);
-        if vif.state_at(&vif.path)? == connected && vif.frontend_state()? == connected {
-            (vif.state, vif.orphaned) = (XenbusState::Connected, true);
-        } else {
-            vif.invite()?;
+        match vif.state_at(&vif.path)? {
+            Some(XenbusState::Connected) => {
+                (vif.state, vif.orphaned) = (XenbusState::Connected, true);
+            }
+            // It was leaving, or the toolstack has asked it to. It holds nothing any more.
+            Some(XenbusState::Closing | XenbusState::Closed) => vif.enter(XenbusState::Closed)?,
+            _ => vif.invite()?,
         }
         Ok(vif)
     }
@@ -232,6 +234,10 @@ impl<H: Hypervisor> Vif<H> {
             }
             Some(Connected) if self.state == InitWait => Change::Connect(self.connect()?),
             Some(Connected) => Change::None,
+            // Left by both ends.
+            Some(InitWait | Initialised | Reconfiguring | Reconfigured) if self.orphaned => {
+                Change::Disconnect
+            }
             // Still writing its keys.
             Some(InitWait | Initialised) => Change::None,
             // XDP headroom is not offered, so there is nothing to reconfigure.

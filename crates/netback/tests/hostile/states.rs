@@ -55,6 +55,15 @@ impl End {
         }
     }
 
+    /// As `after`, of a frontend that wrote it while the backend was dead.
+    fn after_death(self, text: Option<&str>, online: bool) -> Self {
+        match (self, text) {
+            // Whatever it is at, it does not carry what nobody else does.
+            (Self::Connected, Some("2" | "3" | "7" | "8")) => Self::Closed,
+            _ => self.after(text, online),
+        }
+    }
+
     fn state(self) -> XenbusState {
         match self {
             Self::InitWait => XenbusState::InitWait,
@@ -152,12 +161,8 @@ impl World {
         if self.vif.take().is_none() {
             return;
         }
-        let carried = self.connection.take().is_some();
-        let frontend = self.raw.store.read(None, &format!("{}/state", device()));
-        let vif = self.raw.announce(self.machine.clone());
-        let live = carried && frontend.is_ok_and(|text| text == "4");
-        assert_eq!(vif.state() == XenbusState::Connected, live);
-        self.vif = Some(vif);
+        self.connection = None;
+        self.vif = Some(self.raw.announce(self.machine.clone()));
         self.drive();
     }
 }
@@ -182,6 +187,27 @@ fn every_jump_between_two_states_leads_where_it_should() {
                     assert_eq!(world.state(), Some(end.state()), "{path}");
                     assert_eq!(world.vif.is_none(), end == End::Removed, "{path}");
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_frontend_does_while_the_daemon_is_dead_is_seen_after_it() {
+    for online in [true, false] {
+        for first in TEXTS {
+            for second in TEXTS {
+                let mut world = World::new();
+                world.write(first);
+                world.drive();
+                let end = End::InitWait.after(first, true);
+                world.set_online(online);
+                world.write(second);
+                world.restart();
+                let end = end.after_death(second, online);
+                let path = format!("{first:?} {second:?} online={online}");
+                assert_eq!(world.state(), Some(end.state()), "{path}");
+                assert_eq!(world.vif.is_none(), end == End::Removed, "{path}");
             }
         }
     }

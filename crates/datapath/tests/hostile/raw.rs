@@ -160,9 +160,13 @@ impl Hostile {
             self.key(key, &value.to_string());
         }
         // What another driver may have left.
-        for key in ["event-channel-tx", "event-channel-rx"] {
-            let _ = self.store.remove(None, &format!("{}/{key}", toolstack::device_path(0)));
-        }
+        self.remove_key("event-channel-tx");
+        self.remove_key("event-channel-rx");
+    }
+
+    /// Removes a key, if it is there.
+    pub fn remove_key(&self, key: &str) {
+        let _ = self.store.remove(None, &format!("{}/{key}", toolstack::device_path(0)));
     }
 
     /// Prepares, and connects.

@@ -1,6 +1,8 @@
 //! A guest seen as what it is to a backend: memory with rings and a grant table in it, and keys
 //! in the store.
 
+#![allow(dead_code, reason = "each fuzz target uses its part")]
+
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

@@ -1,0 +1,5 @@
+//! A guest that attacks its backend.
+
+mod class;
+
+pub use class::{Answers, Class, Report};

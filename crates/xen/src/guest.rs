@@ -11,7 +11,7 @@ use shm::Region;
 use crate::XenEvent;
 use crate::device::{Device, OpenError, open};
 use crate::hypervisor::{NoPage, Peer, no_transfer};
-use crate::sys::gntalloc;
+use crate::sys::gntalloc::{self, Access};
 
 /// Xen, for a process that is served by another domain.
 #[derive(Clone, Debug)]
@@ -30,6 +30,19 @@ impl XenGuest {
         open(Device::Evtchn)?;
         Ok(Self { domid, gntalloc: Arc::new(open(Device::Gntalloc)?) })
     }
+
+    /// As [`share`](Guest::share), but for reading only. A frontend that keeps to the protocol has
+    /// no use for it; what a backend makes of a ring or a buffer that it can not write, has.
+    ///
+    /// # Errors
+    /// As [`share`](Guest::share).
+    pub fn share_read_only(
+        &self,
+        to: DomId,
+        pages: usize,
+    ) -> Result<(SharedPages, Vec<GrantRef>), Error> {
+        SharedPages::new(&self.gntalloc, Peer::new(to)?, pages, Access::ReadOnly)
+    }
 }
 
 impl Guest for XenGuest {
@@ -44,7 +57,7 @@ impl Guest for XenGuest {
 
     /// The device takes the pages with `__GFP_ZERO` (`add_grefs` of Linux's gntalloc.c).
     fn share(&self, to: DomId, pages: usize) -> Result<(SharedPages, Vec<GrantRef>), Error> {
-        SharedPages::new(&self.gntalloc, Peer::new(to)?, pages)
+        SharedPages::new(&self.gntalloc, Peer::new(to)?, pages, Access::Writable)
     }
 
     fn alloc_unbound(&self, to: DomId) -> Result<(XenEvent, Port), Error> {
@@ -96,9 +109,10 @@ impl SharedPages {
         gntalloc: &Arc<OwnedFd>,
         to: Peer,
         pages: usize,
+        access: Access,
     ) -> Result<(Self, Vec<GrantRef>), Error> {
         let mut grefs = Vec::with_capacity(pages);
-        let index = gntalloc::alloc_grefs(gntalloc.as_fd(), to.domain().0, pages, |gref| {
+        let index = gntalloc::alloc_grefs(gntalloc.as_fd(), to.domain().0, pages, access, |gref| {
             grefs.push(GrantRef(gref));
         });
         let index = index.map_err(|error| match error {

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod domains;
+mod hostile;
 mod matrix;
 
 use std::io::Write as _;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use domains::DomainsArgs;
+use hostile::HostileArgs;
 use lab::{Interrupt, Progress};
 use matrix::MatrixArgs;
 use xenlab::{Error, Host, HostFile, Images, Options, Result, Suite, default_cache, scenario};
@@ -51,6 +53,8 @@ enum Command {
     /// Do with two guests on pvnet what operators do with theirs: connect them, plug and unplug
     /// interfaces, restart pvnet, reboot, save, restore and destroy guests, all while they talk.
     Domains(DomainsArgs),
+    /// Attack pvnet from a guest, one rule after the other, and see that nobody else suffers.
+    Hostile(HostileArgs),
 }
 
 /// Which pvnet.
@@ -176,6 +180,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         }
         Command::Matrix(args) => matrix::run(args).map(verdict),
         Command::Domains(args) => domains::run(args).map(verdict),
+        Command::Hostile(args) => hostile::run(args).map(verdict),
         Command::Shell { boot } => {
             let mut host = boot.boot()?;
             eprintln!("dom0's shell; Ctrl-] or exit leaves it and ends the host\r");

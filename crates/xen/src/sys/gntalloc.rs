@@ -15,7 +15,14 @@ pub(crate) const PAGES_MAX: usize = 1024;
 const ALLOC_GREF: Opcode = number(b'G', 5, 24);
 const DEALLOC_GREF: Opcode = number(b'G', 6, size_of::<DeallocGref>());
 
-const GNTALLOC_FLAG_WRITABLE: u16 = 1;
+/// What the other domain may do with a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Access {
+    ReadOnly = 0,
+    /// `GNTALLOC_FLAG_WRITABLE`
+    Writable = 1,
+}
 
 /// `struct ioctl_gntalloc_alloc_gref`, with room for [`PAGES_MAX`] references.
 #[repr(C)]
@@ -46,11 +53,12 @@ const _: () = {
 };
 
 /// Takes `count` zeroed pages, side by side from the answered offset in the device on, and grants
-/// each to `domid` for reading and writing. Their references are handed to `put` in order.
+/// each to `domid`. Their references are handed to `put` in order.
 pub(crate) fn alloc_grefs(
     fd: BorrowedFd<'_>,
     domid: u16,
     count: usize,
+    access: Access,
     put: impl FnMut(u32),
 ) -> Result<u64> {
     if count > PAGES_MAX {
@@ -58,7 +66,7 @@ pub(crate) fn alloc_grefs(
     }
     let mut alloc = AllocGref {
         domid,
-        flags: GNTALLOC_FLAG_WRITABLE,
+        flags: access as u16,
         // At most PAGES_MAX.
         count: u32::try_from(count).unwrap_or(0),
         index: 0,

@@ -11,7 +11,9 @@
 pub mod event;
 pub mod grant;
 pub mod metered;
+pub mod reconnecting;
 pub mod store;
+pub mod toolstack;
 pub mod watch_queue;
 pub mod xenbus;
 pub mod xs_client;
@@ -135,8 +137,8 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// `place * PAGE_SIZE`, and only while something is mapped there.
     fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error>;
 
-    /// Maps a batch of granted pages, each at its place, readable and writable; each operation
-    /// gets its own status. A place that is taken is a bad grant.
+    /// Maps a batch of granted pages, each at its place, readable and where asked for writable;
+    /// each operation gets its own status. A place that is taken is a bad grant.
     fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]);
 
     /// Unmaps what is at these places; those with nothing there are left alone.
@@ -164,8 +166,17 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// owner can use it. A refused one stays in its operation, with its bytes.
     fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]);
 
-    /// Binds to an event channel that `peer` offered to this domain.
+    /// Binds to an event channel that `peer` offered to this domain and nobody has bound. Dropping
+    /// this end leaves it on offer, whoever dropped it: a process that was killed as well.
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
+
+    /// Asks that `event` be sent once more when `mapping` is unmapped, by whomever: a backend that
+    /// is killed between writing a response and announcing it leaves a frontend that waits for
+    /// nothing otherwise. A platform whose channels outlive no backend has nothing to do.
+    #[inline]
+    fn notify_on_unmap(&self, mapping: &Self::Mapping, event: &Self::Event) {
+        let _ = (mapping, event);
+    }
 
     /// Told by the driver domain of work of its own, for the books: see [`Meter`].
     #[inline]

@@ -117,3 +117,25 @@ pub trait Store: Send + Sync {
     /// Readable while watch events are pending.
     fn event_fd(&self) -> BorrowedFd<'_>;
 }
+
+/// How often a transaction is begun anew when others' changes get in between.
+const TRIES: usize = 16;
+
+/// Changes the store in one go, or not at all. The change is made anew when another's got in
+/// between.
+pub fn in_transaction(
+    store: &dyn Store,
+    mut change: impl FnMut(TransactionId) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    for _ in 0..TRIES {
+        let tx = store.begin()?;
+        let result = change(tx);
+        let ended = store.end(tx, result.is_ok());
+        match (result, ended) {
+            (Ok(()), Err(StoreError::Conflict)) => {}
+            (Ok(()), ended) => return ended,
+            (Err(error), _) => return Err(error),
+        }
+    }
+    Err(StoreError::Conflict)
+}

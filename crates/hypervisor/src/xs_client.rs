@@ -2,7 +2,8 @@
 //!
 //! The stream is a socket to xenstored, `/dev/xen/xenbus`, or the socket of an embedded
 //! guest. A thread reads it and sorts replies, which go to whoever asked, from watch events,
-//! which wait until someone takes them. Any number of threads may ask at the same time.
+//! which wait until someone takes them. Any number of threads may ask at the same time; they take
+//! turns.
 
 use std::collections::HashMap;
 use std::io;
@@ -36,8 +37,9 @@ pub struct XsClient {
 #[derive(Debug)]
 struct Shared {
     stream: OwnedFd,
-    /// Held while a message is written: two of them must not mix.
-    writer: Mutex<()>,
+    /// Held from a request to its answer. Linux's `/dev/xen/xenbus` has one buffer for requests,
+    /// and may still be sending one out of it when it takes the next: two at a time would mix.
+    turn: Mutex<()>,
     calls: Mutex<Calls>,
     events: WatchQueue,
 }
@@ -76,7 +78,7 @@ impl XsClient {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let shared = Arc::new(Shared {
             stream,
-            writer: Mutex::default(),
+            turn: Mutex::default(),
             calls: Mutex::default(),
             events: WatchQueue::new()?,
         });
@@ -247,6 +249,7 @@ impl Shared {
         tx: Option<TransactionId>,
         request: &Request<'_>,
     ) -> Result<Message, StoreError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let (req_id, answer) = self.expect_answer()?;
         let sent = request
             .message(req_id, tx.map_or(0, |tx| tx.0))
@@ -280,7 +283,6 @@ impl Shared {
     }
 
     fn send(&self, message: &Message) -> Result<(), StoreError> {
-        let _whole = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         write_all(&self.stream, &message.to_bytes()).map_err(|error| {
             // A part of the message may have left, so the stream is of no use any more.
             self.fail(&error.to_string());

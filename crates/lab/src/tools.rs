@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use rustix::thread::{CapabilitySet, capabilities};
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::{env, iter};
 
@@ -14,7 +14,7 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 /// A command that runs `program` and dies with the thread that starts it.
 ///
 /// The second half keeps a crash of ours from leaving programs behind. It is done by `setpriv` of util-linux, where
-/// installed: asking the kernel between fork and exec would need `unsafe`. Start long-lived programs from a thread that
+/// installed and not older than 2.33: asking the kernel between fork and exec would need `unsafe`. Start long-lived programs from a thread that
 /// outlives them.
 ///
 /// # Errors
@@ -28,7 +28,7 @@ pub(crate) fn wrapped(prefix: &[&str], program: &str) -> Result<Command> {
     static SETPRIV: OnceLock<Option<PathBuf>> = OnceLock::new();
     let program = find(program)?;
     let mut words = Vec::new();
-    if let Some(setpriv) = SETPRIV.get_or_init(|| find("setpriv").ok()) {
+    if let Some(setpriv) = SETPRIV.get_or_init(setpriv) {
         words.extend([
             setpriv.as_os_str(),
             OsStr::new("--pdeathsig"),
@@ -45,6 +45,14 @@ pub(crate) fn wrapped(prefix: &[&str], program: &str) -> Result<Command> {
     // Their words are parsed here: no translations, no decimal commas.
     command.args(&words[1..]).env("LC_ALL", "C");
     Ok(command)
+}
+
+/// The machine's `setpriv`, if it can do what it is wanted for: busybox has one that can not.
+fn setpriv() -> Option<PathBuf> {
+    let setpriv = find("setpriv").ok()?;
+    let mut trial = Command::new(&setpriv);
+    trial.args(["--pdeathsig", "KILL", "--", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
+    trial.status().is_ok_and(|status| status.success()).then_some(setpriv)
 }
 
 /// The file that `program` names: itself if it is a path, else the first match along PATH.

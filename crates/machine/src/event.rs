@@ -11,19 +11,39 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use hypervisor::{Error, EventChannel};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, send, shutdown, socketpair,
 };
 
-/// The driver domain's end.
+/// The driver domain's end. While there is one, the channel is bound.
 #[derive(Debug)]
-pub struct HostEvent {
+pub struct HostEvent(Arc<HostEnd>);
+
+/// What the machine keeps of a channel, so that the driver domain can bind it again.
+#[derive(Debug)]
+pub(crate) struct HostEnd {
     rung: OwnedFd,
     bell: OwnedFd,
+}
+
+impl HostEnd {
+    /// Binds the channel; not one that is bound.
+    pub(crate) fn bind(self: &mut Arc<Self>) -> Option<HostEvent> {
+        Arc::get_mut(self).is_some().then(|| HostEvent(self.clone()))
+    }
+
+    /// Whether the guest has closed its end.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.bell, PollFlags::empty())];
+        let polled = poll(&mut fds, Some(&now));
+        polled.is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
 }
 
 /// The guest's end.
@@ -34,7 +54,7 @@ pub struct GuestEvent {
 }
 
 /// A new channel.
-pub(crate) fn pair() -> io::Result<(HostEvent, GuestEvent)> {
+pub(crate) fn pair() -> io::Result<(Arc<HostEnd>, GuestEvent)> {
     let to_host = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (guest_rung, host_bell) =
@@ -43,7 +63,7 @@ pub(crate) fn pair() -> io::Result<(HostEvent, GuestEvent)> {
     shutdown(&host_bell, Shutdown::Read)?;
     let guest_bell = to_host.try_clone()?;
     Ok((
-        HostEvent { rung: to_host, bell: host_bell },
+        Arc::new(HostEnd { rung: to_host, bell: host_bell }),
         GuestEvent { rung: guest_rung, bell: guest_bell },
     ))
 }
@@ -71,13 +91,13 @@ fn rung(result: rustix::io::Result<usize>) -> Result<(), Error> {
 
 impl AsFd for HostEvent {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.rung.as_fd()
+        self.0.rung.as_fd()
     }
 }
 
 impl EventChannel for HostEvent {
     fn notify(&self) -> Result<(), Error> {
-        rung(send(&self.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+        rung(send(&self.0.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
     }
 
     /// Nothing to take: see the module's words on edges.

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn events_ring_both_ways_and_bind_once() {
+    fn events_ring_both_ways_and_bind_once_at_a_time() {
         let (machine, domain, guest) = machine();
         let (theirs, port) = guest.alloc_unbound(DRIVER_DOMAIN).unwrap();
         assert!(guest.alloc_unbound(DomId(3)).is_err());
@@ -390,8 +390,31 @@ mod tests {
         assert!(!readable(&theirs));
         theirs.notify().unwrap();
         assert!(readable(&ours));
+        // A backend that ends leaves the channel unbound, as on Xen, for the next one.
         drop(ours);
+        theirs.take().unwrap();
+        let ours = machine.bind_interdomain(&domain, port).unwrap();
+        ours.notify().unwrap();
+        assert!(readable(&theirs));
+        theirs.take().unwrap();
+        drop(ours);
+        machine.destroy(domain.id());
         assert!(matches!(theirs.take(), Err(Error::Gone)));
+    }
+
+    #[test]
+    fn channels_that_the_guest_has_closed_make_room_for_others() {
+        let (machine, domain, guest) = machine();
+        let offer = || guest.alloc_unbound(DRIVER_DOMAIN);
+        let (first, port) = offer().unwrap();
+        let _ours = machine.bind_interdomain(&domain, port).unwrap();
+        let others: Vec<_> = (1..256).map(|_| offer().unwrap()).collect();
+        assert!(matches!(offer(), Err(Error::Exhausted(_))));
+        drop(others);
+        let (_event, _) = offer().unwrap();
+        // The first one was kept: it is bound as it was.
+        assert!(machine.bind_interdomain(&domain, port).is_err());
+        drop(first);
     }
 
     fn readable(event: &impl std::os::fd::AsFd) -> bool {

@@ -12,7 +12,7 @@ use shm::{Piece, Region};
 
 use crate::aperture::Aperture;
 use crate::domain::{Access, Domain, MemorySize, Pins};
-use crate::event::{GuestEvent, HostEvent, pair};
+use crate::event::{GuestEvent, HostEnd, HostEvent, pair};
 use crate::exchange::{ExchangePage, transfer};
 use crate::store::StoreHub;
 
@@ -40,8 +40,8 @@ struct Domains {
 
 struct Entry {
     domain: Arc<Domain>,
-    /// Channels the guest offered to the driver domain and nobody has bound yet, by port.
-    offered: HashMap<Port, HostEvent>,
+    /// Channels the guest offered to the driver domain, bound or not, by port.
+    channels: HashMap<Port, Arc<HostEnd>>,
     ports: u32,
 }
 
@@ -74,7 +74,7 @@ impl Machine {
         // Large pages take their time, for which nobody else need wait.
         let domain = Domain::new(id, size).map_err(Error::os("guest memory"))?;
         let domain = Arc::new(domain);
-        let entry = Entry { domain: domain.clone(), offered: HashMap::new(), ports: 0 };
+        let entry = Entry { domain: domain.clone(), channels: HashMap::new(), ports: 0 };
         self.domains().by_id.insert(id, entry);
         Ok(domain)
     }
@@ -99,13 +99,14 @@ impl Machine {
     pub(crate) fn alloc_unbound(&self, guest: DomId) -> Result<(GuestEvent, Port), Error> {
         let mut domains = self.domains();
         let entry = domains.by_id.get_mut(&guest).ok_or(Error::NoDomain(guest))?;
-        if entry.offered.len() >= PORTS_MAX {
+        entry.channels.retain(|_, channel| !channel.is_abandoned());
+        if entry.channels.len() >= PORTS_MAX {
             return Err(Error::Exhausted("event channels"));
         }
         let (host, theirs) = pair().map_err(Error::os("event channel"))?;
         entry.ports += 1;
         let port = Port(entry.ports);
-        entry.offered.insert(port, host);
+        entry.channels.insert(port, host);
         Ok((theirs, port))
     }
 
@@ -266,11 +267,15 @@ impl Hypervisor for Machine {
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
         // The lines of a batch come from other cores' caches side by side, not one by one.
         for op in &*batch {
-            if let Source::Grant { peer, gref, offset } = op.source {
-                peer.prefetch(gref, offset, Access::Read);
+            match op.source {
+                Source::Grant { peer, gref, offset } => peer.prefetch(gref, offset, Access::Read),
+                Source::Mapped { region, offset } => region.prefetch(offset),
+                Source::Private(_) => {}
             }
-            if let Dest::Grant { peer, gref, offset } = op.dest {
-                peer.prefetch(gref, offset, Access::Write);
+            match op.dest {
+                Dest::Grant { peer, gref, offset } => peer.prefetch(gref, offset, Access::Write),
+                Dest::Mapped { region, offset } => region.prefetch_for_write(offset),
+                Dest::Private(_) => {}
             }
         }
         for op in batch {
@@ -292,6 +297,6 @@ impl Hypervisor for Machine {
         let bad = Error::BadPort { dom: peer.id(), port };
         let mut domains = self.domains();
         let entry = domains.by_id.get_mut(&peer.id()).ok_or(Error::NoDomain(peer.id()))?;
-        entry.offered.remove(&port).ok_or(bad)
+        entry.channels.get_mut(&port).and_then(HostEnd::bind).ok_or(bad)
     }
 }

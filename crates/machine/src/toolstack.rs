@@ -1,14 +1,15 @@
 //! What the toolstack (libxl, on Xen) writes into the store for a domain and its interfaces.
 
 use hypervisor::store::{Access, Permissions};
-use hypervisor::{DomId, Store, StoreError, XenbusState};
+use hypervisor::toolstack::VifNodes;
+use hypervisor::{DomId, Store, StoreError};
 
 use crate::hypervisor::DRIVER_DOMAIN;
 
 /// The backend's node of interface `index` of a domain.
 #[must_use]
 pub fn backend_path(domain: DomId, index: u32) -> String {
-    format!("/local/domain/{DRIVER_DOMAIN}/backend/vif/{domain}/{index}")
+    nodes(domain, index).backend_path()
 }
 
 /// The frontend's node of interface `index`, relative to its domain.
@@ -35,42 +36,18 @@ pub fn set_memory_target(store: &dyn Store, domain: DomId, kib: usize) -> Result
     store.write(None, &path, &kib.to_string())
 }
 
-/// Makes both nodes of a domain's interface, as libxl does. The frontend's belongs to the
-/// domain; the backend's is the driver domain's, and the domain can read it.
+/// Makes both nodes of a domain's interface, as libxl does.
 pub fn create_vif(
     store: &dyn Store,
     domain: DomId,
     index: u32,
     mac: &str,
 ) -> Result<(), StoreError> {
-    let backend = backend_path(domain, index);
-    let frontend = format!("/local/domain/{domain}/{}", device_path(index));
-    let number = index.to_string();
-    let state = XenbusState::Initialising.to_string();
-    make(store, &frontend, domain, Some(DRIVER_DOMAIN))?;
-    make(store, &backend, DRIVER_DOMAIN, Some(domain))?;
-    let driver = DRIVER_DOMAIN.to_string();
-    for (key, value) in [
-        ("backend", backend.as_str()),
-        ("backend-id", &driver),
-        ("handle", &number),
-        ("mac", mac),
-        ("state", &state),
-    ] {
-        store.write(None, &format!("{frontend}/{key}"), value)?;
-    }
-    let id = domain.to_string();
-    for (key, value) in [
-        ("frontend", frontend.as_str()),
-        ("frontend-id", &id),
-        ("handle", &number),
-        ("mac", mac),
-        ("online", "1"),
-        ("state", &state),
-    ] {
-        store.write(None, &format!("{backend}/{key}"), value)?;
-    }
-    Ok(())
+    nodes(domain, index).create(store, mac)
+}
+
+fn nodes(domain: DomId, index: u32) -> VifNodes {
+    VifNodes { backend: DRIVER_DOMAIN, kind: "vif".to_owned(), domain, handle: index }
 }
 
 /// Removes all that was made for a domain. Its own nodes go with `StoreHub::forget` at the

@@ -12,17 +12,12 @@ use frame::{Body, Frame, HEADER_MAX, Outcome, PIECES_MAX, Piece, WINDOW, Window}
 use hypervisor::{Counted, EventChannel, GrantRef, Hypervisor, PAGE_SIZE};
 use offload::{Checksum, Gso, GsoKind};
 use ring::netif::Tx;
-use ring::{BackRing, RegionPage};
+use ring::{BackRing, RegionPage, SharedPage};
 use wire::headers::{Headers, Network, Transport};
 use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
 use crate::channel::Channel;
 use crate::request::{FRAME_MIN, Fault, Packet};
-
-/// Most packets looked at in one go. The window bounds those that become frames, and nothing the
-/// others: a frontend sees each answer as it is written, and could go on putting packets that are
-/// refused behind it for as long as it likes, with the worker in the loop.
-const PACKETS: usize = 2 * WINDOW;
 
 /// A TX ring and the frames taken off it that are not yet answered.
 pub struct TxQueue<H: Hypervisor> {
@@ -41,6 +36,8 @@ pub struct TxQueue<H: Hypervisor> {
 /// The requests that made up a frame.
 #[derive(Clone, Debug, Default)]
 struct Owed {
+    /// Where on the ring the first of them lies.
+    index: u32,
     ids: ArrayVec<u16, PIECES_MAX>,
     extras: u8,
 }
@@ -65,15 +62,16 @@ impl<H: Hypervisor> TxQueue<H> {
         &self.window
     }
 
-    /// Whose memory their bodies lie in.
+    /// Does `work`, the delivery of a batch, with the memory that their bodies lie in. What the
+    /// frontend has kept mapped stays so until it is done.
     #[inline]
-    pub fn body(&self) -> Body<'_, H::Peer> {
-        self.channel.body(&self.peer)
+    pub fn with_body<R>(&self, work: impl FnOnce(Body<'_, H::Peer>) -> R) -> R {
+        self.channel.with_body(&self.peer, work)
     }
 
     /// Whether headers come beside the ring.
     pub(crate) fn takes_headers(&self) -> bool {
-        matches!(self.channel, Channel::Supplied(_))
+        self.channel.is_supplied()
     }
 
     /// The doorbell the frontend rings for this queue.
@@ -87,15 +85,15 @@ impl<H: Hypervisor> TxQueue<H> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Takes packets off the ring until it is empty, the window is full or enough were taken,
-    /// and fetches their headers in one batch. Answers how many frames are new.
+    /// Takes packets off the ring until it is empty or the window is full, and fetches their
+    /// headers in one batch. Answers how many frames are new.
+    ///
+    /// A ring at most: of packets that are refused the frontend learns when it is told of their
+    /// answers, so it can not go on putting more behind them with the worker in the loop.
     pub fn receive(&mut self) -> Result<usize, Fault> {
         let mut fresh = 0u64;
         self.channel.prefetch(self.ring.consumed(), self.ring.unconsumed()?);
-        for _ in 0..PACKETS {
-            if self.window.is_full() {
-                break;
-            }
+        while !self.window.is_full() {
             let present = self.ring.unconsumed()?;
             if present == 0 {
                 break;
@@ -120,14 +118,16 @@ impl<H: Hypervisor> TxQueue<H> {
     #[inline]
     fn take_whole(&mut self, request: TxRequest, header: u16) -> Option<usize> {
         let (slot, frame) = self.window.push()?;
+        let index = self.ring.consumed();
         describe(frame, request.size, request.flags, None);
-        self.channel.take_supplied(self.ring.consumed(), frame);
+        self.channel.take_supplied(index, frame);
         self.ring.consume(1);
         let body = TxRequest { size: request.size - header, ..request };
         if body.size > 0 {
             frame.pieces.push(piece(body));
         }
         let owed = &mut self.owed[slot];
+        owed.index = index;
         owed.ids.clear();
         owed.ids.push(request.id);
         owed.extras = 0;
@@ -143,7 +143,7 @@ impl<H: Hypervisor> TxQueue<H> {
         self.packet.parse(present, supplied, |n| if n == 0 { first } else { ring.peek(n) })?;
         self.ring.consume(self.packet.slots);
         if self.packet.refused {
-            self.refuse();
+            self.refuse(index);
             return Ok(None);
         }
         let Some((slot, frame)) = self.window.push() else { return Ok(None) };
@@ -152,16 +152,17 @@ impl<H: Hypervisor> TxQueue<H> {
         self.channel.take_supplied(index, frame);
         frame.pieces.extend(fragments.iter().copied().filter(|f| f.size > 0).map(piece));
         let owed = &mut self.owed[slot];
+        owed.index = index;
         owed.ids.clear();
         owed.ids.extend(fragments.iter().map(|f| f.id));
         owed.extras = *extras;
         Ok(Some(slot))
     }
 
-    /// Answers a packet that never becomes a frame.
-    fn refuse(&mut self) {
-        let ids: ArrayVec<u16, 20> = self.packet.fragments.iter().map(|f| f.id).collect();
-        answer(&mut self.ring, &ids, self.packet.extras, status::ERROR);
+    /// Answers a packet that never becomes a frame, whose first request is `index`.
+    fn refuse(&mut self, index: u32) {
+        let ids = self.packet.fragments.iter().map(|f| f.id);
+        answer(&mut self.ring, index, ids, self.packet.extras, status::ERROR);
         self.refused += 1;
     }
 
@@ -179,8 +180,7 @@ impl<H: Hypervisor> TxQueue<H> {
                 let is_bad = bad & (1 << slot) != 0;
                 if is_bad {
                     channel.release(hypervisor, slot);
-                    let Owed { ids, extras } = &owed[usize::from(slot)];
-                    answer(ring, ids, *extras, status::ERROR);
+                    owed[usize::from(slot)].answer(ring, status::ERROR);
                 }
                 !is_bad
             });
@@ -202,8 +202,7 @@ impl<H: Hypervisor> TxQueue<H> {
             };
             // Before the answer: then the guest may take its pages back.
             channel.release(hypervisor, slot);
-            let Owed { ids, extras } = &owed[usize::from(slot)];
-            answer(ring, ids, *extras, status);
+            owed[usize::from(slot)].answer(ring, status);
             false
         });
         self.publish();
@@ -243,7 +242,12 @@ fn is_whole(request: TxRequest, header: u16) -> bool {
 
 #[inline]
 fn piece(request: TxRequest) -> Piece {
-    Piece { gref: GrantRef(request.gref), offset: request.offset.into(), len: request.size }
+    Piece {
+        gref: GrantRef(request.gref),
+        offset: request.offset.into(),
+        len: request.size,
+        place: Piece::NOWHERE,
+    }
 }
 
 /// Fills in what the requests say but the pieces.
@@ -292,15 +296,33 @@ fn gso_fits(headers: &Headers, gso: Gso) -> bool {
     headers.network == network && headers.transport == Transport::Tcp
 }
 
-/// One response a request: the status for each fragment, NULL for each extra.
+impl Owed {
+    #[inline]
+    fn answer<P: SharedPage>(&self, ring: &mut BackRing<Tx, P>, status: i16) {
+        answer(ring, self.index, self.ids.iter().copied(), self.extras, status);
+    }
+}
+
+/// One response a request, from `index` on: the status for each fragment, NULL for each extra.
+/// All of a packet's in one go: a backend that is killed leaves no packet half answered.
 #[inline]
-fn answer<P: ring::SharedPage>(ring: &mut BackRing<Tx, P>, ids: &[u16], extras: u8, status: i16) {
-    let mut extras = extras;
+fn answer<P: SharedPage>(
+    ring: &mut BackRing<Tx, P>,
+    index: u32,
+    ids: impl Iterator<Item = u16>,
+    extras: u8,
+    status: i16,
+) {
+    let (mut index, mut extras) = (index, extras);
+    let mut respond = |id, status| {
+        ring.answer(index, TxResponse { id, status });
+        index = index.wrapping_add(1);
+    };
     for id in ids {
-        ring.respond(TxResponse { id: *id, status });
+        respond(id, status);
         // Right after the first, as Linux's netback does.
         for _ in 0..std::mem::take(&mut extras) {
-            ring.respond(TxResponse { id: 0, status: status::NULL });
+            respond(0, status::NULL);
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use hypervisor::store::in_transaction;
 use hypervisor::{DomId, Hypervisor, Store, StoreError, XenbusState};
 use offload::Features;
 use wire::ethernet::MacAddr;
 use wire::netif::keys;
 
+use crate::Ledgers;
 use crate::channel::{RxChannel, TxChannel};
-use crate::connect::{ConnectError, Queue, connect};
+use crate::connect::{ConnectError, Connection, Rings, connect};
 
 /// What a backend offers to its frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,20 @@ pub struct Offered {
     pub tx: TxChannel,
     /// How packets go to the guest.
     pub rx: RxChannel,
+    /// Most pages of each queue that the frontend can have kept mapped; see
+    /// [`persistent_pages`](Self::persistent_pages).
+    pub persistent_grants: u16,
+}
+
+impl Offered {
+    /// Most pages of each queue that the frontend can have kept mapped. None where packets are
+    /// mapped or change hands anyway: there would be nothing to save.
+    pub fn persistent_pages(&self) -> u16 {
+        match (self.tx, self.rx) {
+            (TxChannel::Header, RxChannel::Copy) => self.persistent_grants,
+            _ => 0,
+        }
+    }
 }
 
 /// Why a vif is not, or no longer, connected.
@@ -45,17 +61,21 @@ pub enum VifError {
     /// The frontend wrote something that can not be connected.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// The ledgers of a vif that is gone could not be removed.
+    #[error("ledgers: {0}")]
+    Ledgers(#[source] std::io::Error),
 }
 
 /// What a change of the frontend's state asks of whoever owns the queues.
 pub enum Change<H: Hypervisor> {
     /// Nothing.
     None,
-    /// Carry the traffic of these queues, then call [`Vif::connected`].
-    Connect(Vec<Queue<H>>),
-    /// Drop the queues, then call [`Vif::disconnected`].
+    /// Carry the traffic of these queues and serve the control ring, then call
+    /// [`Vif::connected`].
+    Connect(Connection<H>),
+    /// Drop all of the connection, then call [`Vif::disconnected`].
     Disconnect,
-    /// As `Disconnect`, and forget the vif: nobody will come back.
+    /// Drop the queues, then call [`Vif::remove`]: nobody will come back.
     Remove,
 }
 
@@ -63,22 +83,30 @@ pub enum Change<H: Hypervisor> {
 pub struct Vif<H: Hypervisor> {
     hypervisor: H,
     store: Arc<dyn Store>,
+    ledgers: Arc<dyn Ledgers>,
     path: String,
     frontend: String,
     domain: DomId,
     mac: MacAddr,
     offered: Offered,
     state: XenbusState,
+    /// The connection is one that a dead backend left, and nobody has taken it over yet.
+    orphaned: bool,
 }
 
 impl<H: Hypervisor> Vif<H> {
-    /// Reads what the toolstack wrote at `path`, writes the features beside it, and waits for
-    /// the frontend in state `InitWait`.
-    pub fn announce(
+    /// Reads what the toolstack wrote at `path`, and what a backend that was killed left there.
+    ///
+    /// Where it was connected, nothing is written, and the first
+    /// [`frontend_changed`](Self::frontend_changed) takes the connection over, which the frontend
+    /// does not notice. Where it was closed, a frontend that starts over is waited for. Otherwise
+    /// this end writes its features and waits for the frontend in state `InitWait`.
+    pub fn adopt(
         hypervisor: H,
         store: Arc<dyn Store>,
         path: &str,
         offered: Offered,
+        ledgers: Arc<dyn Ledgers>,
     ) -> Result<Self, VifError> {
         let missing = |key| VifError::Node { path: path.to_owned(), key };
         let read = |key| store.read(None, &format!("{path}/{key}")).map_err(|_| missing(key));
@@ -88,15 +116,23 @@ impl<H: Hypervisor> Vif<H> {
         let mut vif = Self {
             hypervisor,
             store,
+            ledgers,
             path: path.to_owned(),
             frontend,
             domain: DomId(domain),
             mac,
             offered,
             state: XenbusState::Initialising,
+            orphaned: false,
         };
-        vif.write_features()?;
-        vif.enter(XenbusState::InitWait)?;
+        match vif.state_at(&vif.path)? {
+            Some(XenbusState::Connected) => {
+                (vif.state, vif.orphaned) = (XenbusState::Connected, true);
+            }
+            // It was leaving, or the toolstack has asked it to. It holds nothing any more.
+            Some(XenbusState::Closing | XenbusState::Closed) => vif.enter(XenbusState::Closed)?,
+            _ => vif.invite()?,
+        }
         Ok(vif)
     }
 
@@ -131,6 +167,7 @@ impl<H: Hypervisor> Vif<H> {
             (keys::FEATURE_RX_COPY, bit(self.offered.rx == RxChannel::Copy)),
             (keys::FEATURE_RX_FLIP, bit(self.offered.rx == RxChannel::Flip)),
             (keys::FEATURE_HEADER_CHANNEL, bit(self.offered.tx == TxChannel::Header)),
+            (keys::FEATURE_CTRL_RING, bit(self.offered.persistent_pages() > 0)),
             (keys::FEATURE_MULTICAST_CONTROL, 0),
             (keys::FEATURE_SPLIT_EVENT_CHANNELS, bit(self.offered.split_event_channels)),
             (keys::MULTI_QUEUE_MAX_QUEUES, self.offered.max_queues),
@@ -141,26 +178,47 @@ impl<H: Hypervisor> Vif<H> {
         Ok(())
     }
 
+    /// Waits for a frontend. What an earlier backend offered may be something else.
+    fn invite(&mut self) -> Result<(), StoreError> {
+        self.write_features()?;
+        self.enter(XenbusState::InitWait)
+    }
+
     /// The state is written last: it says that everything else is there.
     fn enter(&mut self, state: XenbusState) -> Result<(), StoreError> {
         if self.state != state {
-            self.store.write(None, &format!("{}/state", self.path), &state.to_string())?;
+            self.write_state(state)?;
             self.state = state;
         }
         Ok(())
     }
 
+    /// Not where the toolstack has taken the node away meanwhile: writing would make it again.
+    fn write_state(&self, state: XenbusState) -> Result<(), StoreError> {
+        let (node, state) = (format!("{}/frontend", self.path), state.to_string());
+        let path = format!("{}/state", self.path);
+        gone_is_fine(in_transaction(&*self.store, |tx| {
+            self.store.read(Some(tx), &node)?;
+            self.store.write(Some(tx), &path, &state)
+        }))
+    }
+
     fn frontend_state(&self) -> Result<Option<XenbusState>, StoreError> {
-        match self.store.read(None, &format!("{}/state", self.frontend)) {
+        self.state_at(&self.frontend)
+    }
+
+    fn state_at(&self, path: &str) -> Result<Option<XenbusState>, StoreError> {
+        match self.store.read(None, &format!("{path}/state")) {
             Ok(text) => Ok(XenbusState::parse(&text)),
             Err(StoreError::NotFound(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn is_online(&self) -> bool {
+    /// Whether the toolstack means the interface to be there; none if it does not say.
+    fn is_online(&self) -> Option<bool> {
         let online = self.store.read(None, &format!("{}/online", self.path));
-        online.is_ok_and(|text| text.trim() == "1")
+        online.ok().map(|text| text.trim() == "1")
     }
 
     /// Looks at the frontend's state and says what follows. The frontend may go from any state
@@ -171,39 +229,65 @@ impl<H: Hypervisor> Vif<H> {
             Reconfiguring,
         };
         Ok(match self.frontend_state()? {
-            // A frontend that starts over: at first, or after it had closed, or crashed.
-            Some(Initialising) => match self.state {
-                InitWait => Change::None,
-                Closed => {
-                    self.enter(InitWait)?;
-                    Change::None
-                }
-                _ => Change::Disconnect,
-            },
+            Some(Connected) if std::mem::take(&mut self.orphaned) => {
+                Change::Connect(self.take_over()?)
+            }
+            Some(Connected) if self.state == InitWait => Change::Connect(self.connect()?),
+            Some(Connected) => Change::None,
+            // Left by both ends.
+            Some(InitWait | Initialised | Reconfiguring | Reconfigured) if self.orphaned => {
+                Change::Disconnect
+            }
             // Still writing its keys.
             Some(InitWait | Initialised) => Change::None,
             // XDP headroom is not offered, so there is nothing to reconfigure.
             Some(Reconfiguring | Reconfigured) => Change::None,
-            Some(Connected) if self.state == InitWait => Change::Connect(self.connect()?),
-            Some(Connected) => Change::None,
-            Some(Closing) if self.state == Connected => Change::Disconnect,
-            Some(Closing) => Change::None,
-            Some(Closed) if self.is_online() => match self.state {
+            // Of a device that nobody has used, nobody closes the other end.
+            Some(Initialising) if self.is_online() == Some(false) => Change::Remove,
+            // A frontend that starts over: at first, or after it had closed, or crashed.
+            Some(Initialising) => match self.state {
+                InitWait => Change::None,
+                Closed => {
+                    self.invite()?;
+                    Change::None
+                }
+                _ => Change::Disconnect,
+            },
+            Some(Closed) | None if self.is_online() != Some(true) => Change::Remove,
+            // Also before it was connected: Linux's netfront waits for this end to follow.
+            Some(Closing | Closed) | None => match self.state {
                 Closed => Change::None,
                 _ => Change::Disconnect,
             },
-            Some(Closed) | None => Change::Remove,
         })
     }
 
-    fn connect(&self) -> Result<Vec<Queue<H>>, VifError> {
+    fn connect(&self) -> Result<Connection<H>, VifError> {
+        let headers = self.offered.tx == TxChannel::Header;
+        let connection = self.open(Rings { ledgers: &*self.ledgers, resumes: false, headers })?;
+        let supplied = connection.queues.iter().all(|queue| queue.tx.takes_headers());
+        let key = self.header_channel();
+        self.store.write(None, &key, if supplied { "1" } else { "0" })?;
+        Ok(connection)
+    }
+
+    /// Connects to rings that are live, with what was agreed on then: nothing is written.
+    fn take_over(&self) -> Result<Connection<H>, VifError> {
+        let headers =
+            self.store.read(None, &self.header_channel()).is_ok_and(|text| text.trim() == "1");
+        let connection = self.open(Rings { ledgers: &*self.ledgers, resumes: true, headers })?;
+        connection.wake();
+        Ok(connection)
+    }
+
+    fn open(&self, rings: Rings<'_>) -> Result<Connection<H>, VifError> {
         let peer = self.hypervisor.peer(self.domain)?;
-        let store = &*self.store;
-        let queues = connect(&self.hypervisor, store, &peer, &self.frontend, &self.offered)?;
-        let supplied = queues.iter().all(|queue| queue.tx.takes_headers());
-        let key = format!("{}/{}", self.path, keys::HEADER_CHANNEL);
-        store.write(None, &key, if supplied { "1" } else { "0" })?;
-        Ok(queues)
+        let (store, frontend) = (&*self.store, &self.frontend);
+        Ok(connect(&self.hypervisor, store, &peer, frontend, &self.offered, rings)?)
+    }
+
+    fn header_channel(&self) -> String {
+        format!("{}/{}", self.path, keys::HEADER_CHANNEL)
     }
 
     /// The queues are carried: tells the frontend that it may send.
@@ -211,26 +295,56 @@ impl<H: Hypervisor> Vif<H> {
         Ok(self.enter(XenbusState::Connected)?)
     }
 
-    /// Removes the keys of a header channel: the next driver of this device may not know of it,
-    /// and so would not remove them. A backend that may not write there can not help it. A driver
-    /// that has written new ones meanwhile learns from [`keys::HEADER_CHANNEL`] that they are gone.
-    fn forget_header_channel(&self) {
+    /// Removes the keys of a header channel and of a control ring: the next driver of this device
+    /// may not know of them, and so would not remove them. A backend that may not write there can
+    /// not help it. A driver that has written new ones meanwhile learns that they are gone: from
+    /// [`keys::HEADER_CHANNEL`], and from a look at its control ring's.
+    fn forget_channels(&self) {
         let queues = (0..self.offered.max_queues).map(|n| format!("{}{n}/", keys::QUEUE_PREFIX));
-        for prefix in std::iter::once(String::new()).chain(queues) {
-            let key = format!("{}/{prefix}{}", self.frontend, keys::TX_HEADER_REFS);
-            let _ = self.store.remove(None, &key);
+        let prefixes = std::iter::once(String::new()).chain(queues);
+        let headers = prefixes.map(|prefix| format!("{prefix}{}", keys::TX_HEADER_REFS));
+        let control = [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL].map(str::to_owned);
+        for key in headers.chain(control) {
+            let _ = self.store.remove(None, &format!("{}/{key}", self.frontend));
         }
     }
 
-    /// The queues are dropped, nothing of the frontend is held any more: tells it so. A
-    /// frontend that has started over meanwhile is waited for again.
+    /// The queues are dropped, nothing of the frontend is held any more: tells it so.
+    ///
+    /// A frontend that has started over is waited for again at once: Linux's netfront would follow
+    /// this end into Closing, and stay closed.
     pub fn disconnected(&mut self) -> Result<(), VifError> {
-        self.enter(XenbusState::Closing)?;
-        self.forget_header_channel();
-        self.enter(XenbusState::Closed)?;
+        self.orphaned = false;
+        self.forget_channels();
         if self.frontend_state()? == Some(XenbusState::Initialising) {
-            self.enter(XenbusState::InitWait)?;
+            return Ok(self.invite()?);
         }
-        Ok(())
+        if self.state != XenbusState::Closed {
+            self.enter(XenbusState::Closing)?;
+        }
+        Ok(self.enter(XenbusState::Closed)?)
+    }
+
+    /// The queues are dropped and nobody will come back: leaves the store, and lets go of the
+    /// ledgers.
+    ///
+    /// libxl in domain 0 waits for `Closed` and removes the nodes itself. Those of a backend in a
+    /// domain of its own are left to it, and waited for, ten seconds long; those of a type that
+    /// libxl does not know are nobody else's.
+    pub fn remove(self) -> Result<(), VifError> {
+        // Whatever this end has written before: the toolstack may have written Closing here.
+        self.write_state(XenbusState::Closed)?;
+        if !self.path.starts_with("/local/domain/0/backend/vif/") {
+            gone_is_fine(self.store.remove(None, &self.path))?;
+        }
+        self.ledgers.remove().map_err(VifError::Ledgers)
+    }
+}
+
+/// A node that the toolstack has taken away needs nothing more.
+fn gone_is_fine(result: Result<(), StoreError>) -> Result<(), StoreError> {
+    match result {
+        Err(StoreError::NotFound(_) | StoreError::Denied(_)) => Ok(()),
+        other => other,
     }
 }

@@ -28,6 +28,21 @@ impl Features {
     pub const ALL: Self =
         Self { sg: true, csum_v4: true, csum_v6: true, tso_v4: true, tso_v6: true };
 
+    /// What is left without `other`. Segmentation goes with what it depends on.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        let sg = self.sg && !other.sg;
+        let csum_v4 = self.csum_v4 && !other.csum_v4;
+        let csum_v6 = self.csum_v6 && !other.csum_v6;
+        Self {
+            sg,
+            csum_v4,
+            csum_v6,
+            tso_v4: self.tso_v4 && sg && csum_v4 && !other.tso_v4,
+            tso_v6: self.tso_v6 && sg && csum_v6 && !other.tso_v6,
+        }
+    }
+
     /// A segmenter must write checksums and gather pieces, so Linux too drops TSO where either is missing.
     const fn segments(self, kind: GsoKind) -> bool {
         match kind {

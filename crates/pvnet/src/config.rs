@@ -11,7 +11,7 @@ use offload::Features;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
 
-pub use overrides::Override;
+pub use overrides::{EVERY_GUEST, Override};
 
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +57,9 @@ pub struct Config {
     /// The daemon's own settings.
     #[serde(default)]
     pub daemon: Daemon,
+    /// What only concerns platform `xen`.
+    #[serde(default)]
+    pub xen: Xen,
     /// The switch's bounds.
     #[serde(default)]
     pub switch: Switch,
@@ -74,6 +77,8 @@ pub struct Config {
 pub struct Daemon {
     /// Where the sockets lie.
     pub directory: PathBuf,
+    /// Whose guests are served.
+    pub platform: Platform,
     /// Threads that carry frames.
     pub workers: usize,
     /// Microseconds a dry queue is polled.
@@ -92,12 +97,50 @@ impl Default for Daemon {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             directory: DIRECTORY.into(),
+            platform: Platform::Machine,
             workers: (cpus / 2).max(1),
             poll_us: 20,
             metrics: None,
             meter: false,
         }
     }
+}
+
+/// `platform`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Platform {
+    /// Processes that join: `pvnet guest`.
+    #[default]
+    Machine,
+    /// Domains of a Xen host, of which this is dom0 or a driver domain.
+    Xen,
+}
+
+/// `[xen]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Xen {
+    /// The backend's type: the folder of the store that its interfaces are in.
+    pub backend: String,
+    /// What becomes of the guests when the daemon is told to stop.
+    pub on_stop: OnStop,
+}
+
+impl Default for Xen {
+    fn default() -> Self {
+        Self { backend: "vif".to_owned(), on_stop: OnStop::Keep }
+    }
+}
+
+/// `on_stop`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStop {
+    /// They stay connected, and wait for the next daemon.
+    Keep,
+    /// They are disconnected.
+    Close,
 }
 
 /// `[switch]`
@@ -119,35 +162,32 @@ impl Default for Switch {
 
 /// `[[guest]]`
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Guest {
     /// Its name.
     pub name: String,
-    /// Its interface's address.
-    #[serde(deserialize_with = "parsed")]
-    pub mac: MacAddr,
+    /// Its interface's address; on Xen the toolstack gives it.
+    #[serde(deserialize_with = "parsed_if_any")]
+    pub mac: Option<MacAddr>,
     /// Addresses for its namespace.
-    #[serde(default)]
     pub addresses: Vec<String>,
     /// Queues at most; as many as workers if absent.
     pub queues: Option<u32>,
     /// MiB of memory.
-    #[serde(default = "memory_mib")]
     pub memory_mib: usize,
     /// 2 MiB pages.
-    #[serde(default)]
     pub huge_pages: bool,
     /// Whether what breaks large pages up is kept in blocks of its own.
-    #[serde(default = "yes")]
     pub group_pages: bool,
     /// How bytes come from it.
-    #[serde(default, deserialize_with = "parsed")]
+    #[serde(deserialize_with = "parsed")]
     pub tx: TxChannel,
     /// How bytes go to it.
-    #[serde(default, deserialize_with = "parsed")]
+    #[serde(deserialize_with = "parsed")]
     pub rx: RxChannel,
+    /// Most pages of each queue that it can have kept mapped.
+    pub persistent_grants: u16,
     /// What its virtual interface can do.
-    #[serde(default)]
     pub interface: Interface,
     /// Frames of several pages; what the interface says if absent.
     pub scatter_gather: Option<bool>,
@@ -156,8 +196,30 @@ pub struct Guest {
     /// TCP frames beyond the MTU.
     pub tcp_segmentation_offload: Option<bool>,
     /// An event channel for each ring.
-    #[serde(default = "yes")]
     pub split_event_channels: bool,
+}
+
+impl Default for Guest {
+    /// Without a name, which every guest needs.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            mac: None,
+            addresses: Vec::new(),
+            queues: None,
+            memory_mib: 64,
+            huge_pages: false,
+            group_pages: true,
+            tx: TxChannel::default(),
+            rx: RxChannel::default(),
+            persistent_grants: PERSISTENT_GRANTS,
+            interface: Interface::default(),
+            scatter_gather: None,
+            checksum_offload: None,
+            tcp_segmentation_offload: None,
+            split_event_channels: true,
+        }
+    }
 }
 
 /// `interface`: what a virtual interface can do.
@@ -261,9 +323,11 @@ fn yes() -> bool {
     true
 }
 
-fn memory_mib() -> usize {
-    64
-}
+/// A ring's worth of pages to send from and one of buffers: all that a frontend has in use at a
+/// time. On the embedded machine each page can be a mapping of its own, of which a process has
+/// 65530 (`vm.max_map_count`): enough for 120 queues with all pages scattered. Those of `pvnet guest`
+/// lie side by side, and the kernel makes two mappings of them.
+const PERSISTENT_GRANTS: u16 = 512;
 
 /// A value that its type parses.
 fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
@@ -275,8 +339,18 @@ where
     text.parse().map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
 }
 
+fn parsed_if_any<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    parsed(deserializer).map(Some)
+}
+
 /// Most queues of one guest: `xen-netback`'s default is 8, its table of workers ends here.
 const QUEUES_MAX: u32 = 64;
+/// Most pages of one queue that are kept mapped, for the same reason as few by default.
+const PERSISTENT_GRANTS_MAX: u16 = 4096;
 /// Longest name of a guest or uplink: it names namespaces and ports.
 const NAME_MAX: usize = 32;
 
@@ -310,20 +384,50 @@ impl Config {
         }
         let mut names = HashSet::new();
         let mut macs = HashSet::new();
+        let xen = self.daemon.platform == Platform::Xen;
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.name);
         for name in self.guests.iter().map(|guest| &guest.name).chain(uplinks) {
-            check_name(name)?;
+            if !(xen && name == EVERY_GUEST) {
+                check_name(name)?;
+            }
             if !names.insert(name) {
                 return Err(format!("the name {name:?} is given twice"));
             }
         }
         for guest in &self.guests {
-            guest.check().map_err(|reason| format!("guest {:?}: {reason}", guest.name))?;
-            if !macs.insert(guest.mac) {
-                return Err(format!("guest {:?}: mac {} is given twice", guest.name, guest.mac));
+            let of_guest = |reason| format!("guest {:?}: {reason}", guest.name);
+            guest.check().map_err(of_guest)?;
+            match (xen, guest.mac) {
+                (true, None) => guest.check_for_xen().map_err(of_guest)?,
+                (true, Some(_)) => {
+                    return Err(of_guest(
+                        "on Xen the toolstack gives the mac; leave it out".into(),
+                    ));
+                }
+                (false, None) => return Err(of_guest("mac is missing".into())),
+                (false, Some(mac)) if !macs.insert(mac) => {
+                    return Err(of_guest(format!("mac {mac} is given twice")));
+                }
+                (false, Some(_)) => {}
             }
         }
+        if self.xen.backend.is_empty() || self.xen.backend.contains('/') {
+            return Err(format!("xen.backend is {:?}, not a folder's name", self.xen.backend));
+        }
         Ok(())
+    }
+
+    /// The settings of a guest of this name. On Xen the toolstack decides who is a guest: one
+    /// without an entry has that of [`EVERY_GUEST`], or the defaults.
+    pub fn guest(&self, name: &str) -> Option<Guest> {
+        let entry = |name: &str| self.guests.iter().find(|guest| guest.name == name).cloned();
+        match self.daemon.platform {
+            Platform::Machine => entry(name),
+            Platform::Xen => {
+                let guest = entry(name).or_else(|| entry(EVERY_GUEST)).unwrap_or_default();
+                Some(Guest { name: name.to_owned(), ..guest })
+            }
+        }
     }
 
     /// The socket guests join at.
@@ -359,11 +463,16 @@ fn check_name(name: &str) -> Result<(), String> {
 
 impl Guest {
     fn check(&self) -> Result<(), String> {
-        if self.mac.is_multicast() || self.mac.is_zero() {
-            return Err(format!("mac {} is not a unicast address", self.mac));
+        if let Some(mac) = self.mac
+            && (mac.is_multicast() || mac.is_zero())
+        {
+            return Err(format!("mac {mac} is not a unicast address"));
         }
         if self.queues.is_some_and(|queues| !(1..=QUEUES_MAX).contains(&queues)) {
             return Err(format!("queues is not 1 to {QUEUES_MAX}"));
+        }
+        if self.persistent_grants > PERSISTENT_GRANTS_MAX {
+            return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
         }
         if !(4..=65_536).contains(&self.memory_mib) {
             return Err("memory_mib is not 4 to 65536".into());
@@ -373,6 +482,13 @@ impl Guest {
             return Err("tcp_segmentation_offload needs scatter_gather and checksum_offload; \
                         switch it off as well"
                 .into());
+        }
+        Ok(())
+    }
+
+    fn check_for_xen(&self) -> Result<(), String> {
+        if self.rx == RxChannel::Flip {
+            return Err("rx = \"flip\" is not for Xen: Linux lets no process transfer pages".into());
         }
         Ok(())
     }
@@ -415,11 +531,24 @@ mod tests {
         assert_eq!(red.features(), blue.features());
         assert_eq!(red.memory_mib, blue.memory_mib);
         assert_eq!(red.group_pages, blue.group_pages);
+        assert_eq!(red.persistent_grants, blue.persistent_grants);
         assert_eq!(red.split_event_channels, blue.split_event_channels);
         assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
         assert_eq!(config.daemon.directory, Daemon::default().directory);
         assert_eq!(config.switch.age_seconds, Switch::default().age_seconds);
         assert_eq!(config.switch.addresses_per_port, Switch::default().addresses_per_port);
+    }
+
+    #[test]
+    fn the_example_for_xen_is_sound_and_shows_the_defaults() {
+        let config = parse(include_str!("../../../examples/xen.toml")).unwrap();
+        let any = config.guest("any").unwrap();
+        let other = Guest::default();
+        assert_eq!(any.features(), other.features());
+        assert_eq!((any.queues, any.tx, any.rx), (other.queues, other.tx, other.rx));
+        assert_eq!(any.split_event_channels, other.split_event_channels);
+        let default = Xen::default();
+        assert_eq!((config.xen.backend, config.xen.on_stop), (default.backend, default.on_stop));
     }
 
     #[test]
@@ -467,6 +596,29 @@ mod tests {
     }
 
     #[test]
+    fn on_xen_the_toolstack_decides_who_is_a_guest() {
+        const XEN: &str = "[daemon]\nplatform = \"xen\"\n";
+        let config = parse(&format!(
+            "{XEN}[[guest]]\nname = \"*\"\nqueues = 3\n[[guest]]\nname = \"web\"\nqueues = 2\n"
+        ))
+        .unwrap();
+        let queues = |name| config.guest(name).map(|guest| (guest.name, guest.queues));
+        assert_eq!(queues("web"), Some(("web".to_owned(), Some(2))));
+        assert_eq!(queues("any"), Some(("any".to_owned(), Some(3))));
+        assert_eq!(parse(XEN).unwrap().guest("any").unwrap().queues, None);
+        for (text, reason) in [
+            (RED.to_owned(), "leave it out"),
+            ("[[guest]]\nname = \"red\"\nrx = \"flip\"\n".to_owned(), "not for Xen"),
+            ("[xen]\nbackend = \"a/b\"\n".to_owned(), "folder"),
+        ] {
+            let error = parse(&format!("{XEN}{text}")).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+        let error = parse("[[guest]]\nname = \"*\"\n").unwrap_err();
+        assert!(error.contains("letters"), "{error}");
+    }
+
+    #[test]
     fn errors_name_the_line_and_the_reason() {
         let error = parse("[daemon]\nworkres = 2\n").unwrap_err();
         assert!(error.contains("line 2") && error.contains("workres"), "{error}");
@@ -475,10 +627,12 @@ mod tests {
         for (text, reason) in [
             (format!("{RED}{RED}"), "twice"),
             (RED.replace("02:", "03:"), "unicast"),
+            ("[[guest]]\nname = \"red\"\n".to_owned(), "mac is missing"),
             (RED.replace("red", "r e d"), "letters"),
             (format!("{RED}queues = 0\n"), "queues"),
             (format!("{RED}scatter_gather = false\n"), "needs scatter_gather"),
             (format!("{RED}memory_mib = 1\n"), "memory_mib"),
+            (format!("{RED}persistent_grants = 5000\n"), "persistent_grants"),
             (format!("{RED}tx = \"flip\"\n"), "remap"),
             (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
             (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attach;
 mod balloon;
 mod bench;
 mod config;
@@ -21,11 +22,13 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use offload::Features;
 
+use attach::VifArgs;
 use bench::BenchCommand;
 use config::{Config, DIRECTORY, Override, control_socket, join_socket};
 use demo::DemoArgs;
 use repro::ReproCommand;
 use top::TopArgs;
+use wire::ethernet::MacAddr;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
 ///
@@ -60,6 +63,28 @@ enum Command {
     },
     /// Run a guest: a network namespace with a Linux TCP/IP stack of its own.
     Guest(GuestArgs),
+    /// In a Xen domain: run the frontend of one of its interfaces, instead of the kernel's.
+    ///
+    /// The domain's own stack uses it by a tap device. Needs root, the modules xen-gntalloc and
+    /// xen-evtchn, and that xen-netfront leaves the interface alone (not loaded, or unbound).
+    Frontend {
+        /// The interface: the N of device/vif/N.
+        #[arg(long, default_value_t = 0, value_name = "N")]
+        vif: u32,
+        #[command(flatten)]
+        interface: InterfaceArgs,
+    },
+    /// On a Xen host: give a domain an interface whose backend is of a type of its own, so that
+    /// pvnet and the kernel's xen-netback serve one host side by side.
+    Attach {
+        #[command(flatten)]
+        vif: VifArgs,
+        /// Its address [default: one of Xen's, at random].
+        #[arg(long)]
+        mac: Option<MacAddr>,
+    },
+    /// Take away what `pvnet attach` gave.
+    Detach(VifArgs),
     /// Run a command inside a guest.
     Exec {
         /// The guest's name.
@@ -131,10 +156,17 @@ struct GuestArgs {
     name: String,
     #[command(flatten)]
     daemon: DaemonArgs,
+    #[command(flatten)]
+    interface: InterfaceArgs,
+}
+
+/// What an interface is to be.
+#[derive(Args)]
+struct InterfaceArgs {
     /// The interface's name in the namespace.
     #[arg(long, default_value = "eth0")]
     device: String,
-    /// Queues, at most [default: as many as there are CPUs; the daemon may offer fewer].
+    /// Queues, at most [default: as many as there are CPUs; the backend may offer fewer].
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
     /// An address with its prefix length, instead of those of the configuration; repeatable.
@@ -155,13 +187,14 @@ struct GuestArgs {
     /// Leave headers in their frames' pages instead of handing them over beside the ring.
     #[arg(long)]
     no_header_channel: bool,
+    /// Have no pages kept mapped: each use of one is a grant operation.
+    #[arg(long)]
+    no_persistent_grants: bool,
 }
 
-impl GuestArgs {
+impl InterfaceArgs {
     fn options(self) -> guest::Options {
         guest::Options {
-            socket: join_socket(&self.daemon.directory),
-            name: self.name,
             device: self.device,
             queues: self.queues,
             addresses: (!self.address.is_empty()).then_some(self.address),
@@ -174,6 +207,7 @@ impl GuestArgs {
             },
             one_event_channel: self.one_event_channel,
             no_header_channel: self.no_header_channel,
+            no_persistent_grants: self.no_persistent_grants,
         }
     }
 }
@@ -217,7 +251,15 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
                 Ok(ExitCode::SUCCESS)
             }
         },
-        Command::Guest(args) => guest::run(&args.options()).map(|()| ExitCode::SUCCESS),
+        Command::Guest(GuestArgs { name, daemon, interface }) => {
+            let socket = join_socket(&daemon.directory);
+            guest::run(&name, &socket, &interface.options()).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Frontend { vif, interface } => {
+            guest::run_on_xen(vif, &interface.options()).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Attach { vif, mac } => attach::attach(&vif, mac).map(|()| ExitCode::SUCCESS),
+        Command::Detach(vif) => attach::detach(&vif).map(|()| ExitCode::SUCCESS),
         Command::Exec { name, command } => exec(&name, &command),
         Command::Status { daemon, json } => {
             status::show(&control_socket(&daemon.directory), json).map(|()| ExitCode::SUCCESS)

@@ -63,9 +63,10 @@ pub fn bring_up(namespace: Option<&str>, device: &str, addresses: &[String]) -> 
     ip(&[&inside[..], &["link", "set", device, "up"]].concat()).map(drop)
 }
 
-/// Gives a device its link-layer address.
-pub fn set_mac(namespace: &str, device: &str, mac: &str) -> Result<(), String> {
-    ip(&["-n", namespace, "link", "set", device, "address", mac]).map(drop)
+/// Gives a device its link-layer address, in a namespace or on the host.
+pub fn set_mac(namespace: Option<&str>, device: &str, mac: &str) -> Result<(), String> {
+    let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();
+    ip(&[&inside[..], &["link", "set", device, "address", mac]].concat()).map(drop)
 }
 
 fn ip(arguments: &[&str]) -> Result<String, String> {

@@ -1,39 +1,97 @@
 //! The backend's end: takes requests, writes responses.
 
-use std::marker::PhantomData;
-
+use crate::ledger::Ledger;
 use crate::page::HEADER_LEN;
 use crate::{Broken, Index, SharedPage, Slots, must_notify};
 
 /// The backend's end of a ring.
+///
+/// Requests may be answered in any order; their responses are published in the order of the
+/// requests, so that what lies in the slots from `rsp_prod` on is requests and nothing else. A
+/// backend that is killed at any moment can be followed by another that [resumes](Self::resume).
 #[derive(Debug)]
 pub struct BackRing<S, P> {
     page: P,
+    ledger: Ledger<S>,
     /// The last `req_prod` that was checked. The shared word is read again only past it.
     req_prod: u32,
     req_cons: u32,
-    /// Responses written, perhaps not yet published.
-    rsp_prod_pvt: u32,
+    /// All requests before this one are answered, perhaps not yet published.
+    answered: u32,
+    early: Early,
     /// Responses published.
     rsp_prod: u32,
-    slots: PhantomData<S>,
+}
+
+/// The slots of requests that were answered before their turn.
+#[derive(Debug)]
+struct Early {
+    slots: Box<[u64]>,
+    count: u32,
+}
+
+impl Early {
+    fn new(slots: u32) -> Self {
+        Self { slots: vec![0; slots.div_ceil(64) as usize].into(), count: 0 }
+    }
+
+    fn insert(&mut self, slot: u32) {
+        self.slots[(slot / 64) as usize] |= 1 << (slot % 64);
+        self.count += 1;
+    }
+
+    /// Takes a slot out; answers whether it was in.
+    fn remove(&mut self, slot: u32) -> bool {
+        let word = &mut self.slots[(slot / 64) as usize];
+        let found = *word & 1 << (slot % 64) != 0;
+        *word &= !(1 << (slot % 64));
+        self.count -= u32::from(found);
+        found
+    }
 }
 
 impl<S: Slots, P: SharedPage> BackRing<S, P> {
-    /// Attaches to a ring the frontend has initialised, or to one that an earlier backend left.
+    /// Attaches to a ring that the frontend has just initialised; the ledger starts empty.
     ///
-    /// Never initialises: a live frontend would lose what it has in flight. Work starts from
-    /// the shared `rsp_prod`, so requests taken by an earlier backend but not answered by it
-    /// are served again.
-    pub fn attach(page: P) -> Result<Self, Broken> {
+    /// Never initialises: that is the frontend's, which may have posted requests already.
+    pub fn attach(page: P, ledger: Ledger<S>) -> Result<Self, Broken> {
+        ledger.reset();
+        Self::start(page, ledger)
+    }
+
+    /// Goes on with a ring that an earlier backend left at any moment, with its ledger.
+    ///
+    /// A publication that was cut short is completed. Work starts behind it: requests that were
+    /// taken by the earlier backend but not answered are served again. The frontend may not have
+    /// been told of what was published last; the caller notifies it.
+    ///
+    /// The indices are the guest's to write. A ledger that does not fit them is not used.
+    pub fn resume(page: P, ledger: Ledger<S>) -> Result<Self, Broken> {
+        let mut ring = Self::start(page, ledger)?;
+        let requests = ring.req_prod.wrapping_sub(ring.rsp_prod);
+        let interrupted = ring.ledger.interrupted(ring.rsp_prod);
+        match interrupted.filter(|end| end.wrapping_sub(ring.rsp_prod) <= requests) {
+            Some(end) => {
+                (ring.req_cons, ring.answered) = (end, end);
+                // The caller notifies in any case.
+                let _ = ring.publish();
+            }
+            None => ring.ledger.reset(),
+        }
+        Ok(ring)
+    }
+
+    /// Work starts from the shared `rsp_prod`.
+    fn start(page: P, ledger: Ledger<S>) -> Result<Self, Broken> {
         let rsp_prod = page.load(Index::RspProd);
         let mut ring = Self {
             page,
+            ledger,
             req_prod: rsp_prod,
             req_cons: rsp_prod,
-            rsp_prod_pvt: rsp_prod,
+            answered: rsp_prod,
+            early: Early::new(S::COUNT),
             rsp_prod,
-            slots: PhantomData,
         };
         ring.refresh()?;
         Ok(ring)
@@ -55,16 +113,16 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
 
     /// How many requests wait to be taken, by a fresh look at the shared index.
     ///
-    /// The index is a guest's word: one that runs more than a ring ahead of what was answered
+    /// The index is a guest's word: one that runs more than a ring ahead of what was published
     /// would make the backend take slots twice, or loop for ever (XSA-39).
     /// One that goes back would take away what the caller was told of.
     #[inline]
     pub fn refresh(&mut self) -> Result<u32, Broken> {
         let req_prod = self.page.load(Index::ReqProd);
-        if req_prod.wrapping_sub(self.rsp_prod_pvt) > S::COUNT {
+        if req_prod.wrapping_sub(self.rsp_prod) > S::COUNT {
             return Err(Broken::RequestOverflow {
                 req_prod,
-                rsp_prod: self.rsp_prod_pvt,
+                rsp_prod: self.rsp_prod,
                 slots: S::COUNT,
             });
         }
@@ -111,37 +169,71 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
     /// Requests taken and not yet answered.
     #[inline]
     pub fn owed(&self) -> u32 {
-        self.req_cons.wrapping_sub(self.rsp_prod_pvt)
+        self.req_cons.wrapping_sub(self.answered).wrapping_sub(self.early.count)
     }
 
-    /// Writes the next response. The frontend sees it after [`publish`](Self::publish).
+    /// Answers request `index`, which was taken and is not answered yet. The frontend sees it
+    /// after a [`publish`](Self::publish) before which all requests before it were answered.
+    ///
+    /// Requests that belong together are all answered before the next publication.
+    #[inline]
+    pub fn answer(&mut self, index: u32, response: S::Response) {
+        debug_assert!(
+            index.wrapping_sub(self.answered) < self.req_cons.wrapping_sub(self.answered),
+            "a response without a request"
+        );
+        self.ledger.keep(index, response);
+        if index == self.answered {
+            self.answered = index.wrapping_add(1);
+            if self.early.count > 0 {
+                self.catch_up();
+            }
+        } else {
+            self.early.insert(index & (S::COUNT - 1));
+        }
+    }
+
+    /// The requests whose turn has come by the answer to the one before them.
+    fn catch_up(&mut self) {
+        while self.early.remove(self.answered & (S::COUNT - 1)) {
+            self.answered = self.answered.wrapping_add(1);
+        }
+    }
+
+    /// Answers the next request, where they are answered in order.
     #[inline]
     pub fn respond(&mut self, response: S::Response) {
-        debug_assert!(self.owed() > 0, "a response without a request");
-        self.page.write_slot(offset::<S>(self.rsp_prod_pvt), response);
-        self.rsp_prod_pvt = self.rsp_prod_pvt.wrapping_add(1);
+        self.answer(self.answered, response);
     }
 
-    /// Whether responses wait to be published.
+    /// Whether there are responses to publish.
     #[inline]
     pub fn has_unpublished(&self) -> bool {
-        self.rsp_prod != self.rsp_prod_pvt
+        self.rsp_prod != self.answered
     }
 
-    /// Publishes the responses written so far; answers whether the frontend must be notified.
+    /// Publishes the responses to all requests before the first one that is not answered;
+    /// answers whether the frontend must be notified.
     #[inline]
     #[must_use = "a frontend that asked for an event and gets none sleeps for ever"]
     pub fn publish(&mut self) -> bool {
-        let old = self.rsp_prod;
-        if !self.has_unpublished() {
+        let (old, new) = (self.rsp_prod, self.answered);
+        if old == new {
             return false;
         }
-        self.rsp_prod = self.rsp_prod_pvt;
-        self.page.store(Index::RspProd, self.rsp_prod);
+        self.ledger.begin(old, new);
+        let mut index = old;
+        while index != new {
+            self.page.write_slot(offset::<S>(index), self.ledger.kept(index));
+            index = index.wrapping_add(1);
+        }
+        self.page.store(Index::RspProd, new);
+        self.rsp_prod = new;
         // The frontend writes rsp_event and then looks at rsp_prod; here it is the other way
-        // round. Without the barrier both could miss the other's write.
+        // round. Without the barrier both could miss the other's write. It also keeps the next
+        // responses from the ledger while these may be needed there.
         self.page.full_barrier();
-        must_notify(old, self.rsp_prod, self.page.load(Index::RspEvent))
+        must_notify(old, new, self.page.load(Index::RspEvent))
     }
 
     /// Asks for an event at the next request and looks again: answers whether requests wait

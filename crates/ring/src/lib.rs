@@ -9,6 +9,10 @@
 //! `rsp_event`), then *looks again* behind a full barrier: without the second look, a request
 //! published between the first look and the event index would never be announced.
 //!
+//! A backend may be killed at any moment and be followed by another one, which the frontend does
+//! not notice: [`BackRing`] publishes responses in the order of the requests, and out of a
+//! [`Ledger`] that outlives it.
+//!
 //! The other side may write anything anywhere at any time. Indices are checked at every read,
 //! slots are copied once, and a violation is [`Broken`]: the caller disables the device.
 
@@ -16,11 +20,13 @@
 
 mod back;
 mod front;
+mod ledger;
 pub mod netif;
 mod page;
 
 pub use back::BackRing;
 pub use front::FrontRing;
+pub use ledger::{LEDGER_LEN, Ledger};
 pub use page::{HEADER_LEN, Index, RegionPage, SharedPage};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use ring::{BackRing, Broken, FrontRing, Index, RegionPage, SharedPage, Slots};
+use ring::{BackRing, Broken, FrontRing, Index, LEDGER_LEN, Ledger, RegionPage, SharedPage, Slots};
 use shm::Region;
 
 struct Words;
@@ -21,6 +21,10 @@ fn page() -> (Page, Page) {
     (RegionPage::new(region.clone(), 0).unwrap(), RegionPage::new(region, 0).unwrap())
 }
 
+fn ledger() -> Ledger<Words> {
+    Ledger::new(Region::anonymous(LEDGER_LEN).unwrap()).unwrap()
+}
+
 #[test]
 fn sizes_are_xens() {
     assert_eq!(<Words as Slots>::SLOT_LEN, 12);
@@ -31,7 +35,7 @@ fn sizes_are_xens() {
 fn requests_come_back_as_responses_through_many_wraps() {
     let (front, back) = page();
     let mut front = FrontRing::<Words, _>::init(front);
-    let mut back = BackRing::<Words, _>::attach(back).unwrap();
+    let mut back = BackRing::<Words, _>::attach(back, ledger()).unwrap();
     for round in 0..2000u32 {
         for n in 0..=round % 256 {
             front.request([round, n, 7]);
@@ -51,32 +55,31 @@ fn requests_come_back_as_responses_through_many_wraps() {
 }
 
 #[test]
-fn a_second_backend_attaches_where_the_first_stopped() {
+fn responses_are_published_in_the_order_of_the_requests() {
     let (front, back) = page();
-    let shared = back.region().clone();
     let mut front = FrontRing::<Words, _>::init(front);
-    let mut first = BackRing::<Words, _>::attach(back).unwrap();
-    for n in 0..5 {
-        front.request([n, 0, 0]);
+    let mut back = BackRing::attach(back, ledger()).unwrap();
+    (0..100).for_each(|n| front.request([n, 0, 0]));
+    assert!(front.publish());
+    while back.take().unwrap().is_some() {}
+    // The first one waits, and all behind it with it.
+    (1..100).rev().for_each(|n| back.answer(n, n + 500));
+    assert_eq!(back.owed(), 1);
+    assert!(!back.has_unpublished());
+    assert!(!back.publish());
+    assert_eq!(front.take(), Ok(None));
+    back.answer(0, 500);
+    assert_eq!(back.owed(), 0);
+    assert!(back.publish());
+    for n in 0..100 {
+        assert_eq!(front.take(), Ok(Some((n, n + 500))));
     }
-    let _ = front.publish();
-    for n in 0..3 {
-        first.take().unwrap();
-        if n < 2 {
-            first.respond(n);
-        }
-    }
-    let _ = first.publish();
-    drop(first);
-    // The third request was taken but not answered: the second backend serves it again.
-    let mut second = BackRing::<Words, _>::attach(RegionPage::new(shared, 0).unwrap()).unwrap();
-    assert_eq!(second.take().unwrap(), Some([2, 0, 0]));
 }
 
 #[test]
 fn requests_once_announced_are_not_taken_back() {
     let (hostile, back) = page();
-    let mut back = BackRing::<Words, _>::attach(back).unwrap();
+    let mut back = BackRing::<Words, _>::attach(back, ledger()).unwrap();
     hostile.store(Index::ReqProd, 10);
     assert_eq!(back.refresh(), Ok(10));
     back.consume(4);
@@ -86,11 +89,27 @@ fn requests_once_announced_are_not_taken_back() {
     assert_eq!(back.unconsumed(), Ok(6));
 }
 
+#[test]
+fn no_slot_is_used_again_before_its_response_is_published() {
+    let (hostile, back) = page();
+    let mut back = BackRing::attach(back, ledger()).unwrap();
+    hostile.store(Index::ReqProd, 256);
+    for _ in 0..256 {
+        back.take().unwrap();
+        back.respond(0);
+    }
+    hostile.store(Index::ReqProd, 257);
+    let overflow = Broken::RequestOverflow { req_prod: 257, rsp_prod: 0, slots: 256 };
+    assert_eq!(back.refresh(), Err(overflow));
+    let _ = back.publish();
+    assert_eq!(back.refresh(), Ok(1));
+}
+
 proptest! {
     #[test]
     fn no_request_index_breaks_the_backend(writes in prop::collection::vec((any::<u32>(), any::<bool>()), 1..40)) {
         let (hostile, back) = page();
-        let mut back = BackRing::<Words, _>::attach(back).unwrap();
+        let mut back = BackRing::<Words, _>::attach(back, ledger()).unwrap();
         let mut taken: u32 = 0;
         for (value, near) in writes {
             let index = if near { taken.wrapping_add(value % 300) } else { value };

@@ -13,7 +13,8 @@ use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
 use std::sync::Arc;
 
-use ring::{BackRing, FrontRing, HEADER_LEN, Index, SharedPage, Slots};
+use ring::{BackRing, FrontRing, HEADER_LEN, Index, LEDGER_LEN, Ledger, SharedPage, Slots};
+use shm::Region;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// A ring of two slots keeps the state space small and makes slots wrap.
@@ -126,7 +127,8 @@ fn check(total: u32, barriers: bool, look_again: bool) {
     model.check(move || {
         let page = Shared::new(barriers);
         let front = FrontRing::<Tiny, _>::init(page.clone());
-        let back = BackRing::<Tiny, _>::attach(page).unwrap();
+        let ledger = Ledger::new(Region::anonymous(LEDGER_LEN).unwrap()).unwrap();
+        let back = BackRing::<Tiny, _>::attach(page, ledger).unwrap();
         let bells = Bells {
             backend: Arc::new(Notify::new()),
             frontend: Arc::new(Notify::new()),

@@ -139,6 +139,31 @@ impl Region {
         Ok(())
     }
 
+    /// Reserves addresses anew that a [`fill`](Self::fill) has lost: one that a driver refuses
+    /// leaves nothing at all there. Answers false if they are, or may be, somebody else's by now.
+    pub(crate) fn reserve_again(&mut self, offset: usize, len: usize) -> bool {
+        let Ok(place) = self.at(offset, len) else { return false };
+        // SAFETY: a new mapping, which replaces none.
+        let mapped = unsafe {
+            rustix::mm::mmap_anonymous(
+                place.cast(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+            )
+        };
+        match mapped {
+            Ok(at) if at == place.cast() => true,
+            Ok(elsewhere) => {
+                // Linux before 4.17 takes the address for a wish.
+                // SAFETY: mapped a moment ago, and nobody else knows of it.
+                let _ = unsafe { rustix::mm::munmap(elsewhere, len) };
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
     /// Takes away what is behind `len` bytes at `offset`; the addresses stay reserved.
     pub(crate) fn empty(&mut self, offset: usize, len: usize) -> io::Result<()> {
         let place = self.at(offset, len).map_err(outside)?;

@@ -1,6 +1,8 @@
 //! Address space in which pages come and go.
 
+use std::collections::BTreeSet;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
 use std::os::fd::AsFd;
 
@@ -10,30 +12,83 @@ use crate::Region;
 
 /// A reserved range of addresses, page by page either empty or a page of some file.
 ///
-/// It derefs to a [`Region`] over all of it, to read from. Touching an empty place, or writing to
-/// any, ends the process, as the kernel does with whoever leaves its memory: whoever uses it keeps
-/// to the places it has filled.
+/// It derefs to a [`Region`] over all of it. Touching an empty place, or writing to one that was
+/// filled to be read, ends the process, as the kernel does with whoever leaves its memory: whoever
+/// uses it keeps to the places it has filled.
 #[derive(Debug)]
 pub struct Reserved {
-    region: Region,
+    region: ManuallyDrop<Region>,
     page_size: usize,
+    /// Places that may be somebody else's by now, and are left alone for good.
+    lost: BTreeSet<usize>,
 }
 
 impl Reserved {
     /// Reserves `places` pages of `page_size` bytes, all empty.
     pub fn new(places: usize, page_size: usize) -> io::Result<Self> {
-        Ok(Self { region: Region::reserve(places * page_size)?, page_size })
+        let region = ManuallyDrop::new(Region::reserve(places * page_size)?);
+        Ok(Self { region, page_size, lost: BTreeSet::new() })
     }
 
     /// Fills a place with the page at byte `offset` of `fd`, readable.
+    ///
+    /// A driver may refuse (gntdev does, for what a guest does not grant), after Linux has unmapped
+    /// what was there. Another thread may map something in the gap, which must not be replaced in
+    /// turn: the place is reserved again if it is free, and never used again if it is not.
     pub fn map(&mut self, place: usize, fd: impl AsFd, offset: u64) -> io::Result<()> {
-        self.region.fill(place * self.page_size, self.page_size, ProtFlags::READ, fd, offset)
+        self.fill(place, fd, offset, ProtFlags::READ)
+    }
+
+    /// As [`map`](Self::map), to be read and written.
+    pub fn map_writable(&mut self, place: usize, fd: impl AsFd, offset: u64) -> io::Result<()> {
+        self.fill(place, fd, offset, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn fill(
+        &mut self,
+        place: usize,
+        fd: impl AsFd,
+        offset: u64,
+        access: ProtFlags,
+    ) -> io::Result<()> {
+        if self.lost.contains(&place) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let start = place.checked_mul(self.page_size).ok_or(io::ErrorKind::InvalidInput)?;
+        let outside = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        self.region.address(start, self.page_size).map_err(outside)?;
+        let filled = self.region.fill(start, self.page_size, access, fd, offset);
+        if filled.is_err() && !self.region.reserve_again(start, self.page_size) {
+            self.lost.insert(place);
+        }
+        filled
     }
 
     /// Empties places.
     pub fn unmap(&mut self, places: Range<usize>) -> io::Result<()> {
-        let len = places.len() * self.page_size;
-        self.region.empty(places.start * self.page_size, len)
+        if places.is_empty() {
+            return Ok(());
+        }
+        let mut start = places.start;
+        let lost: Vec<_> = self.lost.range(places.clone()).copied().collect();
+        for end in lost.into_iter().chain([places.end]) {
+            let len = end.saturating_sub(start) * self.page_size;
+            if len > 0 {
+                self.region.empty(start * self.page_size, len)?;
+            }
+            start = end + 1;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if self.lost.is_empty() {
+            // SAFETY: dropped here and nowhere else. With a place that may be somebody else's the
+            // addresses are lost instead.
+            unsafe { ManuallyDrop::drop(&mut self.region) };
+        }
     }
 }
 
@@ -61,8 +116,57 @@ mod tests {
             assert_eq!(reserved.read::<u8>(4096), Ok(page + 1));
             reserved.unmap(1..2).unwrap();
         }
+        reserved.map_writable(2, &fd, 4096).unwrap();
+        reserved.write(2 * 4096, 9u8).unwrap();
+        assert_eq!(whole.read::<u8>(4096), Ok(9));
         assert!(reserved.map(4, &fd, 0).is_err());
         assert!(reserved.unmap(3..5).is_err());
         assert_eq!(reserved.len(), 4 * 4096);
+    }
+
+    /// Who has the page at an address, as the kernel tells it: its access rights.
+    fn mapped(address: usize) -> Option<String> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let holds = |line: &str| {
+            let (range, rest) = line.split_once(' ')?;
+            let (start, end) = range.split_once('-')?;
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            let holds = (number(start)?..number(end)?).contains(&address);
+            holds.then(|| rest[..4].to_owned())
+        };
+        maps.lines().find_map(holds)
+    }
+
+    #[test]
+    fn a_place_that_a_driver_refuses_to_fill_stays_reserved() {
+        // A socket's driver has an mmap that fails, after the kernel has made room for it.
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let fd = create_memfd("test", 1, PageSize::Small).unwrap();
+        let mut reserved = Reserved::new(3, 4096).unwrap();
+        let place = reserved.address(4096, 4096).unwrap() as usize;
+        assert!(reserved.map(1, &socket, 0).is_err());
+        assert_eq!(mapped(place).as_deref(), Some("---p"));
+        reserved.map(1, &fd, 0).unwrap();
+        assert_eq!(reserved.read::<u8>(4096), Ok(0));
+    }
+
+    #[test]
+    fn a_place_that_is_somebody_elses_is_left_alone() {
+        let fd = create_memfd("test", 2, PageSize::Small).unwrap();
+        let mut reserved = Reserved::new(3, 4096).unwrap();
+        for place in [0, 2] {
+            reserved.map(place, &fd, 0).unwrap();
+        }
+        let start = reserved.address(0, 3 * 4096).unwrap() as usize;
+        // Refused before the kernel made room: for all that is known, somebody is there.
+        let (pipe, _other) = rustix::pipe::pipe().unwrap();
+        assert!(reserved.map(1, &pipe, 0).is_err());
+        assert!(reserved.map(1, &fd, 0).is_err());
+        reserved.unmap(0..3).unwrap();
+        for place in 0..3 {
+            assert_eq!(mapped(start + place * 4096).as_deref(), Some("---p"), "{place}");
+        }
+        drop(reserved);
+        assert!(mapped(start + 4096).is_some());
     }
 }

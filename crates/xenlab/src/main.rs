@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod domains;
+mod hostile;
 mod matrix;
 
 use std::io::Write as _;
@@ -10,9 +12,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use domains::DomainsArgs;
+use hostile::HostileArgs;
 use lab::{Interrupt, Progress};
 use matrix::MatrixArgs;
-use xenlab::{Error, Host, HostFile, Images, Options, Result, Suite, default_cache};
+use xenlab::{Error, Host, HostFile, Images, Options, Result, Suite, default_cache, scenario};
 
 /// Boots a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
 ///
@@ -46,6 +50,26 @@ enum Command {
     /// Connect frontends and backends, of the kernel and pvnet's, each pair on a host of its own:
     /// ping, a file compared, TCP, and what they agreed upon.
     Matrix(MatrixArgs),
+    /// Do with two guests on pvnet what operators do with theirs: connect them, plug and unplug
+    /// interfaces, restart pvnet, reboot, save, restore and destroy guests, all while they talk.
+    Domains(DomainsArgs),
+    /// Attack pvnet from a guest, one rule after the other, and see that nobody else suffers.
+    Hostile(HostileArgs),
+}
+
+/// Which pvnet.
+#[derive(Args)]
+struct PvnetArgs {
+    /// The program pvnet [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    pvnet: Option<PathBuf>,
+}
+
+impl PvnetArgs {
+    fn file(&self) -> Result<HostFile> {
+        let program = self.pvnet.clone().or_else(|| scenario::program("pvnet"));
+        HostFile::new(program.ok_or(Error::NotBuilt("pvnet"))?)
+    }
 }
 
 #[derive(Args)]
@@ -138,6 +162,10 @@ fn main() -> ExitCode {
     }
 }
 
+fn verdict(sound: bool) -> ExitCode {
+    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 fn run(command: &Command) -> Result<ExitCode> {
     Interrupt::install()?;
     match command {
@@ -150,9 +178,9 @@ fn run(command: &Command) -> Result<ExitCode> {
             let _ = out.flush();
             Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
         }
-        Command::Matrix(args) => {
-            matrix::run(args).map(|sound| if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
+        Command::Matrix(args) => matrix::run(args).map(verdict),
+        Command::Domains(args) => domains::run(args).map(verdict),
+        Command::Hostile(args) => hostile::run(args).map(verdict),
         Command::Shell { boot } => {
             let mut host = boot.boot()?;
             eprintln!("dom0's shell; Ctrl-] or exit leaves it and ends the host\r");

@@ -7,22 +7,21 @@ use lab::Progress;
 use report::{Machine, Table, human, write_atomic};
 use serde::Serialize;
 use xenlab::scenario::{self, Cell, Pair};
-use xenlab::{Error, Host, HostFile, Options, Result};
+use xenlab::{Error, Host, Options, Result};
 
-use crate::BootArgs;
+use crate::{BootArgs, PvnetArgs};
 
 /// What can be told to it.
 #[derive(Args)]
 pub struct MatrixArgs {
-    /// Only this pair, FRONTEND-BACKEND; repeatable [default: stock-stock].
+    /// Only this pair, FRONTEND-BACKEND; repeatable [default: all].
     #[arg(long, value_name = "PAIR")]
     only: Vec<Pair>,
     /// How long TCP is measured in each direction.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// The program pvnet [default: the one beside this program].
-    #[arg(long, value_name = "FILE")]
-    pvnet: Option<PathBuf>,
+    #[command(flatten)]
+    pvnet: PvnetArgs,
     /// Where to write the results for programs.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -43,7 +42,7 @@ struct Document<'a> {
 
 /// Runs the chosen pairs, each on a host of its own; returns whether all were sound.
 pub fn run(args: &MatrixArgs) -> Result<bool> {
-    let pairs = if args.only.is_empty() { vec![Pair::ALL[0]] } else { args.only.clone() };
+    let pairs = if args.only.is_empty() { Pair::ALL.to_vec() } else { args.only.clone() };
     let options = options(args, &pairs)?;
     let images = args.boot.build.images()?;
     let progress = Progress::new(STEPS * pairs.len(), args.boot.build.quiet);
@@ -77,9 +76,7 @@ pub fn run(args: &MatrixArgs) -> Result<bool> {
 fn options(args: &MatrixArgs, pairs: &[Pair]) -> Result<Options> {
     let mut options = args.boot.options()?;
     if pairs.iter().any(|pair| pair.needs_pvnet()) {
-        let pvnet = args.pvnet.clone().or_else(|| scenario::program("pvnet"));
-        let pvnet = pvnet.ok_or(Error::NotBuilt("pvnet"))?;
-        options.files.push(HostFile::new(pvnet)?);
+        options.files.push(args.pvnet.file()?);
     }
     Ok(options)
 }

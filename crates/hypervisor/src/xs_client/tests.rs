@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
+use std::time::Duration;
 
 use super::*;
 use crate::xs_wire::{OK, watch_event};
@@ -33,6 +34,14 @@ impl Peer {
         }
     }
 
+    /// Nothing more comes before an answer.
+    fn hear_nothing(&mut self) {
+        self.stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let more = self.stream.read(&mut [0]).unwrap_err();
+        assert_eq!(more.kind(), io::ErrorKind::WouldBlock);
+        self.stream.set_read_timeout(None).unwrap();
+    }
+
     fn send(&mut self, message: &Message) {
         self.stream.write_all(&message.to_bytes()).unwrap();
     }
@@ -57,17 +66,18 @@ fn event(path: &str, token: &str) -> WatchEvent {
 }
 
 #[test]
-fn replies_in_any_order_reach_their_callers() {
+fn callers_take_turns_and_each_gets_its_own_answer() {
     let (client, mut peer) = Peer::pair();
     thread::scope(|scope| {
-        let callers = ["a", "b", "c"].map(|path| {
+        for path in ["a", "b", "c"] {
             let client = &client;
-            scope.spawn(move || assert_eq!(client.read(None, path).unwrap(), path))
-        });
-        let requests: Vec<Message> = callers.iter().map(|_| peer.receive()).collect();
-        for request in requests.iter().rev() {
+            scope.spawn(move || assert_eq!(client.read(None, path).unwrap(), path));
+        }
+        for _ in 0..3 {
+            let request = peer.receive();
+            peer.hear_nothing();
             let path = text::single(request.payload()).unwrap().to_owned();
-            peer.answer(request, path.as_bytes());
+            peer.answer(&request, path.as_bytes());
         }
     });
 }
@@ -171,9 +181,8 @@ fn hang_up_answers_every_waiting_and_later_call() {
             let client = &client;
             scope.spawn(move || client.read(None, path))
         });
-        for _ in &callers {
-            peer.receive();
-        }
+        // One waits for its answer, the other for its turn.
+        peer.receive();
         drop(peer);
         for caller in callers {
             assert!(matches!(caller.join().unwrap(), Err(StoreError::Gone(_))));

@@ -2,9 +2,11 @@
 //! the backend looks: the backend does not panic, answers only what was asked, and touches
 //! nobody else's memory.
 
+mod control;
 mod flip;
 mod guest;
 mod receive;
+mod states;
 mod taker;
 mod tampered;
 mod transmit;

@@ -17,7 +17,7 @@ pub struct Override {
 }
 
 /// The name that stands for every guest.
-const EVERY_GUEST: &str = "*";
+pub const EVERY_GUEST: &str = "*";
 /// The tables that have names.
 const KINDS: [&str; 2] = ["guest", "uplink"];
 

@@ -1,32 +1,58 @@
 //! The control thread: owns the interfaces and reacts to what happens to them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::os::fd::AsFd;
-use std::sync::{Arc, mpsc};
+use std::str::FromStr;
+use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use datapath::{Datapath, Egress, Failure, Ingress, Port};
-use hypervisor::{DomId, Store, StoreError, WatchEvent, XenbusState};
-use machine::toolstack::{
-    backend_path, create_domain, create_vif, remove_domain, set_memory_target,
+use hypervisor::{DomId, Hypervisor, Metered, Store, StoreError, WatchEvent, XenbusState};
+use machine::toolstack::set_memory_target;
+use netback::{
+    Anonymous, Change, Connection, ControlRing, Files, Ledgers, Offered, PersistentGrants, Queue,
+    Vif, VifError,
 };
-use netback::{Change, Offered, Queue, Vif};
-use offload::Features;
 use rustix::event::{PollFd, PollFlags, poll};
 use switch::PortId;
 use tracing::{info, warn};
 
-use crate::config::{Config, Guest};
+use crate::config::{Config, EVERY_GUEST, Guest, OnStop, Platform};
+use crate::daemon::backends::{Backends, Presence};
 use crate::daemon::cpu::Stopwatch;
-use crate::daemon::status::{MeterStatus, PortStatus, Status};
-use crate::daemon::{Error, Platform, spawn};
+use crate::daemon::status::{MeterStatus, PersistentStatus, PortStatus, Status};
+use crate::daemon::{Error, spawn};
+
+/// An interface: whose, and which of its owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct VifId {
+    pub(super) domain: DomId,
+    pub(super) handle: u32,
+}
+
+impl fmt::Display for VifId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.domain, self.handle)
+    }
+}
+
+impl FromStr for VifId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (domain, handle) = text.split_once('/').ok_or(())?;
+        let domain = DomId(domain.parse().map_err(drop)?);
+        Ok(Self { domain, handle: handle.parse().map_err(drop)? })
+    }
+}
 
 /// What the control thread is told.
 pub(super) enum Event {
-    /// A domain exists and wants its devices.
-    Created { domain: DomId, name: String, answer: mpsc::Sender<Result<(), String>> },
-    /// A domain is gone.
-    Destroyed { domain: DomId, answer: mpsc::Sender<()> },
+    /// The toolstack has made an interface.
+    Plugged { id: VifId, guest: Box<Guest>, answer: mpsc::Sender<Result<(), String>> },
+    /// An interface is gone, and with it perhaps its domain.
+    Unplugged { id: VifId, answer: mpsc::Sender<()> },
     /// Something changed in the store. The next change is told when `done` is dropped.
     Store { event: WatchEvent, done: mpsc::Sender<()> },
     /// A queue broke.
@@ -43,36 +69,40 @@ pub(super) enum Event {
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// A guest's interface.
-struct Interface {
+struct Interface<H: Hypervisor> {
     guest: Guest,
-    vif: Vif<Platform>,
-    port: Option<Arc<Port<Platform>>>,
+    vif: Vif<H>,
+    port: Option<Arc<Port<H>>>,
+    /// Its pages that stay mapped, while it is connected: nothing here keeps them.
+    grants: Vec<Weak<PersistentGrants<H>>>,
     /// Why it is not connected, for an operator.
     reason: Option<String>,
 }
 
 /// The control thread's state.
-pub(super) struct Control {
+pub(super) struct Control<H: Hypervisor> {
     config: Config,
-    platform: Platform,
+    platform: Metered<H>,
     store: Arc<dyn Store>,
-    datapath: Datapath<Platform>,
-    uplinks: Vec<Arc<Port<Platform>>>,
-    interfaces: BTreeMap<DomId, Interface>,
+    backends: Backends,
+    datapath: Datapath<Metered<H>>,
+    uplinks: Vec<Arc<Port<Metered<H>>>>,
+    interfaces: BTreeMap<VifId, Interface<Metered<H>>>,
     stopwatch: Stopwatch,
 }
 
-impl Control {
+impl<H: Hypervisor> Control<H> {
     pub(super) fn new(
         config: Config,
-        platform: Platform,
+        platform: Metered<H>,
         store: Arc<dyn Store>,
-        datapath: Datapath<Platform>,
-        uplinks: Vec<Arc<Port<Platform>>>,
+        backends: Backends,
+        datapath: Datapath<Metered<H>>,
+        uplinks: Vec<Arc<Port<Metered<H>>>>,
     ) -> Self {
         let stopwatch = Stopwatch::start();
         let interfaces = BTreeMap::new();
-        Self { config, platform, store, datapath, uplinks, interfaces, stopwatch }
+        Self { config, platform, store, backends, datapath, uplinks, interfaces, stopwatch }
     }
 
     /// Serves events until told to stop, then leaves every guest in an orderly way.
@@ -85,27 +115,31 @@ impl Control {
             }
             self.datapath.sweep();
         }
-        let domains: Vec<_> = self.interfaces.keys().copied().collect();
-        for domain in domains {
-            self.disconnect(domain, "the daemon is stopping".into());
+        let kept =
+            self.config.daemon.platform == Platform::Xen && self.config.xen.on_stop == OnStop::Keep;
+        let ids: Vec<_> = self.interfaces.keys().copied().collect();
+        for id in ids {
+            if kept {
+                self.leave(id);
+            } else {
+                self.disconnect(id, "the daemon is stopping".into());
+            }
         }
     }
 
     fn serve(&mut self, event: Event) {
         match event {
-            Event::Created { domain, name, answer } => {
+            Event::Plugged { id, guest, answer } => {
                 // The session that asked may be gone already.
-                let _ = answer.send(self.create(domain, &name));
+                let _ = answer.send(self.plug(id, *guest));
             }
-            Event::Destroyed { domain, answer } => {
-                self.destroy(domain);
+            Event::Unplugged { id, answer } => {
+                self.unplug(id);
                 let _ = answer.send(());
             }
             Event::Store { event, done } => {
                 drop(done);
-                if let Some(domain) = domain_of(&event.token) {
-                    self.frontend_changed(domain);
-                }
+                self.store_changed(&event);
             }
             Event::Failure(Failure { port, reason }) => self.fail(port, &reason),
             Event::Status(answer) => {
@@ -118,16 +152,57 @@ impl Control {
         }
     }
 
-    /// Does what libxl does for a new domain, and announces its interface.
-    fn create(&mut self, domain: DomId, name: &str) -> Result<(), String> {
-        let known = self.config.guests.iter().find(|guest| guest.name == name);
-        let guest = known.ok_or("unknown guest")?.clone();
-        let store = &*self.store;
-        create_domain(store, domain, name).map_err(|error| error.to_string())?;
-        create_vif(store, domain, 0, &guest.mac.to_string()).map_err(|error| error.to_string())?;
-        self.describe(domain, &guest).map_err(|error| error.to_string())?;
-        set_memory_target(store, domain, guest.memory_mib * 1024)
-            .map_err(|error| error.to_string())?;
+    fn store_changed(&mut self, event: &WatchEvent) {
+        if let Ok(id) = event.token.parse() {
+            self.frontend_changed(id);
+        } else if event.token == Backends::TOKEN {
+            match self.backends.parse(&event.path) {
+                Some(id) => self.look_for(id),
+                None => self.look_for_all(),
+            }
+        }
+    }
+
+    /// Looks for the backends that there are: after the start, and when the store has come back.
+    fn look_for_all(&mut self) {
+        match self.backends.list(&*self.store) {
+            Ok(present) => {
+                let served = self.interfaces.keys().copied();
+                let ids: std::collections::BTreeSet<_> = served.chain(present).collect();
+                ids.into_iter().for_each(|id| self.look_for(id));
+            }
+            Err(error) => warn!(%error, "looking for interfaces"),
+        }
+    }
+
+    /// Serves an interface that the toolstack has made, forgets one that it has removed.
+    fn look_for(&mut self, id: VifId) {
+        match self.backends.presence(&*self.store, id) {
+            Ok(presence) => match (presence, self.interfaces.contains_key(&id)) {
+                (Presence::Wanted, false) => self.plug_named(id),
+                (Presence::Gone, true) => {
+                    info!(vif = %id, "removed");
+                    self.unplug(id);
+                }
+                (Presence::Wanted | Presence::Leaving, true) => {}
+                (Presence::Leaving | Presence::Gone, false) => {}
+            },
+            // A store that is away for a while changes nothing for the frames.
+            Err(error) => warn!(vif = %id, %error, "looking for an interface"),
+        }
+    }
+
+    /// Serves an interface that was found in the store.
+    fn plug_named(&mut self, id: VifId) {
+        let name = self.backends.name(&*self.store, id);
+        let guest = self.config.guest(&name).unwrap_or_default();
+        if let Err(reason) = self.plug(id, guest) {
+            warn!(vif = %id, guest = name, reason, "not served");
+        }
+    }
+
+    /// Serves an interface.
+    fn plug(&mut self, id: VifId, guest: Guest) -> Result<(), String> {
         let workers = u32::try_from(self.datapath.workers()).unwrap_or(1);
         let offered = Offered {
             max_queues: guest.queues.unwrap_or(workers),
@@ -135,72 +210,82 @@ impl Control {
             split_event_channels: guest.split_event_channels,
             tx: guest.tx,
             rx: guest.rx,
+            persistent_grants: guest.persistent_grants,
         };
-        let path = backend_path(domain, 0);
-        let vif = Vif::announce(self.platform.clone(), self.store.clone(), &path, offered)
+        let path = self.backends.path(id);
+        let (platform, store) = (self.platform.clone(), self.store.clone());
+        let vif = Vif::adopt(platform, store, &path, offered, self.ledgers(id))
             .map_err(|error| error.to_string())?;
         let state = format!("{}/state", vif.frontend());
-        self.store.watch(&state, &domain.to_string()).map_err(|error| error.to_string())?;
-        self.interfaces.insert(domain, Interface { guest, vif, port: None, reason: None });
-        Ok(())
+        let interface = Interface { guest, vif, port: None, grants: Vec::new(), reason: None };
+        self.interfaces.insert(id, interface);
+        self.store.watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
 
-    /// What `pvnet guest` needs to know, where a domain finds its configuration on Xen.
-    fn describe(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
-        let data = format!("/local/domain/{domain}/data");
-        let bit = |on| if on { "1" } else { "0" };
-        let Features { sg, csum_v4, tso_v4, .. } = guest.features();
-        for (key, value) in [
-            ("addresses", guest.addresses.join(" ").as_str()),
-            ("scatter-gather", bit(sg)),
-            ("checksum-offload", bit(csum_v4)),
-            ("group-pages", bit(guest.group_pages)),
-            ("tcp-segmentation-offload", bit(tso_v4)),
-        ] {
-            self.store.write(None, &format!("{data}/{key}"), value)?;
+    /// Where an interface's ledgers are: on Xen the rings outlive the daemon.
+    fn ledgers(&self, id: VifId) -> Arc<dyn Ledgers> {
+        match self.config.daemon.platform {
+            Platform::Machine => Arc::new(Anonymous::default()),
+            Platform::Xen => {
+                let rings = self.config.daemon.directory.join("rings");
+                Arc::new(Files::new(rings.join(format!("{}-{}", id.domain, id.handle))))
+            }
         }
-        Ok(())
     }
 
-    fn destroy(&mut self, domain: DomId) {
-        let Some(interface) = self.interfaces.remove(&domain) else { return };
+    /// Forgets an interface, and removes what is left of it.
+    fn unplug(&mut self, id: VifId) {
+        let Some(interface) = self.interfaces.remove(&id) else { return };
         if let Some(port) = interface.port {
             self.datapath.detach(port.id());
         }
         let state = format!("{}/state", interface.vif.frontend());
-        // Both go when the domain does; nobody is left to be told of an error.
-        let _ = self.store.unwatch(&state, &domain.to_string());
-        let _ = remove_domain(&*self.store, domain);
-    }
-
-    fn frontend_changed(&mut self, domain: DomId) {
-        let Some(interface) = self.interfaces.get_mut(&domain) else { return };
-        match interface.vif.frontend_changed() {
-            Ok(Change::None) => {}
-            Ok(Change::Connect(queues)) => self.connect(domain, queues),
-            Ok(Change::Disconnect | Change::Remove) => {
-                self.disconnect(domain, "the frontend closed".into());
-            }
-            Err(error) => self.disconnect(domain, error.to_string()),
+        // It goes when the domain does; nobody is left to be told of an error.
+        let _ = self.store.unwatch(&state, &id.to_string());
+        if let Err(error) = interface.vif.remove() {
+            warn!(vif = %id, %error, "removing what is left");
         }
     }
 
-    fn connect(&mut self, domain: DomId, queues: Vec<Queue<Platform>>) {
-        let Some(interface) = self.interfaces.get_mut(&domain) else { return };
+    fn frontend_changed(&mut self, id: VifId) {
+        let Some(interface) = self.interfaces.get_mut(&id) else { return };
+        match interface.vif.frontend_changed() {
+            Ok(Change::None) => {}
+            Ok(Change::Connect(connection)) => self.connect(id, connection),
+            Ok(Change::Disconnect) => self.disconnect(id, "the frontend closed".into()),
+            // The guests of this machine are removed when their processes end.
+            Ok(Change::Remove) if self.config.daemon.platform == Platform::Machine => {
+                self.disconnect(id, "the frontend closed".into());
+            }
+            Ok(Change::Remove) => {
+                info!(guest = interface.guest.name, "removed");
+                self.unplug(id);
+            }
+            // Whatever changed is looked at when the store is back.
+            Err(VifError::Store(StoreError::Gone(reason))) => warn!(vif = %id, reason, "the store"),
+            Err(error) => self.disconnect(id, error.to_string()),
+        }
+    }
+
+    fn connect(&mut self, id: VifId, connection: Connection<Metered<H>>) {
+        let Some(interface) = self.interfaces.get_mut(&id) else { return };
+        let Connection { queues, control } = connection;
         let count = queues.len();
         let split = |queue: Queue<_>| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx));
         let (egress, ingress) = queues.into_iter().map(split).unzip();
         let name = &interface.guest.name;
-        interface.port = Some(self.datapath.attach(name, egress, ingress));
+        let grants = control.iter().flat_map(ControlRing::grants);
+        interface.grants = grants.map(Arc::downgrade).collect();
+        interface.port = Some(self.datapath.attach(name, egress, ingress, control));
         interface.reason = None;
         match interface.vif.connected() {
             Ok(()) => info!(guest = name, queues = count, "connected"),
-            Err(error) => self.disconnect(domain, error.to_string()),
+            Err(error) => self.disconnect(id, error.to_string()),
         }
     }
 
-    fn disconnect(&mut self, domain: DomId, reason: String) {
-        let Some(interface) = self.interfaces.get_mut(&domain) else { return };
+    fn disconnect(&mut self, id: VifId, reason: String) {
+        let Some(interface) = self.interfaces.get_mut(&id) else { return };
         let name = &interface.guest.name;
         if let Some(port) = interface.port.take() {
             info!(guest = name, reason, "disconnected");
@@ -214,21 +299,34 @@ impl Control {
         }
     }
 
+    /// Lets go of a guest that stays connected: its states stay as they are, what it sends waits
+    /// in its rings, and the next daemon goes on with them.
+    fn leave(&mut self, id: VifId) {
+        let Some(interface) = self.interfaces.get_mut(&id) else { return };
+        if let Some(port) = interface.port.take() {
+            info!(guest = interface.guest.name, "left connected for the next daemon");
+            self.datapath.detach(port.id());
+        }
+    }
+
     /// A queue broke: its guest's interface is disabled, with the reason; nobody else notices.
     fn fail(&mut self, port: PortId, reason: &str) {
         let of_port =
-            |interface: &Interface| interface.port.as_ref().is_some_and(|own| own.id() == port);
+            |interface: &Interface<_>| interface.port.as_ref().is_some_and(|own| own.id() == port);
         let found = self.interfaces.iter().find(|(_, interface)| of_port(interface));
-        match found.map(|(domain, _)| *domain) {
-            Some(domain) => self.disconnect(domain, format!("disabled: {reason}")),
+        match found.map(|(id, _)| *id) {
+            Some(id) => self.disconnect(id, format!("disabled: {reason}")),
             None => warn!(port = port.0, reason, "port failed"),
         }
     }
 
     /// Writes how much memory a guest should have where its balloon looks for it.
     fn balloon(&self, name: &str, mib: usize) -> Result<(), String> {
-        let is_named = |(_, interface): &(_, &Interface)| interface.guest.name == name;
-        let Some((domain, interface)) = self.interfaces.iter().find(is_named) else {
+        if self.config.daemon.platform == Platform::Xen {
+            return Err(format!("on Xen memory is the toolstack's: `xl mem-set {name} {mib}m`"));
+        }
+        let is_named = |(_, interface): &(_, &Interface<_>)| interface.guest.name == name;
+        let Some((id, interface)) = self.interfaces.iter().find(is_named) else {
             return Err(if self.config.guests.iter().any(|guest| guest.name == name) {
                 format!("guest {name:?} is not running; start it: `pvnet guest {name}`")
             } else {
@@ -242,11 +340,11 @@ impl Control {
                  memory_mib in the configuration and start the daemon and the guest again"
             ));
         }
-        set_memory_target(&*self.store, *domain, mib * 1024).map_err(|error| error.to_string())
+        set_memory_target(&*self.store, id.domain, mib * 1024).map_err(|error| error.to_string())
     }
 
     fn status(&self) -> Status {
-        let guests = self.interfaces.iter().map(|(domain, interface)| {
+        let guests = self.interfaces.iter().map(|(id, interface)| {
             let state = interface.vif.state();
             let why = match (state, &interface.reason) {
                 (XenbusState::Connected, _) => None,
@@ -255,14 +353,18 @@ impl Control {
             };
             let mac = interface.vif.mac().to_string();
             let port = interface.port.as_deref();
-            PortStatus::guest(&interface.guest.name, domain.0, &mac, state, why, port)
+            let grants: Vec<_> = interface.grants.iter().filter_map(Weak::upgrade).collect();
+            let name = &interface.guest.name;
+            let status = PortStatus::guest(name, id.domain.0, &mac, state, why, port);
+            PortStatus { persistent_grants: PersistentStatus::of(&grants), ..status }
         });
         let uplinks = self.uplinks.iter().map(|port| PortStatus::uplink(port));
         let ports: Vec<_> = guests.chain(uplinks).collect();
         let absent = |guest: &&Guest| {
             !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
         };
-        let absent = self.config.guests.iter().filter(absent);
+        let named = self.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
+        let absent = named.filter(absent);
         Status {
             pid: std::process::id(),
             worker_threads: self.datapath.worker_threads(),
@@ -273,11 +375,6 @@ impl Control {
             addresses: self.datapath.addresses().iter().map(Into::into).collect(),
         }
     }
-}
-
-/// The domain a watch was set for: its token.
-fn domain_of(token: &str) -> Option<DomId> {
-    token.parse().ok().map(DomId)
 }
 
 /// Passes the store's watch events on to the control thread.

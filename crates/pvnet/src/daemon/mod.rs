@@ -4,15 +4,17 @@
 //! on one channel: guests that come and go, changes in the store, queues that broke, questions
 //! of `pvnet status`, signals. The workers carry the frames and are never waited for by a guest.
 
+mod backends;
 mod control;
 pub mod cpu;
 mod leases;
+mod machine;
 pub mod memory;
 mod metrics;
 pub mod server;
 pub mod status;
-mod toolstack;
 mod uplinks;
+mod xen;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,17 +22,19 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use datapath::Datapath;
-use hypervisor::{Hypervisor, Metered};
-use machine::{DRIVER_DOMAIN, Listener, Machine};
+use hypervisor::{Hypervisor, Metered, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::info;
 
-use crate::config::Config;
+use crate::config::{Config, Platform};
+use backends::Backends;
 use control::{Control, Event};
+use leases::{Lease, Leases};
+use status::Status;
 
-/// The platform the daemon runs on.
-type Platform = Metered<Machine>;
+/// Where the control thread hears of everything.
+type Inbox = mpsc::Receiver<Event>;
 
 /// Why the daemon could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +71,17 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// Not a Xen host, or one that lacks something.
+    #[error(transparent)]
+    Xen(#[from] ::xen::OpenError),
+    /// Another daemon serves the same backends.
+    #[error("another pvnet serves the backends of type {kind:?} already (it holds {lock})")]
+    Served {
+        /// The backends' type.
+        kind: String,
+        /// The file that it holds.
+        lock: PathBuf,
+    },
     /// The store failed.
     #[error("store: {0}")]
     Store(#[from] hypervisor::StoreError),
@@ -91,34 +106,69 @@ pub fn run(config: Config) -> Result<(), Error> {
     let (events, inbox) = mpsc::channel();
     // Before there are sockets that a signal could leave behind.
     watch_signals(events.clone())?;
-    let machine = Machine::new();
-    let platform = Metered::new(machine.clone());
-    let leases = leases::Leases::new(platform.meter().clone());
-    let _for_good = config.daemon.meter.then(|| leases.take());
-    let datapath = start_datapath(&config, &events)?;
-    let ports = uplinks::attach(&config, &platform, &datapath)?;
-    let join_socket = config.join_socket();
-    let listener = Arc::new(Listener::bind(&join_socket).map_err(Error::path(&join_socket))?);
-    let server = server::Server::start(&config, machine.clone(), events.clone(), leases)?;
-    if let Some(address) = config.daemon.metrics {
-        metrics::serve(address, events.clone())?;
+    match config.daemon.platform {
+        Platform::Machine => machine::run(config, &events, &inbox)?,
+        Platform::Xen => xen::run(config, &events, &inbox)?,
     }
-    let store = Arc::new(machine.store().connect(DRIVER_DOMAIN));
-    control::forward_store_events(store.clone(), events.clone())?;
-    let toolstack = Arc::new(toolstack::Admission::new(&config, events));
-    let accepting = {
-        let (listener, machine) = (listener.clone(), machine.clone());
-        spawn("guests", move || listener.serve(&machine, &toolstack))?
-    };
-    info!(socket = %join_socket.display(), workers = datapath.workers(), "ready");
-    Control::new(config, platform, store, datapath, ports).run(&inbox);
-    listener.stop();
-    if accepting.join().is_err() {
-        tracing::error!("the thread that accepts guests panicked");
-    }
-    drop(server);
     info!("stopped");
     Ok(())
+}
+
+/// What a daemon is made of on every platform.
+struct House<H: Hypervisor> {
+    platform: Metered<H>,
+    datapath: Datapath<Metered<H>>,
+    uplinks: Vec<Arc<datapath::Port<Metered<H>>>>,
+    events: mpsc::Sender<Event>,
+    _metered_for_good: Option<Lease>,
+    _server: server::Server,
+}
+
+impl<H: Hypervisor> House<H> {
+    /// Starts the workers, plugs the uplinks in and opens the sockets for operators. `measure`
+    /// adds to a status what only this platform knows.
+    fn build(
+        config: &Config,
+        hypervisor: H,
+        events: &mpsc::Sender<Event>,
+        measure: impl Fn(&mut Status) + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let platform = Metered::new(hypervisor);
+        let leases = Leases::new(platform.meter().clone());
+        let metered_for_good = config.daemon.meter.then(|| leases.take());
+        let datapath = start_datapath(config, events)?;
+        let uplinks = uplinks::attach(config, &platform, &datapath)?;
+        let server = server::Server::start(config, Arc::new(measure), events.clone(), leases)?;
+        if let Some(address) = config.daemon.metrics {
+            metrics::serve(address, events.clone())?;
+        }
+        Ok(Self {
+            platform,
+            datapath,
+            uplinks,
+            events: events.clone(),
+            _metered_for_good: metered_for_good,
+            _server: server,
+        })
+    }
+
+    fn workers(&self) -> usize {
+        self.datapath.workers()
+    }
+
+    /// Serves the backends in `store` until told to stop.
+    fn run(
+        self,
+        config: Config,
+        store: Arc<dyn Store>,
+        backends: Backends,
+        inbox: &Inbox,
+    ) -> Result<(), Error> {
+        let Self { platform, datapath, uplinks, events, .. } = self;
+        control::forward_store_events(store.clone(), events)?;
+        Control::new(config, platform, store, backends, datapath, uplinks).run(inbox);
+        Ok(())
+    }
 }
 
 fn start_datapath<H: Hypervisor>(

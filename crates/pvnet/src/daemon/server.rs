@@ -6,22 +6,24 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use machine::Machine;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::daemon::control::Event;
 use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::status::Status;
-use crate::daemon::{Error, memory, spawn};
+use crate::daemon::{Error, spawn};
 
 /// How long a client may take to say what it wants, or the daemon to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The answer to `meter`.
 const METERED: &str = r#"{"meter":true}"#;
+
+/// Adds to a status what takes its time to find out.
+pub(super) type Measure = Arc<dyn Fn(&mut Status) + Send + Sync>;
 
 /// The listening socket; its file goes with it.
 pub(super) struct Server {
@@ -31,7 +33,7 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(
         config: &Config,
-        machine: Machine,
+        measure: Measure,
         events: mpsc::Sender<Event>,
         leases: Leases,
     ) -> Result<Self, Error> {
@@ -41,12 +43,12 @@ impl Server {
         let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;
         spawn("control socket", move || {
             for stream in listener.incoming().flatten() {
-                let (machine, events, leases) = (machine.clone(), events.clone(), leases.clone());
+                let (measure, events, leases) = (measure.clone(), events.clone(), leases.clone());
                 // Each by itself: a slow answer to one (it may depend on a guest) holds up no
                 // other. Without a thread for it, a client sees its connection end.
                 let _ = spawn("control client", move || {
                     // A client that went away needs no answer.
-                    let _ = answer(&stream, &machine, &events, &leases);
+                    let _ = answer(&stream, &measure, &events, &leases);
                 });
             }
         })?;
@@ -63,7 +65,7 @@ impl Drop for Server {
 
 fn answer(
     mut stream: &UnixStream,
-    machine: &Machine,
+    measure: &Measure,
     events: &mpsc::Sender<Event>,
     leases: &Leases,
 ) -> io::Result<()> {
@@ -78,7 +80,7 @@ fn answer(
             events.send(Event::Status(sender)).map_err(gone)?;
             let mut status = receiver.recv_timeout(PATIENCE).map_err(io::Error::other)?;
             // Here and not by the control thread, which has better to do than to read /proc.
-            memory::measure(&mut status, machine);
+            measure(&mut status);
             serde_json::to_writer(stream, &status)?;
         }
         other if other.starts_with("balloon ") => match balloon(other, events) {

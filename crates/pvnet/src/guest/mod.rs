@@ -1,84 +1,81 @@
-//! `pvnet guest`: a domain whose frontend feeds a network namespace's own Linux TCP/IP stack.
+//! `pvnet guest` and `pvnet frontend`: domains whose frontend feeds a Linux TCP/IP stack.
 
+mod link;
 mod memory;
 mod pump;
 
-use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use hypervisor::Store;
 use hypervisor::xs_client::XsClient;
-use machine::{Grouping, MachineGuest, toolstack};
-use netfront::{Frontend, Queue};
+use hypervisor::{DomId, Store};
+use machine::{Grouping, toolstack};
 use offload::Features;
-use rustix::event::{PollFd, PollFlags, poll};
-use uplink::tap::{Tap, TapOffload, TapQueue};
+use xen::XenGuest;
 
 use crate::netns::{self, GuestNamespace};
+use link::{Link, Place};
 use memory::Balloon;
-use pump::Pump;
 
-/// How a guest is to be.
+/// What an interface is to be, on either platform.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name, in the daemon's configuration and as a namespace.
-    pub name: String,
-    /// The daemon's socket.
-    pub socket: PathBuf,
-    /// The interface's name in the namespace.
+    /// The interface's name for the stack.
     pub device: String,
-    /// Queues; as many as the namespace has CPUs if absent.
+    /// Queues; as many as there are CPUs if absent.
     pub queues: Option<u32>,
-    /// Instead of the addresses of the daemon's configuration.
+    /// Its addresses; those that the toolstack says if absent.
     pub addresses: Option<Vec<String>>,
-    /// Offloads the guest does without.
+    /// Offloads it does without.
     pub without: Features,
     /// One event channel for both rings.
     pub one_event_channel: bool,
     /// Headers in their frames' own pages.
     pub no_header_channel: bool,
+    /// No pages kept mapped by the daemon.
+    pub no_persistent_grants: bool,
 }
 
-/// How long the daemon may take for each step of the handshake.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Runs a guest until it is told to stop or the daemon goes. Prints a line once it is up.
-pub fn run(options: &Options) -> Result<(), String> {
+/// Runs a guest of a daemon on this machine until it is told to stop or the daemon, whose socket
+/// is given, goes. `name` is its name in the daemon's configuration and as a namespace. Prints a
+/// line once it is up.
+pub fn run(name: &str, socket: &Path, options: &Options) -> Result<(), String> {
     // Before there is anything that a signal could leave behind.
     let signals = stop_signal()?;
-    let (guest, store) = machine::join(&options.socket, &options.name).map_err(display)?;
+    let (guest, store) = machine::join(socket, name).map_err(display)?;
     let store: Arc<dyn Store> = Arc::new(XsClient::new(store).map_err(display)?);
-    let namespace = GuestNamespace::make(&options.name)?;
+    let namespace = GuestNamespace::make(name)?;
     // From here on this process lives in the namespace: the tap is made there.
-    netns::enter(&options.name)?;
+    netns::enter(name)?;
     if !flag(&*store, "group-pages") {
         guest.group(Grouping::Scattered);
     }
-    let (frontend, queues) = connect(&guest, &store, options)?;
-    let taps = open_tap(&frontend, queues.len(), options, &*store)?;
-    let pumps: Vec<_> = queues
-        .into_iter()
-        .zip(taps)
-        .enumerate()
-        .map(|(number, (queue, tap))| Pump::start(number, queue, tap))
-        .collect::<Result<_, _>>()
-        .map_err(display)?;
-    println!("guest {} is up: {} in namespace {}", options.name, options.device, options.name);
-    let balloon = Balloon::watch(guest, store).map_err(display)?;
-    wait(&frontend, &pumps, balloon, signals.as_fd())?;
-    for pump in &pumps {
-        pump.stop();
-    }
-    let faults: Vec<String> = pumps.into_iter().filter_map(Pump::join).collect();
-    // The daemon may be the one that left; then there is nobody to say goodbye to.
-    let _ = frontend.close(Duration::from_secs(2));
+    let place = Place { node: toolstack::device_path(0), namespace: Some(name.to_owned()) };
+    let own = features(&*store).without(options.without);
+    let link = Link::open(&guest, &store, &place, own, options)?;
+    println!("guest {name} is up: {} in namespace {name}", options.device);
+    let mut balloon = Balloon::watch(guest, store).map_err(display)?;
+    link.wait(&signals, || balloon.follow())?;
+    let result = link.close();
     drop(namespace);
-    match faults.first() {
-        Some(fault) => Err(fault.clone()),
-        None => Ok(()),
-    }
+    result
+}
+
+/// Runs the frontend of interface `handle` of the Xen domain that this is, in the place of the
+/// kernel's, until it is told to stop or the backend closes. Prints a line once it is up.
+pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
+    let signals = stop_signal()?;
+    let connection = xen::store::connect().map_err(display)?;
+    let store: Arc<dyn Store> = Arc::new(XsClient::new(connection).map_err(display)?);
+    let own = store.read(None, "domid").map_err(display)?;
+    let own = own.trim().parse().map_err(|error| format!("domid {own:?}: {error}"))?;
+    let guest = XenGuest::open(DomId(own)).map_err(display)?;
+    let place = Place { node: toolstack::device_path(handle), namespace: None };
+    let own = Features::ALL.without(options.without);
+    let link = Link::open(&guest, &store, &place, own, options)?;
+    println!("vif {handle} is up: {}", options.device);
+    link.wait(&signals, || {})?;
+    link.close()
 }
 
 fn display(error: impl std::fmt::Display) -> String {
@@ -90,64 +87,13 @@ fn flag(store: &dyn Store, key: &str) -> bool {
     store.read(None, &format!("data/{key}")).is_ok_and(|text| text == "1")
 }
 
-/// What the daemon's configuration says of this guest, less what the options take away.
-fn features(store: &dyn Store, without: Features) -> Features {
+/// What the daemon's configuration says of this guest.
+fn features(store: &dyn Store) -> Features {
     let flag = |key| flag(store, key);
-    let sg = flag("scatter-gather") && !without.sg;
     let csum = flag("checksum-offload");
-    let tso = flag("tcp-segmentation-offload") && sg;
-    let csum_v4 = csum && !without.csum_v4;
-    let csum_v6 = csum && !without.csum_v6;
-    Features {
-        sg,
-        csum_v4,
-        csum_v6,
-        tso_v4: tso && csum_v4 && !without.tso_v4,
-        tso_v6: tso && csum_v6 && !without.tso_v6,
-    }
-}
-
-fn connect(
-    guest: &MachineGuest,
-    store: &Arc<dyn Store>,
-    options: &Options,
-) -> Result<(Frontend, Vec<Queue<MachineGuest>>), String> {
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let config = netfront::Config {
-        queues: options.queues.unwrap_or(u32::try_from(cpus).unwrap_or(1)),
-        features: features(&**store, options.without),
-        split_event_channels: !options.one_event_channel,
-        header_channel: !options.no_header_channel,
-        patience: PATIENCE,
-    };
-    Frontend::connect(guest, store.clone(), &toolstack::device_path(0), &config).map_err(display)
-}
-
-/// The tap between the stack and the frontend. The stack leaves to it what this end may leave
-/// to the backend, no more.
-fn open_tap(
-    frontend: &Frontend,
-    queues: usize,
-    options: &Options,
-    store: &dyn Store,
-) -> Result<Vec<TapQueue>, String> {
-    let own = features(store, options.without);
-    let backend = frontend.features();
-    let offload = TapOffload {
-        // A tap knows no difference between IPv4 and IPv6 checksums.
-        csum: own.csum_v4 && own.csum_v6 && backend.csum_v6,
-        tso4: own.tso_v4 && backend.tso_v4 && backend.sg,
-        tso6: own.tso_v6 && backend.tso_v6 && backend.sg,
-    };
-    let taps = Tap::open(&options.device, queues, offload).map_err(display)?;
-    let configured = || {
-        let text = store.read(None, "data/addresses").unwrap_or_default();
-        text.split_whitespace().map(str::to_owned).collect()
-    };
-    let addresses = options.addresses.clone().unwrap_or_else(configured);
-    netns::set_mac(&options.name, &options.device, &frontend.mac().to_string())?;
-    netns::bring_up(Some(&options.name), &options.device, &addresses)?;
-    Ok(taps)
+    let tso = flag("tcp-segmentation-offload");
+    let sg = flag("scatter-gather");
+    Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
 }
 
 /// A descriptor that becomes readable at SIGINT, SIGTERM or, except under `nohup`, SIGHUP.
@@ -160,27 +106,4 @@ fn stop_signal() -> Result<std::os::unix::net::UnixStream, String> {
         signal_hook::low_level::pipe::register(signal, writer).map_err(display)?;
     }
     Ok(reader)
-}
-
-/// Waits for the first reason to end: a signal, a backend that has gone, a pump that failed.
-/// Has as much memory as it is told meanwhile.
-fn wait(
-    frontend: &Frontend,
-    pumps: &[Pump],
-    mut balloon: Balloon,
-    signals: std::os::fd::BorrowedFd<'_>,
-) -> Result<(), String> {
-    loop {
-        balloon.follow();
-        let store = frontend.store().event_fd();
-        let mut fds: Vec<_> =
-            [store, signals].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into();
-        fds.extend(pumps.iter().map(|pump| PollFd::from_borrowed_fd(pump.ended(), PollFlags::IN)));
-        rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(display)?;
-        let signalled = !fds[1].revents().is_empty();
-        let failed = fds[2..].iter().any(|fd| !fd.revents().is_empty());
-        if signalled || failed || !frontend.is_open().unwrap_or(false) {
-            return Ok(());
-        }
-    }
 }

@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use hypervisor::EventChannel;
-use machine::MachineGuest;
+use hypervisor::{EventChannel, Guest};
 use netfront::{Fault, Place, Queue, Received};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
@@ -44,7 +43,7 @@ enum Error {
 
 impl Pump {
     /// Starts carrying.
-    pub fn start(number: usize, queue: Queue<MachineGuest>, tap: TapQueue) -> io::Result<Self> {
+    pub fn start<G: Guest>(number: usize, queue: Queue<G>, tap: TapQueue) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(eventfd(0, flags)?);
         let ended = Arc::new(eventfd(0, flags)?);
@@ -87,8 +86,8 @@ fn signal(event: &OwnedFd) {
 }
 
 /// What the thread works on.
-struct Lane {
-    queue: Queue<MachineGuest>,
+struct Lane<G: Guest> {
+    queue: Queue<G>,
     tap: TapQueue,
     /// The frame being received.
     frame: Received,
@@ -97,7 +96,7 @@ struct Lane {
     stop: Arc<OwnedFd>,
 }
 
-impl Lane {
+impl<G: Guest> Lane<G> {
     fn run(mut self) -> Result<(), Error> {
         loop {
             let received = self.receive()?;

@@ -11,7 +11,9 @@
 mod backend;
 mod cell;
 mod check;
+mod domains;
 mod frontend;
+mod hostile;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +21,9 @@ use std::time::Duration;
 pub use backend::{Backend, RunningBackend};
 pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, features, ping, same_file, throughput};
+pub use domains::{STEPS, Step, domains};
 pub use frontend::{Frontend, RunningFrontend};
+pub use hostile::{Answers, Class, Expected, Holdings, Port, Report, Row, Stage, Status};
 
 /// The end of the network that the backend's domain has.
 pub const BACKEND_ADDRESS: &str = "10.0.0.1";

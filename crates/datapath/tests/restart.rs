@@ -1,0 +1,197 @@
+//! Backends that are killed with frames in flight, and others that go on with what they left.
+//! The frontends are not told.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use common::{Guest, Host, Platform, frame, receive, send, wait_until};
+use frame::{Offer, Outcome, WINDOW};
+use hypervisor::XenbusState;
+use netback::{RxChannel, TxChannel};
+use proptest::prelude::*;
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+const ALL: [u8; 6] = [0xff; 6];
+
+/// How headers come, as the backend and as the frontend would have it.
+const WAYS: [(TxChannel, bool); 3] =
+    [(TxChannel::Header, true), (TxChannel::Header, false), (TxChannel::Remap, false)];
+
+fn guests(host: &Host, header_channel: bool) -> [Guest; 2] {
+    let config = netfront::Config { header_channel, ..netfront::Config::default() };
+    ["02:00:00:00:00:0a", "02:00:00:00:00:0b"].map(|mac| host.guest(mac, config))
+}
+
+#[test]
+fn traffic_goes_on_after_the_daemon_was_killed() {
+    for (tx, header_channel) in WAYS {
+        let host = Host::by(1, 1, tx, RxChannel::Copy);
+        let [mut a, mut b] = guests(&host, header_channel);
+        let mut sent = 0;
+        for round in 0..12 {
+            // So many that some wait for room, on both sides of the backend.
+            while sent < round * 150 && send(&mut a.queues[0], &frame(B, A, 200, sent)) {
+                sent += 1;
+            }
+            for guest in [&mut a, &mut b] {
+                let connection = host.restart(guest);
+                guest.port = host.carry(guest.domain.id(), connection);
+                assert!(guest.frontend.is_open().unwrap());
+                assert_eq!(guest.vif.state(), XenbusState::Connected);
+            }
+            while receive(&mut b.queues[0]).is_some() {}
+            // More than a ring: nothing is still held of what was sent to the backends before.
+            flow(&mut a, A, &mut b, 300);
+            // The switch learns where B is: what is for it waits for it from here on.
+            flow(&mut b, B, &mut a, 300);
+        }
+    }
+}
+
+/// Frames go through, in order and never more at once than there is room for.
+fn flow(from: &mut Guest, address: [u8; 6], to: &mut Guest, count: u32) {
+    let bytes = |n| frame(ALL, address, 100, 1_000_000 + n);
+    let (mut sent, mut came) = (0, 0);
+    wait_until("the last frame", || {
+        while sent < count.min(came + 32) && send(&mut from.queues[0], &bytes(sent)) {
+            sent += 1;
+        }
+        while let Some(got) = receive(&mut to.queues[0]) {
+            came += u32::from(got == bytes(came));
+        }
+        came == count
+    });
+}
+
+/// What the daemon does for A's frames, and where it is killed.
+struct Backend {
+    a: netback::Queue<Platform>,
+    b: netback::Queue<Platform>,
+}
+
+/// The last thing that is done in a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Until {
+    Received,
+    Delivered,
+    Finished,
+}
+
+impl Backend {
+    /// Kills those that there are, and starts others.
+    fn restart(host: &Host, a: &mut Guest, b: &mut Guest) -> Self {
+        let [a, b] = [a, b].map(|guest| host.restart(guest).queues.pop().unwrap());
+        Self { a, b }
+    }
+
+    /// Takes what A sends, and delivers to B all but the frames in the slots of `held`.
+    fn pass(&mut self, held: u64, until: Until) {
+        self.a.tx.receive().unwrap();
+        if until < Until::Delivered {
+            return;
+        }
+        let mut outcomes = [Outcome::Waiting; WINDOW];
+        for slot in self.a.tx.window().order() {
+            if held & (1 << slot) == 0 {
+                let frame = self.a.tx.window().frame(*slot);
+                let rx = &mut self.b.rx;
+                outcomes[usize::from(*slot)] = self.a.tx.with_body(|body| {
+                    let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
+                    rx.deliver(body, &mut offers, Duration::ZERO).unwrap();
+                    offers[0].outcome
+                });
+            }
+        }
+        if until == Until::Finished {
+            self.a.tx.finish(&outcomes);
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(u16),
+    Receive,
+    Pass(u64, Until),
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let until = prop::sample::select(vec![Until::Received, Until::Delivered]);
+    let finished = prop_oneof![3 => any::<u64>(), 1 => Just(0)];
+    prop_oneof![
+        // Of one slot, of some, of many.
+        6 => prop_oneof![60u16..1000, 1000u16..9000, 9000u16..65535].prop_map(Step::Send),
+        2 => Just(Step::Receive),
+        4 => finished.prop_map(|held| Step::Pass(held, Until::Finished)),
+        1 => (any::<u64>(), until).prop_map(|(held, until)| Step::Pass(held, until)),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// Takes what has come. Every frame is one that was sent, and as it was sent.
+fn take(b: &mut Guest, sent: &[Vec<u8>], came: &mut BTreeMap<usize, u32>) {
+    while let Some(got) = receive(&mut b.queues[0]) {
+        let number = u32::from_be_bytes(got[14..18].try_into().unwrap()) as usize;
+        assert!(got == sent[number], "frame {number} differs");
+        *came.entry(number).or_default() += 1;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn every_frame_arrives_whenever_the_backend_is_killed(
+        (tx, header_channel) in prop::sample::select(WAYS.to_vec()),
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let host = Host::by(1, 1, tx, RxChannel::Copy);
+        let [mut a, mut b] = guests(&host, header_channel);
+        let mut backend = Backend::restart(&host, &mut a, &mut b);
+        let (mut sent, mut came) = (Vec::new(), BTreeMap::new());
+        let mut settled = true;
+        for step in steps {
+            match step {
+                Step::Send(len) => {
+                    let bytes = frame(B, A, len.into(), u32::try_from(sent.len()).unwrap());
+                    if send(&mut a.queues[0], &bytes) {
+                        sent.push(bytes);
+                    }
+                }
+                Step::Receive => take(&mut b, &sent, &mut came),
+                Step::Pass(held, until) => {
+                    // A pass that was not finished was the last one.
+                    if !settled {
+                        drop(backend);
+                        backend = Backend::restart(&host, &mut a, &mut b);
+                    }
+                    backend.pass(held, until);
+                    settled = until == Until::Finished;
+                }
+                Step::Restart => {
+                    drop(backend);
+                    backend = Backend::restart(&host, &mut a, &mut b);
+                    settled = true;
+                }
+            }
+        }
+        drop(backend);
+        backend = Backend::restart(&host, &mut a, &mut b);
+        for _ in 0..30 {
+            backend.pass(0, Until::Finished);
+            take(&mut b, &sent, &mut came);
+        }
+        prop_assert_eq!(came.len(), sent.len(), "frames are lost");
+        a.queues[0].tx.reclaim().unwrap();
+        prop_assert_eq!(a.queues[0].tx.take_errors(), 0);
+        // All that was sent was answered: the ring is free for as many as it has slots.
+        let mut more = 0;
+        while a.queues[0].tx.send(60, offload::Checksum::Unknown, None).is_ok() {
+            more += 1;
+        }
+        prop_assert_eq!(more, 255);
+    }
+}

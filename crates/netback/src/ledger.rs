@@ -1,0 +1,159 @@
+//! Where a vif's answers are kept while they are published: see [`ring::Ledger`].
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ring::LEDGER_LEN;
+use shm::Region;
+
+/// Which ring of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RingKind {
+    /// From the guest.
+    Tx,
+    /// To the guest.
+    Rx,
+    /// What the guest asks of its backend; one for all queues.
+    Ctrl,
+}
+
+impl fmt::Display for RingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tx => "tx",
+            Self::Rx => "rx",
+            Self::Ctrl => "ctrl",
+        })
+    }
+}
+
+/// The ledgers of one vif.
+pub trait Ledgers: Send + Sync {
+    /// The memory of one ring's ledger, of [`LEDGER_LEN`] bytes: what an earlier backend had, if
+    /// there was one.
+    fn ledger(&self, queue: u32, ring: RingKind) -> io::Result<Region>;
+
+    /// Removes them all: the vif is gone.
+    fn remove(&self) -> io::Result<()>;
+}
+
+/// Ledgers that end with their process: where its guests' rings do too, nothing is lost.
+#[derive(Debug, Default)]
+pub struct Anonymous {
+    regions: Mutex<HashMap<(u32, RingKind), Arc<Region>>>,
+}
+
+impl Anonymous {
+    fn regions(&self) -> MutexGuard<'_, HashMap<(u32, RingKind), Arc<Region>>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledgers for Anonymous {
+    fn ledger(&self, queue: u32, ring: RingKind) -> io::Result<Region> {
+        let region = match self.regions().entry((queue, ring)) {
+            Entry::Occupied(entry) => entry.get().clone(),
+            Entry::Vacant(entry) => entry.insert(Arc::new(Region::anonymous(LEDGER_LEN)?)).clone(),
+        };
+        region.slice(0..LEDGER_LEN).map_err(io::Error::other)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        self.regions().clear();
+        Ok(())
+    }
+}
+
+/// Ledgers in files, which outlive the process though nothing waits for a disk: the memory behind
+/// them is the kernel's. They belong where a restart of the machine empties the directory
+/// (`/run`), since it ends the rings as well.
+#[derive(Clone, Debug)]
+pub struct Files {
+    directory: PathBuf,
+}
+
+impl Files {
+    /// Files in `directory`, which is one vif's own. It is made when it is needed.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+
+    fn open(&self, name: &str) -> io::Result<File> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(self.directory.join(name))?;
+        // A file that is new, or whose maker was killed here. Written and not only made longer: a
+        // page for which there is no room must fail here, not at its first use (SIGBUS).
+        if file.metadata()?.len() < LEDGER_LEN as u64 {
+            file.write_all_at(&[0; LEDGER_LEN], 0)?;
+        }
+        Ok(file)
+    }
+}
+
+impl Ledgers for Files {
+    fn ledger(&self, queue: u32, ring: RingKind) -> io::Result<Region> {
+        Region::map(self.open(&format!("{ring}-{queue}"))?, 0, LEDGER_LEN)
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const LAST: usize = LEDGER_LEN - 8;
+
+    /// Each is a memory of its own, and is there again for the next who asks.
+    fn keep_what_was_written(ledgers: &impl Ledgers) {
+        let read = |queue, ring| ledgers.ledger(queue, ring).unwrap().read(LAST);
+        ledgers.ledger(0, RingKind::Tx).unwrap().write(LAST, 7u64).unwrap();
+        assert_eq!(read(0, RingKind::Tx), Ok(7u64));
+        assert_eq!(read(0, RingKind::Rx), Ok(0));
+        assert_eq!(read(1, RingKind::Tx), Ok(0));
+    }
+
+    #[test]
+    fn anonymous_ledgers_are_kept_until_the_vif_is_gone() {
+        let ledgers = Anonymous::default();
+        keep_what_was_written(&ledgers);
+        ledgers.remove().unwrap();
+        keep_what_was_written(&ledgers);
+    }
+
+    #[test]
+    fn files_are_kept_until_the_vif_is_gone_and_are_nobody_elses() {
+        let name = format!("pvnet-ledgers-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let ledgers = Files::new(&directory);
+        keep_what_was_written(&ledgers);
+        assert_eq!(mode(&directory), 0o700);
+        assert_eq!(mode(&directory.join("tx-0")), 0o600);
+
+        // One whose maker was killed before it had written all of it.
+        fs::write(directory.join("rx-1"), [1; 100]).unwrap();
+        assert_eq!(ledgers.ledger(1, RingKind::Rx).unwrap().read(0), Ok(0u64));
+
+        ledgers.remove().unwrap();
+        assert!(!directory.exists());
+        ledgers.remove().unwrap();
+        keep_what_was_written(&ledgers);
+        ledgers.remove().unwrap();
+    }
+}

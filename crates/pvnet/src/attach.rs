@@ -1,0 +1,163 @@
+//! `pvnet attach` and `pvnet detach`: interfaces of Xen domains whose backends are of a type that
+//! `xl` does not know, so that pvnet and the kernel's xen-netback can serve one host side by side.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use hypervisor::toolstack::VifNodes;
+use hypervisor::xs_client::XsClient;
+use hypervisor::{DomId, Store, StoreError, XenbusState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wire::ethernet::MacAddr;
+
+/// Which interface.
+#[derive(Args)]
+pub struct VifArgs {
+    /// The guest: its domain's name or number.
+    domain: String,
+    /// The interface's number in the guest.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    vif: u32,
+    /// The backends' type, as in the daemon's configuration; `vif` is the toolstack's own.
+    #[arg(long, default_value = "pvnet", value_name = "TYPE")]
+    backend: String,
+    /// The driver domain that the daemon runs in.
+    #[arg(long, default_value_t = 0, value_name = "DOMID")]
+    backend_domain: u16,
+}
+
+/// How long both ends may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Xen's own part of the addresses there are.
+const XEN_OUI: [u8; 3] = [0x00, 0x16, 0x3e];
+
+/// Gives a domain an interface, and waits until it is connected.
+pub fn attach(args: &VifArgs, mac: Option<MacAddr>) -> Result<(), String> {
+    let store = connect()?;
+    let nodes = args.nodes(&*store)?;
+    if store.read(None, &format!("{}/backend", nodes.frontend_path())).is_ok() {
+        return Err(format!(
+            "domain {} has an interface {} already; choose another --vif, or remove it with \
+             `pvnet detach` or `xl network-detach`",
+            args.domain, args.vif
+        ));
+    }
+    let mac = mac.map_or_else(random_mac, Ok)?;
+    nodes.create(&*store, &mac.to_string()).map_err(display)?;
+    let state = format!("{}/state", nodes.backend_path());
+    match wait_for(&*store, &state, |state| state == Some(XenbusState::Connected)) {
+        Ok(()) => {
+            println!("vif {} of domain {} is up: mac {mac}", args.vif, args.domain);
+            Ok(())
+        }
+        Err(Stuck::Store(error)) => Err(display(error)),
+        Err(Stuck::At(now)) => Err(format!(
+            "made, but not connected: the backend is in state {now:?} ({}); `pvnet status` says \
+             more",
+            match now {
+                Some(XenbusState::Initialising) | None => {
+                    "no daemon serves backends of this type: `pvnet run`, and look at [xen] \
+                     backend in its configuration"
+                }
+                _ => "the guest has no driver for it, or has not looked yet",
+            }
+        )),
+    }
+}
+
+/// Takes an interface away, in an orderly way if the guest takes part.
+pub fn detach(args: &VifArgs) -> Result<(), String> {
+    let store = connect()?;
+    let nodes = args.nodes(&*store)?;
+    match nodes.ask_to_close(&*store) {
+        Ok(()) => {}
+        Err(StoreError::NotFound(_)) => {
+            return Err(format!(
+                "domain {} has no interface {} with a backend of type {:?}",
+                args.domain, args.vif, args.backend
+            ));
+        }
+        Err(error) => return Err(display(error)),
+    }
+    let state = format!("{}/state", nodes.backend_path());
+    let closed = |state| matches!(state, Some(XenbusState::Closed) | None);
+    match wait_for(&*store, &state, closed) {
+        Ok(()) => {}
+        Err(Stuck::Store(error)) => return Err(display(error)),
+        Err(Stuck::At(_)) => eprintln!("the guest does not let go of it: it is taken away"),
+    }
+    nodes.remove(&*store).map_err(display)
+}
+
+impl VifArgs {
+    fn nodes(&self, store: &dyn Store) -> Result<VifNodes, String> {
+        let domain = find_domain(store, &self.domain)?;
+        let (backend, kind) = (DomId(self.backend_domain), self.backend.clone());
+        Ok(VifNodes { backend, kind, domain, handle: self.vif })
+    }
+}
+
+/// The domain of this number or name.
+fn find_domain(store: &dyn Store, name: &str) -> Result<DomId, String> {
+    let domains = store.directory(None, "/local/domain").map_err(display)?;
+    let is_it = |id: &&String| {
+        **id == name
+            || store.read(None, &format!("/local/domain/{id}/name")).is_ok_and(|n| n == name)
+    };
+    let found = domains.iter().find(is_it).and_then(|id| id.parse().ok());
+    found.map(DomId).ok_or_else(|| format!("no domain {name:?}; `xl list` shows those there are"))
+}
+
+fn connect() -> Result<Arc<dyn Store>, String> {
+    let connection = xen::store::connect().map_err(display)?;
+    Ok(Arc::new(XsClient::new(connection).map_err(display)?))
+}
+
+fn random_mac() -> Result<MacAddr, String> {
+    let mut mac = [0; 6];
+    mac[..3].copy_from_slice(&XEN_OUI);
+    let mut source = std::fs::File::open("/dev/urandom").map_err(display)?;
+    source.read_exact(&mut mac[3..]).map_err(display)?;
+    // The upper half belongs to whoever has been given a part of it.
+    mac[3] &= 0x7f;
+    Ok(MacAddr(mac))
+}
+
+/// Why what was waited for has not come.
+enum Stuck {
+    Store(StoreError),
+    At(Option<XenbusState>),
+}
+
+/// Waits until the state at `path` is one that `wanted` accepts.
+fn wait_for(
+    store: &dyn Store,
+    path: &str,
+    wanted: impl Fn(Option<XenbusState>) -> bool,
+) -> Result<(), Stuck> {
+    store.watch(path, "state").map_err(Stuck::Store)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        while store.event().map_err(Stuck::Store)?.is_some() {}
+        let now = match store.read(None, path) {
+            Ok(text) => XenbusState::parse(&text),
+            Err(StoreError::NotFound(_)) => None,
+            Err(error) => return Err(Stuck::Store(error)),
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        match (wanted(now), left.is_zero()) {
+            (true, _) => return Ok(()),
+            (false, true) => return Err(Stuck::At(now)),
+            (false, false) => {}
+        }
+        let mut fds = [PollFd::from_borrowed_fd(store.event_fd(), PollFlags::IN)];
+        // An interrupted wait is begun anew.
+        let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+    }
+}
+
+fn display(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}

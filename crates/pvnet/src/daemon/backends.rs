@@ -1,0 +1,159 @@
+//! Where the toolstack puts the backends that this domain is to serve.
+
+use hypervisor::{DomId, Store, StoreError};
+
+use crate::daemon::control::VifId;
+
+/// The folder of the store with a driver domain's backends: `DOMAIN/HANDLE` below it.
+#[derive(Clone, Debug)]
+pub(super) struct Backends(String);
+
+/// What the toolstack wants of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// To serve.
+    Wanted,
+    /// To go: it is there still, and if it was served it is to close.
+    Leaving,
+    /// Nothing: it is not there.
+    Gone,
+}
+
+impl Backends {
+    /// The token of the watch on it.
+    pub(super) const TOKEN: &str = "backends";
+
+    /// The backends of type `kind` in domain `own`.
+    pub(super) fn new(own: DomId, kind: &str) -> Self {
+        Self(format!("/local/domain/{own}/backend/{kind}"))
+    }
+
+    /// Has the store tell of backends that come and go.
+    pub(super) fn watch(&self, store: &dyn Store) -> Result<(), StoreError> {
+        store.watch(&self.0, Self::TOKEN)
+    }
+
+    /// The node of one.
+    pub(super) fn path(&self, id: VifId) -> String {
+        format!("{}/{id}", self.0)
+    }
+
+    /// The one that a path is the node of, or lies in.
+    pub(super) fn parse(&self, path: &str) -> Option<VifId> {
+        let below = path.strip_prefix(&self.0)?.strip_prefix('/')?;
+        let end = below.match_indices('/').nth(1).map_or(below.len(), |(end, _)| end);
+        below[..end].parse().ok()
+    }
+
+    /// What the toolstack wants of this one.
+    pub(super) fn presence(&self, store: &dyn Store, id: VifId) -> Result<Presence, StoreError> {
+        let path = self.path(id);
+        let Some(frontend) = found(store.read(None, &format!("{path}/frontend")))? else {
+            return Ok(Presence::Gone);
+        };
+        let online = found(store.read(None, &format!("{path}/online")))?;
+        // A node that its frontend's removal left behind wants nothing either.
+        let state = found(store.read(None, &format!("{frontend}/state")))?;
+        Ok(match (online.as_deref(), state) {
+            (Some("0"), _) | (_, None) => Presence::Leaving,
+            (_, Some(_)) => Presence::Wanted,
+        })
+    }
+
+    /// All that the toolstack has made.
+    pub(super) fn list(&self, store: &dyn Store) -> Result<Vec<VifId>, StoreError> {
+        let mut ids = Vec::new();
+        for domain in children(store, &self.0)? {
+            for handle in children(store, &format!("{}/{domain}", self.0))? {
+                ids.extend(format!("{domain}/{handle}").parse::<VifId>());
+            }
+        }
+        Ok(ids)
+    }
+
+    /// What an operator calls it: the toolstack's `vifname`, else its domain's name, as far as
+    /// this domain may read that, and from a domain's second interface on its number.
+    pub(super) fn name(&self, store: &dyn Store, id: VifId) -> String {
+        let read = |path: String| store.read(None, &path).ok().filter(|name| !name.is_empty());
+        if let Some(name) = read(format!("{}/vifname", self.path(id))) {
+            return name;
+        }
+        let domain = read(format!("/local/domain/{}/name", id.domain));
+        let domain = domain.unwrap_or_else(|| format!("dom{}", id.domain));
+        match id.handle {
+            0 => domain,
+            handle => format!("{domain}.{handle}"),
+        }
+    }
+}
+
+fn children(store: &dyn Store, path: &str) -> Result<Vec<String>, StoreError> {
+    Ok(found(store.directory(None, path))?.unwrap_or_default())
+}
+
+/// What there is, or nothing.
+fn found<T>(result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match result {
+        Ok(there) => Ok(Some(there)),
+        Err(StoreError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machine::Machine;
+    use machine::toolstack::{create_domain, create_vif};
+
+    const BACKENDS: &str = "/local/domain/0/backend/vif";
+
+    fn id(domain: u16, handle: u32) -> VifId {
+        VifId { domain: DomId(domain), handle }
+    }
+
+    #[test]
+    fn a_path_tells_whose_interface_it_is_about() {
+        let backends = Backends::new(DomId(0), "vif");
+        for (below, expected) in [
+            ("/5/0", Some(id(5, 0))),
+            ("/5/12/state", Some(id(5, 12))),
+            ("/5/12/queue-0/x", Some(id(5, 12))),
+            ("", None),
+            ("/5", None),
+            ("/5/", None),
+            ("/x/0", None),
+            ("s/5/0", None),
+            ("/70000/0", None),
+        ] {
+            assert_eq!(backends.parse(&format!("{BACKENDS}{below}")), expected, "{below}");
+        }
+        assert_eq!(backends.parse("/local/domain/1/backend/vif/5/0"), None);
+        assert_eq!(backends.path(id(5, 0)), format!("{BACKENDS}/5/0"));
+    }
+
+    #[test]
+    fn what_the_toolstack_has_made_is_found() {
+        let store = Machine::new().store().connect(DomId(0));
+        let backends = Backends::new(DomId(0), "vif");
+        assert_eq!(backends.list(&store), Ok(vec![]));
+        create_domain(&store, DomId(7), "web").unwrap();
+        create_vif(&store, DomId(7), 0, "02:00:00:00:00:01").unwrap();
+        create_vif(&store, DomId(7), 1, "02:00:00:00:00:02").unwrap();
+        store.write(None, &format!("{BACKENDS}/nonsense/x"), "").unwrap();
+        assert_eq!(backends.list(&store), Ok(vec![id(7, 0), id(7, 1)]));
+        let presence = |handle| backends.presence(&store, id(7, handle));
+        assert_eq!(presence(0), Ok(Presence::Wanted));
+        assert_eq!(presence(2), Ok(Presence::Gone));
+        store.write(None, &format!("{BACKENDS}/7/0/online"), "0").unwrap();
+        assert_eq!(presence(0), Ok(Presence::Leaving));
+        assert_eq!(presence(1), Ok(Presence::Wanted));
+        let name = |handle| backends.name(&store, id(7, handle));
+        assert_eq!((name(0), name(1)), ("web".to_owned(), "web.1".to_owned()));
+        store.write(None, &format!("{BACKENDS}/7/1/vifname"), "dmz").unwrap();
+        assert_eq!(name(1), "dmz");
+        assert_eq!(backends.name(&store, id(8, 0)), "dom8");
+        store.remove(None, "/local/domain/7/device/vif/1").unwrap();
+        assert_eq!(presence(1), Ok(Presence::Leaving), "its frontend has gone");
+    }
+}

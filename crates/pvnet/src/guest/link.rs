@@ -1,0 +1,134 @@
+//! From the backend to the stack: a frontend, a tap, and the threads that carry frames between.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hypervisor::{Guest, Store};
+use netfront::{Frontend, Queue};
+use offload::Features;
+use rustix::event::{PollFd, PollFlags, poll};
+use uplink::tap::{Tap, TapOffload, TapQueue};
+
+use super::pump::Pump;
+use super::{Options, display};
+use crate::netns;
+
+/// How long the backend may take for each step of the handshake.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Where an interface is.
+pub(super) struct Place {
+    /// Its node in the store.
+    pub(super) node: String,
+    /// The namespace of its stack, which this process is in; none if that is the system's own.
+    pub(super) namespace: Option<String>,
+}
+
+/// An interface that is up. Its frames are carried until it is dropped or [closed](Self::close).
+pub(super) struct Link<G: Guest> {
+    frontend: Frontend<G>,
+    pumps: Vec<Pump>,
+}
+
+impl<G: Guest> Link<G> {
+    /// Connects the frontend and brings the tap up. `own` is what this end can take.
+    pub(super) fn open(
+        guest: &G,
+        store: &Arc<dyn Store>,
+        place: &Place,
+        own: Features,
+        options: &Options,
+    ) -> Result<Self, String> {
+        let (frontend, queues) = connect(guest, store, place, own, options)?;
+        let taps = open_tap(&frontend, queues.len(), place, own, options)?;
+        let pumps = queues
+            .into_iter()
+            .zip(taps)
+            .enumerate()
+            .map(|(number, (queue, tap))| Pump::start(number, queue, tap))
+            .collect::<Result<_, _>>()
+            .map_err(display)?;
+        Ok(Self { frontend, pumps })
+    }
+
+    /// Waits for the first reason to end: a signal, a backend that has gone, a pump that failed.
+    /// `follow` is called at first and when something in the store has changed.
+    pub(super) fn wait(&self, signals: impl AsFd, mut follow: impl FnMut()) -> Result<(), String> {
+        loop {
+            follow();
+            let store = self.frontend.store().event_fd();
+            let mut fds: Vec<_> = [store, signals.as_fd()]
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .into();
+            let ended = self.pumps.iter().map(Pump::ended);
+            fds.extend(ended.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+            rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(display)?;
+            let signalled = !fds[1].revents().is_empty();
+            let failed = fds[2..].iter().any(|fd| !fd.revents().is_empty());
+            if signalled || failed || !self.frontend.is_open().unwrap_or(false) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Stops carrying and leaves in an orderly way. The error is why a pump had ended by itself.
+    pub(super) fn close(self) -> Result<(), String> {
+        for pump in &self.pumps {
+            pump.stop();
+        }
+        let faults: Vec<String> = self.pumps.into_iter().filter_map(Pump::join).collect();
+        // The backend may be the one that left; then there is nobody to say goodbye to.
+        let _ = self.frontend.close(GOODBYE);
+        faults.into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+fn connect<G: Guest>(
+    guest: &G,
+    store: &Arc<dyn Store>,
+    place: &Place,
+    own: Features,
+    options: &Options,
+) -> Result<(Frontend<G>, Vec<Queue<G>>), String> {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let config = netfront::Config {
+        queues: options.queues.unwrap_or(u32::try_from(cpus).unwrap_or(1)),
+        features: own,
+        split_event_channels: !options.one_event_channel,
+        header_channel: !options.no_header_channel,
+        persistent_grants: !options.no_persistent_grants,
+        patience: PATIENCE,
+    };
+    Frontend::connect(guest, store.clone(), &place.node, &config).map_err(display)
+}
+
+/// The tap between the stack and the frontend. The stack leaves to it what this end may leave
+/// to the backend, no more.
+fn open_tap<G: Guest>(
+    frontend: &Frontend<G>,
+    queues: usize,
+    place: &Place,
+    own: Features,
+    options: &Options,
+) -> Result<Vec<TapQueue>, String> {
+    let backend = frontend.features();
+    let offload = TapOffload {
+        // A tap knows no difference between IPv4 and IPv6 checksums.
+        csum: own.csum_v4 && own.csum_v6 && backend.csum_v6,
+        tso4: own.tso_v4 && backend.tso_v4 && backend.sg,
+        tso6: own.tso_v6 && backend.tso_v6 && backend.sg,
+    };
+    let taps = Tap::open(&options.device, queues, offload).map_err(display)?;
+    let configured = || {
+        let text = frontend.store().read(None, "data/addresses").unwrap_or_default();
+        text.split_whitespace().map(str::to_owned).collect()
+    };
+    let addresses = options.addresses.clone().unwrap_or_else(configured);
+    let namespace = place.namespace.as_deref();
+    netns::set_mac(namespace, &options.device, &frontend.mac().to_string())?;
+    netns::bring_up(namespace, &options.device, &addresses)?;
+    Ok(taps)
+}

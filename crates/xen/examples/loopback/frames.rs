@@ -1,0 +1,227 @@
+//! Frames between two interfaces of this domain's, through the whole of the driver domain.
+
+use std::error::Error;
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use datapath::{Config, Datapath, Egress, Ingress, Port};
+use hypervisor::{Meter, Metered};
+use machine::toolstack;
+use netback::{Change, Connection, Offered, RxChannel, TxChannel, Vif};
+use netfront::{Frontend, Queue, Received};
+use offload::{Checksum, Features};
+use shm::Piece;
+use xen::{Xen, XenGuest};
+
+use crate::{Checks, Here, Outcome, PATIENCE, ensure, equal};
+
+type Host = Metered<Xen>;
+
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
+/// A frame in one page, in three, in sixteen and the header's: the largest that there is.
+const SIZES: [usize; 6] = [14, 60, 1514, 9014, 10_000, 65_535];
+
+pub fn check(here: &Here, checks: &mut Checks) {
+    // Two interfaces grant some 550 pages each.
+    let raised = fs::write("/sys/module/xen_gntalloc/parameters/limit", "65536");
+    checks.check("gntalloc's limit is raised", raised.map_err(Into::into));
+    for way in WAYS {
+        checks.check(&format!("frames cross both ways ({way:?})"), cross(here, way));
+    }
+}
+
+/// How frames come.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    tx: TxChannel,
+    header_channel: bool,
+    persistent_grants: bool,
+}
+
+const WAYS: [Way; 5] = [
+    Way { tx: TxChannel::Header, header_channel: true, persistent_grants: true },
+    Way { tx: TxChannel::Header, header_channel: true, persistent_grants: false },
+    Way { tx: TxChannel::Header, header_channel: false, persistent_grants: true },
+    Way { tx: TxChannel::Header, header_channel: false, persistent_grants: false },
+    Way { tx: TxChannel::Remap, header_channel: false, persistent_grants: false },
+];
+
+/// An interface, both its ends.
+struct Interface {
+    vif: Vif<Host>,
+    port: Arc<Port<Host>>,
+    frontend: Frontend<XenGuest>,
+    queue: Queue<XenGuest>,
+}
+
+fn connect(
+    here: &Here,
+    host: &Host,
+    datapath: &Datapath<Host>,
+    index: u8,
+    way: Way,
+) -> Result<Interface, Box<dyn Error>> {
+    let mac = MACS[usize::from(index)].map(|byte| format!("{byte:02x}")).join(":");
+    let backend = toolstack::backend_path(here.domid, index.into());
+    let device = toolstack::device_path(index.into());
+    toolstack::create_vif(&*here.store, here.domid, index.into(), &mac)?;
+    let Way { tx, header_channel, persistent_grants } = way;
+    let offered = Offered {
+        max_queues: 1,
+        features: Features::ALL,
+        split_event_channels: true,
+        tx,
+        rx: RxChannel::Copy,
+        persistent_grants: 512,
+    };
+    let ledgers = Arc::new(netback::Anonymous::default());
+    let mut vif = Vif::adopt(host.clone(), here.store.clone(), &backend, offered, ledgers)?;
+    let config =
+        netfront::Config { header_channel, persistent_grants, ..netfront::Config::default() };
+    let guest = here.guest.clone();
+    // A connection of its own, as in another process; by the other way to the store.
+    let stream = xen::store::connect_by_device()?;
+    let store = Arc::new(hypervisor::xs_client::XsClient::new(stream)?);
+    let frontend = std::thread::spawn(move || Frontend::connect(&guest, store, &device, &config));
+    let port = attach(&mut vif, datapath, index)?;
+    let (frontend, queues) = frontend.join().map_err(|_| "the frontend panicked")??;
+    let queue = queues.into_iter().next().ok_or("no queue")?;
+    Ok(Interface { vif, port, frontend, queue })
+}
+
+fn attach(
+    vif: &mut Vif<Host>,
+    datapath: &Datapath<Host>,
+    index: u8,
+) -> Result<Arc<Port<Host>>, Box<dyn Error>> {
+    let mut connected = None;
+    until("the frontend connects", || {
+        if let Change::Connect(connection) = vif.frontend_changed()? {
+            connected = Some(connection);
+        }
+        Ok(connected.is_some())
+    })?;
+    let Connection { queues, control } = connected.ok_or("not connected")?;
+    let (egress, ingress) = queues
+        .into_iter()
+        .map(|queue| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx)))
+        .unzip();
+    let port = datapath.attach(&format!("vif0.{index}"), egress, ingress, control);
+    vif.connected()?;
+    Ok(port)
+}
+
+fn until(what: &str, mut done: impl FnMut() -> Result<bool, Box<dyn Error>>) -> Outcome {
+    let deadline = Instant::now() + PATIENCE;
+    while !done()? {
+        ensure(Instant::now() < deadline, format!("{what}: not in time"))?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+fn frame(to: usize, from: usize, len: usize, n: usize) -> Vec<u8> {
+    let mut bytes = [&MACS[to][..], &MACS[from], &[0x88, 0xb5]].concat();
+    bytes.extend((bytes.len()..len).map(|at| (at * 7 + n).to_le_bytes()[0]));
+    bytes
+}
+
+fn send(queue: &mut Queue<XenGuest>, bytes: &[u8]) -> Result<bool, Box<dyn Error>> {
+    queue.tx.reclaim()?;
+    if !queue.tx.has_room() {
+        return Ok(false);
+    }
+    let mut rest = bytes;
+    for place in queue.tx.places() {
+        let (part, after) = rest.split_at(place.len.min(rest.len()));
+        place.region.copy_in(place.offset, part)?;
+        rest = after;
+    }
+    queue.tx.send(u16::try_from(bytes.len())?, Checksum::Unknown, None)?;
+    queue.tx.publish();
+    Ok(true)
+}
+
+fn receive(queue: &mut Queue<XenGuest>) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
+    let mut frame = Received::default();
+    if !queue.rx.receive(&mut frame)? {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    for piece in queue.rx.pieces(&frame) {
+        if let Piece::Shared { region, offset, len } = piece {
+            let mut part = vec![0; len];
+            region.copy_out(offset, &mut part)?;
+            bytes.extend(part);
+        }
+    }
+    queue.rx.publish();
+    Ok(Some(bytes))
+}
+
+/// Sends frames one way, in order, and compares what comes.
+fn carry(interfaces: &mut [Interface; 2], to: usize, sizes: &[usize]) -> Outcome {
+    let from = 1 - to;
+    let sent: Vec<_> = sizes.iter().enumerate().map(|(n, len)| frame(to, from, *len, n)).collect();
+    let (mut put, mut got) = (0, 0);
+    until("every frame", || {
+        while put < sent.len() && send(&mut interfaces[from].queue, &sent[put])? {
+            put += 1;
+        }
+        while let Some(bytes) = receive(&mut interfaces[to].queue)? {
+            ensure(bytes == sent[got], format!("frame {got} of {} bytes differs", sizes[got]))?;
+            got += 1;
+        }
+        Ok(got == sent.len())
+    })
+}
+
+fn cross(here: &Here, way: Way) -> Outcome {
+    let host = Metered::new(here.xen.clone());
+    let failures = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let heard = failures.clone();
+    let sink = move |failure: datapath::Failure| {
+        heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(failure.reason);
+    };
+    let datapath = Datapath::start(&Config::default(), Box::new(sink))?;
+    let link = |index| connect(here, &host, &datapath, index, way);
+    let mut interfaces = [link(0)?, link(1)?];
+    let outcome = traffic(&mut interfaces, host.meter());
+    for (index, mut interface) in interfaces.into_iter().enumerate() {
+        datapath.detach(interface.port.id());
+        interface.vif.disconnected()?;
+        ensure(!interface.frontend.is_open()?, "the frontend did not notice the end")?;
+        let index = u32::try_from(index)?;
+        let device = format!("/local/domain/{}/{}", here.domid, toolstack::device_path(index));
+        here.store.remove(None, &device)?;
+        here.store.remove(None, &toolstack::backend_path(here.domid, index))?;
+    }
+    let failures = failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    equal(&**failures, &[] as &[String])?;
+    outcome
+}
+
+fn traffic(interfaces: &mut [Interface; 2], meter: &Meter) -> Outcome {
+    // Each learns where the other is.
+    carry(interfaces, 0, &[60])?;
+    carry(interfaces, 1, &[60])?;
+    for to in [0, 1, 0] {
+        carry(interfaces, to, &SIZES)?;
+    }
+    const FRAMES: usize = 2000;
+    meter.switch(true);
+    let began = Instant::now();
+    carry(interfaces, 1, &[1514; FRAMES])?;
+    let spent = began.elapsed();
+    meter.switch(false);
+    let per_frame = |what| format!("{:.2}", meter.count(what) as f64 / FRAMES as f64);
+    println!(
+        "      {FRAMES} frames of 1,514 bytes in {spent:?}; per frame: {} copies, {} batches, {} hypercalls, {} maps",
+        per_frame(hypervisor::Counted::Copies),
+        per_frame(hypervisor::Counted::CopyBatches),
+        per_frame(hypervisor::Counted::Hypercalls),
+        per_frame(hypervisor::Counted::Maps),
+    );
+    equal(interfaces[0].queue.tx.take_errors() + interfaces[1].queue.tx.take_errors(), 0)
+}

@@ -1,0 +1,298 @@
+//! Grant copies.
+
+use std::os::fd::BorrowedFd;
+use std::slice;
+
+use arrayvec::ArrayVec;
+use hypervisor::{CopyStatus, Dest, GrantCopy, PAGE_SIZE, Source};
+use shm::Region;
+
+use crate::Peer;
+use crate::sys::gntdev::{Segment, grant_copy};
+
+/// Most copies of one system call: four hypercalls' worth, on the stack.
+const SEGMENTS_MAX: usize = 64;
+
+/// The copies of the next system call.
+#[derive(Default)]
+struct Segments<'a> {
+    segments: ArrayVec<Segment<'a>, SEGMENTS_MAX>,
+    waiting: ArrayVec<Waiting<'a>, SEGMENTS_MAX>,
+}
+
+/// Who waits for a copy.
+struct Waiting<'a> {
+    status: &'a mut CopyStatus,
+    /// The source, if it is mapped: then it may be another domain's page.
+    mapped: Option<(&'a Region, usize)>,
+}
+
+/// Copies a batch. What needs no grant is copied here and now; the rest goes into as few system
+/// calls as it fits into.
+pub(crate) fn copy(gntdev: BorrowedFd<'_>, batch: &mut [GrantCopy<'_, Peer>]) {
+    let mut segments = Segments::default();
+    for op in batch {
+        if op.is_granted() {
+            segments.push(op);
+        } else {
+            op.status = copy_own(op);
+        }
+        if segments.segments.is_full() {
+            segments.perform(gntdev);
+        }
+    }
+    segments.perform(gntdev);
+}
+
+impl<'a> Segments<'a> {
+    /// Adds a copy, for which there is room. One that leaves its page or its memory is not even
+    /// tried.
+    fn push(&mut self, op: &'a mut GrantCopy<'_, Peer>) {
+        let mapped = match op.source {
+            Source::Mapped { region, offset } => Some((region, offset)),
+            Source::Grant { .. } | Source::Private(_) => None,
+        };
+        match Segment::new(&op.source, &mut op.dest, op.len) {
+            Ok(segment) => {
+                self.segments.push(segment);
+                self.waiting.push(Waiting { status: &mut op.status, mapped });
+            }
+            Err(fault) => op.status = fault,
+        }
+    }
+
+    fn perform(&mut self, gntdev: BorrowedFd<'_>) {
+        if self.segments.is_empty() {
+            return;
+        }
+        let valid = grant_copy(gntdev, &mut self.segments).is_ok();
+        for (mut segment, Waiting { status, mapped }) in
+            self.segments.drain(..).zip(self.waiting.drain(..))
+        {
+            *status = match valid {
+                true if segment.is_done() => CopyStatus::Okay,
+                true => settle(gntdev, &segment, mapped),
+                // One copy that the kernel can not even try ends the call, with those around it
+                // done or not. To do one twice does no harm.
+                false => repeat(gntdev, &mut segment, mapped),
+            };
+        }
+    }
+}
+
+/// Performs one copy by itself.
+fn repeat(
+    gntdev: BorrowedFd<'_>,
+    segment: &mut Segment<'_>,
+    mapped: Option<(&Region, usize)>,
+) -> CopyStatus {
+    match grant_copy(gntdev, slice::from_mut(segment)) {
+        Ok(()) if segment.is_done() => CopyStatus::Okay,
+        Ok(()) => settle(gntdev, segment, mapped),
+        // EFAULT: the memory at this end can not be reached.
+        Err(_) => match segment.granted() {
+            (true, _) => CopyStatus::BadDest,
+            (false, _) => CopyStatus::BadSource,
+        },
+    }
+}
+
+/// Finds out whose fault it was that Xen refused a copy.
+fn settle(
+    gntdev: BorrowedFd<'_>,
+    segment: &Segment<'_>,
+    mapped: Option<(&Region, usize)>,
+) -> CopyStatus {
+    match (segment.granted(), mapped) {
+        ((true, false), _) => CopyStatus::BadSource,
+        ((true, true), _) if !is_readable(gntdev, segment) => CopyStatus::BadSource,
+        ((false, _), Some((region, offset))) if segment.is_bad_page() => {
+            copy_through(gntdev, segment, region, offset)
+        }
+        _ => CopyStatus::BadDest,
+    }
+}
+
+/// Whether a copy's source can be read: Xen's status does not tell which side it is about.
+fn is_readable(gntdev: BorrowedFd<'_>, segment: &Segment<'_>) -> bool {
+    let mut byte = 0;
+    let mut probe = segment.probe(&mut byte);
+    grant_copy(gntdev, slice::from_mut(&mut probe)).is_ok() && probe.is_done()
+}
+
+/// Copies out of a mapped page by way of a private one. Xen takes a page that is not granted for
+/// one of this domain's own, and refuses to copy out of one that is another's, mapped or not.
+fn copy_through(
+    gntdev: BorrowedFd<'_>,
+    segment: &Segment<'_>,
+    region: &Region,
+    offset: usize,
+) -> CopyStatus {
+    let mut bytes = [0; PAGE_SIZE];
+    let bytes = &mut bytes[..segment.len()];
+    if region.copy_out(offset, bytes).is_err() {
+        return CopyStatus::BadSource;
+    }
+    let mut copy = segment.of_bytes(bytes);
+    match grant_copy(gntdev, slice::from_mut(&mut copy)) {
+        Ok(()) if copy.is_done() => CopyStatus::Okay,
+        _ => CopyStatus::BadDest,
+    }
+}
+
+/// Copies between memory of this process's own.
+fn copy_own(op: &mut GrantCopy<'_, Peer>) -> CopyStatus {
+    let len = usize::from(op.len);
+    match (&op.source, &mut op.dest) {
+        (Source::Private(source), dest) => {
+            let Some(source) = source.get(..len) else { return CopyStatus::BadSource };
+            let copied = match dest {
+                Dest::Private(dest) => dest.get_mut(..len).map(|dest| dest.copy_from_slice(source)),
+                Dest::Mapped { region, offset } => region.copy_in(*offset, source).ok(),
+                Dest::Grant { .. } => None,
+            };
+            copied.map_or(CopyStatus::BadDest, |()| CopyStatus::Okay)
+        }
+        (Source::Mapped { region, offset }, Dest::Private(dest)) => match dest.get_mut(..len) {
+            Some(dest) => okay(region.copy_out(*offset, dest)),
+            None => CopyStatus::BadDest,
+        },
+        (
+            Source::Mapped { region: source, offset: from },
+            Dest::Mapped { region: dest, offset: to },
+        ) => okay(Region::copy_between(source, *from, dest, *to, len)),
+        (Source::Grant { .. }, _) | (_, Dest::Grant { .. }) => CopyStatus::BadSource,
+    }
+}
+
+fn okay<E>(copied: Result<(), E>) -> CopyStatus {
+    copied.map_or(CopyStatus::BadSource, |()| CopyStatus::Okay)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use hypervisor::{DomId, GrantRef};
+
+    use super::*;
+
+    /// A descriptor that refuses every ioctl: what still succeeds asked nobody.
+    fn nobody() -> std::os::fd::OwnedFd {
+        rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    fn peer() -> Peer {
+        Peer::new(DomId(7)).unwrap()
+    }
+
+    fn grant(peer: &Peer, offset: u16) -> Source<'_, Peer> {
+        Source::Grant { peer, gref: GrantRef(9), offset }
+    }
+
+    #[test]
+    fn what_needs_no_grant_needs_no_hypervisor() {
+        let region = Region::anonymous(8192).unwrap();
+        let mut out = [0; 4];
+        let region = &region;
+        let mut batch = [
+            GrantCopy::new(Source::Private(b"abcd"), Dest::Mapped { region, offset: 0 }, 4),
+            GrantCopy::new(
+                Source::Mapped { region, offset: 0 },
+                Dest::Mapped { region, offset: 4096 },
+                4,
+            ),
+            GrantCopy::new(Source::Mapped { region, offset: 4096 }, Dest::Private(&mut out), 4),
+        ];
+        for op in &mut batch {
+            copy(nobody().as_fd(), slice::from_mut(op));
+        }
+        assert!(batch.iter().all(|op| op.status == CopyStatus::Okay));
+        assert_eq!(&out, b"abcd");
+    }
+
+    #[test]
+    fn copies_of_our_own_stay_in_their_memory() {
+        use CopyStatus::{BadDest, BadSource};
+        let region = Region::anonymous(4096).unwrap();
+        let region = &region;
+        let (mut short, mut long) = ([0; 3], [0; 64]);
+        let mut batch = [
+            GrantCopy::new(Source::Private(b"abc"), Dest::Private(&mut long), 4),
+            GrantCopy::new(Source::Private(b"abcd"), Dest::Private(&mut short), 4),
+            GrantCopy::new(Source::Private(b"abcd"), Dest::Mapped { region, offset: 4093 }, 4),
+        ];
+        copy(nobody().as_fd(), &mut batch);
+        assert_eq!(batch.map(|op| op.status), [BadSource, BadDest, BadDest]);
+        let source = Source::Mapped { region, offset: 4093 };
+        let mut batch = [GrantCopy::new(source, Dest::Private(&mut long), 4)];
+        copy(nobody().as_fd(), &mut batch);
+        assert_eq!(batch[0].status, BadSource);
+    }
+
+    #[test]
+    fn a_copy_that_leaves_its_page_or_its_slice_is_not_tried() {
+        use CopyStatus::{BadDest, BadSource};
+        let (peer, mut bytes) = (peer(), [0; 5000]);
+        let (short, long) = (vec![1; 99], vec![1; 5000]);
+        let region = Region::anonymous(4096).unwrap();
+        let to = |offset| Dest::Grant { peer: &peer, gref: GrantRef(9), offset };
+        let mapped = Source::Mapped { region: &region, offset: 4000 };
+        let cases = [
+            (grant(&peer, 4000), Dest::Private(&mut bytes[..]), 97, BadSource),
+            (Source::Private(&long), to(4000), 97, BadDest),
+            (Source::Private(&long), to(0), 4097, BadDest),
+            (Source::Private(&short), to(0), 100, BadSource),
+            (mapped, to(0), 97, BadSource),
+            (grant(&peer, u16::MAX), to(0), u16::MAX, BadSource),
+            (grant(&peer, 0), to(u16::MAX), 1, BadDest),
+        ];
+        for (source, mut dest, len, expected) in cases {
+            assert_eq!(Segment::new(&source, &mut dest, len).err(), Some(expected));
+        }
+        let mut short = [0; 99];
+        let source = grant(&peer, 0);
+        let fault = Segment::new(&source, &mut Dest::Private(&mut short), 100).err();
+        assert_eq!(fault, Some(BadDest));
+        let mut dest = Dest::Private(&mut short);
+        assert!(Segment::new(&source, &mut dest, 99).is_ok());
+    }
+
+    #[test]
+    fn a_refused_copy_is_the_granted_sides_fault() {
+        use CopyStatus::{BadDest, BadSource};
+        let (peer, mut byte) = (peer(), [0]);
+        let (source, own) = (grant(&peer, 0), Source::Private(b"x"));
+        let to = || Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 };
+        let (mut one, mut two) = (to(), to());
+        let mut bytes = Dest::Private(&mut byte);
+        for (segment, expected) in [
+            (Segment::new(&source, &mut bytes, 1), BadSource),
+            (Segment::new(&own, &mut one, 1), BadDest),
+            // Its source can not be read either: nobody answers.
+            (Segment::new(&source, &mut two, 1), BadSource),
+        ] {
+            assert_eq!(settle(nobody().as_fd(), &segment.ok().unwrap(), None), expected);
+        }
+    }
+
+    #[test]
+    fn only_granted_operations_wait_for_the_call_and_each_is_answered() {
+        let peer = peer();
+        let mut places = [[0u8; 8]; 200];
+        let mut batch: Vec<_> = places
+            .iter_mut()
+            .enumerate()
+            .map(|(n, place)| {
+                let source = if n % 2 == 0 { Source::Private(b"ours") } else { grant(&peer, 0) };
+                GrantCopy::new(source, Dest::Private(place), 4)
+            })
+            .collect();
+        copy(nobody().as_fd(), &mut batch);
+        for (n, op) in batch.iter().enumerate() {
+            // Nobody performs the granted ones, and their memory at this end is to blame.
+            let expected = if n % 2 == 0 { CopyStatus::Okay } else { CopyStatus::BadDest };
+            assert_eq!(op.status, expected, "operation {n}");
+        }
+    }
+}

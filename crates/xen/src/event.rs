@@ -1,0 +1,99 @@
+//! Event channels, a descriptor of `/dev/xen/evtchn` each.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use hypervisor::{DomId, Error, EventChannel, Port};
+use rustix::io::Errno;
+
+use crate::device::{Device, open};
+use crate::sys::evtchn;
+
+/// One end of an event channel.
+///
+/// A descriptor of its own, not one for all: whoever waits learns from the descriptor alone which
+/// channel rang, and no channel's events stand behind another's. Closing it closes the channel.
+#[derive(Debug)]
+pub struct XenEvent {
+    fd: OwnedFd,
+    port: u32,
+}
+
+impl XenEvent {
+    /// Binds to a port that `domain` offered.
+    pub(crate) fn bind_interdomain(domain: DomId, port: Port) -> Result<Self, Error> {
+        Self::bind(domain, |fd| {
+            evtchn::bind_interdomain(fd, domain.0, port.0).map_err(|error| match error {
+                Errno::SRCH => Error::NoDomain(domain),
+                Errno::INVAL | Errno::PERM => Error::BadPort { dom: domain, port },
+                error => failure(error),
+            })
+        })
+    }
+
+    /// Offers a new port to `domain`.
+    pub(crate) fn alloc_unbound(domain: DomId) -> Result<Self, Error> {
+        Self::bind(domain, |fd| {
+            evtchn::bind_unbound_port(fd, domain.0).map_err(|error| match error {
+                Errno::SRCH => Error::NoDomain(domain),
+                error => failure(error),
+            })
+        })
+    }
+
+    fn bind(
+        domain: DomId,
+        bind: impl FnOnce(BorrowedFd<'_>) -> Result<u32, Error>,
+    ) -> Result<Self, Error> {
+        let fd = open(Device::Evtchn)
+            .map_err(|error| Error::os("event channel")(std::io::Error::other(error)))?;
+        let port = bind(fd.as_fd())?;
+        // The descriptor has all that it will ever need. Old kernels can not narrow it, and none
+        // can to domain 0.
+        let _ = evtchn::restrict_domid(fd.as_fd(), domain.0);
+        Ok(Self { fd, port })
+    }
+
+    /// The port at this end.
+    pub(crate) fn port(&self) -> Port {
+        Port(self.port)
+    }
+}
+
+fn failure(error: Errno) -> Error {
+    match error {
+        Errno::NOSPC | Errno::NOMEM => Error::Exhausted("event channels"),
+        error => Error::os("event channel")(error),
+    }
+}
+
+impl AsFd for XenEvent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl EventChannel for XenEvent {
+    fn notify(&self) -> Result<(), Error> {
+        evtchn::notify(self.fd.as_fd(), self.port).map_err(Error::os("event channel"))
+    }
+
+    /// The kernel masks a port when its event comes, and queues it for us. Read first, written back
+    /// (unmasked) second: an event that comes between the two is kept by Xen until the port is
+    /// unmasked, and then queued anew, which is a new edge. A port that is not written back never
+    /// rings again.
+    fn take(&self) -> Result<(), Error> {
+        let mut port = [0; size_of::<u32>()];
+        let unmask = |port: [u8; 4]| rustix::io::write(&self.fd, &port).map(drop);
+        match rustix::io::read(&self.fd, &mut port) {
+            Ok(_) => unmask(port),
+            Err(Errno::AGAIN) => Ok(()),
+            // The queue is as long as a descriptor has ports, so one port can not overflow it. But
+            // a queue that has is good for nothing until it is emptied.
+            Err(Errno::FBIG) => {
+                evtchn::reset(self.fd.as_fd()).and_then(|()| unmask(self.port.to_ne_bytes()))
+            }
+            Err(error) => Err(error),
+        }
+        .map_err(Error::os("event channel"))
+    }
+}

@@ -1,0 +1,140 @@
+//! The hypervisor's services for a frontend.
+
+use std::ops::Deref;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE, Port};
+use rustix::io::Errno;
+use shm::Region;
+
+use crate::XenEvent;
+use crate::device::{Device, OpenError, open};
+use crate::hypervisor::{NoPage, Peer, no_transfer};
+use crate::sys::gntalloc::{self, Access};
+
+/// Xen, for a process that is served by another domain.
+#[derive(Clone, Debug)]
+pub struct XenGuest {
+    domid: DomId,
+    gntalloc: Arc<OwnedFd>,
+}
+
+impl XenGuest {
+    /// Opens the devices. `domid` is this domain's number, as its own key `domid` in the store
+    /// says; no device tells.
+    ///
+    /// # Errors
+    /// When there is no Xen, or a driver or the right to use it is missing.
+    pub fn open(domid: DomId) -> Result<Self, OpenError> {
+        open(Device::Evtchn)?;
+        Ok(Self { domid, gntalloc: Arc::new(open(Device::Gntalloc)?) })
+    }
+
+    /// As [`share`](Guest::share), but for reading only. A frontend that keeps to the protocol has
+    /// no use for it; what a backend makes of a ring or a buffer that it can not write, has.
+    ///
+    /// # Errors
+    /// As [`share`](Guest::share).
+    pub fn share_read_only(
+        &self,
+        to: DomId,
+        pages: usize,
+    ) -> Result<(SharedPages, Vec<GrantRef>), Error> {
+        SharedPages::new(&self.gntalloc, Peer::new(to)?, pages, Access::ReadOnly)
+    }
+}
+
+impl Guest for XenGuest {
+    type Event = XenEvent;
+    type Pages = SharedPages;
+    type Slot = NoPage;
+    type Page = NoPage;
+
+    fn domid(&self) -> DomId {
+        self.domid
+    }
+
+    /// The device takes the pages with `__GFP_ZERO` (`add_grefs` of Linux's gntalloc.c).
+    fn share(&self, to: DomId, pages: usize) -> Result<(SharedPages, Vec<GrantRef>), Error> {
+        SharedPages::new(&self.gntalloc, Peer::new(to)?, pages, Access::Writable)
+    }
+
+    fn alloc_unbound(&self, to: DomId) -> Result<(XenEvent, Port), Error> {
+        let event = XenEvent::alloc_unbound(Peer::new(to)?.domain())?;
+        let port = event.port();
+        Ok((event, port))
+    }
+
+    fn accept_transfer(&self, _: DomId) -> Result<(NoPage, GrantRef), Error> {
+        Err(no_transfer())
+    }
+
+    fn claim(&self, slot: &mut NoPage) -> Result<Option<NoPage>, Error> {
+        match *slot {}
+    }
+
+    fn surrender(&self, pages: impl IntoIterator<Item = NoPage>) -> Result<(), Error> {
+        pages.into_iter().next().map_or(Ok(()), |page| match page {})
+    }
+}
+
+/// Pages in gntalloc's table. Dropping them ends their grants and gives them back; the kernel
+/// keeps those that the other end still has mapped until it has not (XSA-396).
+#[derive(Debug)]
+struct Entries {
+    gntalloc: Arc<OwnedFd>,
+    /// Where in the device they are mapped from.
+    index: u64,
+    count: u32,
+}
+
+impl Drop for Entries {
+    fn drop(&mut self) {
+        // It could only say that they are not there.
+        let _ = gntalloc::dealloc_grefs(self.gntalloc.as_fd(), self.index, self.count);
+    }
+}
+
+/// Pages that this domain grants to another. Dropping them takes the grants back.
+#[derive(Debug)]
+pub struct SharedPages {
+    region: Region,
+    /// Dropped after the region: pages are given back when nobody here reaches them.
+    _entries: Entries,
+}
+
+impl SharedPages {
+    fn new(
+        gntalloc: &Arc<OwnedFd>,
+        to: Peer,
+        pages: usize,
+        access: Access,
+    ) -> Result<(Self, Vec<GrantRef>), Error> {
+        let mut grefs = Vec::with_capacity(pages);
+        let index = gntalloc::alloc_grefs(gntalloc.as_fd(), to.domain().0, pages, access, |gref| {
+            grefs.push(GrantRef(gref));
+        });
+        let index = index.map_err(|error| match error {
+            Errno::NOSPC => Error::Exhausted(LIMIT),
+            error => Error::os("grant pages")(error),
+        })?;
+        // The device gave them, so there are few.
+        let count = u32::try_from(pages).unwrap_or(0);
+        let entries = Entries { gntalloc: gntalloc.clone(), index, count };
+        let region = Region::map(gntalloc.as_fd(), index, pages * PAGE_SIZE)
+            .map_err(Error::os("map own pages"))?;
+        Ok((Self { region, _entries: entries }, grefs))
+    }
+}
+
+const LIMIT: &str = "pages that gntalloc grants: raise its limit with \
+    `echo 65536 > /sys/module/xen_gntalloc/parameters/limit`";
+
+impl Deref for SharedPages {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        &self.region
+    }
+}

@@ -1,0 +1,167 @@
+//! The hypervisor's services for a backend.
+
+use std::io;
+use std::ops::{Deref, Range};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use hypervisor::{
+    DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, GrantTransfer, Hypervisor, Port, Source,
+    TransferStatus,
+};
+use shm::{Piece, Region};
+
+use crate::XenEvent;
+use crate::copy::copy;
+use crate::device::{Device, OpenError, open};
+use crate::grant::{Aperture, Mapping};
+
+/// The first number that is no domain's (`DOMID_FIRST_RESERVED`): it and those above name what the
+/// caller is, Xen itself, or nobody.
+const FIRST_RESERVED: u16 = 0x7FF0;
+
+/// Xen, for a process that serves other domains.
+#[derive(Clone, Debug)]
+pub struct Xen {
+    gntdev: Arc<OwnedFd>,
+}
+
+impl Xen {
+    /// Opens the devices.
+    ///
+    /// # Errors
+    /// When there is no Xen, or a driver or the right to use it is missing.
+    pub fn open() -> Result<Self, OpenError> {
+        // Opened for each channel later; what is missing shall be known now.
+        open(Device::Evtchn)?;
+        Ok(Self { gntdev: Arc::new(open(Device::Gntdev)?) })
+    }
+}
+
+/// Another domain, by its number: Xen looks it up at each use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(DomId);
+
+impl Peer {
+    /// A domain, which need not be there.
+    pub(crate) fn new(domain: DomId) -> Result<Self, Error> {
+        if domain.0 >= FIRST_RESERVED {
+            return Err(Error::NoDomain(domain));
+        }
+        Ok(Self(domain))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn domain(self) -> DomId {
+        self.0
+    }
+}
+
+/// A page that changes hands. There is none: Linux gives processes no way to transfer pages.
+#[derive(Debug)]
+pub enum NoPage {}
+
+impl Deref for NoPage {
+    type Target = Region;
+
+    fn deref(&self) -> &Region {
+        match *self {}
+    }
+}
+
+/// What a request to transfer pages is answered.
+pub(crate) fn no_transfer() -> Error {
+    let reason = "Linux has no device for GNTTABOP_transfer, use rx = \"copy\"";
+    let source = io::Error::new(io::ErrorKind::Unsupported, reason);
+    Error::Os { what: "transfer of pages", source }
+}
+
+impl Hypervisor for Xen {
+    type Peer = Peer;
+    type Mapping = Mapping;
+    type Aperture = Aperture;
+    type Page = NoPage;
+    type Event = XenEvent;
+
+    /// `GNTDEV_COPY_BATCH`: the device splits what it is given into hypercalls of so many.
+    const COPIES_PER_HYPERCALL: usize = 16;
+
+    fn peer(&self, domain: DomId) -> Result<Peer, Error> {
+        Peer::new(domain)
+    }
+
+    fn map(&self, peer: &Peer, grefs: &[GrantRef]) -> Result<Mapping, Error> {
+        Mapping::new(&self.gntdev, *peer, grefs)
+    }
+
+    fn aperture(&self, peer: &Peer, places: u32) -> Result<Aperture, Error> {
+        Aperture::new(&self.gntdev, *peer, places)
+    }
+
+    fn map_at(&self, aperture: &mut Aperture, batch: &mut [GrantMap]) {
+        for op in batch {
+            op.status = aperture.map(op);
+        }
+    }
+
+    fn unmap(&self, aperture: &mut Aperture, places: Range<u32>) {
+        aperture.unmap(places);
+    }
+
+    /// Pages that are not mapped are out of reach: no system call takes a grant. They are copied.
+    fn dma_map(&self, batch: &mut [DmaRead<'_, Peer>]) {
+        for op in batch {
+            let len = usize::from(op.len);
+            op.address = match op.source {
+                Source::Grant { .. } => None,
+                Source::Mapped { region, offset } => Some(Piece::Shared { region, offset, len }),
+                Source::Private(bytes) => bytes.get(..len).map(Piece::Private),
+            };
+        }
+    }
+
+    #[inline]
+    fn copy(&self, batch: &mut [GrantCopy<'_, Peer>]) {
+        copy(self.gntdev.as_fd(), batch);
+    }
+
+    fn take_page(&self, _: &Peer) -> Result<NoPage, Error> {
+        Err(no_transfer())
+    }
+
+    fn transfer(&self, batch: &mut [GrantTransfer<'_, Peer, NoPage>]) {
+        for op in batch {
+            op.status = TransferStatus::BadPage;
+        }
+    }
+
+    fn bind_interdomain(&self, peer: &Peer, port: Port) -> Result<XenEvent, Error> {
+        XenEvent::bind_interdomain(peer.domain(), port)
+    }
+
+    fn notify_on_unmap(&self, mapping: &Mapping, event: &XenEvent) {
+        // Without it a crash is noticed later, and that is all.
+        let _ = mapping.notify_on_unmap(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_numbers_are_no_domains() {
+        for domain in [0, 1, 0x7FEF] {
+            assert_eq!(Peer::new(DomId(domain)).unwrap().domain(), DomId(domain));
+        }
+        for domain in [0x7FF0, 0x7FF1, 0x7FFF, u16::MAX] {
+            assert!(matches!(Peer::new(DomId(domain)), Err(Error::NoDomain(_))));
+        }
+    }
+
+    #[test]
+    fn a_page_can_not_be_transferred_and_the_reason_names_the_way_out() {
+        assert!(no_transfer().to_string().contains("rx = \"copy\""));
+    }
+}

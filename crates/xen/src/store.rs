@@ -1,0 +1,115 @@
+//! Finding the store.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as join};
+
+use crate::device::{Device, OpenError, open, open_below, refused};
+
+/// Where xenstored listens, in the domain that it runs in.
+const SOCKETS: [&str; 2] = ["run/xenstored/socket", "var/run/xenstored/socket"];
+/// What says whether this domain controls others (and so may be the store's own).
+const CAPABILITIES: &str = "proc/xen/capabilities";
+/// Left by whoever started a domain for the store.
+const STORE_DOMAIN: &str = "run/xen/xenstored.pid";
+
+/// A connection to the store, for [`XsClient::new`](hypervisor::xs_client::XsClient::new): to
+/// xenstored itself where it runs in this domain, else over `/dev/xen/xenbus`.
+///
+/// # Errors
+/// When there is no Xen, nobody serves the store, or this user may not speak to it.
+pub fn connect() -> Result<OwnedFd, OpenError> {
+    connect_below(Path::new("/"))
+}
+
+fn connect_below(root: &Path) -> Result<OwnedFd, OpenError> {
+    for path in SOCKETS.map(|path| root.join(path)) {
+        match connect_socket(&path) {
+            Ok(stream) => return Ok(stream),
+            // No socket, or a dead server's.
+            Err(Errno::NOENT | Errno::CONNREFUSED) => {}
+            Err(error) => return Err(refused(path, error)),
+        }
+    }
+    if awaits_its_own_store(root) {
+        return Err(OpenError::NoStore);
+    }
+    open_below(root, Device::Xenbus)
+}
+
+fn connect_socket(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let stream = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    join(&stream, &SocketAddrUnix::new(path)?)?;
+    Ok(stream)
+}
+
+/// Whether this is the control domain and has no store. The kernel's device would be there, and
+/// make every request wait until somebody starts one.
+fn awaits_its_own_store(root: &Path) -> bool {
+    let capabilities = fs::read_to_string(root.join(CAPABILITIES)).unwrap_or_default();
+    capabilities.contains("control_d") && !root.join(STORE_DOMAIN).exists()
+}
+
+/// Connects by the kernel's device, wherever the store runs.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_by_device() -> Result<OwnedFd, OpenError> {
+    open(Device::Xenbus)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::device::tests::Root;
+
+    #[test]
+    fn xenstored_is_asked_where_it_listens() {
+        let root = Root::new("store-socket").with_hypervisor("xen");
+        fs::create_dir_all(root.path().join("run/xenstored")).unwrap();
+        let socket = root.path().join(SOCKETS[0]);
+        let server = UnixListener::bind(&socket).unwrap();
+        let stream = connect_below(root.path()).unwrap();
+        server.accept().unwrap();
+        drop((stream, server));
+        // A server that died leaves its socket.
+        fs::create_dir_all(root.path().join("proc/xen")).unwrap();
+        fs::write(root.path().join(CAPABILITIES), "control_d\n").unwrap();
+        assert!(matches!(connect_below(root.path()), Err(OpenError::NoStore)));
+    }
+
+    #[test]
+    fn without_xenstored_the_kernels_device_is_taken() {
+        let root = Root::new("store-device").with_hypervisor("xen");
+        let error = connect_below(root.path()).unwrap_err().to_string();
+        assert!(error.contains("dev/xen/xenbus"), "{error}");
+        fs::create_dir_all(root.path().join("dev/xen")).unwrap();
+        fs::write(root.path().join("dev/xen/xenbus"), "").unwrap();
+        assert!(connect_below(root.path()).is_ok());
+    }
+
+    #[test]
+    fn the_control_domain_waits_for_no_store_that_nobody_started() {
+        let root = Root::new("store-none").with_hypervisor("xen");
+        fs::create_dir_all(root.path().join("proc/xen")).unwrap();
+        fs::write(root.path().join(CAPABILITIES), "control_d\n").unwrap();
+        fs::create_dir_all(root.path().join("dev/xen")).unwrap();
+        fs::write(root.path().join("dev/xen/xenbus"), "").unwrap();
+        let error = connect_below(root.path()).unwrap_err();
+        assert!(error.to_string().contains("systemctl start xenstored"), "{error}");
+        // In a domain of its own it has no socket here.
+        fs::create_dir_all(root.path().join("run/xen")).unwrap();
+        fs::write(root.path().join(STORE_DOMAIN), "domid:1\n").unwrap();
+        assert!(connect_below(root.path()).is_ok());
+    }
+}

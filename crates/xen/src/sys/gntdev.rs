@@ -1,0 +1,247 @@
+//! `/dev/xen/gntdev` (`xen/gntdev.h`).
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::mem::offset_of;
+use std::os::fd::BorrowedFd;
+
+use hypervisor::grant::{CopyStatus, Dest, Source};
+use hypervisor::{GrantRef, PAGE_SIZE};
+use rustix::io::{Errno, Result};
+use rustix::ioctl::Opcode;
+
+use super::{call, number};
+use crate::Peer;
+
+/// Most pages of one mapping: a page for each slot of a ring.
+pub(crate) const PAGES_MAX: usize = 256;
+
+/// The structure's size with one reference, which is what its ioctl's number carries.
+const MAP_GRANT_REF: Opcode = number(b'G', 0, 24);
+const UNMAP_GRANT_REF: Opcode = number(b'G', 1, size_of::<UnmapGrantRef>());
+const SET_UNMAP_NOTIFY: Opcode = number(b'G', 7, size_of::<UnmapNotify>());
+const GRANT_COPY: Opcode = number(b'G', 8, size_of::<Copy>());
+
+const UNMAP_NOTIFY_SEND_EVENT: u32 = 2;
+/// Flags and answers of `GNTTABOP_copy` (`xen/interface/grant_table.h`).
+const GNTCOPY_SOURCE_GREF: u16 = 1;
+const GNTCOPY_DEST_GREF: u16 = 2;
+const GNTST_OKAY: i16 = 0;
+const GNTST_BAD_PAGE: i16 = -9;
+
+/// `struct ioctl_gntdev_grant_ref`
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct GrantOf {
+    domid: u32,
+    gref: u32,
+}
+
+/// `struct ioctl_gntdev_map_grant_ref`, with room for [`PAGES_MAX`] references.
+#[repr(C)]
+struct MapGrantRef {
+    count: u32,
+    pad: u32,
+    index: u64,
+    refs: [GrantOf; PAGES_MAX],
+}
+
+/// `struct ioctl_gntdev_unmap_grant_ref`
+#[repr(C)]
+struct UnmapGrantRef {
+    index: u64,
+    count: u32,
+    pad: u32,
+}
+
+/// `struct ioctl_gntdev_unmap_notify`
+#[repr(C)]
+struct UnmapNotify {
+    index: u64,
+    action: u32,
+    event_channel_port: u32,
+}
+
+/// One side of a copy.
+#[repr(C)]
+#[derive(Clone, Copy)]
+union Side {
+    virt: *mut c_void,
+    foreign: Foreign,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Foreign {
+    gref: u32,
+    offset: u16,
+    domid: u16,
+}
+
+/// `struct gntdev_grant_copy_segment`: one copy with a granted side. The memory of the other is
+/// borrowed as long as the segment lives.
+#[repr(C)]
+pub(crate) struct Segment<'a> {
+    source: Side,
+    dest: Side,
+    len: u16,
+    flags: u16,
+    status: i16,
+    local: PhantomData<&'a mut [u8]>,
+}
+
+/// `struct ioctl_gntdev_grant_copy`
+#[repr(C)]
+struct Copy {
+    count: u32,
+    segments: *mut c_void,
+}
+
+const _: () = {
+    assert!(size_of::<GrantOf>() == 8);
+    assert!(offset_of!(MapGrantRef, index) == 8);
+    assert!(offset_of!(MapGrantRef, refs) == 16);
+    assert!(size_of::<UnmapGrantRef>() == 16);
+    assert!(size_of::<UnmapNotify>() == 16);
+    assert!(size_of::<Side>() == 8);
+    assert!(offset_of!(Foreign, offset) == 4);
+    assert!(offset_of!(Foreign, domid) == 6);
+    assert!(offset_of!(Segment<'_>, dest) == 8);
+    assert!(offset_of!(Segment<'_>, len) == 16);
+    assert!(offset_of!(Segment<'_>, flags) == 18);
+    assert!(offset_of!(Segment<'_>, status) == 20);
+    assert!(size_of::<Segment<'_>>() == 24);
+    assert!(offset_of!(Copy, segments) == 8);
+    assert!(MAP_GRANT_REF == 0x0018_4700);
+    assert!(UNMAP_GRANT_REF == 0x0010_4701);
+    assert!(SET_UNMAP_NOTIFY == 0x0010_4707);
+    assert!(GRANT_COPY == 0x0010_4708);
+};
+
+/// Puts grants of one domain into the device's table; mapping the device from the answered offset
+/// on maps them.
+pub(crate) fn map_grant_refs(fd: BorrowedFd<'_>, peer: Peer, grefs: &[GrantRef]) -> Result<u64> {
+    let domid = peer.domain().0.into();
+    let mut refs = [GrantOf { domid, gref: 0 }; PAGES_MAX];
+    if grefs.len() > refs.len() {
+        return Err(Errno::NOMEM);
+    }
+    for (place, gref) in refs.iter_mut().zip(grefs) {
+        place.gref = gref.0;
+    }
+    // At most PAGES_MAX.
+    let count = u32::try_from(grefs.len()).unwrap_or(0);
+    let mut map = MapGrantRef { count, pad: 0, index: 0, refs };
+    // SAFETY: the device reads the structure's head and `count` references, and writes the head.
+    unsafe { call::<MAP_GRANT_REF, _>(fd, &mut map)? };
+    Ok(map.index)
+}
+
+/// Takes grants out of the device's table again.
+pub(crate) fn unmap_grant_refs(fd: BorrowedFd<'_>, index: u64, count: u32) -> Result<()> {
+    let mut unmap = UnmapGrantRef { index, count, pad: 0 };
+    // SAFETY: the device reads one `struct ioctl_gntdev_unmap_grant_ref`.
+    unsafe { call::<UNMAP_GRANT_REF, _>(fd, &mut unmap).map(drop) }
+}
+
+/// Has the kernel send an event on this domain's `port` when the page at `index` is unmapped.
+pub(crate) fn notify_on_unmap(fd: BorrowedFd<'_>, index: u64, port: u32) -> Result<()> {
+    let action = UNMAP_NOTIFY_SEND_EVENT;
+    let mut notify = UnmapNotify { index, action, event_channel_port: port };
+    // SAFETY: the device reads one `struct ioctl_gntdev_unmap_notify`.
+    unsafe { call::<SET_UNMAP_NOTIFY, _>(fd, &mut notify).map(drop) }
+}
+
+/// Performs copies; each segment has its own status afterwards. On an error none has.
+pub(crate) fn grant_copy(fd: BorrowedFd<'_>, segments: &mut [Segment<'_>]) -> Result<()> {
+    let count = u32::try_from(segments.len()).map_err(|_| Errno::INVAL)?;
+    let mut copy = Copy { count, segments: segments.as_mut_ptr().cast() };
+    // SAFETY: the device reads and writes `count` segments, which are borrowed mutably for the call.
+    // What it reads and writes of ours besides is where their local sides point: `len` bytes each
+    // that `Segment::new` found to be there, and that the segments borrow.
+    unsafe { call::<GRANT_COPY, _>(fd, &mut copy).map(drop) }
+}
+
+impl<'a> Segment<'a> {
+    /// A copy not yet performed. It has to lie in one page on a granted side and in the memory on
+    /// the other: the kernel would write past the end of a slice without a word.
+    #[inline]
+    pub(crate) fn new(
+        source: &'a Source<'_, Peer>,
+        dest: &'a mut Dest<'_, Peer>,
+        len: u16,
+    ) -> std::result::Result<Self, CopyStatus> {
+        let bytes = usize::from(len);
+        let mut flags = 0;
+        let source = match source {
+            Source::Grant { peer, gref, offset } => {
+                flags |= GNTCOPY_SOURCE_GREF;
+                foreign(**peer, *gref, *offset, len)
+            }
+            Source::Mapped { region, offset } => region.address(*offset, bytes).ok().map(local),
+            Source::Private(source) => source.get(..bytes).map(|b| local(b.as_ptr().cast_mut())),
+        };
+        let dest = match dest {
+            Dest::Grant { peer, gref, offset } => {
+                flags |= GNTCOPY_DEST_GREF;
+                foreign(**peer, *gref, *offset, len)
+            }
+            Dest::Mapped { region, offset } => region.address(*offset, bytes).ok().map(local),
+            Dest::Private(dest) => dest.get_mut(..bytes).map(|b| local(b.as_mut_ptr())),
+        };
+        let (source, dest) =
+            (source.ok_or(CopyStatus::BadSource)?, dest.ok_or(CopyStatus::BadDest)?);
+        Ok(Self { source, dest, len, flags, status: GNTST_OKAY, local: PhantomData })
+    }
+
+    /// The same copy out of other bytes, of no more than those there are.
+    pub(crate) fn of_bytes<'b>(&'b self, bytes: &'b [u8]) -> Segment<'b> {
+        let source = local(bytes.as_ptr().cast_mut());
+        let len = self.len.min(u16::try_from(bytes.len()).unwrap_or(u16::MAX));
+        let flags = self.flags & !GNTCOPY_SOURCE_GREF;
+        let (dest, local) = (self.dest, PhantomData);
+        Segment { source, dest, len, flags, status: GNTST_OKAY, local }
+    }
+
+    /// A copy of the first byte of this one's source into a byte of ours.
+    pub(crate) fn probe<'b>(&'b self, byte: &'b mut u8) -> Segment<'b> {
+        let dest = local(byte);
+        let flags = self.flags & !GNTCOPY_DEST_GREF;
+        let (source, local) = (self.source, PhantomData);
+        Segment { source, dest, len: 1, flags, status: GNTST_OKAY, local }
+    }
+
+    /// Whether source and destination are granted; one of them is.
+    #[inline]
+    pub(crate) fn granted(&self) -> (bool, bool) {
+        (self.flags & GNTCOPY_SOURCE_GREF != 0, self.flags & GNTCOPY_DEST_GREF != 0)
+    }
+
+    /// How many bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len.into()
+    }
+
+    /// Whether it was done.
+    #[inline]
+    pub(crate) fn is_done(&self) -> bool {
+        self.status == GNTST_OKAY
+    }
+
+    /// Whether the page of one side was of no use, granted or ours.
+    pub(crate) fn is_bad_page(&self) -> bool {
+        self.status == GNTST_BAD_PAGE
+    }
+}
+
+#[inline]
+fn foreign(peer: Peer, gref: GrantRef, offset: u16, len: u16) -> Option<Side> {
+    let within_page = usize::from(offset) + usize::from(len) <= PAGE_SIZE;
+    let foreign = Foreign { gref: gref.0, offset, domid: peer.domain().0 };
+    within_page.then_some(Side { foreign })
+}
+
+#[inline]
+fn local(address: *mut u8) -> Side {
+    Side { virt: address.cast() }
+}

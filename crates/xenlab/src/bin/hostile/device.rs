@@ -1,0 +1,121 @@
+//! The device in the store: its keys, and the backend's state.
+
+use std::net::Ipv4Addr;
+
+use hypervisor::xs_client::XsClient;
+use hypervisor::{DomId, Store as _, StoreError, XenbusState};
+use wire::ethernet::MacAddr;
+use wire::netif::keys;
+use xen::XenGuest;
+
+use crate::link::{Link, Shape};
+use crate::{Cli, Outcome, wait_until};
+
+/// An interface that the toolstack has made, and nobody else in this domain uses.
+pub struct Device {
+    pub store: XsClient,
+    pub guest: XenGuest,
+    /// The backend's domain.
+    pub domain: DomId,
+    pub mac: MacAddr,
+    pub address: Ipv4Addr,
+    pub peer: Ipv4Addr,
+    path: String,
+    backend: String,
+}
+
+impl Device {
+    /// Finds it.
+    pub fn open(cli: &Cli) -> Outcome<Self> {
+        let store = XsClient::new(xen::store::connect()?)?;
+        let domid = DomId(store.read(None, "domid")?.trim().parse()?);
+        let path = format!("device/vif/{}", cli.vif);
+        let read = |key: &str| store.read(None, &format!("{path}/{key}"));
+        let (backend, domain) = (read("backend")?, DomId(read("backend-id")?.parse()?));
+        let mac = read(keys::MAC)?.parse().map_err(|_| "the device's mac is none")?;
+        let guest = XenGuest::open(domid)?;
+        let (address, peer) = (cli.address, cli.peer);
+        Ok(Self { store, guest, domain, mac, address, peer, path, backend })
+    }
+
+    /// Writes a key of the frontend's.
+    pub fn key(&self, key: &str, value: &str) -> Outcome {
+        Ok(self.store.write(None, &format!("{}/{key}", self.path), value)?)
+    }
+
+    /// Removes a key of the frontend's that an earlier one may have left.
+    pub fn remove(&self, key: &str) -> Outcome {
+        match self.store.remove(None, &format!("{}/{key}", self.path)) {
+            Ok(()) | Err(StoreError::NotFound(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What the backend says of itself; 0 if nothing.
+    pub fn offered(&self, key: &str) -> Outcome<u32> {
+        match self.store.read(None, &format!("{}/{key}", self.backend)) {
+            Ok(text) => Ok(text.trim().parse()?),
+            Err(StoreError::NotFound(_)) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes the frontend's state.
+    pub fn enter(&self, state: XenbusState) -> Outcome {
+        self.key("state", &state.to_string())
+    }
+
+    /// The backend's state.
+    pub fn backend_state(&self) -> Outcome<Option<XenbusState>> {
+        let text = self.store.read(None, &format!("{}/state", self.backend))?;
+        Ok(XenbusState::parse(&text))
+    }
+
+    fn wait(&self, wanted: XenbusState) -> Outcome {
+        let what = format!("the backend in state {wanted}");
+        wait_until(&what, || Ok(self.backend_state()? == Some(wanted)))
+    }
+
+    /// Starts over, whatever was before.
+    pub fn start_over(&self) -> Outcome {
+        self.enter(XenbusState::Initialising)?;
+        self.wait(XenbusState::InitWait)
+    }
+
+    /// Connects as a frontend should.
+    pub fn connect(&self) -> Outcome<Link> {
+        self.connect_as(Shape::default())
+    }
+
+    /// The same with rings of another shape.
+    pub fn connect_as(&self, shape: Shape) -> Outcome<Link> {
+        self.start_over()?;
+        let link = Link::new(self, shape)?;
+        link.offer(self)?;
+        self.enter(XenbusState::Connected)?;
+        self.wait(XenbusState::Connected)?;
+        Ok(link)
+    }
+
+    /// Starts over, offers sound rings, changes that by `spoil`, and wants to connect. Succeeds if the backend does
+    /// not want to.
+    pub fn refused(&self, link: &Link, spoil: impl FnOnce(&Self) -> Outcome) -> Outcome {
+        self.start_over()?;
+        link.offer(self)?;
+        spoil(self)?;
+        self.enter(XenbusState::Connected)?;
+        self.wait(XenbusState::Closed)
+    }
+
+    /// Waits until the backend has had enough of this frontend.
+    pub fn wait_closed(&self) -> Outcome {
+        self.wait(XenbusState::Closed)
+    }
+
+    /// Leaves in an orderly way.
+    pub fn close(&self) -> Outcome {
+        self.enter(XenbusState::Closing)?;
+        self.wait(XenbusState::Closed)?;
+        self.enter(XenbusState::Closed)
+    }
+}

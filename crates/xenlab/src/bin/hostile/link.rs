@@ -1,0 +1,290 @@
+//! Rings, pages and an event channel: all that a connection is made of.
+
+use hypervisor::{DomId, EventChannel as _, GrantRef, Guest as _, PAGE_SIZE, Port};
+use ring::Slots as _;
+use ring::netif::{Rx, Tx};
+use wire::netif::{NR_SLOTS_MIN, RxRequest, TxRequest, keys, status, tx_flags};
+use xen::{SharedPages, XenEvent, XenGuest};
+use xenlab::scenario::Answers;
+
+use crate::device::Device;
+use crate::ring::Ring;
+use crate::{Outcome, frames, wait_until};
+
+/// Pages to send from: those of the largest packet, some more, and a whole ring's of bytes that change.
+const DATA: usize = 64;
+/// How often an echo is tried: one may be lost to whatever the attack has left behind.
+const TRIES: u16 = 5;
+
+/// What a link is made like.
+pub struct Shape {
+    /// Buffers that the RX ring begins with.
+    pub buffers: u32,
+    /// References that the first buffers have instead of their own.
+    pub bad_buffers: Vec<GrantRef>,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { buffers: Rx::COUNT, bad_buffers: Vec::new() }
+    }
+}
+
+/// This end of a connection, sound or not.
+pub struct Link {
+    pub tx: Ring<Tx>,
+    pub rx: Ring<Rx>,
+    pub event: XenEvent,
+    port: Port,
+    data: SharedPages,
+    data_grefs: Vec<GrantRef>,
+    buffers: SharedPages,
+    buffer_grefs: Vec<GrantRef>,
+    /// The next request, and the next answer, of the TX ring.
+    tx_prod: u32,
+    tx_cons: u32,
+    rx_prod: u32,
+    rx_cons: u32,
+    /// Responses of the RX ring that are errors.
+    pub rx_errors: u32,
+    echoes: u16,
+}
+
+impl Link {
+    /// Shares all that there is to share.
+    pub fn new(device: &Device, shape: Shape) -> Outcome<Self> {
+        let Device { guest, domain, .. } = device;
+        let (tx, rx) = (Ring::new(guest, *domain)?, Ring::new(guest, *domain)?);
+        let (data, data_grefs) = guest.share(*domain, DATA)?;
+        let (buffers, buffer_grefs) = share_buffers(guest, *domain)?;
+        let (event, port) = guest.alloc_unbound(*domain)?;
+        let mut link = Self {
+            tx,
+            rx,
+            event,
+            port,
+            data,
+            data_grefs,
+            buffers,
+            buffer_grefs,
+            tx_prod: 0,
+            tx_cons: 0,
+            rx_prod: 0,
+            rx_cons: 0,
+            rx_errors: 0,
+            echoes: 0,
+        };
+        for gref in shape.bad_buffers {
+            link.post_as(gref);
+        }
+        link.post_up_to(shape.buffers);
+        Ok(link)
+    }
+
+    /// Writes the keys of a sound frontend with one queue.
+    pub fn offer(&self, device: &Device) -> Outcome {
+        for (key, value) in [
+            (keys::TX_RING_REF, self.tx.gref().0),
+            (keys::RX_RING_REF, self.rx.gref().0),
+            (keys::EVENT_CHANNEL, self.port.0),
+            (keys::MULTI_QUEUE_NUM_QUEUES, 1),
+            (keys::REQUEST_RX_COPY, 1),
+            (keys::FEATURE_RX_NOTIFY, 1),
+            (keys::FEATURE_SG, 1),
+        ] {
+            device.key(key, &value.to_string())?;
+        }
+        for key in [keys::EVENT_CHANNEL_TX, keys::EVENT_CHANNEL_RX, keys::TX_HEADER_REFS] {
+            device.remove(key)?;
+        }
+        Ok(())
+    }
+
+    /// The next request that will be written.
+    pub fn tx_prod(&self) -> u32 {
+        self.tx_prod
+    }
+
+    /// Rings the backend's bell.
+    pub fn ring(&self) -> Outcome {
+        Ok(self.event.notify()?)
+    }
+
+    /// Writes into a data page.
+    pub fn fill(&self, page: u16, bytes: &[u8]) -> Outcome {
+        Ok(self.data.copy_in(usize::from(page) * PAGE_SIZE, bytes)?)
+    }
+
+    /// A request for `size` bytes of a data page, whose number is also the request's.
+    pub fn slot(&self, page: u16, offset: u16, size: u16, flags: u16) -> TxRequest {
+        let gref = self.data_grefs[usize::from(page) % DATA].0;
+        TxRequest { gref, offset, flags, id: page, size }
+    }
+
+    /// A packet of so many slots with `size` bytes each.
+    pub fn chain(&self, count: u16, size: u16) -> Vec<TxRequest> {
+        let more = |n| if n + 1 < count { tx_flags::MORE_DATA } else { 0 };
+        let mut slots: Vec<_> = (0..count).map(|n| self.slot(n, 0, size, more(n))).collect();
+        slots[0].size = count * size;
+        slots
+    }
+
+    /// Puts slots on the TX ring, whatever they say, and rings.
+    pub fn send(&mut self, slots: &[TxRequest]) -> Outcome {
+        for slot in slots {
+            self.tx.request(self.tx_prod, *slot);
+            self.tx_prod = self.tx_prod.wrapping_add(1);
+        }
+        self.tx.publish(self.tx_prod);
+        self.ring()
+    }
+
+    /// Sends, and waits for as many answers.
+    pub fn transmit(&mut self, slots: &[TxRequest]) -> Outcome<Answers> {
+        self.send(slots)?;
+        self.answers(slots.len())
+    }
+
+    /// Waits for so many answers, and counts them.
+    pub fn answers(&mut self, count: usize) -> Outcome<Answers> {
+        let end = self.tx_cons.wrapping_add(u32::try_from(count)?);
+        let waiting = |tx: &Ring<Tx>| end.wrapping_sub(tx.rsp_prod());
+        // An index that has passed `end` leaves an enormous rest.
+        wait_until("answers", || Ok(waiting(&self.tx) == 0 || waiting(&self.tx) > Tx::COUNT))?;
+        Ok(self.take_answers(end))
+    }
+
+    /// Counts the answers that there are.
+    pub fn present_answers(&mut self) -> Answers {
+        self.take_answers(self.tx.rsp_prod())
+    }
+
+    fn take_answers(&mut self, end: u32) -> Answers {
+        let mut answers = Answers::default();
+        while self.tx_cons != end {
+            match self.tx.response(self.tx_cons).status {
+                status::OKAY => answers.okay += 1,
+                status::NULL => answers.null += 1,
+                status::ERROR => answers.error += 1,
+                status::DROPPED => answers.dropped += 1,
+                _ => answers.other += 1,
+            }
+            self.tx_cons = self.tx_cons.wrapping_add(1);
+        }
+        answers
+    }
+
+    /// How many requests the TX ring has room for.
+    pub fn room(&self) -> u32 {
+        Tx::COUNT - self.tx_prod.wrapping_sub(self.tx_cons)
+    }
+
+    /// Gives a buffer with a reference of the caller's.
+    fn post_as(&mut self, gref: GrantRef) {
+        // Below 256.
+        let id = u16::try_from(self.rx_prod % Rx::COUNT).unwrap_or(0);
+        self.rx.request(self.rx_prod, RxRequest { id, pad: 0, gref: gref.0 });
+        self.rx_prod = self.rx_prod.wrapping_add(1);
+    }
+
+    /// Gives buffers until so many are there.
+    pub fn post_up_to(&mut self, count: u32) {
+        while self.rx_prod.wrapping_sub(self.rx_cons) < count {
+            self.post_as(self.buffer_grefs[(self.rx_prod % Rx::COUNT) as usize]);
+        }
+        self.rx.publish(self.rx_prod);
+    }
+
+    /// Gives one more buffer, and rings.
+    pub fn post_one(&mut self) -> Outcome {
+        let count = self.rx_prod.wrapping_sub(self.rx_cons) + 1;
+        self.post_up_to(count.min(Rx::COUNT));
+        self.ring()
+    }
+
+    /// The frames that have come, those that lie in one buffer each; a buffer is given for each.
+    pub fn receive(&mut self) -> Outcome<Vec<Vec<u8>>> {
+        let mut frames = Vec::new();
+        let before = self.rx_cons;
+        while self.rx_cons != self.rx.rsp_prod() {
+            let response = self.rx.response(self.rx_cons);
+            let page = (self.rx_cons % Rx::COUNT) as usize * PAGE_SIZE;
+            self.rx_cons = self.rx_cons.wrapping_add(1);
+            let Ok(len) = usize::try_from(response.status) else {
+                self.rx_errors += 1;
+                continue;
+            };
+            let mut bytes = vec![0; len];
+            self.buffers.copy_out(page + usize::from(response.offset), &mut bytes)?;
+            frames.push(bytes);
+        }
+        let taken = self.rx_cons.wrapping_sub(before);
+        if taken > 0 {
+            let given = self.rx_prod.wrapping_sub(self.rx_cons);
+            self.post_up_to(given + taken);
+            self.ring()?;
+        }
+        Ok(frames)
+    }
+
+    /// Proves that frames are carried both ways: an echo, its headers in so many slots of `size` bytes, after the
+    /// peer's address was asked for. Answers how many tries it took.
+    pub fn echo_split(&mut self, device: &Device, size: usize) -> Outcome<u16> {
+        for tries in 1..=TRIES {
+            self.echoes += 1;
+            if self.try_echo(device, size)? {
+                return Ok(tries);
+            }
+        }
+        Err(format!("no echo after {TRIES} tries").into())
+    }
+
+    /// An echo, in one slot.
+    pub fn echo(&mut self, device: &Device) -> Outcome {
+        self.echo_split(device, PAGE_SIZE).map(drop)
+    }
+
+    fn try_echo(&mut self, device: &Device, size: usize) -> Outcome<bool> {
+        self.send_bytes(&frames::who_has(device), PAGE_SIZE)?;
+        let Some(peer) = self.await_frame(|frame| frames::is_at(device, frame))? else {
+            return Ok(false);
+        };
+        let seq = self.echoes;
+        let request = frames::echo(device, peer, seq, size.min(4) * NR_SLOTS_MIN);
+        self.send_bytes(&request, size)?;
+        let payload = request[frames::ECHO_HEADERS..].to_vec();
+        let reply = self.await_frame(|frame| frames::is_reply(frame, seq, &payload))?;
+        Ok(reply.is_some())
+    }
+
+    /// Sends a frame in slots of `size` bytes each, and waits until it is taken.
+    fn send_bytes(&mut self, bytes: &[u8], size: usize) -> Outcome {
+        let count = u16::try_from(bytes.len().div_ceil(size))?;
+        let mut slots = Vec::new();
+        for (n, part) in (0..).zip(bytes.chunks(size)) {
+            self.fill(n, part)?;
+            let more = if n + 1 < count { tx_flags::MORE_DATA } else { 0 };
+            slots.push(self.slot(n, 0, u16::try_from(part.len())?, more));
+        }
+        slots[0].size = u16::try_from(bytes.len())?;
+        let answers = self.transmit(&slots)?;
+        match usize::try_from(answers.okay)? == slots.len() {
+            true => Ok(()),
+            false => Err(format!("a sound frame of {count} slots: {answers:?}").into()),
+        }
+    }
+
+    /// Waits a second for a frame that `wanted` takes.
+    fn await_frame<T>(&mut self, wanted: impl Fn(&[u8]) -> Option<T>) -> Outcome<Option<T>> {
+        let mut found = None;
+        crate::so_within(std::time::Duration::from_secs(1), || {
+            found = self.receive()?.iter().find_map(|frame| wanted(frame));
+            Ok(found.is_some())
+        })?;
+        Ok(found)
+    }
+}
+
+fn share_buffers(guest: &XenGuest, domain: DomId) -> Outcome<(SharedPages, Vec<GrantRef>)> {
+    Ok(guest.share(domain, Rx::COUNT as usize)?)
+}

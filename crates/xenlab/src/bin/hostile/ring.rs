@@ -1,0 +1,59 @@
+//! A ring's page as it is: words and slots, nothing checked.
+
+use std::marker::PhantomData;
+
+use hypervisor::{DomId, GrantRef, Guest as _};
+use ring::{HEADER_LEN, Index, RegionPage, SharedPage as _, Slots};
+use xen::{SharedPages, XenGuest};
+
+use crate::Outcome;
+
+/// One ring, shared with the backend.
+pub struct Ring<S> {
+    page: RegionPage<SharedPages>,
+    gref: GrantRef,
+    slots: PhantomData<S>,
+}
+
+impl<S: Slots> Ring<S> {
+    /// Shares a page and makes an empty ring of it.
+    pub fn new(guest: &XenGuest, backend: DomId) -> Outcome<Self> {
+        let (page, grefs) = guest.share(backend, 1)?;
+        let (page, gref) = (RegionPage::new(page, 0)?, grefs[0]);
+        // Events at the first publication, as SHARED_RING_INIT asks for.
+        page.store(Index::ReqEvent, 1);
+        page.store(Index::RspEvent, 1);
+        Ok(Self { page, gref, slots: PhantomData })
+    }
+
+    /// The reference that the backend maps it by.
+    pub fn gref(&self) -> GrantRef {
+        self.gref
+    }
+
+    /// What the backend has answered.
+    pub fn rsp_prod(&self) -> u32 {
+        self.page.load(Index::RspProd)
+    }
+
+    /// Says what there is to do. The next answer, whichever it is, shall ring.
+    pub fn publish(&self, req_prod: u32) {
+        self.page.store(Index::RspEvent, self.rsp_prod().wrapping_add(1));
+        self.page.store(Index::ReqProd, req_prod);
+        self.page.full_barrier();
+    }
+
+    /// Writes a request where request `index` lies.
+    pub fn request(&self, index: u32, request: S::Request) {
+        self.page.write_slot(offset::<S>(index), request);
+    }
+
+    /// Reads what lies where response `index` does.
+    pub fn response(&self, index: u32) -> S::Response {
+        self.page.read_slot(offset::<S>(index))
+    }
+}
+
+fn offset<S: Slots>(index: u32) -> usize {
+    HEADER_LEN + (index % S::COUNT) as usize * S::SLOT_LEN
+}

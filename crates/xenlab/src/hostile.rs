@@ -1,0 +1,119 @@
+//! `xenlab hostile`: a guest that attacks its backend.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lab::Progress;
+use report::{Machine, Table, write_atomic};
+use serde::Serialize;
+use xenlab::scenario::{self, Class, Holdings, Row, Stage};
+use xenlab::{Error, Host, HostFile, Options, Result};
+
+use crate::{BootArgs, PvnetArgs};
+
+/// What can be told to it.
+#[derive(Args)]
+pub struct HostileArgs {
+    /// Only this attack; repeatable. `hostile --list` names them.
+    #[arg(long, value_name = "CLASS", hide_possible_values = true)]
+    only: Vec<Class>,
+    /// How long attacks go on that have no end of their own.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    seconds: u64,
+    /// Connections that are made and closed to find leaks.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    cycles: u32,
+    #[command(flatten)]
+    pvnet: PvnetArgs,
+    /// The program hostile [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    hostile: Option<PathBuf>,
+    /// Where to write the results for programs.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    boot: BootArgs,
+}
+
+/// Steps that are none of the attacks.
+const STEPS: usize = 5;
+
+/// The results for programs.
+#[derive(Serialize)]
+struct Document<'a> {
+    bench: &'static str,
+    machine: Machine,
+    rows: &'a [Row],
+    /// What the daemon held before the attacks, and after them.
+    held: [Holdings; 2],
+    leaks: &'a [String],
+}
+
+/// Runs the attacks; returns whether nobody but the attacker suffered.
+pub fn run(args: &HostileArgs) -> Result<bool> {
+    let classes = if args.only.is_empty() { Class::all() } else { &args.only };
+    let options = options(args)?;
+    let images = args.boot.build.images()?;
+    let progress = Progress::new(STEPS + classes.len(), args.boot.build.quiet);
+    progress.step("boot Xen and dom0");
+    let host = Host::boot(&images, &options)?;
+    let stage = Stage::new(&host, &progress)?;
+    let before = stage.holdings()?;
+    let mut rows = Vec::new();
+    for class in classes {
+        progress.step(class.to_string());
+        let row = stage.attack(*class, args.seconds, args.cycles)?;
+        progress.done(if row.is_sound() { "" } else { "FAILED" });
+        rows.push(row);
+    }
+    progress.step("look for leaks");
+    let after = stage.holdings()?;
+    let leaks = after.leaks_since(&before);
+    progress.finish();
+    show(&rows, &before, &after, &leaks)?;
+    if let Some(file) = &args.json {
+        let (machine, held) = (Machine::detect(), [before, after]);
+        let document = Document { bench: "xen-hostile", machine, rows: &rows, held, leaks: &leaks };
+        let text = serde_json::to_string(&document).map_err(report::Error::from)?;
+        write_atomic(file, (text + "\n").as_bytes())?;
+    }
+    Ok(leaks.is_empty() && rows.iter().all(Row::is_sound))
+}
+
+fn options(args: &HostileArgs) -> Result<Options> {
+    let mut options = args.boot.options()?;
+    let hostile = args.hostile.clone().or_else(|| scenario::program("hostile"));
+    let hostile = HostFile::new(hostile.ok_or(Error::NotBuilt("hostile"))?)?;
+    options.files.extend([args.pvnet.file()?, hostile]);
+    Ok(options)
+}
+
+fn show(rows: &[Row], before: &Holdings, after: &Holdings, leaks: &[String]) -> Result<()> {
+    let table = Table::new().left("attack").left("advisories").left("expected").left("seen");
+    let table = table.right("victim's echoes").right("longest ms").left("");
+    let table = rows.iter().fold(table, |mut table, row| {
+        let [received, sent] = row.victim;
+        table.row([
+            row.class.to_string(),
+            row.advisories.clone(),
+            row.expected.clone(),
+            row.seen(),
+            format!("{received}/{sent}"),
+            format!("{:.0}", row.victim_ms),
+            if row.is_sound() { "ok" } else { "FAILED" }.to_owned(),
+        ]);
+        table
+    });
+    let print = table.print();
+    print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
+    println!("\nheld before: {before}\nheld after:  {after}");
+    for row in rows {
+        for complaint in &row.complaints {
+            println!("{}: {complaint}", row.class);
+        }
+    }
+    for leak in leaks {
+        println!("leak: {leak}");
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! What a domain and its daemon hold, so that leaks are seen.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::host::Shell;
+use crate::{Error, Result};
+
+use super::super::SOON;
+
+/// By how much the daemon's memory may have grown: allocators keep some of what they were given back.
+const RSS_KIB: u64 = 1024;
+/// The one that is not compared exactly.
+const RSS: &str = "rss_kib";
+
+/// Counts, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Holdings(BTreeMap<String, u64>);
+
+impl Holdings {
+    /// Counts what the daemon `pid` holds in dom0, and what is granted by and bound to the domain `guest`.
+    ///
+    /// # Errors
+    /// [`Error::Parse`]; those of [`Shell::run`].
+    pub fn count(dom0: &Shell, pid: u32, guest: u32) -> Result<Self> {
+        // Xen's key g lists every grant that is in use, a line each, by a number in brackets.
+        let script = format!(
+            "count() {{ echo \"$1 $(wc -l)\"; }}\n\
+             lsevtchn 0 | count dom0_event_channels\n\
+             lsevtchn {guest} | count guest_event_channels\n\
+             xl dmesg -c >/dev/null; xl debug-keys g; xl dmesg >/run/grants\n\
+             grep '^(XEN) *\\[0x' /run/grants | count grants_in_use\n\
+             sed -n 's/.*, \\([0-9]*\\) maptrack frames.*/\\1/p' /run/grants | \
+             awk '{{n += $1}} END {{print \"maptrack_frames\", n}}'\n\
+             grep gntdev /proc/{pid}/maps | count mapped_grants\n\
+             ls /proc/{pid}/fd | count descriptors\n\
+             ls /proc/{pid}/task | count threads\n\
+             find /run/pvnet -type f | count files\n\
+             awk '/^VmRSS/ {{print \"{RSS}\", $2}}' /proc/{pid}/status"
+        );
+        Self::parse(&dom0.run(&script, SOON)?)
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let pair = |line: &str| {
+            let (name, count) = line.split_once(' ')?;
+            Some((name.to_owned(), count.trim().parse().ok()?))
+        };
+        let counts: Option<BTreeMap<_, _>> = text.lines().map(pair).collect();
+        counts.map(Self).ok_or_else(|| Error::Parse {
+            what: "what the daemon holds".to_owned(),
+            cause: "not a name and a number in each line".to_owned(),
+            text: text.to_owned(),
+        })
+    }
+
+    /// What there is more, or less, of than `before`.
+    #[must_use]
+    pub fn leaks_since(&self, before: &Self) -> Vec<String> {
+        let counts = self.0.iter().map(|(name, after)| {
+            let before = before.0.get(name).copied().unwrap_or(0);
+            (name, before, *after)
+        });
+        let differ = counts.filter(|(name, before, after)| match name.as_str() {
+            RSS => *after > before + RSS_KIB,
+            _ => before != after,
+        });
+        differ
+            .map(|(name, before, after)| format!("{name} went from {before} to {after}"))
+            .collect()
+    }
+}
+
+impl std::fmt::Display for Holdings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words =
+            self.0.iter().map(|(name, count)| format!("{} {count}", name.replace('_', " ")));
+        f.write_str(&words.collect::<Vec<_>>().join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holdings(text: &str) -> Holdings {
+        Holdings::parse(text).expect("counts")
+    }
+
+    #[test]
+    fn one_more_of_anything_is_a_leak_and_of_memory_a_mebibyte() {
+        let before = holdings("descriptors 40\nrss_kib 5000\n");
+        assert!(before.leaks_since(&before).is_empty());
+        assert!(holdings("descriptors 40\nrss_kib 6024\n").leaks_since(&before).is_empty());
+        let after = holdings("descriptors 41\nrss_kib 6025\n");
+        assert_eq!(
+            after.leaks_since(&before),
+            ["descriptors went from 40 to 41", "rss_kib went from 5000 to 6025"]
+        );
+        assert_eq!(before.to_string(), "descriptors 40, rss kib 5000");
+    }
+
+    #[test]
+    fn words_are_no_counts() {
+        assert!(Holdings::parse("descriptors many").is_err());
+        assert!(Holdings::parse("lsevtchn: not found\n").is_err());
+    }
+}

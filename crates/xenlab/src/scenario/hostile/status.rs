@@ -1,0 +1,74 @@
+//! What the daemon tells of its interfaces: the part of `pvnet status --json` that is looked at here.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// The daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Status {
+    /// Its process.
+    pub pid: u32,
+    ports: Vec<Port>,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// Whose: its domain's name.
+    pub name: String,
+    /// `up` or `down`.
+    pub state: String,
+    /// Why it is down, or not well.
+    pub reason: Option<String>,
+    /// Frames that went nowhere, by reason.
+    pub drops: BTreeMap<String, u64>,
+}
+
+impl Status {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// [`Error::Parse`].
+    pub fn parse(text: &str) -> Result<Self> {
+        serde_json::from_str(text).map_err(|error| unreadable(text, &error))
+    }
+
+    /// The interface of a domain.
+    ///
+    /// # Errors
+    /// [`Error::Parse`] if there is none.
+    pub fn port(&self, domain: &str) -> Result<&Port> {
+        let found = self.ports.iter().find(|port| port.name == domain);
+        found.ok_or_else(|| unreadable(&format!("{:?}", self.ports), &format!("no port {domain}")))
+    }
+}
+
+fn unreadable(text: &str, cause: &dyn std::fmt::Display) -> Error {
+    let (what, cause) = ("pvnet status".to_owned(), cause.to_string());
+    Error::Parse { what, cause, text: text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Of a recorded one, what is read here and something around it.
+    const TEXT: &str = r#"{"pid":71,"worker_threads":[73],"ports":[
+        {"name":"victim","kind":"guest","domain":1,"state":"up","queues":1,"drops":{}},
+        {"name":"hostile","kind":"guest","domain":2,"state":"down","reason":"disabled: x","queues":0,
+         "drops":{"stalled":4}}]}"#;
+
+    #[test]
+    fn an_interface_is_found_by_its_domain() {
+        let status = Status::parse(TEXT).expect("status");
+        assert_eq!(status.pid, 71);
+        assert_eq!(status.port("victim").expect("there").state, "up");
+        let port = status.port("hostile").expect("there");
+        assert_eq!((port.reason.as_deref(), port.drops["stalled"]), (Some("disabled: x"), 4));
+        assert!(status.port("another").is_err());
+        assert!(Status::parse("pvnet: no daemon").is_err());
+    }
+}

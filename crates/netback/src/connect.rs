@@ -9,7 +9,7 @@ use ring::{BackRing, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 
 use crate::channel::Channel;
-use crate::persistent::InHand;
+use crate::persistent::{Destination, InHand};
 use crate::{
     ControlRing, Fault, Offered, PersistentGrants, RxChannel, RxQueue, TxChannel, TxQueue,
 };
@@ -187,8 +187,8 @@ fn connect_queue<H: Hypervisor>(
     };
     let (hypervisor, peer) = (hypervisor.clone(), peer.clone());
     let tx = TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event, channel);
-    let rx = RxQueue::new(hypervisor, peer, rx, rx_event, features, offered.rx);
-    Ok(Queue { tx, rx: rx.with_persistent(grants) })
+    let to = Destination::new(peer, grants);
+    Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, features, offered.rx) })
 }
 
 /// The header pages of a frontend that has some: all of them, or it is an error.

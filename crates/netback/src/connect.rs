@@ -10,7 +10,7 @@ use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 
 use crate::channel::Channel;
-use crate::persistent::InHand;
+use crate::persistent::{Destination, InHand};
 use crate::{
     ControlRing, Fault, Ledgers, Offered, PersistentGrants, RingKind, RxChannel, RxQueue,
     TxChannel, TxQueue,
@@ -160,8 +160,8 @@ impl<H: Hypervisor> Terms<'_, H> {
         };
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
         let tx = TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event, channel);
-        let rx = RxQueue::new(hypervisor, peer, rx, rx_event, *features, offered.rx);
-        Ok(Queue { tx, rx: rx.with_persistent(grants) })
+        let to = Destination::new(peer, grants);
+        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, offered.rx) })
     }
 
     /// Connects the control ring, by which all queues' pages are kept mapped.

@@ -216,28 +216,32 @@ pub(crate) struct InHand<H: Hypervisor> {
     grants: Arc<PersistentGrants<H>>,
     /// The places in use for each slot of the window.
     places: Box<[ArrayVec<u16, PIECES_MAX>]>,
+    /// How many of them there are in all.
+    held: usize,
 }
 
 impl<H: Hypervisor> InHand<H> {
     pub(crate) fn new(grants: Arc<PersistentGrants<H>>) -> Self {
-        Self { grants, places: vec![ArrayVec::new(); WINDOW].into() }
+        Self { grants, places: vec![ArrayVec::new(); WINDOW].into(), held: 0 }
     }
 
-    /// The pages, to be used for a batch; none while they change.
+    /// The pages, to be used for a batch; none while they change, or when none is in hand.
     #[inline]
     pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {
-        self.grants.pages()
+        if self.held > 0 { self.grants.pages() } else { None }
     }
 
     /// Finds the pages of the packets in `fresh`, which from here on are in use. Their pieces
     /// cover all that is not beside the ring.
     #[inline]
     pub(crate) fn take(&mut self, window: &mut Window, fresh: u64) {
-        let Self { grants, places } = self;
-        let pages = grants.pages();
+        let Self { grants, places, held } = self;
+        // Frames that are all header have no pages to be found: the lock is not needed for them.
+        let mut pages = None;
         let (mut hits, mut misses) = (0, 0);
         for (slot, frame) in in_slots(window, fresh) {
             for piece in &mut frame.pieces {
+                let pages = pages.get_or_insert_with(|| grants.pages());
                 let found = pages.as_ref().and_then(|pages| pages.0.index.find(piece.gref));
                 let Some(found) = found else {
                     misses += 1;
@@ -249,13 +253,16 @@ impl<H: Hypervisor> InHand<H> {
                 places[usize::from(slot)].push(found.place);
             }
         }
-        note(&grants.hypervisor, hits, misses);
+        *held += hits;
+        note(&grants.hypervisor, hits as u64, misses);
     }
 
     /// The packet in `slot` is about to be answered.
     #[inline]
     pub(crate) fn release(&mut self, slot: u8) {
-        for place in self.places[usize::from(slot)].drain(..) {
+        let places = &mut self.places[usize::from(slot)];
+        self.held -= places.len();
+        for place in places.drain(..) {
             self.grants.count(place, |users| users.saturating_sub(1));
         }
     }
@@ -266,9 +273,33 @@ fn note<H: Hypervisor>(hypervisor: &H, hits: u64, misses: u64) {
     hypervisor.note(Counted::GrantMisses, misses);
 }
 
+/// Whose buffers an RX queue fills.
+pub(crate) struct Destination<H: Hypervisor> {
+    peer: H::Peer,
+    /// Those that are kept mapped, if the frontend can have some.
+    grants: Option<Arc<PersistentGrants<H>>>,
+}
+
+impl<H: Hypervisor> Destination<H> {
+    pub(crate) fn new(peer: H::Peer, grants: Option<Arc<PersistentGrants<H>>>) -> Self {
+        Self { peer, grants }
+    }
+
+    pub(crate) fn peer(&self) -> &H::Peer {
+        &self.peer
+    }
+
+    /// The buffers, to be filled in a batch.
+    #[inline]
+    pub(crate) fn buffers(&self) -> Buffers<'_, H> {
+        let pages = self.grants.as_ref().and_then(|grants| grants.pages());
+        Buffers { to: self, pages, hits: Cell::new(0), misses: Cell::new(0) }
+    }
+}
+
 /// Where the buffers of an RX queue lie, for one batch.
 pub(crate) struct Buffers<'a, H: Hypervisor> {
-    peer: H::Peer,
+    to: &'a Destination<H>,
     pages: Option<Pages<'a, H>>,
     hits: Cell<u64>,
     misses: Cell<u64>,
@@ -281,14 +312,7 @@ pub(crate) enum Buffer<'a, P> {
     Mapped { region: &'a Region, start: usize },
 }
 
-impl<'a, H: Hypervisor> Buffers<'a, H> {
-    /// Buffers of `peer`, some of which may be mapped.
-    #[inline]
-    pub(crate) fn new(peer: H::Peer, grants: Option<&'a PersistentGrants<H>>) -> Self {
-        let pages = grants.and_then(PersistentGrants::pages);
-        Self { peer, pages, hits: Cell::new(0), misses: Cell::new(0) }
-    }
-
+impl<H: Hypervisor> Buffers<'_, H> {
     /// The buffer that a request grants. One that is mapped to be read only is reached by its
     /// grant, which will refuse.
     #[inline]
@@ -300,15 +324,17 @@ impl<'a, H: Hypervisor> Buffers<'a, H> {
             }
             None => {
                 self.misses.set(self.misses.get() + 1);
-                Buffer::Granted { peer: &self.peer, gref }
+                Buffer::Granted { peer: &self.to.peer, gref }
             }
         }
     }
 
-    /// Books what was found.
+    /// Books what was found, of a frontend that could have had it mapped.
     #[inline]
     pub(crate) fn note(&self, hypervisor: &H) {
-        note(hypervisor, self.hits.get(), self.misses.get());
+        if self.to.grants.is_some() {
+            note(hypervisor, self.hits.get(), self.misses.get());
+        }
     }
 }
 

@@ -21,9 +21,9 @@ use ring::{BackRing, RegionPage, SharedPage, Slots};
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{RxResponse, rx_flags, status};
 
-use crate::persistent::Buffers;
+use crate::RxChannel;
+use crate::persistent::{Buffers, Destination};
 use crate::request::Fault;
-use crate::{PersistentGrants, RxChannel};
 
 mod flip;
 
@@ -62,12 +62,10 @@ enum Planned {
 pub struct RxQueue<H: Hypervisor> {
     channel: RxChannel,
     hypervisor: H,
-    peer: H::Peer,
+    to: Arc<Destination<H>>,
     ring: BackRing<Rx, RegionPage<H::Mapping>>,
     event: Arc<H::Event>,
     features: Features,
-    /// The buffers that are kept mapped, if the frontend can have some.
-    grants: Option<Arc<PersistentGrants<H>>>,
     room: Room,
     /// Where a frame is made whole when the frontend lacks an offload.
     scratch: Option<Box<[u8]>>,
@@ -91,20 +89,14 @@ enum Room {
 impl<H: Hypervisor> RxQueue<H> {
     pub(crate) fn new(
         hypervisor: H,
-        peer: H::Peer,
+        to: Destination<H>,
         ring: BackRing<Rx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
         features: Features,
         channel: RxChannel,
     ) -> Self {
         let room = Room::Enough;
-        let (grants, scratch) = (None, None);
-        Self { channel, hypervisor, peer, ring, event, features, grants, room, scratch }
-    }
-
-    /// With buffers that the frontend can have kept mapped.
-    pub(crate) fn with_persistent(self, grants: Option<Arc<PersistentGrants<H>>>) -> Self {
-        Self { grants, ..self }
+        Self { channel, hypervisor, to: Arc::new(to), ring, event, features, room, scratch: None }
     }
 
     /// What the frontend takes.
@@ -133,8 +125,8 @@ impl<H: Hypervisor> RxQueue<H> {
         offers: &mut [Offer<'a>],
         now: Duration,
     ) -> Result<(), Fault> {
-        let grants = self.grants.clone();
-        let buffers = Buffers::new(self.peer.clone(), grants.as_deref());
+        let to = self.to.clone();
+        let buffers = to.buffers();
         let mut done = 0;
         while done < offers.len() {
             let rest = &mut offers[done..];
@@ -151,9 +143,7 @@ impl<H: Hypervisor> RxQueue<H> {
             }
             done += settled;
         }
-        if grants.is_some() {
-            buffers.note(&self.hypervisor);
-        }
+        buffers.note(&self.hypervisor);
         self.publish();
         Ok(())
     }

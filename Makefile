@@ -9,10 +9,10 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fmt fmt-check lint loom unit lab-xen bench deny doc clean
+.PHONY: help deps build demo test fmt fmt-check lint loom unit lab-xen lab-xen-domains lab-xen-hostile bench deny doc clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## Install the Debian packages that are missing, check the toolchain
 	scripts/deps
@@ -50,6 +50,12 @@ unit: ## Run all tests (those with namespaces skip themselves without root)
 
 lab-xen: deps build ## Boot Xen in QEMU and connect every frontend with every backend
 	target/release/xenlab matrix
+
+lab-xen-domains: deps build ## Boot Xen in QEMU and do with two guests what operators do
+	target/release/xenlab domains
+
+lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest break every rule beside another
+	target/release/xenlab hostile
 
 bench: build ## Run the four benchmarks, results in out/
 	scripts/bench

@@ -302,6 +302,9 @@ pub struct Uplink {
     pub tap: String,
     /// The network namespace the device is made in; the daemon's own if absent.
     pub namespace: Option<String>,
+    /// Whether the device stays when the daemon ends, with its addresses and its bridge.
+    #[serde(default)]
+    pub persistent: bool,
     /// Addresses for the host's end.
     #[serde(default)]
     pub addresses: Vec<String>,

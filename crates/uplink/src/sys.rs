@@ -14,6 +14,7 @@ use rustix::ioctl::{IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
 pub(crate) const IFNAMSIZ: usize = 16;
 
 const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
+const TUNSETPERSIST: Opcode = opcode::write::<c_int>(b'T', 203);
 const TUNSETOFFLOAD: Opcode = opcode::write::<c_uint>(b'T', 208);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
 const TUNSETVNETLE: Opcode = opcode::write::<c_int>(b'T', 220);
@@ -43,6 +44,12 @@ pub(crate) fn set_interface(fd: BorrowedFd<'_>, request: &mut InterfaceRequest) 
     // SAFETY: TUNSETIFF reads and writes back one `struct ifreq`, whatever its number says; `InterfaceRequest`
     // has that layout and size, and is borrowed mutably for the call.
     unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(request)) }
+}
+
+/// Has the interface stay when its last queue is closed, with its addresses and where it is plugged in.
+pub(crate) fn set_persistent(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: TUNSETPERSIST takes its flag by value and touches no memory of ours.
+    unsafe { ioctl(fd, IntegerSetter::<TUNSETPERSIST>::new_usize(1)) }
 }
 
 /// Sets which `TUN_F_*` offloads the reader of this tap can take.

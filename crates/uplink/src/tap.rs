@@ -173,6 +173,16 @@ impl TapQueue {
         &self.name
     }
 
+    /// Has the interface stay when its last queue is closed, for the next process that opens it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn persist(&self) -> Result<(), TapError> {
+        let failed =
+            |errno| TapError::System { name: self.name.to_string(), step: "TUNSETPERSIST", errno };
+        sys::set_persistent(self.fd.as_fd()).map_err(failed)
+    }
+
     /// Something else that takes and gives frames as a tap does.
     #[cfg(test)]
     pub(crate) fn stand_in(fd: OwnedFd) -> Self {

@@ -29,6 +29,9 @@ fn attach_one<H: Hypervisor>(
 ) -> Result<Arc<Port<H>>, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
     let queues = open(uplink, datapath.workers()).map_err(failed)?;
+    if uplink.persistent {
+        queues.iter().try_for_each(TapQueue::persist).map_err(|error| failed(error.to_string()))?;
+    }
     netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
     let buffers = buffers(uplink, queues.len()).map_err(Error::system("memory for an uplink"))?;
     let features = uplink.capabilities.features();

@@ -8,7 +8,7 @@ mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /run/lock /run/xen /run/xenstored /run/xen-hotplug
 mount -t devpts devpts /dev/pts
 hostname dom0
-modprobe -a virtio_pci virtio_console 9p 9pnet_virtio xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs
+modprobe -a virtio_pci virtio_console virtio_net 9p 9pnet_virtio xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs
 mount -t xenfs xenfs /proc/xen
 mkdir -p /lab/guests
 mount -t 9p -o trans=virtio,ro,cache=loose,msize=262144 guests /lab/guests

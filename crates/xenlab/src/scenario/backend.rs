@@ -82,7 +82,7 @@ impl RunningBackend {
             &format!(
                 "set -e\nmodprobe -a tun xen-evtchn xen-gntdev xen-gntalloc\n\
                  cat >{CONFIGURATION} <<'END'\n[daemon]\nplatform = \"xen\"\n\n[[uplink]]\nname = \"host\"\n\
-                 tap = \"pvnet0\"\naddresses = [\"{BACKEND_ADDRESS}/{PREFIX}\"]\nEND"
+                 tap = \"pvnet0\"\npersistent = true\naddresses = [\"{BACKEND_ADDRESS}/{PREFIX}\"]\nEND"
             ),
             SOON,
         )?;

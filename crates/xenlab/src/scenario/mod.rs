@@ -33,9 +33,9 @@ pub const GUEST_ADDRESS: &str = "10.0.0.2";
 const PREFIX: u32 = 24;
 
 /// How long anything may take that takes no time but the machine's.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(90);
 /// How long a guest may take to boot.
-pub const BOOT: Duration = Duration::from_secs(60);
+pub const BOOT: Duration = Duration::from_secs(180);
 
 /// Where cargo has put the program `name` of this workspace, if it is built: beside this program, or, for a test, one
 /// folder above.

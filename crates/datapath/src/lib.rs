@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use hypervisor::Hypervisor;
 use netback::ControlRing;
 use switch::{Limits, MacTable, PortId};
+use wire::ethernet::MacAddr;
 
 pub use port::{Egress, Port};
 pub use queue::Ingress;
@@ -168,6 +169,12 @@ impl<H: Hypervisor> Datapath<H> {
         }
         self.owners().insert(port.id(), owners);
         port
+    }
+
+    /// Tells the switch where an address is before it has been heard of: frames for a guest that
+    /// was there before this datapath was need not go to everybody.
+    pub fn teach(&self, port: PortId, address: MacAddr) {
+        self.shared.table.learn(address, port, self.shared.seconds());
     }
 
     /// Removes a port. When this returns no worker has anything of it any more: its memory is

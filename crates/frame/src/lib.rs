@@ -161,12 +161,12 @@ impl Frame {
         &self.bytes[..usize::from(self.header_len)]
     }
 
-    /// Takes the header's bytes off the pieces, which until now covered the whole frame.
+    /// Takes the header's bytes off the pieces, which until now covered the whole frame. Answers
+    /// those that are no more: they were all header.
     #[inline]
-    pub fn skip_header(&mut self) {
+    pub fn skip_header(&mut self) -> arrayvec::Drain<'_, Piece, PIECES_MAX> {
         if u32::from(self.header_len) == self.len {
-            self.pieces.clear();
-            return;
+            return self.pieces.drain(..);
         }
         let mut left = u16::from(self.header_len);
         let mut whole = 0;
@@ -180,7 +180,7 @@ impl Frame {
             }
             whole += 1;
         }
-        self.pieces.drain(..whole);
+        self.pieces.drain(..whole)
     }
 
     /// Where the frame goes. Zero for a frame too short to say.

@@ -180,19 +180,22 @@ impl<H: Hypervisor> Channel<H> {
             Way::Mapped(mapped) => mapped.map_all(hypervisor, window, fresh),
         };
         for frame in in_slots(window, fresh).map(|(_, frame)| frame) {
-            frame.skip_header();
+            let skipped = frame.skip_header();
+            if let Some(grants) = &mut self.grants {
+                grants.release(skipped);
+            }
         }
         unreadable
     }
 
     /// Lets go of what is held for the frame in `slot`.
     #[inline]
-    pub(crate) fn release(&mut self, hypervisor: &H, slot: u8) {
+    pub(crate) fn release(&mut self, hypervisor: &H, slot: u8, frame: &Frame) {
         if let Way::Mapped(mapped) = &mut self.way {
             mapped.unmap(hypervisor, slot);
         }
         if let Some(grants) = &mut self.grants {
-            grants.release(slot);
+            grants.release(frame.pieces.iter().copied());
         }
     }
 }

@@ -17,8 +17,8 @@
 //! goes by grant copies, which is always right. So no copy that is under way ever loses the
 //! mapping it uses, and no worker waits for a guest.
 //!
-//! **What is in use.** A page is not unmapped while a packet in hand refers to it. Each place has
-//! a count of the pieces that do. Only the TX queue of the table changes it, so that plain loads
+//! **What is in use.** A page is not unmapped while a packet in hand has bytes in it that are still
+//! to be read. Each place has a count of the pieces that do. Only the TX queue of the table changes it, so that plain loads
 //! and stores do: no locked instruction for a packet. It is a courtesy to the frontend, which must
 //! not believe that it can have a page back too early; no mapping is relied upon for it. Buffers
 //! on the RX ring are taken and answered within one batch, under the lock.
@@ -29,8 +29,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use arrayvec::ArrayVec;
-use frame::{PIECES_MAX, Persistent, Piece, WINDOW, Window};
+use frame::{Persistent, Piece, Window};
 use hypervisor::{Counted, Dest, GrantMap, GrantRef, Hypervisor, MapStatus, PAGE_SIZE};
 use shm::Region;
 use wire::netif::GrefMapping;
@@ -43,7 +42,7 @@ use index::{Found, Index};
 pub struct PersistentGrants<H: Hypervisor> {
     hypervisor: H,
     table: RwLock<Table<H>>,
-    /// For each place, how many pieces of packets in hand refer to it.
+    /// For each place, how many pieces of packets in hand lie there.
     users: Box<[AtomicU16]>,
 }
 
@@ -214,56 +213,50 @@ impl<H: Hypervisor> Pages<'_, H> {
 /// The pages that packets in hand refer to, of a TX queue with persistent grants.
 pub(crate) struct InHand<H: Hypervisor> {
     grants: Arc<PersistentGrants<H>>,
-    /// The places in use for each slot of the window.
-    places: Box<[ArrayVec<u16, PIECES_MAX>]>,
-    /// How many of them there are in all.
-    held: usize,
+    /// How many pieces of packets lie in pages that are mapped.
+    pieces: usize,
 }
 
 impl<H: Hypervisor> InHand<H> {
     pub(crate) fn new(grants: Arc<PersistentGrants<H>>) -> Self {
-        Self { grants, places: vec![ArrayVec::new(); WINDOW].into(), held: 0 }
+        Self { grants, pieces: 0 }
     }
 
     /// The pages, to be used for a batch; none while they change, or when none is in hand.
     #[inline]
     pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {
-        if self.held > 0 { self.grants.pages() } else { None }
+        if self.pieces > 0 { self.grants.pages() } else { None }
     }
 
-    /// Finds the pages of the packets in `fresh`, which from here on are in use. Their pieces
-    /// cover all that is not beside the ring.
+    /// Finds the pages of the packets in `fresh`, which from here on are in use.
     #[inline]
     pub(crate) fn take(&mut self, window: &mut Window, fresh: u64) {
-        let Self { grants, places, held } = self;
         // Frames that are all header have no pages to be found: the lock is not needed for them.
         let mut pages = None;
         let (mut hits, mut misses) = (0, 0);
-        for (slot, frame) in in_slots(window, fresh) {
+        for (_, frame) in in_slots(window, fresh) {
             for piece in &mut frame.pieces {
-                let pages = pages.get_or_insert_with(|| grants.pages());
-                let found = pages.as_ref().and_then(|pages| pages.0.index.find(piece.gref));
-                let Some(found) = found else {
-                    misses += 1;
-                    continue;
-                };
-                hits += 1;
-                piece.place = found.place;
-                grants.count(found.place, |users| users.saturating_add(1));
-                places[usize::from(slot)].push(found.place);
+                let pages = pages.get_or_insert_with(|| self.grants.pages());
+                match pages.as_ref().and_then(|pages| pages.0.index.find(piece.gref)) {
+                    Some(Found { place, .. }) => {
+                        hits += 1;
+                        piece.place = place;
+                        self.grants.count(place, |users| users.saturating_add(1));
+                    }
+                    None => misses += 1,
+                }
             }
         }
-        *held += hits;
-        note(&grants.hypervisor, hits as u64, misses);
+        self.pieces += hits;
+        note(&self.grants.hypervisor, hits as u64, misses);
     }
 
-    /// The packet in `slot` is about to be answered.
+    /// Pieces are needed no longer: they were copied, or their packet is about to be answered.
     #[inline]
-    pub(crate) fn release(&mut self, slot: u8) {
-        let places = &mut self.places[usize::from(slot)];
-        self.held -= places.len();
-        for place in places.drain(..) {
-            self.grants.count(place, |users| users.saturating_sub(1));
+    pub(crate) fn release(&mut self, pieces: impl IntoIterator<Item = Piece>) {
+        for piece in pieces.into_iter().filter(|piece| piece.place != Piece::NOWHERE) {
+            self.grants.count(piece.place, |users| users.saturating_sub(1));
+            self.pieces -= 1;
         }
     }
 }

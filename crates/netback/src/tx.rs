@@ -176,10 +176,10 @@ impl<H: Hypervisor> TxQueue<H> {
         }
         if bad != 0 {
             let Self { hypervisor, channel, window, ring, owed, .. } = self;
-            window.retain(|slot, _| {
+            window.retain(|slot, frame| {
                 let is_bad = bad & (1 << slot) != 0;
                 if is_bad {
-                    channel.release(hypervisor, slot);
+                    channel.release(hypervisor, slot, frame);
                     owed[usize::from(slot)].answer(ring, status::ERROR);
                 }
                 !is_bad
@@ -193,7 +193,7 @@ impl<H: Hypervisor> TxQueue<H> {
     /// that wait. The frontend is notified once, if it asked.
     pub fn finish(&mut self, outcomes: &[Outcome; WINDOW]) {
         let Self { hypervisor, channel, window, ring, owed, .. } = self;
-        window.retain(|slot, _| {
+        window.retain(|slot, frame| {
             let status = match outcomes[usize::from(slot)] {
                 Outcome::Waiting => return true,
                 Outcome::Delivered => status::OKAY,
@@ -201,7 +201,7 @@ impl<H: Hypervisor> TxQueue<H> {
                 Outcome::SourceFault => status::ERROR,
             };
             // Before the answer: then the guest may take its pages back.
-            channel.release(hypervisor, slot);
+            channel.release(hypervisor, slot, frame);
             owed[usize::from(slot)].answer(ring, status);
             false
         });

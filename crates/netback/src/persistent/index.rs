@@ -12,13 +12,25 @@ pub(super) struct Found {
     pub(super) writable: bool,
 }
 
-/// A hash table with open addressing, for a look-up for each piece of a packet: a multiplication
-/// and nearly always one cache line.
+/// References that differ in their last bits only are kept side by side: rings are filled with
+/// neighbours, and what is found for one has the next ones in the same cache line.
+const RUN: usize = 16;
+
+/// The pages of a run of references.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    pages: [Option<Found>; RUN],
+}
+
+/// A map for a look-up for each piece of a packet: a hash table with open addressing, of runs.
 ///
 /// References are a guest's choice, and it must not be able to make them collide: the multiplier
-/// is a secret of each table, made anew for each.
+/// is a secret of each table.
 pub(super) struct Index {
-    slots: Box<[Option<(GrantRef, Found)>]>,
+    /// The runs there are, each by the bits that its references share, and where it is kept.
+    slots: Box<[Option<(u32, u16)>]>,
+    runs: Box<[Run]>,
+    unused: Vec<u16>,
     multiplier: u64,
     /// The bits of a product above these are a slot's number.
     shift: u32,
@@ -29,15 +41,21 @@ impl Index {
     pub(super) fn new(bound: u16) -> Self {
         // At most half full: there is always an empty slot, at which a search ends.
         let len = (usize::from(bound) * 2).next_power_of_two().max(2);
-        let multiplier = RandomState::new().hash_one(bound) | 1;
-        Self { slots: vec![None; len].into(), multiplier, shift: u64::BITS - len.ilog2() }
+        Self {
+            slots: vec![None; len].into(),
+            // None may be the neighbour of another.
+            runs: vec![Run::default(); bound.into()].into(),
+            unused: (0..bound).rev().collect(),
+            multiplier: RandomState::new().hash_one(bound) | 1,
+            shift: u64::BITS - len.ilog2(),
+        }
     }
 
-    /// The slot where the search for a reference begins.
+    /// The slot where the search for a run begins.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "a slot's number")]
-    fn home(&self, gref: GrantRef) -> usize {
-        (u64::from(gref.0).wrapping_mul(self.multiplier) >> self.shift) as usize
+    fn home(&self, key: u32) -> usize {
+        (u64::from(key).wrapping_mul(self.multiplier) >> self.shift) as usize
     }
 
     #[inline]
@@ -45,11 +63,11 @@ impl Index {
         (slot + 1) & (self.slots.len() - 1)
     }
 
-    /// The slot of a reference, or the empty one that it would take.
+    /// The slot of a run, or the empty one that it would take.
     #[inline]
-    fn search(&self, gref: GrantRef) -> usize {
-        let mut slot = self.home(gref);
-        while self.slots[slot].is_some_and(|(other, _)| other != gref) {
+    fn search(&self, key: u32) -> usize {
+        let mut slot = self.home(key);
+        while self.slots[slot].is_some_and(|(other, _)| other != key) {
             slot = self.after(slot);
         }
         slot
@@ -58,19 +76,43 @@ impl Index {
     /// Where the page of a reference is mapped.
     #[inline]
     pub(super) fn find(&self, gref: GrantRef) -> Option<Found> {
-        self.slots[self.search(gref)].map(|(_, found)| found)
+        let (key, at) = split(gref);
+        let (_, run) = self.slots[self.search(key)]?;
+        self.runs[usize::from(run)].pages[at]
     }
 
     /// Adds a reference. The caller keeps to the bound.
     pub(super) fn insert(&mut self, gref: GrantRef, found: Found) {
-        let slot = self.search(gref);
-        self.slots[slot] = Some((gref, found));
+        let (key, at) = split(gref);
+        let slot = self.search(key);
+        let run = match self.slots[slot] {
+            Some((_, run)) => run,
+            None => {
+                let Some(run) = self.unused.pop() else { return };
+                self.slots[slot] = Some((key, run));
+                run
+            }
+        };
+        self.runs[usize::from(run)].pages[at] = Some(found);
     }
 
     /// Removes a reference.
     pub(super) fn remove(&mut self, gref: GrantRef) -> Option<Found> {
-        let mut hole = self.search(gref);
-        let (_, removed) = self.slots[hole].take()?;
+        let (key, at) = split(gref);
+        let slot = self.search(key);
+        let (_, run) = self.slots[slot]?;
+        let pages = &mut self.runs[usize::from(run)].pages;
+        let removed = pages[at].take();
+        if pages.iter().all(Option::is_none) {
+            self.unused.push(run);
+            self.clear(slot);
+        }
+        removed
+    }
+
+    /// Empties a slot.
+    fn clear(&mut self, mut hole: usize) {
+        self.slots[hole] = None;
         // What was pushed beyond the hole is moved into it, or no search would find it again.
         let mut slot = self.after(hole);
         while let Some((other, _)) = self.slots[slot] {
@@ -83,9 +125,18 @@ impl Index {
             }
             slot = self.after(slot);
         }
-        Some(removed)
     }
 }
+
+/// The bits that a run shares, and the place in it.
+#[inline]
+fn split(gref: GrantRef) -> (u32, usize) {
+    const BITS: u32 = RUN.ilog2();
+    (gref.0 >> BITS, gref.0 as usize % RUN)
+}
+
+// A cache line each.
+const _: () = assert!(size_of::<Run>() == 64);
 
 #[cfg(test)]
 mod tests {
@@ -100,13 +151,14 @@ mod tests {
         fn it_is_a_map(
             steps in prop::collection::vec((0u32..40, any::<bool>(), any::<bool>()), 0..200),
             multiplier in prop::option::of(Just(0u64)),
+            spread in prop::sample::select(vec![1u32, 7, 16, 0x0808_8405]),
         ) {
             let mut index = Index::new(20);
-            // With nothing to tell references apart all of them collide.
+            // With nothing to tell runs apart all of them collide.
             index.multiplier = multiplier.unwrap_or(index.multiplier);
             let mut model = HashMap::new();
             for (n, (key, add, writable)) in (0..).zip(steps) {
-                let gref = GrantRef(key.wrapping_mul(0x0808_8405));
+                let gref = GrantRef(key.wrapping_mul(spread));
                 if add && model.len() < 20 {
                     let found = Found { place: n, writable };
                     index.insert(gref, found);
@@ -115,7 +167,7 @@ mod tests {
                     prop_assert_eq!(index.remove(gref), model.remove(&gref));
                 }
                 for key in 0..40u32 {
-                    let gref = GrantRef(key.wrapping_mul(0x0808_8405));
+                    let gref = GrantRef(key.wrapping_mul(spread));
                     prop_assert_eq!(index.find(gref), model.get(&gref).copied());
                 }
             }

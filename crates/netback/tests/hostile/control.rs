@@ -290,16 +290,16 @@ fn what_a_packet_in_hand_refers_to_is_not_unmapped() {
     let mut world = world();
     assert_eq!(world.add(&entries(DATA..DATA + 4)), status::SUCCESS);
     world.send(&[DATA, DATA + 2], 600);
-    // All of it is in the header: a page in use all the same.
+    // All of it is header, which has been read: nothing more is needed of its page.
     world.send(&[DATA + 3], 60);
     let list = entries(DATA..DATA + 4);
     // On the ring it is the frontend's own affair; in hand it is ours.
     assert_eq!(world.queue.tx.receive().unwrap(), 2);
-    assert_eq!(world.remove(&list), [false, true, false, false]);
+    assert_eq!(world.remove(&list), [false, true, false, true]);
     world.queue.tx.finish(&[Outcome::Waiting; WINDOW]);
     assert_eq!(world.remove(&list), [false; 4]);
     world.queue.tx.finish(&[Outcome::Delivered; WINDOW]);
-    assert_eq!(world.remove(&list), [true, false, true, true]);
+    assert_eq!(world.remove(&list), [true, false, true, false]);
     assert_eq!(world.mapped(), 0);
 }
 
@@ -534,6 +534,7 @@ proptest! {
                     }
                 }
                 3 if world.queue.tx.window().len() < 8 => {
+                    // More than its header.
                     let page = list[0].gref.min(PAGES - 1);
                     world.send(&[page], 200);
                     prop_assert_eq!(world.queue.tx.receive().unwrap(), 1);

@@ -276,7 +276,9 @@ impl<H: Hypervisor> Control<H> {
         let name = &interface.guest.name;
         let grants = control.iter().flat_map(ControlRing::grants);
         interface.grants = grants.map(Arc::downgrade).collect();
-        interface.port = Some(self.datapath.attach(name, egress, ingress, control));
+        let port = self.datapath.attach(name, egress, ingress, control);
+        self.datapath.teach(port.id(), interface.vif.mac());
+        interface.port = Some(port);
         interface.reason = None;
         match interface.vif.connected() {
             Ok(()) => info!(guest = name, queues = count, "connected"),

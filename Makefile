@@ -9,7 +9,7 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fmt fmt-check lint loom unit bench deny doc clean
+.PHONY: help deps build demo test fmt fmt-check lint loom unit lab-xen bench deny doc clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ loom: ## Model-check the ring's notifications
 
 unit: ## Run all tests (those with namespaces skip themselves without root)
 	$(CARGO) test --workspace
+
+lab-xen: deps build ## Boot Xen in QEMU and connect every frontend with every backend
+	target/release/xenlab matrix
 
 bench: build ## Run the four benchmarks, results in out/
 	scripts/bench

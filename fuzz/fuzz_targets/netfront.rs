@@ -151,7 +151,9 @@ fn run(world: &World, mut input: &[u8]) {
     let Some(offered) = take(&mut input) else { return };
     let never = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let keys = Arc::new(Keys { offered, written: Mutex::default(), never });
-    let config = Config { patience: Duration::from_secs(5), ..Config::default() };
+    // Nobody would answer on a control ring.
+    let config =
+        Config { patience: Duration::from_secs(5), persistent_grants: false, ..Config::default() };
     let (_frontend, mut queues) =
         Frontend::connect(&world.guest, keys.clone(), "device", &config).unwrap();
     // Bound, so that offers do not pile up.

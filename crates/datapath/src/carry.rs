@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use frame::{DropReason, Frame, Offer, Outcome, WINDOW};
+use frame::{Body, DropReason, Frame, Offer, Outcome, WINDOW, Window};
 use hypervisor::Hypervisor;
 use switch::{PortId, Verdict, forward};
 use wire::toeplitz;
@@ -33,6 +33,19 @@ enum Route {
     Flood,
     Nowhere,
 }
+
+/// What a queue has in hand, and the memory that it lies in.
+struct Batch<'a, P> {
+    window: &'a Window,
+    body: Body<'a, P>,
+}
+
+impl<P> Clone for Batch<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<P> Copy for Batch<'_, P> {}
 
 /// A worker's view of the switch.
 pub(crate) struct Carrier<H: Hypervisor> {
@@ -77,7 +90,10 @@ impl<H: Hypervisor> Carrier<H> {
         }
         let routes = self.route_all(port, ingress, fresh);
         let mut outcomes = [Outcome::Waiting; WINDOW];
-        self.deliver_all(port, ingress, &routes, &mut outcomes);
+        ingress.with_body(|body| {
+            let batch = Batch { window: ingress.window(), body };
+            self.deliver_all(port, batch, &routes, &mut outcomes);
+        });
         let before = ingress.window().len();
         ingress.finish(&outcomes);
         let settled = before - ingress.window().len();
@@ -135,11 +151,11 @@ impl<H: Hypervisor> Carrier<H> {
     fn deliver_all(
         &self,
         from: &Port<H>,
-        ingress: &Ingress<H>,
+        batch: Batch<'_, H::Peer>,
         routes: &[Route],
         outcomes: &mut [Outcome; WINDOW],
     ) {
-        let order = ingress.window().order();
+        let order = batch.window.order();
         let mut left: u64 = if order.is_empty() { 0 } else { u64::MAX >> (64 - order.len()) };
         while left != 0 {
             let route = routes[left.trailing_zeros() as usize];
@@ -159,10 +175,10 @@ impl<H: Hypervisor> Carrier<H> {
             match route {
                 Route::To { port, queue } => {
                     if let Some(Some(to)) = self.ports.get(usize::from(port)) {
-                        self.deliver(to, queue.into(), ingress, &group, outcomes);
+                        self.deliver(to, queue.into(), batch, &group, outcomes);
                     }
                 }
-                Route::Flood => self.flood(from, ingress, &group, outcomes),
+                Route::Flood => self.flood(from, batch, &group, outcomes),
                 Route::Nowhere => {
                     let reason = DropReason::NotForwarded;
                     from.counters().add_drops(reason, group.len() as u64);
@@ -179,14 +195,13 @@ impl<H: Hypervisor> Carrier<H> {
         &self,
         to: &Port<H>,
         queue: usize,
-        ingress: &Ingress<H>,
+        batch: Batch<'_, H::Peer>,
         group: &[u8],
         outcomes: &mut [Outcome; WINDOW],
     ) {
-        let window = ingress.window();
+        let Batch { window, body } = batch;
         let offer = |slot: &u8| Offer { frame: window.frame(*slot), outcome: Outcome::Waiting };
         let mut offers: ArrayVec<Offer<'_>, WINDOW> = group.iter().map(offer).collect();
-        let body = ingress.body();
         if let Err(fault) = to.deliver(queue, body, &mut offers, self.now, self.worker) {
             // The egress guest broke its ring: it alone is disabled.
             to.close();
@@ -218,15 +233,15 @@ impl<H: Hypervisor> Carrier<H> {
     fn flood(
         &self,
         from: &Port<H>,
-        ingress: &Ingress<H>,
+        batch: Batch<'_, H::Peer>,
         group: &[u8],
         outcomes: &mut [Outcome; WINDOW],
     ) {
         let mut fault = None;
         for to in self.ports.iter().flatten().filter(|port| port.id() != from.id()) {
             for slot in group {
-                let queue = steer(to, ingress.window().frame(*slot));
-                self.deliver(to, queue, ingress, &[*slot], outcomes);
+                let queue = steer(to, batch.window.frame(*slot));
+                self.deliver(to, queue, batch, &[*slot], outcomes);
                 match outcomes[usize::from(*slot)] {
                     Outcome::Waiting => to.counters().add_drops(DropReason::NoRoom, 1),
                     Outcome::SourceFault => fault = Some(*slot),

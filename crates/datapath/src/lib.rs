@@ -12,6 +12,8 @@
 //! without room makes it wait there, so back-pressure reaches the sender's ring, and a
 //! destination that stays without room is given up on (see `netback`'s stall).
 //!
+//! A guest's control ring is served between the queues by one of the workers, a step at a time.
+//!
 //! An ingress queue is *active* while it has work and for a moment after; then it is armed and
 //! left to its event. A worker whose queues are all armed sleeps: an idle daemon uses no CPU.
 
@@ -29,12 +31,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use hypervisor::Hypervisor;
+use netback::ControlRing;
 use switch::{Limits, MacTable, PortId};
 
 pub use port::{Egress, Port};
 pub use queue::Ingress;
 
-use worker::{Command, Worker, WorkerHandle};
+use worker::{Command, Work, Worker, WorkerHandle};
 
 /// How workers behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,20 +147,23 @@ impl<H: Hypervisor> Datapath<H> {
     }
 
     /// Adds a port: its egress queues can be sent to, its ingress queues are spread over the
-    /// workers.
+    /// workers, and so is its control ring, if it has one.
     pub fn attach(
         &self,
         name: &str,
         egress: Vec<Egress<H>>,
         ingress: Vec<Ingress<H>>,
+        control: Option<ControlRing<H>>,
     ) -> Arc<Port<H>> {
         let events: Vec<_> = egress.iter().map(Egress::event).collect();
         let port = self.shared.add(name, egress);
+        let carry = |(queue, (ingress, room))| Work::Carry { queue, ingress, room };
+        let carry = ingress.into_iter().zip(events).enumerate().map(carry);
         let mut owners = Vec::new();
-        for (queue, (ingress, event)) in ingress.into_iter().zip(events).enumerate() {
+        for work in carry.chain(control.map(Work::Serve)) {
             let next = usize::from(self.next_worker.fetch_add(1, Ordering::Relaxed));
             let worker = next % self.workers.len();
-            self.workers[worker].send(Command::Add { port: port.clone(), queue, ingress, event });
+            self.workers[worker].send(Command::Add { port: port.clone(), work });
             owners.push(worker);
         }
         self.owners().insert(port.id(), owners);

@@ -23,11 +23,12 @@ impl<H: Hypervisor> Ingress<H> {
         }
     }
 
+    /// Does `work`, the delivery of a batch, with the memory that the frames lie in.
     #[inline]
-    pub(crate) fn body(&self) -> Body<'_, H::Peer> {
+    pub(crate) fn with_body<R>(&self, work: impl FnOnce(Body<'_, H::Peer>) -> R) -> R {
         match self {
-            Self::Netback(queue) => queue.body(),
-            Self::Uplink(queue) => queue.body(),
+            Self::Netback(queue) => queue.with_body(work),
+            Self::Uplink(queue) => work(queue.body()),
         }
     }
 

@@ -1,12 +1,13 @@
 //! A thread that owns ingress queues: polls those with work, sleeps when none has any.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hypervisor::Hypervisor;
+use hypervisor::{EventChannel, Hypervisor};
+use netback::ControlRing;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -31,9 +32,53 @@ const RETRY: Duration = Duration::from_millis(50);
 /// What a worker is told.
 #[expect(clippy::large_enum_variant, reason = "sent once in a queue's life")]
 pub(crate) enum Command<H: Hypervisor> {
-    Add { port: Arc<Port<H>>, queue: usize, ingress: Ingress<H>, event: RoomEvent<H> },
+    Add { port: Arc<Port<H>>, work: Work<H> },
     Remove { port: PortId, done: mpsc::Sender<()> },
     Stop,
+}
+
+/// What a worker does for a port.
+#[expect(clippy::large_enum_variant, reason = "one a queue, and never moved once it is owned")]
+pub(crate) enum Work<H: Hypervisor> {
+    /// Carries the frames of a queue, and hears of room in the other direction.
+    Carry { queue: usize, ingress: Ingress<H>, room: RoomEvent<H> },
+    /// Serves the control ring.
+    Serve(ControlRing<H>),
+}
+
+impl<H: Hypervisor> Work<H> {
+    /// Asks for an event at the next thing to do; answers whether there is one already.
+    fn arm(&mut self) -> Result<bool, String> {
+        match self {
+            Self::Carry { ingress, .. } => ingress.arm(),
+            Self::Serve(ring) => ring.arm().map_err(of_control),
+        }
+    }
+
+    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let (work, room) = match self {
+            Self::Carry { ingress, room, .. } => (ingress.fd(), room.fd()),
+            Self::Serve(ring) => (ring.event().as_fd(), None),
+        };
+        std::iter::once(work).chain(room)
+    }
+
+    fn take_events(&self) {
+        match self {
+            Self::Carry { ingress, room, .. } => {
+                ingress.take_event();
+                room.take();
+            }
+            Self::Serve(ring) => {
+                // A guest that is gone asks nothing more; its end is learnt of elsewhere.
+                let _ = ring.event().take();
+            }
+        }
+    }
+}
+
+fn of_control(fault: netback::Fault) -> String {
+    format!("control ring: {fault}")
 }
 
 /// Wakes a worker from any thread. Polled edge-triggered, so it is never read.
@@ -79,12 +124,10 @@ impl<H: Hypervisor> WorkerHandle<H> {
     }
 }
 
-/// A queue a worker owns.
+/// A queue or a control ring that a worker owns.
 struct Slot<H: Hypervisor> {
     port: Arc<Port<H>>,
-    queue: usize,
-    ingress: Ingress<H>,
-    room: RoomEvent<H>,
+    work: Work<H>,
     /// Polled; otherwise its event has been asked for.
     active: bool,
     /// Frames wait for room elsewhere.
@@ -157,8 +200,15 @@ impl<H: Hypervisor> Worker<H> {
     /// One pass over one queue, if it is active.
     fn poll(&mut self, index: usize, now: Instant) {
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
-        let carried = self.carrier.carry(&slot.port, &mut slot.ingress);
-        let armed = carried.and_then(|progress| {
+        let done = match &mut slot.work {
+            Work::Carry { ingress, .. } => self.carrier.carry(&slot.port, ingress),
+            Work::Serve(ring) => match ring.serve() {
+                Ok(true) => Ok(Progress::Worked),
+                Ok(false) => Ok(Progress::Dry),
+                Err(fault) => Err(of_control(fault)),
+            },
+        };
+        let armed = done.and_then(|progress| {
             slot.blocked = progress == Progress::Blocked;
             match progress {
                 Progress::Worked => {
@@ -169,7 +219,7 @@ impl<H: Hypervisor> Worker<H> {
                     std::hint::spin_loop();
                     Ok(true)
                 }
-                Progress::Dry | Progress::Blocked => slot.ingress.arm(),
+                Progress::Dry | Progress::Blocked => slot.work.arm(),
             }
         });
         match armed {
@@ -228,10 +278,10 @@ impl<H: Hypervisor> Worker<H> {
     /// event channel for both rings) either.
     fn event(&mut self, index: usize) {
         let Some(Some(slot)) = self.slots.get_mut(index) else { return };
-        slot.ingress.take_event();
-        slot.room.take();
+        slot.work.take_events();
         slot.active = true;
-        let waiters = slot.port.waiters(slot.queue);
+        let Work::Carry { queue, .. } = slot.work else { return };
+        let waiters = slot.port.waiters(queue);
         for worker in (0..self.shared.wakers.len()).filter(|n| waiters & (1 << n) != 0) {
             if worker == self.number {
                 self.unblock();
@@ -244,9 +294,7 @@ impl<H: Hypervisor> Worker<H> {
     fn obey(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Add { port, queue, ingress, event } => {
-                    self.add(port, queue, ingress, event);
-                }
+                Command::Add { port, work } => self.add(port, work),
                 Command::Remove { port, done } => {
                     self.remove(port);
                     // The caller waits for the answer, or has given up.
@@ -258,16 +306,14 @@ impl<H: Hypervisor> Worker<H> {
         true
     }
 
-    fn add(&mut self, port: Arc<Port<H>>, queue: usize, ingress: Ingress<H>, room: RoomEvent<H>) {
+    fn add(&mut self, port: Arc<Port<H>>, work: Work<H>) {
         let index = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if index == self.slots.len() {
             self.slots.push(None);
         }
         let slot = Slot {
             port,
-            queue,
-            ingress,
-            room,
+            work,
             // What is on the ring already needs no event.
             active: true,
             blocked: false,
@@ -275,8 +321,7 @@ impl<H: Hypervisor> Worker<H> {
         };
         let data = EventData::new_u64(index as u64);
         let flags = EventFlags::IN | EventFlags::ET;
-        let fds = std::iter::once(slot.ingress.fd()).chain(slot.room.fd());
-        for fd in fds {
+        for fd in slot.work.fds() {
             match epoll::add(&self.epoll, fd, data, flags) {
                 // One event channel for both rings.
                 Ok(()) | Err(Errno::EXIST) => {}
@@ -287,7 +332,14 @@ impl<H: Hypervisor> Worker<H> {
                 }
             }
         }
-        debug!(worker = self.number, port = slot.port.name(), queue, "queue added");
+        match slot.work {
+            Work::Carry { queue, .. } => {
+                debug!(worker = self.number, port = slot.port.name(), queue, "queue added");
+            }
+            Work::Serve(_) => {
+                debug!(worker = self.number, port = slot.port.name(), "control ring added");
+            }
+        }
         self.slots[index] = Some(slot);
     }
 
@@ -303,7 +355,7 @@ impl<H: Hypervisor> Worker<H> {
     }
 
     fn forget_events(&self, slot: &Slot<H>) {
-        for fd in std::iter::once(slot.ingress.fd()).chain(slot.room.fd()) {
+        for fd in slot.work.fds() {
             // The second of two equal descriptors is gone with the first.
             let _ = epoll::delete(&self.epoll, fd.as_fd());
         }

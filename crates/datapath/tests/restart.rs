@@ -6,10 +6,9 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use common::{Guest, Host, frame, receive, send, wait_until};
+use common::{Guest, Host, Platform, frame, receive, send, wait_until};
 use frame::{Offer, Outcome, WINDOW};
 use hypervisor::XenbusState;
-use machine::Machine;
 use netback::{RxChannel, TxChannel};
 use proptest::prelude::*;
 
@@ -38,8 +37,8 @@ fn traffic_goes_on_after_the_daemon_was_killed() {
                 sent += 1;
             }
             for guest in [&mut a, &mut b] {
-                let queues = host.restart(guest);
-                guest.port = host.carry(guest.domain.id(), queues);
+                let connection = host.restart(guest);
+                guest.port = host.carry(guest.domain.id(), connection);
                 assert!(guest.frontend.is_open().unwrap());
                 assert_eq!(guest.vif.state(), XenbusState::Connected);
             }
@@ -69,8 +68,8 @@ fn flow(from: &mut Guest, address: [u8; 6], to: &mut Guest, count: u32) {
 
 /// What the daemon does for A's frames, and where it is killed.
 struct Backend {
-    a: netback::Queue<Machine>,
-    b: netback::Queue<Machine>,
+    a: netback::Queue<Platform>,
+    b: netback::Queue<Platform>,
 }
 
 /// The last thing that is done in a pass.
@@ -84,7 +83,7 @@ enum Until {
 impl Backend {
     /// Kills those that there are, and starts others.
     fn restart(host: &Host, a: &mut Guest, b: &mut Guest) -> Self {
-        let [a, b] = [a, b].map(|guest| host.restart(guest).pop().unwrap());
+        let [a, b] = [a, b].map(|guest| host.restart(guest).queues.pop().unwrap());
         Self { a, b }
     }
 
@@ -98,9 +97,12 @@ impl Backend {
         for slot in self.a.tx.window().order() {
             if held & (1 << slot) == 0 {
                 let frame = self.a.tx.window().frame(*slot);
-                let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
-                self.b.rx.deliver(self.a.tx.body(), &mut offers, Duration::ZERO).unwrap();
-                outcomes[usize::from(*slot)] = offers[0].outcome;
+                let rx = &mut self.b.rx;
+                outcomes[usize::from(*slot)] = self.a.tx.with_body(|body| {
+                    let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
+                    rx.deliver(body, &mut offers, Duration::ZERO).unwrap();
+                    offers[0].outcome
+                });
             }
         }
         if until == Until::Finished {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Host, frame, receive, send, wait_until};
+use common::{Host, PERSISTENT, frame, receive, send, wait_until};
 use netback::{RxChannel, TxChannel};
 use wire::netif::header_channel;
 
@@ -50,9 +50,11 @@ fn cross(host: &Host, header_channel: bool) {
     });
     assert_eq!(a.queues[0].tx.take_errors(), 0);
     assert_eq!(b.port.counters().snapshot().tx_frames, sent.len() as u64);
-    // What one channel holds for a while is held no longer: the rings and the header pages are.
-    let rings = if header_channel { 2 + header_channel::PAGES } else { 2 };
-    wait_until("the end of every mapping", || a.domain.pinned() <= rings);
+    // What one channel holds for a while is held no longer: the rings, the header pages and what is
+    // to stay mapped are.
+    let control = a.frontend.control().map_or(0, |_| 1 + usize::from(PERSISTENT));
+    let rings = 2 + control + a.queues[0].tx.headers().map_or(0, |_| header_channel::PAGES);
+    wait_until("the end of every mapping", || a.domain.pinned() == rings);
     for guest in [&a, &b] {
         assert_eq!(guest.domain.exchange_count().held, 0);
     }

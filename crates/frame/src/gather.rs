@@ -119,7 +119,7 @@ mod tests {
             frame.len = u32::try_from(total).unwrap();
             let mut offset = 0;
             for len in lens {
-                frame.pieces.push(Piece { gref: GrantRef(0), offset, len });
+                frame.pieces.push(Piece { gref: GrantRef(0), offset, len, place: Piece::NOWHERE });
                 offset += u32::from(len);
             }
             prop_assert!(usize::from(header) <= HEADER_MAX);

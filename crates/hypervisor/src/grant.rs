@@ -142,22 +142,31 @@ pub enum MapStatus {
     BadGrant,
 }
 
-/// One page that is mapped for a packet (`GNTTABOP_map_grant_ref`).
+/// One page that is mapped, for a packet or for as long as its owner likes
+/// (`GNTTABOP_map_grant_ref`).
 #[derive(Clone, Copy, Debug)]
 pub struct GrantMap {
     /// Where: a free place of an [aperture](crate::Hypervisor::aperture).
     pub place: u32,
     /// Which page of the aperture's peer.
     pub gref: GrantRef,
+    /// Whether it is written to as well, which the grant must permit.
+    pub writable: bool,
     /// Written by the hypervisor.
     pub status: MapStatus,
 }
 
 impl GrantMap {
-    /// An operation not yet performed.
+    /// An operation not yet performed: a page to be read.
     #[inline]
     pub fn new(place: u32, gref: GrantRef) -> Self {
-        Self { place, gref, status: MapStatus::Okay }
+        Self { place, gref, writable: false, status: MapStatus::Okay }
+    }
+
+    /// An operation not yet performed: a page to be read and written.
+    #[inline]
+    pub fn writable(place: u32, gref: GrantRef) -> Self {
+        Self { writable: true, ..Self::new(place, gref) }
     }
 }
 

@@ -137,8 +137,8 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// `place * PAGE_SIZE`, and only while something is mapped there.
     fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error>;
 
-    /// Maps a batch of granted pages, each at its place, readable and writable; each operation
-    /// gets its own status. A place that is taken is a bad grant.
+    /// Maps a batch of granted pages, each at its place, readable and where asked for writable;
+    /// each operation gets its own status. A place that is taken is a bad grant.
     fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]);
 
     /// Unmaps what is at these places; those with nothing there are left alone.

@@ -54,13 +54,17 @@ pub enum Counted {
     Suppressed,
     /// Segments cut in software.
     Segments,
+    /// Pages of a guest that were asked for and found mapped already: persistent grants.
+    GrantHits,
+    /// Pages of a guest with persistent grants that were asked for and not found among them.
+    GrantMisses,
 }
 
 impl Counted {
     const COUNT: usize = Self::ALL.len();
 
     /// Everything that is counted, in the order of the counters.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Hypercalls,
         Self::CopyBatches,
         Self::Copies,
@@ -74,6 +78,8 @@ impl Counted {
         Self::Notifications,
         Self::Suppressed,
         Self::Segments,
+        Self::GrantHits,
+        Self::GrantMisses,
     ];
 
     /// Its name in metrics and in JSON.
@@ -93,6 +99,8 @@ impl Counted {
             Self::Notifications => "notifications",
             Self::Suppressed => "suppressed",
             Self::Segments => "segments",
+            Self::GrantHits => "grant_hits",
+            Self::GrantMisses => "grant_misses",
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Apertures: places where the driver domain maps pages of a guest for as long as a packet takes.
+//! Apertures: places where the driver domain maps pages of a guest, for as long as a packet takes
+//! or for as long as the guest likes.
 //!
-//! This is what the original netback did to every page of every packet it sent, and what the
+//! The first is what the original netback did to every page of every packet it sent, and what the
 //! header channel avoids: each mapping is a change of the address space, and each unmapping one
-//! more, with a flush of other cores' TLBs.
+//! more, with a flush of other cores' TLBs. The second is persistent grants, which pay it once.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -40,10 +41,16 @@ impl Aperture {
         let Some(taken @ None) = self.taken.get_mut(op.place as usize) else {
             return MapStatus::BadGrant;
         };
-        let Ok(start) = self.domain.pin(DRIVER_DOMAIN, op.gref, Access::Read) else {
+        let access = if op.writable { Access::Write } else { Access::Read };
+        let Ok(start) = self.domain.pin(DRIVER_DOMAIN, op.gref, access) else {
             return MapStatus::BadGrant;
         };
-        if self.reserved.map(op.place as usize, self.domain.fd(), start as u64).is_err() {
+        let (place, fd, start) = (op.place as usize, self.domain.fd(), start as u64);
+        let mapped = match access {
+            Access::Read => self.reserved.map(place, fd, start),
+            Access::Write => self.reserved.map_writable(place, fd, start),
+        };
+        if mapped.is_err() {
             self.domain.unpin(op.gref);
             return MapStatus::BadGrant;
         }
@@ -116,6 +123,28 @@ mod tests {
             assert_eq!(domain.pinned(), 0);
         }
         machine.map_at(&mut aperture, &mut [GrantMap::new(0, grefs[1])]);
+        drop(aperture);
+        assert_eq!(domain.pinned(), 0);
+    }
+
+    #[test]
+    fn a_page_is_written_to_only_where_its_grant_permits_it() {
+        let (machine, domain, guest) = machine();
+        let (pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
+        let read_only = 1 << 2;
+        let flags = domain.memory().atomic_u16(grefs[1].0 as usize * 8).unwrap();
+        flags.fetch_or(read_only, std::sync::atomic::Ordering::Relaxed);
+        let mut aperture = machine.aperture(&domain, 3).unwrap();
+        let mut batch = [
+            GrantMap::writable(0, grefs[0]),
+            GrantMap::writable(1, grefs[1]),
+            GrantMap::new(2, grefs[1]),
+        ];
+        machine.map_at(&mut aperture, &mut batch);
+        use MapStatus::{BadGrant, Okay};
+        assert_eq!(batch.map(|op| op.status), [Okay, BadGrant, Okay]);
+        aperture.write(7, 42u8).unwrap();
+        assert_eq!(pages.read::<u8>(7), Ok(42));
         drop(aperture);
         assert_eq!(domain.pinned(), 0);
     }

@@ -267,11 +267,15 @@ impl Hypervisor for Machine {
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
         // The lines of a batch come from other cores' caches side by side, not one by one.
         for op in &*batch {
-            if let Source::Grant { peer, gref, offset } = op.source {
-                peer.prefetch(gref, offset, Access::Read);
+            match op.source {
+                Source::Grant { peer, gref, offset } => peer.prefetch(gref, offset, Access::Read),
+                Source::Mapped { region, offset } => region.prefetch(offset),
+                Source::Private(_) => {}
             }
-            if let Dest::Grant { peer, gref, offset } = op.dest {
-                peer.prefetch(gref, offset, Access::Write);
+            match op.dest {
+                Dest::Grant { peer, gref, offset } => peer.prefetch(gref, offset, Access::Write),
+                Dest::Mapped { region, offset } => region.prefetch_for_write(offset),
+                Dest::Private(_) => {}
             }
         }
         for op in batch {

@@ -15,6 +15,8 @@ use ring::Slots;
 use ring::netif::Tx;
 use wire::netif::header_channel;
 
+use crate::persistent::InHand;
+
 /// How a packet's bytes come from a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TxChannel {
@@ -68,8 +70,15 @@ const BATCH: usize = WINDOW + PIECES_MAX;
 type Fetches<'a, H> = ArrayVec<GrantCopy<'a, <H as Hypervisor>::Peer>, BATCH>;
 
 /// What a TX queue reaches its packets by.
-pub(crate) enum Channel<H: Hypervisor> {
-    /// Grant copies of the headers.
+pub(crate) struct Channel<H: Hypervisor> {
+    way: Way<H>,
+    /// Pages that are mapped anyway, if the frontend can have some: no copy needs a grant there.
+    grants: Option<InHand<H>>,
+}
+
+/// How a TX queue comes by headers.
+enum Way<H: Hypervisor> {
+    /// Copies of them.
     Granted,
     /// The header pages that the frontend fills.
     Supplied(H::Mapping),
@@ -89,15 +98,26 @@ impl<H: Hypervisor> Channel<H> {
     pub(crate) fn mapping(hypervisor: &H, peer: &H::Peer) -> Result<Self, hypervisor::Error> {
         let places = WINDOW * PIECES_MAX;
         let aperture = hypervisor.aperture(peer, u32::try_from(places).unwrap_or(u32::MAX))?;
-        Ok(Self::Mapped(Mapped { aperture, pages: [0; WINDOW] }))
+        Ok(Self { way: Way::Mapped(Mapped { aperture, pages: [0; WINDOW] }), grants: None })
+    }
+
+    /// A channel that copies headers: those of header pages, if there are some. Some of the
+    /// frontend's pages may be mapped.
+    pub(crate) fn copying(supplied: Option<H::Mapping>, grants: Option<InHand<H>>) -> Self {
+        Self { way: supplied.map_or(Way::Granted, Way::Supplied), grants }
+    }
+
+    /// Whether headers come beside the ring.
+    pub(crate) fn is_supplied(&self) -> bool {
+        matches!(self.way, Way::Supplied(_))
     }
 
     /// How many of a packet's bytes, at most, come beside the ring instead of in its fragments.
     #[inline]
     pub(crate) fn supplied_max(&self) -> u16 {
-        match self {
-            Self::Supplied(_) => header_channel::HEADER_LEN,
-            Self::Granted | Self::Mapped(_) => 0,
+        match self.way {
+            Way::Supplied(_) => header_channel::HEADER_LEN,
+            Way::Granted | Way::Mapped(_) => 0,
         }
     }
 
@@ -105,7 +125,7 @@ impl<H: Hypervisor> Channel<H> {
     /// it supplies nothing.
     #[inline]
     pub(crate) fn take_supplied(&self, index: u32, frame: &mut Frame) {
-        if let Self::Supplied(pages) = self {
+        if let Way::Supplied(pages) = &self.way {
             let header = &mut frame.bytes[..usize::from(frame.header_len)];
             // Every index has its place in the pages that were mapped.
             let _ = pages.copy_out(header_channel::place(index), header);
@@ -115,7 +135,7 @@ impl<H: Hypervisor> Channel<H> {
     /// Starts fetching the headers of the requests from `index` on.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32, requests: u32) {
-        if let Self::Supplied(pages) = self {
+        if let Way::Supplied(pages) = &self.way {
             for n in 0..requests.min(PREFETCHED) {
                 let place = header_channel::place(index.wrapping_add(n));
                 pages.prefetch(place);
@@ -124,12 +144,18 @@ impl<H: Hypervisor> Channel<H> {
         }
     }
 
-    /// Whose memory the frames' pieces lie in.
+    /// Does `work` with the memory that the frames' pieces lie in: one batch, so that pages which
+    /// are mapped stay mapped no longer than it takes.
     #[inline]
-    pub(crate) fn body<'a>(&'a self, peer: &'a H::Peer) -> Body<'a, H::Peer> {
-        match self {
-            Self::Granted | Self::Supplied(_) => Body::Granted(peer),
-            Self::Mapped(mapped) => Body::Mapped(&mapped.aperture),
+    pub(crate) fn with_body<R>(
+        &self,
+        peer: &H::Peer,
+        work: impl FnOnce(Body<'_, H::Peer>) -> R,
+    ) -> R {
+        match (&self.way, self.grants.as_ref().and_then(InHand::pages)) {
+            (Way::Mapped(mapped), _) => work(Body::Mapped(&mapped.aperture)),
+            (_, Some(pages)) => work(Body::Persistent(&pages.of(peer))),
+            (_, None) => work(Body::Granted(peer)),
         }
     }
 
@@ -143,10 +169,15 @@ impl<H: Hypervisor> Channel<H> {
         window: &mut Window,
         fresh: u64,
     ) -> u64 {
-        let unreadable = match self {
-            Self::Supplied(_) => return 0,
-            Self::Granted => copy_headers(hypervisor, peer, window, fresh),
-            Self::Mapped(mapped) => mapped.map_all(hypervisor, window, fresh),
+        if let Some(grants) = &mut self.grants {
+            grants.take(window, fresh);
+        }
+        let unreadable = match &mut self.way {
+            Way::Supplied(_) => return 0,
+            Way::Granted => {
+                self.with_body(peer, |body| copy_headers(hypervisor, body, window, fresh))
+            }
+            Way::Mapped(mapped) => mapped.map_all(hypervisor, window, fresh),
         };
         for frame in in_slots(window, fresh).map(|(_, frame)| frame) {
             frame.skip_header();
@@ -157,8 +188,11 @@ impl<H: Hypervisor> Channel<H> {
     /// Lets go of what is held for the frame in `slot`.
     #[inline]
     pub(crate) fn release(&mut self, hypervisor: &H, slot: u8) {
-        if let Self::Mapped(mapped) = self {
+        if let Way::Mapped(mapped) = &mut self.way {
             mapped.unmap(hypervisor, slot);
+        }
+        if let Some(grants) = &mut self.grants {
+            grants.release(slot);
         }
     }
 }
@@ -168,7 +202,8 @@ const PREFETCHED: u32 = 8;
 const CACHE_LINE: usize = 64;
 
 /// The frames of the slots in `set`.
-fn in_slots(window: &mut Window, set: u64) -> impl Iterator<Item = (u8, &mut Frame)> {
+#[inline]
+pub(crate) fn in_slots(window: &mut Window, set: u64) -> impl Iterator<Item = (u8, &mut Frame)> {
     (0u8..).zip(window.slots_mut()).filter(move |(slot, _)| set & (1 << slot) != 0)
 }
 
@@ -176,7 +211,7 @@ fn in_slots(window: &mut Window, set: u64) -> impl Iterator<Item = (u8, &mut Fra
 /// fragments where they are split (XSA-423). Answers the frames whose memory refused.
 fn copy_headers<H: Hypervisor>(
     hypervisor: &H,
-    peer: &H::Peer,
+    body: Body<'_, H::Peer>,
     window: &mut Window,
     fresh: u64,
 ) -> u64 {
@@ -203,7 +238,7 @@ fn copy_headers<H: Hypervisor>(
             // At most HEADER_MAX, or a piece.
             let len = u16::try_from(rest.len()).unwrap_or(piece.len).min(piece.len);
             let (part, after) = rest.split_at_mut(len.into());
-            let source = Body::Granted(peer).source(*piece, 0);
+            let source = body.source(*piece, 0);
             ops.push(GrantCopy::new(source, Dest::Private(part), len));
             slots.push(slot);
             rest = after;

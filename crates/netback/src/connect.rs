@@ -5,11 +5,16 @@ use std::sync::Arc;
 
 use hypervisor::{EventChannel, GrantRef, Hypervisor, Port, Store, StoreError};
 use offload::Features;
+use ring::netif::Ctrl;
 use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 
 use crate::channel::Channel;
-use crate::{Fault, Ledgers, Offered, RingKind, RxChannel, RxQueue, TxChannel, TxQueue};
+use crate::persistent::{Destination, InHand};
+use crate::{
+    ControlRing, Fault, Ledgers, Offered, PersistentGrants, RingKind, RxChannel, RxQueue,
+    TxChannel, TxQueue,
+};
 
 /// Why a frontend could not be connected. The reason is for an operator.
 #[derive(Debug, thiserror::Error)]
@@ -48,23 +53,35 @@ pub enum ConnectError {
     Ledger(#[source] io::Error),
 }
 
+/// What a frontend has set up.
+pub struct Connection<H: Hypervisor> {
+    /// What its frames go through.
+    pub queues: Vec<Queue<H>>,
+    /// What it asks of us besides; not every frontend has one.
+    pub control: Option<ControlRing<H>>,
+}
+
+impl<H: Hypervisor> Connection<H> {
+    /// Makes the frontend look at all rings: whoever was here before may have died between a
+    /// publication and its notification.
+    pub(crate) fn wake(&self) {
+        let of_queue = |queue: &'_ Queue<H>| [queue.tx.event().clone(), queue.rx.event().clone()];
+        for event in self.queues.iter().flat_map(of_queue) {
+            // A frontend that is gone can not be told; its domain's end detaches the vif.
+            let _ = event.notify();
+        }
+        if let Some(control) = &self.control {
+            let _ = control.event().notify();
+        }
+    }
+}
+
 /// One queue: a ring each way.
 pub struct Queue<H: Hypervisor> {
     /// From the guest.
     pub tx: TxQueue<H>,
     /// To the guest.
     pub rx: RxQueue<H>,
-}
-
-impl<H: Hypervisor> Queue<H> {
-    /// Makes the frontend look at both rings: whoever was here before may have died between a
-    /// publication and its notification.
-    pub(crate) fn wake(&self) {
-        for event in [self.tx.event(), self.rx.event()] {
-            // A frontend that is gone can not be told; its domain's end detaches the vif.
-            let _ = event.notify();
-        }
-    }
 }
 
 /// What a queue's rings are begun with.
@@ -77,28 +94,86 @@ pub(crate) struct Rings<'a> {
     pub(crate) headers: bool,
 }
 
-impl Rings<'_> {
+/// What all rings of a frontend are connected with.
+struct Terms<'a, H: Hypervisor> {
+    hypervisor: &'a H,
+    peer: &'a H::Peer,
+    keys: Keys<'a>,
+    features: Features,
+    offered: &'a Offered,
+    rings: Rings<'a>,
+}
+
+impl<H: Hypervisor> Terms<'_, H> {
     /// Maps a ring.
-    fn open<H: Hypervisor, S: Slots>(
+    fn ring<S: Slots>(
         &self,
-        hypervisor: &H,
-        peer: &H::Peer,
         gref: GrantRef,
         event: &H::Event,
         (queue, kind): (u32, RingKind),
     ) -> Result<BackRing<S, RegionPage<H::Mapping>>, ConnectError> {
-        let mapping = hypervisor.map(peer, &[gref])?;
-        hypervisor.notify_on_unmap(&mapping, event);
+        let mapping = self.hypervisor.map(self.peer, &[gref])?;
+        self.hypervisor.notify_on_unmap(&mapping, event);
         let page =
             RegionPage::new(mapping, 0).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
-        let ledger = self.ledgers.ledger(queue, kind);
+        let ledger = self.rings.ledgers.ledger(queue, kind);
         let ledger = ledger.and_then(|region| Ledger::new(region).map_err(io::Error::other));
         let ledger = ledger.map_err(ConnectError::Ledger)?;
-        let ring = match self.resumes {
+        let ring = match self.rings.resumes {
             true => BackRing::resume(page, ledger),
             false => BackRing::attach(page, ledger),
         };
         Ok(ring.map_err(Fault::from)?)
+    }
+
+    fn bind(&self, port: u32) -> Result<H::Event, ConnectError> {
+        Ok(self.hypervisor.bind_interdomain(self.peer, Port(port))?)
+    }
+
+    /// Connects one queue, whose keys begin with `prefix`.
+    fn queue(
+        &self,
+        (queue, prefix): (u32, &str),
+        grants: Option<Arc<PersistentGrants<H>>>,
+    ) -> Result<Queue<H>, ConnectError> {
+        let Self { hypervisor, peer, keys, features, offered, rings } = self;
+        let need = |key: &str| keys.need(&format!("{prefix}{key}"));
+        let number = |key: &str| keys.number(&format!("{prefix}{key}"));
+        let (tx, rx) = (GrantRef(need(keys::TX_RING_REF)?), GrantRef(need(keys::RX_RING_REF)?));
+        // One each first, as Linux does: a driver that was here before may have left the key of
+        // the channel for both.
+        let split = number(keys::EVENT_CHANNEL_TX)?.zip(number(keys::EVENT_CHANNEL_RX)?);
+        let (tx_event, rx_event) = match split {
+            Some((tx, rx)) => (Arc::new(self.bind(tx)?), Arc::new(self.bind(rx)?)),
+            None => {
+                let event = Arc::new(self.bind(need(keys::EVENT_CHANNEL)?)?);
+                (event.clone(), event)
+            }
+        };
+        let tx = self.ring(tx, &tx_event, (queue, RingKind::Tx))?;
+        let rx = self.ring(rx, &rx_event, (queue, RingKind::Rx))?;
+        let headers = if rings.headers { header_pages(keys, prefix)? } else { None };
+        let headers = headers.map(|grefs| hypervisor.map(peer, &grefs)).transpose()?;
+        let channel = match (headers, offered.tx) {
+            (None, TxChannel::Remap) => Channel::mapping(*hypervisor, peer)?,
+            (headers, _) => Channel::copying(headers, grants.clone().map(InHand::new)),
+        };
+        let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
+        let tx = TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event, channel);
+        let to = Destination::new(peer, grants);
+        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, offered.rx) })
+    }
+
+    /// Connects the control ring, by which all queues' pages are kept mapped.
+    fn control(
+        &self,
+        (gref, port): (GrantRef, u32),
+        grants: Vec<Arc<PersistentGrants<H>>>,
+    ) -> Result<ControlRing<H>, ConnectError> {
+        let event = self.bind(port)?;
+        let ring = self.ring::<Ctrl>(gref, &event, (0, RingKind::Ctrl))?;
+        let (hypervisor, peer) = (self.hypervisor.clone(), self.peer.clone());
+        Ok(ControlRing::new(hypervisor, peer, ring, event, grants))
     }
 }
 
@@ -142,7 +217,7 @@ impl Keys<'_> {
     }
 }
 
-/// Connects all of a frontend's queues, or none.
+/// Connects all that a frontend has, or nothing.
 pub(crate) fn connect<H: Hypervisor>(
     hypervisor: &H,
     store: &dyn Store,
@@ -150,7 +225,7 @@ pub(crate) fn connect<H: Hypervisor>(
     frontend: &str,
     offered: &Offered,
     rings: Rings<'_>,
-) -> Result<Vec<Queue<H>>, ConnectError> {
+) -> Result<Connection<H>, ConnectError> {
     let keys = Keys { store, path: frontend };
     let &Offered { max_queues, rx, .. } = offered;
     if keys.flag(keys::REQUEST_RX_COPY)? != (rx == RxChannel::Copy) {
@@ -161,55 +236,31 @@ pub(crate) fn connect<H: Hypervisor>(
         return Err(ConnectError::Queues { asked, offered: max_queues });
     }
     let features = keys.features()?;
-    let queues = 0..asked;
-    queues
+    let bound = offered.persistent_pages();
+    let control = if bound > 0 { control_keys(&keys)? } else { None };
+    let terms = Terms { hypervisor, peer, keys, features, offered, rings };
+    let mut all_grants = Vec::new();
+    let queues = (0..asked)
         .map(|n| {
             // A single queue has its keys where they were before there were queues.
             let prefix = match asked {
                 1 => String::new(),
                 _ => format!("{}{n}/", keys::QUEUE_PREFIX),
             };
-            connect_queue(hypervisor, &keys, peer, (n, &prefix), features, offered, rings)
+            let grants = control.map(|_| PersistentGrants::new(hypervisor, peer, bound));
+            let grants = grants.transpose()?.map(Arc::new);
+            all_grants.extend(grants.clone());
+            terms.queue((n, &prefix), grants)
         })
-        .collect()
+        .collect::<Result<_, ConnectError>>()?;
+    let control = control.map(|place| terms.control(place, all_grants)).transpose()?;
+    Ok(Connection { queues, control })
 }
 
-fn connect_queue<H: Hypervisor>(
-    hypervisor: &H,
-    keys: &Keys<'_>,
-    peer: &H::Peer,
-    (queue, prefix): (u32, &str),
-    features: Features,
-    offered: &Offered,
-    rings: Rings<'_>,
-) -> Result<Queue<H>, ConnectError> {
-    let need = |key: &str| keys.need(&format!("{prefix}{key}"));
-    let bind = |port| hypervisor.bind_interdomain(peer, Port(port)).map(Arc::new);
-    let (tx, rx) = (GrantRef(need(keys::TX_RING_REF)?), GrantRef(need(keys::RX_RING_REF)?));
-    let number = |key: &str| keys.number(&format!("{prefix}{key}"));
-    // One each first, as Linux does: a driver that was here before may have left the key of the
-    // channel for both.
-    let split = number(keys::EVENT_CHANNEL_TX)?.zip(number(keys::EVENT_CHANNEL_RX)?);
-    let (tx_event, rx_event) = match split {
-        Some((tx, rx)) => (bind(tx)?, bind(rx)?),
-        None => {
-            let event = bind(need(keys::EVENT_CHANNEL)?)?;
-            (event.clone(), event)
-        }
-    };
-    let tx = rings.open(hypervisor, peer, tx, &tx_event, (queue, RingKind::Tx))?;
-    let rx = rings.open(hypervisor, peer, rx, &rx_event, (queue, RingKind::Rx))?;
-    let headers = if rings.headers { header_pages(keys, prefix)? } else { None };
-    let channel = match (headers, offered.tx) {
-        (Some(grefs), _) => Channel::Supplied(hypervisor.map(peer, &grefs)?),
-        (None, TxChannel::Header) => Channel::Granted,
-        (None, TxChannel::Remap) => Channel::mapping(hypervisor, peer)?,
-    };
-    let rx_channel = offered.rx;
-    Ok(Queue {
-        tx: TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event, channel),
-        rx: RxQueue::new(hypervisor.clone(), peer.clone(), rx, rx_event, features, rx_channel),
-    })
+/// Where the control ring of a frontend is that has one: its page, and its port.
+fn control_keys(keys: &Keys<'_>) -> Result<Option<(GrantRef, u32)>, ConnectError> {
+    let Some(gref) = keys.number(keys::CTRL_RING_REF)? else { return Ok(None) };
+    Ok(Some((GrantRef(gref), keys.need(keys::EVENT_CHANNEL_CTRL)?)))
 }
 
 /// The header pages of a frontend that has some: all of them, or it is an error.

@@ -19,6 +19,8 @@ pub enum RingKind {
     Tx,
     /// To the guest.
     Rx,
+    /// What the guest asks of its backend; one for all queues.
+    Ctrl,
 }
 
 impl fmt::Display for RingKind {
@@ -26,6 +28,7 @@ impl fmt::Display for RingKind {
         f.write_str(match self {
             Self::Tx => "tx",
             Self::Rx => "rx",
+            Self::Ctrl => "ctrl",
         })
     }
 }

@@ -13,7 +13,7 @@ use frame::{
     Body, DropReason, FRAME_MAX, Frame, Gather, Offer, Outcome, PIECES_MAX, linearise, pieces_of,
 };
 use hypervisor::{
-    CopyStatus, Counted, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source,
+    CopyStatus, Counted, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source,
 };
 use offload::{Checksum, Features, Gso, Need, Segmenter};
 use ring::netif::Rx;
@@ -22,6 +22,7 @@ use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{RxResponse, rx_flags, status};
 
 use crate::RxChannel;
+use crate::persistent::{Buffers, Destination};
 use crate::request::Fault;
 
 mod flip;
@@ -61,7 +62,7 @@ enum Planned {
 pub struct RxQueue<H: Hypervisor> {
     channel: RxChannel,
     hypervisor: H,
-    peer: H::Peer,
+    to: Arc<Destination<H>>,
     ring: BackRing<Rx, RegionPage<H::Mapping>>,
     event: Arc<H::Event>,
     features: Features,
@@ -88,14 +89,14 @@ enum Room {
 impl<H: Hypervisor> RxQueue<H> {
     pub(crate) fn new(
         hypervisor: H,
-        peer: H::Peer,
+        to: Destination<H>,
         ring: BackRing<Rx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
         features: Features,
         channel: RxChannel,
     ) -> Self {
         let room = Room::Enough;
-        Self { channel, hypervisor, peer, ring, event, features, room, scratch: None }
+        Self { channel, hypervisor, to: Arc::new(to), ring, event, features, room, scratch: None }
     }
 
     /// What the frontend takes.
@@ -124,6 +125,8 @@ impl<H: Hypervisor> RxQueue<H> {
         offers: &mut [Offer<'a>],
         now: Duration,
     ) -> Result<(), Fault> {
+        let to = self.to.clone();
+        let buffers = to.buffers();
         let mut done = 0;
         while done < offers.len() {
             let rest = &mut offers[done..];
@@ -131,8 +134,8 @@ impl<H: Hypervisor> RxQueue<H> {
                 Need::Nothing if self.channel == RxChannel::Flip => {
                     self.deliver_flipped(body, &mut rest[0], now)?
                 }
-                Need::Nothing => self.deliver_whole(body, rest, now)?,
-                need => self.deliver_in_software(body, &mut rest[0], need, now)?,
+                Need::Nothing => self.deliver_whole(body, &buffers, rest, now)?,
+                need => self.deliver_in_software(body, &buffers, &mut rest[0], need, now)?,
             };
             // The first of them waits for room.
             if settled == 0 {
@@ -140,6 +143,7 @@ impl<H: Hypervisor> RxQueue<H> {
             }
             done += settled;
         }
+        buffers.note(&self.hypervisor);
         self.publish();
         Ok(())
     }
@@ -224,10 +228,10 @@ impl<H: Hypervisor> RxQueue<H> {
     fn deliver_whole<'a>(
         &mut self,
         body: Body<'a, H::Peer>,
+        buffers: &Buffers<'_, H>,
         offers: &mut [Offer<'a>],
         now: Duration,
     ) -> Result<usize, Fault> {
-        let peer = self.peer.clone();
         let mut copies = Copies::<H>::new();
         let mut plan = Plan::new();
         let mut planned = ArrayVec::<u8, SLOTS>::new();
@@ -242,7 +246,7 @@ impl<H: Hypervisor> RxQueue<H> {
                 if self.room != Room::Enough {
                     self.judge_pace(true, now)?;
                 }
-                self.plan_short(&peer, frame, body, &mut copies, &mut plan);
+                self.plan_short(buffers, frame, body, &mut copies, &mut plan);
                 known -= 1;
                 offer.outcome = Outcome::Delivered;
                 planned.push(1);
@@ -265,7 +269,7 @@ impl<H: Hypervisor> RxQueue<H> {
                     let mut gather = Gather::new(frame, body);
                     let flags = flags_of(frame.checksum);
                     let next = |max| gather.next(max);
-                    self.plan(&peer, frame.len, flags, frame.gso, next, &mut copies, &mut plan);
+                    self.plan(buffers, frame.len, flags, frame.gso, next, &mut copies, &mut plan);
                     offer.outcome = Outcome::Delivered;
                 } else {
                     offer.outcome = self.without_room();
@@ -295,7 +299,7 @@ impl<H: Hypervisor> RxQueue<H> {
     #[inline]
     fn plan_short<'a>(
         &mut self,
-        peer: &'a H::Peer,
+        buffers: &'a Buffers<'_, H>,
         frame: &'a Frame,
         body: Body<'a, H::Peer>,
         copies: &mut Copies<'a, H>,
@@ -304,13 +308,12 @@ impl<H: Hypervisor> RxQueue<H> {
         let request = self.ring.peek(0);
         let offset = colour(self.ring.consumed(), frame.len);
         self.ring.consume(1);
-        let gref = GrantRef(request.gref);
+        let buffer = buffers.find(GrantRef(request.gref));
         let header = Source::Private(frame.header());
-        let dest = Dest::Grant { peer, gref, offset };
-        copies.push(GrantCopy::new(header, dest, frame.header_len.into()));
+        copies.push(GrantCopy::new(header, buffer.from(offset), frame.header_len.into()));
         let mut filled = u16::from(frame.header_len);
         for piece in &frame.pieces {
-            let dest = Dest::Grant { peer, gref, offset: offset + filled };
+            let dest = buffer.from(offset + filled);
             copies.push(GrantCopy::new(body.source(*piece, 0), dest, piece.len));
             filled += piece.len;
         }
@@ -329,7 +332,7 @@ impl<H: Hypervisor> RxQueue<H> {
     #[inline]
     fn plan<'a>(
         &mut self,
-        peer: &'a H::Peer,
+        buffers: &'a Buffers<'_, H>,
         len: u32,
         flags: u16,
         gso: Option<Gso>,
@@ -347,13 +350,12 @@ impl<H: Hypervisor> RxQueue<H> {
             // At most a page.
             let size = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
             left -= u32::from(size);
+            let buffer = buffers.find(GrantRef(request.gref));
             let before = copies.len();
             let mut filled = 0;
             while filled < size {
                 let Some((source, run)) = next(size - filled) else { break };
-                let gref = GrantRef(request.gref);
-                let dest = Dest::Grant { peer, gref, offset: offset + filled };
-                copies.push(GrantCopy::new(source, dest, run));
+                copies.push(GrantCopy::new(source, buffer.from(offset + filled), run));
                 filled += run;
             }
             let more = if left > 0 { rx_flags::MORE_DATA } else { 0 };
@@ -380,6 +382,7 @@ impl<H: Hypervisor> RxQueue<H> {
     fn deliver_in_software<'a>(
         &mut self,
         body: Body<'a, H::Peer>,
+        buffers: &Buffers<'_, H>,
         offer: &mut Offer<'a>,
         need: Need,
         now: Duration,
@@ -403,8 +406,8 @@ impl<H: Hypervisor> RxQueue<H> {
         offer.outcome = match linearise(&self.hypervisor, frame, body, whole) {
             Err(fault) => fault,
             Ok(()) => match (need, frame.gso) {
-                (Need::Segment, Some(gso)) => self.deliver_segments(frame, whole, gso),
-                _ => self.deliver_finished(frame, whole),
+                (Need::Segment, Some(gso)) => self.deliver_segments(buffers, frame, whole, gso),
+                _ => self.deliver_finished(buffers, frame, whole),
             },
         };
         self.scratch = Some(scratch);
@@ -412,7 +415,12 @@ impl<H: Hypervisor> RxQueue<H> {
     }
 
     /// Completes the checksum of a whole frame and delivers it.
-    fn deliver_finished(&mut self, frame: &Frame, whole: &mut [u8]) -> Outcome {
+    fn deliver_finished(
+        &mut self,
+        buffers: &Buffers<'_, H>,
+        frame: &Frame,
+        whole: &mut [u8],
+    ) -> Outcome {
         if offload::complete_checksum(whole, &frame.headers).is_err() {
             return Outcome::Dropped(DropReason::Malformed);
         }
@@ -421,19 +429,23 @@ impl<H: Hypervisor> RxQueue<H> {
         if self.channel == RxChannel::Flip {
             return self.flip(frame.len, 0, None, next);
         }
-        let peer = self.peer.clone();
         let mut copies = Copies::<H>::new();
         let mut plan = Plan::new();
-        self.plan(&peer, frame.len, 0, None, next, &mut copies, &mut plan);
+        self.plan(buffers, frame.len, 0, None, next, &mut copies, &mut plan);
         self.perform(&mut copies, &plan)
     }
 
     /// Cuts a whole frame into segments and delivers them.
-    fn deliver_segments(&mut self, frame: &Frame, whole: &[u8], gso: Gso) -> Outcome {
+    fn deliver_segments(
+        &mut self,
+        buffers: &Buffers<'_, H>,
+        frame: &Frame,
+        whole: &[u8],
+        gso: Gso,
+    ) -> Outcome {
         let Ok(mut segments) = Segmenter::new(whole, &frame.headers, gso) else {
             return Outcome::Dropped(DropReason::Malformed);
         };
-        let peer = self.peer.clone();
         let mut headers = [[0; offload::MAX_HEADER]; SEGMENTS];
         let mut outcome = Outcome::Delivered;
         loop {
@@ -449,7 +461,7 @@ impl<H: Hypervisor> RxQueue<H> {
                 if self.channel == RxChannel::Flip {
                     outcome = worse(outcome, self.flip(len, 0, None, next));
                 } else {
-                    self.plan(&peer, len, 0, None, next, &mut copies, &mut plan);
+                    self.plan(buffers, len, 0, None, next, &mut copies, &mut plan);
                 }
             }
             if made.is_empty() {

@@ -62,15 +62,16 @@ impl<H: Hypervisor> TxQueue<H> {
         &self.window
     }
 
-    /// Whose memory their bodies lie in.
+    /// Does `work`, the delivery of a batch, with the memory that their bodies lie in. What the
+    /// frontend has kept mapped stays so until it is done.
     #[inline]
-    pub fn body(&self) -> Body<'_, H::Peer> {
-        self.channel.body(&self.peer)
+    pub fn with_body<R>(&self, work: impl FnOnce(Body<'_, H::Peer>) -> R) -> R {
+        self.channel.with_body(&self.peer, work)
     }
 
     /// Whether headers come beside the ring.
     pub(crate) fn takes_headers(&self) -> bool {
-        matches!(self.channel, Channel::Supplied(_))
+        self.channel.is_supplied()
     }
 
     /// The doorbell the frontend rings for this queue.
@@ -241,7 +242,12 @@ fn is_whole(request: TxRequest, header: u16) -> bool {
 
 #[inline]
 fn piece(request: TxRequest) -> Piece {
-    Piece { gref: GrantRef(request.gref), offset: request.offset.into(), len: request.size }
+    Piece {
+        gref: GrantRef(request.gref),
+        offset: request.offset.into(),
+        len: request.size,
+        place: Piece::NOWHERE,
+    }
 }
 
 /// Fills in what the requests say but the pieces.

@@ -10,7 +10,7 @@ use wire::netif::keys;
 
 use crate::Ledgers;
 use crate::channel::{RxChannel, TxChannel};
-use crate::connect::{ConnectError, Queue, Rings, connect};
+use crate::connect::{ConnectError, Connection, Rings, connect};
 
 /// What a backend offers to its frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,20 @@ pub struct Offered {
     pub tx: TxChannel,
     /// How packets go to the guest.
     pub rx: RxChannel,
+    /// Most pages of each queue that the frontend can have kept mapped; see
+    /// [`persistent_pages`](Self::persistent_pages).
+    pub persistent_grants: u16,
+}
+
+impl Offered {
+    /// Most pages of each queue that the frontend can have kept mapped. None where packets are
+    /// mapped or change hands anyway: there would be nothing to save.
+    pub fn persistent_pages(&self) -> u16 {
+        match (self.tx, self.rx) {
+            (TxChannel::Header, RxChannel::Copy) => self.persistent_grants,
+            _ => 0,
+        }
+    }
 }
 
 /// Why a vif is not, or no longer, connected.
@@ -56,9 +70,10 @@ pub enum VifError {
 pub enum Change<H: Hypervisor> {
     /// Nothing.
     None,
-    /// Carry the traffic of these queues, then call [`Vif::connected`].
-    Connect(Vec<Queue<H>>),
-    /// Drop the queues, then call [`Vif::disconnected`].
+    /// Carry the traffic of these queues and serve the control ring, then call
+    /// [`Vif::connected`].
+    Connect(Connection<H>),
+    /// Drop all of the connection, then call [`Vif::disconnected`].
     Disconnect,
     /// Drop the queues, then call [`Vif::remove`]: nobody will come back.
     Remove,
@@ -82,10 +97,10 @@ pub struct Vif<H: Hypervisor> {
 impl<H: Hypervisor> Vif<H> {
     /// Reads what the toolstack wrote at `path`, and what a backend that was killed left there.
     ///
-    /// Where both ends are connected, nothing is written, and the first
-    /// [`frontend_changed`](Self::frontend_changed) takes the connection over, which the
-    /// frontend does not notice. Otherwise this end writes its features and waits for the
-    /// frontend in state `InitWait`.
+    /// Where it was connected, nothing is written, and the first
+    /// [`frontend_changed`](Self::frontend_changed) takes the connection over, which the frontend
+    /// does not notice. Where it was closed, a frontend that starts over is waited for. Otherwise
+    /// this end writes its features and waits for the frontend in state `InitWait`.
     pub fn adopt(
         hypervisor: H,
         store: Arc<dyn Store>,
@@ -110,11 +125,13 @@ impl<H: Hypervisor> Vif<H> {
             state: XenbusState::Initialising,
             orphaned: false,
         };
-        let connected = Some(XenbusState::Connected);
-        if vif.state_at(&vif.path)? == connected && vif.frontend_state()? == connected {
-            (vif.state, vif.orphaned) = (XenbusState::Connected, true);
-        } else {
-            vif.invite()?;
+        match vif.state_at(&vif.path)? {
+            Some(XenbusState::Connected) => {
+                (vif.state, vif.orphaned) = (XenbusState::Connected, true);
+            }
+            // It was leaving, or the toolstack has asked it to. It holds nothing any more.
+            Some(XenbusState::Closing | XenbusState::Closed) => vif.enter(XenbusState::Closed)?,
+            _ => vif.invite()?,
         }
         Ok(vif)
     }
@@ -150,6 +167,7 @@ impl<H: Hypervisor> Vif<H> {
             (keys::FEATURE_RX_COPY, bit(self.offered.rx == RxChannel::Copy)),
             (keys::FEATURE_RX_FLIP, bit(self.offered.rx == RxChannel::Flip)),
             (keys::FEATURE_HEADER_CHANNEL, bit(self.offered.tx == TxChannel::Header)),
+            (keys::FEATURE_CTRL_RING, bit(self.offered.persistent_pages() > 0)),
             (keys::FEATURE_MULTICAST_CONTROL, 0),
             (keys::FEATURE_SPLIT_EVENT_CHANNELS, bit(self.offered.split_event_channels)),
             (keys::MULTI_QUEUE_MAX_QUEUES, self.offered.max_queues),
@@ -216,6 +234,10 @@ impl<H: Hypervisor> Vif<H> {
             }
             Some(Connected) if self.state == InitWait => Change::Connect(self.connect()?),
             Some(Connected) => Change::None,
+            // Left by both ends.
+            Some(InitWait | Initialised | Reconfiguring | Reconfigured) if self.orphaned => {
+                Change::Disconnect
+            }
             // Still writing its keys.
             Some(InitWait | Initialised) => Change::None,
             // XDP headroom is not offered, so there is nothing to reconfigure.
@@ -240,25 +262,25 @@ impl<H: Hypervisor> Vif<H> {
         })
     }
 
-    fn connect(&self) -> Result<Vec<Queue<H>>, VifError> {
+    fn connect(&self) -> Result<Connection<H>, VifError> {
         let headers = self.offered.tx == TxChannel::Header;
-        let queues = self.open(Rings { ledgers: &*self.ledgers, resumes: false, headers })?;
-        let supplied = queues.iter().all(|queue| queue.tx.takes_headers());
+        let connection = self.open(Rings { ledgers: &*self.ledgers, resumes: false, headers })?;
+        let supplied = connection.queues.iter().all(|queue| queue.tx.takes_headers());
         let key = self.header_channel();
         self.store.write(None, &key, if supplied { "1" } else { "0" })?;
-        Ok(queues)
+        Ok(connection)
     }
 
     /// Connects to rings that are live, with what was agreed on then: nothing is written.
-    fn take_over(&self) -> Result<Vec<Queue<H>>, VifError> {
+    fn take_over(&self) -> Result<Connection<H>, VifError> {
         let headers =
             self.store.read(None, &self.header_channel()).is_ok_and(|text| text.trim() == "1");
-        let queues = self.open(Rings { ledgers: &*self.ledgers, resumes: true, headers })?;
-        queues.iter().for_each(Queue::wake);
-        Ok(queues)
+        let connection = self.open(Rings { ledgers: &*self.ledgers, resumes: true, headers })?;
+        connection.wake();
+        Ok(connection)
     }
 
-    fn open(&self, rings: Rings<'_>) -> Result<Vec<Queue<H>>, VifError> {
+    fn open(&self, rings: Rings<'_>) -> Result<Connection<H>, VifError> {
         let peer = self.hypervisor.peer(self.domain)?;
         let (store, frontend) = (&*self.store, &self.frontend);
         Ok(connect(&self.hypervisor, store, &peer, frontend, &self.offered, rings)?)
@@ -273,14 +295,17 @@ impl<H: Hypervisor> Vif<H> {
         Ok(self.enter(XenbusState::Connected)?)
     }
 
-    /// Removes the keys of a header channel: the next driver of this device may not know of it,
-    /// and so would not remove them. A backend that may not write there can not help it. A driver
-    /// that has written new ones meanwhile learns from [`keys::HEADER_CHANNEL`] that they are gone.
-    fn forget_header_channel(&self) {
+    /// Removes the keys of a header channel and of a control ring: the next driver of this device
+    /// may not know of them, and so would not remove them. A backend that may not write there can
+    /// not help it. A driver that has written new ones meanwhile learns that they are gone: from
+    /// [`keys::HEADER_CHANNEL`], and from a look at its control ring's.
+    fn forget_channels(&self) {
         let queues = (0..self.offered.max_queues).map(|n| format!("{}{n}/", keys::QUEUE_PREFIX));
-        for prefix in std::iter::once(String::new()).chain(queues) {
-            let key = format!("{}/{prefix}{}", self.frontend, keys::TX_HEADER_REFS);
-            let _ = self.store.remove(None, &key);
+        let prefixes = std::iter::once(String::new()).chain(queues);
+        let headers = prefixes.map(|prefix| format!("{prefix}{}", keys::TX_HEADER_REFS));
+        let control = [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL].map(str::to_owned);
+        for key in headers.chain(control) {
+            let _ = self.store.remove(None, &format!("{}/{key}", self.frontend));
         }
     }
 
@@ -290,7 +315,7 @@ impl<H: Hypervisor> Vif<H> {
     /// this end into Closing, and stay closed.
     pub fn disconnected(&mut self) -> Result<(), VifError> {
         self.orphaned = false;
-        self.forget_header_channel();
+        self.forget_channels();
         if self.frontend_state()? == Some(XenbusState::Initialising) {
             return Ok(self.invite()?);
         }

@@ -38,6 +38,14 @@ impl<G: Guest> Buffers<G> {
         })
     }
 
+    /// The references of the pages that are shared for good.
+    pub(crate) fn grefs(&self) -> &[GrantRef] {
+        match self {
+            Self::Shared { grefs, .. } => grefs,
+            Self::Flipped(_) => &[],
+        }
+    }
+
     /// The reference to post for a slot; none when there is no place left to offer.
     #[inline]
     pub(crate) fn offer(&mut self, slot: usize) -> Option<GrantRef> {

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use hypervisor::{DomId, GrantRef, Guest, Store, StoreError, XenbusState};
 use offload::Features;
+use ring::netif::Ctrl;
 use ring::{FrontRing, RegionPage, Slots};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
-use wire::netif::{header_channel, keys};
+use wire::netif::{GrefMapping, header_channel, keys};
 
 use crate::buffers::Buffers;
-use crate::{Queue, RING_LEN, RxQueue, TxQueue};
+use crate::{ControlError, ControlRing, Queue, RING_LEN, RxQueue, TxQueue};
 
 /// The token of the watch on the backend's state.
 const WATCH: &str = "backend";
@@ -27,6 +28,8 @@ pub struct Config {
     pub split_event_channels: bool,
     /// Headers handed over beside the TX ring, where the backend takes them.
     pub header_channel: bool,
+    /// All pages kept mapped by the backend, as many as it can.
+    pub persistent_grants: bool,
     /// How long the backend may take for each step.
     pub patience: Duration,
 }
@@ -38,6 +41,7 @@ impl Default for Config {
             features: Features::ALL,
             split_event_channels: true,
             header_channel: true,
+            persistent_grants: true,
             patience: Duration::from_secs(10),
         }
     }
@@ -86,17 +90,18 @@ pub enum ConnectError {
 }
 
 /// The frontend's side of one interface.
-pub struct Frontend {
+pub struct Frontend<G: Guest> {
     store: Arc<dyn Store>,
     device: String,
     backend: String,
     mac: MacAddr,
     features: Features,
+    control: Option<ControlRing<G>>,
 }
 
-impl Frontend {
+impl<G: Guest> Frontend<G> {
     /// Connects the device at `device` (`device/vif/0`). Answers the interface and its queues.
-    pub fn connect<G: Guest>(
+    pub fn connect(
         guest: &G,
         store: Arc<dyn Store>,
         device: &str,
@@ -111,20 +116,41 @@ impl Frontend {
         let backend_id = backend_id.map_err(|_| ConnectError::Key("backend-id".into()))?;
         let mac = read(keys::MAC)?.parse().map_err(|_| ConnectError::Key(keys::MAC.into()))?;
         let features = Features::NONE;
-        let mut frontend = Self { store, device: device.to_owned(), backend, mac, features };
+        let device = device.to_owned();
+        let mut frontend = Self { store, device, backend, mac, features, control: None };
         frontend.store.watch(&format!("{}/state", frontend.backend), WATCH)?;
         // A device used before must start over, or the backend stays where the last user left it.
         frontend.enter(XenbusState::Initialising)?;
         frontend.wait(XenbusState::InitWait, config.patience)?;
         frontend.features = frontend.offered()?;
-        let queues = frontend.make_queues(guest, DomId(backend_id), config)?;
+        let backend_id = DomId(backend_id);
+        let queues = frontend.make_queues(guest, backend_id, config)?;
+        frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
         frontend.enter(XenbusState::Connected)?;
         frontend.wait(XenbusState::Connected, config.patience)?;
         let supplies = queues.iter().any(|queue| queue.tx.headers().is_some());
         if supplies && frontend.number(keys::HEADER_CHANNEL)? == 0 {
             return Err(ConnectError::HeaderChannel);
         }
+        if frontend.is_control_ring_taken()
+            && let Some(control) = &mut frontend.control
+        {
+            // A backend that refuses copies by grants instead.
+            let _ = keep_mapped(control, &queues);
+        }
         Ok((frontend, queues))
+    }
+
+    /// The control ring, if the backend offers one and it was wanted.
+    pub fn control(&mut self) -> Option<&mut ControlRing<G>> {
+        self.control.as_mut()
+    }
+
+    /// Whether the backend was still told of the control ring when it connected: one that was busy
+    /// with our predecessor may have removed our keys with the old ones, and would never answer.
+    fn is_control_ring_taken(&self) -> bool {
+        let key = format!("{}/{}", self.device, keys::CTRL_RING_REF);
+        self.store.read(None, &key).is_ok()
     }
 
     /// The interface's address, given by the toolstack.
@@ -210,7 +236,7 @@ impl Frontend {
         }
     }
 
-    fn make_queues<G: Guest>(
+    fn make_queues(
         &self,
         guest: &G,
         backend: DomId,
@@ -247,7 +273,7 @@ impl Frontend {
             .collect()
     }
 
-    fn make_queue<G: Guest>(
+    fn make_queue(
         &self,
         guest: &G,
         prefix: &str,
@@ -284,8 +310,26 @@ impl Frontend {
         Ok(Queue { tx, rx })
     }
 
+    /// Makes a control ring, if there is anything to ask the backend for.
+    fn make_control_ring(
+        &self,
+        guest: &G,
+        backend: DomId,
+        config: &Config,
+    ) -> Result<Option<ControlRing<G>>, ConnectError> {
+        if !config.persistent_grants || self.number(keys::FEATURE_CTRL_RING)? == 0 {
+            self.remove(keys::CTRL_RING_REF)?;
+            self.remove(keys::EVENT_CHANNEL_CTRL)?;
+            return Ok(None);
+        }
+        let ring: FrontRing<Ctrl, _> = self.make_ring(guest, backend, keys::CTRL_RING_REF)?;
+        let (event, port) = guest.alloc_unbound(backend)?;
+        self.write(keys::EVENT_CHANNEL_CTRL, port.0)?;
+        Ok(Some(ControlRing::new(guest, backend, ring, event, config.patience)?))
+    }
+
     /// Shares the pages of the header channel, if it is `wanted`.
-    fn make_header_channel<G: Guest>(
+    fn make_header_channel(
         &self,
         guest: &G,
         prefix: &str,
@@ -303,7 +347,7 @@ impl Frontend {
         Ok(Some(pages))
     }
 
-    fn make_ring<G: Guest, S: Slots>(
+    fn make_ring<S: Slots>(
         &self,
         guest: &G,
         backend: DomId,
@@ -328,7 +372,26 @@ impl Frontend {
     }
 }
 
-impl Drop for Frontend {
+/// Has the backend keep the pages of all queues mapped, as many as it can.
+fn keep_mapped<G: Guest>(
+    control: &mut ControlRing<G>,
+    queues: &[Queue<G>],
+) -> Result<(), ControlError> {
+    for (number, queue) in (0..).zip(queues) {
+        let size = control.size(number)?;
+        // It only reads what is sent to it.
+        let sent = queue.tx.grefs().iter().map(|gref| (gref, GrefMapping::READ_ONLY));
+        let received = queue.rx.grefs().iter().map(|gref| (gref, 0));
+        let entry = |(gref, flags): (&GrantRef, _)| GrefMapping { gref: gref.0, flags, status: 0 };
+        let entries: Vec<_> = sent.chain(received).map(entry).take(size).collect();
+        for list in entries.chunks(GrefMapping::PER_PAGE) {
+            control.add(number, list)?;
+        }
+    }
+    Ok(())
+}
+
+impl<G: Guest> Drop for Frontend<G> {
     fn drop(&mut self) {
         // The store may outlive it and serve the next one, which sets the same watch. One that
         // is gone has no watches.

@@ -2,8 +2,9 @@
 //!
 //! [`Frontend::connect`] does the handshake and answers [`Queue`]s. [`TxQueue`] sends frames
 //! whose bytes the caller has put into the queue's pages; [`RxQueue`] hands out received frames
-//! where they lie. All pages are granted once, at the start; only with a backend that flips
-//! pages they come and go with the frames.
+//! where they lie. All pages are granted once, at the start, and a backend that offers it is asked
+//! over the [`ControlRing`] to keep them mapped; only with one that flips pages they come and go
+//! with the frames.
 //!
 //! The backend is checked as well: more responses than requests, an id that is not in use, a
 //! fragment outside its page are a [`Fault`], after which the queue must not be used.
@@ -11,10 +12,12 @@
 #![forbid(unsafe_code)]
 
 mod buffers;
+mod control;
 mod handshake;
 mod rx;
 mod tx;
 
+pub use control::{ControlError, ControlRing};
 pub use handshake::{Config, ConnectError, Frontend};
 pub use rx::{Received, RxQueue};
 pub use tx::{Full, Place, TxQueue};

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use hypervisor::{EventChannel, Guest, PAGE_SIZE};
+use hypervisor::{EventChannel, GrantRef, Guest, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use ring::netif::Rx;
 use ring::{FrontRing, RegionPage};
@@ -71,6 +71,11 @@ impl<G: Guest> RxQueue<G> {
             let offset = start + usize::from(fragment.offset);
             Some(Piece::Shared { region, offset, len: fragment.len.into() })
         })
+    }
+
+    /// The references of the buffers that never change.
+    pub fn grefs(&self) -> &[GrantRef] {
+        self.buffers.grefs()
     }
 
     /// Frames that came with an error instead of their bytes, since the last call.

@@ -73,6 +73,11 @@ impl<G: Guest> TxQueue<G> {
         &self.event
     }
 
+    /// The references of the pages, in order.
+    pub fn grefs(&self) -> &[GrantRef] {
+        &self.grefs
+    }
+
     /// The memory behind the pages.
     pub fn memory(&self) -> &Region {
         &self.pages

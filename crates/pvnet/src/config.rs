@@ -185,6 +185,8 @@ pub struct Guest {
     /// How bytes go to it.
     #[serde(deserialize_with = "parsed")]
     pub rx: RxChannel,
+    /// Most pages of each queue that it can have kept mapped.
+    pub persistent_grants: u16,
     /// What its virtual interface can do.
     pub interface: Interface,
     /// Frames of several pages; what the interface says if absent.
@@ -210,6 +212,7 @@ impl Default for Guest {
             group_pages: true,
             tx: TxChannel::default(),
             rx: RxChannel::default(),
+            persistent_grants: PERSISTENT_GRANTS,
             interface: Interface::default(),
             scatter_gather: None,
             checksum_offload: None,
@@ -320,6 +323,12 @@ fn yes() -> bool {
     true
 }
 
+/// A ring's worth of pages to send from and one of buffers: all that a frontend has in use at a
+/// time. On the embedded machine each page can be a mapping of its own, of which a process has
+/// 65530 (`vm.max_map_count`): enough for 120 queues with all pages scattered. Those of `pvnet guest`
+/// lie side by side, and the kernel makes two mappings of them.
+const PERSISTENT_GRANTS: u16 = 512;
+
 /// A value that its type parses.
 fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
@@ -340,6 +349,8 @@ where
 
 /// Most queues of one guest: `xen-netback`'s default is 8, its table of workers ends here.
 const QUEUES_MAX: u32 = 64;
+/// Most pages of one queue that are kept mapped, for the same reason as few by default.
+const PERSISTENT_GRANTS_MAX: u16 = 4096;
 /// Longest name of a guest or uplink: it names namespaces and ports.
 const NAME_MAX: usize = 32;
 
@@ -460,6 +471,9 @@ impl Guest {
         if self.queues.is_some_and(|queues| !(1..=QUEUES_MAX).contains(&queues)) {
             return Err(format!("queues is not 1 to {QUEUES_MAX}"));
         }
+        if self.persistent_grants > PERSISTENT_GRANTS_MAX {
+            return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
+        }
         if !(4..=65_536).contains(&self.memory_mib) {
             return Err("memory_mib is not 4 to 65536".into());
         }
@@ -517,6 +531,7 @@ mod tests {
         assert_eq!(red.features(), blue.features());
         assert_eq!(red.memory_mib, blue.memory_mib);
         assert_eq!(red.group_pages, blue.group_pages);
+        assert_eq!(red.persistent_grants, blue.persistent_grants);
         assert_eq!(red.split_event_channels, blue.split_event_channels);
         assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
         assert_eq!(config.daemon.directory, Daemon::default().directory);
@@ -617,6 +632,7 @@ mod tests {
             (format!("{RED}queues = 0\n"), "queues"),
             (format!("{RED}scatter_gather = false\n"), "needs scatter_gather"),
             (format!("{RED}memory_mib = 1\n"), "memory_mib"),
+            (format!("{RED}persistent_grants = 5000\n"), "persistent_grants"),
             (format!("{RED}tx = \"flip\"\n"), "remap"),
             (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
             (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),

@@ -187,6 +187,9 @@ struct InterfaceArgs {
     /// Leave headers in their frames' pages instead of handing them over beside the ring.
     #[arg(long)]
     no_header_channel: bool,
+    /// Have no pages kept mapped: each use of one is a grant operation.
+    #[arg(long)]
+    no_persistent_grants: bool,
 }
 
 impl InterfaceArgs {
@@ -204,6 +207,7 @@ impl InterfaceArgs {
             },
             one_event_channel: self.one_event_channel,
             no_header_channel: self.no_header_channel,
+            no_persistent_grants: self.no_persistent_grants,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The rings of a network interface (`public/io/netif.h`).
 
-use wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse};
+use wire::netif::{CtrlRequest, CtrlResponse, RxRequest, RxResponse, TxRequest, TxResponse};
 
 use crate::Slots;
 
@@ -22,5 +22,15 @@ impl Slots for Rx {
     type Response = RxResponse;
 }
 
+/// Requests of the frontend that are no frames: 128 slots of 16 bytes.
+#[derive(Debug)]
+pub struct Ctrl;
+
+impl Slots for Ctrl {
+    type Request = CtrlRequest;
+    type Response = CtrlResponse;
+}
+
 const _: () = assert!(Tx::SLOT_LEN == 12 && Tx::COUNT == 256);
 const _: () = assert!(Rx::SLOT_LEN == 8 && Rx::COUNT == 256);
+const _: () = assert!(Ctrl::SLOT_LEN == 16 && Ctrl::COUNT == 128);

@@ -12,9 +12,9 @@ use crate::Region;
 
 /// A reserved range of addresses, page by page either empty or a page of some file.
 ///
-/// It derefs to a [`Region`] over all of it, to read from. Touching an empty place, or writing to
-/// any, ends the process, as the kernel does with whoever leaves its memory: whoever uses it keeps
-/// to the places it has filled.
+/// It derefs to a [`Region`] over all of it. Touching an empty place, or writing to one that was
+/// filled to be read, ends the process, as the kernel does with whoever leaves its memory: whoever
+/// uses it keeps to the places it has filled.
 #[derive(Debug)]
 pub struct Reserved {
     region: ManuallyDrop<Region>,
@@ -36,13 +36,28 @@ impl Reserved {
     /// what was there. Another thread may map something in the gap, which must not be replaced in
     /// turn: the place is reserved again if it is free, and never used again if it is not.
     pub fn map(&mut self, place: usize, fd: impl AsFd, offset: u64) -> io::Result<()> {
+        self.fill(place, fd, offset, ProtFlags::READ)
+    }
+
+    /// As [`map`](Self::map), to be read and written.
+    pub fn map_writable(&mut self, place: usize, fd: impl AsFd, offset: u64) -> io::Result<()> {
+        self.fill(place, fd, offset, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn fill(
+        &mut self,
+        place: usize,
+        fd: impl AsFd,
+        offset: u64,
+        access: ProtFlags,
+    ) -> io::Result<()> {
         if self.lost.contains(&place) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         let start = place.checked_mul(self.page_size).ok_or(io::ErrorKind::InvalidInput)?;
         let outside = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
         self.region.address(start, self.page_size).map_err(outside)?;
-        let filled = self.region.fill(start, self.page_size, ProtFlags::READ, fd, offset);
+        let filled = self.region.fill(start, self.page_size, access, fd, offset);
         if filled.is_err() && !self.region.reserve_again(start, self.page_size) {
             self.lost.insert(place);
         }
@@ -101,6 +116,9 @@ mod tests {
             assert_eq!(reserved.read::<u8>(4096), Ok(page + 1));
             reserved.unmap(1..2).unwrap();
         }
+        reserved.map_writable(2, &fd, 4096).unwrap();
+        reserved.write(2 * 4096, 9u8).unwrap();
+        assert_eq!(whole.read::<u8>(4096), Ok(9));
         assert!(reserved.map(4, &fd, 0).is_err());
         assert!(reserved.unmap(3..5).is_err());
         assert_eq!(reserved.len(), 4 * 4096);

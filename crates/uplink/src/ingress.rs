@@ -119,7 +119,7 @@ fn place(frame: &mut Frame, mut left: usize, places: impl Iterator<Item = (usize
             return false;
         };
         if len > 0 {
-            frame.pieces.push(Piece { gref: GrantRef(0), offset, len });
+            frame.pieces.push(Piece { gref: GrantRef(0), offset, len, place: Piece::NOWHERE });
         }
         left -= taken;
         if taken < room {

@@ -7,18 +7,25 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use datapath::{Config, Datapath, Egress, Failure, Ingress, Port};
-use hypervisor::{DomId, Store};
+use hypervisor::{DomId, Metered, Store};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Anonymous, Change, Offered, RxChannel, TxChannel, Vif};
+use netback::{Anonymous, Change, Connection, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue};
 use offload::Features;
 use shm::Piece;
 
+/// Most pages of a queue that are kept mapped: all that a frontend has.
+pub const PERSISTENT: u16 = 512;
+
+/// A machine that counts, once its meter is switched on.
+pub type Platform = Metered<Machine>;
+
 /// The driver domain.
 pub struct Host {
     pub machine: Machine,
+    pub platform: Platform,
     pub store: Arc<dyn Store>,
-    pub datapath: Datapath<Machine>,
+    pub datapath: Datapath<Platform>,
     pub failures: Mutex<mpsc::Receiver<Failure>>,
     offered: Offered,
     /// What backends keep for those that follow them.
@@ -29,10 +36,10 @@ pub struct Host {
 pub struct Guest {
     pub domain: Arc<Domain>,
     pub inside: MachineGuest,
-    pub frontend: Frontend,
+    pub frontend: Frontend<MachineGuest>,
     pub queues: Vec<Queue<MachineGuest>>,
-    pub vif: Vif<Machine>,
-    pub port: Arc<Port<Machine>>,
+    pub vif: Vif<Platform>,
+    pub port: Arc<Port<Platform>>,
 }
 
 impl Host {
@@ -43,19 +50,26 @@ impl Host {
     /// A host whose backends carry by these channels.
     pub fn by(workers: usize, max_queues: u32, tx: TxChannel, rx: RxChannel) -> Self {
         let machine = Machine::new();
+        let platform = Metered::new(machine.clone());
         let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
         let (sender, failures) = mpsc::channel();
         let config = Config { workers, ..Config::default() };
         let sink = Box::new(move |failure| sender.send(failure).unwrap());
         let datapath = Datapath::start(&config, sink).unwrap();
-        let offered =
-            Offered { max_queues, features: Features::ALL, split_event_channels: true, tx, rx };
+        let offered = Offered {
+            max_queues,
+            features: Features::ALL,
+            split_event_channels: true,
+            tx,
+            rx,
+            persistent_grants: PERSISTENT,
+        };
         let (failures, ledgers) = (Mutex::new(failures), Mutex::default());
-        Self { machine, store, datapath, failures, offered, ledgers }
+        Self { machine, platform, store, datapath, failures, offered, ledgers }
     }
 
     /// Makes a domain with an interface announced in the store.
-    pub fn domain(&self, mac: &str) -> (Arc<Domain>, MachineGuest, Vif<Machine>) {
+    pub fn domain(&self, mac: &str) -> (Arc<Domain>, MachineGuest, Vif<Platform>) {
         let exchange_pages = if self.offered.rx == RxChannel::Flip { 512 } else { 0 };
         let size = MemorySize { exchange_pages, ..MemorySize::default() };
         let domain = self.machine.create(size).unwrap();
@@ -68,15 +82,15 @@ impl Host {
     }
 
     /// A backend for a domain's interface, the first or one more.
-    pub fn adopt(&self, id: DomId) -> Vif<Machine> {
+    pub fn adopt(&self, id: DomId) -> Vif<Platform> {
         let ledgers = self.ledgers.lock().unwrap().entry(id).or_default().clone();
         let path = toolstack::backend_path(id, 0);
-        let (machine, store) = (self.machine.clone(), self.store.clone());
-        Vif::adopt(machine, store, &path, self.offered, ledgers).unwrap()
+        let (platform, store) = (self.platform.clone(), self.store.clone());
+        Vif::adopt(platform, store, &path, self.offered, ledgers).unwrap()
     }
 
     /// Kills a guest's backend, which was doing whatever it was, and starts another one.
-    pub fn restart(&self, guest: &mut Guest) -> Vec<netback::Queue<Machine>> {
+    pub fn restart(&self, guest: &mut Guest) -> Connection<Platform> {
         self.datapath.detach(guest.port.id());
         guest.vif = self.adopt(guest.domain.id());
         self.connect(&mut guest.vif)
@@ -96,29 +110,31 @@ impl Host {
     }
 
     /// Waits for the frontend and carries its queues.
-    pub fn attach(&self, vif: &mut Vif<Machine>, domain: DomId) -> Arc<Port<Machine>> {
-        let queues = self.connect(vif);
-        self.carry(domain, queues)
+    pub fn attach(&self, vif: &mut Vif<Platform>, domain: DomId) -> Arc<Port<Platform>> {
+        let connection = self.connect(vif);
+        self.carry(domain, connection)
     }
 
     /// Waits for the frontend.
-    pub fn connect(&self, vif: &mut Vif<Machine>) -> Vec<netback::Queue<Machine>> {
+    pub fn connect(&self, vif: &mut Vif<Platform>) -> Connection<Platform> {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
-            if let Change::Connect(queues) = vif.frontend_changed().unwrap() {
+            if let Change::Connect(connection) = vif.frontend_changed().unwrap() {
                 vif.connected().unwrap();
-                return queues;
+                return connection;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         panic!("the frontend did not connect");
     }
 
-    pub fn carry(&self, domain: DomId, queues: Vec<netback::Queue<Machine>>) -> Arc<Port<Machine>> {
+    /// Carries a connection.
+    pub fn carry(&self, domain: DomId, connection: Connection<Platform>) -> Arc<Port<Platform>> {
+        let Connection { queues, control } = connection;
         let split =
             |queue: netback::Queue<_>| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx));
         let (egress, ingress) = queues.into_iter().map(split).unzip();
-        self.datapath.attach(&format!("vif{domain}.0"), egress, ingress)
+        self.datapath.attach(&format!("vif{domain}.0"), egress, ingress, control)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{A, ALL, raw};
 
 impl World {
     /// What a guest's own driver does after whatever came before: it connects, and frames flow.
-    fn honest_driver_connects(&mut self) {
+    pub fn honest_driver_connects(&mut self) {
         let (guest, store) = (self.h.inside.clone(), self.h.store.clone());
         let connecting = std::thread::spawn(move || {
             let device = toolstack::device_path(0);

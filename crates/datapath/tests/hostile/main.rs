@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod control;
 mod frames;
 mod grants;
 mod handshake;

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use datapath::{Egress, Ingress, Port};
 use hypervisor::{EventChannel, Guest, Store, XenbusState};
-use machine::{DRIVER_DOMAIN, Domain, GuestEvent, Machine, MachineGuest, toolstack};
+use machine::{DRIVER_DOMAIN, Domain, GuestEvent, MachineGuest, toolstack};
 use netback::{Change, Vif, VifError};
 use shm::Region;
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse, tx_flags};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::common::Host;
+use crate::common::{Host, Platform};
 
 /// Its address, as the toolstack knows it.
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x66];
@@ -104,9 +104,9 @@ pub struct Hostile {
     pub inside: MachineGuest,
     pub memory: Memory,
     pub store: Arc<dyn Store>,
-    pub vif: Vif<Machine>,
+    pub vif: Vif<Platform>,
     /// While it is connected.
-    pub port: Option<Arc<Port<Machine>>>,
+    pub port: Option<Arc<Port<Platform>>>,
     pub event: Option<GuestEvent>,
     tx_prod: u32,
     tx_cons: u32,
@@ -160,9 +160,13 @@ impl Hostile {
             self.key(key, &value.to_string());
         }
         // What another driver may have left.
-        for key in ["event-channel-tx", "event-channel-rx"] {
-            let _ = self.store.remove(None, &format!("{}/{key}", toolstack::device_path(0)));
-        }
+        self.remove_key("event-channel-tx");
+        self.remove_key("event-channel-rx");
+    }
+
+    /// Removes a key, if it is there.
+    pub fn remove_key(&self, key: &str) {
+        let _ = self.store.remove(None, &format!("{}/{key}", toolstack::device_path(0)));
     }
 
     /// Prepares, and connects.
@@ -182,11 +186,12 @@ impl Hostile {
         loop {
             match self.vif.frontend_changed() {
                 Ok(Change::None) => return Ok(()),
-                Ok(Change::Connect(queues)) => {
+                Ok(Change::Connect(connection)) => {
                     let split =
                         |q: netback::Queue<_>| (Egress::Netback(q.rx), Ingress::Netback(q.tx));
-                    let (egress, ingress) = queues.into_iter().map(split).unzip();
-                    self.port = Some(host.datapath.attach("hostile", egress, ingress));
+                    let (egress, ingress) = connection.queues.into_iter().map(split).unzip();
+                    let control = connection.control;
+                    self.port = Some(host.datapath.attach("hostile", egress, ingress, control));
                     self.vif.connected()?;
                 }
                 Ok(Change::Disconnect | Change::Remove) => {

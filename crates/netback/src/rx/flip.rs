@@ -37,7 +37,7 @@ impl<H: Hypervisor> RxQueue<H> {
     where
         H::Peer: 'a,
     {
-        let pages = (0..len.div_ceil(PAGE_LEN)).map(|_| self.hypervisor.take_page(&self.peer));
+        let pages = (0..len.div_ceil(PAGE_LEN)).map(|_| self.hypervisor.take_page(self.to.peer()));
         let Ok(pages) = pages.collect::<Result<Pages<H>, _>>() else {
             // The guest has all its pages and gives none back: that is no lack that ends by
             // itself, so nothing waits for it.
@@ -106,7 +106,7 @@ impl<H: Hypervisor> RxQueue<H> {
     }
 
     fn transfer(&self, gref: GrantRef, page: H::Page) -> bool {
-        let mut ops = [GrantTransfer::new(&self.peer, gref, page)];
+        let mut ops = [GrantTransfer::new(self.to.peer(), gref, page)];
         self.hypervisor.transfer(&mut ops);
         ops[0].status == TransferStatus::Okay
     }

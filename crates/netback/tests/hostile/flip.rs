@@ -65,10 +65,12 @@ impl Receiver {
         frame.len = u32::from(frame.header_len);
         frame.len += body.iter().map(|piece| u32::from(piece.len)).sum::<u32>();
         frame.headers = Headers::parse(frame.header()).unwrap();
-        let mut offers = [Offer { frame: &frame, outcome: Outcome::Waiting }];
-        let body = self.queue.tx.body();
-        self.queue.rx.deliver(body, &mut offers, Duration::ZERO).unwrap();
-        offers[0].outcome
+        let Queue { tx, rx } = &mut self.queue;
+        tx.with_body(|body| {
+            let mut offers = [Offer { frame: &frame, outcome: Outcome::Waiting }];
+            rx.deliver(body, &mut offers, Duration::ZERO).unwrap();
+            offers[0].outcome
+        })
     }
 
     /// The status of the next answer.
@@ -156,7 +158,8 @@ fn a_sender_that_grants_nothing_costs_the_receiver_no_slot() {
     let mut place = receiver.post_place();
     let free = receiver.raw.domain.exchange_count();
     for _ in 0..3 {
-        let body = [Piece { gref: GrantRef(PAGES + 3), offset: 0, len: 1000 }];
+        let body =
+            [Piece { gref: GrantRef(PAGES + 3), offset: 0, len: 1000, place: Piece::NOWHERE }];
         assert_eq!(receiver.deliver_with(&frame(100, 1), &body), Outcome::SourceFault);
         assert_eq!(receiver.raw.read::<u32>(RX_RING, RSP_PROD), 0);
         assert_eq!(receiver.raw.domain.exchange_count(), free);

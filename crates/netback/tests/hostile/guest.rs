@@ -1,13 +1,17 @@
 //! A guest seen as what it is to a backend: memory with rings and a grant table in it, and keys
 //! in the store.
 
+#![allow(dead_code, reason = "each fuzz target uses its part")]
+
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use hypervisor::{Guest, Hypervisor, Store};
 use machine::{DRIVER_DOMAIN, Domain, GuestEvent, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Anonymous, Change, Offered, Queue, RxChannel, TxChannel, Vif};
+use netback::{
+    Anonymous, Change, Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif,
+};
 use offload::Features;
 use shm::Region;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -16,6 +20,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub const PAGES: u32 = 64;
 pub const TX_RING: u32 = 8;
 pub const RX_RING: u32 = 9;
+pub const CTRL_RING: u32 = 10;
+/// A page for a list of grants.
+pub const LIST: u32 = 11;
+/// Most pages that its backend keeps mapped.
+pub const PERSISTENT: u16 = 24;
 /// Pages of the header channel, up to [`DATA`] without.
 pub const HEADERS: u32 = 16;
 /// Pages to send from or to receive into, up to [`PAGES`] without.
@@ -36,6 +45,7 @@ pub struct Raw {
     event: Mutex<Option<GuestEvent>>,
     /// What its backends keep, one after the other.
     ledgers: Arc<Anonymous>,
+    control_event: Mutex<Option<GuestEvent>>,
 }
 
 impl Raw {
@@ -56,8 +66,10 @@ impl Raw {
         let store: Arc<dyn Store> = Arc::new(machine.store().connect(domain.id()));
         toolstack::create_domain(&*driver_store, domain.id(), "raw").unwrap();
         toolstack::create_vif(&*driver_store, domain.id(), 0, "02:00:00:00:00:01").unwrap();
-        let (event, ledgers) = (Mutex::default(), Arc::default());
-        let raw = Self { domain, memory, inside, store, driver_store, event, ledgers };
+        let (event, control_event) = Default::default();
+        let ledgers = Arc::default();
+        let raw =
+            Self { domain, memory, inside, store, driver_store, event, ledgers, control_event };
         raw.reset();
         raw
     }
@@ -65,10 +77,10 @@ impl Raw {
     /// As after [`new`](Self::new).
     pub fn reset(&self) {
         self.memory.zero(0, PAGES as usize * PAGE).unwrap();
-        [TX_RING, RX_RING].into_iter().chain(HEADERS..PAGES).for_each(|page| {
+        [TX_RING, RX_RING, CTRL_RING, LIST].into_iter().chain(HEADERS..PAGES).for_each(|page| {
             self.grant(page, 1, DRIVER_DOMAIN.0, page);
         });
-        for ring in [TX_RING, RX_RING] {
+        for ring in [TX_RING, RX_RING, CTRL_RING] {
             self.write(ring, 4, 1u32);
             self.write(ring, 12, 1u32);
         }
@@ -125,18 +137,51 @@ impl Raw {
     ) -> Vif<H> {
         self.key("request-rx-copy", u32::from(rx == RxChannel::Copy));
         let path = toolstack::backend_path(self.domain.id(), 0);
-        let offered =
-            Offered { max_queues: 1, features: Features::ALL, split_event_channels: false, tx, rx };
+        let offered = Offered {
+            max_queues: 1,
+            features: Features::ALL,
+            split_event_channels: false,
+            tx,
+            rx,
+            persistent_grants: PERSISTENT,
+        };
         Vif::adopt(hypervisor, self.driver_store.clone(), &path, offered, self.ledgers.clone())
             .unwrap()
     }
 
     /// Connects its one queue. The vif stays where it is, and can connect it again.
     pub fn connect<H: Hypervisor>(&self, vif: &mut Vif<H>, features: Features) -> Queue<H> {
+        self.connect_all(vif, features).queues.pop().unwrap()
+    }
+
+    /// As [`connect`](Self::connect), and its control ring, which it has from here on.
+    pub fn connect_with_control<H: Hypervisor>(
+        &self,
+        vif: &mut Vif<H>,
+    ) -> (Queue<H>, ControlRing<H>) {
+        self.offer_control();
+        let mut connection = self.connect_all(vif, Features::ALL);
+        (connection.queues.pop().unwrap(), connection.control.unwrap())
+    }
+
+    /// Will have a control ring, with a backend that offers it.
+    pub fn offer_control(&self) {
+        let (event, port) = self.inside.alloc_unbound(DRIVER_DOMAIN).unwrap();
+        *self.control_event.lock().unwrap() = Some(event);
+        self.key("ctrl-ring-ref", CTRL_RING);
+        self.key("event-channel-ctrl", port.0);
+    }
+
+    /// Connects all that it has.
+    pub fn connect_all<H: Hypervisor>(
+        &self,
+        vif: &mut Vif<H>,
+        features: Features,
+    ) -> Connection<H> {
         self.prepare(features);
         self.key("state", 4);
         match vif.frontend_changed().unwrap() {
-            Change::Connect(mut queues) => queues.pop().unwrap(),
+            Change::Connect(connection) => connection,
             _ => panic!("the keys are there and say Connected"),
         }
     }

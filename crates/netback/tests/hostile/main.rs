@@ -2,6 +2,7 @@
 //! the backend looks: the backend does not panic, answers only what was asked, and touches
 //! nobody else's memory.
 
+mod control;
 mod flip;
 mod guest;
 mod receive;

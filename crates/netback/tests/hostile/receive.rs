@@ -54,7 +54,12 @@ fn any_frame(random: &mut Random) -> Frame {
     while left > 0 {
         let part = if frame.pieces.len() == 16 { left } else { left.min(1 + random.below(8000)) };
         let part = part.min(u16::MAX.into());
-        frame.pieces.push(Piece { gref: GrantRef(0), offset, len: u16::try_from(part).unwrap() });
+        frame.pieces.push(Piece {
+            gref: GrantRef(0),
+            offset,
+            len: u16::try_from(part).unwrap(),
+            place: Piece::NOWHERE,
+        });
         (left, offset) = (left - part, offset + part);
     }
     let transport = frame.headers.transport;

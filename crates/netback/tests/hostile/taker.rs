@@ -79,10 +79,12 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
     let mut outcomes = [Outcome::Waiting; WINDOW];
     for slot in sender.tx.window().order() {
         let frame = sender.tx.window().frame(*slot);
-        let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
-        let body = sender.tx.body();
-        taker.queue.rx.deliver(body, &mut offers, now).expect("the taker keeps to the rules");
-        let outcome = offers[0].outcome;
+        let outcome = sender.tx.with_body(|body| {
+            let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
+            let delivered = taker.queue.rx.deliver(body, &mut offers, now);
+            delivered.expect("the taker keeps to the rules");
+            offers[0].outcome
+        });
         let arrived = taker.take_all();
         if let ([Some(got)], None, Outcome::Delivered) = (&*arrived, frame.gso, outcome) {
             assert!(got.len() == frame.len as usize);

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::AsFd;
 use std::str::FromStr;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use datapath::{Datapath, Egress, Failure, Ingress, Port};
 use hypervisor::{DomId, Hypervisor, Metered, Store, StoreError, WatchEvent, XenbusState};
 use machine::toolstack::set_memory_target;
-use netback::{Anonymous, Change, Files, Ledgers, Offered, Queue, Vif, VifError};
+use netback::{
+    Anonymous, Change, Connection, ControlRing, Files, Ledgers, Offered, PersistentGrants, Queue,
+    Vif, VifError,
+};
 use rustix::event::{PollFd, PollFlags, poll};
 use switch::PortId;
 use tracing::{info, warn};
@@ -18,7 +21,7 @@ use tracing::{info, warn};
 use crate::config::{Config, EVERY_GUEST, Guest, OnStop, Platform};
 use crate::daemon::backends::{Backends, Presence};
 use crate::daemon::cpu::Stopwatch;
-use crate::daemon::status::{MeterStatus, PortStatus, Status};
+use crate::daemon::status::{MeterStatus, PersistentStatus, PortStatus, Status};
 use crate::daemon::{Error, spawn};
 
 /// An interface: whose, and which of its owner's.
@@ -70,6 +73,8 @@ struct Interface<H: Hypervisor> {
     guest: Guest,
     vif: Vif<H>,
     port: Option<Arc<Port<H>>>,
+    /// Its pages that stay mapped, while it is connected: nothing here keeps them.
+    grants: Vec<Weak<PersistentGrants<H>>>,
     /// Why it is not connected, for an operator.
     reason: Option<String>,
 }
@@ -205,13 +210,15 @@ impl<H: Hypervisor> Control<H> {
             split_event_channels: guest.split_event_channels,
             tx: guest.tx,
             rx: guest.rx,
+            persistent_grants: guest.persistent_grants,
         };
         let path = self.backends.path(id);
         let (platform, store) = (self.platform.clone(), self.store.clone());
         let vif = Vif::adopt(platform, store, &path, offered, self.ledgers(id))
             .map_err(|error| error.to_string())?;
         let state = format!("{}/state", vif.frontend());
-        self.interfaces.insert(id, Interface { guest, vif, port: None, reason: None });
+        let interface = Interface { guest, vif, port: None, grants: Vec::new(), reason: None };
+        self.interfaces.insert(id, interface);
         self.store.watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
 
@@ -244,7 +251,7 @@ impl<H: Hypervisor> Control<H> {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         match interface.vif.frontend_changed() {
             Ok(Change::None) => {}
-            Ok(Change::Connect(queues)) => self.connect(id, queues),
+            Ok(Change::Connect(connection)) => self.connect(id, connection),
             Ok(Change::Disconnect) => self.disconnect(id, "the frontend closed".into()),
             // The guests of this machine are removed when their processes end.
             Ok(Change::Remove) if self.config.daemon.platform == Platform::Machine => {
@@ -260,13 +267,16 @@ impl<H: Hypervisor> Control<H> {
         }
     }
 
-    fn connect(&mut self, id: VifId, queues: Vec<Queue<Metered<H>>>) {
+    fn connect(&mut self, id: VifId, connection: Connection<Metered<H>>) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
+        let Connection { queues, control } = connection;
         let count = queues.len();
         let split = |queue: Queue<_>| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx));
         let (egress, ingress) = queues.into_iter().map(split).unzip();
         let name = &interface.guest.name;
-        interface.port = Some(self.datapath.attach(name, egress, ingress));
+        let grants = control.iter().flat_map(ControlRing::grants);
+        interface.grants = grants.map(Arc::downgrade).collect();
+        interface.port = Some(self.datapath.attach(name, egress, ingress, control));
         interface.reason = None;
         match interface.vif.connected() {
             Ok(()) => info!(guest = name, queues = count, "connected"),
@@ -343,7 +353,10 @@ impl<H: Hypervisor> Control<H> {
             };
             let mac = interface.vif.mac().to_string();
             let port = interface.port.as_deref();
-            PortStatus::guest(&interface.guest.name, id.domain.0, &mac, state, why, port)
+            let grants: Vec<_> = interface.grants.iter().filter_map(Weak::upgrade).collect();
+            let name = &interface.guest.name;
+            let status = PortStatus::guest(name, id.domain.0, &mac, state, why, port);
+            PortStatus { persistent_grants: PersistentStatus::of(&grants), ..status }
         });
         let uplinks = self.uplinks.iter().map(|port| PortStatus::uplink(port));
         let ports: Vec<_> = guests.chain(uplinks).collect();

@@ -228,6 +228,7 @@ mod tests {
             state: "up".into(),
             reason: None,
             memory: None,
+            persistent_grants: None,
             queues: 1,
             rx: Traffic { frames: 3, bytes: 4000 },
             tx: Traffic { frames: 5, bytes: 6000 },

@@ -3,8 +3,10 @@
 use datapath::Port;
 use frame::DropReason;
 use hypervisor::{Counted, Hypervisor, Meter, XenbusState};
+use netback::PersistentGrants;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::daemon::cpu::CpuStatus;
 use crate::daemon::memory::MemoryStatus;
@@ -92,6 +94,9 @@ pub struct PortStatus {
     /// The guest's memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
+    /// The guest's pages that stay mapped, if its frontend has some of its own choice mapped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_grants: Option<PersistentStatus>,
     /// Queues each way.
     pub queues: usize,
     /// Frames and bytes from the port into the switch.
@@ -100,6 +105,24 @@ pub struct PortStatus {
     pub tx: Traffic,
     /// Frames that went nowhere, by reason; those with none are left out.
     pub drops: BTreeMap<String, u64>,
+}
+
+/// Persistent grants of all queues of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PersistentStatus {
+    /// Pages that are mapped.
+    pub mapped: usize,
+    /// Most that can be.
+    pub bound: usize,
+}
+
+impl PersistentStatus {
+    /// Those of these queues; none of a guest that has none.
+    pub(super) fn of<H: Hypervisor>(queues: &[Arc<PersistentGrants<H>>]) -> Option<Self> {
+        let sum = |of: fn(&PersistentGrants<H>) -> usize| queues.iter().map(|q| of(q)).sum();
+        let (mapped, bound) = (sum(PersistentGrants::mapped), sum(PersistentGrants::bound));
+        (!queues.is_empty()).then_some(Self { mapped, bound })
+    }
 }
 
 /// Frames and bytes.
@@ -149,6 +172,7 @@ impl PortStatus {
             state: if up { "up" } else { "down" }.to_owned(),
             reason,
             memory: None,
+            persistent_grants: None,
             queues: 0,
             rx: Traffic::default(),
             tx: Traffic::default(),
@@ -167,6 +191,7 @@ impl PortStatus {
             state: "up".to_owned(),
             reason: None,
             memory: None,
+            persistent_grants: None,
             queues: 0,
             rx: Traffic::default(),
             tx: Traffic::default(),

@@ -42,7 +42,7 @@ fn attach_one<H: Hypervisor>(
             (Egress::Uplink(egress), Ingress::Uplink(ingress))
         })
         .unzip();
-    Ok(datapath.attach(&uplink.name, egress, ingress))
+    Ok(datapath.attach(&uplink.name, egress, ingress, None))
 }
 
 /// Opens an uplink's tap, in its namespace.

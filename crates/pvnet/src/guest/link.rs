@@ -28,14 +28,14 @@ pub(super) struct Place {
 }
 
 /// An interface that is up. Its frames are carried until it is dropped or [closed](Self::close).
-pub(super) struct Link {
-    frontend: Frontend,
+pub(super) struct Link<G: Guest> {
+    frontend: Frontend<G>,
     pumps: Vec<Pump>,
 }
 
-impl Link {
+impl<G: Guest> Link<G> {
     /// Connects the frontend and brings the tap up. `own` is what this end can take.
-    pub(super) fn open<G: Guest>(
+    pub(super) fn open(
         guest: &G,
         store: &Arc<dyn Store>,
         place: &Place,
@@ -92,13 +92,14 @@ fn connect<G: Guest>(
     place: &Place,
     own: Features,
     options: &Options,
-) -> Result<(Frontend, Vec<Queue<G>>), String> {
+) -> Result<(Frontend<G>, Vec<Queue<G>>), String> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let config = netfront::Config {
         queues: options.queues.unwrap_or(u32::try_from(cpus).unwrap_or(1)),
         features: own,
         split_event_channels: !options.one_event_channel,
         header_channel: !options.no_header_channel,
+        persistent_grants: !options.no_persistent_grants,
         patience: PATIENCE,
     };
     Frontend::connect(guest, store.clone(), &place.node, &config).map_err(display)
@@ -106,8 +107,8 @@ fn connect<G: Guest>(
 
 /// The tap between the stack and the frontend. The stack leaves to it what this end may leave
 /// to the backend, no more.
-fn open_tap(
-    frontend: &Frontend,
+fn open_tap<G: Guest>(
+    frontend: &Frontend<G>,
     queues: usize,
     place: &Place,
     own: Features,

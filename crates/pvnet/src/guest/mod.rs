@@ -32,6 +32,8 @@ pub struct Options {
     pub one_event_channel: bool,
     /// Headers in their frames' own pages.
     pub no_header_channel: bool,
+    /// No pages kept mapped by the daemon.
+    pub no_persistent_grants: bool,
 }
 
 /// Runs a guest of a daemon on this machine until it is told to stop or the daemon, whose socket

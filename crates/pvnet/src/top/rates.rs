@@ -142,6 +142,7 @@ pub(super) mod tests {
             domain: None,
             mac: None,
             memory: None,
+            persistent_grants: None,
             state: "up".into(),
             reason: None,
             queues: 1,

@@ -50,7 +50,7 @@ impl Sender {
         let chunks = bytes[header.len()..].chunks(PAGE_SIZE);
         for (gref, chunk) in self.grants.iter().zip(chunks) {
             let len = u16::try_from(chunk.len()).unwrap();
-            frame.pieces.push(Piece { gref: *gref, offset: 0, len });
+            frame.pieces.push(Piece { gref: *gref, offset: 0, len, place: Piece::NOWHERE });
         }
         frame
     }

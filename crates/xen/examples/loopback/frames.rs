@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use datapath::{Config, Datapath, Egress, Ingress, Port};
 use hypervisor::{Meter, Metered};
 use machine::toolstack;
-use netback::{Change, Offered, RxChannel, TxChannel, Vif};
+use netback::{Change, Connection, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue, Received};
 use offload::{Checksum, Features};
 use shm::Piece;
@@ -26,19 +26,32 @@ pub fn check(here: &Here, checks: &mut Checks) {
     // Two interfaces grant some 550 pages each.
     let raised = fs::write("/sys/module/xen_gntalloc/parameters/limit", "65536");
     checks.check("gntalloc's limit is raised", raised.map_err(Into::into));
-    for tx in [TxChannel::Header, TxChannel::Remap] {
-        for header_channel in [true, false] {
-            let what = format!("frames cross both ways (tx {tx}, header channel {header_channel})");
-            checks.check(&what, cross(here, tx, header_channel));
-        }
+    for way in WAYS {
+        checks.check(&format!("frames cross both ways ({way:?})"), cross(here, way));
     }
 }
+
+/// How frames come.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    tx: TxChannel,
+    header_channel: bool,
+    persistent_grants: bool,
+}
+
+const WAYS: [Way; 5] = [
+    Way { tx: TxChannel::Header, header_channel: true, persistent_grants: true },
+    Way { tx: TxChannel::Header, header_channel: true, persistent_grants: false },
+    Way { tx: TxChannel::Header, header_channel: false, persistent_grants: true },
+    Way { tx: TxChannel::Header, header_channel: false, persistent_grants: false },
+    Way { tx: TxChannel::Remap, header_channel: false, persistent_grants: false },
+];
 
 /// An interface, both its ends.
 struct Interface {
     vif: Vif<Host>,
     port: Arc<Port<Host>>,
-    frontend: Frontend,
+    frontend: Frontend<XenGuest>,
     queue: Queue<XenGuest>,
 }
 
@@ -47,18 +60,25 @@ fn connect(
     host: &Host,
     datapath: &Datapath<Host>,
     index: u8,
-    tx: TxChannel,
-    header_channel: bool,
+    way: Way,
 ) -> Result<Interface, Box<dyn Error>> {
     let mac = MACS[usize::from(index)].map(|byte| format!("{byte:02x}")).join(":");
     let backend = toolstack::backend_path(here.domid, index.into());
     let device = toolstack::device_path(index.into());
     toolstack::create_vif(&*here.store, here.domid, index.into(), &mac)?;
-    let (features, rx) = (Features::ALL, RxChannel::Copy);
-    let offered = Offered { max_queues: 1, features, split_event_channels: true, tx, rx };
+    let Way { tx, header_channel, persistent_grants } = way;
+    let offered = Offered {
+        max_queues: 1,
+        features: Features::ALL,
+        split_event_channels: true,
+        tx,
+        rx: RxChannel::Copy,
+        persistent_grants: 512,
+    };
     let ledgers = Arc::new(netback::Anonymous::default());
     let mut vif = Vif::adopt(host.clone(), here.store.clone(), &backend, offered, ledgers)?;
-    let config = netfront::Config { header_channel, ..netfront::Config::default() };
+    let config =
+        netfront::Config { header_channel, persistent_grants, ..netfront::Config::default() };
     let guest = here.guest.clone();
     // A connection of its own, as in another process; by the other way to the store.
     let stream = xen::store::connect_by_device()?;
@@ -75,18 +95,19 @@ fn attach(
     datapath: &Datapath<Host>,
     index: u8,
 ) -> Result<Arc<Port<Host>>, Box<dyn Error>> {
-    let mut connected = Vec::new();
+    let mut connected = None;
     until("the frontend connects", || {
-        if let Change::Connect(queues) = vif.frontend_changed()? {
-            connected = queues;
+        if let Change::Connect(connection) = vif.frontend_changed()? {
+            connected = Some(connection);
         }
-        Ok(!connected.is_empty())
+        Ok(connected.is_some())
     })?;
-    let (egress, ingress) = connected
+    let Connection { queues, control } = connected.ok_or("not connected")?;
+    let (egress, ingress) = queues
         .into_iter()
         .map(|queue| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx)))
         .unzip();
-    let port = datapath.attach(&format!("vif0.{index}"), egress, ingress);
+    let port = datapath.attach(&format!("vif0.{index}"), egress, ingress, control);
     vif.connected()?;
     Ok(port)
 }
@@ -156,7 +177,7 @@ fn carry(interfaces: &mut [Interface; 2], to: usize, sizes: &[usize]) -> Outcome
     })
 }
 
-fn cross(here: &Here, tx: TxChannel, header_channel: bool) -> Outcome {
+fn cross(here: &Here, way: Way) -> Outcome {
     let host = Metered::new(here.xen.clone());
     let failures = Arc::new(std::sync::Mutex::new(Vec::new()));
     let heard = failures.clone();
@@ -164,7 +185,7 @@ fn cross(here: &Here, tx: TxChannel, header_channel: bool) -> Outcome {
         heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(failure.reason);
     };
     let datapath = Datapath::start(&Config::default(), Box::new(sink))?;
-    let link = |index| connect(here, &host, &datapath, index, tx, header_channel);
+    let link = |index| connect(here, &host, &datapath, index, way);
     let mut interfaces = [link(0)?, link(1)?];
     let outcome = traffic(&mut interfaces, host.meter());
     for (index, mut interface) in interfaces.into_iter().enumerate() {

@@ -8,12 +8,20 @@ mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /run/lock /run/xen /run/xenstored /run/xen-hotplug
 mount -t devpts devpts /dev/pts
 hostname dom0
-modprobe -a virtio_pci virtio_console xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs
+modprobe -a virtio_pci virtio_console 9p 9pnet_virtio xen-evtchn xen-gntdev xen-gntalloc xen-privcmd xenfs
 mount -t xenfs xenfs /proc/xen
+mkdir -p /lab/guests
+mount -t 9p -o trans=virtio,ro,cache=loose,msize=262144 guests /lab/guests
 xenstored --pid-file /run/xenstored.pid
 xen-init-dom0 >/dev/null
 xenconsoled --pid-file=/run/xenconsoled.pid --log=guest --log-dir=/var/log/xen/console
 ip link set lo up
 until [ -c /dev/vport0p1 ]; do sleep 0.05; done
 sh /lab/agent <>/dev/vport0p1 >&0 2>/dev/console &
-while :; do wait; sleep 1; done
+# A person's shell, in case one comes. In the foreground: what a script starts beside itself ignores Ctrl-C for good,
+# and the first process has to wait for orphans, which it does meanwhile.
+while :; do
+    ENV=/lab/shellrc setsid -c busybox sh -i <>/dev/ttyS1 >&0 2>&1
+    printf '\035' >/dev/ttyS1
+    sleep 1
+done

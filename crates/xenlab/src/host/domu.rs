@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::channel::{Channel, Silence};
-use super::qemu::GUESTS;
+use super::qemu::{GUESTS, KERNEL};
 use super::shell::{Job, Output, Shell};
 use crate::{Error, Result};
 
@@ -66,9 +66,9 @@ impl DomuConfig {
         let vifs: Vec<String> = self.vifs.iter().map(|vif| format!("'{vif}'")).collect();
         let Self { name, memory_mib, vcpus, .. } = self;
         format!(
-            "name=\"{name}\"\ntype=\"pv\"\nkernel=\"/lab/vmlinux\"\nramdisk=\"/lab/domu.cpio\"\n\
+            "name=\"{name}\"\ntype=\"pv\"\nkernel=\"/lab/guests/vmlinux\"\nramdisk=\"/lab/guests/domu.cpio\"\n\
              memory={memory_mib}\nvcpus={vcpus}\nvif=[{}]\n\
-             extra=\"console=hvc0 quiet loglevel=1 panic=-1 lab.name={name} {}\"\n\
+             extra=\"console=hvc0 quiet loglevel=1 {KERNEL} lab.name={name} {}\"\n\
              on_crash=\"destroy\"\non_reboot=\"{}\"\n{}\n",
             vifs.join(", "),
             self.kernel_arguments,
@@ -212,7 +212,12 @@ impl Domu {
     pub fn reboot(&mut self, limit: Duration) -> Result<()> {
         let (name, old) = (&self.name, self.id);
         let before = self.port.channel.ups();
-        self.dom0.run(&format!("xl reboot {name}"), TOOLSTACK)?;
+        // Without this wait, asking for the number would take the processor from those who work on it. A watch reports
+        // once by itself.
+        let script = format!(
+            "xenstore-watch -n 2 @introduceDomain >/dev/null & xl reboot {name} && wait $!"
+        );
+        self.dom0.run(&script, limit)?;
         let other = format!("id=$(xl domid {name}) && [ \"$id\" -ne {old} ] && echo \"$id\"");
         self.id = number(&self.dom0.until(&format!("the restart of {name}"), &other, limit)?)?;
         self.relink()?;

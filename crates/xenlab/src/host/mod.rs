@@ -31,6 +31,7 @@ use channel::{Channel, Silence};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig};
 pub use overlay::HostFile;
+use overlay::Roots;
 pub use shell::{Job, Output, Shell};
 
 /// How a host is booted.
@@ -93,10 +94,9 @@ impl Host {
     /// that this machine lacks.
     pub fn boot(images: &Images, options: &Options) -> Result<Self> {
         let folder = Folder::new()?;
-        let root = folder.path().join("dom0.cpio");
-        overlay::write(images, &options.files, &root)?;
+        let roots = Roots::write(images, &options.files, folder.path())?;
         let log = options.log.clone().unwrap_or_else(|| folder.path().join("console.log"));
-        let (qemu, lines, agents) = qemu::start(images, options, &root, &log, folder.path())?;
+        let (qemu, lines, agents) = qemu::start(images, options, &roots, &log, folder.path())?;
         let mut agents = agents.into_iter().map(|stream| Channel::new(stream).map(Arc::new));
         let own = agents.next().unwrap_or_else(|| Err(Error::content("QEMU", "no port")))?;
         let ports = Arc::new(Ports::new(agents.collect::<Result<_>>()?));

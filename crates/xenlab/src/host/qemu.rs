@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lab::{Interrupt, Process};
 
 use super::domu;
+use super::overlay::Roots;
 use super::{Options, console};
 use crate::image::Images;
 use crate::{Error, Result};
@@ -16,6 +17,10 @@ use crate::{Error, Result};
 const CONNECT: Duration = Duration::from_secs(20);
 /// How often it is looked whether it has.
 const POLL: Duration = Duration::from_millis(5);
+
+/// For every kernel here. A panic ends its domain. The rest saves time, a second of eight: pages are not zeroed before
+/// every use, and the kernel's own are not protected from it, which it would check page by page at each boot.
+pub(super) const KERNEL: &str = "panic=-1 init_on_alloc=0 rodata=off";
 
 /// The port of dom0's agent, that of streamed output, and the first of those for guests.
 const AGENT: usize = 1;
@@ -35,7 +40,7 @@ pub(super) struct Lines {
 pub(super) fn start(
     images: &Images,
     options: &Options,
-    root: &Path,
+    roots: &Roots,
     log: &Path,
     folder: &Path,
 ) -> Result<(Process, Lines, Vec<UnixStream>)> {
@@ -48,15 +53,19 @@ pub(super) fn start(
 
     let mut command = lab::command("qemu-system-x86_64")?;
     machine(&mut command, options);
-    boot(&mut command, images, options, root);
+    boot(&mut command, images, options, &roots.dom0);
     command.arg("-serial").arg(format!("file:{}", log.display()));
     command.args(["-chardev", &terminal.chardev(), "-serial", "chardev:port0"]);
+    // The first of virtio's devices: dom0 knows its ports as /dev/vport0pN.
     command.args(["-device", "virtio-serial-pci"]);
     for port in &ports {
         let number = port.number;
         let device = format!("virtserialport,chardev=port{number},nr={number},name=lab.{number}");
         command.args(["-chardev", &port.chardev(), "-device", &device]);
     }
+    let share =
+        format!("local,id=guests,path={},security_model=none,readonly=on", roots.guests.display());
+    command.args(["-fsdev", &share, "-device", "virtio-9p-pci,fsdev=guests,mount_tag=guests"]);
     if options.outside {
         command.args(["-netdev", "user,id=outside", "-device", "virtio-net-pci,netdev=outside"]);
     }
@@ -94,7 +103,7 @@ fn boot(command: &mut Command, images: &Images, options: &Options, root: &Path) 
          dom0_max_vcpus=1 spec-ctrl=eager-fpu xpti=0 bootscrub=0 {}",
         options.xen_arguments
     );
-    let kernel = format!("console=hvc0 panic=-1 loglevel=4 {}", options.kernel_arguments);
+    let kernel = format!("console=hvc0 loglevel=4 {KERNEL} {}", options.kernel_arguments);
     let kernel = format!("{} {}", images.kernel().display(), kernel.trim().replace(',', ",,"));
     command.arg("-kernel").arg(images.xen()).args(["-append", xen.trim()]);
     command.arg("-initrd").arg(format!("{kernel},{}", root.display()));

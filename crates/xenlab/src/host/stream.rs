@@ -16,7 +16,7 @@ use crate::{Error, Result};
 
 /// How often a wait looks up.
 const SLICE: Duration = Duration::from_millis(100);
-/// How long a script's end may take to follow what it printed.
+/// How long a script's end may take to follow what it printed, and other things that take no time.
 const END: Duration = Duration::from_secs(20);
 /// `Ctrl-]`, as telnet has it.
 const ESCAPE: u8 = 0x1d;
@@ -104,13 +104,8 @@ pub(super) fn interact(dom0: &Shell, line: &mut UnixStream) -> Result<()> {
         return Err(failed(io::Error::other("standard input is no terminal; use `xenlab run`")));
     }
     let size = tcgetwinsize(io::stdin()).map_err(|errno| failed(errno.into()))?;
-    let command = format!(
-        "stty -F /dev/ttyS1 rows {} cols {}; TERM=linux setsid -c sh -i <>/dev/ttyS1 >&0 2>&1; \
-         printf '\\035' >/dev/ttyS1",
-        size.ws_row.max(24),
-        size.ws_col.max(80)
-    );
-    dom0.spawn(&command)?;
+    let (rows, columns) = (size.ws_row.max(24), size.ws_col.max(80));
+    dom0.run(&format!("stty -F /dev/ttyS1 rows {rows} cols {columns}"), END)?;
     let raw = Raw::enter()?;
     let copied = relay(line);
     drop(raw);

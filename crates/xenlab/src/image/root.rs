@@ -41,6 +41,8 @@ pub(super) const DOM0: Plan = Plan {
         "xl",
     ],
     modules: &[
+        "9p",
+        "9pnet_virtio",
         "bridge",
         "tun",
         "veth",

@@ -24,7 +24,7 @@ const COLOUR_STEP: u16 = 64;
 /// A guest that is this process.
 struct Player {
     // Keeps the store's connection and the device open.
-    _frontend: Frontend,
+    _frontend: Frontend<MachineGuest>,
     queue: Queue<MachineGuest>,
     mac: [u8; 6],
 }
@@ -49,9 +49,13 @@ pub struct Run {
 
 impl Generator {
     /// Joins the daemon at `socket` as both of `names`.
-    pub fn join(socket: &Path, names: [&str; 2]) -> Result<Self, String> {
+    pub fn join(
+        socket: &Path,
+        names: [&str; 2],
+        config: &netfront::Config,
+    ) -> Result<Self, String> {
         let [sender, mut receiver] =
-            [Player::join(socket, names[0])?, Player::join(socket, names[1])?];
+            [Player::join(socket, names[0], config)?, Player::join(socket, names[1], config)?];
         // The switch learns where the receiver is, or every frame would be flooded.
         receiver.send_hello()?;
         let mut generator =
@@ -162,12 +166,11 @@ fn colour(place: usize, len: u16) -> u16 {
 }
 
 impl Player {
-    fn join(socket: &Path, name: &str) -> Result<Self, String> {
+    fn join(socket: &Path, name: &str, config: &netfront::Config) -> Result<Self, String> {
         let (guest, store) = machine::join(socket, name).map_err(text)?;
         let store: Arc<dyn Store> = Arc::new(XsClient::new(store).map_err(text)?);
-        let config = netfront::Config::default();
         let (frontend, queues) =
-            Frontend::connect(&guest, store, &toolstack::device_path(0), &config).map_err(text)?;
+            Frontend::connect(&guest, store, &toolstack::device_path(0), config).map_err(text)?;
         let mac = frontend.mac().0;
         let queue = queues.into_iter().next().ok_or("no queue")?;
         Ok(Self { _frontend: frontend, queue, mac })

@@ -29,6 +29,9 @@ pub struct PpsArgs {
     /// Frame lengths in bytes, without the checksum that a wire would add.
     #[arg(long, value_name = "LEN,…", value_delimiter = ',', default_values_t = [64, 1514], value_parser = clap::value_parser!(u16).range(60..=4096))]
     pub sizes: Vec<u16>,
+    /// Have the daemon keep none of the guests' pages mapped: each frame takes grant operations.
+    #[arg(long)]
+    pub no_persistent_grants: bool,
 }
 
 /// A sample is kept only if both threads had this share of their CPUs: a machine shared with
@@ -51,7 +54,9 @@ pub fn run(args: &PpsArgs) -> Result<Benchmark> {
     let daemon = Daemon::start(config_text)?;
     cpus.enter(1)?;
     let socket = join_socket(daemon.folder());
-    let mut generator = Generator::join(&socket, NAMES).map_err(Error::Refuted)?;
+    let persistent_grants = !args.no_persistent_grants;
+    let config = netfront::Config { persistent_grants, ..netfront::Config::default() };
+    let mut generator = Generator::join(&socket, NAMES, &config).map_err(Error::Refuted)?;
     let mut rows = Rows::default();
     for round in 0..args.common.rounds {
         for len in &args.sizes {

@@ -1,0 +1,197 @@
+//! A control ring in the hands of somebody who means no good.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hypervisor::{EventChannel, Guest, XenbusState};
+use machine::{DRIVER_DOMAIN, GuestEvent};
+use wire::netif::ctrl::status;
+use wire::netif::{CtrlMessage, CtrlRequest, CtrlResponse, GrefMapping};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::common::{PERSISTENT, frame, wait_until};
+use crate::raw::{self, BUFFERS, DATA, Memory, RING, slot_of};
+use crate::{B, World, await_frame};
+
+/// Pages of the ring and of a list.
+const CTRL_RING: u32 = 1002;
+const LIST: u32 = 1003;
+const SLOT: usize = 16;
+const SLOTS: u32 = 128;
+
+/// The control ring, to do with as one likes.
+struct Control {
+    memory: Memory,
+    event: GuestEvent,
+    asked: u32,
+}
+
+impl Control {
+    /// Puts a request on the ring, whatever it says.
+    fn put(&mut self, request: CtrlRequest) {
+        let slot = 64 + (self.asked % SLOTS) as usize * SLOT;
+        self.memory.write(CTRL_RING, slot, request.as_bytes());
+        self.asked += 1;
+        self.memory.set_req_prod(CTRL_RING, self.asked);
+        self.event.notify().unwrap();
+    }
+
+    fn answered(&self) -> u32 {
+        self.memory.rsp_prod(CTRL_RING)
+    }
+
+    fn ask(&mut self, message: CtrlMessage) -> CtrlResponse {
+        self.put(message.request(7));
+        wait_until("the answer", || self.answered() == self.asked);
+        let at = 64 + ((self.asked - 1) % SLOTS) as usize * SLOT;
+        let page = self.memory.read(CTRL_RING, 4096);
+        CtrlResponse::read_from_bytes(&page[at..at + 12]).unwrap()
+    }
+
+    fn write_list(&self, grefs: impl Iterator<Item = u32>) -> u32 {
+        let list: Vec<_> = grefs.map(|gref| GrefMapping { gref, flags: 0, status: 0 }).collect();
+        self.memory.write(LIST, 0, list.as_bytes());
+        u32::try_from(list.len()).unwrap()
+    }
+
+    fn add_all(&mut self) {
+        let entries = self.write_list(DATA..BUFFERS + RING);
+        let add = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries };
+        assert_eq!(self.ask(add).status, status::SUCCESS);
+    }
+}
+
+impl World {
+    /// With a hostile guest that has a control ring.
+    fn with_control() -> (Self, Control) {
+        let mut world = Self::unconnected();
+        let control = world.prepare_control();
+        world.h.connect_prepared(&world.host);
+        world.h.memory.write(DATA, 0, &frame(B, raw::MAC, 60, 0));
+        world.h.send(&[slot_of(0, 0, 60, 0)]);
+        assert_eq!(world.h.await_answers(1)[0].status, 0);
+        (world, control)
+    }
+
+    fn prepare_control(&mut self) -> Control {
+        self.h.prepare();
+        let memory = self.h.memory.clone();
+        memory.write(CTRL_RING, 0, &[0; 4096]);
+        memory.write(CTRL_RING, 4, &1u32.to_le_bytes());
+        memory.write(CTRL_RING, 12, &1u32.to_le_bytes());
+        memory.grant_own(CTRL_RING);
+        memory.grant_own(LIST);
+        let (event, port) = self.h.inside.alloc_unbound(DRIVER_DOMAIN).unwrap();
+        self.h.key("ctrl-ring-ref", &CTRL_RING.to_string());
+        self.h.key("event-channel-ctrl", &port.to_string());
+        Control { memory, event, asked: 0 }
+    }
+}
+
+#[test]
+fn a_control_ring_that_runs_away_disables_its_own_vif() {
+    // One request has been answered.
+    for index in [SLOTS + 2, 0x8000_0000, u32::MAX] {
+        let (mut world, mut control) = World::with_control();
+        control.add_all();
+        control.memory.set_req_prod(CTRL_RING, index);
+        control.event.notify().unwrap();
+        let reason = world.disabled();
+        assert!(reason.contains("control ring") && reason.contains("req_prod"), "{reason}");
+        world.honest_driver_connects();
+    }
+}
+
+#[test]
+fn everything_mapped_is_unmapped_when_the_guest_leaves() {
+    let (mut world, mut control) = World::with_control();
+    let before = world.h.domain.pinned();
+    control.add_all();
+    assert_eq!(world.h.domain.pinned(), before + usize::from(PERSISTENT));
+    // One page more than there is room for.
+    let one = control.write_list([LIST].into_iter());
+    let add = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries: one };
+    assert_eq!(control.ask(add).status, status::BUFFER_OVERFLOW);
+    // Which asserts that nothing is pinned any more.
+    world.h.detach(&world.host);
+    world.h.enter(XenbusState::Initialising);
+    world.h.drive(&world.host).unwrap();
+    let mut control = world.prepare_control();
+    world.h.connect_prepared(&world.host);
+    control.add_all();
+    world.all_live();
+}
+
+/// Whatever the guest does to its table and its pages, mapped ones are its own.
+#[test]
+fn mapped_pages_whose_grants_are_revoked_are_still_only_its_own() {
+    let (mut world, mut control) = World::with_control();
+    control.add_all();
+    (DATA..BUFFERS + RING).for_each(|gref| world.h.memory.grant(gref, 0, 0, 0));
+    let bytes = frame(B, raw::MAC, 600, 3);
+    world.h.memory.write(DATA + 9, 0, &bytes);
+    world.h.send(&[slot_of(9, 0, 600, 0)]);
+    assert_eq!(world.h.await_answers(1)[0].status, 0);
+    await_frame(&mut world.b, &bytes);
+    world.all_live();
+    world.h.detach(&world.host);
+}
+
+#[test]
+fn a_flood_of_messages_holds_nobody_back() {
+    let (mut world, mut control) = World::with_control();
+    let entries = control.write_list(DATA..BUFFERS + RING);
+    let ended = AtomicBool::new(false);
+    let flood = |control: &mut Control| {
+        let mut n = 0u16;
+        while !ended.load(Ordering::Relaxed) {
+            if control.asked - control.answered() == SLOTS {
+                continue;
+            }
+            let message = match n % 3 {
+                0 => CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries },
+                1 => CtrlMessage::DelGrefMapping { queue: 0, gref: LIST, entries },
+                _ => CtrlMessage::GetHashFlags,
+            };
+            control.put(message.request(n));
+            n = n.wrapping_add(1);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| flood(&mut control));
+        for _ in 0..10 {
+            world.all_live();
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert!(control.answered() > 0);
+    world.h.detach(&world.host);
+}
+
+#[test]
+fn half_a_control_ring_does_not_connect() {
+    let mut world = World::unconnected();
+    let not_granted = (DATA + 3000).to_string();
+    for (key, value) in [
+        ("event-channel-ctrl", None),
+        ("event-channel-ctrl", Some("77")),
+        ("event-channel-ctrl", Some("many")),
+        ("ctrl-ring-ref", Some(not_granted.as_str())),
+        ("ctrl-ring-ref", Some("4294967295")),
+    ] {
+        let _control = world.prepare_control();
+        match value {
+            Some(value) => world.h.key(key, value),
+            None => world.h.remove_key(key),
+        }
+        world.h.enter(XenbusState::Connected);
+        assert!(world.h.drive(&world.host).is_err(), "{key} = {value:?}");
+        assert!(world.h.port.is_none());
+        world.h.enter(XenbusState::Initialising);
+        world.h.drive(&world.host).unwrap();
+    }
+    // A driver that knows of none is not taken for one that has the ring of another.
+    world.h.connect(&world.host);
+    world.all_live();
+    world.h.detach(&world.host);
+    world.honest_driver_connects();
+}

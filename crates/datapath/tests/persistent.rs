@@ -1,0 +1,180 @@
+//! Guests whose pages stay mapped.
+
+mod common;
+
+use common::{Guest, Host, PERSISTENT, frame, receive, send, wait_until};
+use hypervisor::Counted;
+use netfront::{Config, ControlError};
+use wire::netif::GrefMapping;
+use wire::netif::ctrl::status;
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+const ALL: [u8; 6] = [0xff; 6];
+/// Frames each way.
+const FRAMES: u32 = 300;
+
+/// What the frames of a run took.
+struct Taken {
+    hypercalls: u64,
+    notifications: u64,
+    hits: u64,
+    misses: u64,
+}
+
+/// Two guests that know each other.
+fn guests(host: &Host, config: Config) -> [Guest; 2] {
+    let mut a = host.guest("02:00:00:00:00:0a", config);
+    let mut b = host.guest("02:00:00:00:00:0b", config);
+    cross(&mut a, &mut b, &frame(ALL, A, 60, 0));
+    cross(&mut b, &mut a, &frame(ALL, B, 60, 0));
+    [a, b]
+}
+
+/// Sends a frame; it arrives whole.
+fn cross(from: &mut Guest, to: &mut Guest, bytes: &[u8]) {
+    wait_until("room", || send(&mut from.queues[0], bytes));
+    let mut got = None;
+    wait_until("the frame", || {
+        got = receive(&mut to.queues[0]);
+        got.is_some()
+    });
+    assert!(got.unwrap() == bytes, "another frame arrived");
+}
+
+/// Sends frames both ways, one at a time: the same batches with whatever configuration.
+fn run(config: Config) -> Taken {
+    let host = Host::new(1, 1);
+    let [mut a, mut b] = guests(&host, config);
+    let count = |what| host.platform.meter().count(what);
+    host.platform.meter().switch(true);
+    for n in 0..FRAMES {
+        let len = 60 + (n * 37 % 9000) as usize;
+        cross(&mut a, &mut b, &frame(B, A, len, n));
+        cross(&mut b, &mut a, &frame(A, B, len, n));
+    }
+    host.platform.meter().switch(false);
+    Taken {
+        hypercalls: count(Counted::Hypercalls),
+        notifications: count(Counted::Notifications),
+        hits: count(Counted::GrantHits),
+        misses: count(Counted::GrantMisses),
+    }
+}
+
+#[test]
+fn frames_between_mapped_pages_take_no_hypercalls_but_for_events() {
+    for header_channel in [true, false] {
+        let config = Config { header_channel, ..Config::default() };
+        let with = run(config);
+        let without = run(Config { persistent_grants: false, ..config });
+        assert!(with.hits >= u64::from(2 * FRAMES) && with.misses == 0);
+        assert_eq!((without.hits, without.misses), (0, 0));
+        // Frame by frame a batch of copies at least; with a header to be fetched two.
+        let copies = u64::from(2 * FRAMES) * if header_channel { 1 } else { 2 };
+        assert!(without.hypercalls - without.notifications >= copies);
+        assert_eq!(with.hypercalls, with.notifications);
+        let each = |taken: &Taken| taken.hypercalls as f64 / f64::from(2 * FRAMES);
+        println!("hypercalls a frame: {} with, {} without", each(&with), each(&without));
+        assert!(each(&with) < each(&without) * 0.75);
+    }
+}
+
+#[test]
+fn pages_go_and_come_back_while_frames_flow() {
+    let host = Host::new(1, 1);
+    let [mut a, mut b] = guests(&host, Config::default());
+    let list: Vec<_> = a.queues[0]
+        .tx
+        .grefs()
+        .iter()
+        .map(|gref| GrefMapping { gref: gref.0, flags: GrefMapping::READ_ONLY, status: 0 })
+        .collect();
+    let pinned = a.domain.pinned();
+    let count = |what| host.platform.meter().count(what);
+    host.platform.meter().switch(true);
+    for round in 0..5 {
+        let control = a.frontend.control().unwrap();
+        assert_eq!(control.size(0).unwrap(), usize::from(PERSISTENT));
+        assert!(matches!(control.size(1), Err(ControlError::Refused(status::INVALID_PARAMETER))));
+        assert!(control.remove(0, &list).unwrap().into_iter().all(|removed| removed));
+        assert!(!control.remove(0, &list[..3]).unwrap().contains(&true));
+        assert_eq!(a.domain.pinned(), pinned - list.len());
+        let misses = count(Counted::GrantMisses);
+        cross(&mut a, &mut b, &frame(B, A, 3000, round));
+        assert_eq!(count(Counted::GrantMisses), misses + 1);
+        let control = a.frontend.control().unwrap();
+        control.add(0, &list).unwrap();
+        assert!(matches!(
+            control.add(0, &list[..1]),
+            Err(ControlError::Refused(status::BUFFER_OVERFLOW))
+        ));
+        assert_eq!(a.domain.pinned(), pinned);
+        cross(&mut a, &mut b, &frame(B, A, 3000, round));
+        assert_eq!(count(Counted::GrantMisses), misses + 1);
+    }
+}
+
+#[test]
+fn a_guest_leaves_and_comes_back_and_nothing_stays_mapped() {
+    let host = Host::new(2, 2);
+    let config = Config { queues: 2, ..Config::default() };
+    let mut a = host.guest("02:00:00:00:00:0a", config);
+    for round in 0..5 {
+        let mut b = host.guest("02:00:00:00:00:0b", config);
+        assert!(b.domain.pinned() > 2 * usize::from(PERSISTENT));
+        assert!(send(&mut b.queues[1], &frame(ALL, B, 2000, round)));
+        wait_until("the broadcast", || a.queues.iter_mut().any(|queue| receive(queue).is_some()));
+        host.datapath.detach(b.port.id());
+        assert_eq!(b.domain.pinned(), 0, "a grant stays mapped");
+        host.machine.destroy(b.domain.id());
+        host.machine.store().forget(b.domain.id());
+    }
+}
+
+/// Pages of two queues' worth of guests are mapped and unmapped while frames cross on all workers.
+#[test]
+fn frames_stay_whole_while_pages_come_and_go() {
+    let host = Host::new(2, 1);
+    let [mut a, mut b] = guests(&host, Config::default());
+    let (sent, received) = (a.queues[0].tx.grefs(), b.queues[0].rx.grefs());
+    let list = |grefs: &[hypervisor::GrantRef], flags| -> Vec<_> {
+        grefs.iter().map(|gref| GrefMapping { gref: gref.0, flags, status: 0 }).collect()
+    };
+    let (sent, received) = (list(sent, GrefMapping::READ_ONLY), list(received, 0));
+    let Guest { queues: a_queues, frontend: a_frontend, .. } = &mut a;
+    let Guest { queues: b_queues, frontend: b_frontend, .. } = &mut b;
+    std::thread::scope(|scope| {
+        for (frontend, list) in [(a_frontend, sent), (b_frontend, received)] {
+            scope.spawn(move || {
+                let control = frontend.control().unwrap();
+                for _ in 0..40 {
+                    // What is in use stays, and is not added again.
+                    let removed = control.remove(0, &list).unwrap();
+                    let removed = list.iter().zip(removed).filter(|(_, removed)| *removed);
+                    let again: Vec<_> = removed.map(|(entry, _)| *entry).collect();
+                    control.add(0, &again).unwrap();
+                }
+            });
+        }
+        let frames: Vec<_> = (0..2000).map(|n| frame(B, A, 100 + n as usize, n)).collect();
+        let mut next = 0;
+        for bytes in &frames {
+            wait_until("room", || {
+                while let Some(got) = receive(&mut b_queues[0]) {
+                    assert!(got == frames[next], "frame {next} differs");
+                    next += 1;
+                }
+                send(&mut a_queues[0], bytes)
+            });
+        }
+        wait_until("every frame", || {
+            while let Some(got) = receive(&mut b_queues[0]) {
+                assert!(got == frames[next], "frame {next} differs");
+                next += 1;
+            }
+            next == frames.len()
+        });
+    });
+    assert_eq!(a.queues[0].tx.take_errors() + b.queues[0].rx.take_errors(), 0);
+}

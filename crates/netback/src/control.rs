@@ -1,0 +1,212 @@
+//! The control ring: what a frontend asks of its backend that is no frame.
+//!
+//! It asks for [persistent grants](crate::PersistentGrants): how many there can be, to map some,
+//! to unmap some. Hashes are not offered.
+//!
+//! A worker serves it between the frames of others, so that a pass takes a step only: a message,
+//! or a few of the pages that one is about. A list is read once, as a whole; what the frontend
+//! makes of its page afterwards changes nothing (XSA-155).
+
+use std::sync::Arc;
+
+use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, Source};
+use ring::netif::Ctrl;
+use ring::{BackRing, RegionPage};
+use wire::netif::ctrl::status;
+use wire::netif::{CtrlMessage, CtrlRequest, GrefMapping};
+use zerocopy::IntoBytes;
+
+use crate::{Fault, PersistentGrants};
+
+/// Pages mapped or unmapped in one step: about the time that a batch of frames takes.
+const STEP: usize = 16;
+
+/// A control ring.
+pub struct ControlRing<H: Hypervisor> {
+    hypervisor: H,
+    peer: H::Peer,
+    ring: BackRing<Ctrl, RegionPage<H::Mapping>>,
+    event: H::Event,
+    /// Those of each queue.
+    grants: Vec<Arc<PersistentGrants<H>>>,
+    job: Option<Job>,
+}
+
+/// A message that takes more than one step.
+struct Job {
+    request: CtrlRequest,
+    queue: usize,
+    /// The frontend's page with the list.
+    list: GrantRef,
+    /// The private copy of the list.
+    entries: Vec<GrefMapping>,
+    /// Entries that are done; of those to be taken back: that are left.
+    done: usize,
+    doing: Doing,
+}
+
+enum Doing {
+    Adding,
+    /// One could not be mapped, for which the frontend gets this status: so none shall be.
+    TakingBack(u32),
+    /// So many have been unmapped.
+    Removing(u32),
+}
+
+/// What is left to do of a message: an answer, or a job.
+enum Next {
+    Answer { status: u32, data: u32 },
+    Work(Job),
+}
+
+impl<H: Hypervisor> ControlRing<H> {
+    pub(crate) fn new(
+        hypervisor: H,
+        peer: H::Peer,
+        ring: BackRing<Ctrl, RegionPage<H::Mapping>>,
+        event: H::Event,
+        grants: Vec<Arc<PersistentGrants<H>>>,
+    ) -> Self {
+        Self { hypervisor, peer, ring, event, grants, job: None }
+    }
+
+    /// The doorbell that the frontend rings for it.
+    pub fn event(&self) -> &H::Event {
+        &self.event
+    }
+
+    /// What it rules over, queue by queue.
+    pub fn grants(&self) -> &[Arc<PersistentGrants<H>>] {
+        &self.grants
+    }
+
+    /// Takes a step. Answers whether there was anything to do.
+    pub fn serve(&mut self) -> Result<bool, Fault> {
+        let (request, next) = match self.job.take() {
+            Some(job) => (job.request, self.step(job)),
+            None => match self.ring.take()? {
+                Some(request) => (request, self.begin(request)),
+                None => return Ok(false),
+            },
+        };
+        match next {
+            Next::Work(job) => self.job = Some(job),
+            Next::Answer { status, data } => {
+                self.ring.respond(request.respond(status, data));
+                if self.ring.publish() {
+                    // A frontend that is gone can not be told; its domain's end detaches the vif.
+                    let _ = self.event.notify();
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks for an event at the next message; answers whether there is work already.
+    pub fn arm(&mut self) -> Result<bool, Fault> {
+        Ok(self.job.is_some() || self.ring.arm()?)
+    }
+
+    fn begin(&self, request: CtrlRequest) -> Next {
+        let Ok(message) = request.message() else { return refuse(status::NOT_SUPPORTED) };
+        let (queue, list, entries, doing) = match message {
+            CtrlMessage::GetGrefMappingSize { queue } => {
+                let bound =
+                    self.of_queue(queue).and_then(|n| self.grants[n].bound().try_into().ok());
+                return bound.map_or(refuse(status::INVALID_PARAMETER), |data| Next::Answer {
+                    status: status::SUCCESS,
+                    data,
+                });
+            }
+            CtrlMessage::AddGrefMapping { queue, gref, entries } => {
+                (queue, gref, entries, Doing::Adding)
+            }
+            CtrlMessage::DelGrefMapping { queue, gref, entries } => {
+                (queue, gref, entries, Doing::Removing(0))
+            }
+            _ => return refuse(status::NOT_SUPPORTED),
+        };
+        let Some(queue) = self.of_queue(queue) else { return refuse(status::INVALID_PARAMETER) };
+        let list = GrantRef(list);
+        let entries = usize::try_from(entries).ok().filter(|n| *n <= GrefMapping::PER_PAGE);
+        let Some(entries) = entries else { return refuse(status::INVALID_PARAMETER) };
+        let grants = &self.grants[queue];
+        if matches!(doing, Doing::Adding) && entries > grants.bound() - grants.mapped() {
+            return refuse(status::BUFFER_OVERFLOW);
+        }
+        match self.read(list, entries) {
+            Some(entries) => self.step(Job { request, queue, list, entries, done: 0, doing }),
+            None => refuse(status::INVALID_PARAMETER),
+        }
+    }
+
+    fn of_queue(&self, queue: u32) -> Option<usize> {
+        usize::try_from(queue).ok().filter(|queue| *queue < self.grants.len())
+    }
+
+    /// A private copy of a list, its one reading.
+    fn read(&self, list: GrantRef, count: usize) -> Option<Vec<GrefMapping>> {
+        let mut entries = vec![GrefMapping::default(); count];
+        let source = Source::Grant { peer: &self.peer, gref: list, offset: 0 };
+        let bytes = entries.as_mut_bytes();
+        let len = u16::try_from(bytes.len()).ok()?;
+        self.copy(GrantCopy::new(source, Dest::Private(bytes), len)).then_some(entries)
+    }
+
+    /// Writes a list back, with the status of each entry.
+    fn write(&self, list: GrantRef, entries: &[GrefMapping]) -> bool {
+        let dest = Dest::Grant { peer: &self.peer, gref: list, offset: 0 };
+        let bytes = entries.as_bytes();
+        let Ok(len) = u16::try_from(bytes.len()) else { return false };
+        self.copy(GrantCopy::new(Source::Private(bytes), dest, len))
+    }
+
+    fn copy(&self, op: GrantCopy<'_, H::Peer>) -> bool {
+        let mut batch = [op];
+        self.hypervisor.copy(&mut batch);
+        batch[0].status == CopyStatus::Okay
+    }
+
+    /// Does what a job is about to the next few of its entries.
+    fn step(&self, mut job: Job) -> Next {
+        let grants = &self.grants[job.queue];
+        let count = job.entries.len();
+        match job.doing {
+            Doing::Adding => {
+                let end = count.min(job.done + STEP);
+                match grants.add(&job.entries[job.done..end]) {
+                    Ok(()) if end == count => {
+                        return Next::Answer { status: status::SUCCESS, data: 0 };
+                    }
+                    Ok(()) => job.done = end,
+                    Err(status) => job.doing = Doing::TakingBack(status),
+                }
+            }
+            // The entries before the refused ones were all mapped by this job: a reference that
+            // was mapped before it would have been refused itself.
+            Doing::TakingBack(status) => {
+                let start = job.done.saturating_sub(STEP);
+                grants.take_back(&job.entries[start..job.done]);
+                job.done = start;
+                if start == 0 {
+                    return refuse(status);
+                }
+            }
+            Doing::Removing(removed) => {
+                let end = count.min(job.done + STEP);
+                let removed = removed + grants.remove(&mut job.entries[job.done..end]);
+                if end == count {
+                    let told = self.write(job.list, &job.entries);
+                    let status = if told { status::SUCCESS } else { status::INVALID_PARAMETER };
+                    return Next::Answer { status, data: removed };
+                }
+                (job.done, job.doing) = (end, Doing::Removing(removed));
+            }
+        }
+        Next::Work(job)
+    }
+}
+
+fn refuse(status: u32) -> Next {
+    Next::Answer { status, data: 0 }
+}

@@ -1,0 +1,555 @@
+//! The control ring, and the pages that are mapped by it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use frame::{Body, DropReason, Frame, Offer, Outcome, WINDOW};
+use hypervisor::{Counted, Hypervisor, Metered};
+use machine::Machine;
+use netback::{ControlRing, Fault, Queue, RxChannel, TxChannel, Vif};
+use offload::Features;
+use proptest::prelude::*;
+use wire::headers::Headers;
+use wire::netif::ctrl::status;
+use wire::netif::{
+    CtrlMessage, CtrlRequest, CtrlResponse, GrefMapping, RxRequest, RxResponse, TxRequest,
+    TxResponse,
+};
+
+use crate::guest::{
+    CTRL_RING, DATA, LIST, PAGE, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING,
+};
+use crate::taker::{Taker, pass};
+use crate::tampered::Tampered;
+
+/// A guest with a control ring, and the backend's ends.
+struct World<H: Hypervisor> {
+    raw: Arc<Raw>,
+    vif: Vif<H>,
+    queue: Queue<H>,
+    control: ControlRing<H>,
+    asked: u32,
+    sent: u32,
+    /// Pages that are pinned without any being asked for: the rings.
+    rings: usize,
+}
+
+const READ_ONLY: u16 = GrefMapping::READ_ONLY;
+/// `GTF_permit_access`, and with `GTF_readonly`.
+const PERMIT: u16 = 1;
+const PERMIT_READ: u16 = PERMIT | 4;
+
+fn world() -> World<Machine> {
+    let machine = Machine::new();
+    World::new(&machine, machine.clone())
+}
+
+fn entry(gref: u32) -> GrefMapping {
+    GrefMapping { gref, flags: 0, status: 0 }
+}
+
+fn entries(grefs: impl IntoIterator<Item = u32>) -> Vec<GrefMapping> {
+    grefs.into_iter().map(entry).collect()
+}
+
+impl<H: Hypervisor> World<H> {
+    fn new(machine: &Machine, hypervisor: H) -> Self {
+        let raw = Raw::new(machine);
+        let mut vif = raw.announce(hypervisor);
+        let (queue, control) = raw.connect_with_control(&mut vif);
+        let rings = raw.domain.pinned();
+        Self { raw: Arc::new(raw), vif, queue, control, asked: 0, sent: 0, rings }
+    }
+
+    /// Puts a request on the ring.
+    fn put(&mut self, request: CtrlRequest) {
+        let slot = 64 + (self.asked % 128) as usize * 16;
+        self.raw.write(CTRL_RING, slot, request);
+        self.asked += 1;
+        self.raw.write(CTRL_RING, REQ_PROD, self.asked);
+    }
+
+    /// Asks, and has it served until there is an answer.
+    fn ask_raw(&mut self, request: CtrlRequest) -> CtrlResponse {
+        self.put(request);
+        while self.control.serve().unwrap() {}
+        assert_eq!(self.raw.read::<u32>(CTRL_RING, RSP_PROD), self.asked);
+        let slot = 64 + ((self.asked - 1) % 128) as usize * 16;
+        let response: CtrlResponse = self.raw.read(CTRL_RING, slot);
+        assert_eq!((response.id, response.kind), (request.id, request.kind));
+        response
+    }
+
+    fn ask(&mut self, message: CtrlMessage) -> CtrlResponse {
+        self.ask_raw(message.request(u16::try_from(self.asked % 1000).unwrap()))
+    }
+
+    fn write_list(&self, list: &[GrefMapping]) -> u32 {
+        (0..).zip(list).for_each(|(n, entry)| self.raw.write(LIST, n * 8, *entry));
+        u32::try_from(list.len()).unwrap()
+    }
+
+    fn add(&mut self, list: &[GrefMapping]) -> u32 {
+        let entries = self.write_list(list);
+        self.ask(CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries }).status
+    }
+
+    /// Has grants unmapped. Answers which were.
+    fn remove(&mut self, list: &[GrefMapping]) -> Vec<bool> {
+        let entries = self.write_list(list);
+        let response = self.ask(CtrlMessage::DelGrefMapping { queue: 0, gref: LIST, entries });
+        assert_eq!(response.status, status::SUCCESS);
+        let status = |n| self.raw.read::<GrefMapping>(LIST, n * 8).status;
+        let removed: Vec<_> = (0..list.len()).map(|n| status(n) == 0).collect();
+        assert_eq!(response.data as usize, removed.iter().filter(|one| **one).count());
+        removed
+    }
+
+    /// Pages that are mapped beside the rings.
+    fn mapped(&self) -> usize {
+        let mapped = self.raw.domain.pinned() - self.rings;
+        assert_eq!(mapped, self.control.grants()[0].mapped());
+        mapped
+    }
+
+    /// Whether the guest can see that a grant is in use.
+    fn is_pinned(&self, gref: u32) -> bool {
+        self.raw.read::<u16>(0, gref as usize * 8) & 0x18 != 0
+    }
+
+    /// Puts a packet of these pages on the TX ring, so many bytes each.
+    fn send(&mut self, pages: &[u32], size: u16) {
+        let last = pages.len() - 1;
+        for (n, page) in pages.iter().enumerate() {
+            let whole = size * u16::try_from(pages.len()).unwrap();
+            let slot = TxRequest {
+                gref: *page,
+                offset: 0,
+                flags: if n < last { 4 } else { 0 },
+                id: 1,
+                size: if n == 0 { whole } else { size },
+            };
+            self.raw.write(TX_RING, Raw::slot::<TxRequest>(self.sent), slot);
+            self.sent += 1;
+        }
+        self.raw.write(TX_RING, REQ_PROD, self.sent);
+    }
+
+    fn last_answer(&self) -> i16 {
+        let slot = Raw::slot::<TxRequest>(self.sent - 1);
+        self.raw.read::<TxResponse>(TX_RING, slot).status
+    }
+
+    /// Delivers a frame of `len` bytes to the guest, in a buffer granted by `gref`.
+    fn deliver(&mut self, gref: u32, len: usize) -> Outcome {
+        let n = self.raw.read::<u32>(RX_RING, RSP_PROD);
+        let request = RxRequest { id: 7, pad: 0, gref };
+        self.raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
+        self.raw.write(RX_RING, REQ_PROD, n + 1);
+        let mut frame = Frame::empty();
+        frame.bytes = [0xc3; 128];
+        frame.bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+        frame.header_len = u8::try_from(len).unwrap();
+        frame.len = u32::from(frame.header_len);
+        frame.headers = Headers::parse(frame.header()).unwrap();
+        let region = shm::Region::anonymous(PAGE).unwrap();
+        let mut offers = [Offer { frame: &frame, outcome: Outcome::Waiting }];
+        self.queue.rx.deliver(Body::Mapped(&region), &mut offers, Duration::ZERO).unwrap();
+        offers[0].outcome
+    }
+
+    /// The response to the buffer that was used last.
+    fn response(&self) -> RxResponse {
+        let n = self.raw.read::<u32>(RX_RING, RSP_PROD) - 1;
+        self.raw.read(RX_RING, Raw::slot::<RxRequest>(n))
+    }
+}
+
+#[test]
+fn only_what_is_offered_is_supported() {
+    let mut world = world();
+    let size = |queue| CtrlMessage::GetGrefMappingSize { queue };
+    let answer = world.ask(size(0));
+    assert_eq!((answer.status, answer.data), (status::SUCCESS, PERSISTENT.into()));
+    for queue in [1, u32::MAX] {
+        assert_eq!(world.ask(size(queue)).status, status::INVALID_PARAMETER);
+        let add = CtrlMessage::AddGrefMapping { queue, gref: LIST, entries: 0 };
+        assert_eq!(world.ask(add).status, status::INVALID_PARAMETER);
+        let remove = CtrlMessage::DelGrefMapping { queue, gref: LIST, entries: 0 };
+        assert_eq!(world.ask(remove).status, status::INVALID_PARAMETER);
+    }
+    // The kinds of hashes, and none.
+    for kind in (0..=7).chain([11, 0x100, u16::MAX]) {
+        let request = CtrlRequest { id: 9, kind, data: [u32::MAX; 3] };
+        assert_eq!(world.ask_raw(request).status, status::NOT_SUPPORTED);
+    }
+}
+
+#[test]
+fn a_list_is_mapped_whole_or_not_at_all() {
+    let mut world = world();
+    assert_eq!(world.add(&[]), status::SUCCESS);
+    assert_eq!(world.add(&entries(DATA..DATA + 3)), status::SUCCESS);
+    assert_eq!(world.mapped(), 3);
+    let fresh = DATA + 3..DATA + 21;
+    let with = |n: usize, odd| {
+        let mut list = entries(fresh.clone());
+        list[n] = odd;
+        list
+    };
+    world.raw.grant(DATA + 30, PERMIT_READ, 0, DATA + 30);
+    world.raw.grant(DATA + 31, PERMIT, 7, DATA + 31);
+    let unknown_flag = GrefMapping { flags: 2, ..entry(DATA + 32) };
+    // In the first step, and in the second.
+    let anywhere = [0, 5, 17].as_slice();
+    for (what, odd, places) in [
+        ("beyond the table", entry(PAGES + 600), anywhere),
+        ("the last there can be", entry(u32::MAX), anywhere),
+        ("granted to another", entry(DATA + 31), anywhere),
+        ("read-only, to be written", entry(DATA + 30), anywhere),
+        ("with a flag that is none", unknown_flag, anywhere),
+        ("mapped already", entry(DATA + 1), anywhere),
+        ("twice in the list", entry(DATA + 3 + 1), anywhere),
+        ("twice in the list, a step apart", entry(DATA + 3 + 17), &[0, 5]),
+    ] {
+        for n in places {
+            assert_eq!(world.add(&with(*n, odd)), status::INVALID_PARAMETER, "{what}, entry {n}");
+            assert_eq!(world.mapped(), 3, "{what}, entry {n}");
+        }
+    }
+    // What was mapped before stays, and is found.
+    assert!((DATA..DATA + 3).all(|gref| world.is_pinned(gref)));
+    let list = with(17, GrefMapping { flags: READ_ONLY, ..entry(DATA + 30) });
+    assert_eq!(world.add(&list), status::SUCCESS);
+    assert_eq!(world.mapped(), 21);
+    assert_eq!(world.add(&list[..2]), status::INVALID_PARAMETER);
+}
+
+#[test]
+fn no_more_is_mapped_than_was_offered() {
+    let mut world = world();
+    let bound = u32::from(PERSISTENT);
+    assert_eq!(world.add(&entries(DATA..DATA + bound + 1)), status::BUFFER_OVERFLOW);
+    assert_eq!(world.mapped(), 0);
+    assert_eq!(world.add(&entries(DATA..DATA + bound)), status::SUCCESS);
+    assert_eq!(world.add(&[entry(DATA + bound)]), status::BUFFER_OVERFLOW);
+    assert_eq!(world.remove(&[entry(DATA + 3)]), [true]);
+    assert_eq!(world.add(&[entry(DATA + bound)]), status::SUCCESS);
+    assert_eq!(world.mapped(), bound as usize);
+    // Longer than a page has room for.
+    for entries in [513, 0x1_0000, u32::MAX] {
+        let add = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries };
+        assert_eq!(world.ask(add).status, status::INVALID_PARAMETER);
+        let remove = CtrlMessage::DelGrefMapping { queue: 0, gref: LIST, entries };
+        assert_eq!(world.ask(remove).status, status::INVALID_PARAMETER);
+    }
+    assert_eq!(world.mapped(), bound as usize);
+}
+
+#[test]
+fn a_list_that_can_not_be_read_or_answered_is_refused() {
+    let mut world = world();
+    assert_eq!(world.add(&entries(DATA..DATA + 3)), status::SUCCESS);
+    for gref in [600, u32::MAX] {
+        let add = CtrlMessage::AddGrefMapping { queue: 0, gref, entries: 1 };
+        assert_eq!(world.ask(add).status, status::INVALID_PARAMETER);
+    }
+    world.raw.grant(LIST, PERMIT_READ, 0, LIST);
+    assert_eq!(world.add(&[entry(DATA + 5)]), status::SUCCESS);
+    // Unmapped it is; only that can not be told.
+    let count = world.write_list(&[entry(DATA)]);
+    let remove = CtrlMessage::DelGrefMapping { queue: 0, gref: LIST, entries: count };
+    let answer = world.ask(remove);
+    assert_eq!((answer.status, answer.data), (status::INVALID_PARAMETER, 1));
+    assert_eq!(world.mapped(), 3);
+}
+
+#[test]
+fn a_list_is_read_once() {
+    let machine = Machine::new();
+    let hypervisor = Tampered::new(&machine);
+    let mut world = World::new(&machine, hypervisor.clone());
+    let guest = world.raw.clone();
+    let mut looks = 0;
+    // Before each look of the backend's the list is another.
+    hypervisor.set(move || {
+        looks += 1;
+        (0..4).for_each(|n| guest.write(LIST, n as usize * 8, entry(DATA + looks % 8 * 4 + n)));
+    });
+    let add = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries: 4 };
+    assert_eq!(world.ask(add).status, status::SUCCESS);
+    hypervisor.set(|| ());
+    let mapped: Vec<_> = (DATA..PAGES).filter(|gref| world.is_pinned(*gref)).collect();
+    assert_eq!(mapped.len(), 4);
+    assert!(mapped[0].is_multiple_of(4) && mapped[3] == mapped[0] + 3, "of two lists: {mapped:?}");
+}
+
+#[test]
+fn what_a_packet_in_hand_refers_to_is_not_unmapped() {
+    let mut world = world();
+    assert_eq!(world.add(&entries(DATA..DATA + 4)), status::SUCCESS);
+    world.send(&[DATA, DATA + 2], 600);
+    // All of it is in the header: a page in use all the same.
+    world.send(&[DATA + 3], 60);
+    let list = entries(DATA..DATA + 4);
+    // On the ring it is the frontend's own affair; in hand it is ours.
+    assert_eq!(world.queue.tx.receive().unwrap(), 2);
+    assert_eq!(world.remove(&list), [false, true, false, false]);
+    world.queue.tx.finish(&[Outcome::Waiting; WINDOW]);
+    assert_eq!(world.remove(&list), [false; 4]);
+    world.queue.tx.finish(&[Outcome::Delivered; WINDOW]);
+    assert_eq!(world.remove(&list), [true, false, true, true]);
+    assert_eq!(world.mapped(), 0);
+}
+
+#[test]
+fn a_packet_that_is_refused_uses_nothing() {
+    let mut world = world();
+    assert_eq!(world.add(&entries(DATA..DATA + 4)), status::SUCCESS);
+    // A second fragment of nothing, and a body that is not granted.
+    world.send(&[DATA, DATA + 1], 0);
+    world.send(&[DATA, 600], 100);
+    assert_eq!(world.queue.tx.receive().unwrap(), 0);
+    assert_eq!(world.remove(&entries(DATA..DATA + 4)), [true; 4]);
+}
+
+/// A guest of a machine that counts.
+fn counted() -> (World<Metered<Machine>>, Metered<Machine>) {
+    let machine = Machine::new();
+    let platform = Metered::new(machine.clone());
+    platform.meter().switch(true);
+    (World::new(&machine, platform.clone()), platform)
+}
+
+#[test]
+fn no_copy_of_what_is_mapped_needs_the_hypervisor() {
+    let (mut world, platform) = counted();
+    let list = [entry(DATA), GrefMapping { flags: READ_ONLY, ..entry(DATA + 1) }];
+    assert_eq!(world.add(&list), status::SUCCESS);
+    let count = |what| platform.meter().count(what);
+    let before = (count(Counted::Hypercalls), count(Counted::Notifications));
+    assert_eq!(world.deliver(DATA, 100), Outcome::Delivered);
+    let at = usize::from(world.response().offset);
+    assert_eq!(world.raw.read::<[u8; 12]>(DATA, at), [0xc3; 12]);
+    world.send(&[DATA + 1], 100);
+    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    world.queue.tx.finish(&[Outcome::Delivered; WINDOW]);
+    let after = (count(Counted::Hypercalls), count(Counted::Notifications));
+    assert_eq!(after.0 - before.0, after.1 - before.1, "events only");
+    assert_eq!((count(Counted::GrantHits), count(Counted::GrantMisses)), (2, 0));
+    // And of others as ever.
+    assert_eq!(world.deliver(DATA + 2, 100), Outcome::Delivered);
+    world.send(&[DATA + 2], 100);
+    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    assert_eq!((count(Counted::GrantHits), count(Counted::GrantMisses)), (2, 2));
+}
+
+#[test]
+fn what_was_unmapped_is_reached_by_its_grant() {
+    let (mut world, platform) = counted();
+    assert_eq!(world.add(&[entry(DATA)]), status::SUCCESS);
+    assert_eq!(world.remove(&[entry(DATA)]), [true]);
+    assert_eq!(world.deliver(DATA, 100), Outcome::Delivered);
+    world.send(&[DATA], 100);
+    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    // Another page where it was.
+    assert_eq!(world.add(&[entry(DATA + 1)]), status::SUCCESS);
+    world.queue.tx.with_body(|body| {
+        let piece = frame::Piece { gref: hypervisor::GrantRef(DATA), offset: 0, len: 1, place: 0 };
+        assert!(matches!(body.source(piece, 0), hypervisor::Source::Grant { .. }));
+    });
+    world.raw.grant(DATA, 0, 0, 0);
+    assert_eq!(world.deliver(DATA, 100), Outcome::Dropped(DropReason::MemoryFault));
+    assert_eq!(platform.meter().count(Counted::GrantHits), 0);
+}
+
+#[test]
+fn a_page_mapped_to_be_read_is_not_written_to() {
+    let mut world = world();
+    world.raw.grant(DATA, PERMIT_READ, 0, DATA);
+    world.raw.write(DATA, 0, [0x11u8; PAGE]);
+    let read_only = |gref| GrefMapping { flags: READ_ONLY, ..entry(gref) };
+    assert_eq!(world.add(&[read_only(DATA), read_only(DATA + 1)]), status::SUCCESS);
+    assert_eq!(world.deliver(DATA, 100), Outcome::Dropped(DropReason::MemoryFault));
+    assert!(world.response().status < 0);
+    assert_eq!(world.raw.read::<[u8; PAGE]>(DATA, 0), [0x11; PAGE]);
+    // The grant of this one permits it.
+    assert_eq!(world.deliver(DATA + 1, 100), Outcome::Delivered);
+}
+
+/// On Xen a frontend's revocation fails; here it can write what it likes into its table. It reaches
+/// its own memory with it, and keeps its own page pinned.
+#[test]
+fn a_grant_revoked_while_it_is_mapped_harms_its_owner_only() {
+    let mut world = world();
+    assert_eq!(world.add(&entries(DATA..DATA + 2)), status::SUCCESS);
+    (DATA..DATA + 2).for_each(|gref| world.raw.grant(gref, 0, 0, 0));
+    assert_eq!(world.deliver(DATA, 100), Outcome::Delivered);
+    world.send(&[DATA + 1], 100);
+    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    world.queue.tx.finish(&[Outcome::Delivered; WINDOW]);
+    assert_eq!(world.last_answer(), 0);
+    assert_eq!(world.remove(&entries(DATA..DATA + 2)), [true; 2]);
+    assert_eq!(world.add(&entries(DATA..DATA + 2)), status::INVALID_PARAMETER);
+    assert_eq!(world.mapped(), 0);
+}
+
+/// A mapped page changes after its header was copied: what is sent on is the copy (XSA-155).
+#[test]
+fn a_header_in_a_mapped_page_is_looked_at_once() {
+    let machine = Machine::new();
+    let hypervisor = Tampered::new(&machine);
+    let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
+    let mut world = World::new(&machine, hypervisor.clone());
+    assert_eq!(world.add(&[entry(DATA)]), status::SUCCESS);
+    world.send(&[DATA], 600);
+    let guest = world.raw.clone();
+    let mut looks = 0u8;
+    hypervisor.set(move || {
+        looks = looks.wrapping_add(1);
+        guest.write(DATA, 0, [looks; 128]);
+    });
+    // Checks that what arrives starts with the header that was looked at.
+    pass(&mut world.queue, &mut taker, Duration::ZERO).unwrap();
+    assert_eq!(world.raw.read::<u32>(TX_RING, RSP_PROD), 1);
+}
+
+#[test]
+fn a_flood_of_messages_is_served_a_step_at_a_time() {
+    let mut world = world();
+    let list = entries(DATA..DATA + 24);
+    let entries = world.write_list(&list);
+    let ask = |n: u16| match n % 3 {
+        0 => CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries },
+        1 => CtrlMessage::DelGrefMapping { queue: 0, gref: LIST, entries },
+        _ => CtrlMessage::GetGrefMappingSize { queue: 0 },
+    };
+    (0..128).for_each(|n| world.put(ask(n).request(n)));
+    let mut answered = 0;
+    while answered < 1000 {
+        let mapped = world.mapped();
+        assert!(world.control.serve().unwrap());
+        assert!(world.mapped().abs_diff(mapped) <= 16, "more than a step");
+        let now: u32 = world.raw.read(CTRL_RING, RSP_PROD);
+        assert!(now - answered <= 1, "more than a message");
+        if now > answered {
+            // As fast as they are answered there are new ones.
+            world.put(ask(u16::try_from(world.asked).unwrap()).request(0));
+        }
+        answered = now;
+    }
+}
+
+#[test]
+fn a_ring_that_can_not_be_followed_is_a_fault() {
+    for index in [129, 0x8000_0000, u32::MAX] {
+        let mut world = world();
+        world.raw.write(CTRL_RING, REQ_PROD, index);
+        assert!(matches!(world.control.serve(), Err(Fault::Ring(_))), "{index}");
+    }
+    let mut world = world();
+    world.ask(CtrlMessage::GetGrefMappingSize { queue: 0 });
+    world.raw.write(CTRL_RING, REQ_PROD, 0u32);
+    assert!(matches!(world.control.serve(), Err(Fault::Ring(_))));
+}
+
+#[test]
+fn nothing_stays_mapped_of_a_guest_that_leaves() {
+    let mut world = world();
+    assert_eq!(world.add(&entries(DATA..DATA + 24)), status::SUCCESS);
+    world.send(&[DATA, DATA + 1], 600);
+    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    // In the middle of another list, too.
+    assert_eq!(world.remove(&entries(DATA + 2..DATA + 24)), [true; 22]);
+    let count = world.write_list(&entries(DATA + 2..DATA + 24));
+    world.put(CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries: count }.request(1));
+    assert!(world.control.serve().unwrap());
+    assert!(world.mapped() > 2 && world.mapped() < 24);
+    let World { raw, mut vif, queue, control, .. } = world;
+    drop((queue, control));
+    assert_eq!(raw.domain.pinned(), 0);
+    // The next connection begins with nothing mapped, and can have all of it.
+    raw.reset();
+    let (queue, control) = raw.connect_with_control(&mut vif);
+    let rings = raw.domain.pinned();
+    let mut again = World { raw, vif, queue, control, asked: 0, sent: 0, rings };
+    assert_eq!(again.mapped(), 0);
+    assert_eq!(again.add(&entries(DATA..DATA + 24)), status::SUCCESS);
+}
+
+#[test]
+fn a_frontend_without_the_ring_is_not_asked_for_one() {
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    let mut vif = raw.announce(machine.clone());
+    assert!(raw.connect_all(&mut vif, Features::ALL).control.is_none());
+    // Nor can it have one where packets are mapped or change hands.
+    for (tx, rx) in [(TxChannel::Remap, RxChannel::Copy), (TxChannel::Header, RxChannel::Flip)] {
+        let raw = Raw::with_exchange(&machine, 8);
+        let mut vif = raw.announce_by(machine.clone(), tx, rx);
+        raw.offer_control();
+        assert!(raw.connect_all(&mut vif, Features::ALL).control.is_none(), "{tx} {rx}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Against a map, with packets that come and go.
+    #[test]
+    fn the_table_is_a_map(
+        steps in prop::collection::vec(
+            (0u8..5, prop::collection::vec((DATA..PAGES + 4, any::<bool>()), 1..30)),
+            1..40,
+        ),
+    ) {
+        let mut world = world();
+        let mut model = HashMap::<u32, bool>::new();
+        let mut in_hand = Vec::<u32>::new();
+        for (what, list) in steps {
+            let flags = |read_only| if read_only { READ_ONLY } else { 0 };
+            let list: Vec<_> = list
+                .into_iter()
+                .map(|(gref, read)| GrefMapping { gref, flags: flags(read), status: 9 })
+                .collect();
+            match what {
+                0 | 1 => {
+                    let mut after = model.clone();
+                    let fits = model.len() + list.len() <= PERSISTENT.into();
+                    let new = |entry: &GrefMapping| {
+                        entry.gref < PAGES && after.insert(entry.gref, entry.flags != 0).is_none()
+                    };
+                    let sound = fits && list.iter().all(new);
+                    prop_assert_eq!(world.add(&list) == status::SUCCESS, sound);
+                    if sound {
+                        model = after;
+                    }
+                }
+                2 => {
+                    let removed = world.remove(&list);
+                    for (entry, removed) in list.iter().zip(removed) {
+                        let idle = !in_hand.contains(&entry.gref);
+                        prop_assert_eq!(removed, idle && model.remove(&entry.gref).is_some());
+                    }
+                }
+                3 if world.queue.tx.window().len() < 8 => {
+                    let page = list[0].gref.min(PAGES - 1);
+                    world.send(&[page], 200);
+                    prop_assert_eq!(world.queue.tx.receive().unwrap(), 1);
+                    if model.contains_key(&page) {
+                        in_hand.push(page);
+                    }
+                }
+                _ => {
+                    world.queue.tx.finish(&[Outcome::Delivered; WINDOW]);
+                    in_hand.clear();
+                }
+            }
+            prop_assert_eq!(world.mapped(), model.len());
+            for gref in DATA..PAGES {
+                prop_assert_eq!(world.is_pinned(gref), model.contains_key(&gref));
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The control ring: asking the backend for what is no frame.
+
+use std::time::{Duration, Instant};
+
+use hypervisor::{DomId, EventChannel, GrantRef, Guest};
+use ring::netif::Ctrl;
+use ring::{FrontRing, RegionPage};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use wire::netif::ctrl::status;
+use wire::netif::{CtrlMessage, CtrlResponse, GrefMapping};
+
+use crate::Fault;
+
+/// Why something asked for did not come.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The backend refused.
+    #[error("the backend refuses with status {0}")]
+    Refused(u32),
+    /// The backend does not answer.
+    #[error("no answer on the control ring after {0:?}")]
+    Timeout(Duration),
+    /// The backend broke the protocol.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The hypervisor refused.
+    #[error(transparent)]
+    Hypervisor(#[from] hypervisor::Error),
+    /// Waiting failed.
+    #[error("waiting for the backend: {0}")]
+    Wait(#[from] rustix::io::Errno),
+}
+
+/// A control ring. One request is outstanding at a time.
+pub struct ControlRing<G: Guest> {
+    ring: FrontRing<Ctrl, RegionPage<G::Pages>>,
+    event: G::Event,
+    /// The page that lists are put into.
+    list: G::Pages,
+    list_gref: GrantRef,
+    next_id: u16,
+    patience: Duration,
+}
+
+impl<G: Guest> ControlRing<G> {
+    pub(crate) fn new(
+        guest: &G,
+        backend: DomId,
+        ring: FrontRing<Ctrl, RegionPage<G::Pages>>,
+        event: G::Event,
+        patience: Duration,
+    ) -> Result<Self, hypervisor::Error> {
+        let (list, grefs) = guest.share(backend, 1)?;
+        let list_gref = *grefs.first().ok_or(hypervisor::Error::Exhausted("pages"))?;
+        Ok(Self { ring, event, list, list_gref, next_id: 0, patience })
+    }
+
+    /// How many pages of a queue the backend can keep mapped.
+    pub fn size(&mut self, queue: u32) -> Result<usize, ControlError> {
+        let response = self.ask(CtrlMessage::GetGrefMappingSize { queue })?;
+        Ok(usize::try_from(response.data).unwrap_or(usize::MAX))
+    }
+
+    /// Has the backend map pages of a queue, and keep them mapped: all of them, or none.
+    pub fn add(&mut self, queue: u32, entries: &[GrefMapping]) -> Result<(), ControlError> {
+        let (gref, entries) = self.write(entries)?;
+        self.ask(CtrlMessage::AddGrefMapping { queue, gref, entries }).map(drop)
+    }
+
+    /// Has the backend unmap pages of a queue. Answers for each whether it has: one that a packet
+    /// on its way refers to stays.
+    pub fn remove(
+        &mut self,
+        queue: u32,
+        entries: &[GrefMapping],
+    ) -> Result<Vec<bool>, ControlError> {
+        // Whatever is not written by the backend has not been removed.
+        let unanswered = |entry: &GrefMapping| GrefMapping { status: u16::MAX, ..*entry };
+        let asked: Vec<_> = entries.iter().map(unanswered).collect();
+        let (gref, count) = self.write(&asked)?;
+        self.ask(CtrlMessage::DelGrefMapping { queue, gref, entries: count })?;
+        let places = (0..entries.len()).map(|n| n * size_of::<GrefMapping>());
+        let removed = |at| self.list.read::<GrefMapping>(at).map(|entry| entry.status);
+        Ok(places
+            .map(|at| removed(at).is_ok_and(|one| u32::from(one) == status::SUCCESS))
+            .collect())
+    }
+
+    /// Writes a list for the backend to read.
+    fn write(&self, entries: &[GrefMapping]) -> Result<(u32, u32), ControlError> {
+        let too_long = || hypervisor::Error::Exhausted("entries of a list");
+        for (n, entry) in entries.iter().enumerate() {
+            self.list.write(n * size_of::<GrefMapping>(), *entry).map_err(|_| too_long())?;
+        }
+        let count = u32::try_from(entries.len()).map_err(|_| too_long())?;
+        Ok((self.list_gref.0, count))
+    }
+
+    /// Sends a request and waits for its answer.
+    fn ask(&mut self, message: CtrlMessage) -> Result<CtrlResponse, ControlError> {
+        if self.ring.free() == 0 {
+            // All of it waits for answers that were given up on.
+            return Err(ControlError::Timeout(self.patience));
+        }
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        self.ring.request(message.request(id));
+        if self.ring.publish() {
+            self.event.notify()?;
+        }
+        let deadline = Instant::now() + self.patience;
+        loop {
+            while let Some((_, response)) = self.ring.take().map_err(Fault::from)? {
+                // Another one answers what was given up on.
+                if response.id == id {
+                    return match response.status {
+                        status::SUCCESS => Ok(response),
+                        refused => Err(ControlError::Refused(refused)),
+                    };
+                }
+            }
+            if !self.ring.arm().map_err(Fault::from)? {
+                self.sleep(deadline)?;
+            }
+        }
+    }
+
+    fn sleep(&self, deadline: Instant) -> Result<(), ControlError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ControlError::Timeout(self.patience));
+        }
+        let timeout = Timespec::try_from(left).ok();
+        let mut fds = [PollFd::new(&self.event, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()))?;
+        if !fds[0].revents().is_empty() {
+            self.event.take()?;
+        }
+        Ok(())
+    }
+}

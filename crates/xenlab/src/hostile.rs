@@ -6,7 +6,7 @@ use clap::Args;
 use lab::Progress;
 use report::{Machine, Table, write_atomic};
 use serde::Serialize;
-use xenlab::scenario::{self, Class, Holdings, Row, Stage};
+use xenlab::scenario::{self, Class, Echoes, Holdings, Row, Stage};
 use xenlab::{Error, Host, HostFile, Options, Result};
 
 use crate::{BootArgs, PvnetArgs};
@@ -63,12 +63,13 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     for class in classes {
         progress.step(class.to_string());
         let row = stage.attack(*class, args.seconds, args.cycles)?;
-        progress.done(if row.is_sound() { "" } else { "FAILED" });
+        progress.done(&row.complaints.join("; "));
         rows.push(row);
     }
     progress.step("look for leaks");
     let after = stage.holdings()?;
-    let leaks = after.leaks_since(&before);
+    let mut leaks = after.leaks_since(&before);
+    leaks.extend(Some(stage.kernels()?).filter(|words| !words.is_empty()));
     progress.finish();
     show(&rows, &before, &after, &leaks)?;
     if let Some(file) = &args.json {
@@ -92,14 +93,14 @@ fn show(rows: &[Row], before: &Holdings, after: &Holdings, leaks: &[String]) -> 
     let table = Table::new().left("attack").left("advisories").left("expected").left("seen");
     let table = table.right("victim's echoes").right("longest ms").left("");
     let table = rows.iter().fold(table, |mut table, row| {
-        let [received, sent] = row.victim;
+        let Echoes { answered, asked, longest_ms } = row.victim;
         table.row([
             row.class.to_string(),
             row.advisories.clone(),
             row.expected.clone(),
             row.seen(),
-            format!("{received}/{sent}"),
-            format!("{:.0}", row.victim_ms),
+            format!("{answered}/{asked}"),
+            format!("{longest_ms:.0}"),
             if row.is_sound() { "ok" } else { "FAILED" }.to_owned(),
         ]);
         table

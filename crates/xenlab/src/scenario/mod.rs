@@ -23,7 +23,7 @@ pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, features, ping, same_file, throughput};
 pub use domains::{STEPS, Step, domains};
 pub use frontend::{Frontend, RunningFrontend};
-pub use hostile::{Answers, Class, Expected, Holdings, Port, Report, Row, Stage, Status};
+pub use hostile::{Answers, Class, Echoes, Expected, Holdings, Port, Report, Row, Stage, Status};
 
 /// The end of the network that the backend's domain has.
 pub const BACKEND_ADDRESS: &str = "10.0.0.1";

@@ -89,12 +89,17 @@ impl Device {
 
     /// The same with rings of another shape.
     pub fn connect_as(&self, shape: Shape) -> Outcome<Link> {
-        self.start_over()?;
         let link = Link::new(self, shape)?;
+        self.join(&link)?;
+        Ok(link)
+    }
+
+    /// Starts over, and connects by rings that there are.
+    pub fn join(&self, link: &Link) -> Outcome {
+        self.start_over()?;
         link.offer(self)?;
         self.enter(XenbusState::Connected)?;
-        self.wait(XenbusState::Connected)?;
-        Ok(link)
+        self.wait(XenbusState::Connected)
     }
 
     /// Starts over, offers sound rings, changes that by `spoil`, and wants to connect. Succeeds if the backend does

@@ -11,7 +11,7 @@ use crate::{Attack, Outcome, frames};
 /// grow to, and the last that there is.
 const NEVER: [GrantRef; 3] = [GrantRef(5), GrantRef(1 << 20), GrantRef(u32::MAX)];
 
-/// A reference that granted a page until now.
+/// A reference that granted a page until now. The next page that is shared may get it anew.
 fn revoked(device: &Device) -> Outcome<GrantRef> {
     let (page, grefs) = device.guest.share(device.domain, 1)?;
     drop(page);
@@ -39,21 +39,24 @@ pub fn transmit(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 pub fn receive(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let (_read_only, grefs) = device.guest.share_read_only(device.domain, 1)?;
-    let gone = revoked(device)?;
-    let bad: Vec<_> = NEVER.into_iter().chain([gone, grefs[0]]).cycle().take(20).collect();
-    attack.did(format!("20 buffers in turn never granted, revoked ({gone}), read-only"));
+    let (page, gone) = device.guest.share(device.domain, 1)?;
+    let bad: Vec<_> = NEVER.into_iter().chain([gone[0], grefs[0]]).cycle().take(20).collect();
+    attack.did(format!("20 buffers in turn never granted, revoked ({}), read-only", gone[0]));
     let wanted = u32::try_from(bad.len())?;
-    let mut link = device.connect_as(Shape { bad_buffers: bad, ..Shape::default() })?;
+    let mut link = Link::new(device, Shape { bad_buffers: bad, ..Shape::default() })?;
+    drop(page);
+    device.join(&link)?;
     // Each question to everybody comes back as an answer to this guest.
     let question = frames::who_has(device);
     link.fill(0, &question)?;
-    crate::wait_until("an error for every bad buffer", || {
+    let waited = crate::wait_until("an error for every bad buffer", || {
         let slot = link.slot(0, 0, u16::try_from(question.len())?, 0);
         link.transmit(&[slot])?;
         link.receive()?;
         Ok(link.rx_errors >= wanted)
-    })?;
+    });
     attack.report.rx_errors = link.rx_errors;
+    waited?;
     attack.prove(link)
 }
 

@@ -1,5 +1,7 @@
 //! Rings, pages and an event channel: all that a connection is made of.
 
+use std::time::Duration;
+
 use hypervisor::{DomId, EventChannel as _, GrantRef, Guest as _, PAGE_SIZE, Port};
 use ring::Slots as _;
 use ring::netif::{Rx, Tx};
@@ -13,6 +15,8 @@ use crate::{Outcome, frames, wait_until};
 
 /// Pages to send from: those of the largest packet, some more, and a whole ring's of bytes that change.
 const DATA: usize = 64;
+/// How long an answer may take.
+const ECHO: Duration = Duration::from_secs(3);
 /// How often an echo is tried: one may be lost to whatever the attack has left behind.
 const TRIES: u16 = 5;
 
@@ -274,10 +278,10 @@ impl Link {
         }
     }
 
-    /// Waits a second for a frame that `wanted` takes.
+    /// Waits a while for a frame that `wanted` takes.
     fn await_frame<T>(&mut self, wanted: impl Fn(&[u8]) -> Option<T>) -> Outcome<Option<T>> {
         let mut found = None;
-        crate::so_within(std::time::Duration::from_secs(1), || {
+        crate::so_within(ECHO, || {
             found = self.receive()?.iter().find_map(|frame| wanted(frame));
             Ok(found.is_some())
         })?;

@@ -180,7 +180,7 @@ impl Attack<'_> {
 }
 
 /// How long the backend may take for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits until something is so, or fails saying that it is not.
 fn wait_until(what: &str, mut so: impl FnMut() -> Outcome<bool>) -> Outcome {

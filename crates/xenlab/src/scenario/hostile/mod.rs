@@ -6,12 +6,14 @@
 //! ```
 
 mod class;
+mod echoes;
 mod expected;
 mod holdings;
 mod stage;
 mod status;
 
 pub use class::{Answers, Class, Report};
+pub use echoes::Echoes;
 pub use expected::Expected;
 pub use holdings::Holdings;
 pub use stage::{Row, Stage};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lab::{Ping, Progress};
+use lab::Progress;
 use serde::Serialize;
 
 use crate::host::{Domu, DomuConfig, Host, Job, Shell};
@@ -12,6 +12,7 @@ use super::super::backend::{self, Backend, RunningBackend};
 use super::super::frontend::{Frontend, RunningFrontend};
 use super::super::{BACKEND_ADDRESS, BOOT, GUEST_ADDRESS, SOON};
 use super::class::{Class, Report};
+use super::echoes::{self, Echoes};
 use super::expected::Expected;
 use super::holdings::Holdings;
 use super::status::{Port, Status};
@@ -22,12 +23,9 @@ const ADDRESS: &str = "10.0.0.3";
 const VICTIM: &str = "victim";
 const HOSTILE: &str = "hostile";
 
-/// How long an attack may take besides what it was told to.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Echoes of one call of `ping`, which ends with the last reply: none is on its way when they are counted.
-const ECHOES: u32 = 10;
-/// There once the victim was asked often enough.
-const ENOUGH: &str = "/run/enough";
+/// How long an attack, or a look at what it did, may take besides what it was told to: emulation is slow where others
+/// work too.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Words with which a kernel complains.
 const COMPLAINTS: &str = "WARNING|BUG|Oops|segfault|Call Trace|general protection|blocked for";
 /// Between the parts of an answer.
@@ -41,6 +39,7 @@ pub struct Stage {
     victim: Domu,
     hostile: Domu,
     pid: u32,
+    echoes: Job,
     // What reaches the attacker whatever it does.
     _traffic: Job,
     _frontend: RunningFrontend,
@@ -59,10 +58,8 @@ pub struct Row {
     pub report: Report,
     /// Its interface, as the daemon tells of it.
     pub port: Port,
-    /// Echoes of the victim's that came back, and those that were asked for.
-    pub victim: [u64; 2],
-    /// The longest that one took, in milliseconds.
-    pub victim_ms: f64,
+    /// What the victim answered meanwhile.
+    pub victim: Echoes,
     /// All that is not as it should be.
     pub complaints: Vec<String>,
 }
@@ -70,8 +67,10 @@ pub struct Row {
 /// What is seen from dom0 after an attack.
 struct Seen {
     status: Status,
-    kernel: String,
-    panics: String,
+    /// The victim's answers of the whole run that came after the last that was seen before.
+    replies: String,
+    /// The kernel's and the daemon's complaints.
+    words: String,
 }
 
 impl Stage {
@@ -86,13 +85,12 @@ impl Stage {
             Ok((victim, frontend, hostile)) => {
                 let dom0 = host.dom0().clone();
                 let pid = status(&dom0)?.pid;
-                let traffic = traffic(&dom0)?;
+                let (echoes, traffic) = (echoes(&dom0)?, traffic(&dom0)?);
                 // What was said until now is not about an attack.
-                for shell in [&dom0, victim.shell()] {
-                    shell.run("dmesg -c >/dev/null", SOON)?;
-                }
                 let (_traffic, _frontend) = (traffic, frontend);
-                Ok(Self { dom0, backend, victim, hostile, pid, _traffic, _frontend })
+                let stage =
+                    Self { dom0, backend, victim, hostile, pid, echoes, _traffic, _frontend };
+                stage.kernels().map(|_| stage)
             }
             Err(error) => Err(backend::explain(error, &backend)),
         }
@@ -119,14 +117,12 @@ impl Stage {
     /// Those of [`Shell::run`] where something cannot be found out; what is not as it should be is a result.
     pub fn attack(&self, class: Class, seconds: u64, cycles: u32) -> Result<Row> {
         let run = || {
-            let pings = self.ask_victim()?;
+            let before = self.last_echo()?;
             let words = format!("{class} --stay --seconds {seconds} --count {cycles}");
-            let limit = PATIENCE + Duration::from_secs(seconds);
-            let (attacker, report) = self.start(&words, limit)?;
+            let report = self.hostile(&words, PATIENCE + Duration::from_secs(seconds))?;
             let seen = self.look()?;
-            attacker.stop()?;
-            attacker.wait(SOON)?;
-            self.judge(report, &seen, &self.answers(pings)?, cycles)
+            let victim = Echoes::after(before, &seen.replies)?;
+            self.judge(report, &seen, victim, cycles)
         };
         run().map_err(|error| backend::explain(error, &self.backend))
     }
@@ -136,71 +132,66 @@ impl Stage {
     /// # Errors
     /// As [`attack`](Self::attack).
     pub fn holdings(&self) -> Result<Holdings> {
-        let (attacker, report) = self.start(&format!("{} --count 1", Class::Cycles), PATIENCE)?;
-        attacker.wait(SOON)?;
+        let report = self.hostile(&format!("{} --count 1", Class::Cycles), PATIENCE)?;
         if let Some(failure) = report.failure {
             return Err(unreadable("the end of a connection", &failure, ""));
         }
         Holdings::count(&self.dom0, self.pid, self.hostile.id())
     }
 
-    /// Starts the attacker's program, and waits until it tells what came of it.
-    fn start(&self, words: &str, limit: Duration) -> Result<(Job, Report)> {
-        let (told, error) = ("/run/hostile.json", "/run/hostile.err");
-        self.hostile.run(&format!("rm -f {told}"), SOON)?;
-        let job = self.hostile.spawn(&format!(
-            "exec hostile {words} --address {ADDRESS} --peer {BACKEND_ADDRESS} >{told} 2>{error}"
-        ))?;
-        let report = format!("grep '^{{' {told} || {{ cat {error}; false; }}");
-        let text = self.hostile.shell().until(&format!("hostile {words}"), &report, limit)?;
-        let report = serde_json::from_str(&text);
-        Ok((job, report.map_err(|error| unreadable("hostile", &error, &text))?))
+    /// What the kernels of dom0 and the victim complain of; of dom0's what came since the last attack.
+    ///
+    /// # Errors
+    /// Those of [`Shell::run`].
+    pub fn kernels(&self) -> Result<String> {
+        let complaints = format!("dmesg -c | grep -E '{COMPLAINTS}'; true");
+        let shells = [&self.dom0, self.victim.shell()];
+        shells.into_iter().map(|shell| shell.run(&complaints, PATIENCE)).collect()
     }
 
-    /// Asks the victim for echoes until there were enough.
-    fn ask_victim(&self) -> Result<Job> {
-        self.dom0.run(&format!("rm -f {ENOUGH}"), SOON)?;
-        self.dom0.spawn(&format!(
-            "until [ -e {ENOUGH} ]; do ping -q -n -i 0.05 -W 3 -c {ECHOES} {GUEST_ADDRESS}; done; true"
-        ))
-    }
-
-    /// Ends that, and answers what came back.
-    fn answers(&self, pings: Job) -> Result<Vec<Ping>> {
-        self.dom0.run(&format!("touch {ENOUGH}"), SOON)?;
-        let text = pings.wait(SOON)?.text;
-        let calls = text.split("PING ").skip(1).map(|call| Ok(Ping::parse(call)?));
-        calls.collect()
-    }
-
-    /// Looks at all that must not have suffered.
-    fn look(&self) -> Result<Seen> {
-        let log = self.backend.daemon().map(Job::file).unwrap_or_default();
-        let look = format!(
-            "pvnet status --json; echo '{CUT}'; dmesg -c | grep -E '{COMPLAINTS}'; echo '{CUT}'; \
-             grep panicked {log}; true"
+    /// Kills the attacker's program and starts it anew, until it tells what came of it. It runs on, if it was told to
+    /// stay, so that it can be looked at.
+    fn hostile(&self, words: &str, limit: Duration) -> Result<Report> {
+        let script = format!(
+            "cd /run; [ -e hostile.pid ] && kill -9 \"$(cat hostile.pid)\" 2>/dev/null\n\
+             hostile {words} --address {ADDRESS} --peer {BACKEND_ADDRESS} >told 2>error &\n\
+             echo $! >hostile.pid\n\
+             while ! grep '^{{' told; do kill -0 $! || exec cat error; sleep 0.05; done"
         );
-        let text = self.dom0.run(&look, SOON)?;
-        let mut parts = text.splitn(3, CUT);
-        let mut part = || parts.next().unwrap_or_default().trim();
-        let (status, dom0, panics) = (Status::parse(part())?, part(), part());
-        let victim = format!("dmesg -c | grep -E '{COMPLAINTS}'; true");
-        let kernel = [dom0, &self.victim.run(&victim, SOON)?].concat();
-        Ok(Seen { status, kernel, panics: panics.to_owned() })
+        let text = self.hostile.run(&script, limit)?;
+        serde_json::from_str(&text).map_err(|error| unreadable("hostile", &error, &text))
     }
 
-    fn judge(&self, report: Report, seen: &Seen, pings: &[Ping], cycles: u32) -> Result<Row> {
+    /// The last echo that the victim has answered.
+    fn last_echo(&self) -> Result<u64> {
+        let line = self.dom0.run(&format!("tail -n 1 {}", self.echoes.file()), PATIENCE)?;
+        echoes::sequence(&line)
+    }
+
+    /// Looks at all that must not have suffered. The victim must have answered an echo that it was asked for now.
+    fn look(&self) -> Result<Seen> {
+        let (echoes, log) = (self.echoes.file(), self.backend.daemon().map(Job::file));
+        let look = format!(
+            "pvnet status --json; echo '{CUT}'; dmesg -c | grep -E '{COMPLAINTS}'; grep panicked {log}\n\
+             echo '{CUT}'; size=$(wc -l <{echoes})\n\
+             until [ \"$(wc -l <{echoes})\" -gt $((size + 1)) ]; do sleep 0.05; done; tail -n 2000 {echoes}",
+            log = log.unwrap_or_default(),
+        );
+        let text = self.dom0.run(&look, PATIENCE)?;
+        let mut parts = text.splitn(3, CUT).map(str::trim);
+        let mut part = || parts.next().unwrap_or_default();
+        let status = Status::parse(part())?;
+        Ok(Seen { status, words: part().to_owned(), replies: part().to_owned() })
+    }
+
+    fn judge(&self, report: Report, seen: &Seen, victim: Echoes, cycles: u32) -> Result<Row> {
         let port = seen.status.port(HOSTILE)?.clone();
         let class = report.class;
         let expected = Expected::of(class, cycles);
         let mut complaints = expected.complaints(&report, &port);
-        let victim = [
-            pings.iter().map(|ping| ping.received).sum(),
-            pings.iter().map(|ping| ping.sent).sum(),
-        ];
         let state = &seen.status.port(VICTIM)?.state;
         for (is_so, complaint) in [
-            (victim[0] == victim[1] && victim[1] > 0, "the victim's echoes were lost"),
+            (victim.is_complete(), "the victim's echoes were lost"),
             (state == "up", "the victim's interface is down"),
             (seen.status.pid == self.pid, "another daemon is running"),
         ] {
@@ -208,12 +199,9 @@ impl Stage {
                 complaints.push(complaint.to_owned());
             }
         }
-        let words = [&seen.kernel, &seen.panics].into_iter().filter(|words| !words.is_empty());
-        complaints.extend(words.cloned());
-        let longest = pings.iter().filter_map(|ping| ping.rtt).map(|rtt| rtt.max).max();
-        let victim_ms = longest.unwrap_or_default().as_secs_f64() * 1e3;
+        complaints.extend(Some(&seen.words).filter(|words| !words.is_empty()).cloned());
         let (advisories, expected) = (class.advisories(), expected.to_string());
-        Ok(Row { class, advisories, expected, report, port, victim, victim_ms, complaints })
+        Ok(Row { class, advisories, expected, report, port, victim, complaints })
     }
 }
 
@@ -241,6 +229,14 @@ impl Row {
 
 fn status(dom0: &Shell) -> Result<Status> {
     Status::parse(&dom0.run("pvnet status --json", SOON)?)
+}
+
+/// Asks the victim for echoes, for good; a line for each that it answers.
+fn echoes(dom0: &Shell) -> Result<Job> {
+    let job = dom0.spawn(&format!("exec ping -n -i 0.05 {GUEST_ADDRESS}"))?;
+    let answered = format!("grep icmp_seq {}", job.file());
+    dom0.until("an echo of the victim's", &answered, SOON)?;
+    Ok(job)
 }
 
 /// Echoes to the attacker, whether it answers or not. It is given a neighbour entry: it may not answer ARP either.

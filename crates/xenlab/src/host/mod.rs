@@ -65,7 +65,8 @@ impl Default for Options {
             xen_arguments: String::new(),
             kernel_arguments: String::new(),
             log: None,
-            limit: Duration::from_secs(120),
+            // Eight on a machine with a core to spare; one that is overloaded is slow, not broken.
+            limit: Duration::from_secs(300),
         }
     }
 }

@@ -88,6 +88,11 @@ impl Channel {
         self.shared.wait(limit, |state| state.ended.remove(&id))
     }
 
+    /// A script's exit status and output if it has ended, left there for [`wait`](Self::wait).
+    pub(super) fn ended(&self, id: u64) -> Option<(i32, Vec<u8>)> {
+        self.shared.lock().ended.get(&id).cloned()
+    }
+
     /// How often an agent has come up on this line.
     pub(super) fn ups(&self) -> u64 {
         self.shared.lock().ups

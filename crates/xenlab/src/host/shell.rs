@@ -141,12 +141,17 @@ impl Job {
         Err(Error::Lost { place, command: self.command, cause, text, console })
     }
 
-    /// What it has printed so far.
+    /// What it has printed so far, and how it ended, if it has.
     ///
     /// # Errors
-    /// Those of [`Shell::run`]; it must not have ended.
+    /// Those of [`Shell::sh`].
     pub fn printed(&self, limit: Duration) -> Result<String> {
-        self.shell.run(&format!("cat {}", self.file()), limit)
+        // If it ends meanwhile, its file is gone.
+        let so_far = self.shell.sh(&format!("cat {}", self.file()), limit)?;
+        Ok(match self.shell.channel().ended(self.id) {
+            Some((status, output)) => format!("{}\nit ended with status {status}\n", text(&output)),
+            None => so_far.text,
+        })
     }
 
     /// The file in the domain to which it prints, for as long as it runs.

@@ -130,7 +130,14 @@ impl Aperture {
         let Ok(entries) = Entries::new(&self.gntdev, self.peer, &[op.gref]) else {
             return MapStatus::BadGrant;
         };
-        match self.reserved.map(op.place as usize, self.gntdev.as_fd(), entries.index) {
+        let (place, fd) = (op.place as usize, self.gntdev.as_fd());
+        // The kernel maps a grant as the address space has it: one to be read only refuses to be
+        // written here, and not at the first write, which would end the process.
+        let mapped = match op.writable {
+            true => self.reserved.map_writable(place, fd, entries.index),
+            false => self.reserved.map(place, fd, entries.index),
+        };
+        match mapped {
             Ok(()) => {
                 *taken = Some(entries);
                 MapStatus::Okay

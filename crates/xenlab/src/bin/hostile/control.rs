@@ -1,21 +1,13 @@
 //! Requests of the control ring that are out of bounds.
 
 use hypervisor::{EventChannel as _, Guest as _, XenbusState};
-use ring::Slots;
+use ring::netif::Ctrl;
 use wire::netif::ctrl::status;
-use wire::netif::{CtrlRequest, CtrlResponse, keys};
+use wire::netif::{CtrlRequest, keys};
 
 use crate::link::{Link, Shape};
 use crate::ring::Ring;
 use crate::{Attack, Outcome};
-
-/// Requests about hashes: 128 slots of 16 bytes.
-struct Ctrl;
-
-impl Slots for Ctrl {
-    type Request = CtrlRequest;
-    type Response = CtrlResponse;
-}
 
 /// No request may be taken: each has a reference that grants nothing, a length beyond the page, an offset whose sum
 /// with the length wraps (XSA-270), or a type that there is not.
@@ -31,7 +23,7 @@ const REQUESTS: [(u16, [u32; 3]); 9] = [
     (9, [9, 5, 513]),
 ];
 
-/// Skipped where there is no such ring.
+/// The backend must refuse all that is asked, and carry frames as before. Skipped where there is no such ring.
 pub fn nonsense(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     if device.offered(keys::FEATURE_CTRL_RING)? == 0 {
@@ -46,9 +38,7 @@ pub fn nonsense(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     device.key(keys::CTRL_RING_REF, &ring.gref().to_string())?;
     device.key(keys::EVENT_CHANNEL_CTRL, &port.to_string())?;
     device.enter(XenbusState::Connected)?;
-    crate::wait_until("the backend's connection", || {
-        Ok(device.backend_state()? == Some(XenbusState::Connected))
-    })?;
+    device.wait_connected()?;
     attack.did(format!("{} requests", REQUESTS.len()));
     for (id, (kind, data)) in (0..).zip(REQUESTS) {
         ring.request(id.into(), CtrlRequest { id, kind, data });

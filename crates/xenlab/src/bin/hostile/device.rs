@@ -1,15 +1,17 @@
 //! The device in the store: its keys, and the backend's state.
 
 use std::net::Ipv4Addr;
+use std::time::Instant;
 
 use hypervisor::xs_client::XsClient;
 use hypervisor::{DomId, Store as _, StoreError, XenbusState};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
 use wire::netif::keys;
 use xen::XenGuest;
 
 use crate::link::{Link, Shape};
-use crate::{Cli, Outcome, wait_until};
+use crate::{Cli, Outcome, PATIENCE};
 
 /// An interface that the toolstack has made, and nobody else in this domain uses.
 pub struct Device {
@@ -33,6 +35,7 @@ impl Device {
         let read = |key: &str| store.read(None, &format!("{path}/{key}"));
         let (backend, domain) = (read("backend")?, DomId(read("backend-id")?.parse()?));
         let mac = read(keys::MAC)?.parse().map_err(|_| "the device's mac is none")?;
+        store.watch(&format!("{backend}/state"), "backend")?;
         let guest = XenGuest::open(domid)?;
         let (address, peer) = (cli.address, cli.peer);
         Ok(Self { store, guest, domain, mac, address, peer, path, backend })
@@ -71,9 +74,22 @@ impl Device {
         Ok(XenbusState::parse(&text))
     }
 
+    /// Waits for a change of the backend's state, for as long as is left.
     fn wait(&self, wanted: XenbusState) -> Outcome {
-        let what = format!("the backend in state {wanted}");
-        wait_until(&what, || Ok(self.backend_state()? == Some(wanted)))
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            while self.store.event()?.is_some() {}
+            let now = self.backend_state()?;
+            if now == Some(wanted) {
+                return Ok(());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(format!("the backend is in state {now:?} and not in {wanted:?}").into());
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.store.event_fd(), PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::try_from(left)?))?;
+        }
     }
 
     /// Starts over, whatever was before.
@@ -99,7 +115,7 @@ impl Device {
         self.start_over()?;
         link.offer(self)?;
         self.enter(XenbusState::Connected)?;
-        self.wait(XenbusState::Connected)
+        self.wait_connected()
     }
 
     /// Starts over, offers sound rings, changes that by `spoil`, and wants to connect. Succeeds if the backend does
@@ -110,6 +126,11 @@ impl Device {
         spoil(self)?;
         self.enter(XenbusState::Connected)?;
         self.wait(XenbusState::Closed)
+    }
+
+    /// Waits until the backend is connected to this frontend.
+    pub fn wait_connected(&self) -> Outcome {
+        self.wait(XenbusState::Connected)
     }
 
     /// Waits until the backend has had enough of this frontend.

@@ -77,14 +77,11 @@ impl Expected {
             Class::NoChecksum => Self::up().answers(2, 2),
             Class::TxBadGrants => Self::up().answers(0, 12),
             Class::RxBadGrants => Self { rx_errors: 20, ..Self::up().drops("memory_fault") },
-            Class::ManyAddresses => {
-                let answers = Answers { dropped: 4096, ..Answers::default() };
-                Self { answers: Some(answers), ..Self::up() }
-            }
+            Class::ManyAddresses => Self::up().answers(4096, 0),
             Class::DoledBuffers => Self::up().drops("stalled"),
             Class::QueueCounts => Self::down("asks for 4294967295 queues").refused(3),
             Class::BadRings => Self::down("does not grant").refused(10),
-            Class::BadKeys => Self::down("missing or not a number").refused(18),
+            Class::BadKeys => Self::down("missing or not a number").refused(12),
             Class::BadPorts => Self::down("no event channel").refused(4),
             Class::SharedRing => Self::end(End::Either),
             Class::ControlNonsense => Self::up().refused(9),

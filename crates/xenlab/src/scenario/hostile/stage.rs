@@ -233,7 +233,7 @@ fn status(dom0: &Shell) -> Result<Status> {
 
 /// Asks the victim for echoes, for good; a line for each that it answers.
 fn echoes(dom0: &Shell) -> Result<Job> {
-    let job = dom0.spawn(&format!("exec ping -n -i 0.05 {GUEST_ADDRESS}"))?;
+    let job = dom0.spawn(&format!("exec ping -n -i 0.1 {GUEST_ADDRESS}"))?;
     let answered = format!("grep icmp_seq {}", job.file());
     dom0.until("an echo of the victim's", &answered, SOON)?;
     Ok(job)
@@ -243,7 +243,7 @@ fn echoes(dom0: &Shell) -> Result<Job> {
 fn traffic(dom0: &Shell) -> Result<Job> {
     dom0.spawn(&format!(
         "ip neigh replace {ADDRESS} lladdr {MAC} dev pvnet0 nud permanent; \
-         exec ping -q -n -i 0.02 {ADDRESS}"
+         exec ping -q -n -i 0.1 {ADDRESS}"
     ))
 }
 

@@ -72,15 +72,13 @@ pub fn linearise<H: Hypervisor>(
     while let Some((source, len)) = gather.next(u16::MAX) {
         let Some((run, after)) = rest.split_at_mut_checked(len.into()) else { break };
         rest = after;
-        match source {
-            Source::Grant { .. } => {
-                copies.push(GrantCopy::new(source, Dest::Private(run), len));
-                continue;
-            }
-            Source::Mapped { region, offset } => {
-                region.copy_out(offset, run).map_err(|_| Outcome::SourceFault)?;
-            }
-            Source::Private(bytes) => run.copy_from_slice(&bytes[..run.len()]),
+        if let Some((region, offset)) = source.mapped() {
+            region.copy_out(offset, run).map_err(|_| Outcome::SourceFault)?;
+        } else if let Source::Private(bytes) = source {
+            run.copy_from_slice(&bytes[..run.len()]);
+        } else {
+            copies.push(GrantCopy::new(source, Dest::Private(run), len));
+            continue;
         }
         copied += u64::from(len);
     }
@@ -131,7 +129,7 @@ mod tests {
                 match source {
                     Source::Private(bytes) => run.copy_from_slice(&bytes[..len.into()]),
                     Source::Mapped { region, offset } => region.copy_out(offset, &mut run).unwrap(),
-                    Source::Grant { .. } => unreachable!(),
+                    Source::Grant { .. } | Source::MappedGrant { .. } => unreachable!(),
                 }
                 prop_assert!(len > 0);
                 seen.extend(run);

@@ -11,7 +11,7 @@ mod gather;
 mod window;
 
 use arrayvec::ArrayVec;
-use hypervisor::{GrantRef, PAGE_SIZE, Source};
+use hypervisor::{GrantRef, MappedGrants, PAGE_SIZE, Source};
 use offload::{Checksum, Gso};
 use shm::Region;
 use wire::ethernet::MacAddr;
@@ -36,8 +36,8 @@ pub struct Piece {
     pub offset: u32,
     /// How many bytes.
     pub len: u16,
-    /// Where the page lies, if it was found among those that are [kept mapped](Persistent), or
-    /// [`Piece::NOWHERE`]. A hint: it is checked when it is used.
+    /// Where the page lies, if it is [mapped](MappedGrants) as well, or [`Piece::NOWHERE`]. A
+    /// hint: it is checked when it is used.
     pub place: u16,
 }
 
@@ -51,37 +51,10 @@ impl Piece {
 pub enum Body<'a, P> {
     /// Pages that `P` grants.
     Granted(&'a P),
-    /// Pages that `P` grants, some of which are kept mapped.
-    Persistent(&'a Persistent<'a, P>),
+    /// Pages that `P` grants, some of which are mapped as well.
+    MappedGrants(&'a MappedGrants<'a, P>),
     /// Memory mapped in this domain.
     Mapped(&'a Region),
-}
-
-/// The pages of a sender that are kept mapped. They stay for as long as this is borrowed.
-#[derive(Debug)]
-pub struct Persistent<'a, P> {
-    /// The sender.
-    pub peer: &'a P,
-    /// Where they lie: place after place, each of a page.
-    pub region: &'a Region,
-    /// What is mapped at each place.
-    pub grefs: &'a [Option<GrantRef>],
-}
-
-impl<'a, P> Persistent<'a, P> {
-    /// The bytes of `piece` from its byte `skip` on: where they are mapped, if they still are.
-    #[inline]
-    fn source(&self, piece: Piece, skip: u16) -> Source<'a, P> {
-        let place = usize::from(piece.place);
-        // The owner may have had the page unmapped, and another one mapped in its place, since
-        // it was found there. And nothing may be touched beyond the page.
-        let mapped = self.grefs.get(place).is_some_and(|gref| *gref == Some(piece.gref));
-        if mapped && piece.offset as usize + usize::from(piece.len) <= PAGE_SIZE {
-            let offset = place * PAGE_SIZE + piece.offset as usize + usize::from(skip);
-            return Source::Mapped { region: self.region, offset };
-        }
-        granted(self.peer, piece, skip)
-    }
 }
 
 /// The bytes of a granted page.
@@ -90,6 +63,19 @@ fn granted<P>(peer: &P, piece: Piece, skip: u16) -> Source<'_, P> {
     // Pieces of granted pages are checked to end within their page.
     let offset = u16::try_from(piece.offset).unwrap_or(u16::MAX);
     Source::Grant { peer, gref: piece.gref, offset: offset.saturating_add(skip) }
+}
+
+/// The bytes of a granted page: where it is mapped, if it still is.
+#[inline]
+fn mapped_grant<'a, P>(pages: &'a MappedGrants<'a, P>, piece: Piece, skip: u16) -> Source<'a, P> {
+    // The owner may have had the page unmapped, and another one mapped in its place, since it was
+    // found there. And nothing may be touched beyond the page.
+    let mapped = pages.at(piece.place) == Some(piece.gref);
+    if mapped && piece.offset as usize + usize::from(piece.len) <= PAGE_SIZE {
+        let offset = u16::try_from(piece.offset).unwrap_or(u16::MAX);
+        return Source::MappedGrant { pages, place: piece.place, offset: offset + skip };
+    }
+    granted(pages.peer, piece, skip)
 }
 
 impl<P> Clone for Body<'_, P> {
@@ -105,7 +91,7 @@ impl<'a, P> Body<'a, P> {
     pub fn source(self, piece: Piece, skip: u16) -> Source<'a, P> {
         match self {
             Self::Granted(peer) => granted(peer, piece, skip),
-            Self::Persistent(pages) => pages.source(piece, skip),
+            Self::MappedGrants(pages) => mapped_grant(pages, piece, skip),
             Self::Mapped(region) => {
                 Source::Mapped { region, offset: piece.offset as usize + usize::from(skip) }
             }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use shm::Region;
 
+use crate::PAGE_SIZE;
+
 /// An index into a domain's grant table (`grant_ref_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantRef(pub u32);
@@ -11,6 +13,33 @@ pub struct GrantRef(pub u32);
 impl fmt::Display for GrantRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// Pages that their owner grants and that are mapped in this domain as well.
+#[derive(Debug)]
+pub struct MappedGrants<'a, P> {
+    /// Who grants them.
+    pub peer: &'a P,
+    /// Where they lie: place after place, each of a page.
+    pub region: &'a Region,
+    /// What is mapped at each place.
+    pub grefs: &'a [Option<GrantRef>],
+}
+
+impl<P> MappedGrants<'_, P> {
+    /// What is mapped at a place.
+    #[inline]
+    #[must_use]
+    pub fn at(&self, place: u16) -> Option<GrantRef> {
+        self.grefs.get(usize::from(place)).copied().flatten()
+    }
+
+    /// Where in the region a byte of the page at a place lies.
+    #[inline]
+    #[must_use]
+    pub fn byte(&self, place: u16, offset: u16) -> usize {
+        usize::from(place) * PAGE_SIZE + usize::from(offset)
     }
 }
 
@@ -23,6 +52,16 @@ pub enum Source<'a, P> {
         peer: &'a P,
         /// Which page.
         gref: GrantRef,
+        /// First byte within the page.
+        offset: u16,
+    },
+    /// Bytes of a granted page that is mapped as well: a platform reaches them the way that costs
+    /// it less.
+    MappedGrant {
+        /// Such pages, this one among them.
+        pages: &'a MappedGrants<'a, P>,
+        /// Which of them.
+        place: u16,
         /// First byte within the page.
         offset: u16,
     },
@@ -49,6 +88,15 @@ pub enum Dest<'a, P> {
         /// First byte within the page.
         offset: u16,
     },
+    /// Bytes of a page that is granted for writing, and mapped so as well.
+    MappedGrant {
+        /// Such pages, this one among them.
+        pages: &'a MappedGrants<'a, P>,
+        /// Which of them.
+        place: u16,
+        /// First byte within the page.
+        offset: u16,
+    },
     /// Bytes of memory that this domain has mapped.
     Mapped {
         /// The memory.
@@ -58,6 +106,62 @@ pub enum Dest<'a, P> {
     },
     /// Private bytes, `len` of them or more.
     Private(&'a mut [u8]),
+}
+
+impl<'a, P> Source<'a, P> {
+    /// The bytes by their grant, if they have one: whose page, which, and the first byte in it.
+    #[inline]
+    #[must_use]
+    pub fn granted(&self) -> Option<(&'a P, GrantRef, u16)> {
+        match *self {
+            Self::Grant { peer, gref, offset } => Some((peer, gref, offset)),
+            Self::MappedGrant { pages, place, offset } => {
+                Some((pages.peer, pages.at(place)?, offset))
+            }
+            Self::Mapped { .. } | Self::Private(_) => None,
+        }
+    }
+
+    /// The bytes in memory that is mapped here and shared, if they are: the first of them.
+    #[inline]
+    #[must_use]
+    pub fn mapped(&self) -> Option<(&'a Region, usize)> {
+        match *self {
+            Self::MappedGrant { pages, place, offset } => {
+                Some((pages.region, pages.byte(place, offset)))
+            }
+            Self::Mapped { region, offset } => Some((region, offset)),
+            Self::Grant { .. } | Self::Private(_) => None,
+        }
+    }
+}
+
+impl<'a, P> Dest<'a, P> {
+    /// See [`Source::granted`].
+    #[inline]
+    #[must_use]
+    pub fn granted(&self) -> Option<(&'a P, GrantRef, u16)> {
+        match *self {
+            Self::Grant { peer, gref, offset } => Some((peer, gref, offset)),
+            Self::MappedGrant { pages, place, offset } => {
+                Some((pages.peer, pages.at(place)?, offset))
+            }
+            Self::Mapped { .. } | Self::Private(_) => None,
+        }
+    }
+
+    /// See [`Source::mapped`].
+    #[inline]
+    #[must_use]
+    pub fn mapped(&self) -> Option<(&'a Region, usize)> {
+        match *self {
+            Self::MappedGrant { pages, place, offset } => {
+                Some((pages.region, pages.byte(place, offset)))
+            }
+            Self::Mapped { region, offset } => Some((region, offset)),
+            Self::Grant { .. } | Self::Private(_) => None,
+        }
+    }
 }
 
 /// How one operation of a batch ended.
@@ -91,8 +195,8 @@ impl<'a, P> GrantCopy<'a, P> {
         Self { source, dest, len, status: CopyStatus::Okay }
     }
 
-    /// Whether one side is granted: else the bytes are within reach of whoever copies, and no
-    /// hypervisor is needed.
+    /// Whether one side can be reached by its grant only: else the bytes are within reach of
+    /// whoever copies, and no hypervisor is needed.
     #[inline]
     pub fn is_granted(&self) -> bool {
         matches!(self.source, Source::Grant { .. }) || matches!(self.dest, Dest::Grant { .. })

@@ -23,8 +23,8 @@ use std::fmt;
 
 pub use event::EventChannel;
 pub use grant::{
-    CopyStatus, Dest, DmaRead, GrantCopy, GrantMap, GrantRef, GrantTransfer, MapStatus, Source,
-    TransferStatus,
+    CopyStatus, Dest, DmaRead, GrantCopy, GrantMap, GrantRef, GrantTransfer, MapStatus,
+    MappedGrants, Source, TransferStatus,
 };
 pub use metered::{Counted, Meter, Metered};
 pub use store::{Store, StoreError, WatchEvent};

@@ -162,6 +162,7 @@ fn perform(op: &mut GrantCopy<'_, Arc<Domain>>) -> CopyStatus {
                 None => return CopyStatus::BadSource,
             }
         }
+        Source::MappedGrant { pages, place, offset } => (pages.region, pages.byte(place, offset)),
         Source::Mapped { region, offset } => (region, offset),
         Source::Private(bytes) => return write(&mut op.dest, bytes, op.len),
     };
@@ -172,6 +173,10 @@ fn perform(op: &mut GrantCopy<'_, Arc<Domain>>) -> CopyStatus {
                 Some(at) => Region::copy_between(from, start, peer.memory(), at, len),
                 None => return CopyStatus::BadDest,
             }
+        }
+        Dest::MappedGrant { pages, place, offset } => {
+            let at = pages.byte(*place, *offset);
+            Region::copy_between(from, start, pages.region, at, len)
         }
         Dest::Mapped { region, offset } => Region::copy_between(from, start, region, *offset, len),
         Dest::Private(bytes) => match bytes.get_mut(..len) {
@@ -192,6 +197,9 @@ fn write(dest: &mut Dest<'_, Arc<Domain>>, bytes: &[u8], len: u16) -> CopyStatus
                 Some(at) => peer.memory().copy_in(at, bytes),
                 None => return CopyStatus::BadDest,
             }
+        }
+        Dest::MappedGrant { pages, place, offset } => {
+            pages.region.copy_in(pages.byte(*place, *offset), bytes)
         }
         Dest::Mapped { region, offset } => region.copy_in(*offset, bytes),
         Dest::Private(place) => match place.get_mut(..bytes.len()) {
@@ -214,7 +222,9 @@ fn address<'a>(op: &DmaRead<'a, Arc<Domain>>) -> Option<Piece<'a>> {
             let offset = granted(peer, gref, offset, op.len, Access::Read)?;
             Some(Piece::Shared { region: peer.memory(), offset, len })
         }
-        Source::Mapped { region, offset } => Some(Piece::Shared { region, offset, len }),
+        Source::MappedGrant { .. } | Source::Mapped { .. } => {
+            op.source.mapped().map(|(region, offset)| Piece::Shared { region, offset, len })
+        }
         Source::Private(bytes) => bytes.get(..len).map(Piece::Private),
     }
 }
@@ -269,11 +279,17 @@ impl Hypervisor for Machine {
         for op in &*batch {
             match op.source {
                 Source::Grant { peer, gref, offset } => peer.prefetch(gref, offset, Access::Read),
+                Source::MappedGrant { pages, place, offset } => {
+                    pages.region.prefetch(pages.byte(place, offset));
+                }
                 Source::Mapped { region, offset } => region.prefetch(offset),
                 Source::Private(_) => {}
             }
             match op.dest {
                 Dest::Grant { peer, gref, offset } => peer.prefetch(gref, offset, Access::Write),
+                Dest::MappedGrant { pages, place, offset } => {
+                    pages.region.prefetch_for_write(pages.byte(place, offset));
+                }
                 Dest::Mapped { region, offset } => region.prefetch_for_write(offset),
                 Dest::Private(_) => {}
             }

@@ -10,7 +10,9 @@ use std::str::FromStr;
 
 use arrayvec::ArrayVec;
 use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, WINDOW, Window};
-use hypervisor::{CopyStatus, Dest, GrantCopy, GrantMap, Hypervisor, MapStatus, PAGE_SIZE};
+use hypervisor::{
+    CopyStatus, Dest, GrantCopy, GrantMap, GrantRef, Hypervisor, MapStatus, MappedGrants, PAGE_SIZE,
+};
 use ring::Slots;
 use ring::netif::Tx;
 use wire::netif::header_channel;
@@ -89,6 +91,8 @@ enum Way<H: Hypervisor> {
 /// The packets in hand, each mapped at the places of its slot in the window.
 pub(crate) struct Mapped<H: Hypervisor> {
     aperture: H::Aperture,
+    /// What is mapped at each place.
+    grefs: Box<[Option<GrantRef>]>,
     /// How many pages are mapped for each slot.
     pages: [u8; WINDOW],
 }
@@ -98,7 +102,9 @@ impl<H: Hypervisor> Channel<H> {
     pub(crate) fn mapping(hypervisor: &H, peer: &H::Peer) -> Result<Self, hypervisor::Error> {
         let places = WINDOW * PIECES_MAX;
         let aperture = hypervisor.aperture(peer, u32::try_from(places).unwrap_or(u32::MAX))?;
-        Ok(Self { way: Way::Mapped(Mapped { aperture, pages: [0; WINDOW] }), grants: None })
+        let grefs = vec![None; places].into();
+        let mapped = Mapped { aperture, grefs, pages: [0; WINDOW] };
+        Ok(Self { way: Way::Mapped(mapped), grants: None })
     }
 
     /// A channel that copies headers: those of header pages, if there are some. Some of the
@@ -153,8 +159,8 @@ impl<H: Hypervisor> Channel<H> {
         work: impl FnOnce(Body<'_, H::Peer>) -> R,
     ) -> R {
         match (&self.way, self.grants.as_ref().and_then(InHand::pages)) {
-            (Way::Mapped(mapped), _) => work(Body::Mapped(&mapped.aperture)),
-            (_, Some(pages)) => work(Body::Persistent(&pages.of(peer))),
+            (Way::Mapped(mapped), _) => work(Body::MappedGrants(&mapped.of(peer))),
+            (_, Some(pages)) => work(Body::MappedGrants(&pages.of(peer))),
             (_, None) => work(Body::Granted(peer)),
         }
     }
@@ -268,14 +274,20 @@ impl<H: Hypervisor> Mapped<H> {
         let places = places(slot, PIECES_MAX);
         let ops = places.clone().zip(&frame.pieces);
         let mut ops: ArrayVec<GrantMap, PIECES_MAX> =
-            ops.map(|(place, piece)| GrantMap::new(place, piece.gref)).collect();
+            ops.map(|(place, piece)| GrantMap::new(place.into(), piece.gref)).collect();
         hypervisor.map_at(&mut self.aperture, &mut ops);
         // Of those that failed there is nothing to unmap, which does no harm.
         self.pages[usize::from(slot)] = u8::try_from(ops.len()).unwrap_or(u8::MAX);
         for (place, piece) in places.zip(&mut frame.pieces) {
-            piece.offset += place * PAGE_LEN;
+            piece.place = place;
+            self.grefs[usize::from(place)] = Some(piece.gref);
         }
         ops.iter().all(|op| op.status == MapStatus::Okay)
+    }
+
+    /// The pages as those of `peer`, whose packets lie in them.
+    fn of<'a>(&'a self, peer: &'a H::Peer) -> MappedGrants<'a, H::Peer> {
+        MappedGrants { peer, region: &self.aperture, grefs: &self.grefs }
     }
 
     /// The one reading of the header; the guest can still write to these pages.
@@ -284,7 +296,8 @@ impl<H: Hypervisor> Mapped<H> {
         for piece in &frame.pieces {
             let len = rest.len().min(piece.len.into());
             let (part, after) = rest.split_at_mut(len);
-            if self.aperture.copy_out(piece.offset as usize, part).is_err() {
+            let at = usize::from(piece.place) * PAGE_SIZE + piece.offset as usize;
+            if self.aperture.copy_out(at, part).is_err() {
                 return false;
             }
             rest = after;
@@ -294,18 +307,17 @@ impl<H: Hypervisor> Mapped<H> {
 
     fn unmap(&mut self, hypervisor: &H, slot: u8) {
         let pages = std::mem::take(&mut self.pages[usize::from(slot)]);
-        hypervisor.unmap(&mut self.aperture, places(slot, pages.into()));
+        let places = places(slot, pages.into());
+        self.grefs[usize::from(places.start)..usize::from(places.end)].fill(None);
+        hypervisor.unmap(&mut self.aperture, places.start.into()..places.end.into());
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "4096")]
-const PAGE_LEN: u32 = PAGE_SIZE as u32;
-
 /// The first places of a slot's.
 #[expect(clippy::cast_possible_truncation, reason = "at most WINDOW * PIECES_MAX")]
-fn places(slot: u8, count: usize) -> Range<u32> {
-    let first = (usize::from(slot) * PIECES_MAX) as u32;
-    first..first + count as u32
+fn places(slot: u8, count: usize) -> Range<u16> {
+    let first = (usize::from(slot) * PIECES_MAX) as u16;
+    first..first + count as u16
 }
 
 // A header that is supplied has its place in the frame's private copy.

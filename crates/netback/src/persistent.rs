@@ -29,9 +29,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use frame::{Persistent, Piece, Window};
-use hypervisor::{Counted, Dest, GrantMap, GrantRef, Hypervisor, MapStatus, PAGE_SIZE};
-use shm::Region;
+use frame::{Piece, Window};
+use hypervisor::{Counted, Dest, GrantMap, GrantRef, Hypervisor, MapStatus, MappedGrants};
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
 
@@ -198,15 +197,8 @@ impl<H: Hypervisor> Table<H> {
 impl<H: Hypervisor> Pages<'_, H> {
     /// The pages as those of `peer`, whose packets lie in them.
     #[inline]
-    pub(crate) fn of<'a>(&'a self, peer: &'a H::Peer) -> Persistent<'a, H::Peer> {
-        Persistent { peer, region: &self.0.aperture, grefs: &self.0.grefs }
-    }
-
-    /// A page that may be written to: the first of its bytes in the region.
-    #[inline]
-    fn writable(&self, gref: GrantRef) -> Option<(&Region, usize)> {
-        let found = self.0.index.find(gref).filter(|found| found.writable)?;
-        Some((&self.0.aperture, usize::from(found.place) * PAGE_SIZE))
+    pub(crate) fn of<'a>(&'a self, peer: &'a H::Peer) -> MappedGrants<'a, H::Peer> {
+        MappedGrants { peer, region: &self.0.aperture, grefs: &self.0.grefs }
     }
 }
 
@@ -282,18 +274,25 @@ impl<H: Hypervisor> Destination<H> {
         &self.peer
     }
 
+    /// The pages that are mapped, for a batch of [`buffers`](Self::buffers).
+    #[inline]
+    pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {
+        self.grants.as_ref().and_then(|grants| grants.pages())
+    }
+
     /// The buffers, to be filled in a batch.
     #[inline]
-    pub(crate) fn buffers(&self) -> Buffers<'_, H> {
-        let pages = self.grants.as_ref().and_then(|grants| grants.pages());
-        Buffers { to: self, pages, hits: Cell::new(0), misses: Cell::new(0) }
+    pub(crate) fn buffers<'a>(&'a self, pages: Option<&'a Pages<'_, H>>) -> Buffers<'a, H> {
+        let mapped = pages.map(|pages| (&pages.0.index, pages.of(&self.peer)));
+        Buffers { to: self, mapped, hits: Cell::new(0), misses: Cell::new(0) }
     }
 }
 
 /// Where the buffers of an RX queue lie, for one batch.
 pub(crate) struct Buffers<'a, H: Hypervisor> {
     to: &'a Destination<H>,
-    pages: Option<Pages<'a, H>>,
+    /// Those that are mapped, and how to find them.
+    mapped: Option<(&'a Index, MappedGrants<'a, H::Peer>)>,
     hits: Cell<u64>,
     misses: Cell<u64>,
 }
@@ -302,7 +301,7 @@ pub(crate) struct Buffers<'a, H: Hypervisor> {
 #[derive(Debug)]
 pub(crate) enum Buffer<'a, P> {
     Granted { peer: &'a P, gref: GrantRef },
-    Mapped { region: &'a Region, start: usize },
+    Mapped { pages: &'a MappedGrants<'a, P>, place: u16 },
 }
 
 impl<H: Hypervisor> Buffers<'_, H> {
@@ -310,16 +309,14 @@ impl<H: Hypervisor> Buffers<'_, H> {
     /// grant, which will refuse.
     #[inline]
     pub(crate) fn find(&self, gref: GrantRef) -> Buffer<'_, H::Peer> {
-        match self.pages.as_ref().and_then(|pages| pages.writable(gref)) {
-            Some((region, start)) => {
-                self.hits.set(self.hits.get() + 1);
-                Buffer::Mapped { region, start }
-            }
-            None => {
-                self.misses.set(self.misses.get() + 1);
-                Buffer::Granted { peer: &self.to.peer, gref }
-            }
+        if let Some((index, pages)) = &self.mapped
+            && let Some(Found { place, writable: true }) = index.find(gref)
+        {
+            self.hits.set(self.hits.get() + 1);
+            return Buffer::Mapped { pages, place };
         }
+        self.misses.set(self.misses.get() + 1);
+        Buffer::Granted { peer: &self.to.peer, gref }
     }
 
     /// Books what was found, of a frontend that could have had it mapped.
@@ -337,9 +334,7 @@ impl<'a, P> Buffer<'a, P> {
     pub(crate) fn from(&self, offset: u16) -> Dest<'a, P> {
         match *self {
             Self::Granted { peer, gref } => Dest::Grant { peer, gref, offset },
-            Self::Mapped { region, start } => {
-                Dest::Mapped { region, offset: start + usize::from(offset) }
-            }
+            Self::Mapped { pages, place } => Dest::MappedGrant { pages, place, offset },
         }
     }
 }

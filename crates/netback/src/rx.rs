@@ -126,7 +126,8 @@ impl<H: Hypervisor> RxQueue<H> {
         now: Duration,
     ) -> Result<(), Fault> {
         let to = self.to.clone();
-        let buffers = to.buffers();
+        let pages = to.pages();
+        let buffers = to.buffers(pages.as_ref());
         let mut done = 0;
         while done < offers.len() {
             let rest = &mut offers[done..];

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::slice;
 
 use arrayvec::ArrayVec;
-use hypervisor::{CopyStatus, Dest, GrantCopy, PAGE_SIZE, Source};
+use hypervisor::{CopyStatus, Dest, GrantCopy, Source};
 use shm::Region;
 
 use crate::Peer;
@@ -17,14 +17,8 @@ const SEGMENTS_MAX: usize = 64;
 #[derive(Default)]
 struct Segments<'a> {
     segments: ArrayVec<Segment<'a>, SEGMENTS_MAX>,
-    waiting: ArrayVec<Waiting<'a>, SEGMENTS_MAX>,
-}
-
-/// Who waits for a copy.
-struct Waiting<'a> {
-    status: &'a mut CopyStatus,
-    /// The source, if it is mapped: then it may be another domain's page.
-    mapped: Option<(&'a Region, usize)>,
+    /// Where each one's outcome is waited for.
+    statuses: ArrayVec<&'a mut CopyStatus, SEGMENTS_MAX>,
 }
 
 /// Copies a batch. What needs no grant is copied here and now; the rest goes into as few system
@@ -48,14 +42,10 @@ impl<'a> Segments<'a> {
     /// Adds a copy, for which there is room. One that leaves its page or its memory is not even
     /// tried.
     fn push(&mut self, op: &'a mut GrantCopy<'_, Peer>) {
-        let mapped = match op.source {
-            Source::Mapped { region, offset } => Some((region, offset)),
-            Source::Grant { .. } | Source::Private(_) => None,
-        };
         match Segment::new(&op.source, &mut op.dest, op.len) {
             Ok(segment) => {
                 self.segments.push(segment);
-                self.waiting.push(Waiting { status: &mut op.status, mapped });
+                self.statuses.push(&mut op.status);
             }
             Err(fault) => op.status = fault,
         }
@@ -66,29 +56,23 @@ impl<'a> Segments<'a> {
             return;
         }
         let valid = grant_copy(gntdev, &mut self.segments).is_ok();
-        for (mut segment, Waiting { status, mapped }) in
-            self.segments.drain(..).zip(self.waiting.drain(..))
-        {
+        for (mut segment, status) in self.segments.drain(..).zip(self.statuses.drain(..)) {
             *status = match valid {
                 true if segment.is_done() => CopyStatus::Okay,
-                true => settle(gntdev, &segment, mapped),
+                true => settle(gntdev, &segment),
                 // One copy that the kernel can not even try ends the call, with those around it
                 // done or not. To do one twice does no harm.
-                false => repeat(gntdev, &mut segment, mapped),
+                false => repeat(gntdev, &mut segment),
             };
         }
     }
 }
 
 /// Performs one copy by itself.
-fn repeat(
-    gntdev: BorrowedFd<'_>,
-    segment: &mut Segment<'_>,
-    mapped: Option<(&Region, usize)>,
-) -> CopyStatus {
+fn repeat(gntdev: BorrowedFd<'_>, segment: &mut Segment<'_>) -> CopyStatus {
     match grant_copy(gntdev, slice::from_mut(segment)) {
         Ok(()) if segment.is_done() => CopyStatus::Okay,
-        Ok(()) => settle(gntdev, segment, mapped),
+        Ok(()) => settle(gntdev, segment),
         // EFAULT: the memory at this end can not be reached.
         Err(_) => match segment.granted() {
             (true, _) => CopyStatus::BadDest,
@@ -98,17 +82,10 @@ fn repeat(
 }
 
 /// Finds out whose fault it was that Xen refused a copy.
-fn settle(
-    gntdev: BorrowedFd<'_>,
-    segment: &Segment<'_>,
-    mapped: Option<(&Region, usize)>,
-) -> CopyStatus {
-    match (segment.granted(), mapped) {
-        ((true, false), _) => CopyStatus::BadSource,
-        ((true, true), _) if !is_readable(gntdev, segment) => CopyStatus::BadSource,
-        ((false, _), Some((region, offset))) if segment.is_bad_page() => {
-            copy_through(gntdev, segment, region, offset)
-        }
+fn settle(gntdev: BorrowedFd<'_>, segment: &Segment<'_>) -> CopyStatus {
+    match segment.granted() {
+        (true, false) => CopyStatus::BadSource,
+        (true, true) if !is_readable(gntdev, segment) => CopyStatus::BadSource,
         _ => CopyStatus::BadDest,
     }
 }
@@ -120,60 +97,51 @@ fn is_readable(gntdev: BorrowedFd<'_>, segment: &Segment<'_>) -> bool {
     grant_copy(gntdev, slice::from_mut(&mut probe)).is_ok() && probe.is_done()
 }
 
-/// Copies out of a mapped page by way of a private one. Xen takes a page that is not granted for
-/// one of this domain's own, and refuses to copy out of one that is another's, mapped or not.
-fn copy_through(
-    gntdev: BorrowedFd<'_>,
-    segment: &Segment<'_>,
-    region: &Region,
-    offset: usize,
-) -> CopyStatus {
-    let mut bytes = [0; PAGE_SIZE];
-    let bytes = &mut bytes[..segment.len()];
-    if region.copy_out(offset, bytes).is_err() {
-        return CopyStatus::BadSource;
-    }
-    let mut copy = segment.of_bytes(bytes);
-    match grant_copy(gntdev, slice::from_mut(&mut copy)) {
-        Ok(()) if copy.is_done() => CopyStatus::Okay,
-        _ => CopyStatus::BadDest,
-    }
-}
-
-/// Copies between memory of this process's own.
+/// Copies between memory that this process can reach.
 fn copy_own(op: &mut GrantCopy<'_, Peer>) -> CopyStatus {
+    use CopyStatus::{BadDest, BadSource};
     let len = usize::from(op.len);
     match (&op.source, &mut op.dest) {
-        (Source::Private(source), dest) => {
-            let Some(source) = source.get(..len) else { return CopyStatus::BadSource };
-            let copied = match dest {
-                Dest::Private(dest) => dest.get_mut(..len).map(|dest| dest.copy_from_slice(source)),
-                Dest::Mapped { region, offset } => region.copy_in(*offset, source).ok(),
-                Dest::Grant { .. } => None,
-            };
-            copied.map_or(CopyStatus::BadDest, |()| CopyStatus::Okay)
-        }
-        (Source::Mapped { region, offset }, Dest::Private(dest)) => match dest.get_mut(..len) {
-            Some(dest) => okay(region.copy_out(*offset, dest)),
-            None => CopyStatus::BadDest,
+        (Source::Private(source), dest) => match source.get(..len) {
+            Some(source) => write_own(source, dest),
+            None => BadSource,
         },
-        (
-            Source::Mapped { region: source, offset: from },
-            Dest::Mapped { region: dest, offset: to },
-        ) => okay(Region::copy_between(source, *from, dest, *to, len)),
-        (Source::Grant { .. }, _) | (_, Dest::Grant { .. }) => CopyStatus::BadSource,
+        (source, Dest::Private(dest)) => match (source.mapped(), dest.get_mut(..len)) {
+            (Some((region, offset)), Some(dest)) => {
+                okay_or(BadSource, region.copy_out(offset, dest))
+            }
+            (None, _) => BadSource,
+            (_, None) => BadDest,
+        },
+        (source, dest) => match (source.mapped(), dest.mapped()) {
+            (Some((source, from)), Some((dest, to))) => {
+                okay_or(BadSource, Region::copy_between(source, from, dest, to, len))
+            }
+            _ => BadSource,
+        },
     }
 }
 
-fn okay<E>(copied: Result<(), E>) -> CopyStatus {
-    copied.map_or(CopyStatus::BadSource, |()| CopyStatus::Okay)
+fn write_own(source: &[u8], dest: &mut Dest<'_, Peer>) -> CopyStatus {
+    use CopyStatus::{BadDest, Okay};
+    if let Dest::Private(dest) = dest {
+        let Some(dest) = dest.get_mut(..source.len()) else { return BadDest };
+        dest.copy_from_slice(source);
+        return Okay;
+    }
+    dest.mapped()
+        .map_or(BadDest, |(region, offset)| okay_or(BadDest, region.copy_in(offset, source)))
+}
+
+fn okay_or<E>(fault: CopyStatus, copied: Result<(), E>) -> CopyStatus {
+    copied.map_or(fault, |()| CopyStatus::Okay)
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
 
-    use hypervisor::{DomId, GrantRef};
+    use hypervisor::{DomId, GrantRef, MappedGrants};
 
     use super::*;
 
@@ -212,6 +180,40 @@ mod tests {
     }
 
     #[test]
+    fn a_mapped_page_is_reached_in_place_unless_the_other_side_is_granted_only() {
+        let (peer, region) = (peer(), Region::anonymous(8192).unwrap());
+        let grefs = [None, Some(GrantRef(5))];
+        let pages = &MappedGrants { peer: &peer, region: &region, grefs: &grefs };
+        region.copy_in(4100, b"abcd").unwrap();
+        let (from, mut out) = (|| Source::MappedGrant { pages, place: 1, offset: 4 }, [0; 4]);
+        let to = || Dest::MappedGrant { pages, place: 1, offset: 4000 };
+        let mut batch = [
+            GrantCopy::new(from(), to(), 4),
+            GrantCopy::new(from(), Dest::Private(&mut out), 4),
+            GrantCopy::new(
+                Source::Private(b"efgh"),
+                Dest::MappedGrant { pages, place: 1, offset: 0 },
+                4,
+            ),
+        ];
+        copy(nobody().as_fd(), &mut batch);
+        assert!(batch.iter().all(|op| op.status == CopyStatus::Okay));
+        assert_eq!(&out, b"abcd");
+        let mut moved = [0; 4];
+        region.copy_out(8096, &mut moved).unwrap();
+        assert_eq!(&moved, b"abcd");
+        region.copy_out(4096, &mut moved).unwrap();
+        assert_eq!(&moved, b"efgh");
+        // Nobody performs what needs the hypervisor.
+        let mut batch = [
+            GrantCopy::new(from(), Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 }, 4),
+            GrantCopy::new(grant(&peer, 0), to(), 4),
+        ];
+        copy(nobody().as_fd(), &mut batch);
+        assert!(batch.iter().all(|op| op.status != CopyStatus::Okay));
+    }
+
+    #[test]
     fn copies_of_our_own_stay_in_their_memory() {
         use CopyStatus::{BadDest, BadSource};
         let region = Region::anonymous(4096).unwrap();
@@ -238,7 +240,19 @@ mod tests {
         let region = Region::anonymous(4096).unwrap();
         let to = |offset| Dest::Grant { peer: &peer, gref: GrantRef(9), offset };
         let mapped = Source::Mapped { region: &region, offset: 4000 };
+        let grefs = [Some(GrantRef(5)), None];
+        let pages = &MappedGrants { peer: &peer, region: &region, grefs: &grefs };
+        let at = |place, offset| Source::MappedGrant { pages, place, offset };
         let cases = [
+            (at(0, 4000), to(0), 97, BadSource),
+            (at(1, 0), to(0), 1, BadSource),
+            (at(2, 0), to(0), 1, BadSource),
+            (
+                Source::Private(&long),
+                Dest::MappedGrant { pages, place: 0, offset: 4090 },
+                7,
+                BadDest,
+            ),
             (grant(&peer, 4000), Dest::Private(&mut bytes[..]), 97, BadSource),
             (Source::Private(&long), to(4000), 97, BadDest),
             (Source::Private(&long), to(0), 4097, BadDest),
@@ -272,7 +286,7 @@ mod tests {
             // Its source can not be read either: nobody answers.
             (Segment::new(&source, &mut two, 1), BadSource),
         ] {
-            assert_eq!(settle(nobody().as_fd(), &segment.ok().unwrap(), None), expected);
+            assert_eq!(settle(nobody().as_fd(), &segment.ok().unwrap()), expected);
         }
     }
 

@@ -115,7 +115,9 @@ impl Hypervisor for Xen {
             let len = usize::from(op.len);
             op.address = match op.source {
                 Source::Grant { .. } => None,
-                Source::Mapped { region, offset } => Some(Piece::Shared { region, offset, len }),
+                Source::MappedGrant { .. } | Source::Mapped { .. } => {
+                    op.source.mapped().map(|(region, offset)| Piece::Shared { region, offset, len })
+                }
                 Source::Private(bytes) => bytes.get(..len).map(Piece::Private),
             };
         }

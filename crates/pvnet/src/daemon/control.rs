@@ -210,7 +210,7 @@ impl<H: Hypervisor> Control<H> {
             split_event_channels: guest.split_event_channels,
             tx: guest.tx,
             rx: guest.rx,
-            persistent_grants: self.persistent_grants(&guest),
+            persistent_grants: guest.persistent_grants,
         };
         let path = self.backends.path(id);
         let (platform, store) = (self.platform.clone(), self.store.clone());
@@ -220,16 +220,6 @@ impl<H: Hypervisor> Control<H> {
         let interface = Interface { guest, vif, port: None, grants: Vec::new(), reason: None };
         self.interfaces.insert(id, interface);
         self.store.watch(&state, &id.to_string()).map_err(|error| error.to_string())
-    }
-
-    /// How many pages a guest can have kept mapped. None on Xen: it refuses to grant-copy between
-    /// one domain's mapped page and another's grant, which `xen::copy` does not get round yet for
-    /// destinations.
-    fn persistent_grants(&self, guest: &Guest) -> u16 {
-        match self.config.daemon.platform {
-            Platform::Machine => guest.persistent_grants,
-            Platform::Xen => 0,
-        }
     }
 
     /// Where an interface's ledgers are: on Xen the rings outlive the daemon.

@@ -45,7 +45,7 @@ impl Receiver {
     fn region(&self) -> &Region {
         match self.ingress.body() {
             Body::Mapped(region) => region,
-            Body::Granted(_) | Body::Persistent(_) => unreachable!("read into our own memory"),
+            Body::Granted(_) | Body::MappedGrants(_) => unreachable!("read into our own memory"),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hypervisor::{
     CopyStatus, Dest, DomId, Error, EventChannel, GrantCopy, GrantMap, GrantRef, Guest, Hypervisor,
-    MapStatus, PAGE_SIZE, Port, Source,
+    MapStatus, MappedGrants, PAGE_SIZE, Port, Source,
 };
 use shm::{Piece, Region};
 use xen::{Mapping, Peer, XenEvent};
@@ -123,25 +123,38 @@ fn copied(here: &Here, other: &Other) -> Outcome {
     ensure(fetch(here, other, 3)? == pattern(1), "page 3 differs")
 }
 
-/// Xen copies from no page that is mapped and another's: this goes by way of a private page.
+/// Pages that are mapped and granted, to and from one that is only granted, and from one to
+/// another. By its address Xen would copy none of them: it is another domain's.
 fn forwarded(here: &Here, other: &Other) -> Outcome {
-    let dest = Dest::Grant { peer: &other.peer, gref: other.grefs[2], offset: 0 };
-    let source = Source::Mapped { region: &other.mapping, offset: PAGE_SIZE - 1000 };
-    perform(here, GrantCopy::new(source, dest, 3000))?;
-    let expected = [&pattern(0)[PAGE_SIZE - 1000..], &pattern(1)[..2000]].concat();
-    ensure(fetch(here, other, 2)?[..3000] == expected, "other bytes came")
+    let grefs: Vec<_> = other.grefs.iter().copied().map(Some).collect();
+    let pages = &MappedGrants { peer: &other.peer, region: &other.mapping, grefs: &grefs };
+    let third = Dest::Grant { peer: &other.peer, gref: other.grefs[2], offset: 9 };
+    let first = Source::MappedGrant { pages, place: 1, offset: 1000 };
+    perform(here, GrantCopy::new(first, third, 3000))?;
+    ensure(fetch(here, other, 2)?[9..3009] == pattern(1)[1000..4000], "other bytes came")?;
+    let third = Source::Grant { peer: &other.peer, gref: other.grefs[2], offset: 9 };
+    let last = Dest::MappedGrant { pages, place: 3, offset: 50 };
+    perform(here, GrantCopy::new(third, last, 3000))?;
+    ensure(fetch(here, other, 3)?[50..3050] == pattern(1)[1000..4000], "other bytes came back")?;
+    let first = Source::MappedGrant { pages, place: 1, offset: 7 };
+    let last = Dest::MappedGrant { pages, place: 3, offset: 0 };
+    perform(here, GrantCopy::new(first, last, 4000))?;
+    ensure(fetch(here, other, 3)?[..4000] == pattern(1)[7..4007], "other bytes came across")
 }
 
 fn aperture(here: &Here, other: &Other) -> Outcome {
     let (pages, own) = here.guest.share(here.domid, 1)?;
     let mut aperture = here.xen.aperture(&other.peer, 4)?;
+    let grefs = [None, None, None, Some(other.grefs[1])];
     let mut batch = [GrantMap::new(3, other.grefs[1])];
     here.xen.map_at(&mut aperture, &mut batch);
     equal(batch[0].status, MapStatus::Okay)?;
     let offset = 3 * PAGE_SIZE + 10;
     let region = &*aperture;
     let dest = Dest::Grant { peer: &here.peer, gref: own[0], offset: 0 };
-    perform(here, GrantCopy::new(Source::Mapped { region, offset }, dest, 100))?;
+    let mapped = &MappedGrants { peer: &other.peer, region, grefs: &grefs };
+    let source = Source::MappedGrant { pages: mapped, place: 3, offset: 10 };
+    perform(here, GrantCopy::new(source, dest, 100))?;
     let mut bytes = [0; 100];
     pages.copy_out(0, &mut bytes)?;
     equal(&bytes[..], &pattern(1)[10..110])?;

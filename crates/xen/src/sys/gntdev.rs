@@ -27,7 +27,6 @@ const UNMAP_NOTIFY_SEND_EVENT: u32 = 2;
 const GNTCOPY_SOURCE_GREF: u16 = 1;
 const GNTCOPY_DEST_GREF: u16 = 2;
 const GNTST_OKAY: i16 = 0;
-const GNTST_BAD_PAGE: i16 = -9;
 
 /// `struct ioctl_gntdev_grant_ref`
 #[repr(C)]
@@ -164,7 +163,9 @@ pub(crate) fn grant_copy(fd: BorrowedFd<'_>, segments: &mut [Segment<'_>]) -> Re
 
 impl<'a> Segment<'a> {
     /// A copy not yet performed. It has to lie in one page on a granted side and in the memory on
-    /// the other: the kernel would write past the end of a slice without a word.
+    /// the other: the kernel would write past the end of a slice without a word. A page that is
+    /// granted and mapped is named by its grant: Xen takes memory that is named by its address for
+    /// this domain's own, and refuses what is another's.
     #[inline]
     pub(crate) fn new(
         source: &'a Source<'_, Peer>,
@@ -174,17 +175,17 @@ impl<'a> Segment<'a> {
         let bytes = usize::from(len);
         let mut flags = 0;
         let source = match source {
-            Source::Grant { peer, gref, offset } => {
+            Source::Grant { .. } | Source::MappedGrant { .. } => {
                 flags |= GNTCOPY_SOURCE_GREF;
-                foreign(**peer, *gref, *offset, len)
+                source.granted().and_then(|grant| foreign(grant, len))
             }
             Source::Mapped { region, offset } => region.address(*offset, bytes).ok().map(local),
             Source::Private(source) => source.get(..bytes).map(|b| local(b.as_ptr().cast_mut())),
         };
         let dest = match dest {
-            Dest::Grant { peer, gref, offset } => {
+            Dest::Grant { .. } | Dest::MappedGrant { .. } => {
                 flags |= GNTCOPY_DEST_GREF;
-                foreign(**peer, *gref, *offset, len)
+                dest.granted().and_then(|grant| foreign(grant, len))
             }
             Dest::Mapped { region, offset } => region.address(*offset, bytes).ok().map(local),
             Dest::Private(dest) => dest.get_mut(..bytes).map(|b| local(b.as_mut_ptr())),
@@ -192,15 +193,6 @@ impl<'a> Segment<'a> {
         let (source, dest) =
             (source.ok_or(CopyStatus::BadSource)?, dest.ok_or(CopyStatus::BadDest)?);
         Ok(Self { source, dest, len, flags, status: GNTST_OKAY, local: PhantomData })
-    }
-
-    /// The same copy out of other bytes, of no more than those there are.
-    pub(crate) fn of_bytes<'b>(&'b self, bytes: &'b [u8]) -> Segment<'b> {
-        let source = local(bytes.as_ptr().cast_mut());
-        let len = self.len.min(u16::try_from(bytes.len()).unwrap_or(u16::MAX));
-        let flags = self.flags & !GNTCOPY_SOURCE_GREF;
-        let (dest, local) = (self.dest, PhantomData);
-        Segment { source, dest, len, flags, status: GNTST_OKAY, local }
     }
 
     /// A copy of the first byte of this one's source into a byte of ours.
@@ -217,25 +209,15 @@ impl<'a> Segment<'a> {
         (self.flags & GNTCOPY_SOURCE_GREF != 0, self.flags & GNTCOPY_DEST_GREF != 0)
     }
 
-    /// How many bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.len.into()
-    }
-
     /// Whether it was done.
     #[inline]
     pub(crate) fn is_done(&self) -> bool {
         self.status == GNTST_OKAY
     }
-
-    /// Whether the page of one side was of no use, granted or ours.
-    pub(crate) fn is_bad_page(&self) -> bool {
-        self.status == GNTST_BAD_PAGE
-    }
 }
 
 #[inline]
-fn foreign(peer: Peer, gref: GrantRef, offset: u16, len: u16) -> Option<Side> {
+fn foreign((peer, gref, offset): (&Peer, GrantRef, u16), len: u16) -> Option<Side> {
     let within_page = usize::from(offset) + usize::from(len) <= PAGE_SIZE;
     let foreign = Foreign { gref: gref.0, offset, domid: peer.domain().0 };
     within_page.then_some(Side { foreign })

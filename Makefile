@@ -9,7 +9,7 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fmt fmt-check lint loom unit lab-xen lab-xen-domains lab-xen-hostile bench deny doc clean
+.PHONY: help deps build demo test fmt fmt-check lint loom unit lab-xen lab-xen-platform lab-xen-domains lab-xen-hostile bench deny doc clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ unit: ## Run all tests (those with namespaces skip themselves without root)
 
 lab-xen: deps build ## Boot Xen in QEMU and connect every frontend with every backend
 	target/release/xenlab matrix
+
+lab-xen-platform: deps build ## Boot Xen in QEMU and prove every service of it that pvnet uses
+	$(CARGO) build --release -p xen --example loopback
+	target/release/xenlab platform
 
 lab-xen-domains: deps build ## Boot Xen in QEMU and do with two guests what operators do
 	target/release/xenlab domains

@@ -1,6 +1,6 @@
 //! `xenlab domains`: what operators do with their guests, on pvnet.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lab::Progress;
@@ -42,6 +42,11 @@ pub fn run(args: &DomainsArgs) -> Result<bool> {
     let host = Host::boot(&images, &options)?;
     let steps = scenario::domains(&host, &progress)?;
     progress.finish();
+    tell("xen domains", &steps, args.json.as_deref())
+}
+
+/// Prints what was seen, and writes it to a file; returns whether all was as it should be.
+pub fn tell(bench: &'static str, steps: &[Step], json: Option<&Path>) -> Result<bool> {
     let table = Table::new().left("what").left("seen").left("");
     let table = steps.iter().fold(table, |mut table, step| {
         let verdict = if step.sound { "" } else { "WRONG" };
@@ -50,8 +55,8 @@ pub fn run(args: &DomainsArgs) -> Result<bool> {
     });
     let print = table.print();
     print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
-    if let Some(file) = &args.json {
-        let document = Document { bench: "xen domains", machine: Machine::detect(), steps: &steps };
+    if let Some(file) = json {
+        let document = Document { bench, machine: Machine::detect(), steps };
         let text = serde_json::to_string(&document).map_err(report::Error::from)?;
         write_atomic(file, (text + "\n").as_bytes())?;
     }

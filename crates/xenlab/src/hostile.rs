@@ -20,7 +20,7 @@ pub struct HostileArgs {
     /// How long attacks go on that have no end of their own.
     #[arg(long, value_name = "N", default_value_t = 2)]
     seconds: u64,
-    /// Connections that are made and closed to find leaks.
+    /// Connections that are made and closed, and interfaces that are plugged and unplugged, to find leaks.
     #[arg(long, value_name = "N", default_value_t = 100)]
     cycles: u32,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub struct HostileArgs {
 }
 
 /// Steps that are none of the attacks.
-const STEPS: usize = 5;
+const STEPS: usize = 6;
 
 /// The results for programs.
 #[derive(Serialize)]
@@ -66,6 +66,8 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
         progress.done(&row.complaints.join("; "));
         rows.push(row);
     }
+    progress.step(format!("plug and unplug an interface, {} times", args.cycles));
+    stage.plug(args.cycles)?;
     progress.step("look for leaks");
     let after = stage.holdings()?;
     let mut leaks = after.leaks_since(&before);

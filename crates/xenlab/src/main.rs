@@ -5,6 +5,7 @@
 mod domains;
 mod hostile;
 mod matrix;
+mod platform;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use domains::DomainsArgs;
 use hostile::HostileArgs;
 use lab::{Interrupt, Progress};
 use matrix::MatrixArgs;
+use platform::PlatformArgs;
 use xenlab::{Error, Host, HostFile, Images, Options, Result, Suite, default_cache, scenario};
 
 /// Boots a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
@@ -53,6 +55,9 @@ enum Command {
     /// Do with two guests on pvnet what operators do with theirs: connect them, plug and unplug
     /// interfaces, restart pvnet, reboot, save, restore and destroy guests, all while they talk.
     Domains(DomainsArgs),
+    /// Ask pvnet to start without what it needs, for what it says; then prove every service of Xen
+    /// that it uses, in dom0 alone and between dom0 and a guest.
+    Platform(PlatformArgs),
     /// Attack pvnet from a guest, one rule after the other, and see that nobody else suffers.
     Hostile(HostileArgs),
 }
@@ -180,6 +185,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         }
         Command::Matrix(args) => matrix::run(args).map(verdict),
         Command::Domains(args) => domains::run(args).map(verdict),
+        Command::Platform(args) => platform::run(args).map(verdict),
         Command::Hostile(args) => hostile::run(args).map(verdict),
         Command::Shell { boot } => {
             let mut host = boot.boot()?;

@@ -30,7 +30,7 @@ pub struct MatrixArgs {
 }
 
 /// The steps that [`scenario::cell`] shows, and the boot before them.
-const STEPS: usize = 6;
+const STEPS: usize = 7;
 
 /// The results for programs.
 #[derive(Serialize)]
@@ -62,6 +62,11 @@ pub fn run(args: &MatrixArgs) -> Result<bool> {
     progress.finish();
     let print = table(&cells).print();
     print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
+    for cell in &cells {
+        for left in &cell.left {
+            println!("{}-{}: {left}", cell.frontend, cell.backend);
+        }
+    }
     for (pair, error) in &failures {
         eprintln!("\n{pair} failed: {error}");
     }
@@ -83,7 +88,8 @@ fn options(args: &MatrixArgs, pairs: &[Pair]) -> Result<Options> {
 
 fn table(cells: &[Cell]) -> Table {
     let table = Table::new().left("frontend").left("backend").right("ping");
-    let table = table.right("tx Mb/s").right("rx Mb/s").left("file").left("offloads in the guest");
+    let table = table.right("tx Mb/s").right("rx Mb/s").left("file");
+    let table = table.left("detached").left("offloads in the guest");
     cells.iter().fold(table, |mut table, cell| {
         let [received, sent] = cell.ping;
         table.row([
@@ -93,6 +99,7 @@ fn table(cells: &[Cell]) -> Table {
             human(cell.rates.tx_mbps),
             human(cell.rates.rx_mbps),
             if cell.sha256_ok { "the same" } else { "CORRUPTED" }.to_owned(),
+            if cell.left.is_empty() { "clean" } else { "NOT CLEAN" }.to_owned(),
             offloads(&cell.features.offloads),
         ]);
         table

@@ -77,13 +77,15 @@ pub struct Cell {
     pub sha256_ok: bool,
     /// What both ends agreed upon.
     pub features: Features,
+    /// What was left of the interface and of the guest, and what the toolstack had to say.
+    pub left: Vec<String>,
 }
 
 impl Cell {
     /// Whether all is as it should be.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        self.ping[0] == self.ping[1] && self.sha256_ok
+        self.ping[0] == self.ping[1] && self.sha256_ok && self.left.is_empty()
     }
 }
 
@@ -118,6 +120,8 @@ fn look(
     progress.step(format!("{pair}: TCP each way"));
     let rates = check::throughput(inner, outer, seconds)?;
     let features = check::features(host.dom0(), &guest)?;
+    progress.step(format!("{pair}: unplug the interface, plug it in, destroy the guest"));
+    let left = check::ends(host.dom0(), &guest, backend.vif())?;
     Ok(Cell {
         frontend: pair.frontend.name(),
         backend: pair.backend.name(),
@@ -125,6 +129,7 @@ fn look(
         rates,
         sha256_ok,
         features,
+        left,
     })
 }
 
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_echo_or_another_digest_is_not_sound() {
+    fn a_lost_echo_or_another_digest_or_a_node_that_is_left_is_not_sound() {
         let sound = Cell {
             frontend: "stock",
             backend: "stock",
@@ -156,9 +161,11 @@ mod tests {
             rates: Rates { tx_mbps: 1.0, rx_mbps: 1.0 },
             sha256_ok: true,
             features: Features::default(),
+            left: Vec::new(),
         };
         assert!(sound.is_sound());
         assert!(!Cell { ping: [9, 10], ..sound.clone() }.is_sound());
-        assert!(!Cell { sha256_ok: false, ..sound }.is_sound());
+        assert!(!Cell { sha256_ok: false, ..sound.clone() }.is_sound());
+        assert!(!Cell { left: vec!["a node is left".to_owned()], ..sound }.is_sound());
     }
 }

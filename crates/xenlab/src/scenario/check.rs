@@ -133,6 +133,27 @@ fn switched_on(text: &str) -> Vec<String> {
     on.map(|(name, _)| name.to_owned()).collect()
 }
 
+/// Unplugs a guest's first interface, plugs in another like it, and destroys the guest. Returns what was not as it
+/// should be: complaints of the toolstack, which waits 10 s for a backend to clean up and then says so, and what is
+/// left in the store.
+///
+/// # Errors
+/// Those of [`Shell::run`].
+pub fn ends(dom0: &Shell, guest: &Domu, vif: &str) -> Result<Vec<String>> {
+    let (id, vif) = (guest.id(), vif.replace(',', " "));
+    let script = format!(
+        "front=/local/domain/{id}/device/vif; back=$(xenstore-read $front/0/backend); back=${{back%/0}}\n\
+         left() {{ for vif in $front/$1 $back/$1; do\n\
+         if xenstore-read $vif/state >/dev/null 2>&1; then echo \"$vif is left\"; fi; done; }}\n\
+         xl network-detach {id} 0 2>&1; left 0\n\
+         xl network-attach {id} {vif} 2>&1; plugged=$(xenstore-list $front)\n\
+         until [ \"$(xenstore-read $back/$plugged/state)\" -ge 2 ]; do sleep 0.05; done\n\
+         xl destroy {id} 2>&1; left $plugged"
+    );
+    let text = dom0.run(&script, SOON)?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

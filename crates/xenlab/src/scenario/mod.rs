@@ -14,6 +14,7 @@ mod check;
 mod domains;
 mod frontend;
 mod hostile;
+mod platform;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,7 @@ pub use check::{Features, Rates, features, ping, same_file, throughput};
 pub use domains::{STEPS, Step, domains};
 pub use frontend::{Frontend, RunningFrontend};
 pub use hostile::{Answers, Class, Echoes, Expected, Holdings, Port, Report, Row, Stage, Status};
+pub use platform::{PLATFORM_STEPS, platform};
 
 /// The end of the network that the backend's domain has.
 pub const BACKEND_ADDRESS: &str = "10.0.0.1";

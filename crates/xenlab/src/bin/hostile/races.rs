@@ -156,7 +156,7 @@ pub fn many_addresses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
         let mut slots = Vec::new();
         for page in 0..64 {
             let [x, y] = (first + page).to_be_bytes();
-            // To itself, where it was never seen: everybody gets them.
+            // To itself, so that nobody else has to take them.
             let frame = frames::plain(device.mac, MacAddr([2, 0x66, 0, 0, x, y]), 60);
             link.fill(page, &frame)?;
             slots.push(link.slot(page, 0, 60, 0));

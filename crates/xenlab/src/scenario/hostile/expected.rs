@@ -77,7 +77,10 @@ impl Expected {
             Class::NoChecksum => Self::up().answers(2, 2),
             Class::TxBadGrants => Self::up().answers(0, 12),
             Class::RxBadGrants => Self { rx_errors: 20, ..Self::up().drops("memory_fault") },
-            Class::ManyAddresses => Self::up().answers(4096, 0),
+            Class::ManyAddresses => {
+                let answers = Answers { dropped: 4096, ..Answers::default() };
+                Self { answers: Some(answers), ..Self::up() }
+            }
             Class::DoledBuffers => Self::up().drops("stalled"),
             Class::QueueCounts => Self::down("asks for 4294967295 queues").refused(3),
             Class::BadRings => Self::down("does not grant").refused(10),

@@ -24,7 +24,8 @@ impl Holdings {
     /// # Errors
     /// [`Error::Parse`]; those of [`Shell::run`].
     pub fn count(dom0: &Shell, pid: u32, guest: u32) -> Result<Self> {
-        // Xen's key g lists every grant that is in use, a line each, by a number in brackets.
+        // Xen's key g lists every grant that is in use, a line each, by a number in brackets. A vif keeps the ledger
+        // of each ring that a frontend ever had until it is unplugged; only attacks ask for a control ring.
         let script = format!(
             "count() {{ echo \"$1 $(wc -l)\"; }}\n\
              lsevtchn 0 | count dom0_event_channels\n\
@@ -36,7 +37,7 @@ impl Holdings {
              grep gntdev /proc/{pid}/maps | count mapped_grants\n\
              ls /proc/{pid}/fd | count descriptors\n\
              ls /proc/{pid}/task | count threads\n\
-             find /run/pvnet -type f | count files\n\
+             find /run/pvnet -type f ! -name 'ctrl-*' | count files\n\
              awk '/^VmRSS/ {{print \"{RSS}\", $2}}' /proc/{pid}/status"
         );
         Self::parse(&dom0.run(&script, SOON)?)

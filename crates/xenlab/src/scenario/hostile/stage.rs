@@ -127,6 +127,27 @@ impl Stage {
         run().map_err(|error| backend::explain(error, &self.backend))
     }
 
+    /// Plugs an interface into the victim and unplugs it, so many times.
+    ///
+    /// # Errors
+    /// Those of [`Shell::run`].
+    pub fn plug(&self, cycles: u32) -> Result<()> {
+        let (id, vif) = (self.victim.id(), format!("{VICTIM}.1"));
+        let script = format!(
+            "for n in $(seq {cycles}); do
+             xl network-attach {id} script=/bin/true || exit
+             until pvnet status | grep '{vif} .* up'; do sleep 0.05; done
+             xl network-detach {id} 1 || exit
+             while pvnet status | grep '{vif} '; do sleep 0.05; done
+             done >/run/plugged 2>&1"
+        );
+        let limit = SOON + PATIENCE * cycles / 10;
+        self.dom0
+            .run(&script, limit)
+            .map(drop)
+            .map_err(|error| backend::explain(error, &self.backend))
+    }
+
     /// What is held when the attacker has closed its device.
     ///
     /// # Errors

@@ -1,0 +1,40 @@
+//! `xenlab platform`: what pvnet stands on.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lab::Progress;
+use xenlab::scenario;
+use xenlab::{Error, Host, HostFile, Result};
+
+use crate::{BootArgs, PvnetArgs, domains};
+
+/// What can be told to it.
+#[derive(Args)]
+pub struct PlatformArgs {
+    #[command(flatten)]
+    pvnet: PvnetArgs,
+    /// The example loopback of crate xen [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    loopback: Option<PathBuf>,
+    /// Where to write the results for programs.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    boot: BootArgs,
+}
+
+/// Runs it; returns whether all was as it should be.
+pub fn run(args: &PlatformArgs) -> Result<bool> {
+    let mut options = args.boot.options()?;
+    let loopback = args.loopback.clone().or_else(|| scenario::program("examples/loopback"));
+    let loopback = HostFile::new(loopback.ok_or(Error::NotBuilt("loopback"))?)?;
+    options.files.extend([args.pvnet.file()?, loopback]);
+    let images = args.boot.build.images()?;
+    let progress = Progress::new(scenario::PLATFORM_STEPS + 1, args.boot.build.quiet);
+    progress.step("boot Xen and dom0");
+    let host = Host::boot(&images, &options)?;
+    let steps = scenario::platform(&host, &progress)?;
+    progress.finish();
+    domains::tell("xen platform", &steps, args.json.as_deref())
+}

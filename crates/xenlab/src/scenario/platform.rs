@@ -1,0 +1,95 @@
+//! What pvnet stands on: the services of Xen as a process gets them, and what is said where they are missing.
+
+use lab::Progress;
+
+use crate::Result;
+use crate::host::{DomuConfig, Host, Shell};
+
+use super::domains::Step;
+use super::{BOOT, SOON};
+
+/// Steps of [`platform`], for progress.
+pub const PLATFORM_STEPS: usize = MISSING.len() + 2;
+
+/// A daemon, where something is missing: what, how that comes about, and what has to be said.
+///
+/// They build on each other, from a dom0 without drivers on.
+const MISSING: [(&str, &str, &str); 7] = [
+    ("the driver gntdev", DAEMON, "modprobe xen-gntdev"),
+    (
+        "the driver evtchn",
+        "modprobe xen-gntdev; pvnet run --config /lab/none.toml",
+        "modprobe xen-evtchn",
+    ),
+    (
+        "the driver gntalloc, which a frontend needs",
+        "modprobe -a xen-evtchn tun; pvnet frontend --vif 0",
+        "modprobe xen-gntalloc",
+    ),
+    (
+        "permission",
+        "echo 'nobody:x:65534:65534::/:/bin/sh' >>/etc/passwd\n\
+         su nobody -s /bin/sh -c 'pvnet run --config /lab/none.toml'",
+        "run as root",
+    ),
+    (
+        "the store's device and socket",
+        "cd /dev/xen && mv xenbus xenbus.away && mv /run/xenstored/socket /run/xenstored/socket.away\n\
+         pvnet run --config /lab/none.toml\n\
+         mv xenbus.away xenbus && mv /run/xenstored/socket.away /run/xenstored/socket",
+        "start xenstored",
+    ),
+    (
+        "the store's daemon",
+        "kill -STOP $(pidof xenstored); pvnet run --config /lab/none.toml; kill -CONT $(pidof xenstored)",
+        "the store does not answer",
+    ),
+    (
+        "nothing, but there is another pvnet",
+        "pvnet run --config /lab/none.toml & until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done\n\
+         pvnet run --config /lab/none.toml; kill %1; wait",
+        "another pvnet serves the backends of type \"vif\" already",
+    ),
+];
+
+const DAEMON: &str =
+    "printf '[daemon]\\nplatform = \"xen\"\\n' >/lab/none.toml; pvnet run --config /lab/none.toml";
+
+/// Looks at all that, on a host that was just booted and has the programs `pvnet` and `loopback`, the example of crate
+/// `xen`.
+///
+/// # Errors
+/// Those of [`Shell::sh`] and [`Host::create`].
+pub fn platform(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
+    let mut steps = Vec::new();
+    for (what, script, expected) in MISSING {
+        progress.step(format!("pvnet without {what}"));
+        steps.push(missing(host.dom0(), what, script, expected)?);
+    }
+    progress.step("every service of Xen, in dom0 alone");
+    let script = "modprobe xen-gntalloc && exec loopback";
+    steps.push(proven("every service, in dom0 alone", host.dom0(), script)?);
+    progress.step("every service of Xen, between dom0 and a guest");
+    let guest = host.create(&DomuConfig::new("other"), BOOT)?;
+    guest.spawn("modprobe -a xen-evtchn xen-gntdev xen-gntalloc && exec loopback guest")?;
+    let script = format!("exec loopback other {}", guest.id());
+    steps.push(proven("every service, between dom0 and a guest", host.dom0(), &script)?);
+    Ok(steps)
+}
+
+fn missing(dom0: &Shell, what: &'static str, script: &str, expected: &str) -> Result<Step> {
+    let text = dom0.sh(script, SOON)?.text;
+    // The daemon's log comes before, where it got so far.
+    let said = text.lines().rev().find(|line| line.contains(expected));
+    let seen = said.or_else(|| text.lines().last()).unwrap_or_default().to_owned();
+    Ok(Step { what, seen, sound: said.is_some() })
+}
+
+/// The verdict of the program `loopback`: how many of its checks hold, after the lines of those that do not.
+fn proven(what: &'static str, dom0: &Shell, script: &str) -> Result<Step> {
+    let output = dom0.sh(script, SOON * 2)?;
+    let lines =
+        output.text.lines().filter(|line| line.starts_with("FAIL") || line.contains("checks hold"));
+    let seen: Vec<&str> = lines.collect();
+    Ok(Step { what, seen: seen.join("; "), sound: output.status == 0 && !seen.is_empty() })
+}

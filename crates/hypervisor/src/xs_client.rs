@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
@@ -22,6 +23,9 @@ use crate::xs_wire::{
     permissions, text,
 };
 
+/// How long the store may take to answer. One that takes longer is given up: whoever asks would wait
+/// with it, and could not even be stopped.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How often a list of children that changes under the reader is begun anew.
 const DIRECTORY_TRIES: usize = 16;
 
@@ -37,6 +41,8 @@ pub struct XsClient {
 #[derive(Debug)]
 struct Shared {
     stream: OwnedFd,
+    /// How long an answer may take.
+    patience: Duration,
     /// Held from a request to its answer. Linux's `/dev/xen/xenbus` has one buffer for requests,
     /// and may still be sending one out of it when it takes the next: two at a time would mix.
     turn: Mutex<()>,
@@ -75,9 +81,14 @@ impl XsClient {
     /// # Errors
     /// When the process is out of descriptors or threads.
     pub fn new(stream: OwnedFd) -> io::Result<Self> {
+        Self::with_patience(stream, PATIENCE)
+    }
+
+    fn with_patience(stream: OwnedFd, patience: Duration) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let shared = Arc::new(Shared {
             stream,
+            patience,
             turn: Mutex::default(),
             calls: Mutex::default(),
             events: WatchQueue::new()?,
@@ -262,7 +273,22 @@ impl Shared {
             self.calls().waiting.remove(&req_id);
             return Err(error);
         }
-        answer.recv().map_err(|_| self.gone())
+        self.wait(&answer)
+    }
+
+    fn wait(&self, answer: &Receiver<Message>) -> Result<Message, StoreError> {
+        let timely = answer.recv_timeout(self.patience).or_else(|error| match error {
+            // It came while this process did not run: it was stopped, or its domain was saved.
+            RecvTimeoutError::Timeout => answer.recv_timeout(self.patience / 20),
+            RecvTimeoutError::Disconnected => Err(error),
+        });
+        timely.map_err(|error| {
+            if error == RecvTimeoutError::Timeout {
+                // What it still says would be taken for an answer to something else.
+                self.fail(&format!("no answer for {} s", self.patience.as_secs()));
+            }
+            self.gone()
+        })
     }
 
     /// Takes a number no other waiting request has.

@@ -31,6 +31,8 @@ fn connect_below(root: &Path) -> Result<OwnedFd, OpenError> {
             Ok(stream) => return Ok(stream),
             // No socket, or a dead server's.
             Err(Errno::NOENT | Errno::CONNREFUSED) => {}
+            // It has stopped to take connections: one more would wait for as long as it does.
+            Err(Errno::AGAIN) => return Err(OpenError::NoStore),
             Err(error) => return Err(refused(path, error)),
         }
     }
@@ -44,10 +46,11 @@ fn connect_socket(path: &Path) -> rustix::io::Result<OwnedFd> {
     let stream = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
-        SocketFlags::CLOEXEC,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )?;
     join(&stream, &SocketAddrUnix::new(path)?)?;
+    rustix::io::ioctl_fionbio(&stream, false)?;
     Ok(stream)
 }
 
@@ -85,6 +88,16 @@ mod tests {
         // A server that died leaves its socket.
         fs::create_dir_all(root.path().join("proc/xen")).unwrap();
         fs::write(root.path().join(CAPABILITIES), "control_d\n").unwrap();
+        assert!(matches!(connect_below(root.path()), Err(OpenError::NoStore)));
+    }
+
+    #[test]
+    fn a_xenstored_that_accepts_nobody_is_not_waited_for() {
+        let root = Root::new("store-stopped").with_hypervisor("xen");
+        fs::create_dir_all(root.path().join("run/xenstored")).unwrap();
+        let server = UnixListener::bind(root.path().join(SOCKETS[0])).unwrap();
+        rustix::net::listen(&server, 0).unwrap();
+        let _first = connect_below(root.path()).unwrap();
         assert!(matches!(connect_below(root.path()), Err(OpenError::NoStore)));
     }
 

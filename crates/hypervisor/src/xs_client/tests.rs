@@ -16,8 +16,12 @@ struct Peer {
 
 impl Peer {
     fn pair() -> (XsClient, Self) {
+        Self::pair_with_patience(PATIENCE)
+    }
+
+    fn pair_with_patience(patience: Duration) -> (XsClient, Self) {
         let (ours, stream) = UnixStream::pair().unwrap();
-        let client = XsClient::new(ours.into()).unwrap();
+        let client = XsClient::with_patience(ours.into(), patience).unwrap();
         let decoder = Decoder::new();
         (client, Self { stream, decoder })
     }
@@ -63,6 +67,17 @@ fn wait_readable(client: &XsClient) {
 
 fn event(path: &str, token: &str) -> WatchEvent {
     WatchEvent { path: path.to_owned(), token: token.to_owned() }
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_given_up() {
+    let (client, mut peer) = Peer::pair_with_patience(Duration::from_millis(40));
+    assert!(matches!(client.read(None, "a"), Err(StoreError::Gone(_))));
+    let request = peer.receive();
+    peer.answer(&request, b"late");
+    assert!(matches!(client.read(None, "b"), Err(StoreError::Gone(_))));
+    wait_readable(&client);
+    assert!(matches!(client.event(), Err(StoreError::Gone(_))));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use hypervisor::reconnecting::Reconnecting;
 use hypervisor::{DomId, Store, StoreError};
 use rustix::fs::{FlockOperation, flock};
 use tracing::{info, warn};
-use xen::Xen;
+use xen::{OpenError, Xen};
 
 use crate::config::Config;
 use crate::daemon::backends::Backends;
@@ -27,7 +27,10 @@ pub(super) fn run(
     let kind = config.xen.backend.clone();
     let _alone = serve_alone(&kind)?;
     let store: Arc<dyn Store> = Arc::new(connect()?);
-    let own = own_domain(&*store)?;
+    let own = own_domain(&*store).map_err(|error| match error {
+        Error::Store(StoreError::Gone(_)) => Error::Xen(OpenError::NoStore),
+        error => error,
+    })?;
     let house = House::build(&config, hypervisor, events, |_| {})?;
     let backends = Backends::new(own, &kind);
     backends.watch(&*store)?;

@@ -133,13 +133,16 @@ fn forwarded(here: &Here, other: &Other) -> Outcome {
     perform(here, GrantCopy::new(first, third, 3000))?;
     ensure(fetch(here, other, 2)?[9..3009] == pattern(1)[1000..4000], "other bytes came")?;
     let third = Source::Grant { peer: &other.peer, gref: other.grefs[2], offset: 9 };
-    let last = Dest::MappedGrant { pages, place: 3, offset: 50 };
+    let last = Dest::MappedGrant { pages, place: 0, offset: 50 };
     perform(here, GrantCopy::new(third, last, 3000))?;
-    ensure(fetch(here, other, 3)?[50..3050] == pattern(1)[1000..4000], "other bytes came back")?;
+    ensure(fetch(here, other, 0)?[50..3050] == pattern(1)[1000..4000], "other bytes came back")?;
     let first = Source::MappedGrant { pages, place: 1, offset: 7 };
-    let last = Dest::MappedGrant { pages, place: 3, offset: 0 };
+    let last = Dest::MappedGrant { pages, place: 0, offset: 0 };
     perform(here, GrantCopy::new(first, last, 4000))?;
-    ensure(fetch(here, other, 3)?[..4000] == pattern(1)[7..4007], "other bytes came across")
+    ensure(fetch(here, other, 0)?[..4000] == pattern(1)[7..4007], "other bytes came across")?;
+    let as_before = pattern(0);
+    let last = Dest::MappedGrant { pages, place: 0, offset: 0 };
+    perform(here, GrantCopy::new(Source::Private(&as_before), last, 4096))
 }
 
 fn aperture(here: &Here, other: &Other) -> Outcome {

@@ -11,49 +11,39 @@ use super::{BOOT, SOON};
 /// Steps of [`platform`], for progress.
 pub const PLATFORM_STEPS: usize = MISSING.len() + 2;
 
-/// A daemon, where something is missing: what, how that comes about, and what has to be said.
-///
-/// They build on each other, from a dom0 without drivers on.
+/// pvnet, where something is missing: what, how that comes about, and what has to be said. The
+/// toolstack needs most of it, so it is there at first, taken away, and given back.
 const MISSING: [(&str, &str, &str); 7] = [
-    ("the driver gntdev", DAEMON, "modprobe xen-gntdev"),
+    ("the driver gntdev", "without gntdev pvnet run --config none.toml", "modprobe xen-gntdev"),
+    ("the driver evtchn", "without evtchn pvnet run --config none.toml", "modprobe xen-evtchn"),
     (
-        "the driver evtchn",
-        "modprobe xen-gntdev; pvnet run --config /lab/none.toml",
-        "modprobe xen-evtchn",
-    ),
-    (
-        "the driver gntalloc, which a frontend needs",
-        "modprobe -a xen-evtchn tun; pvnet frontend --vif 0",
+        "the driver gntalloc, which frontends need",
+        "without gntalloc pvnet frontend --vif 0",
         "modprobe xen-gntalloc",
     ),
-    (
-        "permission",
-        "echo 'nobody:x:65534:65534::/:/bin/sh' >>/etc/passwd\n\
-         su nobody -s /bin/sh -c 'pvnet run --config /lab/none.toml'",
-        "run as root",
-    ),
+    ("permission", "su nobody -s /bin/sh -c 'pvnet run --config /lab/none.toml'", "run as root"),
     (
         "the store's device and socket",
-        "cd /dev/xen && mv xenbus xenbus.away && mv /run/xenstored/socket /run/xenstored/socket.away\n\
-         pvnet run --config /lab/none.toml\n\
-         mv xenbus.away xenbus && mv /run/xenstored/socket.away /run/xenstored/socket",
+        "mv /run/xenstored/socket socket; without xenbus pvnet run --config none.toml; mv socket /run/xenstored/socket",
         "start xenstored",
     ),
     (
-        "the store's daemon",
-        "kill -STOP $(pidof xenstored); pvnet run --config /lab/none.toml; kill -CONT $(pidof xenstored)",
+        "an answer of the store",
+        "kill -STOP $(pidof xenstored); timeout 60 pvnet run --config none.toml; kill -CONT $(pidof xenstored)",
         "the store does not answer",
     ),
     (
-        "nothing, but there is another pvnet",
-        "pvnet run --config /lab/none.toml & until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done\n\
-         pvnet run --config /lab/none.toml; kill %1; wait",
+        "the field for itself",
+        "pvnet run --config none.toml & until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done\n\
+         pvnet run --config none.toml; kill $!; wait",
         "another pvnet serves the backends of type \"vif\" already",
     ),
 ];
 
-const DAEMON: &str =
-    "printf '[daemon]\\nplatform = \"xen\"\\n' >/lab/none.toml; pvnet run --config /lab/none.toml";
+/// Makes a configuration, and whom to be without permission.
+const PREPARED: &str = "cd /lab && printf '[daemon]\nplatform = \"xen\"\n' >none.toml\n\
+    grep -q nobody /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >>/etc/passwd\n\
+    without() { device=$1; shift; mv /dev/xen/$device device; \"$@\"; mv device /dev/xen/$device; }\n";
 
 /// Looks at all that, on a host that was just booted and has the programs `pvnet` and `loopback`, the example of crate
 /// `xen`.
@@ -78,7 +68,7 @@ pub fn platform(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
 }
 
 fn missing(dom0: &Shell, what: &'static str, script: &str, expected: &str) -> Result<Step> {
-    let text = dom0.sh(script, SOON)?.text;
+    let text = dom0.sh(&format!("{PREPARED}{script}"), SOON)?.text;
     // The daemon's log comes before, where it got so far.
     let said = text.lines().rev().find(|line| line.contains(expected));
     let seen = said.or_else(|| text.lines().last()).unwrap_or_default().to_owned();

@@ -203,8 +203,13 @@ impl<H: Hypervisor> Vif<H> {
         }))
     }
 
+    /// None where there is no frontend any more. To an unprivileged driver domain that looks like one
+    /// that it may not read: where a node is not there, the permissions of what is above it count.
     fn frontend_state(&self) -> Result<Option<XenbusState>, StoreError> {
-        self.state_at(&self.frontend)
+        match self.state_at(&self.frontend) {
+            Err(StoreError::Denied(_)) => Ok(None),
+            other => other,
+        }
     }
 
     fn state_at(&self, path: &str) -> Result<Option<XenbusState>, StoreError> {

@@ -3,14 +3,26 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hypervisor::XenbusState;
+use hypervisor::toolstack::VifNodes;
+use hypervisor::{DomId, Store, XenbusState};
 use machine::{Machine, toolstack};
-use netback::{Change, Connection, Files, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif};
+use netback::{
+    Anonymous, Change, Connection, Files, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif,
+};
 use offload::Features;
 use proptest::prelude::*;
 use wire::netif::keys;
 
 use crate::guest::{RX_RING, Raw, TX_RING};
+
+const OFFERED: Offered = Offered {
+    max_queues: 1,
+    features: Features::ALL,
+    split_event_channels: false,
+    tx: TxChannel::Header,
+    rx: RxChannel::Copy,
+    persistent_grants: 0,
+};
 
 /// What may stand in a frontend's state key: nothing, nonsense, a state.
 const TEXTS: [Option<&str>; 14] = [
@@ -336,23 +348,40 @@ fn a_backend_in_a_domain_of_its_own_takes_its_node_away() {
         }
         let ledgers = Arc::new(Files::new(&directory));
         ledgers.ledger(0, RingKind::Tx).unwrap();
-        let (tx, rx) = (TxChannel::Header, RxChannel::Copy);
-        let offered = Offered {
-            max_queues: 1,
-            features: Features::ALL,
-            split_event_channels: false,
-            tx,
-            rx,
-            persistent_grants: 0,
-        };
         let store = raw.driver_store.clone();
-        let vif = Vif::adopt(machine.clone(), store, &path, offered, ledgers).unwrap();
+        let vif = Vif::adopt(machine.clone(), store, &path, OFFERED, ledgers).unwrap();
         vif.remove().unwrap();
         let state = raw.driver_store.read(None, &format!("{path}/state"));
         assert_eq!(state.ok().as_deref(), stays.then_some("6"));
         assert_eq!(raw.driver_store.directory(None, &path).is_ok(), stays);
         assert!(!directory.exists());
     }
+}
+
+/// To a domain that is not dom0 a node that is gone is one that it may not read.
+#[test]
+fn a_backend_in_a_domain_of_its_own_sees_that_the_frontend_is_gone() {
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    let own = DomId(5);
+    let nodes =
+        VifNodes { backend: own, kind: "vif".to_owned(), domain: raw.domain.id(), handle: 1 };
+    let store = &*raw.driver_store;
+    nodes.create(store, "02:00:00:00:00:01").unwrap();
+    let path = format!("/local/domain/{own}/backend/vif/{}/1", raw.domain.id());
+
+    let unprivileged: Arc<dyn Store> = Arc::new(machine.store().connect(own));
+    let (hypervisor, ledgers) = (machine.clone(), Arc::new(Anonymous::default()));
+    let mut vif = Vif::adopt(hypervisor, unprivileged, &path, OFFERED, ledgers).unwrap();
+    assert!(matches!(vif.frontend_changed(), Ok(Change::None)));
+    // As libxl destroys a guest: first what it sees, then it asks the backend.
+    store.remove(None, vif.frontend()).unwrap();
+    assert!(matches!(vif.frontend_changed(), Ok(Change::Disconnect)));
+    vif.disconnected().unwrap();
+    store.write(None, &format!("{path}/online"), "0").unwrap();
+    assert!(matches!(vif.frontend_changed(), Ok(Change::Remove)));
+    vif.remove().unwrap();
+    assert!(store.directory(None, &path).is_err());
 }
 
 #[derive(Clone, Debug)]

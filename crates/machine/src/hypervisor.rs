@@ -153,80 +153,64 @@ fn granted(peer: &Domain, gref: GrantRef, offset: u16, len: u16, access: Access)
     within_page.then_some(page + usize::from(offset))
 }
 
+/// Where the bytes of a source lie that is shared, once its grant and bounds are checked.
 #[inline]
-fn perform(op: &mut GrantCopy<'_, Arc<Domain>>) -> CopyStatus {
-    let (from, start) = match op.source {
-        Source::Grant { peer, gref, offset } => {
-            match granted(peer, gref, offset, op.len, Access::Read) {
-                Some(start) => (peer.memory(), start),
-                None => return CopyStatus::BadSource,
-            }
-        }
-        Source::MappedGrant { pages, place, offset } => (pages.region, pages.byte(place, offset)),
-        Source::Mapped { region, offset } => (region, offset),
-        Source::Private(bytes) => return write(&mut op.dest, bytes, op.len),
-    };
-    let len = usize::from(op.len);
-    let copied = match &mut op.dest {
-        Dest::Grant { peer, gref, offset } => {
-            match granted(peer, *gref, *offset, op.len, Access::Write) {
-                Some(at) => Region::copy_between(from, start, peer.memory(), at, len),
-                None => return CopyStatus::BadDest,
-            }
-        }
-        Dest::MappedGrant { pages, place, offset } => {
-            let at = pages.byte(*place, *offset);
-            Region::copy_between(from, start, pages.region, at, len)
-        }
-        Dest::Mapped { region, offset } => Region::copy_between(from, start, region, *offset, len),
-        Dest::Private(bytes) => match bytes.get_mut(..len) {
-            Some(bytes) => from.copy_out(start, bytes),
-            None => return CopyStatus::BadDest,
-        },
-    };
-    okay_or(copied, CopyStatus::BadSource)
+fn source<'a>(source: &Source<'a, Arc<Domain>>, len: u16) -> Option<(&'a Region, usize)> {
+    if let Source::Grant { peer, gref, offset } = *source {
+        return Some((peer.memory(), granted(peer, gref, offset, len, Access::Read)?));
+    }
+    source.mapped()
 }
 
-/// A copy out of private memory.
+/// See [`source`].
 #[inline]
-fn write(dest: &mut Dest<'_, Arc<Domain>>, bytes: &[u8], len: u16) -> CopyStatus {
-    let Some(bytes) = bytes.get(..len.into()) else { return CopyStatus::BadSource };
-    let copied = match dest {
-        Dest::Grant { peer, gref, offset } => {
-            match granted(peer, *gref, *offset, len, Access::Write) {
-                Some(at) => peer.memory().copy_in(at, bytes),
-                None => return CopyStatus::BadDest,
-            }
-        }
-        Dest::MappedGrant { pages, place, offset } => {
-            pages.region.copy_in(pages.byte(*place, *offset), bytes)
-        }
-        Dest::Mapped { region, offset } => region.copy_in(*offset, bytes),
-        Dest::Private(place) => match place.get_mut(..bytes.len()) {
-            Some(place) => {
-                place.copy_from_slice(bytes);
-                return CopyStatus::Okay;
-            }
-            None => return CopyStatus::BadDest,
-        },
+fn dest<'a>(dest: &Dest<'a, Arc<Domain>>, len: u16) -> Option<(&'a Region, usize)> {
+    if let Dest::Grant { peer, gref, offset } = *dest {
+        return Some((peer.memory(), granted(peer, gref, offset, len, Access::Write)?));
+    }
+    dest.mapped()
+}
+
+#[inline]
+fn perform(op: &mut GrantCopy<'_, Arc<Domain>>) -> CopyStatus {
+    use CopyStatus::{BadDest, BadSource};
+    let len = usize::from(op.len);
+    if let Source::Private(bytes) = op.source {
+        let Some(bytes) = bytes.get(..len) else { return BadSource };
+        return write(&mut op.dest, bytes, op.len);
+    }
+    let Some((from, start)) = source(&op.source, op.len) else { return BadSource };
+    let copied = if let Dest::Private(place) = &mut op.dest {
+        let Some(place) = place.get_mut(..len) else { return BadDest };
+        from.copy_out(start, place)
+    } else {
+        let Some((to, at)) = dest(&op.dest, op.len) else { return BadDest };
+        Region::copy_between(from, start, to, at, len)
     };
-    okay_or(copied, CopyStatus::BadDest)
+    okay_or(copied, BadSource)
+}
+
+/// A copy out of private memory: `len` bytes, all of `bytes`.
+#[inline]
+fn write(to: &mut Dest<'_, Arc<Domain>>, bytes: &[u8], len: u16) -> CopyStatus {
+    use CopyStatus::{BadDest, Okay};
+    if let Dest::Private(place) = to {
+        let Some(place) = place.get_mut(..bytes.len()) else { return BadDest };
+        place.copy_from_slice(bytes);
+        return Okay;
+    }
+    let Some((to, at)) = dest(to, len) else { return BadDest };
+    okay_or(to.copy_in(at, bytes), BadDest)
 }
 
 /// Where a device finds bytes: the machine itself has every guest's memory mapped, for copies,
 /// and what a device does on its behalf is done there.
 fn address<'a>(op: &DmaRead<'a, Arc<Domain>>) -> Option<Piece<'a>> {
     let len = usize::from(op.len);
-    match op.source {
-        Source::Grant { peer, gref, offset } => {
-            let offset = granted(peer, gref, offset, op.len, Access::Read)?;
-            Some(Piece::Shared { region: peer.memory(), offset, len })
-        }
-        Source::MappedGrant { .. } | Source::Mapped { .. } => {
-            op.source.mapped().map(|(region, offset)| Piece::Shared { region, offset, len })
-        }
-        Source::Private(bytes) => bytes.get(..len).map(Piece::Private),
+    if let Source::Private(bytes) = op.source {
+        return bytes.get(..len).map(Piece::Private);
     }
+    source(&op.source, op.len).map(|(region, offset)| Piece::Shared { region, offset, len })
 }
 
 #[inline]
@@ -277,21 +261,15 @@ impl Hypervisor for Machine {
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
         // The lines of a batch come from other cores' caches side by side, not one by one.
         for op in &*batch {
-            match op.source {
-                Source::Grant { peer, gref, offset } => peer.prefetch(gref, offset, Access::Read),
-                Source::MappedGrant { pages, place, offset } => {
-                    pages.region.prefetch(pages.byte(place, offset));
-                }
-                Source::Mapped { region, offset } => region.prefetch(offset),
-                Source::Private(_) => {}
+            if let Source::Grant { peer, gref, offset } = op.source {
+                peer.prefetch(gref, offset, Access::Read);
+            } else if let Some((region, offset)) = op.source.mapped() {
+                region.prefetch(offset);
             }
-            match op.dest {
-                Dest::Grant { peer, gref, offset } => peer.prefetch(gref, offset, Access::Write),
-                Dest::MappedGrant { pages, place, offset } => {
-                    pages.region.prefetch_for_write(pages.byte(place, offset));
-                }
-                Dest::Mapped { region, offset } => region.prefetch_for_write(offset),
-                Dest::Private(_) => {}
+            if let Dest::Grant { peer, gref, offset } = op.dest {
+                peer.prefetch(gref, offset, Access::Write);
+            } else if let Some((region, offset)) = op.dest.mapped() {
+                region.prefetch_for_write(offset);
             }
         }
         for op in batch {

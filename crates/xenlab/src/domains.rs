@@ -50,7 +50,7 @@ pub fn tell(bench: &'static str, steps: &[Step], json: Option<&Path>) -> Result<
     let table = Table::new().left("what").left("seen").left("");
     let table = steps.iter().fold(table, |mut table, step| {
         let verdict = if step.sound { "" } else { "WRONG" };
-        table.row([step.what.to_owned(), step.seen.clone(), verdict.to_owned()]);
+        table.row([step.what.clone(), step.seen.clone(), verdict.to_owned()]);
         table
     });
     let print = table.print();

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use hypervisor::Counted;
 use lab::{Interrupt, Namespace, Process};
 
 use super::{Error, Folder, Result};
@@ -62,6 +63,19 @@ impl Daemon {
     /// Its ports and counters, or nothing if it does not answer.
     pub fn status(&self) -> std::result::Result<Status, String> {
         server::status(&self.socket())
+    }
+
+    /// What it does while its meter is on; it stays on for as long as `work` takes. Answers what
+    /// was counted meanwhile.
+    pub fn metered(&self, what: Counted, work: impl FnOnce() -> Result<()>) -> Result<u64> {
+        let count = || {
+            let status = self.status().map_err(Error::Refuted)?;
+            Ok::<_, Error>(status.meter.counts.get(what.name()).copied().unwrap_or(0))
+        };
+        let _on = server::meter(&self.socket()).map_err(Error::Refuted)?;
+        let before = count()?;
+        work()?;
+        Ok(count()? - before)
     }
 
     fn socket(&self) -> PathBuf {

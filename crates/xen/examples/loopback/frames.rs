@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use datapath::{Config, Datapath, Egress, Ingress, Port};
-use hypervisor::{Meter, Metered};
+use hypervisor::{Counted, Meter, Metered};
 use machine::toolstack;
 use netback::{Change, Connection, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue, Received};
@@ -37,6 +37,20 @@ struct Way {
     tx: TxChannel,
     header_channel: bool,
     persistent_grants: bool,
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.tx)?;
+        for (on, what) in
+            [(self.header_channel, "header pages"), (self.persistent_grants, "persistent grants")]
+        {
+            if on {
+                write!(f, ", {what}")?;
+            }
+        }
+        Ok(())
+    }
 }
 
 const WAYS: [Way; 5] = [
@@ -187,7 +201,7 @@ fn cross(here: &Here, way: Way) -> Outcome {
     let datapath = Datapath::start(&Config::default(), Box::new(sink))?;
     let link = |index| connect(here, &host, &datapath, index, way);
     let mut interfaces = [link(0)?, link(1)?];
-    let outcome = traffic(&mut interfaces, host.meter());
+    let outcome = traffic(&mut interfaces, host.meter(), way);
     for (index, mut interface) in interfaces.into_iter().enumerate() {
         datapath.detach(interface.port.id());
         interface.vif.disconnected()?;
@@ -202,7 +216,7 @@ fn cross(here: &Here, way: Way) -> Outcome {
     outcome
 }
 
-fn traffic(interfaces: &mut [Interface; 2], meter: &Meter) -> Outcome {
+fn traffic(interfaces: &mut [Interface; 2], meter: &Meter, way: Way) -> Outcome {
     // Each learns where the other is.
     carry(interfaces, 0, &[60])?;
     carry(interfaces, 1, &[60])?;
@@ -217,11 +231,11 @@ fn traffic(interfaces: &mut [Interface; 2], meter: &Meter) -> Outcome {
     meter.switch(false);
     let per_frame = |what| format!("{:.2}", meter.count(what) as f64 / FRAMES as f64);
     println!(
-        "      {FRAMES} frames of 1,514 bytes in {spent:?}; per frame: {} copies, {} batches, {} hypercalls, {} maps",
-        per_frame(hypervisor::Counted::Copies),
-        per_frame(hypervisor::Counted::CopyBatches),
-        per_frame(hypervisor::Counted::Hypercalls),
-        per_frame(hypervisor::Counted::Maps),
+        "      1514-byte frames, {way}: {} hypercalls, {} maps, {} copies in {} batches a frame; {spent:?} for {FRAMES}",
+        per_frame(Counted::Hypercalls),
+        per_frame(Counted::Maps),
+        per_frame(Counted::Copies),
+        per_frame(Counted::CopyBatches),
     );
     equal(interfaces[0].queue.tx.take_errors() + interfaces[1].queue.tx.take_errors(), 0)
 }

@@ -17,7 +17,7 @@ use super::{BOOT, SOON, check};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// What was done.
-    pub what: &'static str,
+    pub what: String,
     /// What was seen.
     pub seen: String,
     /// Whether that was as it should be.
@@ -106,7 +106,7 @@ pub fn domains(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     for (what, act) in ALL {
         progress.step(what);
         let (seen, sound) = act(&mut day).map_err(|error| backend::explain(error, &day.backend))?;
-        steps.push(Step { what, seen, sound });
+        steps.push(Step { what: what.to_owned(), seen, sound });
     }
     Ok(steps)
 }

@@ -58,28 +58,37 @@ pub fn platform(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     }
     progress.step("every service of Xen, in dom0 alone");
     let script = "modprobe xen-gntalloc && exec loopback";
-    steps.push(proven("every service, in dom0 alone", host.dom0(), script)?);
+    steps.extend(proven("every service, in dom0 alone", host.dom0(), script)?);
     progress.step("every service of Xen, between dom0 and a guest");
     let guest = host.create(&DomuConfig::new("other"), BOOT)?;
     guest.spawn("modprobe -a xen-evtchn xen-gntdev xen-gntalloc && exec loopback guest")?;
     let script = format!("exec loopback other {}", guest.id());
-    steps.push(proven("every service, between dom0 and a guest", host.dom0(), &script)?);
+    steps.extend(proven("every service, between dom0 and a guest", host.dom0(), &script)?);
     Ok(steps)
 }
 
-fn missing(dom0: &Shell, what: &'static str, script: &str, expected: &str) -> Result<Step> {
+fn missing(dom0: &Shell, what: &str, script: &str, expected: &str) -> Result<Step> {
     let text = dom0.sh(&format!("{PREPARED}{script}"), SOON)?.text;
     // The daemon's log comes before, where it got so far.
     let said = text.lines().rev().find(|line| line.contains(expected));
     let seen = said.or_else(|| text.lines().last()).unwrap_or_default().to_owned();
-    Ok(Step { what, seen, sound: said.is_some() })
+    Ok(Step { what: format!("without {what}"), seen, sound: said.is_some() })
 }
 
-/// The verdict of the program `loopback`: how many of its checks hold, after the lines of those that do not.
-fn proven(what: &'static str, dom0: &Shell, script: &str) -> Result<Step> {
+/// The verdict of the program `loopback`: how many of its checks hold, after the lines of those that do not, and what
+/// it has counted.
+fn proven(what: &str, dom0: &Shell, script: &str) -> Result<Vec<Step>> {
     let output = dom0.sh(script, SOON * 2)?;
-    let lines =
-        output.text.lines().filter(|line| line.starts_with("FAIL") || line.contains("checks hold"));
-    let seen: Vec<&str> = lines.collect();
-    Ok(Step { what, seen: seen.join("; "), sound: output.status == 0 && !seen.is_empty() })
+    let told = |line: &&str| line.starts_with("FAIL ") || line.contains("checks hold");
+    let seen: Vec<&str> = output.text.lines().filter(told).collect();
+    let sound = output.status == 0 && !seen.is_empty();
+    let verdict = Step { what: what.to_owned(), seen: seen.join("; "), sound };
+    let counted =
+        output.text.lines().filter_map(|line| line.strip_prefix("      ")?.split_once(": "));
+    let counted = counted.map(|(what, seen)| Step {
+        what: what.to_owned(),
+        seen: seen.to_owned(),
+        sound: true,
+    });
+    Ok(std::iter::once(verdict).chain(counted).collect())
 }

@@ -45,6 +45,8 @@ pub struct Run {
     pub frames_per_second: f64,
     /// The share of its CPU that the generator had.
     pub cpu: f64,
+    /// Frames received in all, those of the end included.
+    pub frames: u64,
 }
 
 impl Generator {
@@ -86,12 +88,10 @@ impl Generator {
             now = Instant::now();
         }
         let seconds = (now - began).as_secs_f64();
-        let run = Run {
-            frames_per_second: (self.received - first) as f64 / seconds,
-            cpu: (thread_cpu() - cpu).as_secs_f64() / seconds,
-        };
+        let frames_per_second = (self.received - first) as f64 / seconds;
+        let cpu = (thread_cpu() - cpu).as_secs_f64() / seconds;
         self.drain(len)?;
-        Ok(run)
+        Ok(Run { frames_per_second, cpu, frames: self.received - first })
     }
 
     fn send(&mut self, len: u16) -> Result<(), String> {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use hypervisor::Counted;
 use lab::{CpuMeter, Progress};
 use report::{Benchmark, human};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
@@ -39,6 +40,8 @@ pub struct PpsArgs {
 const CPU_MIN: f64 = 0.97;
 /// How often a sample that was disturbed is taken again; the last is kept whatever it is.
 const TRIES: u32 = 5;
+/// How long hypercalls are counted.
+const COUNTED: Duration = Duration::from_millis(200);
 /// Microseconds of polling: the worker must not sleep between two batches of the generator.
 const POLL_US: u64 = 1000;
 /// The names of the guests.
@@ -63,7 +66,9 @@ pub fn run(args: &PpsArgs) -> Result<Benchmark> {
             progress.step(format!("round {} of {}: {len} bytes", round + 1, args.common.rounds));
             let mpps = sample(&daemon, &mut generator, *len, Duration::from_secs(args.seconds))?;
             rows.push(&format!("gen-{len}/pvnet"), "Mpps", mpps);
-            progress.done(&format!("{} Mpps", human(mpps)));
+            let calls = hypercalls(&daemon, &mut generator, *len)?;
+            rows.push(&format!("hypercalls-{len}/pvnet"), "a frame", calls);
+            progress.done(&format!("{} Mpps, {} hypercalls a frame", human(mpps), human(calls)));
         }
     }
     cpus.leave()?;
@@ -98,6 +103,16 @@ fn sample(daemon: &Daemon, generator: &mut Generator, len: u16, duration: Durati
         }
     }
     Ok(best.map_or(0.0, |(_, mpps)| mpps))
+}
+
+/// Calls of the hypervisor that a frame takes, in a run of their own: counting has its price.
+fn hypercalls(daemon: &Daemon, generator: &mut Generator, len: u16) -> Result<f64> {
+    let mut frames = 0;
+    let calls = daemon.metered(Counted::Hypercalls, || {
+        frames = generator.run(len, COUNTED).map_err(Error::Refuted)?.frames;
+        Ok(())
+    })?;
+    Ok(calls as f64 / frames.max(1) as f64)
 }
 
 /// The CPUs this thread may use: two of them, and all as it was before.

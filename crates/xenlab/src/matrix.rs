@@ -18,7 +18,7 @@ pub struct MatrixArgs {
     #[arg(long, value_name = "PAIR")]
     only: Vec<Pair>,
     /// How long TCP is measured in each direction.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     #[command(flatten)]
     pvnet: PvnetArgs,

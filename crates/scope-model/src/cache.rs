@@ -1,0 +1,46 @@
+//! One set-associative cache.
+
+/// A cache of lines, least recently used out first, that allocates on reads and writes alike.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// The lines of each set, the most recently used first.
+    lines: Box<[u64]>,
+    ways: usize,
+    /// Sets less one: which bits of a line's number choose its set.
+    mask: u64,
+}
+
+/// No line: numbers have 58 bits.
+const NOTHING: u64 = u64::MAX;
+
+impl Cache {
+    /// A cache of so many bytes in lines of [`LINE`](crate::LINE), so many to a set. The number of sets
+    /// is rounded down to a power of two.
+    ///
+    /// # Panics
+    /// If there is not one set.
+    #[must_use]
+    pub fn new(bytes: usize, ways: usize) -> Self {
+        let sets = bytes / crate::LINE / ways;
+        assert!(sets > 0, "a cache of no sets");
+        let sets = 1usize << sets.ilog2();
+        Self { lines: vec![NOTHING; sets * ways].into(), ways, mask: sets as u64 - 1 }
+    }
+
+    /// Uses the line `tag`, in the set that `index` chooses: answers whether it was there. A cache that
+    /// is physically indexed has the same for both; one that is virtually indexed and
+    /// physically tagged does not.
+    #[inline]
+    pub fn access(&mut self, index: u64, tag: u64) -> bool {
+        let set = usize::try_from(index & self.mask).unwrap_or(0) * self.ways;
+        let set = &mut self.lines[set..set + self.ways];
+        if set[0] == tag {
+            return true;
+        }
+        let found = set.iter().position(|line| *line == tag);
+        let last = found.unwrap_or(set.len() - 1);
+        set.copy_within(..last, 1);
+        set[0] = tag;
+        found.is_some()
+    }
+}

@@ -1,0 +1,110 @@
+//! The page tables of x86-64, four levels of them.
+
+/// The machine's memory.
+pub trait PhysicalMemory {
+    /// Eight aligned bytes at a physical address; none where there is no memory.
+    fn read(&self, address: u64) -> Option<u64>;
+}
+
+/// What the control registers say about paging.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paging {
+    /// The address space: CR3 without its flags and its PCID.
+    pub root: u64,
+    /// CR3's PCID, or 0 without CR4.PCIDE.
+    pub pcid: u16,
+    /// CR4.PCIDE: entries have tags.
+    pub tagged: bool,
+    /// CR4.PGE: pages can be global.
+    pub global: bool,
+}
+
+/// How much one entry of the page tables maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PageSize {
+    /// 4 KiB.
+    Small,
+    /// 2 MiB.
+    Large,
+    /// 1 GiB.
+    Huge,
+}
+
+impl PageSize {
+    /// Its bytes, as a power of two.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        match self {
+            Self::Small => 12,
+            Self::Large => 21,
+            Self::Huge => 30,
+        }
+    }
+}
+
+/// Where a virtual page lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The physical address of the page's first byte.
+    pub base: u64,
+    /// The page's size.
+    pub size: PageSize,
+    /// Whether its entry is global and CR4 lets it be.
+    pub global: bool,
+    /// Whether its entry lets it be written to.
+    pub writable: bool,
+    /// The physical address of the last table that was read, for pages of 4 KiB.
+    pub table: u64,
+}
+
+impl Translation {
+    /// The physical address of a virtual one within the page.
+    #[inline]
+    #[must_use]
+    pub fn physical(&self, address: u64) -> u64 {
+        self.base | (address & ((1 << self.size.bits()) - 1))
+    }
+}
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 2;
+const LARGE: u64 = 1 << 7;
+const GLOBAL: u64 = 1 << 8;
+/// Bits 51 to 12 of an entry.
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// Translates an address as the processor does at a TLB miss; none where nothing is mapped.
+pub fn walk(memory: &impl PhysicalMemory, paging: Paging, address: u64) -> Option<Translation> {
+    let mut table = paging.root & ADDRESS;
+    for (shift, size) in
+        [(39, None), (30, Some(PageSize::Huge)), (21, Some(PageSize::Large)), (12, None)]
+    {
+        let entry = memory.read(table + ((address >> shift) & 0x1ff) * 8)?;
+        if entry & PRESENT == 0 {
+            return None;
+        }
+        let leaf = match size {
+            Some(size) if entry & LARGE != 0 => Some(size),
+            _ if shift == 12 => Some(PageSize::Small),
+            _ => None,
+        };
+        if let Some(size) = leaf {
+            let base = entry & ADDRESS & !((1 << size.bits()) - 1);
+            let global = paging.global && entry & GLOBAL != 0;
+            let writable = entry & WRITABLE != 0;
+            return Some(Translation { base, size, global, writable, table });
+        }
+        table = entry & ADDRESS;
+    }
+    None
+}
+
+/// Whether the 512 pages that a table of the lowest level maps could be one large page: all are there,
+/// and may be used alike. (Whether they lie side by side is left out: a paravirtual guest's never do.)
+pub fn is_uniform(memory: &impl PhysicalMemory, table: u64) -> bool {
+    /// Present, writable, user, no-execute.
+    const RIGHTS: u64 = PRESENT | WRITABLE | 4 | 1 << 63;
+    let rights = |n: u64| memory.read(table + n * 8).map_or(0, |entry| entry & RIGHTS);
+    let first = rights(0);
+    first & PRESENT != 0 && (1..512).all(|n| rights(n) == first)
+}

@@ -1,0 +1,286 @@
+//! Programs whose misses can be counted by hand, in a machine with page tables of its own.
+
+use scope_model::{
+    Access, Config, Counters, Flush, L2_BYTES, LINE, Model, POLICIES, PageSize, Paging,
+    PhysicalMemory, Policy, Sweep, TLB_ENTRIES, walk,
+};
+
+const PAGE: u64 = 4096;
+const TABLES: u64 = 0x10_0000;
+
+/// Memory that has nothing but page tables.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    words: std::collections::HashMap<u64, u64>,
+    tables: u64,
+}
+
+impl PhysicalMemory for Memory {
+    fn read(&self, address: u64) -> Option<u64> {
+        Some(self.words.get(&address).copied().unwrap_or(0))
+    }
+}
+
+impl Memory {
+    fn table(&mut self) -> u64 {
+        self.tables += 1;
+        TABLES + self.tables * PAGE
+    }
+
+    fn map(&mut self, root: u64, address: u64, physical: u64, size: PageSize, flags: u64) {
+        let mut table = root;
+        for shift in [39, 30, 21, 12] {
+            let slot = table + ((address >> shift) & 511) * 8;
+            if shift == size.bits() {
+                let large = if shift == 12 { 0 } else { 1 << 7 };
+                self.words.insert(slot, physical | 3 | large | flags);
+                return;
+            }
+            let next = self.words.get(&slot).copied().unwrap_or(0) & !0xfff;
+            table = if next == 0 { self.table() } else { next };
+            self.words.insert(slot, table | 3);
+        }
+    }
+}
+
+/// A processor that runs a program of one place in the code.
+struct World {
+    model: Model<Memory>,
+    site: Counters,
+    sweep: Sweep,
+}
+
+const ROOT: u64 = 0x1000;
+const OTHER: u64 = 0x2000;
+const GLOBAL: u64 = 1 << 8;
+
+impl World {
+    fn new(memory: Memory, config: Config) -> Self {
+        let paging = Paging { root: ROOT, global: true, ..Paging::default() };
+        let model = Model::new(memory, config, paging);
+        Self { model, site: Counters::default(), sweep: Sweep::default() }
+    }
+
+    fn read(&mut self, address: u64) {
+        self.model.data(
+            address,
+            8,
+            false,
+            &mut Access { site: &mut self.site, sweep: &mut self.sweep },
+        );
+    }
+
+    fn fetch(&mut self, address: u64) {
+        let to = &mut Access { site: &mut self.site, sweep: &mut self.sweep };
+        self.model.fetch(address / LINE as u64, to);
+    }
+}
+
+/// So many pages in a row, mapped one to one.
+fn pages(count: u64, first: u64, flags: u64) -> Memory {
+    let mut memory = Memory::default();
+    for page in 0..count {
+        let address = first + page * PAGE;
+        for root in [ROOT, OTHER] {
+            memory.map(root, address, 0x4000_0000 + page * PAGE, PageSize::Small, flags);
+        }
+    }
+    memory
+}
+
+const FIRST: u64 = 0x5000_0000;
+
+/// Twice over an array: what fits misses once a line, what is larger by one misses every line of every
+/// round (LRU's worst case).
+#[test]
+fn a_walk_over_an_array_misses_where_it_should() {
+    for (number, bytes) in L2_BYTES.iter().enumerate().take(3) {
+        let lines = (bytes / LINE) as u64;
+        let count = lines * LINE as u64 / PAGE;
+        let mut world = World::new(pages(count, FIRST, 0), Config::default());
+        for _ in 0..2 {
+            (0..lines).for_each(|line| world.read(FIRST + line * LINE as u64));
+        }
+        assert_eq!(world.site.reads, 2 * lines);
+        assert_eq!(world.site.read_misses, 2 * lines, "larger than L1");
+        for (other, misses) in world.sweep.l2d.iter().enumerate() {
+            assert_eq!(*misses, if other < number { 2 * lines } else { lines }, "L2 {other}");
+        }
+    }
+}
+
+#[test]
+fn l1_holds_what_it_has_room_for() {
+    let lines = ((32 << 10) / LINE) as u64;
+    let mut world = World::new(pages(8, FIRST, 0), Config::default());
+    for _ in 0..3 {
+        (0..lines).for_each(|line| world.read(FIRST + line * LINE as u64));
+    }
+    assert_eq!((world.site.reads, world.site.read_misses), (3 * lines, lines));
+}
+
+/// Once a page, over and over: a TLB of so many entries holds so many pages, and none of one more.
+#[test]
+fn a_stride_of_a_page_misses_in_tlbs_that_are_too_small() {
+    for count in [16u64, 17, 64, 65, 1024, 1025] {
+        let mut world = World::new(pages(count, FIRST, 0), Config::default());
+        for _ in 0..3 {
+            (0..count).for_each(|page| world.read(FIRST + page * PAGE));
+        }
+        for policy in POLICIES {
+            for (size, entries) in TLB_ENTRIES.iter().enumerate() {
+                let fits = count <= u64::from(*entries);
+                let expected = if fits { count } else { 3 * count };
+                assert_eq!(
+                    world.sweep.dtlb[policy as usize][size], expected,
+                    "{policy:?} {entries}"
+                );
+            }
+        }
+        assert_eq!(world.site.dtlb_misses, if count <= 64 { count } else { 3 * count });
+        assert_eq!(world.site.itlb_misses, 0);
+    }
+}
+
+#[test]
+fn large_pages_are_found_as_they_are_mapped() {
+    let mut memory = Memory::default();
+    for block in 0..8 {
+        memory.map(ROOT, FIRST + (block << 21), block << 21, PageSize::Large, 0);
+    }
+    let mut world = World::new(memory, Config::default());
+    for _ in 0..2 {
+        (0..8 * 512).for_each(|page| world.read(FIRST + page * PAGE));
+    }
+    // Eight entries, which the smallest TLB for large pages has.
+    assert_eq!(world.sweep.dtlb[Policy::Real as usize], [8; 7]);
+}
+
+#[test]
+fn a_switch_takes_out_what_the_policy_says() {
+    let hypervisor = 0xffff_82d0_4000_0000;
+    let mut memory = pages(4, FIRST, 0);
+    for page in 0..4 {
+        for root in [ROOT, OTHER] {
+            let at = page * PAGE;
+            memory.map(root, 0xffff_ffff_8100_0000 + at, 0x6000_0000 + at, PageSize::Small, GLOBAL);
+            memory.map(root, hypervisor + at, 0x7000_0000 + at, PageSize::Small, 0);
+        }
+    }
+    let mut world = World::new(memory, Config::default());
+    for root in [ROOT, OTHER, ROOT, OTHER] {
+        world.model.flush(Flush::Cr3(root));
+        for page in 0..4 {
+            world.read(FIRST + page * PAGE);
+            world.read(hypervisor + page * PAGE);
+            world.read(0xffff_ffff_8100_0000 + page * PAGE);
+        }
+    }
+    let misses = |policy| world.sweep.dtlb[policy as usize][3];
+    // Four visits; four global pages once; the hypervisor's and the process's each time.
+    assert_eq!(misses(Policy::Real), 4 + 4 * 4 + 4 * 4);
+    assert_eq!(misses(Policy::NoGlobal), 4 * 12);
+    assert_eq!(misses(Policy::GlobalHypervisor), 4 + 4 + 4 * 4);
+    // Each of both spaces is met once.
+    assert_eq!(misses(Policy::Tagged), 4 + 2 * 4 + 2 * 4);
+}
+
+#[test]
+fn pcid_keeps_other_contexts_and_its_own_when_told_to() {
+    let memory = pages(4, FIRST, 0);
+    let mut world = World::new(memory, Config::default());
+    world.model.flush(Flush::Cr4(1 << 7 | 1 << 17));
+    let visit = |world: &mut World, cr3: u64| {
+        world.model.flush(Flush::Cr3(cr3));
+        let before = world.sweep.dtlb[0][3];
+        (0..4).for_each(|page| world.read(FIRST + page * PAGE));
+        world.sweep.dtlb[0][3] - before
+    };
+    let keep = 1 << 63;
+    assert_eq!(visit(&mut world, ROOT | 1), 4);
+    assert_eq!(visit(&mut world, OTHER | 2), 4);
+    assert_eq!(visit(&mut world, ROOT | 1 | keep), 0, "kept");
+    assert_eq!(visit(&mut world, OTHER | 2), 4, "its own go");
+    assert_eq!(visit(&mut world, ROOT | 1 | keep), 0, "others stay");
+    world.model.flush(Flush::Pcid(1, 1, 0));
+    assert_eq!(visit(&mut world, ROOT | 1 | keep), 4, "INVPCID of one context");
+    world.model.flush(Flush::Pcid(2, 0, 0));
+    assert_eq!(visit(&mut world, ROOT | 1 | keep), 4, "of all");
+}
+
+#[test]
+fn one_page_goes_and_globals_go_with_cr4() {
+    let mut world = World::new(pages(4, FIRST, GLOBAL), Config::default());
+    let visit = |world: &mut World| {
+        let before = world.sweep.dtlb[0][3];
+        (0..4).for_each(|page| world.read(FIRST + page * PAGE));
+        world.sweep.dtlb[0][3] - before
+    };
+    assert_eq!(visit(&mut world), 4);
+    world.model.flush(Flush::Page(FIRST + 2 * PAGE + 5));
+    assert_eq!(visit(&mut world), 1);
+    world.model.flush(Flush::Cr3(OTHER));
+    assert_eq!(visit(&mut world), 0, "global");
+    world.model.flush(Flush::Cr4(0));
+    assert_eq!(visit(&mut world), 4);
+}
+
+#[test]
+fn superpages_need_blocks_that_nothing_breaks_up() {
+    let linear = 0xffff_8880_0000_0000;
+    let mut memory = Memory::default();
+    for page in 0..1024 {
+        // One page of the second block may not be written to, as a page table.
+        let flags = 0;
+        memory.map(ROOT, linear + page * PAGE, 0x4000_0000 + page * PAGE, PageSize::Small, flags);
+    }
+    let table = walk(&memory, Paging { root: ROOT, ..Paging::default() }, linear + (600 << 12));
+    let entry = table.unwrap().table + 88 * 8;
+    *memory.words.get_mut(&entry).unwrap() &= !2;
+    let mut world = World::new(memory, Config::default());
+    (0..1024).for_each(|page| world.read(linear + page * PAGE));
+    let misses = |policy| world.sweep.dtlb[policy as usize][6];
+    assert_eq!(misses(Policy::Real), 1024);
+    assert_eq!(misses(Policy::Superpages), 1 + 512);
+    assert_eq!(misses(Policy::GroupedSuperpages), 1 + 1 + 1);
+}
+
+#[test]
+fn one_configuration_counts_the_same_as_among_all() {
+    let mut random = 1u64;
+    let mut next = move || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random >> 33
+    };
+    let accesses: Vec<u64> = (0..200_000).map(|_| FIRST + next() % (700 * PAGE)).collect();
+    let run = |single| {
+        let config = Config { single, ..Config::default() };
+        let mut world = World::new(pages(701, FIRST, 0), config);
+        for (n, address) in accesses.iter().enumerate() {
+            world.read(*address);
+            world.fetch(*address);
+            if n % 1000 == 0 {
+                world.model.flush(Flush::Cr3(if n % 2000 == 0 { ROOT } else { OTHER }));
+            }
+        }
+        world.site
+    };
+    let site = run(false);
+    assert_eq!(site, run(true));
+    assert!(site.dtlb_misses > 0 && site.l2d_misses > 0 && site.l1i_misses > 0);
+}
+
+#[test]
+fn data_across_two_lines_and_two_pages_is_both() {
+    let mut world = World::new(pages(2, FIRST, 0), Config::default());
+    world.read(FIRST + PAGE - 4);
+    assert_eq!((world.site.reads, world.site.read_misses, world.site.dtlb_misses), (2, 2, 2));
+}
+
+#[test]
+fn what_no_page_table_maps_is_counted() {
+    let mut world = World::new(Memory::default(), Config::default());
+    world.read(FIRST);
+    assert_eq!(world.model.untranslated(), 1);
+    assert_eq!(world.site.read_misses, 1);
+}

@@ -1,0 +1,128 @@
+//! The models against naive ones, on random traces, and against programs whose misses are known.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use scope_model::{Cache, LINE, Mask, POLICIES, Policy, TLB_ENTRIES, TLB_SIZES, Tlb};
+
+/// A set: what is in it, the most recently used first.
+#[derive(Clone, Default)]
+struct Lru {
+    room: usize,
+    held: VecDeque<(u64, bool)>,
+}
+
+impl Lru {
+    fn new(room: usize) -> Self {
+        Self { room, held: VecDeque::new() }
+    }
+
+    fn access(&mut self, key: u64, global: bool) -> bool {
+        let found = self.held.iter().position(|(held, _)| *held == key);
+        if let Some(found) = found {
+            self.held.remove(found);
+        }
+        self.held.push_front((key, global));
+        self.held.truncate(self.room);
+        found.is_some()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Access(u64, bool, u64),
+    Invalidate(u64, u64),
+    FlushLocal(u64),
+    FlushAll(u64),
+}
+
+/// Which policies use a page: a property of the page.
+fn policies_of(key: u64, choice: u64) -> Mask {
+    match key % 5 {
+        0 => Mask::ALL,
+        1 => Mask::ALL.without(Mask::of(Policy::Superpages)),
+        2 => Mask::of(Policy::Tagged).and(Mask::of(Policy::NoGlobal)),
+        _ if choice == 0 => Mask::ALL,
+        _ => Mask::ALL.without(Mask::of(Policy::GlobalHypervisor)),
+    }
+}
+
+fn policies(bits: u64) -> Mask {
+    let chosen = POLICIES.iter().enumerate().filter(|(n, _)| bits & (1 << n) != 0);
+    chosen.fold(Mask::NONE, |mask, (_, policy)| mask.and(Mask::of(*policy)))
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // Few pages that come often, some that come now and then, so that every size has hits and victims.
+    let key = prop_oneof![6 => 0u64..24, 3 => 0u64..200, 1 => 0u64..3000];
+    prop_oneof![
+        60 => (key.clone(), any::<bool>()).prop_map(|(key, global)| Step::Access(key, global, 0)),
+        2 => (key, 0u64..64).prop_map(|(key, mask)| Step::Invalidate(key, mask)),
+        1 => (0u64..64).prop_map(Step::FlushLocal),
+        1 => (0u64..64).prop_map(Step::FlushAll),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_tlb_hits_as_one_of_its_own_would(steps in prop::collection::vec(step(), 1..3000)) {
+        let mut tlbs = Tlb::new(TLB_ENTRIES, Mask::ALL);
+        let mut naive: Vec<Lru> = (0..TLB_SIZES * POLICIES.len())
+            .map(|n| Lru::new(TLB_ENTRIES[n % TLB_SIZES].into()))
+            .collect();
+        let has = |mask: Mask, n: usize| mask.0 & (1 << n) != 0;
+        for step in steps {
+            match step {
+                Step::Access(key, global, choice) => {
+                    // Global or not is a property of the page, too.
+                    let global = global && key % 3 == 0;
+                    let (key, mask) = (key * 2 + u64::from(global), policies_of(key, choice));
+                    let missed = tlbs.access(key, global, mask);
+                    for (n, lru) in naive.iter_mut().enumerate().filter(|(n, _)| has(mask, *n)) {
+                        prop_assert_eq!(!has(missed, n), lru.access(key, global), "TLB {}", n);
+                    }
+                    prop_assert_eq!(missed.without(mask), Mask::NONE);
+                }
+                Step::Invalidate(key, bits) => {
+                    let mask = policies(bits);
+                    for key in [key * 2, key * 2 + 1] {
+                        tlbs.invalidate(key, mask);
+                        for (_, lru) in naive.iter_mut().enumerate().filter(|(n, _)| has(mask, *n)) {
+                            lru.held.retain(|(held, _)| *held != key);
+                        }
+                    }
+                }
+                Step::FlushLocal(bits) | Step::FlushAll(bits) => {
+                    let all = matches!(step, Step::FlushAll(_));
+                    let mask = policies(bits);
+                    tlbs.flush(mask, |_, global| all || !global);
+                    for (_, lru) in naive.iter_mut().enumerate().filter(|(n, _)| has(mask, *n)) {
+                        lru.held.retain(|(_, global)| !all && *global);
+                    }
+                }
+            }
+        }
+        for key in 0..6000 {
+            for (n, lru) in naive.iter().enumerate() {
+                let held = lru.held.iter().any(|(held, _)| *held == key);
+                prop_assert_eq!(has(tlbs.resident(key), n), held, "page {} in TLB {}", key, n);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cache_hits_as_a_list_for_each_set_would(
+        lines in prop::collection::vec(prop_oneof![4 => 0u64..64, 1 => 0u64..4096], 1..4000),
+        ways in 1usize..9,
+        sets in prop::sample::select(vec![1usize, 2, 8, 64]),
+    ) {
+        let mut cache = Cache::new(sets * ways * LINE, ways);
+        let mut naive = vec![Lru::new(ways); sets];
+        for line in lines {
+            let set = usize::try_from(line).unwrap() % sets;
+            prop_assert_eq!(cache.access(line, line), naive[set].access(line, false));
+        }
+    }
+}

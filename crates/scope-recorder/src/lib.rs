@@ -1,0 +1,17 @@
+//! What is recorded of a guest's execution.
+//!
+//! [`Recorder`] is told of every block, every access of data, and of the few instructions that
+//! [`special`] finds; it feeds the models, knows who runs, and ends as a
+//! [`Recording`](scope_result::Recording). Nothing here knows QEMU: `scope-plugin` does.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod decode;
+mod memory;
+mod recorder;
+
+pub use arguments::Arguments;
+pub use decode::{Address, BEGIN, END, Mark, Special, mark, special};
+pub use memory::{MEMORY, shared_memory};
+pub use recorder::{BlockId, Recorder, Start};

@@ -1,0 +1,175 @@
+//! The file.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use crate::Recording;
+
+const MAGIC: [u8; 8] = *b"PVSCOPE\n";
+/// Changes whenever [`Recording`] does.
+const VERSION: u32 = 1;
+/// The head: magic, version, length, sum.
+const HEAD: usize = 8 + 4 + 8 + 4;
+
+/// Why a file can not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The system said no.
+    #[error("{}: {cause}", path.display())]
+    Path {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// Something else.
+    #[error("{} is no result of pvscope", .0.display())]
+    Foreign(PathBuf),
+    /// Made by another pvscope.
+    #[error("{} is of version {found}, and this pvscope reads {VERSION}: record it anew with `pvscope run`", path.display())]
+    Version {
+        /// Which file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// Its end is missing.
+    #[error("{} is cut short: {found} of {length} bytes are there", path.display())]
+    Truncated {
+        /// Which file.
+        path: PathBuf,
+        /// What is there of the body.
+        found: u64,
+        /// What should be.
+        length: u64,
+    },
+    /// It was altered.
+    #[error("{} is damaged: its checksum differs", .0.display())]
+    Damaged(PathBuf),
+}
+
+/// Writes a file that is there as a whole or not at all.
+///
+/// # Errors
+/// [`Error::Path`], such as of a disk that is full: then nothing is left behind.
+pub fn write(path: &Path, recording: &Recording) -> Result<(), Error> {
+    let failed = |cause| Error::Path { path: path.to_owned(), cause };
+    let body = postcard::to_stdvec(recording).map_err(|error| failed(io::Error::other(error)))?;
+    let mut head = Vec::with_capacity(HEAD);
+    head.extend(MAGIC);
+    head.extend(VERSION.to_le_bytes());
+    head.extend((body.len() as u64).to_le_bytes());
+    head.extend(crc32fast::hash(&body).to_le_bytes());
+    let mut name = OsString::from(path);
+    name.push(format!(".{}", std::process::id()));
+    let unfinished = PathBuf::from(name);
+    let save = || {
+        let mut file = File::create(&unfinished)?;
+        file.write_all(&head)?;
+        file.write_all(&body)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, path)
+    };
+    save().map_err(|cause| {
+        // It may not even have been made.
+        let _ = fs::remove_file(&unfinished);
+        failed(cause)
+    })
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// All of [`Error`].
+pub fn read(path: &Path) -> Result<Recording, Error> {
+    let bytes = fs::read(path).map_err(|cause| Error::Path { path: path.to_owned(), cause })?;
+    parse(path, &bytes)
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<Recording, Error> {
+    let foreign = || Error::Foreign(path.to_owned());
+    let rest = bytes.strip_prefix(&MAGIC).ok_or_else(foreign)?;
+    let (version, rest) = rest.split_first_chunk().ok_or_else(foreign)?;
+    let found = u32::from_le_bytes(*version);
+    if found != VERSION {
+        return Err(Error::Version { path: path.to_owned(), found });
+    }
+    let (length, rest) = rest.split_first_chunk().ok_or_else(foreign)?;
+    let (sum, body) = rest.split_first_chunk().ok_or_else(foreign)?;
+    let (length, found) = (u64::from_le_bytes(*length), body.len() as u64);
+    if found < length {
+        return Err(Error::Truncated { path: path.to_owned(), found, length });
+    }
+    let damaged = || Error::Damaged(path.to_owned());
+    if found > length || crc32fast::hash(body) != u32::from_le_bytes(*sum) {
+        return Err(damaged());
+    }
+    postcard::from_bytes(body).map_err(|_| damaged())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn file(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("pvscope-{}-{name}", std::process::id()))
+    }
+
+    fn recording() -> Recording {
+        Recording { instructions: 7, console: "printed".to_owned(), ..Recording::default() }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let path = file("whole");
+        write(&path, &recording()).unwrap();
+        assert_eq!(read(&path).unwrap(), recording());
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn files_that_are_cut_short_altered_or_of_others_are_told_apart() {
+        let path = file("parts");
+        write(&path, &recording()).unwrap();
+        let whole = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let error = |bytes: &[u8]| parse(&path, bytes).unwrap_err();
+        assert!(matches!(error(&whole[..whole.len() - 1]), Error::Truncated { .. }));
+        assert!(matches!(error(b"something else"), Error::Foreign(_)));
+        assert!(matches!(error(&whole[..10]), Error::Foreign(_)));
+        let mut altered = whole.clone();
+        *altered.last_mut().unwrap() ^= 1;
+        assert!(matches!(error(&altered), Error::Damaged(_)));
+        altered = whole.clone();
+        altered[8] += 1;
+        let message = error(&altered).to_string();
+        assert!(message.contains("version 2") && message.contains("pvscope run"), "{message}");
+        altered = whole;
+        altered.push(0);
+        assert!(matches!(error(&altered), Error::Damaged(_)));
+    }
+
+    #[test]
+    fn a_full_disk_leaves_nothing_behind() {
+        // No disk is as full as this.
+        let error = write(Path::new("/dev/full/result"), &recording()).unwrap_err();
+        assert!(error.to_string().starts_with("/dev/full/result: "), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_no_recording(mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(parse(Path::new("x"), &bytes).is_err());
+            let sum = crc32fast::hash(&bytes).to_le_bytes();
+            let length = (bytes.len() as u64).to_le_bytes();
+            let head = [&MAGIC[..], &VERSION.to_le_bytes(), &length, &sum].concat();
+            bytes.splice(0..0, head);
+            // Whatever comes of a body that is nonsense, it comes without a panic.
+            let _ = parse(Path::new("x"), &bytes);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Names for code addresses: which function of which module an address of Xen, a kernel or a program lies in.
+//!
+//! ```text
+//! xen-4.17-amd64 ──► xen_image ───────┐
+//! vmlinux ─────────► linux_image ─────┤
+//! /proc/kallsyms ──► kallsyms_text ───┼──► Symbols ──► AddressSpace::add ───┐
+//! /proc/modules ───► modules ─────────┘                                     ├──► AddressSpace::name(address) ──► Named
+//! ELF file ────────► Program (symbols, segments, source lines) ──┐          │
+//! /proc/PID/maps ──► Maps ──► Process ───────────────────────────┴─► space ─┘
+//! ```
+//!
+//! Everything takes bytes or text, so that a guest's files serve as well as the host's: nothing here opens a file.
+//! Whatever the input, no function panics, and what they allocate is bounded by the input's length: guests write some
+//! of it. A name that is not known is a value ([`Named::Unknown`]), so that a profile's sums stay whole.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use scope_symbols::{AddressSpace, Error, kallsyms_text, modules};
+//! # fn main() -> Result<(), Error> {
+//! let kallsyms = "ffffffff81000000 T _stext\nffffffffc0a01000 t xenvif_poll\t[xen_netback]\n";
+//! let loaded = modules("xen_netback 73728 0 - Live 0xffffffffc0a00000\n")?;
+//! let mut domain = AddressSpace::new();
+//! for symbols in kallsyms_text(kallsyms)? {
+//!     let module = loaded.iter().find(|module| module.name == symbols.module());
+//!     domain.add(&Arc::new(match module {
+//!         Some(module) => symbols.within([module.range.clone()]),
+//!         None => symbols,
+//!     }));
+//! }
+//! assert_eq!(domain.name(0xffff_ffff_c0a0_1024).to_string(), "xenvif_poll+0x24 [xen_netback]");
+//! assert_eq!(domain.name(0x1000).to_string(), "unknown");
+//! # Ok(())
+//! # }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod error;
+mod linux;
+mod packed;
+mod proc;
+mod program;
+mod space;
+mod table;
+mod xen;
+
+pub use error::Error;
+pub use linux::linux_image;
+pub use proc::{Mapping, Maps, Module, Process, kallsyms_text, modules};
+pub use program::{Line, Program};
+pub use space::{AddressSpace, Named};
+pub use table::{Symbol, Symbols};
+pub use xen::xen_image;

@@ -1,0 +1,193 @@
+//! User programs and shared libraries: ELF files.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use addr2line::Context;
+use gimli::{Dwarf, EndianArcSlice, RunTimeEndian};
+use object::elf::PF_X;
+use object::{
+    Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind, SegmentFlags, SymbolKind,
+};
+
+use crate::table::{Builder, containing, merged};
+use crate::{Error, Symbols};
+
+/// What is expected, in the words of the errors.
+const WHAT: &str = "the ELF file";
+/// How much longer than the file the names may become; real ones are far shorter than it.
+const EXPANSION: usize = 4;
+/// Mappings begin at a multiple of this, segments need not.
+const PAGE: u64 = 4096;
+
+type Reader = EndianArcSlice<RunTimeEndian>;
+
+/// A program or a shared library: its symbols, and on demand the source lines of its code.
+///
+/// Addresses are those of the file; in a process they are shifted ([`Mapping::bias`](crate::Mapping::bias)).
+pub struct Program {
+    symbols: Arc<Symbols>,
+    segments: Vec<Segment>,
+    file: Arc<[u8]>,
+    /// The line tables: read when the first line is asked for, none if the file has none that can be read.
+    lines: OnceLock<Option<Mutex<Context<Reader>>>>,
+}
+
+/// A place in the source.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Line {
+    /// The path that the compiler was given.
+    pub file: String,
+    /// From 1; 0 for code that belongs to no line.
+    pub line: u32,
+}
+
+/// A piece of the file that is loaded as code.
+struct Segment {
+    offset: u64,
+    file_len: u64,
+    address: u64,
+}
+
+impl Program {
+    /// Reads the symbols of an ELF file: those of `.symtab` or, where that is stripped, of `.dynsym`. A file with
+    /// neither has no symbols and is still a module. Rust's names are demangled.
+    ///
+    /// # Errors
+    /// [`Error::NotExecutable`] for what is no ELF file or a broken one, [`Error::Overgrown`] for a hostile one.
+    pub fn parse(module: &str, file: impl Into<Arc<[u8]>>) -> Result<Self, Error> {
+        let file = file.into();
+        let elf = parse(&file)?;
+        let symbols = Arc::new(symbols(module, &elf, file.len())?);
+        let segments = elf.segments().filter_map(|segment| code(&segment)).collect();
+        drop(elf);
+        Ok(Self { symbols, segments, file, lines: OnceLock::new() })
+    }
+
+    /// The symbols.
+    #[must_use]
+    pub fn symbols(&self) -> &Arc<Symbols> {
+        &self.symbols
+    }
+
+    /// The address of the code at `offset` bytes into the file; what lies there in the page before a segment counts,
+    /// because mappings begin at a page.
+    #[must_use]
+    pub fn address_of(&self, offset: u64) -> Option<u64> {
+        let exact = self.segments.iter().find(|segment| segment.holds(offset, segment.offset));
+        let paged = || {
+            self.segments.iter().find(|segment| segment.holds(offset, segment.offset & !(PAGE - 1)))
+        };
+        let segment = exact.or_else(paged)?;
+        Some(segment.address.wrapping_add(offset.wrapping_sub(segment.offset)))
+    }
+
+    /// The source line of the code at `address`; of inlined code, the line that was inlined. None if the file has no
+    /// line tables or has them compressed. The first call reads them, which takes some time and memory: a copy of them.
+    #[must_use]
+    pub fn line(&self, address: u64) -> Option<Line> {
+        let context = self.lines.get_or_init(|| lines(&self.file).map(Mutex::new)).as_ref()?;
+        // What a panic of another thread left behind is a cache at worst half filled.
+        let context = context.lock().unwrap_or_else(PoisonError::into_inner);
+        let location = context.find_location(address).ok()??;
+        Some(Line { file: location.file?.to_owned(), line: location.line.unwrap_or(0) })
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").field("module", &self.symbols.module()).finish_non_exhaustive()
+    }
+}
+
+impl Segment {
+    /// Whether the segment, taken to begin at `from`, holds `offset`.
+    fn holds(&self, offset: u64, from: u64) -> bool {
+        (from..self.offset.saturating_add(self.file_len)).contains(&offset)
+    }
+}
+
+fn parse(file: &[u8]) -> Result<object::File<'_>, Error> {
+    let refused = |cause: String| Error::NotExecutable { what: WHAT, cause };
+    let parsed = object::File::parse(file).map_err(|cause| refused(cause.to_string()))?;
+    match parsed {
+        object::File::Elf32(_) | object::File::Elf64(_) => Ok(parsed),
+        _ => Err(refused("it has another format".to_owned())),
+    }
+}
+
+/// `segment`, if it is executable.
+fn code<'data>(segment: &impl ObjectSegment<'data>) -> Option<Segment> {
+    let SegmentFlags::Elf { p_flags, .. } = segment.flags() else { return None };
+    let (offset, file_len) = segment.file_range();
+    p_flags.contains(PF_X).then(|| Segment { offset, file_len, address: segment.address() })
+}
+
+fn symbols(module: &str, elf: &object::File<'_>, file_len: usize) -> Result<Symbols, Error> {
+    let texts = texts(elf);
+    let names_code = |symbol: &object::Symbol<'_, '_>| names_code(symbol, &texts);
+    let mut found: Vec<_> = elf.symbols().filter(names_code).collect();
+    if found.is_empty() {
+        found = elf.dynamic_symbols().filter(names_code).collect();
+    }
+    found.sort_by_key(|symbol| (symbol.address(), preference(symbol)));
+    let mut builder = Builder::new(module, file_len.saturating_mul(EXPANSION));
+    let mut covered = 0;
+    for symbol in found {
+        let (start, size) = (symbol.address(), Some(symbol.size()).filter(|size| *size != 0));
+        // A label inside a function would take the rest of it.
+        if size.is_none() && start < covered {
+            continue;
+        }
+        covered = covered.max(start.saturating_add(size.unwrap_or_default()));
+        let name = String::from_utf8_lossy(symbol.name_bytes().unwrap_or_default());
+        builder.push(format_args!("{:#}", rustc_demangle::demangle(&name)), start, size)?;
+    }
+    Ok(builder.build(texts))
+}
+
+/// Where the code lies: the executable sections or, in a file without sections, the executable segments. Sorted and
+/// disjoint.
+fn texts(elf: &object::File<'_>) -> Vec<Range<u64>> {
+    let range = |start: u64, len: u64| start..start.saturating_add(len);
+    let sections = elf.sections().filter(|section| section.kind() == SectionKind::Text);
+    let mut texts: Vec<_> =
+        sections.map(|section| range(section.address(), section.size())).collect();
+    if texts.is_empty() {
+        let code = elf.segments().filter(|segment| code(segment).is_some());
+        texts = code.map(|segment| range(segment.address(), segment.size())).collect();
+    }
+    merged(texts)
+}
+
+/// Whether a symbol is a function, or a label in assembly, that lies in this file.
+fn names_code(symbol: &object::Symbol<'_, '_>, texts: &[Range<u64>]) -> bool {
+    let kind = matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Label | SymbolKind::Unknown);
+    kind && symbol.is_definition()
+        && containing(texts, symbol.address()).is_some()
+        && symbol.name_bytes().is_ok_and(|name| !name.is_empty())
+}
+
+/// Which of several names of one address to take, the smallest first: what people call the function.
+fn preference(symbol: &object::Symbol<'_, '_>) -> u8 {
+    let unsized_last = if symbol.size() == 0 { 3 } else { 0 };
+    let binding = match (symbol.is_weak(), symbol.is_global()) {
+        (false, true) => 0,
+        (true, _) => 1,
+        (false, false) => 2,
+    };
+    unsized_last + binding
+}
+
+/// The line tables of an ELF file.
+fn lines(file: &[u8]) -> Option<Context<Reader>> {
+    let elf = parse(file).ok()?;
+    let endian = if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+    let dwarf = Dwarf::load(|id| {
+        let section = elf.section_by_name(id.name());
+        let data = section.and_then(|section| section.uncompressed_data().ok()).unwrap_or_default();
+        Ok::<_, gimli::Error>(Reader::new(Arc::from(&*data), endian))
+    });
+    Context::from_dwarf(dwarf.ok()?).ok()
+}

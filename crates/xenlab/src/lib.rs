@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod emulator;
 mod error;
 mod folder;
 mod host;
@@ -20,7 +21,8 @@ mod suite;
 mod tool;
 
 pub use cache::default_cache;
+pub use emulator::Emulator;
 pub use error::{Error, Result};
-pub use host::{Domu, DomuConfig, Host, HostFile, Job, Options, Output, Shell};
+pub use host::{Batch, BatchHost, Domu, DomuConfig, Host, HostFile, Job, Options, Output, Shell};
 pub use image::{Images, Kind};
 pub use suite::Suite;

@@ -14,6 +14,11 @@ done
 ip link set lo up
 modprobe -a xen-evtchn xen-gntdev xenfs
 mount -t xenfs xenfs /proc/xen
+if [ -f /lab/script ]; then
+    cd /lab
+    sh /lab/script </dev/null >/dev/console 2>&1
+    while :; do sleep 1000; done
+fi
 # A child of its own: the first process has to wait for orphans.
 sh /lab/agent <>/dev/hvc0 >&0 2>&0 &
 while :; do wait; sleep 1; done

@@ -62,7 +62,7 @@ impl DomuConfig {
     }
 
     /// The `xl.cfg`.
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let vifs: Vec<String> = self.vifs.iter().map(|vif| format!("'{vif}'")).collect();
         let Self { name, memory_mib, vcpus, .. } = self;
         format!(

@@ -9,6 +9,7 @@
 //! Ports are virtio-serial's: bytes arrive as they were sent, at any speed. A [`Channel`](channel::Channel) carries
 //! scripts there and their ends back.
 
+mod batch;
 mod channel;
 mod console;
 mod domu;
@@ -27,6 +28,7 @@ use lab::Process;
 use crate::folder::Folder;
 use crate::image::Images;
 use crate::{Error, Result};
+pub use batch::{Batch, BatchHost};
 use channel::{Channel, Silence};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig};

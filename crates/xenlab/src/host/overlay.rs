@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use super::batch::Batch;
 use crate::image::{Archive, Images, Kind, Linker};
 use crate::{Error, Result, tool};
 
@@ -83,6 +84,29 @@ fn domu(images: &Images, files: &[(&str, Vec<u8>)]) -> Result<Vec<u8>> {
     }
     add(&mut overlay, images.libraries(Kind::DomU)?, files)?;
     Ok(overlay.finish())
+}
+
+/// Writes the archive of a dom0 that nobody talks to: guests and scripts are in it.
+pub(super) fn write_batch(images: &Images, batch: &Batch, destination: &Path) -> Result<()> {
+    let files: Vec<(&str, Vec<u8>)> = batch.files.iter().map(read).collect::<Result<_>>()?;
+    let mut guest = Archive::new();
+    script(&mut guest, "init", include_str!("../guest/domu.sh"));
+    script(&mut guest, "lab/script", &batch.guest_script);
+    add(&mut guest, images.libraries(Kind::DomU)?, &files)?;
+    let mut guest_root = read_whole(&images.root(Kind::DomU))?;
+    guest_root.extend(guest.finish());
+
+    let mut overlay = Archive::new();
+    script(&mut overlay, "init", include_str!("../guest/dom0.sh"));
+    script(&mut overlay, "lab/script", &batch.script);
+    script(&mut overlay, "etc/xen/scripts/vif-lab", include_str!("../guest/vif-lab.sh"));
+    overlay.file("lab/guests/vmlinux", 0o644, &read_whole(&images.kernel())?);
+    overlay.file("lab/guests/domu.cpio", 0o644, &guest_root);
+    for guest in &batch.guests {
+        overlay.file(&format!("lab/{}.cfg", guest.name), 0o644, guest.text().as_bytes());
+    }
+    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
+    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
 }
 
 /// The kernel reads archives that follow each other as one.

@@ -93,7 +93,7 @@ fn machine(command: &mut Command, options: &Options) {
     command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
 }
 
-fn boot(command: &mut Command, images: &Images, options: &Options, root: &Path) {
+pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, root: &Path) {
     let memory = options.dom0_memory_mib;
     // eager-fpu: TCG's XSAVE heeds no CR0.TS, so that lazy switching loses the state of vector registers and programs
     // crash at random. xpti=0: changing page tables at each system call empties TCG's translations. bootscrub=0: the

@@ -40,7 +40,7 @@ const UNNEEDED: [&str; 22] = [
 
 /// A package in one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Package {
+pub(crate) struct Package {
     name: String,
     version: String,
 }
@@ -52,6 +52,10 @@ impl Package {
         let (_, rest) = rest.split_once('(')?;
         let version = rest.split([' ', ')']).next().filter(|version| !version.is_empty())?;
         Some(Self { name: name.to_owned(), version: version.to_owned() })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     fn is_needed(&self) -> bool {
@@ -83,10 +87,11 @@ impl Mirrors {
     }
 
     /// The `sources.list` of a suite.
-    fn sources(&self, suite: Suite) -> String {
+    fn sources(&self, suite: Suite, preferred: Option<&str>) -> String {
         let Self { archive, security } = self;
         let mut text = String::new();
-        for pocket in [suite.name().to_owned(), format!("{suite}-updates")] {
+        let own = [suite.name().to_owned(), format!("{suite}-updates")];
+        for pocket in own.into_iter().chain(preferred.map(str::to_owned)) {
             let _ = writeln!(text, "deb [signed-by={KEYRING}] {archive} {pocket} main");
         }
         if let Some(security) = security {
@@ -98,19 +103,30 @@ impl Mirrors {
 
 /// A private state of apt.
 #[derive(Debug)]
-pub(super) struct Apt {
+pub(crate) struct Apt {
     suite: Suite,
+    /// A pocket whose packages go before the suite's own.
+    preferred: Option<String>,
     configuration: PathBuf,
 }
 
 impl Apt {
     /// Makes the state in `folder` and fetches the lists of what there is.
-    pub(super) fn update(suite: Suite, folder: &Path) -> Result<Self> {
+    pub(crate) fn update(suite: Suite, folder: &Path) -> Result<Self> {
+        Self::update_with(suite, None, folder)
+    }
+
+    /// The same, where packages of a pocket, such as the suite's backports, go before its own.
+    pub(crate) fn update_with(
+        suite: Suite,
+        preferred: Option<String>,
+        folder: &Path,
+    ) -> Result<Self> {
         for inside in ["etc", "state/lists/partial", "cache/archives/partial"] {
             let path = folder.join(inside);
             std::fs::create_dir_all(&path).map_err(Error::path(path))?;
         }
-        let apt = Self { suite, configuration: folder.join("apt.conf") };
+        let apt = Self { suite, preferred, configuration: folder.join("apt.conf") };
         let failed = |cause: String| apt.error("cannot learn this machine's mirrors", cause);
         let mut targets = lab::command("apt-get")?;
         targets.args(["indextargets", "--format", "$(REPO_URI)"]);
@@ -118,7 +134,7 @@ impl Apt {
         let mirrors = Mirrors::parse(&addresses);
         let mirrors = mirrors.ok_or_else(|| failed("apt has no sources".to_owned()))?;
         write(&folder.join("status"), "")?;
-        write(&folder.join("etc/sources.list"), &mirrors.sources(suite))?;
+        write(&folder.join("etc/sources.list"), &mirrors.sources(suite, apt.preferred.as_deref()))?;
         write(&apt.configuration, &configuration(folder, &proxies()?))?;
 
         let mut update = apt.command()?;
@@ -128,15 +144,19 @@ impl Apt {
     }
 
     /// All that has to be unpacked for these packages to work.
-    pub(super) fn closure(&self, names: &[String]) -> Result<Vec<Package>> {
+    pub(crate) fn closure(&self, names: &[String]) -> Result<Vec<Package>> {
         let mut simulate = self.command()?;
-        simulate.args(["-qq", "--simulate", "install"]).args(names);
+        simulate.args(["-qq", "--simulate"]);
+        if let Some(preferred) = &self.preferred {
+            simulate.args(["--target-release", preferred]);
+        }
+        simulate.arg("install").args(names);
         let text = self.run(simulate, &format!("no way to install {}", names.join(" ")))?;
         Ok(text.lines().filter_map(Package::parse).filter(Package::is_needed).collect())
     }
 
     /// Downloads what is not there yet into `folder`; returns the files.
-    pub(super) fn download(&self, packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>> {
+    pub(crate) fn download(&self, packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>> {
         std::fs::create_dir_all(folder).map_err(Error::path(folder))?;
         let missing = packages.iter().filter(|package| find(package, folder).is_none());
         let missing: Vec<_> =
@@ -268,7 +288,7 @@ mod tests {
         let mirrors = Mirrors::parse(
             "http://one.test/debian/\nhttp://one.test/debian/\nhttp://two.test/debian-security/\n",
         );
-        let sources = mirrors.expect("two").sources(Suite::Trixie);
+        let sources = mirrors.expect("two").sources(Suite::Trixie, None);
         let fields: Vec<_> =
             sources.lines().map(|line| line.split_once("] ").expect("options").1).collect();
         assert_eq!(
@@ -281,6 +301,6 @@ mod tests {
         );
         assert_eq!(Mirrors::parse("\n"), None);
         let alone = Mirrors::parse("http://one.test/debian/").expect("one");
-        assert_eq!(alone.sources(Suite::Bookworm).lines().count(), 2);
+        assert_eq!(alone.sources(Suite::Bookworm, None).lines().count(), 2);
     }
 }

@@ -24,7 +24,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::folder::Folder;
 use crate::{Error, Result, Suite, tool};
-use apt::Apt;
+pub(crate) use apt::Apt;
 pub(crate) use cpio::Archive;
 pub(crate) use elf::{Linker, file_name};
 use modules::Modules;
@@ -185,7 +185,7 @@ fn build(suite: Suite, downloads: &Path, new: &Path, quiet: bool) -> Result<()> 
 }
 
 /// Unpacks packages into `stage`, whose `/bin` and the like are links into `/usr`, as in any Debian of today.
-fn unpack(packages: &[PathBuf], stage: &Path) -> Result<()> {
+pub(crate) fn unpack(packages: &[PathBuf], stage: &Path) -> Result<()> {
     for name in ["bin", "lib", "lib64", "sbin"] {
         let real = stage.join("usr").join(name);
         std::fs::create_dir_all(&real).map_err(Error::path(real))?;

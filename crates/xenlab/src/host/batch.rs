@@ -1,0 +1,91 @@
+//! A host that nobody talks to: what is to be done is in its archive.
+//!
+//! Nothing from outside comes in after the start, so that with QEMU's `-icount` a second run executes the
+//! same instructions in the same order: no agent, no share, no clock but the machine's own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::overlay::{self, HostFile};
+use super::{DomuConfig, Options, qemu};
+use crate::folder::Folder;
+use crate::image::Images;
+use crate::{Emulator, Result};
+
+/// What is done.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// What dom0 does, a shell script; when it ends the machine does.
+    pub script: String,
+    /// What every guest does, when it is up.
+    pub guest_script: String,
+    /// Guests that the script may make: `xl create /lab/NAME.cfg`.
+    pub guests: Vec<DomuConfig>,
+    /// Files of this machine that dom0 and guests get.
+    pub files: Vec<HostFile>,
+}
+
+/// A batch that is ready to be run, any number of times.
+#[derive(Debug)]
+pub struct BatchHost {
+    folder: Folder,
+    images: Images,
+    options: Options,
+    root: PathBuf,
+}
+
+impl BatchHost {
+    /// Writes what is booted.
+    ///
+    /// # Errors
+    /// [`Error::Path`](crate::Error::Path); [`Error::Content`](crate::Error::Content) if a file needs a library that this machine lacks.
+    pub fn new(images: &Images, batch: &Batch) -> Result<Self> {
+        let folder = Folder::new()?;
+        let root = folder.path().join("dom0.cpio");
+        overlay::write_batch(images, batch, &root)?;
+        let options = Options { dom0_memory_mib: 1024, ..Options::default() };
+        Ok(Self { folder, images: images.clone(), options, root })
+    }
+
+    /// QEMU's command line, to which a plugin can be added.
+    ///
+    /// Time is counted in instructions, one a nanosecond; memory is shared, for the plugin to read.
+    ///
+    /// # Errors
+    /// [`lab::Error::MissingTool`] as [`Error::Lab`](crate::Error::Lab).
+    pub fn command(&self, emulator: &Emulator) -> Result<Command> {
+        let mut command = emulator.command()?;
+        let memory = self.options.memory_mib;
+        command.args(["-accel", "tcg", "-smp", "1", "-m", &memory.to_string()]);
+        // What the emulator's clock and its copies of strings do badly is left out: PROFILER.md.
+        command.args(["-cpu", "max,-smap,-smep,-x2apic,-erms,-fsrm,-la57"]);
+        command.args(["-icount", "shift=0,sleep=off", "-seed", "1"]);
+        command.args(["-rtc", "base=2026-01-01,clock=vm"]);
+        let backend = format!("memory-backend-memfd,id=ram,size={memory}M,share=on");
+        command.args(["-object", &backend, "-machine", "memory-backend=ram"]);
+        command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
+        qemu::boot(&mut command, &self.images, &self.options, &self.root);
+        for path in [self.log(), self.printed()] {
+            command.arg("-serial").arg(format!("file:{}", path.display()));
+        }
+        Ok(command)
+    }
+
+    /// The console of the hypervisor and of dom0's kernel.
+    #[must_use]
+    pub fn log(&self) -> PathBuf {
+        self.folder.path().join("console.log")
+    }
+
+    /// What the script has printed.
+    #[must_use]
+    pub fn printed(&self) -> PathBuf {
+        self.folder.path().join("printed")
+    }
+
+    /// A folder that goes with this value.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}

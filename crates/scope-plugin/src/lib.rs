@@ -65,6 +65,11 @@ fn recorder() -> Option<&'static mut Recorder> {
     }
 }
 
+/// Tells whoever has started QEMU.
+fn say(text: &str) {
+    eprintln!("pvscope: {text}");
+}
+
 /// QEMU loads the plugin.
 ///
 /// # Safety
@@ -83,7 +88,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     match install(id, info, &words) {
         Ok(()) => 0,
         Err(reason) => {
-            qemu::say(&format!("pvscope: {reason}\n"));
+            say(&reason);
             -1
         }
     }
@@ -122,11 +127,11 @@ extern "C" fn begin(_: u32, _: *mut c_void) {
     }
     plugin.phase = match start(plugin) {
         Ok(recorder) => {
-            qemu::say("pvscope: recording\n");
+            say("recording");
             Phase::Recording(Box::new(recorder))
         }
         Err(reason) => {
-            qemu::say(&format!("pvscope: {reason}\n"));
+            say(&reason);
             Phase::Over
         }
     };
@@ -241,8 +246,8 @@ extern "C" fn end(_: u32, _: *mut c_void) {
 extern "C" fn on_exit(_: Id, _: *mut c_void) {
     let Some(plugin) = plugin() else { return };
     match plugin.phase {
-        Phase::Before => qemu::say("pvscope: the machine ended before the first mark\n"),
-        Phase::Recording(_) => qemu::say("pvscope: the machine ended before the second mark\n"),
+        Phase::Before => say("the machine ended before the first mark"),
+        Phase::Recording(_) => say("the machine ended before the second mark"),
         Phase::Over => {}
     }
 }
@@ -253,10 +258,10 @@ fn finish() {
         return;
     };
     let written = scope_result::write(&plugin.arguments.out, &recorder.finish());
-    qemu::say(&match written {
-        Ok(()) => "pvscope: recorded\n".to_owned(),
-        Err(error) => format!("pvscope: {error}\n"),
-    });
+    match written {
+        Ok(()) => say("recorded"),
+        Err(error) => say(&error.to_string()),
+    }
     qemu::reset(plugin.id, nothing);
 }
 

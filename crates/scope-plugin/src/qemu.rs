@@ -2,7 +2,7 @@
 //! header of, and what is safe to make of them.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// The version of the interface.
 pub const VERSION: c_int = 4;
@@ -86,7 +86,6 @@ type OnExecution = extern "C" fn(c_uint, *mut c_void);
 type OnData = extern "C" fn(c_uint, u32, u64, *mut c_void);
 
 unsafe extern "C" {
-    fn qemu_plugin_outs(text: *const c_char);
     fn qemu_plugin_reset(id: Id, callback: OnReset);
     fn qemu_plugin_register_vcpu_init_cb(id: Id, callback: OnProcessor);
     fn qemu_plugin_register_vcpu_tb_trans_cb(id: Id, callback: OnTranslation);
@@ -161,13 +160,6 @@ pub unsafe fn strings(argc: c_int, argv: *const *const c_char) -> Vec<String> {
     // SAFETY: as the caller promises.
     let word = |n| unsafe { CStr::from_ptr(*argv.add(n)) }.to_string_lossy().into_owned();
     (0..count).map(word).collect()
-}
-
-/// Writes to QEMU's log: standard error, with `-d plugin`.
-pub fn say(text: &str) {
-    let Ok(text) = CString::new(text) else { return };
-    // SAFETY: a string that QEMU copies.
-    unsafe { qemu_plugin_outs(text.as_ptr()) }
 }
 
 /// Drops all that was translated and registered, then calls `callback`.

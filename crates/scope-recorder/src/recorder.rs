@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use scope_model::{Access, Counters, Flush, Model, Paging, PhysicalMemory, Sweep};
 use scope_result::{
-    After, Block, Checks, Domain, Event, EventKind, Mode, Owner, Profile, Recording, Sample, Step,
+    After, Block, Checks, Domain, Event, EventKind, Function, Mode, Owner, Profile, Recording,
+    Sample, Step, Work,
 };
 
 use crate::arguments::Arguments;
@@ -399,7 +400,7 @@ impl<M: PhysicalMemory> Recorder<M> {
             let sites = (0u8..).zip(code.sites).filter(|(_, site)| *site != NONE);
             let counters = sites.map(|(domain, site)| (domain, counters[site as usize])).collect();
             let Code { address, bytes, instructions, space, home, .. } = *code;
-            Block { address, bytes, instructions, space, home, counters }
+            Block { address, bytes, instructions, space, home, function: 0, counters }
         });
         let owners = (0u8..)
             .take(DOMAINS)
@@ -419,7 +420,8 @@ impl<M: PhysicalMemory> Recorder<M> {
             after: after.into(),
             flow: self.flow,
             checks: Checks { untranslated: self.model.untranslated(), ..self.checks },
-            console: String::new(),
+            functions: vec![Function::default()],
+            work: Work::default(),
         }
     }
 }

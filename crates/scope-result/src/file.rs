@@ -120,7 +120,8 @@ mod tests {
     }
 
     fn recording() -> Recording {
-        Recording { instructions: 7, console: "printed".to_owned(), ..Recording::default() }
+        let work = crate::Work { what: "tx".to_owned(), frames: 3, bytes: 4542 };
+        Recording { instructions: 7, work, ..Recording::default() }
     }
 
     #[test]

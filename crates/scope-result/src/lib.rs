@@ -14,5 +14,6 @@ mod recording;
 
 pub use file::{Error, read, write};
 pub use recording::{
-    After, Block, Checks, Domain, Event, EventKind, Mode, Owner, Profile, Recording, Sample, Step,
+    After, Block, Checks, Domain, Event, EventKind, Function, Mode, Owner, Profile, Recording,
+    Sample, Step, Work,
 };

@@ -28,8 +28,30 @@ pub struct Recording {
     pub flow: Vec<Step>,
     /// What speaks for and against the rest.
     pub checks: Checks,
-    /// What the programs in the machine printed, which tells how much work was done.
-    pub console: String,
+    /// The names of the code; the first is that of unknown code.
+    pub functions: Vec<Function>,
+    /// How much work was done meanwhile.
+    pub work: Work,
+}
+
+/// A function.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Function {
+    /// Whose it is: `xen`, `vmlinux`, a module, a program, a library. Empty where that is unknown.
+    pub module: String,
+    /// Its name; empty where that is unknown.
+    pub name: String,
+}
+
+/// What the guests did, by their own counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// What was done, in the words of who had it done.
+    pub what: String,
+    /// Frames that crossed, however long.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Who runs.
@@ -90,6 +112,8 @@ pub struct Block {
     pub space: u64,
     /// Who ran when it was first met.
     pub home: u8,
+    /// Whose code it is: the place in [`Recording::functions`].
+    pub function: u32,
     /// What was counted, for each that it ran for.
     pub counters: Vec<(u8, Counters)>,
 }

@@ -23,6 +23,8 @@ pub struct Batch {
     pub guests: Vec<DomuConfig>,
     /// Files of this machine that dom0 and guests get.
     pub files: Vec<HostFile>,
+    /// Programs that are on no disk, which they get as well: their names and their bytes.
+    pub programs: Vec<(String, Vec<u8>)>,
 }
 
 /// A batch that is ready to be run, any number of times.

@@ -92,6 +92,7 @@ pub(super) fn write_batch(images: &Images, batch: &Batch, destination: &Path) ->
     let mut guest = Archive::new();
     script(&mut guest, "init", include_str!("../guest/domu.sh"));
     script(&mut guest, "lab/script", &batch.guest_script);
+    programs(&mut guest, batch);
     add(&mut guest, images.libraries(Kind::DomU)?, &files)?;
     let mut guest_root = read_whole(&images.root(Kind::DomU))?;
     guest_root.extend(guest.finish());
@@ -105,8 +106,15 @@ pub(super) fn write_batch(images: &Images, batch: &Batch, destination: &Path) ->
     for guest in &batch.guests {
         overlay.file(&format!("lab/{}.cfg", guest.name), 0o644, guest.text().as_bytes());
     }
+    programs(&mut overlay, batch);
     add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
     concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
+}
+
+fn programs(archive: &mut Archive, batch: &Batch) {
+    for (name, bytes) in &batch.programs {
+        archive.file(&format!("usr/local/bin/{name}"), 0o755, bytes);
+    }
 }
 
 /// The kernel reads archives that follow each other as one.

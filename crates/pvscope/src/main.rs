@@ -1,0 +1,71 @@
+//! `pvscope`: where a packet's cycles go.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod mark;
+mod names;
+mod run;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use error::Result;
+use lab::Interrupt;
+use report::Table;
+use workload::Workload;
+
+/// Runs a whole machine (Xen, dom0, guests) in QEMU, and shows what every function of it costs in
+/// instructions, cache misses and TLB misses, for every packet.
+///
+/// Needs no root, no virtualisation and no performance counters: caches and TLBs are models, and a second
+/// run counts the same, bit for bit.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Boot a machine, record a part of what it does, and write what was found to a file.
+    Run(run::RunArgs),
+    /// Show what can be profiled.
+    List,
+}
+
+/// The exit code after Ctrl-C, as a shell's.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    match execute(&Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is_interrupt() => {
+            eprintln!("pvscope: interrupted; nothing is left running");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("pvscope: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(command: &Command) -> Result<()> {
+    Interrupt::install()?;
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::List => list(),
+    }
+}
+
+fn list() -> Result<()> {
+    let table = Table::new().left("workload").left("what it is");
+    let table = Workload::ALL.iter().fold(table, |mut table, workload| {
+        table.row([workload.name.to_owned(), workload.about.to_owned()]);
+        table
+    });
+    table.print().map_err(error::Error::path("standard output"))
+}

@@ -1,0 +1,56 @@
+//! The programs that mark where recording begins and ends.
+
+use scope_recorder::{BEGIN, END};
+
+/// Their names in the guest, and their bytes.
+pub fn programs() -> Vec<(String, Vec<u8>)> {
+    [("mark-begin", BEGIN), ("mark-end", END)]
+        .map(|(name, number)| (name.to_owned(), program(number)))
+        .into()
+}
+
+/// A program that executes one instruction which does nothing, and ends.
+fn program(number: [u8; 4]) -> Vec<u8> {
+    /// Where it is loaded, as most static programs are.
+    const BASE: u64 = 0x40_0000;
+    /// The sizes of the file's two headers.
+    const HEADERS: u64 = 64 + 56;
+    // nop [rax + number]; xor edi, edi; mov eax, 60 (exit); syscall
+    let code = [&[0x0f, 0x1f, 0x80][..], &number, &[0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05]];
+    let code = code.concat();
+    let size = HEADERS + code.len() as u64;
+    let mut file = Vec::new();
+    // 64 bits, little-endian, version 1, System V; executable, x86-64, version 1.
+    file.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0");
+    // Entry, program headers, section headers; flags.
+    [BASE + HEADERS, 64, 0].iter().for_each(|word: &u64| file.extend(word.to_le_bytes()));
+    file.extend(0u32.to_le_bytes());
+    // Sizes and numbers of headers.
+    [64u16, 56, 1, 64, 0, 0].iter().for_each(|half| file.extend(half.to_le_bytes()));
+    // The one segment: to be loaded, read and executed.
+    [1u32, 5].iter().for_each(|word| file.extend(word.to_le_bytes()));
+    [0, BASE, BASE, size, size, 4096].iter().for_each(|word: &u64| file.extend(word.to_le_bytes()));
+    file.extend(code);
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_mark_does_nothing_and_succeeds() {
+        for (name, bytes) in programs() {
+            let path = std::env::temp_dir().join(format!("pvscope-{}-{name}", std::process::id()));
+            std::fs::write(&path, &bytes).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let status = std::process::Command::new(&path).status().unwrap();
+            std::fs::remove_file(&path).unwrap();
+            assert!(status.success(), "{name}: {status}");
+            let found = bytes.windows(7).find_map(scope_recorder::mark);
+            assert!(found.is_some(), "{name}");
+        }
+    }
+}

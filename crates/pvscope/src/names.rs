@@ -1,0 +1,261 @@
+//! Giving the code that ran its names.
+//!
+//! ```text
+//!  hypervisor ── Xen's own table
+//!  kernel ────── the image's own table, and what the guest's /proc/kallsyms says of modules
+//!  programs ──── /proc/PID/maps of the guest, and the programs of ours that are at hand
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use scope_result::{Block, Domain, Function, Mode, Recording};
+use scope_symbols::{AddressSpace, Maps, Named, Process, Program, Symbols};
+
+/// What a machine printed about itself: [`Told::parse`].
+#[derive(Debug, Default)]
+pub struct Told {
+    /// For each domain.
+    domains: BTreeMap<u16, Domained>,
+}
+
+/// What one domain told.
+#[derive(Debug, Default)]
+struct Domained {
+    kallsyms: String,
+    modules: String,
+    processes: Vec<(u32, String, String)>,
+}
+
+impl Told {
+    /// Reads what scripts print: sections that begin with a line `@NAME ARGUMENTS`.
+    pub fn parse(text: &str) -> Self {
+        let mut told = Self::default();
+        let mut domain = None;
+        let mut section = Section::Other;
+        for line in text.lines().map(|line| line.trim_end_matches('\r')) {
+            if let Some(head) = line.strip_prefix('@') {
+                let mut words = head.split(' ');
+                let name = words.next().unwrap_or_default();
+                if name == "domain" {
+                    domain = words.next().and_then(|number| number.parse::<u16>().ok());
+                }
+                section = Section::new(name, &mut words);
+                if let (Some(domain), Section::Process(pid, name)) = (domain, &section) {
+                    let process = (*pid, name.clone(), String::new());
+                    told.domains.entry(domain).or_default().processes.push(process);
+                }
+                continue;
+            }
+            let Some(domained) = domain.map(|domain| told.domains.entry(domain).or_default())
+            else {
+                continue;
+            };
+            let text = match section {
+                Section::Kallsyms => &mut domained.kallsyms,
+                Section::Modules => &mut domained.modules,
+                Section::Process(..) => match domained.processes.last_mut() {
+                    Some((.., maps)) => maps,
+                    None => continue,
+                },
+                Section::Other => continue,
+            };
+            text.push_str(line);
+            text.push('\n');
+        }
+        told
+    }
+}
+
+enum Section {
+    Kallsyms,
+    Modules,
+    Process(u32, String),
+    Other,
+}
+
+impl Section {
+    fn new<'a>(name: &str, words: &mut impl Iterator<Item = &'a str>) -> Self {
+        match name {
+            "kallsyms" => Self::Kallsyms,
+            "modules" => Self::Modules,
+            "process" => {
+                let pid = words.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+                Self::Process(pid, words.next().unwrap_or_default().to_owned())
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+/// All names of a machine.
+pub struct Names {
+    hypervisor: AddressSpace,
+    kernels: BTreeMap<u16, AddressSpace>,
+    programs: BTreeMap<u16, Vec<(String, AddressSpace)>>,
+    /// The kernel's own, where nothing is known of modules.
+    kernel: AddressSpace,
+}
+
+impl Names {
+    /// Of the images' tables, what the domains told, and programs at hand: their paths in the guest.
+    pub fn new(
+        hypervisor: Option<&Arc<Symbols>>,
+        kernel: Option<&Arc<Symbols>>,
+        told: &Told,
+        programs: &HashMap<String, Arc<Program>>,
+    ) -> Self {
+        let space = |symbols: Option<&Arc<Symbols>>| {
+            let mut space = AddressSpace::new();
+            symbols.into_iter().for_each(|symbols| space.add(symbols));
+            space
+        };
+        let kernels = told.domains.iter().map(|(domain, told)| {
+            let mut space = space(kernel);
+            modules(told).iter().for_each(|symbols| space.add(symbols));
+            (*domain, space)
+        });
+        let open = |path: &Path| programs.get(&*path.to_string_lossy()).cloned();
+        let spaces = told.domains.iter().map(|(domain, told)| {
+            let spaces = told.processes.iter().filter_map(|(pid, name, maps)| {
+                let maps = Maps::parse(maps).ok()?;
+                let process = Process { pid: *pid, name: name.clone(), maps };
+                Some((process.name.clone(), process.space(open)))
+            });
+            (*domain, spaces.collect())
+        });
+        Self {
+            hypervisor: space(hypervisor),
+            kernels: kernels.collect(),
+            programs: spaces.collect(),
+            kernel: space(kernel),
+        }
+    }
+
+    /// Names every block of a recording. What nobody knows keeps the name of nothing.
+    pub fn give(&self, recording: &mut Recording) {
+        let owners = self.owners(recording);
+        let mut functions = vec![Function::default()];
+        let mut known: HashMap<Function, u32> = HashMap::from([(Function::default(), 0)]);
+        for block in &mut recording.blocks {
+            let function = self.name(block, &recording.domains, &owners);
+            block.function = *known.entry(function.clone()).or_insert_with(|| {
+                functions.push(function);
+                u32::try_from(functions.len() - 1).unwrap_or(0)
+            });
+        }
+        recording.functions = functions;
+    }
+
+    fn name(
+        &self,
+        block: &Block,
+        domains: &[Domain],
+        owners: &HashMap<(u8, u64), &AddressSpace>,
+    ) -> Function {
+        let space = match Mode::of(block.address) {
+            Mode::Hypervisor => Some(&self.hypervisor),
+            Mode::Kernel => Some(self.kernel_of(domains.get(usize::from(block.home)))),
+            Mode::User => owners.get(&(block.home, block.space)).copied(),
+        };
+        match space.map_or(Named::Unknown, |space| space.name(block.address)) {
+            Named::Function { module, function, .. } => {
+                Function { module: module.to_owned(), name: function.to_owned() }
+            }
+            Named::Module { module, .. } => {
+                Function { module: module.to_owned(), name: String::new() }
+            }
+            Named::Unknown => Function::default(),
+        }
+    }
+
+    fn kernel_of(&self, domain: Option<&Domain>) -> &AddressSpace {
+        let number = match domain {
+            Some(Domain::Xen(number)) => Some(*number),
+            Some(Domain::Machine) => Some(0),
+            _ => None,
+        };
+        number.and_then(|number| self.kernels.get(&number)).unwrap_or(&self.kernel)
+    }
+
+    /// Which program each address space is: the one that has names for nearly all that ran there.
+    fn owners(&self, recording: &Recording) -> HashMap<(u8, u64), &AddressSpace> {
+        let mut ran: HashMap<(u8, u64), Vec<&Block>> = HashMap::new();
+        for block in &recording.blocks {
+            if Mode::of(block.address) == Mode::User {
+                ran.entry((block.home, block.space)).or_default().push(block);
+            }
+        }
+        let owner = |(home, space): (u8, u64), blocks: &[&Block]| {
+            let number = match recording.domains.get(usize::from(home))? {
+                Domain::Xen(number) => *number,
+                Domain::Machine => 0,
+                Domain::Idle | Domain::Unknown => return None,
+            };
+            let covered = |program: &AddressSpace| {
+                let named = |block: &&&Block| program.name(block.address) != Named::Unknown;
+                blocks.iter().filter(named).map(|block| block.total().instructions).sum::<u64>()
+            };
+            let all: u64 = blocks.iter().map(|block| block.total().instructions).sum();
+            let programs = self.programs.get(&number)?;
+            let best = programs.iter().map(|(_, program)| (covered(program), program));
+            let (most, program) = best.max_by_key(|(covered, _)| *covered)?;
+            (most * 10 >= all * 9).then_some(((home, space), program))
+        };
+        ran.iter().filter_map(|(place, blocks)| owner(*place, blocks)).collect()
+    }
+}
+
+/// The symbols of a domain's modules, bounded by where each lies.
+fn modules(told: &Domained) -> Vec<Arc<Symbols>> {
+    let ranges = scope_symbols::modules(&told.modules).unwrap_or_default();
+    let symbols = scope_symbols::kallsyms_text(&told.kallsyms).unwrap_or_default();
+    let bounded =
+        symbols.into_iter().filter(|symbols| symbols.module() != "vmlinux").map(|symbols| {
+            let own = ranges.iter().filter(|module| module.name == symbols.module());
+            let own: Vec<_> = own.map(|module| module.range.clone()).collect();
+            Arc::new(if own.is_empty() { symbols } else { symbols.within(own) })
+        });
+    bounded.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_go_to_the_domain_that_they_are_of() {
+        let text = "noise\n@domain 0\n@modules\nbridge 1 0 - Live 0xffffffffc0000000\n@kallsyms\n\
+            ffffffffc0000010 t br_forward\t[bridge]\n@process 7 iperf3\n\
+            00400000-00401000 r-xp 00000000 00:00 1 /usr/bin/iperf3\n@log\nboot\n@domain 1\n@process 9 init\n@end\n";
+        let told = Told::parse(text);
+        assert_eq!(told.domains.keys().copied().collect::<Vec<_>>(), [0, 1]);
+        let zero = &told.domains[&0];
+        assert!(zero.kallsyms.contains("br_forward") && zero.modules.starts_with("bridge"));
+        assert_eq!(zero.processes.len(), 1);
+        assert!(zero.processes[0].2.contains("/usr/bin/iperf3"));
+        assert_eq!(told.domains[&1].processes[0].1, "init");
+    }
+
+    #[test]
+    fn what_nobody_knows_is_kept_without_a_name() {
+        let block = |address, function| Block {
+            address,
+            bytes: 1,
+            instructions: 1,
+            space: 0,
+            home: 0,
+            function,
+            counters: Vec::new(),
+        };
+        let mut recording = Recording {
+            domains: vec![Domain::Xen(0)],
+            blocks: vec![block(0xffff_82d0_4000_0000, 9), block(0x40_0000, 9)],
+            ..Recording::default()
+        };
+        Names::new(None, None, &Told::default(), &HashMap::new()).give(&mut recording);
+        assert_eq!(recording.functions, [Function::default()]);
+        assert!(recording.blocks.iter().all(|block| block.function == 0));
+    }
+}

@@ -5,15 +5,17 @@
 mod error;
 mod mark;
 mod names;
+mod report;
 mod run;
+mod summary;
 mod workload;
 
 use std::process::ExitCode;
 
+use ::report::Table;
 use clap::{Parser, Subcommand};
 use error::Result;
 use lab::Interrupt;
-use report::Table;
 use workload::Workload;
 
 /// Runs a whole machine (Xen, dom0, guests) in QEMU, and shows what every function of it costs in
@@ -32,6 +34,8 @@ struct Cli {
 enum Command {
     /// Boot a machine, record a part of what it does, and write what was found to a file.
     Run(run::RunArgs),
+    /// Show what was found, as tables and as a page with plots.
+    Report(report::ReportArgs),
     /// Show what can be profiled.
     List,
 }
@@ -57,6 +61,7 @@ fn execute(command: &Command) -> Result<()> {
     Interrupt::install()?;
     match command {
         Command::Run(args) => run::run(args),
+        Command::Report(args) => report::run(args),
         Command::List => list(),
     }
 }

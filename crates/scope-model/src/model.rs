@@ -240,10 +240,12 @@ impl<M: PhysicalMemory> Model<M> {
     fn turn_code_page(&mut self, page: u64, to: &mut Access<'_>) {
         let translation = self.translate(page);
         self.code.page = page;
-        self.code.frame = frame(translation.as_ref(), page);
+        self.code.frame = self.frame(translation.as_ref(), page);
         let Some(translation) = translation else { return };
         let address = page << 12;
         let missed = touch(&mut self.itlb, self.tag, address, &translation, None);
+        let translation = self.walk_again(page, missed).unwrap_or(translation);
+        self.code.frame = self.frame(Some(&translation), page);
         count(missed, &mut to.sweep.itlb);
         to.site.itlb_misses += u64::from(missed.meets(self.counted));
     }
@@ -251,21 +253,30 @@ impl<M: PhysicalMemory> Model<M> {
     fn turn_data_page(&mut self, page: u64, to: &mut Access<'_>) {
         let translation = self.translate(page);
         self.data.page = page;
-        self.data.frame = frame(translation.as_ref(), page);
+        self.data.frame = self.frame(translation.as_ref(), page);
         let Some(translation) = translation else { return };
         let address = page << 12;
         let block = self.block(address, &translation);
         let missed = touch(&mut self.dtlb, self.tag, address, &translation, block);
+        let translation = self.walk_again(page, missed).unwrap_or(translation);
+        self.data.frame = self.frame(Some(&translation), page);
         count(missed, &mut to.sweep.dtlb);
         to.site.dtlb_misses += u64::from(missed.meets(self.counted));
-        if let Some(shadow) = &mut self.shadow {
-            let key = keys::key(address, translation.size, keys::tag_of(&translation, self.tag));
-            if missed.meets(Mask::one(Policy::Real, TLB_SIZES - 1)) {
-                shadow.insert(key, translation.base);
-            } else if let Some(held) = shadow.get(&key) {
-                self.data.frame = held / LINE as u64 + frame(Some(&translation), page)
-                    - translation.base / LINE as u64;
-            }
+        self.remember(address, &translation, missed);
+    }
+
+    /// What the largest of the processor's TLBs holds since its miss is what its hits are taken for, if
+    /// hits are [remembered](Self::remember_hits).
+    fn remember(&mut self, address: u64, translation: &Translation, missed: Mask) {
+        let Some(shadow) = &mut self.shadow else { return };
+        let key = keys::key(address, translation.size, keys::tag_of(translation, self.tag));
+        let largest = TLB_SIZES - 1;
+        let single = self.config.single.then_some(self.counted);
+        if missed.meets(single.unwrap_or(Mask::one(Policy::Real, largest))) {
+            shadow.insert(key, translation.base);
+        } else if let Some(held) = shadow.get(&key) {
+            let lines = |base: u64| base / LINE as u64;
+            self.data.frame = self.data.frame - lines(translation.base) + lines(*held);
         }
     }
 
@@ -301,8 +312,32 @@ impl<M: PhysicalMemory> Model<M> {
         let global = translation.is_some_and(|translation| translation.global);
         let epoch = if global { self.global_epoch } else { self.epoch };
         self.memo[slot] = Memo { page, epoch, translation };
-        self.untranslated += u64::from(translation.is_none());
         translation
+    }
+
+    /// The physical number of a page's first line.
+    fn frame(&mut self, translation: Option<&Translation>, page: u64) -> u64 {
+        let lines = page << PAGE_LINE_BITS;
+        if let Some(translation) = translation {
+            return translation.physical(page << 12) / LINE as u64;
+        }
+        // A few instructions take a physical address (AMD's VMLOAD, with which Xen loads segments).
+        if self.memory.read(page << 12).is_some() {
+            return lines;
+        }
+        self.untranslated += 1;
+        // One that no memory has.
+        1 << 57 | (lines & ((1 << 57) - 1))
+    }
+
+    /// What is remembered is what a TLB of the processor's holds, no more: where one has missed, page
+    /// tables may have been changed since without a word.
+    fn walk_again(&mut self, page: u64, missed: Mask) -> Option<Translation> {
+        if !missed.meets(Mask::of(Policy::Real)) {
+            return None;
+        }
+        self.memo[usize::try_from(page).unwrap_or(0) % MEMO].page = NONE;
+        self.translate(page)
     }
 
     /// Whether a small page of the linear map would be part of a large one: under which policies.
@@ -433,15 +468,6 @@ const FOLLOW_CR3: Mask = Mask::of(Policy::Real)
 
 const PAGE_LINE_BITS: u32 = 6;
 const LINES_OF_PAGE: u64 = (1 << PAGE_LINE_BITS) - 1;
-
-/// The physical number of a page's first line. Of a page that could not be translated it is one that no
-/// memory has.
-fn frame(translation: Option<&Translation>, page: u64) -> u64 {
-    match translation {
-        Some(translation) => translation.physical(page << 12) / LINE as u64,
-        None => (1 << 57) | ((page << PAGE_LINE_BITS) & ((1 << 57) - 1)),
-    }
-}
 
 /// Uses a page in all TLBs of a kind. Answers those that missed.
 fn touch(

@@ -17,7 +17,9 @@ struct Memory {
 
 impl PhysicalMemory for Memory {
     fn read(&self, address: u64) -> Option<u64> {
-        Some(self.words.get(&address).copied().unwrap_or(0))
+        /// Where memory ends.
+        const END: u64 = 1 << 33;
+        (address < END).then(|| self.words.get(&address).copied().unwrap_or(0))
     }
 }
 
@@ -280,7 +282,12 @@ fn data_across_two_lines_and_two_pages_is_both() {
 #[test]
 fn what_no_page_table_maps_is_counted() {
     let mut world = World::new(Memory::default(), Config::default());
-    world.read(FIRST);
+    world.read(0x7f00_0000_0000);
     assert_eq!(world.model.untranslated(), 1);
     assert_eq!(world.site.read_misses, 1);
+    // One that is a physical address is where it says, and no TLB is asked.
+    world.read(FIRST);
+    assert_eq!(world.model.untranslated(), 1);
+    assert_eq!(world.model.claimed(FIRST), FIRST);
+    assert_eq!((world.site.read_misses, world.site.dtlb_misses), (2, 0));
 }

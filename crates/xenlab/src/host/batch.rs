@@ -45,7 +45,9 @@ impl BatchHost {
         let folder = Folder::new()?;
         let root = folder.path().join("dom0.cpio");
         overlay::write_batch(images, batch, &root)?;
-        let options = Options { dom0_memory_mib: 1024, ..Options::default() };
+        // Off by default on an AMD that is itself virtual, which this one looks like; on as on a real one.
+        let xen_arguments = "global-pages".to_owned();
+        let options = Options { xen_arguments, ..Options::default() };
         Ok(Self { folder, images: images.clone(), options, root })
     }
 

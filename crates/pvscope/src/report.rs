@@ -1,0 +1,299 @@
+//! `pvscope report`: tables, and a page with plots.
+
+use std::path::PathBuf;
+
+use ::report::html::{BarChart, LineChart, Report};
+use ::report::{Stats, Table, human};
+use clap::Args;
+use scope_model::{Costs, Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
+use scope_result::{EventKind, Profile};
+
+use crate::error::{Error, Result};
+use crate::summary::{Summary, function_name, mode_name};
+
+/// What can be told to it.
+#[derive(Args)]
+pub struct ReportArgs {
+    /// What `pvscope run` wrote.
+    file: PathBuf,
+    /// Where a page with plots goes.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Functions that are shown, those that cost most.
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    top: usize,
+    #[command(flatten)]
+    costs: CostArgs,
+}
+
+/// What things cost.
+#[derive(Args)]
+pub struct CostArgs {
+    /// A file that says what things cost, in cycles, with the keys instruction, l2_hit, memory and page_walk [default:
+    /// 0.5, 14, 270 and 30].
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+}
+
+impl CostArgs {
+    /// Reads them.
+    pub fn read(&self) -> Result<Costs> {
+        let Some(path) = &self.costs else { return Ok(Costs::default()) };
+        let text = std::fs::read_to_string(path).map_err(Error::path(path))?;
+        toml::from_str(&text)
+            .map_err(|error| Error::Usage(format!("{}: {}", path.display(), error.message())))
+    }
+}
+
+/// Runs it.
+pub fn run(args: &ReportArgs) -> Result<()> {
+    let recording = scope_result::read(&args.file)?;
+    let summary = Summary::new(&recording, args.costs.read()?);
+    println!("{}\n", lead(&summary));
+    for (caption, table) in tables(&summary, args.top) {
+        println!("{caption}");
+        table.print().map_err(Error::path("standard output"))?;
+        println!();
+    }
+    println!("{}", doubts(&summary));
+    if let Some(path) = &args.html {
+        let page = page(&summary, args.top);
+        page.write(path).map_err(|error| Error::Usage(error.to_string()))?;
+        println!("Report with plots: {}", path.display());
+    }
+    Ok(())
+}
+
+/// The most important in a sentence or two.
+fn lead(summary: &Summary<'_>) -> String {
+    let work = &summary.recording.work;
+    let cycles = summary.cycles(&summary.total);
+    let instructions = summary.total.instructions as f64;
+    format!(
+        "{}: {} frames of {} bytes on average.\nA frame takes {} instructions and {} cycles; 10⁹ bytes take {} 10⁹ \
+         instructions and {} 10⁹ cycles.",
+        work.what,
+        work.frames,
+        human(work.bytes as f64 / summary.frames()),
+        human(summary.per_frame(instructions)),
+        human(summary.per_frame(cycles)),
+        human(summary.per_gigabyte(instructions) / 1e9),
+        human(summary.per_gigabyte(cycles) / 1e9),
+    )
+}
+
+/// What is to be known of how far the rest can be trusted.
+fn doubts(summary: &Summary<'_>) -> String {
+    let checks = &summary.recording.checks;
+    let unknown = summary.by(|part| part.function.module.is_empty());
+    let unknown = unknown.iter().find(|(is, _)| *is).map_or(0, |(_, sum)| sum.instructions);
+    let share = |count: u64| 100.0 * count as f64 / summary.total.instructions.max(1) as f64;
+    let mut text = format!(
+        "Of {} instructions {:.2} % are in code that nobody has a name for. ",
+        summary.total.instructions,
+        share(unknown)
+    );
+    text += &format!("{} accesses could not be translated. ", checks.untranslated);
+    if checks.unknown_switches > 0 {
+        text += &format!(
+            "{} switches were to a domain whose number could not be read: this Xen keeps it elsewhere. ",
+            checks.unknown_switches
+        );
+    }
+    if checks.compared > 0 {
+        text += &format!(
+            "Of {} accesses {} were to where QEMU's own translation did not agree. ",
+            checks.compared, checks.stale
+        );
+    }
+    if summary.recording.events_lost > 0 {
+        text += &format!("{} events were not kept. ", summary.recording.events_lost);
+    }
+    text.trim_end().to_owned()
+}
+
+const COLUMNS: [&str; 8] = [
+    "% of cycles",
+    "cycles",
+    "instructions",
+    "L1I miss",
+    "L1D miss",
+    "L2 miss",
+    "ITLB miss",
+    "DTLB miss",
+];
+
+fn with_columns(table: Table) -> Table {
+    COLUMNS.into_iter().fold(table, Table::right)
+}
+
+/// The columns of what was counted, for each frame.
+fn cells(summary: &Summary<'_>, counters: &Counters) -> Vec<String> {
+    let all = summary.cycles(&summary.total);
+    let cycles = summary.cycles(counters);
+    let per_frame = |count: u64| human(summary.per_frame(count as f64));
+    vec![
+        format!("{:.1}", 100.0 * cycles / all.max(1.0)),
+        human(summary.per_frame(cycles)),
+        per_frame(counters.instructions),
+        per_frame(counters.l1i_misses),
+        per_frame(counters.read_misses + counters.write_misses),
+        per_frame(counters.l2i_misses + counters.l2d_misses),
+        per_frame(counters.itlb_misses),
+        per_frame(counters.dtlb_misses),
+    ]
+}
+
+fn tables(summary: &Summary<'_>, top: usize) -> Vec<(String, Table)> {
+    let mut domains = with_columns(Table::new().left("who").left("code"));
+    for ((who, mode), counters) in summary.by(|part| (part.who.clone(), part.mode)) {
+        let names = vec![who.to_string(), mode_name(mode).to_owned()];
+        domains.row(names.into_iter().chain(cells(summary, &counters)));
+    }
+    let all = vec!["all".to_owned(), String::new()];
+    domains.row(all.into_iter().chain(cells(summary, &summary.total)));
+
+    let mut modules = with_columns(Table::new().left("who").left("module"));
+    for ((who, module), counters) in
+        summary.by(|part| (part.who.clone(), function_name(&part.function).0)).into_iter().take(top)
+    {
+        modules.row(vec![who.to_string(), module].into_iter().chain(cells(summary, &counters)));
+    }
+
+    let mut functions = with_columns(Table::new().left("who").left("module").left("function"));
+    let by_function = summary.by(|part| (part.who.clone(), part.function.clone()));
+    for ((who, function), counters) in by_function.into_iter().take(top) {
+        let (module, name) = function_name(&function);
+        let names = vec![who.to_string(), module, name];
+        functions.row(names.into_iter().chain(cells(summary, &counters)));
+    }
+    vec![
+        ("For each frame, by who works:".to_owned(), domains),
+        ("By module:".to_owned(), modules),
+        ("By function:".to_owned(), functions),
+        ("L2 misses a frame, by its size:".to_owned(), l2(summary)),
+        ("TLB misses a frame, code and data, by entries and policy:".to_owned(), tlb(summary)),
+        ("Events:".to_owned(), events(summary)),
+    ]
+}
+
+fn l2(summary: &Summary<'_>) -> Table {
+    let table = Table::new().right("KiB").right("code").right("data").right("both");
+    let sweep = &summary.sweep;
+    let rows = L2_BYTES.iter().zip(sweep.l2i.iter().zip(&sweep.l2d));
+    rows.filter(|(_, (code, data))| **code + **data > 0).fold(
+        table,
+        |mut table, (bytes, (code, data))| {
+            let per_frame = |count: u64| human(summary.per_frame(count as f64));
+            table.row([
+                (bytes >> 10).to_string(),
+                per_frame(*code),
+                per_frame(*data),
+                per_frame(code + data),
+            ]);
+            table
+        },
+    )
+}
+
+fn tlb(summary: &Summary<'_>) -> Table {
+    let table = TLB_ENTRIES
+        .iter()
+        .fold(Table::new().left("policy"), |table, entries| table.right(entries.to_string()));
+    let sweep = &summary.sweep;
+    POLICIES.iter().fold(table, |mut table, policy| {
+        let (code, data) = (&sweep.itlb[*policy as usize], &sweep.dtlb[*policy as usize]);
+        if code.iter().chain(data).sum::<u64>() > 0 {
+            let sums = code.iter().zip(data).map(|(code, data)| (code + data) as f64);
+            let cells = sums.map(|sum| human(summary.per_frame(sum)));
+            table.row(std::iter::once(policy.name().to_owned()).chain(cells));
+        }
+        table
+    })
+}
+
+fn events(summary: &Summary<'_>) -> Table {
+    let mut table = Table::new().left("event").right("in all").right("a frame");
+    for (what, count) in [
+        ("another domain runs", summary.events(|kind| matches!(kind, EventKind::Switch(_)))),
+        ("CR3 written", summary.events(|kind| kind == EventKind::Cr3)),
+        ("CR4 written", summary.events(|kind| kind == EventKind::Cr4)),
+        ("a page taken out of the TLBs", summary.events(|kind| kind == EventKind::Invalidate)),
+    ] {
+        table.row([what.to_owned(), count.to_string(), human(summary.per_frame(count as f64))]);
+    }
+    table
+}
+
+fn page(summary: &Summary<'_>, top: usize) -> Report {
+    let mut page = Report::new("pvscope");
+    page.lead(&lead(summary));
+    let mut charts = charts(summary).into_iter();
+    for (caption, table) in tables(summary, top) {
+        page.table(&caption, &table);
+        if let Some((chart, caption)) = charts.next() {
+            page.figure(&*chart, &caption);
+        }
+    }
+    for (chart, caption) in charts {
+        page.figure(&*chart, &caption);
+    }
+    page.paragraph(&doubts(summary));
+    page
+}
+
+type Figure = (Box<dyn ::report::html::Chart>, String);
+
+fn charts(summary: &Summary<'_>) -> Vec<Figure> {
+    let mut bars = BarChart::new("Cycles a frame, by who works", "cycles");
+    for ((who, mode), counters) in summary.by(|part| (part.who.clone(), part.mode)) {
+        let cycles = summary.per_frame(summary.cycles(&counters));
+        bars = bars.bar(format!("{who}, {}", mode_name(mode)), Stats::single(cycles));
+    }
+    let sizes = L2_BYTES.map(|bytes| format!("{} KiB", bytes >> 10));
+    let sweep = &summary.sweep;
+    let values = |counts: &[u64]| -> Vec<f64> {
+        counts.iter().map(|count| summary.per_frame(*count as f64)).collect()
+    };
+    let l2 = LineChart::new("L2 misses a frame", "size of L2", "misses")
+        .steps(sizes)
+        .values("code", values(&sweep.l2i))
+        .values("data", values(&sweep.l2d));
+    let mut tlb = LineChart::new("DTLB misses a frame", "entries", "misses")
+        .steps(TLB_ENTRIES.map(|entries| entries.to_string()));
+    for policy in POLICIES {
+        tlb = tlb.values(policy.name(), values(&sweep.dtlb[policy as usize]));
+    }
+    let mut figures: Vec<Figure> = vec![
+        (Box::new(bars), "What costs, where.".to_owned()),
+        (Box::new(l2), "Where the curve is flat, a larger cache gains nothing.".to_owned()),
+        (Box::new(tlb), "What a larger TLB, or another policy, would gain.".to_owned()),
+    ];
+    for after in &summary.recording.after {
+        let what = match after.kind {
+            EventKind::Switch(_) => "another domain runs",
+            EventKind::Invalidate => "a page was taken out of the TLBs",
+            _ => continue,
+        };
+        figures.push((
+            Box::new(after_chart(what, &after.profile)),
+            format!("The time after {what}, on average."),
+        ));
+    }
+    figures
+}
+
+fn after_chart(what: &str, profile: &Profile) -> LineChart {
+    let average = |sums: &[u64]| -> Vec<(f64, f64)> {
+        let steps = sums.iter().zip(&profile.events).enumerate();
+        let points = steps.filter(|(_, (_, events))| **events > 0);
+        points
+            .map(|(n, (sum, events))| {
+                (n as f64 * Profile::STEP as f64, *sum as f64 / *events as f64)
+            })
+            .collect()
+    };
+    LineChart::new(format!("Misses after {what}"), "instructions since", "misses")
+        .line("TLBs", average(&profile.tlb))
+        .line("L2", average(&profile.l2))
+}

@@ -1,0 +1,181 @@
+//! What a recording comes to: for whom, where, for each frame.
+
+use std::collections::BTreeMap;
+
+use scope_model::{Costs, Counters, Sweep};
+use scope_result::{Domain, EventKind, Function, Mode, Recording};
+
+/// Who works.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Who {
+    /// The hypervisor, whomever it works for.
+    Xen,
+    /// A domain's kernel or programs: its name.
+    Domain(String),
+    /// Nobody.
+    Idle,
+}
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Xen => "Xen",
+            Self::Domain(name) => name,
+            Self::Idle => "idle",
+        })
+    }
+}
+
+/// Who works when code of this kind runs for this domain.
+pub fn who(domain: Option<&Domain>, mode: Mode) -> Who {
+    match (domain, mode) {
+        (Some(Domain::Idle), _) => Who::Idle,
+        (_, Mode::Hypervisor) => Who::Xen,
+        (Some(Domain::Xen(0)), _) => Who::Domain("dom0".to_owned()),
+        (Some(Domain::Xen(number)), _) => Who::Domain(format!("domU {number}")),
+        (Some(Domain::Machine), _) => Who::Domain("machine".to_owned()),
+        (Some(Domain::Unknown) | None, _) => Who::Domain("unknown".to_owned()),
+    }
+}
+
+/// A kind of code in words.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Hypervisor => "hypervisor",
+        Mode::Kernel => "kernel",
+        Mode::User => "user",
+    }
+}
+
+/// A part of the work.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Part {
+    /// Who works.
+    pub who: Who,
+    /// In what kind of code.
+    pub mode: Mode,
+    /// Whose code it is.
+    pub function: Function,
+}
+
+/// Sums over a recording.
+#[derive(Debug)]
+pub struct Summary<'a> {
+    /// What was recorded.
+    pub recording: &'a Recording,
+    costs: Costs,
+    parts: BTreeMap<Part, Counters>,
+    /// Of everything.
+    pub total: Counters,
+    /// Misses of all sizes and policies, of everything.
+    pub sweep: Sweep,
+}
+
+impl<'a> Summary<'a> {
+    /// The sums, and what things cost.
+    pub fn new(recording: &'a Recording, costs: Costs) -> Self {
+        let mut parts = BTreeMap::<Part, Counters>::new();
+        let mut total = Counters::default();
+        let unknown = Function::default();
+        for block in &recording.blocks {
+            let mode = Mode::of(block.address);
+            let function =
+                recording.functions.get(block.function as usize).unwrap_or(&unknown).clone();
+            for (domain, counters) in &block.counters {
+                let who = who(recording.domains.get(usize::from(*domain)), mode);
+                let part = Part { who, mode, function: function.clone() };
+                *parts.entry(part).or_default() += counters;
+                total += counters;
+            }
+        }
+        let mut sweep = Sweep::default();
+        recording.sweeps.iter().for_each(|(_, part)| sweep += part);
+        Self { recording, costs, parts, total, sweep }
+    }
+
+    /// Cycles of what was counted.
+    pub fn cycles(&self, counters: &Counters) -> f64 {
+        self.costs.cycles(counters)
+    }
+
+    /// Sums of parts that are alike in what `key` takes of them, those that cost most first.
+    pub fn by<K: Ord + Clone>(&self, key: impl Fn(&Part) -> K) -> Vec<(K, Counters)> {
+        let mut sums = BTreeMap::<K, Counters>::new();
+        for (part, counters) in &self.parts {
+            *sums.entry(key(part)).or_default() += counters;
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by(|(_, a), (_, b)| self.cycles(b).total_cmp(&self.cycles(a)));
+        sums
+    }
+
+    /// A count for each frame; of the whole, where no frames were counted.
+    pub fn per_frame(&self, count: f64) -> f64 {
+        count / self.frames()
+    }
+
+    /// Frames, or 1 where none were counted.
+    pub fn frames(&self) -> f64 {
+        self.recording.work.frames.max(1) as f64
+    }
+
+    /// A count for each 10⁹ bytes of frames.
+    pub fn per_gigabyte(&self, count: f64) -> f64 {
+        count / self.recording.work.bytes.max(1) as f64 * 1e9
+    }
+
+    /// Events of kinds.
+    pub fn events(&self, is: impl Fn(EventKind) -> bool) -> u64 {
+        let events = self.recording.events.iter();
+        events.filter(|event| is(event.kind)).count() as u64
+    }
+}
+
+/// A function's name for people.
+pub fn function_name(function: &Function) -> (String, String) {
+    let unknown = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
+    (unknown(&function.module), unknown(&function.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use scope_result::{Block, Work};
+
+    use super::*;
+
+    fn block(address: u64, function: u32, instructions: &[(u8, u64)]) -> Block {
+        let counters = |n| Counters { instructions: n, ..Counters::default() };
+        let counters = instructions.iter().map(|(domain, n)| (*domain, counters(*n))).collect();
+        Block { address, bytes: 4, instructions: 1, space: 0, home: 0, function, counters }
+    }
+
+    #[test]
+    fn totals_add_up_whoever_is_asked_and_the_unknown_is_among_them() {
+        let function = |module: &str| Function { module: module.to_owned(), name: "f".to_owned() };
+        let recording = Recording {
+            instructions: 111,
+            domains: vec![Domain::Xen(0), Domain::Xen(1), Domain::Idle],
+            blocks: vec![
+                block(0xffff_82d0_4000_0000, 1, &[(0, 1), (2, 10)]),
+                block(0xffff_ffff_8100_0000, 2, &[(1, 60)]),
+                block(0x40_0000, 0, &[(0, 40)]),
+            ],
+            functions: vec![Function::default(), function("xen"), function("vmlinux")],
+            work: Work { frames: 3, bytes: 1500, ..Work::default() },
+            ..Recording::default()
+        };
+        let summary = Summary::new(&recording, Costs::default());
+        assert_eq!(summary.total.instructions, recording.instructions);
+        let sum =
+            |rows: &[(_, Counters)]| rows.iter().map(|(_, row)| row.instructions).sum::<u64>();
+        assert_eq!(sum(&summary.by(|part| part.who.to_string())), 111);
+        assert_eq!(sum(&summary.by(|part| part.function.module.clone())), 111);
+        let rows = summary.by(|part| part.who.clone());
+        let of =
+            |who: &Who| rows.iter().find(|(own, _)| own == who).map(|(_, row)| row.instructions);
+        assert_eq!(of(&Who::Idle), Some(10));
+        assert_eq!(of(&Who::Xen), Some(1));
+        assert_eq!(of(&Who::Domain("dom0".to_owned())), Some(40));
+        assert!((summary.per_frame(111.0) - 37.0).abs() < 1e-9);
+    }
+}

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod error;
 mod mark;
 mod names;
@@ -36,6 +37,8 @@ enum Command {
     Run(run::RunArgs),
     /// Show what was found, as tables and as a page with plots.
     Report(report::ReportArgs),
+    /// Measure what the plugin costs, beside QEMU without it.
+    Bench(bench::BenchArgs),
     /// Show what can be profiled.
     List,
 }
@@ -62,6 +65,7 @@ fn execute(command: &Command) -> Result<()> {
     match command {
         Command::Run(args) => run::run(args),
         Command::Report(args) => report::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::List => list(),
     }
 }
@@ -72,5 +76,5 @@ fn list() -> Result<()> {
         table.row([workload.name.to_owned(), workload.about.to_owned()]);
         table
     });
-    table.print().map_err(error::Error::path("standard output"))
+    report::show(&table.render(false))
 }

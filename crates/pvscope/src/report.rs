@@ -1,5 +1,6 @@
 //! `pvscope report`: tables, and a page with plots.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use ::report::html::{BarChart, LineChart, Report};
@@ -49,19 +50,25 @@ impl CostArgs {
 pub fn run(args: &ReportArgs) -> Result<()> {
     let recording = scope_result::read(&args.file)?;
     let summary = Summary::new(&recording, args.costs.read()?);
-    println!("{}\n", lead(&summary));
+    let mut text = format!("{}\n\n", lead(&summary));
     for (caption, table) in tables(&summary, args.top) {
-        println!("{caption}");
-        table.print().map_err(Error::path("standard output"))?;
-        println!();
+        text += &format!("{caption}\n{}\n", table.render(std::io::stdout().is_terminal()));
     }
-    println!("{}", doubts(&summary));
+    text += &format!("{}\n", doubts(&summary));
     if let Some(path) = &args.html {
         let page = page(&summary, args.top);
         page.write(path).map_err(|error| Error::Usage(error.to_string()))?;
-        println!("Report with plots: {}", path.display());
+        text += &format!("Report with plots: {}\n", path.display());
     }
-    Ok(())
+    show(&text)
+}
+
+/// Prints a text. A reader that has seen enough, such as `head`, is no error.
+pub fn show(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(Error::path("standard output")),
+    }
 }
 
 /// The most important in a sentence or two.

@@ -63,12 +63,7 @@ const PVNET: &str = "/usr/local/bin/pvnet";
 
 /// Runs it.
 pub fn run(args: &RunArgs) -> Result<()> {
-    let workload = Workload::named(&args.workload).ok_or_else(|| {
-        Error::Usage(format!(
-            "no workload {:?}: `pvscope list` shows those there are",
-            args.workload
-        ))
-    })?;
+    let workload = Workload::named(&args.workload)?;
     let plugin = built(args.plugin.as_ref(), "libscope_plugin.so")?;
     let pvnet = built(args.pvnet.as_ref(), "pvnet");
     let pvnet = if workload.needs_pvnet() { Some(pvnet?) } else { None };
@@ -78,7 +73,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let progress = Progress::new(4, args.quiet);
     progress.step("write what is booted");
     let host = BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet.clone())?)?;
-    let tables = Tables::read(&images)?;
+    let tables = Tables::read(&images, workload)?;
     let raw = host.folder().join("recording");
     let mut command = host.command(&emulator)?;
     command.arg("-plugin").arg(plugin_words(args, &plugin, &raw, &tables));
@@ -94,41 +89,46 @@ pub fn run(args: &RunArgs) -> Result<()> {
     }
     scope_result::write(&args.out, &recording)?;
     progress.finish();
-    println!("{}", args.out.display());
-    Ok(())
+    crate::report::show(&format!("{}\n", args.out.display()))
 }
 
 /// The images' own symbols.
 struct Tables {
-    xen: Arc<Symbols>,
     kernel: Arc<Symbols>,
-    switch: u64,
+    /// The hypervisor's, and its function that switches domains.
+    xen: Option<(Arc<Symbols>, u64)>,
 }
 
 impl Tables {
-    fn read(images: &Images) -> Result<Self> {
+    fn read(images: &Images, workload: Workload) -> Result<Self> {
         let read = |path: PathBuf, parse: fn(&[u8]) -> std::result::Result<Symbols, _>| {
             let bytes = std::fs::read(&path).map_err(Error::path(&path))?;
             parse(&bytes).map(Arc::new).map_err(|cause| Error::Symbols { path, cause })
         };
-        let xen = read(images.xen(), scope_symbols::xen_image)?;
         let kernel = read(images.kernel(), scope_symbols::linux_image)?;
+        if !workload.has_xen() {
+            return Ok(Self { kernel, xen: None });
+        }
+        let xen = read(images.xen(), scope_symbols::xen_image)?;
         let switch = xen.iter().find(|symbol| symbol.name == "context_switch");
         let no_switch = || Error::Usage("this Xen has no function context_switch".to_owned());
         let switch = switch.ok_or_else(no_switch)?.start;
-        Ok(Self { xen, kernel, switch })
+        Ok(Self { kernel, xen: Some((xen, switch)) })
     }
 }
 
 fn plugin_words(args: &RunArgs, plugin: &Path, raw: &Path, tables: &Tables) -> String {
     let on = |on: bool| if on { "on" } else { "off" };
     let deaf = |what: &str| on(args.deaf_to.as_deref() == Some(what));
+    let switch = tables
+        .xen
+        .as_ref()
+        .map(|(_, switch)| format!(",switch={switch:#x},vcpu_domain={VCPU_DOMAIN:#x}"));
     format!(
-        "{},out={},switch={:#x},vcpu_domain={VCPU_DOMAIN:#x},single={},flow={},check={},deaf_to_cr3={},\
-         deaf_to_invlpg={}",
+        "{},out={}{},single={},flow={},check={},deaf_to_cr3={},deaf_to_invlpg={}",
         plugin.display(),
         raw.display(),
-        tables.switch,
+        switch.unwrap_or_default(),
         on(args.single),
         args.flow,
         on(args.check),
@@ -213,7 +213,8 @@ fn finish(
         let program = program.map_err(|cause| Error::Symbols { path: path.to_owned(), cause })?;
         programs.insert(PVNET.to_owned(), Arc::new(program));
     }
-    let names = Names::new(Some(&tables.xen), Some(&tables.kernel), &Told::parse(text), &programs);
+    let xen = tables.xen.as_ref().map(|(xen, _)| xen);
+    let names = Names::new(xen, Some(&tables.kernel), &Told::parse(text), &programs);
     names.give(&mut recording);
     let (frames, bytes) = work(text).unwrap_or_default();
     recording.work = Work { what: workload.about.to_owned(), frames, bytes };
@@ -233,7 +234,7 @@ fn work(text: &str) -> Option<(u64, u64)> {
 }
 
 /// A file of this project: as it was given, or beside this program.
-fn built(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
+pub fn built(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
     if let Some(path) = given {
         return absolute(path);
     }
@@ -243,7 +244,8 @@ fn built(given: Option<&PathBuf>, name: &str) -> Result<PathBuf> {
     found.ok_or_else(|| Error::NotBuilt(name.to_owned()))
 }
 
-fn absolute(path: &Path) -> Result<PathBuf> {
+/// The same from wherever it is used.
+pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(Error::path(path))
 }
 

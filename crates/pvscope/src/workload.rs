@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use xenlab::{Batch, DomuConfig, HostFile, Result};
 
+use crate::error::Error;
 use crate::mark;
 
 /// The guest's address on the link.
@@ -29,6 +30,17 @@ pub enum Direction {
     Rx,
 }
 
+/// What a workload needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A Xen host with one guest, and TCP between it and dom0.
+    Xen(Backend, Direction),
+    /// Linux on the machine itself, and TCP between two of its programs.
+    Loopback,
+    /// The same, between two namespaces, each with a virtio network card.
+    Virtio,
+}
+
 /// One that is ready-made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
@@ -36,88 +48,129 @@ pub struct Workload {
     pub name: &'static str,
     /// What it is.
     pub about: &'static str,
-    backend: Backend,
-    direction: Direction,
+    kind: Kind,
 }
 
 impl Workload {
     /// All that there are.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self {
             name: "tx-stock",
             about: "a guest sends TCP to dom0 through the kernel's xen-netback and a bridge",
-            backend: Backend::Stock,
-            direction: Direction::Tx,
+            kind: Kind::Xen(Backend::Stock, Direction::Tx),
         },
         Self {
             name: "rx-stock",
             about: "a guest receives TCP from dom0 through the kernel's xen-netback and a bridge",
-            backend: Backend::Stock,
-            direction: Direction::Rx,
+            kind: Kind::Xen(Backend::Stock, Direction::Rx),
         },
         Self {
             name: "tx-pvnet",
             about: "a guest sends TCP to dom0 through pvnet",
-            backend: Backend::Pvnet,
-            direction: Direction::Tx,
+            kind: Kind::Xen(Backend::Pvnet, Direction::Tx),
         },
         Self {
             name: "rx-pvnet",
             about: "a guest receives TCP from dom0 through pvnet",
-            backend: Backend::Pvnet,
-            direction: Direction::Rx,
+            kind: Kind::Xen(Backend::Pvnet, Direction::Rx),
+        },
+        Self {
+            name: "virtio",
+            about: "a machine without Xen sends TCP from one virtio network card to another",
+            kind: Kind::Virtio,
+        },
+        Self {
+            name: "loopback",
+            about: "a machine without Xen sends TCP to itself",
+            kind: Kind::Loopback,
         },
     ];
 
     /// By its name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|workload| workload.name == name)
+    pub fn named(name: &str) -> crate::error::Result<Self> {
+        let unknown =
+            || Error::Usage(format!("no workload {name:?}: `pvscope list` shows those there are"));
+        Self::ALL.into_iter().find(|workload| workload.name == name).ok_or_else(unknown)
     }
 
     /// Whether pvnet takes part.
     pub fn needs_pvnet(self) -> bool {
-        self.backend == Backend::Pvnet
+        matches!(self.kind, Kind::Xen(Backend::Pvnet, _))
+    }
+
+    /// Whether there is a hypervisor.
+    pub fn has_xen(self) -> bool {
+        matches!(self.kind, Kind::Xen(..))
     }
 
     /// The machine, and what it does: TCP for good, and marks around a part of it.
     pub fn batch(self, milliseconds: u32, pvnet: Option<PathBuf>) -> Result<Batch> {
-        let vif = match self.backend {
-            Backend::Stock => format!("mac={MAC},bridge=xenbr0,script=vif-lab"),
-            Backend::Pvnet => format!("mac={MAC},script=/bin/true"),
-        };
         let files = pvnet.into_iter().map(HostFile::new).collect::<Result<_>>()?;
-        Ok(Batch {
-            script: self.script(milliseconds),
-            guest_script: GUEST_SCRIPT.replace("TELL", TELL),
-            guests: vec![DomuConfig::new(GUEST).vif(vif)],
-            files,
-            programs: mark::programs(),
+        let programs = mark::programs();
+        let batch = Batch { xen: self.has_xen(), files, programs, ..Batch::default() };
+        Ok(match self.kind {
+            Kind::Xen(backend, direction) => Batch {
+                script: xen_script(backend, direction, milliseconds),
+                guest_script: GUEST_SCRIPT.replace("TELL", TELL),
+                guests: vec![DomuConfig::new(GUEST).vif(backend.vif())],
+                ..batch
+            },
+            Kind::Loopback => {
+                Batch { script: linux_script("", "lo", "127.0.0.1", milliseconds), ..batch }
+            }
+            Kind::Virtio => Batch {
+                script: linux_script(NAMESPACES, "eth0", "10.0.0.2", milliseconds),
+                devices: CARDS.split_whitespace().map(str::to_owned).collect(),
+                ..batch
+            },
         })
     }
+}
 
-    fn script(self, milliseconds: u32) -> String {
-        let (start, interface) = match self.backend {
-            Backend::Stock => (STOCK, "vif1.0"),
-            Backend::Pvnet => (PVNET, "pvnet0"),
-        };
-        let reverse = if self.direction == Direction::Tx { "--reverse" } else { "" };
-        let seconds = f64::from(milliseconds) / 1000.0;
-        format!(
-            "set -e\n{start}\n\
-             xl create -q /lab/{GUEST}.cfg\n\
-             until iperf3 -c 10.0.0.2 -n 64K >/dev/null 2>&1; do sleep 0.05; done\n\
-             iperf3 -c 10.0.0.2 {reverse} -t 86400 >/dev/null 2>&1 &\n\
-             sleep 2\n\
-             counted() {{ for way in rx tx; do for what in packets bytes; do\n\
-             read -r count </sys/class/net/{interface}/statistics/${{way}}_$what; echo $count; done; done; }}\n\
-             echo '@before'; counted; \n\
-             mark-begin; sleep {seconds}; mark-end\n\
-             echo '@after'; counted\n{TELL}\n\
-             tell 0\n\
-             echo '@log'; cat /var/log/xen/console/guest-{GUEST}.log\n\
-             echo '@end'\n"
-        )
+impl Backend {
+    fn vif(self) -> String {
+        match self {
+            Self::Stock => format!("mac={MAC},bridge=xenbr0,script=vif-lab"),
+            Self::Pvnet => format!("mac={MAC},script=/bin/true"),
+        }
     }
+}
+
+fn xen_script(backend: Backend, direction: Direction, milliseconds: u32) -> String {
+    let (start, interface) = match backend {
+        Backend::Stock => (STOCK, "vif1.0"),
+        Backend::Pvnet => (PVNET, "pvnet0"),
+    };
+    let reverse = if direction == Direction::Tx { "--reverse" } else { "" };
+    format!(
+        "set -e\n{start}\nxl create -q /lab/{GUEST}.cfg\n{}\n\
+         echo '@log'; cat /var/log/xen/console/guest-{GUEST}.log\necho '@end'\n",
+        marked("", interface, "10.0.0.2", reverse, milliseconds)
+    )
+}
+
+fn linux_script(start: &str, interface: &str, address: &str, milliseconds: u32) -> String {
+    let enter = if start.is_empty() { "" } else { "ip netns exec other" };
+    let server = format!("{enter} iperf3 -s >/dev/null 2>&1 &");
+    let traffic = marked(&server, interface, address, "", milliseconds);
+    format!("set -e\n{start}\n{traffic}\necho '@end'\n")
+}
+
+/// TCP for good once it has begun, what is counted of it, and the marks.
+fn marked(server: &str, interface: &str, address: &str, more: &str, milliseconds: u32) -> String {
+    let seconds = f64::from(milliseconds) / 1000.0;
+    format!(
+        "{server}\n\
+         until iperf3 -c {address} -n 64K >/dev/null 2>&1; do sleep 0.05; done\n\
+         iperf3 -c {address} {more} -t 86400 >/dev/null 2>&1 &\n\
+         sleep 0.3\n\
+         counted() {{ for way in rx tx; do for what in packets bytes; do\n\
+         read -r count </sys/class/net/{interface}/statistics/${{way}}_$what; echo $count; done; done; }}\n\
+         echo '@before'; counted\n\
+         mark-begin; sleep {seconds}; mark-end\n\
+         echo '@after'; counted\n{TELL}\n\
+         tell 0"
+    )
 }
 
 const STOCK: &str = "modprobe -a xen-netback bridge
@@ -130,13 +183,24 @@ printf '[daemon]\\nplatform = \"xen\"\\n\\n[[uplink]]\\nname = \"host\"\\ntap = 
 pvnet run --config /lab/pvnet.toml >/run/pvnet.log 2>&1 &
 until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done";
 
+/// Two cards on one wire that QEMU plays, and a namespace for the second.
+const CARDS: &str = "-netdev hubport,hubid=0,id=a -netdev hubport,hubid=0,id=b
+-device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01 -device virtio-net-pci,netdev=b,mac=52:54:00:00:00:02";
+const NAMESPACES: &str = "ip netns add other
+ip link set eth1 netns other
+ip addr add 10.0.0.1/24 dev eth0
+ip link set eth0 up
+ip -n other addr add 10.0.0.2/24 dev eth1
+ip -n other link set eth1 up
+ip -n other link set lo up";
+
 /// What names need: symbols of modules, and where programs lie.
 const TELL: &str = "tell() {
 echo \"@domain $1\"
 echo '@modules'; cat /proc/modules
 echo '@kallsyms'; grep '\\[' /proc/kallsyms | grep -i ' t '
 for process in /proc/[0-9]*; do
-[ -r $process/exe ] && [ -s $process/maps ] || continue
+readlink $process/exe >/dev/null || continue
 echo \"@process ${process#/proc/} $(cat $process/comm)\"; grep ' r-x' $process/maps
 done; }";
 

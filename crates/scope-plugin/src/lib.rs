@@ -122,7 +122,7 @@ extern "C" fn search(_: Id, translation: *mut Translation) {
 
 extern "C" fn begin(_: u32, _: *mut c_void) {
     let Some(plugin) = plugin() else { return };
-    if !matches!(plugin.phase, Phase::Before) {
+    if plugin.arguments.wait || !matches!(plugin.phase, Phase::Before) {
         return;
     }
     plugin.phase = match start(plugin) {

@@ -21,6 +21,8 @@ pub struct Arguments {
     pub flow: u32,
     /// Instructions before the first of them.
     pub flow_after: u64,
+    /// Whether the marks are not heeded, so that nothing is recorded.
+    pub wait: bool,
     /// Whether hits are compared with QEMU's own translation.
     pub check: bool,
     /// Writes of CR3 are kept from the model, so that the comparison has something to find.
@@ -59,6 +61,7 @@ impl Arguments {
             "probe" => self.probes.push(address(value)?),
             "flow" => self.flow = value.parse().ok()?,
             "flow_after" => self.flow_after = value.parse().ok()?,
+            "wait" => self.wait = on(value)?,
             "check" => self.check = on(value)?,
             "deaf_to_cr3" => self.deaf_to_cr3 = on(value)?,
             "deaf_to_invlpg" => self.deaf_to_invlpg = on(value)?,

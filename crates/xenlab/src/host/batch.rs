@@ -1,4 +1,4 @@
-//! A host that nobody talks to: what is to be done is in its archive.
+//! A machine that nobody talks to: what is to be done is in its archive.
 //!
 //! Nothing from outside comes in after the start, so that with QEMU's `-icount` a second run executes the
 //! same instructions in the same order: no agent, no share, no clock but the machine's own.
@@ -15,7 +15,9 @@ use crate::{Emulator, Result};
 /// What is done.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// What dom0 does, a shell script; when it ends the machine does.
+    /// Whether there is a hypervisor, and dom0 on it; else the script runs on the machine itself.
+    pub xen: bool,
+    /// What dom0, or the machine, does, a shell script; when it ends the machine does.
     pub script: String,
     /// What every guest does, when it is up.
     pub guest_script: String,
@@ -23,6 +25,8 @@ pub struct Batch {
     pub guests: Vec<DomuConfig>,
     /// Files of this machine that dom0 and guests get.
     pub files: Vec<HostFile>,
+    /// More words of QEMU's command line, such as devices.
+    pub devices: Vec<String>,
     /// Programs that are on no disk, which they get as well: their names and their bytes.
     pub programs: Vec<(String, Vec<u8>)>,
 }
@@ -34,6 +38,8 @@ pub struct BatchHost {
     images: Images,
     options: Options,
     root: PathBuf,
+    xen: bool,
+    devices: Vec<String>,
 }
 
 impl BatchHost {
@@ -44,11 +50,16 @@ impl BatchHost {
     pub fn new(images: &Images, batch: &Batch) -> Result<Self> {
         let folder = Folder::new()?;
         let root = folder.path().join("dom0.cpio");
-        overlay::write_batch(images, batch, &root)?;
+        if batch.xen {
+            overlay::write_batch(images, batch, &root)?;
+        } else {
+            overlay::write_linux(images, batch, &root)?;
+        }
         // Off by default on an AMD that is itself virtual, which this one looks like; on as on a real one.
         let xen_arguments = "global-pages".to_owned();
         let options = Options { xen_arguments, ..Options::default() };
-        Ok(Self { folder, images: images.clone(), options, root })
+        let (images, devices) = (images.clone(), batch.devices.clone());
+        Ok(Self { folder, images, options, root, xen: batch.xen, devices })
     }
 
     /// QEMU's command line, to which a plugin can be added.
@@ -68,7 +79,12 @@ impl BatchHost {
         let backend = format!("memory-backend-memfd,id=ram,size={memory}M,share=on");
         command.args(["-object", &backend, "-machine", "memory-backend=ram"]);
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
-        qemu::boot(&mut command, &self.images, &self.options, &self.root);
+        if self.xen {
+            qemu::boot(&mut command, &self.images, &self.options, &self.root);
+        } else {
+            qemu::boot_linux(&mut command, &self.images, &self.root);
+        }
+        command.args(&self.devices);
         for path in [self.log(), self.printed()] {
             command.arg("-serial").arg(format!("file:{}", path.display()));
         }

@@ -111,6 +111,17 @@ pub(super) fn write_batch(images: &Images, batch: &Batch, destination: &Path) ->
     concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
 }
 
+/// Writes the archive of a machine without a hypervisor that nobody talks to: dom0's, with another first process.
+pub(super) fn write_linux(images: &Images, batch: &Batch, destination: &Path) -> Result<()> {
+    let files: Vec<(&str, Vec<u8>)> = batch.files.iter().map(read).collect::<Result<_>>()?;
+    let mut overlay = Archive::new();
+    script(&mut overlay, "init", include_str!("../guest/linux.sh"));
+    script(&mut overlay, "lab/script", &batch.script);
+    programs(&mut overlay, batch);
+    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
+    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
+}
+
 fn programs(archive: &mut Archive, batch: &Batch) {
     for (name, bytes) in &batch.programs {
         archive.file(&format!("usr/local/bin/{name}"), 0o755, bytes);
@@ -186,6 +197,7 @@ mod tests {
             include_str!("../guest/domu.sh"),
             include_str!("../guest/end.sh"),
             include_str!("../guest/link.sh"),
+            include_str!("../guest/linux.sh"),
             include_str!("../guest/shellrc.sh"),
             include_str!("../guest/vif-lab.sh"),
         ] {

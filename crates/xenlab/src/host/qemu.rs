@@ -109,6 +109,12 @@ pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, ro
     command.arg("-initrd").arg(format!("{kernel},{}", root.display()));
 }
 
+/// The same kernel without a hypervisor.
+pub(super) fn boot_linux(command: &mut Command, images: &Images, root: &Path) {
+    command.arg("-kernel").arg(images.kernel()).arg("-initrd").arg(root);
+    command.args(["-append", &format!("console=ttyS0 loglevel=4 {KERNEL}")]);
+}
+
 /// Where QEMU connects to.
 #[derive(Debug)]
 struct Port {

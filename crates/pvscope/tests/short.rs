@@ -1,0 +1,87 @@
+//! A machine in QEMU under the plugin, in short: no Xen, TCP over loopback.
+//!
+//! Needs QEMU's and the machine's packages from Debian's mirrors the first time. Without QEMU it skips itself, unless
+//! `XENLAB_REQUIRED` is set.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use scope_model::Counters;
+use scope_result::{Domain, Recording};
+
+/// Where cargo puts what this test needs: it builds programs by itself, but no plugins.
+fn plugin() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_pvscope"));
+    let folder = program.parent().expect("a folder");
+    let target = folder.parent().expect("a folder");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "scope-plugin", "--target-dir"])
+        .arg(target)
+        .status()
+        .expect("cargo");
+    assert!(built.success(), "the plugin is not built");
+    target.join("debug/libscope_plugin.so")
+}
+
+fn pvscope(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pvscope")).args(arguments).output().expect("pvscope")
+}
+
+fn record(plugin: &Path, out: &Path, more: &[&str]) -> Recording {
+    let (plugin, out_text) = (plugin.display().to_string(), out.display().to_string());
+    let fixed = [
+        "run",
+        "loopback",
+        "--quiet",
+        "--milliseconds",
+        "5",
+        "--plugin",
+        &plugin,
+        "--out",
+        &out_text,
+    ];
+    let output = pvscope(&[&fixed, more].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    scope_result::read(out).expect("a recording")
+}
+
+#[test]
+fn a_machine_is_recorded_the_same_twice_and_all_of_it_is_accounted_for() {
+    if lab::command("qemu-system-x86_64").is_err() {
+        assert!(std::env::var_os("XENLAB_REQUIRED").is_none(), "no QEMU");
+        eprintln!("skipped: no QEMU");
+        return;
+    }
+    let plugin = plugin();
+    let file = |name: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let (first, second, deaf) = (file("first.pvs"), file("second.pvs"), file("deaf.pvs"));
+    let recording = record(&plugin, &first, &["--check"]);
+    record(&plugin, &second, &["--check"]);
+    let bytes = |path: &Path| std::fs::read(path).expect("a file");
+    assert!(bytes(&first) == bytes(&second), "two runs differ");
+
+    assert!(recording.instructions >= 5_000_000, "{}", recording.instructions);
+    assert_eq!(recording.domains, [Domain::Machine]);
+    let mut total = Counters::default();
+    recording.blocks.iter().for_each(|block| total += &block.total());
+    assert_eq!(total.instructions, recording.instructions);
+    let sweep = |of: fn(&scope_model::Sweep) -> u64| -> u64 {
+        recording.sweeps.iter().map(|(_, sweep)| of(sweep)).sum()
+    };
+    assert_eq!(sweep(|sweep| sweep.l2d[3]), total.l2d_misses);
+    assert_eq!(sweep(|sweep| sweep.dtlb[0][2]), total.dtlb_misses);
+    assert!(sweep(|sweep| sweep.l2d[0]) > sweep(|sweep| sweep.l2d[6]));
+    let name = |wanted: &str| recording.functions.iter().any(|function| function.name == wanted);
+    assert!(name("tcp_sendmsg_locked") && name("schedule"));
+    assert!(recording.work.frames > 0 && recording.work.bytes > 0);
+
+    // The model's TLBs held nothing that was no longer so; kept from them, CR3 would have been missed.
+    assert!(recording.checks.compared > 1_000_000);
+    assert_eq!(recording.checks.stale, 0);
+    let deaf = record(&plugin, &deaf, &["--check", "--deaf-to", "cr3"]);
+    assert!(deaf.checks.stale > 1000, "{:?}", deaf.checks);
+
+    let report = pvscope(&["report", &first.display().to_string(), "--top", "500"]);
+    let report = String::from_utf8_lossy(&report.stdout).into_owned();
+    assert!(report.contains("A frame takes") && report.contains("tcp_sendmsg_locked"), "{report}");
+}

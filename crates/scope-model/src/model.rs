@@ -60,6 +60,48 @@ impl Last {
     const NOTHING: Self = Self { line: NONE, page: NONE, frame: 0 };
 }
 
+/// The last two lines of data, one that was read and one that was written: copies alternate between
+/// them. What is used of them is made known to the cache and the TLBs only when another comes, which is
+/// exact: until then nobody else was used.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    /// Lines' numbers, virtual.
+    line: [u64; 2],
+    /// The numbers of their pages of 4 KiB.
+    page: [u64; 2],
+    /// The physical numbers of those pages' first lines.
+    frame: [u64; 2],
+    /// Whether they were used since the cache was told.
+    line_used: [bool; 2],
+    /// Whether their pages were used since the TLBs were told.
+    page_used: [bool; 2],
+    /// Which was used last.
+    latest: usize,
+}
+
+impl Recent {
+    const NOTHING: Self = Self {
+        line: [NONE; 2],
+        page: [NONE; 2],
+        frame: [0; 2],
+        line_used: [false; 2],
+        page_used: [false; 2],
+        latest: 0,
+    };
+
+    #[inline]
+    fn uses(&mut self, slot: usize) {
+        self.latest = slot;
+        self.line_used[slot] = true;
+        self.page_used[slot] = true;
+    }
+
+    /// The one that was used before the other, first.
+    fn in_order(&self) -> [usize; 2] {
+        [1 - self.latest, self.latest]
+    }
+}
+
 /// A translation that was walked for.
 #[derive(Clone, Copy, Debug)]
 struct Memo {
@@ -109,7 +151,7 @@ pub struct Model<M> {
     itlb: Bank,
     dtlb: Bank,
     code: Last,
-    data: Last,
+    data: Recent,
     memo: Box<[Memo]>,
     /// Counts what makes translations outdated, of all pages and of global ones.
     epoch: u64,
@@ -145,7 +187,7 @@ impl<M: PhysicalMemory> Model<M> {
             itlb: Bank::new(all),
             dtlb: Bank::new(all),
             code: Last::NOTHING,
-            data: Last::NOTHING,
+            data: Recent::NOTHING,
             memo: vec![nothing; MEMO].into(),
             epoch: 1,
             global_epoch: 1,
@@ -190,6 +232,31 @@ impl<M: PhysicalMemory> Model<M> {
         }
     }
 
+    /// Whether code is in the line that code was in before, so that nothing changes but a count.
+    #[inline]
+    pub fn is_same_code(&self, line: u64) -> bool {
+        line == self.code.line
+    }
+
+    /// Uses data of the last line read or the last line written again, if these bytes are there: nothing
+    /// changes but a count.
+    #[inline]
+    pub fn reuse(&mut self, address: u64, bytes: u64, write: bool) -> bool {
+        let (first, last) = (address / LINE as u64, address.wrapping_add(bytes - 1) / LINE as u64);
+        let slot = usize::from(write);
+        if first != last {
+            return false;
+        }
+        if first == self.data.line[slot] {
+            self.data.uses(slot);
+        } else if first == self.data.line[1 - slot] {
+            self.data.uses(1 - slot);
+        } else {
+            return false;
+        }
+        true
+    }
+
     /// Reads or writes bytes of data at a virtual address.
     #[inline]
     pub fn data(&mut self, address: u64, bytes: u64, write: bool, to: &mut Access<'_>) {
@@ -203,15 +270,27 @@ impl<M: PhysicalMemory> Model<M> {
     #[inline]
     fn line(&mut self, line: u64, write: bool, to: &mut Access<'_>) {
         *(if write { &mut to.site.writes } else { &mut to.site.reads }) += 1;
-        if line == self.data.line {
-            return;
+        let slot = usize::from(write);
+        if line == self.data.line[slot] {
+            self.data.uses(slot);
+        } else if line == self.data.line[1 - slot] {
+            self.data.uses(1 - slot);
+        } else {
+            self.turn_data_line(line, write, to);
         }
-        self.data.line = line;
-        let page = line >> PAGE_LINE_BITS;
-        if page != self.data.page {
-            self.turn_data_page(page, to);
+    }
+
+    fn turn_data_line(&mut self, line: u64, write: bool, to: &mut Access<'_>) {
+        self.tell_cache();
+        let (slot, page) = (usize::from(write), line >> PAGE_LINE_BITS);
+        self.data.line[slot] = line;
+        if page == self.data.page[slot] {
+            self.data.page_used[slot] = true;
+        } else {
+            self.turn_data_page(page, slot, to);
         }
-        let physical = self.data.frame + (line & LINES_OF_PAGE);
+        self.data.latest = slot;
+        let physical = self.data.frame[slot] + (line & LINES_OF_PAGE);
         if !self.l1d.access(line, physical) {
             *(if write { &mut to.site.write_misses } else { &mut to.site.read_misses }) += 1;
             let counted = self.miss_l1(physical, |sweep| &mut sweep.l2d, to.sweep);
@@ -250,24 +329,36 @@ impl<M: PhysicalMemory> Model<M> {
         to.site.itlb_misses += u64::from(missed.meets(self.counted));
     }
 
-    fn turn_data_page(&mut self, page: u64, to: &mut Access<'_>) {
+    /// Puts another page into a slot. The TLBs learn of what is used meanwhile first.
+    fn turn_data_page(&mut self, page: u64, slot: usize, to: &mut Access<'_>) {
+        self.tell_tlbs();
+        let other = 1 - slot;
+        self.data.page[slot] = page;
+        if page == self.data.page[other] {
+            self.data.frame[slot] = self.data.frame[other];
+            self.data.page_used[slot] = true;
+            return;
+        }
         let translation = self.translate(page);
-        self.data.page = page;
-        self.data.frame = self.frame(translation.as_ref(), page);
+        self.data.frame[slot] = self.frame(translation.as_ref(), page);
         let Some(translation) = translation else { return };
-        let address = page << 12;
-        let block = self.block(address, &translation);
-        let missed = touch(&mut self.dtlb, self.tag, address, &translation, block);
+        let missed = self.touch_data(page, &translation);
         let translation = self.walk_again(page, missed).unwrap_or(translation);
-        self.data.frame = self.frame(Some(&translation), page);
+        self.data.frame[slot] = self.frame(Some(&translation), page);
         count(missed, &mut to.sweep.dtlb);
         to.site.dtlb_misses += u64::from(missed.meets(self.counted));
-        self.remember(address, &translation, missed);
+        self.remember(page << 12, &translation, missed, slot);
+    }
+
+    fn touch_data(&mut self, page: u64, translation: &Translation) -> Mask {
+        let address = page << 12;
+        let block = self.block(address, translation);
+        touch(&mut self.dtlb, self.tag, address, translation, block)
     }
 
     /// What the largest of the processor's TLBs holds since its miss is what its hits are taken for, if
     /// hits are [remembered](Self::remember_hits).
-    fn remember(&mut self, address: u64, translation: &Translation, missed: Mask) {
+    fn remember(&mut self, address: u64, translation: &Translation, missed: Mask, slot: usize) {
         let Some(shadow) = &mut self.shadow else { return };
         let key = keys::key(address, translation.size, keys::tag_of(translation, self.tag));
         let largest = TLB_SIZES - 1;
@@ -276,13 +367,14 @@ impl<M: PhysicalMemory> Model<M> {
             shadow.insert(key, translation.base);
         } else if let Some(held) = shadow.get(&key) {
             let lines = |base: u64| base / LINE as u64;
-            self.data.frame = self.data.frame - lines(translation.base) + lines(*held);
+            let frame = &mut self.data.frame[slot];
+            *frame = *frame - lines(translation.base) + lines(*held);
         }
     }
 
     /// Where the model takes the last data to be, physically, to be compared with where it is.
     pub fn claimed(&self, address: u64) -> u64 {
-        self.data.frame * LINE as u64 + address % 4096
+        self.data.frame[self.data.latest] * LINE as u64 + address % 4096
     }
 
     /// Where an address lies, physically, without any notice taken of it.
@@ -365,9 +457,33 @@ impl<M: PhysicalMemory> Model<M> {
         Some(Block(alone.and(grouped)))
     }
 
+    /// Tells the cache which lines were used last.
+    fn tell_cache(&mut self) {
+        for slot in self.data.in_order() {
+            if std::mem::take(&mut self.data.line_used[slot]) {
+                let (line, frame) = (self.data.line[slot], self.data.frame[slot]);
+                self.l1d.access(line, frame + (line & LINES_OF_PAGE));
+            }
+        }
+    }
+
+    /// Tells the TLBs which pages were used last.
+    fn tell_tlbs(&mut self) {
+        for slot in self.data.in_order() {
+            if std::mem::take(&mut self.data.page_used[slot]) {
+                let page = self.data.page[slot];
+                if let Some(translation) = self.translate(page) {
+                    self.touch_data(page, &translation);
+                }
+            }
+        }
+    }
+
     /// Takes notice of what empties TLBs.
     pub fn flush(&mut self, what: Flush) {
-        (self.code, self.data) = (Last::NOTHING, Last::NOTHING);
+        self.tell_cache();
+        self.tell_tlbs();
+        (self.code, self.data) = (Last::NOTHING, Recent::NOTHING);
         match what {
             Flush::Cr3(value) => self.write_cr3(value),
             Flush::Cr4(value) => self.write_cr4(value),
@@ -377,14 +493,6 @@ impl<M: PhysicalMemory> Model<M> {
             Flush::Pcid(2, ..) => self.forget(true, None),
             Flush::Pcid(..) => self.forget(false, None),
         }
-    }
-
-    /// Sets the address space as it is, of which nothing is in the TLBs yet.
-    pub fn enter(&mut self, paging: Paging) {
-        self.paging = paging;
-        (self.tag, _) = self.tags.of(paging);
-        self.forget(true, None);
-        (self.code, self.data) = (Last::NOTHING, Last::NOTHING);
     }
 
     fn write_cr3(&mut self, value: u64) {

@@ -1,7 +1,10 @@
 //! Programs whose misses can be counted by hand, in a machine with page tables of its own.
 
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
 use scope_model::{
-    Access, Config, Counters, Flush, L2_BYTES, LINE, Model, POLICIES, PageSize, Paging,
+    Access, Cache, Config, Counters, Flush, L2_BYTES, LINE, Model, POLICIES, PageSize, Paging,
     PhysicalMemory, Policy, Sweep, TLB_ENTRIES, walk,
 };
 
@@ -290,4 +293,44 @@ fn what_no_page_table_maps_is_counted() {
     assert_eq!(world.model.untranslated(), 1);
     assert_eq!(world.model.claimed(FIRST), FIRST);
     assert_eq!((world.site.read_misses, world.site.dtlb_misses), (2, 0));
+}
+
+proptest! {
+    /// What is remembered of the last lines and pages changes nothing.
+    #[test]
+    fn a_stream_misses_as_one_by_one(
+        accesses in prop::collection::vec((0u64..40, 0u64..64, any::<bool>(), 0u8..50), 1..3000),
+    ) {
+        let config = Config { l1_bytes: 4096, l1_ways: 4, tlb: 0, ..Config::default() };
+        let mut world = World::new(pages(40, FIRST, 0), config);
+        let mut lines = Cache::new(4096, 4);
+        let mut held = VecDeque::new();
+        let (mut line_misses, mut page_misses) = (0, 0);
+        let (mut at, mut other) = (FIRST, FIRST);
+        for (page, line, write, what) in accesses {
+            match what {
+                0 => {
+                    world.model.flush(Flush::Cr3(ROOT));
+                    held.clear();
+                    continue;
+                }
+                // Mostly on where it was, or on the other side of a copy.
+                1..20 => at += 8,
+                20..35 => std::mem::swap(&mut at, &mut other),
+                _ => at = FIRST + page * PAGE + line * LINE as u64,
+            }
+            at = FIRST + (at - FIRST) % (40 * PAGE) / 8 * 8;
+            let to = &mut Access { site: &mut world.site, sweep: &mut world.sweep };
+            world.model.data(at, 8, write, to);
+            let physical = 0x4000_0000 + (at - FIRST);
+            line_misses += u64::from(!lines.access(at / LINE as u64, physical / LINE as u64));
+            let found = held.iter().position(|page| *page == at / PAGE);
+            page_misses += u64::from(found.is_none());
+            found.map(|found| held.remove(found));
+            held.push_front(at / PAGE);
+            held.truncate(16);
+        }
+        prop_assert_eq!(world.site.read_misses + world.site.write_misses, line_misses);
+        prop_assert_eq!(world.site.dtlb_misses, page_misses);
+    }
 }

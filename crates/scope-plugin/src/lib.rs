@@ -20,7 +20,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use memory::GuestMemory;
-use qemu::{CallbackRegisters, Id, Info, Instruction, Registers, Translation};
+use qemu::{CallbackRegisters, DataAccess, Id, Info, Instruction, Registers, Translation};
 use scope_recorder::{Arguments, BlockId, Mark, Special, Start, mark, special};
 
 type Recorder = scope_recorder::Recorder<GuestMemory>;
@@ -41,8 +41,8 @@ struct Plugin {
 enum Phase {
     /// The first mark was not met.
     Before,
-    /// Between the marks.
-    Recording(Box<Recorder>),
+    /// Between the marks: [`RECORDER`].
+    Recording,
     /// It is over, well or not.
     Over,
 }
@@ -57,12 +57,14 @@ fn plugin() -> Option<&'static mut Plugin> {
     unsafe { PLUGIN.load(Ordering::Relaxed).as_mut() }
 }
 
+/// The recorder, for one call of QEMU's; null but between the marks.
+static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(std::ptr::null_mut());
+
 /// The recorder, between the marks.
+#[inline]
 fn recorder() -> Option<&'static mut Recorder> {
-    match &mut plugin()?.phase {
-        Phase::Recording(recorder) => Some(recorder),
-        Phase::Before | Phase::Over => None,
-    }
+    // SAFETY: as for `plugin`: it is null, or a box's that `finish` frees when it has taken the pointer away.
+    unsafe { RECORDER.load(Ordering::Relaxed).as_mut() }
 }
 
 /// Tells whoever has started QEMU.
@@ -128,7 +130,8 @@ extern "C" fn begin(_: u32, _: *mut c_void) {
     plugin.phase = match start(plugin) {
         Ok(recorder) => {
             say("recording");
-            Phase::Recording(Box::new(recorder))
+            RECORDER.store(Box::into_raw(Box::new(recorder)), Ordering::Relaxed);
+            Phase::Recording
         }
         Err(reason) => {
             say(&reason);
@@ -162,7 +165,8 @@ extern "C" fn translated(_: Id, translation: *mut Translation) {
     let block = recorder.block(first.address(), bytes, count);
     qemu::on_block(translation, executed, pointer(block));
     for instruction in &instructions {
-        instruction.on_data(accessed);
+        instruction.on_data(data_read, DataAccess::Read);
+        instruction.on_data(data_written, DataAccess::Write);
         if Some(instruction.address()) == plugin.arguments.switch {
             instruction.on_execution(switched, CallbackRegisters::Read, std::ptr::null_mut());
         }
@@ -198,9 +202,18 @@ extern "C" fn executed(_: u32, block: *mut c_void) {
     }
 }
 
-extern "C" fn accessed(_: u32, info: u32, address: u64, _: *mut c_void) {
+extern "C" fn data_read(_: u32, info: u32, address: u64, _: *mut c_void) {
+    accessed(info, address, false);
+}
+
+extern "C" fn data_written(_: u32, info: u32, address: u64, _: *mut c_void) {
+    accessed(info, address, true);
+}
+
+#[inline]
+fn accessed(info: u32, address: u64, write: bool) {
     let Some(recorder) = recorder() else { return };
-    let (bytes, write) = (1 << qemu::data_size_log2(info), qemu::data_is_written(info));
+    let bytes = recorder.sizes.of(info, qemu::data_size_log2);
     recorder.data(address, bytes, write);
     // Where both pages of an access lie is not compared.
     let one_page = address % 4096 + bytes <= 4096;
@@ -247,16 +260,20 @@ extern "C" fn on_exit(_: Id, _: *mut c_void) {
     let Some(plugin) = plugin() else { return };
     match plugin.phase {
         Phase::Before => say("the machine ended before the first mark"),
-        Phase::Recording(_) => say("the machine ended before the second mark"),
+        Phase::Recording => say("the machine ended before the second mark"),
         Phase::Over => {}
     }
 }
 
 fn finish() {
     let Some(plugin) = plugin() else { return };
-    let Phase::Recording(recorder) = std::mem::replace(&mut plugin.phase, Phase::Over) else {
+    plugin.phase = Phase::Over;
+    let recorder = RECORDER.swap(std::ptr::null_mut(), Ordering::Relaxed);
+    if recorder.is_null() {
         return;
-    };
+    }
+    // SAFETY: made by `begin` of a box, and taken away just now: nobody else has it.
+    let recorder = unsafe { Box::from_raw(recorder) };
     let written = scope_result::write(&plugin.arguments.out, &recorder.finish());
     match written {
         Ok(()) => say("recorded"),

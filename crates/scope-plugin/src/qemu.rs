@@ -75,8 +75,13 @@ pub enum CallbackRegisters {
     Read = 1,
 }
 
-/// `enum qemu_plugin_mem_rw`: reads and writes.
-const READ_AND_WRITE: c_int = 3;
+/// `enum qemu_plugin_mem_rw`: which accesses of data.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub enum DataAccess {
+    Read = 1,
+    Write = 2,
+}
 
 type OnProcessor = extern "C" fn(Id, c_uint);
 type OnTranslation = extern "C" fn(Id, *mut Translation);
@@ -106,7 +111,7 @@ unsafe extern "C" {
         instruction: *mut RawInstruction,
         callback: OnData,
         registers: CallbackRegisters,
-        which: c_int,
+        which: DataAccess,
         data: *mut c_void,
     );
     fn qemu_plugin_tb_n_insns(translation: *const Translation) -> usize;
@@ -119,7 +124,6 @@ unsafe extern "C" {
     fn qemu_plugin_insn_size(instruction: *const RawInstruction) -> usize;
     fn qemu_plugin_insn_vaddr(instruction: *const RawInstruction) -> u64;
     fn qemu_plugin_mem_size_shift(info: u32) -> c_uint;
-    fn qemu_plugin_mem_is_store(info: u32) -> bool;
     fn qemu_plugin_get_hwaddr(info: u32, address: u64) -> *mut RawHardwareAddress;
     fn qemu_plugin_hwaddr_is_io(address: *const RawHardwareAddress) -> bool;
     fn qemu_plugin_hwaddr_phys_addr(address: *const RawHardwareAddress) -> u64;
@@ -240,8 +244,8 @@ impl Instruction {
         unsafe { qemu_plugin_register_vcpu_insn_exec_cb(self.raw, callback, registers, data) }
     }
 
-    /// Calls `callback` after each access of data.
-    pub fn on_data(&self, callback: OnData) {
+    /// Calls `callback` after each such access of data.
+    pub fn on_data(&self, callback: OnData, which: DataAccess) {
         let data = std::ptr::null_mut();
         // SAFETY: as for `on_block`.
         unsafe {
@@ -249,7 +253,7 @@ impl Instruction {
                 self.raw,
                 callback,
                 CallbackRegisters::None,
-                READ_AND_WRITE,
+                which,
                 data,
             );
         }
@@ -261,13 +265,6 @@ impl Instruction {
 pub fn data_size_log2(info: u32) -> u32 {
     // SAFETY: any number is taken apart.
     unsafe { qemu_plugin_mem_size_shift(info) }
-}
-
-/// Whether an access of data is a write.
-#[inline]
-pub fn data_is_written(info: u32) -> bool {
-    // SAFETY: as above.
-    unsafe { qemu_plugin_mem_is_store(info) }
 }
 
 /// Where the data of this very access lies; none if that is a device.

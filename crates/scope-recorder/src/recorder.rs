@@ -35,18 +35,21 @@ pub struct Start {
 pub struct BlockId(pub u32);
 
 /// Code that is executed.
+///
+/// What is used whenever it is executed comes first, within a line of a real cache.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Code {
-    address: u64,
-    bytes: u16,
-    instructions: u16,
     first_line: u64,
     last_line: u64,
-    space: u64,
-    home: u8,
-    mode: u8,
     /// Where its counters are, for each domain.
     sites: [u32; DOMAINS],
+    instructions: u16,
+    mode: u8,
+    home: u8,
+    bytes: u16,
+    address: u64,
+    space: u64,
 }
 
 /// The time since an event of a kind, and what came of it.
@@ -83,8 +86,26 @@ impl Since {
     }
 }
 
+/// The sizes of accesses, by the numbers that QEMU describes them with: it is asked once for each.
+#[derive(Debug)]
+pub struct Sizes([(u32, u8); 64]);
+
+impl Sizes {
+    /// Bytes of an access that `info` describes; `log2` asks QEMU.
+    #[inline]
+    pub fn of(&mut self, info: u32, log2: impl Fn(u32) -> u32) -> u64 {
+        let place = &mut self.0[(info ^ info >> 6) as usize % 64];
+        if place.0 != info || place.1 == 0 {
+            *place = (info, 1 << log2(info).min(7));
+        }
+        place.1.into()
+    }
+}
+
 /// Everything that is recorded.
 pub struct Recorder<M> {
+    /// Of QEMU's descriptions.
+    pub sizes: Sizes,
     model: Model<M>,
     codes: Vec<Code>,
     by_place: HashMap<(u64, u64, u8), BlockId>,
@@ -129,6 +150,7 @@ impl<M: PhysicalMemory> Recorder<M> {
         }
         let first = if arguments.switch.is_some() { Domain::Unknown } else { Domain::Machine };
         Self {
+            sizes: Sizes([(0, 0); 64]),
             model,
             codes: Vec::new(),
             by_place: HashMap::new(),
@@ -213,6 +235,10 @@ impl<M: PhysicalMemory> Recorder<M> {
         }
         let site = &mut self.counters[self.site as usize];
         site.instructions += instructions;
+        if lines.start() == lines.end() && self.model.is_same_code(*lines.start()) {
+            site.l1i += 1;
+            return;
+        }
         let before = (site.itlb_misses, site.l2i_misses);
         let to = &mut Access { site, sweep: &mut self.sweeps[self.sweep] };
         for line in lines {
@@ -229,6 +255,10 @@ impl<M: PhysicalMemory> Recorder<M> {
     #[inline]
     pub fn data(&mut self, address: u64, bytes: u64, write: bool) {
         let site = &mut self.counters[self.site as usize];
+        if self.model.reuse(address, bytes, write) {
+            *(if write { &mut site.writes } else { &mut site.reads }) += 1;
+            return;
+        }
         let before = (site.dtlb_misses, site.l2d_misses);
         let to = &mut Access { site, sweep: &mut self.sweeps[self.sweep] };
         self.model.data(address, bytes, write, to);

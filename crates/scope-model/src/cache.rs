@@ -34,13 +34,14 @@ impl Cache {
     pub fn access(&mut self, index: u64, tag: u64) -> bool {
         let set = usize::try_from(index & self.mask).unwrap_or(0) * self.ways;
         let set = &mut self.lines[set..set + self.ways];
-        if set[0] == tag {
-            return true;
+        // Each line makes room for the one before it, up to where the line was, or the last way.
+        let mut newer = tag;
+        for line in set {
+            std::mem::swap(line, &mut newer);
+            if newer == tag {
+                return true;
+            }
         }
-        let found = set.iter().position(|line| *line == tag);
-        let last = found.unwrap_or(set.len() - 1);
-        set.copy_within(..last, 1);
-        set[0] = tag;
-        found.is_some()
+        false
     }
 }

@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod diff;
 mod error;
 mod mark;
 mod names;
+mod packet;
 mod report;
 mod run;
 mod summary;
@@ -39,6 +41,10 @@ enum Command {
     Report(report::ReportArgs),
     /// Measure what the plugin costs, beside QEMU without it.
     Bench(bench::BenchArgs),
+    /// Show the life of one packet: every function that worked for it, one after the other.
+    Packet(packet::PacketArgs),
+    /// Compare two recordings, frame by frame.
+    Diff(diff::DiffArgs),
     /// Show what can be profiled.
     List,
 }
@@ -66,6 +72,8 @@ fn execute(command: &Command) -> Result<()> {
         Command::Run(args) => run::run(args),
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Packet(args) => packet::run(args),
+        Command::Diff(args) => diff::run(args),
         Command::List => list(),
     }
 }

@@ -1,8 +1,8 @@
 //! Self-contained HTML reports: one file, no script, no external resource.
 //!
 //! A [`Report`] is written top to bottom like a page; its figures are charts drawn as inline SVG ([`BarChart`],
-//! [`StackedChart`], [`LineChart`]). Every figure is followed by its numbers as a table, folded away, so that nothing
-//! can be read only by eye or only by colour.
+//! [`StackedChart`], [`LineChart`], [`Timeline`]). Every figure is followed by its numbers as a table, folded
+//! away, so that nothing can be read only by eye or only by colour.
 
 mod bars;
 mod escape;
@@ -11,12 +11,14 @@ mod page;
 mod scale;
 mod stacked;
 mod svg;
+mod timeline;
 
 pub use bars::BarChart;
 pub use escape::escape;
 pub use lines::LineChart;
 pub use page::Report;
 pub use stacked::StackedChart;
+pub use timeline::Timeline;
 
 use crate::Table;
 

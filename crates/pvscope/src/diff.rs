@@ -1,0 +1,331 @@
+//! `pvscope diff`: what a frame takes in one recording and in another.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal as _, stdout};
+use std::path::{Path, PathBuf};
+
+use ::report::{Table, human};
+use clap::Args;
+use scope_model::{Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
+use scope_result::Recording;
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::report::{CostArgs, show};
+use crate::summary::{Part, Summary, function_name, mode_name};
+
+/// What can be told to it.
+#[derive(Args)]
+pub struct DiffArgs {
+    /// What `pvscope run` wrote.
+    a: PathBuf,
+    /// The same of something else.
+    b: PathBuf,
+    /// Functions that are shown, those whose cycles differ most.
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    top: usize,
+    /// Print one JSON document instead.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    costs: CostArgs,
+}
+
+/// Runs it.
+pub fn run(args: &DiffArgs) -> Result<()> {
+    let (a, b) = (scope_result::read(&args.a)?, scope_result::read(&args.b)?);
+    let costs = args.costs.read()?;
+    let diff = Diff::new(&Summary::new(&a, costs), &Summary::new(&b, costs), args.top);
+    if args.json {
+        let text = serde_json::to_string_pretty(&diff);
+        return show(&format!("{}\n", text.map_err(|error| Error::Usage(error.to_string()))?));
+    }
+    let mut text = String::new();
+    for (letter, path, side) in [("a", &args.a, &diff.a), ("b", &args.b, &diff.b)] {
+        text += &format!("{}\n", side.line(letter, path));
+    }
+    for (caption, table) in diff.tables() {
+        text += &format!("\n{caption}\n{}", table.render(stdout().is_terminal()));
+    }
+    show(&text)
+}
+
+/// What is compared.
+#[derive(Debug, Serialize)]
+struct Side {
+    what: String,
+    frames: u64,
+    bytes: u64,
+}
+
+impl Side {
+    fn new(recording: &Recording) -> Self {
+        let work = &recording.work;
+        Self { what: work.what.clone(), frames: work.frames, bytes: work.bytes }
+    }
+
+    fn line(&self, letter: &str, path: &Path) -> String {
+        let frames = match self.frames {
+            0 => "no frames were counted, and all counts are of the whole".to_owned(),
+            frames => {
+                let mean = human(self.bytes as f64 / frames as f64);
+                format!("{frames} frames of {mean} bytes on average")
+            }
+        };
+        format!("{letter}: {}: {}; {frames}", path.display(), self.what)
+    }
+}
+
+/// Something of both, for each frame.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Change {
+    names: Vec<String>,
+    a: f64,
+    b: f64,
+    /// b less a.
+    difference: f64,
+    /// b for each of a; none where a has nothing.
+    ratio: Option<f64>,
+}
+
+impl Change {
+    fn new(names: Vec<String>, a: f64, b: f64) -> Self {
+        Self { names, a, b, difference: b - a, ratio: (a > 0.0).then(|| b / a) }
+    }
+
+    fn cells(&self) -> impl Iterator<Item = String> {
+        let sign = if self.difference > 0.0 { "+" } else { "" };
+        let numbers = [
+            human(self.a),
+            human(self.b),
+            format!("{sign}{}", human(self.difference)),
+            self.ratio.map_or_else(|| "new".to_owned(), |ratio| format!("{ratio:.2}")),
+        ];
+        self.names.clone().into_iter().chain(numbers)
+    }
+}
+
+/// Two recordings, frame by frame.
+#[derive(Debug, Serialize)]
+struct Diff {
+    a: Side,
+    b: Side,
+    totals: Vec<Change>,
+    cycles_by_who: Vec<Change>,
+    cycles_by_function: Vec<Change>,
+    l2_misses_by_kib: Vec<Change>,
+    tlb_misses_by_entries: Vec<Change>,
+}
+
+impl Diff {
+    fn new(a: &Summary<'_>, b: &Summary<'_>, top: usize) -> Self {
+        let by_who = |part: &Part| vec![part.who.to_string(), mode_name(part.mode).to_owned()];
+        let by_function = |part: &Part| {
+            let (module, name) = function_name(&part.function);
+            vec![part.who.to_string(), module, name]
+        };
+        let mut cycles_by_function = cycles(a, b, by_function);
+        cycles_by_function.truncate(top);
+        Self {
+            a: Side::new(a.recording),
+            b: Side::new(b.recording),
+            totals: totals(a, b),
+            cycles_by_who: cycles(a, b, by_who),
+            cycles_by_function,
+            l2_misses_by_kib: l2(a, b),
+            tlb_misses_by_entries: tlb(a, b),
+        }
+    }
+
+    fn tables(&self) -> [(&'static str, Table); 5] {
+        [
+            ("A frame takes:", table(&["what"], &self.totals)),
+            ("Cycles of a frame, by who works:", table(&["who", "code"], &self.cycles_by_who)),
+            (
+                "Cycles of a frame, by function, what differs most first:",
+                table(&["who", "module", "function"], &self.cycles_by_function),
+            ),
+            ("L2 misses of a frame, by its size in KiB:", table(&["KiB"], &self.l2_misses_by_kib)),
+            (
+                "TLB misses of a frame, code and data, by policy and entries:",
+                table(&["policy", "entries"], &self.tlb_misses_by_entries),
+            ),
+        ]
+    }
+}
+
+fn table(names: &[&str], changes: &[Change]) -> Table {
+    let table = names.iter().fold(Table::new(), |table, name| table.left(*name));
+    let table = ["a", "b", "difference", "ratio"].into_iter().fold(table, Table::right);
+    changes.iter().fold(table, |mut table, change| {
+        table.row(change.cells());
+        table
+    })
+}
+
+fn totals(a: &Summary<'_>, b: &Summary<'_>) -> Vec<Change> {
+    type Count = fn(&Counters) -> u64;
+    let counts: [(&str, Count); 6] = [
+        ("instructions", |total| total.instructions),
+        ("L1I misses", |total| total.l1i_misses),
+        ("L1D misses", |total| total.read_misses + total.write_misses),
+        ("L2 misses", |total| total.l2i_misses + total.l2d_misses),
+        ("ITLB misses", |total| total.itlb_misses),
+        ("DTLB misses", |total| total.dtlb_misses),
+    ];
+    let cycles = |side: &Summary<'_>| side.per_frame(side.cycles(&side.total));
+    let bytes = |side: &Summary<'_>| side.per_frame(side.recording.work.bytes as f64);
+    let counted = counts.into_iter().map(|(name, count)| {
+        let of = |side: &Summary<'_>| side.per_frame(count(&side.total) as f64);
+        Change::new(vec![name.to_owned()], of(a), of(b))
+    });
+    // Frames of the two need not be as long.
+    let per_byte = |side: &Summary<'_>| side.per_gigabyte(side.cycles(&side.total)) / 1e9;
+    [
+        ("bytes", bytes(a), bytes(b)),
+        ("cycles of a byte", per_byte(a), per_byte(b)),
+        ("cycles", cycles(a), cycles(b)),
+    ]
+    .map(|(name, a, b)| Change::new(vec![name.to_owned()], a, b))
+    .into_iter()
+    .chain(counted)
+    .collect()
+}
+
+/// Cycles of parts that have the same names, those that differ most first. Parts of one side only are
+/// compared with nothing.
+fn cycles(a: &Summary<'_>, b: &Summary<'_>, names: impl Fn(&Part) -> Vec<String>) -> Vec<Change> {
+    let mut both = BTreeMap::<Vec<String>, [f64; 2]>::new();
+    for (place, side) in [a, b].into_iter().enumerate() {
+        for (name, counters) in side.by(&names) {
+            both.entry(name).or_default()[place] = side.per_frame(side.cycles(&counters));
+        }
+    }
+    let changes = both.into_iter().map(|(names, [a, b])| Change::new(names, a, b));
+    let mut changes: Vec<_> = changes.collect();
+    changes.sort_by(|one, other| other.difference.abs().total_cmp(&one.difference.abs()));
+    changes
+}
+
+fn l2(a: &Summary<'_>, b: &Summary<'_>) -> Vec<Change> {
+    let of = |side: &Summary<'_>, size: usize| {
+        side.per_frame((side.sweep.l2i[size] + side.sweep.l2d[size]) as f64)
+    };
+    let sizes = L2_BYTES.iter().enumerate();
+    let changes = sizes.map(|(size, bytes)| {
+        Change::new(vec![(bytes >> 10).to_string()], of(a, size), of(b, size))
+    });
+    of_both(changes)
+}
+
+fn tlb(a: &Summary<'_>, b: &Summary<'_>) -> Vec<Change> {
+    let of = |side: &Summary<'_>, policy: usize, size: usize| {
+        side.per_frame((side.sweep.itlb[policy][size] + side.sweep.dtlb[policy][size]) as f64)
+    };
+    let changes = POLICIES.iter().flat_map(|policy| {
+        TLB_ENTRIES.iter().enumerate().map(move |(size, entries)| {
+            let names = vec![policy.name().to_owned(), entries.to_string()];
+            Change::new(names, of(a, *policy as usize, size), of(b, *policy as usize, size))
+        })
+    });
+    of_both(changes)
+}
+
+/// Those that both sides modelled: one that was recorded with `--single` has only zeros elsewhere.
+fn of_both(changes: impl Iterator<Item = Change>) -> Vec<Change> {
+    changes.filter(|change| change.a > 0.0 && change.b > 0.0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use scope_model::{Costs, Sweep};
+    use scope_result::{Block, Domain, Function, Mode, Owner, Work};
+
+    use super::*;
+
+    /// Functions of dom0's kernel, by name and instructions.
+    fn recording(frames: u64, functions: &[(&str, u64)], l2: u64) -> Recording {
+        let named = functions
+            .iter()
+            .map(|(name, _)| Function { module: "vmlinux".to_owned(), name: (*name).to_owned() });
+        let blocks = functions.iter().zip(1..).map(|((_, instructions), function)| {
+            let counters = Counters { instructions: *instructions, ..Counters::default() };
+            Block {
+                address: 0xffff_ffff_8100_0000,
+                bytes: 4,
+                instructions: 1,
+                space: 0,
+                home: 0,
+                function,
+                counters: vec![(0, counters)],
+            }
+        });
+        let mut sweep = Sweep::default();
+        sweep.l2d[0] = l2;
+        Recording {
+            domains: vec![Domain::Xen(0)],
+            blocks: blocks.collect(),
+            functions: std::iter::once(Function::default()).chain(named).collect(),
+            sweeps: vec![(Owner { domain: 0, mode: Mode::Kernel }, sweep)],
+            work: Work { what: "work".to_owned(), frames, bytes: 100 * frames },
+            ..Recording::default()
+        }
+    }
+
+    fn diff(a: &Recording, b: &Recording) -> Diff {
+        let summary = |recording| Summary::new(recording, Costs::default());
+        Diff::new(&summary(a), &summary(b), 3)
+    }
+
+    #[test]
+    fn what_differs_most_is_first_whichever_way() {
+        let a = recording(10, &[("same", 1000), ("less", 9000), ("gone", 400)], 0);
+        let b = recording(20, &[("same", 2000), ("less", 2000), ("new", 16_000)], 0);
+        let diff = diff(&a, &b);
+        // Half a cycle an instruction: 0 to 400, 450 to 50, 20 to 0 and 50 to 50 for each frame.
+        let by_size: Vec<_> =
+            diff.cycles_by_function.iter().map(|row| row.difference.abs()).collect();
+        assert_eq!(by_size.len(), 3, "as many as were asked for");
+        assert!(by_size.is_sorted_by(|one, other| one >= other));
+        let row = |name: &str| {
+            diff.cycles_by_function.iter().find(|row| row.names[2] == name).expect("a row").clone()
+        };
+        let new = row("new");
+        assert!((new.difference - 400.0).abs() < 1e-9 && new.ratio.is_none());
+        let less = row("less");
+        assert!((less.difference + 400.0).abs() < 1e-9);
+        assert!(less.ratio.is_some_and(|ratio| (ratio - 1.0 / 9.0).abs() < 1e-9));
+        let cells: Vec<_> = less.cells().skip(3).collect();
+        assert_eq!(cells, ["450", "50.0", "-400", "0.11"]);
+        assert_eq!(new.cells().skip(5).collect::<Vec<_>>(), ["+400", "new"]);
+        assert_eq!(row("gone").ratio, Some(0.0));
+        assert_eq!(diff.cycles_by_who.len(), 1);
+    }
+
+    #[test]
+    fn totals_are_for_each_frame() {
+        let diff = diff(&recording(10, &[("f", 1000)], 0), &recording(20, &[("f", 1000)], 0));
+        let total = |name: &str| diff.totals.iter().find(|row| row.names == [name]).expect("a row");
+        let change = total("instructions");
+        assert!((change.a - 100.0).abs() < 1e-9 && (change.b - 50.0).abs() < 1e-9);
+        assert!((total("bytes").difference).abs() < 1e-9);
+    }
+
+    #[test]
+    fn sizes_that_one_side_did_not_model_are_left_out() {
+        let (swept, single) = (recording(1, &[("f", 1)], 7), recording(1, &[("f", 1)], 0));
+        assert_eq!(diff(&swept, &swept).l2_misses_by_kib.len(), 1);
+        assert_eq!(diff(&swept, &single).l2_misses_by_kib.len(), 0);
+    }
+
+    #[test]
+    fn it_says_what_the_two_are_and_when_no_frames_were_counted() {
+        let side = Side::new(&recording(2, &[], 0)).line("a", Path::new("x.pvs"));
+        assert_eq!(side, "a: x.pvs: work; 2 frames of 100 bytes on average");
+        let side = Side::new(&recording(0, &[], 0)).line("b", Path::new("x.pvs"));
+        assert!(side.ends_with("no frames were counted, and all counts are of the whole"));
+        let (a, b) = (recording(1, &[("f", 1)], 7), recording(1, &[("f", 2)], 7));
+        let text = serde_json::to_string(&diff(&a, &b)).expect("JSON");
+        assert!(text.contains(r#""what":"work","frames":1"#), "{text}");
+    }
+}

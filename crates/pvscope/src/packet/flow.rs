@@ -1,0 +1,258 @@
+//! What was executed, one block after the other, and as lines that people can read.
+
+use std::collections::HashMap;
+
+use scope_model::{Costs, Counters};
+use scope_result::{Block, Domain, Function, Mode, Recording, Step};
+use serde::Serialize;
+
+use crate::summary::{Who, who};
+
+/// Counts of a part of the flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Instructions.
+    pub instructions: u64,
+    /// Lines that L1 did not have.
+    pub l1: u64,
+    /// Lines that L2 did not have.
+    pub l2: u64,
+    /// Translations that the ITLB did not have.
+    pub itlb: u64,
+    /// Translations that the DTLB did not have.
+    pub dtlb: u64,
+}
+
+impl Tally {
+    /// Cycles of it. The flow does not tell code and data apart, and they cost the same.
+    pub fn cycles(&self, costs: &Costs) -> f64 {
+        costs.cycles(&Counters {
+            instructions: self.instructions,
+            l1i_misses: self.l1,
+            l2i_misses: self.l2,
+            itlb_misses: self.itlb,
+            dtlb_misses: self.dtlb,
+            ..Counters::default()
+        })
+    }
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.instructions += other.instructions;
+        self.l1 += other.l1;
+        self.l2 += other.l2;
+        self.itlb += other.itlb;
+        self.dtlb += other.dtlb;
+    }
+}
+
+/// A block that was executed.
+#[derive(Clone, Copy, Debug)]
+pub struct Visit<'a> {
+    /// Which.
+    pub block: &'a Block,
+    /// Instructions since the flow's start.
+    pub at: u64,
+    /// It is the first of its function, which was not executed before: a call.
+    pub entered: bool,
+    /// Another function than before, or the same one for another domain.
+    pub changed: bool,
+    step: &'a Step,
+}
+
+impl Visit<'_> {
+    /// For whom: the place in [`Recording::domains`].
+    pub fn domain(&self) -> u8 {
+        self.step.domain
+    }
+
+    /// What kind of code.
+    pub fn mode(&self) -> Mode {
+        Mode::of(self.block.address)
+    }
+
+    /// What it came to.
+    pub fn tally(&self) -> Tally {
+        Tally {
+            instructions: u64::from(self.block.instructions),
+            l1: u64::from(self.step.l1),
+            l2: u64::from(self.step.l2),
+            itlb: u64::from(self.step.itlb),
+            dtlb: u64::from(self.step.dtlb),
+        }
+    }
+
+    /// Whose activity goes on when this returns.
+    fn key(&self) -> Key {
+        (self.block.function, self.block.space, self.domain(), self.mode())
+    }
+}
+
+type Key = (u32, u64, u8, Mode);
+
+/// All that was executed, in order.
+pub struct Flow<'a> {
+    /// What it is of.
+    pub recording: &'a Recording,
+    /// The blocks.
+    pub visits: Vec<Visit<'a>>,
+}
+
+impl<'a> Flow<'a> {
+    /// That of a recording.
+    pub fn new(recording: &'a Recording) -> Self {
+        let starts = starts(recording);
+        let mut visits = Vec::<Visit<'a>>::with_capacity(recording.flow.len());
+        let mut at = 0;
+        for step in &recording.flow {
+            let Some(block) = recording.blocks.get(step.block as usize) else { continue };
+            let start = starts.get(&(block.function, block.space));
+            let mut visit = Visit { block, at, entered: false, changed: true, step };
+            let last = visits.last();
+            visit.changed = last.is_none_or(|last| last.key() != visit.key());
+            let from_kernel = last.is_none_or(|last| last.mode() != Mode::User);
+            // Where nobody knows the functions, a program's part begins when it is let run.
+            let unknown_starts = visit.mode() == Mode::User && from_kernel;
+            visit.entered = visit.changed
+                && if block.function == 0 { unknown_starts } else { start == Some(&block.address) };
+            at += u64::from(block.instructions);
+            visits.push(visit);
+        }
+        Self { recording, visits }
+    }
+
+    /// A block's function.
+    pub fn function(&self, block: &Block) -> Option<&'a Function> {
+        self.recording.functions.get(block.function as usize)
+    }
+
+    /// For whom a block was executed.
+    pub fn domain(&self, visit: &Visit<'_>) -> Option<&'a Domain> {
+        self.recording.domains.get(usize::from(visit.domain()))
+    }
+
+    /// Who worked.
+    pub fn who(&self, visit: &Visit<'_>) -> Who {
+        who(self.domain(visit), visit.mode())
+    }
+}
+
+/// Where functions begin: the lowest address at which each was seen anywhere in the recording. That is its
+/// first instruction, for no function can be executed without it.
+fn starts(recording: &Recording) -> HashMap<(u32, u64), u64> {
+    let mut starts = HashMap::new();
+    for block in &recording.blocks {
+        let start = starts.entry((block.function, block.space)).or_insert(block.address);
+        *start = block.address.min(*start);
+    }
+    starts
+}
+
+/// A C function's name without the file that Xen puts in front of static ones, and without the
+/// compiler's suffixes: `common/event_fifo.c#evtchn_fifo_set_pending`, `xenvif_tx_build_gops.constprop.0`.
+pub fn plain(name: &str) -> &str {
+    let name = name.rsplit('#').next().unwrap_or(name);
+    name.split('.').next().unwrap_or(name)
+}
+
+/// Whether it is what compilers put in place of an indirect jump or a return: no step of the work.
+fn is_thunk(name: &str) -> bool {
+    name.starts_with("__x86_return_thunk")
+        || name.starts_with("__x86_indirect_thunk")
+        || name.starts_with("srso_")
+        || name.starts_with("retbleed_")
+}
+
+/// A line of the annotated flow.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Instructions since the span's start.
+    pub at: u64,
+    /// Where it begins.
+    pub address: u64,
+    /// Its function: the place in [`Recording::functions`].
+    pub function: u32,
+    /// Who works.
+    pub who: Who,
+    /// Whether it is a call; otherwise the function goes on.
+    pub entered: bool,
+    /// How often, one after the other, with the lines that have the same number around it.
+    pub times: u32,
+    /// What it came to, without what it called.
+    pub tally: Tally,
+    key: Key,
+}
+
+/// Visits as lines: one for each call or, with `all`, for each change of function. Without `all`, what a
+/// function does after it was returned to counts to the line of its last call, and thunks to their users'.
+pub fn lines(flow: &Flow<'_>, visits: &[Visit<'_>], all: bool) -> Vec<Line> {
+    let start = visits.first().map_or(0, |visit| visit.at);
+    let mut lines = Vec::<Line>::new();
+    let mut last_call = HashMap::<Key, usize>::new();
+    let mut current = None;
+    for visit in visits {
+        let thunk = || flow.function(visit.block).is_some_and(|function| is_thunk(&function.name));
+        let goes_on = match current {
+            Some(line) if !visit.changed || (!all && thunk()) => Some(line),
+            _ if all || visit.entered => None,
+            _ => last_call.get(&visit.key()).copied(),
+        };
+        let line = goes_on.unwrap_or_else(|| {
+            last_call.insert(visit.key(), lines.len());
+            lines.push(line(flow, visit, start));
+            lines.len() - 1
+        });
+        lines[line].tally += visit.tally();
+        current = Some(line);
+    }
+    lines
+}
+
+fn line(flow: &Flow<'_>, visit: &Visit<'_>, start: u64) -> Line {
+    Line {
+        at: visit.at - start,
+        address: visit.block.address,
+        function: visit.block.function,
+        who: flow.who(visit),
+        entered: visit.entered,
+        times: 1,
+        tally: Tally::default(),
+        key: visit.key(),
+    }
+}
+
+/// The longest loop that is folded, in lines.
+const LONGEST: usize = 12;
+
+/// Folds repeats: the lines of a loop are shown once, with how often and the sums over all.
+pub fn fold(lines: &[Line]) -> Vec<Line> {
+    let mut folded = Vec::new();
+    let mut rest = lines;
+    while !rest.is_empty() {
+        let (period, times) = repeats(rest);
+        let (loops, after) = rest.split_at(period * times);
+        for (n, first) in loops[..period].iter().enumerate() {
+            let mut line = first.clone();
+            line.times = u32::try_from(times).unwrap_or(u32::MAX);
+            loops.iter().skip(n + period).step_by(period).for_each(|same| line.tally += same.tally);
+            folded.push(line);
+        }
+        rest = after;
+    }
+    folded
+}
+
+/// The length of the loop at the beginning and how often it is run: of all lengths the one that covers most.
+fn repeats(lines: &[Line]) -> (usize, usize) {
+    let alike = |a: &Line, b: &Line| (a.key, a.entered) == (b.key, b.entered);
+    let times = |period: usize| {
+        let (first, rest) = lines.split_at(period);
+        let rounds = rest.chunks_exact(period);
+        1 + rounds.take_while(|round| first.iter().zip(*round).all(|(a, b)| alike(a, b))).count()
+    };
+    let loops = (1..=LONGEST.min(lines.len() / 2)).map(|period| (period, times(period)));
+    let loops = loops.filter(|(_, times)| *times > 1);
+    // Of those that cover as much, the shortest: A A A A is not a loop of A A.
+    loops.rev().max_by_key(|(period, times)| period * times).unwrap_or((1, 1))
+}

@@ -1,0 +1,134 @@
+//! A packet's stages: what each instruction of its span is done for.
+
+use scope_result::{Domain, Mode};
+use serde::Serialize;
+
+use super::flow::{Flow, Tally, Visit, plain};
+use super::span::Span;
+use crate::summary::Who;
+
+/// A stage, after Chadha et al.'s figure 6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// The guest's kernel and programs, and Xen's work for them.
+    Guest,
+    /// Grants, and events to the other side: hypercalls and what leads to them.
+    GrantAndEvent,
+    /// From one domain to another.
+    Switch,
+    /// The driver domain's kernel and programs, and Xen's work for them.
+    Driver,
+    /// Once the packet is where it is to be: what was lent is given back.
+    Completion,
+    /// Nobody works.
+    Idle,
+}
+
+impl Stage {
+    /// All, in their order.
+    pub const ALL: [Self; 6] = [
+        Self::Guest,
+        Self::GrantAndEvent,
+        Self::Switch,
+        Self::Driver,
+        Self::Completion,
+        Self::Idle,
+    ];
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Guest => "guest",
+            Self::GrantAndEvent => "grant and event",
+            Self::Switch => "switch",
+            Self::Driver => "driver domain",
+            Self::Completion => "completion",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// What is done without a break, for one stage by one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Run {
+    /// Instructions since the span's start.
+    pub from: u64,
+    /// Until then.
+    pub to: u64,
+    /// Who works.
+    #[serde(serialize_with = "in_words")]
+    pub who: Who,
+    /// What for.
+    pub stage: Stage,
+    /// What it came to.
+    pub tally: Tally,
+}
+
+fn in_words<S: serde::Serializer>(who: &Who, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(who)
+}
+
+/// The runs of a span, in their order.
+pub fn runs(flow: &Flow<'_>, span: &Span) -> Vec<Run> {
+    let visits = &flow.visits[span.from..span.to];
+    let start = visits.first().map_or(0, |visit| visit.at);
+    let mut runs = Vec::<Run>::new();
+    // What Xen does until it lets a domain run is for what it was entered for.
+    let mut within = None;
+    for (at, visit) in (span.from..).zip(visits) {
+        within =
+            if visit.mode() == Mode::Hypervisor { enters(flow, visit).or(within) } else { None };
+        let stage = match within.or_else(|| kernel_grants(flow, visit)) {
+            Some(Stage::Switch) => Stage::Switch,
+            _ if flow.domain(visit) == Some(&Domain::Idle) => Stage::Idle,
+            _ if span.completion.is_some_and(|completion| at >= completion) => Stage::Completion,
+            Some(stage) => stage,
+            None => side(flow, visit),
+        };
+        let (who, tally) = (flow.who(visit), visit.tally());
+        let to = visit.at - start + tally.instructions;
+        match runs.last_mut() {
+            Some(run) if run.stage == stage && run.who == who => {
+                run.to = to;
+                run.tally += tally;
+            }
+            _ => runs.push(Run { from: visit.at - start, to, who, stage, tally }),
+        }
+    }
+    runs
+}
+
+/// What Xen is about once it comes to certain functions.
+fn enters(flow: &Flow<'_>, visit: &Visit<'_>) -> Option<Stage> {
+    match plain(&flow.function(visit.block)?.name) {
+        "schedule" | "sched_context_switch" | "context_switch" => Some(Stage::Switch),
+        "do_grant_table_op" | "do_event_channel_op" | "evtchn_send" => Some(Stage::GrantAndEvent),
+        _ => None,
+    }
+}
+
+/// A kernel's own part of grants and events.
+fn kernel_grants(flow: &Flow<'_>, visit: &Visit<'_>) -> Option<Stage> {
+    let name = &flow.function(visit.block)?.name;
+    let is = visit.mode() == Mode::Kernel
+        && (name.starts_with("gnttab_") || name == "notify_remote_via_irq");
+    is.then_some(Stage::GrantAndEvent)
+}
+
+fn side(flow: &Flow<'_>, visit: &Visit<'_>) -> Stage {
+    match flow.domain(visit) {
+        Some(Domain::Xen(0)) => Stage::Driver,
+        _ => Stage::Guest,
+    }
+}
+
+/// The sums of each stage that there is, in the stages' order.
+pub fn sums(runs: &[Run]) -> Vec<(Stage, Tally)> {
+    let sum = |stage: Stage| {
+        let mut tally = Tally::default();
+        runs.iter().filter(|run| run.stage == stage).for_each(|run| tally += run.tally);
+        (stage, tally)
+    };
+    Stage::ALL.into_iter().map(sum).filter(|(_, tally)| *tally != Tally::default()).collect()
+}

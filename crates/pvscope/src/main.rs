@@ -9,6 +9,7 @@ mod mark;
 mod names;
 mod packet;
 mod report;
+mod repro;
 mod run;
 mod summary;
 mod workload;
@@ -45,6 +46,8 @@ enum Command {
     Packet(packet::PacketArgs),
     /// Compare two recordings, frame by frame.
     Diff(diff::DiffArgs),
+    /// Set a paper's figures beside what today's system shows.
+    Repro(repro::ReproArgs),
     /// Show what can be profiled.
     List,
 }
@@ -74,6 +77,7 @@ fn execute(command: &Command) -> Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Packet(args) => packet::run(args),
         Command::Diff(args) => diff::run(args),
+        Command::Repro(args) => repro::run(args),
         Command::List => list(),
     }
 }

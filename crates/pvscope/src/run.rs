@@ -31,7 +31,7 @@ pub struct RunArgs {
     #[arg(long)]
     single: bool,
     /// Keep the order of so many blocks of code, for `pvscope packet`.
-    #[arg(long, value_name = "N", default_value_t = 400_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     flow: u32,
     /// Compare every hit of the model's TLBs with QEMU's own translation, and say how many were stale.
     #[arg(long)]
@@ -58,6 +58,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// Where Xen 4.17 to 4.20 keep the domain of a virtual processor, in bytes from its beginning. The
 /// recording says if that is not so: no switch would be to a domain.
 const VCPU_DOMAIN: u64 = 0x10;
+/// Instructions before the order of blocks is kept: the programs that mark and wait have to start first.
+const FLOW_AFTER: u64 = 4_000_000;
 /// Where pvnet is in a guest.
 const PVNET: &str = "/usr/local/bin/pvnet";
 
@@ -125,7 +127,7 @@ fn plugin_words(args: &RunArgs, plugin: &Path, raw: &Path, tables: &Tables) -> S
         .as_ref()
         .map(|(_, switch)| format!(",switch={switch:#x},vcpu_domain={VCPU_DOMAIN:#x}"));
     format!(
-        "{},out={}{},single={},flow={},check={},deaf_to_cr3={},deaf_to_invlpg={}",
+        "{},out={}{},single={},flow={},flow_after={FLOW_AFTER},check={},deaf_to_cr3={},deaf_to_invlpg={}",
         plugin.display(),
         raw.display(),
         switch.unwrap_or_default(),

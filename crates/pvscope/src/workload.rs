@@ -143,8 +143,9 @@ fn xen_script(backend: Backend, direction: Direction, milliseconds: u32) -> Stri
     };
     let reverse = if direction == Direction::Tx { "--reverse" } else { "" };
     format!(
-        "set -e\n{start}\nxl create -q /lab/{GUEST}.cfg\n{}\n\
-         echo '@log'; cat /var/log/xen/console/guest-{GUEST}.log\necho '@end'\n",
+        "set -e\n{start}\nxl create -q /lab/{GUEST}.cfg\n\
+         log=/var/log/xen/console/guest-{GUEST}.log; until grep -q @end $log; do sleep 0.05; done\n{}\n\
+         echo '@log'; cat $log\necho '@end'\n",
         marked("", interface, "10.0.0.2", reverse, milliseconds)
     )
 }

@@ -1,0 +1,299 @@
+//! `pvscope repro`: a paper's figures, from today's system.
+//!
+//! ```text
+//!  recordings ──► measure ──► chadha07, menon06 ──► plot::Document ──► terminal, page, JSON
+//!                                    verdict ──┘
+//! ```
+
+mod chadha07;
+mod measure;
+mod menon06;
+mod plot;
+mod verdict;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, ValueEnum};
+use scope_model::Costs;
+use scope_result::Recording;
+
+use crate::error::{Error, Result};
+use crate::report::{CostArgs, show};
+use crate::run::{self, RunArgs};
+use plot::{Document, Used};
+
+/// What can be told to it.
+#[derive(Args)]
+pub struct ReproArgs {
+    /// Which paper.
+    paper: Paper,
+    /// Take recordings from this folder, each named after its workload (tx-stock.pvs), and record nothing.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["keep", "milliseconds"])]
+    from: Option<PathBuf>,
+    /// Keep the recordings in this folder.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// How long is recorded, in milliseconds of the machine's own time: a million instructions each.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    milliseconds: u32,
+    /// Where a page with plots goes.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Where the numbers go.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Show no progress on standard error.
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    costs: CostArgs,
+}
+
+/// The papers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Paper {
+    /// Chadha and others, "I/O Processing in a Virtualized Platform", VEE 2007: Figures 11 to 17.
+    Chadha07,
+    /// Menon and others, "Optimizing Network Virtualization in Xen", USENIX 2006: Figures 6, 8, 9 and 12.
+    Menon06,
+}
+
+impl Paper {
+    /// The workloads it needs.
+    fn workloads(self) -> &'static [&'static str] {
+        match self {
+            Self::Chadha07 => &chadha07::WORKLOADS,
+            Self::Menon06 => &menon06::WORKLOADS,
+        }
+    }
+
+    /// Blocks whose order it needs.
+    fn flow(self) -> u32 {
+        match self {
+            Self::Chadha07 => chadha07::FLOW,
+            Self::Menon06 => 0,
+        }
+    }
+
+    fn document(self, recordings: &[Named], costs: Costs) -> Document {
+        match self {
+            Self::Chadha07 => chadha07::document(recordings),
+            Self::Menon06 => menon06::document(recordings, costs),
+        }
+    }
+}
+
+/// A recording and its workload.
+struct Named {
+    workload: &'static str,
+    recording: Recording,
+}
+
+impl Named {
+    fn used(&self) -> Used {
+        let work = &self.recording.work;
+        Used {
+            workload: self.workload.to_owned(),
+            what: work.what.clone(),
+            instructions: self.recording.instructions,
+            frames: work.frames,
+            bytes: work.bytes,
+        }
+    }
+}
+
+/// Runs it.
+pub fn run(args: &ReproArgs) -> Result<()> {
+    let costs = args.costs.read()?;
+    let recordings = recordings(args)?;
+    let document = args.paper.document(&recordings, costs);
+    print(&document)?;
+    if let Some(path) = &args.html {
+        document.page().write(path).map_err(usage)?;
+        show(&format!("Report with plots: {}\n", path.display()))?;
+    }
+    if let Some(path) = &args.json {
+        let json = serde_json::to_vec_pretty(&document).map_err(usage)?;
+        report::write_atomic(path, &json).map_err(usage)?;
+        show(&format!("Numbers: {}\n", path.display()))?;
+    }
+    Ok(())
+}
+
+fn usage(error: impl std::fmt::Display) -> Error {
+    Error::Usage(error.to_string())
+}
+
+fn recordings(args: &ReproArgs) -> Result<Vec<Named>> {
+    if let Some(folder) = &args.from {
+        return read_all(folder, args.paper);
+    }
+    let workloads = args.paper.workloads();
+    let temporary = Temporary::new();
+    let folder = args.keep.as_deref().unwrap_or(&temporary.0);
+    for (n, workload) in workloads.iter().enumerate() {
+        if !args.quiet {
+            eprintln!("{workload}: recording {} of {}", n + 1, workloads.len());
+        }
+        run::run(&run_args(args, workload, &file(folder, workload))?)?;
+    }
+    read_all(folder, args.paper)
+}
+
+/// A run as it would be given on a command line: what is not told here keeps the defaults it has there.
+fn run_args(args: &ReproArgs, workload: &str, out: &Path) -> Result<RunArgs> {
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+    let (milliseconds, flow) = (args.milliseconds.to_string(), args.paper.flow().to_string());
+    let words = ["run".as_ref(), workload.as_ref(), "--out".as_ref(), out.as_os_str()];
+    let more: [&OsStr; 4] =
+        ["--milliseconds".as_ref(), milliseconds.as_ref(), "--flow".as_ref(), flow.as_ref()];
+    let quiet = args.quiet.then_some("--quiet".as_ref());
+    let line = Line::try_parse_from(words.into_iter().chain(more).chain(quiet));
+    Ok(line.map_err(usage)?.args)
+}
+
+/// A folder that is gone when this is.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new() -> Self {
+        Self(std::env::temp_dir().join(format!("pvscope-repro-{}", std::process::id())))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It is only made if something is recorded.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn file(folder: &Path, workload: &str) -> PathBuf {
+    folder.join(format!("{workload}.pvs"))
+}
+
+fn read_all(folder: &Path, paper: Paper) -> Result<Vec<Named>> {
+    let workloads = paper.workloads();
+    let more = if paper.flow() > 0 { format!(" --flow {}", paper.flow()) } else { String::new() };
+    let missing = workloads.iter().filter(|workload| !file(folder, workload).is_file());
+    let missing: Vec<String> = missing
+        .map(|workload| {
+            let path = file(folder, workload);
+            format!("\n  pvscope run {workload} --out {}{more}", path.display())
+        })
+        .collect();
+    if !missing.is_empty() {
+        return Err(Error::Usage(format!(
+            "{}: recordings are missing. Record them, or leave out --from:{}",
+            folder.display(),
+            missing.concat()
+        )));
+    }
+    workloads.iter().map(|workload| read_one(folder, workload)).collect()
+}
+
+fn read_one(folder: &Path, workload: &'static str) -> Result<Named> {
+    let path = file(folder, workload);
+    let recording = scope_result::read(&path)?;
+    if recording.config.single {
+        let path = path.display();
+        return Err(Error::Usage(format!(
+            "{path} has one size and one policy only: record it without --single"
+        )));
+    }
+    Ok(Named { workload, recording })
+}
+
+fn print(document: &Document) -> Result<()> {
+    let mut text = format!("{}\n\n{}", document.paper, document.recorded());
+    for section in &document.sections {
+        text += &format!("\n{}\n\n", section.title);
+        for plot in &section.plots {
+            if let Some(table) = plot.table() {
+                text += &format!("{} ({}):\n{table}\n", plot.title, plot.unit);
+            }
+        }
+        section.claims.iter().for_each(|claim| text += &format!("{}\n", plot::sentences(claim)));
+    }
+    text += &format!("\nWhat came of it:\n{}", document.verdicts());
+    document.notes.iter().for_each(|note| text += &format!("{note}\n"));
+    show(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("pvscope-repro-test-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_how_to_record_it() {
+        let folder = folder("missing");
+        std::fs::create_dir_all(&folder).unwrap();
+        scope_result::write(&file(&folder, "tx-stock"), &Recording::default()).unwrap();
+        let error = read_all(&folder, Paper::Chadha07).err().unwrap().to_string();
+        std::fs::remove_dir_all(&folder).unwrap();
+        let wanted = format!("pvscope run rx-stock --out {}", file(&folder, "rx-stock").display());
+        assert!(error.contains(&wanted), "{error}");
+        assert!(!error.contains("tx-stock"), "{error}");
+    }
+
+    #[test]
+    fn a_recording_of_one_size_is_refused() {
+        let folder = folder("single");
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut recording = Recording::default();
+        recording.config.single = true;
+        for workload in Paper::Chadha07.workloads() {
+            scope_result::write(&file(&folder, workload), &recording).unwrap();
+        }
+        let error = read_all(&folder, Paper::Chadha07).err().unwrap().to_string();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(error.contains("--single"), "{error}");
+    }
+
+    #[test]
+    fn runs_are_told_as_on_a_command_line() {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: ReproArgs,
+        }
+        for paper in ["chadha07", "menon06"] {
+            let line = Line::try_parse_from(["repro", paper, "--quiet", "--milliseconds", "50"]);
+            let args = line.unwrap().args;
+            assert!(run_args(&args, "tx-stock", Path::new("/a folder/tx.pvs")).is_ok());
+        }
+        assert!(Line::try_parse_from(["repro", "menon06", "--from", "a", "--keep", "b"]).is_err());
+    }
+
+    #[test]
+    fn workloads_are_known() {
+        for paper in [Paper::Chadha07, Paper::Menon06] {
+            for workload in paper.workloads() {
+                assert!(crate::workload::Workload::named(workload).is_ok(), "{workload}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_recording_makes_a_document() {
+        for paper in [Paper::Chadha07, Paper::Menon06] {
+            let named =
+                |workload: &&'static str| Named { workload, recording: Recording::default() };
+            let recordings: Vec<Named> = paper.workloads().iter().map(named).collect();
+            let document = paper.document(&recordings, Costs::default());
+            let claims = document.sections.iter().flat_map(|section| &section.claims);
+            assert!(claims.clone().count() > 5);
+            assert!(claims.clone().all(|claim| claim.here.is_none()), "{document:?}");
+            assert!(document.page().to_html().contains("cannot be told"));
+        }
+    }
+}

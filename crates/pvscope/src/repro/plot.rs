@@ -1,0 +1,259 @@
+//! What was read from recordings, as tables, plots and JSON alike.
+
+use report::html::{BarChart, Chart, LineChart, Report};
+use report::{Stats, Table, human};
+use serde::Serialize;
+
+use super::verdict::Claim;
+
+/// A plot.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// What is on its x axis.
+    pub x: String,
+    /// What its values are.
+    pub unit: String,
+    /// What the places on the x axis are called: then it is a table as well. Without them, they are numbers.
+    pub steps: Vec<String>,
+    /// Whether it is bars.
+    #[serde(skip)]
+    bars: bool,
+    /// Its lines, or what each group of bars is made of.
+    pub lines: Vec<Line>,
+}
+
+/// One of its lines.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    /// Its name.
+    pub name: String,
+    /// Its points.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Plot {
+    /// One of lines over numbers.
+    pub fn new(title: impl Into<String>, x: impl Into<String>, unit: impl Into<String>) -> Self {
+        let (title, x, unit) = (title.into(), x.into(), unit.into());
+        Self { title, x, unit, steps: Vec::new(), bars: false, lines: Vec::new() }
+    }
+
+    /// Over places that have names.
+    pub fn steps(mut self, steps: impl IntoIterator<Item = String>) -> Self {
+        self.steps = steps.into_iter().collect();
+        self
+    }
+
+    /// With bars in the place of lines.
+    pub fn bars(mut self) -> Self {
+        self.bars = true;
+        self
+    }
+
+    /// Adds a line.
+    pub fn line(mut self, name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        self.lines.push(Line { name: name.into(), points });
+        self
+    }
+
+    /// Adds a value for each step.
+    pub fn values(self, name: impl Into<String>, values: impl IntoIterator<Item = f64>) -> Self {
+        self.line(name, (0u32..).map(f64::from).zip(values).collect())
+    }
+
+    /// The table; nothing where there are too many points for one.
+    pub fn table(&self) -> Option<Table> {
+        if self.steps.is_empty() {
+            return None;
+        }
+        let columns = Table::new().left(&self.x);
+        let mut table = self.lines.iter().fold(columns, |table, line| table.right(&line.name));
+        for (n, step) in self.steps.iter().enumerate() {
+            let value = |line: &Line| line.points.get(n).map_or(String::new(), |(_, y)| human(*y));
+            table.row(std::iter::once(step.clone()).chain(self.lines.iter().map(value)));
+        }
+        Some(table)
+    }
+
+    fn chart(&self) -> Box<dyn Chart> {
+        if self.bars { Box::new(self.bar_chart()) } else { Box::new(self.line_chart()) }
+    }
+
+    fn bar_chart(&self) -> BarChart {
+        let names = self.lines.iter().map(|line| line.name.as_str());
+        let chart = BarChart::new(&self.title, &self.unit).series(names);
+        self.steps.iter().enumerate().fold(chart, |chart, (n, step)| {
+            let bar = |line: &Line| line.points.get(n).map(|(_, y)| Stats::single(*y));
+            chart.group(step, self.lines.iter().map(bar))
+        })
+    }
+
+    fn line_chart(&self) -> LineChart {
+        let chart = LineChart::new(&self.title, &self.x, &self.unit).steps(&self.steps);
+        let lines = self.lines.iter();
+        lines.fold(chart, |chart, line| chart.line(&line.name, line.points.iter().copied()))
+    }
+}
+
+/// A figure of the paper's, or several that belong together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Section {
+    /// Which.
+    pub title: &'static str,
+    /// What it says.
+    pub claims: Vec<Claim>,
+    /// What was recorded.
+    pub plots: Vec<Plot>,
+}
+
+/// A recording that was used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Used {
+    /// Its workload.
+    pub workload: String,
+    /// What that is.
+    pub what: String,
+    /// How long it is.
+    pub instructions: u64,
+    /// Frames that crossed.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Everything of a paper.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Document {
+    /// The paper.
+    pub paper: &'static str,
+    /// What is to be known of all of it.
+    pub notes: Vec<String>,
+    /// What was recorded.
+    pub recordings: Vec<Used>,
+    /// Its figures.
+    pub sections: Vec<Section>,
+}
+
+impl Document {
+    /// All verdicts, in one table.
+    pub fn verdicts(&self) -> Table {
+        let table = Table::new()
+            .left("in the paper")
+            .left("recorded")
+            .left("what is compared")
+            .right("paper")
+            .right("here")
+            .left("verdict");
+        let claims = self.sections.iter().flat_map(|section| &section.claims);
+        claims.fold(table, |mut table, claim| {
+            let number = |number: Option<f64>| number.map(|number| claim.unit.show(number));
+            table.row([
+                claim.source.to_owned(),
+                claim.workload.to_owned(),
+                claim.what.clone(),
+                number(claim.paper).unwrap_or_else(|| "in words".to_owned()),
+                number(claim.here).unwrap_or_else(|| "–".to_owned()),
+                claim.verdict.words().to_owned(),
+            ]);
+            table
+        })
+    }
+
+    /// What was recorded, as a table.
+    pub fn recorded(&self) -> Table {
+        let columns = Table::new().left("recorded").right("10⁶ instructions").right("frames");
+        let table = columns.right("bytes a frame").left("what it is");
+        self.recordings.iter().fold(table, |mut table, used| {
+            table.row([
+                used.workload.clone(),
+                (used.instructions / 1_000_000).to_string(),
+                used.frames.to_string(),
+                human(used.bytes as f64 / used.frames.max(1) as f64),
+                used.what.clone(),
+            ]);
+            table
+        })
+    }
+
+    /// The page.
+    pub fn page(&self) -> Report {
+        let mut page = Report::new(self.paper);
+        page.lead(
+            "What the paper found, and whether today's system shows it too. Only ratios within one source are \
+             compared: the paper's machine and this one are not alike.",
+        );
+        page.table("What was recorded", &self.recorded());
+        page.section("What came of it").table("", &self.verdicts());
+        for note in &self.notes {
+            page.paragraph(note);
+        }
+        for section in &self.sections {
+            page.section(section.title);
+            section.claims.iter().for_each(|claim| {
+                page.paragraph(&sentences(claim));
+            });
+            section.plots.iter().for_each(|plot| {
+                page.figure(&*plot.chart(), "");
+            });
+        }
+        page
+    }
+}
+
+/// A claim in sentences.
+pub fn sentences(claim: &Claim) -> String {
+    let here = claim.here.map_or("not known".to_owned(), |here| claim.unit.show(here));
+    let paper = claim.paper.map(|paper| format!(" ({})", claim.unit.show(paper)));
+    let text = format!(
+        "{}, {}: the paper says: {}{}. Here: {}: {here}: {} ({}). {}",
+        claim.source,
+        claim.workload,
+        claim.paper_says,
+        paper.unwrap_or_default(),
+        claim.what,
+        claim.verdict.words(),
+        claim.rule,
+        claim.differs
+    );
+    text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repro::verdict::{Rule, Said, Unit};
+
+    fn document() -> Document {
+        let said = Said { source: "Figure 9", says: "fewer", number: Some(3.8), unit: Unit::Times };
+        let claim = said.held("tx", "misses", Some(2.0), Rule::AtLeast(3.0, 1.5)).differs("Less.");
+        let plot = Plot::new("Misses", "entries", "misses");
+        let plot = plot.steps(["64".to_owned(), "128".to_owned()]).values("real", [2.0, 1.0]);
+        let bars = Plot { title: "Bars".to_owned(), ..plot.clone() }.bars();
+        Document {
+            paper: "A paper",
+            notes: vec!["A note.".to_owned()],
+            recordings: Vec::new(),
+            sections: vec![Section { title: "One", claims: vec![claim], plots: vec![plot, bars] }],
+        }
+    }
+
+    #[test]
+    fn a_page_has_every_plot_and_every_claim() {
+        let html = document().page().to_html();
+        assert_eq!(html.matches("<figure>").count(), 2);
+        for text in ["holds weakly", "A note.", "× 3.80", "Less.", "holds from × 3.00"] {
+            assert!(html.contains(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn steps_make_a_table_and_numbers_do_not() {
+        let document = document();
+        let table = document.sections[0].plots[0].table().unwrap();
+        assert_eq!(table.rows(), [["64", "2.00"], ["128", "1.00"]]);
+        assert_eq!(Plot::new("t", "x", "u").line("a", vec![(1.0, 2.0)]).table(), None);
+        assert_eq!(document.verdicts().rows()[0][5], "holds weakly");
+    }
+}

@@ -418,8 +418,8 @@ impl<M: PhysicalMemory> Model<M> {
             return lines;
         }
         self.untranslated += 1;
-        // One that no memory has.
-        1 << 57 | (lines & ((1 << 57) - 1))
+        // One that no memory has, of no more than 128 GiB.
+        1 << 31 | (lines & ((1 << 31) - 1))
     }
 
     /// What is remembered is what a TLB of the processor's holds, no more: where one has missed, page

@@ -9,7 +9,7 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fmt fmt-check lint loom unit lab-xen lab-xen-platform lab-xen-domains lab-xen-hostile bench deny doc clean
+.PHONY: help deps build demo test fmt fmt-check lint loom unit lab-xen lab-xen-platform lab-xen-domains lab-xen-hostile scope bench deny doc clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,14 @@ lab-xen-domains: deps build ## Boot Xen in QEMU and do with two guests what oper
 
 lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest break every rule beside another
 	target/release/xenlab hostile
+
+scope: deps build ## Profile Xen hosts in QEMU and set two papers' figures beside them, results in out/
+	@mkdir -p out/scope
+	target/release/pvscope repro chadha07 --keep out/scope --html out/chadha07.html
+	target/release/pvscope run tx-pvnet --out out/scope/tx-pvnet.pvs
+	target/release/pvscope repro menon06 --from out/scope --html out/menon06-tlb.html
+	target/release/pvscope packet out/scope/tx-stock.pvs --html out/packet.html >out/packet.txt
+	target/release/pvscope bench
 
 bench: build ## Run the four benchmarks, results in out/
 	scripts/bench

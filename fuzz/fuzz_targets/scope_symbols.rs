@@ -1,0 +1,29 @@
+//! Whatever an image, a program or a guest's /proc says: its symbols are read or refused, without a panic, and what
+//! was read can be looked up anywhere.
+//!
+//! Input: the bytes. Run with `cargo +nightly fuzz run scope_symbols`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use scope_symbols::{Maps, Program};
+
+fuzz_target!(|bytes: &[u8]| {
+    for symbols in
+        [scope_symbols::xen_image(bytes), scope_symbols::linux_image(bytes)].into_iter().flatten()
+    {
+        let first = symbols.iter().next().map_or(0, |symbol| symbol.start);
+        for address in [0, first, first.wrapping_add(1), u64::MAX] {
+            symbols.lookup(address);
+        }
+    }
+    if let Ok(program) = Program::parse("program", bytes) {
+        program.address_of(0x1000);
+        program.line(0x1000);
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let _ = scope_symbols::kallsyms_text(&text);
+    let _ = scope_symbols::modules(&text);
+    if let Ok(maps) = Maps::parse(&text) {
+        maps.find(0x1000);
+    }
+});

@@ -73,7 +73,7 @@ struct Recent {
     frame: [u64; 2],
     /// Whether they were used since the cache was told.
     line_used: [bool; 2],
-    /// Whether their pages were used since the TLBs were told.
+    /// Whether their pages were used since the TLBs were told, but for what `line_used` says.
     page_used: [bool; 2],
     /// Which was used last.
     latest: usize,
@@ -93,7 +93,13 @@ impl Recent {
     fn uses(&mut self, slot: usize) {
         self.latest = slot;
         self.line_used[slot] = true;
-        self.page_used[slot] = true;
+    }
+
+    /// Whether a line was used since this was asked; its page was, then.
+    fn take_line_used(&mut self, slot: usize) -> bool {
+        let used = std::mem::take(&mut self.line_used[slot]);
+        self.page_used[slot] |= used;
+        used
     }
 
     /// The one that was used before the other, first.
@@ -460,7 +466,7 @@ impl<M: PhysicalMemory> Model<M> {
     /// Tells the cache which lines were used last.
     fn tell_cache(&mut self) {
         for slot in self.data.in_order() {
-            if std::mem::take(&mut self.data.line_used[slot]) {
+            if self.data.take_line_used(slot) {
                 let (line, frame) = (self.data.line[slot], self.data.frame[slot]);
                 self.l1d.access(line, frame + (line & LINES_OF_PAGE));
             }

@@ -213,7 +213,12 @@ extern "C" fn data_written(_: u32, info: u32, address: u64, _: *mut c_void) {
 #[inline]
 fn accessed(info: u32, address: u64, write: bool) {
     let Some(recorder) = recorder() else { return };
-    let bytes = recorder.sizes.of(info, qemu::data_size_log2);
+    // What begins in the first half of a line ends in it: TCG has no vectors of more than 32 bytes.
+    let bytes = if address % 64 <= 32 && !recorder.checks_hits() {
+        1
+    } else {
+        recorder.sizes.of(info, qemu::data_size_log2)
+    };
     recorder.data(address, bytes, write);
     // Where both pages of an access lie is not compared.
     let one_page = address % 4096 + bytes <= 4096;

@@ -126,6 +126,8 @@ pub struct Recorder<M> {
     samples: Vec<Sample>,
     sample_every: u64,
     sample_next: u64,
+    /// When there is something to be taken notice of: a sample, or the flow.
+    next: u64,
     seen: Sample,
     after_switch: Since,
     after_invalidate: Since,
@@ -169,6 +171,7 @@ impl<M: PhysicalMemory> Recorder<M> {
             samples: Vec::new(),
             sample_every: 1000,
             sample_next: 0,
+            next: 0,
             seen: Sample::default(),
             after_switch: Since::new(EventKind::Switch(0)),
             after_invalidate: Since::new(EventKind::Invalidate),
@@ -212,11 +215,8 @@ impl<M: PhysicalMemory> Recorder<M> {
     /// A block is about to be executed.
     #[inline]
     pub fn execute(&mut self, block: BlockId) {
-        if self.instructions >= self.sample_next {
-            self.sample();
-        }
-        if self.flow_room > 0 && self.instructions >= self.flow_after {
-            self.flow_step();
+        if self.instructions >= self.next {
+            self.take_notice();
         }
         let Some(code) = self.codes.get_mut(block.0 as usize) else { return };
         let site = &mut code.sites[usize::from(self.domain)];
@@ -277,6 +277,19 @@ impl<M: PhysicalMemory> Recorder<M> {
         for since in [&mut self.after_switch, &mut self.after_invalidate] {
             since.misses(self.instructions, itlb + dtlb, l2);
         }
+    }
+
+    /// What is not done at every block.
+    #[cold]
+    fn take_notice(&mut self) {
+        if self.instructions >= self.sample_next {
+            self.sample();
+        }
+        let flows = self.flow_room > 0;
+        if flows && self.instructions >= self.flow_after {
+            self.flow_step();
+        }
+        self.next = if flows { self.sample_next.min(self.flow_after) } else { self.sample_next };
     }
 
     #[cold]

@@ -27,7 +27,7 @@ pub struct MappedGrants<'a, P> {
     pub grefs: &'a [Option<GrantRef>],
 }
 
-impl<P> MappedGrants<'_, P> {
+impl<'a, P> MappedGrants<'a, P> {
     /// What is mapped at a place.
     #[inline]
     #[must_use]
@@ -35,11 +35,16 @@ impl<P> MappedGrants<'_, P> {
         self.grefs.get(usize::from(place)).copied().flatten()
     }
 
-    /// Where in the region a byte of the page at a place lies.
+    /// A byte of the page at a place, by its grant.
     #[inline]
-    #[must_use]
-    pub fn byte(&self, place: u16, offset: u16) -> usize {
-        usize::from(place) * PAGE_SIZE + usize::from(offset)
+    fn granted(&self, place: u16, offset: u16) -> Option<(&'a P, GrantRef, u16)> {
+        Some((self.peer, self.at(place)?, offset))
+    }
+
+    /// The same where it is mapped.
+    #[inline]
+    fn mapped(&self, place: u16, offset: u16) -> (&'a Region, usize) {
+        (self.region, usize::from(place) * PAGE_SIZE + usize::from(offset))
     }
 }
 
@@ -115,9 +120,7 @@ impl<'a, P> Source<'a, P> {
     pub fn granted(&self) -> Option<(&'a P, GrantRef, u16)> {
         match *self {
             Self::Grant { peer, gref, offset } => Some((peer, gref, offset)),
-            Self::MappedGrant { pages, place, offset } => {
-                Some((pages.peer, pages.at(place)?, offset))
-            }
+            Self::MappedGrant { pages, place, offset } => pages.granted(place, offset),
             Self::Mapped { .. } | Self::Private(_) => None,
         }
     }
@@ -127,9 +130,7 @@ impl<'a, P> Source<'a, P> {
     #[must_use]
     pub fn mapped(&self) -> Option<(&'a Region, usize)> {
         match *self {
-            Self::MappedGrant { pages, place, offset } => {
-                Some((pages.region, pages.byte(place, offset)))
-            }
+            Self::MappedGrant { pages, place, offset } => Some(pages.mapped(place, offset)),
             Self::Mapped { region, offset } => Some((region, offset)),
             Self::Grant { .. } | Self::Private(_) => None,
         }
@@ -143,9 +144,7 @@ impl<'a, P> Dest<'a, P> {
     pub fn granted(&self) -> Option<(&'a P, GrantRef, u16)> {
         match *self {
             Self::Grant { peer, gref, offset } => Some((peer, gref, offset)),
-            Self::MappedGrant { pages, place, offset } => {
-                Some((pages.peer, pages.at(place)?, offset))
-            }
+            Self::MappedGrant { pages, place, offset } => pages.granted(place, offset),
             Self::Mapped { .. } | Self::Private(_) => None,
         }
     }
@@ -155,9 +154,7 @@ impl<'a, P> Dest<'a, P> {
     #[must_use]
     pub fn mapped(&self) -> Option<(&'a Region, usize)> {
         match *self {
-            Self::MappedGrant { pages, place, offset } => {
-                Some((pages.region, pages.byte(place, offset)))
-            }
+            Self::MappedGrant { pages, place, offset } => Some(pages.mapped(place, offset)),
             Self::Mapped { region, offset } => Some((region, offset)),
             Self::Grant { .. } | Self::Private(_) => None,
         }

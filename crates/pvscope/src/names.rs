@@ -93,7 +93,7 @@ impl Section {
 pub struct Names {
     hypervisor: AddressSpace,
     kernels: BTreeMap<u16, AddressSpace>,
-    programs: BTreeMap<u16, Vec<(String, AddressSpace)>>,
+    programs: BTreeMap<u16, Vec<AddressSpace>>,
     /// The kernel's own, where nothing is known of modules.
     kernel: AddressSpace,
 }
@@ -121,7 +121,7 @@ impl Names {
             let spaces = told.processes.iter().filter_map(|(pid, name, maps)| {
                 let maps = Maps::parse(maps).ok()?;
                 let process = Process { pid: *pid, name: name.clone(), maps };
-                Some((process.name.clone(), process.space(open)))
+                Some(process.space(open))
             });
             (*domain, spaces.collect())
         });
@@ -199,7 +199,7 @@ impl Names {
             };
             let all: u64 = blocks.iter().map(|block| block.total().instructions).sum();
             let programs = self.programs.get(&number)?;
-            let best = programs.iter().map(|(_, program)| (covered(program), program));
+            let best = programs.iter().map(|program| (covered(program), program));
             let (most, program) = best.max_by_key(|(covered, _)| *covered)?;
             (most * 10 >= all * 9).then_some(((home, space), program))
         };

@@ -53,6 +53,9 @@ pub struct RunArgs {
     quiet: bool,
 }
 
+/// What the plugin says begins so; all but its news is why it gives up.
+const SAYS: &str = "pvscope: ";
+const NEWS: [&str; 2] = ["recording", "recorded"];
 /// How often it is looked what QEMU says.
 const POLL: Duration = Duration::from_millis(20);
 /// Where Xen 4.17 to 4.20 keep the domain of a virtual processor, in bytes from its beginning. The
@@ -146,7 +149,7 @@ fn record(command: Command, host: &BatchHost, progress: &Progress, limit: u64) -
     for (what, word) in [("boot, to the first mark", "recording"), ("record", "recorded")] {
         progress.step(what);
         wait(&mut qemu, host, what, limit, |said| {
-            said.lines().any(|line| line == format!("pvscope: {word}"))
+            said.lines().any(|line| line.strip_prefix(SAYS) == Some(word))
         })?;
     }
     wait(&mut qemu, host, "the machine's end", limit, |_| false)
@@ -168,6 +171,9 @@ fn wait(
             return Ok(());
         }
         let problem = match ended {
+            None if said.lines().any(complains) => {
+                format!("{what}: the plugin gave up")
+            }
             Some(status) if status.success() && what == "the machine's end" => return Ok(()),
             Some(status) => format!("{what}: QEMU ended ({status})"),
             None if start.elapsed() > limit => {
@@ -180,6 +186,11 @@ fn wait(
         };
         return Err(Error::Machine { what: problem, said: last_words(&said, host) });
     }
+}
+
+/// Whether a line of QEMU's is one of the plugin's that is no news.
+fn complains(line: &str) -> bool {
+    line.strip_prefix(SAYS).is_some_and(|words| !NEWS.contains(&words))
 }
 
 /// The ends of what QEMU, the console and the script said.
@@ -254,6 +265,14 @@ pub fn absolute(path: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn news_of_the_plugin_is_no_complaint() {
+        for line in ["pvscope: recording", "pvscope: recorded", "qemu: warning", ""] {
+            assert!(!complains(line), "{line}");
+        }
+        assert!(complains("pvscope: /run/recording: No space left on device (os error 28)"));
+    }
 
     #[test]
     fn work_is_what_was_counted_between() {

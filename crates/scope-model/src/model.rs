@@ -89,10 +89,19 @@ impl Recent {
         latest: 0,
     };
 
+    /// Uses a line if it is one of the two, the likelier of which is in `slot`.
     #[inline]
-    fn uses(&mut self, slot: usize) {
-        self.latest = slot;
-        self.line_used[slot] = true;
+    fn reuse(&mut self, line: u64, slot: usize) -> bool {
+        let found = if line == self.line[slot] {
+            slot
+        } else if line == self.line[1 - slot] {
+            1 - slot
+        } else {
+            return false;
+        };
+        self.latest = found;
+        self.line_used[found] = true;
+        true
     }
 
     /// Whether a line was used since this was asked; its page was, then.
@@ -249,18 +258,7 @@ impl<M: PhysicalMemory> Model<M> {
     #[inline]
     pub fn reuse(&mut self, address: u64, bytes: u64, write: bool) -> bool {
         let (first, last) = (address / LINE as u64, address.wrapping_add(bytes - 1) / LINE as u64);
-        let slot = usize::from(write);
-        if first != last {
-            return false;
-        }
-        if first == self.data.line[slot] {
-            self.data.uses(slot);
-        } else if first == self.data.line[1 - slot] {
-            self.data.uses(1 - slot);
-        } else {
-            return false;
-        }
-        true
+        first == last && self.data.reuse(first, usize::from(write))
     }
 
     /// Reads or writes bytes of data at a virtual address.
@@ -276,12 +274,7 @@ impl<M: PhysicalMemory> Model<M> {
     #[inline]
     fn line(&mut self, line: u64, write: bool, to: &mut Access<'_>) {
         *(if write { &mut to.site.writes } else { &mut to.site.reads }) += 1;
-        let slot = usize::from(write);
-        if line == self.data.line[slot] {
-            self.data.uses(slot);
-        } else if line == self.data.line[1 - slot] {
-            self.data.uses(1 - slot);
-        } else {
+        if !self.data.reuse(line, usize::from(write)) {
             self.turn_data_line(line, write, to);
         }
     }

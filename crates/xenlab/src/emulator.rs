@@ -43,13 +43,14 @@ impl Emulator {
         fetch(suite, new.path(), quiet)?;
         if let Some(root) = &own.root {
             let unpacked = new.path().join("root");
+            // Before it has its name: what has it is taken as it is.
+            Self { root: Some(unpacked.clone()) }.check(suite)?;
             match std::fs::rename(unpacked, root) {
                 // Another process was faster.
                 Err(_) if root.is_dir() => {}
                 other => other.map_err(Error::path(root))?,
             }
         }
-        own.check(suite)?;
         Ok(own)
     }
 

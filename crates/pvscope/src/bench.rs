@@ -1,7 +1,7 @@
 //! `pvscope bench`: what the plugin costs, beside QEMU without it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::report::{Benchmark, Row, Samples, Table, human};
 use clap::Args;
@@ -82,29 +82,36 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let pvnet = if workload.needs_pvnet() { Some(built(None, "pvnet")?) } else { None };
     let host = BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet)?)?;
     let progress = Progress::new(args.rounds as usize * Mode::ALL.len(), args.quiet);
-    let mut samples = Mode::ALL.map(|mode| (mode, Samples::new(), Samples::new()));
+    let mut samples = Mode::ALL.map(Measured::new);
     for round in 1..=args.rounds {
         let mut plain = None;
-        for (mode, seconds, ratios) in &mut samples {
+        for measured in &mut samples {
+            let mode = measured.mode;
             progress.step(format!("round {round} of {}: {}", args.rounds, mode.name()));
-            let spent = measure(*mode, &host, &emulator, &plugin)?;
-            progress.done(&format!("{} s", human(spent)));
-            seconds.push(spent);
-            ratios.push(spent / *plain.get_or_insert(spent));
+            let spent = measure(mode, &host, &emulator, &plugin)?;
+            progress.done(&format!("{} s", human(spent.wall)));
+            measured.add(spent, *plain.get_or_insert(spent));
         }
     }
     progress.finish();
     let mut benchmark = Benchmark::new("pvscope");
-    let mut table =
-        Table::new().left("QEMU with").right("CPU seconds").right("ratio: median (min–max)");
-    for (mode, seconds, ratios) in &samples {
-        let (Some(seconds), Some(ratio)) = (seconds.stats(), ratios.stats()) else { continue };
+    let mut table = Table::new()
+        .left("QEMU with")
+        .right("seconds")
+        .right("ratio: median (min–max)")
+        .right("processors' time: ratio");
+    for Measured { mode, seconds, ratios, processors } in &samples {
+        let stats = (seconds.stats(), ratios.stats(), processors.stats());
+        let (Some(seconds), Some(ratio), Some(processors)) = stats else { continue };
         table.row([
             mode.name().to_owned(),
             human(seconds.median),
             format!("{:.2} ({:.2}–{:.2})", ratio.median, ratio.min, ratio.max),
+            format!("{:.2} ({:.2}–{:.2})", processors.median, processors.min, processors.max),
         ]);
         benchmark.rows.push(Row::new(format!("{}/ratio", mode.name()), "times", ratio));
+        let name = format!("{}/processors-ratio", mode.name());
+        benchmark.rows.push(Row::new(name, "times", processors));
     }
     crate::report::show(&table.render(false))?;
     match &args.json {
@@ -113,34 +120,68 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
 }
 
-/// Processor time of QEMU between what the machine prints before the marks and after them, in seconds.
-fn measure(mode: Mode, host: &BatchHost, emulator: &Emulator, plugin: &Path) -> Result<f64> {
+/// Time, in seconds.
+#[derive(Clone, Copy)]
+struct Spent {
+    /// Anybody's.
+    wall: f64,
+    /// All processors' that QEMU had: the models have a thread of their own.
+    processors: f64,
+}
+
+/// What came of one mode, round by round.
+struct Measured {
+    mode: Mode,
+    seconds: Samples,
+    /// Of the time, to that without a plugin in the same round.
+    ratios: Samples,
+    /// Of processors' time.
+    processors: Samples,
+}
+
+impl Measured {
+    fn new(mode: Mode) -> Self {
+        let [seconds, ratios, processors] = [(); 3].map(|()| Samples::new());
+        Self { mode, seconds, ratios, processors }
+    }
+
+    fn add(&mut self, spent: Spent, plain: Spent) {
+        self.seconds.push(spent.wall);
+        self.ratios.push(spent.wall / plain.wall);
+        self.processors.push(spent.processors / plain.processors);
+    }
+}
+
+/// Time between what the machine prints before the marks and after them.
+fn measure(mode: Mode, host: &BatchHost, emulator: &Emulator, plugin: &Path) -> Result<Spent> {
     let mut command = host.command(emulator)?;
     let out = host.folder().join("recording");
     if let Some(words) = mode.words(plugin, &out) {
         command.arg("-plugin").arg(words);
     }
     let _ = std::fs::remove_file(host.printed());
+    let start = Instant::now();
     let mut qemu = Process::capture(command)?;
-    let before = until(&mut qemu, host, "@before")?;
-    let after = until(&mut qemu, host, "@after")?;
+    let before = until(&mut qemu, host, start, "@before")?;
+    let after = until(&mut qemu, host, start, "@after")?;
     qemu.stop()?;
-    Ok(after - before)
+    let [wall, processors] =
+        [after.wall - before.wall, after.processors - before.processors];
+    Ok(Spent { wall, processors })
 }
 
-/// Waits until the machine has printed a line; answers QEMU's processor time then, in seconds.
-fn until(qemu: &mut Process, host: &BatchHost, line: &str) -> Result<f64> {
-    let start = std::time::Instant::now();
+/// Waits until the machine has printed a line; answers what QEMU has spent since the start.
+fn until(qemu: &mut Process, host: &BatchHost, start: Instant, line: &str) -> Result<Spent> {
     loop {
         let ended = qemu.ended()?;
         let printed = std::fs::read(host.printed()).unwrap_or_default();
-        let spent = spent(qemu.pid());
+        let (processors, wall) = (spent(qemu.pid()), start.elapsed());
         if String::from_utf8_lossy(&printed).lines().any(|own| own.trim() == line)
-            && let Some(spent) = spent
+            && let Some(processors) = processors
         {
-            return Ok(spent);
+            return Ok(Spent { wall: wall.as_secs_f64(), processors });
         }
-        if ended.is_some() || start.elapsed() > LIMIT {
+        if ended.is_some() || wall > LIMIT {
             let said = format!("\nQEMU:\n  {}", qemu.stderr());
             return Err(Error::Machine { what: format!("the machine never printed {line}"), said });
         }
@@ -148,12 +189,13 @@ fn until(qemu: &mut Process, host: &BatchHost, line: &str) -> Result<f64> {
     }
 }
 
-/// The processor time of a process, from `/proc/PID/schedstat`, in seconds of all its threads.
+/// The processor time of a process and of its threads, ended ones too, from `/proc/PID/stat`, in seconds.
 fn spent(pid: u32) -> Option<f64> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let nanoseconds = threads.flatten().filter_map(|thread| {
-        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split(' ').next()?.parse::<u64>().ok()
-    });
-    Some(nanoseconds.sum::<u64>() as f64 / 1e9)
+    /// What Linux counts them in, on every x86.
+    const TICKS: f64 = 100.0;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may have spaces, and ends with the last parenthesis; user and system time come 12 words later.
+    let (_, words) = text.rsplit_once(')')?;
+    let ticks = words.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().ok());
+    Some(ticks.sum::<Option<u64>>()? as f64 / TICKS)
 }

@@ -22,12 +22,8 @@ pub const TLB_SIZES: usize = TLB_ENTRIES.len();
 pub struct Config {
     /// Bytes of L1I and of L1D.
     pub l1_bytes: usize,
-    /// Lines of a set in both.
-    pub l1_ways: usize,
     /// Which of [`L2_BYTES`].
     pub l2: usize,
-    /// Lines of a set in every L2.
-    pub l2_ways: usize,
     /// Which of [`TLB_ENTRIES`].
     pub tlb: usize,
     /// Only that L2, those TLBs and the processor's own policy: faster.
@@ -36,6 +32,6 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { l1_bytes: 32 << 10, l1_ways: 8, l2: 3, l2_ways: 8, tlb: 2, single: false }
+        Self { l1_bytes: 32 << 10, l2: 3, tlb: 2, single: false }
     }
 }

@@ -1,6 +1,6 @@
 //! The names of pages in TLBs.
 
-use crate::paging::{PageSize, Paging, Translation};
+use crate::paging::{PageSize, Paging};
 
 /// Tags of address spaces, in the order in which they are met. Their number is bounded: a tag that was
 /// used for another space long ago is used again.
@@ -52,10 +52,4 @@ pub fn tag(key: u64) -> u16 {
     #[expect(clippy::cast_possible_truncation, reason = "these 16 bits")]
     let tag = (key >> 36) as u16;
     tag
-}
-
-/// The tag of a page in the space of this one.
-#[inline]
-pub fn tag_of(translation: &Translation, space: u16) -> u16 {
-    if translation.global { GLOBAL } else { space }
 }

@@ -23,13 +23,16 @@ mod keys;
 mod model;
 mod paging;
 mod policy;
+mod recent;
 mod tlb;
+mod walker;
 
-pub use cache::Cache;
+pub use cache::{Cache, WAYS};
 pub use config::{Config, L2_BYTES, L2_SIZES, LINE, TLB_ENTRIES, TLB_SIZES};
 pub use cost::Costs;
 pub use counters::{Counters, Sweep};
-pub use model::{Access, Flush, Model};
+pub use model::{Flush, Model, Use};
 pub use paging::{PageSize, Paging, PhysicalMemory, Translation, walk};
 pub use policy::{POLICIES, Policy};
 pub use tlb::{Mask, Tlb};
+pub use walker::{Mapping, Side, Walker};

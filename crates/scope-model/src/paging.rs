@@ -1,5 +1,7 @@
 //! The page tables of x86-64, four levels of them.
 
+use crate::model::Flush;
+
 /// The machine's memory.
 pub trait PhysicalMemory {
     /// Eight aligned bytes at a physical address; none where there is no memory.
@@ -17,6 +19,27 @@ pub struct Paging {
     pub tagged: bool,
     /// CR4.PGE: pages can be global.
     pub global: bool,
+}
+
+impl Paging {
+    /// What control registers say when this was written to them. Answers whether global pages go from
+    /// TLBs, too.
+    pub fn write(&mut self, what: Flush) -> bool {
+        let before = *self;
+        match what {
+            Flush::Cr3(value) => {
+                self.root = value & !(1 << 63) & !0xfff;
+                self.pcid = if self.tagged { (value & 0xfff) as u16 } else { 0 };
+            }
+            Flush::Cr4(value) => {
+                self.global = value & 1 << 7 != 0;
+                self.tagged = value & 1 << 17 != 0;
+            }
+            Flush::Page(_) | Flush::Pcid(..) => {}
+        }
+        let switched = (before.global, before.tagged) != (self.global, self.tagged);
+        switched || matches!(what, Flush::Pcid(2, ..))
+    }
 }
 
 /// How much one entry of the page tables maps.

@@ -5,6 +5,9 @@
 //! victim is the last page of the list with its bit. That is exact for any flush, since a
 //! flush clears bits and leaves the order (a stack distance would not: what is flushed from a
 //! large TLB leaves no room in a small one).
+//!
+//! Pages that are used now can be held: they are in no list, and whoever holds them knows their order. When one is
+//! let go it is the newest of the list.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -67,7 +70,8 @@ impl Mask {
     }
 }
 
-type Index = u32;
+/// A page that is [held](Tlb::hold).
+pub type Index = u32;
 const NOWHERE: Index = Index::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +86,8 @@ struct Page {
     resident: u64,
     /// Whose next victim it is.
     victim: u64,
+    /// How often it is held.
+    holds: u32,
 }
 
 /// The TLBs.
@@ -96,6 +102,8 @@ pub struct Tlb {
     capacity: [u16; COUNT],
     count: [u16; COUNT],
     victim: [Index; COUNT],
+    /// Those that have no victim: all their pages are held.
+    no_victim: u64,
 }
 
 impl Tlb {
@@ -111,37 +119,70 @@ impl Tlb {
             capacity: std::array::from_fn(|tlb| entries[tlb % TLB_SIZES]),
             count: [0; COUNT],
             victim: [NOWHERE; COUNT],
+            no_victim: u64::MAX,
         }
     }
 
     /// Uses a page in the TLBs of `mask`, which depends on the page alone. Answers those that missed; it
     /// is resident in all of `mask` now.
-    #[inline]
     pub fn access(&mut self, key: u64, global: bool, mask: Mask) -> Mask {
-        let mask = mask.0 & self.all;
-        if self.newest != NOWHERE {
-            let newest = &self.pages[self.newest as usize];
-            if newest.key == key && newest.resident == mask {
-                return Mask::NONE;
-            }
-        }
-        let page = match self.by_key.get(&key) {
-            Some(page) => *page,
-            None if mask == 0 => return Mask::NONE,
-            None => self.insert(key),
-        };
-        self.move_to_front(page);
-        let entry = &mut self.pages[page as usize];
-        entry.global = global;
-        let missed = Mask(mask & !entry.resident);
-        entry.resident |= mask;
-        for tlb in missed.numbers() {
-            self.admit(tlb, page);
-        }
+        let (page, missed) = self.hold(key, global, mask);
+        page.inspect(|page| self.release(*page));
         missed
     }
 
-    /// Takes a page out of the TLBs of `mask`.
+    /// The same, and holds the page: as long as it is, it is newer than all that are not. No more may be held than
+    /// the smallest TLB has entries. There is no page where the TLBs are not simulated.
+    pub fn hold(&mut self, key: u64, global: bool, mask: Mask) -> (Option<Index>, Mask) {
+        let mask = mask.0 & self.all;
+        let page = match self.by_key.get(&key) {
+            Some(page) => *page,
+            None if mask == 0 => return (None, Mask::NONE),
+            None => self.insert(key),
+        };
+        let entry = &mut self.pages[page as usize];
+        entry.global = global;
+        entry.holds += 1;
+        let is_linked = entry.holds == 1 && entry.resident != 0;
+        let missed = Mask(mask & !entry.resident);
+        entry.resident |= mask;
+        if is_linked {
+            self.take_out(page);
+        }
+        for tlb in missed.numbers() {
+            self.count[tlb] += 1;
+            if self.count[tlb] > self.capacity[tlb] {
+                self.remove(self.victim[tlb], 1 << tlb);
+            }
+        }
+        (Some(page), missed)
+    }
+
+    /// Lets a page go: unless it is held another time, it is the newest of those that are not.
+    pub fn release(&mut self, page: Index) {
+        let entry = &mut self.pages[page as usize];
+        entry.holds -= 1;
+        if entry.holds > 0 {
+            return;
+        }
+        let first_of = entry.resident & self.no_victim;
+        entry.victim = first_of;
+        self.no_victim &= !first_of;
+        for tlb in Mask(first_of).numbers() {
+            self.victim[tlb] = page;
+        }
+        self.link(page);
+    }
+
+    /// Takes a page out of the list, but out of no TLB.
+    fn take_out(&mut self, page: Index) {
+        for tlb in Mask(self.pages[page as usize].victim).numbers() {
+            self.pass_on(tlb, page);
+        }
+        self.unlink(page);
+    }
+
+    /// Takes a page out of the TLBs of `mask`. None is held.
     pub fn invalidate(&mut self, key: u64, mask: Mask) {
         if let Some(page) = self.by_key.get(&key).copied() {
             self.remove(page, mask.0 & self.pages[page as usize].resident);
@@ -154,6 +195,7 @@ impl Tlb {
         for tlb in Mask(mask.0 & self.all).numbers() {
             self.count[tlb] = 0;
             self.victim[tlb] = NOWHERE;
+            self.no_victim |= 1 << tlb;
         }
         let mut page = self.newest;
         while page != NOWHERE {
@@ -177,6 +219,7 @@ impl Tlb {
         for tlb in Mask(mask.0 & self.all).numbers() {
             if self.victim[tlb] != NOWHERE {
                 self.pages[self.victim[tlb] as usize].victim |= 1 << tlb;
+                self.no_victim &= !(1 << tlb);
             }
         }
     }
@@ -185,18 +228,6 @@ impl Tlb {
     #[must_use]
     pub fn resident(&self, key: u64) -> Mask {
         self.by_key.get(&key).map_or(Mask::NONE, |page| Mask(self.pages[*page as usize].resident))
-    }
-
-    /// Notes that a page, the newest, is resident in a TLB that it was not in.
-    fn admit(&mut self, tlb: usize, page: Index) {
-        if self.count[tlb] == 0 {
-            self.victim[tlb] = page;
-            self.pages[page as usize].victim |= 1 << tlb;
-        }
-        self.count[tlb] += 1;
-        if self.count[tlb] > self.capacity[tlb] {
-            self.remove(self.victim[tlb], 1 << tlb);
-        }
     }
 
     /// Takes a page out of TLBs that it is resident in.
@@ -223,14 +254,24 @@ impl Tlb {
             next = self.pages[next as usize].newer;
         }
         self.victim[tlb] = next;
-        if next != NOWHERE {
+        if next == NOWHERE {
+            self.no_victim |= 1 << tlb;
+        } else {
             self.pages[next as usize].victim |= 1 << tlb;
         }
     }
 
+    /// A page in no list.
     fn insert(&mut self, key: u64) -> Index {
-        let page =
-            Page { key, global: false, newer: NOWHERE, older: NOWHERE, resident: 0, victim: 0 };
+        let page = Page {
+            key,
+            global: false,
+            newer: NOWHERE,
+            older: NOWHERE,
+            resident: 0,
+            victim: 0,
+            holds: 0,
+        };
         let index = match self.free.pop() {
             Some(index) => {
                 self.pages[index as usize] = page;
@@ -242,22 +283,7 @@ impl Tlb {
             }
         };
         self.by_key.insert(key, index);
-        self.link(index);
         index
-    }
-
-    fn move_to_front(&mut self, page: Index) {
-        if self.newest == page {
-            return;
-        }
-        for tlb in Mask(self.pages[page as usize].victim).numbers() {
-            // It stays the victim where it is the only one.
-            if self.count[tlb] > 1 {
-                self.pass_on(tlb, page);
-            }
-        }
-        self.unlink(page);
-        self.link(page);
     }
 
     fn link(&mut self, page: Index) {
@@ -282,8 +308,6 @@ impl Tlb {
 
     fn drop_page(&mut self, page: Index) {
         self.by_key.remove(&self.pages[page as usize].key);
-        // Whoever looks at the newest must not find it there.
-        self.pages[page as usize].resident = 0;
         self.free.push(page);
     }
 }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use scope_model::{
-    Access, Cache, Config, Counters, Flush, L2_BYTES, LINE, Model, POLICIES, PageSize, Paging,
-    PhysicalMemory, Policy, Sweep, TLB_ENTRIES, walk,
+    Cache, Config, Counters, Flush, L2_BYTES, LINE, Model, POLICIES, PageSize, Paging,
+    PhysicalMemory, Policy, Side, Sweep, TLB_ENTRIES, Walker, walk,
 };
 
 const PAGE: u64 = 4096;
@@ -50,7 +50,8 @@ impl Memory {
 
 /// A processor that runs a program of one place in the code.
 struct World {
-    model: Model<Memory>,
+    walker: Walker<Memory>,
+    model: Model,
     site: Counters,
     sweep: Sweep,
 }
@@ -62,22 +63,46 @@ const GLOBAL: u64 = 1 << 8;
 impl World {
     fn new(memory: Memory, config: Config) -> Self {
         let paging = Paging { root: ROOT, global: true, ..Paging::default() };
-        let model = Model::new(memory, config, paging);
-        Self { model, site: Counters::default(), sweep: Sweep::default() }
+        let walker = Walker::new(memory, paging, config.single);
+        let model = Model::new(config, paging);
+        Self { walker, model, site: Counters::default(), sweep: Sweep::default() }
+    }
+
+    fn map(&mut self, side: Side, address: u64) {
+        let page = address / PAGE;
+        if !self.walker.knows(side, page) {
+            self.model.map(side, page, self.walker.walk(side, page));
+        }
     }
 
     fn read(&mut self, address: u64) {
-        self.model.data(
-            address,
-            8,
-            false,
-            &mut Access { site: &mut self.site, sweep: &mut self.sweep },
-        );
+        self.data(address, false);
+    }
+
+    fn data(&mut self, address: u64, write: bool) {
+        self.map(Side::Data, address);
+        self.map(Side::Data, address + 7);
+        let (first, last) = (address / LINE as u64, (address + 7) / LINE as u64);
+        for line in first..=last {
+            if !self.model.is_same_data(line) {
+                let used = self.model.data(line);
+                self.model.count_data(used, write, &mut self.site, &mut self.sweep);
+            }
+        }
     }
 
     fn fetch(&mut self, address: u64) {
-        let to = &mut Access { site: &mut self.site, sweep: &mut self.sweep };
-        self.model.fetch(address / LINE as u64, to);
+        self.map(Side::Code, address);
+        let line = address / LINE as u64;
+        if !self.model.is_same_code(line) {
+            let used = self.model.fetch(line);
+            self.model.count_code(used, &mut self.site, &mut self.sweep);
+        }
+    }
+
+    fn flush(&mut self, what: Flush) {
+        self.walker.flush(what);
+        self.model.flush(what);
     }
 }
 
@@ -106,7 +131,6 @@ fn a_walk_over_an_array_misses_where_it_should() {
         for _ in 0..2 {
             (0..lines).for_each(|line| world.read(FIRST + line * LINE as u64));
         }
-        assert_eq!(world.site.reads, 2 * lines);
         assert_eq!(world.site.read_misses, 2 * lines, "larger than L1");
         for (other, misses) in world.sweep.l2d.iter().enumerate() {
             assert_eq!(*misses, if other < number { 2 * lines } else { lines }, "L2 {other}");
@@ -121,7 +145,7 @@ fn l1_holds_what_it_has_room_for() {
     for _ in 0..3 {
         (0..lines).for_each(|line| world.read(FIRST + line * LINE as u64));
     }
-    assert_eq!((world.site.reads, world.site.read_misses), (3 * lines, lines));
+    assert_eq!(world.site.read_misses, lines);
 }
 
 /// Once a page, over and over: a TLB of so many entries holds so many pages, and none of one more.
@@ -174,7 +198,7 @@ fn a_switch_takes_out_what_the_policy_says() {
     }
     let mut world = World::new(memory, Config::default());
     for root in [ROOT, OTHER, ROOT, OTHER] {
-        world.model.flush(Flush::Cr3(root));
+        world.flush(Flush::Cr3(root));
         for page in 0..4 {
             world.read(FIRST + page * PAGE);
             world.read(hypervisor + page * PAGE);
@@ -194,9 +218,9 @@ fn a_switch_takes_out_what_the_policy_says() {
 fn pcid_keeps_other_contexts_and_its_own_when_told_to() {
     let memory = pages(4, FIRST, 0);
     let mut world = World::new(memory, Config::default());
-    world.model.flush(Flush::Cr4(1 << 7 | 1 << 17));
+    world.flush(Flush::Cr4(1 << 7 | 1 << 17));
     let visit = |world: &mut World, cr3: u64| {
-        world.model.flush(Flush::Cr3(cr3));
+        world.flush(Flush::Cr3(cr3));
         let before = world.sweep.dtlb[0][3];
         (0..4).for_each(|page| world.read(FIRST + page * PAGE));
         world.sweep.dtlb[0][3] - before
@@ -207,9 +231,9 @@ fn pcid_keeps_other_contexts_and_its_own_when_told_to() {
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 0, "kept");
     assert_eq!(visit(&mut world, OTHER | 2), 4, "its own go");
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 0, "others stay");
-    world.model.flush(Flush::Pcid(1, 1, 0));
+    world.flush(Flush::Pcid(1, 1, 0));
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 4, "INVPCID of one context");
-    world.model.flush(Flush::Pcid(2, 0, 0));
+    world.flush(Flush::Pcid(2, 0, 0));
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 4, "of all");
 }
 
@@ -222,11 +246,11 @@ fn one_page_goes_and_globals_go_with_cr4() {
         world.sweep.dtlb[0][3] - before
     };
     assert_eq!(visit(&mut world), 4);
-    world.model.flush(Flush::Page(FIRST + 2 * PAGE + 5));
+    world.flush(Flush::Page(FIRST + 2 * PAGE + 5));
     assert_eq!(visit(&mut world), 1);
-    world.model.flush(Flush::Cr3(OTHER));
+    world.flush(Flush::Cr3(OTHER));
     assert_eq!(visit(&mut world), 0, "global");
-    world.model.flush(Flush::Cr4(0));
+    world.flush(Flush::Cr4(0));
     assert_eq!(visit(&mut world), 4);
 }
 
@@ -265,7 +289,7 @@ fn one_configuration_counts_the_same_as_among_all() {
             world.read(*address);
             world.fetch(*address);
             if n % 1000 == 0 {
-                world.model.flush(Flush::Cr3(if n % 2000 == 0 { ROOT } else { OTHER }));
+                world.flush(Flush::Cr3(if n % 2000 == 0 { ROOT } else { OTHER }));
             }
         }
         world.site
@@ -279,18 +303,18 @@ fn one_configuration_counts_the_same_as_among_all() {
 fn data_across_two_lines_and_two_pages_is_both() {
     let mut world = World::new(pages(2, FIRST, 0), Config::default());
     world.read(FIRST + PAGE - 4);
-    assert_eq!((world.site.reads, world.site.read_misses, world.site.dtlb_misses), (2, 2, 2));
+    assert_eq!((world.site.read_misses, world.site.dtlb_misses), (2, 2));
 }
 
 #[test]
 fn what_no_page_table_maps_is_counted() {
     let mut world = World::new(Memory::default(), Config::default());
     world.read(0x7f00_0000_0000);
-    assert_eq!(world.model.untranslated(), 1);
+    assert_eq!(world.walker.untranslated(), 1);
     assert_eq!(world.site.read_misses, 1);
     // One that is a physical address is where it says, and no TLB is asked.
     world.read(FIRST);
-    assert_eq!(world.model.untranslated(), 1);
+    assert_eq!(world.walker.untranslated(), 1);
     assert_eq!(world.model.claimed(FIRST), FIRST);
     assert_eq!((world.site.read_misses, world.site.dtlb_misses), (2, 0));
 }
@@ -301,16 +325,16 @@ proptest! {
     fn a_stream_misses_as_one_by_one(
         accesses in prop::collection::vec((0u64..40, 0u64..64, any::<bool>(), 0u8..50), 1..3000),
     ) {
-        let config = Config { l1_bytes: 4096, l1_ways: 4, tlb: 0, ..Config::default() };
+        let config = Config { l1_bytes: 4096, tlb: 0, ..Config::default() };
         let mut world = World::new(pages(40, FIRST, 0), config);
-        let mut lines = Cache::new(4096, 4);
+        let mut lines = Cache::new(4096);
         let mut held = VecDeque::new();
         let (mut line_misses, mut page_misses) = (0, 0);
         let (mut at, mut other) = (FIRST, FIRST);
         for (page, line, write, what) in accesses {
             match what {
                 0 => {
-                    world.model.flush(Flush::Cr3(ROOT));
+                    world.flush(Flush::Cr3(ROOT));
                     held.clear();
                     continue;
                 }
@@ -320,8 +344,7 @@ proptest! {
                 _ => at = FIRST + page * PAGE + line * LINE as u64,
             }
             at = FIRST + (at - FIRST) % (40 * PAGE) / 8 * 8;
-            let to = &mut Access { site: &mut world.site, sweep: &mut world.sweep };
-            world.model.data(at, 8, write, to);
+            world.data(at, write);
             let physical = 0x4000_0000 + (at - FIRST);
             line_misses += u64::from(!lines.access(at / LINE as u64, physical / LINE as u64));
             let found = held.iter().position(|page| *page == at / PAGE);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use scope_model::{Cache, LINE, Mask, POLICIES, Policy, TLB_ENTRIES, TLB_SIZES, Tlb};
+use scope_model::{Cache, LINE, Mask, POLICIES, Policy, TLB_ENTRIES, TLB_SIZES, Tlb, WAYS};
 
 /// A set: what is in it, the most recently used first.
 #[derive(Clone, Default)]
@@ -115,11 +115,10 @@ proptest! {
     #[test]
     fn a_cache_hits_as_a_list_for_each_set_would(
         lines in prop::collection::vec(prop_oneof![4 => 0u64..64, 1 => 0u64..4096], 1..4000),
-        ways in 1usize..9,
         sets in prop::sample::select(vec![1usize, 2, 8, 64]),
     ) {
-        let mut cache = Cache::new(sets * ways * LINE, ways);
-        let mut naive = vec![Lru::new(ways); sets];
+        let mut cache = Cache::new(sets * WAYS * LINE);
+        let mut naive = vec![Lru::new(WAYS); sets];
         for line in lines {
             let set = usize::try_from(line).unwrap() % sets;
             prop_assert_eq!(cache.access(line, line), naive[set].access(line, false));

@@ -1,7 +1,7 @@
 //! The plugin of QEMU (TCG's interface, version 4: QEMU 10) that pvscope runs guests under.
 //!
 //! ```text
-//!  QEMU ── blocks, data, control registers ──► Recorder ──► scope_model::Model
+//!  QEMU ── blocks, data, control registers ──► Tracer ──► scope_model::Model
 //!    │                                            └──────► scope_result::Recording, at the mark's end
 //!    └─ the guest's memory, shared: page tables are read where they lie
 //! ```
@@ -20,10 +20,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use memory::GuestMemory;
-use qemu::{CallbackRegisters, DataAccess, Id, Info, Instruction, Registers, Translation};
-use scope_recorder::{Arguments, BlockId, Mark, Special, Start, mark, special};
+use qemu::{CallbackRegisters, DataAccess, Id, Info, Instruction, OnData, Registers, Translation};
+use scope_recorder::{Arguments, BlockId, Mark, Special, Start, Told, What, mark, special};
 
-type Recorder = scope_recorder::Recorder<GuestMemory>;
+type Tracer = scope_recorder::Tracer<GuestMemory>;
 
 /// The version of the interface that this is for.
 #[unsafe(no_mangle)]
@@ -41,7 +41,7 @@ struct Plugin {
 enum Phase {
     /// The first mark was not met.
     Before,
-    /// Between the marks: [`RECORDER`].
+    /// Between the marks: [`TRACER`].
     Recording,
     /// It is over, well or not.
     Over,
@@ -57,14 +57,14 @@ fn plugin() -> Option<&'static mut Plugin> {
     unsafe { PLUGIN.load(Ordering::Relaxed).as_mut() }
 }
 
-/// The recorder, for one call of QEMU's; null but between the marks.
-static RECORDER: AtomicPtr<Recorder> = AtomicPtr::new(std::ptr::null_mut());
+/// The tracer, for one call of QEMU's; null but between the marks.
+static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The recorder, between the marks.
+/// The tracer, between the marks.
 #[inline]
-fn recorder() -> Option<&'static mut Recorder> {
+fn tracer() -> Option<&'static mut Tracer> {
     // SAFETY: as for `plugin`: it is null, or a box's that `finish` frees when it has taken the pointer away.
-    unsafe { RECORDER.load(Ordering::Relaxed).as_mut() }
+    unsafe { TRACER.load(Ordering::Relaxed).as_mut() }
 }
 
 /// Tells whoever has started QEMU.
@@ -128,9 +128,9 @@ extern "C" fn begin(_: u32, _: *mut c_void) {
         return;
     }
     plugin.phase = match start(plugin) {
-        Ok(recorder) => {
+        Ok(tracer) => {
             say("recording");
-            RECORDER.store(Box::into_raw(Box::new(recorder)), Ordering::Relaxed);
+            TRACER.store(Box::into_raw(Box::new(tracer)), Ordering::Relaxed);
             Phase::Recording
         }
         Err(reason) => {
@@ -141,54 +141,77 @@ extern "C" fn begin(_: u32, _: *mut c_void) {
     qemu::reset(plugin.id, instrument);
 }
 
-fn start(plugin: &Plugin) -> Result<Recorder, String> {
+fn start(plugin: &Plugin) -> Result<Tracer, String> {
     let memory = GuestMemory::find()?;
     let read = |name| plugin.registers.read(name).ok_or(format!("QEMU has no register {name}"));
     let start = Start { cr3: read("cr3")?, cr4: read("cr4")? };
-    Ok(Recorder::new(memory, &plugin.arguments, start))
+    Tracer::new(memory, &plugin.arguments, start)
 }
 
 /// Everything that was translated is dropped: from here on with the model.
 extern "C" fn instrument(id: Id) {
     qemu::on_exit(id, on_exit);
-    if recorder().is_some() {
+    if tracer().is_some() {
         qemu::on_translation(id, translated);
     }
 }
 
 extern "C" fn translated(_: Id, translation: *mut Translation) {
-    let (Some(recorder), Some(plugin)) = (recorder(), plugin()) else { return };
+    let (Some(tracer), Some(plugin)) = (tracer(), plugin()) else { return };
     let instructions: Vec<Instruction> = Instruction::all(translation).collect();
-    let Some((first, last)) = instructions.first().zip(instructions.last()) else { return };
-    let bytes = last.address() + last.size() - first.address();
-    let count = instructions.len();
-    let block = recorder.block(first.address(), bytes, count);
-    qemu::on_block(translation, executed, pointer(block));
-    for instruction in &instructions {
-        instruction.on_data(data_read, DataAccess::Read);
-        instruction.on_data(data_written, DataAccess::Write);
-        if Some(instruction.address()) == plugin.arguments.switch {
-            instruction.on_execution(switched, CallbackRegisters::Read, std::ptr::null_mut());
-        }
-        let probe = plugin.arguments.probes.iter().position(|at| *at == instruction.address());
-        if let Some(probe) = probe {
-            instruction.on_execution(probed, CallbackRegisters::None, probe as *mut c_void);
-        }
-        let code = instruction.bytes();
-        if let Some(special) = special(&code) {
-            // It is read again when it is executed; it lives as long as QEMU, as does what it is for.
-            let special = Box::into_raw(Box::new(special));
-            instruction.on_execution(flushed, CallbackRegisters::Read, special.cast());
-        }
-        if mark(&code) == Some(Mark::End) {
-            instruction.on_execution(end, CallbackRegisters::None, std::ptr::null_mut());
-        }
+    let Some(first) = instructions.first() else { return };
+    let code: Vec<_> = instructions.iter().map(Instruction::bytes).collect();
+    let code: Vec<&[u8]> = instructions.iter().zip(&code).map(|(instruction, bytes)| {
+        &bytes[..usize::try_from(instruction.size()).unwrap_or(0).min(bytes.len())]
+    }).collect();
+    let mut alone = false;
+    for (instruction, bytes) in instructions.iter().zip(&code) {
+        alone |= watch_for_itself(plugin, instruction, bytes);
+    }
+    let plan = tracer.translate(first.address(), &code, alone);
+    if let Some(block) = plan.block {
+        qemu::on_block(translation, executed, pointer(block.0.into()));
+    }
+    for watch in plan.watches {
+        let which = if watch.write { DataAccess::Write } else { DataAccess::Read };
+        let (callback, data): (OnData, _) = match watch.what {
+            What::Group(told) => (group_accessed, pointer(told.0)),
+            What::Access if watch.write => (data_written, std::ptr::null_mut()),
+            What::Access => (data_read, std::ptr::null_mut()),
+        };
+        instructions[watch.instruction].on_data(callback, which, data);
     }
 }
 
-/// A block, as QEMU carries it about.
-fn pointer(block: BlockId) -> *mut c_void {
-    std::ptr::without_provenance_mut(block.0 as usize)
+/// Has the plugin called at an instruction that matters for itself. Answers whether it is one.
+fn watch_for_itself(plugin: &Plugin, instruction: &Instruction, bytes: &[u8]) -> bool {
+    let mut callbacks = 0;
+    let mut call = |callback, registers, data| {
+        callbacks += 1;
+        instruction.on_execution(callback, registers, data);
+    };
+    if Some(instruction.address()) == plugin.arguments.switch {
+        call(switched, CallbackRegisters::Read, std::ptr::null_mut());
+    }
+    let probe = plugin.arguments.probes.iter().position(|at| *at == instruction.address());
+    if let Some(probe) = probe {
+        call(probed, CallbackRegisters::None, probe as *mut c_void);
+    }
+    if let Some(special) = special(bytes) {
+        // It is read again when it is executed; it lives as long as QEMU, as does what it is for.
+        let special = Box::into_raw(Box::new(special));
+        call(flushed, CallbackRegisters::Read, special.cast());
+    }
+    if mark(bytes) == Some(Mark::End) {
+        call(end, CallbackRegisters::None, std::ptr::null_mut());
+    }
+    callbacks > 0
+}
+
+/// A number, as QEMU carries it about.
+fn pointer(number: u64) -> *mut c_void {
+    // QEMU with plugins is a program of 64 bits.
+    std::ptr::without_provenance_mut(number as usize)
 }
 
 fn block_of(pointer: *mut c_void) -> BlockId {
@@ -197,8 +220,14 @@ fn block_of(pointer: *mut c_void) -> BlockId {
 }
 
 extern "C" fn executed(_: u32, block: *mut c_void) {
-    if let Some(recorder) = recorder() {
-        recorder.execute(block_of(block));
+    if let Some(tracer) = tracer() {
+        tracer.execute(block_of(block));
+    }
+}
+
+extern "C" fn group_accessed(_: u32, _: u32, address: u64, told: *mut c_void) {
+    if let Some(tracer) = tracer() {
+        tracer.group(Told(told.addr() as u64), address);
     }
 }
 
@@ -212,47 +241,47 @@ extern "C" fn data_written(_: u32, info: u32, address: u64, _: *mut c_void) {
 
 #[inline]
 fn accessed(info: u32, address: u64, write: bool) {
-    let Some(recorder) = recorder() else { return };
+    let Some(tracer) = tracer() else { return };
     // What begins in the first half of a line ends in it: TCG has no vectors of more than 32 bytes.
-    let bytes = if address % 64 <= 32 && !recorder.checks_hits() {
+    let bytes = if address % 64 <= 32 && !tracer.checks_hits() {
         1
     } else {
-        recorder.sizes.of(info, qemu::data_size_log2)
+        tracer.sizes.of(info, qemu::data_size_log2)
     };
-    recorder.data(address, bytes, write);
+    tracer.data(address, bytes, write);
     // Where both pages of an access lie is not compared.
-    let one_page = address % 4096 + bytes <= 4096;
-    if recorder.checks_hits()
+    let one_page = address % 4096 + u64::from(bytes) <= 4096;
+    if tracer.checks_hits()
         && one_page
         && let Some(physical) = qemu::physical_address(info, address)
     {
-        recorder.compare(address, physical);
+        tracer.compare(address, physical);
     }
 }
 
 extern "C" fn flushed(_: u32, special: *mut c_void) {
-    let (Some(recorder), Some(plugin)) = (recorder(), plugin()) else { return };
+    let (Some(tracer), Some(plugin)) = (tracer(), plugin()) else { return };
     // SAFETY: made by `translated` and never freed.
     let special = unsafe { &*special.cast::<Special>() };
     let registers = |number| plugin.registers.general(number);
-    if let Some(flush) = special.flush(registers, |address| recorder.peek(address)) {
-        recorder.flush(flush);
+    if let Some(flush) = special.flush(registers, |address| tracer.peek(address)) {
+        tracer.flush(flush);
     }
 }
 
 /// Xen's `context_switch(prev, next)`.
 extern "C" fn switched(_: u32, _: *mut c_void) {
-    let (Some(recorder), Some(plugin)) = (recorder(), plugin()) else { return };
+    let (Some(tracer), Some(plugin)) = (tracer(), plugin()) else { return };
     /// The registers of the first two arguments.
     const RDI: u8 = 7;
     const RSI: u8 = 6;
     let argument = |number| plugin.registers.general(number).unwrap_or(0);
-    recorder.switch(argument(RDI), argument(RSI));
+    tracer.switch(argument(RDI), argument(RSI));
 }
 
 extern "C" fn probed(_: u32, probe: *mut c_void) {
-    if let Some(recorder) = recorder() {
-        recorder.probe(probe as usize);
+    if let Some(tracer) = tracer() {
+        tracer.probe(probe as usize);
     }
 }
 
@@ -273,16 +302,18 @@ extern "C" fn on_exit(_: Id, _: *mut c_void) {
 fn finish() {
     let Some(plugin) = plugin() else { return };
     plugin.phase = Phase::Over;
-    let recorder = RECORDER.swap(std::ptr::null_mut(), Ordering::Relaxed);
-    if recorder.is_null() {
+    let tracer = TRACER.swap(std::ptr::null_mut(), Ordering::Relaxed);
+    if tracer.is_null() {
         return;
     }
     // SAFETY: made by `begin` of a box, and taken away just now: nobody else has it.
-    let recorder = unsafe { Box::from_raw(recorder) };
-    let written = scope_result::write(&plugin.arguments.out, &recorder.finish());
+    let tracer = unsafe { Box::from_raw(tracer) };
+    let written = tracer.finish().and_then(|recording| {
+        scope_result::write(&plugin.arguments.out, &recording).map_err(|error| error.to_string())
+    });
     match written {
         Ok(()) => say("recorded"),
-        Err(error) => say(&error.to_string()),
+        Err(reason) => say(&reason),
     }
     qemu::reset(plugin.id, nothing);
 }

@@ -88,7 +88,8 @@ type OnTranslation = extern "C" fn(Id, *mut Translation);
 type OnExit = extern "C" fn(Id, *mut c_void);
 type OnReset = extern "C" fn(Id);
 type OnExecution = extern "C" fn(c_uint, *mut c_void);
-type OnData = extern "C" fn(c_uint, u32, u64, *mut c_void);
+/// An access of data: the processor, QEMU's description of it, its virtual address, and what was registered.
+pub type OnData = extern "C" fn(c_uint, u32, u64, *mut c_void);
 
 unsafe extern "C" {
     fn qemu_plugin_reset(id: Id, callback: OnReset);
@@ -244,9 +245,8 @@ impl Instruction {
         unsafe { qemu_plugin_register_vcpu_insn_exec_cb(self.raw, callback, registers, data) }
     }
 
-    /// Calls `callback` after each such access of data.
-    pub fn on_data(&self, callback: OnData, which: DataAccess) {
-        let data = std::ptr::null_mut();
+    /// Calls `callback` with `data` after each such access of data.
+    pub fn on_data(&self, callback: OnData, which: DataAccess, data: *mut c_void) {
         // SAFETY: as for `on_block`.
         unsafe {
             qemu_plugin_register_vcpu_mem_cb(

@@ -6,12 +6,21 @@
 
 #![forbid(unsafe_code)]
 
+mod accesses;
 mod arguments;
+mod code;
 mod decode;
 mod memory;
 mod recorder;
+mod told;
+mod trace;
+mod tracer;
 
+pub use accesses::{Accesses, GROUPS, Group, Member, accesses};
 pub use arguments::Arguments;
 pub use decode::{Address, BEGIN, END, Mark, Special, mark, special};
 pub use memory::{MEMORY, shared_memory};
-pub use recorder::{BlockId, Recorder, Start};
+pub use code::BlockId;
+pub use told::{Plan, Told, Watch, What};
+pub use trace::Step;
+pub use tracer::{Start, Tracer};

@@ -1,0 +1,189 @@
+//! Code that is executed, block by block, and how often.
+
+use scope_model::{Counters, LINE};
+use scope_result::{Block, Mode};
+
+use crate::accesses::Accesses;
+
+/// Domains that are told apart; the last place is everybody else's.
+pub const DOMAINS: usize = 8;
+/// No counters yet.
+const NONE: u32 = 0;
+
+/// A block that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockId(pub u32);
+
+impl BlockId {
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What is looked at whenever a block is executed: half a line of a real cache.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+struct Hot {
+    /// The first line of its code.
+    line: u64,
+    /// For the domain that it ran for last, since it ran for another.
+    executions: u64,
+    /// That domain's counters.
+    site: u32,
+    instructions: u16,
+    /// Lines of code.
+    lines: u16,
+    domain: u8,
+    mode: u8,
+}
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    address: u64,
+    space: u64,
+    bytes: u16,
+    instructions: u16,
+    home: u8,
+    /// What its groups access, each time.
+    reads: u16,
+    writes: u16,
+}
+
+impl Code {
+    /// So many bytes at an address, so many instructions, what they access, and whose they are: the root of
+    /// its page tables and the domain.
+    #[must_use]
+    pub fn new(
+        address: u64,
+        bytes: u64,
+        (instructions, accesses): (usize, &Accesses),
+        (space, home): (u64, u8),
+    ) -> Self {
+        let members = || accesses.groups.iter().flat_map(|group| &group.members);
+        Self {
+            address,
+            space,
+            bytes: half(bytes),
+            instructions: half(instructions as u64),
+            home,
+            reads: half(members().filter(|member| !member.write).count() as u64),
+            writes: half(members().filter(|member| member.write).count() as u64),
+        }
+    }
+}
+
+/// A number that is never as large as that.
+fn half(number: u64) -> u16 {
+    u16::try_from(number).unwrap_or(u16::MAX)
+}
+
+/// What one block came to for one domain.
+#[derive(Clone, Copy, Debug, Default)]
+struct Site {
+    /// But for those that its block still has.
+    executions: u64,
+    /// Misses; and of the data that is accessed what does not follow from the code.
+    counters: Counters,
+}
+
+/// What is known of a block that is executed.
+#[derive(Clone, Copy, Debug)]
+pub struct Executed {
+    /// How many instructions.
+    pub instructions: u64,
+    /// The first line of their bytes, virtual.
+    pub line: u64,
+    /// How many lines.
+    pub lines: u64,
+}
+
+/// All blocks.
+#[derive(Debug)]
+pub struct Codes {
+    hot: Vec<Hot>,
+    /// With where the counters are, for each domain.
+    cold: Vec<(Code, [u32; DOMAINS])>,
+    sites: Vec<Site>,
+}
+
+impl Codes {
+    /// None.
+    pub fn new() -> Self {
+        Self { hot: Vec::new(), cold: Vec::new(), sites: vec![Site::default()] }
+    }
+
+    /// Adds the next block.
+    pub fn add(&mut self, code: Code) {
+        let line = code.address / LINE as u64;
+        let last_line = (code.address + u64::from(code.bytes).saturating_sub(1)) / LINE as u64;
+        self.hot.push(Hot {
+            line,
+            executions: 0,
+            site: NONE,
+            instructions: code.instructions,
+            lines: half(last_line - line + 1),
+            // No domain's: its counters are looked for when it is executed.
+            domain: u8::MAX,
+            mode: Mode::of(code.address) as u8,
+        });
+        self.cold.push((code, [NONE; DOMAINS]));
+    }
+
+    /// Counts that a block is executed for a domain.
+    #[inline]
+    pub fn execute(&mut self, block: BlockId, domain: u8) -> Option<Executed> {
+        if self.hot.get(block.index())?.domain != domain {
+            self.turn(block, domain);
+        }
+        let hot = self.hot.get_mut(block.index())?;
+        hot.executions += 1;
+        let Hot { instructions, line, lines, .. } = *hot;
+        Some(Executed { instructions: instructions.into(), line, lines: lines.into() })
+    }
+
+    /// Has a block count for another domain than before.
+    #[cold]
+    fn turn(&mut self, block: BlockId, domain: u8) {
+        let hot = &mut self.hot[block.index()];
+        self.sites[hot.site as usize].executions += std::mem::take(&mut hot.executions);
+        let site = &mut self.cold[block.index()].1[usize::from(domain)];
+        if *site == NONE {
+            *site = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
+            self.sites.push(Site::default());
+        }
+        (hot.site, hot.domain) = (*site, domain);
+    }
+
+    /// The counters of a block for the domain that it ran for last, and its kind.
+    #[inline]
+    pub fn counters(&mut self, block: BlockId) -> Option<(&mut Counters, usize)> {
+        let Hot { site, mode, .. } = *self.hot.get(block.index())?;
+        let site = self.sites.get_mut(site as usize)?;
+        Some((&mut site.counters, usize::from(mode)))
+    }
+
+    /// What was counted.
+    pub fn finish(mut self) -> Vec<Block> {
+        for hot in &self.hot {
+            self.sites[hot.site as usize].executions += hot.executions;
+        }
+        let blocks = self.hot.iter().zip(&self.cold).map(|(hot, (code, sites))| {
+            let sites = (0u8..).zip(sites).filter(|(_, site)| **site != NONE);
+            let total = |site: u32| {
+                let Site { executions, counters } = self.sites[site as usize];
+                Counters {
+                    instructions: executions * u64::from(code.instructions),
+                    l1i: executions * u64::from(hot.lines),
+                    reads: counters.reads + executions * u64::from(code.reads),
+                    writes: counters.writes + executions * u64::from(code.writes),
+                    ..counters
+                }
+            };
+            let counters = sites.map(|(domain, site)| (domain, total(*site))).collect();
+            let Code { address, bytes, instructions, space, home, .. } = *code;
+            Block { address, bytes, instructions, space, home, function: 0, counters }
+        });
+        blocks.collect()
+    }
+}

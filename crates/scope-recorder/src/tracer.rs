@@ -1,0 +1,382 @@
+//! The half of the recording that runs where the guest is executed: it says what happens.
+//!
+//! ```text
+//!  QEMU's thread                               the models' thread
+//!  Tracer ── what the guest's memory says now
+//!     └───── steps, in chunks ────────────────► Recorder ── caches, TLBs, counters
+//!     ◄───── empty chunks ─────────────────────┘
+//! ```
+//!
+//! Nothing comes back but empty chunks: what is recorded does not depend on which thread is the faster.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use scope_model::{Flush, Paging, PhysicalMemory, Side, Walker};
+use scope_result::{Checks, Domain, Mode, Recording};
+
+use crate::accesses::{Accesses, Member, Reach, accesses};
+use crate::arguments::Arguments;
+use crate::code::{BlockId, Code, DOMAINS};
+use crate::recorder::Recorder;
+use crate::told::{Plan, Told, plan};
+use crate::trace::{LONGEST, Step};
+
+/// Blocks of no more instructions are always told of by themselves: QEMU translates one anew, for its
+/// accesses alone, when it is found to be a device's.
+const SHORT: usize = 2;
+/// Words of a chunk: long enough that handing it over costs nothing.
+pub const CHUNK: usize = 1 << 15;
+/// Chunks that there are.
+const CHUNKS: usize = 8;
+
+/// The control registers at the beginning.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// CR3.
+    pub cr3: u64,
+    /// CR4.
+    pub cr4: u64,
+}
+
+/// What the recorder is told.
+#[derive(Debug)]
+pub enum Message {
+    /// Of a block that it will meet: the next one's number is one more.
+    Code(Code),
+    /// Of a group's accesses, likewise.
+    Members(BlockId, Box<[Member]>),
+    /// Of what happened: so many words count.
+    Steps(Box<[u64; CHUNK]>, usize),
+}
+
+/// The sizes of accesses, by the numbers that QEMU describes them with: it is asked once for each.
+#[derive(Debug)]
+pub struct Sizes([(u32, u8); 64]);
+
+impl Sizes {
+    /// Bytes of an access that `info` describes; `log2` asks QEMU.
+    #[inline]
+    pub fn of(&mut self, info: u32, log2: impl Fn(u32) -> u32) -> u8 {
+        let place = &mut self.0[(info ^ info >> 6) as usize % 64];
+        if place.0 != info || place.1 == 0 {
+            *place = (info, 1 << log2(info).min(7));
+        }
+        place.1
+    }
+}
+
+/// What tells the recorder.
+pub struct Tracer<M> {
+    /// Of QEMU's descriptions.
+    pub sizes: Sizes,
+    walker: Walker<M>,
+    known: HashMap<(u64, u64, u8), BlockId>,
+    /// Of each block: the addresses of its first and its last byte.
+    ends: Vec<(u64, u64)>,
+    /// Of each group that is looked up: its block, and what lies between its accesses.
+    many: Vec<(BlockId, Reach)>,
+    domains: Vec<Domain>,
+    domain: u8,
+    /// Whether the domain that ran at first is known.
+    knows_first: bool,
+    vcpu_domain: u64,
+    unknown_switches: u64,
+    check: bool,
+    deaf: (bool, bool),
+    chunk: Box<[u64; CHUNK]>,
+    /// Words that are in it.
+    used: usize,
+    recorder: SyncSender<Message>,
+    empty: Receiver<Box<[u64; CHUNK]>>,
+    thread: JoinHandle<Recorder>,
+}
+
+impl<M: PhysicalMemory> Tracer<M> {
+    /// Starts to record, in a thread of its own, with empty models.
+    ///
+    /// # Errors
+    /// If there is no thread to be had, in words.
+    pub fn new(memory: M, arguments: &Arguments, start: Start) -> Result<Self, String> {
+        let mut walker = Walker::new(memory, Paging::default(), arguments.config.single);
+        walker.flush(Flush::Cr4(start.cr4));
+        walker.flush(Flush::Cr3(start.cr3));
+        let mut own = Recorder::new(arguments, walker.paging());
+        // There are never more on their way than chunks, but for what is told of code.
+        let (recorder, messages) = sync_channel(CHUNKS);
+        let (give_back, empty) = channel();
+        for _ in 1..CHUNKS {
+            // Its other end is this function's.
+            let _ = give_back.send(new_chunk());
+        }
+        let work = move || {
+            for message in messages {
+                if let Some(chunk) = own.take(message) {
+                    // Once the tracer has ended nobody needs it.
+                    let _ = give_back.send(chunk);
+                }
+            }
+            own
+        };
+        let thread = Builder::new().name("pvscope-models".to_owned()).spawn(work);
+        let thread = thread.map_err(|error| format!("no thread for the models: {error}"))?;
+        let first = if arguments.switch.is_some() { Domain::Unknown } else { Domain::Machine };
+        Ok(Self {
+            sizes: Sizes([(0, 0); 64]),
+            walker,
+            known: HashMap::new(),
+            ends: Vec::new(),
+            many: Vec::new(),
+            domains: vec![first],
+            domain: 0,
+            knows_first: arguments.switch.is_none(),
+            vcpu_domain: arguments.vcpu_domain,
+            unknown_switches: 0,
+            check: arguments.check,
+            deaf: (arguments.deaf_to_cr3, arguments.deaf_to_invlpg),
+            chunk: new_chunk(),
+            used: 0,
+            recorder,
+            empty,
+            thread,
+        })
+    }
+
+    /// What is to be told of the execution of these instructions: the bytes of each, the first of them at
+    /// `address`. `alone` has the block told of by itself, as when other things are told of it.
+    pub fn translate(&mut self, address: u64, code: &[&[u8]], alone: bool) -> Plan {
+        let accesses = if self.check {
+            // QEMU says only of an access that it tells of where that is.
+            Accesses { groups: Vec::new(), others: (0..code.len()).collect() }
+        } else {
+            accesses(address, code.iter().copied())
+        };
+        let block = self.block(address, code, &accesses);
+        let alone = alone || code.len() <= SHORT;
+        let (mut many, recorder) = (std::mem::take(&mut self.many), &self.recorder);
+        let plan = plan(block, &accesses, alone, |members| {
+            many.push((block, Reach::of(&members)));
+            // Its end says why if the recorder is gone.
+            let _ = recorder.send(Message::Members(block, members));
+            many.len() - 1
+        });
+        self.many = many;
+        plan
+    }
+
+    /// The block of these instructions, known or not. The same code of another program, or of another
+    /// domain, is another block.
+    fn block(&mut self, address: u64, code: &[&[u8]], accesses: &Accesses) -> BlockId {
+        let mode = Mode::of(address);
+        let space = if mode == Mode::User { self.walker.paging().root } else { 0 };
+        let home = if mode == Mode::Hypervisor { 0 } else { self.domain };
+        let next = BlockId(u32::try_from(self.ends.len()).unwrap_or(u32::MAX));
+        // One that was cut short at first, by a page's end, say, is longer now.
+        let place = (address, space ^ (code.len() as u64) << 48, home);
+        let block = *self.known.entry(place).or_insert(next);
+        if block == next {
+            let bytes: u64 = code.iter().map(|instruction| instruction.len() as u64).sum();
+            let last = address + bytes.saturating_sub(1);
+            self.ends.push((address, last));
+            let code = Code::new(address, bytes, (code.len(), accesses), (space, home));
+            // As above.
+            let _ = self.recorder.send(Message::Code(code));
+        }
+        block
+    }
+
+    #[inline]
+    fn tell(&mut self, step: Step) {
+        if self.used + LONGEST > CHUNK {
+            self.hand_over();
+        }
+        let (words, count) = step.words();
+        if let Some(room) = self.chunk.get_mut(self.used..self.used + count) {
+            room.copy_from_slice(&words[..count]);
+            self.used += count;
+        }
+    }
+
+    /// Hands over what was told, and waits until there is room for more.
+    #[cold]
+    fn hand_over(&mut self) {
+        let empty = self.empty.recv().unwrap_or_else(|_| new_chunk());
+        let chunk = std::mem::replace(&mut self.chunk, empty);
+        // As above.
+        let _ = self.recorder.send(Message::Steps(chunk, std::mem::take(&mut self.used)));
+    }
+
+    /// Has the recorder know where the pages are that two bytes lie in, and those between them: they are used now.
+    #[inline]
+    fn pages(&mut self, side: Side, (first, last): (u64, u64)) {
+        let (first, last) = (page(first), page(last));
+        if !self.walker.knows(side, first) {
+            self.walk(side, first);
+        }
+        if last != first {
+            (first + 1..=last).for_each(|page| self.walk(side, page));
+        }
+    }
+
+    #[cold]
+    fn walk(&mut self, side: Side, page: u64) {
+        if !self.walker.knows(side, page) {
+            let mapping = self.walker.walk(side, page);
+            self.tell(Step::Page(side, page, mapping));
+        }
+    }
+
+    #[inline]
+    fn code_pages(&mut self, block: BlockId) {
+        if let Some(ends) = self.ends.get(block.0 as usize) {
+            self.pages(Side::Code, *ends);
+        }
+    }
+
+    /// A block is about to be executed.
+    #[inline]
+    pub fn execute(&mut self, block: BlockId) {
+        self.code_pages(block);
+        self.tell(Step::Block(block));
+    }
+
+    /// A group of accesses: the first of it is at `address`.
+    #[inline]
+    pub fn group(&mut self, told: Told, address: u64) {
+        if told.is_many() {
+            return self.members(told, address);
+        }
+        if told.begins() {
+            self.code_pages(BlockId(told.number()));
+        }
+        self.pages(Side::Data, told.bytes(address));
+        self.tell(Step::Group(told, address));
+    }
+
+    fn members(&mut self, told: Told, address: u64) {
+        let Some((block, reach)) = self.many.get(told.number() as usize).copied() else { return };
+        if told.begins() {
+            self.code_pages(block);
+        }
+        self.pages(Side::Data, reach.bytes_at(address));
+        self.tell(Step::Group(told, address));
+    }
+
+    /// Data is read or written, besides what groups say.
+    #[inline]
+    pub fn data(&mut self, address: u64, bytes: u8, write: bool) {
+        let last = address.wrapping_add(u64::from(bytes) - 1);
+        self.pages(Side::Data, (address, last));
+        self.tell(Step::Access { address, bytes, write });
+    }
+
+    /// TLBs are emptied, of some or all.
+    pub fn flush(&mut self, flush: Flush) {
+        let deaf = match flush {
+            Flush::Cr3(_) => self.deaf.0,
+            Flush::Cr4(_) => false,
+            Flush::Page(_) | Flush::Pcid(..) => self.deaf.1,
+        };
+        if !deaf {
+            self.walker.flush(flush);
+        }
+        self.tell(Step::Flush(flush, deaf));
+    }
+
+    /// Xen goes on with another of its processors.
+    pub fn switch(&mut self, before: u64, next: u64) {
+        let before = self.domain_of(before);
+        if !self.knows_first {
+            self.knows_first = true;
+            self.domains[0] = before;
+        }
+        let next = self.domain_of(next);
+        self.unknown_switches += u64::from(next == Domain::Unknown);
+        let place = self.place(next);
+        if place != self.domain {
+            self.domain = place;
+            self.tell(Step::Switch(place));
+        }
+    }
+
+    /// The domain of a virtual processor: the first number of what it points to.
+    fn domain_of(&self, vcpu: u64) -> Domain {
+        /// `DOMID_IDLE`, and where the special numbers begin.
+        const IDLE: u16 = 0x7fff;
+        const FIRST_SPECIAL: u16 = 0x7ff0;
+        let number = self
+            .peek(vcpu.wrapping_add(self.vcpu_domain))
+            .and_then(|domain| self.peek(domain))
+            .map(|number| number & 0xffff);
+        match number.and_then(|number| u16::try_from(number).ok()) {
+            Some(IDLE) => Domain::Idle,
+            Some(number) if number < FIRST_SPECIAL => Domain::Xen(number),
+            _ => Domain::Unknown,
+        }
+    }
+
+    fn place(&mut self, domain: Domain) -> u8 {
+        let known = self.domains.iter().position(|known| *known == domain);
+        let place = known.unwrap_or_else(|| {
+            if self.domains.len() < DOMAINS {
+                self.domains.push(domain);
+            } else {
+                self.domains[DOMAINS - 1] = Domain::Unknown;
+            }
+            self.domains.len() - 1
+        });
+        u8::try_from(place).unwrap_or(0)
+    }
+
+    /// Eight bytes of the guest's, at a virtual address.
+    pub fn peek(&self, address: u64) -> Option<u64> {
+        let word = |address: u64| {
+            let physical = self.walker.physical(address & !7)?;
+            self.walker.memory().read(physical)
+        };
+        let shift = (address & 7) * 8;
+        let low = word(address)? >> shift;
+        if shift == 0 { Some(low) } else { Some(low | word(address + 7)? << (64 - shift)) }
+    }
+
+    /// A probe's place is reached.
+    pub fn probe(&mut self, number: usize) {
+        self.tell(Step::Probe(u8::try_from(number).unwrap_or(u8::MAX)));
+    }
+
+    /// Whether accesses are to be [compared](Self::compare).
+    #[inline]
+    pub fn checks_hits(&self) -> bool {
+        self.check
+    }
+
+    /// Has it compared where the models take the last data to be with where it is.
+    pub fn compare(&mut self, address: u64, physical: u64) {
+        self.tell(Step::Compare(address, physical));
+    }
+
+    /// What was recorded.
+    ///
+    /// # Errors
+    /// If the models' thread did not come to its end, in words.
+    pub fn finish(mut self) -> Result<Recording, String> {
+        self.hand_over();
+        drop(self.recorder);
+        let recorder = self.thread.join().map_err(|_| "the models' thread failed".to_owned())?;
+        let recording = recorder.finish();
+        let (untranslated, unknown_switches) = (self.walker.untranslated(), self.unknown_switches);
+        let checks = Checks { untranslated, unknown_switches, ..recording.checks };
+        Ok(Recording { domains: self.domains, checks, ..recording })
+    }
+}
+
+/// A chunk to be written into, made where it stays.
+fn new_chunk() -> Box<[u64; CHUNK]> {
+    vec![0; CHUNK].into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; CHUNK]))
+}
+
+#[inline]
+fn page(address: u64) -> u64 {
+    address >> 12
+}

@@ -47,18 +47,6 @@ impl Cache {
         Self { lines: vec![NOTHING; (sets + 1) * WAYS].into(), mask: sets as u64 - 1 }
     }
 
-    /// The set that `index` chooses.
-    #[inline]
-    pub fn set(&self, index: u64) -> usize {
-        // No set has a number that memory has not.
-        usize::try_from(index & self.mask).unwrap_or(0)
-    }
-
-    /// How many sets there are.
-    pub fn sets(&self) -> usize {
-        self.lines.len() / WAYS - 1
-    }
-
     /// Uses the line `tag`, in the set that `index` chooses: answers whether it was there. A cache that
     /// is physically indexed has the same for both; one that is virtually indexed and
     /// physically tagged does not. Lines of 256 GiB are told apart: half the bytes of a whole number,
@@ -69,7 +57,7 @@ impl Cache {
     pub fn access(&mut self, index: u64, tag: u64) -> bool {
         #[expect(clippy::cast_possible_truncation, reason = "as said above")]
         let tag = tag as u32;
-        let set = self.set(index);
+        let set = usize::try_from(index & self.mask).unwrap_or(0);
         // The line before the set's first is there that all can be read one way further on.
         let window = self.lines[set * WAYS + WAYS - 1..].first_chunk_mut::<{ WAYS + 1 }>();
         let Some(window) = window else { return false };

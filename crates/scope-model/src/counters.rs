@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{L2_SIZES, TLB_SIZES};
 use crate::policy::POLICIES;
+use crate::tlb::Mask;
 
 /// Counts of one place in the code, or of many, for the processor of a [`Config`](crate::Config).
 ///
@@ -61,6 +62,30 @@ pub struct Sweep {
     pub itlb: [[u64; TLB_SIZES]; POLICIES.len()],
     /// Misses of each DTLB.
     pub dtlb: [[u64; TLB_SIZES]; POLICIES.len()],
+}
+
+impl Sweep {
+    /// Counts the L2s that missed a line.
+    pub fn add_line(&mut self, missed: u8, is_code: bool) {
+        let counts = if is_code { &mut self.l2i } else { &mut self.l2d };
+        count(missed.into(), counts);
+    }
+
+    /// Counts the TLBs that missed a page.
+    pub fn add_page(&mut self, missed: Mask, is_code: bool) {
+        let counts = if is_code { &mut self.itlb } else { &mut self.dtlb };
+        count(missed.0, counts.as_flattened_mut());
+    }
+}
+
+/// Counts bits, each in its place.
+fn count(mut bits: u64, counts: &mut [u64]) {
+    while bits != 0 {
+        if let Some(count) = counts.get_mut(bits.trailing_zeros() as usize) {
+            *count += 1;
+        }
+        bits &= bits - 1;
+    }
 }
 
 impl std::ops::AddAssign<&Self> for Sweep {

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use crate::cache::Cache;
 use crate::config::{Config, L2_BYTES, LINE, TLB_ENTRIES, TLB_SIZES};
-use crate::counters::{Counters, Sweep};
 use crate::keys::{self, GLOBAL, Tags};
 use crate::paging::{PageSize, Paging};
 use crate::policy::Policy;
@@ -20,15 +19,10 @@ const HYPERVISOR: Range<u64> = 0xffff_8000_0000_0000..0xffff_8800_0000_0000;
 pub struct Use {
     /// The TLBs that did not have its page.
     pub pages: Mask,
-    /// Whether L1 did not have it.
-    pub l1: bool,
-    /// The L2s that did not have it either, a bit each.
-    pub l2: u8,
-}
-
-impl Use {
-    /// Everything was there.
-    pub const HIT: Self = Self { pages: Mask::NONE, l1: false, l2: 0 };
+    /// Its physical number.
+    pub line: u64,
+    /// Whether L1 did not have it, so that the [L2s](Model::second) are to be asked.
+    pub missed: bool,
 }
 
 /// Why TLBs are emptied, of what.
@@ -46,43 +40,6 @@ pub enum Flush {
 
 /// No line: addresses have fewer bits.
 const NONE: u64 = u64::MAX;
-
-/// An L1, with the line of each set that was used last, virtual, and the slot of its page among the
-/// [recent](Recent) ones: where it is used again, no more has to be looked up.
-#[derive(Debug)]
-struct First {
-    cache: Cache,
-    newest: Box<[(u64, u8)]>,
-}
-
-impl First {
-    fn new(bytes: usize) -> Self {
-        let cache = Cache::new(bytes);
-        let newest = vec![(NONE, 0); cache.sets()].into();
-        Self { cache, newest }
-    }
-
-    /// Whether a line is the newest of its set, and the slot that its page was in.
-    #[inline]
-    fn newest(&self, line: u64) -> Option<usize> {
-        let (newest, slot) = self.newest[self.cache.set(line)];
-        (newest == line).then_some(usize::from(slot))
-    }
-
-    /// Uses a line that lies there, whose page is in that slot. Answers whether it was there.
-    #[inline]
-    fn access(&mut self, line: u64, physical: u64, slot: usize) -> bool {
-        #[expect(clippy::cast_possible_truncation, reason = "there are few slots")]
-        let slot = slot as u8;
-        self.newest[self.cache.set(line)] = (line, slot);
-        self.cache.access(line, physical)
-    }
-
-    /// Virtual lines may lie elsewhere from here on.
-    fn forget(&mut self) {
-        self.newest.fill((NONE, 0));
-    }
-}
 
 /// The TLBs of one kind of access.
 #[derive(Debug)]
@@ -177,8 +134,8 @@ pub struct Model {
     paging: Paging,
     tags: Tags,
     tag: u16,
-    l1i: First,
-    l1d: First,
+    l1i: Cache,
+    l1d: Cache,
     l2: Vec<Cache>,
     itlb: Bank,
     dtlb: Bank,
@@ -205,8 +162,8 @@ impl Model {
             paging,
             tags,
             tag,
-            l1i: First::new(config.l1_bytes),
-            l1d: First::new(config.l1_bytes),
+            l1i: Cache::new(config.l1_bytes),
+            l1d: Cache::new(config.l1_bytes),
             l2: sizes.iter().map(|bytes| Cache::new(*bytes)).collect(),
             itlb: Bank::new(all),
             dtlb: Bank::new(all),
@@ -221,38 +178,17 @@ impl Model {
         &self.config
     }
 
-    /// Counts a use of code, for a place in it and for its owner. Answers the misses of the TLB and of the L2 that
-    /// are counted for places.
-    pub fn count_code(&self, used: Use, site: &mut Counters, sweep: &mut Sweep) -> (u64, u64) {
-        let (page, l2) = self.counted(used);
-        site.l1i_misses += u64::from(used.l1);
-        site.l2i_misses += l2;
-        site.itlb_misses += page;
-        count(used.l2.into(), &mut sweep.l2i);
-        count(used.pages.0, sweep.itlb.as_flattened_mut());
-        (page, l2)
+    /// Of TLBs that missed, whether the one is among them that is counted for each place in the code.
+    #[must_use]
+    pub fn counts_page(&self, missed: Mask) -> bool {
+        missed.meets(self.counted)
     }
 
-    /// The same of data.
-    pub fn count_data(
-        &self,
-        used: Use,
-        write: bool,
-        site: &mut Counters,
-        sweep: &mut Sweep,
-    ) -> (u64, u64) {
-        let (page, l2) = self.counted(used);
-        *(if write { &mut site.write_misses } else { &mut site.read_misses }) += u64::from(used.l1);
-        site.l2d_misses += l2;
-        site.dtlb_misses += page;
-        count(used.l2.into(), &mut sweep.l2d);
-        count(used.pages.0, sweep.dtlb.as_flattened_mut());
-        (page, l2)
-    }
-
-    fn counted(&self, used: Use) -> (u64, u64) {
-        let l2 = used.l2 >> self.config.l2 & 1;
-        (used.pages.meets(self.counted).into(), l2.into())
+    /// The same of L2s.
+    #[inline]
+    #[must_use]
+    pub fn counts_line(&self, missed: u8) -> bool {
+        missed >> self.config.l2 & 1 != 0
     }
 
     /// Has hits of the DTLB remember what they hit, for [`claimed`](Self::claimed).
@@ -266,25 +202,15 @@ impl Model {
         bank.mappings[place(page)] = (page, mapping);
     }
 
-    /// Fetches a line of code, by its virtual number. What is looked up is the caller's to count.
+    /// Fetches a line of code, by its virtual number.
     #[inline]
     pub fn fetch(&mut self, line: u64) -> Use {
         self.code = line;
         let page = line >> PAGE_LINE_BITS;
-        if let Some(slot) = self.l1i.newest(line)
-            && self.itlb.recent.turn_to(slot, page)
-        {
-            return Use::HIT;
-        }
-        let pages = match self.itlb.recent.turn(page) {
-            Some(_) => Mask::NONE,
-            None => self.itlb.turn(page, self.tag),
-        };
-        let recent = &self.itlb.recent;
-        let physical = recent.latest_frame() + (line & LINES_OF_PAGE);
-        let l1 = !self.l1i.access(line, physical, recent.latest());
-        let l2 = if l1 { self.miss_l1(physical) } else { 0 };
-        Use { pages, l1, l2 }
+        let in_tlbs = self.itlb.recent.turn(page);
+        let pages = if in_tlbs { Mask::NONE } else { self.itlb.turn(page, self.tag) };
+        let physical = self.itlb.recent.latest_frame() + (line & LINES_OF_PAGE);
+        Use { pages, line: physical, missed: !self.l1i.access(line, physical) }
     }
 
     /// Whether code is in the line that code was in before, so that nothing changes.
@@ -301,31 +227,23 @@ impl Model {
         line == self.data
     }
 
-    /// Reads or writes a line of data, by its virtual number. What is looked up is the caller's to count.
+    /// Reads or writes a line of data, by its virtual number.
     #[inline]
     pub fn data(&mut self, line: u64) -> Use {
         self.data = line;
         let page = line >> PAGE_LINE_BITS;
-        if let Some(slot) = self.l1d.newest(line)
-            && self.dtlb.recent.turn_to(slot, page)
-        {
-            return Use::HIT;
-        }
-        let pages = match self.dtlb.recent.turn(page) {
-            Some(_) => Mask::NONE,
-            None => self.turn_data_page(page),
-        };
-        let recent = &self.dtlb.recent;
-        let physical = recent.latest_frame() + (line & LINES_OF_PAGE);
-        let l1 = !self.l1d.access(line, physical, recent.latest());
-        let l2 = if l1 { self.miss_l1(physical) } else { 0 };
-        Use { pages, l1, l2 }
+        let in_tlbs = self.dtlb.recent.turn(page);
+        let pages = if in_tlbs { Mask::NONE } else { self.turn_data_page(page) };
+        let physical = self.dtlb.recent.latest_frame() + (line & LINES_OF_PAGE);
+        Use { pages, line: physical, missed: !self.l1d.access(line, physical) }
     }
 
-    /// Looks a line up in every L2. Answers which missed it.
+    /// Uses a line in every L2, by its physical number. Answers which missed it, a bit each.
+    ///
+    /// It is for the caller to do so in the order of L1's misses, and may come later.
     #[inline]
-    fn miss_l1(&mut self, physical: u64) -> u8 {
-        let missed = self.l2.iter_mut().map(|cache| u8::from(!cache.access(physical, physical)));
+    pub fn second(&mut self, line: u64) -> u8 {
+        let missed = self.l2.iter_mut().map(|cache| u8::from(!cache.access(line, line)));
         let first = if self.config.single { self.config.l2 } else { 0 };
         missed.enumerate().fold(0, |all, (number, missed)| all | missed << (first + number))
     }
@@ -369,8 +287,6 @@ impl Model {
         self.itlb.settle();
         self.dtlb.settle();
         (self.code, self.data) = (NONE, NONE);
-        self.l1i.forget();
-        self.l1d.forget();
         let globals = self.paging.write(what);
         match what {
             Flush::Cr3(value) => self.switch_space(value >> 63 != 0),
@@ -443,13 +359,3 @@ const FOLLOW_CR3: Mask = Mask::of(Policy::Real)
 
 const PAGE_LINE_BITS: u32 = 6;
 const LINES_OF_PAGE: u64 = (1 << PAGE_LINE_BITS) - 1;
-
-/// Counts bits, each in its place.
-fn count(mut bits: u64, counts: &mut [u64]) {
-    while bits != 0 {
-        if let Some(count) = counts.get_mut(bits.trailing_zeros() as usize) {
-            *count += 1;
-        }
-        bits &= bits - 1;
-    }
-}

@@ -44,37 +44,16 @@ impl Recent {
         Self { low: [u32::MAX; SLOTS], slots: [NOTHING; SLOTS], latest: 0, uses: 0 }
     }
 
-    /// Uses a page, if it is one of these: answers its slot.
+    /// Uses a page, if it is one of these.
     #[inline]
-    pub fn turn(&mut self, page: u64) -> Option<usize> {
+    pub fn turn(&mut self, page: u64) -> bool {
         if self.slots[self.latest].page != page {
-            let slot = self.find(page)?;
-            self.touch(slot);
+            let Some(slot) = self.find(page) else { return false };
+            self.uses += 1;
+            self.slots[slot].used = self.uses;
+            self.latest = slot;
         }
-        Some(self.latest)
-    }
-
-    /// Uses a page, if it is the one in this slot.
-    #[inline]
-    pub fn turn_to(&mut self, slot: usize, page: u64) -> bool {
-        let is_there = self.slots.get(slot).is_some_and(|own| own.page == page);
-        if is_there && slot != self.latest {
-            self.touch(slot);
-        }
-        is_there
-    }
-
-    #[inline]
-    fn touch(&mut self, slot: usize) {
-        self.uses += 1;
-        self.slots[slot].used = self.uses;
-        self.latest = slot;
-    }
-
-    /// The slot of the page that was used last.
-    #[inline]
-    pub fn latest(&self) -> usize {
-        self.latest
+        true
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use scope_model::{
     Cache, Config, Counters, Flush, L2_BYTES, LINE, Model, POLICIES, PageSize, Paging,
-    PhysicalMemory, Policy, Side, Sweep, TLB_ENTRIES, Walker, walk,
+    PhysicalMemory, Policy, Side, Sweep, TLB_ENTRIES, Use, Walker, walk,
 };
 
 const PAGE: u64 = 4096;
@@ -86,7 +86,7 @@ impl World {
         for line in first..=last {
             if !self.model.is_same_data(line) {
                 let used = self.model.data(line);
-                self.model.count_data(used, write, &mut self.site, &mut self.sweep);
+                self.count(used, Some(write));
             }
         }
     }
@@ -96,8 +96,24 @@ impl World {
         let line = address / LINE as u64;
         if !self.model.is_same_code(line) {
             let used = self.model.fetch(line);
-            self.model.count_code(used, &mut self.site, &mut self.sweep);
+            self.count(used, None);
         }
+    }
+
+    fn count(&mut self, used: Use, write: Option<bool>) {
+        let is_code = write.is_none();
+        let second = if used.missed { self.model.second(used.line) } else { 0 };
+        self.sweep.add_line(second, is_code);
+        self.sweep.add_page(used.pages, is_code);
+        let site = &mut self.site;
+        let (l1, l2, tlb) = match write {
+            None => (&mut site.l1i_misses, &mut site.l2i_misses, &mut site.itlb_misses),
+            Some(false) => (&mut site.read_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
+            Some(true) => (&mut site.write_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
+        };
+        *l1 += u64::from(used.missed);
+        *l2 += u64::from(self.model.counts_line(second));
+        *tlb += u64::from(self.model.counts_page(used.pages));
     }
 
     fn flush(&mut self, what: Flush) {

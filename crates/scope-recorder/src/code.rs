@@ -96,7 +96,15 @@ pub struct Executed {
     pub line: u64,
     /// How many lines.
     pub lines: u64,
+    /// Where its counters are, for the domain that it is executed for.
+    pub site: SiteId,
+    /// The place of its kind of code among all.
+    pub mode: u8,
 }
+
+/// The counters of a block for a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SiteId(u32);
 
 /// All blocks.
 #[derive(Debug)]
@@ -138,8 +146,9 @@ impl Codes {
         }
         let hot = self.hot.get_mut(block.index())?;
         hot.executions += 1;
-        let Hot { instructions, line, lines, .. } = *hot;
-        Some(Executed { instructions: instructions.into(), line, lines: lines.into() })
+        let Hot { instructions, line, lines, site, mode, .. } = *hot;
+        let (instructions, lines) = (instructions.into(), lines.into());
+        Some(Executed { instructions, line, lines, site: SiteId(site), mode })
     }
 
     /// Has a block count for another domain than before.
@@ -155,12 +164,10 @@ impl Codes {
         (hot.site, hot.domain) = (*site, domain);
     }
 
-    /// The counters of a block for the domain that it ran for last, and its kind.
+    /// Counters.
     #[inline]
-    pub fn counters(&mut self, block: BlockId) -> Option<(&mut Counters, usize)> {
-        let Hot { site, mode, .. } = *self.hot.get(block.index())?;
-        let site = self.sites.get_mut(site as usize)?;
-        Some((&mut site.counters, usize::from(mode)))
+    pub fn site(&mut self, site: SiteId) -> Option<&mut Counters> {
+        self.sites.get_mut(site.0 as usize).map(|site| &mut site.counters)
     }
 
     /// What was counted.

@@ -11,6 +11,7 @@ mod arguments;
 mod code;
 mod decode;
 mod memory;
+mod misses;
 mod recorder;
 mod told;
 mod trace;

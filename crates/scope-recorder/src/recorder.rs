@@ -1,6 +1,8 @@
 //! What is recorded between the marks.
 
-use scope_model::{Counters, Flush, LINE, Model, Paging, Sweep, Use};
+use std::ops::Range;
+
+use scope_model::{Counters, Flush, LINE, Mask, Model, Paging, Sweep, Use};
 use scope_result::{
     After, Checks, Event, EventKind, Function, Mode, Owner, Profile, Recording, Sample,
     Step as Flow,
@@ -8,7 +10,8 @@ use scope_result::{
 
 use crate::accesses::Member;
 use crate::arguments::Arguments;
-use crate::code::{BlockId, Codes, DOMAINS};
+use crate::code::{BlockId, Codes, DOMAINS, SiteId};
+use crate::misses::{Kind, Miss, Misses};
 use crate::told::Told;
 use crate::trace::Step;
 use crate::tracer::{CHUNK, Message};
@@ -58,12 +61,17 @@ impl Since {
 pub struct Recorder {
     model: Model,
     codes: Codes,
-    /// Groups that are looked up.
-    many: Vec<(BlockId, Box<[Member]>)>,
+    /// Groups that are looked up: each one's block, and where its members are.
+    many: Vec<(BlockId, Range<usize>)>,
+    members: Vec<Member>,
+    misses: Misses,
     sweeps: Vec<Sweep>,
     /// Who runs now, and what.
     domain: u8,
     block: BlockId,
+    /// Where that is counted.
+    site: SiteId,
+    owner: u8,
     instructions: u64,
     events: Vec<Event>,
     events_lost: u64,
@@ -94,9 +102,13 @@ impl Recorder {
             model,
             codes: Codes::new(),
             many: Vec::new(),
+            members: Vec::new(),
+            misses: Misses::new(),
             sweeps: vec![Sweep::default(); DOMAINS * MODES.len()],
             domain: 0,
             block: BlockId(u32::MAX),
+            site: SiteId::default(),
+            owner: 0,
             instructions: 0,
             events: Vec::new(),
             events_lost: 0,
@@ -119,7 +131,11 @@ impl Recorder {
     pub fn take(&mut self, message: Message) -> Option<Box<[u64; CHUNK]>> {
         match message {
             Message::Code(code) => self.codes.add(code),
-            Message::Members(block, members) => self.many.push((block, members)),
+            Message::Members(block, members) => {
+                let first = self.members.len();
+                self.members.extend(members);
+                self.many.push((block, first..self.members.len()));
+            }
             Message::Steps(chunk, used) => {
                 let mut words = chunk.get(..used).unwrap_or_default();
                 while let Some(step) = Step::take(&mut words) {
@@ -149,24 +165,19 @@ impl Recorder {
     fn execute(&mut self, block: BlockId) {
         let Some(executed) = self.codes.execute(block, self.domain) else { return };
         if self.instructions >= self.next {
-            self.take_notice(block);
+            self.take_notice(executed.site);
         }
         self.instructions += executed.instructions;
+        self.site = executed.site;
+        self.owner = self.domain * MODES.len() as u8 + executed.mode;
         // The same again, or a part of the same line: nothing is newer than it.
         let last = executed.line + executed.lines - 1;
         let again = self.model.is_same_code(last) && (executed.lines == 1 || block == self.block);
         self.block = block;
         if !again {
-            self.fetch(executed.line, executed.lines);
-        }
-    }
-
-    #[inline]
-    fn fetch(&mut self, first: u64, lines: u64) {
-        for line in first..first + lines {
-            let used = self.model.fetch(line);
-            if used != Use::HIT {
-                self.count_code(used);
+            for line in executed.line..=last {
+                let used = self.model.fetch(line);
+                self.used(used, Kind::Code);
             }
         }
     }
@@ -183,20 +194,18 @@ impl Recorder {
     }
 
     fn members(&mut self, told: Told, address: u64) {
-        let number = told.number() as usize;
-        let Some((block, members)) = self.many.get(number) else { return };
-        let (block, count) = (*block, members.len());
+        let Some((block, members)) = self.many.get(told.number() as usize).cloned() else { return };
         if told.begins() {
             self.execute(block);
         }
-        for member in 0..count {
-            let member = self.many[number].1[member];
+        for member in members {
+            let member = self.members[member];
             self.lines(member.bytes_at(address), member.write);
         }
     }
 
     fn data(&mut self, address: u64, bytes: u8, write: bool) {
-        if let Some((site, _)) = self.codes.counters(self.block) {
+        if let Some(site) = self.codes.site(self.site) {
             *(if write { &mut site.writes } else { &mut site.reads }) += 1;
         }
         let last = address.wrapping_add(u64::from(bytes).saturating_sub(1));
@@ -216,55 +225,76 @@ impl Recorder {
     #[inline]
     fn line(&mut self, line: u64, write: bool) {
         if !self.model.is_same_data(line) {
-            self.turn_line(line, write);
+            let used = self.model.data(line);
+            self.used(used, if write { Kind::Write } else { Kind::Read });
         }
     }
 
-    fn turn_line(&mut self, line: u64, write: bool) {
-        let used = self.model.data(line);
-        if used != Use::HIT {
-            self.count_data(used, write);
+    /// Counts what came of the use of a line, or will come: the L2s are asked when there are enough to ask for.
+    #[inline]
+    fn used(&mut self, used: Use, kind: Kind) {
+        if used.pages != Mask::NONE {
+            self.count_pages(used.pages, kind);
         }
-    }
-
-    fn count_code(&mut self, used: Use) {
-        let Some((site, mode)) = self.codes.counters(self.block) else { return };
-        let sweep = &mut self.sweeps[usize::from(self.domain) * MODES.len() + mode];
-        let (itlb, l2) = self.model.count_code(used, site, sweep);
-        if itlb | l2 != 0 {
-            self.note_misses(itlb, 0, l2);
-        }
-    }
-
-    fn count_data(&mut self, used: Use, write: bool) {
-        let Some((site, mode)) = self.codes.counters(self.block) else { return };
-        let sweep = &mut self.sweeps[usize::from(self.domain) * MODES.len() + mode];
-        let (dtlb, l2) = self.model.count_data(used, write, site, sweep);
-        if dtlb | l2 != 0 {
-            self.note_misses(0, dtlb, l2);
+        let (at, site, owner) = (self.instructions, self.site, self.owner);
+        let miss = Miss { line: used.line, at, site, owner, kind };
+        if !self.misses.add(used.missed, miss) {
+            self.ask_second();
         }
     }
 
     #[cold]
-    fn note_misses(&mut self, itlb: u64, dtlb: u64, l2: u64) {
-        self.seen.itlb += itlb;
-        self.seen.dtlb += dtlb;
-        self.seen.l2 += l2;
+    fn count_pages(&mut self, missed: Mask, kind: Kind) {
+        let is_code = kind == Kind::Code;
+        self.sweeps[usize::from(self.owner)].add_page(missed, is_code);
+        let Some(site) = self.codes.site(self.site).filter(|_| self.model.counts_page(missed)) else {
+            return;
+        };
+        let (own, seen) = match kind {
+            Kind::Code => (&mut site.itlb_misses, &mut self.seen.itlb),
+            Kind::Read | Kind::Write => (&mut site.dtlb_misses, &mut self.seen.dtlb),
+        };
+        *own += 1;
+        *seen += 1;
         for since in [&mut self.after_switch, &mut self.after_invalidate] {
-            since.misses(self.instructions, itlb + dtlb, l2);
+            since.misses(self.instructions, 1, 0);
         }
+    }
+
+    /// Asks the L2s for what waits. To be done before anybody looks at what was counted, or another event happens.
+    #[cold]
+    fn ask_second(&mut self) {
+        self.misses.take(|miss| {
+            let Some(site) = self.codes.site(miss.site) else { return };
+            let missed = self.model.second(miss.line);
+            let counted = u64::from(self.model.counts_line(missed));
+            match miss.kind {
+                Kind::Code => site.l1i_misses += 1,
+                Kind::Read => site.read_misses += 1,
+                Kind::Write => site.write_misses += 1,
+            }
+            let is_code = miss.kind == Kind::Code;
+            *(if is_code { &mut site.l2i_misses } else { &mut site.l2d_misses }) += counted;
+            self.sweeps[usize::from(miss.owner)].add_line(missed, is_code);
+            if counted != 0 {
+                self.seen.l2 += 1;
+                self.after_switch.misses(miss.at, 0, 1);
+                self.after_invalidate.misses(miss.at, 0, 1);
+            }
+        });
     }
 
     /// What is not done at every block.
     #[cold]
-    fn take_notice(&mut self, block: BlockId) {
+    fn take_notice(&mut self, next: SiteId) {
+        self.ask_second();
         if self.instructions >= self.sample_next {
             self.sample();
         }
         let flows = self.flow_room > 0 && self.instructions >= self.flow_after;
         if flows {
             self.flow_step();
-            self.flow_before = self.codes.counters(block).map(|(counters, _)| *counters);
+            self.flow_before = self.codes.site(next).copied();
         }
         let flow_next = if self.flow_room > 0 { self.flow_after } else { u64::MAX };
         self.next = self.sample_next.min(flow_next);
@@ -287,7 +317,7 @@ impl Recorder {
     /// Notes what the block before this one came to, as it is over now.
     fn flow_step(&mut self) {
         let before = std::mem::take(&mut self.flow_before);
-        let now = self.codes.counters(self.block).map(|(counters, _)| *counters);
+        let now = self.codes.site(self.site).copied();
         if let (Some(before), Some(now)) = (before, now) {
             let less = |now: u64, before: u64| u16::try_from(now - before).unwrap_or(u16::MAX);
             let l1 = |counters: &Counters| {
@@ -308,6 +338,7 @@ impl Recorder {
 
     /// The TLBs are emptied, of some or all, or the models do not know it.
     fn flush(&mut self, flush: Flush, deaf: bool) {
+        self.ask_second();
         let kind = match flush {
             Flush::Cr3(_) => EventKind::Cr3,
             Flush::Cr4(_) => EventKind::Cr4,
@@ -325,6 +356,7 @@ impl Recorder {
 
     /// Xen goes on with another domain.
     fn switch(&mut self, place: u8) {
+        self.ask_second();
         // No domain has a place beyond.
         self.domain = place.min(DOMAINS as u8 - 1);
         self.event(EventKind::Switch(self.domain));
@@ -347,6 +379,7 @@ impl Recorder {
 
     /// What was recorded.
     pub fn finish(mut self) -> Recording {
+        self.ask_second();
         self.sample_next = 0;
         self.sample();
         let owners = (0u8..)

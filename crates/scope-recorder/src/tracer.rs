@@ -27,9 +27,9 @@ use crate::trace::{LONGEST, Step};
 /// accesses alone, when it is found to be a device's.
 const SHORT: usize = 2;
 /// Words of a chunk: long enough that handing it over costs nothing.
-pub const CHUNK: usize = 1 << 15;
+pub const CHUNK: usize = 1 << 16;
 /// Chunks that there are.
-const CHUNKS: usize = 8;
+const CHUNKS: usize = 16;
 
 /// The control registers at the beginning.
 #[derive(Clone, Copy, Debug)]

@@ -5,13 +5,16 @@
 mod bench;
 mod diff;
 mod error;
+mod line;
 mod mark;
 mod names;
+mod own;
 mod packet;
 mod report;
 mod repro;
 mod run;
 mod summary;
+mod tables;
 mod workload;
 
 use std::process::ExitCode;
@@ -37,7 +40,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Boot a machine, record a part of what it does, and write what was found to a file.
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Show what was found, as tables and as a page with plots.
     Report(report::ReportArgs),
     /// Measure what the plugin costs, beside QEMU without it.
@@ -48,6 +51,8 @@ enum Command {
     Diff(diff::DiffArgs),
     /// Set a paper's figures beside what today's system shows.
     Repro(repro::ReproArgs),
+    /// Write the programs that a guest of your own marks with, and the script that tells what names need.
+    Marks(mark::MarksArgs),
     /// Show what can be profiled.
     List,
 }
@@ -78,14 +83,16 @@ fn execute(command: &Command) -> Result<()> {
         Command::Packet(args) => packet::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Repro(args) => repro::run(args),
+        Command::Marks(args) => mark::run(args),
         Command::List => list(),
     }
 }
 
 fn list() -> Result<()> {
     let table = Table::new().left("workload").left("what it is");
-    let table = Workload::ALL.iter().fold(table, |mut table, workload| {
-        table.row([workload.name.to_owned(), workload.about.to_owned()]);
+    let ready = Workload::ALL.iter().map(|workload| (workload.name, workload.about));
+    let table = ready.chain(own::FORMS).fold(table, |mut table, (name, about)| {
+        table.row([name.to_owned(), about.to_owned()]);
         table
     });
     report::show(&table.render(false))

@@ -1,6 +1,38 @@
-//! The programs that mark where recording begins and ends.
+//! The programs that mark where recording begins and ends, and the script that tells what names need.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use clap::Args;
 use scope_recorder::{BEGIN, END};
+
+use crate::error::{Error, Result};
+
+/// A shell's function that tells what names need: symbols of modules, and where programs lie.
+pub const TELL: &str = include_str!("tell.sh").trim_ascii_end();
+const SCRIPT: &str = include_str!("pvscope-tell.sh");
+
+/// What can be told to it.
+#[derive(Args)]
+pub struct MarksArgs {
+    /// The folder that they go to, which is made if it is not there.
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+}
+
+/// Writes programs and script, for images of one's own.
+pub fn run(args: &MarksArgs) -> Result<()> {
+    std::fs::create_dir_all(&args.folder).map_err(Error::path(&args.folder))?;
+    let script = ("pvscope-tell".to_owned(), SCRIPT.replace("TELL", TELL).into_bytes());
+    for (name, bytes) in programs().into_iter().chain([script]) {
+        let path = args.folder.join(name);
+        report::write_atomic(&path, &bytes).map_err(|error| Error::Usage(error.to_string()))?;
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&path, mode).map_err(Error::path(&path))?;
+        crate::report::show(&format!("{}\n", path.display()))?;
+    }
+    Ok(())
+}
 
 /// Their names in the guest, and their bytes.
 pub fn programs() -> Vec<(String, Vec<u8>)> {
@@ -36,8 +68,6 @@ fn program(number: [u8; 4]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     #[test]
@@ -51,6 +81,31 @@ mod tests {
             assert!(status.success(), "{name}: {status}");
             let found = bytes.windows(7).find_map(scope_recorder::mark);
             assert!(found.is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn programs_and_script_are_written_and_the_script_is_sound() {
+        let folder = xenlab::Folder::new().unwrap();
+        let args = MarksArgs { folder: folder.path().join("new/marks") };
+        run(&args).unwrap();
+        let file = |name: &str| args.folder.join(name);
+        assert!(file("mark-begin").is_file() && file("mark-end").is_file());
+        let tell = |words: &[&str]| {
+            std::process::Command::new(file("pvscope-tell")).args(words).output().unwrap()
+        };
+        // Kernels without modules have no list of them, and those here show no addresses: it tells what there is.
+        let told = String::from_utf8(tell(&[]).stdout).unwrap();
+        assert!(told.starts_with("\n@domain 0\n@modules\n") && told.ends_with("@end\n"), "{told}");
+        let own = format!("@process {} ", std::process::id());
+        assert!(told.lines().any(|line| line.starts_with(&own)), "{told}");
+        let told = String::from_utf8(tell(&["3"]).stdout).unwrap();
+        assert!(told.starts_with("\n@domain 3\n") && !told.contains("@end"), "{told}");
+        let before = String::from_utf8(tell(&["before", "lo"]).stdout).unwrap();
+        assert_eq!(before.lines().count(), 6, "{before}");
+        assert!(before.starts_with("\n@before\n"), "{before}");
+        for words in [&["after"][..], &["before", "no-such"], &["what"]] {
+            assert!(!tell(words).status.success(), "{words:?}");
         }
     }
 }

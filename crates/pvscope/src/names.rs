@@ -29,6 +29,26 @@ struct Domained {
 }
 
 impl Told {
+    /// Whether nothing was told.
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
+    /// The one domain that told something, if it was one.
+    pub fn only(&self) -> Option<u16> {
+        let mut domains = self.domains.keys();
+        domains.next().copied().filter(|_| domains.next().is_none())
+    }
+
+    /// Whether a kernel hid its addresses from who told them.
+    pub fn hides(&self) -> bool {
+        let hides = |told: &Domained| {
+            let symbols = scope_symbols::kallsyms_text(&told.kallsyms);
+            matches!(symbols, Err(scope_symbols::Error::Restricted))
+        };
+        self.domains.values().any(hides)
+    }
+
     /// Reads what scripts print: sections that begin with a line `@NAME ARGUMENTS`.
     pub fn parse(text: &str) -> Self {
         let mut told = Self::default();
@@ -102,18 +122,20 @@ impl Names {
     /// Of the images' tables, what the domains told, and programs at hand: their paths in the guest.
     pub fn new(
         hypervisor: Option<&Arc<Symbols>>,
-        kernel: Option<&Arc<Symbols>>,
+        kernel: &[Arc<Symbols>],
         told: &Told,
         programs: &HashMap<String, Arc<Program>>,
     ) -> Self {
-        let space = |symbols: Option<&Arc<Symbols>>| {
+        let space = |symbols: &[Arc<Symbols>], by: u64| {
             let mut space = AddressSpace::new();
-            symbols.into_iter().for_each(|symbols| space.add(symbols));
+            symbols.iter().for_each(|symbols| space.add_moved(symbols, by));
             space
         };
         let kernels = told.domains.iter().map(|(domain, told)| {
-            let mut space = space(kernel);
-            modules(told).iter().for_each(|symbols| space.add(symbols));
+            let symbols = symbols(&told.kallsyms);
+            let mut space = space(kernel, moved(kernel, &symbols));
+            let modules = modules(&told.modules, symbols);
+            modules.iter().for_each(|symbols| space.add(symbols));
             (*domain, space)
         });
         let open = |path: &Path| programs.get(&*path.to_string_lossy()).cloned();
@@ -126,10 +148,10 @@ impl Names {
             (*domain, spaces.collect())
         });
         Self {
-            hypervisor: space(hypervisor),
+            hypervisor: space(hypervisor.map_or(&[], std::slice::from_ref), 0),
             kernels: kernels.collect(),
             programs: spaces.collect(),
-            kernel: space(kernel),
+            kernel: space(kernel, 0),
         }
     }
 
@@ -207,16 +229,42 @@ impl Names {
     }
 }
 
+/// The symbols in what a domain told of its kernel. A console has lines of others as well, which are left out.
+fn symbols(kallsyms: &str) -> Vec<Symbols> {
+    let whole = scope_symbols::kallsyms_text(kallsyms);
+    let sound = |line: &&str| {
+        !matches!(scope_symbols::kallsyms_text(line), Err(scope_symbols::Error::Line { .. }))
+    };
+    let retry = |_| {
+        let lines: Vec<&str> = kallsyms.lines().filter(sound).collect();
+        scope_symbols::kallsyms_text(&lines.join("\n"))
+    };
+    whole.or_else(retry).unwrap_or_default()
+}
+
+/// How far a kernel lies above where its image says: what it told is compared with the image.
+fn moved(image: &[Arc<Symbols>], told: &[Symbols]) -> u64 {
+    fn start<'a>(mut symbols: impl Iterator<Item = &'a Symbols>) -> Option<u64> {
+        let kernel = symbols.find(|symbols| symbols.module() == KERNEL)?;
+        kernel.iter().find(|symbol| symbol.name == "_stext").map(|symbol| symbol.start)
+    }
+    let both = start(told.iter()).zip(start(image.iter().map(AsRef::as_ref)));
+    both.map_or(0, |(told, image)| told.saturating_sub(image))
+}
+
+/// What a kernel itself is called, beside its modules.
+const KERNEL: &str = "vmlinux";
+
 /// The symbols of a domain's modules, bounded by where each lies.
-fn modules(told: &Domained) -> Vec<Arc<Symbols>> {
-    let ranges = scope_symbols::modules(&told.modules).unwrap_or_default();
-    let symbols = scope_symbols::kallsyms_text(&told.kallsyms).unwrap_or_default();
-    let bounded =
-        symbols.into_iter().filter(|symbols| symbols.module() != "vmlinux").map(|symbols| {
-            let own = ranges.iter().filter(|module| module.name == symbols.module());
-            let own: Vec<_> = own.map(|module| module.range.clone()).collect();
-            Arc::new(if own.is_empty() { symbols } else { symbols.within(own) })
-        });
+fn modules(modules: &str, symbols: Vec<Symbols>) -> Vec<Arc<Symbols>> {
+    let lines = modules.lines().filter(|line| scope_symbols::modules(line).is_ok());
+    let lines: Vec<&str> = lines.collect();
+    let ranges = scope_symbols::modules(&lines.join("\n")).unwrap_or_default();
+    let bounded = symbols.into_iter().filter(|symbols| symbols.module() != KERNEL).map(|symbols| {
+        let own = ranges.iter().filter(|module| module.name == symbols.module());
+        let own: Vec<_> = own.map(|module| module.range.clone()).collect();
+        Arc::new(if own.is_empty() { symbols } else { symbols.within(own) })
+    });
     bounded.collect()
 }
 
@@ -239,6 +287,29 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_others_on_a_console_cost_no_names() {
+        let clean = "ffffffffc0000010 t br_forward\t[bridge]\nffffffff81200000 T _stext\n";
+        let noisy = format!("{clean}[  12.5] eth0: link up\n");
+        for text in [clean, &noisy] {
+            let symbols = symbols(text);
+            assert_eq!(symbols.len(), 2, "{text}");
+            let image = symbols_at(0xffff_ffff_8100_0000);
+            assert_eq!(moved(&image, &symbols), 0x20_0000);
+            let list = "bridge 4096 0 - Live 0xffffffffc0000000\n[  12.5] eth0: link up\n";
+            let bridge = modules(list, symbols);
+            let range = bridge[0].ranges().remove(0);
+            assert_eq!((range.start, range.end), (0xffff_ffff_c000_0000, 0xffff_ffff_c000_1000));
+        }
+        assert_eq!(moved(&symbols_at(0xffff_ffff_8100_0000), &[]), 0);
+        let hidden = "@domain 0\n@kallsyms\n0000000000000000 t br_forward\t[bridge]\n";
+        assert!(Told::parse(hidden).hides());
+    }
+
+    fn symbols_at(start: u64) -> Vec<Arc<Symbols>> {
+        symbols(&format!("{start:016x} T _stext\n")).into_iter().map(Arc::new).collect()
+    }
+
+    #[test]
     fn what_nobody_knows_is_kept_without_a_name() {
         let block = |address, function| Block {
             address,
@@ -254,7 +325,7 @@ mod tests {
             blocks: vec![block(0xffff_82d0_4000_0000, 9), block(0x40_0000, 9)],
             ..Recording::default()
         };
-        Names::new(None, None, &Told::default(), &HashMap::new()).give(&mut recording);
+        Names::new(None, &[], &Told::default(), &HashMap::new()).give(&mut recording);
         assert_eq!(recording.functions, [Function::default()]);
         assert!(recording.blocks.iter().all(|block| block.function == 0));
     }

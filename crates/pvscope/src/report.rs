@@ -76,6 +76,14 @@ fn lead(summary: &Summary<'_>) -> String {
     let work = &summary.recording.work;
     let cycles = summary.cycles(&summary.total);
     let instructions = summary.total.instructions as f64;
+    if work.frames == 0 {
+        return format!(
+            "{}: no frames were counted, and all counts are of the whole: {} instructions and {} cycles.",
+            work.what,
+            human(instructions),
+            human(cycles),
+        );
+    }
     format!(
         "{}: {} frames of {} bytes on average.\nA frame takes {} instructions and {} cycles; 10⁹ bytes take {} 10⁹ \
          instructions and {} 10⁹ cycles.",
@@ -87,6 +95,11 @@ fn lead(summary: &Summary<'_>) -> String {
         human(summary.per_gigabyte(instructions) / 1e9),
         human(summary.per_gigabyte(cycles) / 1e9),
     )
+}
+
+/// What counts are of: of a frame, or of the whole where no frames were counted.
+fn unit(summary: &Summary<'_>) -> &'static str {
+    if summary.recording.work.frames == 0 { "in all" } else { "a frame" }
 }
 
 /// What is to be known of how far the rest can be trusted.
@@ -174,12 +187,14 @@ fn tables(summary: &Summary<'_>, top: usize) -> Vec<(String, Table)> {
         let names = vec![who.to_string(), module, name];
         functions.row(names.into_iter().chain(cells(summary, &counters)));
     }
+    let unit = unit(summary);
+    let whose = if unit == "a frame" { "For each frame" } else { "In all" };
     vec![
-        ("For each frame, by who works:".to_owned(), domains),
+        (format!("{whose}, by who works:"), domains),
         ("By module:".to_owned(), modules),
         ("By function:".to_owned(), functions),
-        ("L2 misses a frame, by its size:".to_owned(), l2(summary)),
-        ("TLB misses a frame, code and data, by entries and policy:".to_owned(), tlb(summary)),
+        (format!("L2 misses {unit}, by its size:"), l2(summary)),
+        (format!("TLB misses {unit}, code and data, by entries and policy:"), tlb(summary)),
         ("Events:".to_owned(), events(summary)),
     ]
 }
@@ -252,7 +267,8 @@ fn page(summary: &Summary<'_>, top: usize) -> Report {
 type Figure = (Box<dyn ::report::html::Chart>, String);
 
 fn charts(summary: &Summary<'_>) -> Vec<Figure> {
-    let mut bars = BarChart::new("Cycles a frame, by who works", "cycles");
+    let unit = unit(summary);
+    let mut bars = BarChart::new(format!("Cycles {unit}, by who works"), "cycles");
     for ((who, mode), counters) in summary.by(|part| (part.who.clone(), part.mode)) {
         let cycles = summary.per_frame(summary.cycles(&counters));
         bars = bars.bar(format!("{who}, {}", mode_name(mode)), Stats::single(cycles));
@@ -262,11 +278,11 @@ fn charts(summary: &Summary<'_>) -> Vec<Figure> {
     let values = |counts: &[u64]| -> Vec<f64> {
         counts.iter().map(|count| summary.per_frame(*count as f64)).collect()
     };
-    let l2 = LineChart::new("L2 misses a frame", "size of L2", "misses")
+    let l2 = LineChart::new(format!("L2 misses {unit}"), "size of L2", "misses")
         .steps(sizes)
         .values("code", values(&sweep.l2i))
         .values("data", values(&sweep.l2d));
-    let mut tlb = LineChart::new("DTLB misses a frame", "entries", "misses")
+    let mut tlb = LineChart::new(format!("DTLB misses {unit}"), "entries", "misses")
         .steps(TLB_ENTRIES.map(|entries| entries.to_string()));
     for policy in POLICIES {
         tlb = tlb.values(policy.name(), values(&sweep.dtlb[policy as usize]));
@@ -303,4 +319,46 @@ fn after_chart(what: &str, profile: &Profile) -> LineChart {
     LineChart::new(format!("Misses after {what}"), "instructions since", "misses")
         .line("TLBs", average(&profile.tlb))
         .line("L2", average(&profile.l2))
+}
+
+#[cfg(test)]
+mod tests {
+    use scope_model::Costs;
+    use scope_result::{Block, Recording, Work};
+
+    use super::*;
+
+    #[test]
+    fn without_frames_counts_are_of_the_whole_and_it_is_said() {
+        let counters = Counters { instructions: 200, ..Counters::default() };
+        let block = Block {
+            address: 0x40_0000,
+            bytes: 4,
+            instructions: 1,
+            space: 0,
+            home: 0,
+            function: 0,
+            counters: vec![(0, counters)],
+        };
+        let work = |frames| Work { what: "work".to_owned(), frames, bytes: 100 * frames };
+        let text = |frames| {
+            let recording = Recording {
+                work: work(frames),
+                blocks: vec![block.clone()],
+                ..Recording::default()
+            };
+            let summary = Summary::new(&recording, Costs::default());
+            let captions = tables(&summary, 1).into_iter().map(|(caption, _)| caption);
+            format!("{}\n{}", lead(&summary), captions.collect::<Vec<_>>().join("\n"))
+        };
+        let none = text(0);
+        assert!(
+            none.contains("no frames were counted, and all counts are of the whole: 200"),
+            "{none}"
+        );
+        assert!(none.contains("In all, by who works") && !none.contains("frame,"), "{none}");
+        let some = text(2);
+        assert!(some.contains("A frame takes 100 instructions"), "{some}");
+        assert!(some.contains("L2 misses a frame"), "{some}");
+    }
 }

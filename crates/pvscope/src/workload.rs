@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use xenlab::{Batch, DomuConfig, HostFile, Result};
 
 use crate::error::Error;
-use crate::mark;
+use crate::mark::{self, TELL};
 
 /// The guest's address on the link.
 const MAC: &str = "00:16:3e:00:00:02";
@@ -194,16 +194,6 @@ ip link set eth0 up
 ip -n other addr add 10.0.0.2/24 dev eth1
 ip -n other link set eth1 up
 ip -n other link set lo up";
-
-/// What names need: symbols of modules, and where programs lie.
-const TELL: &str = "tell() {
-echo \"@domain $1\"
-echo '@modules'; cat /proc/modules
-echo '@kallsyms'; grep '\\[' /proc/kallsyms | grep -i ' t '
-for process in /proc/[0-9]*; do
-readlink $process/exe >/dev/null || continue
-echo \"@process ${process#/proc/} $(cat $process/comm)\"; grep ' r-x' $process/maps
-done; }";
 
 const GUEST_SCRIPT: &str = "modprobe xen-netfront
 until [ -e /sys/class/net/eth0 ]; do sleep 0.05; done

@@ -21,7 +21,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use memory::GuestMemory;
 use qemu::{CallbackRegisters, DataAccess, Id, Info, Instruction, OnData, Registers, Translation};
-use scope_recorder::{Arguments, BlockId, Mark, Special, Start, Told, What, mark, special};
+use scope_model::Paging;
+use scope_recorder::{
+    Arguments, BlockId, Mark, Special, Start, Told, What, bytes_at, mark, special,
+};
 
 type Tracer = scope_recorder::Tracer<GuestMemory>;
 
@@ -117,17 +120,24 @@ extern "C" fn on_processor(_: Id, _: u32) {
 extern "C" fn search(_: Id, translation: *mut Translation) {
     for instruction in Instruction::all(translation) {
         if mark(&instruction.bytes()) == Some(Mark::Begin) {
-            instruction.on_execution(begin, CallbackRegisters::Read, std::ptr::null_mut());
+            let address = std::ptr::without_provenance_mut(mark_address(instruction.address()));
+            instruction.on_execution(begin, CallbackRegisters::Read, address);
         }
     }
 }
 
-extern "C" fn begin(_: u32, _: *mut c_void) {
+/// An address, as QEMU carries it about.
+fn mark_address(address: u64) -> usize {
+    // QEMU runs where addresses have 64 bits: its plugin interface is for no other.
+    usize::try_from(address).unwrap_or(0)
+}
+
+extern "C" fn begin(_: u32, at: *mut c_void) {
     let Some(plugin) = plugin() else { return };
     if plugin.arguments.wait || !matches!(plugin.phase, Phase::Before) {
         return;
     }
-    plugin.phase = match start(plugin) {
+    plugin.phase = match start(plugin, at.addr() as u64) {
         Ok(tracer) => {
             say("recording");
             TRACER.store(Box::into_raw(Box::new(tracer)), Ordering::Relaxed);
@@ -141,11 +151,36 @@ extern "C" fn begin(_: u32, _: *mut c_void) {
     qemu::reset(plugin.id, instrument);
 }
 
-fn start(plugin: &Plugin) -> Result<Tracer, String> {
-    let memory = GuestMemory::find()?;
+fn start(plugin: &Plugin, at: u64) -> Result<Tracer, String> {
     let read = |name| plugin.registers.read(name).ok_or(format!("QEMU has no register {name}"));
     let start = Start { cr3: read("cr3")?, cr4: read("cr4")? };
+    known_paging(read("efer")?, start.cr4)?;
+    let memory = GuestMemory::find(plugin.arguments.low_memory)?;
+    let paging = Paging { root: start.cr3, ..Paging::default() };
+    /// The bytes of a mark.
+    const MARK: usize = 7;
+    let code = bytes_at::<MARK>(&memory, paging, at);
+    if code.and_then(|code| mark(&code)) != Some(Mark::Begin) {
+        return Err("the first mark is not where the page tables lead: this machine's memory has another hole for \
+                    devices than is known here; use -m 2G or less"
+            .to_owned());
+    }
     Tracer::new(memory, &plugin.arguments, start)
+}
+
+/// Refuses page tables that are not of four levels.
+fn known_paging(efer: u64, cr4: u64) -> Result<(), String> {
+    /// EFER.LMA: it is a 64-bit system.
+    const LONG: u64 = 1 << 10;
+    /// CR4.LA57: page tables have five levels.
+    const FIVE_LEVELS: u64 = 1 << 12;
+    match (efer & LONG, cr4 & FIVE_LEVELS) {
+        (0, _) => Err("the machine runs a system of 32 bits or less, and 64 are needed".to_owned()),
+        (_, 0) => Ok(()),
+        _ => Err("the guest's page tables have five levels, and four are modelled: take la57 away, as in \
+                  -cpu max,-la57, or give its kernel no5lvl"
+            .to_owned()),
+    }
 }
 
 /// Everything that was translated is dropped: from here on with the model.

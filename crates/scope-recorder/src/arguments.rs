@@ -15,6 +15,8 @@ pub struct Arguments {
     pub switch: Option<u64>,
     /// The bytes of Xen's `struct vcpu` before its domain.
     pub vcpu_domain: u64,
+    /// Bytes of memory that lie below the hole for devices; none where all of it does.
+    pub low_memory: Option<u64>,
     /// Addresses whose execution is an event.
     pub probes: Vec<u64>,
     /// Blocks of the flow that are kept.
@@ -58,6 +60,7 @@ impl Arguments {
             "tlb" => self.config.tlb = choice(value, scope_model::TLB_SIZES)?,
             "switch" => self.switch = Some(address(value)?),
             "vcpu_domain" => self.vcpu_domain = address(value)?,
+            "low_memory" => self.low_memory = Some(address(value)?),
             "probe" => self.probes.push(address(value)?),
             "flow" => self.flow = value.parse().ok()?,
             "flow_after" => self.flow_after = value.parse().ok()?,
@@ -97,16 +100,25 @@ mod tests {
 
     #[test]
     fn words_are_taken_or_refused_by_name() {
-        let words = ["out=x", "single=on", "switch=0xffff82d040000000", "probe=0x1", "probe=0x2"];
+        let words = [
+            "out=x",
+            "single=on",
+            "switch=0xffff82d040000000",
+            "low_memory=0xc0000000",
+            "probe=0x1",
+            "probe=0x2",
+        ];
         let arguments = parse(&words).unwrap();
         assert!(arguments.config.single);
         assert_eq!(arguments.switch, Some(0xffff_82d0_4000_0000));
+        assert_eq!(arguments.low_memory, Some(3 << 30));
         assert_eq!(arguments.probes, [1, 2]);
         for (words, message) in [
             (&["single=on"][..], "out=FILE is missing"),
             (&["out=x", "single"], "\"single\" is not KEY=VALUE"),
             (&["out=x", "single=maybe"], "\"single=maybe\" is not understood"),
             (&["out=x", "l2=7"], "\"l2=7\" is not understood"),
+            (&["out=x", "low_memory=3G"], "\"low_memory=3G\" is not understood"),
             (&["out=x", "colour=red"], "\"colour=red\" is not understood"),
         ] {
             assert_eq!(parse(words).unwrap_err(), message);

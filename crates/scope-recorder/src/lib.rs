@@ -19,9 +19,9 @@ mod tracer;
 
 pub use accesses::{Accesses, GROUPS, Group, Member, accesses};
 pub use arguments::Arguments;
-pub use decode::{Address, BEGIN, END, Mark, Special, mark, special};
-pub use memory::{MEMORY, shared_memory};
 pub use code::BlockId;
+pub use decode::{Address, BEGIN, END, Mark, Special, mark, special};
+pub use memory::{MEMORY, MemoryMap, bytes_at, shared_memory};
 pub use told::{Plan, Told, Watch, What};
 pub use trace::Step;
 pub use tracer::{Start, Tracer};

@@ -68,8 +68,15 @@ impl AddressSpace {
 
     /// Adds a module that lies at the addresses that its symbols have: Xen, a kernel, a kernel's module.
     pub fn add(&mut self, symbols: &Arc<Symbols>) {
+        self.add_moved(symbols, 0);
+    }
+
+    /// Adds a module that lies so many bytes above the addresses that its symbols have: a kernel that has chosen its
+    /// place by chance.
+    pub fn add_moved(&mut self, symbols: &Arc<Symbols>, by: u64) {
         for range in symbols.ranges() {
-            self.insert(Placed { range, bias: 0, symbols: Arc::clone(symbols), program: None });
+            let range = range.start.saturating_add(by)..range.end.saturating_add(by);
+            self.insert(Placed { range, bias: by, symbols: Arc::clone(symbols), program: None });
         }
     }
 
@@ -145,5 +152,13 @@ mod tests {
         assert_eq!(space.name(0), Named::Unknown);
         let written = [0xffff_801f, 0x1004, 0].map(|address| space.name(address).to_string());
         assert_eq!(written, ["schedule+0xf [vmlinux]", "0x4 [[vdso]]", "unknown"]);
+    }
+
+    #[test]
+    fn a_kernel_that_has_moved_keeps_its_names() {
+        let mut space = AddressSpace::new();
+        space.add_moved(&module("vmlinux", "schedule", 0xffff_8010, 16), 0x20_0000);
+        assert_eq!(space.name(0x1_001f_801f).to_string(), "schedule+0xf [vmlinux]");
+        assert_eq!(space.name(0xffff_801f), Named::Unknown);
     }
 }

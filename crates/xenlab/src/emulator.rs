@@ -14,14 +14,31 @@ const MAJOR: u32 = 10;
 /// What every Debian has, in the version of its loader.
 const OWN: [&str; 3] = ["libc6", "libgcc-s1", "gcc-12-base"];
 
-/// QEMU 10, this machine's or one of our own.
+/// What it is called.
+const PROGRAM: &str = "qemu-system-x86_64";
+
+/// QEMU 10: this machine's, one of our own, or one that was given.
 #[derive(Clone, Debug)]
 pub struct Emulator {
+    program: PathBuf,
     /// Where its packages were unpacked, if it is not installed.
     root: Option<PathBuf>,
 }
 
 impl Emulator {
+    /// QEMU at a path, of whomever.
+    ///
+    /// # Errors
+    /// [`lab::Error::MissingTool`] as [`Error::Lab`]; [`Error::Emulator`] if it is of another version.
+    pub fn given(program: &Path) -> Result<Self> {
+        let emulator = Self { program: program.to_owned(), root: None };
+        let found = emulator.version_line()?;
+        if major(&found) == Some(MAJOR) {
+            return Ok(emulator);
+        }
+        Err(Error::Emulator { program: program.to_owned(), found, needed: MAJOR })
+    }
+
     /// This machine's QEMU if it is of the right version; else Debian's, of the suite or its
     /// backports, unpacked below `cache` now unless an earlier call has done so. Nothing is installed.
     ///
@@ -29,29 +46,37 @@ impl Emulator {
     /// [`Error::Packages`] if the mirrors fail or have no such version; [`Error::Path`];
     /// [`lab::Error::Interrupted`] as [`Error::Lab`].
     pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
-        let installed = Self { root: None };
+        let installed = Self { program: PROGRAM.into(), root: None };
         if installed.version().is_ok_and(|version| version == MAJOR) {
             return Ok(installed);
         }
         let folder = cache.join("qemu");
-        let own = Self { root: Some(folder.join(format!("{suite}-{MAJOR}"))) };
-        if own.root.as_ref().is_some_and(|root| root.is_dir()) {
-            return Ok(own);
+        let root = folder.join(format!("{suite}-{MAJOR}"));
+        if root.is_dir() {
+            return Ok(Self::unpacked(root));
         }
         std::fs::create_dir_all(&folder).map_err(Error::path(&folder))?;
         let new = Folder::inside(&folder)?;
         fetch(suite, new.path(), quiet)?;
-        if let Some(root) = &own.root {
-            let unpacked = new.path().join("root");
-            // Before it has its name: what has it is taken as it is.
-            Self { root: Some(unpacked.clone()) }.check(suite)?;
-            match std::fs::rename(unpacked, root) {
-                // Another process was faster.
-                Err(_) if root.is_dir() => {}
-                other => other.map_err(Error::path(root))?,
-            }
+        let unpacked = new.path().join("root");
+        // Before it has its name: what has it is taken as it is.
+        Self::unpacked(unpacked.clone()).check(suite)?;
+        match std::fs::rename(unpacked, &root) {
+            // Another process was faster.
+            Err(_) if root.is_dir() => {}
+            other => other.map_err(Error::path(&root))?,
         }
-        Ok(own)
+        Ok(Self::unpacked(root))
+    }
+
+    fn unpacked(root: PathBuf) -> Self {
+        Self { program: root.join("usr/bin").join(PROGRAM), root: Some(root) }
+    }
+
+    /// Where its packages were unpacked, if it is one of our own.
+    #[must_use]
+    pub fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
     }
 
     /// QEMU, to be given the rest of its command line.
@@ -59,23 +84,32 @@ impl Emulator {
     /// # Errors
     /// [`lab::Error::MissingTool`] as [`Error::Lab`].
     pub fn command(&self) -> Result<Command> {
-        let Some(root) = &self.root else { return Ok(lab::command("qemu-system-x86_64")?) };
-        let mut command = lab::command(&root.join("usr/bin/qemu-system-x86_64").to_string_lossy())?;
-        command.env("LD_LIBRARY_PATH", root.join("usr/lib/x86_64-linux-gnu"));
-        command.arg("-L").arg(root.join("usr/share/seabios"));
-        command.arg("-L").arg(root.join("usr/share/qemu"));
+        let mut command = lab::command(&self.program.to_string_lossy())?;
+        if let Some(root) = &self.root {
+            let libraries = root.join("usr/lib/x86_64-linux-gnu");
+            // Before the installed ones, which are of another version.
+            command.env("QEMU_MODULE_DIR", libraries.join("qemu"));
+            command.env("LD_LIBRARY_PATH", libraries);
+            command.arg("-L").arg(root.join("usr/share/seabios"));
+            command.arg("-L").arg(root.join("usr/share/qemu"));
+        }
         Ok(command)
     }
 
     fn version(&self) -> Result<u32> {
-        let mut command = self.command()?;
-        command.arg("--version");
-        let text = tool::run(command)?;
+        let text = self.version_line()?;
         major(&text).ok_or_else(|| Error::Parse {
             what: "QEMU's version".to_owned(),
             cause: "no number".to_owned(),
             text,
         })
+    }
+
+    fn version_line(&self) -> Result<String> {
+        let mut command = self.command()?;
+        command.arg("--version");
+        let text = tool::run(command)?;
+        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
     }
 
     fn check(&self, suite: Suite) -> Result<()> {
@@ -123,5 +157,24 @@ mod tests {
         assert_eq!(major(text), Some(10));
         assert_eq!(major("QEMU emulator version 7.2.22"), Some(7));
         assert_eq!(major("qemu: not found"), None);
+    }
+
+    #[test]
+    fn a_qemu_of_another_version_is_refused_with_the_way_to_the_right_one() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = Folder::new().expect("folder");
+        let given = |text: &str| {
+            let path = folder.path().join("qemu");
+            std::fs::write(&path, format!("#!/bin/sh\necho '{text}'\n")).expect("write");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("mode");
+            Emulator::given(&path).map(drop)
+        };
+        given("QEMU emulator version 10.0.2 (Debian 1:10.0.2)").expect("right");
+        for text in ["QEMU emulator version 7.2.0", "QEMU emulator version 11.0.0", "busybox"] {
+            let message = given(text).expect_err(text).to_string();
+            assert!(message.contains(text), "{message}");
+            assert!(message.contains("QEMU 10") && message.contains("name alone"), "{message}");
+        }
+        assert!(Emulator::given(Path::new("/no/such/qemu")).expect_err("none").is_missing_tool());
     }
 }

@@ -44,6 +44,21 @@ pub enum Error {
         /// What apt said.
         cause: String,
     },
+    /// A QEMU that plugins can not be loaded into.
+    #[error(
+        "{} says that it is {found:?}, and QEMU {needed} is needed, whose plugin interface is number 4: give the name alone, \
+         qemu-system-x86_64, and Debian's is fetched where the system has another, or a path to a QEMU {needed} \
+         (Debian trixie has it, and bookworm-backports)",
+        program.display()
+    )]
+    Emulator {
+        /// Which.
+        program: PathBuf,
+        /// What it says of itself.
+        found: String,
+        /// The version that is needed.
+        needed: u32,
+    },
     /// A package does not hold what it should, or a file is not what it should be.
     #[error("{what}: {cause}")]
     Content {

@@ -9,11 +9,14 @@ use crate::{Error, Result};
 
 /// A new folder, removed with all that is in it when dropped.
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
     /// Makes one under the system's folder for temporary files, that nobody else can look into.
-    pub(crate) fn new() -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Error::Path`].
+    pub fn new() -> Result<Self> {
         Self::inside(&std::env::temp_dir())
     }
 
@@ -33,7 +36,8 @@ impl Folder {
     }
 
     /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }

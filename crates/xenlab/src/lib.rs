@@ -23,6 +23,10 @@ mod tool;
 pub use cache::default_cache;
 pub use emulator::Emulator;
 pub use error::{Error, Result};
-pub use host::{Batch, BatchHost, Domu, DomuConfig, Host, HostFile, Job, Options, Output, Shell};
-pub use image::{Images, Kind};
+pub use folder::Folder;
+pub use host::{
+    Batch, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Options, Output, PROCESSOR,
+    Shell,
+};
+pub use image::{Images, Kind, read_boot_image};
 pub use suite::Suite;

@@ -52,18 +52,35 @@ impl Compression {
     }
 }
 
+/// What a boot loader's image holds: of a bzImage the ELF file inside, of a file that is compressed as a whole its
+/// content, any other as it is.
+///
+/// # Errors
+/// [`Error::Path`]; [`Error::Content`] of a damaged one; [`lab::Error::MissingTool`] as [`Error::Lab`] if what unpacks it
+/// is not installed.
+pub fn read_boot_image(path: &Path) -> Result<Vec<u8>> {
+    let bytes = read_unpacked(path)?;
+    if bytes.get(MAGIC..MAGIC + 4) == Some(b"HdrS") { inside(path, &bytes) } else { Ok(bytes) }
+}
+
 /// Unpacks the ELF file in `vmlinuz` into `destination`.
 pub(super) fn unpack(vmlinuz: &Path, destination: &Path) -> Result<()> {
     let image = std::fs::read(vmlinuz).map_err(Error::path(vmlinuz))?;
+    let elf = inside(vmlinuz, &image)?;
+    std::fs::write(destination, elf).map_err(Error::path(destination))
+}
+
+/// The ELF file in `image`, which was read from `vmlinuz`.
+fn inside(vmlinuz: &Path, image: &[u8]) -> Result<Vec<u8>> {
     let wrong = |cause: &str| Error::content(vmlinuz.display().to_string(), &cause);
-    let payload = payload(&image).map_err(wrong)?;
+    let payload = payload(image).map_err(wrong)?;
     let compression =
         Compression::of(payload).ok_or_else(|| wrong("compressed in an unknown way"))?;
     let elf = decompress(compression, payload)?;
     if !elf.starts_with(b"\x7fELF") {
         return Err(wrong("no ELF file inside"));
     }
-    std::fs::write(destination, elf).map_err(Error::path(destination))
+    Ok(elf)
 }
 
 /// Unpacks a file that is compressed as a whole, such as a module; one that is not is returned as it is.
@@ -141,6 +158,11 @@ mod tests {
                 std::fs::write(&vmlinuz, image(sectors, &payload)).expect("write");
                 unpack(&vmlinuz, &vmlinux).expect(program);
                 assert_eq!(std::fs::read(&vmlinux).expect("read"), elf, "{program}");
+                assert_eq!(read_boot_image(&vmlinuz).expect("read"), elf, "{program}");
+            }
+            std::fs::write(&vmlinuz, compressed(program, &elf)).expect("write");
+            for whole in [&vmlinuz, &vmlinux] {
+                assert_eq!(read_boot_image(whole).expect("read"), elf, "{program}");
             }
         }
     }

@@ -27,6 +27,7 @@ use crate::{Error, Result, Suite, tool};
 pub(crate) use apt::Apt;
 pub(crate) use cpio::Archive;
 pub(crate) use elf::{Linker, file_name};
+pub use kernel::read_boot_image;
 use modules::Modules;
 
 /// To be raised when this code makes something else of the same packages.

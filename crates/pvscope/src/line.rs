@@ -1,0 +1,294 @@
+//! A command line of QEMU's that a user gave: what it says, and what a recording needs besides.
+
+use std::path::PathBuf;
+
+use xenlab::CLOCK;
+
+use crate::error::{Error, Result};
+
+/// What memory there is where nothing is said.
+const MEMORY: u64 = 128 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The words after QEMU's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line(Vec<String>);
+
+impl Line {
+    /// Takes them, unless QEMU would run in a way in which nothing can be recorded.
+    pub fn new(words: Vec<String>) -> Result<Self> {
+        let line = Self(words);
+        match line.problem() {
+            Some(problem) => Err(Error::Usage(problem.to_owned())),
+            None => Ok(line),
+        }
+    }
+
+    fn problem(&self) -> Option<&'static str> {
+        let mut accelerators = self.values(&["accel"]).chain(self.machine_values("accel"));
+        let hardware = accelerators.any(|value| !matches!(first(value), "tcg" | "accel=tcg"));
+        if hardware || self.has("enable-kvm") {
+            Some(
+                "a plugin sees only what QEMU itself executes: leave out -enable-kvm and every -accel but tcg",
+            )
+        } else if self.has("daemonize") {
+            Some("pvscope waits for QEMU's end, which it would not see: leave out -daemonize")
+        } else if self.has("readconfig") {
+            Some("what is in a file of -readconfig is not looked at here: give it as options")
+        } else {
+            None
+        }
+    }
+
+    /// The words as they were given.
+    pub fn words(&self) -> &[String] {
+        &self.0
+    }
+
+    /// The words that are missing: a clock that counts instructions, unless there is an `-icount`, and
+    /// memory that the plugin can read, unless there is a backend.
+    pub fn missing(&self) -> Result<Vec<String>> {
+        let mut words = Vec::new();
+        if !self.has("icount") {
+            let missing = CLOCK.iter().filter(|[option, _]| !self.has(&option[1..]));
+            words.extend(missing.flatten().map(|word| (*word).to_owned()));
+        }
+        let of_nodes = self.values(&["numa"]).any(|value| value.contains("memdev="));
+        if !of_nodes && self.machine_values("memory-backend").next().is_none() {
+            let size = self.memory()?;
+            let backend = format!("memory-backend-memfd,id=pvscope-ram,size={size},share=on");
+            words.extend(["-object".to_owned(), backend]);
+            words.extend(["-machine".to_owned(), "memory-backend=pvscope-ram".to_owned()]);
+        }
+        Ok(words)
+    }
+
+    /// The bytes of the machine's memory.
+    pub fn memory(&self) -> Result<u64> {
+        // As QEMU does it: in megabytes where nothing else is said, and rounded up.
+        const ALIGN: u64 = 8192;
+        let sizes = self.values(&["m"]).filter_map(|value| {
+            let implied = Some(first(value)).filter(|word| !word.contains('='));
+            implied.or_else(|| value.split(',').find_map(|word| word.strip_prefix("size=")))
+        });
+        let Some(text) = sizes.last() else { return Ok(MEMORY) };
+        let size = size(text, 1 << 20).map(|size| size.next_multiple_of(ALIGN));
+        size.ok_or_else(|| Error::Usage(format!("-m {text}: this is no size of memory")))
+    }
+
+    /// How much of the memory lies below the hole for devices, where not all of it does
+    /// (`hw/i386/pc_piix.c`, `pc_q35.c` and `microvm.c` of QEMU 10).
+    pub fn low_memory(&self) -> Result<Option<u64>> {
+        let memory = self.memory()?;
+        let most = self.machine_values("max-ram-below-4g").last();
+        let most = most.and_then(|value| size(value, 1)).filter(|most| *most > 0);
+        let machine = self.machine();
+        let low = if machine == "q35" || machine.starts_with("pc-q35") {
+            let low = if memory >= 0xb000_0000 { 2 * GIB } else { 0xb000_0000 };
+            most.map_or(low, |most| low.min(most))
+        } else if machine == "microvm" {
+            3 * GIB
+        } else {
+            let most = most.unwrap_or(0xe000_0000);
+            if memory >= most { most.min(3 * GIB) } else { most }
+        };
+        Ok((memory > low).then_some(low))
+    }
+
+    /// The kernel that QEMU loads.
+    pub fn kernel(&self) -> Option<PathBuf> {
+        self.values(&["kernel"]).last().map(PathBuf::from)
+    }
+
+    /// The file of the first module, which is dom0's kernel where QEMU loads a hypervisor:
+    /// `FILE ARGUMENTS,FILE ARGUMENTS`, with commas of their own doubled.
+    pub fn first_module(&self) -> Option<PathBuf> {
+        let modules = self.values(&["initrd"]).last()?;
+        let first = first(&modules.replace(",,", "\0")).replace('\0', ",");
+        first.split(' ').next().map(PathBuf::from)
+    }
+
+    /// The files that consoles write to.
+    pub fn consoles(&self) -> Vec<PathBuf> {
+        let serial = self.values(&["serial"]).filter_map(|value| value.strip_prefix("file:"));
+        let devices = self.values(&["chardev"]).filter(|value| first(value) == "file");
+        let devices = devices
+            .filter_map(|value| value.split(',').find_map(|word| word.strip_prefix("path=")));
+        serial.map(first).chain(devices).map(PathBuf::from).collect()
+    }
+
+    /// Whether a console is QEMU's own output.
+    pub fn prints(&self) -> bool {
+        self.has("nographic")
+            || self.values(&["serial", "chardev"]).any(|value| value.contains("stdio"))
+    }
+
+    fn machine(&self) -> &str {
+        let named = |value| {
+            let word = first(value);
+            word.strip_prefix("type=").or_else(|| Some(word).filter(|word| !word.contains('=')))
+        };
+        self.values(&["machine", "M"]).filter_map(named).last().unwrap_or("pc")
+    }
+
+    /// What the options of the machine say of a key, one after the other: the last counts.
+    fn machine_values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        let words = self.values(&["machine", "M"]).flat_map(|value| value.split(','));
+        words.filter_map(move |word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.0.iter().any(|word| name(word) == Some(option))
+    }
+
+    /// The words that follow options of these names.
+    fn values<'a>(&'a self, options: &'a [&str]) -> impl Iterator<Item = &'a str> {
+        self.0.windows(2).filter_map(move |pair| {
+            let [option, value] = pair else { return None };
+            name(option).filter(|name| options.contains(name)).map(|_| value.as_str())
+        })
+    }
+}
+
+/// The name of an option, which has one or two dashes.
+fn name(word: &str) -> Option<&str> {
+    let name = word.strip_prefix('-')?;
+    Some(name.strip_prefix('-').unwrap_or(name))
+}
+
+/// What stands before the first comma.
+fn first(value: &str) -> &str {
+    value.split(',').next().unwrap_or_default()
+}
+
+/// A size as QEMU reads it: a number, with a fraction if it likes, and a letter for its unit.
+fn size(text: &str, unit: u64) -> Option<u64> {
+    let (number, unit) = match text.char_indices().last()? {
+        (at, letter) if letter.is_ascii_alphabetic() => {
+            let power = "bkmgtpe".find(letter.to_ascii_lowercase())?;
+            (&text[..at], 1 << (10 * power))
+        }
+        _ => (text, unit),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let whole: u64 = whole.parse().ok()?;
+    let fraction = match fraction {
+        "" => 0,
+        // Nine digits are more than anybody writes.
+        digits if digits.len() <= 9 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let scale = 10_u128.pow(u32::try_from(digits.len()).ok()?);
+            u64::try_from(digits.parse::<u128>().ok()? * u128::from(unit) / scale).ok()?
+        }
+        _ => return None,
+    };
+    whole.checked_mul(unit)?.checked_add(fraction)
+}
+
+/// A value within a word of QEMU's command line, where commas divide.
+pub fn escaped(value: &str) -> String {
+    value.replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Line {
+        Line::new(text.split_whitespace().map(str::to_owned).collect()).unwrap()
+    }
+
+    #[test]
+    fn memory_is_read_as_qemu_reads_it() {
+        for (text, expected) in [
+            ("", 128 << 20),
+            ("-m 512", 512 << 20),
+            ("-m 2G", 2 * GIB),
+            ("-m 1.5g", 3 * GIB / 2),
+            ("-m 1000000b", 1_007_616),
+            ("-m size=4096M,slots=2", 4 * GIB),
+            ("-m 1G -m maxmem=4G,slots=2", GIB),
+            ("--m 1G -m 3G", 3 * GIB),
+        ] {
+            assert_eq!(line(text).memory().unwrap(), expected, "{text}");
+        }
+        for text in ["-m much", "-m 1x", "-m 1.g.2", "-m 99999999999999999999G", "-m 17179869184G"]
+        {
+            let message = line(text).memory().unwrap_err().to_string();
+            assert!(message.contains("no size of memory"), "{text}: {message}");
+        }
+    }
+
+    /// What `info mtree -f` of QEMU 10.0.2 says.
+    #[test]
+    fn the_hole_is_where_qemu_makes_it() {
+        for (text, expected) in [
+            ("", None),
+            ("-m 3583M", None),
+            ("-m 3584M", Some(0xc000_0000)),
+            ("-M pc -m 4G", Some(0xc000_0000)),
+            ("-machine pc-i440fx-2.6 -m 4G", Some(0xc000_0000)),
+            ("-machine pc,max-ram-below-4g=2G -m 4G", Some(0x8000_0000)),
+            ("-machine pc -machine max-ram-below-4g=4G -m 3968M", None),
+            ("-machine pc,max-ram-below-4g=3.75G -m 3700M", None),
+            ("-machine pc,max-ram-below-4g=1G -m 512M", None),
+            ("-machine q35 -m 2815M", None),
+            ("-machine q35 -m 2816M", Some(0x8000_0000)),
+            ("-machine type=pc-q35-9.0,accel=tcg -m 4G", Some(0x8000_0000)),
+            ("-machine q35,max-ram-below-4g=1G -m 2G", Some(0x4000_0000)),
+            ("-machine q35,max-ram-below-4g=3G -m 8G", Some(0x8000_0000)),
+            ("-machine microvm -m 3G", None),
+            ("-machine microvm -m 4G", Some(0xc000_0000)),
+        ] {
+            assert_eq!(line(text).low_memory().unwrap(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_added_and_what_is_there_is_left() {
+        let memory = "-object memory-backend-memfd,id=pvscope-ram,size=134217728,share=on \
+                      -machine memory-backend=pvscope-ram";
+        let clock = "-icount shift=0,sleep=off -seed 1 -rtc base=2026-01-01,clock=vm";
+        for (text, expected) in [
+            ("", format!("{clock} {memory}")),
+            ("-machine q35 -rtc base=utc", format!("-icount shift=0,sleep=off -seed 1 {memory}")),
+            ("-icount shift=auto", memory.to_owned()),
+            (
+                "-machine q35,memory-backend=ram -object memory-backend-memfd,id=ram",
+                clock.to_owned(),
+            ),
+            ("-numa node,memdev=ram -icount 1", String::new()),
+        ] {
+            assert_eq!(line(text).missing().unwrap().join(" "), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_recorded_is_refused_with_what_to_leave_out() {
+        for (text, word) in [
+            ("-m 1G -enable-kvm", "-enable-kvm"),
+            ("-accel kvm", "-accel"),
+            ("-accel tcg -machine q35,accel=kvm:tcg", "-accel"),
+            ("-daemonize", "-daemonize"),
+            ("-readconfig x", "-readconfig"),
+        ] {
+            let words = text.split_whitespace().map(str::to_owned).collect();
+            let message = Line::new(words).unwrap_err().to_string();
+            assert!(message.contains("leave out") || message.contains("as options"), "{message}");
+            assert!(message.contains(word), "{message}");
+        }
+        line("-accel tcg,thread=single -machine accel=tcg");
+    }
+
+    #[test]
+    fn images_and_consoles_are_found() {
+        let mut words = line("-kernel xen -serial file:console.log -chardev file,id=a,path=b").0;
+        words.extend(["-initrd".to_owned(), "vm,,linux console=hvc0 a=1,,2,root.cpio".to_owned()]);
+        let xen = Line::new(words).unwrap();
+        assert_eq!(xen.kernel(), Some("xen".into()));
+        assert_eq!(xen.first_module(), Some("vm,linux".into()));
+        assert_eq!(xen.consoles(), [PathBuf::from("console.log"), PathBuf::from("b")]);
+        assert!(!xen.prints() && line("-nographic").prints() && line("-serial mon:stdio").prints());
+        assert_eq!(line("").kernel(), None);
+        assert_eq!(escaped("/a,b"), "/a,,b");
+    }
+}

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Prints what pvscope needs for names and counts; a console that QEMU writes to a file is the place for it.
+#
+#   pvscope-tell before INTERFACE   what the interface has carried until now: before mark-begin
+#   pvscope-tell after INTERFACE    the same after mark-end
+#   pvscope-tell [DOMAIN]           the modules' symbols, and where programs lie: while they still run.
+#                                   Under Xen with the domain's number; domain 0 comes last, for it ends what is told.
+# As root. Needs sh, cat, grep, readlink and sed.
+
+TELL
+
+counted() {
+for way in rx tx; do for what in packets bytes; do
+read -r count <"/sys/class/net/$1/statistics/${way}_$what" || exit 1
+echo "$count"; done; done; }
+
+case ${1:-0} in
+before | after)
+    [ -n "$2" ] || { echo "pvscope-tell: which interface?" >&2; exit 2; }
+    # A console may be in the middle of a line.
+    echo; echo "@$1"
+    counted "$2"
+    ;;
+*[!0-9]*)
+    echo "usage: pvscope-tell [DOMAIN], pvscope-tell before INTERFACE, pvscope-tell after INTERFACE" >&2
+    exit 2
+    ;;
+*)
+    echo; tell "${1:-0}"
+    [ "${1:-0}" != 0 ] || echo '@end'
+    ;;
+esac

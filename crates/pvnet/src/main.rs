@@ -214,8 +214,6 @@ impl InterfaceArgs {
 
 /// The exit code for a configuration or a command line that is wrong, as clap's.
 const USAGE: u8 = 2;
-/// The exit code after Ctrl-C, as a shell's.
-const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -276,14 +274,8 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
 
 /// The exit code of what can be interrupted; by now all of it is gone.
 fn experiment(result: testbed::Result<()>) -> Result<ExitCode, String> {
-    match result {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) if error.is_interrupt() => {
-            eprintln!("pvnet: interrupted; nothing is left running");
-            Ok(ExitCode::from(INTERRUPTED))
-        }
-        Err(error) => Err(error.to_string()),
-    }
+    let result = result.map(|()| ExitCode::SUCCESS);
+    Ok(lab::exit_code("pvnet", result, testbed::Error::is_interrupt))
 }
 
 /// Becomes the command, inside the guest's namespace.

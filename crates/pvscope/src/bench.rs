@@ -165,8 +165,7 @@ fn measure(mode: Mode, host: &BatchHost, emulator: &Emulator, plugin: &Path) -> 
     let before = until(&mut qemu, host, start, "@before")?;
     let after = until(&mut qemu, host, start, "@after")?;
     qemu.stop()?;
-    let [wall, processors] =
-        [after.wall - before.wall, after.processors - before.processors];
+    let [wall, processors] = [after.wall - before.wall, after.processors - before.processors];
     Ok(Spent { wall, processors })
 }
 

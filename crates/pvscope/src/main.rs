@@ -10,6 +10,7 @@ mod mark;
 mod names;
 mod own;
 mod packet;
+mod programs;
 mod report;
 mod repro;
 mod run;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 
 use ::report::Table;
 use clap::{Parser, Subcommand};
-use error::Result;
+use error::{Error, Result};
 use lab::Interrupt;
 use workload::Workload;
 
@@ -57,21 +58,9 @@ enum Command {
     List,
 }
 
-/// The exit code after Ctrl-C, as a shell's.
-const INTERRUPTED: u8 = 130;
-
 fn main() -> ExitCode {
-    match execute(&Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) if error.is_interrupt() => {
-            eprintln!("pvscope: interrupted; nothing is left running");
-            ExitCode::from(INTERRUPTED)
-        }
-        Err(error) => {
-            eprintln!("pvscope: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let outcome = execute(&Cli::parse().command).map(|()| ExitCode::SUCCESS);
+    lab::exit_code("pvscope", outcome, Error::is_interrupt)
 }
 
 fn execute(command: &Command) -> Result<()> {

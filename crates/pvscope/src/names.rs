@@ -3,11 +3,11 @@
 //! ```text
 //!  hypervisor ── Xen's own table
 //!  kernel ────── the image's own table, and what the guest's /proc/kallsyms says of modules
-//!  programs ──── /proc/PID/maps of the guest, and the programs of ours that are at hand
+//!  programs ──── /proc/PID/maps of the guest, and the files that are mapped
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::ops::Range;
 use std::sync::Arc;
 
 use scope_result::{Block, Domain, Function, Mode, Recording};
@@ -109,6 +109,10 @@ impl Section {
     }
 }
 
+/// Where Xen keeps pages that it writes code into for each processor, by which system calls come in: the end of its
+/// gigabyte. Its table has no name for them; its source calls them stubs.
+const STUBS: Range<u64> = 0xffff_82d0_7fff_0000..0xffff_82d0_8000_0000;
+
 /// All names of a machine.
 pub struct Names {
     hypervisor: AddressSpace,
@@ -119,12 +123,13 @@ pub struct Names {
 }
 
 impl Names {
-    /// Of the images' tables, what the domains told, and programs at hand: their paths in the guest.
+    /// Of the images' tables, what the domains told, and the programs that `open` answers with: it is asked for a
+    /// domain's number and a path there.
     pub fn new(
         hypervisor: Option<&Arc<Symbols>>,
         kernel: &[Arc<Symbols>],
         told: &Told,
-        programs: &HashMap<String, Arc<Program>>,
+        mut open: impl FnMut(u16, &str) -> Option<Arc<Program>>,
     ) -> Self {
         let space = |symbols: &[Arc<Symbols>], by: u64| {
             let mut space = AddressSpace::new();
@@ -138,12 +143,11 @@ impl Names {
             modules.iter().for_each(|symbols| space.add(symbols));
             (*domain, space)
         });
-        let open = |path: &Path| programs.get(&*path.to_string_lossy()).cloned();
         let spaces = told.domains.iter().map(|(domain, told)| {
             let spaces = told.processes.iter().filter_map(|(pid, name, maps)| {
                 let maps = Maps::parse(maps).ok()?;
                 let process = Process { pid: *pid, name: name.clone(), maps };
-                Some(process.space(open))
+                Some(process.space(|path| open(*domain, &path.to_string_lossy())))
             });
             (*domain, spaces.collect())
         });
@@ -187,6 +191,9 @@ impl Names {
             }
             Named::Module { module, .. } => {
                 Function { module: module.to_owned(), name: String::new() }
+            }
+            Named::Unknown if STUBS.contains(&block.address) => {
+                Function { module: "xen".to_owned(), name: "stubs".to_owned() }
             }
             Named::Unknown => Function::default(),
         }
@@ -270,6 +277,8 @@ fn modules(modules: &str, symbols: Vec<Symbols>) -> Vec<Arc<Symbols>> {
 
 #[cfg(test)]
 mod tests {
+    use scope_model::Counters;
+
     use super::*;
 
     #[test]
@@ -310,6 +319,40 @@ mod tests {
     }
 
     #[test]
+    fn programs_are_those_of_their_domain() {
+        let own = std::fs::read("/proc/self/exe").expect("this program");
+        let program = Arc::new(Program::parse("tool", own).expect("ELF"));
+        let path = std::env::current_exe().expect("a path").display().to_string();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let of = |domain| format!("@domain {domain}\n@process 7 tool\n{maps}");
+        let function: fn(&str) -> Told = Told::parse;
+        let address = function as usize as u64;
+        let block = |home| Block {
+            address,
+            bytes: 1,
+            instructions: 1,
+            space: 5,
+            home,
+            function: 0,
+            counters: vec![(home, Counters { instructions: 1, ..Counters::default() })],
+        };
+        let mut recording = Recording {
+            domains: vec![Domain::Xen(0), Domain::Xen(1)],
+            blocks: vec![block(0), block(1)],
+            ..Recording::default()
+        };
+        let of_guests =
+            |domain, asked: &str| (domain == 1 && asked == path).then(|| Arc::clone(&program));
+        let told = Told::parse(&[of(0), of(1)].concat());
+        Names::new(None, &[], &told, of_guests).give(&mut recording);
+        let name = |block: &Block| recording.functions[block.function as usize].clone();
+        let [in_dom0, in_guest] = [0, 1].map(|n| name(&recording.blocks[n]));
+        assert!(path.ends_with(&in_dom0.module) && in_dom0.name.is_empty(), "{in_dom0:?}");
+        assert_eq!(in_guest.module, "tool");
+        assert!(in_guest.name.contains("Told"), "{in_guest:?}");
+    }
+
+    #[test]
     fn what_nobody_knows_is_kept_without_a_name() {
         let block = |address, function| Block {
             address,
@@ -325,7 +368,11 @@ mod tests {
             blocks: vec![block(0xffff_82d0_4000_0000, 9), block(0x40_0000, 9)],
             ..Recording::default()
         };
-        Names::new(None, &[], &Told::default(), &HashMap::new()).give(&mut recording);
+        let mut stubs =
+            Recording { blocks: vec![block(0xffff_82d0_7fff_e000, 9)], ..recording.clone() };
+        Names::new(None, &[], &Told::default(), |_, _| None).give(&mut stubs);
+        assert_eq!(stubs.functions[1].name, "stubs");
+        Names::new(None, &[], &Told::default(), |_, _| None).give(&mut recording);
         assert_eq!(recording.functions, [Function::default()]);
         assert!(recording.blocks.iter().all(|block| block.function == 0));
     }

@@ -18,6 +18,7 @@ use xenlab::{CLOCK, Emulator, Folder, PROCESSOR, Suite, default_cache};
 use crate::error::{Error, Result};
 use crate::line::{Line, escaped};
 use crate::names::Told;
+use crate::programs::Programs;
 use crate::run::{self, RunArgs, Watch, absolute, plugin_words};
 use crate::tables::{Given, Tables};
 
@@ -236,7 +237,11 @@ impl Machine {
         let mut recording = scope_result::read(&raw)?;
         let told = Told::parse(&text);
         recording.domains = known(recording.domains, &told);
-        run::name(&mut recording, &tables, &told, &own.programs)?;
+        let mut programs = Programs::of_nobody();
+        for (place, path) in &own.programs {
+            programs.here(place, path)?;
+        }
+        run::name(&mut recording, &tables, &told, programs);
         recording.work = self.work(own, &text);
         args.keep(&recording)?;
         progress.finish();

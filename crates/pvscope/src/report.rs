@@ -4,7 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use ::report::html::{BarChart, LineChart, Report};
-use ::report::{Stats, Table, human};
+use ::report::{Stats, Table, count, human};
 use clap::Args;
 use scope_model::{Costs, Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
 use scope_result::{EventKind, Profile};
@@ -85,10 +85,10 @@ fn lead(summary: &Summary<'_>) -> String {
         );
     }
     format!(
-        "{}: {} frames of {} bytes on average.\nA frame takes {} instructions and {} cycles; 10⁹ bytes take {} 10⁹ \
-         instructions and {} 10⁹ cycles.",
+        "{}: {} frames of {} bytes on average.\nA frame takes {} instructions and {} cycles; 10⁹ bytes take {} × 10⁹ \
+         instructions and {} × 10⁹ cycles.",
         work.what,
-        work.frames,
+        count(work.frames),
         human(work.bytes as f64 / summary.frames()),
         human(summary.per_frame(instructions)),
         human(summary.per_frame(cycles)),
@@ -102,6 +102,12 @@ fn unit(summary: &Summary<'_>) -> &'static str {
     if summary.recording.work.frames == 0 { "in all" } else { "a frame" }
 }
 
+/// A text as a sentence: with a capital.
+pub fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
 /// What is to be known of how far the rest can be trusted.
 fn doubts(summary: &Summary<'_>) -> String {
     let checks = &summary.recording.checks;
@@ -110,7 +116,7 @@ fn doubts(summary: &Summary<'_>) -> String {
     let share = |count: u64| 100.0 * count as f64 / summary.total.instructions.max(1) as f64;
     let mut text = format!(
         "Of {} instructions {:.2} % are in code that nobody has a name for. ",
-        summary.total.instructions,
+        count(summary.total.instructions),
         share(unknown)
     );
     text += &format!("{} accesses could not be translated. ", checks.untranslated);
@@ -164,7 +170,7 @@ fn cells(summary: &Summary<'_>, counters: &Counters) -> Vec<String> {
     ]
 }
 
-fn tables(summary: &Summary<'_>, top: usize) -> Vec<(String, Table)> {
+fn tables(summary: &Summary<'_>, top: usize) -> [(String, Table); 6] {
     let mut domains = with_columns(Table::new().left("who").left("code"));
     for ((who, mode), counters) in summary.by(|part| (part.who.clone(), part.mode)) {
         let names = vec![who.to_string(), mode_name(mode).to_owned()];
@@ -189,7 +195,7 @@ fn tables(summary: &Summary<'_>, top: usize) -> Vec<(String, Table)> {
     }
     let unit = unit(summary);
     let whose = if unit == "a frame" { "For each frame" } else { "In all" };
-    vec![
+    [
         (format!("{whose}, by who works:"), domains),
         ("By module:".to_owned(), modules),
         ("By function:".to_owned(), functions),
@@ -236,29 +242,36 @@ fn tlb(summary: &Summary<'_>) -> Table {
 
 fn events(summary: &Summary<'_>) -> Table {
     let mut table = Table::new().left("event").right("in all").right("a frame");
-    for (what, count) in [
+    for (what, events) in [
         ("another domain runs", summary.events(|kind| matches!(kind, EventKind::Switch(_)))),
         ("CR3 written", summary.events(|kind| kind == EventKind::Cr3)),
         ("CR4 written", summary.events(|kind| kind == EventKind::Cr4)),
         ("a page taken out of the TLBs", summary.events(|kind| kind == EventKind::Invalidate)),
     ] {
-        table.row([what.to_owned(), count.to_string(), human(summary.per_frame(count as f64))]);
+        let per_frame = human(summary.per_frame(events as f64));
+        table.row([what.to_owned(), count(events), per_frame]);
     }
     table
 }
 
 fn page(summary: &Summary<'_>, top: usize) -> Report {
-    let mut page = Report::new("pvscope");
-    page.lead(&lead(summary));
-    let mut charts = charts(summary).into_iter();
-    for (caption, table) in tables(summary, top) {
-        page.table(&caption, &table);
-        if let Some((chart, caption)) = charts.next() {
-            page.figure(&*chart, &caption);
-        }
-    }
-    for (chart, caption) in charts {
-        page.figure(&*chart, &caption);
+    let mut page = Report::new("Where a frame's cycles go");
+    page.lead(&sentence(&lead(summary)));
+    let [domains, modules, functions, l2, tlb, events] = tables(summary, top);
+    let no_chart = || Vec::new();
+    let parts = [
+        (domains, vec![by_who_chart(summary)]),
+        (modules, no_chart()),
+        (functions, no_chart()),
+        (l2, vec![l2_chart(summary)]),
+        (tlb, vec![tlb_chart(summary)]),
+        (events, after_charts(summary)),
+    ];
+    for ((caption, table), charts) in parts {
+        charts.iter().for_each(|(chart, caption)| {
+            page.figure(&**chart, caption);
+        });
+        page.table(caption.trim_end_matches(':'), &table);
     }
     page.paragraph(&doubts(summary));
     page
@@ -266,44 +279,61 @@ fn page(summary: &Summary<'_>, top: usize) -> Report {
 
 type Figure = (Box<dyn ::report::html::Chart>, String);
 
-fn charts(summary: &Summary<'_>) -> Vec<Figure> {
-    let unit = unit(summary);
-    let mut bars = BarChart::new(format!("Cycles {unit}, by who works"), "cycles");
+fn by_who_chart(summary: &Summary<'_>) -> Figure {
+    let mut bars = BarChart::new(format!("Cycles {}, by who works", unit(summary)), "cycles");
     for ((who, mode), counters) in summary.by(|part| (part.who.clone(), part.mode)) {
         let cycles = summary.per_frame(summary.cycles(&counters));
         bars = bars.bar(format!("{who}, {}", mode_name(mode)), Stats::single(cycles));
     }
-    let sizes = L2_BYTES.map(|bytes| format!("{} KiB", bytes >> 10));
+    (Box::new(bars), "What costs, where.".to_owned())
+}
+
+fn per_frame(summary: &Summary<'_>, counts: &[u64]) -> Vec<f64> {
+    counts.iter().map(|count| summary.per_frame(*count as f64)).collect()
+}
+
+fn l2_chart(summary: &Summary<'_>) -> Figure {
+    let sizes = L2_BYTES.map(|bytes| match bytes >> 20 {
+        0 => format!("{} KiB", bytes >> 10),
+        mebibytes => format!("{mebibytes} MiB"),
+    });
     let sweep = &summary.sweep;
-    let values = |counts: &[u64]| -> Vec<f64> {
-        counts.iter().map(|count| summary.per_frame(*count as f64)).collect()
-    };
-    let l2 = LineChart::new(format!("L2 misses {unit}"), "size of L2", "misses")
+    let chart = LineChart::new(format!("L2 misses {}", unit(summary)), "size of L2", "misses")
         .steps(sizes)
-        .values("code", values(&sweep.l2i))
-        .values("data", values(&sweep.l2d));
-    let mut tlb = LineChart::new(format!("DTLB misses {unit}"), "entries", "misses")
-        .steps(TLB_ENTRIES.map(|entries| entries.to_string()));
-    for policy in POLICIES {
-        tlb = tlb.values(policy.name(), values(&sweep.dtlb[policy as usize]));
-    }
-    let mut figures: Vec<Figure> = vec![
-        (Box::new(bars), "What costs, where.".to_owned()),
-        (Box::new(l2), "Where the curve is flat, a larger cache gains nothing.".to_owned()),
-        (Box::new(tlb), "What a larger TLB, or another policy, would gain.".to_owned()),
-    ];
-    for after in &summary.recording.after {
+        .values("code", per_frame(summary, &sweep.l2i))
+        .values("data", per_frame(summary, &sweep.l2d));
+    (Box::new(chart), "Where the curve is flat, a larger cache gains nothing.".to_owned())
+}
+
+fn tlb_chart(summary: &Summary<'_>) -> Figure {
+    let entries = TLB_ENTRIES.map(|entries| entries.to_string());
+    let title = format!("DTLB misses {}", unit(summary));
+    let chart = LineChart::new(title, "entries", "misses").steps(entries);
+    let chart = POLICIES.iter().fold(chart, |chart, policy| {
+        let misses = per_frame(summary, &summary.sweep.dtlb[*policy as usize]);
+        chart.values(policy.name(), misses)
+    });
+    (Box::new(chart), "What a larger TLB, or another policy, would gain.".to_owned())
+}
+
+/// Fewer events than these have no average that tells anything.
+const FEW: usize = 20;
+
+fn after_charts(summary: &Summary<'_>) -> Vec<Figure> {
+    let alike =
+        |one: EventKind, other| std::mem::discriminant(&one) == std::mem::discriminant(&other);
+    let known = summary.recording.after.iter().filter_map(|after| {
         let what = match after.kind {
             EventKind::Switch(_) => "another domain runs",
             EventKind::Invalidate => "a page was taken out of the TLBs",
-            _ => continue,
+            _ => return None,
         };
-        figures.push((
-            Box::new(after_chart(what, &after.profile)),
-            format!("The time after {what}, on average."),
-        ));
-    }
-    figures
+        let events = summary.events(|kind| alike(kind, after.kind));
+        let caption = format!("The time after {what}, on average of {} events.", count(events));
+        let chart = || -> Figure { (Box::new(after_chart(what, &after.profile)), caption) };
+        (events >= FEW as u64).then(chart)
+    });
+    known.collect()
 }
 
 fn after_chart(what: &str, profile: &Profile) -> LineChart {
@@ -316,7 +346,8 @@ fn after_chart(what: &str, profile: &Profile) -> LineChart {
             })
             .collect()
     };
-    LineChart::new(format!("Misses after {what}"), "instructions since", "misses")
+    let unit = format!("misses in {} instructions", Profile::STEP);
+    LineChart::new(format!("Misses after {what}"), "instructions since", unit)
         .line("TLBs", average(&profile.tlb))
         .line("L2", average(&profile.l2))
 }

@@ -1,20 +1,18 @@
 //! `pvscope run`: a machine under the plugin, from its start to the second mark.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use lab::{Interrupt, Process, Progress};
 use scope_result::{Recording, Work};
-use scope_symbols::Program;
 use xenlab::{BatchHost, Emulator, Images, Suite, default_cache};
 
 use crate::error::{Error, Result};
 use crate::line::escaped;
 use crate::names::{Names, Told};
 use crate::own::{self, ImageArgs, OwnArgs};
+use crate::programs::Programs;
 use crate::tables::Tables;
 use crate::workload::Workload;
 
@@ -140,10 +138,12 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     watch.end(&mut qemu)?;
     progress.step("name the code");
     let mut recording = scope_result::read(&raw)?;
-    let text = std::fs::read(&printed).map_err(Error::path(printed))?;
+    let text = read(printed)?;
     let text = String::from_utf8_lossy(&text);
-    let programs: Vec<_> = pvnet.map(|path| (PVNET.to_owned(), path)).into_iter().collect();
-    name(&mut recording, &tables, &Told::parse(&text), &programs)?;
+    let files = host.files()?;
+    let mut programs = Programs::of_lab(&files, &read(images.kernel())?);
+    pvnet.iter().try_for_each(|pvnet| programs.here(PVNET, pvnet))?;
+    name(&mut recording, &tables, &Told::parse(&text), programs);
     let (frames, bytes) = work(&text).unwrap_or_default();
     recording.work = Work { what: workload.about.to_owned(), frames, bytes };
     args.keep(&recording)?;
@@ -321,24 +321,16 @@ fn explanation(said: &str) -> Option<&'static str> {
     }
 }
 
-/// Names the code; `programs` are paths in the guest, and files here.
-pub fn name(
-    recording: &mut Recording,
-    tables: &Tables,
-    told: &Told,
-    programs: &[(String, PathBuf)],
-) -> Result<()> {
-    let mut parsed = HashMap::new();
-    for (guest, path) in programs {
-        let bytes = std::fs::read(path).map_err(Error::path(path))?;
-        let name = guest.rsplit('/').next().unwrap_or_default();
-        let program = Program::parse(name, bytes);
-        let program = program.map_err(|cause| Error::Symbols { path: path.clone(), cause })?;
-        parsed.insert(guest.clone(), Arc::new(program));
-    }
+/// Names the code.
+pub fn name(recording: &mut Recording, tables: &Tables, told: &Told, mut programs: Programs<'_>) {
     let xen = tables.xen.as_ref().map(|(xen, _)| xen);
-    Names::new(xen, &tables.kernel, told, &parsed).give(recording);
-    Ok(())
+    let open = |domain, path: &str| programs.open(domain, path);
+    Names::new(xen, &tables.kernel, told, open).give(recording);
+}
+
+fn read(path: impl AsRef<Path>) -> Result<Vec<u8>> {
+    let path = path.as_ref();
+    std::fs::read(path).map_err(Error::path(path))
 }
 
 /// Frames and bytes, both ways together, between the numbers after `@before` and those after `@after`.

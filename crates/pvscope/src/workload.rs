@@ -17,6 +17,8 @@ pub const GUEST: &str = "guest";
 pub enum Backend {
     /// The kernel's xen-netback and a bridge.
     Stock,
+    /// The same for an interface without offloads: each frame whole, with its checksum, no longer than the MTU.
+    Basic,
     /// pvnet.
     Pvnet,
 }
@@ -53,11 +55,16 @@ pub struct Workload {
 
 impl Workload {
     /// All that there are.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self {
             name: "tx-stock",
             about: "a guest sends TCP to dom0 through the kernel's xen-netback and a bridge",
             kind: Kind::Xen(Backend::Stock, Direction::Tx),
+        },
+        Self {
+            name: "tx-stock-basic",
+            about: "a guest whose interface has no offloads sends TCP to dom0 through xen-netback and a bridge",
+            kind: Kind::Xen(Backend::Basic, Direction::Tx),
         },
         Self {
             name: "rx-stock",
@@ -111,7 +118,7 @@ impl Workload {
         Ok(match self.kind {
             Kind::Xen(backend, direction) => Batch {
                 script: xen_script(backend, direction, milliseconds),
-                guest_script: GUEST_SCRIPT.replace("TELL", TELL),
+                guest_script: guest_script(backend),
                 guests: vec![DomuConfig::new(GUEST).vif(backend.vif())],
                 ..batch
             },
@@ -130,7 +137,7 @@ impl Workload {
 impl Backend {
     fn vif(self) -> String {
         match self {
-            Self::Stock => format!("mac={MAC},bridge=xenbr0,script=vif-lab"),
+            Self::Stock | Self::Basic => format!("mac={MAC},bridge=xenbr0,script=vif-lab"),
             Self::Pvnet => format!("mac={MAC},script=/bin/true"),
         }
     }
@@ -138,7 +145,7 @@ impl Backend {
 
 fn xen_script(backend: Backend, direction: Direction, milliseconds: u32) -> String {
     let (start, interface) = match backend {
-        Backend::Stock => (STOCK, "vif1.0"),
+        Backend::Stock | Backend::Basic => (STOCK, "vif1.0"),
         Backend::Pvnet => (PVNET, "pvnet0"),
     };
     let reverse = if direction == Direction::Tx { "--reverse" } else { "" };
@@ -148,6 +155,11 @@ fn xen_script(backend: Backend, direction: Direction, milliseconds: u32) -> Stri
          echo '@log'; cat $log\necho '@end'\n",
         marked("", interface, "10.0.0.2", reverse, milliseconds)
     )
+}
+
+fn guest_script(backend: Backend) -> String {
+    let offloads = if backend == Backend::Basic { NO_OFFLOADS } else { "" };
+    GUEST_SCRIPT.replace("TELL", TELL).replace("OFFLOADS\n", offloads)
 }
 
 fn linux_script(start: &str, interface: &str, address: &str, milliseconds: u32) -> String {
@@ -195,8 +207,13 @@ ip -n other addr add 10.0.0.2/24 dev eth1
 ip -n other link set eth1 up
 ip -n other link set lo up";
 
+/// Before the interface is up: what it does without by then is not asked of the driver any more.
+const NO_OFFLOADS: &str =
+    "ethtool -K eth0 tso off gso off sg off tx off rx off gro off >/dev/null\n";
+
 const GUEST_SCRIPT: &str = "modprobe xen-netfront
 until [ -e /sys/class/net/eth0 ]; do sleep 0.05; done
+OFFLOADS
 ip addr add 10.0.0.2/24 dev eth0 && ip link set eth0 up
 iperf3 -s >/dev/null 2>&1 &
 sleep 1

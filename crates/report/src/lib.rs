@@ -25,6 +25,6 @@ pub use date::rfc3339;
 pub use document::{Benchmark, CpuSplit, Ratio, Row};
 pub use file::{Error, read, write_atomic};
 pub use machine::Machine;
-pub use number::human;
+pub use number::{count, human};
 pub use stats::{Samples, Stats};
 pub use table::{Align, Table};

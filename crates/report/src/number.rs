@@ -15,6 +15,12 @@ pub fn human(value: f64) -> String {
     group(&format!("{value:.decimals$}"))
 }
 
+/// A count, exactly, with commas between the thousands: `38`, `207,942,719`.
+#[must_use]
+pub fn count(value: u64) -> String {
+    group(&value.to_string())
+}
+
 /// A tick of an axis: no digits that every other tick shares as zeros.
 pub(crate) fn tick(value: f64) -> String {
     let exact = format!("{value:.4}");
@@ -56,6 +62,11 @@ mod tests {
         for (value, text) in cases {
             assert_eq!(human(value), text);
         }
+    }
+
+    #[test]
+    fn counts_are_exact() {
+        assert_eq!([0, 38, 1325, 207_942_719].map(count), ["0", "38", "1,325", "207,942,719"]);
     }
 
     #[test]

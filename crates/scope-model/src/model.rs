@@ -148,9 +148,10 @@ pub struct Model {
 }
 
 impl Model {
-    /// A processor whose caches and TLBs are empty.
+    /// A processor whose caches and TLBs are empty. The numbers of all physical lines are below `lines`:
+    /// [`Walker::lines`](crate::Walker::lines).
     #[must_use]
-    pub fn new(config: Config, paging: Paging) -> Self {
+    pub fn new(config: Config, paging: Paging, lines: u64) -> Self {
         let counted = Mask::one(Policy::Real, config.tlb);
         let all = if config.single { counted } else { Mask::ALL };
         let sizes = if config.single { &L2_BYTES[config.l2..=config.l2] } else { &L2_BYTES[..] };
@@ -162,9 +163,9 @@ impl Model {
             paging,
             tags,
             tag,
-            l1i: Cache::new(config.l1_bytes),
-            l1d: Cache::new(config.l1_bytes),
-            l2: sizes.iter().map(|bytes| Cache::new(*bytes)).collect(),
+            l1i: Cache::new(config.l1_bytes, lines),
+            l1d: Cache::new(config.l1_bytes, lines),
+            l2: sizes.iter().map(|bytes| Cache::new(*bytes, lines)).collect(),
             itlb: Bank::new(all),
             dtlb: Bank::new(all),
             code: NONE,
@@ -210,7 +211,7 @@ impl Model {
         let in_tlbs = self.itlb.recent.turn(page);
         let pages = if in_tlbs { Mask::NONE } else { self.itlb.turn(page, self.tag) };
         let physical = self.itlb.recent.latest_frame() + (line & LINES_OF_PAGE);
-        Use { pages, line: physical, missed: !self.l1i.access(line, physical) }
+        Use { pages, line: physical, missed: !self.l1i.access(physical) }
     }
 
     /// Whether code is in the line that code was in before, so that nothing changes.
@@ -235,7 +236,7 @@ impl Model {
         let in_tlbs = self.dtlb.recent.turn(page);
         let pages = if in_tlbs { Mask::NONE } else { self.turn_data_page(page) };
         let physical = self.dtlb.recent.latest_frame() + (line & LINES_OF_PAGE);
-        Use { pages, line: physical, missed: !self.l1d.access(line, physical) }
+        Use { pages, line: physical, missed: !self.l1d.access(physical) }
     }
 
     /// Uses a line in every L2, by its physical number. Answers which missed it, a bit each.
@@ -243,7 +244,7 @@ impl Model {
     /// It is for the caller to do so in the order of L1's misses, and may come later.
     #[inline]
     pub fn second(&mut self, line: u64) -> u8 {
-        let missed = self.l2.iter_mut().map(|cache| u8::from(!cache.access(line, line)));
+        let missed = self.l2.iter_mut().map(|cache| u8::from(!cache.access(line)));
         let first = if self.config.single { self.config.l2 } else { 0 };
         missed.enumerate().fold(0, |all, (number, missed)| all | missed << (first + number))
     }

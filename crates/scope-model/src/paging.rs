@@ -6,6 +6,9 @@ use crate::model::Flush;
 pub trait PhysicalMemory {
     /// Eight aligned bytes at a physical address; none where there is no memory.
     fn read(&self, address: u64) -> Option<u64>;
+
+    /// An address beyond which there is none.
+    fn end(&self) -> u64;
 }
 
 /// What the control registers say about paging.

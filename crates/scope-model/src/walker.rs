@@ -19,6 +19,9 @@ const UNIFORM_FOR: u64 = 64;
 /// different ones.
 pub const KNOWN: usize = 1024;
 
+/// Numbers for lines of pages that nothing maps, or that are a device's: of 128 MiB.
+const BEYOND: u64 = 1 << 21;
+
 /// What a page is used for: the ITLB's side, or the DTLB's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -157,15 +160,30 @@ impl<M: PhysicalMemory> Walker<M> {
         let address = page << 12;
         let line = |physical: u64| physical / LINE as u64;
         match translation {
-            Some(translation) => line(translation.physical(address)),
+            Some(translation) => self.within(line(translation.physical(address))),
             // A few instructions take a physical address (AMD's VMLOAD, with which Xen loads segments).
             None if self.memory.read(address).is_some() => line(address),
-            // One that no memory has, of no more than 128 GiB.
             None => {
                 self.untranslated += 1;
-                1 << 31 | (line(address) & ((1 << 31) - 1))
+                self.first_beyond() + line(address) % BEYOND
             }
         }
+    }
+
+    /// A line of memory, or, of a device's, one beyond.
+    fn within(&self, line: u64) -> u64 {
+        let beyond = self.first_beyond();
+        if line < beyond { line } else { beyond + line % BEYOND }
+    }
+
+    /// The number of the first line that no memory has, at a page's beginning.
+    fn first_beyond(&self) -> u64 {
+        self.memory.end().div_ceil(4096) * 4096 / LINE as u64
+    }
+
+    /// How many numbers lines can have.
+    pub fn lines(&self) -> u64 {
+        self.first_beyond() + BEYOND
     }
 
     /// How often a page was told of that nothing maps; its lines are taken for others than all of memory's.

@@ -10,6 +10,8 @@ use scope_model::{
 
 const PAGE: u64 = 4096;
 const TABLES: u64 = 0x10_0000;
+/// Where memory ends.
+const END: u64 = 1 << 33;
 
 /// Memory that has nothing but page tables.
 #[derive(Clone, Debug, Default)]
@@ -20,9 +22,11 @@ struct Memory {
 
 impl PhysicalMemory for Memory {
     fn read(&self, address: u64) -> Option<u64> {
-        /// Where memory ends.
-        const END: u64 = 1 << 33;
         (address < END).then(|| self.words.get(&address).copied().unwrap_or(0))
+    }
+
+    fn end(&self) -> u64 {
+        END
     }
 }
 
@@ -64,7 +68,7 @@ impl World {
     fn new(memory: Memory, config: Config) -> Self {
         let paging = Paging { root: ROOT, global: true, ..Paging::default() };
         let walker = Walker::new(memory, paging, config.single);
-        let model = Model::new(config, paging);
+        let model = Model::new(config, paging, walker.lines());
         Self { walker, model, site: Counters::default(), sweep: Sweep::default() }
     }
 
@@ -343,7 +347,7 @@ proptest! {
     ) {
         let config = Config { l1_bytes: 4096, tlb: 0, ..Config::default() };
         let mut world = World::new(pages(40, FIRST, 0), config);
-        let mut lines = Cache::new(4096);
+        let mut lines = Cache::new(4096, END / LINE as u64);
         let mut held = VecDeque::new();
         let (mut line_misses, mut page_misses) = (0, 0);
         let (mut at, mut other) = (FIRST, FIRST);
@@ -362,7 +366,7 @@ proptest! {
             at = FIRST + (at - FIRST) % (40 * PAGE) / 8 * 8;
             world.data(at, write);
             let physical = 0x4000_0000 + (at - FIRST);
-            line_misses += u64::from(!lines.access(at / LINE as u64, physical / LINE as u64));
+            line_misses += u64::from(!lines.access(physical / LINE as u64));
             let found = held.iter().position(|page| *page == at / PAGE);
             page_misses += u64::from(found.is_none());
             found.map(|found| held.remove(found));

@@ -196,9 +196,13 @@ extern "C" fn translated(_: Id, translation: *mut Translation) {
     let instructions: Vec<Instruction> = Instruction::all(translation).collect();
     let Some(first) = instructions.first() else { return };
     let code: Vec<_> = instructions.iter().map(Instruction::bytes).collect();
-    let code: Vec<&[u8]> = instructions.iter().zip(&code).map(|(instruction, bytes)| {
-        &bytes[..usize::try_from(instruction.size()).unwrap_or(0).min(bytes.len())]
-    }).collect();
+    let code: Vec<&[u8]> = instructions
+        .iter()
+        .zip(&code)
+        .map(|(instruction, bytes)| {
+            &bytes[..usize::try_from(instruction.size()).unwrap_or(0).min(bytes.len())]
+        })
+        .collect();
     let mut alone = false;
     for (instruction, bytes) in instructions.iter().zip(&code) {
         alone |= watch_for_itself(plugin, instruction, bytes);

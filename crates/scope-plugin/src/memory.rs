@@ -29,4 +29,8 @@ impl PhysicalMemory for GuestMemory {
         // there, through other mappings, but no thread executes it while the plugin is called.
         Some(unsafe { self.first.add(at).read_volatile() })
     }
+
+    fn end(&self) -> u64 {
+        self.map.end()
+    }
 }

@@ -149,10 +149,14 @@ struct Analysis {
 
 impl Analysis {
     fn new() -> Self {
+        let mut registers = [Value { unknown: 0, plus: 0 }; 16];
+        for (unknown, register) in (0..).zip(&mut registers) {
+            register.unknown = unknown;
+        }
         Self {
             accesses: Accesses::default(),
             bases: Vec::new(),
-            registers: std::array::from_fn(|number| Value { unknown: number as u32, plus: 0 }),
+            registers,
             unknown: 16,
             segments: 0,
             info: InstructionInfoFactory::new(),
@@ -223,7 +227,7 @@ impl Analysis {
         };
         let index = match memory.index() {
             Register::None => None,
-            register => Some((self.value(register)?, u32::try_from(memory.scale()).ok()?)),
+            register => Some((self.value(register)?, memory.scale())),
         };
         plus = plus.wrapping_add(base.map_or(0, |base| base.plus));
         if let Some((index, scale)) = index {
@@ -278,7 +282,10 @@ impl Analysis {
         let writes = |access| {
             matches!(
                 access,
-                OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite
+                OpAccess::Write
+                    | OpAccess::ReadWrite
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadCondWrite
             )
         };
         for used in info.used_registers().iter().filter(|used| writes(used.access())) {
@@ -371,7 +378,8 @@ fn is_plain(instruction: &Instruction) -> bool {
             | Mnemonic::Enter
             | Mnemonic::Leave
             | Mnemonic::Pop
-    ) && (instruction.op0_kind() == OpKind::Memory || instruction.mnemonic() == Mnemonic::Enter);
+    ) && (instruction.op0_kind() == OpKind::Memory
+        || instruction.mnemonic() == Mnemonic::Enter);
     plain_flow && !repeats && !far && !bits && !odd && !instruction.is_privileged()
 }
 
@@ -395,13 +403,13 @@ mod tests {
     #[test]
     fn steps_of_an_unrolled_copy_are_two_groups() {
         let code: &[&[u8]] = &[
-            &[0x4c, 0x8b, 0x06],             // mov r8, [rsi]
-            &[0x4c, 0x8b, 0x4e, 0x08],       // mov r9, [rsi + 8]
-            &[0x48, 0x8d, 0x76, 0x20],       // lea rsi, [rsi + 32]
-            &[0x4c, 0x89, 0x07],             // mov [rdi], r8
-            &[0x4c, 0x89, 0x4f, 0x08],       // mov [rdi + 8], r9
-            &[0x4c, 0x8b, 0x56, 0xf0],       // mov r10, [rsi - 16]
-            &[0x75, 0xe5],                   // jne
+            &[0x4c, 0x8b, 0x06],       // mov r8, [rsi]
+            &[0x4c, 0x8b, 0x4e, 0x08], // mov r9, [rsi + 8]
+            &[0x48, 0x8d, 0x76, 0x20], // lea rsi, [rsi + 32]
+            &[0x4c, 0x89, 0x07],       // mov [rdi], r8
+            &[0x4c, 0x89, 0x4f, 0x08], // mov [rdi + 8], r9
+            &[0x4c, 0x8b, 0x56, 0xf0], // mov r10, [rsi - 16]
+            &[0x75, 0xe5],             // jne
         ];
         let found = of(code);
         assert_eq!(found.others, Vec::<usize>::new());
@@ -413,13 +421,13 @@ mod tests {
     #[test]
     fn pushes_and_pops_are_one_group() {
         let code: &[&[u8]] = &[
-            &[0x55],                         // push rbp
-            &[0x48, 0x89, 0xe5],             // mov rbp, rsp
-            &[0x41, 0x54],                   // push r12
-            &[0x48, 0x83, 0xec, 0x10],       // sub rsp, 16
-            &[0x48, 0x89, 0x7d, 0xe8],       // mov [rbp - 24], rdi
-            &[0x48, 0x8b, 0x04, 0x24],       // mov rax, [rsp]
-            &[0xe8, 0, 0, 0, 0],             // call
+            &[0x55],                   // push rbp
+            &[0x48, 0x89, 0xe5],       // mov rbp, rsp
+            &[0x41, 0x54],             // push r12
+            &[0x48, 0x83, 0xec, 0x10], // sub rsp, 16
+            &[0x48, 0x89, 0x7d, 0xe8], // mov [rbp - 24], rdi
+            &[0x48, 0x8b, 0x04, 0x24], // mov rax, [rsp]
+            &[0xe8, 0, 0, 0, 0],       // call
         ];
         let found = of(code);
         assert_eq!(found.groups.len(), 1);
@@ -431,9 +439,9 @@ mod tests {
     #[test]
     fn what_is_read_into_a_register_makes_another_group_of_it() {
         let code: &[&[u8]] = &[
-            &[0x48, 0x8b, 0x00],             // mov rax, [rax]
-            &[0x48, 0x8b, 0x00],             // mov rax, [rax]
-            &[0x01, 0x08],                   // add [rax], ecx
+            &[0x48, 0x8b, 0x00], // mov rax, [rax]
+            &[0x48, 0x8b, 0x00], // mov rax, [rax]
+            &[0x01, 0x08],       // add [rax], ecx
         ];
         let found = of(code);
         assert_eq!(found.groups.len(), 3);
@@ -450,21 +458,24 @@ mod tests {
             &[0x65, 0x48, 0x8b, 0x04, 0x25, 0x18, 0, 0, 0], // mov rax, gs:[24]
         ];
         let found = of(code);
-        assert_eq!(found.groups.iter().map(|group| group.instruction).collect::<Vec<_>>(), [0, 1, 4]);
+        assert_eq!(
+            found.groups.iter().map(|group| group.instruction).collect::<Vec<_>>(),
+            [0, 1, 4]
+        );
     }
 
     #[test]
     fn what_is_not_sure_is_told_of_one_by_one() {
         for code in [
-            &[0xf3, 0x48, 0xa5][..],                        // rep movsq
-            &[0x48, 0x0f, 0xab, 0x07],                      // bts [rdi], rax
-            &[0x48, 0xcf],                                  // iretq
-            &[0x0f, 0xae, 0x07],                            // fxsave [rdi]
-            &[0x0f, 0xae, 0x3f],                            // clflush [rdi]
-            &[0x67, 0x8b, 0x07],                            // mov eax, [edi]
-            &[0xc5, 0xfe, 0x6f, 0x07],                      // vmovdqu ymm0, [rdi]
-            &[0xa6],                                        // cmpsb
-            &[0x0f, 0x01, 0xda],                            // vmload
+            &[0xf3, 0x48, 0xa5][..],   // rep movsq
+            &[0x48, 0x0f, 0xab, 0x07], // bts [rdi], rax
+            &[0x48, 0xcf],             // iretq
+            &[0x0f, 0xae, 0x07],       // fxsave [rdi]
+            &[0x0f, 0xae, 0x3f],       // clflush [rdi]
+            &[0x67, 0x8b, 0x07],       // mov eax, [edi]
+            &[0xc5, 0xfe, 0x6f, 0x07], // vmovdqu ymm0, [rdi]
+            &[0xa6],                   // cmpsb
+            &[0x0f, 0x01, 0xda],       // vmload
         ] {
             assert_eq!(of(&[code]), Accesses { groups: vec![], others: vec![0] }, "{code:02x?}");
         }

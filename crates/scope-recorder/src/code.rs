@@ -6,7 +6,9 @@ use scope_result::{Block, Mode};
 use crate::accesses::Accesses;
 
 /// Domains that are told apart; the last place is everybody else's.
-pub const DOMAINS: usize = 8;
+pub const DOMAINS: usize = LAST_DOMAIN as usize + 1;
+/// The last of their places.
+pub const LAST_DOMAIN: u8 = 7;
 /// No counters yet.
 const NONE: u32 = 0;
 

@@ -56,6 +56,12 @@ impl MemoryMap {
         Self { bytes, low: low.unwrap_or(bytes).min(bytes) }
     }
 
+    /// The address after the last one.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        if self.low < self.bytes { ABOVE + (self.bytes - self.low) } else { self.bytes }
+    }
+
     /// The place in memory of the word that holds a physical address, in words; none where there is no
     /// memory.
     #[inline]
@@ -141,6 +147,7 @@ mod tests {
         // What is said of the hole is no more than there is.
         assert_eq!(MemoryMap::new(GIB, Some(3 * GIB)).word(GIB), None);
         assert_eq!(MemoryMap::new(12, None).word(8), None);
+        assert_eq!((whole.end(), split.end()), (2 * GIB, 6 * GIB));
     }
 
     struct Words(HashMap<u64, u64>);
@@ -149,6 +156,10 @@ mod tests {
         fn read(&self, address: u64) -> Option<u64> {
             assert_eq!(address % 8, 0);
             self.0.get(&address).copied()
+        }
+
+        fn end(&self) -> u64 {
+            ABOVE
         }
     }
 

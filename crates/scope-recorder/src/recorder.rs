@@ -10,7 +10,7 @@ use scope_result::{
 
 use crate::accesses::Member;
 use crate::arguments::Arguments;
-use crate::code::{BlockId, Codes, DOMAINS, SiteId};
+use crate::code::{BlockId, Codes, DOMAINS, LAST_DOMAIN, SiteId};
 use crate::misses::{Kind, Miss, Misses};
 use crate::told::Told;
 use crate::trace::Step;
@@ -21,7 +21,9 @@ const EVENTS: usize = 1 << 20;
 /// Samples that are kept; when there are as many every other one goes, and they come half as often.
 const SAMPLES: usize = 1 << 14;
 /// Kinds of code.
-const MODES: [Mode; 3] = [Mode::Hypervisor, Mode::Kernel, Mode::User];
+const MODES: [Mode; KINDS as usize] = [Mode::Hypervisor, Mode::Kernel, Mode::User];
+/// How many there are.
+const KINDS: u8 = 3;
 /// The time since an event of a kind, and what came of it.
 #[derive(Debug)]
 struct Since {
@@ -92,9 +94,9 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder whose models are empty.
-    pub fn new(arguments: &Arguments, paging: Paging) -> Self {
-        let mut model = Model::new(arguments.config, paging);
+    /// A recorder whose models are empty, of a machine with so many lines of memory.
+    pub fn new(arguments: &Arguments, paging: Paging, lines: u64) -> Self {
+        let mut model = Model::new(arguments.config, paging, lines);
         if arguments.check {
             model.remember_hits();
         }
@@ -169,7 +171,7 @@ impl Recorder {
         }
         self.instructions += executed.instructions;
         self.site = executed.site;
-        self.owner = self.domain * MODES.len() as u8 + executed.mode;
+        self.owner = self.domain * KINDS + executed.mode;
         // The same again, or a part of the same line: nothing is newer than it.
         let last = executed.line + executed.lines - 1;
         let again = self.model.is_same_code(last) && (executed.lines == 1 || block == self.block);
@@ -247,7 +249,8 @@ impl Recorder {
     fn count_pages(&mut self, missed: Mask, kind: Kind) {
         let is_code = kind == Kind::Code;
         self.sweeps[usize::from(self.owner)].add_page(missed, is_code);
-        let Some(site) = self.codes.site(self.site).filter(|_| self.model.counts_page(missed)) else {
+        let Some(site) = self.codes.site(self.site).filter(|_| self.model.counts_page(missed))
+        else {
             return;
         };
         let (own, seen) = match kind {
@@ -358,7 +361,7 @@ impl Recorder {
     fn switch(&mut self, place: u8) {
         self.ask_second();
         // No domain has a place beyond.
-        self.domain = place.min(DOMAINS as u8 - 1);
+        self.domain = place.min(LAST_DOMAIN);
         self.event(EventKind::Switch(self.domain));
         self.after_switch.happens(self.instructions);
     }

@@ -90,14 +90,15 @@ impl Told {
     /// What a group comes to, without more looking up; none if that can not be said in 64 bits.
     fn near(block: BlockId, group: &Group) -> Option<Self> {
         /// With no more than a line, both ends say which lines there are.
-        const LENGTH: i32 = scope_model::LINE as i32;
+        const LENGTH: usize = scope_model::LINE;
         let reach = Reach::of(&group.members);
         let alike = |member: &Member| member.write == group.begins_with_write();
-        if reach.bytes() > LENGTH || !group.members.iter().all(alike) {
+        let length = usize::try_from(reach.bytes()).ok()?;
+        if length > LENGTH || !group.members.iter().all(alike) {
             return None;
         }
         let offset = i16::try_from(reach.first()).ok()?.cast_unsigned();
-        let length = u8::try_from(reach.bytes() - 1).ok()?;
+        let length = u8::try_from(length - 1).ok()?;
         let writes = if group.begins_with_write() { WRITES } else { 0 };
         let place = u64::from(length) << 48 | u64::from(offset) << 32 | u64::from(block.0);
         Some(Self(writes | place))

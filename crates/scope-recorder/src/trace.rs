@@ -172,8 +172,11 @@ mod tests {
             (any::<u64>(), any::<u64>())
                 .prop_map(|(told, address)| Step::Group(Told(told & !OTHER), address)),
             any::<u32>().prop_map(|number| Step::Block(BlockId(number))),
-            (any::<u64>(), 1u8.., any::<bool>())
-                .prop_map(|(address, bytes, write)| Step::Access { address, bytes, write }),
+            (any::<u64>(), 1u8.., any::<bool>()).prop_map(|(address, bytes, write)| Step::Access {
+                address,
+                bytes,
+                write
+            }),
             (prop::sample::select(vec![Side::Code, Side::Data]), 0u64..1 << 52, mapping())
                 .prop_map(|(side, page, mapping)| Step::Page(side, page, mapping)),
             (flush(), any::<bool>()).prop_map(|(flush, deaf)| Step::Flush(flush, deaf)),

@@ -102,7 +102,7 @@ impl<M: PhysicalMemory> Tracer<M> {
         let mut walker = Walker::new(memory, Paging::default(), arguments.config.single);
         walker.flush(Flush::Cr4(start.cr4));
         walker.flush(Flush::Cr3(start.cr3));
-        let mut own = Recorder::new(arguments, walker.paging());
+        let mut own = Recorder::new(arguments, walker.paging(), walker.lines());
         // There are never more on their way than chunks, but for what is told of code.
         let (recorder, messages) = sync_channel(CHUNKS);
         let (give_back, empty) = channel();

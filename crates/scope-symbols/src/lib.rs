@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! xen-4.17-amd64 ──► xen_image ───────┐
-//! vmlinux ─────────► linux_image ─────┤
+//! vmlinux ─────────► linux_image ─────┤   (and vdso ──► Program)
 //! /proc/kallsyms ──► kallsyms_text ───┼──► Symbols ──► AddressSpace::add ───┐
 //! /proc/modules ───► modules ─────────┘                                     ├──► AddressSpace::name(address) ──► Named
 //! ELF file ────────► Program (symbols, segments, source lines) ──┐          │
@@ -46,7 +46,7 @@ mod table;
 mod xen;
 
 pub use error::Error;
-pub use linux::linux_image;
+pub use linux::{linux_image, vdso};
 pub use proc::{Mapping, Maps, Module, Process, kallsyms_text, modules};
 pub use program::{Line, Program};
 pub use space::{AddressSpace, Named};

@@ -9,12 +9,16 @@ use object::read::elf::{ElfFile64, ProgramHeader};
 use crate::bytes::{u32s_at, u64_at};
 use crate::packed::Packed;
 use crate::table::containing;
-use crate::{Error, Symbols};
+use crate::{Error, Program, Symbols};
 
 /// What is expected, in the words of the errors.
 const WHAT: &str = "the Linux kernel";
 /// Where the kernel half of the address space starts. Below it lie the per-CPU symbols, which are no addresses.
 const KERNEL_HALF: u64 = 1 << 63;
+/// The kernel's own libraries begin at a multiple of this.
+const PAGE: usize = 4096;
+/// The most that the vDSO takes; today's has two pages.
+const VDSO_MOST: usize = 16 * PAGE;
 /// How compressed files begin, and what unpacks them.
 const FORMS: [(&[u8], &str, &str); 4] = [
     (&[0x1f, 0x8b], "gzip", "gunzip"),
@@ -44,6 +48,24 @@ pub fn linux_image(vmlinux: &[u8]) -> Result<Symbols, Error> {
     }
     let remedy = "read /proc/kallsyms in the guest instead, as root";
     Err(Error::NoSymbols { what: WHAT, remedy })
+}
+
+/// The vDSO: a library that Linux maps into every process, from its own image. `vmlinux` is as for [`linux_image`].
+/// None if there is none for 64-bit programs.
+#[must_use]
+pub fn vdso(vmlinux: &[u8]) -> Option<Program> {
+    let pages = (0..vmlinux.len()).step_by(PAGE).skip(1);
+    let mut libraries = pages.filter_map(|at| {
+        let start = vmlinux.get(at..)?;
+        // 64 bits, little-endian, version 1; a shared library.
+        let is_library = start.starts_with(b"\x7fELF\x02\x01\x01") && start.get(16..18)? == [3, 0];
+        is_library.then(|| &start[..start.len().min(VDSO_MOST)])
+    });
+    libraries.find_map(|library| {
+        let program = Program::parse("[vdso]", library).ok()?;
+        let is_vdso = program.symbols().iter().any(|symbol| symbol.name.contains("clock_gettime"));
+        is_vdso.then_some(program)
+    })
 }
 
 /// What is loaded into the kernel half, sorted.

@@ -51,8 +51,9 @@ struct Segment {
 }
 
 impl Program {
-    /// Reads the symbols of an ELF file: those of `.symtab` or, where that is stripped, of `.dynsym`. A file with
-    /// neither has no symbols and is still a module. Rust's names are demangled.
+    /// Reads the symbols of an ELF file: those of `.symtab` or, where that is stripped, of `.dynsym`, which has no
+    /// more than what a library exports: what lies between its functions has no name. A file with neither has no
+    /// symbols and is still a module. Rust's names are demangled.
     ///
     /// # Errors
     /// [`Error::NotExecutable`] for what is no ELF file or a broken one, [`Error::Overgrown`] for a hostile one.
@@ -129,7 +130,9 @@ fn symbols(module: &str, elf: &object::File<'_>, file_len: usize) -> Result<Symb
     let names_code = |symbol: &object::Symbol<'_, '_>| names_code(symbol, &texts);
     let mut found: Vec<_> = elf.symbols().filter(names_code).collect();
     if found.is_empty() {
-        found = elf.dynamic_symbols().filter(names_code).collect();
+        // Without a size, one would take the functions after it that are not exported.
+        let sized = |symbol: &object::Symbol<'_, '_>| symbol.size() != 0;
+        found = elf.dynamic_symbols().filter(names_code).filter(sized).collect();
     }
     found.sort_by_key(|symbol| (symbol.address(), preference(symbol)));
     let mut builder = Builder::new(module, file_len.saturating_mul(EXPANSION));
@@ -169,15 +172,12 @@ fn names_code(symbol: &object::Symbol<'_, '_>, texts: &[Range<u64>]) -> bool {
         && symbol.name_bytes().is_ok_and(|name| !name.is_empty())
 }
 
-/// Which of several names of one address to take, the smallest first: what people call the function.
-fn preference(symbol: &object::Symbol<'_, '_>) -> u8 {
-    let unsized_last = if symbol.size() == 0 { 3 } else { 0 };
-    let binding = match (symbol.is_weak(), symbol.is_global()) {
-        (false, true) => 0,
-        (true, _) => 1,
-        (false, false) => 2,
-    };
-    unsized_last + binding
+/// Which of several names of one address to take, the smallest first: what people call the function. The C library
+/// calls its own `__write` what it exports as `write`.
+fn preference(symbol: &object::Symbol<'_, '_>) -> (bool, bool, usize, bool) {
+    let name = symbol.name_bytes().unwrap_or_default();
+    let underscores = name.iter().take_while(|byte| **byte == b'_').count();
+    (symbol.size() == 0, symbol.is_local(), underscores, symbol.is_weak())
 }
 
 /// The line tables of an ELF file.

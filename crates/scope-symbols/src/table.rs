@@ -76,7 +76,7 @@ impl Symbols {
     }
 
     /// The innermost symbol that `address` lies in. Of several that start at the same address it is the one that the
-    /// table prefers: the first in a kernel's own table, global before weak before local in a program's.
+    /// table prefers: the first in a kernel's own table; in a program's, global before local and plain before `__internal`.
     #[must_use]
     pub fn lookup(&self, address: u64) -> Option<Symbol<'_>> {
         let after = self.entries.partition_point(|entry| entry.start <= address);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use scope_symbols::{Symbols, linux_image, xen_image};
+use scope_symbols::{Symbols, linux_image, vdso, xen_image};
 
 /// Where Xen's code starts in Debian's image.
 const XEN_TEXT: u64 = 0xffff_82d0_4020_0000;
@@ -68,4 +68,21 @@ fn linux_names_itself() {
         assert_eq!(linux.lookup(start + 3).map(|symbol| symbol.name), Some(name));
     }
     assert_eq!(linux.lookup(0x1000), None, "a per-CPU offset is no address");
+}
+
+#[test]
+fn linux_has_a_library_for_every_process() {
+    let Some(image) = cached("vmlinux") else { return };
+    let vdso = vdso(&image).expect("a vDSO");
+    let symbols = vdso.symbols();
+    assert_eq!(symbols.module(), "[vdso]");
+    let clock = start(symbols, "clock_gettime").expect("exported");
+    assert_eq!(symbols.lookup(clock + 9).map(|symbol| symbol.name), Some("clock_gettime"));
+    assert_eq!(vdso.address_of(clock), Some(clock), "addresses are offsets");
+}
+
+#[test]
+fn what_is_no_kernel_has_no_vdso() {
+    assert!(vdso(&[0; 9000]).is_none());
+    assert!(vdso(b"\x7fELF").is_none());
 }

@@ -70,6 +70,69 @@ fn a_function_of_a_shared_library_has_its_name() {
     assert_eq!(named, Named::Function { module, function: getpid, offset: 0 });
 }
 
+/// A library of 64 bytes of code at 0x1000 that exports functions `(name, start, size, binding)`; stripped.
+fn library(functions: &[(&str, u64, u64, u8)]) -> Vec<u8> {
+    let (mut names, mut symbols) = (vec![0], vec![0; 24]);
+    for (name, start, size, binding) in functions {
+        symbols.extend(u32::try_from(names.len()).expect("short").to_le_bytes());
+        // A function, visible, of section 1.
+        symbols.extend([binding << 4 | 2, 0, 1, 0]);
+        [start, size].iter().for_each(|word| symbols.extend(word.to_le_bytes()));
+        names.extend(name.bytes().chain([0]));
+    }
+    let none: &[u8] = &[];
+    // The nameless, the code, .dynsym (whose names are in the next one) and .dynstr: type, flags, address, content.
+    let sections = [
+        (0u32, 0u64, 0u64, none),
+        (1, 6, 0x1000, &[0x90; 64]),
+        (11, 2, 0, &symbols),
+        (3, 2, 0, &names),
+    ];
+    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\x3e\0\x01\0\0\0".to_vec();
+    [0, 0, 64u64].iter().for_each(|word| file.extend(word.to_le_bytes()));
+    file.extend([0; 4]);
+    [64u16, 0, 0, 64, 4, 3].iter().for_each(|half| file.extend(half.to_le_bytes()));
+    let mut at = 64 + 64 * 4;
+    for (kind, flags, address, content) in sections {
+        let (link, entry) = if kind == 11 { (3u32, 24u64) } else { (0, 0) };
+        let len = content.len() as u64;
+        file.extend([0; 4]);
+        file.extend(kind.to_le_bytes());
+        [flags, address, at, len].iter().for_each(|word| file.extend(word.to_le_bytes()));
+        file.extend(link.to_le_bytes());
+        file.extend([0; 4]);
+        [1, entry].iter().for_each(|word| file.extend(word.to_le_bytes()));
+        at += len;
+    }
+    sections.iter().for_each(|section| file.extend(section.3));
+    file
+}
+
+#[test]
+fn what_lies_between_exported_functions_has_no_name() {
+    const GLOBAL: u8 = 1;
+    let file = library(&[
+        ("first", 0x1000, 8, GLOBAL),
+        ("label", 0x1010, 0, GLOBAL),
+        ("last", 0x1020, 16, GLOBAL),
+    ]);
+    let program = Program::parse("lib.so", file).expect("ELF");
+    let name = |address| program.symbols().lookup(address).map(|symbol| symbol.name);
+    assert_eq!([0x1000, 0x1007].map(name), [Some("first"); 2]);
+    assert_eq!([0x1008, 0x1010, 0x101f, 0x1030].map(name), [None; 4]);
+    assert_eq!([0x1020, 0x102f].map(name), [Some("last"); 2]);
+}
+
+#[test]
+fn of_several_names_the_one_that_people_use_is_taken() {
+    const GLOBAL: u8 = 1;
+    const WEAK: u8 = 2;
+    let names = [("__write", GLOBAL), ("write", WEAK), ("__libc_write", GLOBAL)];
+    let file = library(&names.map(|(name, binding)| (name, 0x1000, 8, binding)));
+    let program = Program::parse("libc.so.6", file).expect("ELF");
+    assert_eq!(program.symbols().lookup(0x1004).map(|symbol| symbol.name), Some("write"));
+}
+
 #[test]
 fn memory_without_a_program_is_named_by_its_mapping() {
     let maps =

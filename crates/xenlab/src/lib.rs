@@ -25,8 +25,8 @@ pub use emulator::Emulator;
 pub use error::{Error, Result};
 pub use folder::Folder;
 pub use host::{
-    Batch, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Options, Output, PROCESSOR,
-    Shell,
+    Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Options, Output,
+    PROCESSOR, Shell,
 };
 pub use image::{Images, Kind, read_boot_image};
 pub use suite::Suite;

@@ -150,21 +150,8 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|cause| Error::Path { path: path.to_owned(), cause })
 }
 
-/// The exit code after Ctrl-C, as a shell's.
-const INTERRUPTED: u8 = 130;
-
 fn main() -> ExitCode {
-    match run(&Cli::parse().command) {
-        Ok(code) => code,
-        Err(error) if error.is_interrupt() => {
-            eprintln!("xenlab: interrupted; nothing is left running");
-            ExitCode::from(INTERRUPTED)
-        }
-        Err(error) => {
-            eprintln!("xenlab: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    lab::exit_code("xenlab", run(&Cli::parse().command), Error::is_interrupt)
 }
 
 fn verdict(sound: bool) -> ExitCode {

@@ -1,6 +1,6 @@
 //! What was executed, one block after the other, and as lines that people can read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use scope_model::{Costs, Counters};
 use scope_result::{Block, Domain, Function, Mode, Recording, Step};
@@ -255,4 +255,63 @@ fn repeats(lines: &[Line]) -> (usize, usize) {
     let loops = loops.filter(|(_, times)| *times > 1);
     // Of those that cover as much, the shortest: A A A A is not a loop of A A.
     loops.rev().max_by_key(|(period, times)| period * times).unwrap_or((1, 1))
+}
+
+/// A row of the flow in brief.
+#[derive(Clone, Debug)]
+pub enum Row<'a> {
+    /// The first line of its function for who works.
+    First(&'a Line),
+    /// What one works until the next of these, in functions that were there before.
+    Known(Known),
+}
+
+/// Lines of functions that were there before.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// Instructions since the span's start.
+    pub at: u64,
+    /// Who works.
+    pub who: Who,
+    /// How many lines.
+    pub lines: usize,
+    /// What they came to.
+    pub tally: Tally,
+}
+
+/// The flow with every function shown once for everyone who executes it, and sums in the place of the rest: a packet
+/// of tens of thousands of lines has some hundred functions.
+pub fn brief(lines: &[Line]) -> Vec<Row<'_>> {
+    let mut seen = HashSet::new();
+    let mut rows = Vec::new();
+    for line in lines {
+        if seen.insert((line.function, &line.who)) {
+            rows.push(Row::First(line));
+            continue;
+        }
+        match rows.last_mut() {
+            Some(Row::Known(known)) if known.who == line.who => {
+                known.lines += 1;
+                known.tally += line.tally;
+            }
+            _ => {
+                let (who, tally) = (line.who.clone(), line.tally);
+                rows.push(Row::Known(Known { at: line.at, who, lines: 1, tally }));
+            }
+        }
+    }
+    rows
+}
+
+/// Everyone's functions and what they came to in all, with how often they were called.
+pub fn by_function(lines: &[Line]) -> Vec<(&Who, u32, u64, Tally)> {
+    let mut sums = HashMap::<(&Who, u32), (u64, Tally)>::new();
+    for line in lines {
+        let (calls, tally) = sums.entry((&line.who, line.function)).or_default();
+        *calls += if line.entered { u64::from(line.times) } else { 0 };
+        *tally += line.tally;
+    }
+    sums.into_iter()
+        .map(|((who, function), (calls, tally))| (who, function, calls, tally))
+        .collect()
 }

@@ -1,6 +1,6 @@
 //! `pvscope packet`: the life of one packet, function by function, after Chadha et al.'s figures 3 to 10.
 
-mod flow;
+pub mod flow;
 mod page;
 mod span;
 mod stages;
@@ -10,7 +10,7 @@ mod tests;
 use std::io::{IsTerminal as _, stdout};
 use std::path::PathBuf;
 
-use ::report::{Table, human};
+use ::report::{Table, count, human};
 use clap::Args;
 use scope_model::Costs;
 use scope_result::{Domain, Recording};
@@ -19,7 +19,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::report::{CostArgs, show};
 use crate::summary::function_name;
-use flow::{Flow, Line, Tally};
+use flow::{Flow, Line, Row, Tally};
 use span::{Direction, Span};
 use stages::{Run, Stage};
 
@@ -152,15 +152,62 @@ impl<'a> Packet<'a> {
     }
 
     fn flow_table(&self) -> Table {
-        let table = Table::new().right("since start").left("address").left("function");
-        let table = with_counts(table.left("module").left("who").right("times"));
-        self.lines.iter().fold(table, |mut table, line| {
-            let (module, name) = self.name(line);
-            let name = if line.entered { name } else { format!("… {name}") };
-            let times = if line.times > 1 { format!("×{}", line.times) } else { String::new() };
-            let address = format!("{:x}", line.address);
-            let cells = [line.at.to_string(), address, name, module, line.who.to_string(), times];
-            table.row(cells.into_iter().chain(counts(&line.tally)));
+        self.lines.iter().fold(flow_columns(), |mut table, line| {
+            table.row(self.flow_cells(line));
+            table
+        })
+    }
+
+    /// The same in brief: a page of tens of thousands of lines is one that nobody opens.
+    fn brief_table(&self) -> Table {
+        flow::brief(&self.lines).iter().fold(flow_columns(), |mut table, row| {
+            match row {
+                Row::First(line) => table.row(self.flow_cells(line)),
+                Row::Known(known) => {
+                    let lines = if known.lines == 1 { "line" } else { "lines" };
+                    let name = format!("… {} {lines} of functions above", known.lines);
+                    let who = known.who.to_string();
+                    let cells = [
+                        known.at.to_string(),
+                        String::new(),
+                        name,
+                        String::new(),
+                        who,
+                        String::new(),
+                    ];
+                    table.row(cells.into_iter().chain(counts(&known.tally)))
+                }
+            };
+            table
+        })
+    }
+
+    fn flow_cells(&self, line: &Line) -> impl Iterator<Item = String> {
+        let (module, name) = self.name(line.function);
+        let name = if line.entered { name } else { format!("… {name}") };
+        let times = if line.times > 1 { format!("×{}", line.times) } else { String::new() };
+        let address = format!("{:x}", line.address);
+        let cells = [line.at.to_string(), address, name, module, line.who.to_string(), times];
+        cells.into_iter().chain(counts(&line.tally))
+    }
+
+    /// The functions that took most cycles.
+    fn function_table(&self, costs: &Costs, top: usize) -> Table {
+        let table = Table::new().left("who").left("module").left("function").right("calls");
+        let table = with_counts(table.right("cycles").right("% of cycles"));
+        let all = self.tally().cycles(costs).max(1.0);
+        let mut sums = flow::by_function(&self.lines);
+        let cycles = |tally: &Tally| tally.cycles(costs);
+        sums.sort_by(|one, other| {
+            let by_name = || (one.0, one.1).cmp(&(other.0, other.1));
+            cycles(&other.3).total_cmp(&cycles(&one.3)).then_with(by_name)
+        });
+        sums.iter().take(top).fold(table, |mut table, (who, function, calls, tally)| {
+            let (module, name) = self.name(*function);
+            let (cycles, share) = (human(cycles(tally)), 100.0 * cycles(tally) / all);
+            let cells =
+                [who.to_string(), module, name, calls.to_string(), cycles, format!("{share:.1}")];
+            table.row(cells.into_iter().chain(counts(tally)));
             table
         })
     }
@@ -178,15 +225,15 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The module and the name of a line's function.
-    fn name(&self, line: &Line) -> (String, String) {
-        let function = self.recording.functions.get(line.function as usize);
+    /// The module and the name of a function.
+    fn name(&self, function: u32) -> (String, String) {
+        let function = self.recording.functions.get(function as usize);
         function_name(&function.cloned().unwrap_or_default())
     }
 
     fn json(&self, costs: &Costs) -> Result<String> {
         let line = |line: &Line| {
-            let (module, function) = self.name(line);
+            let (module, function) = self.name(line.function);
             LineJson {
                 since_start: line.at,
                 address: format!("{:#x}", line.address),
@@ -249,12 +296,17 @@ fn find(flow: &Flow<'_>, direction: Direction) -> Result<Vec<Span>> {
 
 const COUNTS: [&str; 5] = ["instructions", "L1 miss", "L2 miss", "ITLB miss", "DTLB miss"];
 
+fn flow_columns() -> Table {
+    let table = Table::new().right("since start").left("address").left("function");
+    with_counts(table.left("module").left("who").right("times"))
+}
+
 fn with_counts(table: Table) -> Table {
     COUNTS.into_iter().fold(table, Table::right)
 }
 
 fn counts(tally: &Tally) -> [String; 5] {
-    [tally.instructions, tally.l1, tally.l2, tally.itlb, tally.dtlb].map(|count| count.to_string())
+    [tally.instructions, tally.l1, tally.l2, tally.itlb, tally.dtlb].map(count)
 }
 
 #[derive(Serialize)]

@@ -8,12 +8,16 @@ use scope_model::Costs;
 
 use super::Packet;
 use super::stages::{Run, Stage};
+use crate::report::sentence;
 use crate::summary::Who;
+
+/// Functions that are shown with their sums.
+const FUNCTIONS: usize = 30;
 
 /// The packet's timeline, stages and flow.
 pub fn page(packet: &Packet<'_>, costs: &Costs) -> Report {
     let mut page = Report::new("The life of a packet");
-    page.lead(&packet.lead(costs));
+    page.lead(&sentence(&packet.lead(costs)));
     if let Some(missing) = packet.missing() {
         page.paragraph(&missing);
     }
@@ -22,8 +26,16 @@ pub fn page(packet: &Packet<'_>, costs: &Costs) -> Report {
         &timeline,
         "Who works, and what for. In each thousandth of the time, what most of it was for.",
     );
-    page.table("Stages:", &packet.stage_table(costs));
-    page.table("Function by function:", &packet.flow_table());
+    page.table("Stages", &packet.stage_table(costs));
+    let caption = format!("Functions, the {FUNCTIONS} that took most cycles of all the time");
+    page.table(&caption, &packet.function_table(costs, FUNCTIONS));
+    page.section("Function by function");
+    page.paragraph(
+        "Everything in the order in which it was executed. A function has a line of its own when somebody executes it \
+         for the first time; what is executed of functions that were there before is summed up until the next new one. \
+         `pvscope packet` prints every line, and --json has them too.",
+    );
+    page.table("", &packet.brief_table());
     page
 }
 

@@ -1,7 +1,7 @@
 use scope_result::{Block, Function, Step, Work};
 
 use super::*;
-use crate::packet::flow::{fold, lines};
+use crate::packet::flow::{brief, by_function, fold, lines};
 
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const HYPERVISOR: u64 = 0xffff_82d0_4000_0000;
@@ -110,6 +110,47 @@ fn loops_are_folded_and_nothing_is_lost() {
     assert_eq!(rows, expected);
     let sum: u64 = rows.iter().map(|(_, _, _, count)| count).sum();
     assert_eq!(sum, 2 * calls.len() as u64);
+}
+
+#[test]
+fn in_brief_each_function_is_shown_once_and_nothing_is_lost() {
+    let calls = [
+        (0, "v:a"),
+        (0, "v:b"),
+        (0, "v:a"),
+        (0, "v:b"),
+        (1, "v:a"),
+        (1, "v:b"),
+        (0, "v:b"),
+        (1, "v:b"),
+        (0, "v:c"),
+    ];
+    let recording = recording(&calls);
+    let flow = Flow::new(&recording);
+    let lines = lines(&flow, &flow.visits, false);
+    let shown: Vec<_> = brief(&lines)
+        .into_iter()
+        .map(|row| match row {
+            Row::First(line) => (line.who.to_string(), 0, line.tally.instructions),
+            Row::Known(known) => (known.who.to_string(), known.lines, known.tally.instructions),
+        })
+        .collect();
+    let row = |who: &str, lines, instructions| (who.to_owned(), lines, instructions);
+    let expected = [
+        row("dom0", 0, 2),
+        row("dom0", 0, 2),
+        row("dom0", 2, 4),
+        row("domU 1", 0, 2),
+        row("domU 1", 0, 2),
+        row("dom0", 1, 2),
+        row("domU 1", 1, 2),
+        row("dom0", 0, 2),
+    ];
+    assert_eq!(shown, expected);
+    let sums = by_function(&lines);
+    assert_eq!(sums.len(), 5);
+    let b = sums.iter().find(|(who, function, ..)| who.to_string() == "dom0" && *function == 2);
+    assert_eq!(b.map(|(_, _, calls, tally)| (*calls, tally.instructions)), Some((3, 6)));
 }
 
 /// A transmit's beginning in the guest, up to the event.

@@ -45,21 +45,17 @@ impl Aftermath {
 
     /// Of the places in the flow where a grant was unmapped and the TLBs were emptied for it.
     pub fn of_unmaps(recording: &Recording) -> Self {
-        let mut unmaps = Unmaps::default();
+        let times = unmaps(recording);
         let mut all = [0; 3];
         let mut misses = Vec::with_capacity(recording.flow.len());
         for step in &recording.flow {
             let Some(block) = recording.blocks.get(step.block as usize) else { continue };
-            let name = recording.functions.get(block.function as usize);
-            let name = name.map_or("", |function| function.name.as_str());
-            unmaps.step(all[0], Mode::of(block.address), name);
             all[0] += u64::from(block.instructions);
             let found = [u64::from(step.itlb) + u64::from(step.dtlb), u64::from(step.l2)];
             misses.push((all[0], found));
             all[1] += found[0];
             all[2] += found[1];
         }
-        let times = unmaps.times;
         let mut after = Self {
             events: times.len(),
             instructions: exposure(&times, all[0]),
@@ -120,6 +116,20 @@ impl Aftermath {
             })
             .collect()
     }
+}
+
+/// When the hypervisor emptied the TLBs after a grant was unmapped: instructions since the flow's start.
+pub fn unmaps(recording: &Recording) -> Vec<u64> {
+    let mut unmaps = Unmaps::default();
+    let mut now = 0;
+    for step in &recording.flow {
+        let Some(block) = recording.blocks.get(step.block as usize) else { continue };
+        let function = recording.functions.get(block.function as usize);
+        let name = function.map_or("", |function| function.name.as_str());
+        unmaps.step(now, Mode::of(block.address), name);
+        now += u64::from(block.instructions);
+    }
+    unmaps.times
 }
 
 /// Finds where the hypervisor empties the TLBs after a grant was unmapped.

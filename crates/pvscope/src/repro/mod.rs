@@ -218,6 +218,9 @@ fn print(document: &Document) -> Result<()> {
                 text += &format!("{} ({}):\n{table}\n", plot.title, plot.unit);
             }
         }
+        for listing in &section.listings {
+            text += &format!("{}:\n{}\n", listing.title, listing.table());
+        }
         section.claims.iter().for_each(|claim| text += &format!("{}\n", plot::sentences(claim)));
     }
     text += &format!("\nWhat came of it:\n{}", document.verdicts());

@@ -22,6 +22,17 @@ pub struct Plot {
     bars: bool,
     /// Its lines, or what each group of bars is made of.
     pub lines: Vec<Line>,
+    /// What happens at places on the x axis.
+    pub marks: Option<Marks>,
+}
+
+/// What happens at places on an x axis.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Marks {
+    /// Its name.
+    pub name: String,
+    /// Where.
+    pub at: Vec<f64>,
 }
 
 /// One of its lines.
@@ -37,7 +48,7 @@ impl Plot {
     /// One of lines over numbers.
     pub fn new(title: impl Into<String>, x: impl Into<String>, unit: impl Into<String>) -> Self {
         let (title, x, unit) = (title.into(), x.into(), unit.into());
-        Self { title, x, unit, steps: Vec::new(), bars: false, lines: Vec::new() }
+        Self { title, x, unit, steps: Vec::new(), bars: false, lines: Vec::new(), marks: None }
     }
 
     /// Over places that have names.
@@ -55,6 +66,12 @@ impl Plot {
     /// Adds a line.
     pub fn line(mut self, name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         self.lines.push(Line { name: name.into(), points });
+        self
+    }
+
+    /// Marks places on the x axis.
+    pub fn marks(mut self, name: impl Into<String>, at: Vec<f64>) -> Self {
+        self.marks = Some(Marks { name: name.into(), at });
         self
     }
 
@@ -93,7 +110,10 @@ impl Plot {
     fn line_chart(&self) -> LineChart {
         let chart = LineChart::new(&self.title, &self.x, &self.unit).steps(&self.steps);
         let lines = self.lines.iter();
-        lines.fold(chart, |chart, line| chart.line(&line.name, line.points.iter().copied()))
+        let chart =
+            lines.fold(chart, |chart, line| chart.line(&line.name, line.points.iter().copied()));
+        let marks = self.marks.iter();
+        marks.fold(chart, |chart, marks| chart.marks(&marks.name, marks.at.iter().copied()))
     }
 }
 
@@ -106,6 +126,69 @@ pub struct Section {
     pub claims: Vec<Claim>,
     /// What was recorded.
     pub plots: Vec<Plot>,
+    /// What was executed, where the figure shows that.
+    pub listings: Vec<Listing>,
+}
+
+impl Section {
+    /// One without listings.
+    pub fn new(title: &'static str, claims: Vec<Claim>, plots: Vec<Plot>) -> Self {
+        Self { title, claims, plots, listings: Vec::new() }
+    }
+
+    /// The same with a listing, if there is one.
+    pub fn listing(mut self, listing: Option<Listing>) -> Self {
+        self.listings.extend(listing);
+        self
+    }
+}
+
+/// What was executed, line by line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Listing {
+    /// What it is.
+    pub title: String,
+    /// Its lines.
+    pub lines: Vec<Executed>,
+}
+
+/// A line of a listing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Executed {
+    /// Instructions since what the listing is of.
+    pub since: i64,
+    /// Who works.
+    pub who: String,
+    /// Whose code.
+    pub module: String,
+    /// The function.
+    pub function: String,
+    /// How often, one after the other.
+    pub times: u32,
+    /// Instructions.
+    pub instructions: u64,
+    /// Translations that the TLBs did not have.
+    pub tlb_misses: u64,
+}
+
+impl Listing {
+    /// The table.
+    pub fn table(&self) -> Table {
+        let columns = Table::new().right("since").left("who").left("module").left("function");
+        let table = columns.right("times").right("instructions").right("TLB misses");
+        self.lines.iter().fold(table, |mut table, line| {
+            table.row([
+                line.since.to_string(),
+                line.who.clone(),
+                line.module.clone(),
+                line.function.clone(),
+                if line.times > 1 { format!("×{}", line.times) } else { String::new() },
+                line.instructions.to_string(),
+                line.tlb_misses.to_string(),
+            ]);
+            table
+        })
+    }
 }
 
 /// A recording that was used.
@@ -169,7 +252,7 @@ impl Document {
             table.row([
                 used.workload.clone(),
                 (used.instructions / 1_000_000).to_string(),
-                used.frames.to_string(),
+                report::count(used.frames),
                 human(used.bytes as f64 / used.frames.max(1) as f64),
                 used.what.clone(),
             ]);
@@ -187,15 +270,19 @@ impl Document {
         page.table("What was recorded", &self.recorded());
         page.section("What came of it").table("", &self.verdicts());
         for note in &self.notes {
-            page.paragraph(note);
+            page.paragraph(&tied(note));
         }
         for section in &self.sections {
             page.section(section.title);
             section.claims.iter().for_each(|claim| {
-                page.paragraph(&sentences(claim));
+                let (result, text) = (tied(&result(claim)), tied(&grounds(claim)));
+                page.point(&result, &text);
             });
             section.plots.iter().for_each(|plot| {
                 page.figure(&*plot.chart(), "");
+            });
+            section.listings.iter().for_each(|listing| {
+                page.table(&listing.title, &listing.table());
             });
         }
         page
@@ -204,20 +291,29 @@ impl Document {
 
 /// A claim in sentences.
 pub fn sentences(claim: &Claim) -> String {
-    let here = claim.here.map_or("not known".to_owned(), |here| claim.unit.show(here));
-    let paper = claim.paper.map(|paper| format!(" ({})", claim.unit.show(paper)));
-    let text = format!(
-        "{}, {}: the paper says: {}{}. Here: {}: {here}: {} ({}). {}",
-        claim.source,
-        claim.workload,
-        claim.paper_says,
-        paper.unwrap_or_default(),
-        claim.what,
-        claim.verdict.words(),
-        claim.rule,
-        claim.differs
-    );
-    text.trim_end().to_owned()
+    format!("{} {}", result(claim), grounds(claim))
+}
+
+/// What came of a claim.
+fn result(claim: &Claim) -> String {
+    let number = |number: Option<f64>| number.map(|number| claim.unit.show(number));
+    let paper = number(claim.paper).map(|paper| format!(", the paper's {paper}"));
+    let here = number(claim.here).unwrap_or_else(|| "not known".to_owned());
+    let (source, verdict) = (claim.source, claim.verdict.words());
+    format!("{source}, {}: {verdict}: {here}{}.", claim.workload, paper.unwrap_or_default())
+}
+
+/// How that comes about.
+fn grounds(claim: &Claim) -> String {
+    let Claim { paper_says, what, rule, differs, .. } = claim;
+    format!("The paper says: {paper_says}. Compared: {what} ({rule}). {differs}")
+        .trim_end()
+        .to_owned()
+}
+
+/// A text whose numbers stay on one line with what they are of.
+fn tied(text: &str) -> String {
+    text.replace(" %", "\u{a0}%").replace("× ", "×\u{a0}")
 }
 
 #[cfg(test)]
@@ -235,7 +331,7 @@ mod tests {
             paper: "A paper",
             notes: vec!["A note.".to_owned()],
             recordings: Vec::new(),
-            sections: vec![Section { title: "One", claims: vec![claim], plots: vec![plot, bars] }],
+            sections: vec![Section::new("One", vec![claim], vec![plot, bars])],
         }
     }
 
@@ -243,7 +339,13 @@ mod tests {
     fn a_page_has_every_plot_and_every_claim() {
         let html = document().page().to_html();
         assert_eq!(html.matches("<figure>").count(), 2);
-        for text in ["holds weakly", "A note.", "× 3.80", "Less.", "holds from × 3.00"] {
+        for text in [
+            "holds weakly: ×\u{a0}2.00",
+            "×\u{a0}3.80",
+            "A note.",
+            "Less.",
+            "holds from ×\u{a0}3.00",
+        ] {
             assert!(html.contains(text), "{text}");
         }
     }

@@ -9,6 +9,10 @@ use crate::{Table, human};
 const HEIGHT: f64 = 260.0;
 /// Above this many points a line speaks for itself; below, each point is marked.
 const MARKED: usize = 30;
+/// The least distance between two numbers of the x axis.
+const TICK_GAP: f64 = 14.0;
+/// What stands beside the plot takes about so much.
+const NARROWEST: f64 = 200.0;
 /// The least distance between the names of two lines.
 const NAME: f64 = LINE - 3.0;
 
@@ -21,6 +25,8 @@ pub struct LineChart {
     steps: Vec<String>,
     logarithmic: bool,
     series: Vec<(String, Vec<(f64, f64)>)>,
+    /// What happens at some places of the x axis.
+    marks: Option<(String, Vec<f64>)>,
 }
 
 impl LineChart {
@@ -39,6 +45,7 @@ impl LineChart {
             steps: Vec::new(),
             logarithmic: false,
             series: Vec::new(),
+            marks: None,
         }
     }
 
@@ -78,6 +85,25 @@ impl LineChart {
         self.line(name, (0u32..).map(f64::from).zip(values))
     }
 
+    /// Says that something happens at these places of the x axis: thin lines from top to bottom.
+    #[must_use]
+    pub fn marks(mut self, name: impl Into<String>, places: impl IntoIterator<Item = f64>) -> Self {
+        let finite = places.into_iter().filter(|place| place.is_finite());
+        self.marks = Some((name.into(), finite.collect()));
+        self
+    }
+
+    /// The places that are marked.
+    fn marked(&self) -> &[f64] {
+        self.marks.as_ref().map_or(&[], |(_, places)| places)
+    }
+
+    /// The names of all that is drawn, in the order of their colours.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let lines = self.series.iter().map(|(name, _)| name.as_str());
+        lines.chain(self.marks.iter().map(|(name, _)| name.as_str()))
+    }
+
     fn points(&self) -> impl Iterator<Item = &(f64, f64)> {
         self.series.iter().flat_map(|(_, points)| points)
     }
@@ -95,8 +121,17 @@ impl LineChart {
 
     fn x_ticks(&self) -> Vec<(f64, String)> {
         if self.steps.is_empty() {
-            let max = self.points().map(|(x, _)| *x).fold(0.0, f64::max);
-            return linear_ticks(max, 10).into_iter().map(|value| (value, tick(value))).collect();
+            let places = self.points().map(|(x, _)| *x).chain(self.marked().iter().copied());
+            let max = places.fold(0.0, f64::max);
+            // As many as have room beside each other, but for the widest of them.
+            let fits = |ticks: &Vec<f64>| {
+                let widest =
+                    ticks.iter().map(|value| text_width(&tick(*value))).fold(0.0, f64::max);
+                (ticks.len() as f64) * (widest + TICK_GAP) <= WIDTH - NARROWEST
+            };
+            let ticks = (2..=10).rev().map(|intervals| linear_ticks(max, intervals)).find(fits);
+            let ticks = ticks.unwrap_or_else(|| linear_ticks(max, 2));
+            return ticks.into_iter().map(|value| (value, tick(value))).collect();
         }
         (0u32..).map(f64::from).zip(self.steps.iter().cloned()).collect()
     }
@@ -142,7 +177,9 @@ impl LineChart {
             .iter()
             .enumerate()
             .filter_map(|(index, (_, points))| Some((end(points)?, index)));
-        let mut ends: Vec<(f64, usize)> = ends.collect();
+        // That of the marks, which have no end, is above the others if there is room.
+        let marks = self.marks.iter().map(|_| (plot.y.at(f64::INFINITY), self.series.len()));
+        let mut ends: Vec<(f64, usize)> = ends.chain(marks).collect();
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
 
         let mut below = ends.len() as f64;
@@ -155,14 +192,15 @@ impl LineChart {
         }
         for (y, index) in ends {
             svg.marker((plot.right + 16.0, y), index);
-            svg.text((plot.right + 26.0, y + 4.5), Anchor::Start, "label", &self.series[index].0);
+            let name = self.names().nth(index).unwrap_or_default();
+            svg.text((plot.right + 26.0, y + 4.5), Anchor::Start, "label", name);
         }
     }
 
     fn plot(&self) -> Plot {
         let (y_ticks, x_ticks) = (self.y_ticks(), self.x_ticks());
         let left = y_ticks.iter().map(|value| text_width(&tick(*value))).fold(0.0, f64::max) + 12.0;
-        let names = self.series.iter().map(|(name, _)| text_width(name)).fold(0.0, f64::max);
+        let names = self.names().map(text_width).fold(0.0, f64::max);
         let right = WIDTH - names.min(220.0) - 32.0;
         let (top, bottom) = (28.0, 28.0 + HEIGHT);
 
@@ -177,7 +215,7 @@ impl LineChart {
         // Named steps stand clear of the axis, numbers begin on it.
         let inset = if self.steps.is_empty() { 0.0 } else { 36.0 };
         let x = Scale::linear((0.0, last), (left + inset, right - inset));
-        Plot { left, right, bottom, x, y, x_ticks, y_ticks }
+        Plot { left, right, top, bottom, x, y, x_ticks, y_ticks }
     }
 }
 
@@ -185,6 +223,7 @@ impl LineChart {
 struct Plot {
     left: f64,
     right: f64,
+    top: f64,
     bottom: f64,
     x: Scale,
     y: Scale,
@@ -214,11 +253,14 @@ impl Chart for LineChart {
                 ),
             }
         });
-        format!("Line chart over {}. {}.", self.x_axis, lines.collect::<Vec<_>>().join("; "))
+        let marks = self.marks.iter().map(|(name, places)| format!("{name}: {}", places.len()));
+        let parts: Vec<String> = lines.chain(marks).collect();
+        format!("Line chart over {}. {}.", self.x_axis, parts.join("; "))
     }
 
     fn data(&self) -> Table {
-        let mut places: Vec<f64> = self.points().map(|(x, _)| *x).collect();
+        let places = self.points().map(|(x, _)| *x).chain(self.marked().iter().copied());
+        let mut places: Vec<f64> = places.collect();
         places.sort_by(f64::total_cmp);
         places.dedup();
         let columns = Table::new().left(&self.x_axis);
@@ -226,12 +268,18 @@ impl Chart for LineChart {
             .series
             .iter()
             .fold(columns, |table, (name, _)| table.right(format!("{name} ({})", self.unit)));
+        table = self.marks.iter().fold(table, |table, (name, _)| table.left(name));
         for place in places {
             let step = (0u32..).map(f64::from).zip(&self.steps).find(|(index, _)| *index == place);
             let mut cells = vec![step.map_or_else(|| tick(place), |(_, name)| name.clone())];
             cells.extend(self.series.iter().map(|(_, points)| {
                 points.iter().find(|(x, _)| *x == place).map_or(String::new(), |(_, y)| human(*y))
             }));
+            cells.extend(
+                self.marks.iter().map(|(_, marked)| {
+                    if marked.contains(&place) { "here" } else { "" }.to_owned()
+                }),
+            );
             table.row(cells);
         }
         table
@@ -241,6 +289,10 @@ impl Chart for LineChart {
         let mut svg = Svg::default();
         let plot = self.plot();
         self.draw_axes(&mut svg, &plot);
+        for x in self.marked().iter().map(|place| plot.x.at(*place)) {
+            let class = format!("mark {}", stroke(self.series.len()));
+            svg.line((x, plot.top), (x, plot.bottom), &class);
+        }
         for (index, (_, points)) in self.series.iter().enumerate() {
             Self::draw_line(&mut svg, &plot, index, points);
         }
@@ -285,6 +337,28 @@ mod tests {
                 svg.contains(&format!(r#"class="label" x="{:.1}" y="{y:.1}""#, plot.right + 26.0)),
                 "{svg}"
             );
+        }
+    }
+
+    #[test]
+    fn marks_reach_from_top_to_bottom_and_have_a_name() {
+        let chart = LineChart::new("t", "x", "u")
+            .line("a", [(0.0, 1.0), (10.0, 2.0)])
+            .marks("switches", [5.0, f64::NAN, 10.0]);
+        let (plot, svg) = (chart.plot(), chart.svg("c"));
+        let line = format!(r#"class="mark s1" x1="{:.1}" y1="28.0""#, plot.right);
+        assert!(svg.contains(&line) && svg.contains(">switches</text>"), "{svg}");
+        assert_eq!(svg.matches("mark s1").count(), 2);
+        assert_eq!(chart.data().rows()[1], ["5", "", "here"]);
+        assert!(chart.description().ends_with("; switches: 2."));
+    }
+
+    #[test]
+    fn numbers_of_the_x_axis_do_not_overlap() {
+        for max in [9.0, 225e6, 1e12] {
+            let ticks = LineChart::new("t", "x", "u").line("a", [(max, 1.0)]).x_ticks();
+            let wide: f64 = ticks.iter().map(|(_, name)| text_width(name)).sum();
+            assert!(ticks.len() >= 3 && wide < WIDTH - NARROWEST, "{ticks:?}");
         }
     }
 

@@ -8,6 +8,9 @@ use std::path::Path;
 /// Inlined, so that the page is one file.
 const STYLE: &str = include_str!("style.css");
 
+/// A table of more columns does not fit beside the text.
+const WIDE: usize = 7;
+
 /// A page under construction, written from top to bottom. All text is escaped.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -48,6 +51,12 @@ impl Report {
     /// Adds a paragraph.
     pub fn paragraph(&mut self, text: &str) -> &mut Self {
         self.block("<p>", text, "</p>")
+    }
+
+    /// Adds a paragraph that begins with its result, in bold.
+    pub fn point(&mut self, result: &str, text: &str) -> &mut Self {
+        let open = format!("<p><strong>{}</strong> ", escape(result));
+        self.block(&open, text, "</p>")
     }
 
     /// Adds text whose spaces and line ends matter, such as a program's output.
@@ -115,7 +124,8 @@ impl Report {
 fn table_html(caption: &str, table: &Table) -> String {
     let class = |align: Align| if align == Align::Right { " class=\"number\"" } else { "" };
     // Wide tables scroll by themselves, never the page; a keyboard reaches them too.
-    let mut html = String::from("<div class=\"scroll\" tabindex=\"0\"><table>\n");
+    let kind = if table.columns().len() > WIDE { "scroll wide" } else { "scroll" };
+    let mut html = format!("<div class=\"{kind}\" tabindex=\"0\"><table>\n");
     if !caption.is_empty() {
         let _ = writeln!(html, "<caption>{}</caption>", escape(caption));
     }
@@ -160,6 +170,7 @@ mod tests {
             .facts([(HOSTILE, HOSTILE)])
             .section(HOSTILE)
             .paragraph(HOSTILE)
+            .point(HOSTILE, HOSTILE)
             .preformatted(HOSTILE);
         report
             .table(HOSTILE, &table)
@@ -190,7 +201,7 @@ mod tests {
         let page = hostile_page();
         for element in [
             "figure", "svg", "table", "tr", "td", "th", "div", "text", "details", "main", "p", "g",
-            "dl",
+            "dl", "strong",
         ] {
             let opened = page.matches(&format!("<{element}>")).count()
                 + page.matches(&format!("<{element} ")).count();
@@ -200,6 +211,13 @@ mod tests {
             page.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         let distinct: std::collections::BTreeSet<&str> = ids.iter().copied().collect();
         assert_eq!((ids.len(), distinct.len()), (6, 6), "{ids:?}");
+    }
+
+    #[test]
+    fn only_tables_of_many_columns_are_wide() {
+        let table = |columns: usize| (0..columns).fold(Table::new(), |table, _| table.right("c"));
+        let page = |columns| Report::new("t").table("", &table(columns)).to_html();
+        assert!(!page(WIDE).contains("scroll wide") && page(WIDE + 1).contains("scroll wide"));
     }
 
     #[test]

@@ -6,11 +6,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::overlay::{self, HostFile};
+use super::overlay::{self, GUEST_ROOT, HostFile};
 use super::{DomuConfig, Options, qemu};
 use crate::folder::Folder;
-use crate::image::Images;
-use crate::{Emulator, Result};
+use crate::image::{Images, Index, Kind};
+use crate::{Emulator, Error, Result};
 
 /// A processor for [`CLOCK`]: what the emulator's clock and its copies of strings do badly is left out, and
 /// page tables of five levels, which pvscope does not read.
@@ -95,6 +95,14 @@ impl BatchHost {
         Ok(command)
     }
 
+    /// The files that dom0, or the machine, and its guests start with.
+    ///
+    /// # Errors
+    /// [`Error::Path`](crate::Error::Path); [`Error::Content`](crate::Error::Content) if what was written is no archive.
+    pub fn files(&self) -> Result<BatchFiles> {
+        BatchFiles::read(&self.root)
+    }
+
     /// The console of the hypervisor and of dom0's kernel.
     #[must_use]
     pub fn log(&self) -> PathBuf {
@@ -111,5 +119,73 @@ impl BatchHost {
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+}
+
+/// The files that the domains of a batch start with, as they lie in its archive.
+#[derive(Debug)]
+pub struct BatchFiles {
+    archive: Vec<u8>,
+    dom0: Index,
+    /// The guests' archive is a file of dom0's: this one's places count from its start.
+    guest: Option<(usize, Index)>,
+}
+
+impl BatchFiles {
+    fn read(path: &Path) -> Result<Self> {
+        let archive = std::fs::read(path).map_err(Error::path(path))?;
+        let broken = || Error::content(path.display().to_string(), &"no archive, or cut off");
+        let dom0 = Index::of(&archive).ok_or_else(broken)?;
+        let guest = match dom0.find(GUEST_ROOT) {
+            Some(range) => Some((range.start, Index::of(&archive[range]).ok_or_else(broken)?)),
+            None => None,
+        };
+        Ok(Self { archive, dom0, guest })
+    }
+
+    /// The content of a regular file by its path in that domain, whose links were followed.
+    #[must_use]
+    pub fn file(&self, kind: Kind, path: &str) -> Option<&[u8]> {
+        let (start, index) = match kind {
+            Kind::Dom0 => (0, &self.dom0),
+            Kind::DomU => self.guest.as_ref().map(|(start, index)| (*start, index))?,
+        };
+        let range = index.find(path.trim_start_matches('/'))?;
+        self.archive.get(start..)?.get(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::Archive;
+
+    #[test]
+    fn files_of_dom0_and_of_guests_are_told_apart() {
+        let mut guest = Archive::new();
+        guest.file("usr/bin/tool", 0o755, b"the guest's");
+        let mut dom0 = Archive::new();
+        dom0.file("usr/bin/tool", 0o755, b"dom0's");
+        dom0.file(GUEST_ROOT, 0o644, &guest.finish());
+        let folder = Folder::new().expect("folder");
+        let path = folder.path().join("dom0.cpio");
+        std::fs::write(&path, dom0.finish()).expect("write");
+        let files = BatchFiles::read(&path).expect("archives");
+        let tool = |kind| files.file(kind, "/usr/bin/tool");
+        assert_eq!(tool(Kind::Dom0), Some(&b"dom0's"[..]));
+        assert_eq!(tool(Kind::DomU), Some(&b"the guest's"[..]));
+        assert_eq!(files.file(Kind::DomU, "/usr/bin/other"), None);
+    }
+
+    #[test]
+    fn without_guests_there_are_no_files_of_theirs() {
+        let folder = Folder::new().expect("folder");
+        let path = folder.path().join("dom0.cpio");
+        std::fs::write(&path, Archive::new().finish()).expect("write");
+        let files = BatchFiles::read(&path).expect("an archive");
+        assert_eq!(files.file(Kind::DomU, "/init"), None);
+        std::fs::write(&path, "text").expect("write");
+        let error = BatchFiles::read(&path).expect_err("no archive").to_string();
+        assert!(error.ends_with("dom0.cpio: no archive, or cut off"), "{error}");
     }
 }

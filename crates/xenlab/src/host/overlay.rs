@@ -86,6 +86,9 @@ fn domu(images: &Images, files: &[(&str, Vec<u8>)]) -> Result<Vec<u8>> {
     Ok(overlay.finish())
 }
 
+/// Where dom0 has the archive of a guest that nobody talks to.
+pub(super) const GUEST_ROOT: &str = "lab/guests/domu.cpio";
+
 /// Writes the archive of a dom0 that nobody talks to: guests and scripts are in it.
 pub(super) fn write_batch(images: &Images, batch: &Batch, destination: &Path) -> Result<()> {
     let files: Vec<(&str, Vec<u8>)> = batch.files.iter().map(read).collect::<Result<_>>()?;
@@ -102,7 +105,7 @@ pub(super) fn write_batch(images: &Images, batch: &Batch, destination: &Path) ->
     script(&mut overlay, "lab/script", &batch.script);
     script(&mut overlay, "etc/xen/scripts/vif-lab", include_str!("../guest/vif-lab.sh"));
     overlay.file("lab/guests/vmlinux", 0o644, &read_whole(&images.kernel())?);
-    overlay.file("lab/guests/domu.cpio", 0o644, &guest_root);
+    overlay.file(GUEST_ROOT, 0o644, &guest_root);
     for guest in &batch.guests {
         overlay.file(&format!("lab/{}.cfg", guest.name), 0o644, guest.text().as_bytes());
     }

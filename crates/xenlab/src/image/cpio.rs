@@ -1,11 +1,13 @@
 //! The archive that Linux unpacks into its first root: cpio in the format "newc" (Documentation/driver-api/early-userspace/
 //! buffer-format.rst of the kernel).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 /// Type bits of a mode, as in `stat(2)`.
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
+const TYPE: u32 = 0o170_000;
 const SYMLINK: u32 = 0o120_000;
 
 const TRAILER: &str = "TRAILER!!!";
@@ -95,6 +97,64 @@ impl Archive {
 
     fn align(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
+    }
+}
+
+/// Where the regular files of archives that follow each other lie in their bytes.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    files: HashMap<String, Range<usize>>,
+}
+
+impl Index {
+    /// Reads the headers of `archives`. Of several files under one path the last counts, as for the kernel. None if
+    /// something is no header.
+    #[must_use]
+    pub fn of(archives: &[u8]) -> Option<Self> {
+        let mut index = Self::default();
+        let mut at = 0;
+        while let Some(start) = archives.get(at..)?.iter().position(|byte| *byte != 0) {
+            let header = Header::at(archives, at + start)?;
+            at = header.content.end.next_multiple_of(ALIGNMENT).min(archives.len());
+            if header.mode & TYPE == REGULAR && header.path != TRAILER {
+                index.files.insert(header.path.to_owned(), header.content);
+            }
+        }
+        Some(index)
+    }
+
+    /// Where the content of the file at `path`, relative to the root, lies.
+    #[must_use]
+    pub fn find(&self, path: &str) -> Option<Range<usize>> {
+        self.files.get(path).cloned()
+    }
+}
+
+/// What comes before a content.
+struct Header<'a> {
+    path: &'a str,
+    mode: u32,
+    content: Range<usize>,
+}
+
+impl<'a> Header<'a> {
+    /// Bytes of a header without the name.
+    const LEN: usize = 110;
+
+    fn at(archives: &'a [u8], at: usize) -> Option<Self> {
+        let name_start = at.checked_add(Self::LEN)?;
+        let header = std::str::from_utf8(archives.get(at..name_start)?).ok()?;
+        let fields = header.strip_prefix("070701")?;
+        let field =
+            |number: usize| u32::from_str_radix(fields.get(8 * number..8 * (number + 1))?, 16).ok();
+        let size = |number| usize::try_from(field(number)?).ok();
+        let name_end = name_start.checked_add(size(11)?)?;
+        let name = archives.get(name_start..name_end)?.strip_suffix(b"\0")?;
+        let start = name_end.checked_next_multiple_of(ALIGNMENT)?;
+        let content = start..start.checked_add(size(6)?)?;
+        let is_whole = content.end <= archives.len();
+        let path = std::str::from_utf8(name).ok()?;
+        is_whole.then_some(Self { path, mode: field(1)?, content })
     }
 }
 
@@ -191,7 +251,50 @@ mod tests {
         assert!(read(&bytes).is_empty());
     }
 
+    #[test]
+    fn files_of_archives_in_a_row_are_found_and_later_ones_count() {
+        let mut first = Archive::new();
+        first.file("usr/bin/tool", 0o755, b"old");
+        first.symlink("usr/bin/link", "tool");
+        first.file("etc/empty", 0o644, b"");
+        let mut second = Archive::new();
+        second.file("usr/bin/tool", 0o755, b"newer");
+        // The kernel skips zeros between archives; images that dd has written have some.
+        let both = [first.finish(), vec![0; 512], second.finish()].concat();
+        let index = Index::of(&both).expect("headers");
+        let found = |path: &str| index.find(path).map(|range| &both[range]);
+        assert_eq!(found("usr/bin/tool"), Some(&b"newer"[..]));
+        assert_eq!(found("etc/empty"), Some(&b""[..]));
+        assert_eq!([found("usr/bin/link"), found("usr/bin"), found(TRAILER)], [None; 3]);
+    }
+
+    #[test]
+    fn what_is_no_archive_or_cut_off_has_no_index() {
+        let mut archive = Archive::new();
+        archive.file("file", 0o644, b"some content");
+        let whole = archive.finish();
+        assert_eq!(Index::of(&[]), Some(Index::default()));
+        assert_eq!(Index::of(b"\x1f\x8b\x08"), None);
+        let content = whole.windows(4).position(|bytes| bytes == b"some").expect("content");
+        assert_eq!(Index::of(&whole[..content + 4]), None);
+    }
+
     proptest! {
+        #[test]
+        fn any_bytes_are_indexed_or_refused(
+            at in any::<prop::sample::Index>(), bytes in any::<[u8; 3]>()
+        ) {
+            let mut archive = Archive::new();
+            archive.file("usr/lib/a", 0o644, b"content");
+            let mut archive = archive.finish();
+            let at = at.index(archive.len() - 3);
+            archive[at..at + 3].copy_from_slice(&bytes);
+            if let Some(index) = Index::of(&archive) {
+                let ranges = index.files.values();
+                prop_assert!(ranges.cloned().all(|range| archive.get(range).is_some()));
+            }
+        }
+
         #[test]
         fn any_length_of_name_and_content_keeps_the_alignment(
             files in prop::collection::vec(("[a-z]{1,9}", prop::collection::vec(any::<u8>(), 0..40)), 0..20)

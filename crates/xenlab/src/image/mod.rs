@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 use crate::folder::Folder;
 use crate::{Error, Result, Suite, tool};
 pub(crate) use apt::Apt;
-pub(crate) use cpio::Archive;
+pub(crate) use cpio::{Archive, Index};
 pub(crate) use elf::{Linker, file_name};
 pub use kernel::read_boot_image;
 use modules::Modules;
@@ -101,7 +101,7 @@ impl Images {
 }
 
 /// Which root.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// That of dom0.
     Dom0,

@@ -5,10 +5,12 @@ use scope_result::{EventKind, Profile, Recording, Sample};
 
 use super::FLOW;
 use super::sizes::PAPERS_TLB;
+use crate::packet::flow::{self, Flow, Line};
 use crate::repro::Named;
 use crate::repro::measure::{self, Aftermath, Quiet, is_flush, saved};
-use crate::repro::plot::{Plot, Section};
+use crate::repro::plot::{Executed, Listing, Plot, Section};
 use crate::repro::verdict::{Rule, Said, Unit};
+use crate::summary::function_name;
 
 /// Right after an event: 2000 instructions, as [`Profile`] counts.
 const SOON: usize = 4;
@@ -17,16 +19,19 @@ const POINTS: usize = 400;
 /// Twice as often as else is a surge; a fifth more often is one, too, but a weak one.
 const SURGE: Rule = Rule::AtLeast(2.0, 1.2);
 
+/// What the paper says in words, where today's number is a ratio.
+fn said(source: &'static str, says: &'static str) -> Said {
+    Said { source, says, number: None, unit: Unit::Times }
+}
+
 /// Figure 11(a, b).
 pub fn switches(named: &Named) -> Section {
     let Named { workload, recording } = named;
     let quiet = Quiet::of(recording, is_flush);
-    let a = Said {
-        source: "Figure 11(a), §4.1.5",
-        says: "a period without switches and TLB flushes has negligible TLB misses",
-        number: None,
-        unit: Unit::Times,
-    };
+    let a = said(
+        "Figure 11(a), §4.1.5",
+        "a period without switches and TLB flushes has negligible TLB misses",
+    );
     let a = a
         .held(
             workload,
@@ -44,12 +49,10 @@ pub fn switches(named: &Named) -> Section {
             spacing(recording)
         ));
     let after = Aftermath::of(recording, EventKind::Switch(0)).unwrap_or_default();
-    let b = Said {
-        source: "Figure 11(b), §4.1.5",
-        says: "a surge of TLB misses with each VM switch, and flat areas without",
-        number: None,
-        unit: Unit::Times,
-    };
+    let b = said(
+        "Figure 11(b), §4.1.5",
+        "a surge of TLB misses with each VM switch, and flat areas without",
+    );
     let b = b
         .held(
             workload,
@@ -66,11 +69,8 @@ pub fn switches(named: &Named) -> Section {
             recording.work.frames
         ));
     let title = "Figure 11(a, b): TLB misses and VM switches";
-    Section {
-        title,
-        claims: vec![a, b],
-        plots: cumulative(recording, "TLB misses", |sample| sample.itlb + sample.dtlb),
-    }
+    let plots = cumulative(recording, "TLB misses", |sample| sample.itlb + sample.dtlb);
+    Section::new(title, vec![a, b], plots)
 }
 
 /// The share of all TLB misses that the largest TLBs would not have.
@@ -92,6 +92,9 @@ fn spacing(recording: &Recording) -> u64 {
     recording.instructions / (recording.samples.len() as u64).max(1)
 }
 
+/// Instructions that are one on the axes.
+const MILLION: f64 = 1e6;
+
 /// Misses as they grow, in all the time and in a part of it, with the switches on the curve.
 fn cumulative(recording: &Recording, what: &str, of: impl Fn(&Sample) -> u64) -> Vec<Plot> {
     let is_switch = |kind| matches!(kind, EventKind::Switch(_));
@@ -105,39 +108,32 @@ fn cumulative(recording: &Recording, what: &str, of: impl Fn(&Sample) -> u64) ->
     [(0, recording.instructions, "in all the time"), (from, from + width, "in a part of it")]
         .map(|(from, to, when)| {
             let within = |at: u64| at >= from && at <= to;
-            let curve: Vec<_> = points.iter().filter(|(at, _)| within(*at)).copied().collect();
-            let marks = switches.iter().filter(|at| within(**at));
-            let marks = marks.filter_map(|at| Some((*at, value_at(&points, *at)?)));
-            let marks = thin(&marks.collect::<Vec<_>>());
-            Plot::new(format!("{what}, {when}"), "instructions", what)
-                .line("misses", thin(&curve))
-                .line("VM switches", marks)
+            let place = |at: u64| (at - from) as f64 / MILLION;
+            let inside = points.iter().filter(|(at, _)| within(*at));
+            let first = inside.clone().next().map_or(0, |(_, count)| *count);
+            let curve = inside.map(|(at, count)| (place(*at), count.saturating_sub(first) as f64));
+            let marks = switches.iter().filter(|at| within(**at)).map(|at| place(*at));
+            Plot::new(format!("{what}, {when}"), "10⁶ instructions since its start", what)
+                .line("misses", thin(&curve.collect::<Vec<_>>()))
+                .marks("VM switches", marks.collect())
         })
         .into()
 }
 
 /// As many points as can be seen.
-fn thin(points: &[(u64, u64)]) -> Vec<(f64, f64)> {
+fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let every = points.len().div_ceil(POINTS).max(1);
-    points.iter().step_by(every).map(|(at, value)| (*at as f64, *value as f64)).collect()
-}
-
-/// The last value before a time.
-fn value_at(points: &[(u64, u64)], at: u64) -> Option<u64> {
-    let after = points.partition_point(|(other, _)| *other <= at);
-    Some(points.get(after.checked_sub(1)?)?.1)
+    points.iter().step_by(every).copied().collect()
 }
 
 /// Figure 11(c).
 pub fn after_switch(named: &Named) -> Section {
     let Named { workload, recording } = named;
     let after = Aftermath::of(recording, EventKind::Switch(0)).unwrap_or_default();
-    let said = Said {
-        source: "Figure 11(c), §4.1.5",
-        says: "CR3 is changed, all TLBs are emptied, and each page that is touched then misses",
-        number: None,
-        unit: Unit::Times,
-    };
+    let said = said(
+        "Figure 11(c), §4.1.5",
+        "CR3 is changed, all TLBs are emptied, and each page that is touched then misses",
+    );
     let claim = said
         .held(
             workload,
@@ -153,11 +149,7 @@ pub fn after_switch(named: &Named) -> Section {
         ));
     let plot =
         after_plot("TLB misses after a VM switch", &[("switch", &after)], |after| &after.tlb);
-    Section {
-        title: "Figure 11(c): TLB misses after a VM switch",
-        claims: vec![claim],
-        plots: vec![plot],
-    }
+    Section::new("Figure 11(c): TLB misses after a VM switch", vec![claim], vec![plot])
 }
 
 fn soon() -> u64 {
@@ -172,12 +164,10 @@ fn after_plot(title: &str, afters: &[(&str, &Aftermath)], of: fn(&Aftermath) -> 
 /// Figure 11(d).
 pub fn after_unmap(named: &Named) -> Section {
     let Named { workload, recording } = named;
-    let said = Said {
-        source: "Figure 11(d), §4.1.5",
-        says: "revoking a grant empties the TLBs as a whole, with misses like those of a VM switch",
-        number: None,
-        unit: Unit::Times,
-    };
+    let said = said(
+        "Figure 11(d), §4.1.5",
+        "revoking a grant empties the TLBs as a whole, with misses like those of a VM switch",
+    );
     let unmaps = Aftermath::of_unmaps(recording);
     let frames = recording.work.frames as f64;
     let share = unmaps.all[0] as f64 / recording.instructions.max(1) as f64;
@@ -191,22 +181,12 @@ pub fn after_unmap(named: &Named) -> Section {
         .differs(format!(
             "By the order of functions, which is kept of {:.1} % of the time: {} flushes after gnttab_unmap there, \
              for what is {:.0} frames on average; `pvscope run {workload} --flow {FLOW}` keeps more of it. In the paper \
-             each unmap writes CR3 (Figure 10); today netback unmaps in batches.",
+             each unmap writes CR3 (Figure 10); today netback unmaps in batches, and Xen writes CR4. INVLPG took {} \
+             pages out by themselves in all the time: it is not what an unmap does.",
             100.0 * share,
             unmaps.events,
-            frames * share
-        ));
-    let pages = Aftermath::of(recording, EventKind::Invalidate).unwrap_or_default();
-    let page = said
-        .held(
-            workload,
-            format!("TLB misses in the {} instructions after INVLPG ÷ on average", soon()),
-            pages.tlb_density(SOON),
-            SURGE,
-        )
-        .differs(format!(
-            "{} pages were taken out by themselves in all the time: it is not what an unmap does.",
-            pages.events
+            frames * share,
+            recording.events.iter().filter(|event| event.kind == EventKind::Invalidate).count()
         ));
     let whole = Quiet::of(recording, |kind| kind == EventKind::Cr4);
     let whole = said
@@ -224,12 +204,47 @@ pub fn after_unmap(named: &Named) -> Section {
             recording.work.frames,
             spacing(recording)
         ));
-    let both = [("unmap", &unmaps), ("INVLPG", &pages)];
+    let switches = Aftermath::of(recording, EventKind::Switch(0)).unwrap_or_default();
+    let both = [("unmap", &unmaps), ("VM switch", &switches)];
     let plot = after_plot("TLB misses after a grant is unmapped", &both, |after| &after.tlb);
-    Section {
-        title: "Figure 11(d): TLB misses after a grant is revoked",
-        claims: vec![unmap, whole, page],
-        plots: vec![plot],
+    let title = "Figure 11(d): TLB misses after a grant is revoked";
+    Section::new(title, vec![unmap, whole], vec![plot]).listing(around_unmap(recording))
+}
+
+/// Instructions before the flush that a listing begins with.
+const BEFORE: u64 = 400;
+
+/// What is executed around the flush for an unmap, one in the middle of those there are, and what misses.
+fn around_unmap(recording: &Recording) -> Option<Listing> {
+    let times = measure::unmaps(recording);
+    let flush = *times.get(times.len() / 2)?;
+    let flow = Flow::new(recording);
+    let place = |at: u64| flow.visits.partition_point(|visit| visit.at < at);
+    let (from, at, to) = (place(flush.saturating_sub(BEFORE)), place(flush), place(flush + soon()));
+    // Apart: what a function does after the flush is not to count to its line before.
+    let parts = [&flow.visits[from..at], &flow.visits[at..to]];
+    let lines = parts.into_iter().flat_map(|visits| {
+        let start = visits.first().map_or(flush, |visit| visit.at);
+        let since = start.cast_signed() - flush.cast_signed();
+        let lines = flow::fold(&flow::lines(&flow, visits, false));
+        lines.into_iter().map(move |line| executed(recording, &line, since))
+    });
+    let title = format!("Around the flush for unmap {} of {}", times.len() / 2 + 1, times.len());
+    Some(Listing { title, lines: lines.collect() })
+}
+
+fn executed(recording: &Recording, line: &Line, since: i64) -> Executed {
+    let function = recording.functions.get(line.function as usize).cloned().unwrap_or_default();
+    let (module, function) = function_name(&function);
+    let (times, tally) = (line.times, line.tally);
+    Executed {
+        since: since + line.at.cast_signed(),
+        who: line.who.to_string(),
+        module,
+        function: flow::plain(&function).to_owned(),
+        times,
+        instructions: tally.instructions,
+        tlb_misses: tally.itlb + tally.dtlb,
     }
 }
 
@@ -237,12 +252,7 @@ pub fn after_unmap(named: &Named) -> Section {
 pub fn caches_after_switch(named: &Named) -> Section {
     let Named { workload, recording } = named;
     let after = Aftermath::of(recording, EventKind::Switch(0)).unwrap_or_default();
-    let said = Said {
-        source: "Figure 12, §4.1.5",
-        says: "cache misses increase with VM switches as well",
-        number: None,
-        unit: Unit::Times,
-    };
+    let said = said("Figure 12, §4.1.5", "cache misses increase with VM switches as well");
     let claim = said
         .held(
             workload,
@@ -258,7 +268,7 @@ pub fn caches_after_switch(named: &Named) -> Section {
         ));
     let mut plots = cumulative(recording, "L2 misses", |sample| sample.l2);
     plots.push(after_plot("L2 misses after a VM switch", &[("switch", &after)], |after| &after.l2));
-    Section { title: "Figure 12: L2 misses and VM switches", claims: vec![claim], plots }
+    Section::new("Figure 12: L2 misses and VM switches", vec![claim], plots)
 }
 
 #[cfg(test)]
@@ -266,10 +276,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn curves_are_thinned_and_read() {
-        let points: Vec<(u64, u64)> = (0..10_000).map(|n| (n, 2 * n)).collect();
+    fn curves_are_thinned() {
+        let points: Vec<(f64, f64)> = (0..10_000).map(|n| (f64::from(n), 0.0)).collect();
         assert!(thin(&points).len() <= POINTS);
-        assert_eq!(value_at(&points, 77), Some(154));
-        assert_eq!(value_at(&[(5, 1)], 4), None);
+        assert_eq!(thin(&points[..POINTS]), points[..POINTS]);
     }
 }

@@ -56,7 +56,7 @@ pub fn l2(named: &Named, title: &'static str) -> Section {
             NO_GAIN,
         ),
     ];
-    Section { title, claims, plots: l2_plots(recording, &sweep, &misses) }
+    Section::new(title, claims, l2_plots(recording, &sweep, &misses))
 }
 
 /// What part of the misses that 8 MiB save beyond 4 are of data.
@@ -141,7 +141,7 @@ pub fn tlbs(named: &Named, title: &'static str) -> Section {
         .values("DTLB", per_frame(recording, data));
     let by_doubling =
         savings("TLB misses saved by the doubling to", sizes(), &[("ITLB", code), ("DTLB", data)]);
-    Section { title, claims, plots: vec![misses, by_doubling] }
+    Section::new(title, claims, vec![misses, by_doubling])
 }
 
 /// Figure 17.
@@ -191,9 +191,9 @@ pub fn global(named: &Named) -> Section {
         POLICIES.iter().filter(|policy| policies.contains(policy)).fold(by_size, |plot, policy| {
             plot.values(policy.name(), per_frame(recording, &sweep.dtlb[*policy as usize]))
         });
-    Section {
-        title: "Figure 17: a global bit for the hypervisor, transmit",
+    Section::new(
+        "Figure 17: a global bit for the hypervisor, transmit",
         claims,
-        plots: vec![bars, by_size],
-    }
+        vec![bars, by_size],
+    )
 }

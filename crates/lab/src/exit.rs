@@ -1,0 +1,45 @@
+//! How programs end.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// The exit code after Ctrl-C, as a shell's.
+const INTERRUPTED: u8 = 130;
+
+/// What `program` ends with: its own code, or that of an error, which standard error is told.
+///
+/// After Ctrl-C that is 130, and by now nothing is left running: what was made went with the values that made it.
+pub fn exit_code<E: Display>(
+    program: &str,
+    outcome: Result<ExitCode, E>,
+    is_interrupt: impl FnOnce(&E) -> bool,
+) -> ExitCode {
+    match outcome {
+        Ok(code) => code,
+        Err(error) if is_interrupt(&error) => {
+            eprintln!("{program}: interrupted; nothing is left running");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("{program}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Error;
+
+    #[test]
+    fn an_interrupt_is_no_failure() {
+        let code = |outcome| {
+            exit_code("test", outcome, |error: &Error| matches!(error, Error::Interrupted))
+        };
+        assert_eq!(code(Ok(ExitCode::from(7))), ExitCode::from(7));
+        assert_eq!(code(Err(Error::Interrupted)), ExitCode::from(INTERRUPTED));
+        let other = Error::MissingTool { tool: "tool".to_owned() };
+        assert_eq!(code(Err(other)), ExitCode::FAILURE);
+    }
+}

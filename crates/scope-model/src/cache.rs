@@ -48,10 +48,10 @@ impl Cache {
         Self { tags, mask: (1 << bits) - 1, bits }
     }
 
-    /// Uses a line, by its physical number: answers whether it was there. (A cache that is indexed by virtual
+    /// Uses a line, by its physical number: answers in which way it was, or [`WAYS`]. (A cache that is indexed by virtual
     /// numbers is one that is indexed by physical ones as long as its sets are no more than a page's lines.)
     #[inline]
-    pub fn access(&mut self, line: u64) -> bool {
+    pub fn access(&mut self, line: u64) -> usize {
         let set = usize::try_from(line & self.mask).unwrap_or(0);
         let tag = line >> self.bits;
         #[expect(
@@ -69,7 +69,7 @@ impl Cache {
 macro_rules! use_tag {
     ($name:ident, $tag:ty, $vector:ty) => {
         #[inline]
-        fn $name(tags: &mut [$tag], set: usize, tag: $tag) -> bool {
+        fn $name(tags: &mut [$tag], set: usize, tag: $tag) -> usize {
             /// Which ways are another's after a use, by the way that the tag was in, or `WAYS`.
             static MOVED: [[$tag; WAYS]; WAYS + 1] = {
                 let mut moved = [[0; WAYS]; WAYS + 1];
@@ -86,7 +86,7 @@ macro_rules! use_tag {
             };
             // The tag before the set's first is there that all can be read one way further on.
             let window = tags[set * WAYS + WAYS - 1..].first_chunk_mut::<{ WAYS + 1 }>();
-            let Some(window) = window else { return false };
+            let Some(window) = window else { return WAYS };
             let [before @ .., _] = *window;
             let [_, ways @ ..] = window;
             let (old, later) = (<$vector>::from(*ways), <$vector>::from(before));
@@ -96,7 +96,7 @@ macro_rules! use_tag {
             let moved = <$vector>::from(MOVED[way]);
             *ways = ((later & moved) | (old & !moved)).to_array();
             ways[0] = tag;
-            way < WAYS
+            way
         }
     };
 }

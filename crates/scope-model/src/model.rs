@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, WAYS};
 use crate::config::{Config, L2_BYTES, LINE, TLB_ENTRIES, TLB_SIZES};
 use crate::keys::{self, GLOBAL, Tags};
 use crate::paging::{PageSize, Paging};
@@ -211,7 +211,7 @@ impl Model {
         let in_tlbs = self.itlb.recent.turn(page);
         let pages = if in_tlbs { Mask::NONE } else { self.itlb.turn(page, self.tag) };
         let physical = self.itlb.recent.latest_frame() + (line & LINES_OF_PAGE);
-        Use { pages, line: physical, missed: !self.l1i.access(physical) }
+        Use { pages, line: physical, missed: self.l1i.access(physical) == WAYS }
     }
 
     /// Whether code is in the line that code was in before, so that nothing changes.
@@ -236,17 +236,27 @@ impl Model {
         let in_tlbs = self.dtlb.recent.turn(page);
         let pages = if in_tlbs { Mask::NONE } else { self.turn_data_page(page) };
         let physical = self.dtlb.recent.latest_frame() + (line & LINES_OF_PAGE);
-        Use { pages, line: physical, missed: !self.l1d.access(physical) }
+        Use { pages, line: physical, missed: self.l1d.access(physical) == WAYS }
     }
 
     /// Uses a line in every L2, by its physical number. Answers which missed it, a bit each.
     ///
     /// It is for the caller to do so in the order of L1's misses, and may come later.
+    ///
+    /// Each L2 has twice the sets of the one before it and as many ways, so the lines of a set are of one set of that
+    /// one: where a line is the newest of its set, it is in all larger L2s, too, and nothing changes there.
     #[inline]
     pub fn second(&mut self, line: u64) -> u8 {
-        let missed = self.l2.iter_mut().map(|cache| u8::from(!cache.access(line)));
         let first = if self.config.single { self.config.l2 } else { 0 };
-        missed.enumerate().fold(0, |all, (number, missed)| all | missed << (first + number))
+        let mut missed = 0;
+        for (number, cache) in self.l2.iter_mut().enumerate() {
+            let way = cache.access(line);
+            missed |= u8::from(way == WAYS) << (first + number);
+            if way == 0 {
+                break;
+            }
+        }
+        missed
     }
 
     #[cold]

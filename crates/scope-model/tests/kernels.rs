@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use scope_model::{
     Cache, Config, Counters, Flush, L2_BYTES, LINE, Model, POLICIES, PageSize, Paging,
-    PhysicalMemory, Policy, Side, Sweep, TLB_ENTRIES, Use, Walker, walk,
+    PhysicalMemory, Policy, Side, Sweep, TLB_ENTRIES, Use, WAYS, Walker, walk,
 };
 
 const PAGE: u64 = 4096;
@@ -366,7 +366,7 @@ proptest! {
             at = FIRST + (at - FIRST) % (40 * PAGE) / 8 * 8;
             world.data(at, write);
             let physical = 0x4000_0000 + (at - FIRST);
-            line_misses += u64::from(!lines.access(physical / LINE as u64));
+            line_misses += u64::from(lines.access(physical / LINE as u64) == WAYS);
             let found = held.iter().position(|page| *page == at / PAGE);
             page_misses += u64::from(found.is_none());
             found.map(|found| held.remove(found));
@@ -375,5 +375,31 @@ proptest! {
         }
         prop_assert_eq!(world.site.read_misses + world.site.write_misses, line_misses);
         prop_assert_eq!(world.site.dtlb_misses, page_misses);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// What is known of larger L2s without a look at them is so.
+    #[test]
+    fn every_l2_misses_as_one_of_its_own_would(
+        lines in prop::collection::vec((0u64..1 << 20, 1u64..2000, prop::bool::ANY), 1..200),
+    ) {
+        let memory = Memory::default();
+        let limit = memory.end() / LINE as u64;
+        let paging = Paging { root: ROOT, ..Paging::default() };
+        let mut model = Model::new(Config::default(), paging, limit);
+        let mut single = L2_BYTES.map(|bytes| Cache::new(bytes, limit));
+        for (first, count, again) in lines {
+            // Runs of lines, and the same set of small caches over and over.
+            let step = if again { 1 << 9 } else { 1 };
+            for line in (0..count).map(|n| (first + n * step) % (1 << 20)) {
+                let missed = model.second(line);
+                for (number, cache) in single.iter_mut().enumerate() {
+                    prop_assert_eq!(missed >> number & 1 != 0, cache.access(line) == WAYS);
+                }
+            }
+        }
     }
 }

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::policy::Policy;
+use crate::tlb::Mask;
+
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 
@@ -33,5 +36,20 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self { l1_bytes: 32 << 10, l2: 3, tlb: 2, single: false }
+    }
+}
+
+impl Config {
+    /// The TLB whose misses are counted for each place in the code.
+    #[must_use]
+    pub fn counted(&self) -> Mask {
+        Mask::one(Policy::Real, self.tlb)
+    }
+
+    /// Of L2s that missed, whether the one is among them that is counted for each place.
+    #[inline]
+    #[must_use]
+    pub fn counts_line(&self, missed: u8) -> bool {
+        missed >> self.l2 & 1 != 0
     }
 }

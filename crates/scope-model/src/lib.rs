@@ -24,6 +24,7 @@ mod model;
 mod paging;
 mod policy;
 mod recent;
+mod second;
 mod tlb;
 mod walker;
 
@@ -34,5 +35,6 @@ pub use counters::{Counters, Sweep};
 pub use model::{Flush, Model, Use};
 pub use paging::{PageSize, Paging, PhysicalMemory, Translation, walk};
 pub use policy::{POLICIES, Policy};
+pub use second::Second;
 pub use tlb::{Mask, Tlb};
 pub use walker::{Mapping, Side, Walker};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::cache::{Cache, WAYS};
-use crate::config::{Config, L2_BYTES, LINE, TLB_ENTRIES, TLB_SIZES};
+use crate::config::{Config, LINE, TLB_ENTRIES, TLB_SIZES};
 use crate::keys::{self, GLOBAL, Tags};
 use crate::paging::{PageSize, Paging};
 use crate::policy::Policy;
@@ -21,7 +21,7 @@ pub struct Use {
     pub pages: Mask,
     /// Its physical number.
     pub line: u64,
-    /// Whether L1 did not have it, so that the [L2s](Model::second) are to be asked.
+    /// Whether L1 did not have it, so that the [L2s](crate::Second) are to be asked.
     pub missed: bool,
 }
 
@@ -125,18 +125,15 @@ impl Bank {
     }
 }
 
-/// The caches and TLBs of a processor, in all sizes and under all policies.
+/// The L1s of a processor, and its TLBs in all sizes and under all policies.
 #[derive(Debug)]
 pub struct Model {
     config: Config,
-    /// The TLB whose misses are counted for each place in the code.
-    counted: Mask,
     paging: Paging,
     tags: Tags,
     tag: u16,
     l1i: Cache,
     l1d: Cache,
-    l2: Vec<Cache>,
     itlb: Bank,
     dtlb: Bank,
     /// The last line of code and that of data, virtual.
@@ -148,24 +145,20 @@ pub struct Model {
 }
 
 impl Model {
-    /// A processor whose caches and TLBs are empty. The numbers of all physical lines are below `lines`:
+    /// A processor whose L1s and TLBs are empty. The numbers of all physical lines are below `lines`:
     /// [`Walker::lines`](crate::Walker::lines).
     #[must_use]
     pub fn new(config: Config, paging: Paging, lines: u64) -> Self {
-        let counted = Mask::one(Policy::Real, config.tlb);
-        let all = if config.single { counted } else { Mask::ALL };
-        let sizes = if config.single { &L2_BYTES[config.l2..=config.l2] } else { &L2_BYTES[..] };
+        let all = if config.single { config.counted() } else { Mask::ALL };
         let mut tags = Tags::default();
         let (tag, _) = tags.of(paging);
         Self {
             config,
-            counted,
             paging,
             tags,
             tag,
             l1i: Cache::new(config.l1_bytes, lines),
             l1d: Cache::new(config.l1_bytes, lines),
-            l2: sizes.iter().map(|bytes| Cache::new(*bytes, lines)).collect(),
             itlb: Bank::new(all),
             dtlb: Bank::new(all),
             code: NONE,
@@ -177,19 +170,6 @@ impl Model {
     /// What it is.
     pub fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// Of TLBs that missed, whether the one is among them that is counted for each place in the code.
-    #[must_use]
-    pub fn counts_page(&self, missed: Mask) -> bool {
-        missed.meets(self.counted)
-    }
-
-    /// The same of L2s.
-    #[inline]
-    #[must_use]
-    pub fn counts_line(&self, missed: u8) -> bool {
-        missed >> self.config.l2 & 1 != 0
     }
 
     /// Has hits of the DTLB remember what they hit, for [`claimed`](Self::claimed).
@@ -239,26 +219,6 @@ impl Model {
         Use { pages, line: physical, missed: self.l1d.access(physical) == WAYS }
     }
 
-    /// Uses a line in every L2, by its physical number. Answers which missed it, a bit each.
-    ///
-    /// It is for the caller to do so in the order of L1's misses, and may come later.
-    ///
-    /// Each L2 has twice the sets of the one before it and as many ways, so the lines of a set are of one set of that
-    /// one: where a line is the newest of its set, it is in all larger L2s, too, and nothing changes there.
-    #[inline]
-    pub fn second(&mut self, line: u64) -> u8 {
-        let first = if self.config.single { self.config.l2 } else { 0 };
-        let mut missed = 0;
-        for (number, cache) in self.l2.iter_mut().enumerate() {
-            let way = cache.access(line);
-            missed |= u8::from(way == WAYS) << (first + number);
-            if way == 0 {
-                break;
-            }
-        }
-        missed
-    }
-
     #[cold]
     fn turn_data_page(&mut self, page: u64) -> Mask {
         let missed = self.dtlb.turn(page, self.tag);
@@ -280,7 +240,7 @@ impl Model {
         let part = (page << PAGE_LINE_BITS) & ((1 << (size.bits() - LINE.ilog2())) - 1);
         let base = mapping.frame.wrapping_sub(part);
         let largest = Mask::one(Policy::Real, TLB_SIZES - 1);
-        let single = self.config.single.then_some(self.counted);
+        let single = self.config.single.then_some(self.config.counted());
         if missed.meets(single.unwrap_or(largest)) {
             shadow.insert(key, base);
         } else if let Some(held) = shadow.get(&key) {

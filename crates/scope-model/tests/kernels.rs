@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use scope_model::{
     Cache, Config, Counters, Flush, L2_BYTES, LINE, Model, POLICIES, PageSize, Paging,
-    PhysicalMemory, Policy, Side, Sweep, TLB_ENTRIES, Use, WAYS, Walker, walk,
+    PhysicalMemory, Policy, Second, Side, Sweep, TLB_ENTRIES, Use, WAYS, Walker, walk,
 };
 
 const PAGE: u64 = 4096;
@@ -56,6 +56,7 @@ impl Memory {
 struct World {
     walker: Walker<Memory>,
     model: Model,
+    l2: Second,
     site: Counters,
     sweep: Sweep,
 }
@@ -69,7 +70,8 @@ impl World {
         let paging = Paging { root: ROOT, global: true, ..Paging::default() };
         let walker = Walker::new(memory, paging, config.single);
         let model = Model::new(config, paging, walker.lines());
-        Self { walker, model, site: Counters::default(), sweep: Sweep::default() }
+        let l2 = Second::new(config, walker.lines());
+        Self { walker, model, l2, site: Counters::default(), sweep: Sweep::default() }
     }
 
     fn map(&mut self, side: Side, address: u64) {
@@ -106,7 +108,7 @@ impl World {
 
     fn count(&mut self, used: Use, write: Option<bool>) {
         let is_code = write.is_none();
-        let second = if used.missed { self.model.second(used.line) } else { 0 };
+        let second = if used.missed { self.l2.access(used.line) } else { 0 };
         self.sweep.add_line(second, is_code);
         self.sweep.add_page(used.pages, is_code);
         let site = &mut self.site;
@@ -116,8 +118,8 @@ impl World {
             Some(true) => (&mut site.write_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
         };
         *l1 += u64::from(used.missed);
-        *l2 += u64::from(self.model.counts_line(second));
-        *tlb += u64::from(self.model.counts_page(used.pages));
+        *l2 += u64::from(self.model.config().counts_line(second));
+        *tlb += u64::from(used.pages.meets(self.model.config().counted()));
     }
 
     fn flush(&mut self, what: Flush) {
@@ -386,16 +388,14 @@ proptest! {
     fn every_l2_misses_as_one_of_its_own_would(
         lines in prop::collection::vec((0u64..1 << 20, 1u64..2000, prop::bool::ANY), 1..200),
     ) {
-        let memory = Memory::default();
-        let limit = memory.end() / LINE as u64;
-        let paging = Paging { root: ROOT, ..Paging::default() };
-        let mut model = Model::new(Config::default(), paging, limit);
+        let limit = END / LINE as u64;
+        let mut all = Second::new(Config::default(), limit);
         let mut single = L2_BYTES.map(|bytes| Cache::new(bytes, limit));
         for (first, count, again) in lines {
             // Runs of lines, and the same set of small caches over and over.
             let step = if again { 1 << 9 } else { 1 };
             for line in (0..count).map(|n| (first + n * step) % (1 << 20)) {
-                let missed = model.second(line);
+                let missed = all.access(line);
                 for (number, cache) in single.iter_mut().enumerate() {
                     prop_assert_eq!(missed >> number & 1 != 0, cache.access(line) == WAYS);
                 }

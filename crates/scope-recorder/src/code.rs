@@ -9,6 +9,10 @@ use crate::accesses::Accesses;
 pub const DOMAINS: usize = LAST_DOMAIN as usize + 1;
 /// The last of their places.
 pub const LAST_DOMAIN: u8 = 7;
+/// Kinds of code: [`MODES`].
+pub const KINDS: u8 = 3;
+/// Them.
+pub const MODES: [Mode; KINDS as usize] = [Mode::Hypervisor, Mode::Kernel, Mode::User];
 /// No counters yet.
 const NONE: u32 = 0;
 
@@ -85,8 +89,9 @@ fn half(number: u64) -> u16 {
 struct Site {
     /// But for those that its block still has.
     executions: u64,
-    /// Misses; and of the data that is accessed what does not follow from the code.
-    counters: Counters,
+    /// Of the data that is accessed what does not follow from the code.
+    reads: u64,
+    writes: u64,
 }
 
 /// What is known of a block that is executed.
@@ -107,6 +112,13 @@ pub struct Executed {
 /// The counters of a block for a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteId(u32);
+
+impl SiteId {
+    /// Its place among all.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// All blocks.
 #[derive(Debug)]
@@ -166,27 +178,29 @@ impl Codes {
         (hot.site, hot.domain) = (*site, domain);
     }
 
-    /// Counters.
-    #[inline]
-    pub fn site(&mut self, site: SiteId) -> Option<&mut Counters> {
-        self.sites.get_mut(site.0 as usize).map(|site| &mut site.counters)
+    /// Counts an access of data besides those that follow from the code.
+    pub fn access(&mut self, site: SiteId, write: bool) {
+        if let Some(site) = self.sites.get_mut(site.index()) {
+            *(if write { &mut site.writes } else { &mut site.reads }) += 1;
+        }
     }
 
-    /// What was counted.
-    pub fn finish(mut self) -> Vec<Block> {
+    /// What was counted, and the misses of each site.
+    pub fn finish(mut self, misses: &[Counters]) -> Vec<Block> {
         for hot in &self.hot {
             self.sites[hot.site as usize].executions += hot.executions;
         }
         let blocks = self.hot.iter().zip(&self.cold).map(|(hot, (code, sites))| {
             let sites = (0u8..).zip(sites).filter(|(_, site)| **site != NONE);
             let total = |site: u32| {
-                let Site { executions, counters } = self.sites[site as usize];
+                let Site { executions, reads, writes } = self.sites[site as usize];
+                let misses = misses.get(site as usize).copied().unwrap_or_default();
                 Counters {
                     instructions: executions * u64::from(code.instructions),
                     l1i: executions * u64::from(hot.lines),
-                    reads: counters.reads + executions * u64::from(code.reads),
-                    writes: counters.writes + executions * u64::from(code.writes),
-                    ..counters
+                    reads: reads + executions * u64::from(code.reads),
+                    writes: writes + executions * u64::from(code.writes),
+                    ..misses
                 }
             };
             let counters = sites.map(|(domain, site)| (domain, total(*site))).collect();

@@ -9,10 +9,12 @@
 mod accesses;
 mod arguments;
 mod code;
+mod counts;
 mod decode;
+mod found;
 mod memory;
-mod misses;
 mod recorder;
+mod stage;
 mod told;
 mod trace;
 mod tracer;

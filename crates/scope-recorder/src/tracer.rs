@@ -1,17 +1,15 @@
 //! The half of the recording that runs where the guest is executed: it says what happens.
 //!
 //! ```text
-//!  QEMU's thread                               the models' thread
+//!  QEMU's thread                               a thread               another
 //!  Tracer ── what the guest's memory says now
-//!     └───── steps, in chunks ────────────────► Recorder ── caches, TLBs, counters
-//!     ◄───── empty chunks ─────────────────────┘
+//!     └───── steps ──────────────────────────► Recorder ── L1s, TLBs
+//!                                                 └────── misses ───► Counts ── L2s, counters
 //! ```
 //!
-//! Nothing comes back but empty chunks: what is recorded does not depend on which thread is the faster.
+//! Nothing comes back but empty buffers: what is recorded does not depend on which thread is the fastest.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
-use std::thread::{Builder, JoinHandle};
 
 use scope_model::{Flush, Paging, PhysicalMemory, Side, Walker};
 use scope_result::{Checks, Domain, Mode, Recording};
@@ -20,6 +18,7 @@ use crate::accesses::{Accesses, Member, Reach, accesses};
 use crate::arguments::Arguments;
 use crate::code::{BlockId, Code, DOMAINS};
 use crate::recorder::Recorder;
+use crate::stage::Stage;
 use crate::told::{Plan, Told, plan};
 use crate::trace::{LONGEST, Step};
 
@@ -88,9 +87,7 @@ pub struct Tracer<M> {
     chunk: Box<[u64; CHUNK]>,
     /// Words that are in it.
     used: usize,
-    recorder: SyncSender<Message>,
-    empty: Receiver<Box<[u64; CHUNK]>>,
-    thread: JoinHandle<Recorder>,
+    recorder: Stage<Message, Box<[u64; CHUNK]>, Recorder>,
 }
 
 impl<M: PhysicalMemory> Tracer<M> {
@@ -102,25 +99,9 @@ impl<M: PhysicalMemory> Tracer<M> {
         let mut walker = Walker::new(memory, Paging::default(), arguments.config.single);
         walker.flush(Flush::Cr4(start.cr4));
         walker.flush(Flush::Cr3(start.cr3));
-        let mut own = Recorder::new(arguments, walker.paging(), walker.lines());
-        // There are never more on their way than chunks, but for what is told of code.
-        let (recorder, messages) = sync_channel(CHUNKS);
-        let (give_back, empty) = channel();
-        for _ in 1..CHUNKS {
-            // Its other end is this function's.
-            let _ = give_back.send(new_chunk());
-        }
-        let work = move || {
-            for message in messages {
-                if let Some(chunk) = own.take(message) {
-                    // Once the tracer has ended nobody needs it.
-                    let _ = give_back.send(chunk);
-                }
-            }
-            own
-        };
-        let thread = Builder::new().name("pvscope-models".to_owned()).spawn(work);
-        let thread = thread.map_err(|error| format!("no thread for the models: {error}"))?;
+        let recorder = Recorder::new(arguments, walker.paging(), walker.lines())?;
+        let chunks = (1..CHUNKS).map(|_| new_chunk()).collect();
+        let recorder = Stage::new("pvscope-models", chunks, recorder, Recorder::take)?;
         let first = if arguments.switch.is_some() { Domain::Unknown } else { Domain::Machine };
         Ok(Self {
             sizes: Sizes([(0, 0); 64]),
@@ -138,8 +119,6 @@ impl<M: PhysicalMemory> Tracer<M> {
             chunk: new_chunk(),
             used: 0,
             recorder,
-            empty,
-            thread,
         })
     }
 
@@ -157,8 +136,7 @@ impl<M: PhysicalMemory> Tracer<M> {
         let (mut many, recorder) = (std::mem::take(&mut self.many), &self.recorder);
         let plan = plan(block, &accesses, alone, |members| {
             many.push((block, Reach::of(&members)));
-            // Its end says why if the recorder is gone.
-            let _ = recorder.send(Message::Members(block, members));
+            recorder.send(Message::Members(block, members));
             many.len() - 1
         });
         self.many = many;
@@ -180,8 +158,7 @@ impl<M: PhysicalMemory> Tracer<M> {
             let last = address + bytes.saturating_sub(1);
             self.ends.push((address, last));
             let code = Code::new(address, bytes, (code.len(), accesses), (space, home));
-            // As above.
-            let _ = self.recorder.send(Message::Code(code));
+            self.recorder.send(Message::Code(code));
         }
         block
     }
@@ -201,10 +178,9 @@ impl<M: PhysicalMemory> Tracer<M> {
     /// Hands over what was told, and waits until there is room for more.
     #[cold]
     fn hand_over(&mut self) {
-        let empty = self.empty.recv().unwrap_or_else(|_| new_chunk());
+        let empty = self.recorder.buffer().unwrap_or_else(new_chunk);
         let chunk = std::mem::replace(&mut self.chunk, empty);
-        // As above.
-        let _ = self.recorder.send(Message::Steps(chunk, std::mem::take(&mut self.used)));
+        self.recorder.send(Message::Steps(chunk, std::mem::take(&mut self.used)));
     }
 
     /// Has the recorder know where the pages are that two bytes lie in, and those between them: they are used now.
@@ -359,12 +335,10 @@ impl<M: PhysicalMemory> Tracer<M> {
     /// What was recorded.
     ///
     /// # Errors
-    /// If the models' thread did not come to its end, in words.
+    /// In words, if a thread of the models has failed.
     pub fn finish(mut self) -> Result<Recording, String> {
         self.hand_over();
-        drop(self.recorder);
-        let recorder = self.thread.join().map_err(|_| "the models' thread failed".to_owned())?;
-        let recording = recorder.finish();
+        let recording = self.recorder.finish()?.finish()?;
         let (untranslated, unknown_switches) = (self.walker.untranslated(), self.unknown_switches);
         let checks = Checks { untranslated, unknown_switches, ..recording.checks };
         Ok(Recording { domains: self.domains, checks, ..recording })

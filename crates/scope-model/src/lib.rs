@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                  ┌─ ITLB, DTLB: 4 KiB and large pages ── every size × every policy, one pass
-//!  blocks, data ──►│     └─ a miss walks the page tables
+//!  blocks, data ──►│     └─ pages are told of by what walks the page tables
 //!  CR3, INVLPG ──► └─ L1I, L1D ── misses ──► unified L2: every size, side by side
 //! ```
 //!

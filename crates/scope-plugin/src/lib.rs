@@ -1,8 +1,8 @@
 //! The plugin of QEMU (TCG's interface, version 4: QEMU 10) that pvscope runs guests under.
 //!
 //! ```text
-//!  QEMU ── blocks, data, control registers ──► Tracer ──► scope_model::Model
-//!    │                                            └──────► scope_result::Recording, at the mark's end
+//!  QEMU ── blocks, data, control registers ──► Tracer ── a thread ──► scope_model::Model
+//!    │                                            └─────────────────► scope_result::Recording, at the mark's end
 //!    └─ the guest's memory, shared: page tables are read where they lie
 //! ```
 //!
@@ -249,8 +249,8 @@ fn watch_for_itself(plugin: &Plugin, instruction: &Instruction, bytes: &[u8]) ->
 
 /// A number, as QEMU carries it about.
 fn pointer(number: u64) -> *mut c_void {
-    // QEMU with plugins is a program of 64 bits.
-    std::ptr::without_provenance_mut(number as usize)
+    // QEMU with this plugin is a program of 64 bits: all fit.
+    std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or_default())
 }
 
 fn block_of(pointer: *mut c_void) -> BlockId {

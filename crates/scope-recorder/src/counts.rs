@@ -89,7 +89,7 @@ impl Counts {
     }
 
     /// Takes notice of what was found. Answers the empty batch.
-    pub fn take(&mut self, batch: Batch) -> Batch {
+    pub fn take(&mut self, batch: Batch) -> Option<Batch> {
         for (found, at) in batch.found() {
             match found.kind() {
                 Kind::Code | Kind::Read | Kind::Write => self.line(found, at),
@@ -100,7 +100,7 @@ impl Counts {
                 Kind::Block => self.block(found),
             }
         }
-        batch
+        Some(batch)
     }
 
     fn site(&mut self, site: SiteId) -> &mut Counters {

@@ -3,7 +3,7 @@
 use crate::code::SiteId;
 
 /// How many are handed over at a time.
-const ROOM: usize = 1 << 14;
+const ROOM: usize = 1 << 12;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,6 @@ const EVENTS: usize = 1 << 20;
 const BATCHES: usize = 8;
 
 /// Everything that is recorded.
-#[derive(Debug)]
 pub struct Recorder {
     model: Model,
     codes: Codes,
@@ -65,7 +64,13 @@ impl Recorder {
         }
         let counts = Counts::new(arguments.config, lines);
         let batches = (1..BATCHES).map(|_| Batch::new()).collect();
-        let take = |counts: &mut Counts, batch| Some(counts.take(batch));
+        // With two processors a third thread would only take the others' place.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let counts = if processors > 2 {
+            Stage::thread("pvscope-counts", batches, counts, Counts::take)?
+        } else {
+            Stage::here(batches, counts, Counts::take)
+        };
         let flow = arguments.flow as usize;
         Ok(Self {
             model,
@@ -73,7 +78,7 @@ impl Recorder {
             many: Vec::new(),
             members: Vec::new(),
             batch: Batch::new(),
-            counts: Stage::new("pvscope-counts", batches, counts, take)?,
+            counts,
             domain: 0,
             block: BlockId(u32::MAX),
             site: SiteId::default(),

@@ -1,15 +1,18 @@
-//! A thread that works on what it is sent.
+//! Work on messages, in a thread of its own or where they come from.
 
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 /// A stage of a pipeline: messages go in, their empty buffers come back, and its state at the end. What it comes to
-/// depends on the messages' order alone.
-#[derive(Debug)]
+/// depends on the messages' order alone, and not on where it works.
 pub struct Stage<Message, Buffer, State> {
-    messages: SyncSender<Message>,
-    empty: Receiver<Buffer>,
-    thread: JoinHandle<State>,
+    place: Place<Message, Buffer, State>,
+    take: fn(&mut State, Message) -> Option<Buffer>,
+}
+
+enum Place<Message, Buffer, State> {
+    Here { state: State, buffers: Vec<Buffer> },
+    Thread { to: SyncSender<Message>, empty: Receiver<Buffer>, thread: JoinHandle<State> },
 }
 
 impl<Message, Buffer, State> Stage<Message, Buffer, State>
@@ -18,17 +21,26 @@ where
     Buffer: Send + 'static,
     State: Send + 'static,
 {
-    /// Starts a thread that has `take` work on messages, with so many buffers.
+    /// Has `take` work on messages where they are sent.
+    pub fn here(
+        buffers: Vec<Buffer>,
+        state: State,
+        take: fn(&mut State, Message) -> Option<Buffer>,
+    ) -> Self {
+        Self { place: Place::Here { state, buffers }, take }
+    }
+
+    /// Has `take` work on messages in a thread, with so many buffers.
     ///
     /// # Errors
     /// In words, if there is no thread to be had.
-    pub fn new(
+    pub fn thread(
         name: &str,
         buffers: Vec<Buffer>,
         state: State,
-        take: impl Fn(&mut State, Message) -> Option<Buffer> + Send + 'static,
+        take: fn(&mut State, Message) -> Option<Buffer>,
     ) -> Result<Self, String> {
-        let (messages, inbox) = sync_channel(buffers.len());
+        let (to, inbox) = sync_channel(buffers.len());
         let (give_back, empty) = channel();
         for buffer in buffers {
             give(&give_back, buffer);
@@ -44,17 +56,23 @@ where
         };
         let thread = Builder::new().name(name.to_owned()).spawn(work);
         let thread = thread.map_err(|error| format!("no thread for the models: {error}"))?;
-        Ok(Self { messages, empty, thread })
+        Ok(Self { place: Place::Thread { to, empty, thread }, take })
     }
 
     /// Sends a message, when there is room for it. If the stage has failed, [`finish`](Self::finish) says so.
-    pub fn send(&self, message: Message) {
-        let _ = self.messages.send(message);
+    pub fn send(&mut self, message: Message) {
+        match &mut self.place {
+            Place::Here { state, buffers } => buffers.extend((self.take)(state, message)),
+            Place::Thread { to, .. } => drop(to.send(message)),
+        }
     }
 
     /// An empty buffer, when there is one; none if the stage has failed.
-    pub fn buffer(&self) -> Option<Buffer> {
-        self.empty.recv().ok()
+    pub fn buffer(&mut self) -> Option<Buffer> {
+        match &mut self.place {
+            Place::Here { buffers, .. } => buffers.pop(),
+            Place::Thread { empty, .. } => empty.recv().ok(),
+        }
     }
 
     /// Its state, when all messages are worked on.
@@ -62,8 +80,13 @@ where
     /// # Errors
     /// In words, if it has failed.
     pub fn finish(self) -> Result<State, String> {
-        drop(self.messages);
-        self.thread.join().map_err(|_| "a thread of the models failed".to_owned())
+        match self.place {
+            Place::Here { state, .. } => Ok(state),
+            Place::Thread { to, thread, .. } => {
+                drop(to);
+                thread.join().map_err(|_| "a thread of the models failed".to_owned())
+            }
+        }
     }
 }
 
@@ -82,21 +105,27 @@ mod tests {
         Some(numbers)
     }
 
+    fn buffers() -> Vec<Vec<u32>> {
+        vec![Vec::new(), Vec::new()]
+    }
+
     #[test]
     fn messages_are_worked_on_in_their_order_and_buffers_come_back() {
-        let stage = Stage::new("adds", vec![Vec::new(), Vec::new()], Vec::new(), adds).unwrap();
-        for number in 20..40 {
-            let mut buffer = stage.buffer().unwrap();
-            assert!(buffer.is_empty());
-            buffer.push(number);
-            stage.send(buffer);
+        let thread = Stage::thread("adds", buffers(), Vec::new(), adds).unwrap();
+        for mut stage in [thread, Stage::here(buffers(), Vec::new(), adds)] {
+            for number in 20..40 {
+                let mut buffer = stage.buffer().unwrap();
+                assert!(buffer.is_empty());
+                buffer.push(number);
+                stage.send(buffer);
+            }
+            assert_eq!(stage.finish(), Ok((20..40).collect()));
         }
-        assert_eq!(stage.finish(), Ok((20..40).collect()));
     }
 
     #[test]
     fn a_stage_that_fails_stops_nobody_and_is_told_of() {
-        let stage = Stage::new("fails", vec![Vec::new(), Vec::new()], Vec::new(), adds).unwrap();
+        let mut stage = Stage::thread("fails", buffers(), Vec::new(), adds).unwrap();
         for number in 10..20 {
             stage.send(vec![number]);
             stage.buffer();

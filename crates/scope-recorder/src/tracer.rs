@@ -101,7 +101,7 @@ impl<M: PhysicalMemory> Tracer<M> {
         walker.flush(Flush::Cr3(start.cr3));
         let recorder = Recorder::new(arguments, walker.paging(), walker.lines())?;
         let chunks = (1..CHUNKS).map(|_| new_chunk()).collect();
-        let recorder = Stage::new("pvscope-models", chunks, recorder, Recorder::take)?;
+        let recorder = Stage::thread("pvscope-models", chunks, recorder, Recorder::take)?;
         let first = if arguments.switch.is_some() { Domain::Unknown } else { Domain::Machine };
         Ok(Self {
             sizes: Sizes([(0, 0); 64]),
@@ -133,7 +133,7 @@ impl<M: PhysicalMemory> Tracer<M> {
         };
         let block = self.block(address, code, &accesses);
         let alone = alone || code.len() <= SHORT;
-        let (mut many, recorder) = (std::mem::take(&mut self.many), &self.recorder);
+        let (mut many, recorder) = (std::mem::take(&mut self.many), &mut self.recorder);
         let plan = plan(block, &accesses, alone, |members| {
             many.push((block, Reach::of(&members)));
             recorder.send(Message::Members(block, members));

@@ -1,4 +1,5 @@
-//! Whatever a guest executes: instructions are decoded or let alone without a panic, as are the plugin's own words.
+//! Whatever a guest executes: instructions are decoded or let alone without a panic, alone and as blocks, as are the
+//! plugin's own words and those between its threads.
 //!
 //! Input: the bytes. Run with `cargo +nightly fuzz run scope_recorder`.
 #![no_main]
@@ -10,6 +11,13 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(special) = scope_recorder::special(bytes) {
         special.flush(|number| Some(u64::MAX - u64::from(number)), Some);
     }
+    let block = bytes.chunks(5);
+    let found = scope_recorder::accesses(0x1000, block.clone());
+    assert!(found.others.iter().all(|instruction| *instruction < block.len()));
+    let words: Vec<u64> =
+        bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();
+    let mut words = words.as_slice();
+    while scope_recorder::Step::take(&mut words).is_some() {}
     let text = String::from_utf8_lossy(bytes);
     let words: Vec<String> = text.split(',').map(str::to_owned).collect();
     let _ = scope_recorder::Arguments::parse(&words);

@@ -69,7 +69,7 @@ pub struct ImageArgs {
     /// A disk, raw or qcow2; nothing is written to it. Two runs with a disk are not the same to the last instruction.
     #[arg(long, value_name = "FILE")]
     disk: Option<PathBuf>,
-    /// More words for the kernel, which has console=ttyS0, loglevel=4, panic=-1 and nokaslr already.
+    /// More words for the kernel, which has console=ttyS0, loglevel=4, panic=-1, nokaslr and norandmaps already.
     #[arg(long, value_name = "WORDS", requires = "kernel", allow_hyphen_values = true)]
     append: Option<String>,
     /// Its memory, in megabytes [default: 1024].
@@ -156,7 +156,7 @@ fn words(args: &ImageArgs, consoles: &[(&str, PathBuf)]) -> Result<Vec<String>> 
         readable(kernel)?;
         add("-kernel", kernel.display().to_string());
         // What tells of a failure, ends with it, and stays where the image says.
-        let fixed = "console=ttyS0 loglevel=4 panic=-1 nokaslr";
+        let fixed = "console=ttyS0 loglevel=4 panic=-1 nokaslr norandmaps";
         let append = format!("{fixed} {}", args.append.as_deref().unwrap_or_default());
         add("-append", append.trim().to_owned());
     }
@@ -354,7 +354,7 @@ mod tests {
         for part in [
             "-m 5120 -cpu max,",
             "-icount shift=0,sleep=off -seed 1 -rtc base=2026-01-01,clock=vm",
-            "nokaslr root=/dev/vda",
+            "norandmaps root=/dev/vda",
             "a,,b",
             "disk,format=qcow2,if=virtio,snapshot=on",
             "-serial file:/run/console",

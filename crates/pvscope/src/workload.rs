@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use xenlab::{Batch, DomuConfig, HostFile, Result};
+use xenlab::{Batch, DomuConfig, HostFile, Result, SAME_PLACES};
 
 use crate::error::Error;
 use crate::mark::{self, TELL};
@@ -119,7 +119,7 @@ impl Workload {
             Kind::Xen(backend, direction) => Batch {
                 script: xen_script(backend, direction, milliseconds),
                 guest_script: guest_script(backend),
-                guests: vec![DomuConfig::new(GUEST).vif(backend.vif())],
+                guests: vec![backend.guest()],
                 ..batch
             },
             Kind::Loopback => {
@@ -135,6 +135,11 @@ impl Workload {
 }
 
 impl Backend {
+    fn guest(self) -> DomuConfig {
+        let kernel_arguments = SAME_PLACES.to_owned();
+        DomuConfig { kernel_arguments, ..DomuConfig::new(GUEST).vif(self.vif()) }
+    }
+
     fn vif(self) -> String {
         match self {
             Self::Stock | Self::Basic => format!("mac={MAC},bridge=xenbr0,script=vif-lab"),

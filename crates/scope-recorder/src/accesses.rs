@@ -93,7 +93,7 @@ impl Group {
     }
 }
 
-/// More members are not kept in one group, nor more groups of a block.
+/// A block has no more groups.
 pub const GROUPS: usize = 64;
 /// How far from its first access a group has others.
 const REACH: i64 = 2048;
@@ -389,6 +389,8 @@ fn is_exchange(instruction: &Instruction) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn of(code: &[&[u8]]) -> Accesses {
@@ -492,5 +494,21 @@ mod tests {
         let found = of(&[&[0x48, 0xa5]]); // movsq
         assert_eq!(found.groups.len(), 2);
         assert!(!found.groups[0].begins_with_write() && found.groups[1].begins_with_write());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_executed_groups_are_near_and_of_the_block(
+            code in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..16), 0..20),
+        ) {
+            let found = of(&code.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            prop_assert!(found.groups.len() <= GROUPS);
+            prop_assert!(found.others.iter().all(|number| *number < code.len()));
+            for group in found.groups {
+                prop_assert!(group.instruction < code.len());
+                prop_assert_eq!(group.members[0].offset, 0);
+                prop_assert!(group.members.iter().all(|member| member.offset.abs() <= 2048));
+            }
+        }
     }
 }

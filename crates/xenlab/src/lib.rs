@@ -26,7 +26,7 @@ pub use error::{Error, Result};
 pub use folder::Folder;
 pub use host::{
     Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Options, Output,
-    PROCESSOR, Shell,
+    PROCESSOR, SAME_PLACES, Shell,
 };
 pub use image::{Images, Kind, read_boot_image};
 pub use suite::Suite;

@@ -38,6 +38,9 @@ pub struct Batch {
     pub programs: Vec<(String, Vec<u8>)>,
 }
 
+/// What has a kernel load programs at the same addresses each time.
+pub const SAME_PLACES: &str = "norandmaps";
+
 /// A batch that is ready to be run, any number of times.
 #[derive(Debug)]
 pub struct BatchHost {
@@ -64,7 +67,9 @@ impl BatchHost {
         }
         // Off by default on an AMD that is itself virtual, which this one looks like; on as on a real one.
         let xen_arguments = "global-pages".to_owned();
-        let options = Options { xen_arguments, ..Options::default() };
+        // Libraries lie where they do in every process: QEMU shares translated code, and a plugin is told of its first place.
+        let kernel_arguments = SAME_PLACES.to_owned();
+        let options = Options { xen_arguments, kernel_arguments, ..Options::default() };
         let (images, devices) = (images.clone(), batch.devices.clone());
         Ok(Self { folder, images, options, root, xen: batch.xen, devices })
     }
@@ -86,7 +91,7 @@ impl BatchHost {
         if self.xen {
             qemu::boot(&mut command, &self.images, &self.options, &self.root);
         } else {
-            qemu::boot_linux(&mut command, &self.images, &self.root);
+            qemu::boot_linux(&mut command, &self.images, &self.options, &self.root);
         }
         command.args(&self.devices);
         for path in [self.log(), self.printed()] {

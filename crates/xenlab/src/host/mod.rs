@@ -28,7 +28,7 @@ use lab::Process;
 use crate::folder::Folder;
 use crate::image::Images;
 use crate::{Error, Result};
-pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, PROCESSOR};
+pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, PROCESSOR, SAME_PLACES};
 use channel::{Channel, Silence};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig};

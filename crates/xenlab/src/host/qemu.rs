@@ -110,9 +110,10 @@ pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, ro
 }
 
 /// The same kernel without a hypervisor.
-pub(super) fn boot_linux(command: &mut Command, images: &Images, root: &Path) {
+pub(super) fn boot_linux(command: &mut Command, images: &Images, options: &Options, root: &Path) {
     command.arg("-kernel").arg(images.kernel()).arg("-initrd").arg(root);
-    command.args(["-append", &format!("console=ttyS0 loglevel=4 {KERNEL}")]);
+    let more = &options.kernel_arguments;
+    command.args(["-append", format!("console=ttyS0 loglevel=4 {KERNEL} {more}").trim()]);
 }
 
 /// Where QEMU connects to.

@@ -1,0 +1,169 @@
+//! Programs whose accesses are known, recorded group by group and one by one.
+
+use proptest::prelude::*;
+use scope_model::{Counters, PhysicalMemory};
+use scope_recorder::{Arguments, Plan, Start, Tracer, Watch, What};
+use scope_result::Recording;
+
+const ROOT: u64 = 0x1000;
+const CODE: u64 = 0x40_0000;
+const DATA: u64 = 0x60_0000;
+/// All of it is mapped one to one, by pages of 2 MiB.
+const BYTES: u64 = 1 << 30;
+
+/// Memory that has nothing but page tables.
+struct Memory;
+
+impl PhysicalMemory for Memory {
+    fn read(&self, address: u64) -> Option<u64> {
+        const PRESENT: u64 = 3;
+        const LARGE: u64 = 1 << 7;
+        (address < BYTES).then_some(match address {
+            0x1000 => 0x2000 | PRESENT,
+            0x2000 => 0x3000 | PRESENT,
+            0x3000..0x4000 => (address - 0x3000) / 8 * 0x20_0000 | LARGE | PRESENT,
+            _ => 0,
+        })
+    }
+
+    fn end(&self) -> u64 {
+        BYTES
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Register {
+    Rsi,
+    Rdi,
+    Rsp,
+}
+use Register::{Rdi, Rsi, Rsp};
+
+/// An access: by which instruction, whether it writes, the register that has its address, what is added to that, bytes.
+type Access = (usize, bool, Register, u64, u8);
+
+/// Blocks, and what they access, as GNU as assembles them.
+const BLOCKS: [(&[&[u8]], &[Access]); 4] = [
+    // mov r8, [rsi]; mov r9, [rsi + 8]; lea rsi, [rsi + 32]; mov [rdi], r8; mov [rdi + 8], r9; mov r10, [rsi - 16]
+    (
+        &[
+            &[0x4c, 0x8b, 0x06],
+            &[0x4c, 0x8b, 0x4e, 0x08],
+            &[0x48, 0x8d, 0x76, 0x20],
+            &[0x4c, 0x89, 0x07],
+            &[0x4c, 0x89, 0x4f, 0x08],
+            &[0x4c, 0x8b, 0x56, 0xf0],
+        ],
+        &[
+            (0, false, Rsi, 0, 8),
+            (1, false, Rsi, 8, 8),
+            (3, true, Rdi, 0, 8),
+            (4, true, Rdi, 8, 8),
+            (5, false, Rsi, 16, 8),
+        ],
+    ),
+    // push rbp; push r12; mov [rsp + 128], rdi; add [rdi], ecx
+    (
+        &[&[0x55], &[0x41, 0x54], &[0x48, 0x89, 0xbc, 0x24, 0x80, 0, 0, 0], &[0x01, 0x0f]],
+        &[
+            (0, true, Rsp, 8, 8),
+            (1, true, Rsp, 0, 8),
+            (2, true, Rsp, 128, 8),
+            (3, false, Rdi, 0, 4),
+            (3, true, Rdi, 0, 4),
+        ],
+    ),
+    // nop; bts [rdi], rax; mov rax, [rsi]: where the second accesses data is not known from the code.
+    (
+        &[&[0x90], &[0x48, 0x0f, 0xab, 0x07], &[0x48, 0x8b, 0x06]],
+        &[(1, false, Rdi, 24, 8), (1, true, Rdi, 24, 8), (2, false, Rsi, 0, 8)],
+    ),
+    // test eax, eax; jne
+    (&[&[0x85, 0xc0], &[0x75, 0x00]], &[]),
+];
+
+/// What is executed: a block, and the registers as it finds them.
+type Executed = (usize, u64, u64, u64);
+
+fn record(program: &[Executed], check: bool) -> Recording {
+    let arguments = Arguments { check, ..Arguments::default() };
+    let start = Start { cr3: ROOT, cr4: 1 << 7 };
+    let mut tracer = Tracer::new(Memory, &arguments, start).unwrap();
+    let plans: Vec<Plan> = (0..)
+        .zip(BLOCKS)
+        .map(|(number, (code, _))| tracer.translate(CODE + number * 0x1010, code, false))
+        .collect();
+    for (block, rsi, rdi, rsp) in program {
+        let plan = &plans[*block];
+        if let Some(block) = plan.block {
+            tracer.execute(block);
+        }
+        for (instruction, write, register, plus, bytes) in BLOCKS[*block].1 {
+            let base = match register {
+                Rsi => rsi,
+                Rdi => rdi,
+                Rsp => rsp,
+            };
+            let is_told =
+                |watch: &&Watch| (watch.instruction, watch.write) == (*instruction, *write);
+            for watch in plan.watches.iter().filter(is_told) {
+                match watch.what {
+                    What::Access => tracer.data(base + plus, *bytes, *write),
+                    What::Group(group) => tracer.group(group, base + plus),
+                }
+            }
+        }
+    }
+    tracer.finish().unwrap()
+}
+
+fn total(recording: &Recording) -> Counters {
+    let mut total = Counters::default();
+    recording.blocks.iter().for_each(|block| total += &block.total());
+    total
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn groups_come_to_what_their_accesses_do(
+        program in
+            prop::collection::vec((0..BLOCKS.len(), 0u64..1 << 16, 0u64..1 << 16, 0u64..64), 1..2000),
+    ) {
+        // Each register in a part of memory of its own.
+        let at = |place: u64, more: u64| DATA + place * 0x10_0000 + more;
+        let program: Vec<Executed> = program
+            .into_iter()
+            .map(|(block, rsi, rdi, rsp)| (block, at(0, rsi), at(1, rdi), at(2, rsp * 8)))
+            .collect();
+        let (groups, single) = (record(&program, false), record(&program, true));
+        let (by_group, one_by_one) = (total(&groups), total(&single));
+        let instructions: usize = program.iter().map(|executed| BLOCKS[executed.0].0.len()).sum();
+        prop_assert_eq!(groups.instructions, instructions as u64);
+        prop_assert_eq!(by_group.instructions, instructions as u64);
+        let accesses = program.iter().flat_map(|executed| BLOCKS[executed.0].1);
+        let writes = accesses.filter(|access| access.1).count() as u64;
+        prop_assert_eq!(by_group.writes, writes);
+        let same: [fn(&Counters) -> u64; 5] = [
+            |counters| counters.l1i,
+            |counters| counters.l1i_misses,
+            |counters| counters.reads,
+            |counters| counters.l2i_misses,
+            |counters| counters.itlb_misses,
+        ];
+        for count in same {
+            prop_assert_eq!(count(&by_group), count(&one_by_one));
+        }
+        // The groups of a block come in another order than their accesses.
+        let near: [fn(&Counters) -> u64; 3] = [
+            |counters| counters.read_misses + counters.write_misses,
+            |counters| counters.l2d_misses,
+            |counters| counters.dtlb_misses,
+        ];
+        for count in near {
+            let (one, other) = (count(&by_group), count(&one_by_one));
+            prop_assert!(one.abs_diff(other) <= one / 50 + 4, "{} {}", one, other);
+        }
+    }
+}

@@ -58,11 +58,14 @@ impl Names {
     pub(super) fn before(image: &[u8], tokens: usize) -> Option<Self> {
         let plain = Markers::right_before(image, tokens).into_iter();
         let ordered = Markers::before_order(image, tokens);
-        let candidates = plain.chain(ordered).take(MARKERS);
-        candidates
-            .flat_map(|markers| markers.candidates(image))
-            .take(WALKS)
-            .find_map(|candidate| candidate.names(image))
+        let markers = plain.chain(ordered).take(MARKERS);
+        let candidates = markers.flat_map(|markers| markers.candidates(image)).take(WALKS);
+        let candidates: Vec<Candidate> = candidates.collect();
+        // What is long by one way to write lengths can be some names by the other: the one of today goes first.
+        let lengths = [Length::OneOrTwo, Length::One].into_iter();
+        lengths
+            .flat_map(|length| candidates.iter().map(move |own| (own, length)))
+            .find_map(|(candidate, length)| candidate.walk(image, length))
     }
 
     /// The names, still compressed.
@@ -78,10 +81,6 @@ impl Names {
 }
 
 impl Candidate {
-    fn names(&self, image: &[u8]) -> Option<Names> {
-        [Length::OneOrTwo, Length::One].into_iter().find_map(|length| self.walk(image, length))
-    }
-
     /// The names, if the markers agree with a walk through all of them.
     fn walk(&self, image: &[u8], length: Length) -> Option<Names> {
         let Self { count_at, count, start, markers } = *self;
@@ -117,7 +116,8 @@ impl Length {
 impl Markers {
     /// Markers with nothing but alignment between them and the token table.
     fn right_before(image: &[u8], tokens: usize) -> Vec<Self> {
-        let ends = [tokens & !3, (tokens & !3).saturating_sub(4)];
+        // The farther first: of a table with one marker, which is 0, alignment would pass for the marker.
+        let ends = [(tokens & !3).saturating_sub(4), tokens & !3];
         ends.into_iter().filter_map(|end| Self::ending_at(image, end)).collect()
     }
 
@@ -180,8 +180,9 @@ impl Markers {
         let starts = (lowest.next_multiple_of(4)..=highest).rev().step_by(4);
         starts.flat_map(move |start| {
             let counts = self.counts.clone();
-            // The number is aligned to 4 (Xen) or to 8 (Linux), and so are the names after it.
-            [start - 4, start - 8].into_iter().filter_map(move |count_at| {
+            // The number is aligned to 4 (Xen) or to 8 (Linux), and so are the names after it, with zeros between.
+            let far = (u32_at(image, start - 4) == Some(0)).then_some(start - 8);
+            [Some(start - 4), far].into_iter().flatten().filter_map(move |count_at| {
                 let count = size_at(image, count_at).filter(|count| counts.contains(count))?;
                 Some(Candidate { count_at, count, start, markers: self.at })
             })

@@ -21,7 +21,7 @@ impl PhysicalMemory for Memory {
         (address < BYTES).then_some(match address {
             0x1000 => 0x2000 | PRESENT,
             0x2000 => 0x3000 | PRESENT,
-            0x3000..0x4000 => (address - 0x3000) / 8 * 0x20_0000 | LARGE | PRESENT,
+            0x3000..0x4000 => ((address - 0x3000) / 8 * 0x20_0000) | LARGE | PRESENT,
             _ => 0,
         })
     }

@@ -1,7 +1,7 @@
 //! What is recorded of a guest's execution.
 //!
-//! [`Recorder`] is told of every block, every access of data, and of the few instructions that
-//! [`special`] finds; it feeds the models, knows who runs, and ends as a
+//! [`Tracer`] is told of every block, of the accesses of data that [`accesses`] could not derive from others, and of the few
+//! instructions that [`special`] finds; it knows who runs, has threads with the models fed, and ends as a
 //! [`Recording`](scope_result::Recording). Nothing here knows QEMU: `scope-plugin` does.
 
 #![forbid(unsafe_code)]

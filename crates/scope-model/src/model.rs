@@ -14,6 +14,7 @@ use crate::walker::{KNOWN, Mapping, Side, place};
 
 /// Xen's own part of every address space (`xen/arch/x86/include/asm/config.h`).
 const HYPERVISOR: Range<u64> = 0xffff_8000_0000_0000..0xffff_8800_0000_0000;
+
 /// What came of the use of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
@@ -40,6 +41,8 @@ pub enum Flush {
 
 /// No line: addresses have fewer bits.
 const NONE: u64 = u64::MAX;
+/// What is known of a page that nobody has told of.
+const NOWHERE: Mapping = Mapping { frame: 0, size: None, global: false, large: Mask::NONE };
 
 /// The TLBs of one kind of access.
 #[derive(Debug)]
@@ -55,8 +58,7 @@ impl Bank {
     fn new(all: Mask) -> Self {
         let half = TLB_ENTRIES.map(|entries| entries / 2);
         let (small, large) = (Tlb::new(TLB_ENTRIES, all), Tlb::new(half, all));
-        let nothing = Mapping { frame: 0, size: None, global: false, large: Mask::NONE };
-        Self { mappings: vec![(NONE, nothing); KNOWN].into(), recent: Recent::new(), small, large }
+        Self { mappings: vec![(NONE, NOWHERE); KNOWN].into(), recent: Recent::new(), small, large }
     }
 
     fn of(&mut self, is_large: bool) -> &mut Tlb {
@@ -76,8 +78,7 @@ impl Bank {
     #[cold]
     fn turn(&mut self, page: u64, space: u16) -> Mask {
         // Whoever uses a page has told of it.
-        let nowhere = Mapping { frame: 0, size: None, global: false, large: Mask::NONE };
-        let mapping = self.mapping(page).unwrap_or(nowhere);
+        let mapping = self.mapping(page).unwrap_or(NOWHERE);
         self.enter(page, &mapping, space)
     }
 

@@ -217,14 +217,9 @@ impl<M: PhysicalMemory> Walker<M> {
     pub fn flush(&mut self, what: Flush) {
         let globals = self.paging.write(what);
         self.epoch += 1;
-        for known in &mut self.known {
-            match what {
-                Flush::Page(address) | Flush::Pcid(0, _, address) => {
-                    known.pages[place(address >> 12)] = NONE;
-                }
-                _ => known.forget(globals),
-            }
-        }
+        // One address can be in a large page, of which many parts are known.
+        let all = globals || matches!(what, Flush::Page(_) | Flush::Pcid(0, ..));
+        self.known.iter_mut().for_each(|known| known.forget(all));
     }
 
     /// Where an address lies, physically, without any notice taken of it.

@@ -94,7 +94,7 @@ impl Group {
 }
 
 /// A block has no more groups.
-pub const GROUPS: usize = 64;
+const GROUPS: usize = 64;
 /// How far from its first access a group has others.
 const REACH: i64 = 2048;
 /// What one access of QEMU's moves at most.

@@ -9,9 +9,9 @@ use crate::accesses::Accesses;
 pub const DOMAINS: usize = LAST_DOMAIN as usize + 1;
 /// The last of their places.
 pub const LAST_DOMAIN: u8 = 7;
-/// Kinds of code: [`MODES`].
+/// How many kinds of code there are.
 pub const KINDS: u8 = 3;
-/// Them.
+/// The kinds of code, in the order of their numbers.
 pub const MODES: [Mode; KINDS as usize] = [Mode::Hypervisor, Mode::Kernel, Mode::User];
 /// No counters yet.
 const NONE: u32 = 0;

@@ -19,7 +19,7 @@ mod told;
 mod trace;
 mod tracer;
 
-pub use accesses::{Accesses, GROUPS, Group, Member, accesses};
+pub use accesses::{Accesses, Group, Member, accesses};
 pub use arguments::Arguments;
 pub use code::BlockId;
 pub use decode::{Address, BEGIN, END, Mark, Special, mark, special};

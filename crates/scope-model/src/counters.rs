@@ -65,24 +65,24 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Counts the L2s that missed a line.
-    pub fn add_line(&mut self, missed: u8, is_code: bool) {
+    /// Counts the L2s that missed a line, so many times.
+    pub fn add_lines(&mut self, missed: u8, is_code: bool, times: u64) {
         let counts = if is_code { &mut self.l2i } else { &mut self.l2d };
-        count(missed.into(), counts);
+        count(missed.into(), counts, times);
     }
 
     /// Counts the TLBs that missed a page.
     pub fn add_page(&mut self, missed: Mask, is_code: bool) {
         let counts = if is_code { &mut self.itlb } else { &mut self.dtlb };
-        count(missed.0, counts.as_flattened_mut());
+        count(missed.0, counts.as_flattened_mut(), 1);
     }
 }
 
 /// Counts bits, each in its place.
-fn count(mut bits: u64, counts: &mut [u64]) {
+fn count(mut bits: u64, counts: &mut [u64], times: u64) {
     while bits != 0 {
         if let Some(count) = counts.get_mut(bits.trailing_zeros() as usize) {
-            *count += 1;
+            *count += times;
         }
         bits &= bits - 1;
     }

@@ -8,9 +8,9 @@ use crate::config::{Config, LINE, TLB_ENTRIES, TLB_SIZES};
 use crate::keys::{self, GLOBAL, Tags};
 use crate::paging::{PageSize, Paging};
 use crate::policy::Policy;
-use crate::recent::{Held, Recent};
+use crate::recent::{Held, PLACES, Recent};
 use crate::tlb::{Mask, Tlb};
-use crate::walker::{KNOWN, Mapping, Side, place};
+use crate::walker::{KNOWN, Mapping, Side};
 
 /// Xen's own part of every address space (`xen/arch/x86/include/asm/config.h`).
 const HYPERVISOR: Range<u64> = 0xffff_8000_0000_0000..0xffff_8800_0000_0000;
@@ -26,6 +26,74 @@ pub struct Use {
     pub missed: bool,
 }
 
+/// A line of a page that was told of, named by the page's place and its own in the page: by its side and the lower
+/// bits of its virtual number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line(u32);
+
+impl Line {
+    /// The bits of a line's number in its page.
+    const OF_PAGE: u32 = 6;
+    /// Those of its name but for the side.
+    const LOWER: u32 = Self::OF_PAGE + KNOWN.ilog2();
+    /// Those of its name.
+    pub const BITS: u32 = Self::LOWER + 1;
+
+    /// The line of an address, of which the lower 22 bits suffice.
+    #[inline]
+    #[must_use]
+    pub fn of(side: Side, address: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "these bits")]
+        let lower = (address / LINE as u64) as u32 & ((1 << Self::LOWER) - 1);
+        Self(lower | (side as u32) << Self::LOWER)
+    }
+
+    /// The one so many lines further on, whatever page that is in.
+    #[inline]
+    #[must_use]
+    pub fn after(self, lines: u16) -> Self {
+        let lower = (1 << Self::LOWER) - 1;
+        Self(self.0 & !lower | self.0.wrapping_add(lines.into()) & lower)
+    }
+
+    /// The name, in [so many bits](Self::BITS).
+    #[inline]
+    #[must_use]
+    pub fn name(self) -> u32 {
+        self.0
+    }
+
+    /// The line of a name.
+    #[inline]
+    #[must_use]
+    pub fn named(name: u32) -> Self {
+        Self(name & ((1 << Self::BITS) - 1))
+    }
+
+    /// Whether it is of data, else of code.
+    #[inline]
+    #[must_use]
+    pub fn is_data(self) -> bool {
+        self.side() == Side::Data as usize
+    }
+
+    /// The number of its [`Side`].
+    #[inline]
+    fn side(self) -> usize {
+        (self.0 >> Self::LOWER) as usize
+    }
+
+    #[inline]
+    fn place(self) -> usize {
+        (self.0 >> Self::OF_PAGE) as usize
+    }
+
+    #[inline]
+    fn of_page(self) -> u64 {
+        u64::from(self.0 & ((1 << Self::OF_PAGE) - 1))
+    }
+}
+
 /// Why TLBs are emptied, of what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
@@ -39,26 +107,30 @@ pub enum Flush {
     Pcid(u64, u16, u64),
 }
 
-/// No line: addresses have fewer bits.
-const NONE: u64 = u64::MAX;
 /// What is known of a page that nobody has told of.
 const NOWHERE: Mapping = Mapping { frame: 0, size: None, global: false, large: Mask::NONE };
 
 /// The TLBs of one kind of access.
 #[derive(Debug)]
 struct Bank {
-    /// What was told of pages, by their places.
-    mappings: Box<[(u64, Mapping)]>,
-    recent: Recent,
     small: Tlb,
     large: Tlb,
+}
+
+/// What is known of a page.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    page: u64,
+    mapping: Mapping,
+    /// What the page here was in TLBs when it was used last: this one may still be it.
+    held: [Option<Held>; 3],
 }
 
 impl Bank {
     fn new(all: Mask) -> Self {
         let half = TLB_ENTRIES.map(|entries| entries / 2);
         let (small, large) = (Tlb::new(TLB_ENTRIES, all), Tlb::new(half, all));
-        Self { mappings: vec![(NONE, NOWHERE); KNOWN].into(), recent: Recent::new(), small, large }
+        Self { small, large }
     }
 
     fn of(&mut self, is_large: bool) -> &mut Tlb {
@@ -69,35 +141,18 @@ impl Bank {
         [&mut self.small, &mut self.large]
     }
 
-    fn mapping(&self, page: u64) -> Option<Mapping> {
-        let (known, mapping) = self.mappings[place(page)];
-        (known == page).then_some(mapping)
-    }
-
-    /// Uses a page that is none of the recent ones. Answers which TLBs missed.
-    #[cold]
-    fn turn(&mut self, page: u64, space: u16) -> Mask {
-        // Whoever uses a page has told of it.
-        let mapping = self.mapping(page).unwrap_or(NOWHERE);
-        self.enter(page, &mapping, space)
-    }
-
-    fn enter(&mut self, page: u64, mapping: &Mapping, space: u16) -> Mask {
-        for held in self.recent.make_room().into_iter().flatten() {
-            self.release(held);
-        }
-        let Some(size) = mapping.size else {
-            self.recent.put(page, mapping.frame, [None; 3]);
-            return Mask::NONE;
-        };
+    /// Uses a page, and holds it. Answers which TLBs missed. `held` has what it was when it was held before, and is.
+    fn hold(&mut self, told: &Told, space: u16, held: &mut [Option<Held>; 3]) -> Mask {
+        let Told { page, mapping, held: before } = *told;
+        let Some(size) = mapping.size else { return Mask::NONE };
         let (address, global) = (page << 12, mapping.global);
         let tag = if global { GLOBAL } else { space };
-        let mut own = Mask::ALL.without(mapping.large);
-        let (mut held, mut missed) = ([None; 3], Mask::NONE);
+        let (mut own, mut missed) = (Mask::ALL.without(mapping.large), Mask::NONE);
         let mut hold = |slot: usize, size, tag, global, mask| {
             let is_large = size != PageSize::Small;
-            let tlb = if is_large { &mut self.large } else { &mut self.small };
-            let (page, these) = tlb.hold(keys::key(address, size, tag), global, mask);
+            let hint = before[slot].map(|(_, page)| page);
+            let key = keys::key(address, size, tag);
+            let (page, these) = self.of(is_large).hold(key, global, mask, hint);
             held[slot] = page.map(|page| (is_large, page));
             missed = missed.and(these);
         };
@@ -110,19 +165,11 @@ impl Bank {
             hold(1, size, GLOBAL, true, policy);
         }
         hold(2, size, tag, global, own);
-        self.recent.put(page, mapping.frame, held);
         missed
     }
 
     fn release(&mut self, (is_large, page): Held) {
         self.of(is_large).release(page);
-    }
-
-    /// Lets all pages go, so that the TLBs know the order of their uses.
-    fn settle(&mut self) {
-        for held in self.recent.take_all() {
-            self.release(held);
-        }
     }
 }
 
@@ -133,13 +180,12 @@ pub struct Model {
     paging: Paging,
     tags: Tags,
     tag: u16,
-    l1i: Cache,
-    l1d: Cache,
-    itlb: Bank,
-    dtlb: Bank,
-    /// The last line of code and that of data, virtual.
-    code: u64,
-    data: u64,
+    /// Of each side.
+    l1: [Cache; 2],
+    banks: [Bank; 2],
+    /// What was told of pages, by their places.
+    told: Box<[Told]>,
+    recent: Recent,
     /// What the TLB of a real processor of the largest size would hold, to be compared with the
     /// truth.
     shadow: Option<HashMap<u64, u64>>,
@@ -158,12 +204,10 @@ impl Model {
             paging,
             tags,
             tag,
-            l1i: Cache::new(config.l1_bytes, lines),
-            l1d: Cache::new(config.l1_bytes, lines),
-            itlb: Bank::new(all),
-            dtlb: Bank::new(all),
-            code: NONE,
-            data: NONE,
+            l1: [(); 2].map(|()| Cache::new(config.l1_bytes, lines)),
+            banks: [(); 2].map(|()| Bank::new(all)),
+            told: vec![Told { page: 0, mapping: NOWHERE, held: [None; 3] }; PLACES].into(),
+            recent: Recent::new(),
             shadow: None,
         }
     }
@@ -180,85 +224,73 @@ impl Model {
 
     /// Tells where a page lies, before it is used: what a [`Walker`](crate::Walker) finds.
     pub fn map(&mut self, side: Side, page: u64, mapping: Mapping) {
-        let bank = if side == Side::Code { &mut self.itlb } else { &mut self.dtlb };
-        bank.mappings[place(page)] = (page, mapping);
+        let place = Line::of(side, page << 12).place();
+        // What is recent is named by its place, which is another's from here on.
+        if self.recent.has(place) {
+            self.settle(side);
+        }
+        let told = &mut self.told[place];
+        (told.page, told.mapping) = (page, mapping);
     }
 
-    /// Fetches a line of code, by its virtual number.
+    /// Uses a line of a page that was told of: fetches code, or reads or writes data.
     #[inline]
-    pub fn fetch(&mut self, line: u64) -> Use {
-        self.code = line;
-        let page = line >> PAGE_LINE_BITS;
-        let in_tlbs = self.itlb.recent.turn(page);
-        let pages = if in_tlbs { Mask::NONE } else { self.itlb.turn(page, self.tag) };
-        let physical = self.itlb.recent.latest_frame() + (line & LINES_OF_PAGE);
-        Use { pages, line: physical, missed: self.l1i.access(physical) == WAYS }
+    pub fn access(&mut self, line: Line) -> Use {
+        let place = line.place();
+        let pages = if self.recent.turn(place) { Mask::NONE } else { self.turn(place) };
+        let number = self.recent.frame(place) + line.of_page();
+        Use { pages, line: number, missed: self.l1[line.side() % 2].access(number) == WAYS }
     }
 
-    /// Whether code is in the line that code was in before, so that nothing changes.
-    #[inline]
-    #[must_use]
-    pub fn is_same_code(&self, line: u64) -> bool {
-        line == self.code
-    }
-
-    /// Whether data is in the line that data was in before, so that nothing changes.
-    #[inline]
-    #[must_use]
-    pub fn is_same_data(&self, line: u64) -> bool {
-        line == self.data
-    }
-
-    /// Reads or writes a line of data, by its virtual number.
-    #[inline]
-    pub fn data(&mut self, line: u64) -> Use {
-        self.data = line;
-        let page = line >> PAGE_LINE_BITS;
-        let in_tlbs = self.dtlb.recent.turn(page);
-        let pages = if in_tlbs { Mask::NONE } else { self.turn_data_page(page) };
-        let physical = self.dtlb.recent.latest_frame() + (line & LINES_OF_PAGE);
-        Use { pages, line: physical, missed: self.l1d.access(physical) == WAYS }
-    }
-
+    /// Uses a page that is none of the recent ones. Answers which TLBs missed.
     #[cold]
-    fn turn_data_page(&mut self, page: u64) -> Mask {
-        let missed = self.dtlb.turn(page, self.tag);
-        if self.shadow.is_some()
-            && let Some(mapping) = self.dtlb.mapping(page)
-        {
-            self.remember(page, &mapping, missed);
+    fn turn(&mut self, place: usize) -> Mask {
+        let side = if place < KNOWN { Side::Code } else { Side::Data };
+        let (told, bank) = (&mut self.told[place % PLACES], &mut self.banks[side as usize]);
+        let (before, held) = self.recent.put(side, place, told.mapping.frame);
+        before.into_iter().flatten().for_each(|held| bank.release(held));
+        let missed = bank.hold(told, self.tag, held);
+        told.held = *held;
+        if side == Side::Data && self.shadow.is_some() {
+            self.remember(place, missed);
         }
         missed
     }
 
+    /// Lets all recent pages go, so that the TLBs know the order of their uses.
+    fn settle(&mut self, side: Side) {
+        for held in self.recent.take_all(side) {
+            self.banks[side as usize].release(held);
+        }
+    }
+
     /// What the largest of the processor's TLBs holds since its miss is what its hits are taken for, if
     /// hits are [remembered](Self::remember_hits).
-    fn remember(&mut self, page: u64, mapping: &Mapping, missed: Mask) {
+    fn remember(&mut self, place: usize, missed: Mask) {
+        let Told { page, mapping, .. } = self.told[place];
         let (Some(shadow), Some(size)) = (&mut self.shadow, mapping.size) else { return };
         let tag = if mapping.global { GLOBAL } else { self.tag };
         let key = keys::key(page << 12, size, tag);
         // The page's first line, if it began where this part of it does.
-        let part = (page << PAGE_LINE_BITS) & ((1 << (size.bits() - LINE.ilog2())) - 1);
+        let part = (page << Line::OF_PAGE) & ((1 << (size.bits() - LINE.ilog2())) - 1);
         let base = mapping.frame.wrapping_sub(part);
         let largest = Mask::one(Policy::Real, TLB_SIZES - 1);
         let single = self.config.single.then_some(self.config.counted());
         if missed.meets(single.unwrap_or(largest)) {
             shadow.insert(key, base);
         } else if let Some(held) = shadow.get(&key) {
-            self.dtlb.recent.set_frame(held.wrapping_add(part));
+            self.recent.set_frame(place, held.wrapping_add(part));
         }
     }
 
-    /// Where the model takes the last data to be, physically, to be compared with where it is.
+    /// Where the model takes data of a recent page to be, physically, to be compared with where it is.
     pub fn claimed(&self, address: u64) -> u64 {
-        self.dtlb.recent.latest_frame() * LINE as u64 + address % 4096
+        self.recent.frame(Line::of(Side::Data, address).place()) * LINE as u64 + address % 4096
     }
 
     /// Takes notice of what empties TLBs.
     pub fn flush(&mut self, what: Flush) {
-        self.itlb.settle();
-        self.dtlb.settle();
-        (self.code, self.data) = (NONE, NONE);
+        [Side::Code, Side::Data].into_iter().for_each(|side| self.settle(side));
         let globals = self.paging.write(what);
         match what {
             Flush::Cr3(value) => self.switch_space(value >> 63 != 0),
@@ -281,10 +313,10 @@ impl Model {
         if keeps && tagged {
             return;
         }
-        let (mut banks, tags) = ([&mut self.itlb, &mut self.dtlb], &self.tags);
+        let (banks, tags) = (&mut self.banks, &self.tags);
         let of_this =
             |key| !tagged || tags.space(keys::tag(key)).is_some_and(|(_, own)| own == pcid);
-        for tlb in banks.iter_mut().flat_map(|bank| bank.both()) {
+        for tlb in banks.iter_mut().flat_map(Bank::both) {
             tlb.flush(FOLLOW_CR3, |key, global| !global && of_this(key));
             tlb.flush(Mask::of(Policy::NoGlobal), |key, global| global || of_this(key));
         }
@@ -297,15 +329,13 @@ impl Model {
             Some(pcid) => tags.space(keys::tag(key)).is_some_and(|(_, own)| own == pcid),
             None => true,
         };
-        let mut banks = [&mut self.itlb, &mut self.dtlb];
-        for tlb in banks.iter_mut().flat_map(|bank| bank.both()) {
+        for tlb in self.banks.iter_mut().flat_map(Bank::both) {
             tlb.flush(Mask::ALL, |key, global| (globals || !global) && of_it(key));
         }
     }
 
     fn flush_banks(&mut self, mask: Mask, goes: impl Fn(u64, bool) -> bool) {
-        let mut banks = [&mut self.itlb, &mut self.dtlb];
-        for tlb in banks.iter_mut().flat_map(|bank| bank.both()) {
+        for tlb in self.banks.iter_mut().flat_map(Bank::both) {
             tlb.flush(mask, &goes);
         }
     }
@@ -316,8 +346,9 @@ impl Model {
             for size in [PageSize::Small, PageSize::Large, PageSize::Huge] {
                 let key = keys::key(address, size, tag);
                 let is_large = size != PageSize::Small;
-                self.itlb.of(is_large).invalidate(key, Mask::ALL);
-                self.dtlb.of(is_large).invalidate(key, Mask::ALL);
+                for bank in &mut self.banks {
+                    bank.of(is_large).invalidate(key, Mask::ALL);
+                }
             }
         }
     }
@@ -329,5 +360,24 @@ const FOLLOW_CR3: Mask = Mask::of(Policy::Real)
     .and(Mask::of(Policy::Superpages))
     .and(Mask::of(Policy::GroupedSuperpages));
 
-const PAGE_LINE_BITS: u32 = 6;
-const LINES_OF_PAGE: u64 = (1 << PAGE_LINE_BITS) - 1;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_s_name_is_its_side_s_and_goes_on_in_the_next_page() {
+        let (code, data) = (Line::of(Side::Code, 0x1040), Line::of(Side::Data, 0x1040));
+        assert_ne!(code, data);
+        assert!(data.is_data() && !code.is_data());
+        assert_eq!((code.place(), code.of_page()), (1, 1));
+        assert_eq!((data.place(), data.of_page()), (KNOWN + 1, 1));
+        for line in [code, data] {
+            assert_eq!(Line::named(line.name()), line);
+            assert_eq!(line.after(63).place(), line.place() + 1);
+        }
+        // The page after the last place is in the first, of the same side.
+        let last = Line::of(Side::Code, u64::MAX);
+        assert_eq!(last.after(1), Line::of(Side::Code, 0));
+        assert_eq!(Line::of(Side::Data, u64::MAX).after(1), Line::of(Side::Data, 0));
+    }
+}

@@ -1,114 +1,127 @@
 //! The pages that were used last.
 
-use wide::u32x8;
-
 use crate::tlb::Index;
+use crate::walker::{KNOWN, Side};
 
-/// How many there are: no more than the smallest TLB has entries (for large pages, half of 16).
-const SLOTS: usize = 8;
-/// No page: addresses have fewer bits.
-const NONE: u64 = u64::MAX;
+/// How many there are of each side: no more than the smallest TLB has entries (for large pages, half of 16).
+const PAGES: usize = 8;
+/// Places of pages: of each side those that can be known.
+pub const PLACES: usize = 2 * KNOWN;
 
 /// A page in TLBs: in those for small pages or in those for large ones.
 pub type Held = (bool, Index);
 
 /// The pages that were used last, of 4 KiB, in front of all TLBs: these hold them, and hear nothing of
 /// their uses until they go.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Recent {
-    /// Of each page's number so many bits as are compared at once.
-    low: [u32; SLOTS],
-    slots: [Slot; SLOTS],
-    /// The page that was used last of all.
-    latest: usize,
-    uses: u64,
+    places: Box<[Place; PLACES]>,
+    /// When each was used.
+    used: [u64; 2 * PAGES],
+    pages: [Page; 2 * PAGES],
+    /// How many there are, of each side.
+    count: [usize; 2],
+    /// Counts uses.
+    now: u64,
 }
+
+/// Of the page in a place.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The physical number of its first line.
+    frame: u64,
+    /// Its number among the recent ones; [`NONE`] if it is not one of them.
+    number: u8,
+}
+
+const NONE: u8 = u8::MAX;
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    page: u64,
-    /// The physical number of its first line.
-    frame: u64,
-    /// When it was used.
-    used: u64,
+struct Page {
+    place: usize,
     /// What it is in TLBs, policy by policy.
     held: [Option<Held>; 3],
 }
 
-const NOTHING: Slot = Slot { page: NONE, frame: 0, used: 0, held: [None; 3] };
-
 impl Recent {
     /// None.
     pub fn new() -> Self {
-        Self { low: [u32::MAX; SLOTS], slots: [NOTHING; SLOTS], latest: 0, uses: 0 }
+        Self {
+            places: Box::new([Place { frame: 0, number: NONE }; PLACES]),
+            used: [0; 2 * PAGES],
+            pages: [Page { place: 0, held: [None; 3] }; 2 * PAGES],
+            count: [0; 2],
+            now: 0,
+        }
     }
 
     /// Uses a page, if it is one of these.
     #[inline]
-    pub fn turn(&mut self, page: u64) -> bool {
-        if self.slots[self.latest].page != page {
-            let Some(slot) = self.find(page) else { return false };
-            self.uses += 1;
-            self.slots[slot].used = self.uses;
-            self.latest = slot;
+    pub fn turn(&mut self, place: usize) -> bool {
+        let number = self.places[place % PLACES].number;
+        if number == NONE {
+            return false;
         }
+        self.now += 1;
+        self.used[usize::from(number) % (2 * PAGES)] = self.now;
         true
     }
 
+    /// Whether a page is one of these.
+    pub fn has(&self, place: usize) -> bool {
+        self.places[place % PLACES].number != NONE
+    }
+
+    /// Puts a page, which is used now, in the place of the one that was not for longest. Answers what is to be let go of,
+    /// and where what is held is kept.
+    pub fn put(
+        &mut self,
+        side: Side,
+        place: usize,
+        frame: u64,
+    ) -> ([Option<Held>; 3], &mut [Option<Held>; 3]) {
+        let first = side as usize * PAGES;
+        let count = &mut self.count[side as usize];
+        let number = if *count < PAGES {
+            *count += 1;
+            first + *count - 1
+        } else {
+            let used = &self.used[first..first + PAGES];
+            let oldest = (0..PAGES).min_by_key(|number| used[*number]).unwrap_or(0);
+            self.places[self.pages[first + oldest].place].number = NONE;
+            first + oldest
+        };
+        self.now += 1;
+        self.used[number] = self.now;
+        self.places[place % PLACES] = Place { frame, number: u8::try_from(number).unwrap_or(NONE) };
+        let before = std::mem::replace(&mut self.pages[number], Page { place, held: [None; 3] });
+        (before.held, &mut self.pages[number].held)
+    }
+
+    /// Corrects where a page lies.
+    pub fn set_frame(&mut self, place: usize, frame: u64) {
+        self.places[place % PLACES].frame = frame;
+    }
+
+    /// The physical number of the first line of a page that is one of these.
     #[inline]
-    fn find(&self, page: u64) -> Option<usize> {
-        let mut same = u32x8::from(self.low).simd_eq(u32x8::splat(low(page))).to_bitmask();
-        // Nearly always one or none.
-        while same != 0 {
-            let slot = same.trailing_zeros() as usize % SLOTS;
-            if self.slots[slot].page == page {
-                return Some(slot);
-            }
-            same &= same - 1;
+    pub fn frame(&self, place: usize) -> u64 {
+        self.places[place % PLACES].frame
+    }
+
+    /// Takes all of a side out: answers what has to be let go of, the least recently used first.
+    pub fn take_all(&mut self, side: Side) -> impl Iterator<Item = Held> + use<> {
+        let first = side as usize * PAGES;
+        let count = std::mem::take(&mut self.count[side as usize]);
+        let mut order: [usize; PAGES] = std::array::from_fn(|number| first + number);
+        order[..count].sort_unstable_by_key(|number| self.used[*number]);
+        let mut taken = [[None; 3]; PAGES];
+        for (taken, number) in taken.iter_mut().zip(&order[..count]) {
+            let page = &mut self.pages[*number];
+            self.places[page.place].number = NONE;
+            *taken = std::mem::take(&mut page.held);
         }
-        None
+        taken.into_iter().flatten().flatten()
     }
-
-    /// Makes room for a page. Answers what has to be let go of.
-    pub fn make_room(&mut self) -> [Option<Held>; 3] {
-        let oldest = (0..SLOTS).min_by_key(|slot| self.slots[*slot].used).unwrap_or(0);
-        self.latest = oldest;
-        self.low[oldest] = u32::MAX;
-        std::mem::replace(&mut self.slots[oldest], NOTHING).held
-    }
-
-    /// Puts a page, which is used now, where there was made room.
-    pub fn put(&mut self, page: u64, frame: u64, held: [Option<Held>; 3]) {
-        self.uses += 1;
-        self.low[self.latest] = low(page);
-        self.slots[self.latest] = Slot { page, frame, used: self.uses, held };
-    }
-
-    /// Corrects where the page that was used last lies.
-    pub fn set_frame(&mut self, frame: u64) {
-        self.slots[self.latest].frame = frame;
-    }
-
-    /// The physical number of the first line of the page that was used last.
-    #[inline]
-    pub fn latest_frame(&self) -> u64 {
-        self.slots[self.latest].frame
-    }
-
-    /// Takes all out: answers what has to be let go of, the least recently used first.
-    pub fn take_all(&mut self) -> impl Iterator<Item = Held> + use<> {
-        let mut slots = std::mem::replace(self, Self::new()).slots;
-        slots.sort_by_key(|slot| slot.used);
-        slots.into_iter().flat_map(|slot| slot.held).flatten()
-    }
-}
-
-/// So many bits of a page's number as are compared at once: what tells kernels from programs is among its
-/// upper ones.
-#[inline]
-fn low(page: u64) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "these 32 bits")]
-    let low = (page ^ page >> 31) as u32;
-    low
 }

@@ -1,6 +1,6 @@
 //! The unified L2, in all sizes.
 
-use crate::cache::{Cache, WAYS};
+use crate::cache::{Asked, Cache};
 use crate::config::{Config, L2_BYTES};
 
 /// What is asked for the lines that an L1 misses.
@@ -20,20 +20,17 @@ impl Second {
         Self { caches: sizes.iter().map(|bytes| Cache::new(*bytes, lines)).collect(), first }
     }
 
-    /// Uses a line, by its physical number. Answers which sizes missed it, a bit each.
+    /// Uses lines in their order, and answers in their places of `missed` which sizes missed them, a bit for a size. `asked` is
+    /// of no use afterwards.
     ///
-    /// Each has twice the sets of the one before it and as many ways, so the lines of a set are of one set of that one:
-    /// where a line is the newest of its set, it is in all that are larger, too, and nothing changes there.
-    #[inline]
-    pub fn access(&mut self, line: u64) -> u8 {
-        let mut missed = 0;
+    /// One size goes after the other, so that one after another is in the caches of the machine that this runs on. Each has
+    /// twice the sets of the one before it and as many ways, so the lines of a set are of one set of that one: where a line is
+    /// the newest of its set, it is in all that are larger, too, and nothing changes there.
+    pub fn access_all(&mut self, mut asked: &mut [Asked], missed: &mut [u8]) {
+        missed.fill(0);
         for (number, cache) in self.caches.iter_mut().enumerate() {
-            let way = cache.access(line);
-            missed |= u8::from(way == WAYS) << (self.first + number);
-            if way == 0 {
-                break;
-            }
+            let left = cache.access_all(asked, missed, 1 << (self.first + number));
+            asked = &mut asked[..left];
         }
-        missed
     }
 }

@@ -73,6 +73,8 @@ impl Mask {
 /// A page that is [held](Tlb::hold).
 pub type Index = u32;
 const NOWHERE: Index = Index::MAX;
+/// No page's name: they have fewer bits.
+const NO_KEY: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Page {
@@ -126,17 +128,25 @@ impl Tlb {
     /// Uses a page in the TLBs of `mask`, which depends on the page alone. Answers those that missed; it
     /// is resident in all of `mask` now.
     pub fn access(&mut self, key: u64, global: bool, mask: Mask) -> Mask {
-        let (page, missed) = self.hold(key, global, mask);
+        let (page, missed) = self.hold(key, global, mask, None);
         page.inspect(|page| self.release(*page));
         missed
     }
 
     /// The same, and holds the page: as long as it is, it is newer than all that are not. No more may be held than
-    /// the smallest TLB has entries. There is no page where the TLBs are not simulated.
-    pub fn hold(&mut self, key: u64, global: bool, mask: Mask) -> (Option<Index>, Mask) {
+    /// the smallest TLB has entries. There is no page where the TLBs are not simulated. `hint` is what the page was when
+    /// it was held before: where that is so still, it has not to be looked for.
+    pub fn hold(
+        &mut self,
+        key: u64,
+        global: bool,
+        mask: Mask,
+        hint: Option<Index>,
+    ) -> (Option<Index>, Mask) {
         let mask = mask.0 & self.all;
-        let page = match self.by_key.get(&key) {
-            Some(page) => *page,
+        let known = hint.filter(|page| self.is(*page, key));
+        let page = match known.or_else(|| self.by_key.get(&key).copied()) {
+            Some(page) => page,
             None if mask == 0 => return (None, Mask::NONE),
             None => self.insert(key),
         };
@@ -156,6 +166,10 @@ impl Tlb {
             }
         }
         (Some(page), missed)
+    }
+
+    fn is(&self, page: Index, key: u64) -> bool {
+        self.pages.get(page as usize).is_some_and(|page| page.key == key)
     }
 
     /// Lets a page go: unless it is held another time, it is the newest of those that are not.
@@ -307,7 +321,8 @@ impl Tlb {
     }
 
     fn drop_page(&mut self, page: Index) {
-        self.by_key.remove(&self.pages[page as usize].key);
+        let key = std::mem::replace(&mut self.pages[page as usize].key, NO_KEY);
+        self.by_key.remove(&key);
         self.free.push(page);
     }
 }

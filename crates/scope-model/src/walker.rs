@@ -33,7 +33,7 @@ pub enum Side {
 
 /// The place of a page among those that are known.
 #[inline]
-pub fn place(page: u64) -> usize {
+fn place(page: u64) -> usize {
     usize::try_from(page % KNOWN as u64).unwrap_or(0)
 }
 

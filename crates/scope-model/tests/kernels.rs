@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use scope_model::{
-    Cache, Config, Counters, Flush, L2_BYTES, LINE, Model, POLICIES, PageSize, Paging,
+    Asked, Cache, Config, Counters, Flush, L2_BYTES, LINE, Line, Model, POLICIES, PageSize, Paging,
     PhysicalMemory, Policy, Second, Side, Sweep, TLB_ENTRIES, Use, WAYS, Walker, walk,
 };
 
@@ -61,6 +61,15 @@ struct World {
     sweep: Sweep,
 }
 
+/// Which L2s missed each of these lines.
+fn missed(l2: &mut Second, lines: &[u64]) -> Vec<u8> {
+    let mut asked: Vec<Asked> =
+        lines.iter().enumerate().map(|(place, line)| Asked::new(*line, place)).collect();
+    let mut missed = vec![0; lines.len()];
+    l2.access_all(&mut asked, &mut missed);
+    missed
+}
+
 const ROOT: u64 = 0x1000;
 const OTHER: u64 = 0x2000;
 const GLOBAL: u64 = 1 << 8;
@@ -90,26 +99,21 @@ impl World {
         self.map(Side::Data, address + 7);
         let (first, last) = (address / LINE as u64, (address + 7) / LINE as u64);
         for line in first..=last {
-            if !self.model.is_same_data(line) {
-                let used = self.model.data(line);
-                self.count(used, Some(write));
-            }
+            let used = self.model.access(Line::of(Side::Data, line * LINE as u64));
+            self.count(used, Some(write));
         }
     }
 
     fn fetch(&mut self, address: u64) {
         self.map(Side::Code, address);
-        let line = address / LINE as u64;
-        if !self.model.is_same_code(line) {
-            let used = self.model.fetch(line);
-            self.count(used, None);
-        }
+        let used = self.model.access(Line::of(Side::Code, address));
+        self.count(used, None);
     }
 
     fn count(&mut self, used: Use, write: Option<bool>) {
         let is_code = write.is_none();
-        let second = if used.missed { self.l2.access(used.line) } else { 0 };
-        self.sweep.add_line(second, is_code);
+        let second = if used.missed { missed(&mut self.l2, &[used.line])[0] } else { 0 };
+        self.sweep.add_lines(second, is_code, 1);
         self.sweep.add_page(used.pages, is_code);
         let site = &mut self.site;
         let (l1, l2, tlb) = match write {
@@ -342,41 +346,73 @@ fn what_no_page_table_maps_is_counted() {
 }
 
 proptest! {
-    /// What is remembered of the last lines and pages changes nothing.
+    /// What is remembered of the last pages changes nothing, nor does it that few places are for all pages.
     #[test]
     fn a_stream_misses_as_one_by_one(
-        accesses in prop::collection::vec((0u64..40, 0u64..64, any::<bool>(), 0u8..50), 1..3000),
+        accesses in prop::collection::vec((0u64..40, 0u64..64, any::<bool>(), 0u8..70), 1..3000),
     ) {
+        /// Pages that are known in the same places are so far apart; the first place is in the middle.
+        const APART: u64 = 1024;
+        let from = FIRST / PAGE / APART * APART + APART - 10;
+        let address = |page: u64| (from + page % 20 + page / 20 * APART) * PAGE;
         let config = Config { l1_bytes: 4096, tlb: 0, ..Config::default() };
-        let mut world = World::new(pages(40, FIRST, 0), config);
-        let mut lines = Cache::new(4096, END / LINE as u64);
-        let mut held = VecDeque::new();
-        let (mut line_misses, mut page_misses) = (0, 0);
-        let (mut at, mut other) = (FIRST, FIRST);
+        let mut world = World::new(pages(2 * APART, from * PAGE, 0), config);
+        let mut naive = [(); 2].map(|()| Naive::new());
+        let (mut at, mut other) = (address(0), address(1));
         for (page, line, write, what) in accesses {
             match what {
                 0 => {
                     world.flush(Flush::Cr3(ROOT));
-                    held.clear();
+                    naive.iter_mut().for_each(|side| side.held.clear());
+                    continue;
+                }
+                1 => {
+                    let page = at / PAGE;
+                    world.flush(Flush::Page(at));
+                    naive.iter_mut().for_each(|side| side.held.retain(|held| *held != page));
                     continue;
                 }
                 // Mostly on where it was, or on the other side of a copy.
-                1..20 => at += 8,
+                2..20 => at = at / PAGE * PAGE + (at + 8) % PAGE,
                 20..35 => std::mem::swap(&mut at, &mut other),
-                _ => at = FIRST + page * PAGE + line * LINE as u64,
+                _ => at = address(page) + line * LINE as u64,
             }
-            at = FIRST + (at - FIRST) % (40 * PAGE) / 8 * 8;
-            world.data(at, write);
-            let physical = 0x4000_0000 + (at - FIRST);
-            line_misses += u64::from(lines.access(physical / LINE as u64) == WAYS);
-            let found = held.iter().position(|page| *page == at / PAGE);
-            page_misses += u64::from(found.is_none());
-            found.map(|found| held.remove(found));
-            held.push_front(at / PAGE);
-            held.truncate(16);
+            let side = if what < 50 { Side::Data } else { Side::Code };
+            match side {
+                Side::Data => world.data(at / 8 * 8, write),
+                Side::Code => world.fetch(at),
+            }
+            naive[side as usize].access(at / PAGE, (0x4000_0000 + at - from * PAGE) / LINE as u64);
         }
-        prop_assert_eq!(world.site.read_misses + world.site.write_misses, line_misses);
-        prop_assert_eq!(world.site.dtlb_misses, page_misses);
+        let [code, data] = &naive;
+        let site = &world.site;
+        prop_assert_eq!((site.l1i_misses, site.itlb_misses), (code.line_misses, code.page_misses));
+        let misses = (site.read_misses + site.write_misses, site.dtlb_misses);
+        prop_assert_eq!(misses, (data.line_misses, data.page_misses));
+    }
+}
+
+/// The L1 and the smallest TLB of one side.
+struct Naive {
+    lines: Cache,
+    held: VecDeque<u64>,
+    line_misses: u64,
+    page_misses: u64,
+}
+
+impl Naive {
+    fn new() -> Self {
+        let lines = Cache::new(4096, END / LINE as u64);
+        Self { lines, held: VecDeque::new(), line_misses: 0, page_misses: 0 }
+    }
+
+    fn access(&mut self, page: u64, line: u64) {
+        self.line_misses += u64::from(self.lines.access(line) == WAYS);
+        let found = self.held.iter().position(|held| *held == page);
+        self.page_misses += u64::from(found.is_none());
+        found.map(|found| self.held.remove(found));
+        self.held.push_front(page);
+        self.held.truncate(16);
     }
 }
 
@@ -394,10 +430,10 @@ proptest! {
         for (first, count, again) in lines {
             // Runs of lines, and the same set of small caches over and over.
             let step = if again { 1 << 9 } else { 1 };
-            for line in (0..count).map(|n| (first + n * step) % (1 << 20)) {
-                let missed = all.access(line);
+            let run: Vec<u64> = (0..count).map(|n| (first + n * step) % (1 << 20)).collect();
+            for (line, missed) in run.iter().zip(missed(&mut all, &run)) {
                 for (number, cache) in single.iter_mut().enumerate() {
-                    prop_assert_eq!(missed >> number & 1 != 0, cache.access(line) == WAYS);
+                    prop_assert_eq!(missed >> number & 1 != 0, cache.access(*line) == WAYS);
                 }
             }
         }

@@ -76,12 +76,18 @@ impl Reach {
 }
 
 impl Member {
-    /// Its first and its last byte, where the group's first access is at `address`.
+    /// Its first byte, where the group's first access is at `address`.
     #[inline]
     #[must_use]
-    pub fn bytes_at(&self, address: u64) -> (u64, u64) {
-        let first = address.wrapping_add(i64::from(self.offset).cast_unsigned());
-        (first, first.wrapping_add(u64::from(self.bytes) - 1))
+    pub fn first(&self, address: u64) -> u64 {
+        address.wrapping_add(i64::from(self.offset).cast_unsigned())
+    }
+
+    /// Its bytes after the first.
+    #[inline]
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        u64::from(self.bytes).saturating_sub(1)
     }
 }
 

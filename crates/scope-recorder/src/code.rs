@@ -1,6 +1,6 @@
 //! Code that is executed, block by block, and how often.
 
-use scope_model::{Counters, LINE};
+use scope_model::{Counters, LINE, Line, Side};
 use scope_result::{Block, Mode};
 
 use crate::accesses::Accesses;
@@ -21,7 +21,9 @@ const NONE: u32 = 0;
 pub struct BlockId(pub u32);
 
 impl BlockId {
-    fn index(self) -> usize {
+    /// Its place among all.
+    #[inline]
+    pub fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -29,18 +31,21 @@ impl BlockId {
 /// What is looked at whenever a block is executed: half a line of a real cache.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
-struct Hot {
-    /// The first line of its code.
-    line: u64,
+pub struct Hot {
     /// For the domain that it ran for last, since it ran for another.
-    executions: u64,
+    pub executions: u64,
     /// That domain's counters.
-    site: u32,
-    instructions: u16,
-    /// Lines of code.
-    lines: u16,
-    domain: u8,
-    mode: u8,
+    pub site: SiteId,
+    /// How many instructions.
+    pub instructions: u16,
+    /// The first line of its code.
+    pub line: Line,
+    /// Lines of code: one at least.
+    pub lines: u16,
+    /// The domain.
+    pub domain: u8,
+    /// The number of its owner: the domain and the kind of code.
+    pub owner: u8,
 }
 
 /// What a block is.
@@ -94,21 +99,6 @@ struct Site {
     writes: u64,
 }
 
-/// What is known of a block that is executed.
-#[derive(Clone, Copy, Debug)]
-pub struct Executed {
-    /// How many instructions.
-    pub instructions: u64,
-    /// The first line of their bytes, virtual.
-    pub line: u64,
-    /// How many lines.
-    pub lines: u64,
-    /// Where its counters are, for the domain that it is executed for.
-    pub site: SiteId,
-    /// The place of its kind of code among all.
-    pub mode: u8,
-}
-
 /// The counters of a block for a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteId(u32);
@@ -140,42 +130,36 @@ impl Codes {
         let line = code.address / LINE as u64;
         let last_line = (code.address + u64::from(code.bytes).saturating_sub(1)) / LINE as u64;
         self.hot.push(Hot {
-            line,
+            line: Line::of(Side::Code, code.address),
             executions: 0,
-            site: NONE,
+            site: SiteId(NONE),
             instructions: code.instructions,
             lines: half(last_line - line + 1),
             // No domain's: its counters are looked for when it is executed.
             domain: u8::MAX,
-            mode: Mode::of(code.address) as u8,
+            owner: 0,
         });
         self.cold.push((code, [NONE; DOMAINS]));
     }
 
-    /// Counts that a block is executed for a domain.
+    /// The blocks, by their numbers.
     #[inline]
-    pub fn execute(&mut self, block: BlockId, domain: u8) -> Option<Executed> {
-        if self.hot.get(block.index())?.domain != domain {
-            self.turn(block, domain);
-        }
-        let hot = self.hot.get_mut(block.index())?;
-        hot.executions += 1;
-        let Hot { instructions, line, lines, site, mode, .. } = *hot;
-        let (instructions, lines) = (instructions.into(), lines.into());
-        Some(Executed { instructions, line, lines, site: SiteId(site), mode })
+    pub fn hots(&mut self) -> &mut [Hot] {
+        &mut self.hot
     }
 
     /// Has a block count for another domain than before.
     #[cold]
-    fn turn(&mut self, block: BlockId, domain: u8) {
+    pub fn turn(&mut self, block: BlockId, domain: u8) {
         let hot = &mut self.hot[block.index()];
-        self.sites[hot.site as usize].executions += std::mem::take(&mut hot.executions);
+        self.sites[hot.site.index()].executions += std::mem::take(&mut hot.executions);
+        let mode = Mode::of(self.cold[block.index()].0.address) as u8;
         let site = &mut self.cold[block.index()].1[usize::from(domain)];
         if *site == NONE {
             *site = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
             self.sites.push(Site::default());
         }
-        (hot.site, hot.domain) = (*site, domain);
+        (hot.site, hot.domain, hot.owner) = (SiteId(*site), domain, domain * KINDS + mode);
     }
 
     /// Counts an access of data besides those that follow from the code.
@@ -188,7 +172,7 @@ impl Codes {
     /// What was counted, and the misses of each site.
     pub fn finish(mut self, misses: &[Counters]) -> Vec<Block> {
         for hot in &self.hot {
-            self.sites[hot.site as usize].executions += hot.executions;
+            self.sites[hot.site.index()].executions += hot.executions;
         }
         let blocks = self.hot.iter().zip(&self.cold).map(|(hot, (code, sites))| {
             let sites = (0u8..).zip(sites).filter(|(_, site)| **site != NONE);

@@ -11,6 +11,7 @@ mod arguments;
 mod code;
 mod counts;
 mod decode;
+mod execution;
 mod found;
 mod memory;
 mod recorder;

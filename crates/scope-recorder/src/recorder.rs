@@ -1,49 +1,40 @@
 //! What is recorded between the marks.
 
-use std::ops::Range;
+use std::sync::Arc;
 
-use scope_model::{Flush, LINE, Mask, Model, Paging, Sweep, Use};
+use scope_model::{Flush, Mapping, Mask, Model, Paging, Side, Sweep};
 use scope_result::{Checks, Event, EventKind, Function, Owner, Recording};
 
-use crate::accesses::Member;
 use crate::arguments::Arguments;
-use crate::code::{BlockId, Codes, DOMAINS, KINDS, LAST_DOMAIN, MODES, SiteId};
+use crate::code::{BlockId, DOMAINS, LAST_DOMAIN, MODES};
 use crate::counts::{Counts, SAMPLES};
+use crate::execution::{Execution, Stop};
 use crate::found::{Batch, Kind};
-use crate::stage::Stage;
-use crate::told::Told;
+use crate::stage::{Shared, Stage};
 use crate::trace::Step;
-use crate::tracer::{CHUNK, Message};
+use crate::tracer::Message;
 
 /// Events that are kept.
 const EVENTS: usize = 1 << 20;
 /// Batches that there are.
-const BATCHES: usize = 8;
+const BATCHES: usize = 64;
+
+/// The counting of what was found.
+pub type Work = Arc<Shared<Batch, Batch, Counts>>;
 
 /// Everything that is recorded.
 pub struct Recorder {
     model: Model,
-    codes: Codes,
-    /// Groups that are looked up: each one's block, and where its members are.
-    many: Vec<(BlockId, Range<usize>)>,
-    members: Vec<Member>,
+    /// Who is executed, and what it uses: the models are asked for many lines at a time.
+    execution: Execution,
     /// What was found, for those who count it.
     batch: Batch,
     counts: Stage<Batch, Batch, Counts>,
-    /// Who runs now, and what.
-    domain: u8,
-    block: BlockId,
-    /// Where that is counted.
-    site: SiteId,
-    owner: u8,
-    instructions: u64,
     events: Vec<Event>,
     events_lost: u64,
     samples: usize,
     sample_every: u64,
     sample_next: u64,
-    /// When there is something to be taken notice of: a sample, or the flow.
-    next: u64,
     /// Blocks of the flow that are wanted, and where they begin.
     flow: usize,
     flow_after: u64,
@@ -64,32 +55,24 @@ impl Recorder {
         }
         let counts = Counts::new(arguments.config, lines);
         let batches = (1..BATCHES).map(|_| Batch::new()).collect();
-        // With two processors a third thread would only take the others' place.
+        // With two processors a third thread would only take the others' place: who waits counts.
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let counts = if processors > 2 {
             Stage::thread("pvscope-counts", batches, counts, Counts::take)?
         } else {
-            Stage::here(batches, counts, Counts::take)
+            Stage::shared(batches, counts, Counts::take)
         };
         let flow = arguments.flow as usize;
         Ok(Self {
             model,
-            codes: Codes::new(),
-            many: Vec::new(),
-            members: Vec::new(),
+            execution: Execution::new(),
             batch: Batch::new(),
             counts,
-            domain: 0,
-            block: BlockId(u32::MAX),
-            site: SiteId::default(),
-            owner: 0,
-            instructions: 0,
             events: Vec::new(),
             events_lost: 0,
             samples: 0,
             sample_every: 1000,
             sample_next: 0,
-            next: 0,
             flow,
             flow_after: arguments.flow_after,
             flow_room: if flow > 0 { flow + 1 } else { 0 },
@@ -97,33 +80,47 @@ impl Recorder {
         })
     }
 
-    /// Takes notice of a message. Answers a chunk that can be used again.
-    pub fn take(&mut self, message: Message) -> Option<Box<[u64; CHUNK]>> {
-        match message {
-            Message::Code(code) => self.codes.add(code),
-            Message::Members(block, members) => {
-                let first = self.members.len();
-                self.members.extend(members);
-                self.many.push((block, first..self.members.len()));
-            }
-            Message::Steps(chunk, used) => {
-                let mut words = chunk.get(..used).unwrap_or_default();
-                while let Some(step) = Step::take(&mut words) {
-                    self.step(step);
-                }
-                return Some(chunk);
-            }
-        }
-        None
+    /// For a thread that waits for this one: what it can do meanwhile.
+    pub fn work(&self) -> Option<Work> {
+        self.counts.work()
     }
 
-    #[inline]
+    /// Takes notice of a message. Answers it, empty.
+    pub fn take(&mut self, mut message: Message) -> Option<Message> {
+        for code in message.code.drain(..) {
+            self.execution.codes.add(code);
+        }
+        for (block, members) in message.members.drain(..) {
+            self.execution.add_members(block, &members);
+        }
+        self.steps(message.steps());
+        message.clear();
+        Some(message)
+    }
+
+    fn steps(&mut self, mut words: &[u64]) {
+        loop {
+            match self.execution.follow(&mut words, &mut self.batch) {
+                Stop::Full => self.ask(),
+                Stop::Turn(block) => self.execution.turn(block),
+                Stop::Notice(block) => self.take_notice(block),
+                Stop::Other => match Step::take(&mut words) {
+                    Some(step) => self.step(step),
+                    None => return,
+                },
+                Stop::End => return,
+            }
+        }
+    }
+
     fn step(&mut self, step: Step) {
         match step {
-            Step::Group(told, address) => self.group(told, address),
-            Step::Block(block) => self.execute(block),
-            Step::Access { address, bytes, write } => self.data(address, bytes, write),
-            Step::Page(side, page, mapping) => self.model.map(side, page, mapping),
+            // Of a block that nobody has told of.
+            Step::Group(_) | Step::Block(_) => {}
+            Step::Access { address, bytes, write } => {
+                self.execution.data(address, bytes, write, &mut self.batch);
+            }
+            Step::Page(side, page, mapping) => self.map(side, page, mapping),
             Step::Flush(flush, deaf) => self.flush(flush, deaf),
             Step::Switch(place) => self.switch(place),
             Step::Probe(number) => self.event(EventKind::Probe(number)),
@@ -131,110 +128,50 @@ impl Recorder {
         }
     }
 
-    #[inline]
-    fn execute(&mut self, block: BlockId) {
-        let Some(executed) = self.codes.execute(block, self.domain) else { return };
-        self.site = executed.site;
-        self.owner = self.domain * KINDS + executed.mode;
-        if self.instructions >= self.next {
-            self.take_notice(block);
-        }
-        self.instructions += executed.instructions;
-        // The same again, or a part of the same line: nothing is newer than it.
-        let last = executed.line + executed.lines - 1;
-        let again = self.model.is_same_code(last) && (executed.lines == 1 || block == self.block);
-        self.block = block;
-        if !again {
-            for line in executed.line..=last {
-                let used = self.model.fetch(line);
-                self.used(used, Kind::Code);
+    /// Asks the models for the lines that were used, and has what came of that counted.
+    fn ask(&mut self) {
+        for used in self.execution.uses() {
+            let came = self.model.access(used.line());
+            if came.pages != Mask::NONE {
+                self.batch.add(true, used.page(came.pages));
             }
+            self.batch.add(came.missed, used.missed(came.line));
         }
+        let now = self.execution.instructions();
+        if self.batch.is_enough(now) {
+            let mut empty = self.counts.buffer().unwrap_or_else(Batch::new);
+            empty.begin(now, self.batch.now());
+            self.counts.send(std::mem::replace(&mut self.batch, empty));
+        }
+        self.execution.clear();
     }
 
-    #[inline]
-    fn group(&mut self, told: Told, address: u64) {
-        if told.is_many() {
-            return self.members(told, address);
-        }
-        if told.begins() {
-            self.execute(BlockId(told.number()));
-        }
-        self.lines(told.bytes(address), told.writes());
+    /// Has something else counted, after all that was used.
+    fn note(&mut self, kind: Kind, number: u64) {
+        self.ask();
+        self.batch.note(kind, number, self.execution.instructions());
     }
 
-    fn members(&mut self, told: Told, address: u64) {
-        let Some((block, members)) = self.many.get(told.number() as usize).cloned() else { return };
-        if told.begins() {
-            self.execute(block);
-        }
-        for member in members {
-            let member = self.members[member];
-            self.lines(member.bytes_at(address), member.write);
-        }
-    }
-
-    fn data(&mut self, address: u64, bytes: u8, write: bool) {
-        self.codes.access(self.site, write);
-        let last = address.wrapping_add(u64::from(bytes).saturating_sub(1));
-        self.lines((address, last), write);
-    }
-
-    /// The lines of two bytes, which are the same or neighbours.
-    #[inline]
-    fn lines(&mut self, (first, last): (u64, u64), write: bool) {
-        let (first, last) = (first / LINE as u64, last / LINE as u64);
-        self.line(first, write);
-        if last != first {
-            self.line(last, write);
-        }
-    }
-
-    #[inline]
-    fn line(&mut self, line: u64, write: bool) {
-        if !self.model.is_same_data(line) {
-            let used = self.model.data(line);
-            self.used(used, if write { Kind::Write } else { Kind::Read });
-        }
-    }
-
-    /// Has what came of the use of a line counted.
-    #[inline]
-    fn used(&mut self, used: Use, kind: Kind) {
-        if used.pages != Mask::NONE {
-            let kind = if kind == Kind::Code { Kind::CodePage } else { Kind::DataPage };
-            self.find(true, kind, used.pages.0);
-        }
-        self.find(used.missed, kind, used.line);
-    }
-
-    #[inline]
-    fn find(&mut self, is_so: bool, kind: Kind, number: u64) {
-        self.batch.add(is_so, (kind, number), (self.site, self.owner), self.instructions);
-        if !self.batch.has_room(self.instructions) {
-            self.hand_over();
-        }
-    }
-
-    #[cold]
-    fn hand_over(&mut self) {
-        let mut empty = self.counts.buffer().unwrap_or_else(Batch::new);
-        empty.begin(self.instructions);
-        self.counts.send(std::mem::replace(&mut self.batch, empty));
+    /// A page is told of. Lines of the one that was in its place are others from here on.
+    fn map(&mut self, side: Side, page: u64, mapping: Mapping) {
+        self.ask();
+        self.execution.forget_last();
+        self.model.map(side, page, mapping);
     }
 
     /// What is not done at every block.
     #[cold]
     fn take_notice(&mut self, block: BlockId) {
-        if self.instructions >= self.sample_next {
+        let now = self.execution.instructions();
+        if now >= self.sample_next {
             self.sample();
         }
-        if self.flow_room > 0 && self.instructions >= self.flow_after {
+        if self.flow_room > 0 && now >= self.flow_after {
             self.flow_room -= 1;
-            self.find(true, Kind::Block, block.0.into());
+            self.note(Kind::Block, block.0.into());
         }
-        let flow_next = if self.flow_room > 0 { self.flow_after } else { u64::MAX };
-        self.next = self.sample_next.min(flow_next);
+        let flow_next = if self.flow_room > 0 { self.flow_after.max(now + 1) } else { u64::MAX };
+        self.execution.next = self.sample_next.min(flow_next);
     }
 
     #[cold]
@@ -245,8 +182,8 @@ impl Recorder {
             self.sample_every *= 2;
         }
         self.samples += 1;
-        self.sample_next = self.instructions + self.sample_every;
-        self.find(true, Kind::Sample, 0);
+        self.sample_next = self.execution.instructions() + self.sample_every;
+        self.note(Kind::Sample, 0);
     }
 
     /// The TLBs are emptied, of some or all, or the models do not know it.
@@ -261,22 +198,25 @@ impl Recorder {
             return;
         }
         if kind == EventKind::Invalidate {
-            self.find(true, Kind::Invalidate, 0);
+            self.note(Kind::Invalidate, 0);
         }
+        self.ask();
+        self.execution.forget_last();
         self.model.flush(flush);
     }
 
     /// Xen goes on with another domain.
     fn switch(&mut self, place: u8) {
         // No domain has a place beyond.
-        self.domain = place.min(LAST_DOMAIN);
-        self.event(EventKind::Switch(self.domain));
-        self.find(true, Kind::Switch, 0);
+        let domain = place.min(LAST_DOMAIN);
+        self.execution.domain = domain;
+        self.event(EventKind::Switch(domain));
+        self.note(Kind::Switch, 0);
     }
 
     fn event(&mut self, kind: EventKind) {
         if self.events.len() < EVENTS {
-            self.events.push(Event { at: self.instructions, kind });
+            self.events.push(Event { at: self.execution.instructions(), kind });
         } else {
             self.events_lost += 1;
         }
@@ -284,6 +224,7 @@ impl Recorder {
 
     /// Compares where the model takes the last data to be with where it is.
     fn compare(&mut self, address: u64, physical: u64) {
+        self.ask();
         self.checks.compared += 1;
         self.checks.stale += u64::from(self.model.claimed(address) != physical);
     }
@@ -294,7 +235,8 @@ impl Recorder {
     /// In words, if the thread that counts has failed.
     pub fn finish(mut self) -> Result<Recording, String> {
         self.sample();
-        self.hand_over();
+        self.ask();
+        self.counts.send(self.batch);
         let counted = self.counts.finish()?.finish(self.flow);
         let owners = (0u8..)
             .take(DOMAINS)
@@ -302,8 +244,8 @@ impl Recorder {
         let sweeps = owners.zip(counted.sweeps).filter(|(_, sweep)| *sweep != Sweep::default());
         Ok(Recording {
             config: *self.model.config(),
-            instructions: self.instructions,
-            blocks: self.codes.finish(&counted.sites),
+            instructions: self.execution.instructions(),
+            blocks: self.execution.codes.finish(&counted.sites),
             sweeps: sweeps.collect(),
             events: self.events,
             events_lost: self.events_lost,

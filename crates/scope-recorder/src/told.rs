@@ -6,7 +6,7 @@ use crate::code::BlockId;
 /// What a callback is for, in 64 bits, which QEMU carries about: so nothing is looked up for most of them.
 ///
 /// ```text
-///  63  62  61       55…48   47…32    31…0
+///  63  62  61  60  59…54   53…32    31…0
 ///  ┌───┬───┬───┬───┬──────┬────────┬────────┐
 ///  │beg│wri│man│ 0 │length│ offset │ number │
 ///  └───┴───┴───┴───┴──────┴────────┴────────┘
@@ -15,12 +15,22 @@ use crate::code::BlockId;
 /// With it the block is begun, if `beg` says so. Of a group whose accesses are alike and near each
 /// other, `offset` is from the first to the lowest byte and `length` the bytes' number less one;
 /// of others (`man`), `number` is that by which its members and its block are looked up, else the block's.
+///
+/// When it [happens](Self::at) the lower bits of the address take the offset's place: those that a line of a page that
+/// was told of is [named](scope_model::Line) by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told(pub u64);
 
 const BEGINS: u64 = 1 << 63;
 const WRITES: u64 = 1 << 62;
 const MANY: u64 = 1 << 61;
+/// What no group has.
+pub const OTHER: u64 = 1 << 60;
+const LENGTH_AT: u32 = 54;
+const LENGTH_BITS: u32 = 6;
+const OFFSET_AT: u32 = 32;
+const OFFSET_BITS: u32 = 22;
+const OFFSET: u64 = (1 << OFFSET_BITS) - 1;
 
 /// What an access of QEMU's stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +74,19 @@ impl Told {
         self.0 & WRITES != 0
     }
 
+    /// Whether it is none: the bit is for other things that [happen](crate::Step).
+    #[inline]
+    pub fn is_other(self) -> bool {
+        self.0 & OTHER != 0
+    }
+
+    /// Whether it is a group that nothing is looked up for, or a [block](crate::Step::Block).
+    #[inline]
+    pub fn is_plain(self) -> bool {
+        const PLAIN: u64 = 1 << 0b0000 | 1 << 0b0100 | 1 << 0b1000 | 1 << 0b1100 | 1 << 0b1001;
+        PLAIN >> (self.0 >> 60) & 1 != 0
+    }
+
     /// Whether its members are to be looked up.
     #[inline]
     pub fn is_many(self) -> bool {
@@ -78,13 +101,30 @@ impl Told {
         number
     }
 
-    /// The first and the last byte of the group whose first access is at `address`.
+    /// The bytes of the group after its first.
     #[inline]
-    pub fn bytes(self, address: u64) -> (u64, u64) {
-        #[expect(clippy::cast_possible_truncation, reason = "these 16 bits")]
-        let offset = ((self.0 >> 32) as u16).cast_signed();
-        let first = address.wrapping_add(i64::from(offset).cast_unsigned());
-        (first, first.wrapping_add(self.0 >> 48 & 0xff))
+    pub fn length(self) -> u64 {
+        self.0 >> LENGTH_AT & ((1 << LENGTH_BITS) - 1)
+    }
+
+    /// The first byte of the group whose first access is at `address`.
+    #[inline]
+    pub fn first(self, address: u64) -> u64 {
+        let offset = (self.0 << (64 - OFFSET_AT - OFFSET_BITS)).cast_signed() >> (64 - OFFSET_BITS);
+        address.wrapping_add(offset.cast_unsigned())
+    }
+
+    /// That it happens, at an address: the [first](Self::first) byte's.
+    #[inline]
+    #[must_use]
+    pub fn at(self, address: u64) -> Self {
+        Self(self.0 & !(OFFSET << OFFSET_AT) | (address & OFFSET) << OFFSET_AT)
+    }
+
+    /// The lower bits of the address that it happens [at](Self::at).
+    #[inline]
+    pub fn address(self) -> u64 {
+        self.0 >> OFFSET_AT & OFFSET
     }
 
     /// What a group comes to, without more looking up; none if that can not be said in 64 bits.
@@ -97,10 +137,9 @@ impl Told {
         if length > LENGTH || !group.members.iter().all(alike) {
             return None;
         }
-        let offset = i16::try_from(reach.first()).ok()?.cast_unsigned();
-        let length = u8::try_from(length - 1).ok()?;
+        let offset = i64::from(reach.first()).cast_unsigned() & OFFSET;
         let writes = if group.begins_with_write() { WRITES } else { 0 };
-        let place = u64::from(length) << 48 | u64::from(offset) << 32 | u64::from(block.0);
+        let place = (length as u64 - 1) << LENGTH_AT | offset << OFFSET_AT | u64::from(block.0);
         Some(Self(writes | place))
     }
 }
@@ -170,7 +209,9 @@ mod tests {
         assert_eq!(plan.block, None);
         let [told] = told(&plan)[..] else { panic!("{plan:?}") };
         assert!(told.begins() && told.writes() && !told.is_many());
-        assert_eq!((told.number(), told.bytes(0x1000)), (7, (0xff0, 0x100b)));
+        assert_eq!((told.number(), told.first(0x1000), told.length()), (7, 0xff0, 0x1b));
+        let happens = told.at(told.first(0xffff_ffff_ff00_0000));
+        assert_eq!((happens.number(), happens.address(), happens.length()), (7, 0x3f_fff0, 0x1b));
     }
 
     #[test]

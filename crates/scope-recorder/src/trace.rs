@@ -3,21 +3,21 @@
 use scope_model::{Flush, Mapping, Side};
 
 use crate::code::BlockId;
-use crate::told::Told;
+use crate::told::{OTHER, Told};
 
 /// Something that happened, in the order in which it did.
 ///
 /// ```text
 ///  63…61  60
 ///  ┌──────┬───┬───────────────┐
-///  │ flags│ 0 │ a group       │ its address
+///  │ flags│ 0 │ a group       │ nothing more
 ///  │ kind │ 1 │ a number      │ up to two more words
 ///  └──────┴───┴───────────────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A group of accesses: the first of it is at this address.
-    Group(Told, u64),
+    /// A group of accesses, [at](Told::at) its place.
+    Group(Told),
     /// A block is executed that no group begins.
     Block(BlockId),
     /// Data of so many bytes is read or written.
@@ -43,17 +43,23 @@ pub enum Step {
 
 /// No step has more words.
 pub const LONGEST: usize = 3;
-const OTHER: u64 = 1 << 60;
 const NUMBER: u64 = OTHER - 1;
 /// Pages' numbers have 52 bits.
 const PAGE_NUMBER: u64 = (1 << 52) - 1;
-const BLOCK: u64 = 0;
-const ACCESS: u64 = 1;
-const PAGE: u64 = 2;
-const FLUSH: u64 = 3;
-const SWITCH: u64 = 4;
+const ACCESS: u64 = 0;
+const PAGE: u64 = 1;
+const FLUSH: u64 = 2;
+const SWITCH: u64 = 3;
+/// With the bit of what begins a block.
+const BLOCK: u64 = 4;
 const PROBE: u64 = 5;
 const COMPARE: u64 = 6;
+
+/// [`Step::Block`], in its one word.
+#[inline]
+pub fn block_word(block: BlockId) -> u64 {
+    BLOCK << 61 | OTHER | u64::from(block.0)
+}
 
 impl Step {
     /// Its words, of which so many count.
@@ -62,8 +68,8 @@ impl Step {
     pub fn words(self) -> ([u64; LONGEST], usize) {
         let other = |kind: u64, number: u64| kind << 61 | OTHER | number;
         match self {
-            Self::Group(told, address) => ([told.0, address, 0], 2),
-            Self::Block(block) => ([other(BLOCK, block.0.into()), 0, 0], 1),
+            Self::Group(told) => ([told.0, 0, 0], 1),
+            Self::Block(block) => ([block_word(block), 0, 0], 1),
             Self::Access { address, bytes, write } => {
                 ([other(ACCESS, u64::from(bytes) << 1 | u64::from(write)), address, 0], 2)
             }
@@ -99,7 +105,7 @@ impl Step {
             Some(word)
         };
         if head & OTHER == 0 {
-            return Some(Self::Group(Told(head), next()?));
+            return Some(Self::Group(Told(head)));
         }
         #[expect(clippy::cast_possible_truncation, reason = "so many bits were put there")]
         let (byte, half, number) = (head as u8, head as u32, head & NUMBER);
@@ -169,8 +175,7 @@ mod tests {
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            (any::<u64>(), any::<u64>())
-                .prop_map(|(told, address)| Step::Group(Told(told & !OTHER), address)),
+            any::<u64>().prop_map(|told| Step::Group(Told(told & !OTHER))),
             any::<u32>().prop_map(|number| Step::Block(BlockId(number))),
             (any::<u64>(), 1u8.., any::<bool>()).prop_map(|(address, bytes, write)| Step::Access {
                 address,

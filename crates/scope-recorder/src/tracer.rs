@@ -1,13 +1,14 @@
 //! The half of the recording that runs where the guest is executed: it says what happens.
 //!
 //! ```text
-//!  QEMU's thread                               a thread               another
+//!  QEMU's thread                               a thread               another, or who has time
 //!  Tracer ── what the guest's memory says now
 //!     └───── steps ──────────────────────────► Recorder ── L1s, TLBs
 //!                                                 └────── misses ───► Counts ── L2s, counters
 //! ```
 //!
-//! Nothing comes back but empty buffers: what is recorded does not depend on which thread is the fastest.
+//! Nothing comes back but empty buffers: what is recorded does not depend on which thread is the fastest. With two processors
+//! there are two threads, and QEMU's counts misses while it waits for the other.
 
 use std::collections::HashMap;
 
@@ -17,18 +18,20 @@ use scope_result::{Checks, Domain, Mode, Recording};
 use crate::accesses::{Accesses, Member, Reach, accesses};
 use crate::arguments::Arguments;
 use crate::code::{BlockId, Code, DOMAINS};
-use crate::recorder::Recorder;
+use crate::recorder::{Recorder, Work};
 use crate::stage::Stage;
 use crate::told::{Plan, Told, plan};
-use crate::trace::{LONGEST, Step};
+use crate::trace::{LONGEST, Step, block_word};
 
 /// Blocks of no more instructions are always told of by themselves: QEMU translates one anew, for its
 /// accesses alone, when it is found to be a device's.
 const SHORT: usize = 2;
-/// Words of a chunk: long enough that handing it over costs nothing.
-pub const CHUNK: usize = 1 << 16;
-/// Chunks that there are.
-const CHUNKS: usize = 16;
+/// Words of a message: so many that handing it over costs nothing.
+const WORDS: usize = 1 << 16;
+/// Messages that there are.
+const MESSAGES: usize = 16;
+/// No page's number: they have fewer bits. Nothing is known of it.
+const NO_PAGE: u64 = u64::MAX - 1;
 
 /// The control registers at the beginning.
 #[derive(Clone, Copy, Debug)]
@@ -39,15 +42,54 @@ pub struct Start {
     pub cr4: u64,
 }
 
-/// What the recorder is told.
+/// What the recorder is told at a time. To wake its thread takes longer than all that is done for a block, so what is new
+/// waits until so much has happened.
 #[derive(Debug)]
-pub enum Message {
-    /// Of a block that it will meet: the next one's number is one more.
-    Code(Code),
-    /// Of a group's accesses, likewise.
-    Members(BlockId, Box<[Member]>),
-    /// Of what happened: so many words count.
-    Steps(Box<[u64; CHUNK]>, usize),
+pub struct Message {
+    /// Blocks that it will meet: the next one's number is one more.
+    pub code: Vec<Code>,
+    /// The accesses of groups, of these blocks, likewise.
+    pub members: Vec<(BlockId, Box<[Member]>)>,
+    /// What happened.
+    steps: Box<[u64; WORDS]>,
+    /// How many of its words count.
+    used: usize,
+}
+
+impl Message {
+    /// Nothing, with room for it.
+    pub fn new() -> Self {
+        // Made where it stays.
+        let steps = vec![0; WORDS].into_boxed_slice().try_into();
+        let steps = steps.unwrap_or_else(|_| Box::new([0; WORDS]));
+        Self { code: Vec::new(), members: Vec::new(), steps, used: 0 }
+    }
+
+    /// What happened.
+    pub fn steps(&self) -> &[u64] {
+        self.steps.get(..self.used).unwrap_or_default()
+    }
+
+    /// Takes all out.
+    pub fn clear(&mut self) {
+        self.code.clear();
+        self.members.clear();
+        self.used = 0;
+    }
+
+    /// Adds a word, if there is room for it.
+    #[inline]
+    pub fn add(&mut self, word: u64) -> bool {
+        let Some(room) = self.steps.get_mut(self.used) else { return false };
+        *room = word;
+        self.used += 1;
+        true
+    }
+
+    /// Whether there is room for any step.
+    fn has_room(&self) -> bool {
+        self.used + LONGEST <= WORDS
+    }
 }
 
 /// The sizes of accesses, by the numbers that QEMU describes them with: it is asked once for each.
@@ -74,6 +116,8 @@ pub struct Tracer<M> {
     known: HashMap<(u64, u64, u8), BlockId>,
     /// Of each block: the addresses of its first and its last byte.
     ends: Vec<(u64, u64)>,
+    /// Of each block its page, or none's number, if there are two.
+    pages: Vec<u64>,
     /// Of each group that is looked up: its block, and what lies between its accesses.
     many: Vec<(BlockId, Reach)>,
     domains: Vec<Domain>,
@@ -84,10 +128,10 @@ pub struct Tracer<M> {
     unknown_switches: u64,
     check: bool,
     deaf: (bool, bool),
-    chunk: Box<[u64; CHUNK]>,
-    /// Words that are in it.
-    used: usize,
-    recorder: Stage<Message, Box<[u64; CHUNK]>, Recorder>,
+    message: Message,
+    recorder: Stage<Message, Message, Recorder>,
+    /// What is to be done while the recorder is waited for.
+    work: Option<Work>,
 }
 
 impl<M: PhysicalMemory> Tracer<M> {
@@ -100,14 +144,16 @@ impl<M: PhysicalMemory> Tracer<M> {
         walker.flush(Flush::Cr4(start.cr4));
         walker.flush(Flush::Cr3(start.cr3));
         let recorder = Recorder::new(arguments, walker.paging(), walker.lines())?;
-        let chunks = (1..CHUNKS).map(|_| new_chunk()).collect();
-        let recorder = Stage::thread("pvscope-models", chunks, recorder, Recorder::take)?;
+        let work = recorder.work();
+        let messages = (1..MESSAGES).map(|_| Message::new()).collect();
+        let recorder = Stage::thread("pvscope-models", messages, recorder, Recorder::take)?;
         let first = if arguments.switch.is_some() { Domain::Unknown } else { Domain::Machine };
         Ok(Self {
             sizes: Sizes([(0, 0); 64]),
             walker,
             known: HashMap::new(),
             ends: Vec::new(),
+            pages: Vec::new(),
             many: Vec::new(),
             domains: vec![first],
             domain: 0,
@@ -116,9 +162,9 @@ impl<M: PhysicalMemory> Tracer<M> {
             unknown_switches: 0,
             check: arguments.check,
             deaf: (arguments.deaf_to_cr3, arguments.deaf_to_invlpg),
-            chunk: new_chunk(),
-            used: 0,
+            message: Message::new(),
             recorder,
+            work,
         })
     }
 
@@ -133,14 +179,11 @@ impl<M: PhysicalMemory> Tracer<M> {
         };
         let block = self.block(address, code, &accesses);
         let alone = alone || code.len() <= SHORT;
-        let (mut many, recorder) = (std::mem::take(&mut self.many), &mut self.recorder);
-        let plan = plan(block, &accesses, alone, |members| {
-            many.push((block, Reach::of(&members)));
-            recorder.send(Message::Members(block, members));
-            many.len() - 1
-        });
-        self.many = many;
-        plan
+        plan(block, &accesses, alone, |members| {
+            self.many.push((block, Reach::of(&members)));
+            self.message.members.push((block, members));
+            self.many.len() - 1
+        })
     }
 
     /// The block of these instructions, known or not. The same code of another program, or of another
@@ -157,53 +200,58 @@ impl<M: PhysicalMemory> Tracer<M> {
             let bytes: u64 = code.iter().map(|instruction| instruction.len() as u64).sum();
             let last = address + bytes.saturating_sub(1);
             self.ends.push((address, last));
+            self.pages.push(if page(address) == page(last) { page(address) } else { NO_PAGE });
             let code = Code::new(address, bytes, (code.len(), accesses), (space, home));
-            self.recorder.send(Message::Code(code));
+            self.message.code.push(code);
         }
         block
     }
 
-    #[inline]
     fn tell(&mut self, step: Step) {
-        if self.used + LONGEST > CHUNK {
+        if !self.message.has_room() {
             self.hand_over();
         }
         let (words, count) = step.words();
-        if let Some(room) = self.chunk.get_mut(self.used..self.used + count) {
-            room.copy_from_slice(&words[..count]);
-            self.used += count;
+        for word in words.into_iter().take(count) {
+            self.message.add(word);
         }
     }
 
     /// Hands over what was told, and waits until there is room for more.
     #[cold]
     fn hand_over(&mut self) {
-        let empty = self.recorder.buffer().unwrap_or_else(new_chunk);
-        let chunk = std::mem::replace(&mut self.chunk, empty);
-        self.recorder.send(Message::Steps(chunk, std::mem::take(&mut self.used)));
+        let empty = match &self.work {
+            Some(work) => self.recorder.buffer_after(|| work.help()),
+            None => self.recorder.buffer(),
+        };
+        let empty = empty.unwrap_or_else(Message::new);
+        self.recorder.send(std::mem::replace(&mut self.message, empty));
     }
 
     /// Has the recorder know where the pages are that two bytes lie in, and those between them: they are used now.
-    #[inline]
     fn pages(&mut self, side: Side, (first, last): (u64, u64)) {
         let (first, last) = (page(first), page(last));
-        if !self.walker.knows(side, first) {
-            self.walk(side, first);
-        }
-        if last != first {
-            (first + 1..=last).for_each(|page| self.walk(side, page));
-        }
-    }
-
-    #[cold]
-    fn walk(&mut self, side: Side, page: u64) {
-        if !self.walker.knows(side, page) {
-            let mapping = self.walker.walk(side, page);
-            self.tell(Step::Page(side, page, mapping));
+        for page in std::iter::once(first).chain(first + 1..=last) {
+            if !self.walker.knows(side, page) {
+                let mapping = self.walker.walk(side, page);
+                self.tell(Step::Page(side, page, mapping));
+            }
         }
     }
 
+    /// Whether the page of a block is known; of one in two pages it is not said.
     #[inline]
+    fn knows_code(&self, block: BlockId) -> bool {
+        let page = self.pages.get(block.0 as usize);
+        page.is_some_and(|page| self.walker.knows(Side::Code, *page))
+    }
+
+    /// Whether the page of two bytes is known; of those in two pages it is not said.
+    #[inline]
+    fn knows_data(&self, first: u64, last: u64) -> bool {
+        page(first) == page(last) && self.walker.knows(Side::Data, page(first))
+    }
+
     fn code_pages(&mut self, block: BlockId) {
         if let Some(ends) = self.ends.get(block.0 as usize) {
             self.pages(Side::Code, *ends);
@@ -213,34 +261,52 @@ impl<M: PhysicalMemory> Tracer<M> {
     /// A block is about to be executed.
     #[inline]
     pub fn execute(&mut self, block: BlockId) {
+        let is_told = self.knows_code(block) && self.message.add(block_word(block));
+        if !is_told {
+            self.execute_anywhere(block);
+        }
+    }
+
+    #[inline(never)]
+    fn execute_anywhere(&mut self, block: BlockId) {
         self.code_pages(block);
         self.tell(Step::Block(block));
     }
 
     /// A group of accesses: the first of it is at `address`.
+    ///
+    /// This is what QEMU's thread does most of the time, so what is usual is told of without a call of another function:
+    /// a call of one that does nothing takes as long as all that is done here.
     #[inline]
     pub fn group(&mut self, told: Told, address: u64) {
-        if told.is_many() {
-            return self.members(told, address);
+        let first = told.first(address);
+        let last = first.wrapping_add(told.length());
+        let is_told = !told.is_many()
+            && (!told.begins() || self.knows_code(BlockId(told.number())))
+            && self.knows_data(first, last)
+            && self.message.add(told.at(first).0);
+        if !is_told {
+            self.group_anywhere(told, address);
         }
-        if told.begins() {
-            self.code_pages(BlockId(told.number()));
-        }
-        self.pages(Side::Data, told.bytes(address));
-        self.tell(Step::Group(told, address));
     }
 
-    fn members(&mut self, told: Told, address: u64) {
-        let Some((block, reach)) = self.many.get(told.number() as usize).copied() else { return };
+    #[inline(never)]
+    fn group_anywhere(&mut self, told: Told, address: u64) {
+        let (block, (first, last)) = if told.is_many() {
+            let Some((block, reach)) = self.many.get(told.number() as usize) else { return };
+            (*block, reach.bytes_at(address))
+        } else {
+            let first = told.first(address);
+            (BlockId(told.number()), (first, first.wrapping_add(told.length())))
+        };
         if told.begins() {
             self.code_pages(block);
         }
-        self.pages(Side::Data, reach.bytes_at(address));
-        self.tell(Step::Group(told, address));
+        self.pages(Side::Data, (first, last));
+        self.tell(Step::Group(told.at(told.first(address))));
     }
 
     /// Data is read or written, besides what groups say.
-    #[inline]
     pub fn data(&mut self, address: u64, bytes: u8, write: bool) {
         let last = address.wrapping_add(u64::from(bytes) - 1);
         self.pages(Side::Data, (address, last));
@@ -337,17 +403,13 @@ impl<M: PhysicalMemory> Tracer<M> {
     /// # Errors
     /// In words, if a thread of the models has failed.
     pub fn finish(mut self) -> Result<Recording, String> {
-        self.hand_over();
+        let Self { recorder, message, .. } = &mut self;
+        recorder.send(std::mem::replace(message, Message::new()));
         let recording = self.recorder.finish()?.finish()?;
         let (untranslated, unknown_switches) = (self.walker.untranslated(), self.unknown_switches);
         let checks = Checks { untranslated, unknown_switches, ..recording.checks };
         Ok(Recording { domains: self.domains, checks, ..recording })
     }
-}
-
-/// A chunk to be written into, made where it stays.
-fn new_chunk() -> Box<[u64; CHUNK]> {
-    vec![0; CHUNK].into_boxed_slice().try_into().unwrap_or_else(|_| Box::new([0; CHUNK]))
 }
 
 #[inline]

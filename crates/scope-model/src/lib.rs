@@ -32,7 +32,7 @@ pub use cache::{Asked, Cache, WAYS};
 pub use config::{Config, L2_BYTES, L2_SIZES, LINE, TLB_ENTRIES, TLB_SIZES};
 pub use cost::Costs;
 pub use counters::{Counters, Sweep};
-pub use model::{Flush, Line, Model, Use};
+pub use model::{Flush, Line, Model, Outcome};
 pub use paging::{PageSize, Paging, PhysicalMemory, Translation, walk};
 pub use policy::{POLICIES, Policy};
 pub use second::Second;

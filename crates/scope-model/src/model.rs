@@ -17,7 +17,7 @@ const HYPERVISOR: Range<u64> = 0xffff_8000_0000_0000..0xffff_8800_0000_0000;
 
 /// What came of the use of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Use {
+pub struct Outcome {
     /// The TLBs that did not have its page.
     pub pages: Mask,
     /// Its physical number.
@@ -38,8 +38,10 @@ impl Line {
     const LOWER: u32 = Self::OF_PAGE + KNOWN.ilog2();
     /// Those of its name.
     pub const BITS: u32 = Self::LOWER + 1;
+    /// Those of an address that a name is made of.
+    pub const ADDRESS_BITS: u32 = Self::LOWER + LINE.ilog2();
 
-    /// The line of an address, of which the lower 22 bits suffice.
+    /// The line of an address, of which the [lower bits](Self::ADDRESS_BITS) suffice.
     #[inline]
     #[must_use]
     pub fn of(side: Side, address: u64) -> Self {
@@ -119,7 +121,7 @@ struct Bank {
 
 /// What is known of a page.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Known {
     page: u64,
     mapping: Mapping,
     /// What the page here was in TLBs when it was used last: this one may still be it.
@@ -142,8 +144,8 @@ impl Bank {
     }
 
     /// Uses a page, and holds it. Answers which TLBs missed. `held` has what it was when it was held before, and is.
-    fn hold(&mut self, told: &Told, space: u16, held: &mut [Option<Held>; 3]) -> Mask {
-        let Told { page, mapping, held: before } = *told;
+    fn hold(&mut self, known: &Known, space: u16, held: &mut [Option<Held>; 3]) -> Mask {
+        let Known { page, mapping, held: before } = *known;
         let Some(size) = mapping.size else { return Mask::NONE };
         let (address, global) = (page << 12, mapping.global);
         let tag = if global { GLOBAL } else { space };
@@ -184,7 +186,7 @@ pub struct Model {
     l1: [Cache; 2],
     banks: [Bank; 2],
     /// What was told of pages, by their places.
-    told: Box<[Told]>,
+    known: Box<[Known]>,
     recent: Recent,
     /// What the TLB of a real processor of the largest size would hold, to be compared with the
     /// truth.
@@ -206,7 +208,7 @@ impl Model {
             tag,
             l1: [(); 2].map(|()| Cache::new(config.l1_bytes, lines)),
             banks: [(); 2].map(|()| Bank::new(all)),
-            told: vec![Told { page: 0, mapping: NOWHERE, held: [None; 3] }; PLACES].into(),
+            known: vec![Known { page: 0, mapping: NOWHERE, held: [None; 3] }; PLACES].into(),
             recent: Recent::new(),
             shadow: None,
         }
@@ -229,28 +231,28 @@ impl Model {
         if self.recent.has(place) {
             self.settle(side);
         }
-        let told = &mut self.told[place];
-        (told.page, told.mapping) = (page, mapping);
+        let known = &mut self.known[place];
+        (known.page, known.mapping) = (page, mapping);
     }
 
     /// Uses a line of a page that was told of: fetches code, or reads or writes data.
     #[inline]
-    pub fn access(&mut self, line: Line) -> Use {
+    pub fn access(&mut self, line: Line) -> Outcome {
         let place = line.place();
-        let pages = if self.recent.turn(place) { Mask::NONE } else { self.turn(place) };
-        let number = self.recent.frame(place) + line.of_page();
-        Use { pages, line: number, missed: self.l1[line.side() % 2].access(number) == WAYS }
+        let pages = if self.recent.use_again(place) { Mask::NONE } else { self.use_other(place) };
+        let number = self.recent.frame(place).wrapping_add(line.of_page());
+        Outcome { pages, line: number, missed: self.l1[line.side() % 2].access(number) == WAYS }
     }
 
     /// Uses a page that is none of the recent ones. Answers which TLBs missed.
     #[cold]
-    fn turn(&mut self, place: usize) -> Mask {
+    fn use_other(&mut self, place: usize) -> Mask {
         let side = if place < KNOWN { Side::Code } else { Side::Data };
-        let (told, bank) = (&mut self.told[place % PLACES], &mut self.banks[side as usize]);
-        let (before, held) = self.recent.put(side, place, told.mapping.frame);
+        let (known, bank) = (&mut self.known[place % PLACES], &mut self.banks[side as usize]);
+        let (before, held) = self.recent.put(side, place, known.mapping.frame);
         before.into_iter().flatten().for_each(|held| bank.release(held));
-        let missed = bank.hold(told, self.tag, held);
-        told.held = *held;
+        let missed = bank.hold(known, self.tag, held);
+        known.held = *held;
         if side == Side::Data && self.shadow.is_some() {
             self.remember(place, missed);
         }
@@ -267,7 +269,7 @@ impl Model {
     /// What the largest of the processor's TLBs holds since its miss is what its hits are taken for, if
     /// hits are [remembered](Self::remember_hits).
     fn remember(&mut self, place: usize, missed: Mask) {
-        let Told { page, mapping, .. } = self.told[place];
+        let Known { page, mapping, .. } = self.known[place];
         let (Some(shadow), Some(size)) = (&mut self.shadow, mapping.size) else { return };
         let tag = if mapping.global { GLOBAL } else { self.tag };
         let key = keys::key(page << 12, size, tag);
@@ -285,7 +287,8 @@ impl Model {
 
     /// Where the model takes data of a recent page to be, physically, to be compared with where it is.
     pub fn claimed(&self, address: u64) -> u64 {
-        self.recent.frame(Line::of(Side::Data, address).place()) * LINE as u64 + address % 4096
+        let frame = self.recent.frame(Line::of(Side::Data, address).place());
+        frame.wrapping_mul(LINE as u64) + address % 4096
     }
 
     /// Takes notice of what empties TLBs.

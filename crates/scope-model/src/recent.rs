@@ -58,7 +58,7 @@ impl Recent {
 
     /// Uses a page, if it is one of these.
     #[inline]
-    pub fn turn(&mut self, place: usize) -> bool {
+    pub fn use_again(&mut self, place: usize) -> bool {
         let number = self.places[place % PLACES].number;
         if number == NONE {
             return false;

@@ -161,7 +161,8 @@ impl Tlb {
         }
         for tlb in missed.numbers() {
             self.count[tlb] += 1;
-            if self.count[tlb] > self.capacity[tlb] {
+            // All may be held where a page became global without a flush: there is no victim then.
+            if self.count[tlb] > self.capacity[tlb] && self.victim[tlb] != NOWHERE {
                 self.remove(self.victim[tlb], 1 << tlb);
             }
         }

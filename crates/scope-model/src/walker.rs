@@ -18,6 +18,7 @@ const UNIFORM_FOR: u64 = 64;
 /// Pages of a side whose mappings are known, each in the one place where it can be: neighbours have
 /// different ones.
 pub const KNOWN: usize = 1024;
+const _: () = assert!(KNOWN.is_power_of_two(), "a place is the lower bits of a page's number");
 
 /// Numbers for lines of pages that nothing maps, or that are a device's: of 128 MiB.
 const BEYOND: u64 = 1 << 21;

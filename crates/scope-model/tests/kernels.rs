@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use scope_model::{
-    Asked, Cache, Config, Counters, Flush, L2_BYTES, LINE, Line, Model, POLICIES, PageSize, Paging,
-    PhysicalMemory, Policy, Second, Side, Sweep, TLB_ENTRIES, Use, WAYS, Walker, walk,
+    Asked, Cache, Config, Counters, Flush, L2_BYTES, LINE, Line, Model, Outcome, POLICIES,
+    PageSize, Paging, PhysicalMemory, Policy, Second, Side, Sweep, TLB_ENTRIES, WAYS, Walker, walk,
 };
 
 const PAGE: u64 = 4096;
@@ -110,7 +110,7 @@ impl World {
         self.count(used, None);
     }
 
-    fn count(&mut self, used: Use, write: Option<bool>) {
+    fn count(&mut self, used: Outcome, write: Option<bool>) {
         let is_code = write.is_none();
         let second = if used.missed { missed(&mut self.l2, &[used.line])[0] } else { 0 };
         self.sweep.add_lines(second, is_code, 1);

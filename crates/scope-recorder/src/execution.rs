@@ -6,11 +6,9 @@ use scope_model::{Line, Side};
 
 use crate::accesses::Member;
 use crate::code::{BlockId, Codes, Hot};
-use crate::found::{Batch, Executed, USES, Use};
+use crate::found::{Batch, Executed, FULL, USES, Use};
 use crate::told::Told;
 
-/// Uses, or blocks, from which on there is to be made room: no block has as many more.
-const FULL: usize = 1 << 10;
 /// No block that is known.
 const NO_BLOCK: BlockId = BlockId(u32::MAX);
 /// No line's name.
@@ -95,6 +93,7 @@ impl Execution {
 
     /// What was used.
     pub fn uses(&self) -> &[Use] {
+        debug_assert!(self.now.count <= USES, "no block has so many more");
         self.uses.get(..self.now.count).unwrap_or_default()
     }
 

@@ -6,16 +6,21 @@ use crate::code::SiteId;
 
 /// Room for uses, and for blocks that make them.
 pub const USES: usize = 1 << 12;
-/// Each use may come to a page and a line.
-const ROOM: usize = 4 * USES;
+/// From how many of either on there is to be made room. Those of one block more fit: QEMU's have no more than 512
+/// instructions, which read and write a line or two each, on 120 lines of their own.
+pub const FULL: usize = 1 << 10;
 /// From how much on it is handed over.
-const ENOUGH: usize = 1 << 10;
+const ENOUGH: usize = FULL;
+/// Room for that, and as much more as comes of a full list of uses, a page and a line each.
+const ROOM: usize = 4 * USES;
+const _: () = assert!(ENOUGH + 2 * USES < ROOM, "what comes of uses has to fit");
+const _: () = assert!(ENOUGH <= FULL, "a batch that nothing can be added to is handed over");
 
-/// What is used, or what was found.
+/// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A line to be read; of what was found, that L1 did not have.
+    /// A line to be read, that L1 did not have.
     Read,
     /// One to be written.
     Write,
@@ -104,6 +109,7 @@ impl Use {
 }
 
 const _: () = assert!(Use::LINE + Line::BITS == u32::BITS, "a use has 32 bits");
+const _: () = assert!(USES <= 1 << Use::NUMBER_BITS, "what is executed has a number");
 
 /// What was found, in 64 bits.
 ///

@@ -44,11 +44,16 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder whose models are empty, of a machine with so many lines of memory.
+    /// A recorder whose models are empty, of a machine with so many lines of memory; on one of so many processors.
     ///
     /// # Errors
     /// In words, if there is no thread to be had.
-    pub fn new(arguments: &Arguments, paging: Paging, lines: u64) -> Result<Self, String> {
+    pub fn new(
+        arguments: &Arguments,
+        paging: Paging,
+        lines: u64,
+        processors: usize,
+    ) -> Result<Self, String> {
         let mut model = Model::new(arguments.config, paging, lines);
         if arguments.check {
             model.remember_hits();
@@ -56,7 +61,6 @@ impl Recorder {
         let counts = Counts::new(arguments.config, lines);
         let batches = (1..BATCHES).map(|_| Batch::new()).collect();
         // With two processors a third thread would only take the others' place: who waits counts.
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let counts = if processors > 2 {
             Stage::thread("pvscope-counts", batches, counts, Counts::take)?
         } else {
@@ -199,8 +203,9 @@ impl Recorder {
         }
         if kind == EventKind::Invalidate {
             self.note(Kind::Invalidate, 0);
+        } else {
+            self.ask();
         }
-        self.ask();
         self.execution.forget_last();
         self.model.flush(flush);
     }
@@ -256,5 +261,52 @@ impl Recorder {
             functions: vec![Function::default()],
             ..Recording::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::accesses::{Accesses, Member};
+    use crate::code::Code;
+
+    const PAGING: Paging = Paging { root: 0x1000, pcid: 0, tagged: false, global: true };
+
+    /// A recorder that knows some blocks, and a group of many members of the last.
+    fn recorder(check: bool, processors: usize) -> Recorder {
+        let arguments = Arguments { check, flow: 100, ..Arguments::default() };
+        let mut recorder = Recorder::new(&arguments, PAGING, 1 << 26, processors).unwrap();
+        for number in 0..8 {
+            let code =
+                Code::new(number * 0xfc0, 60 + number * 60, (9, &Accesses::default()), (0, 0));
+            recorder.execution.codes.add(code);
+        }
+        let member = |offset| Member { offset, bytes: 8, write: offset % 3 == 0 };
+        let members: Vec<Member> = (-100..100).map(|at| member(at * 20)).collect();
+        recorder.execution.add_members(BlockId(7), &members);
+        recorder
+    }
+
+    /// Any words, most of them of blocks that there are.
+    fn words() -> impl Strategy<Value = Vec<u64>> {
+        let known = (any::<u64>(), 0u64..9).prop_map(|(word, number)| word >> 32 << 32 | number);
+        prop::collection::vec(prop_oneof![9 => known, 1 => any::<u64>()], 0..3000)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn any_words_are_followed_to_their_end(words in words(), check: bool) {
+            let results = [2, 3].map(|processors| {
+                let mut recorder = recorder(check, processors);
+                words.chunks(1000).for_each(|words| recorder.steps(words));
+                recorder.finish().unwrap()
+            });
+            // Whoever counts comes to the same.
+            prop_assert_eq!(&results[0], &results[1]);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ where
     Buffer: Send + 'static,
     State: Send + 'static,
 {
-    /// Has whoever [helps](Shared::help) work on messages; who sends one has to when all buffers but one are on their way.
+    /// Has whoever [helps](Shared::help) work on messages; who sends one helps when all buffers but one are on their way.
     pub fn shared(buffers: Vec<Buffer>, state: State, take: Take<Message, Buffer, State>) -> Self {
         let room = buffers.len().saturating_sub(1);
         let work = Shared {
@@ -99,25 +99,25 @@ where
         Ok(Self { place: Place::Thread { to, empty, thread } })
     }
 
-    /// Sends a message: there are no more of them on their way than buffers, but for those that need none. If the stage has
-    /// failed, [`finish`](Self::finish) says so.
+    /// Sends a message. If the stage has failed, [`finish`](Self::finish) says so.
     pub fn send(&mut self, message: Message) {
         match &mut self.place {
             Place::Thread { to, .. } => drop(to.send(message)),
             Place::Shared { work, room } => {
-                let waiting = {
-                    let mut inbox = lock(&work.inbox);
-                    inbox.push_back(message);
-                    inbox.len()
-                };
-                if waiting > *room {
-                    work.work(&mut lock(&work.state));
+                lock(&work.inbox).push_back(message);
+                while lock(&work.inbox).len() > *room {
+                    match work.state.try_lock() {
+                        Ok(mut state) => work.work(&mut state),
+                        // Who has it is at work; to wait for the lock could take until there is nothing left to do.
+                        Err(TryLockError::WouldBlock) => break,
+                        Err(TryLockError::Poisoned(_)) => lock(&work.inbox).pop_front().is_some(),
+                    };
                 }
             }
         }
     }
 
-    /// An empty buffer, when there is one; none if the stage has failed.
+    /// An empty buffer, when there is one; none if the stage has failed, or if its work is shared and all are on their way.
     pub fn buffer(&mut self) -> Option<Buffer> {
         match &mut self.place {
             Place::Shared { work, .. } => lock(&work.empty).pop(),
@@ -157,10 +157,14 @@ where
                 drop(to);
                 thread.join().ok()
             }
-            Place::Shared { work, .. } => work.state.lock().ok().and_then(|mut state| {
-                while work.work(&mut state) {}
-                state.take()
-            }),
+            Place::Shared { work, .. } => {
+                let finish = || {
+                    let mut state = work.state.lock().ok()?;
+                    while work.work(&mut state) {}
+                    state.take()
+                };
+                catch_unwind(AssertUnwindSafe(finish)).ok().flatten()
+            }
         };
         state.ok_or_else(|| "a thread of the models failed".to_owned())
     }
@@ -208,13 +212,17 @@ mod tests {
     fn work_is_done_in_its_order_whoever_does_it() {
         let mut stage = Stage::shared(buffers(), Vec::new(), adds);
         let work = stage.work().unwrap();
-        let (done, over) = channel();
+        let (done, over) = channel::<()>();
         let helper = std::thread::spawn(move || {
             let mut helped = 0;
-            while over.try_recv().is_err() {
+            loop {
+                // After the last message there is one left, or there was help before.
+                let is_last = over.try_recv().is_ok();
                 helped += u32::from(work.help());
+                if is_last {
+                    return helped;
+                }
             }
-            helped
         });
         for number in 100..10_000 {
             stage.send(vec![number]);

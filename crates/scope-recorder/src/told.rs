@@ -1,5 +1,7 @@
 //! What QEMU is to tell of while a block is executed.
 
+use scope_model::Line;
+
 use crate::accesses::{Accesses, Group, Member, Reach};
 use crate::code::BlockId;
 
@@ -31,6 +33,7 @@ const LENGTH_BITS: u32 = 6;
 const OFFSET_AT: u32 = 32;
 const OFFSET_BITS: u32 = 22;
 const OFFSET: u64 = (1 << OFFSET_BITS) - 1;
+const _: () = assert!(OFFSET_BITS == Line::ADDRESS_BITS, "an address takes the offset's place");
 
 /// What an access of QEMU's stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,38 +67,38 @@ pub struct Plan {
 impl Told {
     /// Whether a block is begun with it.
     #[inline]
-    pub fn begins(self) -> bool {
+    pub(crate) fn begins(self) -> bool {
         self.0 & BEGINS != 0
     }
 
     /// Whether the group begins with what is written; all of it is, unless there are [many](Self::is_many).
     #[inline]
-    pub fn writes(self) -> bool {
+    pub(crate) fn writes(self) -> bool {
         self.0 & WRITES != 0
     }
 
     /// Whether it is none: the bit is for other things that [happen](crate::Step).
     #[inline]
-    pub fn is_other(self) -> bool {
+    pub(crate) fn is_other(self) -> bool {
         self.0 & OTHER != 0
     }
 
     /// Whether it is a group that nothing is looked up for, or a [block](crate::Step::Block).
     #[inline]
-    pub fn is_plain(self) -> bool {
+    pub(crate) fn is_plain(self) -> bool {
         const PLAIN: u64 = 1 << 0b0000 | 1 << 0b0100 | 1 << 0b1000 | 1 << 0b1100 | 1 << 0b1001;
         PLAIN >> (self.0 >> 60) & 1 != 0
     }
 
     /// Whether its members are to be looked up.
     #[inline]
-    pub fn is_many(self) -> bool {
+    pub(crate) fn is_many(self) -> bool {
         self.0 & MANY != 0
     }
 
     /// The block's number, or that of the members.
     #[inline]
-    pub fn number(self) -> u32 {
+    pub(crate) fn number(self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "these 32 bits")]
         let number = self.0 as u32;
         number
@@ -103,13 +106,13 @@ impl Told {
 
     /// The bytes of the group after its first.
     #[inline]
-    pub fn length(self) -> u64 {
+    pub(crate) fn length(self) -> u64 {
         self.0 >> LENGTH_AT & ((1 << LENGTH_BITS) - 1)
     }
 
     /// The first byte of the group whose first access is at `address`.
     #[inline]
-    pub fn first(self, address: u64) -> u64 {
+    pub(crate) fn first(self, address: u64) -> u64 {
         let offset = (self.0 << (64 - OFFSET_AT - OFFSET_BITS)).cast_signed() >> (64 - OFFSET_BITS);
         address.wrapping_add(offset.cast_unsigned())
     }
@@ -117,13 +120,13 @@ impl Told {
     /// That it happens, at an address: the [first](Self::first) byte's.
     #[inline]
     #[must_use]
-    pub fn at(self, address: u64) -> Self {
+    pub(crate) fn at(self, address: u64) -> Self {
         Self(self.0 & !(OFFSET << OFFSET_AT) | (address & OFFSET) << OFFSET_AT)
     }
 
     /// The lower bits of the address that it happens [at](Self::at).
     #[inline]
-    pub fn address(self) -> u64 {
+    pub(crate) fn address(self) -> u64 {
         self.0 >> OFFSET_AT & OFFSET
     }
 

@@ -30,7 +30,9 @@ const SHORT: usize = 2;
 const WORDS: usize = 1 << 16;
 /// Messages that there are.
 const MESSAGES: usize = 16;
-/// No page's number: they have fewer bits. Nothing is known of it.
+/// The number of the highest page.
+const HIGHEST_PAGE: u64 = u64::MAX >> 12;
+/// No page's number, nor what a walker has where it knows none: it never knows this one.
 const NO_PAGE: u64 = u64::MAX - 1;
 
 /// The control registers at the beginning.
@@ -58,7 +60,7 @@ pub struct Message {
 
 impl Message {
     /// Nothing, with room for it.
-    pub fn new() -> Self {
+    fn new() -> Self {
         // Made where it stays.
         let steps = vec![0; WORDS].into_boxed_slice().try_into();
         let steps = steps.unwrap_or_else(|_| Box::new([0; WORDS]));
@@ -79,7 +81,7 @@ impl Message {
 
     /// Adds a word, if there is room for it.
     #[inline]
-    pub fn add(&mut self, word: u64) -> bool {
+    fn add(&mut self, word: u64) -> bool {
         let Some(room) = self.steps.get_mut(self.used) else { return false };
         *room = word;
         self.used += 1;
@@ -143,7 +145,8 @@ impl<M: PhysicalMemory> Tracer<M> {
         let mut walker = Walker::new(memory, Paging::default(), arguments.config.single);
         walker.flush(Flush::Cr4(start.cr4));
         walker.flush(Flush::Cr3(start.cr3));
-        let recorder = Recorder::new(arguments, walker.paging(), walker.lines())?;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let recorder = Recorder::new(arguments, walker.paging(), walker.lines(), processors)?;
         let work = recorder.work();
         let messages = (1..MESSAGES).map(|_| Message::new()).collect();
         let recorder = Stage::thread("pvscope-models", messages, recorder, Recorder::take)?;
@@ -230,8 +233,9 @@ impl<M: PhysicalMemory> Tracer<M> {
 
     /// Has the recorder know where the pages are that two bytes lie in, and those between them: they are used now.
     fn pages(&mut self, side: Side, (first, last): (u64, u64)) {
-        let (first, last) = (page(first), page(last));
-        for page in std::iter::once(first).chain(first + 1..=last) {
+        // The highest page and the lowest are neighbours.
+        let more = page(last).wrapping_sub(page(first)) & HIGHEST_PAGE;
+        for page in (0..=more).map(|more| (page(first) + more) & HIGHEST_PAGE) {
             if !self.walker.knows(side, page) {
                 let mapping = self.walker.walk(side, page);
                 self.tell(Step::Page(side, page, mapping));
@@ -242,7 +246,7 @@ impl<M: PhysicalMemory> Tracer<M> {
     /// Whether the page of a block is known; of one in two pages it is not said.
     #[inline]
     fn knows_code(&self, block: BlockId) -> bool {
-        let page = self.pages.get(block.0 as usize);
+        let page = self.pages.get(block.index());
         page.is_some_and(|page| self.walker.knows(Side::Code, *page))
     }
 
@@ -253,7 +257,7 @@ impl<M: PhysicalMemory> Tracer<M> {
     }
 
     fn code_pages(&mut self, block: BlockId) {
-        if let Some(ends) = self.ends.get(block.0 as usize) {
+        if let Some(ends) = self.ends.get(block.index()) {
             self.pages(Side::Code, *ends);
         }
     }

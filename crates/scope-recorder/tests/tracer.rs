@@ -131,8 +131,8 @@ proptest! {
         program in
             prop::collection::vec((0..BLOCKS.len(), 0u64..1 << 16, 0u64..1 << 16, 0u64..64), 1..2000),
     ) {
-        // Each register in a part of memory of its own.
-        let at = |place: u64, more: u64| DATA + place * 0x10_0000 + more;
+        // Each register in a part of memory of its own, whose pages are known in the same places.
+        let at = |place: u64, more: u64| DATA + place * 0x40_0000 + more;
         let program: Vec<Executed> = program
             .into_iter()
             .map(|(block, rsi, rdi, rsp)| (block, at(0, rsi), at(1, rdi), at(2, rsp * 8)))

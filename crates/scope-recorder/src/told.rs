@@ -18,7 +18,7 @@ use crate::code::BlockId;
 /// other, `offset` is from the first to the lowest byte and `length` the bytes' number less one;
 /// of others (`man`), `number` is that by which its members and its block are looked up, else the block's.
 ///
-/// When it [happens](Self::at) the lower bits of the address take the offset's place: those that a line of a page that
+/// When it happens the lower bits of the address take the offset's place: those that a line of a page that
 /// was told of is [named](scope_model::Line) by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told(pub u64);

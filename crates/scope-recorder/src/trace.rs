@@ -16,7 +16,7 @@ use crate::told::{OTHER, Told};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A group of accesses, [at](Told::at) its place.
+    /// A group of accesses, with the lower bits of where it happens.
     Group(Told),
     /// A block is executed that no group begins.
     Block(BlockId),

@@ -143,7 +143,7 @@ impl Bank {
         [&mut self.small, &mut self.large]
     }
 
-    /// Uses a page, and holds it. Answers which TLBs missed. `held` has what it was when it was held before, and is.
+    /// Uses a page, and holds it: what it is in TLBs goes to `held`. Answers which of them missed.
     fn hold(&mut self, known: &Known, space: u16, held: &mut [Option<Held>; 3]) -> Mask {
         let Known { page, mapping, held: before } = *known;
         let Some(size) = mapping.size else { return Mask::NONE };

@@ -40,17 +40,18 @@ pub enum Kind {
     Block,
 }
 
-const KINDS: [Kind; 16] = {
-    use Kind::{Block, Code, CodePage, DataPage, Invalidate, Read, Sample, Switch, Write};
-    let mut kinds = [Block; 16];
-    let known = [Read, Write, Code, DataPage, CodePage, Switch, Invalidate, Sample];
-    let mut kind = 0;
-    while kind < known.len() {
-        kinds[kind] = known[kind];
-        kind += 1;
-    }
-    kinds
-};
+/// In the order of their numbers.
+const KINDS: [Kind; 9] = [
+    Kind::Read,
+    Kind::Write,
+    Kind::Code,
+    Kind::DataPage,
+    Kind::CodePage,
+    Kind::Switch,
+    Kind::Invalidate,
+    Kind::Sample,
+    Kind::Block,
+];
 
 /// A block that is executed: what is used and found is its.
 #[derive(Clone, Copy, Debug, Default)]
@@ -142,7 +143,8 @@ impl Found {
     /// What it is.
     #[inline]
     pub fn kind(self) -> Kind {
-        KINDS[(self.0 >> Use::NUMBER_BITS & 15) as usize]
+        let kind = KINDS.get((self.0 >> Use::NUMBER_BITS & 15) as usize);
+        kind.copied().unwrap_or(Kind::Block)
     }
 
     /// Whether it is a line.
@@ -271,15 +273,13 @@ mod tests {
     fn a_batch_knows_when_what_was_found_was_executed() {
         let mut batch = Batch::new();
         batch.begin(100, Executed { owner: 7, ..Executed::default() });
-        batch.note(Kind::Sample, 3, 130);
-        batch.note(Kind::Block, 4, 140);
-        let notes = batch.found().iter().map(|found| {
+        let notes = || KINDS.into_iter().zip(3..).zip(130..);
+        notes().for_each(|((kind, number), at)| batch.note(kind, number, at));
+        let found = batch.found().iter().map(|found| {
             let (executed, at) = batch.executed_at(*found);
-            (found.kind(), found.number(), executed.owner, at)
+            assert_eq!(executed.owner, 7);
+            ((found.kind(), found.number()), at)
         });
-        assert_eq!(
-            notes.collect::<Vec<_>>(),
-            [(Kind::Sample, 3, 7, 130), (Kind::Block, 4, 7, 140)]
-        );
+        assert_eq!(found.collect::<Vec<_>>(), notes().collect::<Vec<_>>());
     }
 }

@@ -7,11 +7,11 @@
 //! `cargo +nightly fuzz run netback_ctrl`.
 #![no_main]
 
-#[path = "../../crates/netback/tests/hostile/guest.rs"]
+#[path = "../../crates/ports/netback/tests/hostile/guest.rs"]
 mod guest;
-#[path = "../../crates/netback/tests/hostile/taker.rs"]
+#[path = "../../crates/ports/netback/tests/hostile/taker.rs"]
 mod taker;
-#[path = "../../crates/netback/tests/hostile/tampered.rs"]
+#[path = "../../crates/ports/netback/tests/hostile/tampered.rs"]
 mod tampered;
 
 use std::cell::RefCell;

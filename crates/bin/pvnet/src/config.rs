@@ -526,7 +526,7 @@ mod tests {
 
     #[test]
     fn the_example_is_sound_and_shows_the_defaults() {
-        let text = include_str!("../../../examples/pvnet.toml");
+        let text = include_str!("../../../../examples/pvnet.toml");
         let config = parse(text).unwrap();
         assert_eq!(config.guests.len(), 2);
         // What the example sets on `red` is what `blue` gets by saying nothing.
@@ -544,7 +544,7 @@ mod tests {
 
     #[test]
     fn the_example_for_xen_is_sound_and_shows_the_defaults() {
-        let config = parse(include_str!("../../../examples/xen.toml")).unwrap();
+        let config = parse(include_str!("../../../../examples/xen.toml")).unwrap();
         let any = config.guest("any").unwrap();
         let other = Guest::default();
         assert_eq!(any.features(), other.features());

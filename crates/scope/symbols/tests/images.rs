@@ -13,7 +13,7 @@ const XEN_TEXT: u64 = 0xffff_82d0_4020_0000;
 fn caches() -> Vec<PathBuf> {
     let test = std::env::current_exe().unwrap_or_default();
     let built = test.ancestors().nth(3).map(Path::to_owned).unwrap_or_default();
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target");
     [built, repository].map(|target| target.join("xenlab/bookworm")).into()
 }
 

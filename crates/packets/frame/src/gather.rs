@@ -1,18 +1,14 @@
 //! Walking a frame's bytes as runs that each lie in one place.
 
-use arrayvec::ArrayVec;
-use hypervisor::{CopyStatus, Counted, Dest, GrantCopy, Hypervisor, Source};
+use hypervisor::Source;
 
-use crate::{Body, Frame, Outcome, PIECES_MAX};
-
-/// Runs of a whole frame when each may have 64 KiB: its header and its pieces.
-const RUNS_MAX: usize = 1 + PIECES_MAX;
+use crate::{Frame, Memory};
 
 /// A cursor over a frame's bytes: the private header first, then the pieces.
 #[derive(Debug)]
 pub struct Gather<'a, P> {
     frame: &'a Frame,
-    body: Body<'a, P>,
+    memory: &'a Memory<'a, P>,
     /// 0 is the header, n the n-th piece.
     part: usize,
     /// Bytes of the part already taken.
@@ -22,8 +18,8 @@ pub struct Gather<'a, P> {
 impl<'a, P> Gather<'a, P> {
     /// Starts at the frame's first byte.
     #[inline]
-    pub fn new(frame: &'a Frame, body: Body<'a, P>) -> Self {
-        Self { frame, body, part: 0, taken: 0 }
+    pub fn new(frame: &'a Frame, memory: &'a Memory<'a, P>) -> Self {
+        Self { frame, memory, part: 0, taken: 0 }
     }
 
     /// The next run of at most `max` bytes; none at the frame's end.
@@ -43,7 +39,7 @@ impl<'a, P> Gather<'a, P> {
             let run = left.min(max);
             let source = match self.part.checked_sub(1) {
                 None => Source::Private(&self.frame.header()[usize::from(self.taken)..]),
-                Some(n) => self.body.source(self.frame.pieces[n], self.taken),
+                Some(n) => self.memory.source(&self.frame.pieces[n], self.taken, run),
             };
             self.taken += run;
             return Some((source, run));
@@ -57,43 +53,8 @@ pub fn pieces_of(frame: &Frame, place: u32) -> usize {
     1 + frame.pieces.len() + frame.len.div_ceil(place) as usize
 }
 
-/// Copies a frame into private memory, whole: what lies in granted pages by the hypervisor, in one
-/// batch, and the rest here, noted as [`Counted::DriverBytes`]. `whole` has the frame's length.
-pub fn linearise<H: Hypervisor>(
-    hypervisor: &H,
-    frame: &Frame,
-    body: Body<'_, H::Peer>,
-    whole: &mut [u8],
-) -> Result<(), Outcome> {
-    let mut copies = ArrayVec::<GrantCopy<'_, H::Peer>, RUNS_MAX>::new();
-    let mut gather = Gather::new(frame, body);
-    let mut copied = 0;
-    let mut rest = whole;
-    while let Some((source, len)) = gather.next(u16::MAX) {
-        let Some((run, after)) = rest.split_at_mut_checked(len.into()) else { break };
-        rest = after;
-        if let Some((region, offset)) = source.mapped() {
-            region.copy_out(offset, run).map_err(|_| Outcome::SourceFault)?;
-        } else if let Source::Private(bytes) = source {
-            run.copy_from_slice(&bytes[..run.len()]);
-        } else {
-            copies.push(GrantCopy::new(source, Dest::Private(run), len));
-            continue;
-        }
-        copied += u64::from(len);
-    }
-    hypervisor.note(Counted::DriverBytes, copied);
-    if copies.is_empty() {
-        return Ok(());
-    }
-    hypervisor.copy(&mut copies);
-    let readable = copies.iter().all(|copy| copy.status == CopyStatus::Okay);
-    if readable { Ok(()) } else { Err(Outcome::SourceFault) }
-}
-
 #[cfg(test)]
 mod tests {
-    use hypervisor::GrantRef;
     use proptest::prelude::*;
     use shm::Region;
 
@@ -117,11 +78,12 @@ mod tests {
             frame.len = u32::try_from(total).unwrap();
             let mut offset = 0;
             for len in lens {
-                frame.pieces.push(Piece { gref: GrantRef(0), offset, len, place: Piece::NOWHERE });
-                offset += u32::from(len);
+                frame.pieces.push(Piece::in_region(0, offset, len));
+                offset += u64::from(len);
             }
             prop_assert!(usize::from(header) <= HEADER_MAX);
-            let mut gather = Gather::<()>::new(&frame, Body::Mapped(&region));
+            let memory = Memory::Regions(std::slice::from_ref(&region));
+            let mut gather = Gather::<()>::new(&frame, &memory);
             let mut seen = Vec::new();
             let mut max = places.iter().cycle();
             while let Some((source, len)) = gather.next(*max.next().unwrap()) {

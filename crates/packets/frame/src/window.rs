@@ -2,12 +2,15 @@
 
 use arrayvec::ArrayVec;
 
-use crate::Frame;
+use crate::{Frame, Outcome};
 
 /// How many frames a queue may have in hand: taken off its ring and not yet answered.
 ///
 /// It bounds what one stalled destination can hold back of a sender's ring.
 pub const WINDOW: usize = 64;
+
+/// What became of each frame of a window, by slot.
+pub type Outcomes = [Outcome; WINDOW];
 
 /// A fixed arena of frames and the order in which they arrived.
 ///
@@ -67,7 +70,7 @@ impl Window {
     }
 
     /// Gives back the slot that [`push`](Self::push) gave last.
-    pub fn unpush(&mut self) {
+    pub fn undo_push(&mut self) {
         self.free.extend(self.order.pop());
     }
 
@@ -130,7 +133,7 @@ mod tests {
         assert!(order.is_sorted());
         assert_eq!(order.len(), WINDOW.div_ceil(3));
         let (slot, _) = window.push().unwrap();
-        window.unpush();
+        window.undo_push();
         assert_eq!(window.push().unwrap().0, slot);
         window.retain(|_, _| false);
         assert!(window.is_empty());

@@ -19,6 +19,33 @@ pub enum Checksum {
     Validated,
 }
 
+impl Checksum {
+    /// What the two flags say that every interface has: `blank`, the checksum is not finished
+    /// (netif `csum_blank`, virtio `NEEDS_CSUM`), and `validated`, it was found right. A blank one
+    /// is never right yet, so `blank` counts first.
+    #[inline]
+    #[must_use]
+    pub fn from_flags(blank: bool, validated: bool) -> Self {
+        match (blank, validated) {
+            (true, _) => Self::Partial,
+            (false, true) => Self::Validated,
+            (false, false) => Self::Unknown,
+        }
+    }
+
+    /// The flags `(blank, validated)` for a receiver. The bytes of a blank checksum never left the
+    /// host's memory, so they count as validated.
+    #[inline]
+    #[must_use]
+    pub fn to_flags(self) -> (bool, bool) {
+        match self {
+            Self::Partial => (true, true),
+            Self::Validated => (false, true),
+            Self::Unknown => (false, false),
+        }
+    }
+}
+
 /// Computes the TCP or UDP checksum of a linear frame from scratch, whatever the field holds.
 ///
 /// The sum covers what the IP length (for UDP, its own) counts, so Ethernet padding is left out. A UDP checksum that

@@ -8,7 +8,9 @@
 //!                        └────► Segment:  Segmenter, then send header + payload range for each segment
 //! ```
 //!
-//! Everything here takes a linear frame in private memory, or its headers only ([`Segmenter::of_header`]). Contradictory
+//! [`vnet`] translates the metadata from and to `virtio_net_hdr`.
+//!
+//! Everything else here takes a linear frame in private memory, or its headers only ([`Segmenter::of_header`]). Contradictory
 //! frames are errors, never panics: their metadata comes from guests.
 
 #![forbid(unsafe_code)]
@@ -18,6 +20,7 @@ mod error;
 mod layout;
 mod need;
 mod segment;
+pub mod vnet;
 
 pub use checksum::{Checksum, complete_checksum};
 pub use error::Error;

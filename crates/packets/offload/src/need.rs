@@ -1,6 +1,6 @@
 //! What a frame needs before a port can take it.
 
-use wire::headers::{Headers, Network, Transport};
+use wire::headers::{Headers, Network};
 use wire::netif::GsoKind;
 
 use crate::{Checksum, Gso};
@@ -79,24 +79,17 @@ pub enum Need {
 #[inline]
 pub fn need(headers: &Headers, checksum: Checksum, gso: Option<Gso>, features: Features) -> Need {
     match gso {
-        Some(gso) if is_of_kind(headers, gso.kind) && features.segments(gso.kind) => Need::Nothing,
+        Some(gso) if gso.fits(headers) && features.segments(gso.kind) => Need::Nothing,
         Some(_) => Need::Segment,
         None if checksum == Checksum::Partial && !features.completes(headers) => Need::Checksum,
         None => Need::Nothing,
     }
 }
 
-/// Is this the TCP over IP that the GSO type names?
-pub(crate) fn is_of_kind(headers: &Headers, kind: GsoKind) -> bool {
-    let network = match kind {
-        GsoKind::TcpV4 => Network::Ipv4,
-        GsoKind::TcpV6 => Network::Ipv6,
-    };
-    headers.network == network && headers.transport == Transport::Tcp
-}
-
 #[cfg(test)]
 mod tests {
+    use wire::headers::Transport;
+
     use super::*;
 
     fn headers(network: Network, transport: Transport) -> Headers {

@@ -3,14 +3,13 @@
 use std::ops::Range;
 
 use wire::checksum::Sum;
-use wire::headers::Headers;
+use wire::headers::{Headers, Network, Transport};
 use wire::netif::GsoKind;
 use wire::tcp::Flags;
 use wire::{ipv4, ipv6, tcp};
 
 use crate::Error;
 use crate::layout::{Ip, Layout};
-use crate::need::is_of_kind;
 
 /// Room for the headers of any segment: [`wire::headers::MAX_LEN`] and one byte more.
 pub const MAX_HEADER: usize = 256;
@@ -25,6 +24,19 @@ pub struct Gso {
     pub kind: GsoKind,
     /// Payload bytes of each segment but the last (the maximum segment size).
     pub size: u16,
+}
+
+impl Gso {
+    /// Whether a frame with these headers is the TCP over IP that the kind names.
+    #[inline]
+    #[must_use]
+    pub fn fits(self, headers: &Headers) -> bool {
+        let network = match self.kind {
+            GsoKind::TcpV4 => Network::Ipv4,
+            GsoKind::TcpV6 => Network::Ipv6,
+        };
+        headers.network == network && headers.transport == Transport::Tcp
+    }
 }
 
 /// One segment of a frame.
@@ -92,7 +104,7 @@ impl<'a> Segmenter<'a> {
         if gso.size == 0 {
             return Err(Error::GsoSize);
         }
-        if !is_of_kind(headers, gso.kind) {
+        if !gso.fits(headers) {
             return Err(Error::GsoKind);
         }
         let layout = Layout::of(header, frame_len, headers)?;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use shm::Region;
 
-use crate::PAGE_SIZE;
+use crate::{MappedPages, PAGE_SIZE};
 
 /// An index into a domain's grant table (`grant_ref_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,14 +17,12 @@ impl fmt::Display for GrantRef {
 }
 
 /// Pages that their owner grants and that are mapped in this domain as well.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct MappedGrants<'a, P> {
     /// Who grants them.
     pub peer: &'a P,
-    /// Where they lie: place after place, each of a page.
-    pub region: &'a Region,
-    /// What is mapped at each place.
-    pub grefs: &'a [Option<GrantRef>],
+    /// Where they lie, and which they are.
+    pub pages: MappedPages<'a>,
 }
 
 impl<'a, P> MappedGrants<'a, P> {
@@ -32,7 +30,7 @@ impl<'a, P> MappedGrants<'a, P> {
     #[inline]
     #[must_use]
     pub fn at(&self, place: u16) -> Option<GrantRef> {
-        self.grefs.get(usize::from(place)).copied().flatten()
+        self.pages.at(place)
     }
 
     /// A byte of the page at a place, by its grant.
@@ -44,7 +42,7 @@ impl<'a, P> MappedGrants<'a, P> {
     /// The same where it is mapped.
     #[inline]
     fn mapped(&self, place: u16, offset: u16) -> (&'a Region, usize) {
-        (self.region, usize::from(place) * PAGE_SIZE + usize::from(offset))
+        (self.pages.region, usize::from(place) * PAGE_SIZE + usize::from(offset))
     }
 }
 
@@ -268,25 +266,5 @@ impl GrantMap {
     #[inline]
     pub fn writable(place: u32, gref: GrantRef) -> Self {
         Self { writable: true, ..Self::new(place, gref) }
-    }
-}
-
-/// Bytes that a device is to fetch where they lie, and where it finds them.
-#[derive(Debug)]
-pub struct DmaRead<'a, P> {
-    /// The bytes.
-    pub source: Source<'a, P>,
-    /// How many, within one page where they are granted.
-    pub len: u16,
-    /// Written by the hypervisor: what the device is told. None if the grant does not permit it,
-    /// or if this platform's devices can not reach pages that this domain has not mapped.
-    pub address: Option<shm::Piece<'a>>,
-}
-
-impl<'a, P> DmaRead<'a, P> {
-    /// An operation not yet performed.
-    #[inline]
-    pub fn new(source: Source<'a, P>, len: u16) -> Self {
-        Self { source, len, address: None }
     }
 }

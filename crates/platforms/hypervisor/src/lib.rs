@@ -8,7 +8,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod dma;
 pub mod event;
+pub mod foreign;
 pub mod grant;
 pub mod metered;
 pub mod reconnecting;
@@ -21,10 +23,12 @@ pub mod xs_wire;
 
 use std::fmt;
 
+pub use dma::{DmaHold, DmaMemory, DmaRange};
 pub use event::EventChannel;
+pub use foreign::{CopyOut, Granted, GrantedMemory, MappedPages, PeerMemory};
 pub use grant::{
-    CopyStatus, Dest, DmaRead, GrantCopy, GrantMap, GrantRef, GrantTransfer, MapStatus,
-    MappedGrants, Source, TransferStatus,
+    CopyStatus, Dest, GrantCopy, GrantMap, GrantRef, GrantTransfer, MapStatus, MappedGrants,
+    Source, TransferStatus,
 };
 pub use metered::{Counted, Meter, Metered};
 pub use store::{Store, StoreError, WatchEvent};
@@ -144,9 +148,17 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Unmaps what is at these places; those with nothing there are left alone.
     fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>);
 
-    /// Finds out for a device where it can fetch bytes that this domain has not mapped, as an
-    /// IOMMU does. Every grant is checked at this use; what is found holds for one transfer.
-    fn dma_map(&self, batch: &mut [DmaRead<'_, Self::Peer>]);
+    /// Finds out where a device can read bytes that `peer` grants, as an IOMMU does, and sets
+    /// each range's address. Every grant is checked at this use.
+    ///
+    /// The addresses hold while `mapped` is borrowed. Where there is a [`DmaHold`], they hold as
+    /// long as that lives: it is what a device needs that reads after this call.
+    fn dma_map<'a>(
+        &self,
+        peer: &'a Self::Peer,
+        mapped: Option<MappedPages<'a>>,
+        batch: &mut [DmaRange<'a>],
+    ) -> Option<DmaHold>;
 
     /// Copies a batch between grants and private memory; each operation gets its own status.
     ///

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
-    CopyStatus, DmaRead, DomId, Error, EventChannel, GrantCopy, GrantMap, GrantRef, GrantTransfer,
-    Hypervisor, MapStatus, Port, Source, TransferStatus,
+    CopyStatus, DmaHold, DmaRange, DomId, Error, EventChannel, GrantCopy, GrantMap, GrantRef,
+    GrantTransfer, Hypervisor, MapStatus, MappedPages, Port, TransferStatus,
 };
 
 /// What was asked of the hypervisor, and how long it took. Counting is off until
@@ -275,16 +275,21 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         self.meter.end(began, &[(Counted::Hypercalls, 1), (Counted::Unmaps, pages)]);
     }
 
-    fn dma_map(&self, batch: &mut [DmaRead<'_, Self::Peer>]) {
+    fn dma_map<'a>(
+        &self,
+        peer: &'a Self::Peer,
+        mapped: Option<MappedPages<'a>>,
+        batch: &mut [DmaRange<'a>],
+    ) -> Option<DmaHold> {
         let began = self.meter.begin();
-        self.inner.dma_map(batch);
+        let hold = self.inner.dma_map(peer, mapped, batch);
         if began.is_some() {
-            let granted = |op: &&DmaRead<'_, _>| matches!(op.source, Source::Grant { .. });
-            let maps = batch.iter().filter(granted).filter(|op| op.address.is_some()).count();
-            let hypercalls = u64::from(batch.iter().any(|op| granted(&op)));
-            let counts = [(Counted::Hypercalls, hypercalls), (Counted::DmaMaps, maps as u64)];
+            let maps = batch.iter().filter(|range| range.address.is_some()).count() as u64;
+            let hypercalls = u64::from(!batch.is_empty());
+            let counts = [(Counted::Hypercalls, hypercalls), (Counted::DmaMaps, maps)];
             self.meter.end(began, &counts);
         }
+        hold
     }
 
     fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error> {

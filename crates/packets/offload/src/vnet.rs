@@ -1,8 +1,10 @@
-//! Offload metadata as a tap says it, and as a frame does.
+//! Offload metadata as virtio-net and taps write it (`virtio_net_hdr`), and as a frame has it.
 
-use offload::{Checksum, Gso, GsoKind};
 use wire::headers::Headers;
+use wire::netif::GsoKind;
 use wire::virtio_net::{VirtioNetHdr, flags, gso};
+
+use crate::{Checksum, Gso};
 
 /// The header asks for something no frame can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,8 +36,8 @@ pub fn decode(
         other => return Err(Unsupported::Gso(other)),
     };
     if header.flags & flags::NEEDS_CSUM == 0 {
-        let valid = header.flags & flags::DATA_VALID != 0;
-        return Ok((if valid { Checksum::Validated } else { Checksum::Unknown }, gso));
+        let validated = header.flags & flags::DATA_VALID != 0;
+        return Ok((Checksum::from_flags(false, validated), gso));
     }
     // netif has no field for where the checksum is: the receiver looks in the headers.
     let (start, offset) = (header.csum_start.get(), header.csum_offset.get());

@@ -1,0 +1,148 @@
+//! Where the bytes of a batch of frames lie.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use hypervisor::{
+    Granted, GrantedMemory, Hypervisor, MappedGrants, MappedPages, PeerMemory, Source,
+};
+use shm::Region;
+
+/// One contiguous run of a frame's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it lies.
+    pub place: Place,
+    /// How many bytes.
+    pub len: u16,
+}
+
+/// Where a piece lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Within one page that the sender grants.
+    Grant(Granted),
+    /// Within one of the regions that the sender's memory is mapped as.
+    Region {
+        /// Which region.
+        index: u16,
+        /// First byte within it.
+        offset: u64,
+    },
+}
+
+impl Piece {
+    /// A piece of a granted page.
+    #[inline]
+    #[must_use]
+    pub fn granted(granted: Granted, len: u16) -> Self {
+        Self { place: Place::Grant(granted), len }
+    }
+
+    /// A piece of the region `index`, from its byte `offset` on.
+    #[inline]
+    #[must_use]
+    pub fn in_region(index: u16, offset: u64, len: u16) -> Self {
+        Self { place: Place::Region { index, offset }, len }
+    }
+
+    /// Takes `taken` bytes off the front, at most all of them.
+    #[inline]
+    pub(crate) fn advance(&mut self, taken: u16) {
+        match &mut self.place {
+            Place::Grant(granted) => granted.offset += taken,
+            Place::Region { offset, .. } => *offset += u64::from(taken),
+        }
+        self.len -= taken;
+    }
+}
+
+/// The memory that the pieces of a batch of frames lie in. It may belong to any platform, or to
+/// none.
+#[derive(Clone, Copy)]
+pub enum Body<'a> {
+    /// Pages that a domain grants, some of which are mapped for the time of the batch.
+    Granted {
+        /// The domain's memory.
+        memory: &'a Arc<dyn GrantedMemory>,
+        /// The pages that are mapped.
+        mapped: Option<MappedPages<'a>>,
+    },
+    /// Memory that is mapped in this domain: an uplink's buffers, a virtual machine's memory.
+    Regions(&'a Arc<[Region]>),
+}
+
+impl<'a> Body<'a> {
+    /// The same memory as platform `H` sees it; none if it belongs to another platform, whose
+    /// grants `H` cannot copy from.
+    #[inline]
+    #[must_use]
+    pub fn local<H: Hypervisor>(self) -> Option<Memory<'a, H::Peer>> {
+        match self {
+            Self::Granted { memory, mapped } => {
+                let any: &dyn Any = &**memory;
+                let PeerMemory { peer, .. } = any.downcast_ref::<PeerMemory<H>>()?;
+                let mapped = mapped.map(|pages| MappedGrants { peer, pages });
+                Some(Memory::Granted { peer, mapped })
+            }
+            Self::Regions(regions) => Some(Memory::Regions(regions)),
+        }
+    }
+}
+
+impl fmt::Debug for Body<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Granted { .. } => "Granted",
+            Self::Regions(_) => "Regions",
+        })
+    }
+}
+
+/// The memory that pieces lie in, as one platform reaches it.
+#[derive(Debug)]
+pub enum Memory<'a, P> {
+    /// Pages that a peer of the platform grants.
+    Granted {
+        /// Whose pages.
+        peer: &'a P,
+        /// Those that are mapped for the time of the batch.
+        mapped: Option<MappedGrants<'a, P>>,
+    },
+    /// Memory that is mapped in this domain.
+    Regions(&'a [Region]),
+    /// A private copy, named as region 0.
+    Private(&'a [u8]),
+}
+
+impl<P> Memory<'_, P> {
+    /// The bytes of `piece` from its byte `skip` on, `len` of them.
+    ///
+    /// A place that this memory does not have becomes a source of no bytes, which every copy
+    /// refuses.
+    #[inline]
+    pub fn source(&self, piece: &Piece, skip: u16, len: u16) -> Source<'_, P> {
+        const NOTHING: &[u8] = &[];
+        match (self, piece.place) {
+            (Self::Granted { peer, mapped }, Place::Grant(granted)) => {
+                granted.skip(skip).source(peer, mapped.as_ref(), len)
+            }
+            (Self::Regions(regions), Place::Region { index, offset }) => {
+                let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+                match regions.get(usize::from(index)) {
+                    Some(region) => {
+                        Source::Mapped { region, offset: offset.saturating_add(skip.into()) }
+                    }
+                    None => Source::Private(NOTHING),
+                }
+            }
+            (Self::Private(bytes), Place::Region { offset, .. }) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let bytes = bytes.get(start.saturating_add(skip.into())..);
+                Source::Private(bytes.unwrap_or(NOTHING))
+            }
+            _ => Source::Private(NOTHING),
+        }
+    }
+}

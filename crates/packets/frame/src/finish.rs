@@ -1,0 +1,138 @@
+//! What an egress port lacks, done in software: one way for every port.
+
+use hypervisor::Counted;
+use offload::{Features, Gso, MAX_HEADER, Need, Segmenter};
+
+use crate::{Body, DropReason, FRAME_MAX, Frame, Outcome, linearise};
+
+/// A frame that would become more segments than this is dropped: each costs a slot or a system
+/// call, which a guest could otherwise order by the thousand.
+pub const SEGMENTS_MAX: usize = 192;
+
+const MALFORMED: Outcome = Outcome::Dropped(DropReason::Malformed);
+
+/// Finishes frames for a port: as they are, made whole with a complete checksum, or cut into
+/// segments.
+pub struct Finisher {
+    features: Features,
+    /// Where frames are made whole. Allocated with the first frame that needs it.
+    scratch: Option<Box<[u8]>>,
+    /// Counts the bytes copied and the segments made here.
+    note: Box<dyn Fn(Counted, u64) + Send>,
+}
+
+/// A frame in private memory, to be cut into segments.
+pub struct Segments<'a> {
+    /// Makes the header of each segment, checksums complete.
+    pub segmenter: Segmenter<'a>,
+    /// The whole frame, which holds the segments' payloads.
+    pub whole: &'a [u8],
+}
+
+impl Finisher {
+    /// A finisher for a port with these features. `note` counts its work.
+    pub fn new(features: Features, note: impl Fn(Counted, u64) + Send + 'static) -> Self {
+        Self { features, scratch: None, note: Box::new(note) }
+    }
+
+    /// What the port can take.
+    #[inline]
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// What a frame needs before the port can take it.
+    #[inline]
+    pub fn need(&self, frame: &Frame) -> Need {
+        offload::need(&frame.headers, frame.checksum, frame.gso, self.features)
+    }
+
+    /// Copies a frame to private memory, whole.
+    ///
+    /// # Errors
+    /// [`Outcome::SourceFault`] where the sender's memory cannot be read.
+    pub fn whole(&mut self, frame: &Frame, body: Body<'_>) -> Result<&mut [u8], Outcome> {
+        let scratch = self.scratch.get_or_insert_with(|| vec![0; FRAME_MAX].into());
+        let whole = scratch.get_mut(..frame.len as usize).ok_or(MALFORMED)?;
+        let copied = linearise(frame, body, whole)?;
+        (self.note)(Counted::DriverBytes, copied);
+        Ok(whole)
+    }
+
+    /// Copies a frame to private memory and completes its checksum.
+    ///
+    /// # Errors
+    /// What became of the frame instead.
+    pub fn complete(&mut self, frame: &Frame, body: Body<'_>) -> Result<&mut [u8], Outcome> {
+        let whole = self.whole(frame, body)?;
+        offload::complete_checksum(whole, &frame.headers).map_err(|_| MALFORMED)?;
+        Ok(whole)
+    }
+
+    /// Copies a frame to private memory, to be cut into segments with complete checksums.
+    ///
+    /// # Errors
+    /// What became of the frame instead.
+    pub fn segments(
+        &mut self,
+        frame: &Frame,
+        gso: Gso,
+        body: Body<'_>,
+    ) -> Result<Segments<'_>, Outcome> {
+        self.admit(frame, gso)?;
+        let whole = &*self.whole(frame, body)?;
+        let segmenter = Segmenter::new(whole, &frame.headers, gso).map_err(|_| MALFORMED)?;
+        Ok(Segments { segmenter, whole })
+    }
+
+    /// Cuts a frame without reading its payload: each segment has its header and a range of the
+    /// frame, and a partial checksum, which the port completes.
+    ///
+    /// # Errors
+    /// What became of the frame instead.
+    pub fn headers<'a>(&self, frame: &'a Frame, gso: Gso) -> Result<Segmenter<'a>, Outcome> {
+        self.admit(frame, gso)
+    }
+
+    /// Cuts a frame into segments that are contiguous each, and hands them to `send` in order,
+    /// with complete checksums unless the port completes them (`sums`).
+    ///
+    /// # Errors
+    /// What became of the frame instead: the first error of `send`, or of the frame.
+    pub fn contiguous_segments(
+        &mut self,
+        frame: &Frame,
+        gso: Gso,
+        body: Body<'_>,
+        sums: bool,
+        mut send: impl FnMut(&[u8]) -> Result<(), Outcome>,
+    ) -> Result<(), Outcome> {
+        let mut segmenter = self.admit(frame, gso)?;
+        let whole = self.whole(frame, body)?;
+        let mut header = [0; MAX_HEADER];
+        while let Some(segment) = segmenter.next(&mut header) {
+            // Where the end of the payload before it was, which has been sent.
+            let start = segment.payload.start - segment.header_len;
+            let bytes = &mut whole[start..segment.payload.end];
+            bytes[..segment.header_len].copy_from_slice(&header[..segment.header_len]);
+            if !sums {
+                offload::complete_checksum(bytes, &frame.headers).map_err(|_| MALFORMED)?;
+            }
+            send(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a frame can be cut, and into how many segments, and counts them.
+    fn admit<'a>(&self, frame: &'a Frame, gso: Gso) -> Result<Segmenter<'a>, Outcome> {
+        let len = frame.len as usize;
+        let segmenter = Segmenter::of_header(frame.header(), len, &frame.headers, gso);
+        let segmenter = segmenter.map_err(|_| MALFORMED)?;
+        let count = segmenter.segments();
+        if count > SEGMENTS_MAX {
+            return Err(Outcome::Dropped(DropReason::TooLarge));
+        }
+        (self.note)(Counted::Segments, count as u64);
+        Ok(segmenter)
+    }
+}

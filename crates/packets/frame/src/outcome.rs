@@ -1,0 +1,116 @@
+//! What becomes of a frame.
+
+use crate::Frame;
+
+/// Why a frame that came in on a port, or was meant for it, went nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DropReason {
+    /// It must not be forwarded: its destination is where it came from, or is the link's own.
+    NotForwarded,
+    /// Its headers are truncated, or contradict themselves or the offload asked for.
+    Malformed,
+    /// It could not be read from, or written to, a guest's memory.
+    MemoryFault,
+    /// The egress port had no room at once, and the frame was one that does not wait.
+    NoRoom,
+    /// The egress port took nothing for so long that nothing waits for it any more.
+    Stalled,
+    /// It is longer than the egress port can take.
+    TooLarge,
+    /// The egress port is gone or disabled.
+    PortGone,
+    /// Its source MAC address is not its port's.
+    SpoofedMac,
+    /// It is ARP and claims an address that is not its port's.
+    SpoofedArp,
+    /// Its IPv4 source address is not its port's.
+    SpoofedIpv4,
+    /// Its IPv6 source address is not its port's, or its neighbour discovery claims another's.
+    SpoofedIpv6,
+    /// Its port has used up its rate.
+    RateLimit,
+}
+
+impl DropReason {
+    /// Every reason, in the order they are counted.
+    pub const ALL: [Self; 12] = [
+        Self::NotForwarded,
+        Self::Malformed,
+        Self::MemoryFault,
+        Self::NoRoom,
+        Self::Stalled,
+        Self::TooLarge,
+        Self::PortGone,
+        Self::SpoofedMac,
+        Self::SpoofedArp,
+        Self::SpoofedIpv4,
+        Self::SpoofedIpv6,
+        Self::RateLimit,
+    ];
+
+    /// The reason's name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotForwarded => "not_forwarded",
+            Self::Malformed => "malformed",
+            Self::MemoryFault => "memory_fault",
+            Self::NoRoom => "no_room",
+            Self::Stalled => "stalled",
+            Self::TooLarge => "too_large",
+            Self::PortGone => "port_gone",
+            Self::SpoofedMac => "spoofed_mac",
+            Self::SpoofedArp => "spoofed_arp",
+            Self::SpoofedIpv4 => "spoofed_ipv4",
+            Self::SpoofedIpv6 => "spoofed_ipv6",
+            Self::RateLimit => "rate_limit",
+        }
+    }
+}
+
+/// A frame offered to an egress port, and what the port made of it.
+#[derive(Debug)]
+pub struct Offer<'a> {
+    /// The frame.
+    pub frame: &'a Frame,
+    /// [`Outcome::Waiting`] until the port says otherwise.
+    pub outcome: Outcome,
+}
+
+impl<'a> Offer<'a> {
+    /// A frame that nothing has happened to yet.
+    #[inline]
+    #[must_use]
+    pub fn new(frame: &'a Frame) -> Self {
+        Self { frame, outcome: Outcome::Waiting }
+    }
+}
+
+/// A delivery that goes on after the call that began it: its number at the egress queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u32);
+
+/// What became of a frame that was offered to an egress port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing yet: the port has no room at present. The frame is to be offered again.
+    Waiting,
+    /// A device is reading the frame. It is not offered again, and its pages stay the sender's
+    /// to lend until the egress port says how it ended.
+    InFlight(Ticket),
+    /// It is on its way; the sender's pages are no longer needed.
+    Delivered,
+    /// It went nowhere.
+    Dropped(DropReason),
+    /// The sender's pages could not be read.
+    SourceFault,
+}
+
+impl Outcome {
+    /// Whether the frame is done with, so that its sender can be answered.
+    #[inline]
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        !matches!(self, Self::Waiting | Self::InFlight(_))
+    }
+}

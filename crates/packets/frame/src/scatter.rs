@@ -1,0 +1,105 @@
+//! A frame as the places where a device finds its bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use hypervisor::{DmaHold, DmaRange};
+use shm::{Piece, Region};
+
+use crate::{Body, Frame, PIECES_MAX, Place};
+
+/// A frame's private header and its pieces.
+const PLACES_MAX: usize = 1 + PIECES_MAX;
+
+/// Where a device finds a frame's bytes, in order: the private header, then the pieces.
+#[derive(Debug)]
+pub struct ScatterList<'a> {
+    pieces: ArrayVec<Piece<'a>, PLACES_MAX>,
+    hold: Option<BodyHold>,
+}
+
+/// What keeps a frame's body readable for a device after the call that delivered it.
+#[derive(Debug)]
+pub enum BodyHold {
+    /// Granted pages.
+    Granted(DmaHold),
+    /// Memory mapped in this domain.
+    Regions(Arc<[Region]>),
+}
+
+impl<'a> ScatterList<'a> {
+    /// Finds the addresses of a frame's bytes, in one batch. None where a grant does not permit
+    /// it, or where the sender's platform has no addresses to give.
+    #[must_use]
+    pub fn of(frame: &'a Frame, body: Body<'a>) -> Option<Self> {
+        let mut pieces = ArrayVec::new();
+        if frame.header_len > 0 {
+            pieces.push(Piece::Private(frame.header()));
+        }
+        let hold = match body {
+            Body::Granted { memory, mapped } => {
+                let mut ranges = ArrayVec::<DmaRange<'a>, PIECES_MAX>::new();
+                for piece in &frame.pieces {
+                    let Place::Grant(granted) = piece.place else { return None };
+                    ranges.push(DmaRange::new(granted, piece.len));
+                }
+                let hold = memory.dma_map(mapped, &mut ranges);
+                for range in &ranges {
+                    pieces.push(range.address?);
+                }
+                hold.map(BodyHold::Granted)
+            }
+            Body::Regions(regions) => {
+                for piece in &frame.pieces {
+                    let Place::Region { index, offset } = piece.place else { return None };
+                    let region = regions.get(usize::from(index))?;
+                    let offset = usize::try_from(offset).ok()?;
+                    pieces.push(Piece::Shared { region, offset, len: piece.len.into() });
+                }
+                Some(BodyHold::Regions(Arc::clone(regions)))
+            }
+        };
+        Some(Self { pieces, hold })
+    }
+
+    /// The whole frame.
+    pub fn all(&self) -> impl Iterator<Item = Piece<'a>> {
+        self.pieces.iter().copied()
+    }
+
+    /// Where the frame's bytes in `range` lie.
+    pub fn range(&self, range: Range<usize>) -> impl Iterator<Item = Piece<'a>> {
+        let mut end = 0;
+        self.pieces.iter().filter_map(move |piece| {
+            let start = end;
+            end += len(piece);
+            let within = range.start.max(start)..range.end.min(end);
+            (!within.is_empty()).then(|| cut(*piece, within.start - start..within.end - start))
+        })
+    }
+
+    /// What a device needs that reads the body after this call. None where the addresses are good
+    /// for this call only. The header is the caller's to copy.
+    #[must_use]
+    pub fn into_hold(self) -> Option<BodyHold> {
+        self.hold
+    }
+}
+
+fn len(piece: &Piece<'_>) -> usize {
+    match piece {
+        Piece::Shared { len, .. } => *len,
+        Piece::Private(bytes) => bytes.len(),
+    }
+}
+
+/// The bytes of `piece` in `range`, which lies in it.
+fn cut(piece: Piece<'_>, range: Range<usize>) -> Piece<'_> {
+    match piece {
+        Piece::Shared { region, offset, .. } => {
+            Piece::Shared { region, offset: offset + range.start, len: range.len() }
+        }
+        Piece::Private(bytes) => Piece::Private(&bytes[range]),
+    }
+}

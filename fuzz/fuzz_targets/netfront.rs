@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hypervisor::store::{Permissions, TransactionId};
-use hypervisor::{Hypervisor, Port, Store, StoreError, WatchEvent};
+use hypervisor::{Hypervisor, Port};
+use xenstore::{Permissions, Store, StoreError, TransactionId, WatchEvent};
 use libfuzzer_sys::fuzz_target;
 use machine::{Domain, Machine, MachineGuest, MemorySize};
 use netfront::{Config, Frontend, Place, Queue, Received};

@@ -4,7 +4,7 @@
 //! Input: piece size (1 byte), then the stream. Run with `cargo +nightly fuzz run xs_wire`.
 #![no_main]
 
-use hypervisor::xs_wire::{Decoder, DirectoryPart, Message, Request, WireError, parse_watch_event};
+use xenstore::wire::{Decoder, DirectoryPart, Message, Request, WireError, parse_watch_event};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {

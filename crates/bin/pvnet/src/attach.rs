@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use hypervisor::toolstack::VifNodes;
-use hypervisor::xs_client::XsClient;
-use hypervisor::{DomId, Store, StoreError, XenbusState};
+use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
+use xenstore::{Client, Store, StoreError, VifNodes, XenbusState};
 
 /// Which interface.
 #[derive(Args)]
@@ -112,7 +111,7 @@ fn find_domain(store: &dyn Store, name: &str) -> Result<DomId, String> {
 
 fn connect() -> Result<Arc<dyn Store>, String> {
     let connection = xen::store::connect().map_err(display)?;
-    Ok(Arc::new(XsClient::new(connection).map_err(display)?))
+    Ok(Arc::new(Client::new(connection).map_err(display)?))
 }
 
 fn random_mac() -> Result<MacAddr, String> {

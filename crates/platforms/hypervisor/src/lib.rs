@@ -1,10 +1,10 @@
 //! The hypervisor's services, as traits.
 //!
-//! What a driver domain and a guest ask of the hypervisor is little: pages that another
-//! domain may use ([grants](grant)), a doorbell ([event channels](event)), and a tree of
-//! keys to find each other by ([the store](store)). Each platform (`machine`, `xen`)
+//! A driver domain and a guest need two services: pages that another domain may use
+//! ([grants](grant)) and a doorbell ([event channels](event)). Each platform (`machine`, `xen`)
 //! implements these traits once; `netback` and `netfront` are generic over them and never
-//! learn which platform they run on (ARCHITECTURE.md, law 5).
+//! learn which platform they run on (ARCHITECTURE.md, law 5). Domains find each other through
+//! the store, which is crate `xenstore`.
 
 #![forbid(unsafe_code)]
 
@@ -13,13 +13,6 @@ pub mod event;
 pub mod foreign;
 pub mod grant;
 pub mod metered;
-pub mod reconnecting;
-pub mod store;
-pub mod toolstack;
-pub mod watch_queue;
-pub mod xenbus;
-pub mod xs_client;
-pub mod xs_wire;
 
 use std::fmt;
 
@@ -31,8 +24,6 @@ pub use grant::{
     Source, TransferStatus,
 };
 pub use metered::{Counted, Meter, Metered};
-pub use store::{Store, StoreError, WatchEvent};
-pub use xenbus::XenbusState;
 
 /// Bytes in a page, the unit of grants (Xen's `XEN_PAGE_SIZE`).
 pub const PAGE_SIZE: usize = 4096;

@@ -1,8 +1,7 @@
 //! What the toolstack (libxl, on Xen) writes into the store for a domain and its interfaces.
 
-use hypervisor::store::{Access, Permissions};
-use hypervisor::toolstack::VifNodes;
-use hypervisor::{DomId, Store, StoreError};
+use hypervisor::DomId;
+use xenstore::{Access, Permissions, Store, StoreError, VifNodes};
 
 use crate::hypervisor::DRIVER_DOMAIN;
 

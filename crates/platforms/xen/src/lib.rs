@@ -3,7 +3,7 @@
 //! Linux gives a process what a driver in the kernel has, as devices: [`Xen`] maps and copies pages
 //! that other domains grant over `/dev/xen/gntdev`, and is rung over `/dev/xen/evtchn`.
 //! [`XenGuest`] grants pages of its own over `/dev/xen/gntalloc`. [`store::connect`] finds the
-//! store, which is spoken to by [`XsClient`](::hypervisor::xs_client::XsClient). No C library is needed.
+//! store, whose protocol `xenstore::Client` speaks. No C library is needed.
 //!
 //! Not here: pages that change hands. `GNTTABOP_transfer` has no device, so frames are received by
 //! copies, `rx = "copy"`. Nor has a process a way to tell a device of a page it has not mapped.

@@ -16,7 +16,7 @@ const CAPABILITIES: &str = "proc/xen/capabilities";
 /// Left by whoever started a domain for the store.
 const STORE_DOMAIN: &str = "run/xen/xenstored.pid";
 
-/// A connection to the store, for [`XsClient::new`](hypervisor::xs_client::XsClient::new): to
+/// A connection to the store, for `xenstore::Client::new`: to
 /// xenstored itself where it runs in this domain, else over `/dev/xen/xenbus`.
 ///
 /// # Errors

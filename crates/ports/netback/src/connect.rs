@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
-use hypervisor::{EventChannel, GrantRef, Hypervisor, Port, Store, StoreError};
+use hypervisor::{EventChannel, GrantRef, Hypervisor, Port};
 use offload::Features;
 use ring::netif::Ctrl;
 use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
+use xenstore::{Store, StoreError};
 
 use crate::channel::Channel;
 use crate::persistent::{Destination, InHand};

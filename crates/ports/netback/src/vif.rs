@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use hypervisor::store::in_transaction;
-use hypervisor::{DomId, Hypervisor, Store, StoreError, XenbusState};
+use hypervisor::{DomId, Hypervisor};
 use offload::Features;
 use wire::ethernet::MacAddr;
 use wire::netif::keys;
+use xenstore::{Store, StoreError, XenbusState, in_transaction};
 
 use crate::Ledgers;
 use crate::channel::{RxChannel, TxChannel};

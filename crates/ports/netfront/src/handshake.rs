@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::{DomId, GrantRef, Guest, Store, StoreError, XenbusState};
+use hypervisor::{DomId, GrantRef, Guest};
 use offload::Features;
 use ring::netif::Ctrl;
 use ring::{FrontRing, RegionPage, Slots};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
 use wire::netif::{GrefMapping, header_channel, keys};
+use xenstore::{Store, StoreError, XenbusState};
 
 use crate::buffers::Buffers;
 use crate::{ControlError, ControlRing, Queue, RING_LEN, RxQueue, TxQueue};

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use common::{Guest, Host, Platform, frame, receive, send, wait_until};
 use frame::{Offer, Outcome, WINDOW};
-use hypervisor::XenbusState;
 use netback::{RxChannel, TxChannel};
 use proptest::prelude::*;
+use xenstore::XenbusState;
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];

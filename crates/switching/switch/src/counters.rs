@@ -8,12 +8,12 @@ const REASONS: usize = DropReason::ALL.len();
 
 /// A port's counters, added to by workers once per batch and read at any time.
 ///
-/// Receive, transmit and drops lie on separate cache lines: they are usually written by different workers.
-/// "Receive" is from the port into the switch.
+/// Ingress (from the port into the switch), egress (out of the port) and drops lie on separate cache lines:
+/// different workers usually write them.
 #[derive(Default, Debug)]
 pub struct PortCounters {
-    rx: Traffic,
-    tx: Traffic,
+    ingress: Traffic,
+    egress: Traffic,
     drops: Drops,
 }
 
@@ -32,26 +32,26 @@ struct Drops([AtomicU64; REASONS]);
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct PortSnapshot {
     /// Frames from the port into the switch.
-    pub rx_frames: u64,
+    pub ingress_frames: u64,
     /// Their bytes, Ethernet header included.
-    pub rx_bytes: u64,
+    pub ingress_bytes: u64,
     /// Frames from the switch out of the port.
-    pub tx_frames: u64,
+    pub egress_frames: u64,
     /// Their bytes, Ethernet header included.
-    pub tx_bytes: u64,
+    pub egress_bytes: u64,
     /// Dropped frames per reason, in the order of [`DropReason::ALL`].
     pub drops: [u64; REASONS],
 }
 
 impl PortCounters {
     /// Adds a batch that came in.
-    pub fn add_rx(&self, frames: u64, bytes: u64) {
-        self.rx.add(frames, bytes);
+    pub fn add_ingress(&self, frames: u64, bytes: u64) {
+        self.ingress.add(frames, bytes);
     }
 
     /// Adds a batch that went out.
-    pub fn add_tx(&self, frames: u64, bytes: u64) {
-        self.tx.add(frames, bytes);
+    pub fn add_egress(&self, frames: u64, bytes: u64) {
+        self.egress.add(frames, bytes);
     }
 
     /// Adds a batch's frames dropped for one reason.
@@ -62,10 +62,10 @@ impl PortCounters {
     /// The counters now.
     pub fn snapshot(&self) -> PortSnapshot {
         PortSnapshot {
-            rx_frames: self.rx.frames.load(Ordering::Relaxed),
-            rx_bytes: self.rx.bytes.load(Ordering::Relaxed),
-            tx_frames: self.tx.frames.load(Ordering::Relaxed),
-            tx_bytes: self.tx.bytes.load(Ordering::Relaxed),
+            ingress_frames: self.ingress.frames.load(Ordering::Relaxed),
+            ingress_bytes: self.ingress.bytes.load(Ordering::Relaxed),
+            egress_frames: self.egress.frames.load(Ordering::Relaxed),
+            egress_bytes: self.egress.bytes.load(Ordering::Relaxed),
             drops: std::array::from_fn(|i| self.drops.0[i].load(Ordering::Relaxed)),
         }
     }
@@ -110,8 +110,8 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..1000 {
-                        counters.add_rx(32, 2048);
-                        counters.add_tx(3, 180);
+                        counters.add_ingress(32, 2048);
+                        counters.add_egress(3, 180);
                         counters.add_drops(DropReason::NoRoom, 2);
                         counters.add_drops(DropReason::PortGone, 1);
                     }
@@ -119,8 +119,8 @@ mod tests {
             }
         });
         let seen = counters.snapshot();
-        assert_eq!((seen.rx_frames, seen.rx_bytes), (128_000, 8_192_000));
-        assert_eq!((seen.tx_frames, seen.tx_bytes), (12_000, 720_000));
+        assert_eq!((seen.ingress_frames, seen.ingress_bytes), (128_000, 8_192_000));
+        assert_eq!((seen.egress_frames, seen.egress_bytes), (12_000, 720_000));
         assert_eq!(seen.dropped(DropReason::NoRoom), 8000);
         assert_eq!(seen.dropped(DropReason::Malformed), 0);
         assert_eq!(seen.dropped_total(), 12_000);

@@ -1,7 +1,10 @@
 //! The learning switch: which port a destination lives on.
 //!
-//! A worker calls [`MacTable::learn`] with each frame's source, [`forward`] with its destination, and adds
+//! A worker calls [`MacTable::learn`] with each frame's source, asks [`forward`] where the frame goes, and adds
 //! what it did to [`PortCounters`] once per batch. Nothing here locks, allocates or blocks per frame.
+//!
+//! Ingress and egress are the switch's: *ingress* is from a port into the switch, *egress* from the switch out of
+//! a port.
 
 #![forbid(unsafe_code)]
 
@@ -9,12 +12,10 @@ mod counters;
 mod entry;
 mod forward;
 mod hash;
+mod ports;
 mod table;
 
 pub use counters::{PortCounters, PortSnapshot};
 pub use forward::{Verdict, forward};
+pub use ports::{PortId, PortSet};
 pub use table::{DEFAULT_CAPACITY, Entry, Limits, MacTable};
-
-/// A port of the switch: an index that the owner of the ports hands out.
-#[derive(Copy, Clone, Eq, PartialEq, Ord, PartialOrd, Debug, Hash)]
-pub struct PortId(pub u16);

@@ -1,6 +1,7 @@
 //! Where the toolstack puts the backends that this domain is to serve.
 
-use hypervisor::{DomId, Store, StoreError};
+use hypervisor::DomId;
+use xenstore::{Store, StoreError};
 
 use crate::daemon::control::VifId;
 

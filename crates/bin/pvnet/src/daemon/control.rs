@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use datapath::{Datapath, Egress, Failure, Ingress, Port};
-use hypervisor::{DomId, Hypervisor, Metered, Store, StoreError, WatchEvent, XenbusState};
+use hypervisor::{DomId, Hypervisor, Metered};
 use machine::toolstack::set_memory_target;
 use netback::{
     Anonymous, Change, Connection, ControlRing, Files, Ledgers, Offered, PersistentGrants, Queue,
@@ -17,6 +17,7 @@ use netback::{
 use rustix::event::{PollFd, PollFlags, poll};
 use switch::PortId;
 use tracing::{info, warn};
+use xenstore::{Store, StoreError, WatchEvent, XenbusState};
 
 use crate::config::{Config, EVERY_GUEST, Guest, OnStop, Platform};
 use crate::daemon::backends::{Backends, Presence};

@@ -4,13 +4,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use hypervisor::{DomId, Store, StoreError};
+use hypervisor::DomId;
 use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
 use machine::{DRIVER_DOMAIN, Listener, Machine, MemorySize, Toolstack};
 use netback::RxChannel;
 use offload::Features;
 use shm::PageSize;
 use tracing::info;
+use xenstore::{Store, StoreError};
 
 use crate::config::{Config, Guest};
 use crate::daemon::backends::Backends;

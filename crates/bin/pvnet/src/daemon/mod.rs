@@ -22,10 +22,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use datapath::Datapath;
-use hypervisor::{Hypervisor, Metered, Store};
+use hypervisor::{Hypervisor, Metered};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::info;
+use xenstore::Store;
 
 use crate::config::{Config, Platform};
 use backends::Backends;
@@ -84,7 +85,7 @@ pub enum Error {
     },
     /// The store failed.
     #[error("store: {0}")]
-    Store(#[from] hypervisor::StoreError),
+    Store(#[from] xenstore::StoreError),
 }
 
 impl Error {

@@ -2,11 +2,12 @@
 
 use datapath::Port;
 use frame::DropReason;
-use hypervisor::{Counted, Hypervisor, Meter, XenbusState};
+use hypervisor::{Counted, Hypervisor, Meter};
 use netback::PersistentGrants;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use xenstore::XenbusState;
 
 use crate::daemon::cpu::CpuStatus;
 use crate::daemon::memory::MemoryStatus;

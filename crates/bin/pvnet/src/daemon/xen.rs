@@ -6,11 +6,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
-use hypervisor::reconnecting::Reconnecting;
-use hypervisor::{DomId, Store, StoreError};
+use hypervisor::DomId;
 use rustix::fs::{FlockOperation, flock};
 use tracing::{info, warn};
 use xen::{OpenError, Xen};
+use xenstore::{Reconnecting, Store, StoreError};
 
 use crate::config::Config;
 use crate::daemon::backends::Backends;

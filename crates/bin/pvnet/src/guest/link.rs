@@ -4,11 +4,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypervisor::{Guest, Store};
+use hypervisor::Guest;
 use netfront::{Frontend, Queue};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, poll};
 use uplink::tap::{Tap, TapOffload, TapQueue};
+use xenstore::Store;
 
 use super::pump::Pump;
 use super::{Options, display};

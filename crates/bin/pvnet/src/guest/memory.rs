@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use hypervisor::{PAGE_SIZE, Store, StoreError};
+use hypervisor::PAGE_SIZE;
 use machine::MachineGuest;
 use machine::toolstack::MEMORY_TARGET;
 use tracing::{info, warn};
+use xenstore::{Store, StoreError};
 
 /// KiB of a page.
 const PAGE_KIB: usize = PAGE_SIZE / 1024;

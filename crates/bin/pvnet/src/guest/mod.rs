@@ -7,11 +7,11 @@ mod pump;
 use std::path::Path;
 use std::sync::Arc;
 
-use hypervisor::xs_client::XsClient;
-use hypervisor::{DomId, Store};
+use hypervisor::DomId;
 use machine::{Grouping, toolstack};
 use offload::Features;
 use xen::XenGuest;
+use xenstore::{Client, Store};
 
 use crate::netns::{self, GuestNamespace};
 use link::{Link, Place};
@@ -43,7 +43,7 @@ pub fn run(name: &str, socket: &Path, options: &Options) -> Result<(), String> {
     // Before there is anything that a signal could leave behind.
     let signals = stop_signal()?;
     let (guest, store) = machine::join(socket, name).map_err(display)?;
-    let store: Arc<dyn Store> = Arc::new(XsClient::new(store).map_err(display)?);
+    let store: Arc<dyn Store> = Arc::new(Client::new(store).map_err(display)?);
     let namespace = GuestNamespace::make(name)?;
     // From here on this process lives in the namespace: the tap is made there.
     netns::enter(name)?;
@@ -66,7 +66,7 @@ pub fn run(name: &str, socket: &Path, options: &Options) -> Result<(), String> {
 pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let signals = stop_signal()?;
     let connection = xen::store::connect().map_err(display)?;
-    let store: Arc<dyn Store> = Arc::new(XsClient::new(connection).map_err(display)?);
+    let store: Arc<dyn Store> = Arc::new(Client::new(connection).map_err(display)?);
     let own = store.read(None, "domid").map_err(display)?;
     let own = own.trim().parse().map_err(|error| format!("domid {own:?}: {error}"))?;
     let guest = XenGuest::open(DomId(own)).map_err(display)?;

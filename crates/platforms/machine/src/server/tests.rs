@@ -5,10 +5,11 @@ use std::sync::{Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Guest, Hypervisor, Source, Store};
+use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Guest, Hypervisor, Source};
 use hypervisor::{GrantRef, GrantTransfer, PAGE_SIZE, TransferStatus};
 use rustix::net::{SendFlags, Shutdown, shutdown};
 use shm::Region;
+use xenstore::Store;
 
 use super::*;
 use crate::domain::Domain;
@@ -151,7 +152,7 @@ fn a_guest_joins_and_has_every_service() {
     theirs.notify().unwrap();
     assert!(guest.alloc_unbound(DomId(3)).is_err(), "guests do not talk past the switch");
 
-    let store = hypervisor::xs_client::XsClient::new(store).unwrap();
+    let store = xenstore::Client::new(store).unwrap();
     assert_eq!(store.read(None, "name").unwrap(), "guest-a");
 }
 

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hypervisor::store::TransactionId;
-use hypervisor::watch_queue::WatchQueue;
-use hypervisor::xs_wire::AbsPath;
-use hypervisor::{DomId, StoreError};
+use hypervisor::DomId;
 use rustix::net::{Shutdown, shutdown};
+use xenstore::wire::AbsPath;
+use xenstore::{StoreError, TransactionId, WatchQueue};
 
 use super::local::LocalStore;
 use super::transaction::Transaction;

@@ -3,10 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use hypervisor::store::{Permissions, Store, TransactionId};
-use hypervisor::watch_queue::WatchQueue;
-use hypervisor::xs_wire::AbsPath;
-use hypervisor::{DomId, StoreError, WatchEvent};
+use hypervisor::DomId;
+use xenstore::wire::AbsPath;
+use xenstore::{Permissions, Store, StoreError, TransactionId, WatchEvent, WatchQueue};
 
 use super::hub::{ConnectionId, StoreHub};
 use super::tree::{Change, Node};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   driver domain                 guest process
-//!   LocalStore (0)                XsClient
+//!   LocalStore (0)           xenstore::Client
 //!        |                            | socket, xenstore's wire protocol
 //!        |                        serve(): LocalStore (n)
 //!        |                            |

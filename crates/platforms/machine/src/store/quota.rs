@@ -1,7 +1,7 @@
 //! What one guest may use of the store. The privileged domain has no quota, only the bounds
 //! of the protocol. The numbers are xenstored's defaults, where it has one.
 
-use hypervisor::StoreError;
+use xenstore::StoreError;
 
 /// Nodes a domain may own.
 pub const NODES: usize = 1000;

@@ -5,16 +5,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use hypervisor::store::{Store, TransactionId};
-use hypervisor::xs_wire::{
-    AbsPath, Decoder, DirectoryPart, ErrorCode, Kind, Message, OK, Request, WireError, permissions,
-    text, watch_event,
-};
-use hypervisor::{DomId, StoreError};
+use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use tracing::debug;
+use xenstore::wire::{
+    AbsPath, Decoder, DirectoryPart, ErrorCode, Kind, Message, OK, Request, WireError, permissions,
+    text, watch_event,
+};
+use xenstore::{Store, StoreError, TransactionId};
 
 use super::is_privileged;
 use super::{LocalStore, StoreHub};

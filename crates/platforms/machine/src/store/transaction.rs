@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use hypervisor::xs_wire::AbsPath;
-use hypervisor::{DomId, StoreError};
+use hypervisor::DomId;
+use xenstore::StoreError;
+use xenstore::wire::AbsPath;
 
 use super::tree::{Change, Scope, Touched, Tree};
 use super::{is_privileged, quota};

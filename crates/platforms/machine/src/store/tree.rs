@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hypervisor::store::{Access, PAYLOAD_MAX, Permissions};
-use hypervisor::xs_wire::AbsPath;
-use hypervisor::{DomId, StoreError};
+use hypervisor::DomId;
+use xenstore::wire::AbsPath;
+use xenstore::{Access, PAYLOAD_MAX, Permissions, StoreError};
 
 use super::{is_privileged, quota};
 

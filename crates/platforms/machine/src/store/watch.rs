@@ -1,8 +1,8 @@
 //! Watches.
 
-use hypervisor::store::PAYLOAD_MAX;
-use hypervisor::xs_wire::{AbsPath, path};
-use hypervisor::{DomId, StoreError, WatchEvent};
+use hypervisor::DomId;
+use xenstore::wire::{AbsPath, path};
+use xenstore::{PAYLOAD_MAX, StoreError, WatchEvent};
 
 use super::tree::Touched;
 

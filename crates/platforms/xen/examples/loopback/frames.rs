@@ -96,7 +96,7 @@ fn connect(
     let guest = here.guest.clone();
     // A connection of its own, as in another process; by the other way to the store.
     let stream = xen::store::connect_by_device()?;
-    let store = Arc::new(hypervisor::xs_client::XsClient::new(stream)?);
+    let store = Arc::new(xenstore::Client::new(stream)?);
     let frontend = std::thread::spawn(move || Frontend::connect(&guest, store, &device, &config));
     let port = attach(&mut vif, datapath, index)?;
     let (frontend, queues) = frontend.join().map_err(|_| "the frontend panicked")??;

@@ -19,10 +19,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::xs_client::XsClient;
-use hypervisor::{DomId, Store};
+use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xen::{Peer, Xen, XenGuest};
+use xenstore::{Client, Store};
 
 /// What a check answers: nothing, or what was wrong.
 type Outcome = Result<(), Box<dyn Error>>;
@@ -91,7 +91,7 @@ const MOMENT: Duration = Duration::from_millis(300);
 
 fn open() -> Result<Here, Box<dyn Error>> {
     let xen = Xen::open()?;
-    let store: Arc<dyn Store> = Arc::new(XsClient::new(xen::store::connect()?)?);
+    let store: Arc<dyn Store> = Arc::new(Client::new(xen::store::connect()?)?);
     let domid = DomId(store.read(None, "domid")?.parse()?);
     let peer = hypervisor::Hypervisor::peer(&xen, domid)?;
     Ok(Here { domid, guest: XenGuest::open(domid)?, xen, peer, store })

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hypervisor::store::{Access, Permissions};
-use hypervisor::xs_client::XsClient;
-use hypervisor::{Store, StoreError, WatchEvent};
+use xenstore::{Access, Client, Permissions, Store, StoreError, WatchEvent};
 
 use crate::{Checks, Here, MOMENT, Outcome, PATIENCE, ensure, equal, readable};
 
@@ -18,7 +16,7 @@ pub fn check(here: &Here, checks: &mut Checks) {
     for (name, connect) in connections {
         let client = connect()
             .map_err(|error| error.to_string())
-            .and_then(|stream| XsClient::new(stream).map_err(|error| error.to_string()));
+            .and_then(|stream| Client::new(stream).map_err(|error| error.to_string()));
         let client = match client {
             Ok(client) => client,
             Err(error) => {
@@ -44,7 +42,7 @@ fn path(key: &str) -> String {
     format!("{ROOT}/{key}")
 }
 
-fn keys(client: &XsClient, here: &Here) -> Outcome {
+fn keys(client: &Client, here: &Here) -> Outcome {
     client.write(None, &path("a/b"), "one")?;
     equal(here.store.read(None, &path("a/b"))?, "one".to_owned())?;
     equal(client.directory(None, &path("a"))?, vec!["b".to_owned()])?;
@@ -54,7 +52,7 @@ fn keys(client: &XsClient, here: &Here) -> Outcome {
     equal(client.read(None, &gone), Err(StoreError::NotFound(gone)))
 }
 
-fn permissions(client: &XsClient, here: &Here) -> Outcome {
+fn permissions(client: &Client, here: &Here) -> Outcome {
     client.mkdir(None, &path("p"))?;
     let others = vec![(hypervisor::DomId(7), Access::READ)];
     let permissions = Permissions { owner: here.domid, default: Access::NONE, others };
@@ -62,7 +60,7 @@ fn permissions(client: &XsClient, here: &Here) -> Outcome {
     equal(client.permissions(None, &path("p"))?, permissions)
 }
 
-fn large(client: &XsClient) -> Outcome {
+fn large(client: &Client) -> Outcome {
     let value = "x".repeat(4000);
     client.write(None, &path("l"), &value)?;
     ensure(client.read(None, &path("l"))? == value, "another value")?;
@@ -72,7 +70,7 @@ fn large(client: &XsClient) -> Outcome {
     equal(client.directory(None, &path("d"))?.len(), 300)
 }
 
-fn transaction(client: &XsClient, here: &Here) -> Outcome {
+fn transaction(client: &Client, here: &Here) -> Outcome {
     let (one, two) = (path("t/1"), path("t/2"));
     let tx = client.begin()?;
     client.write(Some(tx), &one, "x")?;
@@ -87,7 +85,7 @@ fn transaction(client: &XsClient, here: &Here) -> Outcome {
     equal(client.read(None, &one)?, "x".to_owned())
 }
 
-fn overtaken(client: &XsClient, here: &Here) -> Outcome {
+fn overtaken(client: &Client, here: &Here) -> Outcome {
     let key = path("o");
     client.write(None, &key, "1")?;
     let tx = client.begin()?;
@@ -98,7 +96,7 @@ fn overtaken(client: &XsClient, here: &Here) -> Outcome {
     equal(client.read(None, &key)?, "3".to_owned())
 }
 
-fn next(client: &XsClient) -> Result<WatchEvent, Box<dyn std::error::Error>> {
+fn next(client: &Client) -> Result<WatchEvent, Box<dyn std::error::Error>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(event) = client.event()? {
@@ -109,7 +107,7 @@ fn next(client: &XsClient) -> Result<WatchEvent, Box<dyn std::error::Error>> {
     }
 }
 
-fn watch(client: &XsClient, here: &Here) -> Outcome {
+fn watch(client: &Client, here: &Here) -> Outcome {
     let event = |key: &str| WatchEvent { path: path(key), token: "token".to_owned() };
     client.watch(&path("w"), "token")?;
     equal(next(client)?, event("w"))?;
@@ -123,7 +121,7 @@ fn watch(client: &XsClient, here: &Here) -> Outcome {
     ensure(!readable(&client.event_fd(), MOMENT), "an event after the end of the watch")
 }
 
-fn threads(client: &XsClient) -> Outcome {
+fn threads(client: &Client) -> Outcome {
     let ask = |thread: u32| -> Result<(), StoreError> {
         for n in 0..20 {
             let (key, value) = (path(&format!("m/{thread}")), n.to_string());

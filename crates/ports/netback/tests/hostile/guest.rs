@@ -7,13 +7,14 @@ use std::fmt::Display;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use hypervisor::{Guest, Hypervisor, Store};
+use hypervisor::{Guest, Hypervisor};
 use machine::{DRIVER_DOMAIN, Domain, GuestEvent, Machine, MachineGuest, MemorySize, toolstack};
 use netback::{
     Anonymous, Change, Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif,
 };
 use offload::Features;
 use shm::Region;
+use xenstore::Store;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Pages of each guest, the first of which is its grant table.

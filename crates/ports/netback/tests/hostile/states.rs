@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hypervisor::toolstack::VifNodes;
-use hypervisor::{DomId, Store, XenbusState};
+use hypervisor::DomId;
 use machine::{Machine, toolstack};
 use netback::{
     Anonymous, Change, Connection, Files, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif,
@@ -12,6 +11,7 @@ use netback::{
 use offload::Features;
 use proptest::prelude::*;
 use wire::netif::keys;
+use xenstore::{Store, VifNodes, XenbusState};
 
 use crate::guest::{RX_RING, Raw, TX_RING};
 

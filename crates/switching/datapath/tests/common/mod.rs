@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use datapath::{Config, Datapath, Egress, Failure, Ingress, Port};
-use hypervisor::{DomId, Metered, Store};
+use hypervisor::{DomId, Metered};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
 use netback::{Anonymous, Change, Connection, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue};
 use offload::Features;
 use shm::Piece;
+use xenstore::Store;
 
 /// Most pages of a queue that are kept mapped: all that a frontend has.
 pub const PERSISTENT: u16 = 512;

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hypervisor::{EventChannel, Guest, XenbusState};
+use hypervisor::{EventChannel, Guest};
 use machine::{DRIVER_DOMAIN, GuestEvent};
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, CtrlRequest, CtrlResponse, GrefMapping};
+use xenstore::XenbusState;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::common::{PERSISTENT, frame, wait_until};

@@ -112,10 +112,10 @@ fn rings_that_are_not_granted_do_not_connect() {
         for (name, gref) in &references {
             world.h.prepare();
             world.h.key(key, &gref.to_string());
-            world.h.enter(hypervisor::XenbusState::Connected);
+            world.h.enter(xenstore::XenbusState::Connected);
             let refused = world.h.drive(&world.host).unwrap_err().to_string();
             assert!(refused.contains("does not grant"), "{name}: {refused}");
-            world.h.enter(hypervisor::XenbusState::Initialising);
+            world.h.enter(xenstore::XenbusState::Initialising);
             world.h.drive(&world.host).unwrap();
         }
     }

@@ -1,8 +1,9 @@
 //! A frontend that writes nonsense into the store, and jumps from state to state.
 
-use hypervisor::{EventChannel, XenbusState};
+use hypervisor::EventChannel;
 use machine::toolstack;
 use netfront::{Config, Frontend};
+use xenstore::XenbusState;
 
 use crate::World;
 use crate::common::{frame, receive, send, wait_until};

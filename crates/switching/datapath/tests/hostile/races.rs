@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use hypervisor::{EventChannel, XenbusState};
+use hypervisor::EventChannel;
 use rustix::fs::OFlags;
 use wire::netif::status;
+use xenstore::XenbusState;
 
 use crate::common::{frame, receive, send, wait_until};
 use crate::raw::{self, DATA, Memory, PERMIT, RING, TX_RING, slot_of};

@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use datapath::{Egress, Ingress, Port};
-use hypervisor::{EventChannel, Guest, Store, XenbusState};
+use hypervisor::{EventChannel, Guest};
 use machine::{DRIVER_DOMAIN, Domain, GuestEvent, MachineGuest, toolstack};
 use netback::{Change, Vif, VifError};
 use shm::Region;
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse, tx_flags};
+use xenstore::{Store, XenbusState};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::common::{Host, Platform};

@@ -63,7 +63,7 @@ fn a_ring_in_the_grant_table_harms_its_owner_only() {
     world.h.prepare();
     // The page with the entries of references 512 to 1023.
     world.h.memory.grant(TX_RING, raw::PERMIT, 0, 1);
-    world.h.enter(hypervisor::XenbusState::Connected);
+    world.h.enter(xenstore::XenbusState::Connected);
     // Its entries lie where the indices would: either they make sense or they do not.
     let _ = world.h.drive(&world.host);
     world.traffic_flows();

@@ -5,13 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::Store;
-use hypervisor::xs_client::XsClient;
 use machine::{MachineGuest, toolstack};
 use netfront::{Frontend, Queue, Received};
 use offload::Checksum;
 use shm::Piece;
 use wire::netif::header_channel;
+use xenstore::{Client, Store};
 use zerocopy::IntoBytes;
 
 /// Frames sent before they are handed over, and taken before their buffers are given back.
@@ -168,7 +167,7 @@ fn colour(place: usize, len: u16) -> u16 {
 impl Player {
     fn join(socket: &Path, name: &str, config: &netfront::Config) -> Result<Self, String> {
         let (guest, store) = machine::join(socket, name).map_err(text)?;
-        let store: Arc<dyn Store> = Arc::new(XsClient::new(store).map_err(text)?);
+        let store: Arc<dyn Store> = Arc::new(Client::new(store).map_err(text)?);
         let (frontend, queues) =
             Frontend::connect(&guest, store, &toolstack::device_path(0), config).map_err(text)?;
         let mac = frontend.mac().0;

@@ -1,9 +1,10 @@
 //! Requests of the control ring that are out of bounds.
 
-use hypervisor::{EventChannel as _, Guest as _, XenbusState};
+use hypervisor::{EventChannel as _, Guest as _};
 use ring::netif::Ctrl;
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlRequest, keys};
+use xenstore::XenbusState;
 
 use crate::link::{Link, Shape};
 use crate::ring::Ring;

@@ -3,19 +3,19 @@
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use hypervisor::xs_client::XsClient;
-use hypervisor::{DomId, Store as _, StoreError, XenbusState};
+use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
 use wire::netif::keys;
 use xen::XenGuest;
+use xenstore::{Client, Store as _, StoreError, XenbusState};
 
 use crate::link::{Link, Shape};
 use crate::{Cli, Outcome, PATIENCE};
 
 /// An interface that the toolstack has made, and nobody else in this domain uses.
 pub struct Device {
-    pub store: XsClient,
+    pub store: Client,
     pub guest: XenGuest,
     /// The backend's domain.
     pub domain: DomId,
@@ -29,7 +29,7 @@ pub struct Device {
 impl Device {
     /// Finds it.
     pub fn open(cli: &Cli) -> Outcome<Self> {
-        let store = XsClient::new(xen::store::connect()?)?;
+        let store = Client::new(xen::store::connect()?)?;
         let domid = DomId(store.read(None, "domid")?.trim().parse()?);
         let path = format!("device/vif/{}", cli.vif);
         let read = |key: &str| store.read(None, &format!("{path}/{key}"));

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use hypervisor::{Guest as _, XenbusState};
+use hypervisor::Guest as _;
 use wire::netif::keys;
+use xenstore::XenbusState;
 
 use crate::device::Device;
 use crate::link::{Link, Shape};

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hypervisor::{EventChannel as _, XenbusState};
+use hypervisor::EventChannel as _;
 use ring::Slots as _;
 use ring::netif::Tx;
 use wire::ethernet::MacAddr;
 use wire::netif::TxRequest;
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED};
+use xenstore::XenbusState;
 
 use crate::link::Link;
 use crate::{Attack, Outcome, frames};

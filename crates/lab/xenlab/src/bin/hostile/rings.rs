@@ -48,10 +48,10 @@ pub fn shared_ring(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = Link::new(device, Shape { buffers: 0, ..Shape::default() })?;
     link.offer(device)?;
     device.key(keys::RX_RING_REF, &link.tx.gref().to_string())?;
-    device.enter(hypervisor::XenbusState::Connected)?;
+    device.enter(xenstore::XenbusState::Connected)?;
     crate::wait_until("the backend's verdict", || {
         let state = device.backend_state()?;
-        Ok(state != Some(hypervisor::XenbusState::InitWait))
+        Ok(state != Some(xenstore::XenbusState::InitWait))
     })?;
     attack.did("one page for both rings, twenty frames to everybody");
     // To everybody, so that others' answers come in on the same page.
@@ -59,7 +59,7 @@ pub fn shared_ring(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let slots = [link.slot(0, 0, 42, 0); 20];
     link.send(&slots)?;
     crate::so_within(attack.span(), || {
-        Ok(device.backend_state()? != Some(hypervisor::XenbusState::Connected))
+        Ok(device.backend_state()? != Some(xenstore::XenbusState::Connected))
     })?;
     Ok(Some(link))
 }

@@ -1,5 +1,4 @@
-use hypervisor::StoreError;
-use hypervisor::store::{Access, Permissions, Store};
+use xenstore::{Access, Permissions, Store, StoreError};
 
 use super::{DomId, GUEST, OTHER, denied, event, events, machine, not_found, owned_by};
 

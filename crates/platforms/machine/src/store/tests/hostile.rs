@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 
-use hypervisor::store::Store;
-use hypervisor::xs_wire::{Decoder, HEADER_LEN, Kind, Message, OK};
-use hypervisor::{DomId, StoreError};
+use hypervisor::DomId;
 use proptest::prelude::*;
+use xenstore::wire::{Decoder, HEADER_LEN, Kind, Message, OK};
+use xenstore::{Store, StoreError};
 
 use super::super::{StoreHub, quota, serve};
 use super::{GUEST, events, machine};
@@ -147,7 +147,7 @@ fn reset_drops_watches_and_transactions() {
     let mut guest = Raw::connect(&hub, GUEST);
     guest.ask(Kind::Watch.number(), 0, b"a\0t\0");
     let tx = guest.ask(Kind::TransactionStart.number(), 0, b"\0");
-    let tx: u32 = hypervisor::xs_wire::text::single(tx.payload()).unwrap().parse().unwrap();
+    let tx: u32 = xenstore::wire::text::single(tx.payload()).unwrap().parse().unwrap();
     assert_eq!(guest.ask(Kind::ResetWatches.number(), 0, b"\0").payload(), OK);
     assert_eq!(guest.ask(Kind::Unwatch.number(), 0, b"a\0t\0").payload(), b"ENOENT\0");
     assert_eq!(guest.ask(Kind::Read.number(), tx, b"a\0").payload(), b"ENOENT\0");

@@ -9,8 +9,8 @@ mod served;
 mod transactions;
 mod watches;
 
-use hypervisor::store::{Access, Permissions, Store};
-use hypervisor::{DomId, StoreError, WatchEvent};
+use hypervisor::DomId;
+use xenstore::{Access, Permissions, Store, StoreError, WatchEvent};
 
 use super::{LocalStore, StoreHub};
 

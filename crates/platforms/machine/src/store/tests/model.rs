@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use hypervisor::store::{Store, TransactionId};
-use hypervisor::{DomId, StoreError};
+use hypervisor::DomId;
 use proptest::prelude::*;
+use xenstore::{Store, StoreError, TransactionId};
 
 use super::super::StoreHub;
 

@@ -1,5 +1,5 @@
-use hypervisor::store::{Access, Permissions, Store};
-use hypervisor::{DomId, StoreError};
+use hypervisor::DomId;
+use xenstore::{Access, Permissions, Store, StoreError};
 
 use super::{GUEST, OTHER, denied, machine, not_found, owned_by};
 

@@ -1,6 +1,4 @@
-use hypervisor::StoreError;
-use hypervisor::store::{Access, PAYLOAD_MAX, Store};
-use hypervisor::watch_queue::PENDING_MAX;
+use xenstore::{Access, PAYLOAD_MAX, PENDING_MAX, Store, StoreError};
 
 use super::super::quota;
 use super::{DomId, GUEST, event, events, machine, owned_by};

@@ -3,18 +3,17 @@
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-use hypervisor::store::{Access, Permissions, Store};
-use hypervisor::xs_client::XsClient;
-use hypervisor::{DomId, StoreError};
+use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, poll};
+use xenstore::{Access, Client, Permissions, Store, StoreError};
 
 use super::super::{StoreHub, serve};
 use super::{GUEST, denied, event, events, machine, not_found};
 
-fn connect(hub: &StoreHub, domid: DomId) -> (XsClient, thread::JoinHandle<()>) {
+fn connect(hub: &StoreHub, domid: DomId) -> (Client, thread::JoinHandle<()>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let server = serve(hub.clone(), domid, theirs.into());
-    (XsClient::new(ours.into()).unwrap(), server)
+    (Client::new(ours.into()).unwrap(), server)
 }
 
 /// Sleeps until an event waits, and takes all.
@@ -87,7 +86,7 @@ fn many_threads_share_a_connection() {
     let (hub, dom0, _local, _other) = machine();
     let (guest, _server) = connect(&hub, GUEST);
     guest.write(None, "counter", "0").unwrap();
-    let count = |store: &XsClient| loop {
+    let count = |store: &Client| loop {
         let tx = store.begin()?;
         let value: usize = store.read(Some(tx), "counter")?.parse().unwrap();
         store.write(Some(tx), "counter", &(value + 1).to_string())?;

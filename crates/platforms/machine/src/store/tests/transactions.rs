@@ -1,5 +1,4 @@
-use hypervisor::StoreError;
-use hypervisor::store::{Access, Permissions, Store, TransactionId};
+use xenstore::{Access, Permissions, Store, StoreError, TransactionId};
 
 use super::super::LocalStore;
 use super::{GUEST, denied, event, events, machine, not_found};

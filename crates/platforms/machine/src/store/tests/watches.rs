@@ -1,6 +1,5 @@
-use hypervisor::StoreError;
-use hypervisor::store::{Access, Permissions, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use xenstore::{Access, Permissions, Store, StoreError};
 
 use super::{DomId, GUEST, OTHER, event, events, machine, not_found, owned_by};
 

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::store::{Permissions, Store, StoreError, TransactionId, WatchEvent};
 use crate::watch_queue::WatchQueue;
-use crate::xs_wire::{
+use crate::wire::{
     Decoder, DirectoryPart, ErrorCode, Kind, Message, Request, WireError, parse_watch_event, path,
     permissions, text,
 };
@@ -31,7 +31,7 @@ const DIRECTORY_TRIES: usize = 16;
 
 /// A connection to xenstore. Dropping it closes the stream and ends its thread.
 #[derive(Debug)]
-pub struct XsClient {
+pub struct Client {
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
     /// Readable when the reader shall end: `/dev/xen/xenbus` is no socket to shut down.
@@ -75,7 +75,7 @@ impl Calls {
     }
 }
 
-impl XsClient {
+impl Client {
     /// Speaks to the store at the other end of `stream`.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ impl XsClient {
     }
 }
 
-impl Store for XsClient {
+impl Store for Client {
     fn read(&self, tx: Option<TransactionId>, path: &str) -> Result<String, StoreError> {
         let payload = self.call(tx, &Request::Read { path })?;
         String::from_utf8(payload).map_err(|_| StoreError::Invalid(path.to_owned()))
@@ -243,7 +243,7 @@ impl Store for XsClient {
     }
 }
 
-impl Drop for XsClient {
+impl Drop for Client {
     fn drop(&mut self) {
         // Cannot fail: the counter starts at 0 and nobody else adds to it.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());

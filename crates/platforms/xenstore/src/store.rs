@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::DomId;
+use hypervisor::DomId;
 
 /// Longest value and longest message body, in bytes (`XENSTORE_PAYLOAD_MAX`).
 pub const PAYLOAD_MAX: usize = 4096;

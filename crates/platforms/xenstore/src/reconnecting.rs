@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use crate::client::Client;
 use crate::store::{Permissions, Store, StoreError, TransactionId, WatchEvent};
 use crate::watch_queue::WatchQueue;
-use crate::xs_client::XsClient;
 
 /// How long to wait before the store is looked for again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     /// None while the store is away.
-    client: Option<Arc<XsClient>>,
+    client: Option<Arc<Client>>,
     /// Watches registered, path and token.
     watches: Vec<(String, String)>,
 }
@@ -55,7 +55,7 @@ impl Reconnecting {
     /// # Errors
     /// When the first connection can not be had, or the process is out of descriptors or threads.
     pub fn new(connect: Connect, notice: Notice) -> io::Result<Self> {
-        let client = Arc::new(XsClient::new(connect()?)?);
+        let client = Arc::new(Client::new(connect()?)?);
         let state = State { client: Some(client), watches: Vec::new() };
         let shared = Arc::new(Shared { state: Mutex::new(state), events: WatchQueue::new()? });
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
@@ -65,7 +65,7 @@ impl Reconnecting {
         Ok(Self { shared, stop, thread: Some(thread) })
     }
 
-    fn client(&self) -> Result<Arc<XsClient>, StoreError> {
+    fn client(&self) -> Result<Arc<Client>, StoreError> {
         self.shared.state().client.clone().ok_or_else(away)
     }
 }
@@ -119,7 +119,7 @@ impl Keeper {
     }
 
     /// Passes events on until the connection breaks, and answers why; none when told to stop.
-    fn pass_on(&self, client: &XsClient) -> Option<StoreError> {
+    fn pass_on(&self, client: &Client) -> Option<StoreError> {
         loop {
             match client.event() {
                 Ok(Some(event)) => {
@@ -144,7 +144,7 @@ impl Keeper {
 
     /// Tries once to get the store back, with all watches.
     fn reconnect(&self) -> bool {
-        let Ok(Ok(client)) = (self.connect)().map(XsClient::new) else { return false };
+        let Ok(Ok(client)) = (self.connect)().map(Client::new) else { return false };
         // Under the lock, so that no watch is set meanwhile and lost.
         let mut state = self.shared.state();
         let set = |(path, token): &(String, String)| client.watch(path, token).is_ok();

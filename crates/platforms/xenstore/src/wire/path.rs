@@ -1,6 +1,7 @@
 //! Paths: what a key may be called.
 
-use crate::DomId;
+use hypervisor::DomId;
+
 use crate::store::{ABS_PATH_MAX, REL_PATH_MAX, StoreError};
 
 /// A valid absolute path: `/` or `/name/name...`, of allowed characters, not too long.

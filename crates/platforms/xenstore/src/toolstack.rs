@@ -1,7 +1,9 @@
 //! What a toolstack (libxl, on Xen) writes into the store for an interface.
 
-use crate::store::{Access, Permissions, TransactionId, in_transaction};
-use crate::{DomId, Store, StoreError, XenbusState};
+use hypervisor::DomId;
+
+use crate::store::{Access, Permissions, Store, StoreError, TransactionId, in_transaction};
+use crate::xenbus::XenbusState;
 
 /// The two nodes of an interface: the frontend's belongs to its domain, the backend's to the
 /// driver domain, and each may read the other's.

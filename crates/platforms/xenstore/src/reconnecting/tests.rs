@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use super::*;
-use crate::xs_wire::{Decoder, Kind, Message, OK, text, watch_event};
+use crate::wire::{Decoder, Kind, Message, OK, text, watch_event};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(10);

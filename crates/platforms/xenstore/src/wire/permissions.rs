@@ -2,8 +2,9 @@
 //!
 //! The first entry is no exception but the owner, with what all others may do.
 
+use hypervisor::DomId;
+
 use super::{ErrorCode, text};
-use crate::DomId;
 use crate::store::{Access, Permissions};
 
 /// The entries of a node's permissions, owner first.

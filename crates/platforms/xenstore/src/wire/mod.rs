@@ -2,7 +2,7 @@
 //!
 //! Source: Xen's `public/io/xs_wire.h` and `docs/misc/xenstore.txt`. A message is a header of
 //! four little-endian words (type, `req_id`, `tx_id`, length) and at most
-//! [`PAYLOAD_MAX`](crate::store::PAYLOAD_MAX) bytes of payload, mostly strings that end in a
+//! [`PAYLOAD_MAX`](crate::PAYLOAD_MAX) bytes of payload, mostly strings that end in a
 //! NUL. The same bytes travel over a socket to xenstored, over `/dev/xen/xenbus` and over
 //! the socket of an embedded guest, so client and server both stand on this module.
 //!

@@ -1,7 +1,8 @@
 //! Requests: what a client asks.
 
+use hypervisor::DomId;
+
 use super::{ErrorCode, Kind, Message, WireError, permissions, text};
-use crate::DomId;
 use crate::store::Permissions;
 
 /// A request, its strings borrowed from the message or the caller.

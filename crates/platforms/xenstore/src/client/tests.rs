@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::xs_wire::{OK, watch_event};
+use crate::wire::{OK, watch_event};
 
 /// The store's end of the stream.
 struct Peer {
@@ -15,13 +15,13 @@ struct Peer {
 }
 
 impl Peer {
-    fn pair() -> (XsClient, Self) {
+    fn pair() -> (Client, Self) {
         Self::pair_with_patience(PATIENCE)
     }
 
-    fn pair_with_patience(patience: Duration) -> (XsClient, Self) {
+    fn pair_with_patience(patience: Duration) -> (Client, Self) {
         let (ours, stream) = UnixStream::pair().unwrap();
-        let client = XsClient::with_patience(ours.into(), patience).unwrap();
+        let client = Client::with_patience(ours.into(), patience).unwrap();
         let decoder = Decoder::new();
         (client, Self { stream, decoder })
     }
@@ -61,7 +61,7 @@ impl Peer {
     }
 }
 
-fn wait_readable(client: &XsClient) {
+fn wait_readable(client: &Client) {
     poll(&mut [PollFd::from_borrowed_fd(client.event_fd(), PollFlags::IN)], None).unwrap();
 }
 

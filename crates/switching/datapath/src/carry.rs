@@ -5,59 +5,72 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use frame::{Body, DropReason, Frame, Offer, Outcome, WINDOW, Window};
-use hypervisor::Hypervisor;
-use switch::{PortId, Verdict, forward};
-use wire::toeplitz;
+use port::{
+    Body, Broken, Budget, DropReason, Frame, Ingress, Offer, Outcome, Outcomes, Received, WINDOW,
+    Window,
+};
+use switch::{PortId, PortSet, Verdict, forward};
 
-use crate::{Ingress, Port, Ports, Shared};
-
-/// The hash that spreads flows over queues.
-static FLOWS: toeplitz::Table = toeplitz::Table::new(&toeplitz::MICROSOFT_KEY);
+use crate::in_flight::Deliveries;
+use crate::{Port, Ports, Shared};
 
 /// What a pass over a queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Frames were taken or settled.
+    /// Frames were taken, or done with.
     Worked,
     /// Nothing to do.
     Dry,
-    /// Frames wait, and none could be settled.
+    /// Frames wait for room or for a device, and none was done with.
     Blocked,
+}
+
+/// An ingress queue that a worker owns.
+pub(crate) struct IngressQueue {
+    ingress: Box<dyn Ingress>,
+    received: Received,
+    deliveries: Deliveries,
+}
+
+impl IngressQueue {
+    pub(crate) fn new(ingress: Box<dyn Ingress>) -> Self {
+        Self { ingress, received: Received::default(), deliveries: Deliveries::default() }
+    }
+
+    pub(crate) fn ingress(&mut self) -> &mut dyn Ingress {
+        &mut *self.ingress
+    }
 }
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
+enum Route<'a> {
     To { port: u16, queue: u8 },
-    Flood,
+    Flood(&'a PortSet),
     Nowhere,
 }
 
 /// What a queue has in hand, and the memory that it lies in.
-struct Batch<'a, P> {
+#[derive(Clone, Copy)]
+struct Batch<'a> {
     window: &'a Window,
-    body: Body<'a, P>,
+    body: Body<'a>,
 }
 
-impl<P> Clone for Batch<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<P> Copy for Batch<'_, P> {}
+/// Slots of a window, in order of arrival.
+type Slots = ArrayVec<u8, WINDOW>;
 
 /// A worker's view of the switch.
-pub(crate) struct Carrier<H: Hypervisor> {
+pub(crate) struct Carrier {
     worker: usize,
-    shared: Arc<Shared<H>>,
-    ports: Arc<Ports<H>>,
+    shared: Arc<Shared>,
+    ports: Arc<Ports>,
     generation: u64,
     now: Duration,
 }
 
-impl<H: Hypervisor> Carrier<H> {
-    pub(crate) fn new(worker: usize, shared: Arc<Shared<H>>) -> Self {
+impl Carrier {
+    pub(crate) fn new(worker: usize, shared: Arc<Shared>) -> Self {
         let ports = shared.ports();
         Self { worker, shared, ports, generation: 0, now: Duration::ZERO }
     }
@@ -72,95 +85,116 @@ impl<H: Hypervisor> Carrier<H> {
         }
     }
 
-    /// Takes what is new on a queue and settles what can be. The error is the reason the queue
-    /// is of no use any more.
+    /// Takes what is new on a queue and delivers what can be delivered.
     pub(crate) fn carry(
         &self,
-        port: &Port<H>,
-        ingress: &mut Ingress<H>,
-    ) -> Result<Progress, String> {
-        let fresh = ingress.receive()?;
-        let refused = ingress.take_refused();
-        if refused > 0 {
-            port.counters().add_drops(DropReason::Malformed, refused);
-            ingress.publish();
+        port: &Arc<Port>,
+        queue: &mut IngressQueue,
+    ) -> Result<Progress, Broken> {
+        let IngressQueue { ingress, received, deliveries } = queue;
+        received.clear();
+        let mut budget = Budget::TURN;
+        ingress.receive(&mut budget, received)?;
+        let malformed = received.malformed;
+        if malformed > 0 {
+            port.counters().add_drops(DropReason::Malformed, malformed);
         }
-        if ingress.window().is_empty() {
-            return Ok(if refused > 0 { Progress::Worked } else { Progress::Dry });
-        }
-        let routes = self.route_all(port, ingress, fresh);
-        let mut outcomes = [Outcome::Waiting; WINDOW];
-        ingress.with_body(|body| {
-            let batch = Batch { window: ingress.window(), body };
-            self.deliver_all(port, batch, &routes, &mut outcomes);
-        });
         let before = ingress.window().len();
+        if before == 0 && malformed == 0 {
+            return Ok(Progress::Dry);
+        }
+        let mut outcomes = [Outcome::Waiting; WINDOW];
+        let mut decided = deliveries.reap(ingress.window(), &mut outcomes, self.worker);
+        for (slot, reason) in &received.refused {
+            port.counters().add_drops(*reason, 1);
+            outcomes[usize::from(*slot)] = Outcome::Dropped(*reason);
+            decided |= 1 << slot;
+        }
+        let routes = self.route_all(port, ingress.window(), received.fresh, decided);
+        ingress.with_body(&mut |body| {
+            let batch = Batch { window: ingress.window(), body };
+            self.deliver_all(port, batch, &routes, decided, deliveries, &mut outcomes);
+        });
         ingress.finish(&outcomes);
-        let settled = before - ingress.window().len();
-        Ok(if fresh > 0 || settled > 0 { Progress::Worked } else { Progress::Blocked })
+        let worked = received.fresh > 0 || malformed > 0 || ingress.window().len() < before;
+        Ok(if worked { Progress::Worked } else { Progress::Blocked })
     }
 
-    /// Finds every frame's way, in order of arrival; learns where the fresh ones come from.
-    fn route_all(
-        &self,
-        port: &Port<H>,
-        ingress: &Ingress<H>,
+    /// Finds where every frame goes, in order of arrival. Learns where the fresh ones come from:
+    /// a frame that waits has been learnt from, and its station may have moved since. Frames whose
+    /// slots are in `decided` are neither routed nor learnt from.
+    fn route_all<'a>(
+        &'a self,
+        port: &Port,
+        window: &Window,
         fresh: usize,
-    ) -> ArrayVec<Route, WINDOW> {
-        let window = ingress.window();
-        let old = window.len() - fresh;
+        decided: u64,
+    ) -> ArrayVec<Route<'a>, WINDOW> {
+        let first_fresh = window.len() - fresh;
         let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
+        let Shared { table, .. } = &*self.shared;
         let mut bytes = 0;
         let mut last = None;
         let route = |(n, slot): (usize, &u8)| {
             let frame = window.frame(*slot);
-            // Frames of one flow come in a row: what was just looked up need not be again.
+            let is_fresh = n >= first_fresh;
+            bytes += if is_fresh { u64::from(frame.len) } else { 0 };
+            if decided & (1 << slot) != 0 {
+                return Route::Nowhere;
+            }
+            // Frames of one flow come in a row: what was just looked up is not looked up again.
             let addresses = (frame.source(), frame.destination());
             let verdict = match last {
-                Some((same, verdict)) if same == addresses => verdict,
+                Some((same, learnt, verdict)) if same == addresses && learnt == is_fresh => verdict,
                 _ => {
-                    self.shared.table.learn(addresses.0, port.id(), seconds);
-                    forward(&self.shared.table, addresses.1, port.id(), seconds)
+                    if is_fresh {
+                        table.learn(addresses.0, port.id(), seconds);
+                    }
+                    forward(table, &self.ports.all, port.id(), frame, seconds)
                 }
             };
-            last = Some((addresses, verdict));
-            if n >= old {
-                bytes += u64::from(frame.len);
-            }
+            last = Some((addresses, is_fresh, verdict));
             self.route(verdict, frame)
         };
         let routes = window.order().iter().enumerate().map(route).collect();
         if fresh > 0 {
-            port.counters().add_rx(fresh as u64, bytes);
+            port.counters().add_ingress(fresh as u64, bytes);
         }
         routes
     }
 
-    fn route(&self, verdict: Verdict, frame: &Frame) -> Route {
-        let PortId(to) = match verdict {
-            Verdict::Port(to) => to,
-            Verdict::Flood => return Route::Flood,
+    fn route<'a>(&self, verdict: Verdict<'a>, frame: &Frame) -> Route<'a> {
+        let id = match verdict {
+            Verdict::Port(id) => id,
+            Verdict::Flood(ports) => return Route::Flood(ports),
             Verdict::Drop => return Route::Nowhere,
         };
-        let Some(Some(port)) = self.ports.get(usize::from(to)) else { return Route::Nowhere };
+        let Some(port) = self.ports.get(id) else { return Route::Nowhere };
         let queue = steer(port, frame);
-        Route::To { port: to, queue: u8::try_from(queue).unwrap_or(0) }
+        Route::To { port: id.0, queue: u8::try_from(queue).unwrap_or(0) }
     }
 
-    /// Delivers the frames, those with the same destination in one batch.
+    /// Delivers the frames that are not decided, those with the same destination in one batch.
     fn deliver_all(
         &self,
-        from: &Port<H>,
-        batch: Batch<'_, H::Peer>,
-        routes: &[Route],
-        outcomes: &mut [Outcome; WINDOW],
+        from: &Port,
+        batch: Batch<'_>,
+        routes: &[Route<'_>],
+        decided: u64,
+        deliveries: &mut Deliveries,
+        outcomes: &mut Outcomes,
     ) {
         let order = batch.window.order();
         let mut left: u64 = if order.is_empty() { 0 } else { u64::MAX >> (64 - order.len()) };
+        if decided != 0 {
+            for (n, slot) in order.iter().enumerate() {
+                left &= !((decided >> slot & 1) << n);
+            }
+        }
         while left != 0 {
             let route = routes[left.trailing_zeros() as usize];
             // In order of arrival: frames of one flow stay in order.
-            let mut group = ArrayVec::<u8, WINDOW>::new();
+            let mut group = Slots::new();
             let mut others = 0u64;
             while left != 0 {
                 let n = left.trailing_zeros() as usize;
@@ -174,11 +208,14 @@ impl<H: Hypervisor> Carrier<H> {
             left = others;
             match route {
                 Route::To { port, queue } => {
-                    if let Some(Some(to)) = self.ports.get(usize::from(port)) {
-                        self.deliver(to, queue.into(), batch, &group, outcomes);
+                    if let Some(to) = self.ports.get(PortId(port)) {
+                        let queue = queue.into();
+                        self.unicast(to, queue, batch, &group, deliveries, outcomes);
                     }
                 }
-                Route::Flood => self.flood(from, batch, &group, outcomes),
+                Route::Flood(ports) => {
+                    self.flood(from, ports, batch, &group, deliveries, outcomes);
+                }
                 Route::Nowhere => {
                     let reason = DropReason::NotForwarded;
                     from.counters().add_drops(reason, group.len() as u64);
@@ -190,29 +227,88 @@ impl<H: Hypervisor> Carrier<H> {
         }
     }
 
-    /// Offers the frames in `group` (slots of the window) to one queue of a port.
+    /// Delivers frames to one queue of one port.
+    fn unicast(
+        &self,
+        to: &Arc<Port>,
+        queue: usize,
+        batch: Batch<'_>,
+        group: &[u8],
+        deliveries: &mut Deliveries,
+        outcomes: &mut Outcomes,
+    ) {
+        self.deliver(to, queue, batch, group, |slot, outcome| {
+            outcomes[usize::from(slot)] = outcome;
+            if let Outcome::InFlight(ticket) = outcome {
+                deliveries.add(slot, to, queue, ticket);
+            }
+        });
+    }
+
+    /// Delivers frames to every port of a set but the one they came from. Nobody waits: a port without
+    /// room misses them, so that one stalled guest cannot hold back what all others get.
+    fn flood(
+        &self,
+        from: &Port,
+        ports: &PortSet,
+        batch: Batch<'_>,
+        group: &[u8],
+        deliveries: &mut Deliveries,
+        outcomes: &mut Outcomes,
+    ) {
+        let mut faulty = 0u64;
+        for id in ports.iter().filter(|id| *id != from.id()) {
+            let Some(to) = self.ports.get(id) else { continue };
+            for queue in 0..to.queues() {
+                let ours = |slot: &&u8| steer(to, batch.window.frame(**slot)) == queue;
+                let group: Slots = group.iter().filter(ours).copied().collect();
+                if group.is_empty() {
+                    continue;
+                }
+                self.deliver(to, queue, batch, &group, |slot, outcome| match outcome {
+                    Outcome::Waiting => to.counters().add_drops(DropReason::NoRoom, 1),
+                    Outcome::SourceFault => faulty |= 1 << slot,
+                    Outcome::InFlight(ticket) => deliveries.add(slot, to, queue, ticket),
+                    Outcome::Delivered | Outcome::Dropped(_) => {}
+                });
+            }
+        }
+        for slot in group {
+            let outcome = match faulty & (1 << slot) {
+                0 => Outcome::Delivered,
+                _ => Outcome::SourceFault,
+            };
+            if deliveries.slots() & (1 << slot) != 0 {
+                deliveries.note(*slot, outcome);
+            } else {
+                outcomes[usize::from(*slot)] = outcome;
+            }
+        }
+    }
+
+    /// Offers the frames in `group` (slots of the window) to one queue of a port, and tells `each`
+    /// what became of it.
     fn deliver(
         &self,
-        to: &Port<H>,
+        to: &Arc<Port>,
         queue: usize,
-        batch: Batch<'_, H::Peer>,
+        batch: Batch<'_>,
         group: &[u8],
-        outcomes: &mut [Outcome; WINDOW],
+        mut each: impl FnMut(u8, Outcome),
     ) {
         let Batch { window, body } = batch;
-        let offer = |slot: &u8| Offer { frame: window.frame(*slot), outcome: Outcome::Waiting };
+        let offer = |slot: &u8| Offer::new(window.frame(*slot));
         let mut offers: ArrayVec<Offer<'_>, WINDOW> = group.iter().map(offer).collect();
-        if let Err(fault) = to.deliver(queue, body, &mut offers, self.now, self.worker) {
+        if let Err(Broken(reason)) = to.deliver(queue, body, &mut offers, self.now, self.worker) {
             // The egress guest broke its ring: it alone is disabled.
             to.close();
-            self.shared.fail(to, fault.to_string());
+            self.shared.fail(to, reason);
             for offer in offers.iter_mut().filter(|o| o.outcome == Outcome::Waiting) {
                 offer.outcome = Outcome::Dropped(DropReason::PortGone);
             }
         }
         let (mut frames, mut bytes) = (0, 0);
         for (slot, offer) in group.iter().zip(&offers) {
-            outcomes[usize::from(*slot)] = offer.outcome;
             match offer.outcome {
                 Outcome::Delivered => {
                     frames += 1;
@@ -220,49 +316,21 @@ impl<H: Hypervisor> Carrier<H> {
                 }
                 Outcome::Dropped(reason) => to.counters().add_drops(reason, 1),
                 Outcome::SourceFault => to.counters().add_drops(DropReason::MemoryFault, 1),
-                Outcome::Waiting => {}
+                Outcome::Waiting | Outcome::InFlight(_) => {}
             }
+            each(*slot, offer.outcome);
         }
         if frames > 0 {
-            to.counters().add_tx(frames, bytes);
-        }
-    }
-
-    /// Delivers frames to every port but the one they came from. Nobody waits: a port without
-    /// room misses them, so that one stalled guest can not hold back what all others get.
-    fn flood(
-        &self,
-        from: &Port<H>,
-        batch: Batch<'_, H::Peer>,
-        group: &[u8],
-        outcomes: &mut [Outcome; WINDOW],
-    ) {
-        let mut fault = None;
-        for to in self.ports.iter().flatten().filter(|port| port.id() != from.id()) {
-            for slot in group {
-                let queue = steer(to, batch.window.frame(*slot));
-                self.deliver(to, queue, batch, &[*slot], outcomes);
-                match outcomes[usize::from(*slot)] {
-                    Outcome::Waiting => to.counters().add_drops(DropReason::NoRoom, 1),
-                    Outcome::SourceFault => fault = Some(*slot),
-                    Outcome::Delivered | Outcome::Dropped(_) => {}
-                }
-            }
-        }
-        for slot in group {
-            outcomes[usize::from(*slot)] = match fault {
-                Some(faulty) if faulty == *slot => Outcome::SourceFault,
-                _ => Outcome::Delivered,
-            };
+            to.counters().add_egress(frames, bytes);
         }
     }
 }
 
 /// The queue of `port` for a frame: always the same for a flow.
 #[inline]
-fn steer<H: Hypervisor>(port: &Port<H>, frame: &Frame) -> usize {
+fn steer(port: &Port, frame: &Frame) -> usize {
     match port.queues() {
         0 | 1 => 0,
-        _ => port.queue_of(frame.headers.flow_hash(frame.header(), &FLOWS)),
+        _ => port.queue_of(frame.flow_hash()),
     }
 }

@@ -1,18 +1,19 @@
 //! Workers that carry frames between ports.
 //!
 //! ```text
-//!   TxQueue / uplink::Ingress ── window ──► route ──► batch per destination ──► RxQueue / uplink::Egress
-//!        owned by one worker                 │             locked once a batch
-//!                                         MacTable
+//!   Ingress ── window ──► route ──► batch per destination ──► Egress
+//!   owned by one worker     │             locked once per batch
+//!                        MacTable
 //! ```
 //!
-//! A [`Datapath`] has the workers, the ports and the switch's table. Each worker owns ingress
-//! queues; the egress side of a port may be used by every worker and is locked per batch. A
-//! frame stays in its ingress queue's window until it is delivered or dropped: a destination
-//! without room makes it wait there, so back-pressure reaches the sender's ring, and a
-//! destination that stays without room is given up on (see `netback`'s stall).
+//! A [`Datapath`] has the workers, the ports and the switch's table. It knows ports by the traits
+//! of crate [`port`](::port) only. Each worker owns ingress queues; the egress side of a port may be used
+//! by every worker and is locked per batch. A frame stays in its ingress queue's window until it is
+//! delivered or dropped: a destination without room makes it wait there, so back-pressure reaches
+//! the sender, and a destination that stays without room drops it in the end. A device that reads a
+//! frame after its delivery was begun keeps it there, too, until it is done.
 //!
-//! A guest's control ring is served between the queues by one of the workers, a step at a time.
+//! A port's tasks are served between the queues by one of the workers, a step at a time.
 //!
 //! An ingress queue is *active* while it has work and for a moment after; then it is armed and
 //! left to its event. A worker whose queues are all armed sleeps: an idle daemon uses no CPU.
@@ -20,8 +21,8 @@
 #![forbid(unsafe_code)]
 
 mod carry;
+mod in_flight;
 mod port;
-mod queue;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -30,14 +31,12 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use hypervisor::Hypervisor;
-use netback::ControlRing;
-use switch::{Limits, MacTable, PortId};
-use wire::ethernet::MacAddr;
+use ::port::{Doorbell, Egress, Queue, Task};
+use switch::{Limits, MacAddr, MacTable, PortId, PortSet};
 
-pub use port::{Egress, Port};
-pub use queue::Ingress;
+pub use port::Port;
 
+use carry::IngressQueue;
 use worker::{Command, Work, Worker, WorkerHandle};
 
 /// How workers behave.
@@ -64,48 +63,60 @@ impl Default for Config {
     }
 }
 
-/// A queue broke and was dropped. Told once for a port, whichever of its queues were broken.
+/// A queue broke and was dropped. Reported once per port, whichever of its queues broke.
 #[derive(Debug)]
 pub struct Failure {
-    /// The port it belonged to. When this is heard the port may be gone already and its number
-    /// another's: ask the port known by it whether it [has failed](Port::has_failed).
-    pub port: PortId,
+    /// The port it belonged to. It may be detached already, and its number another port's.
+    pub port: Arc<Port>,
     /// Why, for an operator.
     pub reason: String,
 }
 
-/// Told of failures, on the worker's thread: it must not block.
+/// Hears of failures, on the worker's thread: it must not block.
 pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
 
-/// The ports at one moment, by number.
-type Ports<H> = Vec<Option<Arc<Port<H>>>>;
+/// The ports at one moment.
+#[derive(Clone, Default)]
+struct Ports {
+    /// By number.
+    list: Vec<Option<Arc<Port>>>,
+    /// Those there are.
+    all: PortSet,
+}
+
+impl Ports {
+    #[inline]
+    fn get(&self, PortId(port): PortId) -> Option<&Arc<Port>> {
+        self.list.get(usize::from(port))?.as_ref()
+    }
+}
 
 /// What workers share.
-struct Shared<H: Hypervisor> {
+struct Shared {
     table: MacTable,
-    ports: RwLock<Arc<Ports<H>>>,
-    /// Counts changes of `ports`: a worker looks here once a pass, and at the lock only then.
+    ports: RwLock<Arc<Ports>>,
+    /// Counts changes of `ports`: a worker looks here once per round, and takes the lock only then.
     generation: AtomicU64,
     started: Instant,
     poll: Duration,
     failures: FailureSink,
-    wakers: Box<[worker::Waker]>,
+    doorbells: Box<[Doorbell]>,
 }
 
 /// The workers, the ports and the switch between them.
-pub struct Datapath<H: Hypervisor> {
-    shared: Arc<Shared<H>>,
-    workers: Vec<WorkerHandle<H>>,
+pub struct Datapath {
+    shared: Arc<Shared>,
+    workers: Vec<WorkerHandle>,
     next_worker: AtomicU16,
     /// Which workers have queues of which port.
     owners: Mutex<BTreeMap<PortId, Vec<usize>>>,
 }
 
-impl<H: Hypervisor> Datapath<H> {
+impl Datapath {
     /// Starts the workers.
     pub fn start(config: &Config, failures: FailureSink) -> std::io::Result<Self> {
         let count = config.workers.clamp(1, worker::MAX);
-        let wakers = (0..count).map(|_| worker::Waker::new()).collect::<Result<_, _>>()?;
+        let doorbells = (0..count).map(|_| Doorbell::new()).collect::<Result<_, _>>()?;
         let shared = Arc::new(Shared {
             table: MacTable::new(config.capacity, config.limits),
             ports: RwLock::default(),
@@ -113,7 +124,7 @@ impl<H: Hypervisor> Datapath<H> {
             started: Instant::now(),
             poll: config.poll,
             failures,
-            wakers,
+            doorbells,
         });
         let workers = (0..count)
             .map(|number| Worker::start(number, shared.clone()))
@@ -133,8 +144,8 @@ impl<H: Hypervisor> Datapath<H> {
     }
 
     /// The ports there are.
-    pub fn ports(&self) -> Vec<Arc<Port<H>>> {
-        self.shared.ports().iter().flatten().cloned().collect()
+    pub fn ports(&self) -> Vec<Arc<Port>> {
+        self.shared.ports().list.iter().flatten().cloned().collect()
     }
 
     /// The addresses the switch has learnt.
@@ -147,21 +158,16 @@ impl<H: Hypervisor> Datapath<H> {
         self.shared.table.sweep(self.shared.seconds());
     }
 
-    /// Adds a port: its egress queues can be sent to, its ingress queues are spread over the
-    /// workers, and so is its control ring, if it has one.
-    pub fn attach(
-        &self,
-        name: &str,
-        egress: Vec<Egress<H>>,
-        ingress: Vec<Ingress<H>>,
-        control: Option<ControlRing<H>>,
-    ) -> Arc<Port<H>> {
-        let events: Vec<_> = egress.iter().map(Egress::event).collect();
+    /// Adds a port: its egress queues can be sent to, its ingress queues and tasks are spread over
+    /// the workers.
+    pub fn attach(&self, name: &str, queues: Vec<Queue>, tasks: Vec<Box<dyn Task>>) -> Arc<Port> {
+        let (ingress, egress): (Vec<_>, Vec<_>) =
+            queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
         let port = self.shared.add(name, egress);
-        let carry = |(queue, (ingress, room))| Work::Carry { queue, ingress, room };
-        let carry = ingress.into_iter().zip(events).enumerate().map(carry);
+        let carry = |(queue, ingress)| Work::Carry { queue, ingress: IngressQueue::new(ingress) };
+        let carry = ingress.into_iter().enumerate().map(carry);
         let mut owners = Vec::new();
-        for work in carry.chain(control.map(Work::Serve)) {
+        for work in carry.chain(tasks.into_iter().map(Work::Serve)) {
             let next = usize::from(self.next_worker.fetch_add(1, Ordering::Relaxed));
             let worker = next % self.workers.len();
             self.workers[worker].send(Command::Add { port: port.clone(), work });
@@ -171,8 +177,8 @@ impl<H: Hypervisor> Datapath<H> {
         port
     }
 
-    /// Tells the switch where an address is before it has been heard of: frames for a guest that
-    /// was there before this datapath was need not go to everybody.
+    /// Teaches the switch where an address is before any frame came from there: frames for a guest
+    /// that was there before this datapath need not go to everybody.
     pub fn teach(&self, port: PortId, address: MacAddr) {
         self.shared.table.learn(address, port, self.shared.seconds());
     }
@@ -198,7 +204,7 @@ impl<H: Hypervisor> Datapath<H> {
     }
 }
 
-impl<H: Hypervisor> Drop for Datapath<H> {
+impl Drop for Datapath {
     fn drop(&mut self) {
         for worker in &self.workers {
             worker.send(Command::Stop);
@@ -209,15 +215,15 @@ impl<H: Hypervisor> Drop for Datapath<H> {
     }
 }
 
-impl<H: Hypervisor> Shared<H> {
-    fn ports(&self) -> Arc<Ports<H>> {
+impl Shared {
+    fn ports(&self) -> Arc<Ports> {
         self.ports.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells that a port has failed.
-    fn fail(&self, port: &Port<H>, reason: String) {
+    /// Reports that a port has failed.
+    fn fail(&self, port: &Arc<Port>, reason: String) {
         if port.fail() {
-            (self.failures)(Failure { port: port.id(), reason });
+            (self.failures)(Failure { port: Arc::clone(port), reason });
         }
     }
 
@@ -226,7 +232,7 @@ impl<H: Hypervisor> Shared<H> {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
     }
 
-    fn change<R>(&self, change: impl FnOnce(&mut Ports<H>) -> R) -> R {
+    fn change<R>(&self, change: impl FnOnce(&mut Ports) -> R) -> R {
         let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
         let mut copy = Ports::clone(&ports);
         let result = change(&mut copy);
@@ -235,20 +241,24 @@ impl<H: Hypervisor> Shared<H> {
         result
     }
 
-    fn add(&self, name: &str, egress: Vec<Egress<H>>) -> Arc<Port<H>> {
-        self.change(|ports| {
-            let number = ports.iter().position(Option::is_none).unwrap_or(ports.len());
+    fn add(&self, name: &str, egress: Vec<Box<dyn Egress>>) -> Arc<Port> {
+        self.change(|Ports { list, all }| {
+            let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
             let port = Arc::new(Port::new(id, name, egress));
-            if number == ports.len() {
-                ports.push(None);
+            if number == list.len() {
+                list.push(None);
             }
-            ports[number] = Some(port.clone());
+            list[number] = Some(port.clone());
+            all.insert(id);
             port
         })
     }
 
-    fn remove(&self, id: PortId) -> Option<Arc<Port<H>>> {
-        self.change(|ports| ports.get_mut(usize::from(id.0))?.take())
+    fn remove(&self, id: PortId) -> Option<Arc<Port>> {
+        self.change(|Ports { list, all }| {
+            all.remove(id);
+            list.get_mut(usize::from(id.0))?.take()
+        })
     }
 }

@@ -1,107 +1,44 @@
-//! What is plugged into the switch, as its other ports see it.
+//! A port, as the switch's other ports see it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use frame::{Body, DropReason, Offer, Outcome};
-use hypervisor::{EventChannel, Hypervisor};
-use netback::Fault;
+use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Ticket};
 use switch::{PortCounters, PortId};
 
 /// A port.
-pub struct Port<H: Hypervisor> {
+pub struct Port {
     id: PortId,
     name: String,
     counters: PortCounters,
-    egress: Box<[Lane<H>]>,
+    egress: Box<[EgressQueue]>,
     failed: AtomicBool,
 }
 
 /// An egress queue and who waits for it.
-struct Lane<H: Hypervisor> {
-    queue: Mutex<Egress<H>>,
-    /// A bit for each worker that has frames waiting for room here.
+struct EgressQueue {
+    /// None once the port is being removed.
+    egress: Mutex<Option<Box<dyn Egress>>>,
+    /// A bit for each worker that waits for room here, or for the end of a delivery.
     waiters: AtomicU64,
 }
 
-/// The egress side of one queue of a port.
-pub enum Egress<H: Hypervisor> {
-    /// To a guest.
-    Netback(netback::RxQueue<H>),
-    /// To the world outside.
-    Uplink(uplink::Egress<H>),
-    /// The port is being removed.
-    Closed,
-}
-
-/// What announces that a queue may have room again.
-pub(crate) enum RoomEvent<H: Hypervisor> {
-    Event(Arc<H::Event>),
-    /// The queue never makes anybody wait.
-    Never,
-}
-
-impl<H: Hypervisor> RoomEvent<H> {
-    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Event(event) => Some(event.as_fd()),
-            Self::Never => None,
-        }
-    }
-
-    pub(crate) fn take(&self) {
-        if let Self::Event(event) = self {
-            // A guest that is gone has no room to announce; its end is learnt of elsewhere.
-            let _ = event.take();
-        }
-    }
-}
-
-impl<H: Hypervisor> Egress<H> {
-    pub(crate) fn event(&self) -> RoomEvent<H> {
-        match self {
-            Self::Netback(queue) => RoomEvent::Event(queue.event().clone()),
-            Self::Uplink(_) | Self::Closed => RoomEvent::Never,
-        }
-    }
-
-    fn deliver<'a>(
-        &mut self,
-        body: Body<'a, H::Peer>,
-        offers: &mut [Offer<'a>],
-        now: Duration,
-    ) -> Result<(), Fault> {
-        match self {
-            Self::Netback(queue) => queue.deliver(body, offers, now),
-            Self::Uplink(queue) => {
-                queue.deliver(body, offers);
-                Ok(())
-            }
-            Self::Closed => {
-                for offer in offers {
-                    offer.outcome = Outcome::Dropped(DropReason::PortGone);
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-impl<H: Hypervisor> Port<H> {
-    pub(crate) fn new(id: PortId, name: &str, egress: Vec<Egress<H>>) -> Self {
-        let lane = |queue| Lane { queue: Mutex::new(queue), waiters: AtomicU64::new(0) };
+impl Port {
+    pub(crate) fn new(id: PortId, name: &str, egress: Vec<Box<dyn Egress>>) -> Self {
+        let queue =
+            |egress| EgressQueue { egress: Mutex::new(Some(egress)), waiters: AtomicU64::new(0) };
         Self {
             id,
             name: name.to_owned(),
             counters: PortCounters::default(),
-            egress: egress.into_iter().map(lane).collect(),
+            egress: egress.into_iter().map(queue).collect(),
             failed: AtomicBool::new(false),
         }
     }
 
-    /// Its number.
+    /// Its number. Another port may have it once this one is detached.
     pub fn id(&self) -> PortId {
         self.id
     }
@@ -123,11 +60,7 @@ impl<H: Hypervisor> Port<H> {
 
     /// Whether its guest has taken nothing for so long that frames for it are dropped.
     pub fn is_stalled(&self) -> bool {
-        let stalled = |lane: &Lane<H>| match &*lane.lock() {
-            Egress::Netback(queue) => queue.is_stalled(),
-            Egress::Uplink(_) | Egress::Closed => false,
-        };
-        self.egress.iter().any(stalled)
+        self.egress.iter().any(|queue| queue.lock().as_ref().is_some_and(|e| e.is_stalled()))
     }
 
     /// Whether a queue of it broke.
@@ -135,12 +68,17 @@ impl<H: Hypervisor> Port<H> {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Notes that a queue of it broke; answers whether that is news.
+    /// Notes that a queue of it broke. Returns whether that is news.
     pub(crate) fn fail(&self) -> bool {
         !self.failed.swap(true, Ordering::AcqRel)
     }
 
-    /// The queue a flow belongs to.
+    /// What announces room in a queue, and the end of deliveries.
+    pub(crate) fn room_event(&self, queue: usize) -> Option<Arc<dyn Event>> {
+        self.egress.get(queue)?.lock().as_ref()?.room_event()
+    }
+
+    /// The queue that a flow belongs to.
     #[inline]
     pub(crate) fn queue_of(&self, hash: u32) -> usize {
         // The high bits of a product spread as well as a remainder, without a division.
@@ -148,43 +86,82 @@ impl<H: Hypervisor> Port<H> {
     }
 
     /// Delivers a batch to one queue, as `worker`. When frames are left waiting, the worker is
-    /// told (see [`waiters`](Self::waiters)) once there is room.
-    pub(crate) fn deliver<'a>(
+    /// among the [`take_waiters`](Self::take_waiters) once there is room.
+    pub(crate) fn deliver(
         &self,
         queue: usize,
-        body: Body<'a, H::Peer>,
-        offers: &mut [Offer<'a>],
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
         now: Duration,
         worker: usize,
-    ) -> Result<(), Fault> {
-        let lane = &self.egress[queue];
-        let mut egress = lane.lock();
+    ) -> Result<(), Broken> {
+        let queue = &self.egress[queue];
+        let mut egress = queue.lock();
+        let Some(egress) = egress.as_mut() else {
+            for offer in offers {
+                offer.outcome = Outcome::Dropped(DropReason::PortGone);
+            }
+            return Ok(());
+        };
         egress.deliver(body, offers, now)?;
-        let done = offers.iter().position(|offer| offer.outcome == Outcome::Waiting);
-        if let Some(done) = done {
+        let waiting = offers.iter().position(|offer| offer.outcome == Outcome::Waiting);
+        if let Some(waiting) = waiting {
             // The guest's event may have come between the look at its ring and this mark, and
             // found nobody waiting. So look once more, now that it finds us.
-            lane.waiters.fetch_or(1 << worker, Ordering::AcqRel);
-            egress.deliver(body, &mut offers[done..], now)?;
+            queue.wait(worker);
+            egress.deliver(body, &mut offers[waiting..], now)?;
         }
         Ok(())
     }
 
-    /// Takes the workers that wait for room in a queue, a bit each.
-    pub(crate) fn waiters(&self, queue: usize) -> u64 {
+    /// Asks how deliveries under way ended, as `worker`, which waits for those that go on.
+    pub(crate) fn reap(&self, queue: usize, deliveries: &mut [InFlight], worker: usize) {
+        let queue = &self.egress[queue];
+        // Before the look: a delivery that ends after it then finds somebody waiting.
+        queue.wait(worker);
+        match queue.lock().as_mut() {
+            Some(egress) => egress.reap(deliveries),
+            None => deliveries.iter_mut().for_each(|delivery| {
+                delivery.outcome = Some(Outcome::Dropped(DropReason::PortGone));
+            }),
+        }
+    }
+
+    /// Nobody waits for these deliveries any more.
+    pub(crate) fn cancel(&self, queue: usize, tickets: &[Ticket]) {
+        if let Some(egress) = self.egress[queue].lock().as_mut() {
+            egress.cancel(tickets);
+        }
+    }
+
+    /// Takes the workers that wait for a queue, a bit each.
+    pub(crate) fn take_waiters(&self, queue: usize) -> u64 {
         self.egress[queue].waiters.swap(0, Ordering::AcqRel)
     }
 
     /// Drops the egress queues and with them what they hold of the guest.
     pub(crate) fn close(&self) {
-        for lane in &self.egress {
-            *lane.lock() = Egress::Closed;
+        for queue in &self.egress {
+            *queue.lock() = None;
         }
     }
 }
 
-impl<H: Hypervisor> Lane<H> {
-    fn lock(&self) -> MutexGuard<'_, Egress<H>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Port")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl EgressQueue {
+    fn lock(&self) -> MutexGuard<'_, Option<Box<dyn Egress>>> {
+        self.egress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&self, worker: usize) {
+        self.waiters.fetch_or(1 << worker, Ordering::AcqRel);
     }
 }

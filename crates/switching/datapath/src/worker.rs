@@ -1,114 +1,84 @@
-//! A thread that owns ingress queues: polls those with work, sleeps when none has any.
+//! A thread that owns ingress queues and tasks: polls those with work, sleeps when none has any.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hypervisor::{EventChannel, Hypervisor};
-use netback::ControlRing;
+use port::{Armed, Broken, Event, Task};
 use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use switch::PortId;
 use tracing::{debug, error};
 
-use crate::carry::{Carrier, Progress};
-use crate::port::RoomEvent;
-use crate::{Ingress, Port, Shared};
+use crate::carry::{Carrier, IngressQueue, Progress};
+use crate::{Port, Shared};
 
 /// Most workers: who waits for a queue is noted in one word.
 pub(crate) const MAX: usize = 64;
-/// The token of a worker's own waker; queues have their index.
-const WAKER: u64 = u64::MAX;
+/// The token of a worker's own doorbell; queues have their index.
+const DOORBELL: u64 = u64::MAX;
 /// A busy worker looks for events of its other queues once in so many rounds.
 const LOOK_EVERY: u32 = 16;
 /// Frames that wait for room are tried again after this, so that a stall is noticed even if
 /// its guest never says anything again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What a worker is told.
+/// An order to a worker.
 #[expect(clippy::large_enum_variant, reason = "sent once in a queue's life")]
-pub(crate) enum Command<H: Hypervisor> {
-    Add { port: Arc<Port<H>>, work: Work<H> },
+pub(crate) enum Command {
+    Add { port: Arc<Port>, work: Work },
     Remove { port: PortId, done: mpsc::Sender<()> },
     Stop,
 }
 
 /// What a worker does for a port.
-#[expect(clippy::large_enum_variant, reason = "one a queue, and never moved once it is owned")]
-pub(crate) enum Work<H: Hypervisor> {
+#[expect(clippy::large_enum_variant, reason = "one per queue, and never moved once it is owned")]
+pub(crate) enum Work {
     /// Carries the frames of a queue, and hears of room in the other direction.
-    Carry { queue: usize, ingress: Ingress<H>, room: RoomEvent<H> },
-    /// Serves the control ring.
-    Serve(ControlRing<H>),
+    Carry { queue: usize, ingress: IngressQueue },
+    /// Serves a task.
+    Serve(Box<dyn Task>),
 }
 
-impl<H: Hypervisor> Work<H> {
-    /// Asks for an event at the next thing to do; answers whether there is one already.
-    fn arm(&mut self) -> Result<bool, String> {
+impl Work {
+    /// Prepares to wait for the next thing to do.
+    fn arm(&mut self) -> Result<Armed, Broken> {
         match self {
-            Self::Carry { ingress, .. } => ingress.arm(),
-            Self::Serve(ring) => ring.arm().map_err(of_control),
+            Self::Carry { ingress, .. } => ingress.ingress().arm(),
+            Self::Serve(task) => task.arm(),
         }
     }
 
-    fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let (work, room) = match self {
-            Self::Carry { ingress, room, .. } => (ingress.fd(), room.fd()),
-            Self::Serve(ring) => (ring.event().as_fd(), None),
-        };
-        std::iter::once(work).chain(room)
-    }
-
-    fn take_events(&self) {
+    /// What announces things to do.
+    fn events(&mut self, port: &Port) -> Vec<Arc<dyn Event>> {
         match self {
-            Self::Carry { ingress, room, .. } => {
-                ingress.take_event();
-                room.take();
+            Self::Carry { queue, ingress } => {
+                let frames = ingress.ingress().event();
+                std::iter::once(frames).chain(port.room_event(*queue)).collect()
             }
-            Self::Serve(ring) => {
-                // A guest that is gone asks nothing more; its end is learnt of elsewhere.
-                let _ = ring.event().take();
-            }
+            Self::Serve(task) => vec![task.event()],
         }
-    }
-}
-
-fn of_control(fault: netback::Fault) -> String {
-    format!("control ring: {fault}")
-}
-
-/// Wakes a worker from any thread. Polled edge-triggered, so it is never read.
-pub(crate) struct Waker(OwnedFd);
-
-impl Waker {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
-    }
-
-    pub(crate) fn wake(&self) {
-        // The counter can not fill up within the life of a machine.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
 /// The outside of a worker.
-pub(crate) struct WorkerHandle<H: Hypervisor> {
+pub(crate) struct WorkerHandle {
     number: usize,
     thread: u32,
-    shared: Arc<Shared<H>>,
-    commands: mpsc::Sender<Command<H>>,
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
     join: Option<JoinHandle<()>>,
 }
 
-impl<H: Hypervisor> WorkerHandle<H> {
-    pub(crate) fn send(&self, command: Command<H>) {
+impl WorkerHandle {
+    pub(crate) fn send(&self, command: Command) {
         // A worker ends only when it is told to; a command after that needs no answer.
         let _ = self.commands.send(command);
-        self.shared.wakers[self.number].wake();
+        self.shared.doorbells[self.number].ring();
     }
 
     pub(crate) fn thread(&self) -> u32 {
@@ -124,35 +94,43 @@ impl<H: Hypervisor> WorkerHandle<H> {
     }
 }
 
-/// A queue or a control ring that a worker owns.
-struct Slot<H: Hypervisor> {
-    port: Arc<Port<H>>,
-    work: Work<H>,
-    /// Polled; otherwise its event has been asked for.
+/// A queue or a task that a worker owns.
+struct Slot {
+    port: Arc<Port>,
+    work: Work,
+    events: Vec<Arc<dyn Event>>,
+    /// Polled; otherwise it is armed.
     active: bool,
-    /// Frames wait for room elsewhere.
+    /// Frames wait for room elsewhere, or for a device.
     blocked: bool,
+    /// When it is to be polled again, event or not.
+    due: Option<Instant>,
     last_work: Instant,
 }
 
 /// The inside of a worker.
-pub(crate) struct Worker<H: Hypervisor> {
+pub(crate) struct Worker {
     number: usize,
-    shared: Arc<Shared<H>>,
-    commands: mpsc::Receiver<Command<H>>,
+    shared: Arc<Shared>,
+    commands: mpsc::Receiver<Command>,
     epoll: OwnedFd,
-    slots: Vec<Option<Slot<H>>>,
-    carrier: Carrier<H>,
+    slots: Vec<Option<Slot>>,
+    carrier: Carrier,
     /// When frames that wait for room were last tried again.
     retried: Instant,
 }
 
-impl<H: Hypervisor> Worker<H> {
-    pub(crate) fn start(number: usize, shared: Arc<Shared<H>>) -> io::Result<WorkerHandle<H>> {
+impl Worker {
+    pub(crate) fn start(number: usize, shared: Arc<Shared>) -> io::Result<WorkerHandle> {
         let (sender, commands) = mpsc::channel();
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let waker = &shared.wakers[number].0;
-        epoll::add(&epoll, waker, EventData::new_u64(WAKER), EventFlags::IN | EventFlags::ET)?;
+        let doorbell = &shared.doorbells[number];
+        epoll::add(
+            &epoll,
+            doorbell,
+            EventData::new_u64(DOORBELL),
+            EventFlags::IN | EventFlags::ET,
+        )?;
         let (ready, thread) = mpsc::channel();
         let mut worker = Self {
             number,
@@ -189,7 +167,7 @@ impl<H: Hypervisor> Worker<H> {
             let timeout = match active {
                 true if !round.is_multiple_of(LOOK_EVERY) => continue,
                 true => Some(Duration::ZERO),
-                false => self.slots.iter().flatten().any(|slot| slot.blocked).then_some(RETRY),
+                false => self.timeout(now),
             };
             if !self.wait(timeout, &mut events) {
                 return;
@@ -197,41 +175,54 @@ impl<H: Hypervisor> Worker<H> {
         }
     }
 
+    /// How long there is nothing to do, unless an event comes: forever, as a rule.
+    fn timeout(&self, now: Instant) -> Option<Duration> {
+        let slots = || self.slots.iter().flatten();
+        let retry = slots().any(|slot| slot.blocked).then_some(RETRY);
+        let due = slots().filter_map(|slot| slot.due).min();
+        let due = due.map(|due| due.saturating_duration_since(now));
+        retry.into_iter().chain(due).min()
+    }
+
     /// One pass over one queue, if it is active.
     fn poll(&mut self, index: usize, now: Instant) {
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
         let done = match &mut slot.work {
             Work::Carry { ingress, .. } => self.carrier.carry(&slot.port, ingress),
-            Work::Serve(ring) => match ring.serve() {
-                Ok(true) => Ok(Progress::Worked),
-                Ok(false) => Ok(Progress::Dry),
-                Err(fault) => Err(of_control(fault)),
-            },
+            Work::Serve(task) => {
+                task.step().map(|worked| if worked { Progress::Worked } else { Progress::Dry })
+            }
         };
         let armed = done.and_then(|progress| {
             slot.blocked = progress == Progress::Blocked;
             match progress {
                 Progress::Worked => {
                     slot.last_work = now;
-                    Ok(true)
+                    Ok(Armed::Ready)
                 }
                 Progress::Dry if now.duration_since(slot.last_work) < self.shared.poll => {
                     std::hint::spin_loop();
-                    Ok(true)
+                    Ok(Armed::Ready)
                 }
                 Progress::Dry | Progress::Blocked => slot.work.arm(),
             }
         });
         match armed {
-            Ok(more) => slot.active = more,
-            Err(reason) => self.fail(index, reason),
+            Ok(armed) => {
+                slot.active = armed == Armed::Ready;
+                slot.due = match armed {
+                    Armed::Until(due) => Some(due),
+                    Armed::Ready | Armed::Asleep => None,
+                };
+            }
+            Err(Broken(reason)) => self.fail(index, reason),
         }
     }
 
-    /// Drops a queue that can not be used any more, and says so.
+    /// Drops a queue that cannot be used any more, and says so.
     fn fail(&mut self, index: usize, reason: String) {
         if let Some(slot) = self.slots[index].take() {
-            self.forget_events(&slot);
+            self.forget_events(&slot.events);
             self.shared.fail(&slot.port, reason);
         }
     }
@@ -252,9 +243,10 @@ impl<H: Hypervisor> Worker<H> {
         if events.is_empty() || self.retried.elapsed() >= RETRY {
             self.unblock();
         }
+        self.wake_due();
         for event in events.drain(..) {
             match event.data.u64() {
-                WAKER => {
+                DOORBELL => {
                     self.unblock();
                     if !self.obey() {
                         return false;
@@ -274,19 +266,31 @@ impl<H: Hypervisor> Worker<H> {
         }
     }
 
+    /// Queues whose time has come are polled again.
+    fn wake_due(&mut self) {
+        if self.slots.iter().flatten().any(|slot| slot.due.is_some()) {
+            let now = Instant::now();
+            for slot in self.slots.iter_mut().flatten() {
+                if slot.due.take_if(|due| *due <= now).is_some() {
+                    slot.active = true;
+                }
+            }
+        }
+    }
+
     /// An event of a queue: it has frames, or it has room for those that wait, or (with one
     /// event channel for both rings) either.
     fn event(&mut self, index: usize) {
         let Some(Some(slot)) = self.slots.get_mut(index) else { return };
-        slot.work.take_events();
+        slot.events.iter().for_each(|event| event.take());
         slot.active = true;
         let Work::Carry { queue, .. } = slot.work else { return };
-        let waiters = slot.port.waiters(queue);
-        for worker in (0..self.shared.wakers.len()).filter(|n| waiters & (1 << n) != 0) {
+        let waiters = slot.port.take_waiters(queue);
+        for worker in (0..self.shared.doorbells.len()).filter(|n| waiters & (1 << n) != 0) {
             if worker == self.number {
                 self.unblock();
             } else {
-                self.shared.wakers[worker].wake();
+                self.shared.doorbells[worker].ring();
             }
         }
     }
@@ -306,58 +310,52 @@ impl<H: Hypervisor> Worker<H> {
         true
     }
 
-    fn add(&mut self, port: Arc<Port<H>>, work: Work<H>) {
+    fn add(&mut self, port: Arc<Port>, mut work: Work) {
         let index = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if index == self.slots.len() {
             self.slots.push(None);
         }
-        let slot = Slot {
-            port,
-            work,
-            // What is on the ring already needs no event.
-            active: true,
-            blocked: false,
-            last_work: Instant::now(),
-        };
-        let data = EventData::new_u64(index as u64);
-        let flags = EventFlags::IN | EventFlags::ET;
-        for fd in slot.work.fds() {
-            match epoll::add(&self.epoll, fd, data, flags) {
+        let events = work.events(&port);
+        for event in &events {
+            let data = EventData::new_u64(index as u64);
+            match epoll::add(&self.epoll, event, data, EventFlags::IN | EventFlags::ET) {
                 // One event channel for both rings.
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => {
-                    let reason = format!("waiting for events: {error}");
-                    self.shared.fail(&slot.port, reason);
+                    self.forget_events(&events);
+                    self.shared.fail(&port, format!("waiting for events: {error}"));
                     return;
                 }
             }
         }
-        match slot.work {
+        match work {
             Work::Carry { queue, .. } => {
-                debug!(worker = self.number, port = slot.port.name(), queue, "queue added");
+                debug!(worker = self.number, port = port.name(), queue, "queue added");
             }
-            Work::Serve(_) => {
-                debug!(worker = self.number, port = slot.port.name(), "control ring added");
-            }
+            Work::Serve(_) => debug!(worker = self.number, port = port.name(), "task added"),
         }
-        self.slots[index] = Some(slot);
+        let last_work = Instant::now();
+        // What is on the ring already needs no event.
+        let active = true;
+        self.slots[index] =
+            Some(Slot { port, work, events, active, blocked: false, due: None, last_work });
     }
 
     fn remove(&mut self, port: PortId) {
         for index in 0..self.slots.len() {
             let found = self.slots[index].take_if(|slot| slot.port.id() == port);
             if let Some(slot) = found {
-                self.forget_events(&slot);
+                self.forget_events(&slot.events);
             }
         }
         // Nothing of the port may be left here: not in the worker's copy of the ports either.
         self.carrier.begin(Instant::now());
     }
 
-    fn forget_events(&self, slot: &Slot<H>) {
-        for fd in slot.work.fds() {
+    fn forget_events(&self, events: &[Arc<dyn Event>]) {
+        for event in events {
             // The second of two equal descriptors is gone with the first.
-            let _ = epoll::delete(&self.epoll, fd.as_fd());
+            let _ = epoll::delete(&self.epoll, event);
         }
     }
 }

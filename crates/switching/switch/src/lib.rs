@@ -19,3 +19,4 @@ pub use counters::{PortCounters, PortSnapshot};
 pub use forward::{Verdict, forward};
 pub use ports::{PortId, PortSet};
 pub use table::{DEFAULT_CAPACITY, Entry, Limits, MacTable};
+pub use wire::ethernet::MacAddr;

@@ -1,0 +1,127 @@
+//! Frames of one ingress queue that devices still read.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use port::{InFlight, Outcome, Outcomes, Ticket, WINDOW, Window};
+
+use crate::Port;
+
+/// A delivery of a frame that goes on.
+struct Delivery {
+    /// The frame's slot in its window.
+    slot: u8,
+    port: Arc<Port>,
+    queue: usize,
+    ticket: Ticket,
+}
+
+/// The deliveries of one ingress queue's frames that go on. A flooded frame may have several; it
+/// is done with when all of them are.
+#[derive(Default)]
+pub(crate) struct Deliveries {
+    /// Those that go on, oldest first.
+    list: Vec<Delivery>,
+    /// A bit for each slot with a delivery in the list.
+    slots: u64,
+    /// Slots of which a delivery found the sender's pages unreadable.
+    faulty: u64,
+    /// Slots whose frame at least one delivery got through.
+    delivered: u64,
+}
+
+impl Deliveries {
+    /// The slots that must not be offered again.
+    pub(crate) fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    /// Notes a delivery that goes on.
+    pub(crate) fn add(&mut self, slot: u8, port: &Arc<Port>, queue: usize, ticket: Ticket) {
+        self.list.push(Delivery { slot, port: Arc::clone(port), queue, ticket });
+        self.slots |= 1 << slot;
+    }
+
+    /// Notes how one of several deliveries of a frame ended at once, while others go on.
+    pub(crate) fn note(&mut self, slot: u8, outcome: Outcome) {
+        match outcome {
+            Outcome::Delivered => self.delivered |= 1 << slot,
+            Outcome::SourceFault => self.faulty |= 1 << slot,
+            _ => {}
+        }
+    }
+
+    /// Asks how the deliveries ended, as `worker`, and sets the outcome of each frame that is done
+    /// with. Returns the slots that are in flight, or were until now.
+    pub(crate) fn reap(&mut self, window: &Window, outcomes: &mut Outcomes, worker: usize) -> u64 {
+        let before = self.slots;
+        if before == 0 {
+            return 0;
+        }
+        let mut start = 0;
+        while let Some(first) = self.list.get(start) {
+            let (port, queue) = (first.port.clone(), first.queue);
+            let same = |d: &&Delivery| Arc::ptr_eq(&d.port, &port) && d.queue == queue;
+            let run = self.list[start..].iter().take_while(same).take(WINDOW);
+            let mut asked: ArrayVec<InFlight, WINDOW> =
+                run.map(|d| InFlight { ticket: d.ticket, outcome: None }).collect();
+            port.reap(queue, &mut asked, worker);
+            start = self.settle(start, &port, &asked, window, outcomes);
+        }
+        self.list.retain(|delivery| self.slots & (1 << delivery.slot) != 0);
+        before
+    }
+
+    /// Takes the answers for the deliveries from `start` on. Returns where the next ones begin.
+    fn settle(
+        &mut self,
+        start: usize,
+        port: &Port,
+        answers: &[InFlight],
+        window: &Window,
+        outcomes: &mut Outcomes,
+    ) -> usize {
+        let mut at = start;
+        for answer in answers {
+            let Some(outcome) = answer.outcome else {
+                at += 1;
+                continue;
+            };
+            let slot = self.list.remove(at).slot;
+            match outcome {
+                Outcome::Delivered => {
+                    port.counters().add_egress(1, window.frame(slot).len.into());
+                }
+                Outcome::Dropped(reason) => port.counters().add_drops(reason, 1),
+                _ => {}
+            }
+            self.note(slot, outcome);
+            if self.list.iter().all(|delivery| delivery.slot != slot) {
+                outcomes[usize::from(slot)] = self.end(slot, outcome);
+            }
+        }
+        at
+    }
+
+    /// A frame's last delivery ended like this: what became of the frame.
+    fn end(&mut self, slot: u8, last: Outcome) -> Outcome {
+        let bit = 1 << slot;
+        let (faulty, delivered) = (self.faulty & bit != 0, self.delivered & bit != 0);
+        self.slots &= !bit;
+        self.faulty &= !bit;
+        self.delivered &= !bit;
+        match (faulty, delivered) {
+            (true, _) => Outcome::SourceFault,
+            (_, true) => Outcome::Delivered,
+            _ => last,
+        }
+    }
+}
+
+impl Drop for Deliveries {
+    fn drop(&mut self) {
+        for delivery in &self.list {
+            delivery.port.cancel(delivery.queue, &[delivery.ticket]);
+        }
+    }
+}

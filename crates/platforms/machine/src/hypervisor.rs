@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer};
 use hypervisor::{
-    CopyStatus, Dest, DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, GrantTransfer,
-    Hypervisor, PAGE_SIZE, Port, Source,
+    CopyStatus, Dest, DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, PAGE_SIZE,
+    Port, Source,
 };
 use shm::{Piece, Region};
 
@@ -222,7 +223,6 @@ impl Hypervisor for Machine {
     type Peer = Arc<Domain>;
     type Mapping = Mapping;
     type Aperture = Aperture;
-    type Page = ExchangePage;
     type Event = HostEvent;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
@@ -277,14 +277,8 @@ impl Hypervisor for Machine {
         }
     }
 
-    fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error> {
-        ExchangePage::take(peer)
-    }
-
-    fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]) {
-        for op in batch {
-            op.status = transfer(op);
-        }
+    fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error> {
@@ -292,5 +286,17 @@ impl Hypervisor for Machine {
         let mut domains = self.domains();
         let entry = domains.by_id.get_mut(&peer.id()).ok_or(Error::NoDomain(peer.id()))?;
         entry.channels.get_mut(&port).and_then(HostEnd::bind).ok_or(bad)
+    }
+}
+
+impl PageTransfer<Arc<Domain>> for Machine {
+    fn take_page(&self, peer: &Arc<Domain>) -> Result<Box<dyn FlipPage>, Error> {
+        Ok(Box::new(ExchangePage::take(peer)?))
+    }
+
+    fn transfer(&self, batch: &mut [GrantTransfer<'_, Arc<Domain>>]) {
+        for op in batch {
+            op.status = transfer(op);
+        }
     }
 }

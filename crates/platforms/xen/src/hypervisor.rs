@@ -1,15 +1,11 @@
 //! The hypervisor's services for a backend.
 
-use std::io;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use hypervisor::{
-    DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, GrantTransfer, Hypervisor, Port, Source,
-    TransferStatus,
-};
-use shm::{Piece, Region};
+use hypervisor::{DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, Port, Source};
+use shm::Piece;
 
 use crate::XenEvent;
 use crate::copy::copy;
@@ -58,30 +54,10 @@ impl Peer {
     }
 }
 
-/// A page that changes hands. There is none: Linux gives processes no way to transfer pages.
-#[derive(Debug)]
-pub enum NoPage {}
-
-impl Deref for NoPage {
-    type Target = Region;
-
-    fn deref(&self) -> &Region {
-        match *self {}
-    }
-}
-
-/// What a request to transfer pages is answered.
-pub(crate) fn no_transfer() -> Error {
-    let reason = "Linux has no device for GNTTABOP_transfer, use rx = \"copy\"";
-    let source = io::Error::new(io::ErrorKind::Unsupported, reason);
-    Error::Os { what: "transfer of pages", source }
-}
-
 impl Hypervisor for Xen {
     type Peer = Peer;
     type Mapping = Mapping;
     type Aperture = Aperture;
-    type Page = NoPage;
     type Event = XenEvent;
 
     /// `GNTDEV_COPY_BATCH`: the device splits what it is given into hypercalls of so many.
@@ -128,16 +104,6 @@ impl Hypervisor for Xen {
         copy(self.gntdev.as_fd(), batch);
     }
 
-    fn take_page(&self, _: &Peer) -> Result<NoPage, Error> {
-        Err(no_transfer())
-    }
-
-    fn transfer(&self, batch: &mut [GrantTransfer<'_, Peer, NoPage>]) {
-        for op in batch {
-            op.status = TransferStatus::BadPage;
-        }
-    }
-
     fn bind_interdomain(&self, peer: &Peer, port: Port) -> Result<XenEvent, Error> {
         XenEvent::bind_interdomain(peer.domain(), port)
     }
@@ -160,10 +126,5 @@ mod tests {
         for domain in [0x7FF0, 0x7FF1, 0x7FFF, u16::MAX] {
             assert!(matches!(Peer::new(DomId(domain)), Err(Error::NoDomain(_))));
         }
-    }
-
-    #[test]
-    fn a_page_can_not_be_transferred_and_the_reason_names_the_way_out() {
-        assert!(no_transfer().to_string().contains("rx = \"copy\""));
     }
 }

@@ -40,6 +40,9 @@ pub enum ConnectError {
         /// What is.
         offered: RxChannel,
     },
+    /// Pages cannot change hands on this platform.
+    #[error("this platform has no page flipping: use rx = \"copy\"")]
+    NoFlip,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -161,8 +164,12 @@ impl<H: Hypervisor> Terms<'_, H> {
         };
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
         let tx = TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event, channel);
+        let flips = match offered.rx {
+            RxChannel::Copy => None,
+            RxChannel::Flip => Some(hypervisor.page_transfer().ok_or(ConnectError::NoFlip)?),
+        };
         let to = Destination::new(peer, grants);
-        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, offered.rx) })
+        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, flips) })
     }
 
     /// Connects the control ring, by which all queues' pages are kept mapped.

@@ -12,6 +12,7 @@ use arrayvec::ArrayVec;
 use frame::{
     Body, DropReason, FRAME_MAX, Frame, Gather, Offer, Outcome, PIECES_MAX, linearise, pieces_of,
 };
+use hypervisor::flip::PageTransfer;
 use hypervisor::{
     CopyStatus, Counted, EventChannel, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source,
 };
@@ -21,7 +22,6 @@ use ring::{BackRing, RegionPage, SharedPage, Slots};
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{RxResponse, rx_flags, status};
 
-use crate::RxChannel;
 use crate::persistent::{Buffers, Destination};
 use crate::request::Fault;
 
@@ -60,7 +60,8 @@ enum Planned {
 
 /// An RX ring.
 pub struct RxQueue<H: Hypervisor> {
-    channel: RxChannel,
+    /// Where the pages come from, if frames are delivered in pages that change hands.
+    flips: Option<Arc<dyn PageTransfer<H::Peer>>>,
     hypervisor: H,
     to: Arc<Destination<H>>,
     ring: BackRing<Rx, RegionPage<H::Mapping>>,
@@ -93,10 +94,10 @@ impl<H: Hypervisor> RxQueue<H> {
         ring: BackRing<Rx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
         features: Features,
-        channel: RxChannel,
+        flips: Option<Arc<dyn PageTransfer<H::Peer>>>,
     ) -> Self {
         let room = Room::Enough;
-        Self { channel, hypervisor, to: Arc::new(to), ring, event, features, room, scratch: None }
+        Self { flips, hypervisor, to: Arc::new(to), ring, event, features, room, scratch: None }
     }
 
     /// What the frontend takes.
@@ -132,7 +133,7 @@ impl<H: Hypervisor> RxQueue<H> {
         while done < offers.len() {
             let rest = &mut offers[done..];
             let settled = match need_of(rest[0].frame, self.features) {
-                Need::Nothing if self.channel == RxChannel::Flip => {
+                Need::Nothing if self.flips.is_some() => {
                     self.deliver_flipped(body, &mut rest[0], now)?
                 }
                 Need::Nothing => self.deliver_whole(body, &buffers, rest, now)?,
@@ -427,7 +428,7 @@ impl<H: Hypervisor> RxQueue<H> {
         }
         let mut rest = &*whole;
         let next = |max| take(&mut rest, max);
-        if self.channel == RxChannel::Flip {
+        if self.flips.is_some() {
             return self.flip(frame.len, 0, None, next);
         }
         let mut copies = Copies::<H>::new();
@@ -459,7 +460,7 @@ impl<H: Hypervisor> RxQueue<H> {
                 let mut payload = &whole[segment.payload.clone()];
                 let len = (head.len() + payload.len()) as u32;
                 let next = |max| take(&mut head, max).or_else(|| take(&mut payload, max));
-                if self.channel == RxChannel::Flip {
+                if self.flips.is_some() {
                     outcome = worse(outcome, self.flip(len, 0, None, next));
                 } else {
                     self.plan(buffers, len, 0, None, next, &mut copies, &mut plan);

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use frame::{DropReason, Frame, Offer, Outcome, Piece};
-use hypervisor::{GrantRef, Guest};
-use machine::{DRIVER_DOMAIN, Machine, TransferSlot};
+use hypervisor::GrantRef;
+use hypervisor::flip::{PageReceiver, TransferSlot};
+use machine::{DRIVER_DOMAIN, Machine};
 use netback::{Queue, RxChannel, TxChannel};
 use offload::Features;
 use proptest::prelude::*;
@@ -12,6 +13,7 @@ use wire::headers::Headers;
 use wire::netif::{RxRequest, RxResponse, status};
 
 use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::tampered::Tampered;
 
 /// Pages between the driver domain and each guest.
 const EXCHANGE: usize = 8;
@@ -45,7 +47,7 @@ impl Receiver {
     }
 
     /// Posts a slot that accepts a page.
-    fn post_place(&mut self) -> TransferSlot {
+    fn post_place(&mut self) -> Box<dyn TransferSlot> {
         let (place, gref) = self.raw.inside.accept_transfer(DRIVER_DOMAIN).unwrap();
         self.post(gref.0);
         place
@@ -102,13 +104,14 @@ proptest! {
             let sent = frame(*len, *fill);
             prop_assert_eq!(receiver.deliver(&sent), Outcome::Delivered);
             prop_assert_eq!(usize::try_from(receiver.take()).unwrap(), *len);
-            let page = receiver.raw.inside.claim(&mut place).unwrap().unwrap();
+            let page = place.claim().unwrap().unwrap();
             let bytes: [u8; PAGE] = page.read(0).unwrap();
             prop_assert_eq!(&bytes[..*len], &sent[..]);
             prop_assert!(bytes[*len..].iter().all(|byte| *byte == 0), "remains of another frame");
             // It is scribbled on before it is given back.
             page.copy_in(0, &[0xee; PAGE]).unwrap();
-            receiver.raw.inside.surrender([page]).unwrap();
+            drop(page);
+            receiver.raw.inside.surrender().unwrap();
         }
     }
 }
@@ -138,7 +141,7 @@ fn a_guest_that_keeps_its_pages_gets_no_more_frames_until_it_gives_one_back() {
     for n in 0..EXCHANGE {
         let mut place = receiver.post_place();
         assert_eq!(receiver.deliver(&frame(60, 1)), Outcome::Delivered, "page {n}");
-        kept.push(receiver.raw.inside.claim(&mut place).unwrap().unwrap());
+        kept.push(place.claim().unwrap().unwrap());
     }
     // It has no honest place left to offer, but entries to write.
     receiver.raw.grant(DATA, ACCEPT, DRIVER_DOMAIN.0, 0);
@@ -147,8 +150,22 @@ fn a_guest_that_keeps_its_pages_gets_no_more_frames_until_it_gives_one_back() {
         // Nobody waits for it, and the slot it posted is not used up.
         assert_eq!(receiver.deliver(&frame(60, 2)), Outcome::Dropped(DropReason::NoRoom));
     }
-    receiver.raw.inside.surrender(kept.pop()).unwrap();
+    drop(kept.pop());
+    receiver.raw.inside.surrender().unwrap();
     assert_eq!(receiver.deliver(&frame(60, 3)), Outcome::Delivered);
+}
+
+#[test]
+fn a_platform_without_page_flipping_is_named_when_a_guest_connects() {
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    // It does as little as Xen, where no process can transfer a page.
+    let hypervisor = Tampered::new(&machine);
+    let mut vif = raw.announce_by(hypervisor, TxChannel::Header, RxChannel::Flip);
+    raw.prepare(Features::ALL);
+    raw.key("state", 4);
+    let reason = vif.frontend_changed().err().expect("nothing to flip pages with");
+    assert!(reason.to_string().contains("rx = \"copy\""), "{reason}");
 }
 
 #[test]
@@ -166,5 +183,5 @@ fn a_sender_that_grants_nothing_costs_the_receiver_no_slot() {
     }
     assert_eq!(receiver.deliver(&frame(60, 2)), Outcome::Delivered);
     assert_eq!(receiver.take(), 60);
-    assert!(receiver.raw.inside.claim(&mut place).unwrap().is_some());
+    assert!(place.claim().unwrap().is_some());
 }

@@ -4,9 +4,7 @@
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 
-use hypervisor::{
-    DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, GrantTransfer, Hypervisor, Port,
-};
+use hypervisor::{DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, Port};
 use machine::{Aperture, HostEvent, Machine, Mapping};
 use shm::Region;
 
@@ -54,7 +52,6 @@ impl Hypervisor for Tampered {
     type Mapping = Watched<Mapping>;
     type Aperture = Watched<Aperture>;
     type Event = HostEvent;
-    type Page = <Machine as Hypervisor>::Page;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
         self.machine.peer(domain)
@@ -95,13 +92,5 @@ impl Hypervisor for Tampered {
 
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<HostEvent, Error> {
         self.machine.bind_interdomain(peer, port)
-    }
-
-    fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error> {
-        self.machine.take_page(peer)
-    }
-
-    fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]) {
-        self.machine.transfer(batch);
     }
 }

@@ -9,7 +9,7 @@ use std::any::Any;
 use std::fmt;
 
 use arrayvec::ArrayVec;
-use shm::Region;
+use shm::{Piece, Region};
 
 use crate::{
     CopyStatus, Dest, DmaHold, DmaRange, GrantCopy, GrantRef, Hypervisor, MappedGrants, PAGE_SIZE,
@@ -25,12 +25,30 @@ pub struct MappedPages<'a> {
     pub grefs: &'a [Option<GrantRef>],
 }
 
-impl MappedPages<'_> {
+impl<'a> MappedPages<'a> {
     /// What is mapped at a place.
     #[inline]
     #[must_use]
     pub fn at(&self, place: u16) -> Option<GrantRef> {
         self.grefs.get(usize::from(place)).copied().flatten()
+    }
+
+    /// The place where granted bytes are mapped, if they are: `len` of them, within one page.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, bytes: Granted, len: u16) -> Option<u16> {
+        // The owner may have had the page unmapped, and another one mapped in its place, since it
+        // was found there. And nothing may be touched beyond the page.
+        let within_page = usize::from(bytes.offset) + usize::from(len) <= PAGE_SIZE;
+        bytes.mapped.filter(|place| within_page && self.at(*place) == Some(bytes.gref))
+    }
+
+    /// Where granted bytes lie in this domain's address space, if they do.
+    #[must_use]
+    pub fn address(&self, bytes: Granted, len: u16) -> Option<Piece<'a>> {
+        let place = usize::from(self.find(bytes, len)?);
+        let offset = place * PAGE_SIZE + usize::from(bytes.offset);
+        Some(Piece::Shared { region: self.region, offset, len: len.into() })
     }
 }
 
@@ -62,15 +80,12 @@ impl Granted {
         mapped: Option<&'a MappedGrants<'a, P>>,
         len: u16,
     ) -> Source<'a, P> {
-        let Self { gref, offset, mapped: place } = self;
-        if let (Some(pages), Some(place)) = (mapped, place)
-            && pages.at(place) == Some(gref)
-            // Nothing may be touched beyond the page.
-            && usize::from(offset) + usize::from(len) <= PAGE_SIZE
-        {
-            return Source::MappedGrant { pages, place, offset };
+        let Self { gref, offset, .. } = self;
+        let place = mapped.and_then(|mapped| mapped.pages.find(self, len));
+        match (mapped, place) {
+            (Some(pages), Some(place)) => Source::MappedGrant { pages, place, offset },
+            _ => Source::Grant { peer, gref, offset },
         }
-        Source::Grant { peer, gref, offset }
     }
 }
 

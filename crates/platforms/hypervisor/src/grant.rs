@@ -198,40 +198,6 @@ impl<'a, P> GrantCopy<'a, P> {
     }
 }
 
-/// How one transfer of a batch ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransferStatus {
-    /// Done: the page is the peer's.
-    Okay,
-    /// The peer's entry accepts no page from this domain, or has accepted one already: the
-    /// peer is at fault (`GNTST_bad_gntref`).
-    BadGrant,
-    /// There is no page, or it holds another domain's frames: the caller is at fault
-    /// (`GNTST_bad_page`).
-    BadPage,
-}
-
-/// One page that changes hands (`GNTTABOP_transfer`): a page flip.
-#[derive(Debug)]
-pub struct GrantTransfer<'a, P, G> {
-    /// Who shall own it.
-    pub peer: &'a P,
-    /// The entry of the peer's table that accepts it. An entry accepts one page.
-    pub gref: GrantRef,
-    /// The page. A transfer takes it; one that is refused leaves it here.
-    pub page: Option<G>,
-    /// Written by the hypervisor.
-    pub status: TransferStatus,
-}
-
-impl<'a, P, G> GrantTransfer<'a, P, G> {
-    /// An operation not yet performed.
-    #[inline]
-    pub fn new(peer: &'a P, gref: GrantRef, page: G) -> Self {
-        Self { peer, gref, page: Some(page), status: TransferStatus::Okay }
-    }
-}
-
 /// How one mapping of a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapStatus {

@@ -10,19 +10,19 @@
 
 pub mod dma;
 pub mod event;
+pub mod flip;
 pub mod foreign;
 pub mod grant;
 pub mod metered;
 
 use std::fmt;
+use std::sync::Arc;
 
 pub use dma::{DmaHold, DmaMemory, DmaRange};
 pub use event::EventChannel;
+use flip::{PageReceiver, PageTransfer};
 pub use foreign::{CopyOut, Granted, GrantedMemory, MappedPages, PeerMemory};
-pub use grant::{
-    CopyStatus, Dest, GrantCopy, GrantMap, GrantRef, GrantTransfer, MapStatus, MappedGrants,
-    Source, TransferStatus,
-};
+pub use grant::{CopyStatus, Dest, GrantCopy, GrantMap, GrantRef, MapStatus, MappedGrants, Source};
 pub use metered::{Counted, Meter, Metered};
 
 /// Bytes in a page, the unit of grants (Xen's `XEN_PAGE_SIZE`).
@@ -84,6 +84,12 @@ pub enum Error {
     /// The other end, or the hypervisor, is gone.
     #[error("the other end is gone")]
     Gone,
+    /// This platform does not have the service.
+    #[error("this platform has no {0}")]
+    Unsupported(&'static str),
+    /// A device still reads pages of the domain.
+    #[error("a device still reads pages of domain {0}")]
+    Busy(DomId),
     /// A limit was reached (grants, ports, pages).
     #[error("out of {0}")]
     Exhausted(&'static str),
@@ -113,9 +119,6 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Places in this domain's address space for pages of one peer that come and go; dropping it
     /// unmaps those that are there.
     type Aperture: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
-    /// A page of this domain's own, in its address space, that can be [transferred](Self::transfer)
-    /// to one peer; dropping it unmaps it and keeps it for another time.
-    type Page: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
     /// One end of an event channel.
     type Event: EventChannel;
 
@@ -156,18 +159,10 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Every grant is checked at this use. Nothing is assumed from an earlier one.
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
 
-    /// Takes a zeroed page of this domain's own that can be transferred to `peer`.
-    ///
-    /// Zeroed at every take: what a frame leaves free of the page must not tell of the frame
-    /// before it (the class of XSA-403). [`Error::Exhausted`] when the peer has all the pages
-    /// there are for it and gives none back.
-    fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error>;
-
-    /// Transfers a batch of pages; each operation gets its own status.
-    ///
-    /// A transferred page has left this domain's address space when this returns, and its new
-    /// owner can use it. A refused one stays in its operation, with its bytes.
-    fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]);
+    /// Page flipping, if this platform has it.
+    fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
+        None
+    }
 
     /// Binds to an event channel that `peer` offered to this domain and nobody has bound. Dropping
     /// this end leaves it on offer, whoever dropped it: a process that was killed as well.
@@ -194,11 +189,6 @@ pub trait Guest: Clone + Send + Sync + 'static {
     type Event: EventChannel;
     /// Pages of this guest's own memory, contiguous in its address space.
     type Pages: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
-    /// A place for one page from another domain; dropping it takes the offer back.
-    type Slot: Send + Sync + 'static;
-    /// A page that came from another domain, in this one's address space. Dropping it unmaps
-    /// it; its owner changes with the next [`surrender`](Self::surrender).
-    type Page: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
 
     /// This domain's number.
     fn domid(&self) -> DomId;
@@ -212,17 +202,8 @@ pub trait Guest: Clone + Send + Sync + 'static {
     /// Offers an event channel to `to`; answers this domain's end and its port.
     fn alloc_unbound(&self, to: DomId) -> Result<(Self::Event, Port), Error>;
 
-    /// Offers a place for one page to `from`, which can transfer one to the reference.
-    ///
-    /// [`Error::Exhausted`] when all places are on offer or hold a page.
-    fn accept_transfer(&self, from: DomId) -> Result<(Self::Slot, GrantRef), Error>;
-
-    /// Maps the page that came into a slot; none while none has come.
-    ///
-    /// [`Error::BadGrant`] for a slot whose page was claimed before.
-    fn claim(&self, slot: &mut Self::Slot) -> Result<Option<Self::Page>, Error>;
-
-    /// Gives pages back to the domain they came from: unmaps them, then changes their owner,
-    /// in one hypercall for many. Pages that were dropped instead go with them.
-    fn surrender(&self, pages: impl IntoIterator<Item = Self::Page>) -> Result<(), Error>;
+    /// The receiving end of page flipping, if this platform has it.
+    fn page_receiver(&self) -> Option<Arc<dyn PageReceiver>> {
+        None
+    }
 }

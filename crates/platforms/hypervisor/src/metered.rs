@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
 use crate::{
     CopyStatus, DmaHold, DmaRange, DomId, Error, EventChannel, GrantCopy, GrantMap, GrantRef,
-    GrantTransfer, Hypervisor, MapStatus, MappedPages, Port, TransferStatus,
+    Hypervisor, MapStatus, MappedPages, Port,
 };
 
 /// What was asked of the hypervisor, and how long it took. Counting is off until
@@ -145,6 +146,14 @@ impl Meter {
         }
     }
 
+    /// Counts work of the driver domain's own, while the meter is on.
+    #[inline]
+    pub fn note(&self, what: Counted, n: u64) {
+        if self.is_on() {
+            self.add(what, n);
+        }
+    }
+
     fn add(&self, what: Counted, n: u64) {
         self.counts[what as usize].fetch_add(n, Ordering::Relaxed);
     }
@@ -218,7 +227,6 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
     type Peer = H::Peer;
     type Mapping = H::Mapping;
     type Aperture = H::Aperture;
-    type Page = H::Page;
     type Event = MeteredEvent<H::Event>;
 
     const COPIES_PER_HYPERCALL: usize = H::COPIES_PER_HYPERCALL;
@@ -292,20 +300,9 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         hold
     }
 
-    fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error> {
-        let began = self.meter.begin();
-        let result = self.inner.take_page(peer);
-        self.meter.end(began, &[(Counted::PagesZeroed, u64::from(result.is_ok()))]);
-        result
-    }
-
-    fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]) {
-        let began = self.meter.begin();
-        self.inner.transfer(batch);
-        if began.is_some() {
-            let done = batch.iter().filter(|op| op.status == TransferStatus::Okay).count();
-            self.meter.end(began, &[(Counted::Hypercalls, 1), (Counted::Transfers, done as u64)]);
-        }
+    fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
+        let inner = self.inner.page_transfer()?;
+        Some(Arc::new(MeteredTransfer { inner, meter: self.meter.clone() }))
     }
 
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error> {
@@ -319,8 +316,30 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
 
     #[inline]
     fn note(&self, what: Counted, n: u64) {
-        if self.meter.is_on() {
-            self.meter.add(what, n);
+        self.meter.note(what, n);
+    }
+}
+
+/// Page flipping with a meter round it.
+struct MeteredTransfer<P> {
+    inner: Arc<dyn PageTransfer<P>>,
+    meter: Arc<Meter>,
+}
+
+impl<P> PageTransfer<P> for MeteredTransfer<P> {
+    fn take_page(&self, peer: &P) -> Result<Box<dyn FlipPage>, Error> {
+        let began = self.meter.begin();
+        let result = self.inner.take_page(peer);
+        self.meter.end(began, &[(Counted::PagesZeroed, u64::from(result.is_ok()))]);
+        result
+    }
+
+    fn transfer(&self, batch: &mut [GrantTransfer<'_, P>]) {
+        let began = self.meter.begin();
+        self.inner.transfer(batch);
+        if began.is_some() {
+            let done = batch.iter().filter(|op| op.status == TransferStatus::Okay).count();
+            self.meter.end(began, &[(Counted::Hypercalls, 1), (Counted::Transfers, done as u64)]);
         }
     }
 }

@@ -76,6 +76,11 @@ impl Domain {
         let _changing = self.balloon().changing();
         self.check_all(pages.clone(), false)?;
         self.balloon().mark(pages.clone());
+        // From here on no grant of these pages is honoured, so that no further device reads them.
+        if !self.holds().wait() {
+            self.balloon().clear(pages);
+            return Err(Error::Busy(self.id()));
+        }
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (start, len) = (pages.start * PAGE_SIZE, pages.len() * PAGE_SIZE);
         fallocate(self.fd(), punch, start as u64, len as u64).map_err(|error| {

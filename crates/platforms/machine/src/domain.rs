@@ -11,6 +11,7 @@ use shm::{PageSize, Region, create_memfd};
 use tracing::warn;
 
 use crate::balloon::Balloon;
+use crate::dma::Holds;
 use crate::exchange::Exchange;
 
 /// Bytes of a v1 grant entry: `{flags: u16, domid: u16, frame: u32}`.
@@ -72,6 +73,7 @@ pub struct Domain {
     alive: AtomicBool,
     /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
     pins: Box<[AtomicU32]>,
+    holds: Holds,
 }
 
 /// What a caller wants to do with a granted page.
@@ -92,7 +94,8 @@ impl Domain {
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         let (balloon, process) = (Balloon::new(size), OnceLock::new());
         let alive = AtomicBool::new(true);
-        Ok(Self { id, size, fd, memory, balloon, exchange, process, alive, pins })
+        let holds = Holds::default();
+        Ok(Self { id, size, fd, memory, balloon, exchange, process, alive, pins, holds })
     }
 
     /// The number of the process that it is, once it has joined. It may have ended.
@@ -137,6 +140,11 @@ impl Domain {
     /// Who owns which page of its exchange area.
     pub(crate) fn exchange(&self) -> &Exchange {
         &self.exchange
+    }
+
+    /// What devices read of its memory.
+    pub(crate) fn holds(&self) -> &Holds {
+        &self.holds
     }
 
     pub(crate) fn is_alive(&self) -> bool {

@@ -15,13 +15,14 @@
 //!   └────────────────────────── transfer (munmap) ───────────────────────┘
 //! ```
 
-use std::fmt;
+use std::any::Any;
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hypervisor::{DomId, Error, GrantRef, GrantTransfer, PAGE_SIZE, TransferStatus};
+use hypervisor::flip::{FlipPage, GrantTransfer, TransferStatus};
+use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
 use shm::Region;
 
 use crate::domain::{Domain, MemorySize, gtf};
@@ -157,7 +158,7 @@ fn head(flags: u16, domid: DomId) -> u32 {
 }
 
 /// A page of the driver domain's own, in its address space. Dropping it unmaps it.
-pub struct ExchangePage {
+pub(crate) struct ExchangePage {
     /// Dropped first: a page is unmapped before anybody else can have it.
     region: Region,
     held: Held,
@@ -206,8 +207,8 @@ impl ExchangePage {
     }
 
     /// Its number within the memory of the domain that it is for.
-    #[must_use]
-    pub fn frame(&self) -> u32 {
+    #[cfg(test)]
+    fn frame(&self) -> u32 {
         self.held.frame
     }
 
@@ -230,20 +231,10 @@ impl Deref for ExchangePage {
     }
 }
 
-impl fmt::Debug for ExchangePage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let domain = self.held.domain.id();
-        f.debug_struct("ExchangePage")
-            .field("domain", &domain)
-            .field("frame", &self.frame())
-            .finish()
-    }
-}
-
 /// One page changes hands, in Xen's order: the entry is used up, the page leaves the caller's
 /// address space, the peer owns it, and only then is the peer told.
-pub(crate) fn transfer(op: &mut GrantTransfer<'_, Arc<Domain>, ExchangePage>) -> TransferStatus {
-    let Some(page) = op.page.take_if(|page| page.is_for(op.peer)) else {
+pub(crate) fn transfer(op: &mut GrantTransfer<'_, Arc<Domain>>) -> TransferStatus {
+    let Some(page) = take_for(op.peer, &mut op.page) else {
         return TransferStatus::BadPage;
     };
     if !op.peer.commit_transfer(DRIVER_DOMAIN, op.gref) {
@@ -252,6 +243,18 @@ pub(crate) fn transfer(op: &mut GrantTransfer<'_, Arc<Domain>, ExchangePage>) ->
     }
     op.peer.complete_transfer(op.gref, page.give());
     TransferStatus::Okay
+}
+
+/// Takes a page out of its operation, if it is one for `domain`.
+fn take_for(
+    domain: &Arc<Domain>,
+    page: &mut Option<Box<dyn FlipPage>>,
+) -> Option<Box<ExchangePage>> {
+    let page: Box<dyn Any> = page.take_if(|page| {
+        let page: &dyn Any = &**page;
+        page.downcast_ref().is_some_and(|page: &ExchangePage| page.is_for(domain))
+    })?;
+    page.downcast().ok()
 }
 
 #[cfg(test)]

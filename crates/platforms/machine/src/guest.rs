@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hypervisor::flip::{PageReceiver, TransferSlot};
 use hypervisor::{DomId, Error, GrantRef, Guest, Hypervisor, PAGE_SIZE, Port};
 use shm::{PageSize, Region, Space};
 
@@ -23,8 +24,9 @@ use crate::hypervisor::Machine;
 pub use balloon::BalloonError;
 use grouping::Frames;
 pub use grouping::Grouping;
-use slot::Arrivals;
-pub use slot::{TransferSlot, TransferredPage};
+#[cfg(test)]
+pub(crate) use slot::TransferredPage;
+use slot::{Arrivals, Slot};
 
 /// The calls that only the hypervisor can serve.
 pub(crate) trait Hypercalls: Send + Sync {
@@ -184,8 +186,6 @@ impl Inner {
 impl Guest for MachineGuest {
     type Event = GuestEvent;
     type Pages = SharedPages;
-    type Slot = TransferSlot;
-    type Page = TransferredPage;
 
     fn domid(&self) -> DomId {
         self.inner.domid
@@ -215,16 +215,19 @@ impl Guest for MachineGuest {
         self.inner.calls.alloc_unbound(to)
     }
 
-    fn accept_transfer(&self, from: DomId) -> Result<(TransferSlot, GrantRef), Error> {
-        slot::accept(&self.inner, from)
+    fn page_receiver(&self) -> Option<Arc<dyn PageReceiver>> {
+        Some(Arc::new(self.clone()))
+    }
+}
+
+impl PageReceiver for MachineGuest {
+    fn accept_transfer(&self, from: DomId) -> Result<(Box<dyn TransferSlot>, GrantRef), Error> {
+        let (slot, gref) = Slot::accept(&self.inner, from)?;
+        Ok((Box::new(slot), gref))
     }
 
-    fn claim(&self, slot: &mut TransferSlot) -> Result<Option<TransferredPage>, Error> {
-        slot.claim()
-    }
-
-    fn surrender(&self, pages: impl IntoIterator<Item = TransferredPage>) -> Result<(), Error> {
-        slot::surrender(&self.inner, pages)
+    fn surrender(&self) -> Result<(), Error> {
+        slot::surrender(&self.inner)
     }
 }
 

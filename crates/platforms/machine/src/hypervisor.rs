@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer};
 use hypervisor::{
-    CopyStatus, Dest, DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, GrantTransfer,
-    Hypervisor, PAGE_SIZE, Port, Source,
+    CopyStatus, Dest, DmaHold, DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor,
+    MappedPages, PAGE_SIZE, Port, Source,
 };
 use shm::{Piece, Region};
 
@@ -203,16 +204,6 @@ fn write(to: &mut Dest<'_, Arc<Domain>>, bytes: &[u8], len: u16) -> CopyStatus {
     okay_or(to.copy_in(at, bytes), BadDest)
 }
 
-/// Where a device finds bytes: the machine itself has every guest's memory mapped, for copies,
-/// and what a device does on its behalf is done there.
-fn address<'a>(op: &DmaRead<'a, Arc<Domain>>) -> Option<Piece<'a>> {
-    let len = usize::from(op.len);
-    if let Source::Private(bytes) = op.source {
-        return bytes.get(..len).map(Piece::Private);
-    }
-    source(&op.source, op.len).map(|(region, offset)| Piece::Shared { region, offset, len })
-}
-
 #[inline]
 fn okay_or<E>(result: Result<(), E>, fault: CopyStatus) -> CopyStatus {
     result.map_or(fault, |()| CopyStatus::Okay)
@@ -222,7 +213,6 @@ impl Hypervisor for Machine {
     type Peer = Arc<Domain>;
     type Mapping = Mapping;
     type Aperture = Aperture;
-    type Page = ExchangePage;
     type Event = HostEvent;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
@@ -251,10 +241,22 @@ impl Hypervisor for Machine {
         aperture.unmap(places);
     }
 
-    fn dma_map(&self, batch: &mut [DmaRead<'_, Self::Peer>]) {
-        for op in batch {
-            op.address = address(op);
+    /// The machine has every guest's memory mapped, and what a device does on its behalf is done
+    /// there: pages that are mapped once more need no other address.
+    fn dma_map<'a>(
+        &self,
+        peer: &'a Self::Peer,
+        _: Option<MappedPages<'a>>,
+        batch: &mut [DmaRange<'a>],
+    ) -> Option<DmaHold> {
+        // Held before the grants are checked: a page that is given up in between is refused.
+        let hold = DmaHold::new(peer.clone());
+        let region = peer.memory();
+        for DmaRange { from, len, address } in batch {
+            *address = granted(peer, from.gref, from.offset, *len, Access::Read)
+                .map(|offset| Piece::Shared { region, offset, len: usize::from(*len) });
         }
+        Some(hold)
     }
 
     #[inline]
@@ -277,14 +279,8 @@ impl Hypervisor for Machine {
         }
     }
 
-    fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error> {
-        ExchangePage::take(peer)
-    }
-
-    fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]) {
-        for op in batch {
-            op.status = transfer(op);
-        }
+    fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
+        Some(Arc::new(self.clone()))
     }
 
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error> {
@@ -292,5 +288,17 @@ impl Hypervisor for Machine {
         let mut domains = self.domains();
         let entry = domains.by_id.get_mut(&peer.id()).ok_or(Error::NoDomain(peer.id()))?;
         entry.channels.get_mut(&port).and_then(HostEnd::bind).ok_or(bad)
+    }
+}
+
+impl PageTransfer<Arc<Domain>> for Machine {
+    fn take_page(&self, peer: &Arc<Domain>) -> Result<Box<dyn FlipPage>, Error> {
+        Ok(Box::new(ExchangePage::take(peer)?))
+    }
+
+    fn transfer(&self, batch: &mut [GrantTransfer<'_, Arc<Domain>>]) {
+        for op in batch {
+            op.status = transfer(op);
+        }
     }
 }

@@ -13,6 +13,7 @@
 mod aperture;
 mod balloon;
 mod coverage;
+mod dma;
 mod domain;
 mod event;
 mod exchange;
@@ -27,7 +28,7 @@ pub use aperture::Aperture;
 pub use coverage::{AddressSpace, Coverage};
 pub use domain::{Domain, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize};
 pub use event::{GuestEvent, HostEvent};
-pub use exchange::{ExchangeCount, ExchangePage};
-pub use guest::{BalloonError, Grouping, MachineGuest, SharedPages, TransferSlot, TransferredPage};
+pub use exchange::ExchangeCount;
+pub use guest::{BalloonError, Grouping, MachineGuest, SharedPages};
 pub use hypervisor::{DRIVER_DOMAIN, Machine, Mapping};
 pub use server::{ConnectError, Listener, Toolstack, join};

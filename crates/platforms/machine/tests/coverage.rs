@@ -7,7 +7,8 @@ mod harness;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use hypervisor::{GrantRef, GrantTransfer, Guest, Hypervisor, PAGE_SIZE, TransferStatus};
+use hypervisor::flip::{GrantTransfer, PageReceiver, PageTransfer, TransferStatus};
+use hypervisor::{GrantRef, Guest, Hypervisor, PAGE_SIZE};
 use machine::{AddressSpace, Coverage, DRIVER_DOMAIN, Domain, Grouping, MemorySize, join};
 use shm::{PageSize, Region, create_memfd};
 
@@ -80,11 +81,12 @@ fn receive(socket: &Path, grouping: Grouping) {
             (0..AREA).map(|_| guest.accept_transfer(DRIVER_DOMAIN).unwrap()).unzip();
         say(&grefs.iter().map(|gref| gref.0).collect::<Vec<_>>());
         let pages: Vec<_> =
-            slots.iter_mut().map(|slot| guest.claim(slot).unwrap().expect("a page")).collect();
+            slots.iter_mut().map(|slot| slot.claim().unwrap().expect("a page")).collect();
         let whole = (0..).zip(&pages).all(|(n, page)| page.read(0) == Ok(round * 1000 + n));
         (0..300).for_each(|page| own.write(page * PAGE_SIZE, round).unwrap());
         say(&[whole.into()]);
-        guest.surrender(pages).unwrap();
+        drop(pages);
+        guest.surrender().unwrap();
         say(&[]);
     }
 }

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::{GrantRef, GrantTransfer, Guest, Hypervisor, PAGE_SIZE, TransferStatus};
+use hypervisor::flip::{GrantTransfer, PageReceiver, PageTransfer, TransferStatus};
+use hypervisor::{GrantRef, Hypervisor, PAGE_SIZE};
 use machine::{DRIVER_DOMAIN, ExchangeCount, MemorySize, join};
 use shm::{PageSize, Region};
 
@@ -50,11 +51,12 @@ fn guest(socket: &Path) {
         say(&grefs.iter().map(|gref| gref.0).collect::<Vec<_>>());
         assert_eq!(mapped(), 0, "transferred, but not claimed");
         let pages: Vec<_> =
-            slots.iter_mut().map(|slot| guest.claim(slot).unwrap().expect("a page")).collect();
+            slots.iter_mut().map(|slot| slot.claim().unwrap().expect("a page")).collect();
         let whole = (0..).zip(&pages).filter(|(n, page)| filled_with(page, n * 1000 + round));
         let whole = u32::try_from(whole.count()).unwrap();
         let before = mapped();
-        guest.surrender(pages).unwrap();
+        drop(pages);
+        guest.surrender().unwrap();
         say(&[whole, before, mapped()]);
     }
     // Dies with half of the pages in hand, and the others on offer.

@@ -10,7 +10,7 @@ use shm::Region;
 
 use crate::XenEvent;
 use crate::device::{Device, OpenError, open};
-use crate::hypervisor::{NoPage, Peer, no_transfer};
+use crate::hypervisor::Peer;
 use crate::sys::gntalloc::{self, Access};
 
 /// Xen, for a process that is served by another domain.
@@ -48,8 +48,6 @@ impl XenGuest {
 impl Guest for XenGuest {
     type Event = XenEvent;
     type Pages = SharedPages;
-    type Slot = NoPage;
-    type Page = NoPage;
 
     fn domid(&self) -> DomId {
         self.domid
@@ -64,18 +62,6 @@ impl Guest for XenGuest {
         let event = XenEvent::alloc_unbound(Peer::new(to)?.domain())?;
         let port = event.port();
         Ok((event, port))
-    }
-
-    fn accept_transfer(&self, _: DomId) -> Result<(NoPage, GrantRef), Error> {
-        Err(no_transfer())
-    }
-
-    fn claim(&self, slot: &mut NoPage) -> Result<Option<NoPage>, Error> {
-        match *slot {}
-    }
-
-    fn surrender(&self, pages: impl IntoIterator<Item = NoPage>) -> Result<(), Error> {
-        pages.into_iter().next().map_or(Ok(()), |page| match page {})
     }
 }
 

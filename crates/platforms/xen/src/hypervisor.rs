@@ -1,15 +1,12 @@
 //! The hypervisor's services for a backend.
 
-use std::io;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use hypervisor::{
-    DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, GrantTransfer, Hypervisor, Port, Source,
-    TransferStatus,
+    DmaHold, DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
 };
-use shm::{Piece, Region};
 
 use crate::XenEvent;
 use crate::copy::copy;
@@ -58,30 +55,10 @@ impl Peer {
     }
 }
 
-/// A page that changes hands. There is none: Linux gives processes no way to transfer pages.
-#[derive(Debug)]
-pub enum NoPage {}
-
-impl Deref for NoPage {
-    type Target = Region;
-
-    fn deref(&self) -> &Region {
-        match *self {}
-    }
-}
-
-/// What a request to transfer pages is answered.
-pub(crate) fn no_transfer() -> Error {
-    let reason = "Linux has no device for GNTTABOP_transfer, use rx = \"copy\"";
-    let source = io::Error::new(io::ErrorKind::Unsupported, reason);
-    Error::Os { what: "transfer of pages", source }
-}
-
 impl Hypervisor for Xen {
     type Peer = Peer;
     type Mapping = Mapping;
     type Aperture = Aperture;
-    type Page = NoPage;
     type Event = XenEvent;
 
     /// `GNTDEV_COPY_BATCH`: the device splits what it is given into hypercalls of so many.
@@ -110,32 +87,22 @@ impl Hypervisor for Xen {
     }
 
     /// Pages that are not mapped are out of reach: no system call takes a grant. They are copied.
-    fn dma_map(&self, batch: &mut [DmaRead<'_, Peer>]) {
-        for op in batch {
-            let len = usize::from(op.len);
-            op.address = match op.source {
-                Source::Grant { .. } => None,
-                Source::MappedGrant { .. } | Source::Mapped { .. } => {
-                    op.source.mapped().map(|(region, offset)| Piece::Shared { region, offset, len })
-                }
-                Source::Private(bytes) => bytes.get(..len).map(Piece::Private),
-            };
+    /// Mapped pages are good for this call, and no longer: their owner may have them unmapped.
+    fn dma_map<'a>(
+        &self,
+        _: &'a Peer,
+        mapped: Option<MappedPages<'a>>,
+        batch: &mut [DmaRange<'a>],
+    ) -> Option<DmaHold> {
+        for DmaRange { from, len, address } in batch {
+            *address = mapped.and_then(|pages| pages.address(*from, *len));
         }
+        None
     }
 
     #[inline]
     fn copy(&self, batch: &mut [GrantCopy<'_, Peer>]) {
         copy(self.gntdev.as_fd(), batch);
-    }
-
-    fn take_page(&self, _: &Peer) -> Result<NoPage, Error> {
-        Err(no_transfer())
-    }
-
-    fn transfer(&self, batch: &mut [GrantTransfer<'_, Peer, NoPage>]) {
-        for op in batch {
-            op.status = TransferStatus::BadPage;
-        }
     }
 
     fn bind_interdomain(&self, peer: &Peer, port: Port) -> Result<XenEvent, Error> {
@@ -160,10 +127,5 @@ mod tests {
         for domain in [0x7FF0, 0x7FF1, 0x7FFF, u16::MAX] {
             assert!(matches!(Peer::new(DomId(domain)), Err(Error::NoDomain(_))));
         }
-    }
-
-    #[test]
-    fn a_page_can_not_be_transferred_and_the_reason_names_the_way_out() {
-        assert!(no_transfer().to_string().contains("rx = \"copy\""));
     }
 }

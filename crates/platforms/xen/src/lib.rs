@@ -23,4 +23,4 @@ pub use device::OpenError;
 pub use event::XenEvent;
 pub use grant::{Aperture, Mapping};
 pub use guest::{SharedPages, XenGuest};
-pub use hypervisor::{NoPage, Peer, Xen};
+pub use hypervisor::{Peer, Xen};

@@ -3,15 +3,15 @@
 use std::io;
 use std::sync::Arc;
 
-use hypervisor::{EventChannel, GrantRef, Hypervisor, Port};
+use hypervisor::{GrantRef, Hypervisor, Port};
 use offload::Features;
 use ring::netif::Ctrl;
 use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 use xenstore::{Store, StoreError};
 
-use crate::channel::Channel;
-use crate::persistent::{Destination, InHand};
+use crate::headers::PacketAccess;
+use crate::persistent::{Destination, PiecesInUse};
 use crate::{
     ControlRing, Fault, Ledgers, Offered, PersistentGrants, RingKind, RxChannel, RxQueue,
     TxChannel, TxQueue,
@@ -40,6 +40,9 @@ pub enum ConnectError {
         /// What is.
         offered: RxChannel,
     },
+    /// Pages cannot change hands on this platform.
+    #[error("this platform has no page flipping: use rx = \"copy\"")]
+    NoFlip,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -66,13 +69,12 @@ impl<H: Hypervisor> Connection<H> {
     /// Makes the frontend look at all rings: whoever was here before may have died between a
     /// publication and its notification.
     pub(crate) fn wake(&self) {
-        let of_queue = |queue: &'_ Queue<H>| [queue.tx.event().clone(), queue.rx.event().clone()];
-        for event in self.queues.iter().flat_map(of_queue) {
-            // A frontend that is gone can not be told; its domain's end detaches the vif.
-            let _ = event.notify();
+        for Queue { tx, rx } in &self.queues {
+            tx.notify();
+            rx.notify();
         }
         if let Some(control) = &self.control {
-            let _ = control.event().notify();
+            control.notify();
         }
     }
 }
@@ -95,8 +97,8 @@ pub(crate) struct Rings<'a> {
     pub(crate) headers: bool,
 }
 
-/// What all rings of a frontend are connected with.
-struct Terms<'a, H: Hypervisor> {
+/// What the rings of a frontend are connected with.
+struct ConnectContext<'a, H: Hypervisor> {
     hypervisor: &'a H,
     peer: &'a H::Peer,
     keys: Keys<'a>,
@@ -105,7 +107,7 @@ struct Terms<'a, H: Hypervisor> {
     rings: Rings<'a>,
 }
 
-impl<H: Hypervisor> Terms<'_, H> {
+impl<H: Hypervisor> ConnectContext<'_, H> {
     /// Maps a ring.
     fn ring<S: Slots>(
         &self,
@@ -155,14 +157,21 @@ impl<H: Hypervisor> Terms<'_, H> {
         let rx = self.ring(rx, &rx_event, (queue, RingKind::Rx))?;
         let headers = if rings.headers { header_pages(keys, prefix)? } else { None };
         let headers = headers.map(|grefs| hypervisor.map(peer, &grefs)).transpose()?;
-        let channel = match (headers, offered.tx) {
-            (None, TxChannel::Remap) => Channel::mapping(*hypervisor, peer)?,
-            (headers, _) => Channel::copying(headers, grants.clone().map(InHand::new)),
+        let access = match (headers, offered.tx) {
+            (None, TxChannel::Remap) => PacketAccess::by_remap(*hypervisor, peer)?,
+            (headers, _) => {
+                let in_use = grants.clone().map(PiecesInUse::new);
+                PacketAccess::by_copy(*hypervisor, peer, headers, in_use)
+            }
         };
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
-        let tx = TxQueue::new(hypervisor.clone(), peer.clone(), tx, tx_event, channel);
+        let tx = TxQueue::new(tx, tx_event, access);
+        let flips = match offered.rx {
+            RxChannel::Copy => None,
+            RxChannel::Flip => Some(hypervisor.page_transfer().ok_or(ConnectError::NoFlip)?),
+        };
         let to = Destination::new(peer, grants);
-        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, offered.rx) })
+        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, flips) })
     }
 
     /// Connects the control ring, by which all queues' pages are kept mapped.
@@ -171,7 +180,7 @@ impl<H: Hypervisor> Terms<'_, H> {
         (gref, port): (GrantRef, u32),
         grants: Vec<Arc<PersistentGrants<H>>>,
     ) -> Result<ControlRing<H>, ConnectError> {
-        let event = self.bind(port)?;
+        let event = Arc::new(self.bind(port)?);
         let ring = self.ring::<Ctrl>(gref, &event, (0, RingKind::Ctrl))?;
         let (hypervisor, peer) = (self.hypervisor.clone(), self.peer.clone());
         Ok(ControlRing::new(hypervisor, peer, ring, event, grants))
@@ -239,7 +248,7 @@ pub(crate) fn connect<H: Hypervisor>(
     let features = keys.features()?;
     let bound = offered.persistent_pages();
     let control = if bound > 0 { control_keys(&keys)? } else { None };
-    let terms = Terms { hypervisor, peer, keys, features, offered, rings };
+    let context = ConnectContext { hypervisor, peer, keys, features, offered, rings };
     let mut all_grants = Vec::new();
     let queues = (0..asked)
         .map(|n| {
@@ -251,10 +260,10 @@ pub(crate) fn connect<H: Hypervisor>(
             let grants = control.map(|_| PersistentGrants::new(hypervisor, peer, bound));
             let grants = grants.transpose()?.map(Arc::new);
             all_grants.extend(grants.clone());
-            terms.queue((n, &prefix), grants)
+            context.queue((n, &prefix), grants)
         })
         .collect::<Result<_, ConnectError>>()?;
-    let control = control.map(|place| terms.control(place, all_grants)).transpose()?;
+    let control = control.map(|place| context.control(place, all_grants)).transpose()?;
     Ok(Connection { queues, control })
 }
 

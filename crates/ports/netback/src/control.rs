@@ -7,9 +7,11 @@
 //! or a few of the pages that one is about. A list is read once, as a whole; what the frontend
 //! makes of its page afterwards changes nothing (XSA-155).
 
+use std::fmt;
 use std::sync::Arc;
 
 use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, GrantRef, Hypervisor, Source};
+use port::{Armed, Broken, Event, Task};
 use ring::netif::Ctrl;
 use ring::{BackRing, RegionPage};
 use wire::netif::ctrl::status;
@@ -26,7 +28,7 @@ pub struct ControlRing<H: Hypervisor> {
     hypervisor: H,
     peer: H::Peer,
     ring: BackRing<Ctrl, RegionPage<H::Mapping>>,
-    event: H::Event,
+    event: Arc<H::Event>,
     /// Those of each queue.
     grants: Vec<Arc<PersistentGrants<H>>>,
     job: Option<Job>,
@@ -59,20 +61,40 @@ enum Next {
     Work(Job),
 }
 
+impl<H: Hypervisor> Task for ControlRing<H> {
+    fn event(&self) -> Arc<dyn Event> {
+        self.event.clone()
+    }
+
+    fn step(&mut self) -> Result<bool, Broken> {
+        self.serve().map_err(broken)
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        let ready = self.job.is_some() || self.ring.arm().map_err(broken)?;
+        Ok(if ready { Armed::Ready } else { Armed::Asleep })
+    }
+}
+
+fn broken(fault: impl fmt::Display) -> Broken {
+    Broken(format!("control ring: {fault}"))
+}
+
 impl<H: Hypervisor> ControlRing<H> {
     pub(crate) fn new(
         hypervisor: H,
         peer: H::Peer,
         ring: BackRing<Ctrl, RegionPage<H::Mapping>>,
-        event: H::Event,
+        event: Arc<H::Event>,
         grants: Vec<Arc<PersistentGrants<H>>>,
     ) -> Self {
         Self { hypervisor, peer, ring, event, grants, job: None }
     }
 
-    /// The doorbell that the frontend rings for it.
-    pub fn event(&self) -> &H::Event {
-        &self.event
+    /// Wakes the frontend.
+    pub(crate) fn notify(&self) {
+        // A frontend that is gone cannot be notified; its domain's end detaches the vif.
+        let _ = self.event.notify();
     }
 
     /// What it rules over, queue by queue.
@@ -80,10 +102,9 @@ impl<H: Hypervisor> ControlRing<H> {
         &self.grants
     }
 
-    /// Takes a step. Answers whether there was anything to do.
-    pub fn serve(&mut self) -> Result<bool, Fault> {
+    fn serve(&mut self) -> Result<bool, Fault> {
         let (request, next) = match self.job.take() {
-            Some(job) => (job.request, self.step(job)),
+            Some(job) => (job.request, self.advance(job)),
             None => match self.ring.take()? {
                 Some(request) => (request, self.begin(request)),
                 None => return Ok(false),
@@ -94,17 +115,11 @@ impl<H: Hypervisor> ControlRing<H> {
             Next::Answer { status, data } => {
                 self.ring.respond(request.respond(status, data));
                 if self.ring.publish() {
-                    // A frontend that is gone can not be told; its domain's end detaches the vif.
-                    let _ = self.event.notify();
+                    self.notify();
                 }
             }
         }
         Ok(true)
-    }
-
-    /// Asks for an event at the next message; answers whether there is work already.
-    pub fn arm(&mut self) -> Result<bool, Fault> {
-        Ok(self.job.is_some() || self.ring.arm()?)
     }
 
     fn begin(&self, request: CtrlRequest) -> Next {
@@ -135,7 +150,7 @@ impl<H: Hypervisor> ControlRing<H> {
             return refuse(status::BUFFER_OVERFLOW);
         }
         match self.read(list, entries) {
-            Some(entries) => self.step(Job { request, queue, list, entries, done: 0, doing }),
+            Some(entries) => self.advance(Job { request, queue, list, entries, done: 0, doing }),
             None => refuse(status::INVALID_PARAMETER),
         }
     }
@@ -168,7 +183,7 @@ impl<H: Hypervisor> ControlRing<H> {
     }
 
     /// Does what a job is about to the next few of its entries.
-    fn step(&self, mut job: Job) -> Next {
+    fn advance(&self, mut job: Job) -> Next {
         let grants = &self.grants[job.queue];
         let count = job.entries.len();
         match job.doing {

@@ -18,8 +18,10 @@
 mod channel;
 mod connect;
 mod control;
+mod headers;
 mod ledger;
 mod persistent;
+mod remap;
 mod request;
 mod rx;
 mod tx;

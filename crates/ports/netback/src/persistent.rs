@@ -29,12 +29,14 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
-use frame::{Piece, Window};
-use hypervisor::{Counted, Dest, GrantMap, GrantRef, Hypervisor, MapStatus, MappedGrants};
+use frame::{Piece, Place, Window};
+use hypervisor::{
+    Counted, Dest, GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedGrants, MappedPages,
+};
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
 
-use crate::channel::in_slots;
+use crate::headers::in_slots;
 use index::{Found, Index};
 
 /// The pages of one queue that are kept mapped: as many as were offered, at most.
@@ -178,7 +180,7 @@ impl<H: Hypervisor> Table<H> {
     /// Notes a page that was mapped.
     fn insert(&mut self, op: &GrantMap) {
         // It was a place of the free ones, which have 16 bits.
-        let place = u16::try_from(op.place).unwrap_or(Piece::NOWHERE);
+        let place = u16::try_from(op.place).unwrap_or(u16::MAX);
         self.grefs[usize::from(place)] = Some(op.gref);
         self.index.insert(op.gref, Found { place, writable: op.writable });
     }
@@ -195,21 +197,21 @@ impl<H: Hypervisor> Table<H> {
 }
 
 impl<H: Hypervisor> Pages<'_, H> {
-    /// The pages as those of `peer`, whose packets lie in them.
+    /// The pages that are mapped.
     #[inline]
-    pub(crate) fn of<'a>(&'a self, peer: &'a H::Peer) -> MappedGrants<'a, H::Peer> {
-        MappedGrants { peer, region: &self.0.aperture, grefs: &self.0.grefs }
+    pub(crate) fn mapped(&self) -> MappedPages<'_> {
+        MappedPages { region: &self.0.aperture, grefs: &self.0.grefs }
     }
 }
 
 /// The pages that packets in hand refer to, of a TX queue with persistent grants.
-pub(crate) struct InHand<H: Hypervisor> {
+pub(crate) struct PiecesInUse<H: Hypervisor> {
     grants: Arc<PersistentGrants<H>>,
     /// How many pieces of packets lie in pages that are mapped.
     pieces: usize,
 }
 
-impl<H: Hypervisor> InHand<H> {
+impl<H: Hypervisor> PiecesInUse<H> {
     pub(crate) fn new(grants: Arc<PersistentGrants<H>>) -> Self {
         Self { grants, pieces: 0 }
     }
@@ -228,11 +230,12 @@ impl<H: Hypervisor> InHand<H> {
         let (mut hits, mut misses) = (0, 0);
         for (_, frame) in in_slots(window, fresh) {
             for piece in &mut frame.pieces {
+                let Place::Grant(Granted { gref, mapped, .. }) = &mut piece.place else { continue };
                 let pages = pages.get_or_insert_with(|| self.grants.pages());
-                match pages.as_ref().and_then(|pages| pages.0.index.find(piece.gref)) {
+                match pages.as_ref().and_then(|pages| pages.0.index.find(*gref)) {
                     Some(Found { place, .. }) => {
                         hits += 1;
-                        piece.place = place;
+                        *mapped = Some(place);
                         self.grants.count(place, |users| users.saturating_add(1));
                     }
                     None => misses += 1,
@@ -246,9 +249,11 @@ impl<H: Hypervisor> InHand<H> {
     /// Pieces are needed no longer: they were copied, or their packet is about to be answered.
     #[inline]
     pub(crate) fn release(&mut self, pieces: impl IntoIterator<Item = Piece>) {
-        for piece in pieces.into_iter().filter(|piece| piece.place != Piece::NOWHERE) {
-            self.grants.count(piece.place, |users| users.saturating_sub(1));
-            self.pieces -= 1;
+        for piece in pieces {
+            if let Place::Grant(Granted { mapped: Some(place), .. }) = piece.place {
+                self.grants.count(place, |users| users.saturating_sub(1));
+                self.pieces -= 1;
+            }
         }
     }
 }
@@ -283,7 +288,9 @@ impl<H: Hypervisor> Destination<H> {
     /// The buffers, to be filled in a batch.
     #[inline]
     pub(crate) fn buffers<'a>(&'a self, pages: Option<&'a Pages<'_, H>>) -> Buffers<'a, H> {
-        let mapped = pages.map(|pages| (&pages.0.index, pages.of(&self.peer)));
+        let mapped = pages.map(|pages| {
+            (&pages.0.index, MappedGrants { peer: &self.peer, pages: pages.mapped() })
+        });
         Buffers { to: self, mapped, hits: Cell::new(0), misses: Cell::new(0) }
     }
 }

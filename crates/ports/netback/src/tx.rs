@@ -8,154 +8,192 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use frame::{Body, Frame, HEADER_MAX, Outcome, PIECES_MAX, Piece, WINDOW, Window};
-use hypervisor::{Counted, EventChannel, GrantRef, Hypervisor, PAGE_SIZE};
-use offload::{Checksum, Gso, GsoKind};
+use hypervisor::{Counted, EventChannel, GrantRef, Granted, Hypervisor, PAGE_SIZE};
+use offload::{Checksum, Gso};
+use port::{
+    Armed, Body, Broken, Budget, Event, Frame, HEADER_MAX, Ingress, Outcome, Outcomes, PIECES_MAX,
+    Piece, Received, WINDOW, Window,
+};
 use ring::netif::Tx;
 use ring::{BackRing, RegionPage, SharedPage};
-use wire::headers::{Headers, Network, Transport};
+use wire::headers::Headers;
 use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
-use crate::channel::Channel;
+use crate::headers::PacketAccess;
 use crate::request::{FRAME_MIN, Fault, Packet};
 
 /// A TX ring and the frames taken off it that are not yet answered.
 pub struct TxQueue<H: Hypervisor> {
-    hypervisor: H,
-    peer: H::Peer,
     ring: BackRing<Tx, RegionPage<H::Mapping>>,
     event: Arc<H::Event>,
-    channel: Channel<H>,
+    access: PacketAccess<H>,
     window: Window,
-    /// What is owed to the frontend for the frame in each slot of the window.
-    owed: Box<[Owed]>,
+    /// The response for the frame in each slot of the window.
+    pending: Box<[PendingResponse]>,
     packet: Packet,
-    refused: u64,
 }
 
-/// The requests that made up a frame.
+/// The requests that made up a frame, to be answered when the frame is done with.
 #[derive(Clone, Debug, Default)]
-struct Owed {
+struct PendingResponse {
     /// Where on the ring the first of them lies.
     index: u32,
     ids: ArrayVec<u16, PIECES_MAX>,
     extras: u8,
 }
 
-impl<H: Hypervisor> TxQueue<H> {
-    pub(crate) fn new(
-        hypervisor: H,
-        peer: H::Peer,
-        ring: BackRing<Tx, RegionPage<H::Mapping>>,
-        event: Arc<H::Event>,
-        channel: Channel<H>,
-    ) -> Self {
-        let owed = vec![Owed::default(); WINDOW].into();
-        let packet = Packet::default();
-        let window = Window::new();
-        Self { hypervisor, peer, ring, event, channel, window, owed, packet, refused: 0 }
+impl<H: Hypervisor> Ingress for TxQueue<H> {
+    fn event(&self) -> Arc<dyn Event> {
+        self.event.clone()
     }
 
-    /// The frames in hand.
-    #[inline]
-    pub fn window(&self) -> &Window {
+    fn window(&self) -> &Window {
         &self.window
     }
 
-    /// Does `work`, the delivery of a batch, with the memory that their bodies lie in. What the
-    /// frontend has kept mapped stays so until it is done.
-    #[inline]
-    pub fn with_body<R>(&self, work: impl FnOnce(Body<'_, H::Peer>) -> R) -> R {
-        self.channel.with_body(&self.peer, work)
+    /// Takes packets off the ring and fetches their headers in one batch.
+    ///
+    /// A ring's worth of slots at most, by the budget: the frontend could put packets that are
+    /// refused behind each other without end.
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        self.receive_frames(budget, received).map_err(Broken::new)
+    }
+
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        self.access.with_body(work);
+    }
+
+    /// Answers the frames that are done with, and keeps the others. The frontend is notified once,
+    /// if it asked.
+    fn finish(&mut self, outcomes: &Outcomes) {
+        let Self { access, window, ring, pending, .. } = self;
+        window.retain(|slot, frame| {
+            let status = match outcomes[usize::from(slot)] {
+                Outcome::Waiting | Outcome::InFlight(_) => return true,
+                Outcome::Delivered => status::OKAY,
+                Outcome::Dropped(_) => status::DROPPED,
+                Outcome::SourceFault => status::ERROR,
+            };
+            // Before the answer: after it the guest may take its pages back.
+            access.release(slot, frame);
+            pending[usize::from(slot)].answer(ring, status);
+            false
+        });
+        self.publish();
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        // With a full window, no request can be taken before a frame in hand is done with.
+        let ready = !self.window.is_full() && self.ring.arm().map_err(Broken::new)?;
+        Ok(if ready { Armed::Ready } else { Armed::Asleep })
+    }
+}
+
+impl<H: Hypervisor> TxQueue<H> {
+    pub(crate) fn new(
+        ring: BackRing<Tx, RegionPage<H::Mapping>>,
+        event: Arc<H::Event>,
+        access: PacketAccess<H>,
+    ) -> Self {
+        let pending = vec![PendingResponse::default(); WINDOW].into();
+        let (window, packet) = (Window::new(), Packet::default());
+        Self { ring, event, access, window, pending, packet }
     }
 
     /// Whether headers come beside the ring.
-    pub(crate) fn takes_headers(&self) -> bool {
-        self.channel.is_supplied()
+    pub(crate) fn has_header_pages(&self) -> bool {
+        self.access.has_header_pages()
     }
 
-    /// The doorbell the frontend rings for this queue.
-    pub fn event(&self) -> &Arc<H::Event> {
-        &self.event
+    /// Wakes the frontend.
+    pub(crate) fn notify(&self) {
+        // A frontend that is gone cannot be notified; its domain's end detaches the vif.
+        let _ = self.event.notify();
     }
 
-    /// Packets answered with an error since the last call: malformed, or their memory could
-    /// not be read.
-    pub fn take_refused(&mut self) -> u64 {
-        std::mem::take(&mut self.refused)
-    }
-
-    /// Takes packets off the ring until it is empty or the window is full, and fetches their
-    /// headers in one batch. Answers how many frames are new.
-    ///
-    /// A ring at most: of packets that are refused the frontend learns when it is told of their
-    /// answers, so it can not go on putting more behind them with the worker in the loop.
-    pub fn receive(&mut self) -> Result<usize, Fault> {
+    fn receive_frames(
+        &mut self,
+        budget: &mut Budget,
+        received: &mut Received,
+    ) -> Result<(), Fault> {
         let mut fresh = 0u64;
-        self.channel.prefetch(self.ring.consumed(), self.ring.unconsumed()?);
-        while !self.window.is_full() {
+        self.access.prefetch(self.ring.consumed(), self.ring.unconsumed()?);
+        while !self.window.is_full() && !budget.is_spent() {
             let present = self.ring.unconsumed()?;
             if present == 0 {
                 break;
             }
             let first = self.ring.peek(0);
-            let header = first.size.min(self.channel.supplied_max());
+            let header = first.size.min(self.access.header_max());
             let slot = match is_whole(first, header) {
-                true => self.take_whole(first, header),
-                false => self.take_chain(first, present)?,
+                true => self.take_whole(first, header, budget),
+                false => self.take_chain(first, present, budget, received)?,
             };
             fresh |= slot.map_or(0, |slot| 1 << slot);
         }
-        if fresh == 0 {
-            return Ok(0);
+        if fresh != 0 {
+            let unreadable = self.access.fetch_headers(&mut self.window, fresh);
+            self.check(fresh, unreadable, received);
         }
-        let Self { hypervisor, peer, channel, window, .. } = self;
-        let unreadable = channel.fetch(hypervisor, peer, window, fresh);
-        Ok(self.check(fresh, unreadable))
+        Ok(())
     }
 
-    /// Takes a packet of one slot. Answers its place in the window.
+    /// Takes a packet of one slot. Returns its place in the window.
     #[inline]
-    fn take_whole(&mut self, request: TxRequest, header: u16) -> Option<usize> {
+    fn take_whole(
+        &mut self,
+        request: TxRequest,
+        header: u16,
+        budget: &mut Budget,
+    ) -> Option<usize> {
         let (slot, frame) = self.window.push()?;
         let index = self.ring.consumed();
+        budget.charge(1, request.size.into());
         describe(frame, request.size, request.flags, None);
-        self.channel.take_supplied(index, frame);
+        self.access.read_header_page(index, frame);
         self.ring.consume(1);
         let body = TxRequest { size: request.size - header, ..request };
         if body.size > 0 {
             frame.pieces.push(piece(body));
         }
-        let owed = &mut self.owed[slot];
-        owed.index = index;
-        owed.ids.clear();
-        owed.ids.push(request.id);
-        owed.extras = 0;
+        let pending = &mut self.pending[slot];
+        pending.index = index;
+        pending.ids.clear();
+        pending.ids.push(request.id);
+        pending.extras = 0;
         Some(slot)
     }
 
-    /// Takes a packet of any shape, whose first slot has been read already. Answers its place
-    /// in the window unless it was refused.
-    fn take_chain(&mut self, first: TxRequest, present: u32) -> Result<Option<usize>, Fault> {
+    /// Takes a packet of any shape, whose first slot has been read already. Returns its place in
+    /// the window unless it was refused.
+    fn take_chain(
+        &mut self,
+        first: TxRequest,
+        present: u32,
+        budget: &mut Budget,
+        received: &mut Received,
+    ) -> Result<Option<usize>, Fault> {
         let ring = &self.ring;
         let index = ring.consumed();
-        let supplied = self.channel.supplied_max();
-        self.packet.parse(present, supplied, |n| if n == 0 { first } else { ring.peek(n) })?;
+        let header_max = self.access.header_max();
+        self.packet.parse(present, header_max, |n| if n == 0 { first } else { ring.peek(n) })?;
         self.ring.consume(self.packet.slots);
+        budget.charge(self.packet.slots, self.packet.len.into());
         if self.packet.refused {
             self.refuse(index);
+            received.malformed += 1;
             return Ok(None);
         }
         let Some((slot, frame)) = self.window.push() else { return Ok(None) };
         let Packet { fragments, extras, len, gso, .. } = &self.packet;
         describe(frame, *len, fragments[0].flags, *gso);
-        self.channel.take_supplied(index, frame);
+        self.access.read_header_page(index, frame);
         frame.pieces.extend(fragments.iter().copied().filter(|f| f.size > 0).map(piece));
-        let owed = &mut self.owed[slot];
-        owed.index = index;
-        owed.ids.clear();
-        owed.ids.extend(fragments.iter().map(|f| f.id));
-        owed.extras = *extras;
+        let pending = &mut self.pending[slot];
+        pending.index = index;
+        pending.ids.clear();
+        pending.ids.extend(fragments.iter().map(|f| f.id));
+        pending.extras = *extras;
         Ok(Some(slot))
     }
 
@@ -163,71 +201,41 @@ impl<H: Hypervisor> TxQueue<H> {
     fn refuse(&mut self, index: u32) {
         let ids = self.packet.fragments.iter().map(|f| f.id);
         answer(&mut self.ring, index, ids, self.packet.extras, status::ERROR);
-        self.refused += 1;
     }
 
     /// Parses the fresh frames' headers; those that are unsound are answered and released.
-    fn check(&mut self, fresh: u64, unreadable: u64) -> usize {
+    fn check(&mut self, fresh: u64, unreadable: u64, received: &mut Received) {
         let mut bad = unreadable;
         for (slot, frame) in self.window.slots_mut().iter_mut().enumerate() {
-            if fresh & (1 << slot) != 0 && !settle(frame) {
+            if fresh & (1 << slot) != 0 && !parse_headers(frame) {
                 bad |= 1 << slot;
             }
         }
         if bad != 0 {
-            let Self { hypervisor, channel, window, ring, owed, .. } = self;
+            let Self { access, window, ring, pending, .. } = self;
             window.retain(|slot, frame| {
                 let is_bad = bad & (1 << slot) != 0;
                 if is_bad {
-                    channel.release(hypervisor, slot, frame);
-                    owed[usize::from(slot)].answer(ring, status::ERROR);
+                    access.release(slot, frame);
+                    pending[usize::from(slot)].answer(ring, status::ERROR);
                 }
                 !is_bad
             });
-            self.refused += u64::from(bad.count_ones());
+            received.malformed += u64::from(bad.count_ones());
         }
-        (fresh & !bad).count_ones() as usize
+        received.fresh += (fresh & !bad).count_ones() as usize;
     }
 
-    /// Answers the frames that are settled, by what became of each (by slot), and keeps those
-    /// that wait. The frontend is notified once, if it asked.
-    pub fn finish(&mut self, outcomes: &[Outcome; WINDOW]) {
-        let Self { hypervisor, channel, window, ring, owed, .. } = self;
-        window.retain(|slot, frame| {
-            let status = match outcomes[usize::from(slot)] {
-                Outcome::Waiting => return true,
-                Outcome::Delivered => status::OKAY,
-                Outcome::Dropped(_) => status::DROPPED,
-                Outcome::SourceFault => status::ERROR,
-            };
-            // Before the answer: then the guest may take its pages back.
-            channel.release(hypervisor, slot, frame);
-            owed[usize::from(slot)].answer(ring, status);
-            false
-        });
-        self.publish();
-    }
-
-    /// Publishes what was answered.
-    pub fn publish(&mut self) {
+    /// Publishes the answers.
+    fn publish(&mut self) {
         if !self.ring.has_unpublished() {
             return;
         }
         if self.ring.publish() {
-            // A frontend that is gone can not be told; its domain's end detaches the vif.
-            let _ = self.event.notify();
+            self.notify();
         } else {
-            self.hypervisor.note(Counted::Suppressed, 1);
+            self.access.hypervisor().note(Counted::Suppressed, 1);
         }
-    }
-
-    /// Asks for an event at the next request; answers whether there is work already.
-    pub fn arm(&mut self) -> Result<bool, Fault> {
-        if self.window.is_full() {
-            // No request can be taken before a frame in hand is settled.
-            return Ok(false);
-        }
-        Ok(self.ring.arm()?)
     }
 }
 
@@ -242,45 +250,32 @@ fn is_whole(request: TxRequest, header: u16) -> bool {
 
 #[inline]
 fn piece(request: TxRequest) -> Piece {
-    Piece {
-        gref: GrantRef(request.gref),
-        offset: request.offset.into(),
-        len: request.size,
-        place: Piece::NOWHERE,
-    }
+    let TxRequest { gref, offset, size, .. } = request;
+    Piece::granted(Granted { gref: GrantRef(gref), offset, mapped: None }, size)
 }
 
 /// Fills in what the requests say but the pieces.
 #[inline]
 fn describe(frame: &mut Frame, len: u16, flags: u16, gso: Option<Gso>) {
+    let flag = |bit| flags & bit != 0;
     frame.len = len.into();
     frame.header_len = u8::try_from(len).map_or(HEADER_LEN, |len| len.min(HEADER_LEN));
     frame.gso = gso;
-    frame.checksum = checksum(flags);
+    frame.checksum =
+        Checksum::from_flags(flag(tx_flags::CSUM_BLANK), flag(tx_flags::DATA_VALIDATED));
     frame.pieces.clear();
 }
 
 const HEADER_LEN: u8 = HEADER_MAX as u8;
 
-#[inline]
-fn checksum(flags: u16) -> Checksum {
-    if flags & tx_flags::CSUM_BLANK != 0 {
-        Checksum::Partial
-    } else if flags & tx_flags::DATA_VALIDATED != 0 {
-        Checksum::Validated
-    } else {
-        Checksum::Unknown
-    }
-}
-
 /// Parses the private header and checks it against what the frontend asked for. From here on
-/// every frame is one that offloads and ports can rely on.
+/// offloads and ports can rely on the frame.
 #[inline]
-fn settle(frame: &mut Frame) -> bool {
+fn parse_headers(frame: &mut Frame) -> bool {
     let Ok(headers) = Headers::parse(frame.header()) else { return false };
     frame.headers = headers;
     match (frame.checksum, frame.gso) {
-        (Checksum::Partial, Some(gso)) => gso_fits(&headers, gso),
+        (Checksum::Partial, Some(gso)) => gso.fits(&headers),
         // Segments need checksums; a sender that leaves the work to us must say where.
         (_, Some(_)) => false,
         (Checksum::Partial, None) => headers.checksum_location().is_some(),
@@ -288,15 +283,7 @@ fn settle(frame: &mut Frame) -> bool {
     }
 }
 
-fn gso_fits(headers: &Headers, gso: Gso) -> bool {
-    let network = match gso.kind {
-        GsoKind::TcpV4 => Network::Ipv4,
-        GsoKind::TcpV6 => Network::Ipv6,
-    };
-    headers.network == network && headers.transport == Transport::Tcp
-}
-
-impl Owed {
+impl PendingResponse {
     #[inline]
     fn answer<P: SharedPage>(&self, ring: &mut BackRing<Tx, P>, status: i16) {
         answer(ring, self.index, self.ids.iter().copied(), self.extras, status);

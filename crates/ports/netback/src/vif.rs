@@ -270,7 +270,7 @@ impl<H: Hypervisor> Vif<H> {
     fn connect(&self) -> Result<Connection<H>, VifError> {
         let headers = self.offered.tx == TxChannel::Header;
         let connection = self.open(Rings { ledgers: &*self.ledgers, resumes: false, headers })?;
-        let supplied = connection.queues.iter().all(|queue| queue.tx.takes_headers());
+        let supplied = connection.queues.iter().all(|queue| queue.tx.has_header_pages());
         let key = self.header_channel();
         self.store.write(None, &key, if supplied { "1" } else { "0" })?;
         Ok(connection)

@@ -1,5 +1,8 @@
 //! Where frames are received: pages that are shared once, or pages that change hands.
 
+use std::sync::Arc;
+
+use hypervisor::flip::{FlipPage, PageReceiver, TransferSlot};
 use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE};
 use shm::Region;
 
@@ -10,15 +13,15 @@ pub(crate) enum Buffers<G: Guest> {
     /// Pages that the backend copies into; slot `n` always has page `n`.
     Shared { pages: G::Pages, grefs: Box<[GrantRef]> },
     /// Places for pages that the backend gives away.
-    Flipped(Flipped<G>),
+    Flipped(Flipped),
 }
 
 /// Places on offer, and the pages that came to them.
-pub(crate) struct Flipped<G: Guest> {
-    guest: G,
+pub(crate) struct Flipped {
+    receiver: Arc<dyn PageReceiver>,
     backend: DomId,
-    places: Box<[Option<G::Slot>]>,
-    pages: Box<[Option<G::Page>]>,
+    places: Box<[Option<Box<dyn TransferSlot>>]>,
+    pages: Box<[Option<Box<dyn FlipPage>>]>,
 }
 
 impl<G: Guest> Buffers<G> {
@@ -29,13 +32,14 @@ impl<G: Guest> Buffers<G> {
     }
 
     /// Will offer places to `backend`, slot by slot.
-    pub(crate) fn flipped(guest: &G, backend: DomId) -> Self {
-        Self::Flipped(Flipped {
-            guest: guest.clone(),
+    pub(crate) fn flipped(guest: &G, backend: DomId) -> Result<Self, Error> {
+        let receiver = guest.page_receiver().ok_or(Error::Unsupported("page flipping"))?;
+        Ok(Self::Flipped(Flipped {
+            receiver,
             backend,
             places: (0..RING_LEN).map(|_| None).collect(),
             pages: (0..RING_LEN).map(|_| None).collect(),
-        })
+        }))
     }
 
     /// The references of the pages that are shared for good.
@@ -69,7 +73,7 @@ impl<G: Guest> Buffers<G> {
     pub(crate) fn page(&self, slot: usize) -> Option<(&Region, usize)> {
         match self {
             Self::Shared { pages, .. } => Some((pages, slot * PAGE_SIZE)),
-            Self::Flipped(flipped) => flipped.pages[slot].as_deref().map(|page| (page, 0)),
+            Self::Flipped(flipped) => flipped.pages[slot].as_deref().map(|page| (&**page, 0)),
         }
     }
 
@@ -77,18 +81,18 @@ impl<G: Guest> Buffers<G> {
     #[inline]
     pub(crate) fn give_back(&mut self) {
         if let Self::Flipped(flipped) = self {
-            let pages = flipped.pages.iter_mut().filter_map(Option::take);
+            flipped.pages.fill_with(|| None);
             // A backend that is gone takes nothing back; that it is, is learnt of elsewhere.
-            let _ = flipped.guest.surrender(pages);
+            let _ = flipped.receiver.surrender();
         }
     }
 }
 
-impl<G: Guest> Flipped<G> {
+impl Flipped {
     fn offer(&mut self, slot: usize) -> Option<GrantRef> {
         // One that was answered without a page is withdrawn first.
         self.places[slot] = None;
-        let (place, gref) = self.guest.accept_transfer(self.backend).ok()?;
+        let (place, gref) = self.receiver.accept_transfer(self.backend).ok()?;
         self.places[slot] = Some(place);
         Some(gref)
     }
@@ -96,7 +100,7 @@ impl<G: Guest> Flipped<G> {
     /// The backend's word that a page came is believed only if one did.
     fn claim(&mut self, slot: usize) -> bool {
         let Some(mut place) = self.places[slot].take() else { return false };
-        match self.guest.claim(&mut place) {
+        match place.claim() {
             Ok(Some(page)) => {
                 self.pages[slot] = Some(page);
                 true

@@ -302,7 +302,7 @@ impl<G: Guest> Frontend<G> {
         let headers = self.make_header_channel(guest, prefix, backend, headers)?;
         let tx = TxQueue::new(tx_ring, tx_event, headers, guest.share(backend, RING_LEN)?);
         let buffers = match flip {
-            true => Buffers::flipped(guest, backend),
+            true => Buffers::flipped(guest, backend)?,
             false => Buffers::shared(guest, backend)?,
         };
         let mut rx = RxQueue::new(rx_ring, rx_event, buffers);

@@ -1,8 +1,9 @@
 //! Where frames from the tap are read into.
 
 use std::io;
+use std::sync::Arc;
 
-use frame::{FRAME_MAX, HEADER_MAX, WINDOW};
+use port::{FRAME_MAX, HEADER_MAX, WINDOW};
 use shm::{PageSize, Region};
 
 /// Bytes of a buffer for a frame of the MTU, as drivers of NICs size it.
@@ -39,7 +40,8 @@ impl BufferOptions {
 /// Memory for the body of each frame in hand, by slot of the window. It costs memory once touched.
 #[derive(Debug)]
 pub struct Buffers {
-    region: Region,
+    /// One region.
+    regions: Arc<[Region]>,
     /// Bytes of one buffer.
     size: usize,
     /// Buffers that a frame may take.
@@ -58,7 +60,13 @@ impl Buffers {
         let (size, each) = options.layout();
         let allocate = if options.huge_pages { Region::anonymous_huge } else { Region::anonymous };
         let region = allocate(WINDOW * size * each)?;
-        Ok(Self { region, size, each, zeroed: options.zeroed_pages, used: [0; WINDOW] })
+        Ok(Self {
+            regions: [region].into(),
+            size,
+            each,
+            zeroed: options.zeroed_pages,
+            used: [0; WINDOW],
+        })
     }
 
     /// Takes all of them at once, in 2 MiB pages.
@@ -66,11 +74,16 @@ impl Buffers {
     /// # Errors
     /// The kernel has none to give; the buffers are good all the same, in pages of 4 KiB.
     pub fn populate_huge(&self) -> io::Result<()> {
-        self.region.populate_huge(0..self.region.len())
+        self.region().populate_huge(0..self.region().len())
     }
 
     pub(crate) fn region(&self) -> &Region {
-        &self.region
+        &self.regions[0]
+    }
+
+    /// The same, for those that read bodies.
+    pub(crate) fn regions(&self) -> &Arc<[Region]> {
+        &self.regions
     }
 
     /// Makes a slot's buffers fit to be read into; answers how many are new and zeroed.
@@ -81,9 +94,9 @@ impl Buffers {
         }
         // Side by side, and within the region whatever the slot.
         let (start, len) = (slot * self.each * self.size, usize::from(used) * self.size);
-        if self.region.renew(start, len).is_err() {
+        if self.region().renew(start, len).is_err() {
             // The system takes back what it gave, except under a debugger's eyes.
-            let _ = self.region.zero(start, len);
+            let _ = self.region().zero(start, len);
         }
         used.into()
     }
@@ -133,17 +146,17 @@ mod tests {
         assert_eq!(pages.prepare(3), 0, "the kernel's pages are zero at first");
         let start = pages.places(3).next().unwrap().0;
         for page in 0..16 {
-            pages.region.write(start + page * PAGE, 7u8).unwrap();
+            pages.region().write(start + page * PAGE, 7u8).unwrap();
         }
         pages.fill(3, 2 * PAGE + 1);
         assert_eq!((pages.prepare(2), pages.prepare(3), pages.prepare(3)), (0, 3, 0));
-        let first = |page| pages.region.read::<u8>(start + page * PAGE).unwrap();
+        let first = |page| pages.region().read::<u8>(start + page * PAGE).unwrap();
         assert_eq!([0, 1, 2, 3].map(first), [0, 0, 0, 7]);
 
         let mut recycled = buffers(true, false);
-        recycled.region.write(0, 7u8).unwrap();
+        recycled.region().write(0, 7u8).unwrap();
         recycled.fill(0, 100);
         assert_eq!(recycled.prepare(0), 0);
-        assert_eq!(recycled.region.read::<u8>(0), Ok(7));
+        assert_eq!(recycled.region().read::<u8>(0), Ok(7));
     }
 }

@@ -3,90 +3,92 @@
 use std::io;
 use std::sync::Arc;
 
-use frame::{Body, FRAME_MAX, Frame, HEADER_MAX, Outcome, Piece, WINDOW, Window};
-use hypervisor::{Counted, GrantRef, Hypervisor};
+use hypervisor::{Counted, Meter};
+use offload::vnet;
+use port::{
+    Armed, Body, Broken, Budget, Event, FRAME_MAX, Frame, HEADER_MAX, Ingress, Outcomes, Piece,
+    Received, Window,
+};
 use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
 use crate::buffers::Buffers;
 use crate::tap::{TapQueue, VNET_HEADER_LEN};
-use crate::vnet;
-
-/// Frames read in one go, so that other queues get their turn.
-const BURST: usize = 32;
 
 /// A queue of the tap, read.
-pub struct Ingress<H> {
-    hypervisor: H,
+pub struct TapIngress {
+    meter: Arc<Meter>,
     tap: Arc<TapQueue>,
     window: Window,
     /// The bodies of the frames in hand, by slot of the window.
     buffers: Buffers,
-    malformed: u64,
 }
 
-impl<H: Hypervisor> Ingress<H> {
+impl TapIngress {
     /// Frames from `tap`, read into `buffers`. A frame that they have no room for is dropped.
-    pub fn new(hypervisor: H, tap: Arc<TapQueue>, buffers: Buffers) -> Self {
-        Self { hypervisor, tap, window: Window::new(), buffers, malformed: 0 }
+    pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, buffers: Buffers) -> Self {
+        Self { meter, tap, window: Window::new(), buffers }
     }
 
-    /// The device.
-    pub fn tap(&self) -> &Arc<TapQueue> {
-        &self.tap
+    /// Reads one frame into a free slot. Returns whether there was anything to read.
+    fn receive_one(&mut self, received: &mut Received, budget: &mut Budget) -> io::Result<bool> {
+        let Some((slot, frame)) = self.window.push() else { return Ok(false) };
+        let zeroed = self.buffers.prepare(slot);
+        if zeroed > 0 {
+            self.meter.note(Counted::PagesZeroed, zeroed);
+        }
+        let read = read(&self.tap, &mut self.buffers, slot, frame);
+        let len = if matches!(read, Ok(true)) { frame.len as usize } else { 0 };
+        budget.charge(Budget::SYSTEM_CALL, len);
+        match read {
+            Ok(true) => received.fresh += 1,
+            Ok(false) => {
+                self.window.undo_push();
+                received.malformed += 1;
+            }
+            Err(error) => {
+                self.window.undo_push();
+                return if error.kind() == io::ErrorKind::WouldBlock {
+                    Ok(false)
+                } else {
+                    Err(error)
+                };
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Ingress for TapIngress {
+    fn event(&self) -> Arc<dyn Event> {
+        self.tap.clone()
     }
 
-    /// The frames in hand.
-    pub fn window(&self) -> &Window {
+    fn window(&self) -> &Window {
         &self.window
     }
 
-    /// Where their bodies lie.
-    pub fn body(&self) -> Body<'_, H::Peer> {
-        Body::Mapped(self.buffers.region())
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        while !budget.is_spent() && self.receive_one(received, budget).map_err(Broken::new)? {}
+        Ok(())
     }
 
-    /// Frames dropped since the last call because no port could carry them.
-    pub fn take_malformed(&mut self) -> u64 {
-        std::mem::take(&mut self.malformed)
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        work(Body::Regions(self.buffers.regions()));
     }
 
-    /// Reads frames until there are none, the window is full, or the burst is. Answers how many
-    /// are new.
-    pub fn receive(&mut self) -> io::Result<usize> {
-        let mut fresh = 0;
-        while fresh < BURST {
-            let Some((slot, frame)) = self.window.push() else { break };
-            let zeroed = self.buffers.prepare(slot);
-            if zeroed > 0 {
-                self.hypervisor.note(Counted::PagesZeroed, zeroed);
-            }
-            match read(&self.tap, &mut self.buffers, slot, frame) {
-                Ok(true) => fresh += 1,
-                Ok(false) => {
-                    self.window.unpush();
-                    self.malformed += 1;
-                }
-                Err(error) => {
-                    self.window.unpush();
-                    if error.kind() == io::ErrorKind::WouldBlock {
-                        break;
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(fresh)
+    fn finish(&mut self, outcomes: &Outcomes) {
+        self.window.retain(|slot, _| !outcomes[usize::from(slot)].is_final());
     }
 
-    /// Releases the frames that are settled, by what became of each (by slot).
-    pub fn finish(&mut self, outcomes: &[Outcome; WINDOW]) {
-        self.window.retain(|slot, _| outcomes[usize::from(slot)] == Outcome::Waiting);
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        // A tap is waited for edge-triggered and was read until it had nothing.
+        Ok(Armed::Asleep)
     }
 }
 
-/// Reads one frame; answers whether it is one that can be carried.
+/// Reads one frame. Returns whether it is one that can be carried.
 fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -> io::Result<bool> {
     let mut head = [0; VNET_HEADER_LEN + HEADER_MAX];
     let places = buffers.places(slot).map(|(offset, len)| (buffers.region(), offset, len));
@@ -109,17 +111,17 @@ fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -
     Ok(len <= FRAME_MAX)
 }
 
-/// Says in which places a body of `left` bytes lies; answers whether there was room to spare. A
-/// tap cuts off what does not fit and does not tell.
+/// Notes in which places a body of `left` bytes lies. Returns whether there was room to spare. A
+/// tap silently cuts off what does not fit.
 fn place(frame: &mut Frame, mut left: usize, places: impl Iterator<Item = (usize, usize)>) -> bool {
     frame.pieces.clear();
     for (offset, room) in places {
         let taken = left.min(room);
-        let (Ok(len), Ok(offset)) = (u16::try_from(taken), u32::try_from(offset)) else {
+        let (Ok(len), Ok(offset)) = (u16::try_from(taken), u64::try_from(offset)) else {
             return false;
         };
         if len > 0 {
-            frame.pieces.push(Piece { gref: GrantRef(0), offset, len, place: Piece::NOWHERE });
+            frame.pieces.push(Piece::in_region(0, offset, len));
         }
         left -= taken;
         if taken < room {

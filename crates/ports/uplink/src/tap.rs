@@ -190,6 +190,11 @@ impl TapQueue {
     }
 }
 
+impl port::Event for TapQueue {
+    /// Nothing: each frame makes a new edge.
+    fn take(&self) {}
+}
+
 impl AsFd for TapQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

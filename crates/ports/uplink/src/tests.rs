@@ -7,9 +7,9 @@ mod ingress;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
-use frame::{HEADER_MAX, PIECES_MAX};
 use hypervisor::{Counted, Metered};
 use machine::Machine;
+use port::{HEADER_MAX, PIECES_MAX};
 use wire::checksum::pseudo_v4;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};

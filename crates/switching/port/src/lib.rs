@@ -140,8 +140,8 @@ pub use budget::Budget;
 pub use event::{Doorbell, Event};
 pub use frame::{
     Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, Frame, Gather, HEADER_MAX, Memory,
-    Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ScatterList, Ticket, WINDOW, Window,
-    linearise,
+    Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, SEGMENTS_MAX, ScatterList, Segments,
+    Ticket, WINDOW, Window, linearise,
 };
 
 /// A queue that is of no use any more. The text tells an operator why.

@@ -1,12 +1,14 @@
 //! Pages change hands as they should, and never otherwise.
 
+use std::fmt;
 use std::os::fd::AsFd;
 
+use hypervisor::flip::{PageReceiver, PageTransfer};
 use hypervisor::{CopyStatus, Dest, GrantCopy, Guest, Hypervisor, Source};
 
 use super::*;
 use crate::domain::GRANT_ENTRY_LEN;
-use crate::guest::MachineGuest;
+use crate::guest::{MachineGuest, TransferredPage};
 use crate::hypervisor::Machine;
 
 mod ownership;
@@ -29,7 +31,7 @@ impl Inside {
     }
 
     fn take(&self) -> ExchangePage {
-        self.machine.take_page(&self.domain).unwrap()
+        ExchangePage::take(&self.domain).unwrap()
     }
 
     /// Transfers one page; answers it when it is refused.
@@ -38,10 +40,11 @@ impl Inside {
         gref: GrantRef,
         page: ExchangePage,
     ) -> Result<(), (TransferStatus, ExchangePage)> {
-        let mut batch = [GrantTransfer::new(&self.domain, gref, page)];
+        let mut batch = [GrantTransfer::new(&self.domain, gref, Box::new(page))];
         self.machine.transfer(&mut batch);
         let [GrantTransfer { status, page, .. }] = batch;
-        page.map_or(Ok(()), |page| Err((status, page)))
+        let page = page.map(|page| (page as Box<dyn Any>).downcast::<ExchangePage>().unwrap());
+        page.map_or(Ok(()), |page| Err((status, *page)))
     }
 
     fn count(&self) -> [usize; 3] {
@@ -57,6 +60,18 @@ impl Inside {
 
 fn inside() -> Inside {
     Inside::new(&Machine::new())
+}
+
+impl fmt::Debug for ExchangePage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExchangePage").field("frame", &self.frame()).finish()
+    }
+}
+
+/// The number of a page that came, within its domain's memory.
+fn number(page: &dyn FlipPage) -> u32 {
+    let page: &dyn Any = page;
+    page.downcast_ref::<TransferredPage>().unwrap().frame()
 }
 
 /// Pages of the domain's exchange area that are mapped in this process, as often as they are.
@@ -101,15 +116,16 @@ fn a_page_changes_hands_and_comes_back_zeroed() {
     let frame = page.frame();
     assert_eq!(bytes(&page), [0; PAGE_SIZE]);
     page.copy_in(0, &[0xa5; PAGE_SIZE]).unwrap();
-    assert!(inside.guest.claim(&mut slot).unwrap().is_none(), "nothing has come yet");
+    assert!(slot.claim().unwrap().is_none(), "nothing has come yet");
     inside.send(gref, page).unwrap();
     assert_eq!(inside.entry(gref), (0b1110, frame));
 
-    let page = inside.guest.claim(&mut slot).unwrap().expect("the page has come");
-    assert_eq!(page.frame(), frame);
+    let page = slot.claim().unwrap().expect("the page has come");
+    assert_eq!(number(&*page), frame);
     assert_eq!(bytes(&page), [0xa5; PAGE_SIZE]);
-    assert!(inside.guest.claim(&mut slot).is_err(), "a slot is claimed once");
-    inside.guest.surrender([page]).unwrap();
+    assert!(slot.claim().is_err(), "a slot is claimed once");
+    drop(page);
+    inside.guest.surrender().unwrap();
 
     let page = inside.take();
     assert_eq!(page.frame(), frame, "this is the page that was used");
@@ -128,9 +144,10 @@ fn a_page_is_in_its_owners_address_space_only() {
     assert_eq!((mapped(&inside.domain), inside.count()), (1, [AREA - 2, 1, 1]));
     drop(other);
     assert_eq!((mapped(&inside.domain), inside.count()), (0, [AREA - 1, 0, 1]));
-    let page = inside.guest.claim(&mut slot).unwrap();
+    let page = slot.claim().unwrap();
     assert_eq!((mapped(&inside.domain), inside.count()), (1, [AREA - 1, 0, 1]));
-    inside.guest.surrender(page).unwrap();
+    drop(page);
+    inside.guest.surrender().unwrap();
     assert_eq!((mapped(&inside.domain), inside.count()), (0, [AREA, 0, 0]));
 }
 
@@ -174,8 +191,10 @@ fn a_guest_never_gets_a_page_of_another() {
     assert_eq!(other.entry(gref).0, gtf::ACCEPT_TRANSFER, "the entry is still good");
     other.send(gref, other.take()).unwrap();
 
-    let mut none =
-        [GrantTransfer { page: None, ..GrantTransfer::new(&one.domain, gref, one.take()) }];
+    let mut none = [GrantTransfer {
+        page: None,
+        ..GrantTransfer::new(&one.domain, gref, Box::new(one.take()))
+    }];
     machine.transfer(&mut none);
     assert_eq!(none[0].status, TransferStatus::BadPage);
 }
@@ -186,7 +205,7 @@ fn a_batch_has_a_status_each() {
     let (_slots, grefs): (Vec<_>, Vec<_>) =
         (0..2).map(|_| inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap()).unzip();
     let mut batch = [grefs[0], grefs[0], grefs[1]]
-        .map(|gref| GrantTransfer::new(&inside.domain, gref, inside.take()));
+        .map(|gref| GrantTransfer::new(&inside.domain, gref, Box::new(inside.take())));
     inside.machine.transfer(&mut batch);
     use TransferStatus::{BadGrant, Okay};
     assert_eq!(batch.each_ref().map(|op| op.status), [Okay, BadGrant, Okay]);
@@ -210,9 +229,10 @@ fn a_guest_that_gives_nothing_back_gets_nothing_more() {
     assert!(exhausted());
     let full = inside.guest.accept_transfer(DRIVER_DOMAIN);
     assert!(matches!(full, Err(Error::Exhausted(_))));
-    let page = inside.guest.claim(&mut slots[2]).unwrap();
+    let page = slots[2].claim().unwrap();
     assert!(exhausted());
-    inside.guest.surrender(page).unwrap();
+    drop(page);
+    inside.guest.surrender().unwrap();
     assert_eq!(inside.count(), [1, 0, AREA - 1]);
     inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
 }
@@ -224,7 +244,7 @@ fn a_domain_without_an_area_has_nothing_to_exchange() {
     let guest = MachineGuest::inside(&machine, &domain).unwrap();
     assert!(matches!(machine.take_page(&domain), Err(Error::Exhausted(_))));
     assert!(matches!(guest.accept_transfer(DRIVER_DOMAIN), Err(Error::Exhausted(_))));
-    assert!(guest.surrender([]).is_ok());
+    assert!(guest.surrender().is_ok());
 }
 
 #[test]
@@ -240,7 +260,7 @@ fn an_offer_that_is_dropped_is_taken_back() {
     inside.send(gref, page).unwrap();
     drop(slot);
     assert_eq!(inside.count(), [AREA - 1, 0, 1]);
-    inside.guest.surrender([]).unwrap();
+    inside.guest.surrender().unwrap();
     assert_eq!(inside.count(), [AREA, 0, 0], "a page nobody claimed went back");
 }
 
@@ -251,12 +271,12 @@ fn an_offer_dropped_while_a_page_is_on_its_way_is_not_used_again_before_it_came(
     let page = inside.take();
     assert!(inside.domain.commit_transfer(DRIVER_DOMAIN, gref));
     drop(slot);
-    inside.guest.surrender([]).unwrap();
+    inside.guest.surrender().unwrap();
     let (_other, different) = inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     assert_ne!(different, gref);
     inside.domain.complete_transfer(gref, page.give());
     assert_eq!(inside.count(), [AREA - 1, 0, 1]);
-    inside.guest.surrender([]).unwrap();
+    inside.guest.surrender().unwrap();
     assert_eq!(inside.count(), [AREA, 0, 0]);
     let (_slot, again) = inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     assert_eq!(again, gref);
@@ -267,9 +287,9 @@ fn a_page_that_is_dropped_goes_back_with_the_next_surrender() {
     let inside = inside();
     let (mut slot, gref) = inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     inside.send(gref, inside.take()).unwrap();
-    drop(inside.guest.claim(&mut slot).unwrap());
+    drop(slot.claim().unwrap());
     assert_eq!((mapped(&inside.domain), inside.count()), (0, [AREA - 1, 0, 1]));
-    inside.guest.surrender([]).unwrap();
+    inside.guest.surrender().unwrap();
     assert_eq!(inside.count(), [AREA, 0, 0]);
 }
 

@@ -5,12 +5,12 @@
 //! replaces it by the page's real number, which is what is mapped and given back. The hypervisor does not look at
 //! the first, as Xen does not for a guest that keeps its own page tables.
 
-use std::fmt;
 use std::mem;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use hypervisor::flip::{FlipPage, TransferSlot};
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
 use shm::{Region, Replaced, Space};
 
@@ -39,17 +39,17 @@ struct Offer {
 
 /// A place for one page from the driver domain. Dropping it takes the offer back; a page that
 /// came and was not claimed goes back with the next surrender.
-pub struct TransferSlot {
+pub(super) struct Slot {
     guest: Arc<Inner>,
     offer: Offer,
     claimed: bool,
 }
 
 /// A page that came from the driver domain, mapped.
-pub struct TransferredPage {
+pub(crate) struct TransferredPage {
     /// Dropped first: the page is unmapped before it can be given back.
     region: Replaced,
-    occupied: Occupied,
+    _occupied: Occupied,
 }
 
 /// A place that holds a page, mapped or not.
@@ -67,27 +67,8 @@ impl Drop for Occupied {
     }
 }
 
-/// Offers `from` a place for one page.
-pub(super) fn accept(guest: &Arc<Inner>, from: DomId) -> Result<(TransferSlot, GrantRef), Error> {
-    let mut free = guest.free();
-    let pfn = free.frames.take_place().ok_or(Error::Exhausted("places for pages"))?;
-    let Some(gref) = free.grants.pop().map(GrantRef) else {
-        free.frames.put_back_place(pfn);
-        return Err(Error::Exhausted("grant references"));
-    };
-    drop(free);
-    guest.publish(gref, from, pfn, gtf::ACCEPT_TRANSFER)?;
-    let offer = Offer { gref, pfn };
-    Ok((TransferSlot { guest: guest.clone(), offer, claimed: false }, gref))
-}
-
-/// Gives back `pages` and whatever else is leaving, [`FRAMES_MAX`] a hypercall.
-pub(super) fn surrender(
-    guest: &Inner,
-    pages: impl IntoIterator<Item = TransferredPage>,
-) -> Result<(), Error> {
-    // A page that is dropped is unmapped and then leaving.
-    pages.into_iter().for_each(drop);
+/// Gives back all pages that are leaving, [`FRAMES_MAX`] per hypercall.
+pub(super) fn surrender(guest: &Inner) -> Result<(), Error> {
     let mut free = guest.free();
     let mut unsettled = mem::take(&mut free.arrivals.unsettled);
     unsettled.retain(|offer| !free.settle(guest, *offer));
@@ -97,8 +78,24 @@ pub(super) fn surrender(
     leaving.chunks(FRAMES_MAX).try_for_each(|frames| guest.calls.surrender(frames))
 }
 
-impl TransferSlot {
-    pub(super) fn claim(&mut self) -> Result<Option<TransferredPage>, Error> {
+impl Slot {
+    /// Offers `from` a place for one page.
+    pub(super) fn accept(guest: &Arc<Inner>, from: DomId) -> Result<(Self, GrantRef), Error> {
+        let mut free = guest.free();
+        let pfn = free.frames.take_place().ok_or(Error::Exhausted("places for pages"))?;
+        let Some(gref) = free.grants.pop().map(GrantRef) else {
+            free.frames.put_back_place(pfn);
+            return Err(Error::Exhausted("grant references"));
+        };
+        drop(free);
+        guest.publish(gref, from, pfn, gtf::ACCEPT_TRANSFER)?;
+        let offer = Offer { gref, pfn };
+        Ok((Self { guest: guest.clone(), offer, claimed: false }, gref))
+    }
+}
+
+impl TransferSlot for Slot {
+    fn claim(&mut self) -> Result<Option<Box<dyn FlipPage>>, Error> {
         let Offer { gref, pfn } = self.offer;
         if self.claimed {
             return Err(Error::BadGrant { dom: self.guest.domid, gref, what: "transfer" });
@@ -113,11 +110,11 @@ impl TransferSlot {
         let region = space
             .replace(place, &self.guest.file, start)
             .map_err(Error::os("map a transferred page"))?;
-        Ok(Some(TransferredPage { region, occupied }))
+        Ok(Some(Box::new(TransferredPage { region, _occupied: occupied })))
     }
 }
 
-impl Drop for TransferSlot {
+impl Drop for Slot {
     fn drop(&mut self) {
         if self.claimed {
             return;
@@ -175,9 +172,9 @@ impl Free {
 
 impl TransferredPage {
     /// Its number within this domain's memory.
-    #[must_use]
-    pub fn frame(&self) -> u32 {
-        self.occupied.frame
+    #[cfg(test)]
+    pub(crate) fn frame(&self) -> u32 {
+        self._occupied.frame
     }
 }
 
@@ -186,17 +183,5 @@ impl Deref for TransferredPage {
 
     fn deref(&self) -> &Region {
         &self.region
-    }
-}
-
-impl fmt::Debug for TransferSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TransferSlot").field("offer", &self.offer).finish()
-    }
-}
-
-impl fmt::Debug for TransferredPage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TransferredPage").field("frame", &self.frame()).finish()
     }
 }

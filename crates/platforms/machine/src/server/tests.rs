@@ -5,8 +5,9 @@ use std::sync::{Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hypervisor::flip::{GrantTransfer, PageReceiver, PageTransfer, TransferStatus};
 use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Guest, Hypervisor, Source};
-use hypervisor::{GrantRef, GrantTransfer, PAGE_SIZE, TransferStatus};
+use hypervisor::{GrantRef, PAGE_SIZE};
 use rustix::net::{SendFlags, Shutdown, shutdown};
 use shm::Region;
 use xenstore::Store;
@@ -174,11 +175,12 @@ fn pages_change_hands_over_the_socket() {
     }
     assert!(daemon.machine.take_page(&peer).is_err());
     let pages: Vec<_> =
-        slots.iter_mut().map(|slot| guest.claim(slot).unwrap().expect("a page")).collect();
+        slots.iter_mut().map(|slot| slot.claim().unwrap().expect("a page")).collect();
     for (n, page) in (0..300u32).zip(&pages) {
         assert_eq!((page.read(0), page.read(8)), (Ok(0u32), Ok(n)));
     }
-    guest.surrender(pages).unwrap();
+    drop(pages);
+    guest.surrender().unwrap();
     assert_eq!(peer.exchange_count().spare, 300);
 }
 
@@ -267,7 +269,7 @@ fn a_guest_can_not_give_what_is_not_its_own() {
     assert_eq!(call(&socket, &Packet::new(call::SURRENDER, 0, "")), Ok(0));
     assert_eq!(own.exchange_count().spare, 300);
     assert_eq!(peer.exchange_count(), before);
-    assert!(neighbour.claim(&mut slot).unwrap().is_some());
+    assert!(slot.claim().unwrap().is_some());
 }
 
 #[test]
@@ -346,7 +348,7 @@ fn a_call_after_the_daemon_has_let_go_says_so() {
     let (guest, _store) = daemon.join("guest-a");
     daemon.machine.destroy(guest.domid());
     assert!(guest.alloc_unbound(DRIVER_DOMAIN).is_err());
-    assert!(guest.surrender([]).is_ok(), "nothing to give, nothing to ask");
+    assert!(guest.surrender().is_ok(), "nothing to give, nothing to ask");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hypervisor::{
     CopyStatus, Dest, DomId, Error, EventChannel, GrantCopy, GrantMap, GrantRef, Guest, Hypervisor,
-    MapStatus, MappedGrants, PAGE_SIZE, Port, Source,
+    MapStatus, MappedGrants, MappedPages, PAGE_SIZE, Port, Source,
 };
 use shm::{Piece, Region};
 use xen::{Mapping, Peer, XenEvent};
@@ -127,7 +127,7 @@ fn copied(here: &Here, other: &Other) -> Outcome {
 /// another. By its address Xen would copy none of them: it is another domain's.
 fn forwarded(here: &Here, other: &Other) -> Outcome {
     let grefs: Vec<_> = other.grefs.iter().copied().map(Some).collect();
-    let pages = &MappedGrants { peer: &other.peer, region: &other.mapping, grefs: &grefs };
+    let pages = &MappedGrants { peer: &other.peer, pages: MappedPages { region: &other.mapping, grefs: &grefs } };
     let third = Dest::Grant { peer: &other.peer, gref: other.grefs[2], offset: 9 };
     let first = Source::MappedGrant { pages, place: 1, offset: 1000 };
     perform(here, GrantCopy::new(first, third, 3000))?;
@@ -155,7 +155,7 @@ fn aperture(here: &Here, other: &Other) -> Outcome {
     let offset = 3 * PAGE_SIZE + 10;
     let region = &*aperture;
     let dest = Dest::Grant { peer: &here.peer, gref: own[0], offset: 0 };
-    let mapped = &MappedGrants { peer: &other.peer, region, grefs: &grefs };
+    let mapped = &MappedGrants { peer: &other.peer, pages: MappedPages { region, grefs: &grefs } };
     let source = Source::MappedGrant { pages: mapped, place: 3, offset: 10 };
     perform(here, GrantCopy::new(source, dest, 100))?;
     let mut bytes = [0; 100];

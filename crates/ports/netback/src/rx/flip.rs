@@ -6,39 +6,39 @@
 //! guest's alone, and every page is zeroed when it is taken (XSA-403).
 
 use arrayvec::ArrayVec;
-use frame::{DropReason, Outcome};
-use hypervisor::{
-    CopyStatus, Dest, GrantCopy, GrantRef, GrantTransfer, Hypervisor, PAGE_SIZE, Source,
-    TransferStatus,
-};
-use offload::Gso;
+use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
+use hypervisor::{CopyStatus, Dest, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source};
+use port::{DropReason, Outcome, PIECES_MAX};
 use wire::netif::{RxResponse, rx_flags, status};
 
-use super::{RxQueue, gso_extra};
+use super::RxQueue;
+use super::plan::{PacketShape, gso_extra};
 
 /// Most pages of a packet: 64 KiB of frame.
 const PAGES: usize = 16;
 /// Most copies of a packet: a run for each page, and one more for each piece that ends in it.
-const COPIES: usize = 2 * PAGES + frame::PIECES_MAX + 1;
+const COPIES: usize = 2 * PAGES + PIECES_MAX + 1;
 
-type Pages<H> = ArrayVec<<H as Hypervisor>::Page, PAGES>;
+type Pages = ArrayVec<Box<dyn FlipPage>, PAGES>;
 
 impl<H: Hypervisor> RxQueue<H> {
-    /// Delivers one packet of `len` bytes, which `next` hands out in runs of at most so many
+    /// Delivers one packet, which `next` hands out in runs of at most so many
     /// bytes, in pages that change hands. The caller has checked that the guest has posted slots
     /// for all of it.
     pub(super) fn flip<'a>(
         &mut self,
-        len: u32,
-        flags: u16,
-        gso: Option<Gso>,
+        packet: PacketShape,
         next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
     ) -> Outcome
     where
         H::Peer: 'a,
     {
-        let pages = (0..len.div_ceil(PAGE_LEN)).map(|_| self.hypervisor.take_page(self.to.peer()));
-        let Ok(pages) = pages.collect::<Result<Pages<H>, _>>() else {
+        let Some(flips) = self.flips.clone() else {
+            return Outcome::Dropped(DropReason::NoRoom);
+        };
+        let len = packet.len;
+        let pages = (0..len.div_ceil(PAGE_LEN)).map(|_| flips.take_page(self.to.peer()));
+        let Ok(pages) = pages.collect::<Result<Pages, _>>() else {
             // The guest has all its pages and gives none back: that is no lack that ends by
             // itself, so nothing waits for it.
             return Outcome::Dropped(DropReason::NoRoom);
@@ -46,14 +46,14 @@ impl<H: Hypervisor> RxQueue<H> {
         // Nothing has been taken off the ring yet: a sender's fault costs the receiver nothing.
         match self.fill(&pages, len, next) {
             Some(fault) => fault,
-            None => self.hand_over(pages, len, flags, gso),
+            None => self.hand_over(&*flips, pages, packet),
         }
     }
 
     /// Copies a packet into pages, from the start of the first one on.
     fn fill<'p, 'a: 'p>(
         &self,
-        pages: &'p Pages<H>,
+        pages: &'p Pages,
         len: u32,
         mut next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
     ) -> Option<Outcome>
@@ -77,14 +77,22 @@ impl<H: Hypervisor> RxQueue<H> {
     }
 
     /// Transfers pages to the slots that the guest has posted, and answers them.
-    fn hand_over(&mut self, pages: Pages<H>, len: u32, flags: u16, gso: Option<Gso>) -> Outcome {
+    fn hand_over(
+        &mut self,
+        flips: &dyn PageTransfer<H::Peer>,
+        pages: Pages,
+        packet: PacketShape,
+    ) -> Outcome {
+        let PacketShape { len, flags, gso } = packet;
         let count = u32::try_from(pages.len()).unwrap_or(u32::MAX);
         let mut extra = gso.and_then(gso_extra);
         let mut outcome = Outcome::Delivered;
         for (n, page) in (0..).zip(pages) {
             let request = self.ring.peek(0);
             self.ring.consume(1);
-            let came = self.transfer(GrantRef(request.gref), page);
+            let mut ops = [GrantTransfer::new(self.to.peer(), GrantRef(request.gref), page)];
+            flips.transfer(&mut ops);
+            let came = ops[0].status == TransferStatus::Okay;
             if !came {
                 outcome = Outcome::Dropped(DropReason::MemoryFault);
             }
@@ -103,12 +111,6 @@ impl<H: Hypervisor> RxQueue<H> {
             }
         }
         outcome
-    }
-
-    fn transfer(&self, gref: GrantRef, page: H::Page) -> bool {
-        let mut ops = [GrantTransfer::new(self.to.peer(), gref, page)];
-        self.hypervisor.transfer(&mut ops);
-        ops[0].status == TransferStatus::Okay
     }
 }
 

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use frame::{Body, DropReason, Frame, Offer, Outcome, WINDOW};
-use hypervisor::{Counted, Hypervisor, Metered};
+use hypervisor::{Counted, GrantRef, Granted, Hypervisor, Metered};
 use machine::Machine;
-use netback::{ControlRing, Fault, Queue, RxChannel, TxChannel, Vif};
+use netback::{ControlRing, Queue, RxChannel, TxChannel, Vif};
 use offload::Features;
+use port::{Body, DropReason, Frame, Ingress, Outcome, Piece, Task, WINDOW};
 use proptest::prelude::*;
 use wire::headers::Headers;
 use wire::netif::ctrl::status;
@@ -22,6 +22,7 @@ use crate::guest::{
 };
 use crate::taker::{Taker, pass};
 use crate::tampered::Tampered;
+use crate::turn::{deliver, receive, with_body};
 
 /// A guest with a control ring, and the backend's ends.
 struct World<H: Hypervisor> {
@@ -73,7 +74,7 @@ impl<H: Hypervisor> World<H> {
     /// Asks, and has it served until there is an answer.
     fn ask_raw(&mut self, request: CtrlRequest) -> CtrlResponse {
         self.put(request);
-        while self.control.serve().unwrap() {}
+        while self.control.step().unwrap() {}
         assert_eq!(self.raw.read::<u32>(CTRL_RING, RSP_PROD), self.asked);
         let slot = 64 + ((self.asked - 1) % 128) as usize * 16;
         let response: CtrlResponse = self.raw.read(CTRL_RING, slot);
@@ -154,9 +155,9 @@ impl<H: Hypervisor> World<H> {
         frame.len = u32::from(frame.header_len);
         frame.headers = Headers::parse(frame.header()).unwrap();
         let region = shm::Region::anonymous(PAGE).unwrap();
-        let mut offers = [Offer { frame: &frame, outcome: Outcome::Waiting }];
-        self.queue.rx.deliver(Body::Mapped(&region), &mut offers, Duration::ZERO).unwrap();
-        offers[0].outcome
+        let regions = [region].into();
+        let body = Body::Regions(&regions);
+        deliver(&mut self.queue.rx, body, &frame, Duration::ZERO).unwrap()
     }
 
     /// The response to the buffer that was used last.
@@ -294,7 +295,7 @@ fn what_a_packet_in_hand_refers_to_is_not_unmapped() {
     world.send(&[DATA + 3], 60);
     let list = entries(DATA..DATA + 4);
     // On the ring it is the frontend's own affair; in hand it is ours.
-    assert_eq!(world.queue.tx.receive().unwrap(), 2);
+    assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 2);
     assert_eq!(world.remove(&list), [false, true, false, true]);
     world.queue.tx.finish(&[Outcome::Waiting; WINDOW]);
     assert_eq!(world.remove(&list), [false; 4]);
@@ -310,7 +311,7 @@ fn a_packet_that_is_refused_uses_nothing() {
     // A second fragment of nothing, and a body that is not granted.
     world.send(&[DATA, DATA + 1], 0);
     world.send(&[DATA, 600], 100);
-    assert_eq!(world.queue.tx.receive().unwrap(), 0);
+    assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 0);
     assert_eq!(world.remove(&entries(DATA..DATA + 4)), [true; 4]);
 }
 
@@ -333,7 +334,7 @@ fn no_copy_of_what_is_mapped_needs_the_hypervisor() {
     let at = usize::from(world.response().offset);
     assert_eq!(world.raw.read::<[u8; 12]>(DATA, at), [0xc3; 12]);
     world.send(&[DATA + 1], 100);
-    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
     world.queue.tx.finish(&[Outcome::Delivered; WINDOW]);
     let after = (count(Counted::Hypercalls), count(Counted::Notifications));
     assert_eq!(after.0 - before.0, after.1 - before.1, "events only");
@@ -341,7 +342,7 @@ fn no_copy_of_what_is_mapped_needs_the_hypervisor() {
     // And of others as ever.
     assert_eq!(world.deliver(DATA + 2, 100), Outcome::Delivered);
     world.send(&[DATA + 2], 100);
-    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
     assert_eq!((count(Counted::GrantHits), count(Counted::GrantMisses)), (2, 2));
 }
 
@@ -352,12 +353,14 @@ fn what_was_unmapped_is_reached_by_its_grant() {
     assert_eq!(world.remove(&[entry(DATA)]), [true]);
     assert_eq!(world.deliver(DATA, 100), Outcome::Delivered);
     world.send(&[DATA], 100);
-    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
     // Another page where it was.
     assert_eq!(world.add(&[entry(DATA + 1)]), status::SUCCESS);
-    world.queue.tx.with_body(|body| {
-        let piece = frame::Piece { gref: hypervisor::GrantRef(DATA), offset: 0, len: 1, place: 0 };
-        assert!(matches!(body.source(piece, 0), hypervisor::Source::Grant { .. }));
+    with_body(&world.queue.tx, |body| {
+        let granted = Granted { gref: GrantRef(DATA), offset: 0, mapped: Some(0) };
+        let memory = body.local::<Metered<Machine>>().expect("of this platform");
+        let source = memory.source(&Piece::granted(granted, 1), 0, 1);
+        assert!(matches!(source, hypervisor::Source::Grant { .. }));
     });
     world.raw.grant(DATA, 0, 0, 0);
     assert_eq!(world.deliver(DATA, 100), Outcome::Dropped(DropReason::MemoryFault));
@@ -387,7 +390,7 @@ fn a_grant_revoked_while_it_is_mapped_harms_its_owner_only() {
     (DATA..DATA + 2).for_each(|gref| world.raw.grant(gref, 0, 0, 0));
     assert_eq!(world.deliver(DATA, 100), Outcome::Delivered);
     world.send(&[DATA + 1], 100);
-    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
     world.queue.tx.finish(&[Outcome::Delivered; WINDOW]);
     assert_eq!(world.last_answer(), 0);
     assert_eq!(world.remove(&entries(DATA..DATA + 2)), [true; 2]);
@@ -429,7 +432,7 @@ fn a_flood_of_messages_is_served_a_step_at_a_time() {
     let mut answered = 0;
     while answered < 1000 {
         let mapped = world.mapped();
-        assert!(world.control.serve().unwrap());
+        assert!(world.control.step().unwrap());
         assert!(world.mapped().abs_diff(mapped) <= 16, "more than a step");
         let now: u32 = world.raw.read(CTRL_RING, RSP_PROD);
         assert!(now - answered <= 1, "more than a message");
@@ -442,16 +445,16 @@ fn a_flood_of_messages_is_served_a_step_at_a_time() {
 }
 
 #[test]
-fn a_ring_that_can_not_be_followed_is_a_fault() {
+fn a_ring_that_cannot_be_followed_is_a_fault() {
     for index in [129, 0x8000_0000, u32::MAX] {
         let mut world = world();
         world.raw.write(CTRL_RING, REQ_PROD, index);
-        assert!(matches!(world.control.serve(), Err(Fault::Ring(_))), "{index}");
+        assert!(world.control.step().unwrap_err().0.starts_with("control ring: "), "{index}");
     }
     let mut world = world();
     world.ask(CtrlMessage::GetGrefMappingSize { queue: 0 });
     world.raw.write(CTRL_RING, REQ_PROD, 0u32);
-    assert!(matches!(world.control.serve(), Err(Fault::Ring(_))));
+    assert!(world.control.step().is_err());
 }
 
 #[test]
@@ -459,12 +462,12 @@ fn nothing_stays_mapped_of_a_guest_that_leaves() {
     let mut world = world();
     assert_eq!(world.add(&entries(DATA..DATA + 24)), status::SUCCESS);
     world.send(&[DATA, DATA + 1], 600);
-    assert_eq!(world.queue.tx.receive().unwrap(), 1);
+    assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
     // In the middle of another list, too.
     assert_eq!(world.remove(&entries(DATA + 2..DATA + 24)), [true; 22]);
     let count = world.write_list(&entries(DATA + 2..DATA + 24));
     world.put(CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries: count }.request(1));
-    assert!(world.control.serve().unwrap());
+    assert!(world.control.step().unwrap());
     assert!(world.mapped() > 2 && world.mapped() < 24);
     let World { raw, mut vif, queue, control, .. } = world;
     drop((queue, control));
@@ -537,7 +540,7 @@ proptest! {
                     // More than its header.
                     let page = list[0].gref.min(PAGES - 1);
                     world.send(&[page], 200);
-                    prop_assert_eq!(world.queue.tx.receive().unwrap(), 1);
+                    prop_assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
                     if model.contains_key(&page) {
                         in_hand.push(page);
                     }

@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use frame::{DropReason, Frame, Offer, Outcome, Piece};
-use hypervisor::{GrantRef, Guest};
-use machine::{DRIVER_DOMAIN, Machine, TransferSlot};
+use hypervisor::flip::{PageReceiver, TransferSlot};
+use hypervisor::{GrantRef, Granted};
+use machine::{DRIVER_DOMAIN, Machine};
 use netback::{Queue, RxChannel, TxChannel};
 use offload::Features;
+use port::{DropReason, Frame, Outcome, Piece};
 use proptest::prelude::*;
 use wire::headers::Headers;
 use wire::netif::{RxRequest, RxResponse, status};
 
 use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::tampered::Tampered;
+use crate::turn::{deliver, with_body};
 
 /// Pages between the driver domain and each guest.
 const EXCHANGE: usize = 8;
@@ -45,7 +48,7 @@ impl Receiver {
     }
 
     /// Posts a slot that accepts a page.
-    fn post_place(&mut self) -> TransferSlot {
+    fn post_place(&mut self) -> Box<dyn TransferSlot> {
         let (place, gref) = self.raw.inside.accept_transfer(DRIVER_DOMAIN).unwrap();
         self.post(gref.0);
         place
@@ -66,11 +69,7 @@ impl Receiver {
         frame.len += body.iter().map(|piece| u32::from(piece.len)).sum::<u32>();
         frame.headers = Headers::parse(frame.header()).unwrap();
         let Queue { tx, rx } = &mut self.queue;
-        tx.with_body(|body| {
-            let mut offers = [Offer { frame: &frame, outcome: Outcome::Waiting }];
-            rx.deliver(body, &mut offers, Duration::ZERO).unwrap();
-            offers[0].outcome
-        })
+        with_body(tx, |body| deliver(rx, body, &frame, Duration::ZERO).unwrap())
     }
 
     /// The status of the next answer.
@@ -102,13 +101,14 @@ proptest! {
             let sent = frame(*len, *fill);
             prop_assert_eq!(receiver.deliver(&sent), Outcome::Delivered);
             prop_assert_eq!(usize::try_from(receiver.take()).unwrap(), *len);
-            let page = receiver.raw.inside.claim(&mut place).unwrap().unwrap();
+            let page = place.claim().unwrap().unwrap();
             let bytes: [u8; PAGE] = page.read(0).unwrap();
             prop_assert_eq!(&bytes[..*len], &sent[..]);
             prop_assert!(bytes[*len..].iter().all(|byte| *byte == 0), "remains of another frame");
             // It is scribbled on before it is given back.
             page.copy_in(0, &[0xee; PAGE]).unwrap();
-            receiver.raw.inside.surrender([page]).unwrap();
+            drop(page);
+            receiver.raw.inside.surrender().unwrap();
         }
     }
 }
@@ -138,7 +138,7 @@ fn a_guest_that_keeps_its_pages_gets_no_more_frames_until_it_gives_one_back() {
     for n in 0..EXCHANGE {
         let mut place = receiver.post_place();
         assert_eq!(receiver.deliver(&frame(60, 1)), Outcome::Delivered, "page {n}");
-        kept.push(receiver.raw.inside.claim(&mut place).unwrap().unwrap());
+        kept.push(place.claim().unwrap().unwrap());
     }
     // It has no honest place left to offer, but entries to write.
     receiver.raw.grant(DATA, ACCEPT, DRIVER_DOMAIN.0, 0);
@@ -147,8 +147,22 @@ fn a_guest_that_keeps_its_pages_gets_no_more_frames_until_it_gives_one_back() {
         // Nobody waits for it, and the slot it posted is not used up.
         assert_eq!(receiver.deliver(&frame(60, 2)), Outcome::Dropped(DropReason::NoRoom));
     }
-    receiver.raw.inside.surrender(kept.pop()).unwrap();
+    drop(kept.pop());
+    receiver.raw.inside.surrender().unwrap();
     assert_eq!(receiver.deliver(&frame(60, 3)), Outcome::Delivered);
+}
+
+#[test]
+fn a_platform_without_page_flipping_is_named_when_a_guest_connects() {
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    // It does as little as Xen, where no process can transfer a page.
+    let hypervisor = Tampered::new(&machine);
+    let mut vif = raw.announce_by(hypervisor, TxChannel::Header, RxChannel::Flip);
+    raw.prepare(Features::ALL);
+    raw.key("state", 4);
+    let reason = vif.frontend_changed().err().expect("nothing to flip pages with");
+    assert!(reason.to_string().contains("rx = \"copy\""), "{reason}");
 }
 
 #[test]
@@ -159,12 +173,12 @@ fn a_sender_that_grants_nothing_costs_the_receiver_no_slot() {
     let free = receiver.raw.domain.exchange_count();
     for _ in 0..3 {
         let body =
-            [Piece { gref: GrantRef(PAGES + 3), offset: 0, len: 1000, place: Piece::NOWHERE }];
+            [Piece::granted(Granted { gref: GrantRef(PAGES + 3), offset: 0, mapped: None }, 1000)];
         assert_eq!(receiver.deliver_with(&frame(100, 1), &body), Outcome::SourceFault);
         assert_eq!(receiver.raw.read::<u32>(RX_RING, RSP_PROD), 0);
         assert_eq!(receiver.raw.domain.exchange_count(), free);
     }
     assert_eq!(receiver.deliver(&frame(60, 2)), Outcome::Delivered);
     assert_eq!(receiver.take(), 60);
-    assert!(receiver.raw.inside.claim(&mut place).unwrap().is_some());
+    assert!(place.claim().unwrap().is_some());
 }

@@ -10,6 +10,7 @@ mod states;
 mod taker;
 mod tampered;
 mod transmit;
+mod turn;
 
 /// A small generator, seeded by proptest: an adversary needs far more choices than it could be
 /// handed as a strategy's value.

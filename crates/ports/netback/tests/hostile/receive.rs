@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use frame::{Body, Frame, HEADER_MAX, Offer, Outcome, Piece};
-use hypervisor::GrantRef;
 use machine::Machine;
 use offload::{Checksum, Features, Gso, GsoKind};
+use port::{Body, Egress, Frame, HEADER_MAX, Offer, Piece};
 use proptest::prelude::*;
 use shm::Region;
 use wire::headers::{Headers, Transport};
@@ -54,12 +53,8 @@ fn any_frame(random: &mut Random) -> Frame {
     while left > 0 {
         let part = if frame.pieces.len() == 16 { left } else { left.min(1 + random.below(8000)) };
         let part = part.min(u16::MAX.into());
-        frame.pieces.push(Piece {
-            gref: GrantRef(0),
-            offset,
-            len: u16::try_from(part).unwrap(),
-            place: Piece::NOWHERE,
-        });
+        let len = u16::try_from(part).unwrap();
+        frame.pieces.push(Piece::in_region(0, offset.into(), len));
         (left, offset) = (left - part, offset + part);
     }
     let transport = frame.headers.transport;
@@ -153,6 +148,7 @@ proptest! {
         let before = bystander.snapshot();
         let body = Region::anonymous(1 << 16).unwrap();
         body.copy_in(0, &[BODY; 1 << 16]).unwrap();
+        let body: Arc<[Region]> = [body].into();
 
         let raw = Raw::new(&machine);
         let behind = (DATA + BUFFERS) as usize * PAGE;
@@ -180,10 +176,9 @@ proptest! {
         let mut answered = 0u32;
         for round in 0..60u64 {
             let frames: Vec<_> = (0..1 + random.below(8)).map(|_| any_frame(&mut random)).collect();
-            let offer = |frame| Offer { frame, outcome: Outcome::Waiting };
-            let mut offers: Vec<_> = frames.iter().map(offer).collect();
+            let mut offers: Vec<_> = frames.iter().map(Offer::new).collect();
             let now = Duration::from_millis(round * 10);
-            let result = queue.rx.deliver(Body::Mapped(&body), &mut offers, now);
+            let result = queue.rx.deliver(Body::Regions(&body), &mut offers, now);
             let rsp_prod: u32 = raw.read(RX_RING, RSP_PROD);
             let new = rsp_prod.wrapping_sub(answered);
             prop_assert!(new <= 256);

@@ -3,14 +3,15 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use frame::{DropReason, Frame, Offer, Outcome, WINDOW};
 use machine::Machine;
-use netback::{Fault, Queue};
+use netback::Queue;
 use offload::{Checksum, Features};
+use port::{Broken, DropReason, Frame, Ingress, Outcome, WINDOW};
 use wire::netif::{RxRequest, RxResponse};
 
 use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
 use crate::tampered::Tampered;
+use crate::turn::{deliver, receive, with_body};
 
 /// A guest that gives buffers and takes what comes.
 pub struct Taker {
@@ -73,17 +74,14 @@ impl Taker {
 ///
 /// Checks that what arrives starts with the header that was looked at, whatever the guest has
 /// made of it since (XSA-155).
-pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> Result<(), Fault> {
-    sender.tx.receive()?;
-    sender.tx.publish();
+pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> Result<(), Broken> {
+    receive(&mut sender.tx)?;
     let mut outcomes = [Outcome::Waiting; WINDOW];
     for slot in sender.tx.window().order() {
         let frame = sender.tx.window().frame(*slot);
-        let outcome = sender.tx.with_body(|body| {
-            let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
-            let delivered = taker.queue.rx.deliver(body, &mut offers, now);
-            delivered.expect("the taker keeps to the rules");
-            offers[0].outcome
+        let outcome = with_body(&sender.tx, |body| {
+            let delivered = deliver(&mut taker.queue.rx, body, frame, now);
+            delivered.expect("the taker keeps to the rules")
         });
         let arrived = taker.take_all();
         if let ([Some(got)], None, Outcome::Delivered) = (&*arrived, frame.gso, outcome) {

@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 
 use hypervisor::{
-    DmaRead, DomId, Error, GrantCopy, GrantMap, GrantRef, GrantTransfer, Hypervisor, Port,
+    DmaHold, DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
 };
 use machine::{Aperture, HostEvent, Machine, Mapping};
 use shm::Region;
@@ -54,7 +54,6 @@ impl Hypervisor for Tampered {
     type Mapping = Watched<Mapping>;
     type Aperture = Watched<Aperture>;
     type Event = HostEvent;
-    type Page = <Machine as Hypervisor>::Page;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
         self.machine.peer(domain)
@@ -80,9 +79,15 @@ impl Hypervisor for Tampered {
         self.machine.unmap(&mut aperture.inner, places);
     }
 
-    fn dma_map(&self, batch: &mut [DmaRead<'_, Self::Peer>]) {
-        self.machine.dma_map(batch);
+    fn dma_map<'a>(
+        &self,
+        peer: &'a Self::Peer,
+        mapped: Option<MappedPages<'a>>,
+        batch: &mut [DmaRange<'a>],
+    ) -> Option<DmaHold> {
+        let hold = self.machine.dma_map(peer, mapped, batch);
         self.act();
+        hold
     }
 
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
@@ -95,13 +100,5 @@ impl Hypervisor for Tampered {
 
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<HostEvent, Error> {
         self.machine.bind_interdomain(peer, port)
-    }
-
-    fn take_page(&self, peer: &Self::Peer) -> Result<Self::Page, Error> {
-        self.machine.take_page(peer)
-    }
-
-    fn transfer(&self, batch: &mut [GrantTransfer<'_, Self::Peer, Self::Page>]) {
-        self.machine.transfer(batch);
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use frame::{Outcome, WINDOW};
 use machine::Machine;
 use netback::{Queue, RxChannel, TxChannel};
 use offload::Features;
+use port::{Ingress, Outcome, WINDOW};
 use proptest::prelude::*;
 use wire::netif::extra::Extra;
 use wire::netif::{GsoKind, TxRequest, TxResponse, header_channel, status, tx_flags};
@@ -16,6 +16,7 @@ use crate::Random;
 use crate::guest::{DATA, HEADERS, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, TX_RING};
 use crate::taker::{BEHIND, Taker, pass};
 use crate::tampered::Tampered;
+use crate::turn::receive;
 
 /// The last byte of an address that frames are for; the others do not change.
 const DESTINATIONS: [u8; 2] = [0xa, 0xb];
@@ -247,9 +248,10 @@ fn packets_refused_without_end_do_not_hold_a_worker() {
         }
     });
     for _ in 0..100 {
-        assert_eq!(queue.tx.receive().unwrap(), 0);
-        assert!(queue.tx.take_refused() > 0);
-        queue.tx.publish();
+        let received = receive(&mut queue.tx).unwrap();
+        assert_eq!(received.fresh, 0);
+        assert!(received.malformed > 0);
+        queue.tx.finish(&[Outcome::Waiting; WINDOW]);
     }
 }
 
@@ -264,7 +266,7 @@ fn frames_in_hand_are_never_more_than_the_window() {
     (0..256).for_each(|n| raw.write(TX_RING, Raw::slot::<TxRequest>(n), slot));
     raw.write(TX_RING, REQ_PROD, 256u32);
     for _ in 0..10 {
-        queue.tx.receive().unwrap();
+        receive(&mut queue.tx).unwrap();
         assert_eq!(queue.tx.window().len(), WINDOW);
         queue.tx.finish(&[Outcome::Waiting; WINDOW]);
         assert_eq!(raw.read::<u32>(TX_RING, RSP_PROD), 0);
@@ -295,7 +297,7 @@ fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
         looks = looks.wrapping_add(1);
         (0..3).for_each(|n| guest.write(HEADERS, header_channel::place(n), [looks; 100]));
     });
-    assert_eq!(queue.tx.receive().unwrap(), 3);
+    assert_eq!(receive(&mut queue.tx).unwrap().fresh, 3);
     let seen = queue.tx.window().order().iter().map(|slot| {
         let header = queue.tx.window().frame(*slot).header();
         assert_eq!(header, [header[0]; 100], "two looks at one header");
@@ -333,7 +335,7 @@ fn mapped_packets_are_unmapped_before_they_are_answered() {
     ];
     (0..).zip(slots).for_each(|(n, slot)| raw.write(TX_RING, Raw::slot::<TxRequest>(n), slot));
     raw.write(TX_RING, REQ_PROD, 5u32);
-    assert_eq!(queue.tx.receive().unwrap(), 1);
+    assert_eq!(receive(&mut queue.tx).unwrap().fresh, 1);
     assert_eq!(raw.domain.pinned(), rings + 3);
     pass(&mut queue, &mut taker, Duration::ZERO).unwrap();
     assert_eq!(raw.domain.pinned(), rings);
@@ -352,7 +354,7 @@ fn pages_granted_read_only_are_mapped_too() {
     let request = TxRequest { gref: DATA, offset: 0, flags: 0, id: 1, size: 600 };
     raw.write(TX_RING, Raw::slot::<TxRequest>(0), request);
     raw.write(TX_RING, REQ_PROD, 1u32);
-    assert_eq!(queue.tx.receive().unwrap(), 1);
+    assert_eq!(receive(&mut queue.tx).unwrap().fresh, 1);
     pass(&mut queue, &mut taker, Duration::ZERO).unwrap();
     let answer: TxResponse = raw.read(TX_RING, Raw::slot::<TxRequest>(0));
     assert_ne!(answer.status, status::ERROR);

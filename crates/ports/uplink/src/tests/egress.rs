@@ -1,15 +1,17 @@
 //! What a device is told to send, by what it can do.
 
-use frame::{Body, DropReason, Frame, Offer, Outcome, Piece};
-use hypervisor::{GrantRef, Guest, Hypervisor, PAGE_SIZE};
-use machine::{DRIVER_DOMAIN, Domain, MachineGuest, MemorySize, SharedPages};
+use std::time::Duration;
+
+use hypervisor::{GrantRef, Granted, GrantedMemory, Guest, Hypervisor, PAGE_SIZE, PeerMemory};
+use machine::{DRIVER_DOMAIN, MachineGuest, MemorySize, SharedPages};
 use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
+use port::{Body, DropReason, Egress, Frame, Offer, Outcome, Piece, Place};
 use shm::Region;
 use wire::headers::Headers;
 use wire::virtio_net::{flags, gso};
 
 use super::*;
-use crate::Egress;
+use crate::TapEgress;
 
 const PAYLOAD: usize = 8000;
 const MSS: u16 = 1448;
@@ -21,9 +23,11 @@ const CSUM_SG: Features = Features { sg: true, ..CSUM };
 
 /// A guest with a frame in its memory, a page or less of it in each of three grants.
 struct Sender {
-    peer: Arc<Domain>,
-    pages: SharedPages,
+    memory: Arc<dyn GrantedMemory>,
+    /// The same bytes in memory of this domain.
+    regions: Arc<[Region]>,
     grants: Vec<GrantRef>,
+    _pages: SharedPages,
     _inside: MachineGuest,
 }
 
@@ -33,8 +37,11 @@ impl Sender {
         let inside = MachineGuest::inside(platform, &domain).unwrap();
         let (pages, grants) = inside.share(DRIVER_DOMAIN, 3).unwrap();
         pages.copy_in(0, &bytes[HEADER_MAX.min(bytes.len())..]).unwrap();
-        let peer = platform.peer(domain.id()).unwrap();
-        Self { peer, pages, grants, _inside: inside }
+        let region = Region::anonymous(3 * PAGE_SIZE).unwrap();
+        region.copy_in(0, &bytes[HEADER_MAX.min(bytes.len())..]).unwrap();
+        let (hypervisor, peer) = (platform.clone(), platform.peer(domain.id()).unwrap());
+        let memory = Arc::new(PeerMemory { hypervisor, peer });
+        Self { memory, regions: [region].into(), grants, _pages: pages, _inside: inside }
     }
 
     /// The frame, its body as grants or (for the driver domain) as a range of its mapping.
@@ -50,31 +57,36 @@ impl Sender {
         let chunks = bytes[header.len()..].chunks(PAGE_SIZE);
         for (gref, chunk) in self.grants.iter().zip(chunks) {
             let len = u16::try_from(chunk.len()).unwrap();
-            frame.pieces.push(Piece { gref: *gref, offset: 0, len, place: Piece::NOWHERE });
+            let granted = Granted { gref: *gref, offset: 0, mapped: None };
+            frame.pieces.push(Piece::granted(granted, len));
         }
         frame
     }
 
     /// The same for a body in mapped memory.
-    fn mapped(&self, bytes: &[u8], gso: Option<Gso>) -> (Frame, &Region) {
+    fn mapped(&self, bytes: &[u8], gso: Option<Gso>) -> Frame {
         let mut frame = self.frame(bytes, gso);
         for (page, piece) in frame.pieces.iter_mut().enumerate() {
-            piece.offset = u32::try_from(page * PAGE_SIZE).unwrap();
+            *piece = Piece::in_region(0, (page * PAGE_SIZE) as u64, piece.len);
         }
-        (frame, &self.pages)
+        frame
+    }
+
+    fn granted_body(&self) -> Body<'_> {
+        Body::Granted { memory: &self.memory, mapped: None }
     }
 }
 
 fn deliver(
     platform: &Platform,
     features: Features,
-    body: Body<'_, Arc<Domain>>,
+    body: Body<'_>,
     frame: &Frame,
 ) -> (Outcome, Vec<(VirtioNetHdr, Vec<u8>)>) {
     let (tap, behind) = tap();
-    let mut egress = Egress::new(platform.clone(), tap, features);
-    let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
-    egress.deliver(body, &mut offers);
+    let mut egress = TapEgress::new(platform.meter().clone(), tap, features);
+    let mut offers = [Offer::new(frame)];
+    egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
     (offers[0].outcome, std::iter::from_fn(|| receive(&behind)).collect())
 }
 
@@ -122,14 +134,11 @@ fn what_a_device_lacks_is_done_in_software() {
         for is_mapped in [false, true] {
             let platform = platform();
             let sender = Sender::new(&platform, &bytes);
-            let (frame, region) = sender.mapped(&bytes, Some(tso()));
-            let (outcome, sent) = match is_mapped {
-                true => deliver(&platform, features, Body::Mapped(region), &frame),
-                false => {
-                    let frame = sender.frame(&bytes, Some(tso()));
-                    deliver(&platform, features, Body::Granted(&sender.peer), &frame)
-                }
+            let (frame, body) = match is_mapped {
+                true => (sender.mapped(&bytes, Some(tso())), Body::Regions(&sender.regions)),
+                false => (sender.frame(&bytes, Some(tso())), sender.granted_body()),
             };
+            let (outcome, sent) = deliver(&platform, features, body, &frame);
             assert_eq!(outcome, Outcome::Delivered, "{features:?}");
             let seen = counts(&platform, [CopiedBytes, DriverBytes, DmaMaps, Segments]);
             assert_eq!(seen, if is_mapped { mapped } else { granted }, "{features:?}");
@@ -167,7 +176,7 @@ fn a_frame_of_the_mtu_is_summed_or_gathered_where_the_device_does_not() {
         let platform = platform();
         let sender = Sender::new(&platform, &bytes);
         let frame = sender.frame(&bytes, None);
-        let body = Body::Granted(&sender.peer);
+        let body = sender.granted_body();
         let (outcome, mut sent) = deliver(&platform, features, body, &frame);
         assert_eq!((outcome, sent.len()), (Outcome::Delivered, 1), "{features:?}");
         let sent = sent.remove(0);
@@ -185,7 +194,7 @@ fn a_frame_that_is_all_header_is_copied_by_nobody() {
         let platform = platform();
         let sender = Sender::new(&platform, &bytes);
         let frame = sender.frame(&bytes, None);
-        let (outcome, sent) = deliver(&platform, features, Body::Granted(&sender.peer), &frame);
+        let (outcome, sent) = deliver(&platform, features, sender.granted_body(), &frame);
         assert_eq!((outcome, &sent[0].1), (Outcome::Delivered, &bytes));
         let copied = counts(&platform, [Counted::CopiedBytes, Counted::DriverBytes]);
         assert_eq!(copied, [0, 0]);
@@ -199,8 +208,9 @@ fn a_grant_that_permits_nothing_is_the_senders_fault() {
         let platform = platform();
         let sender = Sender::new(&platform, &bytes);
         let mut frame = sender.frame(&bytes, Some(tso()));
-        frame.pieces[1].gref = GrantRef(u32::MAX);
-        let (outcome, sent) = deliver(&platform, features, Body::Granted(&sender.peer), &frame);
+        let Place::Grant(granted) = &mut frame.pieces[1].place else { panic!() };
+        granted.gref = GrantRef(u32::MAX);
+        let (outcome, sent) = deliver(&platform, features, sender.granted_body(), &frame);
         assert_eq!((outcome, sent.len()), (Outcome::SourceFault, 0), "{features:?}");
     }
 }
@@ -216,7 +226,7 @@ fn contradictions_and_countless_segments_are_dropped() {
             (Gso { kind: GsoKind::TcpV4, size: 8 }, DropReason::TooLarge),
         ] {
             let frame = sender.frame(&bytes, Some(gso));
-            let (outcome, _) = deliver(&platform, features, Body::Granted(&sender.peer), &frame);
+            let (outcome, _) = deliver(&platform, features, sender.granted_body(), &frame);
             assert_eq!(outcome, Outcome::Dropped(reason), "{features:?}");
         }
     }

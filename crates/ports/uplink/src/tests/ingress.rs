@@ -1,33 +1,36 @@
 //! Where frames from a device are read to.
 
-use frame::{Body, Frame, Outcome, WINDOW, linearise};
-use offload::{Checksum, Gso, GsoKind};
-use shm::Region;
+use offload::{Checksum, Gso, GsoKind, vnet};
+use port::{Body, Budget, Frame, Ingress, Outcome, Place, Received, WINDOW, linearise};
 use wire::headers::Headers;
 
 use super::*;
-use crate::{BufferOptions, Buffers, Ingress, vnet};
+use crate::{BufferOptions, Buffers, TapIngress};
 
 const LARGE: BufferOptions = BufferOptions { large: true, zeroed_pages: false, huge_pages: false };
 
 struct Receiver {
     platform: Platform,
     behind: UnixDatagram,
-    ingress: Ingress<Platform>,
+    ingress: TapIngress,
+    received: Received,
 }
 
 impl Receiver {
     fn new(options: BufferOptions) -> Self {
         let (platform, (tap, behind)) = (platform(), tap());
-        let ingress = Ingress::new(platform.clone(), tap, Buffers::new(options).unwrap());
-        Self { platform, behind, ingress }
+        let buffers = Buffers::new(options).unwrap();
+        let ingress = TapIngress::new(platform.meter().clone(), tap, buffers);
+        Self { platform, behind, ingress, received: Received::default() }
     }
 
-    /// Sends a frame as a stack does, and answers how many were received.
+    /// Sends a frame as a stack does. Returns how many were received.
     fn send(&mut self, bytes: &[u8], gso: Option<Gso>) -> usize {
         let headers = Headers::parse(&bytes[..HEADER_MAX.min(bytes.len())]).unwrap();
         send(&self.behind, vnet::encode(&headers, Checksum::Partial, gso), bytes);
-        self.ingress.receive().unwrap()
+        self.received.clear();
+        self.ingress.receive(&mut Budget::default(), &mut self.received).unwrap();
+        self.received.fresh
     }
 
     /// The one frame in hand.
@@ -37,16 +40,29 @@ impl Receiver {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let mut whole = vec![0; self.frame().len as usize];
-        linearise(&self.platform, self.frame(), self.ingress.body(), &mut whole).unwrap();
+        self.bytes_of(self.frame())
+    }
+
+    fn bytes_of(&self, frame: &Frame) -> Vec<u8> {
+        let mut whole = vec![0; frame.len as usize];
+        self.ingress.with_body(&mut |body| {
+            linearise(frame, body, &mut whole).unwrap();
+        });
         whole
     }
 
-    fn region(&self) -> &Region {
-        match self.ingress.body() {
-            Body::Mapped(region) => region,
-            Body::Granted(_) | Body::MappedGrants(_) => unreachable!("read into our own memory"),
-        }
+    /// Copies memory that frames are read into.
+    fn copy_out(&self, start: usize, bytes: &mut [u8]) {
+        self.ingress.with_body(&mut |body| {
+            let Body::Regions(regions) = body else { panic!("read into our own memory") };
+            regions[0].copy_out(start, bytes).unwrap();
+        });
+    }
+
+    /// Where the frame's body begins.
+    fn start(&self) -> u64 {
+        let Place::Region { offset, .. } = self.frame().pieces[0].place else { panic!() };
+        offset
     }
 
     fn release(&mut self) {
@@ -82,14 +98,14 @@ fn a_page_tells_nothing_of_the_frame_before() {
         let (long, short) = (tcp_frame(1400), tcp_frame(100));
         assert_eq!(receiver.send(&long, None), 1);
         assert_eq!(receiver.zeroed(), 0, "the kernel's pages are zero at first");
-        let page = receiver.frame().pieces[0].offset;
+        let page = receiver.start();
         receiver.release();
         assert_eq!(receiver.send(&short, None), 1);
-        assert_eq!((receiver.zeroed(), receiver.frame().pieces[0].offset), (1, page));
+        assert_eq!((receiver.zeroed(), receiver.start()), (1, page));
         assert_eq!(receiver.bytes(), short);
         let mut rest = vec![0xff; 4096 - (short.len() - HEADER_MAX)];
-        let start = page as usize + short.len() - HEADER_MAX;
-        receiver.region().copy_out(start, &mut rest).unwrap();
+        let start = usize::try_from(page).unwrap() + short.len() - HEADER_MAX;
+        receiver.copy_out(start, &mut rest);
         assert!(rest.iter().all(|byte| *byte == 0));
     }
 }
@@ -113,7 +129,7 @@ fn what_does_not_fit_is_dropped_not_cut_off() {
         let longest = HEADER_MAX + room - 1 - HEADERS;
         for (payload, received) in [(longest, 1), (longest + 1, 0), (longest + 5000, 0)] {
             assert_eq!(receiver.send(&tcp_frame(payload), None), received, "{payload}");
-            assert_eq!(receiver.ingress.take_malformed(), 1 - received as u64);
+            assert_eq!(receiver.received.malformed, 1 - received as u64);
             receiver.release();
         }
     }
@@ -128,10 +144,20 @@ fn every_frame_in_hand_has_buffers_of_its_own() {
         assert_eq!(received, frames.len());
         let window = receiver.ingress.window();
         for (slot, bytes) in window.order().iter().zip(&frames) {
-            let mut whole = vec![0; bytes.len()];
-            let frame = window.frame(*slot);
-            linearise(&receiver.platform, frame, receiver.ingress.body(), &mut whole).unwrap();
-            assert_eq!(&whole, bytes);
+            assert_eq!(&receiver.bytes_of(window.frame(*slot)), bytes);
         }
     }
+}
+
+/// Frames that cannot be carried cost their sender its turn, too: a remote sender of nothing else
+/// does not keep a worker to itself.
+#[test]
+fn a_turn_ends_whatever_is_sent() {
+    let mut receiver = Receiver::new(LARGE);
+    let turn = Budget::TURN.work() / Budget::SYSTEM_CALL;
+    for _ in 0..turn + 5 {
+        send(&receiver.behind, VirtioNetHdr::default(), &[0; 5]);
+    }
+    receiver.ingress.receive(&mut Budget::default(), &mut receiver.received).unwrap();
+    assert_eq!((receiver.received.malformed, receiver.received.fresh), (turn.into(), 0));
 }

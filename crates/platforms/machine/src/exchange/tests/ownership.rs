@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use hypervisor::flip::TransferSlot;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
-use crate::guest::{Grouping, TransferSlot, TransferredPage};
+use crate::guest::Grouping;
 
 /// One step of one of the guests, or of the driver domain on its behalf.
 #[derive(Clone, Debug)]
@@ -49,8 +50,8 @@ struct World {
     /// Pages of the driver domain with the mark on each.
     held: Vec<(ExchangePage, u64)>,
     /// Slots, and the mark on the page that came into each.
-    slots: Vec<(TransferSlot, GrantRef, Option<u64>)>,
-    pages: Vec<(TransferredPage, u64)>,
+    slots: Vec<(Box<dyn TransferSlot>, GrantRef, Option<u64>)>,
+    pages: Vec<(Box<dyn FlipPage>, u64)>,
     /// Pages that came but were neither claimed nor given back.
     leaving: usize,
     marks: u64,
@@ -98,7 +99,7 @@ impl World {
 
     fn take(&mut self) {
         let spare = self.inside.count()[0];
-        let page = self.inside.machine.take_page(&self.inside.domain);
+        let page = ExchangePage::take(&self.inside.domain);
         assert_eq!(page.is_ok(), spare > 0);
         let Ok(page) = page else { return };
         assert!(filled_with(&page, 0), "a page is not zeroed");
@@ -145,7 +146,7 @@ impl World {
 
     fn claim(&mut self, slot: Index) {
         let Some((mut slot, gref, mark)) = pick(&mut self.slots, slot) else { return };
-        match self.inside.guest.claim(&mut slot).unwrap() {
+        match slot.claim().unwrap() {
             Some(page) => {
                 let mark = mark.expect("a page was sent before one is claimed");
                 // A hostile guest that gave the page back before sees what is its own.
@@ -161,8 +162,8 @@ impl World {
 
     fn surrender(&mut self, count: usize) {
         let count = count.min(self.pages.len());
-        let pages = self.pages.drain(..count).map(|(page, _)| page);
-        let result = self.inside.guest.surrender(pages);
+        self.pages.drain(..count).for_each(drop);
+        let result = self.inside.guest.surrender();
         // Whoever forged calls before may find pages given back that it forgot about.
         assert!(self.hostile || result.is_ok(), "{result:?}");
         self.leaving = 0;
@@ -185,14 +186,14 @@ impl World {
         if !self.hostile {
             let came = self.slots.iter().filter(|(.., mark)| mark.is_some()).count();
             assert_eq!(guests.len(), came + self.pages.len() + self.leaving);
-            assert!(self.pages.iter().all(|(page, _)| guests.contains(&page.frame())));
+            assert!(self.pages.iter().all(|(page, _)| guests.contains(&number(&**page))));
         }
     }
 
     /// At every moment the bytes of a page are those its owner put there, whoever it is.
     fn check_bytes(&self) {
         let held = self.held.iter().map(|(page, mark)| (&**page, *mark));
-        let pages = self.pages.iter().map(|(page, mark)| (&**page, *mark));
+        let pages = self.pages.iter().map(|(page, mark)| (&***page, *mark));
         assert!(self.hostile || held.chain(pages).all(|(page, mark)| filled_with(page, mark)));
         let own = u64::from(self.inside.domain.id().0);
         for (page, _) in &self.pages {
@@ -223,7 +224,8 @@ proptest! {
         // An honest guest that gives everything back leaves nothing behind.
         let World { inside, held, slots, pages, .. } = honest;
         drop((held, slots));
-        inside.guest.surrender(pages.into_iter().map(|(page, _)| page)).unwrap();
+        drop(pages);
+        inside.guest.surrender().unwrap();
         prop_assert_eq!(inside.count(), [AREA, 0, 0]);
         prop_assert_eq!(mapped(&inside.domain), 0);
     }

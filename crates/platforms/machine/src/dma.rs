@@ -1,0 +1,147 @@
+//! What devices read of a domain's memory, and waiting until they have finished.
+//!
+//! A hold ([`hypervisor::DmaHold`]) counts as a reader of one of two phases. Whoever takes pages
+//! away first makes sure that no new hold can reach them, then turns the phase and waits until the
+//! old one has no readers. New holds count in the new phase, so that the wait ends however busy
+//! the devices are (the grace period of read-copy-update, McKenney and Slingwine 1998).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use hypervisor::DmaMemory;
+use shm::Region;
+
+use crate::domain::Domain;
+
+/// How long a domain waits for devices before it must keep its pages.
+const GRACE: Duration = Duration::from_secs(1);
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
+
+/// The holds on one domain's memory.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    /// The phase in which new holds count, in its lowest bit.
+    phase: AtomicU32,
+    /// Holds of each phase.
+    readers: [AtomicU32; 2],
+}
+
+impl Holds {
+    fn begin(&self) -> u8 {
+        loop {
+            let phase = self.phase.load(Ordering::SeqCst);
+            let index = (phase & 1) as u8;
+            let readers = &self.readers[usize::from(index)];
+            readers.fetch_add(1, Ordering::SeqCst);
+            // If the phase has turned meanwhile, nobody may wait for this one any more.
+            if self.phase.load(Ordering::SeqCst) == phase {
+                return index;
+            }
+            readers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn end(&self, index: u8) {
+        if let Some(readers) = self.readers.get(usize::from(index)) {
+            readers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits until all holds have ended that were there when this was called. Returns whether they
+    /// did in time. For one caller at a time.
+    pub(crate) fn wait(&self) -> bool {
+        let deadline = Instant::now() + GRACE;
+        let quiet = |index: u32| {
+            let readers = &self.readers[index as usize];
+            while readers.load(Ordering::SeqCst) > 0 {
+                if Instant::now() > deadline {
+                    return false;
+                }
+                std::thread::sleep(LOOK_EVERY);
+            }
+            true
+        };
+        // The other phase first: it may still have readers that an earlier wait gave up on.
+        let phase = self.phase.load(Ordering::SeqCst);
+        quiet(phase & 1 ^ 1) && {
+            self.phase.fetch_add(1, Ordering::SeqCst);
+            quiet(phase & 1)
+        }
+    }
+}
+
+impl DmaMemory for Domain {
+    fn region(&self) -> &Region {
+        self.memory()
+    }
+
+    fn begin(&self) -> u8 {
+        self.holds().begin()
+    }
+
+    fn end(&self, began: u8) {
+        self.holds().end(began);
+    }
+
+    fn is_revoked(&self) -> bool {
+        !self.is_alive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use hypervisor::DmaHold;
+
+    use super::*;
+    use crate::{Machine, MemorySize};
+
+    #[test]
+    fn a_wait_is_for_the_holds_before_it() {
+        let holds = Holds::default();
+        assert!(holds.wait(), "nobody holds anything");
+        let old = holds.begin();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| holds.wait());
+            while holds.phase.load(Ordering::SeqCst) == 1 {
+                std::thread::yield_now();
+            }
+            let new = holds.begin();
+            assert_ne!(old, new);
+            assert!(!waiting.is_finished());
+            holds.end(old);
+            assert!(waiting.join().unwrap(), "the new hold is not waited for");
+            holds.end(new);
+        });
+    }
+
+    #[test]
+    fn pages_that_a_device_reads_are_not_given_up() {
+        let machine = Machine::new();
+        let domain = machine.create(MemorySize::default()).unwrap();
+        let hold = DmaHold::new(domain.clone());
+        assert!(domain.decrease_reservation(100..101).is_err(), "the device still reads");
+        assert_eq!(domain.pages_out(), 0);
+        drop(hold);
+        domain.decrease_reservation(100..101).unwrap();
+    }
+
+    #[test]
+    fn a_hold_outlives_its_domain_and_is_told() {
+        let machine = Machine::new();
+        let domain = machine.create(MemorySize::default()).unwrap();
+        let (id, weak) = (domain.id(), Arc::downgrade(&domain));
+        let hold = DmaHold::new(domain);
+        hold.region().write(PAGE_SIZE, 7u8).unwrap();
+        assert!(!hold.is_revoked());
+        machine.destroy(id);
+        assert!(hold.is_revoked());
+        assert_eq!(hold.region().read::<u8>(PAGE_SIZE), Ok(7));
+        drop(hold);
+        assert!(weak.upgrade().is_none(), "the memory goes with the last hold");
+    }
+
+    const PAGE_SIZE: usize = hypervisor::PAGE_SIZE;
+}

@@ -1,0 +1,221 @@
+//! Where a TX queue gets the headers of its packets from, and the memory that their bodies lie in.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, Place, WINDOW, Window};
+use hypervisor::{
+    CopyStatus, Dest, GrantCopy, GrantedMemory, Hypervisor, MappedGrants, MappedPages, PAGE_SIZE,
+    PeerMemory,
+};
+use ring::Slots;
+use ring::netif::Tx;
+use wire::netif::header_channel;
+
+use crate::persistent::PiecesInUse;
+use crate::remap::Remapped;
+
+/// Where a TX queue gets its packets' headers from.
+enum HeaderSource<H: Hypervisor> {
+    /// Grant copies of them.
+    GrantCopy,
+    /// The header pages that the frontend fills.
+    HeaderPages(H::Mapping),
+    /// Mappings of all pages of each packet.
+    Remap(Remapped<H>),
+}
+
+/// How a TX queue reaches its packets' bytes.
+pub(crate) struct PacketAccess<H: Hypervisor> {
+    /// The frontend's memory.
+    memory: Arc<PeerMemory<H>>,
+    /// The same, as a port of any platform reaches it.
+    shared: Arc<dyn GrantedMemory>,
+    headers: HeaderSource<H>,
+    /// Pages that stay mapped, if the frontend can have some: no copy needs a grant there.
+    grants: Option<PiecesInUse<H>>,
+}
+
+impl<H: Hypervisor> PacketAccess<H> {
+    fn new(
+        hypervisor: &H,
+        peer: &H::Peer,
+        headers: HeaderSource<H>,
+        grants: Option<PiecesInUse<H>>,
+    ) -> Self {
+        let (hypervisor, peer) = (hypervisor.clone(), peer.clone());
+        let memory = Arc::new(PeerMemory { hypervisor, peer });
+        Self { shared: memory.clone(), memory, headers, grants }
+    }
+
+    /// Maps packets of `peer`.
+    pub(crate) fn by_remap(hypervisor: &H, peer: &H::Peer) -> Result<Self, hypervisor::Error> {
+        let headers = HeaderSource::Remap(Remapped::new(hypervisor, peer)?);
+        Ok(Self::new(hypervisor, peer, headers, None))
+    }
+
+    /// Copies headers of packets of `peer`: out of header pages, if there are some. Some of the
+    /// frontend's pages may stay mapped.
+    pub(crate) fn by_copy(
+        hypervisor: &H,
+        peer: &H::Peer,
+        pages: Option<H::Mapping>,
+        grants: Option<PiecesInUse<H>>,
+    ) -> Self {
+        let headers = pages.map_or(HeaderSource::GrantCopy, HeaderSource::HeaderPages);
+        Self::new(hypervisor, peer, headers, grants)
+    }
+
+    /// The platform.
+    pub(crate) fn hypervisor(&self) -> &H {
+        &self.memory.hypervisor
+    }
+
+    /// Whether headers come beside the ring.
+    pub(crate) fn has_header_pages(&self) -> bool {
+        matches!(self.headers, HeaderSource::HeaderPages(_))
+    }
+
+    /// How many of a packet's bytes, at most, come beside the ring instead of in its fragments.
+    #[inline]
+    pub(crate) fn header_max(&self) -> u16 {
+        match self.headers {
+            HeaderSource::HeaderPages(_) => header_channel::HEADER_LEN,
+            HeaderSource::GrantCopy | HeaderSource::Remap(_) => 0,
+        }
+    }
+
+    /// Copies the header that came beside request `index`: its only read. Nothing where headers do
+    /// not come that way.
+    #[inline]
+    pub(crate) fn read_header_page(&self, index: u32, frame: &mut Frame) {
+        if let HeaderSource::HeaderPages(pages) = &self.headers {
+            let header = &mut frame.bytes[..usize::from(frame.header_len)];
+            // Every index has its place in the pages that were mapped.
+            let _ = pages.copy_out(header_channel::place(index), header);
+        }
+    }
+
+    /// Starts to fetch the headers of the requests from `index` on.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u32, requests: u32) {
+        if let HeaderSource::HeaderPages(pages) = &self.headers {
+            for n in 0..requests.min(PREFETCHED) {
+                let place = header_channel::place(index.wrapping_add(n));
+                pages.prefetch(place);
+                pages.prefetch(place + CACHE_LINE);
+            }
+        }
+    }
+
+    /// Calls `work` with the memory that the frames' pieces lie in, for one batch: pages that are
+    /// mapped stay mapped no longer than it takes.
+    #[inline]
+    pub(crate) fn with_body<R>(&self, work: impl FnOnce(Body<'_>) -> R) -> R {
+        let memory = &self.shared;
+        let granted = |mapped| Body::Granted { memory, mapped };
+        match (&self.headers, self.grants.as_ref().and_then(PiecesInUse::pages)) {
+            (HeaderSource::Remap(remapped), _) => work(granted(Some(remapped.pages()))),
+            (_, Some(pages)) => work(granted(Some(pages.mapped()))),
+            (_, None) => work(granted(None)),
+        }
+    }
+
+    /// Gets the headers of the frames in `fresh` into their private copies, off their pieces.
+    /// Returns the frames whose memory cannot be read.
+    #[inline]
+    pub(crate) fn fetch_headers(&mut self, window: &mut Window, fresh: u64) -> u64 {
+        if let Some(grants) = &mut self.grants {
+            grants.take(window, fresh);
+        }
+        let unreadable = match &mut self.headers {
+            HeaderSource::HeaderPages(_) => return 0,
+            HeaderSource::GrantCopy => {
+                let pages = self.grants.as_ref().and_then(PiecesInUse::pages);
+                let mapped = pages.as_ref().map(|pages| pages.mapped());
+                copy_headers(&*self.memory, mapped, window, fresh)
+            }
+            HeaderSource::Remap(remapped) => {
+                remapped.map_all(&self.memory.hypervisor, window, fresh)
+            }
+        };
+        for (_, frame) in in_slots(window, fresh) {
+            let removed = frame.skip_header();
+            if let Some(grants) = &mut self.grants {
+                grants.release(removed);
+            }
+        }
+        unreadable
+    }
+
+    /// Releases what is held for the frame in `slot`.
+    #[inline]
+    pub(crate) fn release(&mut self, slot: u8, frame: &Frame) {
+        if let HeaderSource::Remap(remapped) = &mut self.headers {
+            remapped.unmap(&self.memory.hypervisor, slot);
+        }
+        if let Some(grants) = &mut self.grants {
+            grants.release(frame.pieces.iter().copied());
+        }
+    }
+}
+
+/// Headers fetched ahead of their reading: they come from another core's cache.
+const PREFETCHED: u32 = 8;
+const CACHE_LINE: usize = 64;
+
+/// The frames of the slots in `set`.
+#[inline]
+pub(crate) fn in_slots(window: &mut Window, set: u64) -> impl Iterator<Item = (u8, &mut Frame)> {
+    (0u8..).zip(window.slots_mut()).filter(move |(slot, _)| set & (1 << slot) != 0)
+}
+
+/// Most header copies in one batch. Nearly every frame needs one.
+const BATCH: usize = WINDOW + PIECES_MAX;
+
+/// Copies the header bytes of the frames in `fresh` into their private copies, across fragments
+/// where they are split (XSA-423). Returns the frames whose memory cannot be read.
+fn copy_headers<H: Hypervisor>(
+    memory: &PeerMemory<H>,
+    mapped: Option<MappedPages<'_>>,
+    window: &mut Window,
+    fresh: u64,
+) -> u64 {
+    let PeerMemory { hypervisor, peer } = memory;
+    let mapped = mapped.map(|pages| MappedGrants { peer, pages });
+    let mut ops = ArrayVec::<GrantCopy<'_, H::Peer>, BATCH>::new();
+    let mut slots = ArrayVec::<u8, BATCH>::new();
+    let mut unreadable = 0;
+    let mut flush = |ops: &mut ArrayVec<GrantCopy<'_, H::Peer>, BATCH>,
+                     slots: &mut ArrayVec<u8, BATCH>| {
+        hypervisor.copy(ops);
+        for (op, slot) in ops.iter().zip(&*slots) {
+            unreadable |= u64::from(op.status != CopyStatus::Okay) << slot;
+        }
+        ops.clear();
+        slots.clear();
+    };
+    for (slot, frame) in in_slots(window, fresh) {
+        if ops.remaining_capacity() < PIECES_MAX {
+            flush(&mut ops, &mut slots);
+        }
+        let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
+        for piece in &frame.pieces {
+            let (Place::Grant(granted), false) = (piece.place, rest.is_empty()) else { break };
+            // At most HEADER_MAX, or a piece.
+            let len = u16::try_from(rest.len()).unwrap_or(piece.len).min(piece.len);
+            let (part, after) = rest.split_at_mut(len.into());
+            let source = granted.source(peer, mapped.as_ref(), len);
+            ops.push(GrantCopy::new(source, Dest::Private(part), len));
+            slots.push(slot);
+            rest = after;
+        }
+    }
+    flush(&mut ops, &mut slots);
+    unreadable
+}
+
+// A header beside the ring has its place in the frame's private copy.
+const _: () = assert!(header_channel::HEADER_LEN as usize == HEADER_MAX);
+// And every request of a ring has a place for one.
+const _: () = assert!(header_channel::PAGES * PAGE_SIZE == Tx::COUNT as usize * HEADER_MAX);

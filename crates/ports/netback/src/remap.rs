@@ -1,0 +1,99 @@
+//! TX by remapping: all pages of a packet are mapped until it has been sent.
+
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
+use frame::{Frame, PIECES_MAX, Piece, Place, WINDOW, Window};
+use hypervisor::{GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages, PAGE_SIZE};
+
+use crate::headers::in_slots;
+
+/// The packets in hand, each mapped at the places of its slot in the window.
+pub(crate) struct Remapped<H: Hypervisor> {
+    aperture: H::Aperture,
+    /// What is mapped at each place.
+    grefs: Box<[Option<GrantRef>]>,
+    /// How many pages are mapped for each slot.
+    mapped: [u8; WINDOW],
+}
+
+/// Where a piece of a packet lies: always in a granted page.
+fn granted(piece: &Piece) -> Granted {
+    match piece.place {
+        Place::Grant(granted) => granted,
+        // A TX queue makes no such piece. The reference is nobody's, so that its use is refused.
+        Place::Region { .. } => Granted { gref: GrantRef(u32::MAX), offset: 0, mapped: None },
+    }
+}
+
+impl<H: Hypervisor> Remapped<H> {
+    /// Room for the packets of a window of `peer`.
+    pub(crate) fn new(hypervisor: &H, peer: &H::Peer) -> Result<Self, hypervisor::Error> {
+        let places = WINDOW * PIECES_MAX;
+        let aperture = hypervisor.aperture(peer, u32::try_from(places).unwrap_or(u32::MAX))?;
+        Ok(Self { aperture, grefs: vec![None; places].into(), mapped: [0; WINDOW] })
+    }
+
+    /// Maps the frames in `fresh` and copies their headers; from here on their pieces lie in the
+    /// aperture. Answers those whose memory refused.
+    pub(crate) fn map_all(&mut self, hypervisor: &H, window: &mut Window, fresh: u64) -> u64 {
+        let mut unreadable = 0;
+        for (slot, frame) in in_slots(window, fresh) {
+            let mapped = self.map(hypervisor, slot, frame) && self.copy_header(frame);
+            unreadable |= u64::from(!mapped) << slot;
+        }
+        unreadable
+    }
+
+    /// Maps one frame's pages, one a piece. Answers whether all of them came.
+    fn map(&mut self, hypervisor: &H, slot: u8, frame: &mut Frame) -> bool {
+        let places = places(slot, PIECES_MAX);
+        let ops = places.clone().zip(&frame.pieces);
+        let mut ops: ArrayVec<GrantMap, PIECES_MAX> =
+            ops.map(|(place, piece)| GrantMap::new(place.into(), granted(piece).gref)).collect();
+        hypervisor.map_at(&mut self.aperture, &mut ops);
+        // Of those that failed there is nothing to unmap, which does no harm.
+        self.mapped[usize::from(slot)] = u8::try_from(ops.len()).unwrap_or(u8::MAX);
+        for (place, piece) in places.zip(&mut frame.pieces) {
+            let at = Granted { mapped: Some(place), ..granted(piece) };
+            piece.place = Place::Grant(at);
+            self.grefs[usize::from(place)] = Some(at.gref);
+        }
+        ops.iter().all(|op| op.status == MapStatus::Okay)
+    }
+
+    /// The pages that are mapped.
+    pub(crate) fn pages(&self) -> MappedPages<'_> {
+        MappedPages { region: &self.aperture, grefs: &self.grefs }
+    }
+
+    /// The only read of the header; the guest can still write to these pages.
+    fn copy_header(&self, frame: &mut Frame) -> bool {
+        let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
+        for piece in &frame.pieces {
+            let len = rest.len().min(piece.len.into());
+            let (part, after) = rest.split_at_mut(len);
+            let Granted { offset, mapped, .. } = granted(piece);
+            let page = usize::from(mapped.unwrap_or(u16::MAX)) * PAGE_SIZE;
+            if self.aperture.copy_out(page + usize::from(offset), part).is_err() {
+                return false;
+            }
+            rest = after;
+        }
+        true
+    }
+
+    pub(crate) fn unmap(&mut self, hypervisor: &H, slot: u8) {
+        let pages = std::mem::take(&mut self.mapped[usize::from(slot)]);
+        let places = places(slot, pages.into());
+        self.grefs[usize::from(places.start)..usize::from(places.end)].fill(None);
+        hypervisor.unmap(&mut self.aperture, places.start.into()..places.end.into());
+    }
+}
+
+/// The first places of a slot's.
+#[expect(clippy::cast_possible_truncation, reason = "at most WINDOW * PIECES_MAX")]
+fn places(slot: u8, count: usize) -> Range<u16> {
+    let first = (usize::from(slot) * PIECES_MAX) as u16;
+    first..first + count as u16
+}

@@ -1,0 +1,239 @@
+//! One batch of copies into a guest's buffers, and the responses that follow them.
+
+use arrayvec::ArrayVec;
+use hypervisor::{CopyStatus, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source};
+use offload::{Checksum, Gso};
+use port::{DropReason, Frame, Memory, Outcome, PIECES_MAX};
+use ring::netif::Rx;
+use ring::{BackRing, RegionPage, SharedPage};
+use wire::netif::extra::{Extra, ExtraInfo};
+use wire::netif::{RxResponse, rx_flags, status};
+
+use crate::persistent::Buffers;
+
+/// Most copies in one batch.
+const COPIES_MAX: usize = 128;
+/// Most copies that a frame of one slot needs.
+const COPIES_OF_SHORT: usize = 1 + PIECES_MAX;
+/// Most ring slots filled by one batch.
+const SLOTS_MAX: usize = 64;
+/// Buffers are pages, and frames at the start of every page would share a handful of cache sets.
+/// Short frames are spread over the page by this step instead (cache colouring).
+const CACHE_OFFSET_STEP: u16 = 64;
+/// Longest frame that is spread: up to half a page before it still fits.
+const SHORT_MAX: u32 = PAGE_SIZE as u32 / 2;
+
+/// An RX ring.
+pub(super) type RxRing<H> = BackRing<Rx, RegionPage<<H as Hypervisor>::Mapping>>;
+
+/// A packet that is split over as many slots as it needs.
+#[derive(Clone, Copy)]
+pub(super) struct PacketShape {
+    /// Bytes in all.
+    pub(super) len: u32,
+    /// Of the first slot.
+    pub(super) flags: u16,
+    pub(super) gso: Option<Gso>,
+}
+
+impl PacketShape {
+    /// A frame as it is.
+    #[inline]
+    pub(super) fn of(frame: &Frame) -> Self {
+        Self { len: frame.len, flags: flags_of(frame.checksum), gso: frame.gso }
+    }
+
+    /// A packet that software has finished, of `len` bytes.
+    pub(super) fn finished(len: u32) -> Self {
+        Self { len, flags: 0, gso: None }
+    }
+
+    /// Slots it takes: its pages, and one for the GSO extra.
+    #[inline]
+    pub(super) fn slots(self) -> u32 {
+        self.len.div_ceil(PAGE_SIZE as u32) + u32::from(self.gso.is_some())
+    }
+}
+
+/// One response to be written once the copies are done.
+enum Planned {
+    Data { id: u16, offset: u16, len: u16, flags: u16, copies: u8 },
+    Extra(ExtraInfo),
+}
+
+/// Copies, and the responses that follow them.
+pub(super) struct CopyPlan<'a, H: Hypervisor> {
+    copies: ArrayVec<GrantCopy<'a, H::Peer>, COPIES_MAX>,
+    slots: ArrayVec<Planned, SLOTS_MAX>,
+}
+
+impl<'a, H: Hypervisor> CopyPlan<'a, H> {
+    #[inline]
+    pub(super) fn new() -> Self {
+        Self { copies: ArrayVec::new(), slots: ArrayVec::new() }
+    }
+
+    /// Whether a frame of one slot still fits.
+    #[inline]
+    pub(super) fn fits_short(&self) -> bool {
+        self.copies.remaining_capacity() >= COPIES_OF_SHORT && !self.slots.is_full()
+    }
+
+    /// Whether a packet still fits that takes so many copies and slots.
+    #[inline]
+    pub(super) fn fits(&self, copies: usize, slots: u32) -> bool {
+        self.copies.remaining_capacity() >= copies
+            && self.slots.remaining_capacity() >= slots as usize
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// [`add`](Self::add) for a frame that [is short](is_short): no slots to split it over.
+    #[inline]
+    pub(super) fn add_short(
+        &mut self,
+        ring: &mut RxRing<H>,
+        buffers: &'a Buffers<'_, H>,
+        frame: &'a Frame,
+        memory: &'a Memory<'_, H::Peer>,
+    ) {
+        let request = ring.peek(0);
+        let offset = cache_offset(ring.consumed(), frame.len);
+        ring.consume(1);
+        let buffer = buffers.find(GrantRef(request.gref));
+        let header = Source::Private(frame.header());
+        self.copies.push(GrantCopy::new(header, buffer.from(offset), frame.header_len.into()));
+        let mut filled = u16::from(frame.header_len);
+        for piece in &frame.pieces {
+            let dest = buffer.from(offset + filled);
+            self.copies.push(GrantCopy::new(memory.source(piece, 0, piece.len), dest, piece.len));
+            filled += piece.len;
+        }
+        self.slots.push(Planned::Data {
+            id: request.id,
+            offset,
+            len: filled,
+            flags: flags_of(frame.checksum),
+            copies: frame.pieces.len() as u8 + 1,
+        });
+    }
+
+    /// Reserves the slots of one packet, which `next` hands out in runs of at most so many bytes,
+    /// and notes the copies that fill them. The caller has checked that there is room for all of
+    /// it.
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        ring: &mut RxRing<H>,
+        buffers: &'a Buffers<'_, H>,
+        packet: PacketShape,
+        mut next: impl FnMut(u16) -> Option<(Source<'a, H::Peer>, u16)>,
+    ) {
+        let PacketShape { len, flags, gso } = packet;
+        let mut left = len;
+        let mut first = true;
+        while left > 0 {
+            let request = ring.peek(0);
+            let index = ring.consumed();
+            ring.consume(1);
+            let offset = if first { cache_offset(index, len) } else { 0 };
+            // At most a page.
+            let size = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
+            left -= u32::from(size);
+            let buffer = buffers.find(GrantRef(request.gref));
+            let before = self.copies.len();
+            let mut filled = 0;
+            while filled < size {
+                let Some((source, run)) = next(size - filled) else { break };
+                self.copies.push(GrantCopy::new(source, buffer.from(offset + filled), run));
+                filled += run;
+            }
+            let more = if left > 0 { rx_flags::MORE_DATA } else { 0 };
+            let extra = gso.filter(|_| first);
+            let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
+            self.slots.push(Planned::Data {
+                id: request.id,
+                offset,
+                len: size,
+                flags: if first { flags } else { 0 } | more | announced,
+                copies: (self.copies.len() - before) as u8,
+            });
+            if let Some(info) = extra.and_then(gso_extra) {
+                // The extra overlays a response, so a request is spent on it.
+                ring.consume(1);
+                self.slots.push(Planned::Extra(info));
+            }
+            first = false;
+        }
+    }
+
+    /// Performs the copies and writes the responses. `each` gets, for one slot after the other,
+    /// what went wrong with its copies, if anything did.
+    #[inline]
+    pub(super) fn perform(
+        &mut self,
+        hypervisor: &H,
+        ring: &mut RxRing<H>,
+        mut each: impl FnMut(Option<Outcome>),
+    ) {
+        hypervisor.copy(&mut self.copies);
+        let mut copies = self.copies.iter();
+        for slot in &self.slots {
+            each(respond(ring, slot, &mut copies));
+        }
+    }
+}
+
+/// Writes one response. Returns what went wrong with its copies, if anything did.
+#[inline]
+fn respond<'a, 'c: 'a, P: 'a + 'c>(
+    ring: &mut BackRing<Rx, impl SharedPage>,
+    slot: &Planned,
+    copies: &mut impl Iterator<Item = &'a GrantCopy<'c, P>>,
+) -> Option<Outcome> {
+    match slot {
+        Planned::Extra(info) => {
+            ring.respond(zerocopy::transmute!(*info));
+            None
+        }
+        Planned::Data { id, offset, len, flags, copies: count } => {
+            let mut fault = None;
+            for copy in copies.take((*count).into()) {
+                fault = match copy.status {
+                    CopyStatus::Okay => fault,
+                    CopyStatus::BadSource => Some(Outcome::SourceFault),
+                    CopyStatus::BadDest => Some(Outcome::Dropped(DropReason::MemoryFault)),
+                };
+            }
+            // A page's length fits the status.
+            let status = if fault.is_none() { *len as i16 } else { status::ERROR };
+            ring.respond(RxResponse { id: *id, offset: *offset, flags: *flags, status });
+            fault
+        }
+    }
+}
+
+/// Whether a frame fits one buffer and needs nothing done to it, as most do.
+#[inline]
+pub(super) fn is_short(frame: &Frame) -> bool {
+    frame.gso.is_none() && frame.checksum != Checksum::Partial && frame.len <= SHORT_MAX
+}
+
+#[inline]
+fn cache_offset(index: u32, len: u32) -> u16 {
+    if len > SHORT_MAX { 0 } else { (index % 32) as u16 * CACHE_OFFSET_STEP }
+}
+
+#[inline]
+fn flags_of(checksum: Checksum) -> u16 {
+    let (blank, validated) = checksum.to_flags();
+    let bit = |on, bit| if on { bit } else { 0 };
+    bit(blank, rx_flags::CSUM_BLANK) | bit(validated, rx_flags::DATA_VALIDATED)
+}
+
+pub(super) fn gso_extra(gso: Gso) -> Option<ExtraInfo> {
+    let extra = Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind, features: 0 };
+    extra.encode(false).ok()
+}

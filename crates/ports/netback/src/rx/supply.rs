@@ -1,0 +1,93 @@
+//! Whether a frontend gives buffers fast enough for frames to wait for it.
+
+use std::time::Duration;
+
+use port::{DropReason, Outcome};
+use ring::netif::Rx;
+use ring::{BackRing, SharedPage, Slots};
+
+use crate::request::Fault;
+
+/// Frames in hand hold back their sender's ring, and all that is behind them on it. So they wait
+/// only for a frontend that gives [`PACE`] buffers in this time: XSA-392 is what became of a
+/// detector that one buffer now and then kept quiet.
+const STALL: Duration = Duration::from_millis(200);
+/// Buffers that end a shortage, or a stall: a whole ring.
+const PACE: u32 = Rx::COUNT;
+
+/// Whether the frontend gives buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BufferSupply {
+    Enough,
+    /// Too few since then, when request `at` was the next.
+    Short {
+        since: Duration,
+        at: u32,
+    },
+    /// Too few for too long, as was noticed when request `at` was the next.
+    Stalled {
+        at: u32,
+    },
+}
+
+impl BufferSupply {
+    #[inline]
+    pub(super) fn is_enough(self) -> bool {
+        self == Self::Enough
+    }
+
+    pub(super) fn is_stalled(self) -> bool {
+        matches!(self, Self::Stalled { .. })
+    }
+
+    /// Whether `slots` buffers are there. Asks for an event if not.
+    pub(super) fn has<P: SharedPage>(
+        &mut self,
+        ring: &mut BackRing<Rx, P>,
+        slots: u32,
+        now: Duration,
+    ) -> Result<bool, Fault> {
+        let known = ring.unconsumed()?;
+        let enough = known >= slots || ring.refresh()? >= slots || ring.arm_for(slots)?;
+        if !enough || !self.is_enough() {
+            self.judge(ring, enough, now)?;
+        }
+        Ok(enough)
+    }
+
+    /// Decides whether frames may wait for this frontend, which has, or has not, `enough` buffers
+    /// for the next one.
+    pub(super) fn judge<P: SharedPage>(
+        &mut self,
+        ring: &mut BackRing<Rx, P>,
+        enough: bool,
+        now: Duration,
+    ) -> Result<(), Fault> {
+        let next = ring.consumed();
+        let end = next.wrapping_add(ring.refresh()?);
+        *self = match *self {
+            Self::Short { at, .. } | Self::Stalled { at } if end.wrapping_sub(at) >= PACE => {
+                if enough {
+                    Self::Enough
+                } else {
+                    Self::Short { since: now, at: next }
+                }
+            }
+            other if enough => other,
+            Self::Enough => Self::Short { since: now, at: next },
+            Self::Short { since, .. } if now.saturating_sub(since) > STALL => {
+                Self::Stalled { at: next }
+            }
+            other => other,
+        };
+        Ok(())
+    }
+
+    /// What to do with a frame that there is no room for.
+    pub(super) fn without_room(self) -> Outcome {
+        match self {
+            Self::Stalled { .. } => Outcome::Dropped(DropReason::Stalled),
+            _ => Outcome::Waiting,
+        }
+    }
+}

@@ -21,7 +21,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 .PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-xen lab-xen-platform lab-xen-domains lab-xen-hostile scope bench deny docs doc clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 deps: ## Install missing Debian packages, and Rust where Debian has rustup
 	scripts/deps

@@ -1,7 +1,16 @@
 # Everything that CI does is a target here; `make` lists them.
 
-# Where Rust's usual installer puts it, for shells that have not been told.
+# Where Rust's usual installer puts it, for shells whose PATH lacks it.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+# rust-toolchain.toml pins a version. Where rustup has it under another name only, such as `stable`, use that name:
+# rustup would download it again, or fail without a network.
+ifeq ($(origin RUSTUP_TOOLCHAIN),undefined)
+INSTALLED := $(shell scripts/toolchain)
+ifneq ($(INSTALLED),)
+export RUSTUP_TOOLCHAIN := $(INSTALLED)
+endif
+endif
 
 CARGO ?= cargo
 PVNET := target/release/pvnet
@@ -9,26 +18,31 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test fmt fmt-check lint loom unit lab-xen lab-xen-platform lab-xen-domains lab-xen-hostile scope bench deny doc clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-xen lab-xen-platform lab-xen-domains lab-xen-hostile scope bench deny docs doc clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-deps: ## Install the Debian packages that are missing, check the toolchain
+deps: ## Install missing Debian packages, and Rust where Debian has rustup
 	scripts/deps
 
 build: ## Build everything, optimised
 	$(CARGO) build --workspace --release
 
 demo: deps build ## Show guests talking through pvnet, and measure it
-	@mkdir -p out # the user's own, even where sudo writes into it
+	@mkdir -p out # made by the user, so that it stays theirs when sudo writes into it
 	$(SUDO) $(PVNET) demo
 
-# One after the other, cheapest first; each step is a target of its own to run alone.
-test: ## Check the formatting, lints, model, tests and documentation
+check: ## Check what changed since main: format, lints, unit tests (no installs)
+	scripts/check
+
+# One after the other, cheapest first; each step is also a target to run alone.
+test: ## Run everything that CI runs
 	$(MAKE) deps
 	$(MAKE) fmt-check
 	$(MAKE) lint
+	$(MAKE) deny
+	$(MAKE) docs
 	$(MAKE) loom
 	$(MAKE) unit
 	$(MAKE) doc
@@ -45,23 +59,23 @@ lint: ## Run clippy, warnings are errors
 loom: ## Model-check the ring's notifications
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p ring --release --test loom
 
-unit: ## Run all tests (those with namespaces skip themselves without root)
+unit: ## Run all tests (without root, those with namespaces are skipped)
 	$(CARGO) test --workspace
 
 lab-xen: deps build ## Boot Xen in QEMU and connect every frontend with every backend
 	target/release/xenlab matrix
 
-lab-xen-platform: deps build ## Boot Xen in QEMU and prove every service of it that pvnet uses
+lab-xen-platform: deps build ## Boot Xen in QEMU and test each Xen service that pvnet uses
 	$(CARGO) build --release -p xen --example loopback
 	target/release/xenlab platform
 
-lab-xen-domains: deps build ## Boot Xen in QEMU and do with two guests what operators do
+lab-xen-domains: deps build ## Boot Xen in QEMU and run two guests through an operator's day
 	target/release/xenlab domains
 
-lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest break every rule beside another
+lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest attack pvnet beside another
 	target/release/xenlab hostile
 
-scope: deps build ## Profile Xen hosts in QEMU and set two papers' figures beside them, results in out/
+scope: deps build ## Profile Xen hosts in QEMU beside two papers' figures, results in out/
 	@mkdir -p out/scope
 	target/release/pvscope repro chadha07 --keep out/scope --html out/chadha07.html
 	target/release/pvscope run tx-pvnet --out out/scope/tx-pvnet.pvs
@@ -78,10 +92,13 @@ deny: ## Check licences, duplicates and sources of the dependencies
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 		$(CARGO) deny check bans licenses sources; \
 	else \
-		echo "cargo-deny is not installed: run \`cargo install --locked cargo-deny@0.20.2\`, then \`make deny\`"; \
+		$(CARGO) run -q -p xtask -- deny; \
 	fi
 
-doc: ## Build the documentation, warnings are errors
+docs: ## Check the links between documents and the rows of SPECIFICATION.md
+	$(CARGO) run -q -p xtask -- docs
+
+doc: ## Build the API documentation, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
 
 clean: ## Remove everything that was built or measured

@@ -1,0 +1,119 @@
+//! The links between the Markdown documents of the repository.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+/// Folders that hold no documents of the project: what is built, measured or lent.
+const NOT_OURS: [&str; 4] = ["target", "out", "shared", ".git"];
+
+/// The links of all documents below `root` that lead nowhere, one line each. Addresses of the web are not looked at.
+///
+/// # Errors
+/// A folder or document cannot be read.
+pub fn check(root: &Path) -> io::Result<Vec<String>> {
+    let mut documents = Vec::new();
+    find(root, &mut documents)?;
+    let mut findings = Vec::new();
+    for document in &documents {
+        let text = fs::read_to_string(document)?;
+        for link in links(&text) {
+            if !leads_somewhere(document, &text, link)? {
+                findings.push(format!("{}: link to {link} leads nowhere", document.display()));
+            }
+        }
+    }
+    Ok(findings)
+}
+
+fn find(folder: &Path, documents: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            if !NOT_OURS.iter().any(|name| entry.file_name() == *name) {
+                find(&path, documents)?;
+            }
+        } else if path.extension() == Some(OsStr::new("md")) {
+            documents.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn leads_somewhere(document: &Path, text: &str, link: &str) -> io::Result<bool> {
+    let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = document.parent().unwrap_or(document).join(file);
+    if !file.is_empty() && !target.exists() {
+        return Ok(false);
+    }
+    if anchor.is_empty() {
+        return Ok(true);
+    }
+    let other;
+    let text = if file.is_empty() {
+        text
+    } else {
+        other = fs::read_to_string(target)?;
+        &other
+    };
+    Ok(prose(text).filter(|line| line.starts_with('#')).any(|line| slug(line) == anchor))
+}
+
+/// The targets of `](…)` in a document's prose.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    prose(text)
+        .flat_map(|line| line.split("](").skip(1))
+        .filter_map(|rest| rest.split_once(')').map(|(link, _)| link))
+        .filter(|link| !link.contains("://") && !link.starts_with("mailto:"))
+}
+
+/// The lines outside fenced code.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+/// The anchor that GitHub gives a heading.
+fn slug(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_found_in_prose_only() {
+        let text = "[a](x.md) and [b](y.md#z)\n```\n[c](no)\n```\n[d](https://example.org)";
+        assert_eq!(links(text).collect::<Vec<_>>(), ["x.md", "y.md#z"]);
+    }
+
+    #[test]
+    fn headings_have_the_anchors_of_github() {
+        assert_eq!(slug("## What a hostile guest meets"), "what-a-hostile-guest-meets");
+        assert_eq!(slug("# 5. The header channel, again"), "5-the-header-channel-again");
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_found() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+        let text = "# Title\n";
+        for (link, good) in [
+            ("Cargo.toml", true),
+            ("missing.md", false),
+            ("#title", true),
+            ("#nothing", false),
+            ("README.md#xtask", true),
+            ("README.md#nothing", false),
+        ] {
+            assert_eq!(leads_somewhere(&here, text, link).unwrap(), good, "{link}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! SPECIFICATION.md against the code.
+//!
+//! A row of its tables is `| what | value | constant | test |`. The last two cells name items as
+//! `` `path/from/root.rs:NAME` ``; each must exist, and the number of a constant must stand in the
+//! row's value.
+
+use std::path::Path;
+use std::{fs, io};
+
+/// The rows of `root`'s SPECIFICATION.md that the code does not bear out, one line each.
+///
+/// # Errors
+/// The document cannot be read.
+pub fn check(root: &Path) -> io::Result<Vec<String>> {
+    let text = fs::read_to_string(root.join("SPECIFICATION.md"))?;
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let findings = rows.flat_map(|row| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let value = cells.get(2).copied().unwrap_or_default();
+        items(row).filter_map(|(path, name)| judge(root, value, path, name)).collect::<Vec<_>>()
+    });
+    Ok(findings.map(|finding| format!("SPECIFICATION.md: {finding}")).collect())
+}
+
+/// The `path.rs:NAME` in backticks.
+fn items(row: &str) -> impl Iterator<Item = (&str, &str)> {
+    let quoted = row.split('`').skip(1).step_by(2);
+    quoted.filter_map(|item| item.split_once(':')).filter(|(path, _)| path.ends_with(".rs"))
+}
+
+fn judge(root: &Path, value: &str, path: &str, name: &str) -> Option<String> {
+    let Ok(source) = fs::read_to_string(root.join(path)) else {
+        return Some(format!("{path} does not exist"));
+    };
+    if !has_word(&source, name) {
+        return Some(format!("{path} has no {name}"));
+    }
+    let stated = number(&source, name)?;
+    let given: String = value.chars().filter(|c| !matches!(c, ',' | '_')).collect();
+    let is_given = given.split(|c: char| !c.is_ascii_digit()).any(|digits| digits == stated);
+    (!is_given).then(|| format!("{path}:{name} is {stated}, the value says {value}"))
+}
+
+fn has_word(source: &str, word: &str) -> bool {
+    source.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
+}
+
+/// The first number in the definition of the constant `name`; none where it is computed from others.
+fn number(source: &str, name: &str) -> Option<String> {
+    let (_, rest) = source.split_once(&format!("const {name}: "))?;
+    let (_, definition) = rest.split_once(" = ")?;
+    let (definition, _) = definition.split_once(';')?;
+    let plain = definition.replace('_', "");
+    plain
+        .split(|c: char| !c.is_alphanumeric())
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()))
+        .map(|word| word.trim_end_matches(char::is_alphabetic).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "const STALL: Duration = Duration::from_millis(200);\n\
+        pub const LEN: usize = 65_535;\nconst PACE: u32 = Rx::COUNT;\nfn it_holds() {}\n";
+
+    #[test]
+    fn the_number_of_a_constant_is_found() {
+        assert_eq!(number(SOURCE, "STALL").as_deref(), Some("200"));
+        assert_eq!(number(SOURCE, "LEN").as_deref(), Some("65535"));
+        assert_eq!(number(SOURCE, "PACE"), None);
+        assert_eq!(number(SOURCE, "it_holds"), None);
+    }
+
+    #[test]
+    fn words_are_whole() {
+        assert!(has_word(SOURCE, "it_holds") && has_word(SOURCE, "PACE"));
+        assert!(!has_word(SOURCE, "holds"));
+    }
+
+    #[test]
+    fn items_are_paths_with_a_name() {
+        let row = "| frames | 64 `x` | `a/b.rs:WINDOW` | `a/c.rs:one`, `a/c.rs:two` |";
+        let found: Vec<_> = items(row).collect();
+        assert_eq!(found, [("a/b.rs", "WINDOW"), ("a/c.rs", "one"), ("a/c.rs", "two")]);
+    }
+
+    #[test]
+    fn rows_that_do_not_hold_are_found() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let judge = |value, name| judge(root, value, "src/specification.rs", name);
+        assert_eq!(judge("anything", "has_word"), None);
+        assert!(judge("anything", &["has", "no", "such", "word"].join("_")).is_some());
+        assert!(super::judge(root, "1", "src/nothing.rs", "X").is_some());
+    }
+}

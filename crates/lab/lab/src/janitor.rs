@@ -48,8 +48,9 @@ impl Janitor {
         self.duties.push(Duty::File(path.into()));
     }
 
-    /// The registered process with this id, to look after or stop early.
-    pub fn process_mut(&mut self, pid: u32) -> Option<&mut Process> {
+    /// The registered process with this id.
+    #[cfg(test)]
+    fn process_mut(&mut self, pid: u32) -> Option<&mut Process> {
         self.duties.iter_mut().find_map(|duty| match duty {
             Duty::Process(process) if process.pid() == pid => Some(process),
             _ => None,

@@ -33,12 +33,6 @@ impl Rss {
         };
         Some(Self { bytes: kib("VmRSS")? * 1024, shmem_bytes: kib("RssShmem")? * 1024 })
     }
-
-    /// The part that is the process's own, in bytes.
-    #[must_use]
-    pub fn private_bytes(&self) -> u64 {
-        self.bytes.saturating_sub(self.shmem_bytes)
-    }
 }
 
 #[cfg(test)]
@@ -52,7 +46,6 @@ mod tests {
     fn the_kernels_lines() {
         let rss = Rss::parse(STATUS).expect("recorded");
         assert_eq!(rss, Rss { bytes: 3940 * 1024, shmem_bytes: 512 * 1024 });
-        assert_eq!(rss.private_bytes(), 3428 * 1024);
         assert_eq!(Rss::parse("Name:\tzombie\nState:\tZ (zombie)\n"), None);
     }
 

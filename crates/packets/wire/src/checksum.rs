@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
+//! The Internet checksum (RFC 1071).
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -149,16 +149,6 @@ pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, len: u32) -> Sum {
     sum
 }
 
-/// The checksum of a string whose checksum was `old_csum`, after one aligned word went from `old`
-/// to `new`.
-///
-/// Equation 3 of RFC 1624, which unlike that of RFC 1141 does not turn 0xffff into 0.
-#[inline]
-#[must_use]
-pub const fn update_u16(old_csum: u16, old: u16, new: u16) -> u16 {
-    !fold(!old_csum as u64 + !old as u64 + new as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use std::vec::Vec;
@@ -181,11 +171,6 @@ mod tests {
         let sum = Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.fold(), 0xddf2);
         assert_eq!(sum.finish(), 0x220d);
-    }
-
-    #[test]
-    fn example_of_rfc_1624() {
-        assert_eq!(update_u16(0xdd2f, 0x5555, 0x3285), 0x0000);
     }
 
     #[test]
@@ -230,23 +215,6 @@ mod tests {
             sum.add_u16(word);
             let whole: Vec<u8> = [pieces.concat(), word.to_be_bytes().to_vec()].concat();
             prop_assert_eq!(sum.fold(), by_definition(&whole));
-        }
-
-        #[test]
-        fn update_is_a_new_sum(
-            mut bytes in prop::collection::vec(any::<u8>(), 2..64),
-            place: prop::sample::Index,
-            new: u16,
-        ) {
-            // No header's words are all zero, the one case in which 0 and 0xffff are told apart.
-            bytes.extend([0x45, 0x00]);
-            bytes.resize(bytes.len().next_multiple_of(2), 0);
-            let at = 2 * place.index(bytes.len() / 2);
-            let before = Sum::of(&bytes).finish();
-            let old = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-            bytes[at..at + 2].copy_from_slice(&new.to_be_bytes());
-            prop_assume!(by_definition(&bytes) != 0);
-            prop_assert_eq!(update_u16(before, old, new), Sum::of(&bytes).finish());
         }
     }
 }

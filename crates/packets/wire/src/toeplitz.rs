@@ -78,14 +78,6 @@ const fn window(key: &[u8], bit: usize) -> u32 {
     bits
 }
 
-/// The definition of the hash, bit by bit, for keys of any length: slow, and what [`Table`] is
-/// tested against.
-#[must_use]
-pub fn hash_bitwise(key: &[u8], input: &[u8]) -> u32 {
-    let set = |bit: &usize| input[bit / 8] & (0x80 >> (bit % 8)) != 0;
-    (0..8 * input.len()).filter(set).fold(0, |hash, bit| hash ^ window(key, bit))
-}
-
 #[cfg(test)]
 mod tests {
     use core::net::{IpAddr, SocketAddr};
@@ -96,6 +88,12 @@ mod tests {
     use super::*;
 
     static TABLE: Table = Table::new(&MICROSOFT_KEY);
+
+    /// The definition of the hash, bit by bit, for keys of any length.
+    fn hash_bitwise(key: &[u8], input: &[u8]) -> u32 {
+        let set = |bit: &usize| input[bit / 8] & (0x80 >> (bit % 8)) != 0;
+        (0..8 * input.len()).filter(set).fold(0, |hash, bit| hash ^ window(key, bit))
+    }
 
     /// Source, destination, hash of the addresses, hash of addresses and ports: Microsoft's
     /// "Verifying the RSS Hash Calculation".

@@ -4,16 +4,18 @@
 //! copy. Everything after it (look-up, steering, checksum and segmentation offload) uses the
 //! [`Headers`] and the copy, never the guest's bytes again.
 
+mod link;
+mod transport;
+
 use core::ops::Range;
 
-use crate::bytes::{array, be16};
-use crate::error::{Layer, ParseError};
-use crate::ethernet::{EtherType, HEADER_LEN, VLAN_TAG_LEN};
-use crate::ip::Protocol;
-use crate::{icmp, ipv4, ipv6, tcp, toeplitz, udp};
+pub use transport::Transport;
 
-/// How many VLAN tags are seen through: one 802.1ad service tag and one 802.1Q customer tag.
-pub const MAX_VLAN_TAGS: usize = 2;
+use crate::error::ParseError;
+use crate::ethernet::EtherType;
+use crate::{ipv4, ipv6, tcp, toeplitz, udp};
+use link::LinkHeader;
+use transport::TransportHeader;
 
 /// The bytes of a frame that a parse looks at, at most: offsets are `u8`.
 pub const MAX_LEN: usize = u8::MAX as usize;
@@ -27,23 +29,6 @@ pub enum Network {
     Arp,
     /// Any other EtherType, a third VLAN tag's among them.
     Other,
-}
-
-/// The protocol after the IP header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are the protocols' own")]
-pub enum Transport {
-    Tcp,
-    Udp,
-    Icmp,
-    Icmpv6,
-    /// IP with some other protocol.
-    Other,
-    /// A piece of an IP datagram. Its first piece too: a hash over ports that later pieces lack
-    /// would part them.
-    Fragment,
-    /// No IP, or IPv6 with no next header.
-    None,
 }
 
 /// What a frame's headers are and where they lie.
@@ -91,20 +76,20 @@ impl Headers {
     #[inline]
     pub fn parse(header: &[u8]) -> Result<Self, ParseError> {
         let header = &header[..header.len().min(MAX_LEN)];
-        let link = Link::parse(header)?;
-        let (network, upper) = match link.ethertype {
-            EtherType::IPV4 => (Network::Ipv4, Upper::of_ipv4(header, link.len)?),
-            EtherType::IPV6 => (Network::Ipv6, Upper::of_ipv6(header, link.len)?),
-            EtherType::ARP => (Network::Arp, Upper::absent(link.len)),
-            _ => (Network::Other, Upper::absent(link.len)),
+        let link = LinkHeader::parse(header)?;
+        let (network, transport) = match link.ethertype {
+            EtherType::IPV4 => (Network::Ipv4, TransportHeader::of_ipv4(header, link.len)?),
+            EtherType::IPV6 => (Network::Ipv6, TransportHeader::of_ipv6(header, link.len)?),
+            EtherType::ARP => (Network::Arp, TransportHeader::absent(link.len)),
+            _ => (Network::Other, TransportHeader::absent(link.len)),
         };
         Ok(Self {
             network,
-            transport: upper.transport,
+            transport: transport.protocol,
             vlan: link.vlan,
             l3_offset: offset(link.len),
-            l4_offset: offset(upper.start),
-            payload_offset: offset(upper.end),
+            l4_offset: offset(transport.start),
+            payload_offset: offset(transport.end),
         })
     }
 
@@ -157,128 +142,6 @@ impl Headers {
     }
 }
 
-/// The Ethernet header with its tags.
-struct Link {
-    ethertype: EtherType,
-    vlan: Option<u16>,
-    len: usize,
-}
-
-impl Link {
-    #[inline]
-    fn parse(header: &[u8]) -> Result<Self, ParseError> {
-        let ethernet: &[u8; HEADER_LEN] =
-            array(header, 0).ok_or(ParseError::Truncated(Layer::Ethernet))?;
-        let ethertype = EtherType(be16(ethernet, 12));
-        let mut link = Self { ethertype, vlan: None, len: HEADER_LEN };
-        for _ in 0..MAX_VLAN_TAGS {
-            if !link.ethertype.is_vlan() {
-                break;
-            }
-            let tag: &[u8; VLAN_TAG_LEN] =
-                array(header, link.len).ok_or(ParseError::Truncated(Layer::Vlan))?;
-            link.vlan.get_or_insert(be16(tag, 0));
-            link.ethertype = EtherType(be16(tag, 2));
-            link.len += VLAN_TAG_LEN;
-        }
-        Ok(link)
-    }
-}
-
-/// The transport header: its protocol, and where it starts and ends.
-struct Upper {
-    transport: Transport,
-    start: usize,
-    end: usize,
-}
-
-impl Upper {
-    #[inline]
-    const fn absent(at: usize) -> Self {
-        Self { transport: Transport::None, start: at, end: at }
-    }
-
-    #[inline]
-    fn of_ipv4(header: &[u8], l3: usize) -> Result<Self, ParseError> {
-        let fixed: &[u8; ipv4::HEADER_LEN] =
-            array(header, l3).ok_or(ParseError::Truncated(Layer::Ipv4))?;
-        let ip = ipv4::Packet::new_unchecked(fixed);
-        ip.check_header()?;
-        let start = l3 + ip.header_len();
-        if header.len() < start {
-            return Err(ParseError::Truncated(Layer::Ipv4));
-        }
-        // Ethernet pads short frames: what lies behind the IP packet is no transport header.
-        let within = match usize::from(ip.total_len()) {
-            0 => header,
-            total_len => &header[..header.len().min(l3 + total_len)],
-        };
-        match ip.protocol() {
-            _ if ip.is_fragment() => Ok(Self { transport: Transport::Fragment, start, end: start }),
-            Protocol::TCP => Self::tcp(within, start),
-            Protocol::UDP => {
-                Self::fixed(Transport::Udp, Layer::Udp, udp::HEADER_LEN, within, start)
-            }
-            Protocol::ICMP => {
-                Self::fixed(Transport::Icmp, Layer::Icmp, icmp::HEADER_LEN, within, start)
-            }
-            _ => Ok(Self { transport: Transport::Other, start, end: start }),
-        }
-    }
-
-    #[inline]
-    fn of_ipv6(header: &[u8], l3: usize) -> Result<Self, ParseError> {
-        let fixed: &[u8; ipv6::HEADER_LEN] =
-            array(header, l3).ok_or(ParseError::Truncated(Layer::Ipv6))?;
-        let ip = ipv6::Packet::new_unchecked(fixed);
-        ip.check_header()?;
-        let within = match usize::from(ip.payload_len()) {
-            0 => header,
-            payload_len => &header[..header.len().min(l3 + ipv6::HEADER_LEN + payload_len)],
-        };
-        let chain = ipv6::walk_extensions(ip.next_header(), within, l3 + ipv6::HEADER_LEN)?;
-        let start = chain.offset;
-        match chain.protocol {
-            _ if chain.fragment => Ok(Self { transport: Transport::Fragment, start, end: start }),
-            Protocol::TCP => Self::tcp(within, start),
-            Protocol::UDP => {
-                Self::fixed(Transport::Udp, Layer::Udp, udp::HEADER_LEN, within, start)
-            }
-            Protocol::ICMPV6 => {
-                Self::fixed(Transport::Icmpv6, Layer::Icmpv6, icmp::HEADER_LEN, within, start)
-            }
-            Protocol::NO_NEXT_HEADER => Ok(Self::absent(start)),
-            _ => Ok(Self { transport: Transport::Other, start, end: start }),
-        }
-    }
-
-    #[inline]
-    fn tcp(within: &[u8], start: usize) -> Result<Self, ParseError> {
-        let fixed: &[u8; tcp::HEADER_LEN] =
-            array(within, start).ok_or(ParseError::Truncated(Layer::Tcp))?;
-        let header_len = tcp::Packet::new_unchecked(fixed).header_len();
-        if header_len < tcp::HEADER_LEN {
-            return Err(ParseError::Length(Layer::Tcp));
-        }
-        Self::fixed(Transport::Tcp, Layer::Tcp, header_len, within, start)
-    }
-
-    #[inline]
-    fn fixed(
-        transport: Transport,
-        layer: Layer,
-        len: usize,
-        within: &[u8],
-        start: usize,
-    ) -> Result<Self, ParseError> {
-        let end = start + len;
-        if within.len() < end {
-            return Err(ParseError::Truncated(layer));
-        }
-        Ok(Self { transport, start, end })
-    }
-}
-
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "offsets lie in a header cut to MAX_LEN bytes")]
 const fn offset(at: usize) -> u8 {
@@ -290,6 +153,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::error::Layer;
     use crate::toeplitz::{MICROSOFT_KEY, Table};
 
     static TOEPLITZ: Table = Table::new(&MICROSOFT_KEY);

@@ -13,49 +13,18 @@
 
 mod buffers;
 mod control;
+mod fault;
 mod handshake;
+mod queue;
 mod rx;
 mod tx;
 
 pub use control::{ControlError, ControlRing};
+pub use fault::Fault;
 pub use handshake::{Config, ConnectError, Frontend};
+pub use queue::Queue;
 pub use rx::{Received, RxQueue};
 pub use tx::{Full, Place, TxQueue};
 
-use hypervisor::Guest;
-
 /// Requests outstanding on a full ring, and pages behind each ring.
 pub const RING_LEN: usize = 256;
-
-/// One queue: a ring each way.
-pub struct Queue<G: Guest> {
-    /// To the backend.
-    pub tx: TxQueue<G>,
-    /// From the backend.
-    pub rx: RxQueue<G>,
-}
-
-/// The backend broke the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// An index ran away.
-    #[error(transparent)]
-    Ring(#[from] ring::Broken),
-    /// A response to a request that is not outstanding.
-    #[error("a response to request {0}, which is not outstanding")]
-    UnknownId(u16),
-    /// A packet whose last fragments are missing.
-    #[error("a packet announces more fragments than were delivered")]
-    Unfinished,
-    /// A fragment that leaves its page.
-    #[error("{len} bytes at {offset} cross the end of the page")]
-    CrossesPage {
-        /// First byte in the page.
-        offset: u16,
-        /// How many bytes.
-        len: u16,
-    },
-    /// An extra that is not one.
-    #[error(transparent)]
-    Extra(#[from] wire::netif::extra::ExtraError),
-}

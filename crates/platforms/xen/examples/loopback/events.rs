@@ -10,7 +10,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::{Checks, Here, MOMENT, Outcome, PATIENCE, ensure, readable};
+use crate::checks::{Checks, Here, MOMENT, Outcome, PATIENCE, ensure, readable};
 
 pub fn check(here: &Here, checks: &mut Checks) {
     checks.check("events ring both ways, and are taken", both_ways(here));

@@ -14,7 +14,7 @@ use offload::{Checksum, Features};
 use shm::Piece;
 use xen::{Xen, XenGuest};
 
-use crate::{Checks, Here, Outcome, PATIENCE, ensure, equal};
+use crate::checks::{Checks, Here, Outcome, PATIENCE, ensure, equal};
 
 type Host = Metered<Xen>;
 

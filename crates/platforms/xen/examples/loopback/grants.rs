@@ -9,7 +9,7 @@ use hypervisor::{
 use shm::Region;
 use xen::Peer;
 
-use crate::{Checks, Here, Outcome, ensure, equal};
+use crate::checks::{Checks, Here, Outcome, ensure, equal};
 
 /// A reference that nobody grants.
 const NOWHERE: GrantRef = GrantRef(0x00ff_fff0);

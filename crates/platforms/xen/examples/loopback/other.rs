@@ -10,7 +10,7 @@ use hypervisor::{
 use shm::{Piece, Region};
 use xen::{Mapping, Peer, XenEvent};
 
-use crate::{Checks, Here, Outcome, PATIENCE, ensure, equal, readable};
+use crate::checks::{Checks, Here, Outcome, PATIENCE, ensure, equal, readable};
 
 /// Where the guest says what it grants, below its own part of the store.
 const KEY: &str = "data/pvnet-loopback";

@@ -6,7 +6,7 @@ use hypervisor::store::{Access, Permissions};
 use hypervisor::xs_client::XsClient;
 use hypervisor::{Store, StoreError, WatchEvent};
 
-use crate::{Checks, Here, MOMENT, Outcome, PATIENCE, ensure, equal, readable};
+use crate::checks::{Checks, Here, MOMENT, Outcome, PATIENCE, ensure, equal, readable};
 
 const ROOT: &str = "/pvnet-loopback";
 

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use lab::Progress;
 
-use crate::folder::Folder;
 use crate::image::{Apt, unpack};
+use crate::temp_dir::TempDir;
 use crate::{Error, Result, Suite, tool};
 
 /// The versions whose plugin interface is number 4: a later one calls plugins another way.
@@ -56,7 +56,7 @@ impl Emulator {
             return Ok(Self::unpacked(root));
         }
         std::fs::create_dir_all(&folder).map_err(Error::path(&folder))?;
-        let new = Folder::inside(&folder)?;
+        let new = TempDir::inside(&folder)?;
         fetch(suite, new.path(), quiet)?;
         let unpacked = new.path().join("root");
         // Before it has its name: what has it is taken as it is.
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_qemu_of_another_version_is_refused_with_the_way_to_the_right_one() {
         use std::os::unix::fs::PermissionsExt as _;
-        let folder = Folder::new().expect("folder");
+        let folder = TempDir::new().expect("folder");
         let given = |text: &str| {
             let path = folder.path().join("qemu");
             std::fs::write(&path, format!("#!/bin/sh\necho '{text}'\n")).expect("write");

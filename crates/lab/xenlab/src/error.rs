@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Suite;
-use crate::scenario::Pair;
 
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -19,9 +18,6 @@ pub enum Error {
     /// A result could not be written.
     #[error(transparent)]
     Report(#[from] report::Error),
-    /// A name that is no suite's.
-    #[error("no suite {0}: choose {first} or {second}", first = Suite::ALL[0], second = Suite::ALL[1])]
-    UnknownSuite(String),
     /// A file or folder of this machine could not be used.
     #[error("{}: {cause}", path.display())]
     Path {
@@ -127,9 +123,6 @@ pub enum Error {
         /// The output.
         text: String,
     },
-    /// A name that is no pair's.
-    #[error("no pair {0}: choose of {all}", all = Pair::ALL.map(|pair| pair.to_string()).join(", "))]
-    UnknownPair(String),
     /// A program of this workspace is missing.
     #[error("{0} is not built: run `make build`, or say where it is")]
     NotBuilt(&'static str),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use xenlab::scenario::{self, Class, Echoes, Holdings, Row, Stage};
 use xenlab::{Error, Host, HostFile, Options, Result};
 
-use crate::{BootArgs, PvnetArgs};
+use crate::args::{BootArgs, PvnetArgs};
 
 /// What can be told to it.
 #[derive(Args)]

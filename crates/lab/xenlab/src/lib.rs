@@ -13,20 +13,22 @@
 mod cache;
 mod emulator;
 mod error;
-mod folder;
 mod host;
 mod image;
+mod name;
 pub mod scenario;
 mod suite;
+mod temp_dir;
 mod tool;
 
 pub use cache::default_cache;
 pub use emulator::Emulator;
 pub use error::{Error, Result};
-pub use folder::Folder;
 pub use host::{
     Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Options, Output,
     PROCESSOR, SAME_PLACES, Shell,
 };
 pub use image::{Images, Kind, read_boot_image};
+pub use name::UnknownName;
 pub use suite::Suite;
+pub use temp_dir::TempDir;

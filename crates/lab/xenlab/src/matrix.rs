@@ -9,7 +9,7 @@ use serde::Serialize;
 use xenlab::scenario::{self, Cell, Pair};
 use xenlab::{Error, Host, Options, Result};
 
-use crate::{BootArgs, PvnetArgs};
+use crate::args::{BootArgs, PvnetArgs};
 
 /// What can be told to it.
 #[derive(Args)]

@@ -7,7 +7,8 @@ use lab::Progress;
 use xenlab::scenario;
 use xenlab::{Error, Host, HostFile, Result};
 
-use crate::{BootArgs, PvnetArgs, domains};
+use crate::args::{BootArgs, PvnetArgs};
+use crate::steps;
 
 /// What can be told to it.
 #[derive(Args)]
@@ -36,5 +37,5 @@ pub fn run(args: &PlatformArgs) -> Result<bool> {
     let host = Host::boot(&images, &options)?;
     let steps = scenario::platform(&host, &progress)?;
     progress.finish();
-    domains::tell("xen platform", &steps, args.json.as_deref())
+    steps::report("xen platform", &steps, args.json.as_deref())
 }

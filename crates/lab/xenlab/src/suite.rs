@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Error, Result};
+use crate::UnknownName;
 
 /// A release of Debian whose packages are known to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +57,11 @@ impl fmt::Display for Suite {
 }
 
 impl FromStr for Suite {
-    type Err = Error;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         let known = Self::ALL.into_iter().find(|suite| suite.name() == name);
-        known.ok_or_else(|| Error::UnknownSuite(name.to_owned()))
+        known.ok_or_else(|| UnknownName::new("suite", name, &Self::ALL))
     }
 }
 
@@ -89,6 +89,6 @@ mod tests {
             assert_eq!(suite.name().parse::<Suite>().expect("known"), suite);
         }
         let message = "sid".parse::<Suite>().expect_err("unknown").to_string();
-        assert_eq!(message, "no suite sid: choose bookworm or trixie");
+        assert_eq!(message, "no suite sid: choose one of bookworm, trixie");
     }
 }

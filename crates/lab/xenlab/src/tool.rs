@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::folder::Folder;
+use crate::temp_dir::TempDir;
 use crate::{Error, Result};
 
 /// How long a program may take that only works on files here.
@@ -55,7 +55,7 @@ pub(crate) fn in_memory(content: &[u8]) -> Result<File> {
 /// `program` without what only debuggers read; as it is if that cannot be had.
 pub(crate) fn stripped(program: &Path) -> Result<Vec<u8>> {
     let strip = || -> Result<Vec<u8>> {
-        let folder = Folder::new()?;
+        let folder = TempDir::new()?;
         let small = folder.path().join("stripped");
         let mut command = lab::command("strip")?;
         command.arg("-o").arg(&small).arg(program);

@@ -6,10 +6,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::overlay::{self, GUEST_ROOT, HostFile};
-use super::{DomuConfig, Options, qemu};
-use crate::folder::Folder;
-use crate::image::{Images, Index, Kind};
+use super::domu::DomuConfig;
+use super::options::Options;
+use super::overlay::{HostFile, add, concatenate, read, read_whole, script};
+use super::qemu;
+use crate::image::{Archive, Images, Index, Kind};
+use crate::temp_dir::TempDir;
 use crate::{Emulator, Error, Result};
 
 /// A processor for [`CLOCK`]: what the emulator's clock and its copies of strings do badly is left out, and
@@ -38,13 +40,16 @@ pub struct Batch {
     pub programs: Vec<(String, Vec<u8>)>,
 }
 
+/// Where dom0 has the archive of a guest that nobody talks to.
+const GUEST_ROOT: &str = "lab/guests/domu.cpio";
+
 /// What has a kernel load programs at the same addresses each time.
 pub const SAME_PLACES: &str = "norandmaps";
 
 /// A batch that is ready to be run, any number of times.
 #[derive(Debug)]
 pub struct BatchHost {
-    folder: Folder,
+    folder: TempDir,
     images: Images,
     options: Options,
     root: PathBuf,
@@ -58,12 +63,12 @@ impl BatchHost {
     /// # Errors
     /// [`Error::Path`](crate::Error::Path); [`Error::Content`](crate::Error::Content) if a file needs a library that this machine lacks.
     pub fn new(images: &Images, batch: &Batch) -> Result<Self> {
-        let folder = Folder::new()?;
+        let folder = TempDir::new()?;
         let root = folder.path().join("dom0.cpio");
         if batch.xen {
-            overlay::write_batch(images, batch, &root)?;
+            write_xen(images, batch, &root)?;
         } else {
-            overlay::write_linux(images, batch, &root)?;
+            write_linux(images, batch, &root)?;
         }
         // Off by default on an AMD that is itself virtual, which this one looks like; on as on a real one.
         let xen_arguments = "global-pages".to_owned();
@@ -127,6 +132,48 @@ impl BatchHost {
     }
 }
 
+/// Writes the archive of a dom0 that nobody talks to: guests and scripts are in it.
+fn write_xen(images: &Images, batch: &Batch, destination: &Path) -> Result<()> {
+    let files: Vec<(&str, Vec<u8>)> = batch.files.iter().map(read).collect::<Result<_>>()?;
+    let mut guest = Archive::new();
+    script(&mut guest, "init", include_str!("../guest/domu.sh"));
+    script(&mut guest, "lab/script", &batch.guest_script);
+    programs(&mut guest, batch);
+    add(&mut guest, images.libraries(Kind::DomU)?, &files)?;
+    let mut guest_root = read_whole(&images.root(Kind::DomU))?;
+    guest_root.extend(guest.finish());
+
+    let mut overlay = Archive::new();
+    script(&mut overlay, "init", include_str!("../guest/dom0.sh"));
+    script(&mut overlay, "lab/script", &batch.script);
+    script(&mut overlay, "etc/xen/scripts/vif-lab", include_str!("../guest/vif-lab.sh"));
+    overlay.file("lab/guests/vmlinux", 0o644, &read_whole(&images.kernel())?);
+    overlay.file(GUEST_ROOT, 0o644, &guest_root);
+    for guest in &batch.guests {
+        overlay.file(&format!("lab/{}.cfg", guest.name), 0o644, guest.text().as_bytes());
+    }
+    programs(&mut overlay, batch);
+    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
+    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
+}
+
+/// Writes the archive of a machine without a hypervisor that nobody talks to: dom0's, with another first process.
+fn write_linux(images: &Images, batch: &Batch, destination: &Path) -> Result<()> {
+    let files: Vec<(&str, Vec<u8>)> = batch.files.iter().map(read).collect::<Result<_>>()?;
+    let mut overlay = Archive::new();
+    script(&mut overlay, "init", include_str!("../guest/linux.sh"));
+    script(&mut overlay, "lab/script", &batch.script);
+    programs(&mut overlay, batch);
+    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
+    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
+}
+
+fn programs(archive: &mut Archive, batch: &Batch) {
+    for (name, bytes) in &batch.programs {
+        archive.file(&format!("usr/local/bin/{name}"), 0o755, bytes);
+    }
+}
+
 /// The files that the domains of a batch start with, as they lie in its archive.
 #[derive(Debug)]
 pub struct BatchFiles {
@@ -163,7 +210,6 @@ impl BatchFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::Archive;
 
     #[test]
     fn files_of_dom0_and_of_guests_are_told_apart() {
@@ -172,7 +218,7 @@ mod tests {
         let mut dom0 = Archive::new();
         dom0.file("usr/bin/tool", 0o755, b"dom0's");
         dom0.file(GUEST_ROOT, 0o644, &guest.finish());
-        let folder = Folder::new().expect("folder");
+        let folder = TempDir::new().expect("folder");
         let path = folder.path().join("dom0.cpio");
         std::fs::write(&path, dom0.finish()).expect("write");
         let files = BatchFiles::read(&path).expect("archives");
@@ -184,7 +230,7 @@ mod tests {
 
     #[test]
     fn without_guests_there_are_no_files_of_theirs() {
-        let folder = Folder::new().expect("folder");
+        let folder = TempDir::new().expect("folder");
         let path = folder.path().join("dom0.cpio");
         std::fs::write(&path, Archive::new().finish()).expect("write");
         let files = BatchFiles::read(&path).expect("an archive");

@@ -188,7 +188,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
+    use crate::temp_dir::TempDir;
     use std::process::{Command, Stdio};
 
     const LIMIT: Duration = Duration::from_secs(20);
@@ -197,12 +197,12 @@ mod tests {
     struct Agent {
         channel: Channel,
         process: std::process::Child,
-        _folder: Folder,
+        _folder: TempDir,
     }
 
     impl Agent {
         fn start() -> Self {
-            let folder = Folder::new().expect("folder");
+            let folder = TempDir::new().expect("folder");
             let place = folder.path().to_str().expect("text");
             let script = include_str!("../guest/agent.sh")
                 .replace("/run/agent", &format!("{place}/jobs"))

@@ -4,12 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::channel::{Channel, Silence};
-use super::qemu::{GUESTS, KERNEL};
+use super::qemu::{FIRST_GUEST_PORT, GUEST_PORTS, KERNEL};
 use super::shell::{Job, Output, Shell};
 use crate::{Error, Result};
 
-/// How many guests can be talked to at once.
-pub(super) const MOST: usize = 6;
 /// How long the toolstack may take; it waits ten seconds itself for a backend.
 const TOOLSTACK: Duration = Duration::from_secs(60);
 
@@ -86,7 +84,7 @@ pub(super) struct Ports {
 
 impl Ports {
     pub(super) fn new(channels: Vec<Arc<Channel>>) -> Self {
-        let mut free: Vec<_> = (GUESTS..).zip(channels).collect();
+        let mut free: Vec<_> = (FIRST_GUEST_PORT..).zip(channels).collect();
         // Taken from the end: the first goes first.
         free.reverse();
         Self { free: Mutex::new(free) }
@@ -94,7 +92,7 @@ impl Ports {
 
     fn take(ports: &Arc<Self>) -> Result<Port> {
         let taken = ports.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let (number, channel) = taken.ok_or(Error::TooManyDomains(MOST))?;
+        let (number, channel) = taken.ok_or(Error::TooManyDomains(GUEST_PORTS))?;
         Ok(Port { number, channel, home: Arc::clone(ports) })
     }
 }
@@ -308,10 +306,10 @@ mod tests {
         let ports = Arc::new(Ports::new(vec![channel(), channel()]));
         let first = Ports::take(&ports).expect("free");
         let second = Ports::take(&ports).expect("free");
-        assert_eq!((first.number, second.number), (GUESTS, GUESTS + 1));
+        assert_eq!((first.number, second.number), (FIRST_GUEST_PORT, FIRST_GUEST_PORT + 1));
         assert!(matches!(Ports::take(&ports), Err(Error::TooManyDomains(_))));
         drop(first);
-        assert_eq!(Ports::take(&ports).expect("given back").number, GUESTS);
+        assert_eq!(Ports::take(&ports).expect("given back").number, FIRST_GUEST_PORT);
     }
 
     #[test]

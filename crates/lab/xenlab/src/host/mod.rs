@@ -14,6 +14,7 @@ mod channel;
 mod console;
 mod domu;
 mod frame;
+mod options;
 mod overlay;
 mod qemu;
 mod shell;
@@ -25,53 +26,17 @@ use std::time::Duration;
 
 use lab::Process;
 
-use crate::folder::Folder;
 use crate::image::Images;
+use crate::temp_dir::TempDir;
 use crate::{Error, Result};
 pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, PROCESSOR, SAME_PLACES};
 use channel::{Channel, Silence};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig};
+pub use options::Options;
 pub use overlay::HostFile;
 use overlay::Roots;
 pub use shell::{Job, Output, Shell};
-
-/// How a host is booted.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The machine's memory, in MiB.
-    pub memory_mib: u32,
-    /// dom0's part of it.
-    pub dom0_memory_mib: u32,
-    /// Files of this machine that dom0 and guests get.
-    pub files: Vec<HostFile>,
-    /// Whether dom0 has a network card, `eth0`, behind which QEMU plays a network: 10.0.2.2 answers.
-    pub outside: bool,
-    /// More words for the hypervisor.
-    pub xen_arguments: String,
-    /// More words for dom0's kernel.
-    pub kernel_arguments: String,
-    /// Where to keep the console's log; in a temporary folder otherwise.
-    pub log: Option<PathBuf>,
-    /// How long booting may take.
-    pub limit: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            memory_mib: 2048,
-            dom0_memory_mib: 1024,
-            files: Vec::new(),
-            outside: false,
-            xen_arguments: String::new(),
-            kernel_arguments: String::new(),
-            log: None,
-            // Eight on a machine with a core to spare; one that is overloaded is slow, not broken.
-            limit: Duration::from_secs(300),
-        }
-    }
-}
 
 /// A running Xen host. Dropping it ends it with all its guests; a crash or kill of this process does too.
 ///
@@ -85,7 +50,7 @@ pub struct Host {
     lines: qemu::Lines,
     log: PathBuf,
     uptime: f64,
-    _folder: Folder,
+    _folder: TempDir,
 }
 
 impl Host {
@@ -96,7 +61,7 @@ impl Host {
     /// [`lab::Error::Interrupted`] as [`Error::Lab`]; [`Error::Path`]; [`Error::Content`] if a file needs a library
     /// that this machine lacks.
     pub fn boot(images: &Images, options: &Options) -> Result<Self> {
-        let folder = Folder::new()?;
+        let folder = TempDir::new()?;
         let roots = Roots::write(images, &options.files, folder.path())?;
         let log = options.log.clone().unwrap_or_else(|| folder.path().join("console.log"));
         let (qemu, lines, agents) = qemu::start(images, options, &roots, &log, folder.path())?;

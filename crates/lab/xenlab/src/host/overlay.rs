@@ -6,7 +6,6 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::batch::Batch;
 use crate::image::{Archive, Images, Kind, Linker};
 use crate::{Error, Result, tool};
 
@@ -86,53 +85,8 @@ fn domu(images: &Images, files: &[(&str, Vec<u8>)]) -> Result<Vec<u8>> {
     Ok(overlay.finish())
 }
 
-/// Where dom0 has the archive of a guest that nobody talks to.
-pub(super) const GUEST_ROOT: &str = "lab/guests/domu.cpio";
-
-/// Writes the archive of a dom0 that nobody talks to: guests and scripts are in it.
-pub(super) fn write_batch(images: &Images, batch: &Batch, destination: &Path) -> Result<()> {
-    let files: Vec<(&str, Vec<u8>)> = batch.files.iter().map(read).collect::<Result<_>>()?;
-    let mut guest = Archive::new();
-    script(&mut guest, "init", include_str!("../guest/domu.sh"));
-    script(&mut guest, "lab/script", &batch.guest_script);
-    programs(&mut guest, batch);
-    add(&mut guest, images.libraries(Kind::DomU)?, &files)?;
-    let mut guest_root = read_whole(&images.root(Kind::DomU))?;
-    guest_root.extend(guest.finish());
-
-    let mut overlay = Archive::new();
-    script(&mut overlay, "init", include_str!("../guest/dom0.sh"));
-    script(&mut overlay, "lab/script", &batch.script);
-    script(&mut overlay, "etc/xen/scripts/vif-lab", include_str!("../guest/vif-lab.sh"));
-    overlay.file("lab/guests/vmlinux", 0o644, &read_whole(&images.kernel())?);
-    overlay.file(GUEST_ROOT, 0o644, &guest_root);
-    for guest in &batch.guests {
-        overlay.file(&format!("lab/{}.cfg", guest.name), 0o644, guest.text().as_bytes());
-    }
-    programs(&mut overlay, batch);
-    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
-    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
-}
-
-/// Writes the archive of a machine without a hypervisor that nobody talks to: dom0's, with another first process.
-pub(super) fn write_linux(images: &Images, batch: &Batch, destination: &Path) -> Result<()> {
-    let files: Vec<(&str, Vec<u8>)> = batch.files.iter().map(read).collect::<Result<_>>()?;
-    let mut overlay = Archive::new();
-    script(&mut overlay, "init", include_str!("../guest/linux.sh"));
-    script(&mut overlay, "lab/script", &batch.script);
-    programs(&mut overlay, batch);
-    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
-    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
-}
-
-fn programs(archive: &mut Archive, batch: &Batch) {
-    for (name, bytes) in &batch.programs {
-        archive.file(&format!("usr/local/bin/{name}"), 0o755, bytes);
-    }
-}
-
 /// The kernel reads archives that follow each other as one.
-fn concatenate(image: &Path, overlay: &[u8], destination: &Path) -> Result<()> {
+pub(super) fn concatenate(image: &Path, overlay: &[u8], destination: &Path) -> Result<()> {
     let write = || -> io::Result<()> {
         let mut out = File::create(destination)?;
         io::copy(&mut File::open(image)?, &mut out)?;
@@ -141,17 +95,21 @@ fn concatenate(image: &Path, overlay: &[u8], destination: &Path) -> Result<()> {
     write().map_err(Error::path(destination))
 }
 
-fn script(archive: &mut Archive, path: &str, text: &str) {
+pub(super) fn script(archive: &mut Archive, path: &str, text: &str) {
     archive.file(path, 0o755, text.as_bytes());
 }
 
-fn add(archive: &mut Archive, present: BTreeSet<String>, files: &[(&str, Vec<u8>)]) -> Result<()> {
+pub(super) fn add(
+    archive: &mut Archive,
+    present: BTreeSet<String>,
+    files: &[(&str, Vec<u8>)],
+) -> Result<()> {
     let mut linker = Linker::new(Path::new("/"), present);
     files.iter().try_for_each(|(target, content)| linker.add_as(archive, target, content))
 }
 
 /// A file's place and content, without what only debuggers read.
-fn read(file: &HostFile) -> Result<(&str, Vec<u8>)> {
+pub(super) fn read(file: &HostFile) -> Result<(&str, Vec<u8>)> {
     let mut magic = [0; 4];
     let read = File::open(&file.source).and_then(|mut source| source.read(&mut magic));
     read.map_err(Error::path(&file.source))?;
@@ -163,18 +121,18 @@ fn read(file: &HostFile) -> Result<(&str, Vec<u8>)> {
     Ok((&file.target, content))
 }
 
-fn read_whole(path: &Path) -> Result<Vec<u8>> {
+pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(Error::path(path))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
+    use crate::temp_dir::TempDir;
 
     #[test]
     fn programs_become_commands_and_other_files_lie_where_commands_start() {
-        let folder = Folder::new().expect("folder");
+        let folder = TempDir::new().expect("folder");
         let target = |name: &str, mode| {
             let path = folder.path().join(name);
             std::fs::write(&path, "#!/bin/sh\n").expect("write");

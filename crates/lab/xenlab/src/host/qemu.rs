@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use lab::{Interrupt, Process};
 
-use super::domu;
+use super::console;
+use super::options::Options;
 use super::overlay::Roots;
-use super::{Options, console};
 use crate::image::Images;
 use crate::{Error, Result};
 
@@ -22,10 +22,14 @@ const POLL: Duration = Duration::from_millis(5);
 /// every use, and the kernel's own are not protected from it, which it would check page by page at each boot.
 pub(super) const KERNEL: &str = "panic=-1 init_on_alloc=0 rodata=off";
 
-/// The port of dom0's agent, that of streamed output, and the first of those for guests.
-const AGENT: usize = 1;
-pub(super) const STREAM: usize = 2;
-pub(super) const GUESTS: usize = 3;
+/// The port of dom0's agent.
+const AGENT_PORT: usize = 1;
+/// The port of streamed output.
+pub(super) const STREAM_PORT: usize = 2;
+/// The first port of a guest's agent.
+pub(super) const FIRST_GUEST_PORT: usize = 3;
+/// How many guests' agents have a port at once.
+pub(super) const GUEST_PORTS: usize = 6;
 
 /// Lines into the machine that carry bytes as they are.
 #[derive(Debug)]
@@ -46,7 +50,9 @@ pub(super) fn start(
 ) -> Result<(Process, Lines, Vec<UnixStream>)> {
     // Before QEMU does, so that it is readable for this user whatever its mask, and a bad path is named.
     std::fs::write(log, "").map_err(Error::path(log))?;
-    let numbers = [AGENT, STREAM].into_iter().chain(GUESTS..GUESTS + domu::MOST);
+    let numbers = [AGENT_PORT, STREAM_PORT]
+        .into_iter()
+        .chain(FIRST_GUEST_PORT..FIRST_GUEST_PORT + GUEST_PORTS);
     let ports: Vec<Port> =
         numbers.map(|number| Port::new(folder, number)).collect::<Result<_>>()?;
     let terminal = Port::new(folder, 0)?;

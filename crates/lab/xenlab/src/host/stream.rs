@@ -10,7 +10,7 @@ use lab::Interrupt;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-use super::qemu::STREAM;
+use super::qemu::STREAM_PORT;
 use super::shell::Shell;
 use crate::{Error, Result};
 
@@ -32,7 +32,7 @@ pub(super) fn run(
     let mark = format!("\n~printed {:016x}\n", nonce());
     let command = format!(
         "cat >/run/script <<'~script'\n{script}\n~script\n\
-         exec 3<>/dev/vport0p{STREAM}\n\
+         exec 3<>/dev/vport0p{STREAM_PORT}\n\
          sh /run/script </dev/null >&3 2>&1\n\
          status=$?; printf '\\n%s\\n' '{}' >&3; exit $status",
         mark.trim()

@@ -140,7 +140,7 @@ fn resolve(root: &Path, path: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
+    use crate::temp_dir::TempDir;
 
     fn this_program() -> Vec<u8> {
         std::fs::read("/proc/self/exe").expect("this program")
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_named() {
-        let empty = Folder::new().expect("folder");
+        let empty = TempDir::new().expect("folder");
         let mut linker = Linker::new(empty.path(), BTreeSet::new());
         let error = linker.add_as(&mut Archive::new(), "usr/bin/tool", &this_program());
         let message = error.expect_err("no library").to_string();
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn links_stay_inside_of_the_root() {
-        let folder = Folder::new().expect("folder");
+        let folder = TempDir::new().expect("folder");
         let root = folder.path();
         std::fs::create_dir_all(root.join("usr/lib/real")).expect("folders");
         std::fs::write(root.join("usr/lib/real/lib.so.1.2"), "x").expect("file");

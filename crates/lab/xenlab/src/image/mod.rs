@@ -22,7 +22,7 @@ use lab::Progress;
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest as _, Sha256};
 
-use crate::folder::Folder;
+use crate::temp_dir::TempDir;
 use crate::{Error, Result, Suite, tool};
 pub(crate) use apt::Apt;
 pub(crate) use cpio::{Archive, Index};
@@ -62,7 +62,7 @@ impl Images {
         // Another process may have built them while this one waited.
         if !images.folder.is_dir() {
             remove_others(&folder)?;
-            let new = Folder::inside(&folder)?;
+            let new = TempDir::inside(&folder)?;
             build(suite, &folder.join("packages"), new.path(), quiet)?;
             std::fs::rename(new.path().join("images"), &images.folder)
                 .map_err(Error::path(&images.folder))?;
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn whole_images_are_taken_as_they_are() {
-        let cache = Folder::new().expect("folder");
+        let cache = TempDir::new().expect("folder");
         let whole = cache.path().join("bookworm").join(digest(Suite::Bookworm));
         std::fs::create_dir_all(&whole).expect("folders");
         let images = Images::prepare(Suite::Bookworm, cache.path(), true).expect("nothing to do");
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_was_left_half_built_or_by_other_versions_is_removed_and_downloads_stay() {
-        let folder = Folder::new().expect("folder");
+        let folder = TempDir::new().expect("folder");
         for name in ["xenlab-17-0/images", "0123456789ab", "packages"] {
             std::fs::create_dir_all(folder.path().join(name)).expect("folders");
         }

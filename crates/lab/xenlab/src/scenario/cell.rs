@@ -7,7 +7,7 @@ use lab::Progress;
 use serde::Serialize;
 
 use crate::host::{DomuConfig, Host};
-use crate::{Error, Result};
+use crate::{Result, UnknownName};
 
 use super::backend::{self, Backend, RunningBackend};
 use super::check::{self, Features, Rates};
@@ -53,11 +53,11 @@ impl fmt::Display for Pair {
 }
 
 impl FromStr for Pair {
-    type Err = Error;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self> {
+    fn from_str(name: &str) -> std::result::Result<Self, UnknownName> {
         let known = Self::ALL.into_iter().find(|pair| pair.to_string() == name);
-        known.ok_or_else(|| Error::UnknownPair(name.to_owned()))
+        known.ok_or_else(|| UnknownName::new("pair", name, &Self::ALL))
     }
 }
 
@@ -143,7 +143,10 @@ mod tests {
             assert_eq!(pair.to_string().parse::<Pair>().expect("known"), pair);
         }
         let message = "stock-none".parse::<Pair>().expect_err("unknown").to_string();
-        assert!(message.starts_with("no pair stock-none: choose of stock-stock, "), "{message}");
+        assert!(
+            message.starts_with("no pair stock-none: choose one of stock-stock, "),
+            "{message}"
+        );
     }
 
     #[test]

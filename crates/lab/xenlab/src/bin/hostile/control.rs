@@ -5,9 +5,10 @@ use ring::netif::Ctrl;
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlRequest, keys};
 
+use crate::attack::Attack;
 use crate::link::{Link, Shape};
 use crate::ring::Ring;
-use crate::{Attack, Outcome};
+use crate::wait::{Outcome, wait_until};
 
 /// No request may be taken: each has a reference that grants nothing, a length beyond the page, an offset whose sum
 /// with the length wraps (XSA-270), or a type that there is not.
@@ -46,7 +47,7 @@ pub fn nonsense(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let count = u32::try_from(REQUESTS.len())?;
     ring.publish(count);
     event.notify()?;
-    crate::wait_until("an answer to each", || Ok(ring.rsp_prod() == count))?;
+    wait_until("an answer to each", || Ok(ring.rsp_prod() == count))?;
     let refused = (0..count).filter(|n| ring.response(*n).status != status::SUCCESS);
     attack.report.refused = u32::try_from(refused.count())?;
     for key in [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL] {

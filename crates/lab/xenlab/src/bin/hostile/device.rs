@@ -10,8 +10,8 @@ use wire::ethernet::MacAddr;
 use wire::netif::keys;
 use xen::XenGuest;
 
-use crate::link::{Link, Shape};
-use crate::{Cli, Outcome, PATIENCE};
+use crate::cli::Cli;
+use crate::wait::{Outcome, TIMEOUT};
 
 /// An interface that the toolstack has made, and nobody else in this domain uses.
 pub struct Device {
@@ -76,7 +76,7 @@ impl Device {
 
     /// Waits for a change of the backend's state, for as long as is left.
     fn wait(&self, wanted: XenbusState) -> Outcome {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             while self.store.event()?.is_some() {}
             let now = self.backend_state()?;
@@ -96,36 +96,6 @@ impl Device {
     pub fn start_over(&self) -> Outcome {
         self.enter(XenbusState::Initialising)?;
         self.wait(XenbusState::InitWait)
-    }
-
-    /// Connects as a frontend should.
-    pub fn connect(&self) -> Outcome<Link> {
-        self.connect_as(Shape::default())
-    }
-
-    /// The same with rings of another shape.
-    pub fn connect_as(&self, shape: Shape) -> Outcome<Link> {
-        let link = Link::new(self, shape)?;
-        self.join(&link)?;
-        Ok(link)
-    }
-
-    /// Starts over, and connects by rings that there are.
-    pub fn join(&self, link: &Link) -> Outcome {
-        self.start_over()?;
-        link.offer(self)?;
-        self.enter(XenbusState::Connected)?;
-        self.wait_connected()
-    }
-
-    /// Starts over, offers sound rings, changes that by `spoil`, and wants to connect. Succeeds if the backend does
-    /// not want to.
-    pub fn refused(&self, link: &Link, spoil: impl FnOnce(&Self) -> Outcome) -> Outcome {
-        self.start_over()?;
-        link.offer(self)?;
-        spoil(self)?;
-        self.enter(XenbusState::Connected)?;
-        self.wait(XenbusState::Closed)
     }
 
     /// Waits until the backend is connected to this frontend.

@@ -3,9 +3,11 @@
 use hypervisor::{GrantRef, Guest as _};
 use wire::netif::keys;
 
+use crate::attack::Attack;
 use crate::device::Device;
+use crate::frames;
 use crate::link::{Link, Shape};
-use crate::{Attack, Outcome, frames};
+use crate::wait::{Outcome, wait_until};
 
 /// In the part of the table that guests never use (0 and 1 are the console's and the store's), beyond what it can
 /// grow to, and the last that there is.
@@ -19,7 +21,7 @@ fn revoked(device: &Device) -> Outcome<GrantRef> {
 }
 
 pub fn transmit(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
+    let mut link = Link::connect(attack.device)?;
     let bytes = frames::idle(attack.device, 300);
     link.fill(0, &bytes)?;
     let gone = revoked(attack.device)?;
@@ -45,11 +47,11 @@ pub fn receive(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let wanted = u32::try_from(bad.len())?;
     let mut link = Link::new(device, Shape { bad_buffers: bad, ..Shape::default() })?;
     drop(page);
-    device.join(&link)?;
+    link.join(device)?;
     // Each question to everybody comes back as an answer to this guest.
     let question = frames::who_has(device);
     link.fill(0, &question)?;
-    let waited = crate::wait_until("an error for every bad buffer", || {
+    let waited = wait_until("an error for every bad buffer", || {
         let slot = link.slot(0, 0, u16::try_from(question.len())?, 0);
         link.transmit(&[slot])?;
         link.receive()?;
@@ -68,7 +70,7 @@ pub fn rings(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.did(format!("each ring in pages {NEVER:?}, {gone} (revoked), {} (read-only)", grefs[0]));
     for key in [keys::TX_RING_REF, keys::RX_RING_REF] {
         for gref in NEVER.into_iter().chain([gone, grefs[0]]) {
-            device.refused(&link, |device| device.key(key, &gref.to_string()))?;
+            link.refused(device, |device| device.key(key, &gref.to_string()))?;
             attack.report.refused += 1;
         }
     }

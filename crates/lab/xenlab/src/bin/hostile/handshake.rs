@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use hypervisor::{Guest as _, XenbusState};
 use wire::netif::keys;
 
+use crate::attack::Attack;
 use crate::device::Device;
 use crate::link::{Link, Shape};
 use crate::races::Random;
-use crate::{Attack, Outcome};
+use crate::wait::Outcome;
 
 /// How long a state stays before the next of all pairs: long enough for the backend to have followed, mostly.
 const MOMENT: Duration = Duration::from_millis(5);
@@ -24,7 +25,7 @@ pub fn queue_counts(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.did(format!("0, {} and 4294967295 queues, {offered} being offered", offered + 1));
     for count in [0, offered + 1, u32::MAX] {
         let key = |device: &Device| device.key(keys::MULTI_QUEUE_NUM_QUEUES, &count.to_string());
-        device.refused(&link, key)?;
+        link.refused(device, key)?;
         attack.report.refused += 1;
     }
     Ok(Some(link))
@@ -37,7 +38,7 @@ pub fn bad_keys(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.did(format!("{values:?} for each ring and the event channel"));
     for key in [keys::TX_RING_REF, keys::RX_RING_REF, keys::EVENT_CHANNEL] {
         for value in values {
-            device.refused(&link, |device| device.key(key, value))?;
+            link.refused(device, |device| device.key(key, value))?;
             attack.report.refused += 1;
         }
     }
@@ -51,7 +52,7 @@ pub fn bad_ports(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let (_another, port) = device.guest.alloc_unbound(device.guest.domid())?;
     attack.did(format!("ports 0, 1000, 4294967295, and {port} which is for another domain"));
     for port in [0, 1000, u32::MAX, port.0] {
-        device.refused(&link, |device| device.key(keys::EVENT_CHANNEL, &port.to_string()))?;
+        link.refused(device, |device| device.key(keys::EVENT_CHANNEL, &port.to_string()))?;
         attack.report.refused += 1;
     }
     Ok(Some(link))
@@ -60,7 +61,7 @@ pub fn bad_ports(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 /// The backend goes on with what it has connected to.
 pub fn connects_twice(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let link = device.connect()?;
+    let link = Link::connect(device)?;
     let other = Link::new(device, Shape::default())?;
     other.offer(device)?;
     attack.did(
@@ -119,7 +120,7 @@ pub fn state_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 fn reconnect(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut tries = 1;
     let link = loop {
-        match attack.device.connect() {
+        match Link::connect(attack.device) {
             Ok(link) => break link,
             Err(error) if tries == TRIES => return Err(error),
             Err(_) => tries += 1,

@@ -10,8 +10,9 @@ use xen::{SharedPages, XenEvent, XenGuest};
 use xenlab::scenario::Answers;
 
 use crate::device::Device;
+use crate::frames;
 use crate::ring::Ring;
-use crate::{Outcome, frames, wait_until};
+use crate::wait::{Outcome, so_within, wait_until};
 
 /// Pages to send from: those of the largest packet, some more, and a whole ring's of bytes that change.
 const DATA: usize = 64;
@@ -281,7 +282,7 @@ impl Link {
     /// Waits a while for a frame that `wanted` takes.
     fn await_frame<T>(&mut self, wanted: impl Fn(&[u8]) -> Option<T>) -> Outcome<Option<T>> {
         let mut found = None;
-        crate::so_within(ECHO, || {
+        so_within(ECHO, || {
             found = self.receive()?.iter().find_map(|frame| wanted(frame));
             Ok(found.is_some())
         })?;

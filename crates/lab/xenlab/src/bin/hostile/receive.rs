@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use ring::Slots as _;
 use ring::netif::Rx;
 
+use crate::attack::Attack;
+use crate::frames;
 use crate::link::{Link, Shape};
-use crate::{Attack, Outcome, frames};
+use crate::wait::Outcome;
 
 /// How often a buffer is given.
 const PACE: Duration = Duration::from_millis(100);
@@ -14,7 +16,7 @@ const PACE: Duration = Duration::from_millis(100);
 /// One buffer now and then kept Linux's detector of stalls quiet, while frames without end waited for the next.
 pub fn doled_buffers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let mut link = device.connect_as(Shape { buffers: 0, ..Shape::default() })?;
+    let mut link = Link::connect_as(device, Shape { buffers: 0, ..Shape::default() })?;
     let question = frames::who_has(device);
     link.fill(0, &question)?;
     let deadline = Instant::now() + attack.span();

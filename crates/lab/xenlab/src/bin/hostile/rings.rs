@@ -4,12 +4,14 @@ use ring::Slots as _;
 use ring::netif::{Rx, Tx};
 use wire::netif::keys;
 
+use crate::attack::Attack;
+use crate::frames;
 use crate::link::{Link, Shape};
-use crate::{Attack, Outcome, frames};
+use crate::wait::{Outcome, so_within, wait_until};
 
 /// More requests than there are slots: a backend that believed it would take slots twice, or never end.
 pub fn producer_ahead(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let link = attack.device.connect()?;
+    let link = Link::connect(attack.device)?;
     let req_prod = link.tx_prod() + Tx::COUNT + 1000;
     attack.did(format!("req_prod = {req_prod} on an empty ring"));
     link.tx.publish(req_prod);
@@ -20,7 +22,7 @@ pub fn producer_ahead(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 
 /// Requests that were answered are taken back.
 pub fn producer_back(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
+    let mut link = Link::connect(attack.device)?;
     link.fill(0, &frames::idle(attack.device, 60))?;
     let slots = [link.slot(0, 0, 60, 0); 3];
     attack.report.answers += link.transmit(&slots)?;
@@ -36,7 +38,7 @@ pub fn rx_producer_ahead(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let link = Link::new(attack.device, Shape::default())?;
     link.rx.publish(2 * Rx::COUNT + 1);
     attack.did(format!("req_prod = {} of the RX ring, then Connected", 2 * Rx::COUNT + 1));
-    attack.device.refused(&link, |_| Ok(()))?;
+    link.refused(attack.device, |_| Ok(()))?;
     attack.report.refused += 1;
     Ok(Some(link))
 }
@@ -49,7 +51,7 @@ pub fn shared_ring(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     link.offer(device)?;
     device.key(keys::RX_RING_REF, &link.tx.gref().to_string())?;
     device.enter(hypervisor::XenbusState::Connected)?;
-    crate::wait_until("the backend's verdict", || {
+    wait_until("the backend's verdict", || {
         let state = device.backend_state()?;
         Ok(state != Some(hypervisor::XenbusState::InitWait))
     })?;
@@ -58,7 +60,7 @@ pub fn shared_ring(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     link.fill(0, &frames::who_has(device))?;
     let slots = [link.slot(0, 0, 42, 0); 20];
     link.send(&slots)?;
-    crate::so_within(attack.span(), || {
+    so_within(attack.span(), || {
         Ok(device.backend_state()? != Some(hypervisor::XenbusState::Connected))
     })?;
     Ok(Some(link))

@@ -3,12 +3,14 @@
 use wire::netif::TxRequest;
 use wire::netif::tx_flags::MORE_DATA;
 
+use crate::attack::Attack;
+use crate::frames;
 use crate::link::Link;
-use crate::{Attack, Outcome, frames};
+use crate::wait::Outcome;
 
 /// Connects, with a sound frame's beginning in every page that is used here.
 fn connect(attack: &Attack<'_>) -> Outcome<Link> {
-    let link = attack.device.connect()?;
+    let link = Link::connect(attack.device)?;
     let bytes = frames::idle(attack.device, 200);
     for page in 0..32 {
         link.fill(page, &bytes)?;
@@ -92,7 +94,7 @@ pub fn empty(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 /// Linux's netback passed such packets on to drivers that take headers to lie in one piece. Here they are put together
 /// and delivered: refusing them would be safe, and wrong.
 pub fn split_headers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
+    let mut link = Link::connect(attack.device)?;
     // 72 bytes or more in slots of four: none of the three headers is whole in one.
     for size in [4, 10, 33] {
         let tries = link.echo_split(attack.device, size)?;

@@ -9,9 +9,9 @@ use crate::{Error, Result};
 
 /// A new folder, removed with all that is in it when dropped.
 #[derive(Debug)]
-pub struct Folder(PathBuf);
+pub struct TempDir(PathBuf);
 
-impl Folder {
+impl TempDir {
     /// Makes one under the system's folder for temporary files, that nobody else can look into.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         match std::fs::remove_dir_all(&self.0) {
             // Renamed to where it shall stay.
@@ -59,7 +59,8 @@ mod tests {
 
     #[test]
     fn folders_differ_and_go_with_their_content() {
-        let [first, second] = [Folder::new(), Folder::new()].map(|folder| folder.expect("folder"));
+        let [first, second] =
+            [TempDir::new(), TempDir::new()].map(|folder| folder.expect("folder"));
         assert_ne!(first.path(), second.path());
         std::fs::write(first.path().join("inside"), "x").expect("write");
         let path = first.path().to_owned();
@@ -69,9 +70,9 @@ mod tests {
 
     #[test]
     fn one_that_was_renamed_stays() {
-        let above = Folder::new().expect("folder");
+        let above = TempDir::new().expect("folder");
         let kept = above.path().join("kept");
-        let folder = Folder::inside(above.path()).expect("folder");
+        let folder = TempDir::inside(above.path()).expect("folder");
         std::fs::rename(folder.path(), &kept).expect("rename");
         drop(folder);
         assert!(kept.exists());

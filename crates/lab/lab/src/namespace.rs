@@ -50,12 +50,6 @@ impl Namespace {
         namespace.file().map(|_| namespace)
     }
 
-    /// Another handle to the same namespace, which does not delete it.
-    #[must_use]
-    pub fn handle(&self) -> Self {
-        Self { name: self.name.clone(), owned: false }
-    }
-
     /// Its name, as `ip netns` knows it.
     #[must_use]
     pub fn name(&self) -> &str {

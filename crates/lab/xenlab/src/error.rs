@@ -74,10 +74,10 @@ pub enum Error {
         console: String,
     },
     /// A command inside failed.
-    #[error("{place}: `{command}` failed with status {status}:\n{text}")]
+    #[error("{domain}: `{command}` failed with status {status}:\n{text}")]
     Failed {
         /// The domain.
-        place: String,
+        domain: String,
         /// The command.
         command: String,
         /// Its exit status.
@@ -87,11 +87,11 @@ pub enum Error {
     },
     /// A command inside did not end, or its domain did.
     #[error(
-        "{place}: `{command}` {cause}; it printed:\n{text}\nThe end of the console:\n{console}"
+        "{domain}: `{command}` {cause}; it printed:\n{text}\nThe end of the console:\n{console}"
     )]
     Lost {
         /// The domain.
-        place: String,
+        domain: String,
         /// The command.
         command: String,
         /// What happened to it.
@@ -102,10 +102,10 @@ pub enum Error {
         console: String,
     },
     /// Something inside did not get to where it should in time.
-    #[error("{place}: {what} took more than {} s:\n{text}", limit.as_secs())]
+    #[error("{domain}: {what} took more than {} s:\n{text}", limit.as_secs())]
     Late {
         /// The domain.
-        place: String,
+        domain: String,
         /// What was waited for.
         what: String,
         /// How long.

@@ -6,7 +6,7 @@ use clap::Args;
 use lab::Progress;
 use report::{Machine, Table, write_atomic};
 use serde::Serialize;
-use xenlab::scenario::{self, Class, Echoes, Holdings, Row, Stage};
+use xenlab::scenario::{self, AttackTestbed, Class, Echoes, Resources, Row};
 use xenlab::{Error, Host, HostFile, Options, Result};
 
 use crate::args::{BootArgs, PvnetArgs};
@@ -45,7 +45,7 @@ struct Document<'a> {
     machine: Machine,
     rows: &'a [Row],
     /// What the daemon held before the attacks, and after them.
-    held: [Holdings; 2],
+    held: [Resources; 2],
     leaks: &'a [String],
 }
 
@@ -57,21 +57,21 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     let progress = Progress::new(STEPS + classes.len(), args.boot.build.quiet);
     progress.step("boot Xen and dom0");
     let host = Host::boot(&images, &options)?;
-    let stage = Stage::new(&host, &progress)?;
-    let before = stage.holdings()?;
+    let testbed = AttackTestbed::new(&host, &progress)?;
+    let before = testbed.resources()?;
     let mut rows = Vec::new();
     for class in classes {
         progress.step(class.to_string());
-        let row = stage.attack(*class, args.seconds, args.cycles)?;
+        let row = testbed.attack(*class, args.seconds, args.cycles)?;
         progress.done(&row.complaints.join("; "));
         rows.push(row);
     }
     progress.step(format!("plug and unplug an interface, {} times", args.cycles));
-    stage.plug(args.cycles)?;
+    testbed.plug(args.cycles)?;
     progress.step("look for leaks");
-    let after = stage.holdings()?;
+    let after = testbed.resources()?;
     let mut leaks = after.leaks_since(&before);
-    leaks.extend(Some(stage.kernels()?).filter(|words| !words.is_empty()));
+    leaks.extend(Some(testbed.kernels()?).filter(|words| !words.is_empty()));
     progress.finish();
     show(&rows, &before, &after, &leaks)?;
     if let Some(file) = &args.json {
@@ -91,7 +91,7 @@ fn options(args: &HostileArgs) -> Result<Options> {
     Ok(options)
 }
 
-fn show(rows: &[Row], before: &Holdings, after: &Holdings, leaks: &[String]) -> Result<()> {
+fn show(rows: &[Row], before: &Resources, after: &Resources, leaks: &[String]) -> Result<()> {
     let table = Table::new().left("attack").left("advisories").left("expected").left("seen");
     let table = table.right("victim's echoes").right("longest ms").left("");
     let table = rows.iter().fold(table, |mut table, row| {

@@ -25,8 +25,8 @@ pub use cache::default_cache;
 pub use emulator::Emulator;
 pub use error::{Error, Result};
 pub use host::{
-    Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Options, Output,
-    PROCESSOR, SAME_PLACES, Shell,
+    Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, NO_ASLR, Options,
+    Output, PROCESSOR, Shell,
 };
 pub use image::{Images, Kind, read_boot_image};
 pub use name::UnknownName;

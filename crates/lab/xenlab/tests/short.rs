@@ -7,7 +7,7 @@ use std::time::Duration;
 use xenlab::scenario::{self, Backend, Frontend};
 use xenlab::{DomuConfig, Error, Host, HostFile, Images, Options, Result, Suite, default_cache};
 
-const SOON: Duration = Duration::from_secs(90);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long TCP goes on around the restart, in seconds.
 const STREAM: u32 = 12;
 
@@ -41,32 +41,36 @@ fn a_guests_connection_outlives_its_backend() {
     let Some(host) = boot() else { return };
     let mut backend = sound(Backend::Pvnet.start(&host));
     let guest = DomuConfig::new("guest").vif(backend.vif());
-    let guest = sound(host.create(&guest, scenario::BOOT));
+    let guest = sound(host.create(&guest, scenario::BOOT_TIMEOUT));
     sound(Frontend::Stock.start(&guest));
     let ping = || sound(scenario::ping(backend.shell(), scenario::GUEST_ADDRESS, 3));
     assert_eq!((ping().sent, ping().received), (3, 3));
 
     let address = scenario::BACKEND_ADDRESS;
     let server = sound(backend.shell().spawn("iperf3 -s -1"));
-    sound(backend.shell().until("a listener", "netstat -ltn | grep -w 5201", SOON));
+    sound(backend.shell().until("a listener", "netstat -ltn | grep -w 5201", COMMAND_TIMEOUT));
     let client = sound(guest.spawn(&format!("iperf3 --json -t {STREAM} -c {address}")));
     // The second of iperf3's connections is the one that carries data.
     let connected = "[ $(netstat -tn | grep -w 5201 | grep -c ESTABLISHED) -ge 2 ]";
-    sound(backend.shell().until("a connection", connected, SOON));
+    sound(backend.shell().until("a connection", connected, COMMAND_TIMEOUT));
     sound(backend.kill());
     sound(backend.restart());
-    let report = sound(client.wait(SOON)).text;
-    sound(server.wait(SOON));
+    let report = sound(client.wait(COMMAND_TIMEOUT)).text;
+    sound(server.wait(COMMAND_TIMEOUT));
     let throughput = sound(lab::Throughput::parse(&report, address).map_err(Error::from));
     assert!(throughput.mbps > 0.0, "{report}");
 
     // What the second daemon has carried came after the first one's end; it is no lone retransmission.
-    let status = sound(host.run("pvnet status --json", SOON));
+    let status = sound(host.run("pvnet status --json", COMMAND_TIMEOUT));
     let parsed: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     let ports = parsed["ports"].as_array().expect("ports");
     let port = ports.iter().find(|port| port["name"] == "guest").expect("the guest's port");
     assert_eq!(port["state"], "up", "{status}");
     assert!(port["rx"]["bytes"].as_u64().is_some_and(|bytes| bytes > 200_000), "{status}");
     sound(guest.destroy());
-    sound(host.dom0().until("the end of the guest", "! pvnet status | grep -w guest", SOON));
+    sound(host.dom0().until(
+        "the end of the guest",
+        "! pvnet status | grep -w guest",
+        COMMAND_TIMEOUT,
+    ));
 }

@@ -168,7 +168,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
 
     /// Requests taken and not yet answered.
     #[inline]
-    pub fn owed(&self) -> u32 {
+    pub fn unanswered(&self) -> u32 {
         self.req_cons.wrapping_sub(self.answered).wrapping_sub(self.early.count)
     }
 

@@ -64,12 +64,12 @@ fn responses_are_published_in_the_order_of_the_requests() {
     while back.take().unwrap().is_some() {}
     // The first one waits, and all behind it with it.
     (1..100).rev().for_each(|n| back.answer(n, n + 500));
-    assert_eq!(back.owed(), 1);
+    assert_eq!(back.unanswered(), 1);
     assert!(!back.has_unpublished());
     assert!(!back.publish());
     assert_eq!(front.take(), Ok(None));
     back.answer(0, 500);
-    assert_eq!(back.owed(), 0);
+    assert_eq!(back.unanswered(), 0);
     assert!(back.publish());
     for n in 0..100 {
         assert_eq!(front.take(), Ok(Some((n, n + 500))));
@@ -125,7 +125,7 @@ proptest! {
             }
             let _ = back.publish();
         }
-        prop_assert!(back.owed() <= 256);
+        prop_assert!(back.unanswered() <= 256);
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl World {
         let (first, len) = self.held.remove(which % self.held.len()).unwrap();
         (first..first + len).for_each(|n| self.back.answer(n, n | RESPONSE));
         let held: u32 = self.held.iter().map(|(_, len)| len).sum();
-        assert_eq!(self.back.owed(), held);
+        assert_eq!(self.back.unanswered(), held);
     }
 
     /// The backend publishes, if it lives to do all of it, and another one takes its place if not.
@@ -246,7 +246,7 @@ proptest! {
             Ok(mut back) => {
                 prop_assert!(waiting <= Words::COUNT);
                 prop_assert!(back.unconsumed().unwrap() <= waiting);
-                prop_assert_eq!(back.owed(), 0);
+                prop_assert_eq!(back.unanswered(), 0);
             }
             Err(Broken::RequestOverflow { .. }) => prop_assert!(waiting > Words::COUNT),
             Err(other) => prop_assert!(false, "{other}"),

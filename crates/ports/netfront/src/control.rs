@@ -39,7 +39,7 @@ pub struct ControlRing<G: Guest> {
     list: G::Pages,
     list_gref: GrantRef,
     next_id: u16,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl<G: Guest> ControlRing<G> {
@@ -48,11 +48,11 @@ impl<G: Guest> ControlRing<G> {
         backend: DomId,
         ring: FrontRing<Ctrl, RegionPage<G::Pages>>,
         event: G::Event,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, hypervisor::Error> {
         let (list, grefs) = guest.share(backend, 1)?;
         let list_gref = *grefs.first().ok_or(hypervisor::Error::Exhausted("pages"))?;
-        Ok(Self { ring, event, list, list_gref, next_id: 0, patience })
+        Ok(Self { ring, event, list, list_gref, next_id: 0, timeout })
     }
 
     /// How many pages of a queue the backend can keep mapped.
@@ -100,7 +100,7 @@ impl<G: Guest> ControlRing<G> {
     fn ask(&mut self, message: CtrlMessage) -> Result<CtrlResponse, ControlError> {
         if self.ring.free() == 0 {
             // All of it waits for answers that were given up on.
-            return Err(ControlError::Timeout(self.patience));
+            return Err(ControlError::Timeout(self.timeout));
         }
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
@@ -108,7 +108,7 @@ impl<G: Guest> ControlRing<G> {
         if self.ring.publish() {
             self.event.notify()?;
         }
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         loop {
             while let Some((_, response)) = self.ring.take().map_err(Fault::from)? {
                 // Another one answers what was given up on.
@@ -128,7 +128,7 @@ impl<G: Guest> ControlRing<G> {
     fn sleep(&self, deadline: Instant) -> Result<(), ControlError> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(ControlError::Timeout(self.patience));
+            return Err(ControlError::Timeout(self.timeout));
         }
         let timeout = Timespec::try_from(left).ok();
         let mut fds = [PollFd::new(&self.event, PollFlags::IN)];

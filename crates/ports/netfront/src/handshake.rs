@@ -31,7 +31,7 @@ pub struct Config {
     /// All pages kept mapped by the backend, as many as it can.
     pub persistent_grants: bool,
     /// How long the backend may take for each step.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Config {
@@ -42,7 +42,7 @@ impl Default for Config {
             split_event_channels: true,
             header_channel: true,
             persistent_grants: true,
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
         }
     }
 }
@@ -63,14 +63,14 @@ pub enum ConnectError {
     #[error("{0} is missing or malformed")]
     Key(String),
     /// The backend did not come to the state waited for.
-    #[error("the backend is in state {now:?} and not in {wanted:?} after {patience:?}")]
+    #[error("the backend is in state {now:?} and not in {wanted:?} after {timeout:?}")]
     Timeout {
         /// What its state is.
         now: Option<XenbusState>,
         /// What was waited for.
         wanted: XenbusState,
         /// How long.
-        patience: Duration,
+        timeout: Duration,
     },
     /// The backend refused; its reason is in the daemon's log and in `pvnet status`.
     #[error("the backend closed the connection; see `pvnet status` for its reason")]
@@ -121,13 +121,13 @@ impl<G: Guest> Frontend<G> {
         frontend.store.watch(&format!("{}/state", frontend.backend), WATCH)?;
         // A device used before must start over, or the backend stays where the last user left it.
         frontend.enter(XenbusState::Initialising)?;
-        frontend.wait(XenbusState::InitWait, config.patience)?;
+        frontend.wait(XenbusState::InitWait, config.timeout)?;
         frontend.features = frontend.offered()?;
         let backend_id = DomId(backend_id);
         let queues = frontend.make_queues(guest, backend_id, config)?;
         frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
         frontend.enter(XenbusState::Connected)?;
-        frontend.wait(XenbusState::Connected, config.patience)?;
+        frontend.wait(XenbusState::Connected, config.timeout)?;
         let supplies = queues.iter().any(|queue| queue.tx.headers().is_some());
         if supplies && frontend.number(keys::HEADER_CHANNEL)? == 0 {
             return Err(ConnectError::HeaderChannel);
@@ -175,9 +175,9 @@ impl<G: Guest> Frontend<G> {
     }
 
     /// Leaves in an orderly way: afterwards the backend holds none of this guest's pages.
-    pub fn close(&self, patience: Duration) -> Result<(), ConnectError> {
+    pub fn close(&self, timeout: Duration) -> Result<(), ConnectError> {
         self.enter(XenbusState::Closing)?;
-        let closed = self.wait(XenbusState::Closed, patience);
+        let closed = self.wait(XenbusState::Closed, timeout);
         self.enter(XenbusState::Closed)?;
         closed
     }
@@ -214,8 +214,8 @@ impl<G: Guest> Frontend<G> {
     }
 
     /// Waits until the backend is in `wanted`, or has closed instead.
-    fn wait(&self, wanted: XenbusState, patience: Duration) -> Result<(), ConnectError> {
-        let deadline = Instant::now() + patience;
+    fn wait(&self, wanted: XenbusState, timeout: Duration) -> Result<(), ConnectError> {
+        let deadline = Instant::now() + timeout;
         loop {
             while self.store.event()?.is_some() {}
             let now = self.backend_state()?;
@@ -228,7 +228,7 @@ impl<G: Guest> Frontend<G> {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(ConnectError::Timeout { now, wanted, patience });
+                return Err(ConnectError::Timeout { now, wanted, timeout });
             }
             let timeout = Timespec::try_from(left).ok();
             let mut fds = [PollFd::from_borrowed_fd(self.store.event_fd(), PollFlags::IN)];
@@ -325,7 +325,7 @@ impl<G: Guest> Frontend<G> {
         let ring: FrontRing<Ctrl, _> = self.make_ring(guest, backend, keys::CTRL_RING_REF)?;
         let (event, port) = guest.alloc_unbound(backend)?;
         self.write(keys::EVENT_CHANNEL_CTRL, port.0)?;
-        Ok(Some(ControlRing::new(guest, backend, ring, event, config.patience)?))
+        Ok(Some(ControlRing::new(guest, backend, ring, event, config.timeout)?))
     }
 
     /// Shares the pages of the header channel, if it is `wanted`.

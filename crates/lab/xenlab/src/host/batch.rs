@@ -44,7 +44,7 @@ pub struct Batch {
 const GUEST_ROOT: &str = "lab/guests/domu.cpio";
 
 /// What has a kernel load programs at the same addresses each time.
-pub const SAME_PLACES: &str = "norandmaps";
+pub const NO_ASLR: &str = "norandmaps";
 
 /// A batch that is ready to be run, any number of times.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl BatchHost {
         // Off by default on an AMD that is itself virtual, which this one looks like; on as on a real one.
         let xen_arguments = "global-pages".to_owned();
         // Libraries lie where they do in every process: QEMU shares translated code, and a plugin is told of its first place.
-        let kernel_arguments = SAME_PLACES.to_owned();
+        let kernel_arguments = NO_ASLR.to_owned();
         let options = Options { xen_arguments, kernel_arguments, ..Options::default() };
         let (images, devices) = (images.clone(), batch.devices.clone());
         Ok(Self { folder, images, options, root, xen: batch.xen, devices })

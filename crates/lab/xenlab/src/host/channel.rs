@@ -14,9 +14,9 @@ use super::frame::{self, Frame, Lines};
 use crate::{Error, Result};
 
 /// How often a wait looks up.
-const SLICE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the other side may take no bytes.
-const STUCK: Duration = Duration::from_secs(20);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How much of what is no answer is kept.
 const NOISE: usize = 16 * 1024;
 
@@ -37,7 +37,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     /// How often an agent said that it is up, and when it said so last, in seconds since its domain's boot.
-    ups: u64,
+    boots: u64,
     uptime: f64,
     /// Answers that nobody has fetched.
     ended: BTreeMap<u64, (i32, Vec<u8>)>,
@@ -48,7 +48,7 @@ struct State {
 
 /// How a wait ended, other than by what was waited for or by Ctrl-C.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Silence {
+pub(super) enum WaitError {
     /// Its time was up.
     TimedOut,
     /// The line is gone.
@@ -58,7 +58,7 @@ pub(super) enum Silence {
 impl Channel {
     pub(super) fn new(stream: UnixStream) -> Result<Self> {
         let failed = |cause| Error::path("a line to an agent")(cause);
-        stream.set_write_timeout(Some(STUCK)).map_err(failed)?;
+        stream.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(failed)?;
         let reader = stream.try_clone().map_err(failed)?;
         let shared = Arc::new(Shared::default());
         let reading = Arc::clone(&shared);
@@ -84,7 +84,7 @@ impl Channel {
         &self,
         id: u64,
         limit: Duration,
-    ) -> Result<std::result::Result<(i32, Vec<u8>), Silence>> {
+    ) -> Result<std::result::Result<(i32, Vec<u8>), WaitError>> {
         self.shared.wait(limit, |state| state.ended.remove(&id))
     }
 
@@ -94,8 +94,8 @@ impl Channel {
     }
 
     /// How often an agent has come up on this line.
-    pub(super) fn ups(&self) -> u64 {
-        self.shared.lock().ups
+    pub(super) fn boots(&self) -> u64 {
+        self.shared.lock().boots
     }
 
     /// Waits until an agent has come up more than `before` times; returns its domain's uptime in seconds.
@@ -103,8 +103,8 @@ impl Channel {
         &self,
         before: u64,
         limit: Duration,
-    ) -> Result<std::result::Result<f64, Silence>> {
-        self.shared.wait(limit, |state| (state.ups > before).then_some(state.uptime))
+    ) -> Result<std::result::Result<f64, WaitError>> {
+        self.shared.wait(limit, |state| (state.boots > before).then_some(state.uptime))
     }
 
     /// The last lines that were no answers: what a kernel printed on a console.
@@ -128,7 +128,7 @@ impl Shared {
         &self,
         limit: Duration,
         mut look: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<std::result::Result<T, Silence>> {
+    ) -> Result<std::result::Result<T, WaitError>> {
         let end = Instant::now() + limit;
         let mut state = self.lock();
         loop {
@@ -138,12 +138,12 @@ impl Shared {
             Interrupt::check()?;
             let left = end.saturating_duration_since(Instant::now());
             if state.closed {
-                return Ok(Err(Silence::Closed));
+                return Ok(Err(WaitError::Closed));
             }
             if left.is_zero() {
-                return Ok(Err(Silence::TimedOut));
+                return Ok(Err(WaitError::TimedOut));
             }
-            let slept = self.changed.wait_timeout(state, left.min(SLICE));
+            let slept = self.changed.wait_timeout(state, left.min(POLL_INTERVAL));
             state = slept.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -175,7 +175,7 @@ impl State {
     fn take(&mut self, frame: Frame) {
         match frame {
             Frame::Up { uptime } => {
-                self.ups += 1;
+                self.boots += 1;
                 self.uptime = uptime;
             }
             Frame::End { id, status, output } => {
@@ -273,10 +273,10 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().expect("pair");
         let channel = Channel::new(ours).expect("channel");
         let wait = |limit| channel.wait(1, limit).expect("no Ctrl-C").expect_err("no answer");
-        assert_eq!(wait(Duration::from_millis(1)), Silence::TimedOut);
+        assert_eq!(wait(Duration::from_millis(1)), WaitError::TimedOut);
         (&theirs).write_all(b"kernel panic\n").expect("write");
         drop(theirs);
-        assert_eq!(wait(LIMIT), Silence::Closed);
+        assert_eq!(wait(LIMIT), WaitError::Closed);
         assert_eq!(channel.noise(), "kernel panic\n");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::channel::{Channel, Silence};
+use super::channel::{Channel, WaitError};
 use super::qemu::{FIRST_GUEST_PORT, GUEST_PORTS, KERNEL};
 use super::shell::{Job, Output, Shell};
 use crate::{Error, Result};
@@ -132,7 +132,7 @@ impl Domu {
     ) -> Result<Self> {
         let port = Ports::take(ports)?;
         let (name, text) = (&config.name, config.text());
-        let before = port.channel.ups();
+        let before = port.channel.boots();
         let script = format!(
             "cat >{name}.cfg <<'END'\n{text}END\nxl create -q {name}.cfg && xl domid {name}"
         );
@@ -209,7 +209,7 @@ impl Domu {
     /// [`Error::Late`], [`Error::Boot`], and those of [`destroy`](Self::destroy).
     pub fn reboot(&mut self, limit: Duration) -> Result<()> {
         let (name, old) = (&self.name, self.id);
-        let before = self.port.channel.ups();
+        let before = self.port.channel.boots();
         // Without this wait, asking for the number would take the processor from those who work on it. A watch reports
         // once by itself.
         let script = format!(
@@ -247,8 +247,8 @@ impl Domu {
     fn wait_up(&self, before: u64, limit: Duration) -> Result<()> {
         let cause = match self.port.channel.wait_up(before, limit)? {
             Ok(_) => return Ok(()),
-            Err(Silence::TimedOut) => format!("nothing after {} s", limit.as_secs()),
-            Err(Silence::Closed) => "its host is gone".to_owned(),
+            Err(WaitError::TimedOut) => format!("nothing after {} s", limit.as_secs()),
+            Err(WaitError::Closed) => "its host is gone".to_owned(),
         };
         let what = format!("the guest {}", self.name);
         Err(Error::Boot { what, cause, console: self.shell.console() })

@@ -123,14 +123,14 @@ mod tests {
         let mut noise = Vec::new();
         let mut lines = Lines::default();
         let text = b"[    1.0] xen\r\n\r\n\n~end 1 0 9 eA==\n~up 3.5\r\n~up\n~down\nlast";
-        let mut ups = 0;
+        let mut boots = 0;
         lines.push(
             text,
-            |_| ups += 1,
+            |_| boots += 1,
             |line| noise.push(String::from_utf8_lossy(line).into_owned()),
         );
         assert_eq!(noise, ["[    1.0] xen\r", "~end 1 0 9 eA==", "~up", "~down"]);
-        assert_eq!(ups, 1);
+        assert_eq!(boots, 1);
     }
 
     #[test]

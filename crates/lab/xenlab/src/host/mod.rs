@@ -29,8 +29,8 @@ use lab::Process;
 use crate::image::Images;
 use crate::temp_dir::TempDir;
 use crate::{Error, Result};
-pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, PROCESSOR, SAME_PLACES};
-use channel::{Channel, Silence};
+pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, NO_ASLR, PROCESSOR};
+use channel::{Channel, WaitError};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig};
 pub use options::Options;
@@ -149,8 +149,8 @@ impl Host {
     fn wait_up(&mut self, limit: Duration) -> Result<f64> {
         let cause = match self.dom0.channel().wait_up(0, limit)? {
             Ok(uptime) => return Ok(uptime),
-            Err(Silence::TimedOut) => format!("nothing after {} s", limit.as_secs()),
-            Err(Silence::Closed) => match self.qemu.stop()? {
+            Err(WaitError::TimedOut) => format!("nothing after {} s", limit.as_secs()),
+            Err(WaitError::Closed) => match self.qemu.stop()? {
                 status if status.success() => "it stopped by itself".to_owned(),
                 status => format!("QEMU ended ({status})"),
             },

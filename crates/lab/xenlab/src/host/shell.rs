@@ -4,21 +4,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::channel::{Channel, Silence};
+use super::channel::{Channel, WaitError};
 use super::console;
 use crate::{Error, Result};
 
 /// How long a command that was stopped may take to say what it had printed.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A way into a domain; clones lead to the same.
 #[derive(Clone, Debug)]
 pub struct Shell {
-    place: Arc<Place>,
+    domain: Arc<Domain>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Domain {
     name: String,
     channel: Arc<Channel>,
     /// The console's log, if it is not what the channel runs over.
@@ -44,13 +44,13 @@ pub struct Job {
 
 impl Shell {
     pub(super) fn new(name: &str, channel: Arc<Channel>, log: Option<PathBuf>) -> Self {
-        Self { place: Arc::new(Place { name: name.to_owned(), channel, log }) }
+        Self { domain: Arc::new(Domain { name: name.to_owned(), channel, log }) }
     }
 
     /// The domain's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.place.name
+        &self.domain.name
     }
 
     /// Runs a command, or a script of many lines, and waits for its end; a status other than zero is a result too.
@@ -72,8 +72,8 @@ impl Shell {
         if status == 0 {
             return Ok(text);
         }
-        let place = self.name().to_owned();
-        Err(Error::Failed { place, command: command.to_owned(), status, text })
+        let domain = self.name().to_owned();
+        Err(Error::Failed { domain, command: command.to_owned(), status, text })
     }
 
     /// Waits until a command succeeds, repeating it ten times a second inside; returns what it printed then.
@@ -90,11 +90,11 @@ impl Shell {
              [ \"${{now%.*}}\" -gt \"$((${{start%.*}} + {seconds:.0}))\" ] && echo \"$words\" && exit 1\n\
              done; echo \"$words\""
         );
-        let Output { status, text } = self.sh(&script, limit + LAST_WORDS)?;
+        let Output { status, text } = self.sh(&script, limit + STOP_TIMEOUT)?;
         if status == 0 {
             return Ok(text);
         }
-        Err(Error::Late { place: self.name().to_owned(), what: what.to_owned(), limit, text })
+        Err(Error::Late { domain: self.name().to_owned(), what: what.to_owned(), limit, text })
     }
 
     /// Starts a command and does not wait.
@@ -102,21 +102,21 @@ impl Shell {
     /// # Errors
     /// [`Error::Path`] if the domain takes no more commands.
     pub fn spawn(&self, command: &str) -> Result<Job> {
-        let id = self.place.channel.start(command)?;
+        let id = self.domain.channel.start(command)?;
         Ok(Job { shell: self.clone(), command: command.to_owned(), id })
     }
 
     /// The last lines of the domain's console.
     #[must_use]
     pub fn console(&self) -> String {
-        match &self.place.log {
+        match &self.domain.log {
             Some(log) => console::tail(log),
-            None => self.place.channel.noise(),
+            None => self.domain.channel.noise(),
         }
     }
 
     pub(super) fn channel(&self) -> &Arc<Channel> {
-        &self.place.channel
+        &self.domain.channel
     }
 }
 
@@ -129,16 +129,16 @@ impl Job {
         let channel = self.shell.channel();
         let (cause, text) = match channel.wait(self.id, limit)? {
             Ok((status, output)) => return Ok(Output { status, text: text(&output) }),
-            Err(Silence::Closed) => ("lost its domain".to_owned(), String::new()),
-            Err(Silence::TimedOut) => {
+            Err(WaitError::Closed) => ("lost its domain".to_owned(), String::new()),
+            Err(WaitError::TimedOut) => {
                 channel.stop(self.id)?;
-                let last = channel.wait(self.id, LAST_WORDS)?;
+                let last = channel.wait(self.id, STOP_TIMEOUT)?;
                 let text = last.map_or_else(|_| String::new(), |(_, output)| text(&output));
                 (format!("took more than {} s and was stopped", limit.as_secs()), text)
             }
         };
-        let (place, console) = (self.shell.name().to_owned(), self.shell.console());
-        Err(Error::Lost { place, command: self.command, cause, text, console })
+        let (domain, console) = (self.shell.name().to_owned(), self.shell.console());
+        Err(Error::Lost { domain, command: self.command, cause, text, console })
     }
 
     /// What it has printed so far, and how it ended, if it has.

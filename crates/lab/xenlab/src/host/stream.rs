@@ -15,9 +15,9 @@ use super::shell::Shell;
 use crate::{Error, Result};
 
 /// How often a wait looks up.
-const SLICE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a script's end may take to follow what it printed, and other things that take no time.
-const END: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// `Ctrl-]`, as telnet has it.
 const ESCAPE: u8 = 0x1d;
 
@@ -37,7 +37,7 @@ pub(super) fn run(
          status=$?; printf '\\n%s\\n' '{}' >&3; exit $status",
         mark.trim()
     );
-    line.set_read_timeout(Some(SLICE)).map_err(Error::path("the line from dom0"))?;
+    line.set_read_timeout(Some(POLL_INTERVAL)).map_err(Error::path("the line from dom0"))?;
     let job = dom0.spawn(&command)?;
     let end = Instant::now() + limit;
     let mut output = Marked { mark: mark.into_bytes(), held: Vec::new() };
@@ -66,7 +66,7 @@ pub(super) fn run(
             return job.wait(Duration::ZERO).map(|output| output.status);
         }
     }
-    job.wait(END).map(|output| output.status)
+    job.wait(END_TIMEOUT).map(|output| output.status)
 }
 
 /// A number that no output contains by accident.
@@ -105,7 +105,7 @@ pub(super) fn interact(dom0: &Shell, line: &mut UnixStream) -> Result<()> {
     }
     let size = tcgetwinsize(io::stdin()).map_err(|errno| failed(errno.into()))?;
     let (rows, columns) = (size.ws_row.max(24), size.ws_col.max(80));
-    dom0.run(&format!("stty -F /dev/ttyS1 rows {rows} cols {columns}"), END)?;
+    dom0.run(&format!("stty -F /dev/ttyS1 rows {rows} cols {columns}"), END_TIMEOUT)?;
     let raw = Raw::enter()?;
     let copied = relay(line);
     drop(raw);
@@ -115,7 +115,7 @@ pub(super) fn interact(dom0: &Shell, line: &mut UnixStream) -> Result<()> {
 /// Copies both ways until either side sends the escape.
 fn relay(line: &UnixStream) -> io::Result<()> {
     let ended = AtomicBool::new(false);
-    line.set_read_timeout(Some(SLICE))?;
+    line.set_read_timeout(Some(POLL_INTERVAL))?;
     thread::scope(|scope| {
         let down = scope.spawn(|| {
             let result = copy(line, &mut io::stdout(), &ended);
@@ -149,7 +149,7 @@ fn copy(mut from: &UnixStream, to: &mut impl Write, ended: &AtomicBool) -> io::R
 
 fn copy_keys(mut to: &UnixStream, ended: &AtomicBool) -> io::Result<()> {
     let stdin = io::stdin();
-    let slice = rustix::time::Timespec::try_from(SLICE).map_err(io::Error::other)?;
+    let slice = rustix::time::Timespec::try_from(POLL_INTERVAL).map_err(io::Error::other)?;
     let mut bytes = [0; 256];
     while !ended.load(Ordering::Relaxed) && !Interrupt::requested() {
         match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&slice)) {

@@ -3,7 +3,7 @@
 use crate::host::{Domu, DomuConfig, Host, Job, Shell};
 use crate::{Error, Result};
 
-use super::{BACKEND_ADDRESS, BOOT, PREFIX, SOON};
+use super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT, PREFIX};
 
 /// The guest's address on the link.
 const MAC: &str = "00:16:3e:00:00:02";
@@ -45,7 +45,7 @@ impl Backend {
             Self::Pvnet => RunningBackend::pvnet(host.dom0().clone(), None),
             Self::PvnetDomain => {
                 let config = DomuConfig::new(DRIVER).line("driver_domain=1");
-                let domain = host.create(&config, BOOT)?;
+                let domain = host.create(&config, BOOT_TIMEOUT)?;
                 RunningBackend::pvnet(domain.shell().clone(), Some(domain))
             }
         }
@@ -71,7 +71,7 @@ impl RunningBackend {
                  ip addr add {BACKEND_ADDRESS}/{PREFIX} dev {bridge}\n\
                  ip link set {bridge} up"
             ),
-            SOON,
+            COMMAND_TIMEOUT,
         )?;
         let vif = format!("mac={MAC},bridge={bridge},script=vif-lab");
         Ok(Self { shell: host.dom0().clone(), daemon: None, domain: None, vif })
@@ -84,7 +84,7 @@ impl RunningBackend {
                  cat >{CONFIGURATION} <<'END'\n[daemon]\nplatform = \"xen\"\n\n[[uplink]]\nname = \"host\"\n\
                  tap = \"pvnet0\"\npersistent = true\naddresses = [\"{BACKEND_ADDRESS}/{PREFIX}\"]\nEND"
             ),
-            SOON,
+            COMMAND_TIMEOUT,
         )?;
         let place =
             domain.as_ref().map_or(String::new(), |domain| format!("backend={},", domain.name()));
@@ -121,7 +121,7 @@ impl RunningBackend {
     /// What the daemon has printed so far; nothing if there is none.
     #[must_use]
     pub fn log(&self) -> String {
-        let printed = self.daemon.as_ref().and_then(|daemon| daemon.printed(SOON).ok());
+        let printed = self.daemon.as_ref().and_then(|daemon| daemon.printed(COMMAND_TIMEOUT).ok());
         printed.unwrap_or_default()
     }
 
@@ -132,7 +132,7 @@ impl RunningBackend {
     pub fn kill(&mut self) -> Result<String> {
         let Some(daemon) = self.daemon.take() else { return Ok(String::new()) };
         daemon.stop()?;
-        Ok(daemon.wait(SOON)?.text)
+        Ok(daemon.wait(COMMAND_TIMEOUT)?.text)
     }
 
     /// Starts the daemon, again after [`kill`](Self::kill), and waits until it answers.
@@ -148,7 +148,7 @@ impl RunningBackend {
         let file = daemon.file();
         let ready =
             format!("[ -S {CONTROL} ] && grep -w ready {file} || {{ tail -n 20 {file}; false; }}");
-        let waited = self.shell.until("the start of pvnet", &ready, SOON);
+        let waited = self.shell.until("the start of pvnet", &ready, COMMAND_TIMEOUT);
         self.daemon = Some(daemon);
         waited.map(drop)
     }

@@ -12,7 +12,7 @@ use crate::{Result, UnknownName};
 use super::backend::{self, Backend, RunningBackend};
 use super::check::{self, Features, Rates};
 use super::frontend::Frontend;
-use super::{BACKEND_ADDRESS, BOOT, GUEST_ADDRESS};
+use super::{BACKEND_ADDRESS, BOOT_TIMEOUT, GUEST_ADDRESS};
 
 /// How many echoes are sent each way.
 const PINGS: u32 = 5;
@@ -107,7 +107,7 @@ fn look(
     progress: &Progress,
 ) -> Result<Cell> {
     progress.step(format!("{pair}: boot a guest"));
-    let guest = host.create(&DomuConfig::new("guest").vif(backend.vif()), BOOT)?;
+    let guest = host.create(&DomuConfig::new("guest").vif(backend.vif()), BOOT_TIMEOUT)?;
     let _frontend = pair.frontend.start(&guest)?;
     let (inner, outer) = (guest.shell(), backend.shell());
     progress.step(format!("{pair}: ping"));

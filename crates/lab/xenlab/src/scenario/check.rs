@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::host::{Domu, Shell};
 use crate::{Error, Result};
 
-use super::{BACKEND_ADDRESS, SOON};
+use super::{BACKEND_ADDRESS, COMMAND_TIMEOUT};
 
 /// Where files go over.
 const PORT: u16 = 5555;
@@ -39,7 +39,7 @@ pub struct Features {
 /// # Errors
 /// [`Error::Lab`] if `ping` cannot be understood; those of [`Shell::sh`]. No reply at all is a result.
 pub fn ping(from: &Shell, to: &str, count: u32) -> Result<Ping> {
-    let limit = SOON + Duration::from_secs(count.into());
+    let limit = COMMAND_TIMEOUT + Duration::from_secs(count.into());
     let output = from.sh(&format!("ping -q -n -W 1 -i 0.2 -c {count} {to}"), limit)?;
     Ok(Ping::parse(&output.text)?)
 }
@@ -56,13 +56,13 @@ pub fn throughput(guest: &Shell, backend: &Shell, seconds: u32) -> Result<Rates>
 }
 
 fn one_way(guest: &Shell, backend: &Shell, seconds: u32, more: &str) -> Result<Throughput> {
-    let limit = SOON + Duration::from_secs(seconds.into());
+    let limit = COMMAND_TIMEOUT + Duration::from_secs(seconds.into());
     let server = backend.spawn(&format!("iperf3 -s -1 -B {BACKEND_ADDRESS}"))?;
     listens(backend, 5201)?;
     let client = format!("iperf3 --json -t {seconds} {more} -c {BACKEND_ADDRESS}");
     let output = guest.sh(&client, limit)?;
     let throughput = Throughput::parse(&output.text, BACKEND_ADDRESS)?;
-    server.wait(SOON)?;
+    server.wait(COMMAND_TIMEOUT)?;
     Ok(throughput)
 }
 
@@ -79,8 +79,8 @@ pub fn same_file(from: &Shell, to: &Shell, address: &str, mib: u32) -> Result<bo
         "set -e\ndd if=/dev/urandom of=/run/file bs=1M count={mib} 2>/dev/null\nsha256sum </run/file\n\
          nc {address} {PORT} </run/file\nrm /run/file"
     );
-    let printed = from.run(&sender, SOON * 2)?;
-    receiver.wait(SOON)?;
+    let printed = from.run(&sender, COMMAND_TIMEOUT * 2)?;
+    receiver.wait(COMMAND_TIMEOUT)?;
     compare(&printed)
 }
 
@@ -99,7 +99,7 @@ fn compare(printed: &str) -> Result<bool> {
 
 fn listens(shell: &Shell, port: u16) -> Result<()> {
     let listening = format!("netstat -ltn | grep -w {port}");
-    shell.until(&format!("a listener at port {port}"), &listening, SOON).map(drop)
+    shell.until(&format!("a listener at port {port}"), &listening, COMMAND_TIMEOUT).map(drop)
 }
 
 /// Reads what the ends of a guest's first interface have agreed upon.
@@ -108,9 +108,10 @@ fn listens(shell: &Shell, port: u16) -> Result<()> {
 /// Those of [`Shell::run`].
 pub fn features(dom0: &Shell, guest: &Domu) -> Result<Features> {
     let vif = format!("/local/domain/{}/device/vif/0", guest.id());
-    let frontend = dom0.run(&format!("xenstore-ls {vif}"), SOON)?;
-    let backend = dom0.run(&format!("xenstore-ls $(xenstore-read {vif}/backend)"), SOON)?;
-    let offloads = guest.run("ethtool -k eth0", SOON)?;
+    let frontend = dom0.run(&format!("xenstore-ls {vif}"), COMMAND_TIMEOUT)?;
+    let backend =
+        dom0.run(&format!("xenstore-ls $(xenstore-read {vif}/backend)"), COMMAND_TIMEOUT)?;
+    let offloads = guest.run("ethtool -k eth0", COMMAND_TIMEOUT)?;
     Ok(Features {
         frontend: keys(&frontend),
         backend: keys(&backend),
@@ -150,7 +151,7 @@ pub fn ends(dom0: &Shell, guest: &Domu, vif: &str) -> Result<Vec<String>> {
          until [ \"$(xenstore-read $back/$plugged/state)\" -ge 2 ]; do sleep 0.05; done\n\
          xl destroy {id} 2>&1; left $plugged"
     );
-    let text = dom0.run(&script, SOON)?;
+    let text = dom0.run(&script, COMMAND_TIMEOUT)?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::host::{Domu, Job};
 
-use super::{GUEST_ADDRESS, PREFIX, SOON};
+use super::{COMMAND_TIMEOUT, GUEST_ADDRESS, PREFIX};
 
 /// Which frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Frontend {
         let shell = guest.shell();
         let process = match self {
             Self::Stock => {
-                shell.run(&stock(), SOON)?;
+                shell.run(&stock(), COMMAND_TIMEOUT)?;
                 None
             }
             Self::Pvnet => Some(shell.spawn(&pvnet())?),
@@ -44,7 +44,7 @@ impl Frontend {
             "grep -q 1 /sys/class/net/eth0/carrier && ip -br addr show dev eth0 | grep -F {GUEST_ADDRESS} || \
              {{ ip -br link{words}; false; }}"
         );
-        shell.until(&format!("{}'s connection", self.name()), &connected, SOON)?;
+        shell.until(&format!("{}'s connection", self.name()), &connected, COMMAND_TIMEOUT)?;
         Ok(RunningFrontend { process })
     }
 }

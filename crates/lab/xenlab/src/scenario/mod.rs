@@ -24,7 +24,9 @@ pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, features, ping, same_file, throughput};
 pub use domains::{STEPS, Step, domains};
 pub use frontend::{Frontend, RunningFrontend};
-pub use hostile::{Answers, Class, Echoes, Expected, Holdings, Port, Report, Row, Stage, Status};
+pub use hostile::{
+    Answers, AttackTestbed, Class, Echoes, Expected, Port, Report, Resources, Row, Status,
+};
 pub use platform::{PLATFORM_STEPS, platform};
 
 /// The end of the network that the backend's domain has.
@@ -35,9 +37,9 @@ pub const GUEST_ADDRESS: &str = "10.0.0.2";
 const PREFIX: u32 = 24;
 
 /// How long anything may take that takes no time but the machine's.
-const SOON: Duration = Duration::from_secs(90);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a guest may take to boot.
-pub const BOOT: Duration = Duration::from_secs(180);
+pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Where cargo has put the program `name` of this workspace, if it is built: beside this program, or, for a test, one
 /// folder above.

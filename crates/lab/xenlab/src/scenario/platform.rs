@@ -6,7 +6,7 @@ use crate::Result;
 use crate::host::{DomuConfig, Host, Shell};
 
 use super::domains::Step;
-use super::{BOOT, SOON};
+use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT};
 
 /// Steps of [`platform`], for progress.
 pub const PLATFORM_STEPS: usize = MISSING.len() + 2;
@@ -60,7 +60,7 @@ pub fn platform(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     let script = "modprobe xen-gntalloc && exec loopback";
     steps.extend(proven("every service, in dom0 alone", host.dom0(), script)?);
     progress.step("every service of Xen, between dom0 and a guest");
-    let guest = host.create(&DomuConfig::new("other"), BOOT)?;
+    let guest = host.create(&DomuConfig::new("other"), BOOT_TIMEOUT)?;
     guest.spawn("modprobe -a xen-evtchn xen-gntdev xen-gntalloc && exec loopback guest")?;
     let script = format!("exec loopback other {}", guest.id());
     steps.extend(proven("every service, between dom0 and a guest", host.dom0(), &script)?);
@@ -68,7 +68,7 @@ pub fn platform(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
 }
 
 fn missing(dom0: &Shell, what: &str, script: &str, expected: &str) -> Result<Step> {
-    let text = dom0.sh(&format!("{PREPARED}{script}"), SOON)?.text;
+    let text = dom0.sh(&format!("{PREPARED}{script}"), COMMAND_TIMEOUT)?.text;
     // The daemon's log comes before, where it got so far.
     let said = text.lines().rev().find(|line| line.contains(expected));
     let seen = said.or_else(|| text.lines().last()).unwrap_or_default().to_owned();
@@ -78,7 +78,7 @@ fn missing(dom0: &Shell, what: &str, script: &str, expected: &str) -> Result<Ste
 /// The verdict of the program `loopback`: how many of its checks hold, after the lines of those that do not, and what
 /// it has counted.
 fn proven(what: &str, dom0: &Shell, script: &str) -> Result<Vec<Step>> {
-    let output = dom0.sh(script, SOON * 2)?;
+    let output = dom0.sh(script, COMMAND_TIMEOUT * 2)?;
     let told = |line: &&str| line.starts_with("FAIL ") || line.contains("checks hold");
     let seen: Vec<&str> = output.text.lines().filter(told).collect();
     let sound = output.status == 0 && !seen.is_empty();

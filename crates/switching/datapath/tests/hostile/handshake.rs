@@ -25,7 +25,7 @@ impl World {
         wait_until("the broadcast", || receive(&mut queues[0]).is_some());
         wait_until("the broadcast", || receive(&mut self.b.queues[0]).is_some());
         let leaving = std::thread::spawn(move || {
-            frontend.close(Config::default().patience).unwrap();
+            frontend.close(Config::default().timeout).unwrap();
             drop(queues);
         });
         wait_until("the driver's end", || {

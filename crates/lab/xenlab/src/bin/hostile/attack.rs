@@ -31,7 +31,7 @@ impl Attack<'_> {
     }
 
     /// How long that goes on which goes on.
-    pub fn span(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         Duration::from_secs(self.cli.seconds)
     }
 

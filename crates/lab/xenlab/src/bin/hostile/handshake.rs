@@ -12,7 +12,7 @@ use crate::races::Random;
 use crate::wait::Outcome;
 
 /// How long a state stays before the next of all pairs: long enough for the backend to have followed, mostly.
-const MOMENT: Duration = Duration::from_millis(5);
+const STATE_INTERVAL: Duration = Duration::from_millis(5);
 /// What is no state.
 const NONSENSE: [&str; 6] = ["", "0", "9", "-1", "4294967300", "four"];
 /// How often a driver tries after its device was in a storm whose last waves may still come in.
@@ -75,7 +75,7 @@ pub fn connects_twice(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     ] {
         device.enter(before)?;
         device.enter(XenbusState::Connected)?;
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(STATE_INTERVAL);
     }
     attack.prove(link)
 }
@@ -89,7 +89,7 @@ pub fn state_jumps(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
         for second in XenbusState::ALL {
             for state in [first, second] {
                 device.enter(state)?;
-                std::thread::sleep(MOMENT);
+                std::thread::sleep(STATE_INTERVAL);
             }
         }
     }
@@ -101,7 +101,7 @@ pub fn state_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::new(device, Shape::default())?;
     link.offer(device)?;
-    let (deadline, mut random) = (Instant::now() + attack.span(), Random::new());
+    let (deadline, mut random) = (Instant::now() + attack.duration(), Random::new());
     let mut writes = 0u64;
     while Instant::now() < deadline {
         let state = match random.below(10) {

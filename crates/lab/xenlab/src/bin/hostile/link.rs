@@ -180,7 +180,7 @@ impl Link {
     }
 
     /// How many requests the TX ring has room for.
-    pub fn room(&self) -> u32 {
+    pub fn free(&self) -> u32 {
         Tx::COUNT - self.tx_prod.wrapping_sub(self.tx_cons)
     }
 

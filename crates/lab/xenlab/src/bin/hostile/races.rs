@@ -57,7 +57,7 @@ fn while_doing<T>(mut hostile: impl FnMut() + Send, other: impl FnOnce() -> T) -
 }
 
 /// A request that leaves the ring one that can be followed, whether it is sound by itself or not.
-fn gentle(link: &Link, random: &mut Random) -> TxRequest {
+fn valid_request(link: &Link, random: &mut Random) -> TxRequest {
     let flags = [0, DATA_VALIDATED, CSUM_BLANK | DATA_VALIDATED][usize::from(random.below(3))];
     let mut slot = link.slot(random.below(64), random.below(1000), random.below(3000), flags);
     if random.below(8) == 0 {
@@ -67,7 +67,7 @@ fn gentle(link: &Link, random: &mut Random) -> TxRequest {
 }
 
 /// Any request at all.
-fn wild(random: &mut Random) -> TxRequest {
+fn random_request(random: &mut Random) -> TxRequest {
     let [gref, offset, flags, id] = [64, 5000, 16, u16::MAX].map(|n| random.below(n));
     TxRequest { gref: gref.into(), offset, flags, id, size: random.below(5000) }
 }
@@ -75,7 +75,7 @@ fn wild(random: &mut Random) -> TxRequest {
 /// Every slot changes between any two looks of the backend's: of a frame that was checked another would be sent.
 pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let deadline = Instant::now() + attack.span();
+    let deadline = Instant::now() + attack.duration();
     let mut random = Random::new();
     let (mut rounds, mut disabled) = (0, 0);
     while Instant::now() < deadline {
@@ -83,11 +83,11 @@ pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
         for page in 0..64 {
             link.fill(page, &frames::tcp(device, 1000))?;
         }
-        let tame = rounds % 2 == 0;
+        let valid = rounds % 2 == 0;
         let rewrite = || {
-            let slot = match tame || random.below(4) > 0 {
-                true => gentle(&link, &mut random),
-                false => wild(&mut random),
+            let slot = match valid || random.below(4) > 0 {
+                true => valid_request(&link, &mut random),
+                false => random_request(&mut random),
             };
             link.tx.request(random.below(256).into(), slot);
             // A whole ring's worth, always: what is in flight is rewritten too.
@@ -110,7 +110,7 @@ pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 pub fn event_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::connect(device)?;
-    let deadline = Instant::now() + attack.span();
+    let deadline = Instant::now() + attack.duration();
     let mut events = 0u64;
     while Instant::now() < deadline {
         link.event.notify()?;
@@ -127,21 +127,21 @@ pub fn flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     for page in 0..64 {
         link.fill(page, &frames::idle(device, 1514))?;
     }
-    let deadline = Instant::now() + attack.span();
-    let mut told = false;
+    let deadline = Instant::now() + attack.duration();
+    let mut announced = false;
     while Instant::now() < deadline {
         attack.report.answers += link.present_answers();
-        let slots: Vec<_> = (0..link.room().min(BATCH)).map(|_| link.slot(0, 0, 1514, 0)).collect();
+        let slots: Vec<_> = (0..link.free().min(BATCH)).map(|_| link.slot(0, 0, 1514, 0)).collect();
         match slots.is_empty() {
             true => std::thread::yield_now(),
             false => link.send(&slots)?,
         }
         link.receive()?;
-        if attack.report.answers.okay > 0 && !std::mem::replace(&mut told, true) {
+        if attack.report.answers.okay > 0 && !std::mem::replace(&mut announced, true) {
             eprintln!("{FLOWS}");
         }
     }
-    let left = Tx::COUNT - link.room();
+    let left = Tx::COUNT - link.free();
     attack.report.answers += link.answers(left as usize)?;
     attack.did(format!("{} frames of 1,514 bytes", attack.report.answers.okay));
     attack.prove(link)

@@ -11,7 +11,7 @@ use crate::link::{Link, Shape};
 use crate::wait::Outcome;
 
 /// How often a buffer is given.
-const PACE: Duration = Duration::from_millis(100);
+const BUFFER_INTERVAL: Duration = Duration::from_millis(100);
 
 /// One buffer now and then kept Linux's detector of stalls quiet, while frames without end waited for the next.
 pub fn doled_buffers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
@@ -19,12 +19,12 @@ pub fn doled_buffers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = Link::connect_as(device, Shape { buffers: 0, ..Shape::default() })?;
     let question = frames::who_has(device);
     link.fill(0, &question)?;
-    let deadline = Instant::now() + attack.span();
+    let deadline = Instant::now() + attack.duration();
     let (mut buffers, mut questions) = (0, 0);
     while Instant::now() < deadline {
         link.post_one()?;
         buffers += 1;
-        let next = Instant::now() + PACE;
+        let next = Instant::now() + BUFFER_INTERVAL;
         while Instant::now() < next {
             // Each comes back as an answer, for which there is no buffer.
             let slot = link.slot(0, 0, u16::try_from(question.len())?, 0);

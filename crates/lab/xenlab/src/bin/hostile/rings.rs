@@ -60,7 +60,7 @@ pub fn shared_ring(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     link.fill(0, &frames::who_has(device))?;
     let slots = [link.slot(0, 0, 42, 0); 20];
     link.send(&slots)?;
-    so_within(attack.span(), || {
+    so_within(attack.duration(), || {
         Ok(device.backend_state()? != Some(hypervisor::XenbusState::Connected))
     })?;
     Ok(Some(link))

@@ -8,13 +8,13 @@
 mod class;
 mod echoes;
 mod expected;
-mod holdings;
-mod stage;
+mod resources;
 mod status;
+mod testbed;
 
 pub use class::{Answers, Class, Report};
 pub use echoes::Echoes;
 pub use expected::Expected;
-pub use holdings::Holdings;
-pub use stage::{Row, Stage};
+pub use resources::Resources;
 pub use status::{Port, Status};
+pub use testbed::{AttackTestbed, Row};

@@ -10,11 +10,11 @@ use crate::{Error, Result};
 
 use super::super::backend::{self, Backend, RunningBackend};
 use super::super::frontend::{Frontend, RunningFrontend};
-use super::super::{BACKEND_ADDRESS, BOOT, GUEST_ADDRESS, SOON};
+use super::super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT, GUEST_ADDRESS};
 use super::class::{Class, Report};
 use super::echoes::{self, Echoes};
 use super::expected::Expected;
-use super::holdings::Holdings;
+use super::resources::Resources;
 use super::status::{Port, Status};
 
 /// The attacker's address on the link, and the one above it.
@@ -25,7 +25,7 @@ const HOSTILE: &str = "hostile";
 
 /// How long an attack, or a look at what it did, may take besides what it was told to: emulation is slow where others
 /// work too.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
 /// Words with which a kernel complains.
 const COMPLAINTS: &str = "WARNING|BUG|Oops|segfault|Call Trace|general protection|blocked for";
 /// Between the parts of an answer.
@@ -33,7 +33,7 @@ const CUT: &str = "~~~";
 
 /// The host, with all that runs on it.
 #[derive(Debug)]
-pub struct Stage {
+pub struct AttackTestbed {
     dom0: Shell,
     backend: RunningBackend,
     victim: Domu,
@@ -73,7 +73,7 @@ struct Seen {
     words: String,
 }
 
-impl Stage {
+impl AttackTestbed {
     /// Sets it on a host that was just booted, with the programs `pvnet` and `hostile` there.
     ///
     /// # Errors
@@ -102,12 +102,12 @@ impl Stage {
         progress: &Progress,
     ) -> Result<(Domu, RunningFrontend, Domu)> {
         progress.step("boot the victim");
-        let victim = host.create(&DomuConfig::new(VICTIM).vif(backend.vif()), BOOT)?;
+        let victim = host.create(&DomuConfig::new(VICTIM).vif(backend.vif()), BOOT_TIMEOUT)?;
         let frontend = Frontend::Stock.start(&victim)?;
         progress.step("boot the attacker");
         let vif = format!("mac={MAC},script=/bin/true");
-        let hostile = host.create(&DomuConfig::new(HOSTILE).vif(vif), BOOT)?;
-        hostile.run("modprobe xen-gntalloc limit=4096 && modprobe xen-evtchn", SOON)?;
+        let hostile = host.create(&DomuConfig::new(HOSTILE).vif(vif), BOOT_TIMEOUT)?;
+        hostile.run("modprobe xen-gntalloc limit=4096 && modprobe xen-evtchn", COMMAND_TIMEOUT)?;
         Ok((victim, frontend, hostile))
     }
 
@@ -119,7 +119,7 @@ impl Stage {
         let run = || {
             let before = self.last_echo()?;
             let words = format!("{class} --stay --seconds {seconds} --count {cycles}");
-            let report = self.hostile(&words, PATIENCE + Duration::from_secs(seconds))?;
+            let report = self.hostile(&words, ATTACK_TIMEOUT + Duration::from_secs(seconds))?;
             let seen = self.look()?;
             let victim = Echoes::after(before, &seen.replies)?;
             self.judge(report, &seen, victim, cycles)
@@ -141,7 +141,7 @@ impl Stage {
              while pvnet status | grep '{vif} '; do sleep 0.05; done
              done >/run/plugged 2>&1"
         );
-        let limit = SOON + PATIENCE * cycles / 10;
+        let limit = COMMAND_TIMEOUT + ATTACK_TIMEOUT * cycles / 10;
         self.dom0
             .run(&script, limit)
             .map(drop)
@@ -152,12 +152,12 @@ impl Stage {
     ///
     /// # Errors
     /// As [`attack`](Self::attack).
-    pub fn holdings(&self) -> Result<Holdings> {
-        let report = self.hostile(&format!("{} --count 1", Class::Cycles), PATIENCE)?;
+    pub fn resources(&self) -> Result<Resources> {
+        let report = self.hostile(&format!("{} --count 1", Class::Cycles), ATTACK_TIMEOUT)?;
         if let Some(failure) = report.failure {
             return Err(unreadable("the end of a connection", &failure, ""));
         }
-        Holdings::count(&self.dom0, self.pid, self.hostile.id())
+        Resources::count(&self.dom0, self.pid, self.hostile.id())
     }
 
     /// What the kernels of dom0 and the victim complain of; of dom0's what came since the last attack.
@@ -167,7 +167,7 @@ impl Stage {
     pub fn kernels(&self) -> Result<String> {
         let complaints = format!("dmesg -c | grep -E '{COMPLAINTS}'; true");
         let shells = [&self.dom0, self.victim.shell()];
-        shells.into_iter().map(|shell| shell.run(&complaints, PATIENCE)).collect()
+        shells.into_iter().map(|shell| shell.run(&complaints, ATTACK_TIMEOUT)).collect()
     }
 
     /// Kills the attacker's program and starts it anew, until it tells what came of it. It runs on, if it was told to
@@ -185,7 +185,7 @@ impl Stage {
 
     /// The last echo that the victim has answered.
     fn last_echo(&self) -> Result<u64> {
-        let line = self.dom0.run(&format!("tail -n 1 {}", self.echoes.file()), PATIENCE)?;
+        let line = self.dom0.run(&format!("tail -n 1 {}", self.echoes.file()), ATTACK_TIMEOUT)?;
         echoes::sequence(&line)
     }
 
@@ -198,7 +198,7 @@ impl Stage {
              until [ \"$(wc -l <{echoes})\" -gt $((size + 1)) ]; do sleep 0.05; done; tail -n 2000 {echoes}",
             log = log.unwrap_or_default(),
         );
-        let text = self.dom0.run(&look, PATIENCE)?;
+        let text = self.dom0.run(&look, ATTACK_TIMEOUT)?;
         let mut parts = text.splitn(3, CUT).map(str::trim);
         let mut part = || parts.next().unwrap_or_default();
         let status = Status::parse(part())?;
@@ -249,14 +249,14 @@ impl Row {
 }
 
 fn status(dom0: &Shell) -> Result<Status> {
-    Status::parse(&dom0.run("pvnet status --json", SOON)?)
+    Status::parse(&dom0.run("pvnet status --json", COMMAND_TIMEOUT)?)
 }
 
 /// Asks the victim for echoes, for good; a line for each that it answers.
 fn echoes(dom0: &Shell) -> Result<Job> {
     let job = dom0.spawn(&format!("exec ping -n -i 0.1 {GUEST_ADDRESS}"))?;
     let answered = format!("grep icmp_seq {}", job.file());
-    dom0.until("an echo of the victim's", &answered, SOON)?;
+    dom0.until("an echo of the victim's", &answered, COMMAND_TIMEOUT)?;
     Ok(job)
 }
 

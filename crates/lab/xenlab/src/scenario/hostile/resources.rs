@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::host::Shell;
 use crate::{Error, Result};
 
-use super::super::SOON;
+use super::super::COMMAND_TIMEOUT;
 
 /// By how much the daemon's memory may have grown: allocators keep some of what they were given back.
 const RSS_KIB: u64 = 1024;
@@ -16,9 +16,9 @@ const RSS: &str = "rss_kib";
 
 /// Counts, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Holdings(BTreeMap<String, u64>);
+pub struct Resources(BTreeMap<String, u64>);
 
-impl Holdings {
+impl Resources {
     /// Counts what the daemon `pid` holds in dom0, and what is granted by and bound to the domain `guest`.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl Holdings {
              find /run/pvnet -type f ! -name 'ctrl-*' | count files\n\
              awk '/^VmRSS/ {{print \"{RSS}\", $2}}' /proc/{pid}/status"
         );
-        Self::parse(&dom0.run(&script, SOON)?)
+        Self::parse(&dom0.run(&script, COMMAND_TIMEOUT)?)
     }
 
     fn parse(text: &str) -> Result<Self> {
@@ -73,7 +73,7 @@ impl Holdings {
     }
 }
 
-impl std::fmt::Display for Holdings {
+impl std::fmt::Display for Resources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let words =
             self.0.iter().map(|(name, count)| format!("{} {count}", name.replace('_', " ")));
@@ -85,16 +85,16 @@ impl std::fmt::Display for Holdings {
 mod tests {
     use super::*;
 
-    fn holdings(text: &str) -> Holdings {
-        Holdings::parse(text).expect("counts")
+    fn resources(text: &str) -> Resources {
+        Resources::parse(text).expect("counts")
     }
 
     #[test]
     fn one_more_of_anything_is_a_leak_and_of_memory_a_mebibyte() {
-        let before = holdings("descriptors 40\nrss_kib 5000\n");
+        let before = resources("descriptors 40\nrss_kib 5000\n");
         assert!(before.leaks_since(&before).is_empty());
-        assert!(holdings("descriptors 40\nrss_kib 6024\n").leaks_since(&before).is_empty());
-        let after = holdings("descriptors 41\nrss_kib 6025\n");
+        assert!(resources("descriptors 40\nrss_kib 6024\n").leaks_since(&before).is_empty());
+        let after = resources("descriptors 41\nrss_kib 6025\n");
         assert_eq!(
             after.leaks_since(&before),
             ["descriptors went from 40 to 41", "rss_kib went from 5000 to 6025"]
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn words_are_no_counts() {
-        assert!(Holdings::parse("descriptors many").is_err());
-        assert!(Holdings::parse("lsevtchn: not found\n").is_err());
+        assert!(Resources::parse("descriptors many").is_err());
+        assert!(Resources::parse("lsevtchn: not found\n").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! `xenlab domains`: what operators do with their guests, on pvnet.
+//! `xenlab domains`: an operator's everyday actions on guests that pvnet serves.
 
 use std::path::PathBuf;
 
@@ -10,19 +10,19 @@ use xenlab::{Host, Result};
 use crate::args::{BootArgs, PvnetArgs};
 use crate::steps;
 
-/// What can be told to it.
+/// Its arguments.
 #[derive(Args)]
 pub struct DomainsArgs {
     #[command(flatten)]
     pvnet: PvnetArgs,
-    /// Where to write the results for programs.
+    /// Write the results to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
     boot: BootArgs,
 }
 
-/// Runs it; returns whether all was as it should be.
+/// Runs all steps. Returns whether all passed.
 pub fn run(args: &DomainsArgs) -> Result<bool> {
     let mut options = args.boot.options()?;
     options.outside = true;

@@ -11,16 +11,16 @@ use xenlab::{Error, Host, HostFile, Options, Result};
 
 use crate::args::{BootArgs, PvnetArgs};
 
-/// What can be told to it.
+/// Its arguments.
 #[derive(Args)]
 pub struct HostileArgs {
     /// Only this attack; repeatable. `hostile --list` names them.
     #[arg(long, value_name = "CLASS", hide_possible_values = true)]
     only: Vec<Class>,
-    /// How long attacks go on that have no end of their own.
+    /// How long an attack that repeats runs, in seconds.
     #[arg(long, value_name = "N", default_value_t = 2)]
     seconds: u64,
-    /// Connections that are made and closed, and interfaces that are plugged and unplugged, to find leaks.
+    /// How many connections are opened and closed, and interfaces plugged and unplugged, to find leaks.
     #[arg(long, value_name = "N", default_value_t = 100)]
     cycles: u32,
     #[command(flatten)]
@@ -28,28 +28,28 @@ pub struct HostileArgs {
     /// The program hostile [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     hostile: Option<PathBuf>,
-    /// Where to write the results for programs.
+    /// Write the results to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
     boot: BootArgs,
 }
 
-/// Steps that are none of the attacks.
+/// Progress steps besides the attacks.
 const STEPS: usize = 6;
 
-/// The results for programs.
+/// The JSON document.
 #[derive(Serialize)]
 struct Document<'a> {
     bench: &'static str,
     machine: Machine,
     rows: &'a [Row],
-    /// What the daemon held before the attacks, and after them.
+    /// What the daemon held before and after the attacks.
     held: [Resources; 2],
     leaks: &'a [String],
 }
 
-/// Runs the attacks; returns whether nobody but the attacker suffered.
+/// Runs the attacks. Returns whether only the attacker suffered.
 pub fn run(args: &HostileArgs) -> Result<bool> {
     let classes = if args.only.is_empty() { Class::all() } else { &args.only };
     let options = options(args)?;

@@ -25,7 +25,7 @@ use xenlab::{Error, Result};
 
 /// Boots a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
 ///
-/// Needs no root and no virtualisation; the first run makes images of Debian's packages.
+/// Needs no root and no virtualisation. The first run makes images from Debian's packages.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -35,33 +35,33 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make the images, if they are not there yet.
+    /// Make the images, unless they exist.
     Build(BuildArgs),
-    /// Boot, and run a shell script in dom0; its exit status becomes this program's.
+    /// Boot, and run a shell script in dom0; this program exits with its status.
     Run {
         /// The script, for busybox's sh.
         script: PathBuf,
-        /// How long the script may take.
+        /// How long the script may take, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 600)]
         limit: u64,
         #[command(flatten)]
         boot: BootArgs,
     },
-    /// Boot, and open a shell in dom0; `Ctrl-]` or `exit` leaves it, and ends the host.
+    /// Boot, and open a shell in dom0; `Ctrl-]` or `exit` leaves it and ends the host.
     Shell {
         #[command(flatten)]
         boot: BootArgs,
     },
-    /// Connect frontends and backends, of the kernel and pvnet's, each pair on a host of its own:
-    /// ping, a file compared, TCP, and what they agreed upon.
+    /// Connect each frontend with each backend, the kernel's and pvnet's, every pair on a fresh host:
+    /// ping, compare a file, measure TCP, and show the negotiated features.
     Matrix(MatrixArgs),
-    /// Do with two guests on pvnet what operators do with theirs: connect them, plug and unplug
-    /// interfaces, restart pvnet, reboot, save, restore and destroy guests, all while they talk.
+    /// Do with two guests on pvnet what operators do: connect them, plug and unplug
+    /// interfaces, restart pvnet, reboot, save, restore and destroy guests, all under traffic.
     Domains(DomainsArgs),
-    /// Ask pvnet to start without what it needs, for what it says; then prove every service of Xen
+    /// Start pvnet where something it needs is missing, and check its messages; then test every service of Xen
     /// that it uses, in dom0 alone and between dom0 and a guest.
     Platform(PlatformArgs),
-    /// Attack pvnet from a guest, one rule after the other, and see that nobody else suffers.
+    /// Attack pvnet from a guest, one rule after another, and check that no other guest suffers.
     Hostile(HostileArgs),
 }
 

@@ -1,4 +1,4 @@
-//! The results of a command that takes one step after another.
+//! The report of a command that runs steps in order.
 
 use std::path::Path;
 

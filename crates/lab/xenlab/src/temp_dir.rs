@@ -1,4 +1,4 @@
-//! A folder of one's own for a while.
+//! A temporary folder.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Error, Result};
 
-/// A new folder, removed with all that is in it when dropped.
+/// A new folder, removed with its content when dropped.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// Makes one under the system's folder for temporary files, that nobody else can look into.
+    /// Makes one in the system's folder for temporary files, readable for this user only.
     ///
     /// # Errors
     /// [`Error::Path`].
@@ -20,13 +20,13 @@ impl TempDir {
         Self::inside(&std::env::temp_dir())
     }
 
-    /// The same inside of another folder, which must exist.
+    /// The same in another folder, which must exist.
     pub(crate) fn inside(above: &Path) -> Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         loop {
             let number = MADE.fetch_add(1, Ordering::Relaxed);
             let path = above.join(format!("xenlab-{}-{number}", std::process::id()));
-            // Made, never taken over: what is there may be anybody's.
+            // An existing folder is never used: it may be another user's.
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -35,7 +35,7 @@ impl TempDir {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -45,7 +45,7 @@ impl TempDir {
 impl Drop for TempDir {
     fn drop(&mut self) {
         match std::fs::remove_dir_all(&self.0) {
-            // Renamed to where it shall stay.
+            // It was renamed to keep it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => eprintln!("clean-up: {}: {error}", self.0.display()),
             Ok(()) => {}
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_differ_and_go_with_their_content() {
+    fn folders_differ_and_are_removed_with_their_content() {
         let [first, second] =
             [TempDir::new(), TempDir::new()].map(|folder| folder.expect("folder"));
         assert_ne!(first.path(), second.path());
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_renamed_stays() {
+    fn a_renamed_folder_stays() {
         let above = TempDir::new().expect("folder");
         let kept = above.path().join("kept");
         let folder = TempDir::inside(above.path()).expect("folder");

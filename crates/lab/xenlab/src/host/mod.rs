@@ -1,4 +1,4 @@
-//! A booted Xen host, and the way into it.
+//! A running Xen host, and the connections to its domains.
 //!
 //! ```text
 //!  Host ── QEMU ── Xen ┬─ dom0 ── agent ── port 1 ──────────── Channel ── Shell of dom0
@@ -6,8 +6,8 @@
 //!                      └─ domU ── agent ── console ── link ──┴─ Channel ── Shell of the guest
 //! ```
 //!
-//! Ports are virtio-serial's: bytes arrive as they were sent, at any speed. A [`Channel`](channel::Channel) carries
-//! scripts there and their ends back.
+//! Ports are virtio-serial ports, which pass bytes unchanged. A [`Channel`](channel::Channel) carries
+//! scripts in and their results out.
 
 mod batch;
 mod channel;
@@ -38,12 +38,12 @@ pub use overlay::HostFile;
 use overlay::Roots;
 pub use shell::{Job, Output, Shell};
 
-/// A running Xen host. Dropping it ends it with all its guests; a crash or kill of this process does too.
+/// A running Xen host. It ends with all its guests when this value is dropped, or when this process dies.
 ///
 /// Start it from a thread that outlives it (see [`lab::command`]).
 #[derive(Debug)]
 pub struct Host {
-    // Ends before the folder goes that it works in.
+    // Ends before the folder that it works in is removed.
     qemu: Process,
     dom0: Shell,
     ports: Arc<Ports>,
@@ -54,7 +54,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Boots a host from images; returns once dom0 takes commands.
+    /// Boots a host from images. Returns once dom0 takes commands.
     ///
     /// # Errors
     /// [`Error::Boot`] with the end of the console's log; [`lab::Error::MissingTool`] and
@@ -80,7 +80,7 @@ impl Host {
         self.uptime
     }
 
-    /// The way into dom0; it outlives this value, but leads nowhere then.
+    /// dom0's shell. It may outlive this value; its commands then fail.
     #[must_use]
     pub fn dom0(&self) -> &Shell {
         &self.dom0
@@ -94,7 +94,7 @@ impl Host {
         self.dom0.sh(command, limit)
     }
 
-    /// Runs a command in dom0 that shall succeed: [`Shell::run`].
+    /// Runs a command in dom0 that must succeed: [`Shell::run`].
     ///
     /// # Errors
     /// Those of [`Shell::run`].
@@ -119,7 +119,7 @@ impl Host {
         Domu::create(&self.dom0, &self.ports, config, limit)
     }
 
-    /// Runs a script in dom0 and writes what it prints to `out` as it comes; returns its exit status. One at a time.
+    /// Runs a script in dom0 and copies its output to `out` at once. Returns its exit status.
     ///
     /// # Errors
     /// [`Error::Lost`] after `limit` or if dom0 is gone; [`lab::Error::Interrupted`] as [`Error::Lab`].
@@ -132,7 +132,7 @@ impl Host {
         stream::run(&self.dom0, &mut self.lines.stream, script, out, limit)
     }
 
-    /// Joins this process's terminal with a shell in dom0, until that ends or `Ctrl-]` is typed.
+    /// Connects this process's terminal to a shell in dom0, until the shell ends or `Ctrl-]` is typed.
     ///
     /// # Errors
     /// [`Error::Path`] if standard input is no terminal; those of [`Shell::spawn`].
@@ -140,7 +140,7 @@ impl Host {
         stream::interact(&self.dom0, &mut self.lines.terminal)
     }
 
-    /// The whole console's log: the hypervisor's and dom0's.
+    /// The console's log: the hypervisor's and dom0's.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
@@ -151,7 +151,7 @@ impl Host {
             Ok(uptime) => return Ok(uptime),
             Err(WaitError::TimedOut) => format!("nothing after {} s", limit.as_secs()),
             Err(WaitError::Closed) => match self.qemu.stop()? {
-                status if status.success() => "it stopped by itself".to_owned(),
+                status if status.success() => "it shut down".to_owned(),
                 status => format!("QEMU ended ({status})"),
             },
         };

@@ -1,4 +1,4 @@
-//! What is laid over the images at a boot: the first processes, the agents, and this machine's own files.
+//! What a boot adds to the images: init scripts, agents, and files of this machine.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::image::{Archive, Images, Kind, Linker};
 use crate::{Error, Result, tool};
 
-/// A file of this machine that dom0 and all guests get.
+/// A file of this machine to copy into dom0 and all guests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostFile {
     source: PathBuf,
@@ -17,11 +17,11 @@ pub struct HostFile {
 }
 
 impl HostFile {
-    /// A file by its path here: a program becomes a command there (`/usr/local/bin`), stripped and with the libraries
-    /// that it needs; anything else lies in `/lab`, where commands start.
+    /// The file at this path. A program goes to `/usr/local/bin`, stripped and with the libraries
+    /// that it needs. Any other file goes to `/lab`, the working folder of commands.
     ///
     /// # Errors
-    /// [`Error::Path`] if it cannot be looked at.
+    /// [`Error::Path`] if it cannot be read.
     pub fn new(source: impl Into<PathBuf>) -> Result<Self> {
         let source = source.into();
         let mode = std::fs::metadata(&source).map_err(Error::path(&source))?.permissions().mode();
@@ -31,25 +31,25 @@ impl HostFile {
         Ok(Self { source, target })
     }
 
-    /// The same under another absolute path.
+    /// The same at another absolute path.
     #[must_use]
     pub fn at(self, path: &str) -> Self {
         Self { target: path.trim_start_matches('/').to_owned(), ..self }
     }
 }
 
-/// What domains start from.
+/// What the domains boot from.
 #[derive(Debug)]
 pub(super) struct Roots {
     /// The archive of dom0.
     pub(super) dom0: PathBuf,
-    /// A folder with the kernel and the archive of guests. dom0 reads it over 9p, at the speed of this machine: in its
-    /// own archive these 80 MB would cost it a second at every boot.
+    /// A folder with the guests' kernel and archive. dom0 reads it over 9p at this machine's speed: in dom0's
+    /// archive these 80 MB would cost a second at every boot.
     pub(super) guests: PathBuf,
 }
 
 impl Roots {
-    /// Writes both into `folder`: the images, with this machine's files and the lab's own laid over them.
+    /// Writes both into `folder`: the images with the added files.
     pub(super) fn write(images: &Images, files: &[HostFile], folder: &Path) -> Result<Self> {
         let files: Vec<(&str, Vec<u8>)> = files.iter().map(read).collect::<Result<_>>()?;
         let roots = Self { dom0: folder.join("dom0.cpio"), guests: folder.join("guests") };
@@ -85,7 +85,7 @@ fn domu(images: &Images, files: &[(&str, Vec<u8>)]) -> Result<Vec<u8>> {
     Ok(overlay.finish())
 }
 
-/// The kernel reads archives that follow each other as one.
+/// Joins two archives. The kernel reads archives that follow each other as one.
 pub(super) fn concatenate(image: &Path, overlay: &[u8], destination: &Path) -> Result<()> {
     let write = || -> io::Result<()> {
         let mut out = File::create(destination)?;
@@ -108,7 +108,7 @@ pub(super) fn add(
     files.iter().try_for_each(|(target, content)| linker.add_as(archive, target, content))
 }
 
-/// A file's place and content, without what only debuggers read.
+/// A file's target path and content, without debug information.
 pub(super) fn read(file: &HostFile) -> Result<(&str, Vec<u8>)> {
     let mut magic = [0; 4];
     let read = File::open(&file.source).and_then(|mut source| source.read(&mut magic));
@@ -131,7 +131,7 @@ mod tests {
     use crate::temp_dir::TempDir;
 
     #[test]
-    fn programs_become_commands_and_other_files_lie_where_commands_start() {
+    fn programs_become_commands_and_other_files_go_to_the_working_folder() {
         let folder = TempDir::new().expect("folder");
         let target = |name: &str, mode| {
             let path = folder.path().join(name);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_sound() {
+    fn scripts_have_no_syntax_errors() {
         for text in [
             include_str!("../guest/agent.sh"),
             include_str!("../guest/dom0.sh"),

@@ -8,10 +8,10 @@ use super::channel::{Channel, WaitError};
 use super::console;
 use crate::{Error, Result};
 
-/// How long a command that was stopped may take to say what it had printed.
+/// How long a stopped command may take to return its output.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A way into a domain; clones lead to the same.
+/// Runs commands in a domain. Clones run them in the same domain.
 #[derive(Clone, Debug)]
 pub struct Shell {
     domain: Arc<Domain>,
@@ -21,16 +21,16 @@ pub struct Shell {
 struct Domain {
     name: String,
     channel: Arc<Channel>,
-    /// The console's log, if it is not what the channel runs over.
+    /// The console's log, if the channel does not run over the console.
     log: Option<PathBuf>,
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Its exit status; 128 and more for a signal.
     pub status: i32,
-    /// All that it printed, to standard output and standard error alike.
+    /// Its standard output and standard error, in one.
     pub text: String,
 }
 
@@ -53,17 +53,17 @@ impl Shell {
         &self.domain.name
     }
 
-    /// Runs a command, or a script of many lines, and waits for its end; a status other than zero is a result too.
-    /// Several threads may do so at once.
+    /// Runs a command or a script and waits for its end. A status other than zero is not an error.
+    /// Several threads may call this at once.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it takes longer than `limit`, in which case it is killed, or if the domain is gone;
+    /// [`Error::Lost`] if it takes longer than `limit`, after which it is killed, or if the domain is gone;
     /// [`lab::Error::Interrupted`] as [`Error::Lab`].
     pub fn sh(&self, command: &str, limit: Duration) -> Result<Output> {
         self.spawn(command)?.wait(limit)
     }
 
-    /// Runs a command that shall succeed; returns what it printed.
+    /// Runs a command that must succeed. Returns its output.
     ///
     /// # Errors
     /// Those of [`sh`](Self::sh), and [`Error::Failed`].
@@ -76,13 +76,13 @@ impl Shell {
         Err(Error::Failed { domain, command: command.to_owned(), status, text })
     }
 
-    /// Waits until a command succeeds, repeating it ten times a second inside; returns what it printed then.
+    /// Runs a command ten times per second until it succeeds. Returns its last output.
     ///
     /// # Errors
     /// [`Error::Late`] with what it printed last, and those of [`sh`](Self::sh).
     pub fn until(&self, what: &str, condition: &str, limit: Duration) -> Result<String> {
         let seconds = limit.as_secs_f64();
-        // The time is measured inside too, so that the last try's words come back.
+        // The script measures the time too, so that the last try's output comes back.
         let script = format!(
             "read -r start _ </proc/uptime\n\
              until words=$( ( {condition} ) 2>&1 ); do\n\
@@ -97,7 +97,7 @@ impl Shell {
         Err(Error::Late { domain: self.name().to_owned(), what: what.to_owned(), limit, text })
     }
 
-    /// Starts a command and does not wait.
+    /// Starts a command in the background.
     ///
     /// # Errors
     /// [`Error::Path`] if the domain takes no more commands.
@@ -141,12 +141,12 @@ impl Job {
         Err(Error::Lost { domain, command: self.command, cause, text, console })
     }
 
-    /// What it has printed so far, and how it ended, if it has.
+    /// Its output so far, and its exit status if it has ended.
     ///
     /// # Errors
     /// Those of [`Shell::sh`].
     pub fn printed(&self, limit: Duration) -> Result<String> {
-        // If it ends meanwhile, its file is gone.
+        // Its file is removed when it ends.
         let so_far = self.shell.sh(&format!("cat {}", self.file()), limit)?;
         Ok(match self.shell.channel().ended(self.id) {
             Some((status, output)) => format!("{}\nit ended with status {status}\n", text(&output)),
@@ -154,13 +154,13 @@ impl Job {
         })
     }
 
-    /// The file in the domain to which it prints, for as long as it runs.
+    /// The file in the domain that holds its output while it runs.
     #[must_use]
     pub fn file(&self) -> String {
         format!("/run/agent/{}.out", self.id)
     }
 
-    /// Kills it and all that it started; [`wait`](Self::wait) then returns at once.
+    /// Kills it and its children. [`wait`](Self::wait) then returns at once.
     ///
     /// # Errors
     /// [`Error::Path`] if the domain takes no more commands.

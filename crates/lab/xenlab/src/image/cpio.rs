@@ -1,5 +1,5 @@
-//! The archive that Linux unpacks into its first root: cpio in the format "newc" (Documentation/driver-api/early-userspace/
-//! buffer-format.rst of the kernel).
+//! The archive that Linux unpacks into its first root: cpio in the format "newc"
+//! (Documentation/driver-api/early-userspace/ buffer-format.rst of the kernel).
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;

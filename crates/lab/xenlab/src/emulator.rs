@@ -132,7 +132,7 @@ fn fetch(suite: Suite, new: &Path, quiet: bool) -> Result<()> {
         let path = new.join(name);
         std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
     };
-    progress.step(format!("ask the mirrors for QEMU {MAJOR}"));
+    progress.step(format!("look for QEMU {MAJOR} on the mirrors"));
     // Bookworm itself has 7.2.
     let backports = (suite == Suite::Bookworm).then(|| format!("{suite}-backports"));
     let apt = Apt::update_with(suite, backports, &folder("apt")?)?;

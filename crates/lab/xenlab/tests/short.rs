@@ -1,6 +1,7 @@
-//! pvnet on a real Xen, in short: dom0 and one unmodified guest, and a daemon that is killed under a TCP connection.
+//! A short test of pvnet on a real Xen: dom0, one unmodified guest, and a daemon that is killed during a TCP
+//! connection.
 //!
-//! Needs QEMU and, the first time, Debian's mirrors. Without QEMU it skips itself, unless `XENLAB_REQUIRED` is set.
+//! Needs QEMU and, the first time, Debian's mirrors. Without QEMU it is skipped, unless `XENLAB_REQUIRED` is set.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use xenlab::scenario::{self, Backend, Frontend};
 use xenlab::{DomuConfig, Error, Host, HostFile, Images, Options, Result, Suite, default_cache};
 
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
-/// How long TCP goes on around the restart, in seconds.
+/// How long the TCP stream runs, restart included, in seconds.
 const STREAM: u32 = 12;
 
-/// A host, or none where the test has to be skipped.
+/// A host, or none if the test is skipped.
 fn boot() -> Option<Host> {
     if let Err(missing) = lab::command("qemu-system-x86_64") {
         assert!(std::env::var_os("XENLAB_REQUIRED").is_none(), "{missing}");
@@ -31,7 +32,7 @@ fn boot() -> Option<Host> {
     }
 }
 
-/// The value, or an end with the error as a person would read it.
+/// The value, or a panic with the error's message.
 fn sound<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
@@ -60,7 +61,7 @@ fn a_guests_connection_outlives_its_backend() {
     let throughput = sound(lab::Throughput::parse(&report, address).map_err(Error::from));
     assert!(throughput.mbps > 0.0, "{report}");
 
-    // What the second daemon has carried came after the first one's end; it is no lone retransmission.
+    // The second daemon has carried more than single retransmissions.
     let status = sound(host.run("pvnet status --json", COMMAND_TIMEOUT));
     let parsed: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     let ports = parsed["ports"].as_array().expect("ports");

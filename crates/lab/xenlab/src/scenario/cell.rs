@@ -1,4 +1,4 @@
-//! One frontend with one backend.
+//! One frontend with one backend: a cell of the matrix.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,17 +19,17 @@ const PINGS: u32 = 5;
 /// The size of the file that is sent each way, in MiB.
 const FILE: u32 = 4;
 
-/// Which two ends.
+/// A frontend and a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The guest's.
+    /// The guest's end.
     pub frontend: Frontend,
-    /// The other.
+    /// The other end.
     pub backend: Backend,
 }
 
 impl Pair {
-    /// All that there are.
+    /// All pairs.
     pub const ALL: [Self; 6] = [
         Self { frontend: Frontend::Stock, backend: Backend::Stock },
         Self { frontend: Frontend::Stock, backend: Backend::Pvnet },
@@ -61,38 +61,38 @@ impl FromStr for Pair {
     }
 }
 
-/// What was found.
+/// The result for one pair.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
     /// The guest's end.
     pub frontend: &'static str,
-    /// The other.
+    /// The other end.
     pub backend: &'static str,
-    /// Echoes that were answered, of both directions together, and those that were sent.
+    /// Echoes that were answered and echoes that were sent, of both directions together.
     pub ping: [u64; 2],
-    /// TCP.
+    /// TCP throughput.
     #[serde(flatten)]
     pub rates: Rates,
-    /// Whether a file arrived as it was sent, in both directions.
+    /// Whether a file arrived unchanged, in both directions.
     pub sha256_ok: bool,
-    /// What both ends agreed upon.
+    /// The negotiated features.
     pub features: Features,
-    /// What was left of the interface and of the guest, and what the toolstack had to say.
+    /// What was left of the interface and of the guest, and the toolstack's complaints.
     pub left: Vec<String>,
 }
 
 impl Cell {
-    /// Whether all is as it should be.
+    /// Whether all checks passed.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.ping[0] == self.ping[1] && self.sha256_ok && self.left.is_empty()
     }
 }
 
-/// Connects two ends on a host that was just booted, and looks at what passes; TCP for so many seconds each way.
+/// Connects a pair on a freshly booted host and checks the traffic. TCP runs for `seconds` in each direction.
 ///
 /// # Errors
-/// Those of the steps, with the backend's last words.
+/// Those of the steps, with the backend's output.
 pub fn cell(host: &Host, pair: Pair, seconds: u32, progress: &Progress) -> Result<Cell> {
     progress.step(format!("{pair}: start the backend"));
     let backend = pair.backend.start(host)?;
@@ -150,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn only_the_stock_pair_does_without_pvnet() {
+    fn only_the_stock_pair_needs_no_pvnet() {
         assert_eq!(Pair::ALL.iter().filter(|pair| !pair.needs_pvnet()).count(), 1);
         assert!(!"stock-stock".parse::<Pair>().expect("known").needs_pvnet());
     }
 
     #[test]
-    fn a_lost_echo_or_another_digest_or_a_node_that_is_left_is_not_sound() {
+    fn a_lost_echo_or_a_changed_file_or_a_node_that_is_left_is_not_sound() {
         let sound = Cell {
             frontend: "stock",
             backend: "stock",

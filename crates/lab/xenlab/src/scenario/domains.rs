@@ -1,4 +1,4 @@
-//! A setup of a Xen host: what operators do with their guests, on pvnet.
+//! An operator's everyday actions on guests that pvnet serves.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use super::backend::{self, Backend, RunningBackend};
 use super::frontend::Frontend;
 use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, check};
 
-/// What was done, and what was seen.
+/// A step and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// What was done.
     pub what: String,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
-    /// Whether that was as it should be.
+    /// Whether that is as expected.
     pub sound: bool,
 }
 
-/// Steps of [`domains`], for progress.
+/// Progress steps of [`domains`].
 pub const STEPS: usize = ALL.len() + 1;
 
 /// dom0, as guests reach it.
@@ -32,16 +32,16 @@ const DOM0: &str = "10.0.0.1";
 /// The two guests, by address and MAC.
 const GUESTS: [(&str, &str); 2] =
     [("10.0.0.2", "00:16:3e:00:00:02"), ("10.0.0.3", "00:16:3e:00:00:03")];
-/// What QEMU plays beyond dom0's network card.
+/// The host that QEMU emulates behind dom0's network card.
 const OUTSIDE: &str = "10.0.2.2";
-/// Frames longer than this were not cut on their way.
+/// Frames that are longer on average were not segmented.
 const MTU: f64 = 1514.0;
-/// A command that is to outlast what is done to the daemon meanwhile, in seconds.
-const WHILE: u32 = 20;
-/// Bytes that no lone retransmission is.
-const ENOUGH: u64 = 200_000;
+/// How long a TCP stream runs that must outlast a restart of the daemon, in seconds.
+const STREAM_SECONDS: u32 = 20;
+/// More bytes than single retransmissions carry.
+const STREAM_BYTES: u64 = 200_000;
 
-/// One guest has two queues though one virtual CPU, and dom0's network is the switch's.
+/// Each guest has two queues but one virtual CPU. A bridge joins dom0's network card and pvnet's switch.
 const CONFIGURATION: &str = r#"
 set -e
 cat >/lab/pvnet.toml <<'END'
@@ -69,7 +69,7 @@ ip link set br0 up
 ip link set pvnet0 master br0
 "#;
 
-/// Everything that is there at one time.
+/// The backend and the guests on the host.
 struct Setup<'a> {
     host: &'a Host,
     backend: RunningBackend,
@@ -78,12 +78,12 @@ struct Setup<'a> {
 
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
-/// What is done, in this order.
+/// The steps, in order.
 const ALL: [(&str, StepFn); 12] = [
     ("two guests connect, with two queues and one vCPU each", connected),
     ("guests, dom0 and the outside reach each other", reachable),
     ("multicast", multicast),
-    ("TCP from guest to guest, segments and checksums left to others", offloads),
+    ("TCP from guest to guest, with segmentation and checksum offload", offloads),
     ("an interface comes and goes while its guest runs", hot_plug),
     ("kill -9 and a restart under a TCP connection", kill),
     ("an orderly stop and a restart", stop),
@@ -91,14 +91,14 @@ const ALL: [(&str, StepFn); 12] = [
     ("a guest is saved and restored", save_and_restore),
     ("a guest is checkpointed and runs on", checkpoint),
     ("a guest is destroyed in the middle of traffic", destroy),
-    ("a backend of a type of its own", own_type),
+    ("pvnet's own backend type", own_type),
 ];
 
-/// Does all of it on a host that was just booted, with a network card and the program `pvnet`; stops at the first step
-/// that cannot be done.
+/// Runs all steps on a freshly booted host with a network card and the program `pvnet`. Stops at the first step
+/// that fails to run.
 ///
 /// # Errors
-/// Those of the steps, with the daemon's last words.
+/// Those of the steps, with the daemon's output.
 pub fn domains(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet in dom0, and two guests");
     let mut setup = Setup::begin(host)?;
@@ -157,7 +157,7 @@ impl<'a> Setup<'a> {
         self.host.dom0().until(&format!("{name} {state}"), &condition, COMMAND_TIMEOUT).map(drop)
     }
 
-    /// Pings a guest from dom0, in words and as it should be.
+    /// Pings a guest from dom0. Returns a description, and whether all echoes were answered.
     fn ping(&self, number: usize) -> Result<(String, bool)> {
         let ping = check::ping(self.host.dom0(), GUESTS[number].0, 5)?;
         Ok((format!("{} of {} echoes", ping.received, ping.sent), ping.received == ping.sent))
@@ -169,7 +169,8 @@ impl<'a> Setup<'a> {
         let server = self.guests[1].spawn("iperf3 -s -1")?;
         let listens = "netstat -ltn | grep -w 5201";
         self.guests[1].shell().until("a listener", listens, COMMAND_TIMEOUT)?;
-        let client = self.guests[0].spawn(&format!("iperf3 --json -t {WHILE} -c {address}"))?;
+        let client =
+            self.guests[0].spawn(&format!("iperf3 --json -t {STREAM_SECONDS} -c {address}"))?;
         // The second of iperf3's connections is the one that carries data.
         let flows = "[ $(netstat -tn | grep -w 5201 | grep -c ESTABLISHED) -ge 2 ]";
         self.guests[1].shell().until("a connection", flows, COMMAND_TIMEOUT)?;
@@ -177,7 +178,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// Connects the guest's interface as its distribution would.
+/// Configures the guest's interface as a distribution would.
 fn bring_up(guest: &Domu, address: &str) -> Result<()> {
     guest.run(
         &format!(
@@ -221,24 +222,24 @@ fn reachable(setup: &mut Setup<'_>) -> Result<(String, bool)> {
         let ping = check::ping(from, to, 3)?;
         (sent, received) = (sent + ping.sent, received + ping.received);
     }
-    // QEMU's network answers for every address that it hears of, with a reset: not for what is to
-    // be restarted, when the switch does not know yet where a guest is.
+    // QEMU's network answers for every address that it sees, with a reset. It must not do so after a restart,
+    // while the switch does not know yet where a guest is.
     setup.host.run("ip link set eth0 nomaster", COMMAND_TIMEOUT)?;
-    Ok((format!("{received} of {sent} echoes on 7 ways"), sent == received))
+    Ok((format!("{received} of {sent} echoes on 7 paths"), sent == received))
 }
 
 fn multicast(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let output =
         setup.guests[0].sh("ping -n -c 5 -W 1 -i 0.3 -I eth0 224.0.0.1", COMMAND_TIMEOUT)?;
     let answers = output.text.lines().filter(|line| line.contains(GUESTS[1].0)).count();
-    // dom0 answers too, and ping ends with whichever answer to its last echo is the first.
+    // dom0 answers too, and ping ends with the first answer to its last echo.
     Ok((format!("{answers} answers of the other guest"), answers >= 4))
 }
 
 fn offloads(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let before = setup.status()?;
     let (server, client) = setup.stream()?;
-    let limit = COMMAND_TIMEOUT + Duration::from_secs(WHILE.into());
+    let limit = COMMAND_TIMEOUT + Duration::from_secs(STREAM_SECONDS.into());
     let output = client.wait(limit)?;
     server.wait(COMMAND_TIMEOUT)?;
     let after = setup.status()?;
@@ -256,12 +257,12 @@ fn offloads(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     };
     let (frames, bytes) = (carried("frames").max(1.0), carried("bytes"));
     let seen = format!(
-        "{rate:.0} Mb/s, {:.0} bytes a frame, {:.1} hypercalls a frame, {} segments cut",
+        "{rate:.0} Mb/s, {:.0} bytes per frame, {:.1} hypercalls per frame, {} segments cut",
         bytes / frames,
         counted("hypercalls") / frames,
         counted("segments"),
     );
-    // Acknowledgements, which are small, are half of the frames at worst.
+    // At worst, half of the frames are acknowledgements, which are small.
     Ok((seen, bytes / frames > MTU && counted("segments") == 0.0))
 }
 
@@ -289,7 +290,7 @@ fn kill(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 
 fn stop(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let (server, client) = setup.stream()?;
-    // The daemon says goodbye to nobody: on_stop is "keep".
+    // on_stop is "keep": the daemon leaves its interfaces connected.
     setup
         .host
         .run("kill $(pidof pvnet) && while pidof pvnet; do sleep 0.05; done", COMMAND_TIMEOUT)?;
@@ -297,9 +298,9 @@ fn stop(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     survived(setup, server, client)
 }
 
-/// Whether a connection that began before a restart went on after it: the daemon's counters are new.
+/// Whether a connection that began before a restart went on after it. The new daemon's counters started at zero.
 fn survived(setup: &Setup<'_>, server: crate::Job, client: crate::Job) -> Result<(String, bool)> {
-    let output = client.wait(COMMAND_TIMEOUT + Duration::from_secs(WHILE.into()))?;
+    let output = client.wait(COMMAND_TIMEOUT + Duration::from_secs(STREAM_SECONDS.into()))?;
     server.wait(COMMAND_TIMEOUT)?;
     let rate = lab::Throughput::parse(&output.text, GUESTS[1].0)?.mbps;
     let mut bytes = 0;
@@ -312,7 +313,7 @@ fn survived(setup: &Setup<'_>, server: crate::Job, client: crate::Job) -> Result
         "the connection went on: {} kB of it came after, {rate:.0} Mb/s in all",
         bytes / 1000
     );
-    Ok((seen, bytes > ENOUGH))
+    Ok((seen, bytes > STREAM_BYTES))
 }
 
 fn reboot(setup: &mut Setup<'_>) -> Result<(String, bool)> {

@@ -1,8 +1,8 @@
-//! A guest that attacks its backend, and another that must not notice.
+//! A guest that attacks its backend, and a second guest that must not suffer.
 //!
 //! ```text
 //!  dom0: ping ──── pvnet ─┬── xen-netfront   victim
-//!                         └── hostile        raw rings, keys and states, one class after another
+//!                         └── hostile        raw rings, keys and states, one attack class after another
 //! ```
 
 mod class;

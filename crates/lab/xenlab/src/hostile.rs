@@ -80,7 +80,7 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
         let text = serde_json::to_string(&document).map_err(report::Error::from)?;
         write_atomic(file, (text + "\n").as_bytes())?;
     }
-    Ok(leaks.is_empty() && rows.iter().all(Row::is_sound))
+    Ok(leaks.is_empty() && rows.iter().all(Row::passed))
 }
 
 fn options(args: &HostileArgs) -> Result<Options> {
@@ -103,7 +103,7 @@ fn show(rows: &[Row], before: &Resources, after: &Resources, leaks: &[String]) -
             row.seen(),
             format!("{answered}/{asked}"),
             format!("{longest_ms:.0}"),
-            if row.is_sound() { "ok" } else { "FAILED" }.to_owned(),
+            if row.passed() { "ok" } else { "FAILED" }.to_owned(),
         ]);
         table
     });

@@ -69,8 +69,8 @@ fn main() -> ExitCode {
     lab::exit_code("xenlab", run(&Cli::parse().command), Error::is_interrupt)
 }
 
-fn verdict(sound: bool) -> ExitCode {
-    if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+fn verdict(passed: bool) -> ExitCode {
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run(command: &Command) -> Result<ExitCode> {

@@ -19,7 +19,7 @@ struct Document<'a> {
 pub fn report(bench: &'static str, steps: &[Step], json: Option<&Path>) -> Result<bool> {
     let table = Table::new().left("what").left("seen").left("");
     let table = steps.iter().fold(table, |mut table, step| {
-        let verdict = if step.sound { "" } else { "WRONG" };
+        let verdict = if step.passed { "" } else { "WRONG" };
         table.row([step.what.clone(), step.seen.clone(), verdict.to_owned()]);
         table
     });
@@ -30,5 +30,5 @@ pub fn report(bench: &'static str, steps: &[Step], json: Option<&Path>) -> Resul
         let text = serde_json::to_string(&document).map_err(report::Error::from)?;
         write_atomic(file, (text + "\n").as_bytes())?;
     }
-    Ok(steps.iter().all(|step| step.sound))
+    Ok(steps.iter().all(|step| step.passed))
 }

@@ -33,43 +33,43 @@ fn boot() -> Option<Host> {
 }
 
 /// The value, or a panic with the error's message.
-fn sound<T>(result: Result<T>) -> T {
+fn ok<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
 fn a_guests_connection_outlives_its_backend() {
     let Some(host) = boot() else { return };
-    let mut backend = sound(Backend::Pvnet.start(&host));
+    let mut backend = ok(Backend::Pvnet.start(&host));
     let guest = DomuConfig::new("guest").vif(backend.vif());
-    let guest = sound(host.create(&guest, scenario::BOOT_TIMEOUT));
-    sound(Frontend::Stock.start(&guest));
-    let ping = || sound(scenario::ping(backend.shell(), scenario::GUEST_ADDRESS, 3));
+    let guest = ok(host.create(&guest, scenario::BOOT_TIMEOUT));
+    ok(Frontend::Stock.start(&guest));
+    let ping = || ok(scenario::ping(backend.shell(), scenario::GUEST_ADDRESS, 3));
     assert_eq!((ping().sent, ping().received), (3, 3));
 
     let address = scenario::BACKEND_ADDRESS;
-    let server = sound(backend.shell().spawn("iperf3 -s -1"));
-    sound(backend.shell().until("a listener", "netstat -ltn | grep -w 5201", COMMAND_TIMEOUT));
-    let client = sound(guest.spawn(&format!("iperf3 --json -t {STREAM} -c {address}")));
+    let server = ok(backend.shell().spawn("iperf3 -s -1"));
+    ok(backend.shell().until("a listener", "netstat -ltn | grep -w 5201", COMMAND_TIMEOUT));
+    let client = ok(guest.spawn(&format!("iperf3 --json -t {STREAM} -c {address}")));
     // The second of iperf3's connections is the one that carries data.
     let connected = "[ $(netstat -tn | grep -w 5201 | grep -c ESTABLISHED) -ge 2 ]";
-    sound(backend.shell().until("a connection", connected, COMMAND_TIMEOUT));
-    sound(backend.kill());
-    sound(backend.restart());
-    let report = sound(client.wait(COMMAND_TIMEOUT)).text;
-    sound(server.wait(COMMAND_TIMEOUT));
-    let throughput = sound(lab::Throughput::parse(&report, address).map_err(Error::from));
+    ok(backend.shell().until("a connection", connected, COMMAND_TIMEOUT));
+    ok(backend.kill());
+    ok(backend.restart());
+    let report = ok(client.wait(COMMAND_TIMEOUT)).text;
+    ok(server.wait(COMMAND_TIMEOUT));
+    let throughput = ok(lab::Throughput::parse(&report, address).map_err(Error::from));
     assert!(throughput.mbps > 0.0, "{report}");
 
     // The second daemon has carried more than single retransmissions.
-    let status = sound(host.run("pvnet status --json", COMMAND_TIMEOUT));
+    let status = ok(host.run("pvnet status --json", COMMAND_TIMEOUT));
     let parsed: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     let ports = parsed["ports"].as_array().expect("ports");
     let port = ports.iter().find(|port| port["name"] == "guest").expect("the guest's port");
     assert_eq!(port["state"], "up", "{status}");
     assert!(port["rx"]["bytes"].as_u64().is_some_and(|bytes| bytes > 200_000), "{status}");
-    sound(guest.destroy());
-    sound(host.dom0().until(
+    ok(guest.destroy());
+    ok(host.dom0().until(
         "the end of the guest",
         "! pvnet status | grep -w guest",
         COMMAND_TIMEOUT,

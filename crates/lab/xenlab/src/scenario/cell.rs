@@ -84,7 +84,7 @@ pub struct Cell {
 impl Cell {
     /// Whether all checks passed.
     #[must_use]
-    pub fn is_sound(&self) -> bool {
+    pub fn passed(&self) -> bool {
         self.ping[0] == self.ping[1] && self.sha256_ok && self.left.is_empty()
     }
 }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_lost_echo_or_a_changed_file_or_a_node_that_is_left_is_not_sound() {
-        let sound = Cell {
+        let passed = Cell {
             frontend: "stock",
             backend: "stock",
             ping: [10, 10],
@@ -166,9 +166,9 @@ mod tests {
             features: Features::default(),
             left: Vec::new(),
         };
-        assert!(sound.is_sound());
-        assert!(!Cell { ping: [9, 10], ..sound.clone() }.is_sound());
-        assert!(!Cell { sha256_ok: false, ..sound.clone() }.is_sound());
-        assert!(!Cell { left: vec!["a node is left".to_owned()], ..sound }.is_sound());
+        assert!(passed.passed());
+        assert!(!Cell { ping: [9, 10], ..passed.clone() }.passed());
+        assert!(!Cell { sha256_ok: false, ..passed.clone() }.passed());
+        assert!(!Cell { left: vec!["a node is left".to_owned()], ..passed }.passed());
     }
 }

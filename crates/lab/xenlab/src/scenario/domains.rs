@@ -21,7 +21,7 @@ pub struct Step {
     /// The observation.
     pub seen: String,
     /// Whether that is as expected.
-    pub sound: bool,
+    pub passed: bool,
 }
 
 /// Progress steps of [`domains`].
@@ -105,9 +105,9 @@ pub fn domains(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     for (what, act) in ALL {
         progress.step(what);
-        let (seen, sound) =
+        let (seen, passed) =
             act(&mut setup).map_err(|error| backend::explain(error, &setup.backend))?;
-        steps.push(Step { what: what.to_owned(), seen, sound });
+        steps.push(Step { what: what.to_owned(), seen, passed });
     }
     Ok(steps)
 }
@@ -346,10 +346,10 @@ fn destroy(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     setup.host.dom0().until("the end of the guest", &gone, COMMAND_TIMEOUT)?;
     let left =
         setup.host.sh(&format!("xenstore-ls /local/domain/0/backend/vif/{id}"), COMMAND_TIMEOUT)?;
-    let (seen, sound) = setup.ping(1)?;
+    let (seen, passed) = setup.ping(1)?;
     let zombie = setup.host.run("xl list", COMMAND_TIMEOUT)?.contains("(null)");
     let seen = format!("the other guest: {seen}");
-    Ok((seen, sound && left.status != 0 && !zombie))
+    Ok((seen, passed && left.status != 0 && !zombie))
 }
 
 fn own_type(setup: &mut Setup<'_>) -> Result<(String, bool)> {
@@ -363,13 +363,13 @@ fn own_type(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let (_, mac) = GUESTS[0];
     setup.host.run(&format!("pvnet attach other --mac {mac}"), COMMAND_TIMEOUT)?;
     Frontend::Stock.start(&guest)?;
-    let (seen, sound) = setup.ping(0)?;
+    let (seen, passed) = setup.ping(0)?;
     setup.host.run("pvnet detach other", COMMAND_TIMEOUT)?;
     let left =
         setup.host.sh("xenstore-ls /local/domain/0/backend/pvnet/*", COMMAND_TIMEOUT)?.status == 0;
     let gone =
         guest.shell().until("the end of eth0", "! [ -e /sys/class/net/eth0 ]", COMMAND_TIMEOUT);
-    Ok((format!("{seen}, then detached"), sound && !left && gone.is_ok()))
+    Ok((format!("{seen}, then detached"), passed && !left && gone.is_ok()))
 }
 
 #[cfg(test)]

@@ -72,7 +72,7 @@ fn missing(dom0: &Shell, what: &str, script: &str, expected: &str) -> Result<Ste
     // The daemon's log may come before.
     let said = text.lines().rev().find(|line| line.contains(expected));
     let seen = said.or_else(|| text.lines().last()).unwrap_or_default().to_owned();
-    Ok(Step { what: format!("without {what}"), seen, sound: said.is_some() })
+    Ok(Step { what: format!("without {what}"), seen, passed: said.is_some() })
 }
 
 /// The result of the program `loopback`: the checks that failed and how many passed, then
@@ -81,14 +81,14 @@ fn proven(what: &str, dom0: &Shell, script: &str) -> Result<Vec<Step>> {
     let output = dom0.sh(script, COMMAND_TIMEOUT * 2)?;
     let shown = |line: &&str| line.starts_with("FAIL ") || line.contains("checks hold");
     let seen: Vec<&str> = output.text.lines().filter(shown).collect();
-    let sound = output.status == 0 && !seen.is_empty();
-    let verdict = Step { what: what.to_owned(), seen: seen.join("; "), sound };
+    let passed = output.status == 0 && !seen.is_empty();
+    let verdict = Step { what: what.to_owned(), seen: seen.join("; "), passed };
     let counted =
         output.text.lines().filter_map(|line| line.strip_prefix("      ")?.split_once(": "));
     let counted = counted.map(|(what, seen)| Step {
         what: what.to_owned(),
         seen: seen.to_owned(),
-        sound: true,
+        passed: true,
     });
     Ok(std::iter::once(verdict).chain(counted).collect())
 }

@@ -9,7 +9,7 @@ use crate::device::Device;
 use crate::link::Link;
 use crate::wait::Outcome;
 
-/// An attack that goes on: its means, and what it will tell.
+/// A running attack and its report.
 pub struct Attack<'a> {
     pub cli: &'a Cli,
     pub device: &'a Device,
@@ -18,19 +18,19 @@ pub struct Attack<'a> {
 }
 
 impl Attack<'_> {
-    /// Ends an attack that the backend shall have survived with the interface up: an echo comes back.
+    /// Checks that the interface is still up after the attack: an echo comes back.
     pub fn prove(&mut self, mut link: Link) -> Outcome<Option<Link>> {
         link.echo(self.device)?;
         self.report.echoes += 1;
         Ok(Some(link))
     }
 
-    /// Says what was done.
+    /// Adds a line to the report.
     pub fn did(&mut self, what: impl Into<String>) {
         self.report.did.push(what.into());
     }
 
-    /// How long that goes on which goes on.
+    /// How long an attack that repeats runs.
     pub fn duration(&self) -> Duration {
         Duration::from_secs(self.cli.seconds)
     }

@@ -7,12 +7,12 @@ use crate::link::{Link, Shape};
 use crate::wait::Outcome;
 
 impl Link {
-    /// Connects as a frontend should.
+    /// Connects as a valid frontend does.
     pub fn connect(device: &Device) -> Outcome<Self> {
         Self::connect_as(device, Shape::default())
     }
 
-    /// The same with rings of another shape.
+    /// The same with another RX ring.
     pub fn connect_as(device: &Device, shape: Shape) -> Outcome<Self> {
         let link = Self::new(device, shape)?;
         link.join(device)?;
@@ -27,7 +27,7 @@ impl Link {
         device.wait_connected()
     }
 
-    /// Starts over, offers sound rings, changes the offer with `spoil`, and tries to connect. Succeeds if the backend
+    /// Starts over, offers valid rings, changes the offer with `spoil`, and tries to connect. Succeeds if the backend
     /// refuses.
     pub fn refused(&self, device: &Device, spoil: impl FnOnce(&Device) -> Outcome) -> Outcome {
         device.start_over()?;

@@ -1,4 +1,4 @@
-//! Requests of the control ring that are out of bounds.
+//! Control ring requests that are out of bounds.
 
 use hypervisor::{EventChannel as _, Guest as _, XenbusState};
 use ring::netif::Ctrl;
@@ -10,8 +10,8 @@ use crate::link::{Link, Shape};
 use crate::ring::Ring;
 use crate::wait::{Outcome, wait_until};
 
-/// No request may be taken: each has a reference that grants nothing, a length beyond the page, an offset whose sum
-/// with the length wraps (XSA-270), or a type that there is not.
+/// The backend must refuse each: it has a reference that grants nothing, a length beyond the page, an offset whose sum
+/// with the length wraps (XSA-270), or an unknown type.
 const REQUESTS: [(u16, [u32; 3]); 9] = [
     (0, [0, 0, 0]),
     (0xffff, [0, 0, 0]),
@@ -24,7 +24,7 @@ const REQUESTS: [(u16, [u32; 3]); 9] = [
     (9, [9, 5, 513]),
 ];
 
-/// The backend must refuse all that is asked, and carry frames as before. Skipped where there is no such ring.
+/// The backend must refuse all requests, and carry frames as before. Skipped without a control ring.
 pub fn nonsense(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     if device.offered(keys::FEATURE_CTRL_RING)? == 0 {

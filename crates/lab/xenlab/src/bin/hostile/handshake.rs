@@ -1,4 +1,4 @@
-//! Nonsense in the store, and states in any order.
+//! Wrong values in the store, and states in any order.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use crate::link::{Link, Shape};
 use crate::races::Random;
 use crate::wait::Outcome;
 
-/// How long a state stays before the next of all pairs: long enough for the backend to have followed, mostly.
+/// How long each state stays: usually long enough for the backend to react.
 const STATE_INTERVAL: Duration = Duration::from_millis(5);
-/// What is no state.
+/// Values that are not states.
 const NONSENSE: [&str; 6] = ["", "0", "9", "-1", "4294967300", "four"];
-/// How often a driver tries after its device was in a storm whose last waves may still come in.
+/// How often to connect after many state changes: the backend may still be handling old ones.
 const TRIES: u32 = 5;
 
 pub fn queue_counts(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let offered = device.offered(keys::MULTI_QUEUE_MAX_QUEUES)?;
     let link = Link::new(device, Shape::default())?;
-    attack.did(format!("0, {} and 4294967295 queues, {offered} being offered", offered + 1));
+    attack.did(format!("0, {} and 4294967295 queues, where {offered} are offered", offered + 1));
     for count in [0, offered + 1, u32::MAX] {
         let key = |device: &Device| device.key(keys::MULTI_QUEUE_NUM_QUEUES, &count.to_string());
         link.refused(device, key)?;
@@ -48,9 +48,9 @@ pub fn bad_keys(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 pub fn bad_ports(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::new(device, Shape::default())?;
-    // To this domain itself, which is not the backend's.
+    // Offered to this domain, which is not the backend's.
     let (_another, port) = device.guest.alloc_unbound(device.guest.domid())?;
-    attack.did(format!("ports 0, 1000, 4294967295, and {port} which is for another domain"));
+    attack.did(format!("ports 0, 1000, 4294967295, and {port}, which is for another domain"));
     for port in [0, 1000, u32::MAX, port.0] {
         link.refused(device, |device| device.key(keys::EVENT_CHANNEL, &port.to_string()))?;
         attack.report.refused += 1;
@@ -58,7 +58,7 @@ pub fn bad_ports(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     Ok(Some(link))
 }
 
-/// The backend goes on with what it has connected to.
+/// The backend must keep its first connection.
 pub fn connects_twice(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::connect(device)?;
@@ -84,7 +84,7 @@ pub fn state_jumps(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::new(device, Shape::default())?;
     link.offer(device)?;
-    attack.did("each of the eight states after each");
+    attack.did("every pair of the eight states");
     for first in XenbusState::ALL {
         for second in XenbusState::ALL {
             for state in [first, second] {
@@ -116,7 +116,7 @@ pub fn state_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     reconnect(attack)
 }
 
-/// What a guest's own driver does after whatever came before.
+/// Connects like a normal driver after the attack.
 fn reconnect(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut tries = 1;
     let link = loop {

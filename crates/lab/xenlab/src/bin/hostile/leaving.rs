@@ -1,4 +1,4 @@
-//! Frontends that go, one way or another.
+//! Frontends that disconnect or die.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use crate::link::Link;
 use crate::races::FLOWS;
 use crate::wait::Outcome;
 
-/// The rest is done by whoever runs this: nothing.
+/// Connects. `main` then ends the process without closing the device.
 pub fn vanishes(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let link = Link::connect(attack.device)?;
     attack.did("the end of the process");
@@ -35,7 +35,7 @@ pub fn killed(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     Ok(None)
 }
 
-/// What is leaked once is leaked a hundred times.
+/// Repeats a connection, so that a leak adds up.
 pub fn cycles(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     for _ in 0..attack.cli.count {
         let mut link = Link::connect(attack.device)?;

@@ -1,8 +1,8 @@
 //! `hostile`: a frontend that breaks the rules, one at a time.
 //!
 //! It runs in a guest without xen-netfront, as root, where `xen-evtchn` and `xen-gntalloc` (with `limit=4096`) are
-//! loaded. It speaks with the backend by raw keys, raw ring words and raw slots, and prints what came of it as one
-//! line of JSON. Every attack begins with state 1, so that one can follow upon another whatever that has left.
+//! loaded. It uses raw store keys, raw ring words and raw slots, and prints its report as one
+//! line of JSON. Every attack begins with state 1, so that it can follow any other attack.
 
 #![forbid(unsafe_code)]
 
@@ -61,7 +61,7 @@ fn run(cli: &Cli, class: Class) -> Outcome {
     let device = Device::open(cli)?;
     let report = Report::new(class);
     let mut attack = Attack { cli, device: &device, began: Instant::now(), report };
-    // What it has shared is held until the end: the backend must see no other guest than this.
+    // The attack's pages stay shared until the end: the backend must not see another connection before the report.
     let held = dispatch(&mut attack, class);
     if let Err(error) = &held {
         attack.report.failure = Some(error.to_string());
@@ -69,7 +69,7 @@ fn run(cli: &Cli, class: Class) -> Outcome {
     attack.note_state()?;
     println!("{}", serde_json::to_string(&attack.report)?);
     match class {
-        // Not a word more, to anybody.
+        // Ends without closing the device.
         Class::Vanishes => std::process::exit(0),
         _ if cli.stay => loop {
             std::thread::park();

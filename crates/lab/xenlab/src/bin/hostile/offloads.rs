@@ -1,4 +1,4 @@
-//! Extras and flags that are nonsense, or that the headers contradict.
+//! Extras and flags that are invalid, or that the headers contradict.
 
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED, EXTRA_INFO};
@@ -31,7 +31,7 @@ pub fn unknown_extra(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     disables(attack, "an extra of type 9", ExtraInfo { kind: 9, ..ExtraInfo::default() })
 }
 
-/// Segments of nothing would never end.
+/// A backend that accepted this would loop for ever.
 pub fn empty_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let extra = ExtraInfo { kind: 1, flags: 0, data: [0, 0, 1, 0, 0, 0] };
     disables(attack, "a GSO size of 0", extra)
@@ -39,7 +39,8 @@ pub fn empty_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 
 pub fn wrong_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = Link::connect(attack.device)?;
-    attack.did("GSO of UDP, of ARP, of the other IP, without a blank checksum, of one byte");
+    attack
+        .did("GSO of UDP, of ARP, of the wrong IP version, without a blank checksum, of one byte");
     let (tcp, udp) = (frames::tcp(attack.device, 2000), frames::udp(attack.device, 1000));
     let arp = frames::who_has(attack.device);
     let (v4, v6) = (GsoKind::TcpV4, GsoKind::TcpV6);

@@ -1,4 +1,4 @@
-//! A guest that changes everything while it is looked at, and one that makes noise.
+//! A guest that rewrites its memory while the backend reads it, and guests that flood the backend.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED};
 use crate::attack::Attack;
 use crate::frames;
 use crate::link::Link;
-use crate::wait::{Outcome, so_within};
+use crate::wait::{Outcome, holds_within};
 
-/// How long one connection is raced on: a backend that has disabled it is asked again.
+/// How long slots of one connection are rewritten. The next round connects again.
 const ROUND: Duration = Duration::from_millis(400);
-/// Frames of a flood that are on their way at once.
+/// Frames of a flood per batch.
 const BATCH: u32 = 128;
 
-/// A small generator: races need variety, not quality.
+/// A small random generator (xorshift): races need variety, not quality.
 pub struct Random(u64);
 
 impl Random {
@@ -41,7 +41,7 @@ impl Random {
     }
 }
 
-/// Runs `hostile` over and over on a thread of its own while `other` runs.
+/// Repeats `hostile` on another thread while `other` runs.
 fn while_doing<T>(mut hostile: impl FnMut() + Send, other: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -56,7 +56,7 @@ fn while_doing<T>(mut hostile: impl FnMut() + Send, other: impl FnOnce() -> T) -
     })
 }
 
-/// A request that leaves the ring one that can be followed, whether it is sound by itself or not.
+/// A request of one slot, valid or with a wrong grant, that does not break the ring.
 fn valid_request(link: &Link, random: &mut Random) -> TxRequest {
     let flags = [0, DATA_VALIDATED, CSUM_BLANK | DATA_VALIDATED][usize::from(random.below(3))];
     let mut slot = link.slot(random.below(64), random.below(1000), random.below(3000), flags);
@@ -66,13 +66,13 @@ fn valid_request(link: &Link, random: &mut Random) -> TxRequest {
     slot
 }
 
-/// Any request at all.
+/// A random request.
 fn random_request(random: &mut Random) -> TxRequest {
     let [gref, offset, flags, id] = [64, 5000, 16, u16::MAX].map(|n| random.below(n));
     TxRequest { gref: gref.into(), offset, flags, id, size: random.below(5000) }
 }
 
-/// Every slot changes between any two looks of the backend's: of a frame that was checked another would be sent.
+/// Every slot may change between two reads. A backend that reads twice would send another frame than it checked.
 pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let deadline = Instant::now() + attack.duration();
@@ -90,19 +90,21 @@ pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
                 false => random_request(&mut random),
             };
             link.tx.request(random.below(256).into(), slot);
-            // A whole ring's worth, always: what is in flight is rewritten too.
+            // The ring is always full, so that requests in flight are rewritten too.
             link.tx.publish(link.tx.rsp_prod().wrapping_add(Tx::COUNT));
         };
         let ended = while_doing(rewrite, || {
-            so_within(ROUND, || {
-                link.ring()?;
+            holds_within(ROUND, || {
+                link.notify()?;
                 Ok(device.backend_state()? != Some(XenbusState::Connected))
             })
         })?;
         rounds += 1;
         disabled += u32::from(ended);
     }
-    attack.did(format!("{rounds} connections raced on, {disabled} of which were disabled"));
+    attack.did(format!(
+        "{rounds} connections with rewritten slots, of which {disabled} were disabled"
+    ));
     let link = Link::connect(device)?;
     attack.prove(link)
 }
@@ -116,11 +118,11 @@ pub fn event_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
         link.event.notify()?;
         events += 1;
     }
-    attack.did(format!("{events} events for nothing"));
+    attack.did(format!("{events} events without requests"));
     attack.prove(link)
 }
 
-/// Keeps the ring full of sound frames that the peer's stack drops. Says so on standard error once it flows.
+/// Keeps the ring full of valid frames that the peer's stack drops. Prints [`FLOWS`] to standard error once they flow.
 pub fn flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let mut link = Link::connect(device)?;
@@ -147,7 +149,7 @@ pub fn flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// What a flood says when it flows.
+/// The line that a flood prints once frames flow.
 pub const FLOWS: &str = "it flows";
 
 pub fn many_addresses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
@@ -158,7 +160,7 @@ pub fn many_addresses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
         let mut slots = Vec::new();
         for page in 0..64 {
             let [x, y] = (first + page).to_be_bytes();
-            // To itself, so that nobody else has to take them.
+            // Sent to this guest, so that no other one receives them.
             let frame = frames::plain(device.mac, MacAddr([2, 0x66, 0, 0, x, y]), 60);
             link.fill(page, &frame)?;
             slots.push(link.slot(page, 0, 60, 0));

@@ -6,22 +6,25 @@ use std::time::{Duration, Instant};
 /// What a step returns: a value, or what went wrong.
 pub type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// How long the backend may take for anything.
+/// How long the backend may take for a step.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waits until something is so, or fails saying that it is not.
-pub fn wait_until(what: &str, mut so: impl FnMut() -> Outcome<bool>) -> Outcome {
-    match so_within(TIMEOUT, &mut so)? {
+/// Waits until a condition holds, or fails with `what`.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> Outcome<bool>) -> Outcome {
+    match holds_within(TIMEOUT, &mut condition)? {
         true => Ok(()),
         false => Err(format!("{what}: not within {} s", TIMEOUT.as_secs()).into()),
     }
 }
 
-/// Waits until something is so, for a while.
-pub fn so_within(limit: Duration, mut so: impl FnMut() -> Outcome<bool>) -> Outcome<bool> {
+/// Waits until a condition holds, for `limit` at most. Returns whether it does.
+pub fn holds_within(
+    limit: Duration,
+    mut condition: impl FnMut() -> Outcome<bool>,
+) -> Outcome<bool> {
     let deadline = Instant::now() + limit;
     loop {
-        if so()? {
+        if condition()? {
             return Ok(true);
         }
         if Instant::now() > deadline {

@@ -229,7 +229,7 @@ impl AttackTestbed {
 impl Row {
     /// Whether all checks passed.
     #[must_use]
-    pub fn is_sound(&self) -> bool {
+    pub fn passed(&self) -> bool {
         self.complaints.is_empty()
     }
 

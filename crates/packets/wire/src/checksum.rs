@@ -2,7 +2,7 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Bytes summed by one turn of the inner loop: four lanes of 64 bits.
+/// Bytes summed per turn of the inner loop: four lanes of 64 bits.
 const BLOCK: usize = 32;
 
 /// A ones' complement sum of a byte string that arrives in pieces.
@@ -33,7 +33,7 @@ impl Sum {
         sum
     }
 
-    /// Appends `bytes` to the string. Pieces may have any length, and cut words in half.
+    /// Appends `bytes` to the string. Pieces may have any length, odd ones included.
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
         self.add_word(fold(sum_words(bytes)));
@@ -70,10 +70,10 @@ impl Sum {
     }
 }
 
-/// Sums native-endian words, each lane with a carry of its own so that none waits for another.
+/// Sums native-endian words. Each lane has its own carry, so that none waits for another.
 ///
-/// Measured at x86-64's baseline this is three times as fast as 32-bit words summed in 64-bit
-/// lanes, which the compiler vectorises, but only to 128 bits and with an unpacking of every word.
+/// On baseline x86-64 this is three times as fast as 32-bit words summed in 64-bit lanes: the
+/// compiler vectorises those, but only to 128 bits and with an unpacking of every word.
 #[inline]
 fn sum_words(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
@@ -105,14 +105,14 @@ fn sum_rest(bytes: &[u8]) -> u64 {
     sum
 }
 
-/// Ones' complement addition: the carry out of the top comes back in at the bottom.
+/// Ones' complement addition: the carry is added back at the bottom.
 #[inline]
 const fn add(a: u64, b: u64) -> u64 {
     let (sum, carry) = a.overflowing_add(b);
     sum + carry as u64
 }
 
-/// Adds the four 16-bit words of `sum` to one, and their carries back in.
+/// Adds the four 16-bit words of `sum` and their carries.
 #[inline]
 const fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 1071 §1 in its own words: add 16-bit words, pad with zero, carry around.
+    /// RFC 1071 §1, literally: add 16-bit words, pad with zero, carry around.
     fn by_definition(bytes: &[u8]) -> u16 {
         bytes.chunks(2).fold(0u16, |sum, word| {
             let word = u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]);

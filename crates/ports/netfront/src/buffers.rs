@@ -1,4 +1,4 @@
-//! Where frames are received: pages that are shared once, or pages that change hands.
+//! Receive buffers: pages that are granted once, or pages that the backend transfers.
 
 use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE};
 use shm::Region;
@@ -9,11 +9,11 @@ use crate::RING_LEN;
 pub(crate) enum Buffers<G: Guest> {
     /// Pages that the backend copies into; slot `n` always has page `n`.
     Shared { pages: G::Pages, grefs: Box<[GrantRef]> },
-    /// Places for pages that the backend gives away.
+    /// Transfer slots for pages that the backend gives away.
     Flipped(Flipped<G>),
 }
 
-/// Places on offer, and the pages that came to them.
+/// Offered transfer slots, and the pages that arrived in them.
 pub(crate) struct Flipped<G: Guest> {
     guest: G,
     backend: DomId,
@@ -22,13 +22,13 @@ pub(crate) struct Flipped<G: Guest> {
 }
 
 impl<G: Guest> Buffers<G> {
-    /// Shares a page for each slot with `backend`.
+    /// Grants `backend` a page for each slot.
     pub(crate) fn shared(guest: &G, backend: DomId) -> Result<Self, Error> {
         let (pages, grefs) = guest.share(backend, RING_LEN)?;
         Ok(Self::Shared { pages, grefs: grefs.into() })
     }
 
-    /// Will offer places to `backend`, slot by slot.
+    /// Offers `backend` transfer slots, one per request.
     pub(crate) fn flipped(guest: &G, backend: DomId) -> Self {
         Self::Flipped(Flipped {
             guest: guest.clone(),
@@ -38,7 +38,7 @@ impl<G: Guest> Buffers<G> {
         })
     }
 
-    /// The references of the pages that are shared for good.
+    /// The references of pages that are granted once.
     pub(crate) fn grefs(&self) -> &[GrantRef] {
         match self {
             Self::Shared { grefs, .. } => grefs,
@@ -46,7 +46,7 @@ impl<G: Guest> Buffers<G> {
         }
     }
 
-    /// The reference to post for a slot; none when there is no place left to offer.
+    /// The reference to post for a slot. None if no transfer slot is left.
     #[inline]
     pub(crate) fn offer(&mut self, slot: usize) -> Option<GrantRef> {
         match self {
@@ -55,7 +55,7 @@ impl<G: Guest> Buffers<G> {
         }
     }
 
-    /// A frame's bytes are said to be in a slot; answers whether there is a page.
+    /// The backend says that a slot has data. Returns whether there is a page.
     #[inline]
     pub(crate) fn arrived(&mut self, slot: usize) -> bool {
         match self {
@@ -64,7 +64,7 @@ impl<G: Guest> Buffers<G> {
         }
     }
 
-    /// The page of a slot: a region, and the page's first byte in it.
+    /// The page of a slot: a region, and the page's offset in it.
     #[inline]
     pub(crate) fn page(&self, slot: usize) -> Option<(&Region, usize)> {
         match self {
@@ -78,7 +78,7 @@ impl<G: Guest> Buffers<G> {
     pub(crate) fn give_back(&mut self) {
         if let Self::Flipped(flipped) = self {
             let pages = flipped.pages.iter_mut().filter_map(Option::take);
-            // A backend that is gone takes nothing back; that it is, is learnt of elsewhere.
+            // This fails if the backend is gone, which the store reports.
             let _ = flipped.guest.surrender(pages);
         }
     }
@@ -86,14 +86,14 @@ impl<G: Guest> Buffers<G> {
 
 impl<G: Guest> Flipped<G> {
     fn offer(&mut self, slot: usize) -> Option<GrantRef> {
-        // One that was answered without a page is withdrawn first.
+        // A slot that was answered without a page is withdrawn first.
         self.places[slot] = None;
         let (place, gref) = self.guest.accept_transfer(self.backend).ok()?;
         self.places[slot] = Some(place);
         Some(gref)
     }
 
-    /// The backend's word that a page came is believed only if one did.
+    /// Checks that a page has really arrived.
     fn claim(&mut self, slot: usize) -> bool {
         let Some(mut place) = self.places[slot].take() else { return false };
         match self.guest.claim(&mut place) {

@@ -3,7 +3,7 @@
 /// The backend broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// An index ran away.
+    /// An index is out of range.
     #[error(transparent)]
     Ring(#[from] ring::Broken),
     /// A response to a request that is not outstanding.
@@ -12,7 +12,7 @@ pub enum Fault {
     /// A packet whose last fragments are missing.
     #[error("a packet announces more fragments than were delivered")]
     Unfinished,
-    /// A fragment that leaves its page.
+    /// A fragment that crosses the end of its page.
     #[error("{len} bytes at {offset} cross the end of the page")]
     CrossesPage {
         /// First byte in the page.
@@ -20,7 +20,7 @@ pub enum Fault {
         /// How many bytes.
         len: u16,
     },
-    /// An extra that is not one.
+    /// A malformed extra.
     #[error(transparent)]
     Extra(#[from] wire::netif::extra::ExtraError),
 }

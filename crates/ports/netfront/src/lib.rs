@@ -1,13 +1,13 @@
 //! The frontend of a Xen virtual interface (`public/io/netif.h`), for guests that are programs.
 //!
-//! [`Frontend::connect`] does the handshake and answers [`Queue`]s. [`TxQueue`] sends frames
-//! whose bytes the caller has put into the queue's pages; [`RxQueue`] hands out received frames
-//! where they lie. All pages are granted once, at the start, and a backend that offers it is asked
-//! over the [`ControlRing`] to keep them mapped; only with one that flips pages they come and go
-//! with the frames.
+//! [`Frontend::connect`] does the handshake and returns [`Queue`]s. [`TxQueue`] sends frames whose
+//! bytes the caller has put into the queue's pages; [`RxQueue`] returns received frames in the
+//! pages they arrived in. All pages are granted once, at the start. If the backend offers a
+//! [`ControlRing`], the frontend asks it to keep them mapped. Only with a backend that flips pages
+//! are pages granted per frame.
 //!
-//! The backend is checked as well: more responses than requests, an id that is not in use, a
-//! fragment outside its page are a [`Fault`], after which the queue must not be used.
+//! The frontend checks the backend: too many responses, an id that is not in use, or a fragment
+//! outside its page is a [`Fault`], after which the queue must not be used.
 
 #![forbid(unsafe_code)]
 
@@ -26,5 +26,5 @@ pub use queue::Queue;
 pub use rx::{Received, RxQueue};
 pub use tx::{Full, Place, TxQueue};
 
-/// Requests outstanding on a full ring, and pages behind each ring.
+/// Requests on a full ring, and pages of each ring.
 pub const RING_LEN: usize = 256;

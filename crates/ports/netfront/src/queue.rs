@@ -4,7 +4,7 @@ use hypervisor::Guest;
 
 use crate::{RxQueue, TxQueue};
 
-/// One queue: a ring each way.
+/// One queue: a ring for each direction.
 pub struct Queue<G: Guest> {
     /// To the backend.
     pub tx: TxQueue<G>,

@@ -4,7 +4,7 @@ use crate::bytes::{array, be16};
 use crate::error::{Layer, ParseError};
 use crate::ethernet::{EtherType, HEADER_LEN, VLAN_TAG_LEN};
 
-/// How many VLAN tags a parse passes: one 802.1ad service tag and one 802.1Q customer tag.
+/// How many VLAN tags a parse skips: one 802.1ad service tag and one 802.1Q customer tag.
 const MAX_VLAN_TAGS: usize = 2;
 
 /// The Ethernet header with its tags.

@@ -1,6 +1,6 @@
-//! The datapath's one look at a frame.
+//! The datapath's one parse of a frame.
 //!
-//! A backend copies the first bytes of a frame out of the guest's memory, once, and parses that
+//! A backend copies the first bytes of a frame out of the guest's memory once, and parses that
 //! copy. Everything after it (look-up, steering, checksum and segmentation offload) uses the
 //! [`Headers`] and the copy, never the guest's bytes again.
 
@@ -17,7 +17,7 @@ use crate::{ipv4, ipv6, tcp, toeplitz, udp};
 use link::LinkHeader;
 use transport::TransportHeader;
 
-/// The bytes of a frame that a parse looks at, at most: offsets are `u8`.
+/// The most bytes of a frame that a parse reads: offsets are `u8`.
 pub const MAX_LEN: usize = u8::MAX as usize;
 
 /// The protocol after the Ethernet header and its tags.
@@ -31,11 +31,11 @@ pub enum Network {
     Other,
 }
 
-/// What a frame's headers are and where they lie.
+/// A frame's headers: their protocols and offsets.
 ///
-/// Offsets count bytes from the start of the frame and increase in the order of the fields. Those
-/// of headers that are absent equal the next one's: a frame that is not IP has all three at the end
-/// of its Ethernet header.
+/// Offsets count bytes from the start of the frame and never decrease in the order of the fields.
+/// The offset of an absent header equals the next one: a frame that is not IP has all three at the
+/// end of its Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Headers {
     /// Protocol after the Ethernet header.
@@ -45,34 +45,33 @@ pub struct Headers {
     /// Tag control information (priority, drop eligibility, 12-bit VLAN identifier) of the
     /// outermost tag.
     pub vlan: Option<u16>,
-    /// Where the network header starts.
+    /// Start of the network header.
     pub l3_offset: u8,
-    /// Where the transport header starts: after IPv4 options and IPv6 extension headers.
+    /// Start of the transport header: after IPv4 options and IPv6 extension headers.
     pub l4_offset: u8,
-    /// Where the transport's payload starts.
+    /// Start of the transport's payload.
     pub payload_offset: u8,
 }
 
-/// Which bytes a transport checksum covers and where it is stored, as `virtio_net_hdr` says it.
+/// Which bytes a transport checksum covers and where it is stored, as in `virtio_net_hdr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChecksumLocation {
-    /// `csum_start`: the first byte covered, from the start of the frame. The last is the frame's
-    /// last.
+    /// `csum_start`: the first byte covered, from the start of the frame. The checksum covers all
+    /// bytes from there.
     pub start: u16,
-    /// `csum_offset`: where the checksum is stored, from `start`.
+    /// `csum_offset`: the checksum's offset from `start`.
     pub offset: u16,
 }
 
 impl Headers {
-    /// Parses `header`: the first bytes of a frame, of which at most [`MAX_LEN`] are looked at.
+    /// Parses `header`, the first bytes of a frame. Reads at most [`MAX_LEN`] bytes.
     ///
-    /// The frame may be longer, so lengths that headers claim for their payload are not compared
-    /// with anything. Nor is the body of an ARP packet read.
+    /// The frame may be longer, so payload lengths in headers are not checked. The body of an ARP
+    /// packet is not read.
     ///
     /// # Errors
-    /// The headers do not all lie in `header`, or contradict themselves. XSA-423 is what befell a
-    /// backend that passed on frames whose protocol headers were not all in the bytes it had
-    /// copied.
+    /// `header` does not hold all headers, or they are malformed. In XSA-423 a backend passed on
+    /// frames whose protocol headers were not all in the bytes that it had copied.
     #[inline]
     pub fn parse(header: &[u8]) -> Result<Self, ParseError> {
         let header = &header[..header.len().min(MAX_LEN)];
@@ -108,7 +107,7 @@ impl Headers {
     /// The Toeplitz hash of the addresses and, for TCP and UDP, the ports. Zero for frames that are
     /// not IP.
     ///
-    /// `header` is what these headers were parsed from. Both directions of a flow hash differently.
+    /// `header` holds the parsed bytes. The two directions of a flow hash differently.
     #[inline]
     #[must_use]
     pub fn flow_hash(&self, header: &[u8], toeplitz: &toeplitz::Table) -> u32 {
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_third_tag_is_not_seen_through() {
+    fn a_third_tag_is_not_passed() {
         let tag = [0x81, 0x00, 0x00, 0x07];
         let headers = Headers::parse(&frame(&[&tag, &tag, &tag, &IPV4])).unwrap();
         assert_eq!(
@@ -279,7 +278,7 @@ mod tests {
             |protocol| tcp_frame(|packet| packet[9] = protocol).map(|headers| headers.transport);
         assert_eq!(transport(1), Ok(Transport::Icmp));
         assert_eq!(transport(47), Ok(Transport::Other));
-        assert_eq!(transport(58), Ok(Transport::Other), "ICMPv6 does not live in IPv4");
+        assert_eq!(transport(58), Ok(Transport::Other), "ICMPv6 does not belong to IPv4");
 
         let transport = |protocol| {
             let mut packet = IPV6_OPTIONS_UDP;
@@ -288,11 +287,11 @@ mod tests {
         };
         assert_eq!(transport(58), Ok(Transport::Icmpv6));
         assert_eq!(transport(59), Ok(Transport::None));
-        assert_eq!(transport(1), Ok(Transport::Other), "ICMP does not live in IPv6");
+        assert_eq!(transport(1), Ok(Transport::Other), "ICMP does not belong to IPv6");
     }
 
     #[test]
-    fn a_header_in_the_padding_is_no_header() {
+    fn a_header_in_the_padding_is_refused() {
         let truncated = Err(ParseError::Truncated(Layer::Tcp));
         assert_eq!(tcp_frame(|packet| packet[3] = 39), truncated);
         let mut packet = IPV6_OPTIONS_UDP;
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_zero_leave_it_to_the_frame() {
+    fn a_length_of_zero_means_the_whole_frame() {
         assert!(tcp_frame(|packet| packet[3] = 0).is_ok());
         let mut packet = IPV6_OPTIONS_UDP;
         packet[5] = 0;
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed() {
+    fn malformed_headers_are_refused() {
         let length = |layer| Err(ParseError::Length(layer));
         assert_eq!(tcp_frame(|packet| packet[0] = 0x65), Err(ParseError::Version(Layer::Ipv4)));
         assert_eq!(tcp_frame(|packet| packet[0] = 0x44), length(Layer::Ipv4));
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_truncated_is_named() {
+    fn a_truncated_header_is_named() {
         let frame = frame(&[&[0x81, 0, 0, 7], &IPV6, &IPV6_OPTIONS_UDP]);
         for (len, layer) in [
             (0, Layer::Ethernet),

@@ -1,4 +1,4 @@
-//! The header behind IPv4 or IPv6: where it lies, and whether all of it is there.
+//! The header after IPv4 or IPv6: its protocol, and where it starts and ends.
 
 use crate::bytes::array;
 use crate::error::{Layer, ParseError};
@@ -15,8 +15,8 @@ pub enum Transport {
     Icmpv6,
     /// IP with some other protocol.
     Other,
-    /// A piece of an IP datagram. Its first piece too: a hash over ports that later pieces lack
-    /// would part them.
+    /// A fragment of an IP datagram. The first one too: later ones have no ports, and all of them
+    /// must have the same flow hash.
     Fragment,
     /// No IP, or IPv6 with no next header.
     None,
@@ -45,7 +45,7 @@ impl TransportHeader {
         if header.len() < start {
             return Err(ParseError::Truncated(Layer::Ipv4));
         }
-        // Ethernet pads short frames: what lies behind the IP packet is no transport header.
+        // Ethernet pads short frames: bytes after the IP packet are not a transport header.
         let within = match usize::from(ip.total_len()) {
             0 => header,
             total_len => &header[..header.len().min(l3 + total_len)],

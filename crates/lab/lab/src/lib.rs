@@ -2,9 +2,9 @@
 //!
 //! Everything that the crate makes on a machine (a [`Namespace`], a [`Process`]) is removed
 //! when its value is dropped, on success, on error and, once [`Interrupt::install`] was called, on Ctrl-C: every wait
-//! in here then ends with [`Error::Interrupted`], and the stack unwinds through the drops.
+//! in this crate then ends with [`Error::Interrupted`], and the stack unwinds through the drops.
 //!
-//! Nothing touches the host's own network: links are made inside of namespaces, never moved into them.
+//! Nothing touches the host's own network: links are created inside namespaces, never moved into them.
 //!
 //! Anti-goals: no private network stack, no measurement of the program from inside, no shell.
 

@@ -1,4 +1,4 @@
-//! How much memory a process has.
+//! Memory of a process.
 
 use crate::{Error, Result};
 use std::fs;
@@ -13,14 +13,14 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// What the process `pid` has now.
+    /// The memory of process `pid` now.
     ///
     /// # Errors
-    /// [`Error::Gone`] if it has ended, [`Error::Parse`] if the kernel does not tell.
+    /// [`Error::Gone`] if it has ended, [`Error::Parse`] if the kernel does not say.
     pub fn of(pid: u32) -> Result<Self> {
         let text =
             fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Error::Gone { pid })?;
-        // One that has ended and is not waited for yet has a status without memory.
+        // The status of a zombie has no memory lines.
         Self::parse(&text)
             .ok_or_else(|| Error::parse(format!("/proc/{pid}/status"), "no VmRSS or RssShmem"))
     }

@@ -1,4 +1,4 @@
-//! The wish to stop is one per process, so this test has a process of its own.
+//! A stop request is for the whole process, so this test has its own.
 
 use lab::{Error, Interrupt, Namespace, Process, command, preflight, run};
 use rustix::process::{Signal, getpid, kill_process};
@@ -26,7 +26,7 @@ fn a_signal_ends_every_wait_and_clean_up_still_works() {
         }
     };
 
-    // The wait is under way, or not begun, when the signal arrives: it must end either way.
+    // The wait may or may not have begun when the signal arrives. It must end in both cases.
     let waiting = std::thread::spawn(|| run(sleep(), LONG));
     kill_process(getpid(), Signal::TERM).expect("signal");
     assert!(matches!(waiting.join().expect("no panic"), Err(Error::Interrupted)));

@@ -1,4 +1,4 @@
-//! Namespaces, links and traffic for real. Skipped, with a message, where that is not allowed.
+//! Real namespaces, links and traffic. Skipped with a message without the privileges.
 
 use lab::{
     Children, CpuMeter, Interrupt, Iperf, Namespace, Offloads, RttProbe, VethBridge, ping,

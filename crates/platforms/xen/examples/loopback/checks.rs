@@ -1,4 +1,4 @@
-//! What every check uses: this domain, the count of checks, and waiting.
+//! Used by every check: this domain, the count of checks, and waiting.
 
 use std::error::Error;
 use std::os::fd::AsFd;
@@ -9,11 +9,11 @@ use hypervisor::{DomId, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xen::{Peer, Xen, XenGuest};
 
-/// What a check answers: nothing, or what was wrong.
+/// A check's result: success, or the failure.
 pub type Outcome = Result<(), Box<dyn Error>>;
 
 /// This domain, as both ends.
-pub struct Here {
+pub struct Loopback {
     pub domid: DomId,
     pub xen: Xen,
     pub guest: XenGuest,
@@ -41,23 +41,23 @@ impl Checks {
     }
 }
 
-/// An error unless something holds.
+/// Fails with `what` unless `holds`.
 pub fn ensure(holds: bool, what: impl Into<String>) -> Outcome {
     if holds { Ok(()) } else { Err(what.into().into()) }
 }
 
-/// An error unless two things are equal.
+/// Fails unless two values are equal.
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "as an assertion's arguments: nobody needs them after"
+    reason = "like an assertion's arguments, which callers do not need afterwards"
 )]
 pub fn equal<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> Outcome {
     ensure(found == expected, format!("{found:?} instead of {expected:?}"))
 }
 
-/// Whether a descriptor becomes readable in time.
-pub fn readable(fd: &impl AsFd, patience: Duration) -> bool {
-    let deadline = Instant::now() + patience;
+/// Whether a descriptor becomes readable within `timeout`.
+pub fn readable(fd: &impl AsFd, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(fd, PollFlags::IN)];
@@ -69,7 +69,7 @@ pub fn readable(fd: &impl AsFd, patience: Duration) -> bool {
     }
 }
 
-/// Long enough for anything that happens at all.
-pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Long enough for what shall not happen to have happened.
-pub const MOMENT: Duration = Duration::from_millis(300);
+/// How long to wait for something that must happen.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for something that must not happen.
+pub const QUIET_PERIOD: Duration = Duration::from_millis(300);

@@ -1,11 +1,11 @@
-//! Proves the crate on a real Xen, in dom0 alone: one process is frontend and backend.
+//! Tests the crate on a real Xen, in dom0 alone: one process is frontend and backend.
 //!
 //! Needs root, xenstored, and the drivers xen-gntdev, xen-gntalloc and xen-evtchn; xen-netback and
 //! xen-netfront must not be loaded, or they take the interfaces that are made here. Prints a line
 //! for each check, and ends with PASS or FAIL.
 //!
-//! What a domain's own pages can not prove: `loopback guest` in another domain, and then
-//! `loopback other DOMID` here, which ends that domain.
+//! To test with another domain's pages, run `loopback guest` in that domain, and then
+//! `loopback other DOMID` here, which destroys that domain.
 
 mod checks;
 mod events;
@@ -22,17 +22,17 @@ use hypervisor::xs_client::XsClient;
 use hypervisor::{DomId, Store};
 use xen::{Xen, XenGuest};
 
-use checks::{Checks, Here, Outcome, equal};
+use checks::{Checks, Loopback, Outcome, equal};
 
-fn open() -> Result<Here, Box<dyn Error>> {
+fn open() -> Result<Loopback, Box<dyn Error>> {
     let xen = Xen::open()?;
     let store: Arc<dyn Store> = Arc::new(XsClient::new(xen::store::connect()?)?);
     let domid = DomId(store.read(None, "domid")?.parse()?);
     let peer = hypervisor::Hypervisor::peer(&xen, domid)?;
-    Ok(Here { domid, guest: XenGuest::open(domid)?, xen, peer, store })
+    Ok(Loopback { domid, guest: XenGuest::open(domid)?, xen, peer, store })
 }
 
-fn run(here: &Here) -> Checks {
+fn run(here: &Loopback) -> Checks {
     let mut checks = Checks::default();
     let before = open_files();
     grants::check(here, &mut checks);
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The end of a part that is played until somebody ends it.
+/// The exit code of a helper process.
 fn stay(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -153,7 +153,7 @@ fn run(world: &World, mut input: &[u8]) {
     let keys = Arc::new(Keys { offered, written: Mutex::default(), never });
     // Nobody would answer on a control ring.
     let config =
-        Config { patience: Duration::from_secs(5), persistent_grants: false, ..Config::default() };
+        Config { timeout: Duration::from_secs(5), persistent_grants: false, ..Config::default() };
     let (_frontend, mut queues) =
         Frontend::connect(&world.guest, keys.clone(), "device", &config).unwrap();
     // Bound, so that offers do not pile up.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use lab::{Interrupt, Process, Progress};
 use scope_result::{Domain, Work};
-use xenlab::{CLOCK, Emulator, Folder, PROCESSOR, Suite, default_cache};
+use xenlab::{CLOCK, Emulator, PROCESSOR, Suite, TempDir, default_cache};
 
 use crate::error::{Error, Result};
 use crate::line::{Line, escaped};
@@ -103,7 +103,7 @@ fn program(word: &str) -> std::result::Result<(String, PathBuf), String> {
 pub struct Machine {
     emulator: Emulator,
     line: Line,
-    folder: Folder,
+    folder: TempDir,
     consoles: Vec<(&'static str, PathBuf)>,
     about: &'static str,
 }
@@ -120,12 +120,12 @@ pub fn of_line(words: &[String], quiet: bool) -> Result<Machine> {
     let emulator = emulator(program, quiet)?;
     let consoles = line.consoles().into_iter().map(|path| ("a console", path)).collect();
     let about = "a machine of your own";
-    Ok(Machine { emulator, line, folder: Folder::new()?, consoles, about })
+    Ok(Machine { emulator, line, folder: TempDir::new()?, consoles, about })
 }
 
 /// Of images.
 pub fn of_image(args: &ImageArgs, quiet: bool) -> Result<Machine> {
-    let folder = Folder::new()?;
+    let folder = TempDir::new()?;
     let consoles = [("the console", "console"), ("the second console", "told")]
         .map(|(who, name)| (who, folder.path().join(name)));
     let line = Line::new(words(args, &consoles)?)?;
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_image_becomes_a_command_line_that_is_the_same_twice() {
-        let folder = Folder::new().unwrap();
+        let folder = TempDir::new().unwrap();
         let file = |name: &str, content: &[u8]| {
             let path = folder.path().join(name);
             std::fs::write(&path, content).unwrap();

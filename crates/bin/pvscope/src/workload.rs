@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use xenlab::{Batch, DomuConfig, HostFile, Result, SAME_PLACES};
+use xenlab::{Batch, DomuConfig, HostFile, NO_ASLR, Result};
 
 use crate::error::Error;
 use crate::mark::{self, TELL};
@@ -136,7 +136,7 @@ impl Workload {
 
 impl Backend {
     fn guest(self) -> DomuConfig {
-        let kernel_arguments = SAME_PLACES.to_owned();
+        let kernel_arguments = NO_ASLR.to_owned();
         DomuConfig { kernel_arguments, ..DomuConfig::new(GUEST).vif(self.vif()) }
     }
 

@@ -18,7 +18,7 @@ pub fn cpus() -> Result<Vec<usize>> {
 #[must_use]
 pub fn share_a_core(one: usize, other: usize) -> bool {
     let file = format!("/sys/devices/system/cpu/cpu{one}/topology/thread_siblings_list");
-    // Where the kernel does not tell, no more can be known than that they are two.
+    // If the kernel does not say, assume two cores.
     fs::read_to_string(file).is_ok_and(|list| list_holds(&list, other))
 }
 
@@ -31,8 +31,8 @@ fn list_holds(list: &str, number: usize) -> bool {
     })
 }
 
-/// Does `work` with the calling thread bound to `cpu`, if one is given: programs and threads that it starts stay
-/// there for good, the calling thread may afterwards run where it could before.
+/// Runs `work` with the calling thread bound to `cpu`, if one is given. Programs and threads that `work` starts stay
+/// there; the calling thread's affinity is restored afterwards.
 ///
 /// # Errors
 /// [`Error::Io`] if the system refuses, and those of `work`.
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(on_cpu(Some(last), inside).expect("allowed").expect("affinity"), [last]);
         assert_eq!(on_cpu(None, cpus).expect("affinity"), all);
         assert_eq!(cpus().expect("affinity"), all);
-        // It is what it was after a failure, too.
+        // The affinity is restored after a failure, too.
         let failed = on_cpu(Some(last), || Err::<(), _>(Error::Interrupted));
         assert!(matches!(failed, Err(Error::Interrupted)));
         assert_eq!(cpus().expect("affinity"), all);

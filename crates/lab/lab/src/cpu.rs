@@ -1,4 +1,4 @@
-//! Where the processors' time went.
+//! Processor time of the machine and of processes.
 
 use crate::{Error, Result};
 use std::fs;
@@ -15,11 +15,11 @@ pub enum Children {
     Reaped,
 }
 
-/// A stopwatch for the machine and some processes.
+/// Measures the processor time of the machine and of some processes.
 #[derive(Clone, Debug)]
 pub struct CpuMeter {
     children: Children,
-    /// The one CPU that is measured; all of them if absent.
+    /// The CPU to measure; all of them if absent.
     cpu: Option<usize>,
     started: Instant,
     machine: Machine,
@@ -31,23 +31,23 @@ pub struct CpuMeter {
 pub struct CpuUsage {
     /// Processors that are online.
     pub processors: u32,
-    /// Time on the wall.
+    /// Wall-clock time.
     pub wall: Duration,
     /// Time of all processors in programs, kernel and interrupts.
     pub busy: Duration,
     /// Time of all processors with nothing to do.
     pub idle: Duration,
-    /// Time that the hypervisor below kept for others.
+    /// Time that the hypervisor below gave to others.
     pub steal: Duration,
     /// Time of each process in the meter's order.
     pub processes: Vec<(u32, Duration)>,
 }
 
-/// What `/proc/stat` tells of the processors, or of one, since the start.
+/// The times in `/proc/stat`, of all processors or of one.
 ///
-/// Busy time is not read but is what remains: usual kernels (`CONFIG_TICK_CPU_ACCOUNTING`) give each tick of 1 to 10 ms
-/// to whatever runs then, and miss what works between ticks only, such as a sender paced by timers. Idle time they
-/// measure exactly (`CONFIG_NO_HZ`).
+/// Busy time is computed as the rest: most kernels (`CONFIG_TICK_CPU_ACCOUNTING`) charge each tick of 1 to 10 ms to the
+/// program that runs then, and miss programs that run only between ticks, such as a sender paced by timers. They
+/// measure idle time exactly (`CONFIG_NO_HZ`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Machine {
     cpus: u32,
@@ -59,12 +59,12 @@ impl CpuMeter {
     /// Starts to measure the machine and the processes `pids`.
     ///
     /// # Errors
-    /// [`Error::Gone`] for a process that is not there; [`Error::Io`], [`Error::Parse`] for `/proc`.
+    /// [`Error::Gone`] if a process does not exist; [`Error::Io`], [`Error::Parse`] for `/proc`.
     pub fn start(pids: &[u32], children: Children) -> Result<Self> {
         Self::start_on(None, pids, children)
     }
 
-    /// The same, but the machine is only `cpu`, if one is given: what else there is may work or not.
+    /// The same, but counts only `cpu` as the machine, if one is given.
     ///
     /// # Errors
     /// Those of [`start`](Self::start), and [`Error::Parse`] if there is no such CPU.
@@ -74,13 +74,13 @@ impl CpuMeter {
         Ok(Self { children, cpu, started: Instant::now(), machine: Machine::now(cpu)?, processes })
     }
 
-    /// What was used since the start. The meter runs on.
+    /// The time used since the start. The meter continues.
     ///
     /// # Errors
     /// Those of [`start`](Self::start).
     pub fn read(&self) -> Result<CpuUsage> {
         let (wall, machine) = (self.started.elapsed(), Machine::now(self.cpu)?);
-        // The kernel's counters may step back by a tick now and then.
+        // The kernel's counters sometimes go back by a tick.
         let idle = machine.idle.saturating_sub(self.machine.idle);
         let steal = machine.steal.saturating_sub(self.machine.steal);
         let since = |&(pid, before): &(u32, Duration)| {
@@ -122,7 +122,7 @@ impl Machine {
     }
 
     /// `cpu  user nice system idle iowait irq softirq steal …` in ticks, and a line for each processor that is online.
-    /// Waiting for a disk is idling.
+    /// Waiting for a disk counts as idle.
     fn parse(text: &str, cpu: Option<usize>, hz: u64) -> Option<Self> {
         let head = cpu.map_or("cpu ".to_owned(), |cpu| format!("cpu{cpu} "));
         let line = text.lines().find_map(|line| line.strip_prefix(&head))?;
@@ -148,7 +148,7 @@ fn process(pid: u32, children: Children) -> Result<Duration> {
     let stat = fs::read_to_string(folder.join("stat")).map_err(|cause| lost(pid, cause))?;
     let parse = || Error::parse(format!("/proc/{pid}/stat"), "too few fields");
     let (own, reaped) = parse_stat(&stat, ticks_per_second()).ok_or_else(parse)?;
-    // Threads that have ended are only in the coarse total, living ones are finer in their own files: the larger of
+    // Ended threads are only in the coarse total; living ones have finer files of their own. The larger of
     // the two sums has missed less.
     let own = threads(&folder.join("task")).map_or(own, |threads| threads.max(own));
     Ok(if children == Children::Reaped { own + reaped } else { own })
@@ -157,7 +157,7 @@ fn process(pid: u32, children: Children) -> Result<Duration> {
 fn lost(pid: u32, cause: io::Error) -> Error {
     match cause.kind() {
         io::ErrorKind::NotFound => Error::Gone { pid },
-        // The process may also end between open and read: ESRCH, which has no kind.
+        // The process may also end between open and read: ESRCH, which has no `ErrorKind`.
         _ if cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
             Error::Gone { pid }
         }
@@ -172,7 +172,7 @@ fn threads(tasks: &Path) -> Option<Duration> {
         let path = task.ok()?.path();
         match fs::read_to_string(path.join("schedstat")) {
             Ok(text) => sum += parse_schedstat(&text)?,
-            // Its thread has just ended. Where there is no schedstat at all, a thread is still there.
+            // Either the thread has just ended, or the kernel has no schedstat and the thread still exists.
             Err(_) if path.exists() => return None,
             Err(_) => {}
         }
@@ -186,7 +186,7 @@ fn parse_schedstat(text: &str) -> Option<Duration> {
 }
 
 /// `utime + stime` and `cutime + cstime` of `/proc/PID/stat` (fields 14 to 17 of proc_pid_stat(5)). The second field
-/// is the program's name in parentheses and may itself hold anything, so fields are counted from the last one.
+/// is the program's name in parentheses and may hold any characters, so fields are counted from the last one.
 fn parse_stat(text: &str, hz: u64) -> Option<(Duration, Duration)> {
     let (_, fields) = text.rsplit_once(')')?;
     let times: Vec<u64> =
@@ -255,7 +255,8 @@ mod tests {
     fn work_is_seen_in_the_process_and_the_machine() {
         let own = std::process::id();
         let meter = CpuMeter::start(&[own], Children::Ignored).expect("start");
-        // Work of a fixed amount, many ticks long; its thread has ended by the reading, so it is in the coarse total only.
+        // A fixed amount of work, many ticks long. Its thread has ended by then, so its time is in the coarse total
+        // only.
         let work = || {
             (0..60_000_000u64)
                 .fold(1u64, |sum, step| std::hint::black_box(sum.wrapping_mul(31) ^ step))

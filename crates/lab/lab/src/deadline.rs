@@ -1,4 +1,4 @@
-//! Waits that end: by success, by time, by Ctrl-C or because the other side gave up.
+//! Waits that end by success, by a time limit, by Ctrl-C or because the other side stopped.
 
 use crate::interrupt::SLICE;
 use crate::{Error, Interrupt, Result};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What two threads of one experiment wait under: clones share the wish to stop.
+/// A time limit for the threads of one experiment. A stop request reaches all clones.
 #[derive(Clone, Debug)]
 pub(crate) struct Deadline {
     what: String,
@@ -33,12 +33,12 @@ impl Deadline {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// How long there still is to wait.
+    /// The remaining time.
     pub(crate) fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 
-    /// Fails when there is a reason to wait no longer.
+    /// Fails if there is a reason to stop waiting.
     pub(crate) fn check(&self) -> Result<()> {
         Interrupt::check()?;
         match (self.stopped(), self.left().is_zero()) {
@@ -48,7 +48,7 @@ impl Deadline {
         }
     }
 
-    /// The error of having waited for too long.
+    /// The error for a passed deadline.
     pub(crate) fn expired(&self) -> Error {
         Error::TimedOut { what: self.what.clone(), limit: self.limit }
     }
@@ -63,7 +63,7 @@ impl Deadline {
         }
     }
 
-    /// Repeats a socket operation that has a short timeout of its own until it does something.
+    /// Repeats a socket operation that has a short timeout until it succeeds or fails for another reason.
     pub(crate) fn retry<T>(&self, mut operation: impl FnMut() -> io::Result<T>) -> Result<T> {
         loop {
             self.check()?;
@@ -75,7 +75,7 @@ impl Deadline {
     }
 }
 
-/// Whether a socket operation ended only because its time was up or a signal came.
+/// Whether a socket operation ended only because of its timeout or a signal.
 pub(crate) fn is_timeout(cause: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(cause.kind(), Interrupted | TimedOut | WouldBlock)

@@ -1,4 +1,4 @@
-//! What can go wrong, each with the cause and, where there is one, the next step.
+//! Errors, each with its cause and, where there is one, the next step.
 
 use std::io;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A failure of the surroundings of an experiment.
+/// A failure of an experiment's tools or environment.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The caller may not make namespaces.
@@ -27,15 +27,15 @@ pub enum Error {
         command: String,
         /// How it ended.
         status: String,
-        /// What it printed about it.
+        /// Its error output.
         message: String,
     },
-    /// Something took longer than it ever should.
+    /// A time limit passed.
     #[error("{what} did not finish within {} s", limit.as_secs_f64())]
     TimedOut {
         /// What was waited for.
         what: String,
-        /// How long.
+        /// The time limit.
         limit: Duration,
     },
     /// SIGINT, SIGTERM or SIGHUP arrived.
@@ -54,10 +54,10 @@ pub enum Error {
     Iperf {
         /// The server's address.
         to: String,
-        /// The tool's own words.
+        /// The tool's message.
         message: String,
     },
-    /// Bytes arrived that are not the bytes that were sent.
+    /// Other bytes arrived than were sent.
     #[error(
         "transfer corrupted: sent {sent_bytes} bytes with SHA-256 {sent}, received {received_bytes} with {received}"
     )]
@@ -71,8 +71,8 @@ pub enum Error {
         /// Their digest, in hexadecimal.
         received: String,
     },
-    /// A process that was to be measured is gone.
-    #[error("process {pid} is gone; look for its last words in the log")]
+    /// A measured process has ended.
+    #[error("process {pid} has ended; its log may say why")]
     Gone {
         /// Its process id.
         pid: u32,
@@ -89,7 +89,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Wraps a system error with what was attempted; for `map_err`.
+    /// Adds what was attempted to a system error; for `map_err`.
     pub(crate) fn io<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
         let what = what.into();
         move |cause| Self::Io { what, cause: cause.into() }

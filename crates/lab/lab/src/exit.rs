@@ -1,14 +1,14 @@
-//! How programs end.
+//! Exit codes.
 
 use std::fmt::Display;
 use std::process::ExitCode;
 
-/// The exit code after Ctrl-C, as a shell's.
+/// The exit code after Ctrl-C, as in a shell.
 const INTERRUPTED: u8 = 130;
 
-/// What `program` ends with: its own code, or that of an error, which standard error is told.
+/// The exit code of `program`: its own, or that of an error, which is printed to standard error.
 ///
-/// After Ctrl-C that is 130, and by now nothing is left running: what was made went with the values that made it.
+/// After Ctrl-C it is 130. Nothing is left running: all values were dropped, and their resources with them.
 pub fn exit_code<E: Display>(
     program: &str,
     outcome: Result<ExitCode, E>,
@@ -33,7 +33,7 @@ mod tests {
     use crate::Error;
 
     #[test]
-    fn an_interrupt_is_no_failure() {
+    fn an_interrupt_has_its_own_code() {
         let code = |outcome| {
             exit_code("test", outcome, |error: &Error| matches!(error, Error::Interrupted))
         };

@@ -1,4 +1,4 @@
-//! Ctrl-C and `kill` as a question that waits ask, so that the stack unwinds and what it made is removed.
+//! Ctrl-C and `kill` as a flag that waits check, so that the stack unwinds and resources are removed.
 
 use crate::{Error, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a wait may go without asking.
+/// How often a wait checks the flag.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 static REQUESTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
@@ -17,13 +17,13 @@ fn flag() -> &'static Arc<AtomicBool> {
     REQUESTED.get_or_init(Arc::default)
 }
 
-/// The process-wide wish to stop.
+/// The process-wide stop request.
 #[derive(Debug)]
 pub struct Interrupt;
 
 impl Interrupt {
     /// From now on SIGINT, SIGTERM and SIGHUP do not kill this process but make [`requested`](Self::requested) true.
-    /// What was ignored (`nohup`, a background job) stays ignored. Installing twice is harmless.
+    /// Ignored signals (`nohup`, a background job) stay ignored. Installing twice is harmless.
     ///
     /// # Errors
     /// [`Error::Io`] if the system refuses a handler.
@@ -35,7 +35,7 @@ impl Interrupt {
         Ok(())
     }
 
-    /// SIGINT, SIGTERM and SIGHUP, without those that this process was told to ignore.
+    /// SIGINT, SIGTERM and SIGHUP, without those that this process ignores.
     #[must_use]
     pub fn signals() -> Vec<i32> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -43,26 +43,26 @@ impl Interrupt {
         signals.filter(|signal| !ignored(&status, *signal)).collect()
     }
 
-    /// Asks for the end without a signal.
+    /// Requests a stop without a signal.
     pub fn request() {
         flag().store(true, Ordering::SeqCst);
     }
 
-    /// Whether the end was asked for.
+    /// Whether a stop was requested.
     #[must_use]
     pub fn requested() -> bool {
         flag().load(Ordering::SeqCst)
     }
 
-    /// `?`-able form of [`requested`](Self::requested).
+    /// [`requested`](Self::requested) as an error, for `?`.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if the end was asked for.
+    /// [`Error::Interrupted`] if a stop was requested.
     pub fn check() -> Result<()> {
         if Self::requested() { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Sleeps for `duration`, or until the end is asked for.
+    /// Sleeps for `duration`, or until a stop is requested.
     ///
     /// # Errors
     /// [`Error::Interrupted`] in the second case.

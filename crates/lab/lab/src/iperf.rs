@@ -1,4 +1,4 @@
-//! Bulk traffic by `iperf3`, the tool that everybody else's numbers come from.
+//! Bulk traffic by `iperf3`, the tool behind most published numbers.
 
 use crate::{Error, Interrupt, Namespace, Process, Result, on_cpu};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// How long the server may take to listen, and both may take beyond the measured time.
 const SLACK: Duration = Duration::from_secs(15);
-/// How often the server is asked whether it listens.
+/// How often to check whether the server listens.
 const POLL: Duration = Duration::from_millis(5);
 
 /// One run between two namespaces.
@@ -36,28 +36,28 @@ pub struct Iperf<'a> {
 /// The kind of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// TCP as fast as it goes.
+    /// TCP at full speed.
     Tcp {
-        /// Connections at once.
+        /// Parallel connections.
         streams: u32,
     },
     /// UDP at a given pace.
     Udp {
-        /// Payload bits per second to send; 0 for as fast as it goes.
+        /// Payload bits per second to send; 0 for full speed.
         bits_per_second: u64,
         /// Payload bytes per datagram.
         length: u16,
     },
 }
 
-/// What arrived.
+/// The receiver's results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Throughput {
     /// Payload received, in 10⁶ bits per second.
     pub mbps: f64,
     /// Payload bytes received.
     pub bytes: u64,
-    /// TCP segments sent again; 0 for UDP.
+    /// TCP segments that were retransmitted; 0 for UDP.
     pub retransmits: u64,
     /// How long the receiver received, in seconds.
     pub seconds: f64,
@@ -65,7 +65,7 @@ pub struct Throughput {
     pub lost_percent: f64,
     /// Datagrams sent; 0 for TCP.
     pub packets: u64,
-    /// Throughput at the client in each whole second, in 10⁶ bits per second.
+    /// The client's throughput in each full second, in 10⁶ bits per second.
     pub per_second: Vec<f64>,
 }
 
@@ -122,11 +122,11 @@ impl<'a> Iperf<'a> {
         Self { cpus, ..self }
     }
 
-    /// Starts a server, waits until it listens, runs the client to its end. Nothing is left running.
+    /// Starts a server, waits until it listens, and runs the client to its end. Nothing is left running.
     ///
     /// # Errors
-    /// [`Error::MissingTool`]; [`Error::Iperf`] in the tool's own words; [`Error::TimedOut`]; [`Error::Interrupted`];
-    /// [`Error::Parse`] if its output is not what it was.
+    /// [`Error::MissingTool`]; [`Error::Iperf`] with the tool's message; [`Error::TimedOut`]; [`Error::Interrupted`];
+    /// [`Error::Parse`] if its output has an unknown format.
     pub fn run(&self) -> Result<Throughput> {
         let mut server = self.listen()?;
         let mut command = self.client.exec("iperf3")?;
@@ -134,7 +134,7 @@ impl<'a> Iperf<'a> {
         let mut client = on_cpu(self.cpus[0], || Process::capture(command))?;
         let limit = Duration::from_secs(u64::from(self.seconds)) + SLACK;
         client.wait(limit)?;
-        // Some versions exit with success after a failure: the document says which it was.
+        // Some versions exit with success after a failure: the JSON document has the real result.
         let throughput = Throughput::parse(&client.stdout(), &self.address.to_string())?;
         server.wait(SLACK)?;
         Ok(throughput)
@@ -142,7 +142,7 @@ impl<'a> Iperf<'a> {
 
     fn listen(&self) -> Result<Process> {
         let mut command = self.server.exec("iperf3")?;
-        // One client only; and print at once, because the line about listening is what is waited for.
+        // For one client only; output is flushed at once, because the wait below reads the line about listening.
         command.args(["--server", "--one-off", "--forceflush", "--port", &self.port.to_string()]);
         command.args(["--bind", &self.address.to_string()]);
         let mut server = on_cpu(self.cpus[1], || Process::capture(command))?;
@@ -192,7 +192,7 @@ impl<'a> Iperf<'a> {
     }
 }
 
-/// The part of `iperf3 --json` that matters here.
+/// The part of the output of `iperf3 --json` that is used here.
 #[derive(Deserialize)]
 struct Document {
     #[serde(default)]
@@ -226,10 +226,10 @@ struct Sum {
 }
 
 impl Throughput {
-    /// Reads what `iperf3 --json` printed, wherever it ran; `to` is the server's name in errors.
+    /// Parses the output of `iperf3 --json`. `to` is the server's name in errors.
     ///
     /// # Errors
-    /// [`Error::Iperf`] in the tool's own words; [`Error::Parse`] if the text is not what it was.
+    /// [`Error::Iperf`] with the tool's message; [`Error::Parse`] if the text has an unknown format.
     pub fn parse(json: &str, to: &str) -> Result<Self> {
         let what = "the output of iperf3";
         let document: Document =
@@ -240,7 +240,7 @@ impl Throughput {
         let Some(End { sum_sent: Some(sent), sum_received: Some(received) }) = document.end else {
             return Err(Error::parse(what, "no summary of what was sent and received"));
         };
-        // A run ends with a sliver of an interval, whose rate says nothing.
+        // A run ends with a very short interval, whose rate is meaningless.
         let whole = document.intervals.iter().filter(|interval| interval.sum.seconds > 0.5);
         Ok(Self {
             mbps: received.bits_per_second / 1e6,

@@ -1,10 +1,10 @@
 //! Namespaces, traffic tools and CPU accounting for demos, benchmarks and tests.
 //!
-//! Everything that the crate makes on a machine (a [`Namespace`], a [`Process`], what a [`Janitor`] keeps) goes away
+//! Everything that the crate makes on a machine (a [`Namespace`], a [`Process`]) is removed
 //! when its value is dropped, on success, on error and, once [`Interrupt::install`] was called, on Ctrl-C: every wait
-//! in here then ends with [`Error::Interrupted`], and the stack unwinds through the drops.
+//! in this crate then ends with [`Error::Interrupted`], and the stack unwinds through the drops.
 //!
-//! Nothing touches the host's own network: links are made inside of namespaces, never moved into them.
+//! Nothing touches the host's own network: links are created inside namespaces, never moved into them.
 //!
 //! Anti-goals: no private network stack, no measurement of the program from inside, no shell.
 
@@ -17,7 +17,6 @@ mod error;
 mod exit;
 mod interrupt;
 mod iperf;
-mod janitor;
 mod memory;
 mod namespace;
 mod offloads;
@@ -36,7 +35,6 @@ pub use error::{Error, Result};
 pub use exit::exit_code;
 pub use interrupt::Interrupt;
 pub use iperf::{Iperf, Throughput, Traffic};
-pub use janitor::Janitor;
 pub use memory::Rss;
 pub use namespace::Namespace;
 pub use offloads::Offloads;

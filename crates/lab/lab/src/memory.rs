@@ -1,4 +1,4 @@
-//! How much memory a process has.
+//! Memory of a process.
 
 use crate::{Error, Result};
 use std::fs;
@@ -13,14 +13,14 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// What the process `pid` has now.
+    /// The memory of process `pid` now.
     ///
     /// # Errors
-    /// [`Error::Gone`] if it has ended, [`Error::Parse`] if the kernel does not tell.
+    /// [`Error::Gone`] if it has ended, [`Error::Parse`] if the kernel does not say.
     pub fn of(pid: u32) -> Result<Self> {
         let text =
             fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Error::Gone { pid })?;
-        // One that has ended and is not waited for yet has a status without memory.
+        // The status of a zombie has no memory lines.
         Self::parse(&text)
             .ok_or_else(|| Error::parse(format!("/proc/{pid}/status"), "no VmRSS or RssShmem"))
     }
@@ -32,12 +32,6 @@ impl Rss {
             value.trim().strip_suffix(" kB")?.parse::<u64>().ok()
         };
         Some(Self { bytes: kib("VmRSS")? * 1024, shmem_bytes: kib("RssShmem")? * 1024 })
-    }
-
-    /// The part that is the process's own, in bytes.
-    #[must_use]
-    pub fn private_bytes(&self) -> u64 {
-        self.bytes.saturating_sub(self.shmem_bytes)
     }
 }
 
@@ -52,7 +46,6 @@ mod tests {
     fn the_kernels_lines() {
         let rss = Rss::parse(STATUS).expect("recorded");
         assert_eq!(rss, Rss { bytes: 3940 * 1024, shmem_bytes: 512 * 1024 });
-        assert_eq!(rss.private_bytes(), 3428 * 1024);
         assert_eq!(Rss::parse("Name:\tzombie\nState:\tZ (zombie)\n"), None);
     }
 

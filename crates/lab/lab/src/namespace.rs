@@ -1,4 +1,4 @@
-//! Network namespaces: made, entered by programs and threads, deleted.
+//! Network namespaces.
 
 use crate::process::run_to_the_end;
 use crate::{Error, Result, preflight, run, tools};
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Far more than `ip` ever needs, so that a wedged kernel does not hang a test.
+/// Far more than `ip` needs, so that a stuck kernel does not hang a test.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
-/// A named network namespace with `lo` up. Deleted on drop if it was [created](Self::create) here; programs still
+/// A named network namespace with `lo` up. Deleted on drop if it was [created](Self::create) here. Programs still
 /// inside keep the namespace, without its name, until they end.
 #[derive(Debug)]
 pub struct Namespace {
@@ -23,7 +23,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a namespace called `PREFIX-PID-NUMBER`: no two of one run and no two running programs share it.
+    /// Makes a namespace called `PREFIX-PID-NUMBER`. The name is unique among running programs.
     ///
     /// # Errors
     /// [`Error::NotRoot`], [`Error::MissingTool`], or [`Error::Failed`] from `ip`.
@@ -34,14 +34,14 @@ impl Namespace {
         let name = format!("{prefix}-{}-{number}", std::process::id());
         let added = ip(&["netns", "add", &name]);
         let mut namespace = Self { name, owned: false };
-        // Ctrl-C may have stopped `ip` after its work was done.
+        // Ctrl-C may have stopped `ip` after it made the namespace.
         namespace.owned = namespace.path().exists();
         added?;
         namespace.ip(&["link", "set", "lo", "up"])?;
         Ok(namespace)
     }
 
-    /// A namespace that somebody else made and will delete.
+    /// A namespace that another program made and deletes.
     ///
     /// # Errors
     /// [`Error::Io`] if there is none of that name.
@@ -50,25 +50,19 @@ impl Namespace {
         namespace.file().map(|_| namespace)
     }
 
-    /// Another handle to the same namespace, which does not delete it.
-    #[must_use]
-    pub fn handle(&self) -> Self {
-        Self { name: self.name.clone(), owned: false }
-    }
-
     /// Its name, as `ip netns` knows it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that stands for it.
+    /// Its file.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.name)
     }
 
-    /// A command that runs `program` inside, ready for its arguments. It dies with the thread that starts it (see
+    /// A command that runs `program` inside; the caller adds arguments. It dies with the thread that starts it (see
     /// [`crate::command`]).
     ///
     /// # Errors
@@ -77,18 +71,19 @@ impl Namespace {
         tools::wrapped(&["ip", "netns", "exec", &self.name], program)
     }
 
-    /// Runs `ip` with these arguments on the inside and returns what it printed.
+    /// Runs `ip` with these arguments inside and returns its output.
     ///
     /// # Errors
-    /// [`Error::Failed`] with what it printed.
+    /// [`Error::Failed`] with its output.
     pub fn ip(&self, arguments: &[&str]) -> Result<String> {
         ip(&[&["-n", self.name.as_str()], arguments].concat())
     }
 
-    /// Runs `work` on a thread of its own inside: sockets that it opens are the namespace's.
+    /// Runs `work` on a new thread inside: the sockets that it opens belong to the namespace.
     ///
     /// # Errors
-    /// [`Error::Io`] if the namespace is gone or the thread cannot start; being let in is part of the thread's result.
+    /// [`Error::Io`] if the namespace is gone or the thread cannot start. A failure to enter is part of the thread's
+    /// result.
     pub fn thread<T, F>(&self, work: F) -> Result<JoinHandle<Result<T>>>
     where
         T: Send + 'static,
@@ -97,7 +92,7 @@ impl Namespace {
         let file = self.file()?;
         let name = self.name.clone();
         let inside = move || {
-            // Only this thread moves; it ends with the work, so nobody inherits the namespace by surprise.
+            // Only this thread enters the namespace, and it ends with the work.
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(Error::io(format!("cannot enter namespace {name}")))?;
             work()
@@ -109,7 +104,7 @@ impl Namespace {
     /// Deletes the namespace now, if it was created here.
     ///
     /// # Errors
-    /// [`Error::Failed`] from `ip`. It is not tried again.
+    /// [`Error::Failed`] from `ip`. The drop does not try again.
     pub fn delete(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.owned) {
             return Ok(());
@@ -132,7 +127,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Waits for a thread; its panic goes on here.
+/// Waits for a thread. Its panic continues here.
 pub(crate) fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

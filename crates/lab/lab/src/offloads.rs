@@ -1,16 +1,16 @@
-//! What a network device may leave to the next one: checksums, segmentation, scattered buffers.
+//! Offloads of a network device: checksums, segmentation, scatter-gather.
 
 use crate::namespace::LIMIT;
 use crate::{Namespace, Result, run};
 
-/// Offloads of one device. `true` leaves the driver's default alone, `false` switches off.
+/// Offloads of one device. `true` keeps the driver's default, `false` switches the offload off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offloads {
     /// Checksums, on sending and on receiving. Without them the kernel also gives up scatter-gather and TSO.
     pub csum: bool,
     /// TCP segmentation: frames far larger than the MTU.
     pub tso: bool,
-    /// The kernel's own segmentation, as late as it can.
+    /// The kernel's own segmentation, just before the driver.
     pub gso: bool,
     /// Scatter-gather: frames in several buffers.
     pub sg: bool,
@@ -19,10 +19,10 @@ pub struct Offloads {
 impl Offloads {
     /// The drivers' defaults.
     pub const ALL: Self = Self { csum: true, tso: true, gso: true, sg: true };
-    /// Every frame whole, checksummed and no larger than the MTU.
+    /// All off: every frame in one buffer, with its checksum, and no larger than the MTU.
     pub const NONE: Self = Self { csum: false, tso: false, gso: false, sg: false };
 
-    /// Switches off, at `device` in `namespace`, what is `false`.
+    /// Switches off the offloads that are `false`, at `device` in `namespace`.
     ///
     /// # Errors
     /// [`crate::Error::MissingTool`] for `ethtool`, [`crate::Error::Failed`] if it cannot.

@@ -1,4 +1,4 @@
-//! ICMP echo by `ping` of iputils.
+//! ICMP echoes, sent by `ping` of iputils.
 
 use crate::{Error, Namespace, Process, Result};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ pub struct Ping {
     pub received: u64,
     /// Requests without a reply, in per cent.
     pub loss_percent: f64,
-    /// How long replies took; `None` if there were none.
+    /// Round-trip times; `None` without replies.
     pub rtt: Option<RoundTrip>,
 }
 
@@ -31,7 +31,7 @@ pub struct RoundTrip {
 }
 
 /// Sends `count` requests from `namespace` to `address`, one every `interval`, and waits a second for the last reply.
-/// No reply at all is a result, not an error.
+/// No reply at all is not an error.
 ///
 /// # Errors
 /// [`Error::MissingTool`]; [`Error::Failed`] if nothing could be sent; [`Error::TimedOut`]; [`Error::Interrupted`];
@@ -47,7 +47,7 @@ pub fn ping(
     command.args(["-i", &format!("{:.6}", interval.as_secs_f64()), &address.into().to_string()]);
     let mut process = Process::capture(command)?;
     let status = process.wait(interval * count + Duration::from_secs(10))?;
-    // 1 says that replies are missing, which the summary says better; 2 that there is no summary.
+    // Status 1: replies are missing, which the summary tells. Status 2: there is no summary.
     if status.code() != Some(1) {
         process.succeed(Duration::ZERO)?;
     }
@@ -55,7 +55,7 @@ pub fn ping(
 }
 
 impl Ping {
-    /// Reads what `ping` printed, wherever it ran.
+    /// Parses the output of `ping`.
     ///
     /// # Errors
     /// [`Error::Parse`] if there is no summary in it.
@@ -77,7 +77,7 @@ impl Ping {
     }
 }
 
-/// The number that stands right before `unit`.
+/// The number right before `unit`.
 fn before<T: std::str::FromStr>(line: &str, unit: &str) -> Option<T> {
     let (head, _) = line.split_once(unit)?;
     head.rsplit([' ', ',']).next()?.parse().ok()

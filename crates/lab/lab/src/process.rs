@@ -1,4 +1,4 @@
-//! Child processes that are always waited for and never outlive their value.
+//! Child processes that are always reaped and never outlive their value.
 
 use crate::deadline::readable_within;
 use crate::interrupt::SLICE;
@@ -12,10 +12,10 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to heed SIGTERM before SIGKILL follows.
+/// How long a process may take to end after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A running program. Dropping it stops it: SIGTERM, a grace period, SIGKILL, and always the wait.
+/// A running program. Dropping it stops it: SIGTERM, a grace period, SIGKILL. It is always reaped.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -23,8 +23,8 @@ pub struct Process {
     captured: Option<Captured>,
 }
 
-/// A program's output, in memory. Files, not pipes: nobody has to empty them while the program runs, and a forgotten
-/// grandchild that still holds one open keeps nobody waiting.
+/// A program's output, in memory. These are files and not pipes: no thread has to read them while the program runs, and
+/// a forgotten grandchild that still holds one open blocks no reader.
 #[derive(Debug)]
 struct Captured {
     stdout: File,
@@ -32,19 +32,19 @@ struct Captured {
 }
 
 impl Process {
-    /// Starts a command whose output goes where the command says.
+    /// Starts a command. The command decides where its output goes.
     ///
     /// # Errors
     /// [`Error::Io`] if it does not start.
     pub fn spawn(mut command: Command) -> Result<Self> {
         let name = display(&command);
-        // A process group of its own: Ctrl-C on the terminal is then ours to pass on, in order.
+        // In a new process group, so that Ctrl-C reaches only this process, which then stops its children in order.
         let child = command.stdin(Stdio::null()).process_group(0).spawn();
         let child = child.map_err(Error::io(format!("cannot start `{name}`")))?;
         Ok(Self { child, name, captured: None })
     }
 
-    /// Starts a command and keeps what it prints.
+    /// Starts a command and captures its output.
     ///
     /// # Errors
     /// [`Error::Io`] if it does not start.
@@ -68,7 +68,7 @@ impl Process {
         &self.name
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     ///
     /// # Errors
     /// [`Error::Io`] if the system does not say.
@@ -76,13 +76,13 @@ impl Process {
         self.child.try_wait().map_err(Error::io(format!("cannot wait for `{}`", self.name)))
     }
 
-    /// What it printed to standard output so far; empty unless [captured](Self::capture).
+    /// Its standard output so far; empty unless [captured](Self::capture).
     #[must_use]
     pub fn stdout(&self) -> String {
         self.captured.as_ref().map_or(String::new(), |captured| text(&captured.stdout))
     }
 
-    /// What it printed to standard error so far; empty unless [captured](Self::capture).
+    /// Its standard error so far; empty unless [captured](Self::capture).
     #[must_use]
     pub fn stderr(&self) -> String {
         self.captured.as_ref().map_or(String::new(), |captured| text(&captured.stderr))
@@ -91,7 +91,7 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] after `limit`, [`Error::Interrupted`]; the process runs on then.
+    /// [`Error::TimedOut`] after `limit`, [`Error::Interrupted`]; the process then still runs.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         self.wait_while(limit, Interrupt::check)
     }
@@ -99,21 +99,21 @@ impl Process {
     /// Waits for its end and for success.
     ///
     /// # Errors
-    /// Those of [`wait`](Self::wait), and [`Error::Failed`] with what it printed.
+    /// Those of [`wait`](Self::wait), and [`Error::Failed`] with its output.
     pub fn succeed(&mut self, limit: Duration) -> Result<()> {
         let status = self.wait(limit)?;
         self.judge(status)
     }
 
-    /// Stops it: SIGTERM, SIGKILL if that does not help, and the wait. Returns how it ended.
+    /// Stops it: SIGTERM, then SIGKILL if needed. Waits for it, and returns its exit status.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system refuses, [`Error::TimedOut`] if the kernel does not let go of it.
+    /// [`Error::Io`] if the system refuses, [`Error::TimedOut`] if the kernel cannot end it.
     pub fn stop(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self.ended()? {
             return Ok(status);
         }
-        // Not waited for yet, so the process id is still its own.
+        // It is not reaped yet, so its process id is not reused.
         kill_process(Pid::from_child(&self.child), Signal::TERM)
             .map_err(Error::io(format!("cannot stop `{}`", self.name)))?;
         match self.wait_while(GRACE, || Ok(())) {
@@ -125,7 +125,7 @@ impl Process {
         }
     }
 
-    /// Waits while `keep_on` finds no reason against it.
+    /// Waits while `keep_on` succeeds.
     fn wait_while(
         &mut self,
         limit: Duration,
@@ -154,7 +154,7 @@ impl Process {
         if status.success() {
             return Ok(());
         }
-        // Programs do not agree on where to complain.
+        // Some programs print errors to standard output, others to standard error.
         let words = [self.stderr(), self.stdout()].map(|words| words.trim().to_owned());
         let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
         let message =
@@ -183,8 +183,8 @@ impl Captured {
     }
 }
 
-/// The whole of a captured file, whatever bytes it holds. Positioned reads leave the writer's offset, which the file
-/// shares, alone.
+/// The content of a captured file as text. Positioned reads do not move the writer's offset, which the file
+/// shares.
 fn text(file: &File) -> String {
     let mut bytes = Vec::new();
     let mut chunk = [0; 16 * 1024];
@@ -196,7 +196,7 @@ fn text(file: &File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A command line as one would type it, without the guard that [`crate::command`] puts before it.
+/// A command line as typed by a user, without the prefix that [`crate::command`] adds.
 fn display(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
@@ -216,7 +216,7 @@ pub fn run(command: Command, limit: Duration) -> Result<String> {
     Ok(process.stdout())
 }
 
-/// [`run`] for clean-up, which a wish to stop must not stop.
+/// [`run`] for clean-up, which a stop request must not interrupt.
 pub(crate) fn run_to_the_end(command: Command, limit: Duration) -> Result<()> {
     let mut process = Process::capture(command)?;
     let status = process.wait_while(limit, || Ok(()))?;

@@ -1,17 +1,17 @@
-//! One line that says what is going on.
+//! A progress line.
 
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often a terminal's line is drawn again.
+/// How often the line on a terminal is redrawn.
 const REDRAW: Duration = Duration::from_millis(200);
 /// Carriage return, then erase to the end of the line (ECMA-48 EL).
 const ERASE: &str = "\r\x1b[K";
 
-/// Numbered steps with their time: `[ 3/12] tcp 1 stream  4.2 s`. On a terminal the running step counts its seconds
-/// in place; elsewhere each step is a line once it has ended; a quiet one says nothing. Dropping it ends the last step.
+/// Numbered steps with their time: `[ 3/12] tcp 1 stream  4.2 s`. On a terminal the running step counts its seconds in
+/// place. Elsewhere each step is a line once it has ended. A quiet one prints nothing. Dropping it ends the last step.
 #[derive(Debug)]
 pub struct Progress {
     shared: Arc<Shared>,
@@ -41,7 +41,7 @@ enum Style {
 }
 
 impl Progress {
-    /// Progress of so many steps on standard error, where it does not mix with results.
+    /// Progress of `steps` steps on standard error, where it does not mix with results.
     #[must_use]
     pub fn new(steps: usize, quiet: bool) -> Self {
         let style = match (quiet, io::stderr().is_terminal()) {
@@ -56,7 +56,7 @@ impl Progress {
         let state = State { out, style, steps, number: 0, running: None, closed: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), closed: Condvar::new() });
         let drawing = Arc::clone(&shared);
-        // Without the thread the line only stands still: no reason to fail.
+        // Without the thread only the seconds stand still, which is no reason to fail.
         let redraw = (style == Style::InPlace)
             .then(|| thread::Builder::new().spawn(move || drawing.redraw()).ok());
         Self { shared, redraw: redraw.flatten() }
@@ -71,7 +71,7 @@ impl Progress {
         state.draw();
     }
 
-    /// Ends the running step, and says on its line what came of it.
+    /// Ends the running step, and adds its result to its line.
     pub fn done(&self, result: &str) {
         self.shared.lock().end_step(result);
     }
@@ -103,14 +103,14 @@ impl Drop for Progress {
         drop(state);
         self.shared.closed.notify_all();
         if let Some(thread) = self.redraw.take() {
-            // It only draws; if it panicked, there is nothing to save.
+            // The thread only draws: its panic is ignored.
             let _ = thread.join();
         }
     }
 }
 
 impl Shared {
-    /// A panic elsewhere must not keep the line from being finished.
+    /// A panic in another thread must not leave the line unfinished.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,7 +126,7 @@ impl Shared {
 }
 
 impl State {
-    /// The running step, if it is drawn in place.
+    /// Draws the running step, if it is drawn in place.
     fn draw(&mut self) {
         if let Some((name, since)) = self.running.as_ref().filter(|_| self.style == Style::InPlace)
         {
@@ -151,7 +151,7 @@ impl State {
         format!("[{:>width$}/{}] {name}  {:.1} s", self.number, self.steps, time.as_secs_f64())
     }
 
-    /// A closed standard error is no reason to stop measuring.
+    /// Ignores errors: a closed standard error is no reason to stop measuring.
     fn write(&mut self, text: &str) {
         let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
     }
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// The lines that a reader is left with of twelve steps, of which two run; times are cut off.
+    /// The final lines of twelve steps, of which two run, without their times.
     fn printed(style: Style) -> Vec<String> {
         let paper = Paper::default();
         let progress = Progress::to(Box::new(paper.clone()), style, 12);

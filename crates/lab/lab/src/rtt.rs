@@ -1,4 +1,4 @@
-//! Round-trip times through ordinary sockets: what a request-response program would see.
+//! Round-trip times through ordinary sockets, as a request-response program sees them.
 
 use crate::deadline::{Deadline, is_timeout};
 use crate::namespace::join;
@@ -9,17 +9,17 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Round trips made first and not counted: they resolve addresses and warm caches.
+/// Uncounted round trips at the start: they resolve addresses and warm caches.
 const WARM_UP: u32 = 5;
-/// How long a datagram may stay away before it counts as lost.
+/// How long a reply may take before its datagram counts as lost.
 const LOST: Duration = Duration::from_secs(1);
 /// Each datagram begins with its number, so that a late reply is not taken for the next one.
 const NUMBER: usize = size_of::<u64>();
 
-/// A series of requests, each sent when the reply to the one before it has come.
+/// A series of requests, each sent after the reply to the one before it.
 #[derive(Clone, Copy, Debug)]
 pub struct RttProbe<'a> {
-    /// Where requests are sent and time is taken.
+    /// Where requests are sent and timed.
     pub from: &'a Namespace,
     /// Where replies are sent.
     pub to: &'a Namespace,
@@ -29,7 +29,7 @@ pub struct RttProbe<'a> {
     pub count: u32,
     /// Bytes in each direction, at least 8.
     pub payload: usize,
-    /// The pause between round trips: zero keeps the path awake, more shows what waking it costs.
+    /// The pause between round trips. Zero keeps the path awake; a longer one includes the cost of waking it.
     pub interval: Duration,
 }
 
@@ -51,7 +51,7 @@ impl<'a> RttProbe<'a> {
         Self { interval, ..self }
     }
 
-    /// Times round trips of datagrams, in the order they were made. A lost one is missing from the result, so that
+    /// Times round trips of datagrams, in order. A lost one is missing from the result, so that
     /// `count` minus its length is the number lost.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl<'a> RttProbe<'a> {
         self.against(echo, move |to, deadline| probe.datagrams(to, deadline))
     }
 
-    /// Times round trips over one TCP connection without Nagle's delay, in the order they were made.
+    /// Times round trips over one TCP connection without Nagle's algorithm, in order.
     ///
     /// # Errors
     /// [`Error::Io`] from either end; [`Error::TimedOut`]; [`Error::Interrupted`].
@@ -102,14 +102,14 @@ impl<'a> RttProbe<'a> {
         let times = self.from.thread(move || probe(destination, &probing)).and_then(join);
         deadline.stop();
         let echoed = join(echo);
-        // If both failed, the prober's cause came first.
+        // If both failed, the probe's error is the first cause.
         let times = times?;
         echoed.map(|()| times)
     }
 }
 
 fn announce(ready: &mpsc::Sender<SocketAddr>, address: std::io::Result<SocketAddr>) -> Result<()> {
-    // The prober cannot be gone: it waits for this, or for the channel to close.
+    // The receiver exists: it waits for this, or for the channel to close.
     let _ = ready.send(address.map_err(Error::io("cannot learn the port"))?);
     Ok(())
 }
@@ -119,7 +119,7 @@ fn without_delay(stream: TcpStream) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends every datagram back until told to stop.
+/// Sends every datagram back until the deadline is stopped.
 fn echo_datagrams(socket: &UdpSocket, deadline: &Deadline) -> Result<()> {
     socket.set_read_timeout(Some(SOCKET_SLICE)).map_err(Error::io("cannot set a timeout"))?;
     let mut datagram = vec![0; usize::from(u16::MAX)];
@@ -212,7 +212,7 @@ impl Timer {
         })
     }
 
-    /// Makes the round trips, each with a request of its own, and keeps those that are counted and came back.
+    /// Makes the round trips, each with its own request, and returns the times of the counted ones that came back.
     fn series<F>(&self, deadline: &Deadline, mut round_trip: F) -> Result<Vec<Duration>>
     where
         F: FnMut(&[u8]) -> Result<Option<Duration>>,
@@ -289,7 +289,7 @@ mod tests {
                 let (_, from) = socket.recv_from(&mut request)?;
                 socket.send_to(&request, from)?;
             }
-            // The last request gets the reply to the one before it again, and none of its own.
+            // The last request gets the previous reply again, and no reply to itself.
             let last_but_one = request;
             let (_, from) = socket.recv_from(&mut request)?;
             socket.send_to(&last_but_one, from).map(drop)

@@ -8,13 +8,13 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 
-/// Has what `device` in `namespace` receives taken through the stack by `cpu`. Without it a virtual device's
-/// receiver works on the CPU, and in the time, of whoever sends.
+/// Makes `cpu` process what `device` in `namespace` receives. Without this, a virtual device's
+/// receive path runs on the sender's CPU and counts as the sender's time.
 ///
 /// # Errors
-/// [`Error::Io`] if there is no such device, or the kernel cannot (`CONFIG_RPS`).
+/// [`Error::Io`] if there is no such device, or the kernel lacks `CONFIG_RPS`.
 pub fn steer_receive(namespace: &Namespace, device: &str, cpu: usize) -> Result<()> {
-    let what = format!("cannot steer what {device} receives");
+    let what = format!("cannot set receive steering of {device}");
     let queues = format!("class/net/{device}/queues");
     let steer = move || write_masks(&queues, &mask(cpu)).map_err(Error::io(what));
     join(namespace.thread(steer)?)
@@ -35,8 +35,8 @@ fn write_masks(queues: &str, mask: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The sysfs of the calling thread's network namespace, mounted nowhere: the one at `/sys` shows the devices of the
-/// namespace it was mounted in.
+/// The sysfs of the calling thread's network namespace, not mounted anywhere: the one at `/sys` shows the devices of
+/// the namespace it was mounted in.
 fn sysfs() -> io::Result<OwnedFd> {
     let context = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&context)?;

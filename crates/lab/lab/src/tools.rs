@@ -1,4 +1,4 @@
-//! The programs and rights that the lab borrows from the machine.
+//! The programs and privileges that the crate needs.
 
 use crate::{Error, Result};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::{env, iter};
 
-/// Where Debian keeps what is not in a user's PATH.
+/// Debian's folders for programs that may not be in PATH.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// A command that runs `program` and dies with the thread that starts it.
 ///
-/// The second half keeps a crash of ours from leaving programs behind. It is done by `setpriv` of util-linux, where
-/// installed and not older than 2.33: asking the kernel between fork and exec would need `unsafe`. Start long-lived programs from a thread that
-/// outlives them.
+/// So a crash of this process leaves no programs behind. `setpriv` of util-linux sets this up, if it is installed and
+/// not older than 2.33: a system call between fork and exec would need `unsafe`. Start long-lived programs from a
+/// thread that outlives them.
 ///
 /// # Errors
 /// [`Error::MissingTool`] if there is no such program.
@@ -23,7 +23,7 @@ pub fn command(program: &str) -> Result<Command> {
     wrapped(&[], program)
 }
 
-/// The same behind a prefix such as `ip netns exec NAME`, whose first word is a program too.
+/// The same after a prefix such as `ip netns exec NAME`, whose first word is a program too.
 pub(crate) fn wrapped(prefix: &[&str], program: &str) -> Result<Command> {
     static SETPRIV: OnceLock<Option<PathBuf>> = OnceLock::new();
     let program = find(program)?;
@@ -42,12 +42,12 @@ pub(crate) fn wrapped(prefix: &[&str], program: &str) -> Result<Command> {
     words.push(program.as_os_str());
 
     let mut command = Command::new(words[0]);
-    // Their words are parsed here: no translations, no decimal commas.
+    // Their output is parsed: no translations, no decimal commas.
     command.args(&words[1..]).env("LC_ALL", "C");
     Ok(command)
 }
 
-/// The machine's `setpriv`, if it can do what it is wanted for: busybox has one that can not.
+/// The machine's `setpriv`, if it has the needed option: busybox's does not.
 fn setpriv() -> Option<PathBuf> {
     let setpriv = find("setpriv").ok()?;
     let mut trial = Command::new(&setpriv);
@@ -69,14 +69,14 @@ pub(crate) fn find(program: &str) -> Result<PathBuf> {
         .ok_or_else(missing)
 }
 
-/// Checks that this process may make namespaces and that `ip` and the given programs are installed: the first thing
-/// for a demo to call, and what a test asks before it skips itself.
+/// Checks that this process may make namespaces and that `ip` and the given programs are installed. A demo calls
+/// this first; a test calls it to decide whether it is skipped.
 ///
 /// # Errors
 /// [`Error::NotRoot`] or [`Error::MissingTool`].
 pub fn preflight(programs: &[&str]) -> Result<()> {
     let needed = CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN;
-    // Root in a container may lack them; somebody else may have been given them.
+    // Checks capabilities and not the user: root in a container may lack them, and another user may have them.
     if !capabilities(None).is_ok_and(|sets| sets.effective.contains(needed)) {
         return Err(Error::NotRoot);
     }

@@ -1,4 +1,4 @@
-//! A transfer whose every byte is checked.
+//! A transfer with a check of every byte.
 
 use crate::deadline::Deadline;
 use crate::namespace::join;
@@ -10,25 +10,25 @@ use std::num::NonZeroU64;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// The slowest path that is still believed to work, in bytes per second.
+/// The slowest acceptable path, in bytes per second.
 const SLOWEST: u64 = 1 << 20;
-/// How long one socket call may block before the deadline is looked at.
+/// How long one socket call may block before the deadline is checked.
 pub(crate) const SOCKET_SLICE: Duration = Duration::from_millis(100);
 const CHUNK: usize = 64 * 1024;
 
-/// A transfer that arrived as it was sent.
+/// A transfer that arrived unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// Bytes sent and received.
     pub bytes: u64,
-    /// From the accepted connection to the last byte. Both ends compute digests meanwhile, so this is no measure of the
+    /// From the accepted connection to the last byte. Both ends compute digests meanwhile, so it does not measure the
     /// path's speed.
     pub duration: Duration,
-    /// The digest both ends computed, in hexadecimal.
+    /// The digest of both ends, in hexadecimal.
     pub sha256: String,
 }
 
-/// What one end saw.
+/// The result at one end.
 struct Seen {
     bytes: u64,
     sha256: String,
@@ -55,7 +55,7 @@ pub fn transfer_file(
     let waiting = deadline.clone();
     let receiver = to.thread(move || {
         let listener = listen(address)?;
-        // The sender cannot be gone: it waits for this, or for the channel to close.
+        // The receiver exists: it waits for this, or for the channel to close.
         let _ = ready.send(listener.local_addr().map_err(Error::io("cannot learn the port"))?);
         receive(&accept(&listener, &waiting)?, &waiting)
     })?;
@@ -161,13 +161,13 @@ fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Marsaglia's xorshift64: bytes without a pattern that a checksum or a compressor would miss or like, at the cost of
-/// three shifts for eight.
+/// Marsaglia's xorshift64: bytes without a pattern that a checksum could miss or a compressor could use, at the cost of
+/// three shifts for eight bytes.
 struct Random(u64);
 
 impl Random {
     fn new(seed: u64) -> Self {
-        // Zero is the one state that never changes; small seeds would begin with many zero bits.
+        // Zero is the only state that never changes. Small seeds would begin with many zero bits.
         Self(NonZeroU64::new(seed ^ 0x9e37_79b9_7f4a_7c15).map_or(1, NonZeroU64::get))
     }
 
@@ -195,7 +195,7 @@ mod tests {
     fn a_seed_decides_the_bytes() {
         assert_eq!(bytes(7), bytes(7));
         assert_ne!(bytes(7), bytes(8));
-        // The seed that would begin at the dead state.
+        // The seed that would begin at zero.
         assert!(bytes(0x9e37_79b9_7f4a_7c15).iter().any(|byte| *byte > 1));
     }
 

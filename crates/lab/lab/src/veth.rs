@@ -1,4 +1,4 @@
-//! The yardstick: two namespaces joined by the kernel's own means.
+//! The baseline: two namespaces joined by the kernel's veth devices and bridge.
 //!
 //! ```text
 //!  left namespace        bridge namespace         right namespace
@@ -10,14 +10,14 @@
 use crate::{Namespace, Offloads, Result};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The same shape as a guest, a backend and a switch, with nothing of ours in it: every ratio is to this.
+/// The kernel's counterpart of two guests and the switch: ratios in reports are to this.
 #[derive(Debug)]
 pub struct VethBridge {
     /// One end.
     pub left: Endpoint,
     /// The other end.
     pub right: Endpoint,
-    /// Where the bridge lives, so that the host has none.
+    /// The namespace of the bridge, so that the host has none.
     bridge: Namespace,
 }
 
@@ -39,12 +39,12 @@ const DEVICE: &str = "eth0";
 
 impl VethBridge {
     /// Makes the three namespaces, links and addresses; everything is up on return. Namespaces are named after
-    /// `prefix` (see [`Namespace::create`]). Offloads are set on every device that a frame passes: a checksum skipped
-    /// at the bridge would be a checksum saved.
+    /// `prefix` (see [`Namespace::create`]). Offloads are set on every device that a frame passes, the bridge's
+    /// ports included.
     ///
     /// # Errors
-    /// [`crate::Error::NotRoot`], [`crate::Error::MissingTool`], or [`crate::Error::Failed`] from `ip` or `ethtool`; what
-    /// was made so far is deleted.
+    /// [`crate::Error::NotRoot`], [`crate::Error::MissingTool`], or [`crate::Error::Failed`] from `ip` or `ethtool`;
+    /// everything made so far is deleted.
     pub fn create(prefix: &str, offloads: Offloads) -> Result<Self> {
         let bridge = Namespace::create(prefix)?;
         bridge.ip(&["link", "add", "br0", "type", "bridge"])?;
@@ -72,10 +72,10 @@ impl Endpoint {
     ) -> Result<Self> {
         let namespace = Namespace::create(prefix)?;
         let ipv4 = Ipv4Addr::new(10, 77, 0, host);
-        // "pvnet" in a unique local prefix: nobody's, even if it leaked.
+        // "pvnet" in a unique local prefix, which no real network uses.
         let ipv6 = Ipv6Addr::new(0xfd70, 0x766e, 0x6574, 0, 0, 0, 0, u16::from(host));
 
-        // Both ends are born where they belong, so the host never sees them.
+        // Both ends are created in their namespaces, so that the host never sees them.
         let (name, home) = (namespace.name(), bridge.name());
         let link = [
             "link", "add", "name", DEVICE, "netns", name, "type", "veth", "peer", "name", port,
@@ -87,7 +87,7 @@ impl Endpoint {
 
         bridge.ip(&["link", "set", port, "master", "br0", "up"])?;
         namespace.ip(&["addr", "add", &format!("{ipv4}/24"), "dev", DEVICE])?;
-        // Nobody else is there to have the address: without the duplicate check it can be used at once.
+        // The link has no other hosts: without duplicate detection the address is usable at once.
         namespace.ip(&["addr", "add", &format!("{ipv6}/64"), "dev", DEVICE, "nodad"])?;
         namespace.ip(&["link", "set", DEVICE, "up"])?;
         Ok(Self { namespace, device: DEVICE, ipv4, ipv6 })

@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-/// What cargo puts at the top of the folder that it builds into.
+/// The file that cargo puts at the top of its target folder.
 const MARK: &str = "CACHEDIR.TAG";
 
-/// The folder `xenlab` in the folder that cargo built this program into, or else in `target`.
+/// The folder `xenlab` in the target folder that this program was built in, or in `target` if there is none.
 #[must_use]
 pub fn default_cache() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     build_folder(&program).unwrap_or(Path::new("target")).join("xenlab")
 }
 
-/// The folder that cargo built `program` into.
+/// The target folder that cargo built `program` in.
 fn build_folder(program: &Path) -> Option<&Path> {
     program.ancestors().skip(1).find(|folder| folder.join(MARK).is_file())
 }
@@ -23,7 +23,7 @@ mod tests {
 
     #[test]
     fn the_build_folder_is_found_from_any_depth() {
-        let folder = crate::folder::Folder::new().expect("folder");
+        let folder = crate::temp_dir::TempDir::new().expect("folder");
         let built = folder.path().join("target");
         std::fs::create_dir(&built).expect("folder");
         let program = built.join("debug/deps/short-0123");

@@ -1,32 +1,32 @@
-//! A QEMU that plugins can be loaded into.
+//! A QEMU that loads plugins.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use lab::Progress;
 
-use crate::folder::Folder;
 use crate::image::{Apt, unpack};
+use crate::temp_dir::TempDir;
 use crate::{Error, Result, Suite, tool};
 
-/// The versions whose plugin interface is number 4: a later one calls plugins another way.
+/// The major version with plugin interface 4: a later one calls plugins differently.
 const MAJOR: u32 = 10;
-/// What every Debian has, in the version of its loader.
-const OWN: [&str; 3] = ["libc6", "libgcc-s1", "gcc-12-base"];
+/// Packages that must stay the installed ones: their version is that of the machine's dynamic loader.
+const LOADER_PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "gcc-12-base"];
 
-/// What it is called.
+/// The program's name.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// QEMU 10: this machine's, one of our own, or one that was given.
+/// QEMU 10: the installed one, one that was downloaded, or one at a given path.
 #[derive(Clone, Debug)]
 pub struct Emulator {
     program: PathBuf,
-    /// Where its packages were unpacked, if it is not installed.
+    /// Where its packages were unpacked, if it was downloaded.
     root: Option<PathBuf>,
 }
 
 impl Emulator {
-    /// QEMU at a path, of whomever.
+    /// The QEMU at a path.
     ///
     /// # Errors
     /// [`lab::Error::MissingTool`] as [`Error::Lab`]; [`Error::Emulator`] if it is of another version.
@@ -39,8 +39,8 @@ impl Emulator {
         Err(Error::Emulator { program: program.to_owned(), found, needed: MAJOR })
     }
 
-    /// This machine's QEMU if it is of the right version; else Debian's, of the suite or its
-    /// backports, unpacked below `cache` now unless an earlier call has done so. Nothing is installed.
+    /// The installed QEMU if it has the right version, else Debian's from the suite or its
+    /// backports, unpacked below `cache` unless an earlier call has done so. Nothing is installed.
     ///
     /// # Errors
     /// [`Error::Packages`] if the mirrors fail or have no such version; [`Error::Path`];
@@ -56,10 +56,10 @@ impl Emulator {
             return Ok(Self::unpacked(root));
         }
         std::fs::create_dir_all(&folder).map_err(Error::path(&folder))?;
-        let new = Folder::inside(&folder)?;
+        let new = TempDir::inside(&folder)?;
         fetch(suite, new.path(), quiet)?;
         let unpacked = new.path().join("root");
-        // Before it has its name: what has it is taken as it is.
+        // Checked before the rename: a folder with the final name is used unchecked.
         Self::unpacked(unpacked.clone()).check(suite)?;
         match std::fs::rename(unpacked, &root) {
             // Another process was faster.
@@ -73,13 +73,13 @@ impl Emulator {
         Self { program: root.join("usr/bin").join(PROGRAM), root: Some(root) }
     }
 
-    /// Where its packages were unpacked, if it is one of our own.
+    /// Where its packages were unpacked, if it was downloaded.
     #[must_use]
     pub fn root(&self) -> Option<&Path> {
         self.root.as_deref()
     }
 
-    /// QEMU, to be given the rest of its command line.
+    /// The start of QEMU's command line.
     ///
     /// # Errors
     /// [`lab::Error::MissingTool`] as [`Error::Lab`].
@@ -87,7 +87,7 @@ impl Emulator {
         let mut command = lab::command(&self.program.to_string_lossy())?;
         if let Some(root) = &self.root {
             let libraries = root.join("usr/lib/x86_64-linux-gnu");
-            // Before the installed ones, which are of another version.
+            // The installed libraries have another version.
             command.env("QEMU_MODULE_DIR", libraries.join("qemu"));
             command.env("LD_LIBRARY_PATH", libraries);
             command.arg("-L").arg(root.join("usr/share/seabios"));
@@ -114,7 +114,7 @@ impl Emulator {
 
     fn check(&self, suite: Suite) -> Result<()> {
         let found = self.version()?;
-        let cause = format!("QEMU {found} came, and the plugin needs {MAJOR}");
+        let cause = format!("the mirrors have QEMU {found}, and the plugin needs {MAJOR}");
         let what = "no QEMU for plugins".to_owned();
         if found == MAJOR { Ok(()) } else { Err(Error::Packages { what, suite, cause }) }
     }
@@ -132,12 +132,12 @@ fn fetch(suite: Suite, new: &Path, quiet: bool) -> Result<()> {
         let path = new.join(name);
         std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
     };
-    progress.step(format!("ask the mirrors for QEMU {MAJOR}"));
-    // Bookworm's own is 7.2.
+    progress.step(format!("look for QEMU {MAJOR} on the mirrors"));
+    // Bookworm itself has 7.2.
     let backports = (suite == Suite::Bookworm).then(|| format!("{suite}-backports"));
     let apt = Apt::update_with(suite, backports, &folder("apt")?)?;
     let mut packages = apt.closure(&["qemu-system-x86".to_owned()])?;
-    packages.retain(|package| !OWN.contains(&package.name()));
+    packages.retain(|package| !LOADER_PACKAGES.contains(&package.name()));
     progress.step(format!("download {} packages", packages.len()));
     let files = apt.download(&packages, &folder("packages")?)?;
     progress.step("unpack them");
@@ -160,9 +160,9 @@ mod tests {
     }
 
     #[test]
-    fn a_qemu_of_another_version_is_refused_with_the_way_to_the_right_one() {
+    fn a_qemu_of_another_version_is_refused_with_advice() {
         use std::os::unix::fs::PermissionsExt as _;
-        let folder = Folder::new().expect("folder");
+        let folder = TempDir::new().expect("folder");
         let given = |text: &str| {
             let path = folder.path().join("qemu");
             std::fs::write(&path, format!("#!/bin/sh\necho '{text}'\n")).expect("write");

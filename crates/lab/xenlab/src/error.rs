@@ -1,16 +1,15 @@
-//! What can go wrong, each with the cause and, where there is one, the next step.
+//! Errors, each with its cause and, where there is one, the next step.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::Suite;
-use crate::scenario::Pair;
 
 /// The crate's result.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A failure of the Xen host or of what it is made of.
+/// A failure of the Xen host, or of the files and tools it needs.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A tool of this machine is missing or failed, something took too long, or Ctrl-C.
@@ -19,9 +18,6 @@ pub enum Error {
     /// A result could not be written.
     #[error(transparent)]
     Report(#[from] report::Error),
-    /// A name that is no suite's.
-    #[error("no suite {0}: choose {first} or {second}", first = Suite::ALL[0], second = Suite::ALL[1])]
-    UnknownSuite(String),
     /// A file or folder of this machine could not be used.
     #[error("{}: {cause}", path.display())]
     Path {
@@ -31,9 +27,9 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
-    /// Packages could not be had.
+    /// Packages could not be fetched.
     #[error(
-        "{what}: {cause}\nThe images are made of packages of Debian {suite}, from the mirrors of this machine's \
+        "{what}: {cause}\nThe images are made from packages of Debian {suite}, from the mirrors of this machine's \
          apt: check that `apt-get update` works here, then run this again"
     )]
     Packages {
@@ -44,22 +40,22 @@ pub enum Error {
         /// What apt said.
         cause: String,
     },
-    /// A QEMU that plugins can not be loaded into.
+    /// A QEMU that cannot load the plugin.
     #[error(
-        "{} says that it is {found:?}, and QEMU {needed} is needed, whose plugin interface is number 4: give the name alone, \
-         qemu-system-x86_64, and Debian's is fetched where the system has another, or a path to a QEMU {needed} \
+        "{} says that it is {found:?}, but pvscope needs QEMU {needed}, whose plugin interface is number 4: give the name alone, \
+         qemu-system-x86_64, to fetch Debian's where the system has another, or a path to a QEMU {needed} \
          (Debian trixie has it, and bookworm-backports)",
         program.display()
     )]
     Emulator {
         /// Which.
         program: PathBuf,
-        /// What it says of itself.
+        /// What it says about itself.
         found: String,
         /// The version that is needed.
         needed: u32,
     },
-    /// A package does not hold what it should, or a file is not what it should be.
+    /// A package or a file has unexpected content.
     #[error("{what}: {cause}")]
     Content {
         /// The file or package.
@@ -72,16 +68,16 @@ pub enum Error {
     Boot {
         /// The host or a domain.
         what: String,
-        /// Why that is believed.
+        /// How that was found out.
         cause: String,
         /// The last lines of its console.
         console: String,
     },
-    /// A command inside failed.
-    #[error("{place}: `{command}` failed with status {status}:\n{text}")]
+    /// A command in a domain failed.
+    #[error("{domain}: `{command}` failed with status {status}:\n{text}")]
     Failed {
         /// The domain.
-        place: String,
+        domain: String,
         /// The command.
         command: String,
         /// Its exit status.
@@ -89,13 +85,13 @@ pub enum Error {
         /// All that it printed.
         text: String,
     },
-    /// A command inside did not end, or its domain did.
+    /// A command in a domain did not end, or the domain ended.
     #[error(
-        "{place}: `{command}` {cause}; it printed:\n{text}\nThe end of the console:\n{console}"
+        "{domain}: `{command}` {cause}; it printed:\n{text}\nThe end of the console:\n{console}"
     )]
     Lost {
         /// The domain.
-        place: String,
+        domain: String,
         /// The command.
         command: String,
         /// What happened to it.
@@ -105,19 +101,19 @@ pub enum Error {
         /// The last lines of the domain's console.
         console: String,
     },
-    /// Something inside did not get to where it should in time.
-    #[error("{place}: {what} took more than {} s:\n{text}", limit.as_secs())]
+    /// A condition in a domain was not met in time.
+    #[error("{domain}: {what} took more than {} s:\n{text}", limit.as_secs())]
     Late {
         /// The domain.
-        place: String,
+        domain: String,
         /// What was waited for.
         what: String,
-        /// How long.
+        /// The time limit.
         limit: Duration,
-        /// What was seen last.
+        /// The last output.
         text: String,
     },
-    /// What a command inside printed is not what it should be.
+    /// A command in a domain printed something unexpected.
     #[error("{what}: {cause}; it was: {text}")]
     Parse {
         /// Whose output.
@@ -127,28 +123,25 @@ pub enum Error {
         /// The output.
         text: String,
     },
-    /// A name that is no pair's.
-    #[error("no pair {0}: choose of {all}", all = Pair::ALL.map(|pair| pair.to_string()).join(", "))]
-    UnknownPair(String),
     /// A program of this workspace is missing.
     #[error("{0} is not built: run `make build`, or say where it is")]
     NotBuilt(&'static str),
-    /// One of the others, with what a daemon inside had printed.
+    /// Another error, with what the daemon in the domain had printed.
     #[error("{cause}\nThe backend printed:\n{log}")]
     Explained {
-        /// The other.
+        /// The other error.
         #[source]
         cause: Box<Error>,
         /// The daemon's output.
         log: String,
     },
-    /// All places for domains that can be talked to are taken.
+    /// All ports for guests' agents are in use.
     #[error("at most {0} domains at once; destroy one first")]
     TooManyDomains(usize),
 }
 
 impl Error {
-    /// Whether somebody asked for the end.
+    /// Whether the cause is Ctrl-C or a signal.
     #[must_use]
     pub fn is_interrupt(&self) -> bool {
         matches!(self, Self::Lab(lab::Error::Interrupted))
@@ -160,7 +153,7 @@ impl Error {
         matches!(self, Self::Lab(lab::Error::MissingTool { .. }))
     }
 
-    /// Wraps a system error with the path that it is about; for `map_err`.
+    /// Adds the path to a system error; for `map_err`.
     pub(crate) fn path<E: Into<io::Error>>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self {
         let path = path.into();
         move |cause| Self::Path { path, cause: cause.into() }

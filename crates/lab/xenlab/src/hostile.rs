@@ -6,21 +6,21 @@ use clap::Args;
 use lab::Progress;
 use report::{Machine, Table, write_atomic};
 use serde::Serialize;
-use xenlab::scenario::{self, Class, Echoes, Holdings, Row, Stage};
+use xenlab::scenario::{self, AttackTestbed, Class, Echoes, Resources, Row};
 use xenlab::{Error, Host, HostFile, Options, Result};
 
-use crate::{BootArgs, PvnetArgs};
+use crate::args::{BootArgs, PvnetArgs};
 
-/// What can be told to it.
+/// Its arguments.
 #[derive(Args)]
 pub struct HostileArgs {
     /// Only this attack; repeatable. `hostile --list` names them.
     #[arg(long, value_name = "CLASS", hide_possible_values = true)]
     only: Vec<Class>,
-    /// How long attacks go on that have no end of their own.
+    /// How long an attack that repeats runs, in seconds.
     #[arg(long, value_name = "N", default_value_t = 2)]
     seconds: u64,
-    /// Connections that are made and closed, and interfaces that are plugged and unplugged, to find leaks.
+    /// How many connections are opened and closed, and interfaces plugged and unplugged, to find leaks.
     #[arg(long, value_name = "N", default_value_t = 100)]
     cycles: u32,
     #[command(flatten)]
@@ -28,28 +28,28 @@ pub struct HostileArgs {
     /// The program hostile [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     hostile: Option<PathBuf>,
-    /// Where to write the results for programs.
+    /// Write the results to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
     boot: BootArgs,
 }
 
-/// Steps that are none of the attacks.
+/// Progress steps besides the attacks.
 const STEPS: usize = 6;
 
-/// The results for programs.
+/// The JSON document.
 #[derive(Serialize)]
 struct Document<'a> {
     bench: &'static str,
     machine: Machine,
     rows: &'a [Row],
-    /// What the daemon held before the attacks, and after them.
-    held: [Holdings; 2],
+    /// What the daemon held before and after the attacks.
+    held: [Resources; 2],
     leaks: &'a [String],
 }
 
-/// Runs the attacks; returns whether nobody but the attacker suffered.
+/// Runs the attacks. Returns whether only the attacker suffered.
 pub fn run(args: &HostileArgs) -> Result<bool> {
     let classes = if args.only.is_empty() { Class::all() } else { &args.only };
     let options = options(args)?;
@@ -57,21 +57,21 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     let progress = Progress::new(STEPS + classes.len(), args.boot.build.quiet);
     progress.step("boot Xen and dom0");
     let host = Host::boot(&images, &options)?;
-    let stage = Stage::new(&host, &progress)?;
-    let before = stage.holdings()?;
+    let testbed = AttackTestbed::new(&host, &progress)?;
+    let before = testbed.resources()?;
     let mut rows = Vec::new();
     for class in classes {
         progress.step(class.to_string());
-        let row = stage.attack(*class, args.seconds, args.cycles)?;
+        let row = testbed.attack(*class, args.seconds, args.cycles)?;
         progress.done(&row.complaints.join("; "));
         rows.push(row);
     }
     progress.step(format!("plug and unplug an interface, {} times", args.cycles));
-    stage.plug(args.cycles)?;
+    testbed.plug(args.cycles)?;
     progress.step("look for leaks");
-    let after = stage.holdings()?;
+    let after = testbed.resources()?;
     let mut leaks = after.leaks_since(&before);
-    leaks.extend(Some(stage.kernels()?).filter(|words| !words.is_empty()));
+    leaks.extend(Some(testbed.kernels()?).filter(|words| !words.is_empty()));
     progress.finish();
     show(&rows, &before, &after, &leaks)?;
     if let Some(file) = &args.json {
@@ -80,7 +80,7 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
         let text = serde_json::to_string(&document).map_err(report::Error::from)?;
         write_atomic(file, (text + "\n").as_bytes())?;
     }
-    Ok(leaks.is_empty() && rows.iter().all(Row::is_sound))
+    Ok(leaks.is_empty() && rows.iter().all(Row::passed))
 }
 
 fn options(args: &HostileArgs) -> Result<Options> {
@@ -91,7 +91,7 @@ fn options(args: &HostileArgs) -> Result<Options> {
     Ok(options)
 }
 
-fn show(rows: &[Row], before: &Holdings, after: &Holdings, leaks: &[String]) -> Result<()> {
+fn show(rows: &[Row], before: &Resources, after: &Resources, leaks: &[String]) -> Result<()> {
     let table = Table::new().left("attack").left("advisories").left("expected").left("seen");
     let table = table.right("victim's echoes").right("longest ms").left("");
     let table = rows.iter().fold(table, |mut table, row| {
@@ -103,7 +103,7 @@ fn show(rows: &[Row], before: &Holdings, after: &Holdings, leaks: &[String]) -> 
             row.seen(),
             format!("{answered}/{asked}"),
             format!("{longest_ms:.0}"),
-            if row.is_sound() { "ok" } else { "FAILED" }.to_owned(),
+            if row.passed() { "ok" } else { "FAILED" }.to_owned(),
         ]);
         table
     });

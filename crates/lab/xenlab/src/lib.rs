@@ -1,32 +1,34 @@
 //! A whole Xen host under software emulation: hypervisor, dom0 and paravirtual guests, driven from Rust.
 //!
-//! [`Images`] are made once of Debian's packages; a [`Host`] boots from them in seconds, in QEMU, without root and
-//! without a virtual machine monitor's help from the processor; [`Shell`]s run commands in its domains and know their
-//! exact exit status and output; a [`Domu`] is a guest.
+//! [`Images`] are made once from Debian's packages. A [`Host`] boots from them in QEMU in seconds, without root and
+//! without hardware virtualisation. A [`Shell`] runs commands in a domain and returns their
+//! exact exit status and output. A [`Domu`] is a guest.
 //!
-//! Everything that runs ends when its value is dropped and, once [`lab::Interrupt::install`] was called, on Ctrl-C.
+//! Everything that runs ends when its value is dropped, and on Ctrl-C once [`lab::Interrupt::install`] was called.
 //!
-//! Anti-goals: no disk, no persistent state, no speed that means anything but in comparison with the same host.
+//! Anti-goals: no disk, no persistent state, no absolute speeds: compare only runs on the same host.
 
 #![forbid(unsafe_code)]
 
 mod cache;
 mod emulator;
 mod error;
-mod folder;
 mod host;
 mod image;
+mod name;
 pub mod scenario;
 mod suite;
+mod temp_dir;
 mod tool;
 
 pub use cache::default_cache;
 pub use emulator::Emulator;
 pub use error::{Error, Result};
-pub use folder::Folder;
 pub use host::{
-    Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Options, Output,
-    PROCESSOR, SAME_PLACES, Shell,
+    Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, NO_ASLR, Options,
+    Output, PROCESSOR, Shell,
 };
 pub use image::{Images, Kind, read_boot_image};
+pub use name::UnknownName;
 pub use suite::Suite;
+pub use temp_dir::TempDir;

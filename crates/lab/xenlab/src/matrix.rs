@@ -1,4 +1,4 @@
-//! `xenlab matrix`: every frontend with every backend.
+//! `xenlab matrix`: connects every frontend with every backend.
 
 use std::path::PathBuf;
 
@@ -9,30 +9,30 @@ use serde::Serialize;
 use xenlab::scenario::{self, Cell, Pair};
 use xenlab::{Error, Host, Options, Result};
 
-use crate::{BootArgs, PvnetArgs};
+use crate::args::{BootArgs, PvnetArgs};
 
-/// What can be told to it.
+/// Its arguments.
 #[derive(Args)]
 pub struct MatrixArgs {
     /// Only this pair, FRONTEND-BACKEND; repeatable [default: all].
     #[arg(long, value_name = "PAIR")]
     only: Vec<Pair>,
-    /// How long TCP is measured in each direction.
+    /// How long TCP is measured in each direction, in seconds.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     #[command(flatten)]
     pvnet: PvnetArgs,
-    /// Where to write the results for programs.
+    /// Write the results to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
     boot: BootArgs,
 }
 
-/// The steps that [`scenario::cell`] shows, and the boot before them.
+/// Progress steps per pair: those of [`scenario::cell`], and the boot.
 const STEPS: usize = 7;
 
-/// The results for programs.
+/// The JSON document.
 #[derive(Serialize)]
 struct Document<'a> {
     bench: &'static str,
@@ -40,7 +40,7 @@ struct Document<'a> {
     cells: &'a [Cell],
 }
 
-/// Runs the chosen pairs, each on a host of its own; returns whether all were sound.
+/// Runs the chosen pairs, each on its own host. Returns whether all passed.
 pub fn run(args: &MatrixArgs) -> Result<bool> {
     let pairs = if args.only.is_empty() { Pair::ALL.to_vec() } else { args.only.clone() };
     let options = options(args, &pairs)?;
@@ -75,7 +75,7 @@ pub fn run(args: &MatrixArgs) -> Result<bool> {
         let text = serde_json::to_string(&document).map_err(report::Error::from)?;
         write_atomic(file, (text + "\n").as_bytes())?;
     }
-    Ok(failures.is_empty() && cells.iter().all(Cell::is_sound))
+    Ok(failures.is_empty() && cells.iter().all(Cell::passed))
 }
 
 fn options(args: &MatrixArgs, pairs: &[Pair]) -> Result<Options> {
@@ -106,7 +106,7 @@ fn table(cells: &[Cell]) -> Table {
     })
 }
 
-/// The few of ethtool's many that a vif negotiates, by their usual short names.
+/// The offloads that a vif negotiates, by their usual short names.
 fn offloads(on: &[String]) -> String {
     let short = [
         ("scatter-gather", "sg"),

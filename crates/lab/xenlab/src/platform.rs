@@ -1,4 +1,4 @@
-//! `xenlab platform`: what pvnet stands on.
+//! `xenlab platform`: checks the services of Xen that pvnet uses.
 
 use std::path::PathBuf;
 
@@ -7,24 +7,25 @@ use lab::Progress;
 use xenlab::scenario;
 use xenlab::{Error, Host, HostFile, Result};
 
-use crate::{BootArgs, PvnetArgs, domains};
+use crate::args::{BootArgs, PvnetArgs};
+use crate::steps;
 
-/// What can be told to it.
+/// Its arguments.
 #[derive(Args)]
 pub struct PlatformArgs {
     #[command(flatten)]
     pvnet: PvnetArgs,
-    /// The example loopback of crate xen [default: the one beside this program].
+    /// The program loopback, an example of the crate xen [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     loopback: Option<PathBuf>,
-    /// Where to write the results for programs.
+    /// Write the results to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]
     boot: BootArgs,
 }
 
-/// Runs it; returns whether all was as it should be.
+/// Runs all checks. Returns whether all passed.
 pub fn run(args: &PlatformArgs) -> Result<bool> {
     let mut options = args.boot.options()?;
     let loopback = args.loopback.clone().or_else(|| scenario::program("examples/loopback"));
@@ -36,5 +37,5 @@ pub fn run(args: &PlatformArgs) -> Result<bool> {
     let host = Host::boot(&images, &options)?;
     let steps = scenario::platform(&host, &progress)?;
     progress.finish();
-    domains::tell("xen platform", &steps, args.json.as_deref())
+    steps::report("xen platform", &steps, args.json.as_deref())
 }

@@ -1,9 +1,9 @@
-//! Which Debian the host inside is made of.
+//! Debian releases.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{Error, Result};
+use crate::UnknownName;
 
 /// A release of Debian whose packages are known to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +18,8 @@ impl Suite {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Bookworm, Self::Trixie];
 
-    /// The one this machine runs, so that programs built here find their C library inside too; the oldest on a
-    /// machine that runs none of them.
+    /// The release this machine runs, so that programs built here find their C library in the domains too; the
+    /// oldest one on a machine that runs none of them.
     #[must_use]
     pub fn of_this_machine() -> Self {
         Self::from_os_release(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())
@@ -40,7 +40,7 @@ impl Suite {
         }
     }
 
-    /// The version of Xen that it carries, as in its packages' names.
+    /// Its version of Xen, as in package names.
     #[must_use]
     pub fn xen(self) -> &'static str {
         match self {
@@ -57,11 +57,11 @@ impl fmt::Display for Suite {
 }
 
 impl FromStr for Suite {
-    type Err = Error;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self> {
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
         let known = Self::ALL.into_iter().find(|suite| suite.name() == name);
-        known.ok_or_else(|| Error::UnknownSuite(name.to_owned()))
+        known.ok_or_else(|| UnknownName::new("suite", name, &Self::ALL))
     }
 }
 
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machines_own_suite_is_taken_if_it_is_known() {
+    fn the_suite_of_the_machine_is_used_if_it_is_known() {
         for (release, suite) in [
             ("NAME=\"Debian GNU/Linux\"\nVERSION_CODENAME=bookworm\nID=debian\n", Suite::Bookworm),
             ("VERSION_CODENAME=trixie\n", Suite::Trixie),
@@ -84,11 +84,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_read_back_and_a_wrong_one_is_answered_with_the_right_ones() {
+    fn a_name_is_read_back_and_an_unknown_one_lists_the_known_ones() {
         for suite in Suite::ALL {
             assert_eq!(suite.name().parse::<Suite>().expect("known"), suite);
         }
         let message = "sid".parse::<Suite>().expect_err("unknown").to_string();
-        assert_eq!(message, "no suite sid: choose bookworm or trixie");
+        assert_eq!(message, "no suite sid: choose one of bookworm, trixie");
     }
 }

@@ -1,4 +1,4 @@
-//! Other programs as functions.
+//! Calls of other programs.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::folder::Folder;
+use crate::temp_dir::TempDir;
 use crate::{Error, Result};
 
-/// How long a program may take that only works on files here.
+/// How long a program may take that only reads and writes local files.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs a program to its end and returns the text that it printed.
+/// Runs a program to its end and returns its output as text.
 pub(crate) fn run(command: Command) -> Result<String> {
     Ok(lab::run(command, LIMIT)?)
 }
 
-/// Runs a program on `input` and returns the bytes that it made of it.
+/// Runs a program on `input` and returns its output.
 pub(crate) fn filter(program: &str, arguments: &[&str], input: File) -> Result<Vec<u8>> {
     let mut command = lab::command(program)?;
     command.args(arguments).stdin(input);
@@ -29,7 +29,7 @@ pub(crate) fn filter(program: &str, arguments: &[&str], input: File) -> Result<V
     Ok(bytes)
 }
 
-/// Runs a program and returns a file, at its start, with the bytes that it printed.
+/// Runs a program and returns its output as a file, positioned at its start.
 pub(crate) fn output(mut command: Command) -> Result<File> {
     command.stdin(Stdio::null());
     output_of(command)
@@ -41,7 +41,7 @@ pub(crate) fn feed(mut command: Command, input: File) -> Result<()> {
     output_of(command).map(drop)
 }
 
-/// A file without a name that holds `content`, to be read from its start.
+/// A file without a name that holds `content`, positioned at its start.
 pub(crate) fn in_memory(content: &[u8]) -> Result<File> {
     let fill = || -> io::Result<File> {
         let mut file = File::from(memfd_create("xenlab", MemfdFlags::CLOEXEC)?);
@@ -52,10 +52,10 @@ pub(crate) fn in_memory(content: &[u8]) -> Result<File> {
     fill().map_err(Error::path("a file in memory"))
 }
 
-/// `program` without what only debuggers read; as it is if that cannot be had.
+/// `program` without debug information, or unchanged if `strip` fails.
 pub(crate) fn stripped(program: &Path) -> Result<Vec<u8>> {
     let strip = || -> Result<Vec<u8>> {
-        let folder = Folder::new()?;
+        let folder = TempDir::new()?;
         let small = folder.path().join("stripped");
         let mut command = lab::command("strip")?;
         command.arg("-o").arg(&small).arg(program);
@@ -65,7 +65,7 @@ pub(crate) fn stripped(program: &Path) -> Result<Vec<u8>> {
     strip().or_else(|_| std::fs::read(program).map_err(Error::path(program)))
 }
 
-/// Both ends are files: nobody has to feed or drain a pipe meanwhile.
+/// Input and output are files, so that no thread has to feed or drain a pipe.
 fn output_of(mut command: Command) -> Result<File> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).collect();

@@ -1,17 +1,18 @@
-//! pvnet on a real Xen, in short: dom0 and one unmodified guest, and a daemon that is killed under a TCP connection.
+//! A short test of pvnet on a real Xen: dom0, one unmodified guest, and a daemon that is killed during a TCP
+//! connection.
 //!
-//! Needs QEMU and, the first time, Debian's mirrors. Without QEMU it skips itself, unless `XENLAB_REQUIRED` is set.
+//! Needs QEMU and, the first time, Debian's mirrors. Without QEMU it is skipped, unless `XENLAB_REQUIRED` is set.
 
 use std::time::Duration;
 
 use xenlab::scenario::{self, Backend, Frontend};
 use xenlab::{DomuConfig, Error, Host, HostFile, Images, Options, Result, Suite, default_cache};
 
-const SOON: Duration = Duration::from_secs(90);
-/// How long TCP goes on around the restart, in seconds.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long the TCP stream runs, restart included, in seconds.
 const STREAM: u32 = 12;
 
-/// A host, or none where the test has to be skipped.
+/// A host, or none if the test is skipped.
 fn boot() -> Option<Host> {
     if let Err(missing) = lab::command("qemu-system-x86_64") {
         assert!(std::env::var_os("XENLAB_REQUIRED").is_none(), "{missing}");
@@ -31,42 +32,46 @@ fn boot() -> Option<Host> {
     }
 }
 
-/// The value, or an end with the error as a person would read it.
-fn sound<T>(result: Result<T>) -> T {
+/// The value, or a panic with the error's message.
+fn ok<T>(result: Result<T>) -> T {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
 fn a_guests_connection_outlives_its_backend() {
     let Some(host) = boot() else { return };
-    let mut backend = sound(Backend::Pvnet.start(&host));
+    let mut backend = ok(Backend::Pvnet.start(&host));
     let guest = DomuConfig::new("guest").vif(backend.vif());
-    let guest = sound(host.create(&guest, scenario::BOOT));
-    sound(Frontend::Stock.start(&guest));
-    let ping = || sound(scenario::ping(backend.shell(), scenario::GUEST_ADDRESS, 3));
+    let guest = ok(host.create(&guest, scenario::BOOT_TIMEOUT));
+    ok(Frontend::Stock.start(&guest));
+    let ping = || ok(scenario::ping(backend.shell(), scenario::GUEST_ADDRESS, 3));
     assert_eq!((ping().sent, ping().received), (3, 3));
 
     let address = scenario::BACKEND_ADDRESS;
-    let server = sound(backend.shell().spawn("iperf3 -s -1"));
-    sound(backend.shell().until("a listener", "netstat -ltn | grep -w 5201", SOON));
-    let client = sound(guest.spawn(&format!("iperf3 --json -t {STREAM} -c {address}")));
+    let server = ok(backend.shell().spawn("iperf3 -s -1"));
+    ok(backend.shell().until("a listener", "netstat -ltn | grep -w 5201", COMMAND_TIMEOUT));
+    let client = ok(guest.spawn(&format!("iperf3 --json -t {STREAM} -c {address}")));
     // The second of iperf3's connections is the one that carries data.
     let connected = "[ $(netstat -tn | grep -w 5201 | grep -c ESTABLISHED) -ge 2 ]";
-    sound(backend.shell().until("a connection", connected, SOON));
-    sound(backend.kill());
-    sound(backend.restart());
-    let report = sound(client.wait(SOON)).text;
-    sound(server.wait(SOON));
-    let throughput = sound(lab::Throughput::parse(&report, address).map_err(Error::from));
+    ok(backend.shell().until("a connection", connected, COMMAND_TIMEOUT));
+    ok(backend.kill());
+    ok(backend.restart());
+    let report = ok(client.wait(COMMAND_TIMEOUT)).text;
+    ok(server.wait(COMMAND_TIMEOUT));
+    let throughput = ok(lab::Throughput::parse(&report, address).map_err(Error::from));
     assert!(throughput.mbps > 0.0, "{report}");
 
-    // What the second daemon has carried came after the first one's end; it is no lone retransmission.
-    let status = sound(host.run("pvnet status --json", SOON));
+    // The second daemon has carried more than single retransmissions.
+    let status = ok(host.run("pvnet status --json", COMMAND_TIMEOUT));
     let parsed: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     let ports = parsed["ports"].as_array().expect("ports");
     let port = ports.iter().find(|port| port["name"] == "guest").expect("the guest's port");
     assert_eq!(port["state"], "up", "{status}");
     assert!(port["rx"]["bytes"].as_u64().is_some_and(|bytes| bytes > 200_000), "{status}");
-    sound(guest.destroy());
-    sound(host.dom0().until("the end of the guest", "! pvnet status | grep -w guest", SOON));
+    ok(guest.destroy());
+    ok(host.dom0().until(
+        "the end of the guest",
+        "! pvnet status | grep -w guest",
+        COMMAND_TIMEOUT,
+    ));
 }

@@ -6,9 +6,9 @@ use crate::{Broken, Index, SharedPage, Slots, must_notify};
 
 /// The backend's end of a ring.
 ///
-/// Requests may be answered in any order; their responses are published in the order of the
-/// requests, so that what lies in the slots from `rsp_prod` on is requests and nothing else. A
-/// backend that is killed at any moment can be followed by another that [resumes](Self::resume).
+/// Requests may be answered in any order. Their responses are published in the order of the
+/// requests, so that the slots from `rsp_prod` on hold requests only. After a backend is killed at
+/// any moment, another one can [resume](Self::resume).
 #[derive(Debug)]
 pub struct BackRing<S, P> {
     page: P,
@@ -16,14 +16,14 @@ pub struct BackRing<S, P> {
     /// The last `req_prod` that was checked. The shared word is read again only past it.
     req_prod: u32,
     req_cons: u32,
-    /// All requests before this one are answered, perhaps not yet published.
+    /// All requests before this one are answered, though perhaps not published.
     answered: u32,
     early: Early,
     /// Responses published.
     rsp_prod: u32,
 }
 
-/// The slots of requests that were answered before their turn.
+/// The slots of requests that were answered before an earlier request, as a bit set.
 #[derive(Debug)]
 struct Early {
     slots: Box<[u64]>,
@@ -40,7 +40,7 @@ impl Early {
         self.count += 1;
     }
 
-    /// Takes a slot out; answers whether it was in.
+    /// Removes a slot. Returns whether it was in the set.
     fn remove(&mut self, slot: u32) -> bool {
         let word = &mut self.slots[(slot / 64) as usize];
         let found = *word & 1 << (slot % 64) != 0;
@@ -51,21 +51,21 @@ impl Early {
 }
 
 impl<S: Slots, P: SharedPage> BackRing<S, P> {
-    /// Attaches to a ring that the frontend has just initialised; the ledger starts empty.
+    /// Attaches to a ring that the frontend has just initialised. The ledger starts empty.
     ///
-    /// Never initialises: that is the frontend's, which may have posted requests already.
+    /// Does not initialise the ring: the frontend has done so, and may have posted requests.
     pub fn attach(page: P, ledger: Ledger<S>) -> Result<Self, Broken> {
         ledger.reset();
         Self::start(page, ledger)
     }
 
-    /// Goes on with a ring that an earlier backend left at any moment, with its ledger.
+    /// Continues a ring that an earlier backend left at any moment, with its ledger.
     ///
-    /// A publication that was cut short is completed. Work starts behind it: requests that were
-    /// taken by the earlier backend but not answered are served again. The frontend may not have
-    /// been told of what was published last; the caller notifies it.
+    /// Completes an interrupted publication and starts after it: requests that the earlier backend
+    /// took but did not answer are served again. The earlier backend may have died before its last
+    /// notification, so the caller must notify the frontend.
     ///
-    /// The indices are the guest's to write. A ledger that does not fit them is not used.
+    /// The guest can write the indices. A ledger that does not fit them is not used.
     pub fn resume(page: P, ledger: Ledger<S>) -> Result<Self, Broken> {
         let mut ring = Self::start(page, ledger)?;
         let requests = ring.req_prod.wrapping_sub(ring.rsp_prod);
@@ -81,7 +81,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         Ok(ring)
     }
 
-    /// Work starts from the shared `rsp_prod`.
+    /// Starts from the shared `rsp_prod`.
     fn start(page: P, ledger: Ledger<S>) -> Result<Self, Broken> {
         let rsp_prod = page.load(Index::RspProd);
         let mut ring = Self {
@@ -97,12 +97,12 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         Ok(ring)
     }
 
-    /// The page the ring lives in.
+    /// The ring's page.
     pub fn page(&self) -> &P {
         &self.page
     }
 
-    /// How many requests wait to be taken. Reads the shared index only when none are known of.
+    /// How many requests wait. Reads the shared index only if no request is known.
     #[inline]
     pub fn unconsumed(&mut self) -> Result<u32, Broken> {
         match self.req_prod.wrapping_sub(self.req_cons) {
@@ -111,11 +111,11 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         }
     }
 
-    /// How many requests wait to be taken, by a fresh look at the shared index.
+    /// How many requests wait. Always reads the shared index.
     ///
-    /// The index is a guest's word: one that runs more than a ring ahead of what was published
-    /// would make the backend take slots twice, or loop for ever (XSA-39).
-    /// One that goes back would take away what the caller was told of.
+    /// The guest writes the index. One more than a ring ahead of `rsp_prod` would make the backend
+    /// take slots twice, or loop for ever (XSA-39). One that goes back would withdraw requests that
+    /// the caller already knows.
     #[inline]
     pub fn refresh(&mut self) -> Result<u32, Broken> {
         let req_prod = self.page.load(Index::ReqProd);
@@ -136,7 +136,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
     }
 
     /// A private copy of the request `ahead` places after the next one, which
-    /// [`unconsumed`](Self::unconsumed) must have announced.
+    /// [`unconsumed`](Self::unconsumed) must have counted.
     #[inline]
     pub fn peek(&self, ahead: u32) -> S::Request {
         self.page.read_slot(offset::<S>(self.req_cons.wrapping_add(ahead)))
@@ -155,7 +155,7 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         self.req_cons = self.req_cons.wrapping_add(n);
     }
 
-    /// Takes the next request, if one is known or has come.
+    /// Takes the next request, if there is one.
     #[inline]
     pub fn take(&mut self) -> Result<Option<S::Request>, Broken> {
         if self.unconsumed()? == 0 {
@@ -166,16 +166,17 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         Ok(Some(request))
     }
 
-    /// Requests taken and not yet answered.
+    /// How many requests were taken and not yet answered.
     #[inline]
-    pub fn owed(&self) -> u32 {
+    pub fn unanswered(&self) -> u32 {
         self.req_cons.wrapping_sub(self.answered).wrapping_sub(self.early.count)
     }
 
-    /// Answers request `index`, which was taken and is not answered yet. The frontend sees it
-    /// after a [`publish`](Self::publish) before which all requests before it were answered.
+    /// Answers request `index`, which was taken and is not answered yet. The frontend sees the
+    /// response after the first [`publish`](Self::publish) at which all earlier requests are
+    /// answered too.
     ///
-    /// Requests that belong together are all answered before the next publication.
+    /// The caller answers all requests of one packet before the next publication.
     #[inline]
     pub fn answer(&mut self, index: u32, response: S::Response) {
         debug_assert!(
@@ -193,14 +194,14 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         }
     }
 
-    /// The requests whose turn has come by the answer to the one before them.
+    /// Moves `answered` past requests that were answered early.
     fn catch_up(&mut self) {
         while self.early.remove(self.answered & (S::COUNT - 1)) {
             self.answered = self.answered.wrapping_add(1);
         }
     }
 
-    /// Answers the next request, where they are answered in order.
+    /// Answers the next request in order.
     #[inline]
     pub fn respond(&mut self, response: S::Response) {
         self.answer(self.answered, response);
@@ -212,8 +213,8 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         self.rsp_prod != self.answered
     }
 
-    /// Publishes the responses to all requests before the first one that is not answered;
-    /// answers whether the frontend must be notified.
+    /// Publishes the responses to all requests before the first unanswered one.
+    /// Returns whether the frontend must be notified.
     #[inline]
     #[must_use = "a frontend that asked for an event and gets none sleeps for ever"]
     pub fn publish(&mut self) -> bool {
@@ -229,21 +230,21 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
         }
         self.page.store(Index::RspProd, new);
         self.rsp_prod = new;
-        // The frontend writes rsp_event and then looks at rsp_prod; here it is the other way
-        // round. Without the barrier both could miss the other's write. It also keeps the next
-        // responses from the ledger while these may be needed there.
+        // The frontend writes rsp_event and then reads rsp_prod; this side does the reverse.
+        // Without the barrier both could miss the other's write. The barrier also keeps later
+        // responses out of the ledger while these may still be needed there.
         self.page.full_barrier();
         must_notify(old, new, self.page.load(Index::RspEvent))
     }
 
-    /// Asks for an event at the next request and looks again: answers whether requests wait
+    /// Asks for an event at the next request and looks again. Returns whether requests wait
     /// already, in which case the caller must not sleep (`RING_FINAL_CHECK_FOR_REQUESTS`).
     pub fn arm(&mut self) -> Result<bool, Broken> {
         self.arm_for(1)
     }
 
     /// As [`arm`](Self::arm), for a consumer that needs `wanted` requests at once (an RX ring
-    /// and a frame of several slots): the event is asked for one past what is there now, since
+    /// and a frame of several slots). Asks for an event one past the present index, since
     /// `req_cons + 1` may have passed already and would never fire.
     pub fn arm_for(&mut self, wanted: u32) -> Result<bool, Broken> {
         let known = self.req_prod.wrapping_sub(self.req_cons);

@@ -29,12 +29,12 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         Self { page, req_prod_pvt: 0, req_prod: 0, rsp_prod: 0, rsp_cons: 0, slots: PhantomData }
     }
 
-    /// The page the ring lives in.
+    /// The ring's page.
     pub fn page(&self) -> &P {
         &self.page
     }
 
-    /// How many more requests the ring has room for.
+    /// How many free slots the ring has.
     #[inline]
     pub fn free(&self) -> u32 {
         S::COUNT - self.req_prod_pvt.wrapping_sub(self.rsp_cons)
@@ -50,13 +50,13 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         self.req_prod_pvt = self.req_prod_pvt.wrapping_add(1);
     }
 
-    /// The index, in slots, that the next request gets; a backend answers RX requests in place.
+    /// The index of the next request. A backend answers RX requests in the same slot.
     #[inline]
     pub fn next_index(&self) -> u32 {
         self.req_prod_pvt
     }
 
-    /// Publishes the requests written so far; answers whether the backend must be notified.
+    /// Publishes the requests written so far. Returns whether the backend must be notified.
     #[inline]
     #[must_use = "a backend that asked for an event and gets none sleeps for ever"]
     pub fn publish(&mut self) -> bool {
@@ -71,7 +71,7 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         must_notify(old, self.req_prod, self.page.load(Index::ReqEvent))
     }
 
-    /// How many responses wait. Reads the shared index only when none are known of.
+    /// How many responses wait. Reads the shared index only if no response is known.
     #[inline]
     pub fn unconsumed(&mut self) -> Result<u32, Broken> {
         match self.rsp_prod.wrapping_sub(self.rsp_cons) {
@@ -80,10 +80,10 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         }
     }
 
-    /// How many responses wait, by a fresh look.
+    /// How many responses wait. Always reads the shared index.
     ///
-    /// A backend need not be trusted either: more responses than outstanding requests, or an
-    /// index that went back, is refused (CVE-2025-37820 and the checks Linux has since 5.16).
+    /// The frontend does not trust the backend: more responses than outstanding requests, or an
+    /// index that went back, is refused (CVE-2025-37820, and Linux's checks since 5.16).
     #[inline]
     pub fn refresh(&mut self) -> Result<u32, Broken> {
         let rsp_prod = self.page.load(Index::RspProd);
@@ -101,7 +101,7 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         Ok(waiting)
     }
 
-    /// Takes the next response and the slot index it came in, if one is known or has come.
+    /// Takes the next response and its index, if there is one.
     #[inline]
     pub fn take(&mut self) -> Result<Option<(u32, S::Response)>, Broken> {
         if self.unconsumed()? == 0 {
@@ -113,7 +113,7 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         Ok(Some((index, response)))
     }
 
-    /// Asks for an event at the next response and looks again: answers whether responses wait
+    /// Asks for an event at the next response and looks again. Returns whether responses wait
     /// already, in which case the caller must not sleep (`RING_FINAL_CHECK_FOR_RESPONSES`).
     pub fn arm(&mut self) -> Result<bool, Broken> {
         if self.rsp_prod != self.rsp_cons {

@@ -3,18 +3,19 @@
 //! A ring is one page: four 32-bit indices, then a power of two of slots, each of which holds
 //! a request on its way to the backend and later a response on its way back. Indices run
 //! freely and wrap at 2³². The producer of either direction fills slots first and moves its
-//! index after (release); the consumer reads the index first (acquire) and the slots after.
+//! index after that (release); the consumer reads the index first (acquire) and then the slots.
 //!
-//! A side that finds nothing to do says at which index it wants to be woken (`req_event`,
-//! `rsp_event`), then *looks again* behind a full barrier: without the second look, a request
+//! A side that finds nothing to do writes the index at which it wants an event (`req_event`,
+//! `rsp_event`), then *looks again* after a full barrier: without the second look, a request
 //! published between the first look and the event index would never be announced.
 //!
-//! A backend may be killed at any moment and be followed by another one, which the frontend does
-//! not notice: [`BackRing`] publishes responses in the order of the requests, and out of a
+//! A backend may be killed at any moment and replaced by another one. The frontend does not
+//! notice: [`BackRing`] publishes responses in the order of the requests, from a
 //! [`Ledger`] that outlives it.
 //!
-//! The other side may write anything anywhere at any time. Indices are checked at every read,
-//! slots are copied once, and a violation is [`Broken`]: the caller disables the device.
+//! The other side may write anything to the page at any time. Indices are checked at every read,
+//! slots are copied once, and a violation is [`Broken`], after which the caller disables the
+//! device.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +32,7 @@ pub use page::{HEADER_LEN, Index, RegionPage, SharedPage};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A kind of ring: what travels in its slots.
+/// A kind of ring: the types of its requests and responses.
 pub trait Slots {
     /// Written by the frontend.
     type Request: FromBytes + IntoBytes + Immutable + Copy;
@@ -45,48 +46,48 @@ pub trait Slots {
         size_of::<Self::Response>()
     };
 
-    /// How many slots fit a 4 KiB page behind the header, rounded down to a power of two.
+    /// How many slots fit a 4 KiB page after the header, rounded down to a power of two.
     const COUNT: u32 = {
         let fitting = (4096 - HEADER_LEN) / Self::SLOT_LEN;
         1 << fitting.ilog2()
     };
 }
 
-/// The other side broke the protocol; the ring can not be trusted any more.
+/// The other side broke the protocol; the ring must not be used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// The frontend claims more requests than there are slots (XSA-39).
     #[error("req_prod {req_prod} is more than {slots} slots ahead of rsp_prod {rsp_prod}")]
     RequestOverflow {
-        /// What the shared page says.
+        /// The index in the shared page.
         req_prod: u32,
-        /// What this side has answered.
+        /// The last response of this side.
         rsp_prod: u32,
         /// The ring's size.
         slots: u32,
     },
-    /// The frontend took requests back.
+    /// The frontend moved its index back.
     #[error("req_prod went back from {before} to {now}")]
     RequestsBackwards {
-        /// What the shared page said.
+        /// The earlier index.
         before: u32,
-        /// What it says.
+        /// The present index.
         now: u32,
     },
-    /// The backend claims responses to requests that were never made, or takes some back.
+    /// The backend claims responses to requests that were never made, or moved its index back.
     #[error("rsp_prod {rsp_prod} answers more than the {outstanding} requests after {rsp_cons}")]
     ResponseOverflow {
-        /// What the shared page says.
+        /// The index in the shared page.
         rsp_prod: u32,
-        /// What this side has taken.
+        /// The last response that this side has taken.
         rsp_cons: u32,
         /// How many requests are unanswered.
         outstanding: u32,
     },
 }
 
-/// Whether a publication from `old` to `new` must be announced to a side that asked to be
-/// woken at `event`: exactly when `event` lies in (old, new], in wrapping arithmetic.
+/// Whether a publication from `old` to `new` needs an event for a side that asked for one
+/// at `event`: exactly when `event` is in (old, new], in wrapping arithmetic.
 #[must_use]
 fn must_notify(old: u32, new: u32, event: u32) -> bool {
     new.wrapping_sub(event) < new.wrapping_sub(old)

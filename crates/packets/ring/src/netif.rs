@@ -22,7 +22,7 @@ impl Slots for Rx {
     type Response = RxResponse;
 }
 
-/// Requests of the frontend that are no frames: 128 slots of 16 bytes.
+/// Control requests of the frontend: 128 slots of 16 bytes.
 #[derive(Debug)]
 pub struct Ctrl;
 

@@ -1,4 +1,4 @@
-//! The page a ring lives in, as an abstraction that loom can stand in for.
+//! A ring's page, behind a trait that loom's model also implements.
 
 use std::ops::Deref;
 use std::sync::atomic::{Ordering, fence};
@@ -31,9 +31,9 @@ pub trait SharedPage {
     fn store(&self, index: Index, value: u32);
     /// A private copy of the slot at byte `offset`, read once.
     fn read_slot<T: FromBytes>(&self, offset: usize) -> T;
-    /// Fills the slot at byte `offset`.
+    /// Writes the slot at byte `offset`.
     fn write_slot<T: IntoBytes + Immutable>(&self, offset: usize, value: T);
-    /// Orders everything before against everything after, stores before loads included.
+    /// A full barrier: it also orders earlier stores before later loads.
     fn full_barrier(&self);
 }
 
@@ -45,7 +45,7 @@ pub struct RegionPage<R> {
 }
 
 impl<R: Deref<Target = Region>> RegionPage<R> {
-    /// The 4 KiB page at byte `start` of `region`, which must be page-aligned within it.
+    /// The 4 KiB page at byte `start` of `region`, which must be a multiple of the page size.
     pub fn new(region: R, start: usize) -> Result<Self, OutOfBounds> {
         let size = region.len();
         let inside = start.checked_add(4096).is_some_and(|end| end <= size);
@@ -56,7 +56,7 @@ impl<R: Deref<Target = Region>> RegionPage<R> {
         Ok(Self { region, start })
     }
 
-    /// The region the page lies in.
+    /// The region that holds the page.
     pub fn region(&self) -> &R {
         &self.region
     }

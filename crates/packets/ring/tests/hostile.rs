@@ -1,4 +1,4 @@
-//! The other end may write anything at any time: no index makes this end loop, panic or take
+//! The other end may write anything at any time. No index makes this end loop, panic or take
 //! a slot that was not offered.
 
 use std::sync::Arc;
@@ -62,14 +62,14 @@ fn responses_are_published_in_the_order_of_the_requests() {
     (0..100).for_each(|n| front.request([n, 0, 0]));
     assert!(front.publish());
     while back.take().unwrap().is_some() {}
-    // The first one waits, and all behind it with it.
+    // The first one is unanswered, so none after it is published.
     (1..100).rev().for_each(|n| back.answer(n, n + 500));
-    assert_eq!(back.owed(), 1);
+    assert_eq!(back.unanswered(), 1);
     assert!(!back.has_unpublished());
     assert!(!back.publish());
     assert_eq!(front.take(), Ok(None));
     back.answer(0, 500);
-    assert_eq!(back.owed(), 0);
+    assert_eq!(back.unanswered(), 0);
     assert!(back.publish());
     for n in 0..100 {
         assert_eq!(front.take(), Ok(Some((n, n + 500))));
@@ -83,7 +83,7 @@ fn requests_once_announced_are_not_taken_back() {
     hostile.store(Index::ReqProd, 10);
     assert_eq!(back.refresh(), Ok(10));
     back.consume(4);
-    // Still ahead of what was taken, but the caller counts on six.
+    // Still ahead of the requests taken, but the caller knows of six.
     hostile.store(Index::ReqProd, 9);
     assert_eq!(back.refresh(), Err(Broken::RequestsBackwards { before: 10, now: 9 }));
     assert_eq!(back.unconsumed(), Ok(6));
@@ -125,7 +125,7 @@ proptest! {
             }
             let _ = back.publish();
         }
-        prop_assert!(back.owed() <= 256);
+        prop_assert!(back.unanswered() <= 256);
     }
 
     #[test]

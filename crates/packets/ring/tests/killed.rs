@@ -1,5 +1,5 @@
-//! `kill -9`: backends that are processes, each killed in the middle of its work, and a frontend
-//! that sees one backend that never makes a mistake.
+//! `kill -9`: backends are processes, each killed in the middle of its work. The frontend
+//! sees one backend that makes no mistake.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -17,15 +17,15 @@ impl Slots for Words {
     type Response = u32;
 }
 
-/// What only a request has in its slot's second word.
+/// The second word of every request, which no response has.
 const REQUEST: u32 = 0xaaaa_0000;
-/// A response is its request's number with these bits.
+/// A response is its request's number with these bits set.
 const RESPONSE: u32 = 0x5000_0000;
-/// Where a backend finds the ring and the ledger.
+/// The descriptors of the ring and the ledger in a backend process.
 const DIRECTORY: &str = "RING_TEST_DIRECTORY";
 const BACKENDS: u32 = 60;
 
-/// A page whose slots take their time, as when another core has their lines: most kills find the
+/// A page with slow writes, as if another core had the cache lines: most kills hit the
 /// backend in the middle of a publication.
 struct Slow(RegionPage<Arc<Region>>);
 
@@ -61,8 +61,8 @@ fn page(directory: &Path) -> RegionPage<Arc<Region>> {
     RegionPage::new(Arc::new(region), 0).unwrap()
 }
 
-/// What the killed processes run: takes requests, answers most of them and in no order, publishes,
-/// and never ends unless something is wrong.
+/// The backend process: takes requests, answers most of them out of order, publishes,
+/// and ends only on an error.
 #[test]
 #[ignore = "a_frontend_does_not_notice_that_its_backend_is_killed runs it"]
 fn backend() {
@@ -115,7 +115,7 @@ fn a_frontend_does_not_notice_that_its_backend_is_killed() {
                 assert_eq!((index, response), (received, received | RESPONSE));
                 received += 1;
             }
-            // It has a ring to do when it is killed.
+            // The backend has a full ring of requests when it is killed.
             while front.free() > 0 {
                 front.request([sent, REQUEST, !sent]);
                 sent += 1;
@@ -123,7 +123,7 @@ fn a_frontend_does_not_notice_that_its_backend_is_killed() {
             let _ = front.publish();
             assert_eq!(child.try_wait().unwrap(), None, "backend {number} has ended");
         }
-        // At one moment of its work after the other.
+        // The kills come at varying points of its work.
         (0..number * 20).for_each(|_| std::hint::spin_loop());
         child.kill().unwrap();
         child.wait().unwrap();

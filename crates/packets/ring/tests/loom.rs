@@ -1,9 +1,9 @@
 //! The ring algorithm under loom: every interleaving of the two ends (up to a bound on
-//! preemptions), and every reordering that the memory model allows, of the very code that runs.
+//! preemptions), and every reordering that the memory model allows, of the production code.
 //!
 //! Shown: no notification is lost (loom reports the deadlock when a side sleeps for ever while
 //! work waits for it), and no slot is lost, seen twice, or seen before it was written. The
-//! control tests take the barrier or the second look away and must fail.
+//! control tests remove the barrier or the second look and must fail.
 //!
 //! Run with `make model`.
 #![cfg(loom)]
@@ -26,7 +26,7 @@ impl Slots for Tiny {
     const COUNT: u32 = 2;
 }
 
-/// The page in loom's words. Slots are relaxed: only the indices may order them.
+/// A page of loom's atomics. Slots are relaxed: only the indices may order them.
 struct Page {
     indices: [AtomicU32; 4],
     slots: [AtomicU32; 2],
@@ -72,7 +72,7 @@ impl SharedPage for Shared {
     }
 }
 
-/// The two doorbells, and whether the backend looks again before it sleeps.
+/// The two event channels, and whether the backend looks again before it sleeps.
 #[derive(Clone)]
 struct Bells {
     backend: Arc<Notify>,
@@ -98,7 +98,7 @@ fn backend(mut ring: BackRing<Tiny, Shared>, total: u32, bells: &Bells) {
     }
 }
 
-/// Makes `total` requests as room allows, and takes their responses in order.
+/// Sends `total` requests as slots become free, and takes their responses in order.
 fn frontend(mut ring: FrontRing<Tiny, Shared>, total: u32, bells: &Bells) {
     let (mut sent, mut taken) = (0, 0);
     while taken < total {

@@ -1,5 +1,5 @@
-//! A backend that is killed, at any instruction that matters, and another one after it: every
-//! request is answered once and in its place, and no slot is taken for what it is not.
+//! A backend is killed at any relevant instruction, and another one follows: every
+//! request is answered once and in order, and no response is taken for a request.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,16 +16,16 @@ struct Words;
 impl Slots for Words {
     type Request = [u32; 3];
     type Response = u32;
-    /// Few, so that they are used again and again.
+    /// Few, so that slots are reused often.
     const COUNT: u32 = 8;
 }
 
-/// What only a request has in its slot's second word.
+/// The second word of every request, which no response has.
 const REQUEST: u32 = 0xaaaa_0000;
-/// A response is its request's number with these bits.
+/// A response is its request's number with these bits set.
 const RESPONSE: u32 = 0x5555_0000;
 
-/// A page whose writer is killed in place of its `left`th write from now on.
+/// A page whose writer is killed instead of its `left`th write.
 struct Mortal {
     page: RegionPage<Arc<Region>>,
     left: Arc<AtomicU32>,
@@ -35,7 +35,7 @@ impl Mortal {
     fn live(&self) {
         let left = self.left.load(Ordering::Relaxed);
         if left == 0 {
-            // Not a panic, of which the hook would tell.
+            // Unwinds without the panic hook, which would print.
             resume_unwind(Box::new("killed"));
         }
         self.left.store(left - 1, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl SharedPage for Mortal {
     }
 }
 
-/// Both ends, and what each may assume of the other.
+/// Both ends, and what each may assume about the other.
 struct World {
     shared: Arc<Region>,
     kept: Arc<Region>,
@@ -86,8 +86,8 @@ impl World {
         Self { shared, kept, left, front, sent: 0, received: 0, back, held }
     }
 
-    /// The frontend sends packets of `len` requests. The first word of a request tells its number
-    /// and how many of its packet are left.
+    /// The frontend sends packets of `len` requests. The first word of a request is its number
+    /// and how many requests of its packet follow.
     fn send(&mut self, len: u32) {
         if self.front.free() < len {
             return;
@@ -99,7 +99,7 @@ impl World {
         let _ = self.front.publish();
     }
 
-    /// The frontend takes what is there: its next responses, in order.
+    /// The frontend takes the responses that have come, in order.
     fn receive(&mut self) {
         while let Some((index, response)) = self.front.take().unwrap() {
             assert_eq!(response, self.received | RESPONSE, "another request was answered");
@@ -134,10 +134,10 @@ impl World {
         let (first, len) = self.held.remove(which % self.held.len()).unwrap();
         (first..first + len).for_each(|n| self.back.answer(n, n | RESPONSE));
         let held: u32 = self.held.iter().map(|(_, len)| len).sum();
-        assert_eq!(self.back.owed(), held);
+        assert_eq!(self.back.unanswered(), held);
     }
 
-    /// The backend publishes, if it lives to do all of it, and another one takes its place if not.
+    /// The backend publishes. If it is killed meanwhile, another one takes its place.
     fn publish(&mut self, writes: u32) {
         self.left.store(writes, Ordering::Relaxed);
         let published = catch_unwind(AssertUnwindSafe(|| self.back.publish()));
@@ -147,7 +147,8 @@ impl World {
         self.left.store(u32::MAX, Ordering::Relaxed);
     }
 
-    /// The backend is killed; so are its first followers, after so many writes each.
+    /// The backend is killed, and so are its first successors, each after the given number of
+    /// writes.
     fn restart(&mut self, followers: &[u32]) {
         self.held.clear();
         for writes in followers.iter().chain([&u32::MAX]) {
@@ -166,7 +167,7 @@ fn mortal(shared: &Arc<Region>, left: &Arc<AtomicU32>) -> Mortal {
     Mortal { page: RegionPage::new(shared.clone(), 0).unwrap(), left: left.clone() }
 }
 
-/// The ledger in `kept`, for one more backend.
+/// The ledger in `kept`, for another backend.
 fn ledger(kept: &Arc<Region>) -> Ledger<Words> {
     Ledger::new(kept.slice(0..LEDGER_LEN).unwrap()).unwrap()
 }
@@ -177,7 +178,7 @@ enum Step {
     Receive,
     Take,
     Answer(usize),
-    /// So many writes are allowed.
+    /// Allows this many writes.
     Publish(u32),
     Restart(Vec<u32>),
 }
@@ -211,7 +212,7 @@ proptest! {
                 Step::Restart(followers) => world.restart(&followers),
             }
         }
-        // Whatever was left, the last backend serves.
+        // The last backend serves everything that was left.
         while world.back.unconsumed().unwrap() > 0 {
             world.take();
         }
@@ -246,7 +247,7 @@ proptest! {
             Ok(mut back) => {
                 prop_assert!(waiting <= Words::COUNT);
                 prop_assert!(back.unconsumed().unwrap() <= waiting);
-                prop_assert_eq!(back.owed(), 0);
+                prop_assert_eq!(back.unanswered(), 0);
             }
             Err(Broken::RequestOverflow { .. }) => prop_assert!(waiting > Words::COUNT),
             Err(other) => prop_assert!(false, "{other}"),
@@ -254,8 +255,8 @@ proptest! {
     }
 }
 
-/// Kills a backend after so many writes of the publication of four responses, and answers what
-/// another one finds: the next request it takes.
+/// Kills a backend after the given number of writes of a publication of four responses. Returns
+/// the next request that another one takes.
 fn killed_after(writes: u32, spoil: impl FnOnce(&World)) -> [u32; 3] {
     let mut world = World::new();
     (0..6).for_each(|_| world.send(1));
@@ -291,7 +292,7 @@ fn a_ledger_of_another_ring_is_not_used() {
         page.store(Index::RspProd, 1);
     };
     assert_eq!(killed_after(0, other), [1, REQUEST, 0]);
-    // Less is on the ring than was answered.
+    // The ring has fewer requests than were answered.
     let short = |world: &World| {
         let page = mortal(&world.shared, &Arc::new(AtomicU32::new(1)));
         page.store(Index::ReqProd, 3);
@@ -308,7 +309,7 @@ fn a_new_frontend_has_nothing_of_the_one_before() {
     world.left.store(0, Ordering::Relaxed);
     assert!(catch_unwind(AssertUnwindSafe(|| world.back.publish())).is_err());
     world.left.store(u32::MAX, Ordering::Relaxed);
-    // Its rings are other pages, with requests on them already.
+    // The new connection has other pages, with requests on them.
     world.shared.zero(0, 4096).unwrap();
     world.front = FrontRing::init(RegionPage::new(world.shared.clone(), 0).unwrap());
     world.sent = 0;

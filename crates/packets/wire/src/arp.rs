@@ -23,7 +23,7 @@ mod field {
 const HARDWARE_ETHERNET: u16 = 1;
 const ADDRESS_LENGTHS: [u8; 2] = [6, 4];
 
-/// What a packet asks or tells.
+/// A packet's operation code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Operation(pub u16);
 
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_packets_are_refused() {
         assert_eq!(Packet::new_checked(&BYTES[..27]), Err(ParseError::Truncated(Layer::Arp)));
         for (at, error) in [
             (1, ParseError::Version(Layer::Arp)),

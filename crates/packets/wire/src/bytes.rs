@@ -1,6 +1,6 @@
-//! Big-endian fields at fixed places of a byte slice.
+//! Big-endian fields at fixed offsets of a byte slice.
 //!
-//! The views check a buffer's length once, in `new_checked`; after that these cannot miss.
+//! The views check a buffer's length once, in `new_checked`, so that these functions cannot fail.
 
 #[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<&[u8; N]> {

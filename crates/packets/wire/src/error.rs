@@ -37,7 +37,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Bytes that are no header of the protocol they claim to be.
+/// Bytes that are not a valid header of their protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum ParseError {
     /// The bytes end before the header does.

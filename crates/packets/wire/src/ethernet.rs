@@ -87,7 +87,7 @@ impl FromStr for MacAddr {
     }
 }
 
-/// `from_str_radix` alone would take "+f" and "f".
+/// `from_str_radix` alone would accept "+f" and "f".
 fn hex_byte(group: &str) -> Option<u8> {
     let two_digits = group.len() == 2 && group.bytes().all(|digit| digit.is_ascii_hexdigit());
     two_digits.then(|| u8::from_str_radix(group, 16).ok()).flatten()
@@ -172,7 +172,7 @@ impl<T: AsRef<[u8]>> Frame<T> {
         MacAddr(read(self.buffer.as_ref(), field::SRC))
     }
 
-    /// EtherType of what follows the header: a VLAN tag's, if there is one.
+    /// EtherType of the header: a VLAN tag's, if there is one.
     #[inline]
     pub fn ethertype(&self) -> EtherType {
         EtherType(be16(self.buffer.as_ref(), field::ETHERTYPE))

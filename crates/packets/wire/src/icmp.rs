@@ -15,8 +15,8 @@ mod field {
     pub const SEQ: usize = 6;
 }
 
-/// Which IP a message belongs to: the two number their messages differently, and IPv6's checksum
-/// covers a pseudo-header where IPv4's does not.
+/// The IP version of a message: the two number their messages differently, and only IPv6's checksum
+/// covers a pseudo-header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
     /// ICMP.
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_no_echo() {
+    fn other_messages_are_not_echoes() {
         assert_eq!(Packet::new_checked([0; 7]), Err(ParseError::Truncated(Layer::Icmp)));
         let unreachable = Packet::new_checked([3, 1, 0, 0, 0, 0, 0, 0]).unwrap();
         assert_eq!(Repr::parse(&unreachable, Version::V4), None);

@@ -63,8 +63,8 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(packet)
     }
 
-    /// What the fixed header says of itself. A total length of 0 is let pass: it is what hosts
-    /// write into a packet to be segmented that is too long for the field.
+    /// Checks the fixed header. A total length of 0 is accepted: hosts write it into an unsegmented
+    /// packet that is too long for the field.
     #[inline]
     pub(crate) fn check_header(&self) -> Result<(), ParseError> {
         if self.version() != 4 {
@@ -130,13 +130,13 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.fragment_field() & MORE_FRAGS != 0
     }
 
-    /// Where the payload lies in the original datagram, in bytes.
+    /// The payload's offset in the original datagram, in bytes.
     #[inline]
     pub fn frag_offset(&self) -> u16 {
         (self.fragment_field() & FRAG_OFFSET) * 8
     }
 
-    /// Is this a piece, first or later, of a larger datagram?
+    /// Is this a fragment, first or later, of a larger datagram?
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.fragment_field() & (MORE_FRAGS | FRAG_OFFSET) != 0
@@ -178,7 +178,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         &self.buffer.as_ref()[HEADER_LEN..self.header_len()]
     }
 
-    /// What the total length counts beyond the header.
+    /// The payload, as long as the total length says.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         &self.buffer.as_ref()[self.header_len()..usize::from(self.total_len())]
@@ -301,7 +301,7 @@ impl Repr {
         }
     }
 
-    /// Writes the header, with "don't fragment" and a right checksum, into `packet`.
+    /// Writes the header, with "don't fragment" and a correct checksum, into `packet`.
     pub fn emit<T: AsRef<[u8]> + AsMut<[u8]>>(&self, packet: &mut Packet<T>) {
         packet.set_header_len(20);
         packet.set_traffic_class(0);

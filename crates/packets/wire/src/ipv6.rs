@@ -13,8 +13,8 @@ pub const HEADER_LEN: usize = 40;
 /// Where the source and then the destination address lie.
 pub const ADDRESSES: Range<usize> = 8..40;
 
-/// Extension headers that a walk passes, at most. Of real packets few have more than two; a bound
-/// keeps a guest from buying work with bytes.
+/// The most extension headers that a walk passes. Few real packets have more than two. The bound
+/// limits the work that a guest can cause.
 pub const MAX_EXTENSIONS: usize = 8;
 
 mod field {
@@ -29,24 +29,24 @@ mod field {
 /// A fragment header's offset and "more fragments" flag.
 const FRAGMENT_MASK: u16 = 0xfff9;
 
-/// What a walk along the extension headers ended at.
+/// Where a walk along the extension headers ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpperLayer {
     /// The first protocol that is not a hop-by-hop, routing, fragment or destination options
-    /// header. Of a fragment: what the fragment header names.
+    /// header. For a fragment, the protocol that the fragment header names.
     pub protocol: Protocol,
     /// Where that protocol's header starts, in the bytes walked.
     pub offset: usize,
-    /// A fragment header was met that splits the datagram. One that does not (an atomic fragment,
-    /// RFC 6946) is passed like any extension.
+    /// Whether the packet is a fragment. The header of an atomic fragment (RFC 6946) is passed like
+    /// any extension.
     pub fragment: bool,
 }
 
 /// Walks the extension headers that start at byte `offset` of `bytes`, the first of them being
 /// `next`.
 ///
-/// The walk ends behind the fragment header of a fragment, since what follows may be the middle of
-/// anything.
+/// The walk ends after the fragment header of a fragment, since the bytes that follow may be the
+/// middle of a datagram.
 ///
 /// # Errors
 /// The bytes end inside an extension header, or there are more than [`MAX_EXTENSIONS`].
@@ -60,7 +60,7 @@ pub fn walk_extensions(
     if is_extension(next) { pass_extensions(first, bytes) } else { Ok(first) }
 }
 
-/// Apart from its caller, which is then small: few packets have extensions.
+/// Not inlined, so that the caller stays small: few packets have extensions.
 #[inline(never)]
 fn pass_extensions(mut at: UpperLayer, bytes: &[u8]) -> Result<UpperLayer, ParseError> {
     for _ in 0..MAX_EXTENSIONS {
@@ -83,7 +83,7 @@ const fn is_extension(protocol: Protocol) -> bool {
     )
 }
 
-/// From the extension header that `at` names to what follows it.
+/// From the extension header at `at` to the header after it.
 fn pass_extension(at: UpperLayer, bytes: &[u8]) -> Result<UpperLayer, ParseError> {
     let truncated = ParseError::Truncated(Layer::Ipv6Extension);
     let first: &[u8; 8] = array(bytes, at.offset).ok_or(truncated)?;
@@ -198,7 +198,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ipv6Addr::from(read::<16>(self.buffer.as_ref(), field::DST))
     }
 
-    /// What the payload length counts: extension headers first.
+    /// The payload, as long as the payload length says, extension headers included.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         &self.buffer.as_ref()[HEADER_LEN..][..usize::from(self.payload_len())]
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_packets_are_refused() {
         assert_eq!(Packet::new_checked(&BYTES[..39]), Err(ParseError::Truncated(Layer::Ipv6)));
         assert_eq!(Packet::new_checked(&BYTES[..42]), Err(ParseError::Length(Layer::Ipv6)));
         let mut bytes = BYTES;

@@ -1,17 +1,17 @@
-//! Wire formats: what lies in packets, ring slots and capture files.
+//! Wire formats: packets, ring slots and capture files.
 //!
 //! | layer | modules |
 //! | --- | --- |
 //! | link | [`ethernet`], [`arp`] |
 //! | network | [`ipv4`], [`ipv6`], [`icmp`] |
 //! | transport | [`tcp`], [`udp`] |
-//! | the datapath's one look at a frame | [`headers`], with [`toeplitz`] for its flow hash |
+//! | the datapath's one parse of a frame | [`headers`], with [`toeplitz`] for its flow hash |
 //! | arithmetic | [`checksum`] |
 //! | I/O channels and files | [`netif`], [`virtio_net`], [`pcap`] |
 //!
-//! A protocol is a view over bytes (`Packet<T>` or `Frame<T>`) and a `Repr` or typed enum of what
-//! it says. `new_checked` verifies every length the view relies on; after it no accessor panics,
-//! whatever the bytes are. Setters write what they are told: who builds a packet answers for its
+//! A protocol is a view over bytes (`Packet<T>` or `Frame<T>`) and a `Repr` or typed enum of its
+//! content. `new_checked` verifies every length the view relies on. After it no accessor panics,
+//! for any bytes. Setters do not check their values: the builder of a packet is responsible for its
 //! consistency. Nothing here allocates.
 #![no_std]
 #![forbid(unsafe_code)]

@@ -4,13 +4,13 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What tells readers that the second part of a timestamp is nanoseconds, and the byte order.
+/// The magic number: timestamps have nanoseconds, and its bytes show the byte order.
 pub const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
 /// `LINKTYPE_ETHERNET`.
 pub const LINKTYPE_ETHERNET: u32 = 1;
 
-/// What a file starts with.
+/// The header of a file.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -25,7 +25,7 @@ pub struct GlobalHeader {
 }
 
 impl GlobalHeader {
-    /// Of a file of Ethernet frames, each captured up to `snaplen` bytes.
+    /// For a file of Ethernet frames, each captured up to `snaplen` bytes.
     #[must_use]
     pub const fn ethernet(snaplen: u32) -> Self {
         Self {
@@ -38,14 +38,14 @@ impl GlobalHeader {
         }
     }
 
-    /// The header as the file has it.
+    /// The header's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; 24] {
         zerocopy::transmute!(*self)
     }
 }
 
-/// What each captured frame starts with.
+/// The header of each captured frame.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -58,7 +58,7 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Of a frame of `original_len` bytes, of which the first `captured_len` follow, at a time
+    /// For a frame of `original_len` bytes, of which the first `captured_len` follow, at a time
     /// since the Unix epoch.
     #[must_use]
     pub const fn new(seconds: u32, nanoseconds: u32, captured_len: u32, original_len: u32) -> Self {
@@ -70,7 +70,7 @@ impl RecordHeader {
         }
     }
 
-    /// The header as the file has it.
+    /// The header's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; 16] {
         zerocopy::transmute!(*self)

@@ -48,7 +48,7 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// These flags but `other`.
+    /// These flags without `other`.
     #[inline]
     #[must_use]
     pub const fn without(self, other: Self) -> Self {

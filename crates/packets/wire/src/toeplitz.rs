@@ -1,7 +1,7 @@
 //! The Toeplitz hash of receive-side scaling, as Microsoft's RSS specification and Xen's netif.h
 //! define it.
 
-/// Bytes of a key: the longest input (two IPv6 addresses and two ports) and one 32-bit window more.
+/// Bytes of a key: the longest input (two IPv6 addresses and two ports) and one more 32-bit window.
 pub const KEY_LEN: usize = 40;
 
 /// The key of Microsoft's "Verifying the RSS Hash Calculation", which most drivers start from.
@@ -13,11 +13,11 @@ pub const MICROSOFT_KEY: [u8; KEY_LEN] = [
 
 /// A key, expanded so that one input byte costs one load.
 ///
-/// The hash is linear: the XOR of what each byte contributes at its place. 40 KiB, of which an IPv4
-/// flow reads 12 cache lines; made to lie in a `static` or a box.
+/// The hash is linear: the XOR of each byte's contribution at its place. 40 KiB, of which an IPv4
+/// flow reads 12 cache lines. Keep it in a `static` or a box.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// For each place of the input, what each value of the byte there contributes.
+    /// For each byte of the input, the contribution of each value.
     places: [[u32; 256]; KEY_LEN],
 }
 
@@ -34,15 +34,15 @@ impl Table {
         Self { places }
     }
 
-    /// The hash of `input`. Bytes beyond [`KEY_LEN`] meet an exhausted key and contribute nothing.
+    /// The hash of `input`. Bytes beyond [`KEY_LEN`] contribute nothing.
     #[inline]
     #[must_use]
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.hash_at(0, input)
     }
 
-    /// What `piece` contributes to the hash of an input that it lies in at byte `place`: the hash
-    /// of a concatenation is the XOR of its pieces' contributions.
+    /// The contribution of `piece` at byte `place` of an input. The hash of a concatenation is the
+    /// XOR of its pieces' contributions.
     #[inline]
     #[must_use]
     pub fn hash_at(&self, place: usize, piece: &[u8]) -> u32 {
@@ -51,7 +51,8 @@ impl Table {
     }
 }
 
-/// Fills the table of the input's byte at `place`: each value is one with a bit less, and that bit.
+/// Fills the table of input byte `place`. A value's entry is that without its lowest bit, XOR the
+/// bit's.
 const fn expand(key: &[u8], place: usize, table: &mut [u32; 256]) {
     let mut value = 1usize;
     while value < 256 {
@@ -78,14 +79,6 @@ const fn window(key: &[u8], bit: usize) -> u32 {
     bits
 }
 
-/// The definition of the hash, bit by bit, for keys of any length: slow, and what [`Table`] is
-/// tested against.
-#[must_use]
-pub fn hash_bitwise(key: &[u8], input: &[u8]) -> u32 {
-    let set = |bit: &usize| input[bit / 8] & (0x80 >> (bit % 8)) != 0;
-    (0..8 * input.len()).filter(set).fold(0, |hash, bit| hash ^ window(key, bit))
-}
-
 #[cfg(test)]
 mod tests {
     use core::net::{IpAddr, SocketAddr};
@@ -96,6 +89,12 @@ mod tests {
     use super::*;
 
     static TABLE: Table = Table::new(&MICROSOFT_KEY);
+
+    /// The definition of the hash, bit by bit, for keys of any length.
+    fn hash_bitwise(key: &[u8], input: &[u8]) -> u32 {
+        let set = |bit: &usize| input[bit / 8] & (0x80 >> (bit % 8)) != 0;
+        (0..8 * input.len()).filter(set).fold(0, |hash, bit| hash ^ window(key, bit))
+    }
 
     /// Source, destination, hash of the addresses, hash of addresses and ports: Microsoft's
     /// "Verifying the RSS Hash Calculation".

@@ -72,13 +72,13 @@ impl<T: AsRef<[u8]>> Packet<T> {
         be16(self.buffer.as_ref(), field::LEN)
     }
 
-    /// Checksum; 0 means that the sender made none, which only IPv4 allows.
+    /// Checksum; 0 means that the packet has none, which only IPv4 allows.
     #[inline]
     pub fn checksum(&self) -> u16 {
         be16(self.buffer.as_ref(), field::CHECKSUM)
     }
 
-    /// What the length counts beyond the header.
+    /// The payload, as long as the length field says.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         &self.buffer.as_ref()[HEADER_LEN..usize::from(self.len())]
@@ -127,7 +127,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     #[inline]
     pub fn fill_checksum(&mut self, pseudo: Sum) {
         self.set_checksum(0);
-        // A computed 0 is sent as its equal 0xffff, because 0 says that there is none.
+        // A computed 0 is sent as 0xffff, which is equal, because 0 means no checksum.
         let checksum = match self.sum(pseudo).finish() {
             0 => 0xffff,
             checksum => checksum,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_packets_are_refused() {
         assert_eq!(Packet::new_checked(&BYTES[..7]), Err(ParseError::Truncated(Layer::Udp)));
         for len in [0, 7, 14] {
             let mut bytes = BYTES;

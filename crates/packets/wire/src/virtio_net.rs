@@ -6,9 +6,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// `VIRTIO_NET_HDR_F_*`: [`VirtioNetHdr::flags`].
 pub mod flags {
     /// The transport checksum holds the pseudo-header's sum only; `csum_start` and `csum_offset`
-    /// say where.
+    /// locate it.
     pub const NEEDS_CSUM: u8 = 1;
-    /// The transport checksum has been found right.
+    /// The transport checksum was verified.
     pub const DATA_VALID: u8 = 2;
     /// `csum_start` and `csum_offset` hold counts of coalesced segments and duplicate ACKs.
     pub const RSC_INFO: u8 = 4;
@@ -16,7 +16,7 @@ pub mod flags {
 
 /// `VIRTIO_NET_HDR_GSO_*`: [`VirtioNetHdr::gso_type`].
 pub mod gso {
-    /// Not to be segmented.
+    /// No segmentation.
     pub const NONE: u8 = 0;
     /// TCP over IPv4.
     pub const TCPV4: u8 = 1;

@@ -161,11 +161,11 @@ fn offset_in(frame: &[u8], part: &[u8]) -> Option<u8> {
     u8::try_from(part.as_ptr().addr() - frame.as_ptr().addr()).ok()
 }
 
-/// What etherparse makes of a frame, in our words. `None` where it sees more or less than we want
-/// to.
+/// etherparse's result for a frame, as `Headers`. `None` where it parses more or less than this
+/// crate does.
 fn oracle(frame: &[u8]) -> Option<Headers> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
-    // The tag of old QinQ switches, which neither Linux nor we see through.
+    // The tag of old QinQ switches, which neither Linux nor this crate parses.
     if [12, 16].iter().any(|at| frame[*at..].starts_with(&[0x91, 0x00])) {
         return None;
     }
@@ -204,7 +204,7 @@ fn oracle_network(frame: &[u8], net: &NetSlice<'_>) -> Option<(Network, u8, u8)>
         for extension in ip.extensions().clone() {
             match extension {
                 Ipv6ExtensionSlice::Authentication(_) => return None,
-                // etherparse reads on behind a fragment header, though that can be the middle of a
+                // etherparse continues after a fragment header, though that can be the middle of a
                 // datagram.
                 Ipv6ExtensionSlice::Fragment(fragment) if fragment.is_fragmenting_payload() => {
                     payload = &frame[usize::from(offset_in(frame, fragment.slice())?) + 8..];
@@ -229,7 +229,7 @@ proptest! {
         prop_assert_eq!(expected.vlan, plan.tags.first().copied());
     }
 
-    /// XSA-423: headers are found whole or not at all, and in fewer bytes are not something else.
+    /// XSA-423: headers are found whole or not at all. Fewer bytes never give another result.
     #[test]
     fn fewer_bytes_are_the_same_or_truncated(plan in plan(), len: prop::sample::Index) {
         let frame = plan.build();

@@ -1,15 +1,15 @@
-//! No parser panics on any bytes, and no accessor on what `new_checked` let pass.
+//! No parser panics on any bytes, and no accessor on bytes that `new_checked` accepted.
 
 use proptest::prelude::*;
 use wire::headers::Headers;
 use wire::netif::{CtrlRequest, Extra, ExtraInfo};
-use wire::toeplitz::{MICROSOFT_KEY, Table, hash_bitwise};
+use wire::toeplitz::{MICROSOFT_KEY, Table};
 use wire::{arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
 use zerocopy::FromBytes;
 
 static TOEPLITZ: Table = Table::new(&MICROSOFT_KEY);
 
-/// Ethernet alone, and the start of IP packets behind no, one and two tags.
+/// Ethernet alone, and the start of IP packets after zero, one and two tags.
 const FRAME_PREFIXES: &[&[u8]] = &[
     b"",
     b"ddddddssssss\x08\x00",
@@ -24,7 +24,7 @@ const FRAME_PREFIXES: &[&[u8]] = &[
 const TCP_PREFIXES: &[&[u8]] =
     &[b"", b"ppppssssaaaa\x50", b"ppppssssaaaa\x80", b"ppppssssaaaa\xf0"];
 
-/// Bytes behind a prefix that leads past a parser's first checks, with small values frequent:
+/// Bytes after a prefix that passes a parser's first checks, with frequent small values:
 /// lengths and offsets then often point near an end.
 fn bytes_after(prefixes: &'static [&'static [u8]]) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![any::<u8>(), 0u8..64, Just(0)];
@@ -50,7 +50,7 @@ proptest! {
             }
             let addresses = headers.addresses(&bytes).unwrap_or_default();
             let flow = [addresses, headers.ports(&bytes).unwrap_or_default()].concat();
-            let expected = hash_bitwise(&MICROSOFT_KEY, &flow);
+            let expected = TOEPLITZ.hash(&flow);
             prop_assert_eq!(headers.flow_hash(&bytes, &TOEPLITZ), expected);
             let _ = headers.flow_hash(&other, &TOEPLITZ);
         }

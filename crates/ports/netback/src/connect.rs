@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hypervisor::{GrantRef, Hypervisor, Port};
 use offload::Features;
+use port::Task;
 use ring::netif::Ctrl;
 use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
@@ -66,6 +67,13 @@ pub struct Connection<H: Hypervisor> {
 }
 
 impl<H: Hypervisor> Connection<H> {
+    /// The connection as a port of the datapath: its queues, and the control ring as a task.
+    pub fn into_port(self) -> (Vec<port::Queue>, Vec<Box<dyn Task>>) {
+        let queue = |Queue { tx, rx }| port::Queue { ingress: Box::new(tx), egress: Box::new(rx) };
+        let task = |control: ControlRing<H>| -> Box<dyn Task> { Box::new(control) };
+        (self.queues.into_iter().map(queue).collect(), self.control.map(task).into_iter().collect())
+    }
+
     /// Makes the frontend look at all rings: whoever was here before may have died between a
     /// publication and its notification.
     pub(crate) fn wake(&self) {

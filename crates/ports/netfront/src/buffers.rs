@@ -1,4 +1,4 @@
-//! Where frames are received: pages that are shared once, or pages that change hands.
+//! Receive buffers: pages that are granted once, or pages that the backend transfers.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct Flipped {
 }
 
 impl<G: Guest> Buffers<G> {
-    /// Shares a page for each slot with `backend`.
+    /// Grants `backend` a page for each slot.
     pub(crate) fn shared(guest: &G, backend: DomId) -> Result<Self, Error> {
         let (pages, grefs) = guest.share(backend, RING_LEN)?;
         Ok(Self::Shared { pages, grefs: grefs.into() })
@@ -42,7 +42,7 @@ impl<G: Guest> Buffers<G> {
         }))
     }
 
-    /// The references of the pages that are shared for good.
+    /// The references of pages that are granted once.
     pub(crate) fn grefs(&self) -> &[GrantRef] {
         match self {
             Self::Shared { grefs, .. } => grefs,
@@ -50,7 +50,7 @@ impl<G: Guest> Buffers<G> {
         }
     }
 
-    /// The reference to post for a slot; none when there is no place left to offer.
+    /// The reference to post for a slot. None if no transfer slot is left.
     #[inline]
     pub(crate) fn offer(&mut self, slot: usize) -> Option<GrantRef> {
         match self {
@@ -59,7 +59,7 @@ impl<G: Guest> Buffers<G> {
         }
     }
 
-    /// A frame's bytes are said to be in a slot; answers whether there is a page.
+    /// The backend says that a slot has data. Returns whether there is a page.
     #[inline]
     pub(crate) fn arrived(&mut self, slot: usize) -> bool {
         match self {
@@ -68,7 +68,7 @@ impl<G: Guest> Buffers<G> {
         }
     }
 
-    /// The page of a slot: a region, and the page's first byte in it.
+    /// The page of a slot: a region, and the page's offset in it.
     #[inline]
     pub(crate) fn page(&self, slot: usize) -> Option<(&Region, usize)> {
         match self {
@@ -90,14 +90,14 @@ impl<G: Guest> Buffers<G> {
 
 impl Flipped {
     fn offer(&mut self, slot: usize) -> Option<GrantRef> {
-        // One that was answered without a page is withdrawn first.
+        // A slot that was answered without a page is withdrawn first.
         self.places[slot] = None;
         let (place, gref) = self.receiver.accept_transfer(self.backend).ok()?;
         self.places[slot] = Some(place);
         Some(gref)
     }
 
-    /// The backend's word that a page came is believed only if one did.
+    /// Checks that a page has really arrived.
     fn claim(&mut self, slot: usize) -> bool {
         let Some(mut place) = self.places[slot].take() else { return false };
         match place.claim() {

@@ -1,4 +1,4 @@
-//! The control ring: asking the backend for what is no frame.
+//! The control ring: requests to the backend other than frames.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use wire::netif::{CtrlMessage, CtrlResponse, GrefMapping};
 
 use crate::Fault;
 
-/// Why something asked for did not come.
+/// Why a control request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The backend refused.
@@ -35,11 +35,11 @@ pub enum ControlError {
 pub struct ControlRing<G: Guest> {
     ring: FrontRing<Ctrl, RegionPage<G::Pages>>,
     event: G::Event,
-    /// The page that lists are put into.
+    /// The page for lists of grant references.
     list: G::Pages,
     list_gref: GrantRef,
     next_id: u16,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl<G: Guest> ControlRing<G> {
@@ -48,11 +48,11 @@ impl<G: Guest> ControlRing<G> {
         backend: DomId,
         ring: FrontRing<Ctrl, RegionPage<G::Pages>>,
         event: G::Event,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Self, hypervisor::Error> {
         let (list, grefs) = guest.share(backend, 1)?;
         let list_gref = *grefs.first().ok_or(hypervisor::Error::Exhausted("pages"))?;
-        Ok(Self { ring, event, list, list_gref, next_id: 0, patience })
+        Ok(Self { ring, event, list, list_gref, next_id: 0, timeout })
     }
 
     /// How many pages of a queue the backend can keep mapped.
@@ -61,20 +61,20 @@ impl<G: Guest> ControlRing<G> {
         Ok(usize::try_from(response.data).unwrap_or(usize::MAX))
     }
 
-    /// Has the backend map pages of a queue, and keep them mapped: all of them, or none.
+    /// Asks the backend to map pages of a queue and keep them mapped: all of them, or none.
     pub fn add(&mut self, queue: u32, entries: &[GrefMapping]) -> Result<(), ControlError> {
         let (gref, entries) = self.write(entries)?;
         self.ask(CtrlMessage::AddGrefMapping { queue, gref, entries }).map(drop)
     }
 
-    /// Has the backend unmap pages of a queue. Answers for each whether it has: one that a packet
-    /// on its way refers to stays.
+    /// Asks the backend to unmap pages of a queue. Returns for each whether it did: a page that a
+    /// pending packet uses stays mapped.
     pub fn remove(
         &mut self,
         queue: u32,
         entries: &[GrefMapping],
     ) -> Result<Vec<bool>, ControlError> {
-        // Whatever is not written by the backend has not been removed.
+        // An entry that the backend does not write counts as not removed.
         let unanswered = |entry: &GrefMapping| GrefMapping { status: u16::MAX, ..*entry };
         let asked: Vec<_> = entries.iter().map(unanswered).collect();
         let (gref, count) = self.write(&asked)?;
@@ -99,8 +99,8 @@ impl<G: Guest> ControlRing<G> {
     /// Sends a request and waits for its answer.
     fn ask(&mut self, message: CtrlMessage) -> Result<CtrlResponse, ControlError> {
         if self.ring.free() == 0 {
-            // All of it waits for answers that were given up on.
-            return Err(ControlError::Timeout(self.patience));
+            // All slots wait for answers that timed out.
+            return Err(ControlError::Timeout(self.timeout));
         }
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
@@ -108,10 +108,10 @@ impl<G: Guest> ControlRing<G> {
         if self.ring.publish() {
             self.event.notify()?;
         }
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.timeout;
         loop {
             while let Some((_, response)) = self.ring.take().map_err(Fault::from)? {
-                // Another one answers what was given up on.
+                // A response with another id answers a request that timed out.
                 if response.id == id {
                     return match response.status {
                         status::SUCCESS => Ok(response),
@@ -128,7 +128,7 @@ impl<G: Guest> ControlRing<G> {
     fn sleep(&self, deadline: Instant) -> Result<(), ControlError> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(ControlError::Timeout(self.patience));
+            return Err(ControlError::Timeout(self.timeout));
         }
         let timeout = Timespec::try_from(left).ok();
         let mut fds = [PollFd::new(&self.event, PollFlags::IN)];

@@ -1,4 +1,4 @@
-//! Finding the backend and agreeing with it.
+//! The handshake with the backend, over the store.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,21 +18,21 @@ use crate::{ControlError, ControlRing, Queue, RING_LEN, RxQueue, TxQueue};
 /// The token of the watch on the backend's state.
 const WATCH: &str = "backend";
 
-/// What a frontend wants.
+/// A frontend's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Queues, at most: the backend may offer fewer.
+    /// The most queues to use: the backend may offer fewer.
     pub queues: u32,
-    /// What this end can take on receive.
+    /// The offloads that this end accepts on receive.
     pub features: Features,
-    /// An event channel for each ring, where the backend offers it.
+    /// Use an event channel for each ring, if the backend offers it.
     pub split_event_channels: bool,
-    /// Headers handed over beside the TX ring, where the backend takes them.
+    /// Use the header channel, if the backend offers it.
     pub header_channel: bool,
-    /// All pages kept mapped by the backend, as many as it can.
+    /// Ask the backend to keep as many pages mapped as it can.
     pub persistent_grants: bool,
     /// How long the backend may take for each step.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Config {
@@ -43,41 +43,41 @@ impl Default for Config {
             split_event_channels: true,
             header_channel: true,
             persistent_grants: true,
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
         }
     }
 }
 
-/// What both ends can do, for each queue.
+/// The features in use, the same for each queue.
 #[derive(Clone, Copy, Debug)]
-struct Agreed {
+struct Negotiated {
     backend: DomId,
     split: bool,
     headers: bool,
     flip: bool,
 }
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The toolstack made no such device, or not all of it.
+    /// The toolstack did not create the device, or not completely.
     #[error("{0} is missing or malformed")]
     Key(String),
-    /// The backend did not come to the state waited for.
-    #[error("the backend is in state {now:?} and not in {wanted:?} after {patience:?}")]
+    /// The backend did not enter the expected state.
+    #[error("the backend is in state {now:?} and not in {wanted:?} after {timeout:?}")]
     Timeout {
-        /// What its state is.
+        /// Its present state.
         now: Option<XenbusState>,
-        /// What was waited for.
+        /// The expected state.
         wanted: XenbusState,
-        /// How long.
-        patience: Duration,
+        /// The time limit.
+        timeout: Duration,
     },
     /// The backend refused; its reason is in the daemon's log and in `pvnet status`.
     #[error("the backend closed the connection; see `pvnet status` for its reason")]
     Closed,
-    /// The backend offered to take headers beside the ring, and does not.
-    #[error("the backend does not take headers beside the ring as it offered; connect again")]
+    /// The backend offered the header channel and does not use it.
+    #[error("the backend does not use the header channel that it offered; connect again")]
     HeaderChannel,
     /// The store failed.
     #[error(transparent)]
@@ -101,7 +101,7 @@ pub struct Frontend<G: Guest> {
 }
 
 impl<G: Guest> Frontend<G> {
-    /// Connects the device at `device` (`device/vif/0`). Answers the interface and its queues.
+    /// Connects the device at `device` (`device/vif/0`). Returns the interface and its queues.
     pub fn connect(
         guest: &G,
         store: Arc<dyn Store>,
@@ -120,15 +120,16 @@ impl<G: Guest> Frontend<G> {
         let device = device.to_owned();
         let mut frontend = Self { store, device, backend, mac, features, control: None };
         frontend.store.watch(&format!("{}/state", frontend.backend), WATCH)?;
-        // A device used before must start over, or the backend stays where the last user left it.
+        // A device that was used before must start over: otherwise the backend keeps its last
+        // state.
         frontend.enter(XenbusState::Initialising)?;
-        frontend.wait(XenbusState::InitWait, config.patience)?;
+        frontend.wait(XenbusState::InitWait, config.timeout)?;
         frontend.features = frontend.offered()?;
         let backend_id = DomId(backend_id);
         let queues = frontend.make_queues(guest, backend_id, config)?;
         frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
         frontend.enter(XenbusState::Connected)?;
-        frontend.wait(XenbusState::Connected, config.patience)?;
+        frontend.wait(XenbusState::Connected, config.timeout)?;
         let supplies = queues.iter().any(|queue| queue.tx.headers().is_some());
         if supplies && frontend.number(keys::HEADER_CHANNEL)? == 0 {
             return Err(ConnectError::HeaderChannel);
@@ -136,35 +137,35 @@ impl<G: Guest> Frontend<G> {
         if frontend.is_control_ring_taken()
             && let Some(control) = &mut frontend.control
         {
-            // A backend that refuses copies by grants instead.
+            // If the backend refuses, it copies by grants instead.
             let _ = keep_mapped(control, &queues);
         }
         Ok((frontend, queues))
     }
 
-    /// The control ring, if the backend offers one and it was wanted.
+    /// The control ring, if the backend offers one and the configuration asks for it.
     pub fn control(&mut self) -> Option<&mut ControlRing<G>> {
         self.control.as_mut()
     }
 
-    /// Whether the backend was still told of the control ring when it connected: one that was busy
-    /// with our predecessor may have removed our keys with the old ones, and would never answer.
+    /// Whether the control ring's keys are still in the store. A backend that was closing an
+    /// earlier connection may have removed them with the old keys, and would never answer.
     fn is_control_ring_taken(&self) -> bool {
         let key = format!("{}/{}", self.device, keys::CTRL_RING_REF);
         self.store.read(None, &key).is_ok()
     }
 
-    /// The interface's address, given by the toolstack.
+    /// The interface's MAC address, set by the toolstack.
     pub fn mac(&self) -> MacAddr {
         self.mac
     }
 
-    /// What may be left to the backend on transmit.
+    /// The offloads that the backend accepts on transmit.
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// Readable when the backend's state may have changed; then see [`is_open`](Self::is_open).
+    /// The store. It becomes readable when [`is_open`](Self::is_open) may have changed.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
@@ -175,10 +176,10 @@ impl<G: Guest> Frontend<G> {
         Ok(self.backend_state()? == Some(XenbusState::Connected))
     }
 
-    /// Leaves in an orderly way: afterwards the backend holds none of this guest's pages.
-    pub fn close(&self, patience: Duration) -> Result<(), ConnectError> {
+    /// Closes the connection in an orderly way. The backend then holds none of this guest's pages.
+    pub fn close(&self, timeout: Duration) -> Result<(), ConnectError> {
         self.enter(XenbusState::Closing)?;
-        let closed = self.wait(XenbusState::Closed, patience);
+        let closed = self.wait(XenbusState::Closed, timeout);
         self.enter(XenbusState::Closed)?;
         closed
     }
@@ -214,9 +215,9 @@ impl<G: Guest> Frontend<G> {
         })
     }
 
-    /// Waits until the backend is in `wanted`, or has closed instead.
-    fn wait(&self, wanted: XenbusState, patience: Duration) -> Result<(), ConnectError> {
-        let deadline = Instant::now() + patience;
+    /// Waits until the backend is in state `wanted`. Fails if it closes instead.
+    fn wait(&self, wanted: XenbusState, timeout: Duration) -> Result<(), ConnectError> {
+        let deadline = Instant::now() + timeout;
         loop {
             while self.store.event()?.is_some() {}
             let now = self.backend_state()?;
@@ -229,7 +230,7 @@ impl<G: Guest> Frontend<G> {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(ConnectError::Timeout { now, wanted, patience });
+                return Err(ConnectError::Timeout { now, wanted, timeout });
             }
             let timeout = Timespec::try_from(left).ok();
             let mut fds = [PollFd::from_borrowed_fd(self.store.event_fd(), PollFlags::IN)];
@@ -246,13 +247,13 @@ impl<G: Guest> Frontend<G> {
         let offered = self.number(keys::MULTI_QUEUE_MAX_QUEUES)?.max(1);
         let count = config.queues.clamp(1, offered);
         let flag = |key| Ok::<_, StoreError>(self.number(key)? != 0);
-        let agreed = Agreed {
+        let agreed = Negotiated {
             backend,
             split: config.split_event_channels && flag(keys::FEATURE_SPLIT_EVENT_CHANNELS)?,
             headers: config.header_channel && flag(keys::FEATURE_HEADER_CHANNEL)?,
             flip: flag(keys::FEATURE_RX_FLIP)? && !flag(keys::FEATURE_RX_COPY)?,
         };
-        // Also if it is one: another driver may have left another number.
+        // Written even if it is 1: another driver may have left another number.
         self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;
         let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 } = config.features;
         self.write(keys::REQUEST_RX_COPY, u32::from(!agreed.flip))?;
@@ -264,7 +265,7 @@ impl<G: Guest> Frontend<G> {
         self.write(keys::FEATURE_IPV6_CSUM_OFFLOAD, u32::from(csum_v6))?;
         (0..count)
             .map(|n| {
-                // A single queue has its keys where they were before there were queues.
+                // A single queue has its keys in the device's own directory.
                 let prefix = match count {
                     1 => String::new(),
                     _ => format!("{}{n}/", keys::QUEUE_PREFIX),
@@ -278,9 +279,9 @@ impl<G: Guest> Frontend<G> {
         &self,
         guest: &G,
         prefix: &str,
-        agreed: Agreed,
+        agreed: Negotiated,
     ) -> Result<Queue<G>, ConnectError> {
-        let Agreed { backend, split, headers, flip } = agreed;
+        let Negotiated { backend, split, headers, flip } = agreed;
         let write = |key: &str, value| self.write(&format!("{prefix}{key}"), value);
         let tx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::TX_RING_REF))?;
         let rx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::RX_RING_REF))?;
@@ -306,12 +307,12 @@ impl<G: Guest> Frontend<G> {
             false => Buffers::shared(guest, backend)?,
         };
         let mut rx = RxQueue::new(rx_ring, rx_event, buffers);
-        // The backend is not there yet: what it finds when it attaches needs no event.
+        // The backend has not attached yet, and needs no event for what it then finds.
         rx.publish();
         Ok(Queue { tx, rx })
     }
 
-    /// Makes a control ring, if there is anything to ask the backend for.
+    /// Makes a control ring, if the configuration uses it and the backend offers it.
     fn make_control_ring(
         &self,
         guest: &G,
@@ -326,10 +327,10 @@ impl<G: Guest> Frontend<G> {
         let ring: FrontRing<Ctrl, _> = self.make_ring(guest, backend, keys::CTRL_RING_REF)?;
         let (event, port) = guest.alloc_unbound(backend)?;
         self.write(keys::EVENT_CHANNEL_CTRL, port.0)?;
-        Ok(Some(ControlRing::new(guest, backend, ring, event, config.patience)?))
+        Ok(Some(ControlRing::new(guest, backend, ring, event, config.timeout)?))
     }
 
-    /// Shares the pages of the header channel, if it is `wanted`.
+    /// Grants the pages of the header channel, if it is `wanted`.
     fn make_header_channel(
         &self,
         guest: &G,
@@ -364,7 +365,7 @@ impl<G: Guest> Frontend<G> {
         self.store.write(None, &format!("{}/{key}", self.device), &value.to_string())
     }
 
-    /// Removes what another driver may have left.
+    /// Removes a key that another driver may have left.
     fn remove(&self, key: &str) -> Result<(), StoreError> {
         match self.store.remove(None, &format!("{}/{key}", self.device)) {
             Err(StoreError::NotFound(_)) => Ok(()),
@@ -373,14 +374,14 @@ impl<G: Guest> Frontend<G> {
     }
 }
 
-/// Has the backend keep the pages of all queues mapped, as many as it can.
+/// Asks the backend to keep the pages of all queues mapped, as many as it can.
 fn keep_mapped<G: Guest>(
     control: &mut ControlRing<G>,
     queues: &[Queue<G>],
 ) -> Result<(), ControlError> {
     for (number, queue) in (0..).zip(queues) {
         let size = control.size(number)?;
-        // It only reads what is sent to it.
+        // The backend only reads TX pages.
         let sent = queue.tx.grefs().iter().map(|gref| (gref, GrefMapping::READ_ONLY));
         let received = queue.rx.grefs().iter().map(|gref| (gref, 0));
         let entry = |(gref, flags): (&GrantRef, _)| GrefMapping { gref: gref.0, flags, status: 0 };
@@ -394,8 +395,8 @@ fn keep_mapped<G: Guest>(
 
 impl<G: Guest> Drop for Frontend<G> {
     fn drop(&mut self) {
-        // The store may outlive it and serve the next one, which sets the same watch. One that
-        // is gone has no watches.
+        // The next frontend may use the same store connection and set the same watch. If the
+        // connection is gone, so is the watch.
         let _ = self.store.unwatch(&format!("{}/state", self.backend), WATCH);
     }
 }

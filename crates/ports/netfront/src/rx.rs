@@ -19,20 +19,20 @@ use wire::netif::{NR_SLOTS_MIN, RxRequest, RxResponse, rx_flags};
 use crate::buffers::Buffers;
 use crate::{Fault, RING_LEN};
 
-/// A frame that has come; [`RxQueue::pieces`] says where it lies. One is used again for every
-/// frame.
+/// A received frame; [`RxQueue::pieces`] returns its bytes. The caller may reuse one value for
+/// all frames.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
     fragments: ArrayVec<Fragment, NR_SLOTS_MIN>,
-    /// Bytes in all.
+    /// Bytes of the whole frame.
     pub len: usize,
-    /// What is known of the transport checksum.
+    /// The state of the transport checksum.
     pub checksum: Checksum,
-    /// Set for a frame that stands for several segments.
+    /// Set for an unsegmented frame.
     pub gso: Option<Gso>,
 }
 
-/// Bytes of a frame in the buffer of one slot, within its page.
+/// A part of a frame in one slot's page.
 #[derive(Clone, Copy, Debug)]
 struct Fragment {
     slot: usize,
@@ -40,7 +40,7 @@ struct Fragment {
     len: u16,
 }
 
-/// An RX ring and the buffers frames are received into.
+/// An RX ring and its receive buffers.
 pub struct RxQueue<G: Guest> {
     ring: FrontRing<Rx, RegionPage<G::Pages>>,
     event: Arc<G::Event>,
@@ -59,7 +59,7 @@ impl<G: Guest> RxQueue<G> {
         queue
     }
 
-    /// The doorbell of this ring.
+    /// The event channel of this ring.
     pub fn event(&self) -> &Arc<G::Event> {
         &self.event
     }
@@ -73,12 +73,12 @@ impl<G: Guest> RxQueue<G> {
         })
     }
 
-    /// The references of the buffers that never change.
+    /// The references of buffers that are granted once.
     pub fn grefs(&self) -> &[GrantRef] {
         self.buffers.grefs()
     }
 
-    /// Frames that came with an error instead of their bytes, since the last call.
+    /// Frames that came with an error instead of data, since the last call.
     pub fn take_errors(&mut self) -> u64 {
         std::mem::take(&mut self.errors)
     }
@@ -94,19 +94,19 @@ impl<G: Guest> RxQueue<G> {
         }
     }
 
-    /// Gives back the buffers of all frames received so far, and wakes the backend if it waits
+    /// Gives back the buffers of all frames received so far, and notifies the backend if it waits
     /// for some.
     #[inline]
     pub fn publish(&mut self) {
         self.buffers.give_back();
         self.post();
         if self.ring.publish() {
-            // A backend that is gone is learnt of through the store.
+            // This fails if the backend is gone, which the store reports.
             let _ = self.event.notify();
         }
     }
 
-    /// Describes the next frame in `frame`; answers whether there was one. Its bytes stay where
+    /// Stores the next frame in `frame`. Returns whether there was one. Its bytes stay where
     /// they are until [`publish`](Self::publish).
     #[inline]
     pub fn receive(&mut self, frame: &mut Received) -> Result<bool, Fault> {
@@ -119,8 +119,8 @@ impl<G: Guest> RxQueue<G> {
         Ok(false)
     }
 
-    /// Collects the fragments of the frame that starts with `first`. False for one with an
-    /// error.
+    /// Collects the fragments of the frame that starts with `first`. Returns false for a frame with
+    /// an error.
     #[inline]
     fn collect(
         &mut self,
@@ -159,13 +159,13 @@ impl<G: Guest> RxQueue<G> {
         }
     }
 
-    /// Asks for an event at the next frame; answers whether some wait already.
+    /// Asks for an event at the next frame. Returns whether some wait already.
     pub fn arm(&mut self) -> Result<bool, Fault> {
         Ok(self.ring.arm()?)
     }
 
-    /// Adds a fragment. Answers whether it has bytes; a frame with one that has none, or with
-    /// too many, is dropped.
+    /// Adds a fragment. Returns whether it has data: a frame with an empty fragment, or with
+    /// too many fragments, is dropped.
     #[inline]
     fn push(
         &mut self,

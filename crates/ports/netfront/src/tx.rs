@@ -18,33 +18,33 @@ use wire::netif::{TxRequest, header_channel, status, tx_flags};
 
 use crate::{Fault, RING_LEN};
 
-/// The ring or the pages are all in use; take responses first.
+/// All requests or pages are in use; take responses first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room on the transmit ring")]
 pub struct Full;
 
-/// Bytes of the next frame's that lie side by side.
+/// A contiguous part of the next frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The memory.
     pub region: &'a Region,
-    /// First byte.
+    /// The first byte's offset.
     pub offset: usize,
-    /// How many bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
-/// A TX ring and the pages frames are sent from.
+/// A TX ring and the pages that frames are sent from.
 pub struct TxQueue<G: Guest> {
     ring: FrontRing<Tx, RegionPage<G::Pages>>,
     event: Arc<G::Event>,
-    /// Where headers go, if the backend takes them beside the ring.
+    /// The header channel, if it is in use.
     headers: Option<G::Pages>,
     pages: G::Pages,
     grefs: Box<[GrantRef]>,
-    /// Pages not in use; frames are put into them from the end.
+    /// Free pages; frames take them from the end.
     spare: ArrayVec<u16, RING_LEN>,
-    /// Which pages' requests are outstanding.
+    /// Which pages have outstanding requests.
     busy: Box<[bool]>,
     errors: u64,
 }
@@ -68,7 +68,7 @@ impl<G: Guest> TxQueue<G> {
         }
     }
 
-    /// The doorbell of this ring.
+    /// The event channel of this ring.
     pub fn event(&self) -> &Arc<G::Event> {
         &self.event
     }
@@ -88,9 +88,8 @@ impl<G: Guest> TxQueue<G> {
         self.headers.as_deref()
     }
 
-    /// Where the next frame's bytes must be put, in order: its header's place if the backend
-    /// takes headers beside the ring, then pages. Never more than a frame may have, no page when
-    /// the ring is full.
+    /// Where the next frame's bytes belong, in order: the header's place if the header channel is
+    /// in use, then pages. Never more than a frame may have, and no page when the ring is full.
     pub fn places(&self) -> impl Iterator<Item = Place<'_>> {
         let offset = header_channel::place(self.ring.next_index());
         let len = header_channel::HEADER_LEN.into();
@@ -110,20 +109,20 @@ impl<G: Guest> TxQueue<G> {
         self.spare.len() >= 16 && self.ring.free() > 16
     }
 
-    /// Packets the backend answered with an error since the last call.
+    /// Packets that the backend answered with an error, since the last call.
     pub fn take_errors(&mut self) -> u64 {
         std::mem::take(&mut self.errors)
     }
 
-    /// Sends the frame of `len` bytes that was put into [`places`](Self::places), each but the
-    /// last one full. It leaves with the next [`publish`](Self::publish).
+    /// Sends the frame of `len` bytes that the caller has put into [`places`](Self::places), each
+    /// full except the last. The next [`publish`](Self::publish) hands it over.
     #[inline]
     pub fn send(&mut self, len: u16, checksum: Checksum, gso: Option<Gso>) -> Result<(), Full> {
         self.send_at(0, len, checksum, gso)
     }
 
-    /// As [`send`](Self::send), of a frame whose bytes in its first page start at byte `offset`
-    /// and do not leave it unless `offset` is 0.
+    /// As [`send`](Self::send), for a frame that starts at byte `offset` of its first page. It must
+    /// end in that page unless `offset` is 0.
     #[inline]
     pub fn send_at(
         &mut self,
@@ -134,7 +133,7 @@ impl<G: Guest> TxQueue<G> {
     ) -> Result<(), Full> {
         let supplied = if self.headers.is_some() { header_channel::HEADER_LEN } else { 0 };
         let mut left = usize::from(len.saturating_sub(supplied));
-        // Also of a frame that is all header: it takes a request.
+        // A frame that fits the header channel still needs a request.
         let pages = left.div_ceil(PAGE_SIZE).max(1);
         if self.spare.len() < pages || (self.ring.free() as usize) <= pages {
             return Err(Full);
@@ -163,16 +162,16 @@ impl<G: Guest> TxQueue<G> {
         Ok(())
     }
 
-    /// Hands the frames sent so far to the backend, and wakes it if it sleeps.
+    /// Hands the frames sent so far to the backend, and notifies it if it waits.
     #[inline]
     pub fn publish(&mut self) {
         if self.ring.publish() {
-            // A backend that is gone is learnt of through the store.
+            // This fails if the backend is gone, which the store reports.
             let _ = self.event.notify();
         }
     }
 
-    /// Takes responses back, and with them their pages. Answers how many.
+    /// Takes responses, and frees their pages. Returns how many.
     #[inline]
     pub fn reclaim(&mut self) -> Result<usize, Fault> {
         let mut taken = 0;
@@ -181,7 +180,7 @@ impl<G: Guest> TxQueue<G> {
             if response.status == status::NULL {
                 continue;
             }
-            // The id is the backend's word: one not outstanding would free a page twice.
+            // The id is not trusted: one that is not outstanding would free a page twice.
             match self.busy.get_mut(usize::from(response.id)) {
                 Some(busy) if *busy => *busy = false,
                 _ => return Err(Fault::UnknownId(response.id)),
@@ -192,7 +191,7 @@ impl<G: Guest> TxQueue<G> {
         Ok(taken)
     }
 
-    /// Asks for an event at the next response; answers whether some wait already.
+    /// Asks for an event at the next response. Returns whether some wait already.
     pub fn arm(&mut self) -> Result<bool, Fault> {
         Ok(self.ring.arm()?)
     }

@@ -1,4 +1,4 @@
-//! Guests whose pages stay mapped.
+//! Guests with persistent grants.
 
 mod common;
 
@@ -11,10 +11,10 @@ use wire::netif::ctrl::status;
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 const ALL: [u8; 6] = [0xff; 6];
-/// Frames each way.
+/// Frames in each direction.
 const FRAMES: u32 = 300;
 
-/// What the frames of a run took.
+/// The cost of a run.
 struct Taken {
     hypercalls: u64,
     notifications: u64,
@@ -22,7 +22,7 @@ struct Taken {
     misses: u64,
 }
 
-/// Two guests that know each other.
+/// Two guests that the switch knows.
 fn guests(host: &Host, config: Config) -> [Guest; 2] {
     let mut a = host.guest("02:00:00:00:00:0a", config);
     let mut b = host.guest("02:00:00:00:00:0b", config);
@@ -42,7 +42,7 @@ fn cross(from: &mut Guest, to: &mut Guest, bytes: &[u8]) {
     assert!(got.unwrap() == bytes, "another frame arrived");
 }
 
-/// Sends frames both ways, one at a time: the same batches with whatever configuration.
+/// Sends frames both ways, one at a time, so that every configuration has the same batches.
 fn run(config: Config) -> Taken {
     let host = Host::new(1, 1);
     let [mut a, mut b] = guests(&host, config);
@@ -70,7 +70,7 @@ fn frames_between_mapped_pages_take_no_hypercalls_but_for_events() {
         let without = run(Config { persistent_grants: false, ..config });
         assert!(with.hits >= u64::from(2 * FRAMES) && with.misses == 0);
         assert_eq!((without.hits, without.misses), (0, 0));
-        // Frame by frame a batch of copies at least; with a header to be fetched two.
+        // At least one batch of copies per frame, and two if the header is fetched.
         let copies = u64::from(2 * FRAMES) * if header_channel { 1 } else { 2 };
         assert!(without.hypercalls - without.notifications >= copies);
         assert_eq!(with.hypercalls, with.notifications);
@@ -132,7 +132,7 @@ fn a_guest_leaves_and_comes_back_and_nothing_stays_mapped() {
     }
 }
 
-/// Pages of two queues' worth of guests are mapped and unmapped while frames cross on all workers.
+/// Pages of two queues are mapped and unmapped while frames cross on all workers.
 #[test]
 fn frames_stay_whole_while_pages_come_and_go() {
     let host = Host::new(2, 1);
@@ -149,7 +149,7 @@ fn frames_stay_whole_while_pages_come_and_go() {
             scope.spawn(move || {
                 let control = frontend.control().unwrap();
                 for _ in 0..40 {
-                    // What is in use stays, and is not added again.
+                    // A page in use stays mapped, and is not added again.
                     let removed = control.remove(0, &list).unwrap();
                     let removed = list.iter().zip(removed).filter(|(_, removed)| *removed);
                     let again: Vec<_> = removed.map(|(entry, _)| *entry).collect();

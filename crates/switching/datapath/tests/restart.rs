@@ -1,5 +1,4 @@
-//! Backends that are killed with frames in flight, and others that go on with what they left.
-//! The frontends are not told.
+//! Backends are killed with frames in flight, and others continue. The frontends do not notice.
 
 mod common;
 
@@ -16,7 +15,7 @@ const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 const ALL: [u8; 6] = [0xff; 6];
 
-/// How headers come, as the backend and as the frontend would have it.
+/// The backend's and the frontend's choice of header source.
 const WAYS: [(TxChannel, bool); 3] =
     [(TxChannel::Header, true), (TxChannel::Header, false), (TxChannel::Remap, false)];
 
@@ -32,7 +31,7 @@ fn traffic_goes_on_after_the_daemon_was_killed() {
         let [mut a, mut b] = guests(&host, header_channel);
         let mut sent = 0;
         for round in 0..12 {
-            // So many that some wait for room, on both sides of the backend.
+            // So many that some wait for free slots, on both sides of the backend.
             while sent < round * 150 && send(&mut a.queues[0], &frame(B, A, 200, sent)) {
                 sent += 1;
             }
@@ -43,15 +42,15 @@ fn traffic_goes_on_after_the_daemon_was_killed() {
                 assert_eq!(guest.vif.state(), XenbusState::Connected);
             }
             while receive(&mut b.queues[0]).is_some() {}
-            // More than a ring: nothing is still held of what was sent to the backends before.
+            // More than a ring: no frame of the earlier backends is still held.
             flow(&mut a, A, &mut b, 300);
-            // The switch learns where B is: what is for it waits for it from here on.
+            // The switch learns B's address: from here on, frames for B wait for it.
             flow(&mut b, B, &mut a, 300);
         }
     }
 }
 
-/// Frames go through, in order and never more at once than there is room for.
+/// Frames arrive in order, and never more at once than there are slots.
 fn flow(from: &mut Guest, address: [u8; 6], to: &mut Guest, count: u32) {
     let bytes = |n| frame(ALL, address, 100, 1_000_000 + n);
     let (mut sent, mut came) = (0, 0);
@@ -66,13 +65,13 @@ fn flow(from: &mut Guest, address: [u8; 6], to: &mut Guest, count: u32) {
     });
 }
 
-/// What the daemon does for A's frames, and where it is killed.
+/// The daemon's work for A's frames, and where it is killed.
 struct Backend {
     a: netback::Queue<Platform>,
     b: netback::Queue<Platform>,
 }
 
-/// The last thing that is done in a pass.
+/// The last step of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Until {
     Received,
@@ -81,13 +80,13 @@ enum Until {
 }
 
 impl Backend {
-    /// Kills those that there are, and starts others.
+    /// Kills the backends, and starts others.
     fn restart(host: &Host, a: &mut Guest, b: &mut Guest) -> Self {
         let [a, b] = [a, b].map(|guest| host.restart(guest).queues.pop().unwrap());
         Self { a, b }
     }
 
-    /// Takes what A sends, and delivers to B all but the frames in the slots of `held`.
+    /// Takes A's frames, and delivers to B all but the frames in the slots of `held`.
     fn pass(&mut self, held: u64, until: Until) {
         self.a.tx.receive().unwrap();
         if until < Until::Delivered {
@@ -123,7 +122,7 @@ fn step() -> impl Strategy<Value = Step> {
     let until = prop::sample::select(vec![Until::Received, Until::Delivered]);
     let finished = prop_oneof![3 => any::<u64>(), 1 => Just(0)];
     prop_oneof![
-        // Of one slot, of some, of many.
+        // Frames of one slot, of a few, of many.
         6 => prop_oneof![60u16..1000, 1000u16..9000, 9000u16..65535].prop_map(Step::Send),
         2 => Just(Step::Receive),
         4 => finished.prop_map(|held| Step::Pass(held, Until::Finished)),
@@ -132,7 +131,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Takes what has come. Every frame is one that was sent, and as it was sent.
+/// Takes the received frames. Every frame was sent, and is unchanged.
 fn take(b: &mut Guest, sent: &[Vec<u8>], came: &mut BTreeMap<usize, u32>) {
     while let Some(got) = receive(&mut b.queues[0]) {
         let number = u32::from_be_bytes(got[14..18].try_into().unwrap()) as usize;
@@ -163,7 +162,7 @@ proptest! {
                 }
                 Step::Receive => take(&mut b, &sent, &mut came),
                 Step::Pass(held, until) => {
-                    // A pass that was not finished was the last one.
+                    // A pass that does not finish is the backend's last.
                     if !settled {
                         drop(backend);
                         backend = Backend::restart(&host, &mut a, &mut b);
@@ -187,7 +186,7 @@ proptest! {
         prop_assert_eq!(came.len(), sent.len(), "frames are lost");
         a.queues[0].tx.reclaim().unwrap();
         prop_assert_eq!(a.queues[0].tx.take_errors(), 0);
-        // All that was sent was answered: the ring is free for as many as it has slots.
+        // Every request is answered: all slots of the ring are free.
         let mut more = 0;
         while a.queues[0].tx.send(60, offload::Checksum::Unknown, None).is_ok() {
             more += 1;

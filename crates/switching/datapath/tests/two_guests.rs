@@ -26,7 +26,7 @@ fn cross(host: &Host, header_channel: bool) {
     let config = netfront::Config { header_channel, ..netfront::Config::default() };
     let mut a = host.guest("02:00:00:00:00:0a", config);
     let mut b = host.guest("02:00:00:00:00:0b", config);
-    // Each learns where the other is.
+    // The switch learns both addresses.
     assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
     wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
     let sizes = (14..200).chain((200..9000).step_by(97)).chain((9000..65_535).step_by(3571));
@@ -50,8 +50,8 @@ fn cross(host: &Host, header_channel: bool) {
     });
     assert_eq!(a.queues[0].tx.take_errors(), 0);
     assert_eq!(b.port.counters().snapshot().tx_frames, sent.len() as u64);
-    // What one channel holds for a while is held no longer: the rings, the header pages and what is
-    // to stay mapped are.
+    // No channel still holds pages of frames. The rings, the header pages and the persistent
+    // grants stay mapped.
     let control = a.frontend.control().map_or(0, |_| 1 + usize::from(PERSISTENT));
     let rings = 2 + control + a.queues[0].tx.headers().map_or(0, |_| header_channel::PAGES);
     wait_until("the end of every mapping", || a.domain.pinned() == rings);
@@ -67,7 +67,7 @@ fn a_guest_that_takes_nothing_makes_senders_wait_and_loses_nothing() {
     let mut b = host.guest("02:00:00:00:00:0b", netfront::Config::default());
     assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
     wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
-    // 256 buffers, 64 in hand, and the rest on the sender's own ring.
+    // 256 buffers, 64 frames in flight, and the rest on the sender's ring.
     let mut sent = 0;
     wait_until("room for more frames than there are buffers", || {
         while sent < 400 && send(&mut a.queues[0], &frame(B, A, 100, sent)) {
@@ -115,7 +115,7 @@ fn a_stalled_guest_holds_nobody_back_for_long() {
         got.is_some()
     });
     assert_eq!(got.unwrap(), frame(c_mac, A, 100, 7));
-    // And it is served again once it wakes up.
+    // It is served again once it wakes up.
     while receive(&mut b.queues[0]).is_some() {}
     wait_until("the end of the stall", || {
         send(&mut a.queues[0], &frame(B, A, 100, 9));

@@ -101,7 +101,7 @@ fn connect<G: Guest>(
         split_event_channels: !options.one_event_channel,
         header_channel: !options.no_header_channel,
         persistent_grants: !options.no_persistent_grants,
-        patience: PATIENCE,
+        timeout: PATIENCE,
     };
     Frontend::connect(guest, store.clone(), &place.node, &config).map_err(display)
 }

@@ -1,15 +1,15 @@
-# Runs what comes in on standard input and answers on standard output, in lines as src/host/frame.rs has them.
-# Several commands may run at once; only one process answers, so that answers do not mix.
+# Runs the scripts that arrive on standard input and answers on standard output. The protocol is in src/host/frame.rs.
+# Several scripts may run at once. Only one process answers, so that answers do not mix.
 jobs=/run/agent
 mkdir -p "$jobs"
 mkfifo "$jobs/ended"
-# For reading and writing: it stays open while no command runs.
+# Opened for reading and writing, so that it stays open while no script runs.
 exec 5<>"$jobs/ended"
 [ -t 0 ] && stty raw -echo
 cd /lab || exit
 
-run() { # id: a command in a session of its own, that can be stopped as a whole
-    # With its path: busybox's setsid would take busybox's own sh.
+run() { # id: a script in a new session, so that it can be killed with its children
+    # With its full path: busybox's setsid would run busybox's sh.
     setsid /bin/sh "$jobs/$1.sh" <"/dev/null" >"$jobs/$1.out" 2>&1 5>&- &
     echo $! >"$jobs/$1.pid"
     wait $!
@@ -17,7 +17,7 @@ run() { # id: a command in a session of its own, that can be stopped as a whole
 }
 
 answer() { # id status
-    # What it left behind may still print.
+    # The size is fixed first: background processes may still print.
     size=$(stat -c %s "$jobs/$1.out")
     printf '\n~end %s %s %s ' "$1" "$2" "$size"
     head -c "$size" "$jobs/$1.out" | base64 -w 0

@@ -1,12 +1,12 @@
 #!/bin/sh
-# The first process of a guest: the file systems, then the agent on the console.
+# A guest's init: mounts the file systems, then starts the agent on the console.
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /run/lock
 mount -t devpts devpts /dev/pts
-# The kernel must not write into the answers.
+# The kernel must not write between the agent's answers.
 dmesg -n 1
 for word in $(cat /proc/cmdline); do
     case $word in lab.name=*) hostname "${word#*=}" ;; esac
@@ -19,6 +19,6 @@ if [ -f /lab/script ]; then
     sh /lab/script </dev/null >/dev/console 2>&1
     while :; do sleep 1000; done
 fi
-# A child of its own: the first process has to wait for orphans.
+# In the background: init must reap orphans.
 sh /lab/agent <>/dev/hvc0 >&0 2>&0 &
 while :; do wait; sleep 1; done

@@ -1,3 +1,3 @@
 #!/bin/sh
-# The kernel calls poweroff and reboot when the toolstack asks; nothing here has to be ended first.
+# The kernel runs poweroff or reboot when the toolstack requests it. Nothing needs a clean shutdown first.
 exec busybox "${0##*/}" -f

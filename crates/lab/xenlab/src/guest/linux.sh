@@ -1,5 +1,5 @@
 #!/bin/sh
-# The first process of a machine without a hypervisor: the file systems, then the script, then the end.
+# The init of a machine without a hypervisor: mounts the file systems, runs the script, and powers off.
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys

@@ -1,2 +1,2 @@
-# busybox's shell would take its own.
+# Otherwise busybox's shell runs its built-in ones.
 alias ip=/usr/bin/ip ping=/usr/bin/ping

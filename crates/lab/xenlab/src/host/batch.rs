@@ -1,50 +1,55 @@
-//! A machine that nobody talks to: what is to be done is in its archive.
+//! A machine without connections to the outside: its scripts are in its archive.
 //!
-//! Nothing from outside comes in after the start, so that with QEMU's `-icount` a second run executes the
-//! same instructions in the same order: no agent, no share, no clock but the machine's own.
+//! Nothing comes in from outside after the start, so that with QEMU's `-icount` a second run executes the
+//! same instructions in the same order: no agent, no shared folder, no clock but the virtual one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::overlay::{self, GUEST_ROOT, HostFile};
-use super::{DomuConfig, Options, qemu};
-use crate::folder::Folder;
-use crate::image::{Images, Index, Kind};
+use super::domu::DomuConfig;
+use super::options::Options;
+use super::overlay::{HostFile, add, concatenate, read, read_whole, script};
+use super::qemu;
+use crate::image::{Archive, Images, Index, Kind};
+use crate::temp_dir::TempDir;
 use crate::{Emulator, Error, Result};
 
-/// A processor for [`CLOCK`]: what the emulator's clock and its copies of strings do badly is left out, and
-/// page tables of five levels, which pvscope does not read.
+/// QEMU's `-cpu` for runs with [`CLOCK`]. Left out are features that QEMU's instruction clock or its string copies
+/// handle badly, and five-level page tables, which pvscope does not read.
 pub const PROCESSOR: &str = "max,-smap,-smep,-x2apic,-erms,-fsrm,-la57";
-/// Words of QEMU's command line with which two runs are the same: time is counted in instructions, one a nanosecond.
+/// QEMU's arguments that make two runs the same: time is counted in instructions, one per nanosecond.
 pub const CLOCK: [[&str; 2]; 3] =
     [["-icount", "shift=0,sleep=off"], ["-seed", "1"], ["-rtc", "base=2026-01-01,clock=vm"]];
 
-/// What is done.
+/// What to run.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
-    /// Whether there is a hypervisor, and dom0 on it; else the script runs on the machine itself.
+    /// Whether to boot Xen with dom0; otherwise the script runs on the machine itself.
     pub xen: bool,
-    /// What dom0, or the machine, does, a shell script; when it ends the machine does.
+    /// The shell script of dom0 or the machine. The machine powers off when it ends.
     pub script: String,
-    /// What every guest does, when it is up.
+    /// The shell script of every guest.
     pub guest_script: String,
-    /// Guests that the script may make: `xl create /lab/NAME.cfg`.
+    /// Guests that the script may create: `xl create /lab/NAME.cfg`.
     pub guests: Vec<DomuConfig>,
-    /// Files of this machine that dom0 and guests get.
+    /// Files of this machine to copy into dom0 and guests.
     pub files: Vec<HostFile>,
-    /// More words of QEMU's command line, such as devices.
+    /// More arguments for QEMU, such as devices.
     pub devices: Vec<String>,
-    /// Programs that are on no disk, which they get as well: their names and their bytes.
+    /// Programs to add from memory: names and contents.
     pub programs: Vec<(String, Vec<u8>)>,
 }
 
-/// What has a kernel load programs at the same addresses each time.
-pub const SAME_PLACES: &str = "norandmaps";
+/// Where a batch's dom0 has the guests' archive.
+const GUEST_ROOT: &str = "lab/guests/domu.cpio";
 
-/// A batch that is ready to be run, any number of times.
+/// The kernel argument that loads programs at the same addresses in every run.
+pub const NO_ASLR: &str = "norandmaps";
+
+/// A batch that is ready to run, any number of times.
 #[derive(Debug)]
 pub struct BatchHost {
-    folder: Folder,
+    folder: TempDir,
     images: Images,
     options: Options,
     root: PathBuf,
@@ -53,30 +58,33 @@ pub struct BatchHost {
 }
 
 impl BatchHost {
-    /// Writes what is booted.
+    /// Writes the archive that boots.
     ///
     /// # Errors
-    /// [`Error::Path`](crate::Error::Path); [`Error::Content`](crate::Error::Content) if a file needs a library that this machine lacks.
+    /// [`Error::Path`](crate::Error::Path); [`Error::Content`](crate::Error::Content) if a file needs a library that
+    /// this machine lacks.
     pub fn new(images: &Images, batch: &Batch) -> Result<Self> {
-        let folder = Folder::new()?;
+        let folder = TempDir::new()?;
         let root = folder.path().join("dom0.cpio");
         if batch.xen {
-            overlay::write_batch(images, batch, &root)?;
+            write_xen(images, batch, &root)?;
         } else {
-            overlay::write_linux(images, batch, &root)?;
+            write_linux(images, batch, &root)?;
         }
-        // Off by default on an AMD that is itself virtual, which this one looks like; on as on a real one.
+        // Xen's default is off on a virtual AMD processor, which this one looks like, and on for a real one.
         let xen_arguments = "global-pages".to_owned();
-        // Libraries lie where they do in every process: QEMU shares translated code, and a plugin is told of its first place.
-        let kernel_arguments = SAME_PLACES.to_owned();
+        // QEMU shares translated code between processes and shows a plugin only its first address, so libraries must
+        // lie at the same address in each.
+        let kernel_arguments = NO_ASLR.to_owned();
         let options = Options { xen_arguments, kernel_arguments, ..Options::default() };
         let (images, devices) = (images.clone(), batch.devices.clone());
         Ok(Self { folder, images, options, root, xen: batch.xen, devices })
     }
 
-    /// QEMU's command line, to which a plugin can be added.
+    /// QEMU's command line. The caller may add a plugin.
     ///
-    /// Time is counted in instructions, one a nanosecond; memory is shared, for the plugin to read.
+    /// Time is counted in instructions, one per nanosecond. The guest's memory is shared, so that the plugin can read
+    /// it.
     ///
     /// # Errors
     /// [`lab::Error::MissingTool`] as [`Error::Lab`](crate::Error::Lab).
@@ -103,7 +111,8 @@ impl BatchHost {
     /// The files that dom0, or the machine, and its guests start with.
     ///
     /// # Errors
-    /// [`Error::Path`](crate::Error::Path); [`Error::Content`](crate::Error::Content) if what was written is no archive.
+    /// [`Error::Path`](crate::Error::Path); [`Error::Content`](crate::Error::Content) if what was written is no
+    /// archive.
     pub fn files(&self) -> Result<BatchFiles> {
         BatchFiles::read(&self.root)
     }
@@ -114,25 +123,67 @@ impl BatchHost {
         self.folder.path().join("console.log")
     }
 
-    /// What the script has printed.
+    /// What the script printed.
     #[must_use]
     pub fn printed(&self) -> PathBuf {
         self.folder.path().join("printed")
     }
 
-    /// A folder that goes with this value.
+    /// A folder that is removed with this value.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 }
 
-/// The files that the domains of a batch start with, as they lie in its archive.
+/// Writes the archive of dom0, with the guests and the scripts in it.
+fn write_xen(images: &Images, batch: &Batch, destination: &Path) -> Result<()> {
+    let files: Vec<(&str, Vec<u8>)> = batch.files.iter().map(read).collect::<Result<_>>()?;
+    let mut guest = Archive::new();
+    script(&mut guest, "init", include_str!("../guest/domu.sh"));
+    script(&mut guest, "lab/script", &batch.guest_script);
+    programs(&mut guest, batch);
+    add(&mut guest, images.libraries(Kind::DomU)?, &files)?;
+    let mut guest_root = read_whole(&images.root(Kind::DomU))?;
+    guest_root.extend(guest.finish());
+
+    let mut overlay = Archive::new();
+    script(&mut overlay, "init", include_str!("../guest/dom0.sh"));
+    script(&mut overlay, "lab/script", &batch.script);
+    script(&mut overlay, "etc/xen/scripts/vif-lab", include_str!("../guest/vif-lab.sh"));
+    overlay.file("lab/guests/vmlinux", 0o644, &read_whole(&images.kernel())?);
+    overlay.file(GUEST_ROOT, 0o644, &guest_root);
+    for guest in &batch.guests {
+        overlay.file(&format!("lab/{}.cfg", guest.name), 0o644, guest.text().as_bytes());
+    }
+    programs(&mut overlay, batch);
+    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
+    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
+}
+
+/// Writes the archive of a machine without a hypervisor: dom0's, with another init.
+fn write_linux(images: &Images, batch: &Batch, destination: &Path) -> Result<()> {
+    let files: Vec<(&str, Vec<u8>)> = batch.files.iter().map(read).collect::<Result<_>>()?;
+    let mut overlay = Archive::new();
+    script(&mut overlay, "init", include_str!("../guest/linux.sh"));
+    script(&mut overlay, "lab/script", &batch.script);
+    programs(&mut overlay, batch);
+    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
+    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
+}
+
+fn programs(archive: &mut Archive, batch: &Batch) {
+    for (name, bytes) in &batch.programs {
+        archive.file(&format!("usr/local/bin/{name}"), 0o755, bytes);
+    }
+}
+
+/// The files that the domains of a batch start with.
 #[derive(Debug)]
 pub struct BatchFiles {
     archive: Vec<u8>,
     dom0: Index,
-    /// The guests' archive is a file of dom0's: this one's places count from its start.
+    /// Where the guests' archive starts in dom0's, and its index, which counts from there.
     guest: Option<(usize, Index)>,
 }
 
@@ -148,7 +199,7 @@ impl BatchFiles {
         Ok(Self { archive, dom0, guest })
     }
 
-    /// The content of a regular file by its path in that domain, whose links were followed.
+    /// The content of the regular file at `path` in that domain. The caller has resolved links in `path`.
     #[must_use]
     pub fn file(&self, kind: Kind, path: &str) -> Option<&[u8]> {
         let (start, index) = match kind {
@@ -163,16 +214,15 @@ impl BatchFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::Archive;
 
     #[test]
-    fn files_of_dom0_and_of_guests_are_told_apart() {
+    fn files_of_dom0_and_of_guests_are_separate() {
         let mut guest = Archive::new();
         guest.file("usr/bin/tool", 0o755, b"the guest's");
         let mut dom0 = Archive::new();
         dom0.file("usr/bin/tool", 0o755, b"dom0's");
         dom0.file(GUEST_ROOT, 0o644, &guest.finish());
-        let folder = Folder::new().expect("folder");
+        let folder = TempDir::new().expect("folder");
         let path = folder.path().join("dom0.cpio");
         std::fs::write(&path, dom0.finish()).expect("write");
         let files = BatchFiles::read(&path).expect("archives");
@@ -183,8 +233,8 @@ mod tests {
     }
 
     #[test]
-    fn without_guests_there_are_no_files_of_theirs() {
-        let folder = Folder::new().expect("folder");
+    fn without_guests_there_are_no_guest_files() {
+        let folder = TempDir::new().expect("folder");
         let path = folder.path().join("dom0.cpio");
         std::fs::write(&path, Archive::new().finish()).expect("write");
         let files = BatchFiles::read(&path).expect("an archive");

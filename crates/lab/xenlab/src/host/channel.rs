@@ -1,4 +1,4 @@
-//! Talking to one domain's agent.
+//! The connection to one domain's agent.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read as _, Write as _};
@@ -13,14 +13,14 @@ use lab::Interrupt;
 use super::frame::{self, Frame, Lines};
 use crate::{Error, Result};
 
-/// How often a wait looks up.
-const SLICE: Duration = Duration::from_millis(100);
-/// How long the other side may take no bytes.
-const STUCK: Duration = Duration::from_secs(20);
-/// How much of what is no answer is kept.
+/// How often a wait checks for Ctrl-C.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a write may block.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How many bytes of other output are kept.
 const NOISE: usize = 16 * 1024;
 
-/// One end of a line to an agent; any number of threads may have commands run over it at once.
+/// The connection to an agent. Several threads may run commands over it at once.
 #[derive(Debug)]
 pub(super) struct Channel {
     writer: Mutex<UnixStream>,
@@ -36,45 +36,45 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// How often an agent said that it is up, and when it said so last, in seconds since its domain's boot.
-    ups: u64,
+    /// How often an agent has reported that it is up, and when it last did, in seconds since its domain's boot.
+    boots: u64,
     uptime: f64,
-    /// Answers that nobody has fetched.
+    /// Answers that were not fetched yet.
     ended: BTreeMap<u64, (i32, Vec<u8>)>,
-    /// The last lines that were no answers.
+    /// The last lines that are not frames.
     noise: VecDeque<u8>,
     closed: bool,
 }
 
-/// How a wait ended, other than by what was waited for or by Ctrl-C.
+/// Why a wait failed, other than by Ctrl-C.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Silence {
-    /// Its time was up.
+pub(super) enum WaitError {
+    /// The time limit passed.
     TimedOut,
-    /// The line is gone.
+    /// The connection is closed.
     Closed,
 }
 
 impl Channel {
     pub(super) fn new(stream: UnixStream) -> Result<Self> {
-        let failed = |cause| Error::path("a line to an agent")(cause);
-        stream.set_write_timeout(Some(STUCK)).map_err(failed)?;
+        let failed = |cause| Error::path("the connection to an agent")(cause);
+        stream.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(failed)?;
         let reader = stream.try_clone().map_err(failed)?;
         let shared = Arc::new(Shared::default());
         let reading = Arc::clone(&shared);
-        // Ends with the line, at the latest when QEMU is gone.
+        // The thread ends when the connection closes, at the latest when QEMU ends.
         thread::Builder::new().spawn(move || reading.read(reader)).map_err(failed)?;
         Ok(Self { writer: Mutex::new(stream), shared, next: AtomicU64::new(1) })
     }
 
-    /// Starts a script; returns its number.
+    /// Starts a script. Returns its number.
     pub(super) fn start(&self, script: &str) -> Result<u64> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.send(&frame::run(id, script))?;
         Ok(id)
     }
 
-    /// Kills a script, which still answers.
+    /// Kills a script. Its answer still comes.
     pub(super) fn stop(&self, id: u64) -> Result<()> {
         self.send(&frame::stop(id))
     }
@@ -84,42 +84,42 @@ impl Channel {
         &self,
         id: u64,
         limit: Duration,
-    ) -> Result<std::result::Result<(i32, Vec<u8>), Silence>> {
+    ) -> Result<std::result::Result<(i32, Vec<u8>), WaitError>> {
         self.shared.wait(limit, |state| state.ended.remove(&id))
     }
 
-    /// A script's exit status and output if it has ended, left there for [`wait`](Self::wait).
+    /// A script's exit status and output if it has ended. [`wait`](Self::wait) still returns them.
     pub(super) fn ended(&self, id: u64) -> Option<(i32, Vec<u8>)> {
         self.shared.lock().ended.get(&id).cloned()
     }
 
-    /// How often an agent has come up on this line.
-    pub(super) fn ups(&self) -> u64 {
-        self.shared.lock().ups
+    /// How often an agent has come up on this connection.
+    pub(super) fn boots(&self) -> u64 {
+        self.shared.lock().boots
     }
 
-    /// Waits until an agent has come up more than `before` times; returns its domain's uptime in seconds.
+    /// Waits until an agent has come up more than `before` times. Returns its domain's uptime in seconds.
     pub(super) fn wait_up(
         &self,
         before: u64,
         limit: Duration,
-    ) -> Result<std::result::Result<f64, Silence>> {
-        self.shared.wait(limit, |state| (state.ups > before).then_some(state.uptime))
+    ) -> Result<std::result::Result<f64, WaitError>> {
+        self.shared.wait(limit, |state| (state.boots > before).then_some(state.uptime))
     }
 
-    /// The last lines that were no answers: what a kernel printed on a console.
+    /// The last lines that are not frames: what a kernel printed on the console.
     pub(super) fn noise(&self) -> String {
         String::from_utf8_lossy(self.shared.lock().noise.make_contiguous()).into_owned()
     }
 
     fn send(&self, line: &str) -> Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        writer.write_all(line.as_bytes()).map_err(Error::path("the line to an agent"))
+        writer.write_all(line.as_bytes()).map_err(Error::path("the connection to an agent"))
     }
 }
 
 impl Shared {
-    /// A panic elsewhere must not keep others from their answers.
+    /// A panic in one thread must not block the others.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,7 +128,7 @@ impl Shared {
         &self,
         limit: Duration,
         mut look: impl FnMut(&mut State) -> Option<T>,
-    ) -> Result<std::result::Result<T, Silence>> {
+    ) -> Result<std::result::Result<T, WaitError>> {
         let end = Instant::now() + limit;
         let mut state = self.lock();
         loop {
@@ -138,12 +138,12 @@ impl Shared {
             Interrupt::check()?;
             let left = end.saturating_duration_since(Instant::now());
             if state.closed {
-                return Ok(Err(Silence::Closed));
+                return Ok(Err(WaitError::Closed));
             }
             if left.is_zero() {
-                return Ok(Err(Silence::TimedOut));
+                return Ok(Err(WaitError::TimedOut));
             }
-            let slept = self.changed.wait_timeout(state, left.min(SLICE));
+            let slept = self.changed.wait_timeout(state, left.min(POLL_INTERVAL));
             state = slept.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -175,7 +175,7 @@ impl State {
     fn take(&mut self, frame: Frame) {
         match frame {
             Frame::Up { uptime } => {
-                self.ups += 1;
+                self.boots += 1;
                 self.uptime = uptime;
             }
             Frame::End { id, status, output } => {
@@ -188,21 +188,21 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
+    use crate::temp_dir::TempDir;
     use std::process::{Command, Stdio};
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// The agent itself, as a program of this machine, with folders of its own.
+    /// The agent's script, run on this machine in a temporary folder.
     struct Agent {
         channel: Channel,
         process: std::process::Child,
-        _folder: Folder,
+        _folder: TempDir,
     }
 
     impl Agent {
         fn start() -> Self {
-            let folder = Folder::new().expect("folder");
+            let folder = TempDir::new().expect("folder");
             let place = folder.path().to_str().expect("text");
             let script = include_str!("../guest/agent.sh")
                 .replace("/run/agent", &format!("{place}/jobs"))
@@ -231,7 +231,7 @@ mod tests {
 
     impl Drop for Agent {
         fn drop(&mut self) {
-            // The process that answers waits for a line that never ends otherwise.
+            // The agent's answering process ends only when the connection closes.
             let _ = self.channel.writer.lock().expect("lock").shutdown(std::net::Shutdown::Both);
             let _ = self.process.wait();
         }
@@ -256,27 +256,27 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_command_takes_its_children_along() {
+    fn a_stopped_command_ends_with_its_children() {
         let agent = Agent::start();
         let id = agent.channel.start("sleep 60 & echo $!; echo $! >child; wait").expect("start");
         assert_eq!(agent.sh("until [ -s child ]; do sleep 0.01; done").0, 0);
         agent.channel.stop(id).expect("stop");
         let (status, child) = agent.end(id);
         assert_eq!(status, 128 + 9);
-        // Where nobody reaps orphans, it stays behind as a zombie.
+        // It stays a zombie where no process reaps orphans.
         let alive = format!("grep '^State:.*[RSD] ' /proc/{}/status", child.trim());
         assert_ne!(agent.sh(&alive).0, 0);
     }
 
     #[test]
-    fn silence_has_a_reason() {
+    fn a_failed_wait_says_why() {
         let (ours, theirs) = UnixStream::pair().expect("pair");
         let channel = Channel::new(ours).expect("channel");
         let wait = |limit| channel.wait(1, limit).expect("no Ctrl-C").expect_err("no answer");
-        assert_eq!(wait(Duration::from_millis(1)), Silence::TimedOut);
+        assert_eq!(wait(Duration::from_millis(1)), WaitError::TimedOut);
         (&theirs).write_all(b"kernel panic\n").expect("write");
         drop(theirs);
-        assert_eq!(wait(LIMIT), Silence::Closed);
+        assert_eq!(wait(LIMIT), WaitError::Closed);
         assert_eq!(channel.noise(), "kernel panic\n");
     }
 }

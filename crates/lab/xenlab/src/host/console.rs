@@ -1,10 +1,10 @@
-//! The log of a console, for errors.
+//! The end of a console's log, for error messages.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
-/// How much of a log is worth reading in a message.
+/// How many bytes of a log a message shows.
 const TAIL: u64 = 2000;
 
 /// The last lines of a log.
@@ -19,7 +19,7 @@ pub(super) fn tail(log: &Path) -> String {
     };
     let bytes = read().unwrap_or_else(|error| error.to_string().into_bytes());
     let text = String::from_utf8_lossy(&bytes).replace('\r', "");
-    // The first line is most likely cut.
+    // The first line is probably incomplete.
     match text.split_once('\n') {
         Some((_, whole)) if bytes.len() as u64 == TAIL => whole.to_owned(),
         _ => text,
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn the_tail_of_a_log_is_whole_lines() {
-        let folder = crate::folder::Folder::new().expect("folder");
+        let folder = crate::temp_dir::TempDir::new().expect("folder");
         let log = folder.path().join("log");
         std::fs::write(&log, "one\r\ntwo\r\n").expect("write");
         assert_eq!(tail(&log), "one\ntwo\n");

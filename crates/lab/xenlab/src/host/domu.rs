@@ -3,17 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::channel::{Channel, Silence};
-use super::qemu::{GUESTS, KERNEL};
+use super::channel::{Channel, WaitError};
+use super::qemu::{FIRST_GUEST_PORT, GUEST_PORTS, KERNEL};
 use super::shell::{Job, Output, Shell};
 use crate::{Error, Result};
 
-/// How many guests can be talked to at once.
-pub(super) const MOST: usize = 6;
-/// How long the toolstack may take; it waits ten seconds itself for a backend.
+/// How long the toolstack may take. It waits ten seconds for a backend.
 const TOOLSTACK: Duration = Duration::from_secs(60);
 
-/// A guest to be.
+/// The configuration of a guest.
 #[derive(Clone, Debug)]
 pub struct DomuConfig {
     /// Its name.
@@ -24,9 +22,9 @@ pub struct DomuConfig {
     pub vcpus: u32,
     /// Its network interfaces, as in `xl.cfg`'s `vif`: `mac=00:16:3e:00:00:01,bridge=xenbr0,script=vif-lab`.
     pub vifs: Vec<String>,
-    /// More words for its kernel.
+    /// More kernel arguments.
     pub kernel_arguments: String,
-    /// Whether the toolstack starts it again when it reboots; it is destroyed otherwise.
+    /// Whether the toolstack starts it again when it reboots. Otherwise it is destroyed.
     pub restarts: bool,
     /// More lines of `xl.cfg`, such as `driver_domain=1`.
     pub more: Vec<String>,
@@ -47,14 +45,14 @@ impl DomuConfig {
         }
     }
 
-    /// The same with one more interface.
+    /// Adds an interface.
     #[must_use]
     pub fn vif(mut self, vif: impl Into<String>) -> Self {
         self.vifs.push(vif.into());
         self
     }
 
-    /// The same with one more line of `xl.cfg`.
+    /// Adds a line of `xl.cfg`.
     #[must_use]
     pub fn line(mut self, line: impl Into<String>) -> Self {
         self.more.push(line.into());
@@ -78,7 +76,7 @@ impl DomuConfig {
     }
 }
 
-/// Lines for guests' agents, each of one guest at a time.
+/// The connections for guests' agents. Each serves one guest at a time.
 #[derive(Debug)]
 pub(super) struct Ports {
     free: Mutex<Vec<(usize, Arc<Channel>)>>,
@@ -86,35 +84,35 @@ pub(super) struct Ports {
 
 impl Ports {
     pub(super) fn new(channels: Vec<Arc<Channel>>) -> Self {
-        let mut free: Vec<_> = (GUESTS..).zip(channels).collect();
-        // Taken from the end: the first goes first.
+        let mut free: Vec<_> = (FIRST_GUEST_PORT..).zip(channels).collect();
+        // Ports are taken from the end of the list: the first port first.
         free.reverse();
         Self { free: Mutex::new(free) }
     }
 
     fn take(ports: &Arc<Self>) -> Result<Port> {
         let taken = ports.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let (number, channel) = taken.ok_or(Error::TooManyDomains(MOST))?;
-        Ok(Port { number, channel, home: Arc::clone(ports) })
+        let (number, channel) = taken.ok_or(Error::TooManyDomains(GUEST_PORTS))?;
+        Ok(Port { number, channel, ports: Arc::clone(ports) })
     }
 }
 
-/// One of the [`Ports`], which goes back when dropped.
+/// One of the [`Ports`], returned when dropped.
 #[derive(Debug)]
 struct Port {
     number: usize,
     channel: Arc<Channel>,
-    home: Arc<Ports>,
+    ports: Arc<Ports>,
 }
 
 impl Drop for Port {
     fn drop(&mut self) {
-        let mut free = self.home.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.ports.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.push((self.number, Arc::clone(&self.channel)));
     }
 }
 
-/// A guest. Dropping it leaves it running; it ends with its host, or by [`destroy`](Self::destroy).
+/// A guest. It runs on when this value is dropped, until its host ends or [`destroy`](Self::destroy) is called.
 #[derive(Debug)]
 pub struct Domu {
     name: String,
@@ -134,7 +132,7 @@ impl Domu {
     ) -> Result<Self> {
         let port = Ports::take(ports)?;
         let (name, text) = (&config.name, config.text());
-        let before = port.channel.ups();
+        let before = port.channel.boots();
         let script = format!(
             "cat >{name}.cfg <<'END'\n{text}END\nxl create -q {name}.cfg && xl domid {name}"
         );
@@ -152,13 +150,13 @@ impl Domu {
         &self.name
     }
 
-    /// Its number, which changes when it is started again.
+    /// Its domain id, which changes when it is started again.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// The way into it.
+    /// Its shell.
     #[must_use]
     pub fn shell(&self) -> &Shell {
         &self.shell
@@ -172,7 +170,7 @@ impl Domu {
         self.shell.sh(command, limit)
     }
 
-    /// Runs a command in it that shall succeed: [`Shell::run`].
+    /// Runs a command in it that must succeed: [`Shell::run`].
     ///
     /// # Errors
     /// Those of [`Shell::run`].
@@ -188,7 +186,7 @@ impl Domu {
         self.shell.spawn(command)
     }
 
-    /// Takes its power away.
+    /// Destroys it without a shutdown.
     ///
     /// # Errors
     /// [`Error::Failed`] in the toolstack's words; those of [`Shell::sh`].
@@ -196,7 +194,7 @@ impl Domu {
         self.dom0.run(&format!("xl destroy {}", self.id), TOOLSTACK).map(drop)
     }
 
-    /// Has it shut down, and waits until it is gone.
+    /// Shuts it down, and waits until it is gone.
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy).
@@ -204,16 +202,16 @@ impl Domu {
         self.dom0.run(&format!("xl shutdown -w {}", self.id), TOOLSTACK).map(drop)
     }
 
-    /// Has it reboot, which starts it under a new number, and waits until it takes commands again, for `limit` at
+    /// Reboots it, which gives it a new domain id, and waits until it takes commands again, for `limit` at
     /// most. Its configuration must say that it [restarts](DomuConfig::restarts).
     ///
     /// # Errors
     /// [`Error::Late`], [`Error::Boot`], and those of [`destroy`](Self::destroy).
     pub fn reboot(&mut self, limit: Duration) -> Result<()> {
         let (name, old) = (&self.name, self.id);
-        let before = self.port.channel.ups();
-        // Without this wait, asking for the number would take the processor from those who work on it. A watch reports
-        // once by itself.
+        let before = self.port.channel.boots();
+        // Without this wait, polling for the id would take the processor from the toolstack. A watch reports
+        // once when it is set.
         let script = format!(
             "xenstore-watch -n 2 @introduceDomain >/dev/null & xl reboot {name} && wait $!"
         );
@@ -224,7 +222,7 @@ impl Domu {
         self.wait_up(before, limit)
     }
 
-    /// Saves it into a file of dom0, which ends it, and restores it from there under a new number.
+    /// Saves it into a file of dom0, which ends it, and restores it from there with a new domain id.
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy).
@@ -238,9 +236,9 @@ impl Domu {
         self.relink()
     }
 
-    /// Follows the guest to its new console.
+    /// Connects the guest's new console.
     fn relink(&mut self) -> Result<()> {
-        // The old link ends with the old console, but may not have noticed yet.
+        // The old link ends with the old console, but perhaps not yet.
         self.link.stop()?;
         self.link = link(&self.dom0, self.id, &self.port)?;
         Ok(())
@@ -249,8 +247,8 @@ impl Domu {
     fn wait_up(&self, before: u64, limit: Duration) -> Result<()> {
         let cause = match self.port.channel.wait_up(before, limit)? {
             Ok(_) => return Ok(()),
-            Err(Silence::TimedOut) => format!("nothing after {} s", limit.as_secs()),
-            Err(Silence::Closed) => "its host is gone".to_owned(),
+            Err(WaitError::TimedOut) => format!("nothing after {} s", limit.as_secs()),
+            Err(WaitError::Closed) => "its host is gone".to_owned(),
         };
         let what = format!("the guest {}", self.name);
         Err(Error::Boot { what, cause, console: self.shell.console() })
@@ -259,7 +257,7 @@ impl Domu {
 
 impl Drop for Domu {
     fn drop(&mut self) {
-        // The port's next user is another guest. If dom0 is gone, so is the link.
+        // Another guest uses the port next. If dom0 is gone, so is the link.
         let _ = self.link.stop();
     }
 }
@@ -268,12 +266,12 @@ fn link(dom0: &Shell, id: u32, port: &Port) -> Result<Job> {
     dom0.spawn(&format!("sh /lab/link {id} {}", port.number))
 }
 
-/// The number of a domain that the toolstack printed, on a line of its own after what else it had to say.
+/// The domain id on the last line of the toolstack's output.
 fn number(text: &str) -> Result<u32> {
     let last = text.lines().last().unwrap_or_default();
     last.trim().parse().map_err(|_| Error::Parse {
         what: "the toolstack".to_owned(),
-        cause: "no domain's number".to_owned(),
+        cause: "no domain id".to_owned(),
         text: text.to_owned(),
     })
 }
@@ -308,14 +306,14 @@ mod tests {
         let ports = Arc::new(Ports::new(vec![channel(), channel()]));
         let first = Ports::take(&ports).expect("free");
         let second = Ports::take(&ports).expect("free");
-        assert_eq!((first.number, second.number), (GUESTS, GUESTS + 1));
+        assert_eq!((first.number, second.number), (FIRST_GUEST_PORT, FIRST_GUEST_PORT + 1));
         assert!(matches!(Ports::take(&ports), Err(Error::TooManyDomains(_))));
         drop(first);
-        assert_eq!(Ports::take(&ports).expect("given back").number, GUESTS);
+        assert_eq!(Ports::take(&ports).expect("given back").number, FIRST_GUEST_PORT);
     }
 
     #[test]
-    fn the_number_stands_last() {
+    fn the_domain_id_is_on_the_last_line() {
         assert_eq!(number("warning\n12\n").expect("number"), 12);
         assert!(number("").is_err() && number("12 or so").is_err());
     }

@@ -1,19 +1,19 @@
-//! The lines in which a domain's agent and the host talk.
+//! The protocol between the host and a domain's agent: lines of text.
 //!
 //! ```text
 //! host  ► ~run ID BASE64                 run this script
-//!       ► ~stop ID                       kill it and all that it started
-//! agent ► ~up SECONDS                    ready; this long after the domain's boot
-//!       ► ~end ID STATUS LENGTH BASE64   a script's end and all that it printed
+//!       ► ~stop ID                       kill it and its children
+//! agent ► ~up SECONDS                    ready, this long after the domain's boot
+//!       ► ~end ID STATUS LENGTH BASE64   a script ended; all its output
 //! ```
 //!
-//! Each line of the agent begins on a new one. Anything may stand between them, and whatever stands within one spoils
-//! it: it does not become another answer.
+//! Each frame starts a new line. Other output may come between frames. Output in the middle of a frame makes it
+//! invalid, and never turns it into another valid frame.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// What an agent says.
+/// A message of an agent.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Frame {
     /// It is ready.
@@ -25,9 +25,9 @@ pub(super) enum Frame {
     End {
         /// Its number.
         id: u64,
-        /// Its exit status, as a shell has it.
+        /// Its exit status, as in a shell.
         status: i32,
-        /// All that it printed.
+        /// Its output.
         output: Vec<u8>,
     },
 }
@@ -56,19 +56,19 @@ pub(super) fn run(id: u64, script: &str) -> String {
     format!("~run {id} {}\n", STANDARD.encode(script))
 }
 
-/// The line that ends one.
+/// The line that kills one.
 pub(super) fn stop(id: u64) -> String {
     format!("~stop {id}\n")
 }
 
-/// Bytes on their way to becoming lines.
+/// Splits received bytes into lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     rest: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes bytes as they come; calls `frame` for each whole frame and `noise` for each other line that is not empty.
+    /// Takes received bytes. Calls `frame` for each whole frame and `noise` for each other line that is not empty.
     pub(super) fn push(
         &mut self,
         bytes: &[u8],
@@ -123,14 +123,14 @@ mod tests {
         let mut noise = Vec::new();
         let mut lines = Lines::default();
         let text = b"[    1.0] xen\r\n\r\n\n~end 1 0 9 eA==\n~up 3.5\r\n~up\n~down\nlast";
-        let mut ups = 0;
+        let mut boots = 0;
         lines.push(
             text,
-            |_| ups += 1,
+            |_| boots += 1,
             |line| noise.push(String::from_utf8_lossy(line).into_owned()),
         );
         assert_eq!(noise, ["[    1.0] xen\r", "~end 1 0 9 eA==", "~up", "~down"]);
-        assert_eq!(ups, 1);
+        assert_eq!(boots, 1);
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         ]
     }
 
-    /// Anything that the kernel, a daemon or a broken line may put between frames.
+    /// What the kernel, a daemon or a broken line may put between frames.
     fn noise() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..80),
@@ -182,7 +182,7 @@ mod tests {
         ) {
             let whole = end(3, 0, &output);
             let mut bytes = write(&whole);
-            // Behind the numbers: those have nothing to check them.
+            // After the numbers, which have no check.
             let payload = bytes.len() - 1 - STANDARD.encode(&output).len();
             let at = payload + at.index(bytes.len() - 1 - payload);
             bytes.splice(at..at, noise.bytes());

@@ -1,4 +1,4 @@
-//! A booted Xen host, and the way into it.
+//! A running Xen host, and the connections to its domains.
 //!
 //! ```text
 //!  Host ── QEMU ── Xen ┬─ dom0 ── agent ── port 1 ──────────── Channel ── Shell of dom0
@@ -6,14 +6,15 @@
 //!                      └─ domU ── agent ── console ── link ──┴─ Channel ── Shell of the guest
 //! ```
 //!
-//! Ports are virtio-serial's: bytes arrive as they were sent, at any speed. A [`Channel`](channel::Channel) carries
-//! scripts there and their ends back.
+//! Ports are virtio-serial ports, which pass bytes unchanged. A [`Channel`](channel::Channel) carries
+//! scripts in and their results out.
 
 mod batch;
 mod channel;
 mod console;
 mod domu;
 mod frame;
+mod options;
 mod overlay;
 mod qemu;
 mod shell;
@@ -25,78 +26,42 @@ use std::time::Duration;
 
 use lab::Process;
 
-use crate::folder::Folder;
 use crate::image::Images;
+use crate::temp_dir::TempDir;
 use crate::{Error, Result};
-pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, PROCESSOR, SAME_PLACES};
-use channel::{Channel, Silence};
+pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, NO_ASLR, PROCESSOR};
+use channel::{Channel, WaitError};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig};
+pub use options::Options;
 pub use overlay::HostFile;
 use overlay::Roots;
 pub use shell::{Job, Output, Shell};
 
-/// How a host is booted.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The machine's memory, in MiB.
-    pub memory_mib: u32,
-    /// dom0's part of it.
-    pub dom0_memory_mib: u32,
-    /// Files of this machine that dom0 and guests get.
-    pub files: Vec<HostFile>,
-    /// Whether dom0 has a network card, `eth0`, behind which QEMU plays a network: 10.0.2.2 answers.
-    pub outside: bool,
-    /// More words for the hypervisor.
-    pub xen_arguments: String,
-    /// More words for dom0's kernel.
-    pub kernel_arguments: String,
-    /// Where to keep the console's log; in a temporary folder otherwise.
-    pub log: Option<PathBuf>,
-    /// How long booting may take.
-    pub limit: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            memory_mib: 2048,
-            dom0_memory_mib: 1024,
-            files: Vec::new(),
-            outside: false,
-            xen_arguments: String::new(),
-            kernel_arguments: String::new(),
-            log: None,
-            // Eight on a machine with a core to spare; one that is overloaded is slow, not broken.
-            limit: Duration::from_secs(300),
-        }
-    }
-}
-
-/// A running Xen host. Dropping it ends it with all its guests; a crash or kill of this process does too.
+/// A running Xen host. It ends with all its guests when this value is dropped, or when this process dies.
 ///
 /// Start it from a thread that outlives it (see [`lab::command`]).
 #[derive(Debug)]
 pub struct Host {
-    // Ends before the folder goes that it works in.
+    // Ends before the folder that it works in is removed.
     qemu: Process,
     dom0: Shell,
     ports: Arc<Ports>,
     lines: qemu::Lines,
     log: PathBuf,
     uptime: f64,
-    _folder: Folder,
+    _folder: TempDir,
 }
 
 impl Host {
-    /// Boots a host from images; returns once dom0 takes commands.
+    /// Boots a host from images. Returns once dom0 takes commands.
     ///
     /// # Errors
     /// [`Error::Boot`] with the end of the console's log; [`lab::Error::MissingTool`] and
     /// [`lab::Error::Interrupted`] as [`Error::Lab`]; [`Error::Path`]; [`Error::Content`] if a file needs a library
     /// that this machine lacks.
     pub fn boot(images: &Images, options: &Options) -> Result<Self> {
-        let folder = Folder::new()?;
+        let folder = TempDir::new()?;
         let roots = Roots::write(images, &options.files, folder.path())?;
         let log = options.log.clone().unwrap_or_else(|| folder.path().join("console.log"));
         let (qemu, lines, agents) = qemu::start(images, options, &roots, &log, folder.path())?;
@@ -115,7 +80,7 @@ impl Host {
         self.uptime
     }
 
-    /// The way into dom0; it outlives this value, but leads nowhere then.
+    /// dom0's shell. It may outlive this value; its commands then fail.
     #[must_use]
     pub fn dom0(&self) -> &Shell {
         &self.dom0
@@ -129,7 +94,7 @@ impl Host {
         self.dom0.sh(command, limit)
     }
 
-    /// Runs a command in dom0 that shall succeed: [`Shell::run`].
+    /// Runs a command in dom0 that must succeed: [`Shell::run`].
     ///
     /// # Errors
     /// Those of [`Shell::run`].
@@ -154,7 +119,7 @@ impl Host {
         Domu::create(&self.dom0, &self.ports, config, limit)
     }
 
-    /// Runs a script in dom0 and writes what it prints to `out` as it comes; returns its exit status. One at a time.
+    /// Runs a script in dom0 and copies its output to `out` at once. Returns its exit status.
     ///
     /// # Errors
     /// [`Error::Lost`] after `limit` or if dom0 is gone; [`lab::Error::Interrupted`] as [`Error::Lab`].
@@ -167,7 +132,7 @@ impl Host {
         stream::run(&self.dom0, &mut self.lines.stream, script, out, limit)
     }
 
-    /// Joins this process's terminal with a shell in dom0, until that ends or `Ctrl-]` is typed.
+    /// Connects this process's terminal to a shell in dom0, until the shell ends or `Ctrl-]` is typed.
     ///
     /// # Errors
     /// [`Error::Path`] if standard input is no terminal; those of [`Shell::spawn`].
@@ -175,7 +140,7 @@ impl Host {
         stream::interact(&self.dom0, &mut self.lines.terminal)
     }
 
-    /// The whole console's log: the hypervisor's and dom0's.
+    /// The console's log: the hypervisor's and dom0's.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
@@ -184,9 +149,9 @@ impl Host {
     fn wait_up(&mut self, limit: Duration) -> Result<f64> {
         let cause = match self.dom0.channel().wait_up(0, limit)? {
             Ok(uptime) => return Ok(uptime),
-            Err(Silence::TimedOut) => format!("nothing after {} s", limit.as_secs()),
-            Err(Silence::Closed) => match self.qemu.stop()? {
-                status if status.success() => "it stopped by itself".to_owned(),
+            Err(WaitError::TimedOut) => format!("nothing after {} s", limit.as_secs()),
+            Err(WaitError::Closed) => match self.qemu.stop()? {
+                status if status.success() => "it shut down".to_owned(),
                 status => format!("QEMU ended ({status})"),
             },
         };

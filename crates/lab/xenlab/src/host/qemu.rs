@@ -1,4 +1,4 @@
-//! The machine.
+//! Starting QEMU.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -7,36 +7,40 @@ use std::time::{Duration, Instant};
 
 use lab::{Interrupt, Process};
 
-use super::domu;
+use super::console;
+use super::options::Options;
 use super::overlay::Roots;
-use super::{Options, console};
 use crate::image::Images;
 use crate::{Error, Result};
 
 /// How long QEMU may take to connect its ports.
 const CONNECT: Duration = Duration::from_secs(20);
-/// How often it is looked whether it has.
+/// How often to check whether it has.
 const POLL: Duration = Duration::from_millis(5);
 
-/// For every kernel here. A panic ends its domain. The rest saves time, a second of eight: pages are not zeroed before
-/// every use, and the kernel's own are not protected from it, which it would check page by page at each boot.
+/// Arguments for every kernel. A panic ends its domain. The rest saves one second of eight: the kernel does not zero
+/// pages before every use, nor write-protect its own pages, which it would check page by page at each boot.
 pub(super) const KERNEL: &str = "panic=-1 init_on_alloc=0 rodata=off";
 
-/// The port of dom0's agent, that of streamed output, and the first of those for guests.
-const AGENT: usize = 1;
-pub(super) const STREAM: usize = 2;
-pub(super) const GUESTS: usize = 3;
+/// The port of dom0's agent.
+const AGENT_PORT: usize = 1;
+/// The port of streamed output.
+pub(super) const STREAM_PORT: usize = 2;
+/// The first port of a guest's agent.
+pub(super) const FIRST_GUEST_PORT: usize = 3;
+/// How many guests' agents have a port at once.
+pub(super) const GUEST_PORTS: usize = 6;
 
-/// Lines into the machine that carry bytes as they are.
+/// Byte streams into the machine.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// What a script prints.
+    /// The output of a streamed script.
     pub(super) stream: UnixStream,
-    /// dom0's second serial port, a terminal.
+    /// dom0's second serial port, its terminal.
     pub(super) terminal: UnixStream,
 }
 
-/// Starts QEMU; returns it, the plain lines and those to agents, dom0's first.
+/// Starts QEMU. Returns it, the byte streams, and the connections to agents, dom0's first.
 pub(super) fn start(
     images: &Images,
     options: &Options,
@@ -44,9 +48,11 @@ pub(super) fn start(
     log: &Path,
     folder: &Path,
 ) -> Result<(Process, Lines, Vec<UnixStream>)> {
-    // Before QEMU does, so that it is readable for this user whatever its mask, and a bad path is named.
+    // Created before QEMU does so: this user can read it regardless of QEMU's umask, and an error names a bad path.
     std::fs::write(log, "").map_err(Error::path(log))?;
-    let numbers = [AGENT, STREAM].into_iter().chain(GUESTS..GUESTS + domu::MOST);
+    let numbers = [AGENT_PORT, STREAM_PORT]
+        .into_iter()
+        .chain(FIRST_GUEST_PORT..FIRST_GUEST_PORT + GUEST_PORTS);
     let ports: Vec<Port> =
         numbers.map(|number| Port::new(folder, number)).collect::<Result<_>>()?;
     let terminal = Port::new(folder, 0)?;
@@ -56,7 +62,7 @@ pub(super) fn start(
     boot(&mut command, images, options, &roots.dom0);
     command.arg("-serial").arg(format!("file:{}", log.display()));
     command.args(["-chardev", &terminal.chardev(), "-serial", "chardev:port0"]);
-    // The first of virtio's devices: dom0 knows its ports as /dev/vport0pN.
+    // The first virtio device: its ports are /dev/vport0pN in dom0.
     command.args(["-device", "virtio-serial-pci"]);
     for port in &ports {
         let number = port.number;
@@ -88,16 +94,16 @@ fn machine(command: &mut Command, options: &Options) {
         "-m",
         &options.memory_mib.to_string(),
     ]);
-    // QEMU 7.2's SMAP and SMEP make Xen 4.17 stop early.
+    // With QEMU 7.2's SMAP and SMEP, Xen 4.17 stops early in its boot.
     command.args(["-cpu", "max,-smap,-smep"]);
     command.args(["-nodefaults", "-no-reboot", "-display", "none", "-monitor", "none"]);
 }
 
 pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, root: &Path) {
     let memory = options.dom0_memory_mib;
-    // eager-fpu: TCG's XSAVE heeds no CR0.TS, so that lazy switching loses the state of vector registers and programs
-    // crash at random. xpti=0: changing page tables at each system call empties TCG's translations. bootscrub=0: the
-    // memory is all zeros.
+    // eager-fpu: TCG's XSAVE ignores CR0.TS, so that lazy switching loses the state of vector registers and programs
+    // crash at random. xpti=0: switching page tables at each system call flushes TCG's translations. bootscrub=0: the
+    // memory is already zero.
     let xen = format!(
         "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning dom0_mem={memory}M,max:{memory}M \
          dom0_max_vcpus=1 spec-ctrl=eager-fpu xpti=0 bootscrub=0 {}",
@@ -109,14 +115,14 @@ pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, ro
     command.arg("-initrd").arg(format!("{kernel},{}", root.display()));
 }
 
-/// The same kernel without a hypervisor.
+/// Boots the same kernel without a hypervisor.
 pub(super) fn boot_linux(command: &mut Command, images: &Images, options: &Options, root: &Path) {
     command.arg("-kernel").arg(images.kernel()).arg("-initrd").arg(root);
     let more = &options.kernel_arguments;
     command.args(["-append", format!("console=ttyS0 loglevel=4 {KERNEL} {more}").trim()]);
 }
 
-/// Where QEMU connects to.
+/// A socket that QEMU connects to.
 #[derive(Debug)]
 struct Port {
     number: usize,
@@ -151,7 +157,7 @@ impl Port {
             }
             let cause = match qemu.ended()? {
                 Some(status) => format!("QEMU ended ({status}): {}", qemu.stderr().trim()),
-                None if start.elapsed() > CONNECT => "QEMU connects no ports".to_owned(),
+                None if start.elapsed() > CONNECT => "QEMU does not connect its ports".to_owned(),
                 None => {
                     Interrupt::sleep(POLL)?;
                     continue;

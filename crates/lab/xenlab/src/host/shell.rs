@@ -4,33 +4,33 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::channel::{Channel, Silence};
+use super::channel::{Channel, WaitError};
 use super::console;
 use crate::{Error, Result};
 
-/// How long a command that was stopped may take to say what it had printed.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a stopped command may take to return its output.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A way into a domain; clones lead to the same.
+/// Runs commands in a domain. Clones run them in the same domain.
 #[derive(Clone, Debug)]
 pub struct Shell {
-    place: Arc<Place>,
+    domain: Arc<Domain>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Domain {
     name: String,
     channel: Arc<Channel>,
-    /// The console's log, if it is not what the channel runs over.
+    /// The console's log, if the channel does not run over the console.
     log: Option<PathBuf>,
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Its exit status; 128 and more for a signal.
     pub status: i32,
-    /// All that it printed, to standard output and standard error alike.
+    /// Its standard output and standard error, in one.
     pub text: String,
 }
 
@@ -44,26 +44,26 @@ pub struct Job {
 
 impl Shell {
     pub(super) fn new(name: &str, channel: Arc<Channel>, log: Option<PathBuf>) -> Self {
-        Self { place: Arc::new(Place { name: name.to_owned(), channel, log }) }
+        Self { domain: Arc::new(Domain { name: name.to_owned(), channel, log }) }
     }
 
     /// The domain's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.place.name
+        &self.domain.name
     }
 
-    /// Runs a command, or a script of many lines, and waits for its end; a status other than zero is a result too.
-    /// Several threads may do so at once.
+    /// Runs a command or a script and waits for its end. A status other than zero is not an error.
+    /// Several threads may call this at once.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it takes longer than `limit`, in which case it is killed, or if the domain is gone;
+    /// [`Error::Lost`] if it takes longer than `limit`, after which it is killed, or if the domain is gone;
     /// [`lab::Error::Interrupted`] as [`Error::Lab`].
     pub fn sh(&self, command: &str, limit: Duration) -> Result<Output> {
         self.spawn(command)?.wait(limit)
     }
 
-    /// Runs a command that shall succeed; returns what it printed.
+    /// Runs a command that must succeed. Returns its output.
     ///
     /// # Errors
     /// Those of [`sh`](Self::sh), and [`Error::Failed`].
@@ -72,17 +72,17 @@ impl Shell {
         if status == 0 {
             return Ok(text);
         }
-        let place = self.name().to_owned();
-        Err(Error::Failed { place, command: command.to_owned(), status, text })
+        let domain = self.name().to_owned();
+        Err(Error::Failed { domain, command: command.to_owned(), status, text })
     }
 
-    /// Waits until a command succeeds, repeating it ten times a second inside; returns what it printed then.
+    /// Runs a command ten times per second until it succeeds. Returns its last output.
     ///
     /// # Errors
     /// [`Error::Late`] with what it printed last, and those of [`sh`](Self::sh).
     pub fn until(&self, what: &str, condition: &str, limit: Duration) -> Result<String> {
         let seconds = limit.as_secs_f64();
-        // The time is measured inside too, so that the last try's words come back.
+        // The script measures the time too, so that the last try's output comes back.
         let script = format!(
             "read -r start _ </proc/uptime\n\
              until words=$( ( {condition} ) 2>&1 ); do\n\
@@ -90,33 +90,33 @@ impl Shell {
              [ \"${{now%.*}}\" -gt \"$((${{start%.*}} + {seconds:.0}))\" ] && echo \"$words\" && exit 1\n\
              done; echo \"$words\""
         );
-        let Output { status, text } = self.sh(&script, limit + LAST_WORDS)?;
+        let Output { status, text } = self.sh(&script, limit + STOP_TIMEOUT)?;
         if status == 0 {
             return Ok(text);
         }
-        Err(Error::Late { place: self.name().to_owned(), what: what.to_owned(), limit, text })
+        Err(Error::Late { domain: self.name().to_owned(), what: what.to_owned(), limit, text })
     }
 
-    /// Starts a command and does not wait.
+    /// Starts a command in the background.
     ///
     /// # Errors
     /// [`Error::Path`] if the domain takes no more commands.
     pub fn spawn(&self, command: &str) -> Result<Job> {
-        let id = self.place.channel.start(command)?;
+        let id = self.domain.channel.start(command)?;
         Ok(Job { shell: self.clone(), command: command.to_owned(), id })
     }
 
     /// The last lines of the domain's console.
     #[must_use]
     pub fn console(&self) -> String {
-        match &self.place.log {
+        match &self.domain.log {
             Some(log) => console::tail(log),
-            None => self.place.channel.noise(),
+            None => self.domain.channel.noise(),
         }
     }
 
     pub(super) fn channel(&self) -> &Arc<Channel> {
-        &self.place.channel
+        &self.domain.channel
     }
 }
 
@@ -129,24 +129,24 @@ impl Job {
         let channel = self.shell.channel();
         let (cause, text) = match channel.wait(self.id, limit)? {
             Ok((status, output)) => return Ok(Output { status, text: text(&output) }),
-            Err(Silence::Closed) => ("lost its domain".to_owned(), String::new()),
-            Err(Silence::TimedOut) => {
+            Err(WaitError::Closed) => ("lost its domain".to_owned(), String::new()),
+            Err(WaitError::TimedOut) => {
                 channel.stop(self.id)?;
-                let last = channel.wait(self.id, LAST_WORDS)?;
+                let last = channel.wait(self.id, STOP_TIMEOUT)?;
                 let text = last.map_or_else(|_| String::new(), |(_, output)| text(&output));
                 (format!("took more than {} s and was stopped", limit.as_secs()), text)
             }
         };
-        let (place, console) = (self.shell.name().to_owned(), self.shell.console());
-        Err(Error::Lost { place, command: self.command, cause, text, console })
+        let (domain, console) = (self.shell.name().to_owned(), self.shell.console());
+        Err(Error::Lost { domain, command: self.command, cause, text, console })
     }
 
-    /// What it has printed so far, and how it ended, if it has.
+    /// Its output so far, and its exit status if it has ended.
     ///
     /// # Errors
     /// Those of [`Shell::sh`].
     pub fn printed(&self, limit: Duration) -> Result<String> {
-        // If it ends meanwhile, its file is gone.
+        // Its file is removed when it ends.
         let so_far = self.shell.sh(&format!("cat {}", self.file()), limit)?;
         Ok(match self.shell.channel().ended(self.id) {
             Some((status, output)) => format!("{}\nit ended with status {status}\n", text(&output)),
@@ -154,13 +154,13 @@ impl Job {
         })
     }
 
-    /// The file in the domain to which it prints, for as long as it runs.
+    /// The file in the domain that holds its output while it runs.
     #[must_use]
     pub fn file(&self) -> String {
         format!("/run/agent/{}.out", self.id)
     }
 
-    /// Kills it and all that it started; [`wait`](Self::wait) then returns at once.
+    /// Kills it and its children. [`wait`](Self::wait) then returns at once.
     ///
     /// # Errors
     /// [`Error::Path`] if the domain takes no more commands.

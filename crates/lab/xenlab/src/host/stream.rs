@@ -1,4 +1,4 @@
-//! Output as it comes, and a terminal.
+//! Streamed output, and the terminal.
 
 use std::io::{self, IsTerminal as _, Read as _, Write};
 use std::os::unix::net::UnixStream;
@@ -10,18 +10,18 @@ use lab::Interrupt;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-use super::qemu::STREAM;
+use super::qemu::STREAM_PORT;
 use super::shell::Shell;
 use crate::{Error, Result};
 
-/// How often a wait looks up.
-const SLICE: Duration = Duration::from_millis(100);
-/// How long a script's end may take to follow what it printed, and other things that take no time.
-const END: Duration = Duration::from_secs(20);
-/// `Ctrl-]`, as telnet has it.
+/// How often a wait checks for Ctrl-C.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a script's end may take after its last output. Also for commands that end at once.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// `Ctrl-]`, as in telnet.
 const ESCAPE: u8 = 0x1d;
 
-/// Runs a script, writes what it prints to `out` as it comes, and returns its exit status.
+/// Runs a script, copies its output to `out` at once, and returns its exit status.
 pub(super) fn run(
     dom0: &Shell,
     line: &mut UnixStream,
@@ -32,12 +32,12 @@ pub(super) fn run(
     let mark = format!("\n~printed {:016x}\n", nonce());
     let command = format!(
         "cat >/run/script <<'~script'\n{script}\n~script\n\
-         exec 3<>/dev/vport0p{STREAM}\n\
+         exec 3<>/dev/vport0p{STREAM_PORT}\n\
          sh /run/script </dev/null >&3 2>&1\n\
          status=$?; printf '\\n%s\\n' '{}' >&3; exit $status",
         mark.trim()
     );
-    line.set_read_timeout(Some(SLICE)).map_err(Error::path("the line from dom0"))?;
+    line.set_read_timeout(Some(POLL_INTERVAL)).map_err(Error::path("the stream from dom0"))?;
     let job = dom0.spawn(&command)?;
     let end = Instant::now() + limit;
     let mut output = Marked { mark: mark.into_bytes(), held: Vec::new() };
@@ -45,7 +45,7 @@ pub(super) fn run(
     loop {
         Interrupt::check()?;
         match line.read(&mut bytes) {
-            // Gone: waiting says so, with the end of the console.
+            // dom0 is gone. Waiting for the job returns that error, with the end of the console.
             Ok(0) => break,
             Ok(count) => {
                 let (text, whole) = output.push(&bytes[..count]);
@@ -60,16 +60,16 @@ pub(super) fn run(
                     cause.kind(),
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
                 ) => {}
-            Err(cause) => return Err(Error::path("the line from dom0")(cause)),
+            Err(cause) => return Err(Error::path("the stream from dom0")(cause)),
         }
         if Instant::now() > end {
             return job.wait(Duration::ZERO).map(|output| output.status);
         }
     }
-    job.wait(END).map(|output| output.status)
+    job.wait(END_TIMEOUT).map(|output| output.status)
 }
 
-/// A number that no output contains by accident.
+/// A random number, so that no output contains the mark by accident.
 fn nonce() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one("xenlab")
@@ -78,12 +78,12 @@ fn nonce() -> u64 {
 /// Output up to a mark.
 struct Marked {
     mark: Vec<u8>,
-    /// What may be the beginning of the mark.
+    /// Bytes that may be the beginning of the mark.
     held: Vec<u8>,
 }
 
 impl Marked {
-    /// Takes more output; returns what is certainly no part of the mark, and whether the mark has come.
+    /// Takes more output. Returns the bytes that are not part of the mark, and whether the mark has come.
     fn push(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
         self.held.extend_from_slice(bytes);
         let found = self.held.windows(self.mark.len()).position(|window| window == self.mark);
@@ -97,25 +97,25 @@ impl Marked {
     }
 }
 
-/// Joins this process's terminal with a shell in dom0.
+/// Connects this process's terminal to a shell in dom0.
 pub(super) fn interact(dom0: &Shell, line: &mut UnixStream) -> Result<()> {
     let failed = |cause: io::Error| Error::path("the terminal")(cause);
     if !io::stdin().is_terminal() {
-        return Err(failed(io::Error::other("standard input is no terminal; use `xenlab run`")));
+        return Err(failed(io::Error::other("standard input is not a terminal; use `xenlab run`")));
     }
     let size = tcgetwinsize(io::stdin()).map_err(|errno| failed(errno.into()))?;
     let (rows, columns) = (size.ws_row.max(24), size.ws_col.max(80));
-    dom0.run(&format!("stty -F /dev/ttyS1 rows {rows} cols {columns}"), END)?;
+    dom0.run(&format!("stty -F /dev/ttyS1 rows {rows} cols {columns}"), END_TIMEOUT)?;
     let raw = Raw::enter()?;
     let copied = relay(line);
     drop(raw);
     copied.map_err(failed)
 }
 
-/// Copies both ways until either side sends the escape.
+/// Copies both ways until either side sends the escape character.
 fn relay(line: &UnixStream) -> io::Result<()> {
     let ended = AtomicBool::new(false);
-    line.set_read_timeout(Some(SLICE))?;
+    line.set_read_timeout(Some(POLL_INTERVAL))?;
     thread::scope(|scope| {
         let down = scope.spawn(|| {
             let result = copy(line, &mut io::stdout(), &ended);
@@ -149,7 +149,7 @@ fn copy(mut from: &UnixStream, to: &mut impl Write, ended: &AtomicBool) -> io::R
 
 fn copy_keys(mut to: &UnixStream, ended: &AtomicBool) -> io::Result<()> {
     let stdin = io::stdin();
-    let slice = rustix::time::Timespec::try_from(SLICE).map_err(io::Error::other)?;
+    let slice = rustix::time::Timespec::try_from(POLL_INTERVAL).map_err(io::Error::other)?;
     let mut bytes = [0; 256];
     while !ended.load(Ordering::Relaxed) && !Interrupt::requested() {
         match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&slice)) {
@@ -166,7 +166,7 @@ fn copy_keys(mut to: &UnixStream, ended: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// The terminal without line editing; as it was before when dropped.
+/// The terminal in raw mode. Its settings are restored when this is dropped.
 struct Raw(Termios);
 
 impl Raw {
@@ -182,7 +182,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // A terminal that is gone needs no restoring.
         let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Packages, by a state of apt's own that knows nothing of what is installed here and leaves no trace in it.
+//! Packages, fetched by apt with a private state: it ignores the packages that are installed here and changes nothing.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::{Error, Result, Suite};
 
 /// How long the mirrors may take.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Signs the archive; of the package `debian-archive-keyring`, which every Debian has.
+/// The archive's keys, from the package `debian-archive-keyring`, which every Debian has.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Dependencies of packages that only their installation needs, or languages that nothing here speaks.
+/// Dependencies that only an installation needs, and language runtimes that nothing here uses.
 const UNNEEDED: [&str; 22] = [
     "adduser",
     "coreutils",
@@ -62,13 +62,13 @@ impl Package {
         !UNNEEDED.iter().any(|unneeded| self.name.starts_with(unneeded))
     }
 
-    /// The name of its file begins so; the colon of an epoch is written as in an address.
+    /// The beginning of its file's name. The colon after an epoch is percent-encoded.
     fn file_prefix(&self) -> String {
         format!("{}_{}_", self.name, self.version.replace(':', "%3a"))
     }
 }
 
-/// Where the host's own packages come from.
+/// Where this machine's packages come from.
 #[derive(Debug, PartialEq, Eq)]
 struct Mirrors {
     archive: String,
@@ -76,7 +76,7 @@ struct Mirrors {
 }
 
 impl Mirrors {
-    /// From one address of a repository per line.
+    /// Reads the addresses of repositories, one per line.
     fn parse(text: &str) -> Option<Self> {
         let (security, archive): (Vec<&str>, Vec<&str>) = text
             .lines()
@@ -105,18 +105,18 @@ impl Mirrors {
 #[derive(Debug)]
 pub(crate) struct Apt {
     suite: Suite,
-    /// A pocket whose packages go before the suite's own.
+    /// A pocket whose packages are preferred to the suite's own.
     preferred: Option<String>,
     configuration: PathBuf,
 }
 
 impl Apt {
-    /// Makes the state in `folder` and fetches the lists of what there is.
+    /// Makes the state in `folder` and fetches the package lists.
     pub(crate) fn update(suite: Suite, folder: &Path) -> Result<Self> {
         Self::update_with(suite, None, folder)
     }
 
-    /// The same, where packages of a pocket, such as the suite's backports, go before its own.
+    /// The same, where packages of another pocket, such as backports, are preferred to the suite's own.
     pub(crate) fn update_with(
         suite: Suite,
         preferred: Option<String>,
@@ -127,7 +127,7 @@ impl Apt {
             std::fs::create_dir_all(&path).map_err(Error::path(path))?;
         }
         let apt = Self { suite, preferred, configuration: folder.join("apt.conf") };
-        let failed = |cause: String| apt.error("cannot learn this machine's mirrors", cause);
+        let failed = |cause: String| apt.error("cannot find this machine's mirrors", cause);
         let mut targets = lab::command("apt-get")?;
         targets.args(["indextargets", "--format", "$(REPO_URI)"]);
         let addresses = crate::tool::run(targets).map_err(|error| failed(error.to_string()))?;
@@ -143,7 +143,7 @@ impl Apt {
         Ok(apt)
     }
 
-    /// All that has to be unpacked for these packages to work.
+    /// These packages and all their dependencies.
     pub(crate) fn closure(&self, names: &[String]) -> Result<Vec<Package>> {
         let mut simulate = self.command()?;
         simulate.args(["-qq", "--simulate"]);
@@ -151,11 +151,11 @@ impl Apt {
             simulate.args(["--target-release", preferred]);
         }
         simulate.arg("install").args(names);
-        let text = self.run(simulate, &format!("no way to install {}", names.join(" ")))?;
+        let text = self.run(simulate, &format!("cannot install {}", names.join(" ")))?;
         Ok(text.lines().filter_map(Package::parse).filter(Package::is_needed).collect())
     }
 
-    /// Downloads what is not there yet into `folder`; returns the files.
+    /// Downloads packages into `folder`, unless they are there. Returns the files.
     pub(crate) fn download(&self, packages: &[Package], folder: &Path) -> Result<Vec<PathBuf>> {
         std::fs::create_dir_all(folder).map_err(Error::path(folder))?;
         let missing = packages.iter().filter(|package| find(package, folder).is_none());
@@ -167,7 +167,7 @@ impl Apt {
             self.run(download, &format!("cannot download {}", missing.join(" ")))?;
         }
         let file = |package: &Package| {
-            let lost = || self.error("no file of a package", package.file_prefix());
+            let lost = || self.error("a package's file is missing", package.file_prefix());
             find(package, folder).ok_or_else(lost)
         };
         packages.iter().map(file).collect()
@@ -191,7 +191,7 @@ impl Apt {
     }
 }
 
-/// The proxies and the like that this machine's apt was told of.
+/// The proxy and other HTTP settings of this machine's apt.
 fn proxies() -> Result<String> {
     let mut dump = lab::command("apt-config")?;
     dump.arg("dump");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_installation_needs_is_left_out() {
+    fn packages_that_only_an_installation_needs_are_left_out() {
         for name in ["perl-base", "libpython3.11-minimal", "udev", "initramfs-tools-core"] {
             assert!(!package(name, "1").is_needed(), "{name}");
         }
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_file_is_found_by_name_and_exact_version() {
-        let folder = crate::folder::Folder::new().expect("folder");
+        let folder = crate::temp_dir::TempDir::new().expect("folder");
         let name = "busybox-static_1%3a1.35.0-4+b1_amd64.deb";
         write(&folder.path().join(name), "").expect("write");
         let found = |version: &str| find(&package("busybox-static", version), folder.path());

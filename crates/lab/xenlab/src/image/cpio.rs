@@ -1,5 +1,5 @@
-//! The archive that Linux unpacks into its first root: cpio in the format "newc" (Documentation/driver-api/early-userspace/
-//! buffer-format.rst of the kernel).
+//! The archive that Linux unpacks into its initial root: cpio in the format "newc"
+//! (Documentation/driver-api/early-userspace/buffer-format.rst in the kernel).
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -23,19 +23,19 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Nothing yet.
+    /// An empty archive.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether something has that path; `path` is relative to the root, like all paths here.
+    /// Whether the archive has something at `path`, which is relative to the root, like all paths here.
     #[must_use]
     pub fn contains(&self, path: &str) -> bool {
         self.paths.contains(path)
     }
 
-    /// Everything's path, sorted.
+    /// All paths, sorted.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.paths.iter().map(String::as_str)
     }
@@ -55,8 +55,8 @@ impl Archive {
         self.add(path, SYMLINK | 0o777, target.as_bytes());
     }
 
-    /// The archive with its end. The kernel reads several, one after the other, as one: later files replace earlier
-    /// ones.
+    /// The archive with its trailer. The kernel reads several archives, one after another, as one: later files replace
+    /// earlier ones.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.entry(TRAILER, 0, &[]);
@@ -76,7 +76,7 @@ impl Archive {
     }
 
     fn entry(&mut self, path: &str, mode: u32, content: &[u8]) {
-        // Inode numbers only tie hard links together: none here, so one for each.
+        // Inode numbers only connect hard links. There are none, so each entry has its own.
         let inode = self.paths.len() + 1;
         let links = if mode & DIRECTORY == DIRECTORY { 2 } else { 1 };
         let name_size = path.len() + 1;
@@ -100,7 +100,7 @@ impl Archive {
     }
 }
 
-/// Where the regular files of archives that follow each other lie in their bytes.
+/// Where the regular files of several joined archives lie in their bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Index {
     files: HashMap<String, Range<usize>>,
@@ -108,7 +108,7 @@ pub struct Index {
 
 impl Index {
     /// Reads the headers of `archives`. Of several files under one path the last counts, as for the kernel. None if
-    /// something is no header.
+    /// a header is malformed.
     #[must_use]
     pub fn of(archives: &[u8]) -> Option<Self> {
         let mut index = Self::default();
@@ -130,7 +130,7 @@ impl Index {
     }
 }
 
-/// What comes before a content.
+/// An entry's header.
 struct Header<'a> {
     path: &'a str,
     mode: u32,
@@ -160,11 +160,11 @@ impl<'a> Header<'a> {
 
 #[cfg(test)]
 pub(crate) mod reader {
-    //! The other direction, for tests.
+    //! Reading, for tests.
 
     use super::{ALIGNMENT, TRAILER};
 
-    /// One thing in an archive.
+    /// An entry of an archive.
     #[derive(Debug, PartialEq, Eq)]
     pub struct Entry {
         pub path: String,
@@ -173,7 +173,7 @@ pub(crate) mod reader {
         pub content: Vec<u8>,
     }
 
-    /// All that comes before the end.
+    /// All entries before the trailer.
     pub fn read(archive: &[u8]) -> Vec<Entry> {
         let mut entries = Vec::new();
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! What a program needs beside itself.
+//! The libraries that a program needs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Where libraries lie, relative to a root whose `/lib` is `/usr/lib`.
 const FOLDERS: [&str; 4] = ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/lib", "usr/local/lib"];
 
-/// What an ELF file asks the loader for.
+/// What an ELF file requires from the dynamic loader.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
     /// The loader itself, an absolute path.
@@ -24,7 +24,7 @@ struct Needs {
 }
 
 impl Needs {
-    /// Those of a file; none if it is no ELF file.
+    /// Reads them from a file. None if it is not an ELF file.
     fn of(bytes: &[u8]) -> object::Result<Self> {
         if !bytes.starts_with(&elf::ELFMAG) {
             return Ok(Self::default());
@@ -44,7 +44,7 @@ impl Needs {
                 elf::DT_NEEDED => needs.libraries.push(text(table.string(entry)?)),
                 elf::DT_RUNPATH | elf::DT_RPATH => {
                     let path = text(table.string(entry)?);
-                    // Relative to the program ($ORIGIN) is nothing that a package or cargo relies on here.
+                    // Paths relative to the program ($ORIGIN) are skipped: no package here, nor cargo, relies on them.
                     let absolute = path.split(':').filter_map(|folder| folder.strip_prefix('/'));
                     needs.folders.extend(absolute.map(str::to_owned));
                 }
@@ -72,7 +72,7 @@ pub(crate) struct Linker<'a> {
 }
 
 impl<'a> Linker<'a> {
-    /// Takes libraries from the file system at `root`; those with the names in `present` are there already.
+    /// Takes libraries from the file system at `root`, except those named in `present`.
     pub(crate) fn new(root: &'a Path, present: BTreeSet<String>) -> Self {
         Self { root, present }
     }
@@ -84,11 +84,11 @@ impl<'a> Linker<'a> {
         self.add_as(archive, path, &bytes)
     }
 
-    /// Adds a program under any path.
+    /// Adds a program at any path.
     pub(crate) fn add_as(&mut self, archive: &mut Archive, path: &str, bytes: &[u8]) -> Result<()> {
         archive.file(path, 0o755, bytes);
         let needs = Needs::of(bytes).map_err(|cause| Error::content(path, &cause))?;
-        // The loader has its place, wherever else the same file lies too.
+        // The loader must be at its absolute path, even if the same file lies elsewhere too.
         let loader = needs.interpreter.iter().map(|loader| (file_name(loader), place(loader)));
         let libraries =
             needs.libraries.iter().map(|name| (&**name, self.find(name, &needs.folders)));
@@ -123,10 +123,10 @@ pub(crate) fn file_name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// The file that `path` means to somebody whose root is `root`: a link to an absolute path stays inside.
+/// The file at `path` as seen with the root `root`: a link to an absolute path stays inside.
 fn resolve(root: &Path, path: &str) -> PathBuf {
     let mut file = root.join(path);
-    // As many links as the kernel would follow.
+    // The kernel's limit for links.
     for _ in 0..40 {
         let Ok(target) = std::fs::read_link(&file) else { break };
         file = match target.strip_prefix("/") {
@@ -140,7 +140,7 @@ fn resolve(root: &Path, path: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
+    use crate::temp_dir::TempDir;
 
     fn this_program() -> Vec<u8> {
         std::fs::read("/proc/self/exe").expect("this program")
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_named() {
-        let empty = Folder::new().expect("folder");
+        let empty = TempDir::new().expect("folder");
         let mut linker = Linker::new(empty.path(), BTreeSet::new());
         let error = linker.add_as(&mut Archive::new(), "usr/bin/tool", &this_program());
         let message = error.expect_err("no library").to_string();
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn links_stay_inside_of_the_root() {
-        let folder = Folder::new().expect("folder");
+        let folder = TempDir::new().expect("folder");
         let root = folder.path();
         std::fs::create_dir_all(root.join("usr/lib/real")).expect("folders");
         std::fs::write(root.join("usr/lib/real/lib.so.1.2"), "x").expect("file");

@@ -1,4 +1,4 @@
-//! The kernel inside a `vmlinuz`, which Xen can boot as it is: unpacking it here takes a moment, there seconds.
+//! The kernel in a `vmlinuz`. Xen boots the unpacked kernel, and unpacking it here saves seconds at every boot.
 
 use std::fs::File;
 use std::path::Path;
@@ -36,7 +36,7 @@ impl Compression {
     fn command(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Gzip => ("gzip", &["-dc"]),
-            // The kernel's build appends the size, which is no part of the stream.
+            // The kernel's build appends the size, which is not part of the stream.
             Self::Xz => ("xz", &["-dc", "--single-stream"]),
             Self::Zstd => ("zstd", &["-dcq"]),
         }
@@ -45,7 +45,7 @@ impl Compression {
     /// The compressed stream alone.
     fn stream(self, payload: &[u8]) -> &[u8] {
         match self {
-            // zstd has no option to overlook the size that is appended.
+            // zstd has no option to ignore the appended size.
             Self::Zstd => &payload[..payload.len().saturating_sub(4)],
             Self::Gzip | Self::Xz => payload,
         }
@@ -56,8 +56,8 @@ impl Compression {
 /// content, any other as it is.
 ///
 /// # Errors
-/// [`Error::Path`]; [`Error::Content`] of a damaged one; [`lab::Error::MissingTool`] as [`Error::Lab`] if what unpacks it
-/// is not installed.
+/// [`Error::Path`]; [`Error::Content`] of a damaged one; [`lab::Error::MissingTool`] as [`Error::Lab`] if what unpacks
+/// it is not installed.
 pub fn read_boot_image(path: &Path) -> Result<Vec<u8>> {
     let bytes = read_unpacked(path)?;
     if bytes.get(MAGIC..MAGIC + 4) == Some(b"HdrS") { inside(path, &bytes) } else { Ok(bytes) }
@@ -83,7 +83,7 @@ fn inside(vmlinuz: &Path, image: &[u8]) -> Result<Vec<u8>> {
     Ok(elf)
 }
 
-/// Unpacks a file that is compressed as a whole, such as a module; one that is not is returned as it is.
+/// Unpacks a compressed file, such as a module. Any other file is returned unchanged.
 pub(super) fn read_unpacked(path: &Path) -> Result<Vec<u8>> {
     let bytes = std::fs::read(path).map_err(Error::path(path))?;
     let Some(compression) = Compression::of(&bytes) else { return Ok(bytes) };
@@ -106,7 +106,7 @@ fn payload(image: &[u8]) -> std::result::Result<&[u8], &'static str> {
         usize::try_from(u32::from_le_bytes(bytes)).ok()
     };
     let find = || {
-        // Zero stands for four, as ever since the first kernels.
+        // Zero stands for four, for old boot loaders.
         let sectors = match image.get(SETUP_SECTORS)? {
             0 => 4,
             sectors => usize::from(*sectors),
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A bzImage with the given payload, behind some code as in real ones.
+    /// A bzImage with the given payload, after some setup code as in real ones.
     fn image(sectors: u8, payload: &[u8]) -> Vec<u8> {
         let code = 64;
         let setup = (usize::from(if sectors == 0 { 4 } else { sectors }) + 1) * SECTOR;
@@ -137,7 +137,7 @@ mod tests {
         image
     }
 
-    /// What a tool makes of `content`.
+    /// A tool's output for `content`.
     fn compressed(program: &str, content: &[u8]) -> Vec<u8> {
         tool::filter(program, &["-c"], tool::in_memory(content).expect("memory")).expect("tool")
     }
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_kernel_of_each_compression_is_unpacked() {
         let elf = [b"\x7fELF".as_slice(), &[7; 3000]].concat();
-        let folder = crate::folder::Folder::new().expect("folder");
+        let folder = crate::temp_dir::TempDir::new().expect("folder");
         let (vmlinuz, vmlinux) = (folder.path().join("vmlinuz"), folder.path().join("vmlinux"));
         for (program, size_appended) in
             [("gzip", false), ("xz", false), ("xz", true), ("zstd", true)]
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_is_no_kernel_is_named_with_the_reason() {
-        let folder = crate::folder::Folder::new().expect("folder");
+        let folder = crate::temp_dir::TempDir::new().expect("folder");
         let (vmlinuz, vmlinux) = (folder.path().join("vmlinuz"), folder.path().join("vmlinux"));
         for (content, reason) in [
             (b"text".to_vec(), "no bzImage"),
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_compressed_is_left_alone() {
-        let folder = crate::folder::Folder::new().expect("folder");
+        let folder = crate::temp_dir::TempDir::new().expect("folder");
         let path = folder.path().join("module.ko");
         for stored in [b"\x7fELF module".to_vec(), compressed("xz", b"\x7fELF module")] {
             std::fs::write(&path, stored).expect("write");

@@ -1,11 +1,11 @@
-//! The files that a Xen host boots from, made of Debian's packages.
+//! The files that a Xen host boots from, made from Debian's packages.
 //!
 //! ```text
 //! apt ──► packages ──► unpacked ──┬──► xen, vmlinux      what QEMU and xl load
 //!                                 └──► dom0, domu        first roots: programs, libraries, modules
 //! ```
 //!
-//! Nothing is installed here, and the images hold no file of this project: those come beside them at every boot.
+//! Nothing is installed on this machine. The images hold no file of this project: those are added at every boot.
 
 mod apt;
 mod cpio;
@@ -22,7 +22,7 @@ use lab::Progress;
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest as _, Sha256};
 
-use crate::folder::Folder;
+use crate::temp_dir::TempDir;
 use crate::{Error, Result, Suite, tool};
 pub(crate) use apt::Apt;
 pub(crate) use cpio::{Archive, Index};
@@ -30,21 +30,21 @@ pub(crate) use elf::{Linker, file_name};
 pub use kernel::read_boot_image;
 use modules::Modules;
 
-/// To be raised when this code makes something else of the same packages.
+/// The version of the images' format. Raise it when this code makes other images from the same packages.
 const FORMAT: u32 = 1;
-/// Steps of a build, as its progress counts them.
+/// Progress steps of a build.
 const STEPS: usize = 4;
 
-/// Whole images of one suite.
+/// The images of one suite.
 #[derive(Clone, Debug)]
 pub struct Images {
     folder: PathBuf,
 }
 
 impl Images {
-    /// The images of a suite below `cache`, built now unless an earlier call has done so; `quiet` shows no progress.
+    /// The images of a suite below `cache`. Builds them unless an earlier call has done so; `quiet` shows no progress.
     ///
-    /// They lie in a folder that is named by what decides its content, and that gets its name once it is whole.
+    /// The folder's name is a digest of what decides its content. It gets that name once it is complete.
     ///
     /// # Errors
     /// [`Error::Packages`] if the mirrors fail, [`Error::Content`] if a package is not as expected,
@@ -62,7 +62,7 @@ impl Images {
         // Another process may have built them while this one waited.
         if !images.folder.is_dir() {
             remove_others(&folder)?;
-            let new = Folder::inside(&folder)?;
+            let new = TempDir::inside(&folder)?;
             build(suite, &folder.join("packages"), new.path(), quiet)?;
             std::fs::rename(new.path().join("images"), &images.folder)
                 .map_err(Error::path(&images.folder))?;
@@ -82,7 +82,7 @@ impl Images {
         self.folder.join("vmlinux")
     }
 
-    /// The first root of a domain.
+    /// The root file system of a domain, a cpio archive.
     #[must_use]
     pub fn root(&self, kind: Kind) -> PathBuf {
         self.folder.join(kind.name()).with_extension("cpio")
@@ -100,12 +100,12 @@ impl Images {
     }
 }
 
-/// Which root.
+/// Which domain a root is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// That of dom0.
+    /// dom0.
     Dom0,
-    /// That of a guest.
+    /// A guest.
     DomU,
 }
 
@@ -127,7 +127,7 @@ impl Kind {
     }
 }
 
-/// The packages that are asked for by name; what they depend on comes with them.
+/// The packages to fetch. Their dependencies come with them.
 fn packages(suite: Suite) -> Vec<String> {
     let xen = suite.xen();
     let versioned = [format!("xen-hypervisor-{xen}-amd64"), format!("xen-utils-{xen}")];
@@ -145,7 +145,7 @@ fn packages(suite: Suite) -> Vec<String> {
     versioned.into_iter().chain(others.map(str::to_owned)).collect()
 }
 
-/// Names the images by all that decides what is in them, but for the versions that the mirrors have today.
+/// A name for the images from all that decides their content, except the versions on the mirrors.
 fn digest(suite: Suite) -> String {
     let mut digest = Sha256::new();
     digest.update(format!("{FORMAT} {suite} {:?}", packages(suite)));
@@ -155,7 +155,7 @@ fn digest(suite: Suite) -> String {
     digest.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Removes what other versions of this code have built, and what builds that were killed have left.
+/// Removes images of other versions of this code, and the remains of builds that were killed.
 fn remove_others(folder: &Path) -> Result<()> {
     for entry in std::fs::read_dir(folder).map_err(Error::path(folder))? {
         let path = entry.map_err(Error::path(folder))?.path();
@@ -173,7 +173,7 @@ fn build(suite: Suite, downloads: &Path, new: &Path, quiet: bool) -> Result<()> 
         let path = new.join(name);
         std::fs::create_dir(&path).map_err(Error::path(&path)).map(|()| path)
     };
-    progress.step(format!("ask the mirrors for packages of {suite}"));
+    progress.step(format!("fetch the package lists of {suite}"));
     let apt = Apt::update(suite, &folder("apt")?)?;
     let packages = apt.closure(&packages(suite))?;
     progress.step(format!("download {} packages", packages.len()));
@@ -181,11 +181,11 @@ fn build(suite: Suite, downloads: &Path, new: &Path, quiet: bool) -> Result<()> 
     progress.step("unpack them");
     let stage = folder("stage")?;
     unpack(&files, &stage)?;
-    progress.step("make images of them");
+    progress.step("make the images");
     make(suite, &stage, &Images { folder: folder("images")? })
 }
 
-/// Unpacks packages into `stage`, whose `/bin` and the like are links into `/usr`, as in any Debian of today.
+/// Unpacks packages into `stage`, where `/bin` and the like are links into `/usr`, as in current Debian releases.
 pub(crate) fn unpack(packages: &[PathBuf], stage: &Path) -> Result<()> {
     for name in ["bin", "lib", "lib64", "sbin"] {
         let real = stage.join("usr").join(name);
@@ -201,7 +201,7 @@ pub(crate) fn unpack(packages: &[PathBuf], stage: &Path) -> Result<()> {
         let mut tar = lab::command("tar")?;
         tar.args(["--extract", "--keep-directory-symlink", "--no-same-owner", "--directory"]);
         tar.arg(stage).args(["--exclude=./usr/share/doc", "--exclude=./usr/share/man"]);
-        // The bulk of the kernel's modules, for machines of another kind.
+        // Most of the kernel's modules, for hardware that this machine does not have.
         for folder in ["gpu", "media", "infiniband", "staging", "iio"] {
             tar.arg(format!("--exclude=*/kernel/drivers/{folder}"));
         }
@@ -233,8 +233,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_images_are_taken_as_they_are() {
-        let cache = Folder::new().expect("folder");
+    fn complete_images_are_used_as_they_are() {
+        let cache = TempDir::new().expect("folder");
         let whole = cache.path().join("bookworm").join(digest(Suite::Bookworm));
         std::fs::create_dir_all(&whole).expect("folders");
         let images = Images::prepare(Suite::Bookworm, cache.path(), true).expect("nothing to do");
@@ -242,8 +242,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_half_built_or_by_other_versions_is_removed_and_downloads_stay() {
-        let folder = Folder::new().expect("folder");
+    fn half_built_images_and_those_of_other_versions_are_removed_and_downloads_stay() {
+        let folder = TempDir::new().expect("folder");
         for name in ["xenlab-17-0/images", "0123456789ab", "packages"] {
             std::fs::create_dir_all(folder.path().join(name)).expect("folders");
         }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn each_suite_has_images_of_its_own() {
+    fn each_suite_has_its_own_images() {
         assert_ne!(digest(Suite::Bookworm), digest(Suite::Trixie));
         assert_eq!(digest(Suite::Trixie), digest(Suite::Trixie));
         assert!(packages(Suite::Trixie).contains(&"xen-hypervisor-4.20-amd64".to_owned()));

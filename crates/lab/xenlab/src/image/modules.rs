@@ -1,4 +1,4 @@
-//! Kernel modules with those that they depend on.
+//! Kernel modules and their dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,12 +15,12 @@ pub(super) struct Modules {
     folder: String,
     /// Files by name, the name with `_` for `-`.
     files: BTreeMap<String, PathBuf>,
-    /// Names of what is no module but part of the kernel.
+    /// Names of modules that are built into the kernel.
     builtin: BTreeSet<String>,
 }
 
 impl Modules {
-    /// Those below `root`, which must hold exactly one kernel's.
+    /// Finds the modules below `root`, which must hold those of exactly one kernel.
     pub(super) fn find(root: &Path) -> Result<Self> {
         let above = root.join("usr/lib/modules");
         let mut kernels = entries(&above)?;
@@ -42,7 +42,7 @@ impl Modules {
         elf::file_name(&self.folder)
     }
 
-    /// Adds modules, what they depend on, and the list by which `modprobe` finds both.
+    /// Adds modules, their dependencies, and the list by which `modprobe` finds both.
     pub(super) fn add(&self, archive: &mut Archive, names: &[&str]) -> Result<()> {
         let mut chosen = BTreeMap::new();
         for name in names {
@@ -52,7 +52,7 @@ impl Modules {
         for (name, module) in &chosen {
             let path = |name: &str| format!("kernel/{name}.ko");
             archive.file(&format!("{}/{}", self.folder, path(name)), 0o644, &module.bytes);
-            // A module's line names all below it, in the order in which to remove them.
+            // A module's line names all its dependencies, in the order in which to remove them.
             let mut below = Vec::new();
             dependencies(&chosen, name, &mut below);
             let below: Vec<String> = below.iter().map(|name| path(name)).collect();
@@ -83,11 +83,11 @@ struct Module {
     depends: Vec<String>,
 }
 
-/// All that `name` depends on, each before what it depends on itself.
+/// All that `name` depends on, each before its own dependencies.
 fn dependencies(chosen: &BTreeMap<String, Module>, name: &str, below: &mut Vec<String>) {
     for direct in chosen.get(name).map_or(&[][..], |module| &module.depends) {
         if chosen.contains_key(direct) {
-            // Once more further down, if it was named already: others depend on it too.
+            // A module that was named before moves to the end: several depend on it.
             below.retain(|known| known != direct);
             below.push(direct.clone());
             dependencies(chosen, direct, below);
@@ -95,7 +95,7 @@ fn dependencies(chosen: &BTreeMap<String, Module>, name: &str, below: &mut Vec<S
     }
 }
 
-/// The kernel makes no difference between the two characters.
+/// The kernel treats the two characters as equal.
 fn normal(name: &str) -> String {
     name.replace('-', "_")
 }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_folder_without_a_kernel_or_with_two_is_refused() {
-        let folder = crate::folder::Folder::new().expect("folder");
+        let folder = crate::temp_dir::TempDir::new().expect("folder");
         assert!(Modules::find(folder.path()).is_err());
         for (release, is_alone) in [("6.1", true), ("6.12", false)] {
             let kernel = folder.path().join("usr/lib/modules").join(release);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_is_built_in_is_no_file_and_what_is_neither_is_an_error() {
-        let folder = crate::folder::Folder::new().expect("folder");
+        let folder = crate::temp_dir::TempDir::new().expect("folder");
         let kernel = folder.path().join("usr/lib/modules/6.1");
         std::fs::create_dir_all(&kernel).expect("folders");
         std::fs::write(kernel.join("modules.builtin"), "kernel/fs/xen-fs.ko\n").expect("list");

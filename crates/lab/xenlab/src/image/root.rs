@@ -1,4 +1,4 @@
-//! What lies in the first root of dom0 and of a guest.
+//! The content of the root file systems of dom0 and of a guest.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(super) struct Plan {
     modules: &'static [&'static str],
 }
 
-/// dom0: the toolstack, and all that a backend or a measurement needs.
+/// dom0: the toolstack, and what a backend or a measurement needs.
 pub(super) const DOM0: Plan = Plan {
     programs: &[
         "usr/bin/dash",
@@ -26,7 +26,7 @@ pub(super) const DOM0: Plan = Plan {
         "usr/bin/tcpdump",
         "usr/bin/xenstore",
         "usr/sbin/ethtool",
-        // libpthread wants it when a thread is cancelled: xl aborts at its end without.
+        // libpthread loads it when a thread is cancelled: without it xl aborts at its end.
         "usr/lib/x86_64-linux-gnu/libgcc_s.so.1",
     ],
     xen_programs: &[
@@ -87,16 +87,16 @@ pub(super) const DOMU: Plan = Plan {
 
 /// One program under many names.
 const XENSTORE_NAMES: [&str; 8] = ["chmod", "exists", "list", "ls", "read", "rm", "watch", "write"];
-/// Names under which busybox would hide the real program, or itself.
+/// Names that busybox must not take, because another program has them.
 const REAL: [&str; 5] = ["busybox", "ip", "ping", "sh", "tcpdump"];
 
 impl Plan {
-    /// All that decides what the plan makes, as text: images of another plan are others.
+    /// The plan as text, for the images' digest.
     pub(super) fn describe(&self) -> String {
         format!("{self:?}")
     }
 
-    /// Makes the root from unpacked packages.
+    /// Makes the root from unpacked packages in `stage`.
     pub(super) fn make(&self, suite: Suite, stage: &Path, modules: &Modules) -> Result<Archive> {
         let mut archive = Archive::new();
         skeleton(&mut archive);
@@ -110,7 +110,7 @@ impl Plan {
         for name in XENSTORE_NAMES {
             archive.symlink(&format!("usr/bin/xenstore-{name}"), "xenstore");
         }
-        // Not busybox's: that takes its own ip and ping before any program of these names.
+        // Not busybox's sh, which runs its built-in ip and ping before the real programs.
         archive.symlink("usr/bin/sh", "dash");
         busybox(&mut archive, &mut linker, stage)?;
         modules.add(&mut archive, self.modules)?;
@@ -118,7 +118,7 @@ impl Plan {
     }
 }
 
-/// Folders, and the files that programs expect anywhere.
+/// Folders, and the files that programs expect.
 fn skeleton(archive: &mut Archive) {
     for folder in ["bin", "lib", "lib64", "sbin"] {
         archive.folder(&format!("usr/{folder}"));
@@ -137,14 +137,14 @@ fn skeleton(archive: &mut Archive) {
         ("hosts", "127.0.0.1 localhost\n::1 localhost\n"),
         ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
         ("passwd", "root:x:0:0:root:/root:/bin/sh\n"),
-        // xl complains if it is not there.
+        // xl complains without it.
         ("xen/xl.conf", ""),
     ] {
         archive.file(&format!("etc/{file}"), 0o644, text.as_bytes());
     }
 }
 
-/// The usual tools, under all their names but those that have a program of their own.
+/// busybox under the names of all its tools, except those of another program.
 fn busybox(archive: &mut Archive, linker: &mut Linker<'_>, stage: &Path) -> Result<()> {
     let path = "usr/bin/busybox";
     linker.add(archive, path)?;

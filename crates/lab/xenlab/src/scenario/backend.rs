@@ -1,26 +1,26 @@
-//! The end that serves a guest.
+//! The backends.
 
 use crate::host::{Domu, DomuConfig, Host, Job, Shell};
 use crate::{Error, Result};
 
-use super::{BACKEND_ADDRESS, BOOT, PREFIX, SOON};
+use super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT, PREFIX};
 
-/// The guest's address on the link.
+/// The guest's MAC address.
 const MAC: &str = "00:16:3e:00:00:02";
-/// Where pvnet's configuration is written, and where it answers questions.
+/// pvnet's configuration file and its control socket.
 const CONFIGURATION: &str = "/lab/pvnet.toml";
 const CONTROL: &str = "/run/pvnet/control.sock";
 /// The driver domain's name.
 const DRIVER: &str = "driver";
 
-/// Which backend.
+/// A backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// The kernel's xen-netback and a bridge, in dom0.
     Stock,
     /// pvnet in dom0.
     Pvnet,
-    /// pvnet in a domain of its own.
+    /// pvnet in a driver domain.
     PvnetDomain,
 }
 
@@ -35,24 +35,24 @@ impl Backend {
         }
     }
 
-    /// Starts it on a host that has no backend yet; it needs the program `pvnet` there unless it is the stock one.
+    /// Starts it on a host that has no backend yet. All but the stock one need the program `pvnet` there.
     ///
     /// # Errors
-    /// [`Error::Failed`] and [`Error::Late`] with what it printed; those of [`Shell::sh`] and [`Host::create`].
+    /// [`Error::Failed`] and [`Error::Late`] with its output; those of [`Shell::sh`] and [`Host::create`].
     pub fn start(self, host: &Host) -> Result<RunningBackend> {
         match self {
             Self::Stock => RunningBackend::stock(host),
             Self::Pvnet => RunningBackend::pvnet(host.dom0().clone(), None),
             Self::PvnetDomain => {
                 let config = DomuConfig::new(DRIVER).line("driver_domain=1");
-                let domain = host.create(&config, BOOT)?;
+                let domain = host.create(&config, BOOT_TIMEOUT)?;
                 RunningBackend::pvnet(domain.shell().clone(), Some(domain))
             }
         }
     }
 }
 
-/// A backend that is ready for guests.
+/// A running backend, ready for guests.
 #[derive(Debug)]
 pub struct RunningBackend {
     shell: Shell,
@@ -71,7 +71,7 @@ impl RunningBackend {
                  ip addr add {BACKEND_ADDRESS}/{PREFIX} dev {bridge}\n\
                  ip link set {bridge} up"
             ),
-            SOON,
+            COMMAND_TIMEOUT,
         )?;
         let vif = format!("mac={MAC},bridge={bridge},script=vif-lab");
         Ok(Self { shell: host.dom0().clone(), daemon: None, domain: None, vif })
@@ -84,7 +84,7 @@ impl RunningBackend {
                  cat >{CONFIGURATION} <<'END'\n[daemon]\nplatform = \"xen\"\n\n[[uplink]]\nname = \"host\"\n\
                  tap = \"pvnet0\"\npersistent = true\naddresses = [\"{BACKEND_ADDRESS}/{PREFIX}\"]\nEND"
             ),
-            SOON,
+            COMMAND_TIMEOUT,
         )?;
         let place =
             domain.as_ref().map_or(String::new(), |domain| format!("backend={},", domain.name()));
@@ -94,13 +94,13 @@ impl RunningBackend {
         Ok(backend)
     }
 
-    /// The domain that it runs in, and where [`BACKEND_ADDRESS`] is.
+    /// The shell of the domain that it runs in, which has [`BACKEND_ADDRESS`].
     #[must_use]
     pub fn shell(&self) -> &Shell {
         &self.shell
     }
 
-    /// Its own domain, if it has one.
+    /// Its driver domain, if it has one.
     #[must_use]
     pub fn domain(&self) -> Option<&Domu> {
         self.domain.as_ref()
@@ -112,49 +112,49 @@ impl RunningBackend {
         self.daemon.as_ref()
     }
 
-    /// How a guest's configuration names it: [`DomuConfig::vif`].
+    /// The line for a guest's configuration: [`DomuConfig::vif`].
     #[must_use]
     pub fn vif(&self) -> &str {
         &self.vif
     }
 
-    /// What the daemon has printed so far; nothing if there is none.
+    /// The daemon's output so far. Empty if there is no daemon.
     #[must_use]
     pub fn log(&self) -> String {
-        let printed = self.daemon.as_ref().and_then(|daemon| daemon.printed(SOON).ok());
+        let printed = self.daemon.as_ref().and_then(|daemon| daemon.printed(COMMAND_TIMEOUT).ok());
         printed.unwrap_or_default()
     }
 
-    /// Kills the daemon without a word of warning, if there is one; returns what it had printed.
+    /// Kills the daemon with SIGKILL, if there is one. Returns its output.
     ///
     /// # Errors
     /// Those of [`Shell::sh`].
     pub fn kill(&mut self) -> Result<String> {
         let Some(daemon) = self.daemon.take() else { return Ok(String::new()) };
         daemon.stop()?;
-        Ok(daemon.wait(SOON)?.text)
+        Ok(daemon.wait(COMMAND_TIMEOUT)?.text)
     }
 
     /// Starts the daemon, again after [`kill`](Self::kill), and waits until it answers.
     ///
     /// # Errors
-    /// [`Error::Late`] with what it printed; those of [`Shell::sh`].
+    /// [`Error::Late`] with its output; those of [`Shell::sh`].
     pub fn restart(&mut self) -> Result<()> {
         self.kill()?;
-        // A socket that a killed daemon has left would answer nobody.
+        // The socket of a killed daemon must not be mistaken for the new one's.
         let daemon = self
             .shell
             .spawn(&format!("rm -f {CONTROL}; exec pvnet run --config {CONFIGURATION}"))?;
         let file = daemon.file();
         let ready =
             format!("[ -S {CONTROL} ] && grep -w ready {file} || {{ tail -n 20 {file}; false; }}");
-        let waited = self.shell.until("the start of pvnet", &ready, SOON);
+        let waited = self.shell.until("the start of pvnet", &ready, COMMAND_TIMEOUT);
         self.daemon = Some(daemon);
         waited.map(drop)
     }
 }
 
-/// A failure with the daemon's last words, which mostly say more.
+/// Adds the daemon's output to an error: it often tells more.
 pub(super) fn explain(error: Error, backend: &RunningBackend) -> Error {
     let log = backend.log();
     if error.is_interrupt() || log.is_empty() {

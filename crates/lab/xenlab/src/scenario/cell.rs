@@ -1,4 +1,4 @@
-//! One frontend with one backend.
+//! One frontend with one backend: a cell of the matrix.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,29 +7,29 @@ use lab::Progress;
 use serde::Serialize;
 
 use crate::host::{DomuConfig, Host};
-use crate::{Error, Result};
+use crate::{Result, UnknownName};
 
 use super::backend::{self, Backend, RunningBackend};
 use super::check::{self, Features, Rates};
 use super::frontend::Frontend;
-use super::{BACKEND_ADDRESS, BOOT, GUEST_ADDRESS};
+use super::{BACKEND_ADDRESS, BOOT_TIMEOUT, GUEST_ADDRESS};
 
 /// How many echoes are sent each way.
 const PINGS: u32 = 5;
 /// The size of the file that is sent each way, in MiB.
 const FILE: u32 = 4;
 
-/// Which two ends.
+/// A frontend and a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The guest's.
+    /// The guest's end.
     pub frontend: Frontend,
-    /// The other.
+    /// The other end.
     pub backend: Backend,
 }
 
 impl Pair {
-    /// All that there are.
+    /// All pairs.
     pub const ALL: [Self; 6] = [
         Self { frontend: Frontend::Stock, backend: Backend::Stock },
         Self { frontend: Frontend::Stock, backend: Backend::Pvnet },
@@ -53,46 +53,46 @@ impl fmt::Display for Pair {
 }
 
 impl FromStr for Pair {
-    type Err = Error;
+    type Err = UnknownName;
 
-    fn from_str(name: &str) -> Result<Self> {
+    fn from_str(name: &str) -> std::result::Result<Self, UnknownName> {
         let known = Self::ALL.into_iter().find(|pair| pair.to_string() == name);
-        known.ok_or_else(|| Error::UnknownPair(name.to_owned()))
+        known.ok_or_else(|| UnknownName::new("pair", name, &Self::ALL))
     }
 }
 
-/// What was found.
+/// The result for one pair.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
     /// The guest's end.
     pub frontend: &'static str,
-    /// The other.
+    /// The other end.
     pub backend: &'static str,
-    /// Echoes that were answered, of both directions together, and those that were sent.
+    /// Echoes that were answered and echoes that were sent, of both directions together.
     pub ping: [u64; 2],
-    /// TCP.
+    /// TCP throughput.
     #[serde(flatten)]
     pub rates: Rates,
-    /// Whether a file arrived as it was sent, in both directions.
+    /// Whether a file arrived unchanged, in both directions.
     pub sha256_ok: bool,
-    /// What both ends agreed upon.
+    /// The negotiated features.
     pub features: Features,
-    /// What was left of the interface and of the guest, and what the toolstack had to say.
+    /// What was left of the interface and of the guest, and the toolstack's complaints.
     pub left: Vec<String>,
 }
 
 impl Cell {
-    /// Whether all is as it should be.
+    /// Whether all checks passed.
     #[must_use]
-    pub fn is_sound(&self) -> bool {
+    pub fn passed(&self) -> bool {
         self.ping[0] == self.ping[1] && self.sha256_ok && self.left.is_empty()
     }
 }
 
-/// Connects two ends on a host that was just booted, and looks at what passes; TCP for so many seconds each way.
+/// Connects a pair on a freshly booted host and checks the traffic. TCP runs for `seconds` in each direction.
 ///
 /// # Errors
-/// Those of the steps, with the backend's last words.
+/// Those of the steps, with the backend's output.
 pub fn cell(host: &Host, pair: Pair, seconds: u32, progress: &Progress) -> Result<Cell> {
     progress.step(format!("{pair}: start the backend"));
     let backend = pair.backend.start(host)?;
@@ -107,7 +107,7 @@ fn look(
     progress: &Progress,
 ) -> Result<Cell> {
     progress.step(format!("{pair}: boot a guest"));
-    let guest = host.create(&DomuConfig::new("guest").vif(backend.vif()), BOOT)?;
+    let guest = host.create(&DomuConfig::new("guest").vif(backend.vif()), BOOT_TIMEOUT)?;
     let _frontend = pair.frontend.start(&guest)?;
     let (inner, outer) = (guest.shell(), backend.shell());
     progress.step(format!("{pair}: ping"));
@@ -143,18 +143,21 @@ mod tests {
             assert_eq!(pair.to_string().parse::<Pair>().expect("known"), pair);
         }
         let message = "stock-none".parse::<Pair>().expect_err("unknown").to_string();
-        assert!(message.starts_with("no pair stock-none: choose of stock-stock, "), "{message}");
+        assert!(
+            message.starts_with("no pair stock-none: choose one of stock-stock, "),
+            "{message}"
+        );
     }
 
     #[test]
-    fn only_the_stock_pair_does_without_pvnet() {
+    fn only_the_stock_pair_needs_no_pvnet() {
         assert_eq!(Pair::ALL.iter().filter(|pair| !pair.needs_pvnet()).count(), 1);
         assert!(!"stock-stock".parse::<Pair>().expect("known").needs_pvnet());
     }
 
     #[test]
-    fn a_lost_echo_or_another_digest_or_a_node_that_is_left_is_not_sound() {
-        let sound = Cell {
+    fn a_lost_echo_or_a_changed_file_or_a_node_that_is_left_is_not_sound() {
+        let passed = Cell {
             frontend: "stock",
             backend: "stock",
             ping: [10, 10],
@@ -163,9 +166,9 @@ mod tests {
             features: Features::default(),
             left: Vec::new(),
         };
-        assert!(sound.is_sound());
-        assert!(!Cell { ping: [9, 10], ..sound.clone() }.is_sound());
-        assert!(!Cell { sha256_ok: false, ..sound.clone() }.is_sound());
-        assert!(!Cell { left: vec!["a node is left".to_owned()], ..sound }.is_sound());
+        assert!(passed.passed());
+        assert!(!Cell { ping: [9, 10], ..passed.clone() }.passed());
+        assert!(!Cell { sha256_ok: false, ..passed.clone() }.passed());
+        assert!(!Cell { left: vec!["a node is left".to_owned()], ..passed }.passed());
     }
 }

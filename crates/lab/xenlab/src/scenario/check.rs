@@ -1,4 +1,4 @@
-//! What is looked at once two ends are connected.
+//! Checks of a connected pair.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use serde::Serialize;
 use crate::host::{Domu, Shell};
 use crate::{Error, Result};
 
-use super::{BACKEND_ADDRESS, SOON};
+use super::{BACKEND_ADDRESS, COMMAND_TIMEOUT};
 
-/// Where files go over.
+/// The TCP port for files.
 const PORT: u16 = 5555;
 
-/// TCP's payload both ways, in 10⁶ bits per second.
+/// TCP throughput in both directions, in 10⁶ bits of payload per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates {
     /// From the guest.
@@ -23,31 +23,31 @@ pub struct Rates {
     pub rx_mbps: f64,
 }
 
-/// What both ends have said about themselves, and what the guest's stack has made of it.
+/// What both ends offered, and the offloads that the guest uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Features {
     /// The frontend's keys in the store.
     pub frontend: BTreeMap<String, String>,
     /// The backend's.
     pub backend: BTreeMap<String, String>,
-    /// The offloads of the guest's interface that are on.
+    /// The enabled offloads of the guest's interface.
     pub offloads: Vec<String>,
 }
 
-/// Echoes between two domains.
+/// Pings one domain from another.
 ///
 /// # Errors
-/// [`Error::Lab`] if `ping` cannot be understood; those of [`Shell::sh`]. No reply at all is a result.
+/// [`Error::Lab`] if the output of `ping` cannot be read; those of [`Shell::sh`]. No reply at all is not an error.
 pub fn ping(from: &Shell, to: &str, count: u32) -> Result<Ping> {
-    let limit = SOON + Duration::from_secs(count.into());
+    let limit = COMMAND_TIMEOUT + Duration::from_secs(count.into());
     let output = from.sh(&format!("ping -q -n -W 1 -i 0.2 -c {count} {to}"), limit)?;
     Ok(Ping::parse(&output.text)?)
 }
 
-/// TCP between a guest and the backend's domain, for so many seconds in each direction.
+/// Measures TCP between a guest and the backend's domain, for `seconds` in each direction.
 ///
 /// # Errors
-/// [`Error::Lab`] in iperf3's words; those of [`Shell::run`].
+/// [`Error::Lab`] with iperf3's message; those of [`Shell::run`].
 pub fn throughput(guest: &Shell, backend: &Shell, seconds: u32) -> Result<Rates> {
     Ok(Rates {
         tx_mbps: one_way(guest, backend, seconds, "")?.mbps,
@@ -56,35 +56,35 @@ pub fn throughput(guest: &Shell, backend: &Shell, seconds: u32) -> Result<Rates>
 }
 
 fn one_way(guest: &Shell, backend: &Shell, seconds: u32, more: &str) -> Result<Throughput> {
-    let limit = SOON + Duration::from_secs(seconds.into());
+    let limit = COMMAND_TIMEOUT + Duration::from_secs(seconds.into());
     let server = backend.spawn(&format!("iperf3 -s -1 -B {BACKEND_ADDRESS}"))?;
     listens(backend, 5201)?;
     let client = format!("iperf3 --json -t {seconds} {more} -c {BACKEND_ADDRESS}");
     let output = guest.sh(&client, limit)?;
     let throughput = Throughput::parse(&output.text, BACKEND_ADDRESS)?;
-    server.wait(SOON)?;
+    server.wait(COMMAND_TIMEOUT)?;
     Ok(throughput)
 }
 
-/// Sends a file of so many MiB of random bytes from one domain to another, whose address is given; returns whether the
-/// digests of both ends are the same.
+/// Sends `mib` MiB of random bytes from one domain to another, which has the given address. Returns whether the
+/// digests at both ends are the same.
 ///
 /// # Errors
 /// [`Error::Parse`] if there is no digest; those of [`Shell::run`].
 pub fn same_file(from: &Shell, to: &Shell, address: &str, mib: u32) -> Result<bool> {
-    // The receiver's digest goes back over the connection, once the sender has closed its half.
+    // The receiver returns its digest over the connection, once the sender has closed its half.
     let receiver = to.spawn(&format!("nc -l -p {PORT} -e sha256sum"))?;
     listens(to, PORT)?;
     let sender = format!(
         "set -e\ndd if=/dev/urandom of=/run/file bs=1M count={mib} 2>/dev/null\nsha256sum </run/file\n\
          nc {address} {PORT} </run/file\nrm /run/file"
     );
-    let printed = from.run(&sender, SOON * 2)?;
-    receiver.wait(SOON)?;
+    let printed = from.run(&sender, COMMAND_TIMEOUT * 2)?;
+    receiver.wait(COMMAND_TIMEOUT)?;
     compare(&printed)
 }
 
-/// Whether the two lines of `sha256sum` say the same.
+/// Whether the two lines of `sha256sum` have the same digest.
 fn compare(printed: &str) -> Result<bool> {
     let digests: Vec<&str> = printed.lines().filter_map(|line| line.strip_suffix("  -")).collect();
     match digests[..] {
@@ -99,18 +99,19 @@ fn compare(printed: &str) -> Result<bool> {
 
 fn listens(shell: &Shell, port: u16) -> Result<()> {
     let listening = format!("netstat -ltn | grep -w {port}");
-    shell.until(&format!("a listener at port {port}"), &listening, SOON).map(drop)
+    shell.until(&format!("a listener at port {port}"), &listening, COMMAND_TIMEOUT).map(drop)
 }
 
-/// Reads what the ends of a guest's first interface have agreed upon.
+/// Reads the features that both ends of a guest's first interface offered.
 ///
 /// # Errors
 /// Those of [`Shell::run`].
 pub fn features(dom0: &Shell, guest: &Domu) -> Result<Features> {
     let vif = format!("/local/domain/{}/device/vif/0", guest.id());
-    let frontend = dom0.run(&format!("xenstore-ls {vif}"), SOON)?;
-    let backend = dom0.run(&format!("xenstore-ls $(xenstore-read {vif}/backend)"), SOON)?;
-    let offloads = guest.run("ethtool -k eth0", SOON)?;
+    let frontend = dom0.run(&format!("xenstore-ls {vif}"), COMMAND_TIMEOUT)?;
+    let backend =
+        dom0.run(&format!("xenstore-ls $(xenstore-read {vif}/backend)"), COMMAND_TIMEOUT)?;
+    let offloads = guest.run("ethtool -k eth0", COMMAND_TIMEOUT)?;
     Ok(Features {
         frontend: keys(&frontend),
         backend: keys(&backend),
@@ -118,7 +119,7 @@ pub fn features(dom0: &Shell, guest: &Domu) -> Result<Features> {
     })
 }
 
-/// The keys of `xenstore-ls` that are about abilities: `NAME = "VALUE"`.
+/// The keys in the output of `xenstore-ls` that describe features: `NAME = "VALUE"`.
 fn keys(text: &str) -> BTreeMap<String, String> {
     let pairs = text.lines().filter_map(|line| line.split_once(" = "));
     let about = ["feature-", "multi-queue-", "request-"];
@@ -126,15 +127,15 @@ fn keys(text: &str) -> BTreeMap<String, String> {
     wanted.map(|(key, value)| (key.to_owned(), value.trim_matches('"').to_owned())).collect()
 }
 
-/// The lines of `ethtool -k` that end with `on`, but for those that repeat a group's.
+/// The features in the output of `ethtool -k` that are on, without those inside a group.
 fn switched_on(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.split_once(": "));
     let on = lines.filter(|(name, state)| state.starts_with("on") && !name.starts_with('\t'));
     on.map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Unplugs a guest's first interface, plugs in another like it, and destroys the guest. Returns what was not as it
-/// should be: complaints of the toolstack, which waits 10 s for a backend to clean up and then says so, and what is
+/// Unplugs a guest's first interface, plugs in another like it, and destroys the guest. Returns what went wrong:
+/// complaints of the toolstack, which waits 10 s for a backend to clean up and then reports it, and what is
 /// left in the store.
 ///
 /// # Errors
@@ -150,7 +151,7 @@ pub fn ends(dom0: &Shell, guest: &Domu, vif: &str) -> Result<Vec<String>> {
          until [ \"$(xenstore-read $back/$plugged/state)\" -ge 2 ]; do sleep 0.05; done\n\
          xl destroy {id} 2>&1; left $plugged"
     );
-    let text = dom0.run(&script, SOON)?;
+    let text = dom0.run(&script, COMMAND_TIMEOUT)?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 
@@ -165,7 +166,7 @@ mod tests {
         \ttx-checksum-ipv4: on\n\ttx-checksum-sctp: off [fixed]\nscatter-gather: on\nrx-vlan-offload: off [fixed]\n";
 
     #[test]
-    fn abilities_are_told_from_the_rest_of_the_store() {
+    fn features_are_separated_from_the_rest_of_the_store() {
         let keys = keys(STORE);
         let names: Vec<&str> = keys.keys().map(String::as_str).collect();
         assert_eq!(

@@ -1,11 +1,11 @@
-//! The end that a guest has.
+//! The frontends.
 
 use crate::Result;
 use crate::host::{Domu, Job};
 
-use super::{GUEST_ADDRESS, PREFIX, SOON};
+use super::{COMMAND_TIMEOUT, GUEST_ADDRESS, PREFIX};
 
-/// Which frontend.
+/// A frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frontend {
     /// The kernel's xen-netfront.
@@ -28,12 +28,12 @@ impl Frontend {
     /// [`GUEST_ADDRESS`](super::GUEST_ADDRESS).
     ///
     /// # Errors
-    /// [`crate::Error::Failed`] and [`crate::Error::Late`] with what it printed; those of [`crate::Shell::sh`].
+    /// [`crate::Error::Failed`] and [`crate::Error::Late`] with its output; those of [`crate::Shell::sh`].
     pub fn start(self, guest: &Domu) -> Result<RunningFrontend> {
         let shell = guest.shell();
         let process = match self {
             Self::Stock => {
-                shell.run(&stock(), SOON)?;
+                shell.run(&stock(), COMMAND_TIMEOUT)?;
                 None
             }
             Self::Pvnet => Some(shell.spawn(&pvnet())?),
@@ -44,7 +44,7 @@ impl Frontend {
             "grep -q 1 /sys/class/net/eth0/carrier && ip -br addr show dev eth0 | grep -F {GUEST_ADDRESS} || \
              {{ ip -br link{words}; false; }}"
         );
-        shell.until(&format!("{}'s connection", self.name()), &connected, SOON)?;
+        shell.until(&format!("{}'s connection", self.name()), &connected, COMMAND_TIMEOUT)?;
         Ok(RunningFrontend { process })
     }
 }
@@ -63,7 +63,7 @@ impl RunningFrontend {
     }
 }
 
-/// Has the kernel connect, as at any guest's boot.
+/// Connects with the kernel's driver, as at a normal boot.
 fn stock() -> String {
     format!(
         "modprobe xen-netfront && until [ -e /sys/class/net/eth0 ]; do sleep 0.05; done\n\
@@ -71,7 +71,7 @@ fn stock() -> String {
     )
 }
 
-/// One grant for each page of both rings, of which the module allows fewer by itself.
+/// Raises the limit of gntalloc: its default is too low for a grant for each page of both rings.
 fn pvnet() -> String {
     format!(
         "modprobe xen-gntalloc limit=4096 && modprobe -a xen-evtchn tun\n\

@@ -1,4 +1,4 @@
-//! What is done with a host: a guest, a backend, and what passes between them.
+//! Experiments on a host: a guest, a backend, and the traffic between them.
 //!
 //! ```text
 //!              Frontend ◄──── netif rings ────► Backend
@@ -6,7 +6,7 @@
 //!              pvnet frontend                   pvnet run, in dom0 or a driver domain
 //! ```
 //!
-//! Every step is a function of its own, for tests that do other things in between.
+//! Every step is a public function, so that tests can do other things in between.
 
 mod backend;
 mod cell;
@@ -24,22 +24,24 @@ pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, features, ping, same_file, throughput};
 pub use domains::{STEPS, Step, domains};
 pub use frontend::{Frontend, RunningFrontend};
-pub use hostile::{Answers, Class, Echoes, Expected, Holdings, Port, Report, Row, Stage, Status};
+pub use hostile::{
+    Answers, AttackTestbed, Class, Echoes, Expected, Port, Report, Resources, Row, Status,
+};
 pub use platform::{PLATFORM_STEPS, platform};
 
-/// The end of the network that the backend's domain has.
+/// The address of the backend's domain.
 pub const BACKEND_ADDRESS: &str = "10.0.0.1";
-/// The end of the network that the guest has.
+/// The address of the guest.
 pub const GUEST_ADDRESS: &str = "10.0.0.2";
-/// Bits of both that name the network.
+/// The prefix length of both.
 const PREFIX: u32 = 24;
 
-/// How long anything may take that takes no time but the machine's.
-const SOON: Duration = Duration::from_secs(90);
+/// How long a command may take that does not wait for anything.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a guest may take to boot.
-pub const BOOT: Duration = Duration::from_secs(180);
+pub const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Where cargo has put the program `name` of this workspace, if it is built: beside this program, or, for a test, one
+/// The program `name` of this workspace, if it is built: in this program's folder or, for a test, one
 /// folder above.
 #[must_use]
 pub fn program(name: &str) -> Option<PathBuf> {

@@ -1,4 +1,4 @@
-//! What pvnet stands on: the services of Xen as a process gets them, and what is said where they are missing.
+//! The services of Xen that pvnet uses, and pvnet's messages where one is missing.
 
 use lab::Progress;
 
@@ -6,13 +6,13 @@ use crate::Result;
 use crate::host::{DomuConfig, Host, Shell};
 
 use super::domains::Step;
-use super::{BOOT, SOON};
+use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT};
 
-/// Steps of [`platform`], for progress.
+/// Progress steps of [`platform`].
 pub const PLATFORM_STEPS: usize = MISSING.len() + 2;
 
-/// pvnet, where something is missing: what, how that comes about, and what has to be said. The
-/// toolstack needs most of it, so it is there at first, taken away, and given back.
+/// What is missing, how the test takes it away, and a part of the message that pvnet must print. The
+/// toolstack needs most of it, so each script gives it back.
 const MISSING: [(&str, &str, &str); 7] = [
     ("the driver gntdev", "without gntdev pvnet run --config none.toml", "modprobe xen-gntdev"),
     ("the driver evtchn", "without evtchn pvnet run --config none.toml", "modprobe xen-evtchn"),
@@ -33,19 +33,19 @@ const MISSING: [(&str, &str, &str); 7] = [
         "the store does not answer",
     ),
     (
-        "the field for itself",
+        "sole use of the backend type",
         "pvnet run --config none.toml & until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done\n\
          pvnet run --config none.toml; kill $!; wait",
         "another pvnet serves the backends of type \"vif\" already",
     ),
 ];
 
-/// Makes a configuration, and whom to be without permission.
+/// Writes a configuration, and adds a user without permissions.
 const PREPARED: &str = "cd /lab && printf '[daemon]\nplatform = \"xen\"\n' >none.toml\n\
     grep -q nobody /etc/passwd || echo 'nobody:x:65534:65534::/:/bin/sh' >>/etc/passwd\n\
     without() { device=$1; shift; mv /dev/xen/$device device; \"$@\"; mv device /dev/xen/$device; }\n";
 
-/// Looks at all that, on a host that was just booted and has the programs `pvnet` and `loopback`, the example of crate
+/// Runs all checks on a freshly booted host with the programs `pvnet` and `loopback`, an example of the crate
 /// `xen`.
 ///
 /// # Errors
@@ -60,7 +60,7 @@ pub fn platform(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     let script = "modprobe xen-gntalloc && exec loopback";
     steps.extend(proven("every service, in dom0 alone", host.dom0(), script)?);
     progress.step("every service of Xen, between dom0 and a guest");
-    let guest = host.create(&DomuConfig::new("other"), BOOT)?;
+    let guest = host.create(&DomuConfig::new("other"), BOOT_TIMEOUT)?;
     guest.spawn("modprobe -a xen-evtchn xen-gntdev xen-gntalloc && exec loopback guest")?;
     let script = format!("exec loopback other {}", guest.id());
     steps.extend(proven("every service, between dom0 and a guest", host.dom0(), &script)?);
@@ -68,27 +68,27 @@ pub fn platform(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
 }
 
 fn missing(dom0: &Shell, what: &str, script: &str, expected: &str) -> Result<Step> {
-    let text = dom0.sh(&format!("{PREPARED}{script}"), SOON)?.text;
-    // The daemon's log comes before, where it got so far.
+    let text = dom0.sh(&format!("{PREPARED}{script}"), COMMAND_TIMEOUT)?.text;
+    // The daemon's log may come before.
     let said = text.lines().rev().find(|line| line.contains(expected));
     let seen = said.or_else(|| text.lines().last()).unwrap_or_default().to_owned();
-    Ok(Step { what: format!("without {what}"), seen, sound: said.is_some() })
+    Ok(Step { what: format!("without {what}"), seen, passed: said.is_some() })
 }
 
-/// The verdict of the program `loopback`: how many of its checks hold, after the lines of those that do not, and what
-/// it has counted.
+/// The result of the program `loopback`: the checks that failed and how many passed, then
+/// its counts.
 fn proven(what: &str, dom0: &Shell, script: &str) -> Result<Vec<Step>> {
-    let output = dom0.sh(script, SOON * 2)?;
-    let told = |line: &&str| line.starts_with("FAIL ") || line.contains("checks hold");
-    let seen: Vec<&str> = output.text.lines().filter(told).collect();
-    let sound = output.status == 0 && !seen.is_empty();
-    let verdict = Step { what: what.to_owned(), seen: seen.join("; "), sound };
+    let output = dom0.sh(script, COMMAND_TIMEOUT * 2)?;
+    let shown = |line: &&str| line.starts_with("FAIL ") || line.contains("checks hold");
+    let seen: Vec<&str> = output.text.lines().filter(shown).collect();
+    let passed = output.status == 0 && !seen.is_empty();
+    let verdict = Step { what: what.to_owned(), seen: seen.join("; "), passed };
     let counted =
         output.text.lines().filter_map(|line| line.strip_prefix("      ")?.split_once(": "));
     let counted = counted.map(|(what, seen)| Step {
         what: what.to_owned(),
         seen: seen.to_owned(),
-        sound: true,
+        passed: true,
     });
     Ok(std::iter::once(verdict).chain(counted).collect())
 }

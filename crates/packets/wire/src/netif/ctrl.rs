@@ -1,4 +1,4 @@
-//! The control ring: hash configuration (netif.h) and the mapping of grants in advance
+//! The control ring: hash configuration (netif.h) and persistent grants
 //! (netif-staging-grants).
 
 use thiserror::Error;
@@ -21,9 +21,9 @@ mod kind {
 /// `XEN_NETIF_CTRL_STATUS_*`: the status of a [`CtrlResponse`]; a [`GrefMapping`] has it in 16
 /// bits.
 pub mod status {
-    /// Done.
+    /// Success.
     pub const SUCCESS: u32 = 0;
-    /// The backend does not do this.
+    /// The backend does not support this.
     pub const NOT_SUPPORTED: u32 = 1;
     /// The request is wrong.
     pub const INVALID_PARAMETER: u32 = 2;
@@ -35,7 +35,7 @@ pub mod status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum HashAlgorithm {
-    /// No hash: the backend steers as it likes.
+    /// No hash: the backend chooses the queue.
     None = 0,
     /// [`crate::toeplitz`].
     Toeplitz = 1,
@@ -60,7 +60,7 @@ impl HashAlgorithm {
 )]
 #[repr(C)]
 pub struct CtrlRequest {
-    /// The frontend's name for this request.
+    /// The frontend's identifier for this request.
     pub id: u16,
     /// `XEN_NETIF_CTRL_TYPE_*`.
     pub kind: u16,
@@ -68,16 +68,16 @@ pub struct CtrlRequest {
     pub data: [u32; 3],
 }
 
-/// The answer to a [`CtrlRequest`]: the first 12 bytes of a 16-byte slot. Answers may come in any
-/// order.
+/// The response to a [`CtrlRequest`]: the first 12 bytes of a 16-byte slot. Responses may come in
+/// any order.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct CtrlResponse {
-    /// The request's.
+    /// As in the request.
     pub id: u16,
-    /// The request's.
+    /// As in the request.
     pub kind: u16,
     /// [`status`].
     pub status: u32,
@@ -104,7 +104,7 @@ pub struct GrefMapping {
 impl GrefMapping {
     /// `XEN_NETIF_CTRLF_GREF_readonly`: map without write access.
     pub const READ_ONLY: u16 = 1;
-    /// Entries that a 4 KiB page has room for.
+    /// Entries that fit a 4 KiB page.
     pub const PER_PAGE: usize = 512;
 }
 
@@ -126,8 +126,8 @@ const _: () = {
     assert!(size_of::<GrefMapping>() * GrefMapping::PER_PAGE == 4096);
 };
 
-/// A request, decoded. Values are as the frontend wrote them: in range or not is the backend's to
-/// say.
+/// A request, decoded. Values are as the frontend wrote them: the backend must check their
+/// range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CtrlMessage {
     /// Which hash kinds does the backend support?
@@ -181,7 +181,7 @@ pub enum CtrlMessage {
         /// Entries in that page.
         entries: u32,
     },
-    /// Unmap these grants, each that can be.
+    /// Unmap these grants, as many as possible.
     DelGrefMapping {
         /// Queue index.
         queue: u32,
@@ -193,13 +193,13 @@ pub enum CtrlMessage {
     },
 }
 
-/// No such `XEN_NETIF_CTRL_TYPE_*`: to be answered with [`status::NOT_SUPPORTED`].
+/// No such `XEN_NETIF_CTRL_TYPE_*`. The response is [`status::NOT_SUPPORTED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("unknown control request type {0}")]
 pub struct UnknownCtrlKind(pub u16);
 
 impl CtrlRequest {
-    /// What this request asks.
+    /// Decodes this request.
     ///
     /// # Errors
     /// The kind is unknown.
@@ -230,7 +230,7 @@ impl CtrlRequest {
 }
 
 impl CtrlMessage {
-    /// The request that asks this.
+    /// Encodes this request.
     #[must_use]
     pub const fn request(&self, id: u16) -> CtrlRequest {
         let (kind, data) = match *self {

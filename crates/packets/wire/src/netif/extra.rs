@@ -1,4 +1,4 @@
-//! Extra info: what does not fit a packet's first slot goes into slots of its own behind it.
+//! Extra info: data that does not fit a packet's first slot has its own slots after it.
 
 use core::num::NonZeroU16;
 
@@ -21,7 +21,7 @@ mod kind {
 /// `XEN_NETIF_MAX_XDP_HEADROOM`: the most [`Extra::Xdp`] may carry.
 pub const MAX_XDP_HEADROOM: u16 = 0x7fff;
 
-/// `netif_extra_info`, undecoded: the 8 bytes that both kinds of slot have room for.
+/// `netif_extra_info`, undecoded: 8 bytes, which fit both kinds of slot.
 #[derive(
     Clone,
     Copy,
@@ -48,17 +48,17 @@ pub struct ExtraInfo {
 const _: () = assert!(size_of::<ExtraInfo>() == 8);
 
 impl ExtraInfo {
-    /// `XEN_NETIF_EXTRA_FLAG_MORE`: another extra lies in the next slot.
+    /// `XEN_NETIF_EXTRA_FLAG_MORE`: another extra is in the next slot.
     pub const MORE: u8 = 1;
 
-    /// Does another extra lie in the next slot?
+    /// Is another extra in the next slot?
     #[inline]
     #[must_use]
     pub const fn more(&self) -> bool {
         self.flags & Self::MORE != 0
     }
 
-    /// The extra that was read from a tx slot as if it had been a request: its first 8 bytes.
+    /// The extra in a tx slot that was read as a request: its first 8 bytes.
     #[inline]
     #[must_use]
     pub fn from_tx_slot(slot: &TxRequest) -> Self {
@@ -67,8 +67,8 @@ impl ExtraInfo {
         Self { kind, flags, data: [a, b, c, d, e, f] }
     }
 
-    /// The extra as a tx slot, with zero padding (XSA-216 is what padding left as it was can give
-    /// away).
+    /// The extra as a tx slot, with zero padding: padding that is not written leaks memory
+    /// (XSA-216).
     #[inline]
     #[must_use]
     pub fn to_tx_slot(&self) -> TxRequest {
@@ -77,7 +77,7 @@ impl ExtraInfo {
     }
 }
 
-/// `XEN_NETIF_GSO_TYPE_*`: the protocol of a packet that is to be segmented.
+/// `XEN_NETIF_GSO_TYPE_*`: the protocol of an unsegmented packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum GsoKind {
@@ -87,7 +87,7 @@ pub enum GsoKind {
     TcpV6 = 2,
 }
 
-/// What a hash was calculated over. The wire has the bit's INDEX here where the control ring has
+/// The input of a hash. An extra holds the bit's INDEX where the control ring has
 /// masks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -114,7 +114,7 @@ impl HashKind {
 /// An extra, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Extra {
-    /// The packet is to be segmented.
+    /// The packet is unsegmented.
     Gso {
         /// Payload bytes of each segment but the last: for TCP, the maximum segment size.
         size: NonZeroU16,
@@ -129,21 +129,21 @@ pub enum Extra {
     McastDel(MacAddr),
     /// The packet's hash.
     Hash {
-        /// What it was calculated over.
+        /// The input of the hash.
         kind: HashKind,
         /// `XEN_NETIF_CTRL_HASH_ALGORITHM_*`: see [`super::HashAlgorithm`].
         algorithm: u8,
         /// The hash.
         value: u32,
     },
-    /// The frontend's XDP program asks for room before the packet.
+    /// The frontend's XDP program asks for headroom.
     Xdp {
         /// Bytes, at most [`MAX_XDP_HEADROOM`].
         headroom: u16,
     },
 }
 
-/// Why 8 bytes are no extra. A frontend that sends such is broken or hostile.
+/// Why 8 bytes are not a valid extra. Only a broken or hostile frontend sends such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ExtraError {
     /// No such `XEN_NETIF_EXTRA_TYPE_*`.
@@ -152,7 +152,7 @@ pub enum ExtraError {
     /// No such `XEN_NETIF_GSO_TYPE_*`.
     #[error("unknown GSO type {0}")]
     GsoKind(u8),
-    /// Segments without payload would never end.
+    /// A segment size of zero: segmentation would never end.
     #[error("GSO size is zero")]
     GsoSize,
     /// No such `_XEN_NETIF_CTRL_HASH_TYPE_*`.
@@ -164,7 +164,7 @@ pub enum ExtraError {
 }
 
 impl Extra {
-    /// What `info` says. Its flags are not looked at: see [`ExtraInfo::more`].
+    /// Decodes `info`. Ignores its flags: see [`ExtraInfo::more`].
     ///
     /// # Errors
     /// [`ExtraError`].
@@ -192,10 +192,10 @@ impl Extra {
         }
     }
 
-    /// The 8 bytes that say this; `more` announces another extra behind it.
+    /// Encodes the extra; `more` announces another one after it.
     ///
     /// # Errors
-    /// [`ExtraError::XdpHeadroom`]; the other kinds cannot be illegal.
+    /// [`ExtraError::XdpHeadroom`]; the other kinds cannot be invalid.
     #[inline]
     pub fn encode(&self, more: bool) -> Result<ExtraInfo, ExtraError> {
         let (kind, data) = match *self {

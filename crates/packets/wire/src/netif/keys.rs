@@ -1,13 +1,12 @@
 //! The names of a vif's xenstore nodes.
 //!
-//! netif.h documents most; `feature-sg`, `feature-rx-copy` and the XDP keys are known from Linux's
-//! code only.
+//! netif.h documents most of them. `feature-sg` and `feature-rx-copy` appear in Linux's code only.
 
-/// Both: can do packets of more than one fragment.
+/// Both: can handle packets of more than one fragment.
 pub const FEATURE_SG: &str = "feature-sg";
-/// Both: can take TCP over IPv4 to be segmented.
+/// Both: can take unsegmented TCP over IPv4.
 pub const FEATURE_GSO_TCPV4: &str = "feature-gso-tcpv4";
-/// Both: can take TCP over IPv6 to be segmented.
+/// Both: can take unsegmented TCP over IPv6.
 pub const FEATURE_GSO_TCPV6: &str = "feature-gso-tcpv6";
 /// Both: can take blank IPv6 checksums. ABSENT means no.
 pub const FEATURE_IPV6_CSUM_OFFLOAD: &str = "feature-ipv6-csum-offload";
@@ -24,10 +23,6 @@ pub const FEATURE_RX_NOTIFY: &str = "feature-rx-notify";
 
 /// Backend: can filter multicast by address.
 pub const FEATURE_MULTICAST_CONTROL: &str = "feature-multicast-control";
-/// Backend: watches [`REQUEST_MULTICAST_CONTROL`] while connected.
-pub const FEATURE_DYNAMIC_MULTICAST_CONTROL: &str = "feature-dynamic-multicast-control";
-/// Frontend: wants only the multicast it asked for.
-pub const REQUEST_MULTICAST_CONTROL: &str = "request-multicast-control";
 
 /// Backend: can take an event channel for each direction.
 pub const FEATURE_SPLIT_EVENT_CHANNELS: &str = "feature-split-event-channels";
@@ -36,7 +31,7 @@ pub const MULTI_QUEUE_MAX_QUEUES: &str = "multi-queue-max-queues";
 /// Frontend: its queues. One queue has its keys beside this; two or more have theirs under
 /// `queue-N/` only.
 pub const MULTI_QUEUE_NUM_QUEUES: &str = "multi-queue-num-queues";
-/// Frontend: what a queue's number follows in the name of its directory.
+/// Frontend: the name of a queue's directory, without its number.
 pub const QUEUE_PREFIX: &str = "queue-";
 /// Frontend: grant of the tx ring's page.
 pub const TX_RING_REF: &str = "tx-ring-ref";
@@ -51,36 +46,21 @@ pub const EVENT_CHANNEL_RX: &str = "event-channel-rx";
 
 /// Backend: takes headers beside the TX ring; see [`header_channel`](super::header_channel).
 pub const FEATURE_HEADER_CHANNEL: &str = "feature-header-channel";
-/// Frontend: the grants of a queue's header pages, in order, with spaces between.
+/// Frontend: the grants of a queue's header pages, in order, separated by spaces.
 pub const TX_HEADER_REFS: &str = "tx-header-refs";
-/// Backend, before it is Connected: whether it takes headers from those pages.
+/// Backend: whether it takes headers from those pages. Written before it is Connected.
 pub const HEADER_CHANNEL: &str = "header-channel";
 
 /// Backend: has a control ring.
 pub const FEATURE_CTRL_RING: &str = "feature-ctrl-ring";
-/// Frontend: grant of the control ring's page, to be written before it is Connected.
+/// Frontend: grant of the control ring's page, written before it is Connected.
 pub const CTRL_RING_REF: &str = "ctrl-ring-ref";
-/// Frontend: event channel of the control ring, to be written before it is Connected.
+/// Frontend: event channel of the control ring, written before it is Connected.
 pub const EVENT_CHANNEL_CTRL: &str = "event-channel-ctrl";
 
-/// Backend: can leave room before packets.
-pub const FEATURE_XDP_HEADROOM: &str = "feature-xdp-headroom";
-/// Frontend: room that it wants before packets, in bytes.
-pub const XDP_HEADROOM: &str = "xdp-headroom";
-
-/// Backend's hotplug script: `connected` when the vif is plugged into its network.
-pub const HOTPLUG_STATUS: &str = "hotplug-status";
 /// Toolstack: the hotplug script.
 pub const SCRIPT: &str = "script";
-/// Toolstack: the bridge to join.
-pub const BRIDGE: &str = "bridge";
-/// Toolstack: "bytes,usec", the credit per interval.
-pub const RATE: &str = "rate";
 /// Toolstack: the frontend's MAC address.
 pub const MAC: &str = "mac";
-/// Toolstack: the vif's number in its domain.
-pub const HANDLE: &str = "handle";
 /// Toolstack and frontend: largest IP packet, in bytes. ABSENT means 1500.
 pub const MTU: &str = "mtu";
-/// Frontend: does it trust the backend with what lies beside its packets (XSA-403)?
-pub const TRUSTED: &str = "trusted";

@@ -1,9 +1,9 @@
-//! The slots of Xen's network rings, bit for bit as Xen's public `io/netif.h` lays them out.
+//! The slots of Xen's network rings, bit for bit as in Xen's public `io/netif.h`.
 //!
-//! Fields are in the machine's byte order: both ends run on one. Names are the frontend's point of
-//! view, so "tx" is what a guest sends. A slot's bytes come from a guest: any pattern is a value of
-//! these types, and [`Extra::decode`] and [`CtrlRequest::message`] say which patterns mean
-//! something.
+//! Fields are in the machine's byte order: both ends run on one machine. Names are the frontend's
+//! point of view, so "tx" is what a guest sends. A slot's bytes come from a guest: any pattern is a
+//! value of these types, and [`Extra::decode`] and [`CtrlRequest::message`] decide which patterns
+//! are valid.
 //!
 //! | ring | slot | request | response |
 //! | --- | --- | --- | --- |
@@ -21,7 +21,7 @@ pub mod keys;
 pub use ctrl::{CtrlMessage, CtrlRequest, CtrlResponse, GrefMapping, HashAlgorithm};
 pub use extra::{Extra, ExtraError, ExtraInfo, GsoKind, HashKind};
 
-/// `XEN_NETIF_NR_SLOTS_MIN`: tx slots that a backend must take for one packet.
+/// `XEN_NETIF_NR_SLOTS_MIN`: tx slots that a backend must accept for one packet.
 pub const NR_SLOTS_MIN: usize = 18;
 
 /// `XEN_NETIF_MAX_TX_SIZE`: bytes of the largest packet that a [`TxRequest`] can express.
@@ -37,28 +37,28 @@ pub const CTRL_SLOT_LEN: usize = 16;
 /// `NETTXF_*`: flags of a [`TxRequest`]. Bits 0 and 1 mean the opposite of [`rx_flags`]' bits 0 and
 /// 1.
 pub mod tx_flags {
-    /// The transport checksum holds the pseudo-header's sum only; the receiver of the frame is to
-    /// trust it.
+    /// The transport checksum holds the pseudo-header's sum only. The frame's receiver trusts its
+    /// data.
     pub const CSUM_BLANK: u16 = 1 << 0;
-    /// The transport checksum has been found right, or never crossed a wire.
+    /// The transport checksum was verified, or the frame never crossed a wire.
     pub const DATA_VALIDATED: u16 = 1 << 1;
-    /// The packet goes on in the next request (after any extras).
+    /// The packet continues in the next request (after any extras).
     pub const MORE_DATA: u16 = 1 << 2;
-    /// An [`ExtraInfo`](super::ExtraInfo) lies in the next slot. Only a packet's first request may
-    /// say so.
+    /// An [`ExtraInfo`](super::ExtraInfo) is in the next slot. Only a packet's first request may
+    /// have this flag.
     pub const EXTRA_INFO: u16 = 1 << 3;
 }
 
 /// `NETRXF_*`: flags of an [`RxResponse`]. Bits 0 and 1 mean the opposite of [`tx_flags`]' bits 0
 /// and 1.
 pub mod rx_flags {
-    /// The transport checksum has been found right, or never crossed a wire.
+    /// The transport checksum was verified, or the frame never crossed a wire.
     pub const DATA_VALIDATED: u16 = 1 << 0;
     /// The transport checksum holds the pseudo-header's sum only.
     pub const CSUM_BLANK: u16 = 1 << 1;
-    /// The packet goes on in the next response (after any extras).
+    /// The packet continues in the next response (after any extras).
     pub const MORE_DATA: u16 = 1 << 2;
-    /// An [`ExtraInfo`](super::ExtraInfo) lies in the next slot.
+    /// An [`ExtraInfo`](super::ExtraInfo) is in the next slot.
     pub const EXTRA_INFO: u16 = 1 << 3;
     /// Deprecated: segmentation data in a response before the packet's.
     pub const GSO_PREFIX: u16 = 1 << 4;
@@ -71,7 +71,7 @@ pub mod status {
     pub const DROPPED: i16 = -2;
     /// The request was wrong.
     pub const ERROR: i16 = -1;
-    /// The packet was taken.
+    /// The packet was accepted.
     pub const OKAY: i16 = 0;
     /// The request was an extra, which has no status.
     pub const NULL: i16 = 1;
@@ -89,20 +89,20 @@ pub struct TxRequest {
     pub offset: u16,
     /// [`tx_flags`].
     pub flags: u16,
-    /// The frontend's name for this request.
+    /// The frontend's identifier for this request.
     pub id: u16,
-    /// Bytes. In a packet's FIRST request: of the whole packet, so that the first fragment's own
-    /// size is what the others leave of it.
+    /// Bytes of the fragment. In a packet's FIRST request: bytes of the whole packet, so that the
+    /// first fragment's size is the packet's size less that of the others.
     pub size: u16,
 }
 
-/// The answer to a [`TxRequest`], or with [`status::NULL`] to an extra.
+/// The response to a [`TxRequest`], or with [`status::NULL`] to an extra.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
 #[repr(C)]
 pub struct TxResponse {
-    /// The request's.
+    /// The request's identifier.
     pub id: u16,
     /// [`status`].
     pub status: i16,
@@ -114,9 +114,9 @@ pub struct TxResponse {
 )]
 #[repr(C)]
 pub struct RxRequest {
-    /// The frontend's name for this request.
+    /// The frontend's identifier for this request.
     pub id: u16,
-    /// Not used. Zero, for what is not written leaks (XSA-216).
+    /// Not used. Must be zero: padding that is not written leaks memory (XSA-216).
     pub pad: u16,
     /// Grant of the page.
     pub gref: u32,
@@ -129,7 +129,7 @@ pub struct RxRequest {
 )]
 #[repr(C)]
 pub struct RxResponse {
-    /// The request's.
+    /// The request's identifier.
     pub id: u16,
     /// The fragment's first byte in the request's page.
     pub offset: u16,

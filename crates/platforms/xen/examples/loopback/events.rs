@@ -1,4 +1,4 @@
-//! Event channels, and what a process that is killed leaves.
+//! Event channels, and what a killed process leaves.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
@@ -10,31 +10,31 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use crate::{Checks, Here, MOMENT, Outcome, PATIENCE, ensure, readable};
+use crate::checks::{Checks, Loopback, Outcome, QUIET_PERIOD, TIMEOUT, ensure, readable};
 
-pub fn check(here: &Here, checks: &mut Checks) {
-    checks.check("events ring both ways, and are taken", both_ways(here));
-    checks.check("every event after a look makes a new edge", edges(here));
+pub fn check(here: &Loopback, checks: &mut Checks) {
+    checks.check("events arrive in both directions, and can be taken", both_ways(here));
+    checks.check("every event after a poll makes a new edge", edges(here));
     checks.check("10,000 events in a row are neither lost nor stuck", ping_pong(here));
     checks.check("ports that are not offered are refused", refused(here));
     checks.check("a closed end can be bound again", again(here));
-    checks.check("a backend that is killed still rings", killed(here, true));
-    checks.check("and without notify_on_unmap it would not", killed(here, false));
+    checks.check("the frontend gets an event when its backend is killed", killed(here, true));
+    checks.check("without notify_on_unmap it gets none", killed(here, false));
 }
 
-fn both_ways(here: &Here) -> Outcome {
+fn both_ways(here: &Loopback) -> Outcome {
     let (theirs, port) = here.guest.alloc_unbound(here.domid)?;
-    ensure(!readable(&theirs, MOMENT), "an event before anybody is bound")?;
+    ensure(!readable(&theirs, QUIET_PERIOD), "an event before anybody is bound")?;
     let ours = here.xen.bind_interdomain(&here.peer, port)?;
-    // Xen rings whoever binds: something may have happened before.
-    ensure(readable(&ours, PATIENCE), "no event with the binding")?;
+    // Xen sends an event to the end that binds: something may have happened before.
+    ensure(readable(&ours, TIMEOUT), "no event with the binding")?;
     ours.take()?;
     for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
         ensure(!readable(to, Duration::ZERO), "an event too early")?;
         from.notify()?;
-        ensure(readable(to, PATIENCE), "no event")?;
+        ensure(readable(to, TIMEOUT), "no event")?;
         to.take()?;
-        ensure(!readable(to, MOMENT), "an event that was taken")?;
+        ensure(!readable(to, QUIET_PERIOD), "an event that was taken")?;
         to.take()?;
     }
     Ok(())
@@ -50,39 +50,39 @@ impl Edges {
         Ok(Self(epoll))
     }
 
-    fn next(&self, patience: Duration) -> bool {
+    fn next(&self, timeout: Duration) -> bool {
         let mut events = Vec::with_capacity(4);
-        let timeout = Timespec::try_from(patience).ok();
+        let timeout = Timespec::try_from(timeout).ok();
         epoll::wait(&self.0, spare_capacity(&mut events), timeout.as_ref()).is_ok_and(|n| n > 0)
     }
 }
 
-fn edges(here: &Here) -> Outcome {
+fn edges(here: &Loopback) -> Outcome {
     let (theirs, port) = here.guest.alloc_unbound(here.domid)?;
     let ours = here.xen.bind_interdomain(&here.peer, port)?;
     let edges = Edges::of(&ours)?;
-    ensure(edges.next(PATIENCE), "no edge with the binding")?;
+    ensure(edges.next(TIMEOUT), "no edge with the binding")?;
     ours.take()?;
     theirs.notify()?;
-    ensure(edges.next(PATIENCE), "no edge")?;
-    // This one comes while the port is masked: it must not be lost.
+    ensure(edges.next(TIMEOUT), "no edge")?;
+    // This event comes while the port is masked. It must not be lost.
     theirs.notify()?;
-    ensure(!edges.next(MOMENT), "an edge before the look")?;
+    ensure(!edges.next(QUIET_PERIOD), "an edge before the look")?;
     ours.take()?;
-    ensure(edges.next(PATIENCE), "no edge for an event that came before the look")?;
+    ensure(edges.next(TIMEOUT), "no edge for an event that came before the look")?;
     ours.take()?;
-    ensure(!edges.next(MOMENT), "an edge for nothing")
+    ensure(!edges.next(QUIET_PERIOD), "an edge for nothing")
 }
 
-fn ping_pong(here: &Here) -> Outcome {
+fn ping_pong(here: &Loopback) -> Outcome {
     const ROUNDS: u32 = 10_000;
     let (theirs, port) = here.guest.alloc_unbound(here.domid)?;
     let ours = here.xen.bind_interdomain(&here.peer, port)?;
-    let wait = |edges: &Edges| ensure(edges.next(PATIENCE), "an event was lost");
+    let wait = |edges: &Edges| ensure(edges.next(TIMEOUT), "an event was lost");
     std::thread::scope(|scope| {
         let back = scope.spawn(move || {
             let edges = Edges::of(&ours).map_err(|error| error.to_string())?;
-            // And one for the binding.
+            // And one event for the binding.
             for _ in 0..=ROUNDS {
                 wait(&edges).map_err(|error| error.to_string())?;
                 ours.take().and_then(|()| ours.notify()).map_err(|error| error.to_string())?;
@@ -100,7 +100,7 @@ fn ping_pong(here: &Here) -> Outcome {
     })
 }
 
-fn refused(here: &Here) -> Outcome {
+fn refused(here: &Loopback) -> Outcome {
     let (_theirs, port) = here.guest.alloc_unbound(here.domid)?;
     let bind = |port| here.xen.bind_interdomain(&here.peer, port);
     let bound = bind(port)?;
@@ -114,12 +114,12 @@ fn refused(here: &Here) -> Outcome {
     ensure(matches!(result, Err(Error::NoDomain(_))), format!("{result:?}"))
 }
 
-fn again(here: &Here) -> Outcome {
+fn again(here: &Loopback) -> Outcome {
     let (theirs, port) = here.guest.alloc_unbound(here.domid)?;
     for _ in 0..50 {
         let ours = here.xen.bind_interdomain(&here.peer, port)?;
         ours.notify()?;
-        ensure(readable(&theirs, PATIENCE), "no event")?;
+        ensure(readable(&theirs, TIMEOUT), "no event")?;
         theirs.take()?;
         drop(ours);
         theirs.notify()?;
@@ -128,7 +128,7 @@ fn again(here: &Here) -> Outcome {
 }
 
 /// A child that binds a port and maps a page, and is killed.
-fn killed(here: &Here, rings: bool) -> Outcome {
+fn killed(here: &Loopback, rings: bool) -> Outcome {
     let (_page, grefs) = here.guest.share(here.domid, 1)?;
     let (event, port) = here.guest.alloc_unbound(here.domid)?;
     let mut child = Command::new(std::env::current_exe()?)
@@ -136,14 +136,15 @@ fn killed(here: &Here, rings: bool) -> Outcome {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
-    let outcome =
-        while_held(&mut child, || ensure(!readable(&event, MOMENT), "an event before the kill"));
+    let outcome = while_held(&mut child, || {
+        ensure(!readable(&event, QUIET_PERIOD), "an event before the kill")
+    });
     child.kill()?;
     child.wait()?;
     outcome?;
     match rings {
-        true => ensure(readable(&event, PATIENCE), "no event"),
-        false => ensure(!readable(&event, MOMENT), "an event"),
+        true => ensure(readable(&event, TIMEOUT), "no event"),
+        false => ensure(!readable(&event, QUIET_PERIOD), "an event"),
     }
 }
 
@@ -154,8 +155,8 @@ fn while_held(child: &mut Child, check: impl FnOnce() -> Outcome) -> Outcome {
     check()
 }
 
-/// The child: holds what it was told until it is killed, or its parent is.
-pub fn hold(here: &Here, gref: &str, port: &str, rings: &str) -> Outcome {
+/// The child: holds a mapping and a port until it or its parent is killed.
+pub fn hold(here: &Loopback, gref: &str, port: &str, rings: &str) -> Outcome {
     let mapping = here.xen.map(&here.peer, &[GrantRef(gref.parse()?)])?;
     let event = here.xen.bind_interdomain(&here.peer, Port(port.parse()?))?;
     if rings.parse()? {

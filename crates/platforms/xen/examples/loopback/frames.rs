@@ -1,45 +1,45 @@
-//! Frames between two interfaces of this domain's, through the whole of the driver domain.
+//! Frames between two interfaces of this domain, through the whole driver domain.
 
 use std::error::Error;
 use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datapath::{Config, Datapath, Egress, Ingress, Port};
+use datapath::{Config, Datapath, Port};
 use hypervisor::{Counted, Meter, Metered};
 use machine::toolstack;
-use netback::{Change, Connection, Offered, RxChannel, TxChannel, Vif};
+use netback::{Change, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue, Received};
 use offload::{Checksum, Features};
 use shm::Piece;
 use xen::{Xen, XenGuest};
 
-use crate::{Checks, Here, Outcome, PATIENCE, ensure, equal};
+use crate::checks::{Checks, Loopback, Outcome, TIMEOUT, ensure, equal};
 
 type Host = Metered<Xen>;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
-/// A frame in one page, in three, in sixteen and the header's: the largest that there is.
+/// Frames in one page, in three, and in sixteen pages and the header channel: the largest frame.
 const SIZES: [usize; 6] = [14, 60, 1514, 9014, 10_000, 65_535];
 
-pub fn check(here: &Here, checks: &mut Checks) {
+pub fn check(here: &Loopback, checks: &mut Checks) {
     // Two interfaces grant some 550 pages each.
     let raised = fs::write("/sys/module/xen_gntalloc/parameters/limit", "65536");
     checks.check("gntalloc's limit is raised", raised.map_err(Into::into));
-    for way in WAYS {
-        checks.check(&format!("frames cross both ways ({way:?})"), cross(here, way));
+    for variant in VARIANTS {
+        checks.check(&format!("frames cross both ways ({variant:?})"), cross(here, variant));
     }
 }
 
-/// How frames come.
+/// The channels of a run.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Variant {
     tx: TxChannel,
     header_channel: bool,
     persistent_grants: bool,
 }
 
-impl std::fmt::Display for Way {
+impl std::fmt::Display for Variant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.tx)?;
         for (on, what) in
@@ -53,34 +53,34 @@ impl std::fmt::Display for Way {
     }
 }
 
-const WAYS: [Way; 5] = [
-    Way { tx: TxChannel::Header, header_channel: true, persistent_grants: true },
-    Way { tx: TxChannel::Header, header_channel: true, persistent_grants: false },
-    Way { tx: TxChannel::Header, header_channel: false, persistent_grants: true },
-    Way { tx: TxChannel::Header, header_channel: false, persistent_grants: false },
-    Way { tx: TxChannel::Remap, header_channel: false, persistent_grants: false },
+const VARIANTS: [Variant; 5] = [
+    Variant { tx: TxChannel::Header, header_channel: true, persistent_grants: true },
+    Variant { tx: TxChannel::Header, header_channel: true, persistent_grants: false },
+    Variant { tx: TxChannel::Header, header_channel: false, persistent_grants: true },
+    Variant { tx: TxChannel::Header, header_channel: false, persistent_grants: false },
+    Variant { tx: TxChannel::Remap, header_channel: false, persistent_grants: false },
 ];
 
-/// An interface, both its ends.
+/// Both ends of an interface.
 struct Interface {
     vif: Vif<Host>,
-    port: Arc<Port<Host>>,
+    port: Arc<Port>,
     frontend: Frontend<XenGuest>,
     queue: Queue<XenGuest>,
 }
 
 fn connect(
-    here: &Here,
+    here: &Loopback,
     host: &Host,
-    datapath: &Datapath<Host>,
+    datapath: &Datapath,
     index: u8,
-    way: Way,
+    variant: Variant,
 ) -> Result<Interface, Box<dyn Error>> {
     let mac = MACS[usize::from(index)].map(|byte| format!("{byte:02x}")).join(":");
     let backend = toolstack::backend_path(here.domid, index.into());
     let device = toolstack::device_path(index.into());
     toolstack::create_vif(&*here.store, here.domid, index.into(), &mac)?;
-    let Way { tx, header_channel, persistent_grants } = way;
+    let Variant { tx, header_channel, persistent_grants } = variant;
     let offered = Offered {
         max_queues: 1,
         features: Features::ALL,
@@ -94,7 +94,7 @@ fn connect(
     let config =
         netfront::Config { header_channel, persistent_grants, ..netfront::Config::default() };
     let guest = here.guest.clone();
-    // A connection of its own, as in another process; by the other way to the store.
+    // A second connection to the store, over the other transport, as another process has it.
     let stream = xen::store::connect_by_device()?;
     let store = Arc::new(xenstore::Client::new(stream)?);
     let frontend = std::thread::spawn(move || Frontend::connect(&guest, store, &device, &config));
@@ -106,9 +106,9 @@ fn connect(
 
 fn attach(
     vif: &mut Vif<Host>,
-    datapath: &Datapath<Host>,
+    datapath: &Datapath,
     index: u8,
-) -> Result<Arc<Port<Host>>, Box<dyn Error>> {
+) -> Result<Arc<Port>, Box<dyn Error>> {
     let mut connected = None;
     until("the frontend connects", || {
         if let Change::Connect(connection) = vif.frontend_changed()? {
@@ -116,18 +116,14 @@ fn attach(
         }
         Ok(connected.is_some())
     })?;
-    let Connection { queues, control } = connected.ok_or("not connected")?;
-    let (egress, ingress) = queues
-        .into_iter()
-        .map(|queue| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx)))
-        .unzip();
-    let port = datapath.attach(&format!("vif0.{index}"), egress, ingress, control);
+    let (queues, tasks) = connected.ok_or("not connected")?.into_port();
+    let port = datapath.attach(&format!("vif0.{index}"), queues, tasks);
     vif.connected()?;
     Ok(port)
 }
 
 fn until(what: &str, mut done: impl FnMut() -> Result<bool, Box<dyn Error>>) -> Outcome {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done()? {
         ensure(Instant::now() < deadline, format!("{what}: not in time"))?;
         std::thread::sleep(Duration::from_millis(1));
@@ -174,7 +170,7 @@ fn receive(queue: &mut Queue<XenGuest>) -> Result<Option<Vec<u8>>, Box<dyn Error
     Ok(Some(bytes))
 }
 
-/// Sends frames one way, in order, and compares what comes.
+/// Sends frames in one direction, and compares what arrives.
 fn carry(interfaces: &mut [Interface; 2], to: usize, sizes: &[usize]) -> Outcome {
     let from = 1 - to;
     let sent: Vec<_> = sizes.iter().enumerate().map(|(n, len)| frame(to, from, *len, n)).collect();
@@ -191,7 +187,7 @@ fn carry(interfaces: &mut [Interface; 2], to: usize, sizes: &[usize]) -> Outcome
     })
 }
 
-fn cross(here: &Here, way: Way) -> Outcome {
+fn cross(here: &Loopback, variant: Variant) -> Outcome {
     let host = Metered::new(here.xen.clone());
     let failures = Arc::new(std::sync::Mutex::new(Vec::new()));
     let heard = failures.clone();
@@ -199,9 +195,9 @@ fn cross(here: &Here, way: Way) -> Outcome {
         heard.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(failure.reason);
     };
     let datapath = Datapath::start(&Config::default(), Box::new(sink))?;
-    let link = |index| connect(here, &host, &datapath, index, way);
+    let link = |index| connect(here, &host, &datapath, index, variant);
     let mut interfaces = [link(0)?, link(1)?];
-    let outcome = traffic(&mut interfaces, host.meter(), way);
+    let outcome = traffic(&mut interfaces, host.meter(), variant);
     for (index, mut interface) in interfaces.into_iter().enumerate() {
         datapath.detach(interface.port.id());
         interface.vif.disconnected()?;
@@ -216,8 +212,8 @@ fn cross(here: &Here, way: Way) -> Outcome {
     outcome
 }
 
-fn traffic(interfaces: &mut [Interface; 2], meter: &Meter, way: Way) -> Outcome {
-    // Each learns where the other is.
+fn traffic(interfaces: &mut [Interface; 2], meter: &Meter, variant: Variant) -> Outcome {
+    // The switch learns both addresses.
     carry(interfaces, 0, &[60])?;
     carry(interfaces, 1, &[60])?;
     for to in [0, 1, 0] {
@@ -231,7 +227,7 @@ fn traffic(interfaces: &mut [Interface; 2], meter: &Meter, way: Way) -> Outcome 
     meter.switch(false);
     let per_frame = |what| format!("{:.2}", meter.count(what) as f64 / FRAMES as f64);
     println!(
-        "      1514-byte frames, {way}: {} hypercalls, {} maps, {} copies in {} batches a frame; {spent:?} for {FRAMES}",
+        "      1514-byte frames, {variant}: {} hypercalls, {} maps, {} copies in {} batches per frame; {spent:?} for {FRAMES}",
         per_frame(Counted::Hypercalls),
         per_frame(Counted::Maps),
         per_frame(Counted::Copies),

@@ -1,4 +1,4 @@
-//! Pages: shared, mapped, copied, taken back.
+//! Pages: granted, mapped, copied, revoked.
 
 use std::fs;
 
@@ -9,31 +9,32 @@ use hypervisor::{
 use shm::Region;
 use xen::Peer;
 
-use crate::{Checks, Here, Outcome, ensure, equal};
+use crate::checks::{Checks, Loopback, Outcome, ensure, equal};
 
-/// A reference that nobody grants.
+/// A reference that grants nothing.
 const NOWHERE: GrantRef = GrantRef(0x00ff_fff0);
-/// How many pages gntalloc grants in all.
+/// The limit of pages that gntalloc grants.
 const LIMIT: &str = "/sys/module/xen_gntalloc/parameters/limit";
 
-pub fn check(here: &Here, checks: &mut Checks) {
+pub fn check(here: &Loopback, checks: &mut Checks) {
     checks.check("shared pages are zeroed", zeroed(here));
-    checks.check("mapped pages are the owner's, in the order asked for", mapped(here));
-    checks.check("copies of every kind bring the right bytes", copied(here));
-    checks.check("a batch of 200 is split and comes whole", batched(here));
-    checks.check("a bad copy is blamed on the right side, and on it alone", blamed(here));
-    checks.check("memory out of reach costs its own copy only", unreachable(here));
+    checks.check("mapped pages are the owner's, in the requested order", mapped(here));
+    checks.check("copies of every kind have the right bytes", copied(here));
+    checks.check("a batch of 200 is split and complete", batched(here));
+    checks.check("a bad copy names the right side, and fails alone", blamed(here));
+    checks.check("unreachable memory fails only its own copy", unreachable(here));
     checks.check("a bad grant among others is named", named(here));
     checks.check("300 refused mappings leave nothing behind", refused(here));
-    checks.check("an aperture's pages come and go", aperture(here));
-    checks.check("an aperture refuses taken places and bad grants, and goes on", crowded(here));
-    checks.check("pages taken back are granted no more", revoked(here));
-    checks.check("a mapped page outlives its owner's interest", outlived(here));
-    checks.check("gntalloc's limit is reached with advice, and all pages come back", limit(here));
+    checks.check("an aperture's pages are mapped and unmapped", aperture(here));
+    checks.check("an aperture refuses used places and bad grants, and still works", crowded(here));
+    checks.check("revoked pages are not granted any more", revoked(here));
+    checks.check("a mapped page stays after its owner frees it", outlived(here));
+    checks
+        .check("gntalloc's limit gives an error with advice, and all pages are freed", limit(here));
     checks.check("transfers are refused with a reason", transfers(here));
 }
 
-fn zeroed(here: &Here) -> Outcome {
+fn zeroed(here: &Loopback) -> Outcome {
     let (pages, grefs) = here.guest.share(here.domid, 3)?;
     equal((pages.len(), grefs.len()), (3 * PAGE_SIZE, 3))?;
     let mut bytes = vec![1; pages.len()];
@@ -41,7 +42,7 @@ fn zeroed(here: &Here) -> Outcome {
     ensure(bytes.iter().all(|byte| *byte == 0), "some byte is not zero")
 }
 
-fn mapped(here: &Here) -> Outcome {
+fn mapped(here: &Loopback) -> Outcome {
     let (pages, grefs) = here.guest.share(here.domid, 3)?;
     let mapping = here.xen.map(&here.peer, &[grefs[2], grefs[0]])?;
     pages.write(2 * PAGE_SIZE + 5, 77u8)?;
@@ -62,14 +63,14 @@ fn to_grant<'a>(peer: &'a Peer, gref: GrantRef, offset: u16) -> Dest<'a, Peer> {
     Dest::Grant { peer, gref, offset }
 }
 
-fn copied(here: &Here) -> Outcome {
-    let Here { xen, peer, .. } = here;
+fn copied(here: &Loopback) -> Outcome {
+    let Loopback { xen, peer, .. } = here;
     let (pages, grefs) = here.guest.share(here.domid, 5)?;
     let mapping = xen.map(peer, &grefs[3..4])?;
     let own = Region::anonymous(3 * PAGE_SIZE)?;
     let bytes = pattern(3000);
     let mut back = vec![0; 3000];
-    // One after the other: private, grant 0, grant 1, our own memory across a page's end, grant 2,
+    // In order: private memory, grant 0, grant 1, local memory across a page's end, grant 2,
     // the mapped grant 3, grant 4, and back.
     let across = PAGE_SIZE - 100;
     let region = &*mapping;
@@ -100,7 +101,7 @@ fn copied(here: &Here) -> Outcome {
     equal(beside, [0; 7])
 }
 
-fn batched(here: &Here) -> Outcome {
+fn batched(here: &Loopback) -> Outcome {
     let (pages, grefs) = here.guest.share(here.domid, 4)?;
     let bytes = pattern(4 * PAGE_SIZE);
     pages.copy_in(0, &bytes)?;
@@ -125,9 +126,9 @@ fn batched(here: &Here) -> Outcome {
     Ok(())
 }
 
-fn blamed(here: &Here) -> Outcome {
+fn blamed(here: &Loopback) -> Outcome {
     use CopyStatus::{BadDest, BadSource, Okay};
-    let Here { xen, peer, .. } = here;
+    let Loopback { xen, peer, .. } = here;
     let (pages, grefs) = here.guest.share(here.domid, 2)?;
     pages.copy_in(0, b"bytes")?;
     let [good, other] = [grefs[0], grefs[1]];
@@ -147,16 +148,16 @@ fn blamed(here: &Here) -> Outcome {
     let expected = [Okay, BadSource, BadDest, BadSource, BadDest, BadSource, BadDest, Okay, Okay];
     equal(batch.map(|op| op.status), expected)?;
     equal((&a[..5], &d[..5]), (b"bytes", b"bytes"))?;
-    // A domain that is not there grants nothing.
+    // A domain that does not exist grants nothing.
     let nobody = xen.peer(hypervisor::DomId(0x7000))?;
     let mut batch = [GrantCopy::new(grant(&nobody, good, 0), Dest::Private(&mut a), 5)];
     xen.copy(&mut batch);
     equal(batch[0].status, BadSource)
 }
 
-fn unreachable(here: &Here) -> Outcome {
+fn unreachable(here: &Loopback) -> Outcome {
     use CopyStatus::{BadDest, BadSource, Okay};
-    let Here { xen, peer, .. } = here;
+    let Loopback { xen, peer, .. } = here;
     let (_pages, grefs) = here.guest.share(here.domid, 1)?;
     let empty = xen.aperture(peer, 1)?;
     let region = &*empty;
@@ -172,7 +173,7 @@ fn unreachable(here: &Here) -> Outcome {
     equal(a, [0; 4])
 }
 
-fn named(here: &Here) -> Outcome {
+fn named(here: &Loopback) -> Outcome {
     let (_pages, grefs) = here.guest.share(here.domid, 2)?;
     for batch in [vec![NOWHERE], vec![grefs[0], NOWHERE, grefs[1]]] {
         match here.xen.map(&here.peer, &batch) {
@@ -184,7 +185,7 @@ fn named(here: &Here) -> Outcome {
     here.xen.map(&here.peer, &grefs).map(drop).map_err(Into::into)
 }
 
-fn refused(here: &Here) -> Outcome {
+fn refused(here: &Loopback) -> Outcome {
     let (_pages, grefs) = here.guest.share(here.domid, 1)?;
     for _ in 0..300 {
         ensure(here.xen.map(&here.peer, &[grefs[0], NOWHERE]).is_err(), "it was mapped")?;
@@ -193,8 +194,8 @@ fn refused(here: &Here) -> Outcome {
     ensure(!maps.contains("gntdev"), "something of gntdev is still mapped")
 }
 
-fn aperture(here: &Here) -> Outcome {
-    let Here { xen, peer, .. } = here;
+fn aperture(here: &Loopback) -> Outcome {
+    let Loopback { xen, peer, .. } = here;
     let (pages, grefs) = here.guest.share(here.domid, 3)?;
     let mut aperture = xen.aperture(peer, 8)?;
     for round in 0..20u8 {
@@ -211,9 +212,9 @@ fn aperture(here: &Here) -> Outcome {
     ensure(!maps.contains("gntdev"), "something of gntdev is still mapped")
 }
 
-fn crowded(here: &Here) -> Outcome {
+fn crowded(here: &Loopback) -> Outcome {
     use MapStatus::{BadGrant, Okay};
-    let Here { xen, peer, .. } = here;
+    let Loopback { xen, peer, .. } = here;
     let (pages, grefs) = here.guest.share(here.domid, 2)?;
     pages.write(PAGE_SIZE, 5u8)?;
     let mut aperture = xen.aperture(peer, 2)?;
@@ -231,7 +232,7 @@ fn crowded(here: &Here) -> Outcome {
     equal(aperture.read(PAGE_SIZE)?, 5u8)
 }
 
-fn revoked(here: &Here) -> Outcome {
+fn revoked(here: &Loopback) -> Outcome {
     let (pages, grefs) = here.guest.share(here.domid, 1)?;
     drop(pages);
     let mut byte = [0];
@@ -241,13 +242,13 @@ fn revoked(here: &Here) -> Outcome {
     ensure(here.xen.map(&here.peer, &grefs).is_err(), "it can still be mapped")
 }
 
-fn outlived(here: &Here) -> Outcome {
+fn outlived(here: &Loopback) -> Outcome {
     let (pages, grefs) = here.guest.share(here.domid, 1)?;
     pages.write(0, 9u8)?;
     let mapping = here.xen.map(&here.peer, &grefs)?;
     drop(pages);
     equal(mapping.read(0)?, 9u8)?;
-    // It must not be anybody's in the meantime.
+    // Meanwhile the page must not be reused.
     let (others, _) = here.guest.share(here.domid, 16)?;
     for page in 0..16 {
         others.write(page * PAGE_SIZE, 1u8)?;
@@ -255,9 +256,9 @@ fn outlived(here: &Here) -> Outcome {
     equal(mapping.read(0)?, 9u8)
 }
 
-fn limit(here: &Here) -> Outcome {
+fn limit(here: &Loopback) -> Outcome {
     let limit: usize = fs::read_to_string(LIMIT)?.trim().parse()?;
-    // Several times what there may be at once.
+    // Several times the limit.
     for _ in 0..(4 * limit).div_ceil(256) {
         here.guest.share(here.domid, 256)?;
     }
@@ -273,7 +274,7 @@ fn limit(here: &Here) -> Outcome {
     ensure(error.to_string().contains(&advice), format!("no advice in: {error}"))
 }
 
-fn transfers(here: &Here) -> Outcome {
+fn transfers(here: &Loopback) -> Outcome {
     let offered = here.xen.page_transfer().is_some() || here.guest.page_receiver().is_some();
     ensure(!offered, "pages are flipped".to_owned())
 }

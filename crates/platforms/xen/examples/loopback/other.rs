@@ -1,4 +1,4 @@
-//! Two domains: what Xen does differently when a page is another's.
+//! Two domains: Xen treats another domain's pages differently.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use hypervisor::{
 use shm::{Piece, Region};
 use xen::{Mapping, Peer, XenEvent};
 
-use crate::{Checks, Here, Outcome, PATIENCE, ensure, equal, readable};
+use crate::checks::{Checks, Loopback, Outcome, TIMEOUT, ensure, equal, readable};
 
-/// Where the guest says what it grants, below its own part of the store.
+/// The key with the guest's grants, below its own directory in the store.
 const KEY: &str = "data/pvnet-loopback";
 const PAGES: usize = 4;
 const DOM0: DomId = DomId(0);
@@ -21,8 +21,8 @@ fn pattern(page: usize) -> Vec<u8> {
     (0..PAGE_SIZE).map(|n| (n * 7 + page).to_le_bytes()[0]).collect()
 }
 
-/// The guest: grants pages to dom0, and answers its events for good.
-pub fn serve(here: &Here) -> Outcome {
+/// The guest: grants pages to dom0, and answers its events until the domain ends.
+pub fn serve(here: &Loopback) -> Outcome {
     let (pages, grefs) = here.guest.share(DOM0, PAGES)?;
     for page in 0..PAGES {
         pages.copy_in(page * PAGE_SIZE, &pattern(page))?;
@@ -32,7 +32,7 @@ pub fn serve(here: &Here) -> Outcome {
     here.store.write(None, KEY, &format!("{port} {}", grefs.join(" ")))?;
     println!("LOOPBACK-GUEST");
     loop {
-        if readable(&event, PATIENCE) {
+        if readable(&event, TIMEOUT) {
             event.take()?;
             event.notify()?;
         }
@@ -48,7 +48,7 @@ struct Other {
     mapping: Mapping,
 }
 
-fn meet(here: &Here, domid: &str) -> Result<Other, Box<dyn std::error::Error>> {
+fn meet(here: &Loopback, domid: &str) -> Result<Other, Box<dyn std::error::Error>> {
     let peer = here.xen.peer(DomId(domid.parse()?))?;
     let key = format!("/local/domain/{domid}/{KEY}");
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -69,7 +69,7 @@ fn meet(here: &Here, domid: &str) -> Result<Other, Box<dyn std::error::Error>> {
     Ok(Other { peer, grefs, event, port, mapping })
 }
 
-pub fn check(here: &Here, domid: &str) -> Checks {
+pub fn check(here: &Loopback, domid: &str) -> Checks {
     let mut checks = Checks::default();
     let other = match meet(here, domid) {
         Ok(other) => other,
@@ -80,11 +80,11 @@ pub fn check(here: &Here, domid: &str) -> Checks {
     };
     checks.check("its pages are mapped", is_pattern(&other.mapping, 1));
     checks.check("its pages are copied from and to", copied(here, &other));
-    checks.check("a mapped page of its is copied to its own grant", forwarded(here, &other));
+    checks.check("one of its mapped pages is copied to its own grant", forwarded(here, &other));
     checks.check("an aperture's page is copied, and gathered by a device", aperture(here, &other));
-    checks.check("1,000 events go there and come back", events(&other));
+    checks.check("1,000 events are answered", events(&other));
     checks
-        .check("all of it ends with the domain, and nothing else does", ended(here, other, domid));
+        .check("everything ends with the domain, and nothing else does", ended(here, other, domid));
     checks
 }
 
@@ -98,20 +98,24 @@ fn is_pattern(region: &Region, last: usize) -> Outcome {
     Ok(())
 }
 
-/// The first bytes of a page of the other domain's, by a copy.
-fn fetch(here: &Here, other: &Other, page: usize) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+/// A page of the other domain, by a copy.
+fn fetch(
+    here: &Loopback,
+    other: &Other,
+    page: usize,
+) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let mut bytes = vec![0; PAGE_SIZE];
     let source = Source::Grant { peer: &other.peer, gref: other.grefs[page], offset: 0 };
     perform(here, GrantCopy::new(source, Dest::Private(&mut bytes), 4096))?;
     Ok(bytes)
 }
 
-fn perform(here: &Here, mut op: GrantCopy<'_, Peer>) -> Outcome {
+fn perform(here: &Loopback, mut op: GrantCopy<'_, Peer>) -> Outcome {
     here.xen.copy(std::slice::from_mut(&mut op));
     equal(op.status, CopyStatus::Okay)
 }
 
-fn copied(here: &Here, other: &Other) -> Outcome {
+fn copied(here: &Loopback, other: &Other) -> Outcome {
     ensure(fetch(here, other, 1)? == pattern(1), "page 1 differs")?;
     let dest = Dest::Grant { peer: &other.peer, gref: other.grefs[2], offset: 5 };
     perform(here, GrantCopy::new(Source::Private(b"written"), dest, 7))?;
@@ -123,11 +127,14 @@ fn copied(here: &Here, other: &Other) -> Outcome {
     ensure(fetch(here, other, 3)? == pattern(1), "page 3 differs")
 }
 
-/// Pages that are mapped and granted, to and from one that is only granted, and from one to
-/// another. By its address Xen would copy none of them: it is another domain's.
-fn forwarded(here: &Here, other: &Other) -> Outcome {
+/// Copies between mapped pages and granted pages, and between two mapped pages. Xen refuses copies
+/// by the address of a mapped page, since it belongs to another domain.
+fn forwarded(here: &Loopback, other: &Other) -> Outcome {
     let grefs: Vec<_> = other.grefs.iter().copied().map(Some).collect();
-    let pages = &MappedGrants { peer: &other.peer, pages: MappedPages { region: &other.mapping, grefs: &grefs } };
+    let pages = &MappedGrants {
+        peer: &other.peer,
+        pages: MappedPages { region: &other.mapping, grefs: &grefs },
+    };
     let third = Dest::Grant { peer: &other.peer, gref: other.grefs[2], offset: 9 };
     let first = Source::MappedGrant { pages, place: 1, offset: 1000 };
     perform(here, GrantCopy::new(first, third, 3000))?;
@@ -145,7 +152,7 @@ fn forwarded(here: &Here, other: &Other) -> Outcome {
     perform(here, GrantCopy::new(Source::Private(&as_before), last, 4096))
 }
 
-fn aperture(here: &Here, other: &Other) -> Outcome {
+fn aperture(here: &Loopback, other: &Other) -> Outcome {
     let (pages, own) = here.guest.share(here.domid, 1)?;
     let mut aperture = here.xen.aperture(&other.peer, 4)?;
     let grefs = [None, None, None, Some(other.grefs[1])];
@@ -172,13 +179,13 @@ fn events(other: &Other) -> Outcome {
     other.event.take()?;
     for _ in 0..1000 {
         other.event.notify()?;
-        ensure(readable(&other.event, PATIENCE), "no answer")?;
+        ensure(readable(&other.event, TIMEOUT), "no answer")?;
         other.event.take()?;
     }
     Ok(())
 }
 
-fn ended(here: &Here, other: Other, domid: &str) -> Outcome {
+fn ended(here: &Loopback, other: Other, domid: &str) -> Outcome {
     let Other { peer, grefs, event, port, mapping } = other;
     ensure(Command::new("xl").args(["destroy", domid]).status()?.success(), "xl destroy")?;
     let mut byte = [0];
@@ -186,13 +193,13 @@ fn ended(here: &Here, other: Other, domid: &str) -> Outcome {
     let mut batch = [GrantCopy::new(source, Dest::Private(&mut byte), 1)];
     here.xen.copy(&mut batch);
     equal(batch[0].status, CopyStatus::BadSource)?;
-    // Not one that is mapped, which Xen keeps and would map again.
+    // Not a page that is mapped: Xen keeps it and would map it again.
     let mapped = here.xen.map(&peer, &grefs[3..]);
     ensure(matches!(mapped, Err(Error::BadGrant { .. })), format!("{mapped:?}"))?;
     let bound = here.xen.bind_interdomain(&peer, port);
     let refused = matches!(bound, Err(Error::NoDomain(_) | Error::BadPort { .. }));
     ensure(refused, format!("{bound:?}"))?;
-    // What is mapped stays, as long as it is held.
+    // Mapped pages stay as long as the mapping.
     is_pattern(&mapping, 1)?;
     event.notify()?;
     event.take()?;

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use xenstore::{Access, Client, Permissions, Store, StoreError, WatchEvent};
 
-use crate::{Checks, Here, MOMENT, Outcome, PATIENCE, ensure, equal, readable};
+use crate::checks::{Checks, Loopback, Outcome, QUIET_PERIOD, TIMEOUT, ensure, equal, readable};
 
 const ROOT: &str = "/pvnet-loopback";
 
-pub fn check(here: &Here, checks: &mut Checks) {
+pub fn check(here: &Loopback, checks: &mut Checks) {
     let connections = [
         ("the socket", xen::store::connect as fn() -> _),
         ("the device", xen::store::connect_by_device),
@@ -24,14 +24,14 @@ pub fn check(here: &Here, checks: &mut Checks) {
                 continue;
             }
         };
-        // What a run before left.
+        // An earlier run may have left keys.
         let _ = client.remove(None, ROOT);
         let mut check = |what: &str, outcome| checks.check(&format!("{name}: {what}"), outcome);
         check("keys are written, listed, read and removed", keys(&client, here));
         check("permissions are kept", permissions(&client, here));
         check("a value of 4,000 bytes and a directory of 300 keys", large(&client));
-        check("a transaction is seen as a whole", transaction(&client, here));
-        check("a transaction that was overtaken is told so", overtaken(&client, here));
+        check("a transaction is atomic", transaction(&client, here));
+        check("a conflicting transaction fails with Conflict", overtaken(&client, here));
         check("a watch fires at once, then for each change, then no more", watch(&client, here));
         check("eight threads ask at the same time", threads(&client));
         let _ = client.remove(None, ROOT);
@@ -42,7 +42,7 @@ fn path(key: &str) -> String {
     format!("{ROOT}/{key}")
 }
 
-fn keys(client: &Client, here: &Here) -> Outcome {
+fn keys(client: &Client, here: &Loopback) -> Outcome {
     client.write(None, &path("a/b"), "one")?;
     equal(here.store.read(None, &path("a/b"))?, "one".to_owned())?;
     equal(client.directory(None, &path("a"))?, vec!["b".to_owned()])?;
@@ -52,7 +52,7 @@ fn keys(client: &Client, here: &Here) -> Outcome {
     equal(client.read(None, &gone), Err(StoreError::NotFound(gone)))
 }
 
-fn permissions(client: &Client, here: &Here) -> Outcome {
+fn permissions(client: &Client, here: &Loopback) -> Outcome {
     client.mkdir(None, &path("p"))?;
     let others = vec![(hypervisor::DomId(7), Access::READ)];
     let permissions = Permissions { owner: here.domid, default: Access::NONE, others };
@@ -70,7 +70,7 @@ fn large(client: &Client) -> Outcome {
     equal(client.directory(None, &path("d"))?.len(), 300)
 }
 
-fn transaction(client: &Client, here: &Here) -> Outcome {
+fn transaction(client: &Client, here: &Loopback) -> Outcome {
     let (one, two) = (path("t/1"), path("t/2"));
     let tx = client.begin()?;
     client.write(Some(tx), &one, "x")?;
@@ -85,7 +85,7 @@ fn transaction(client: &Client, here: &Here) -> Outcome {
     equal(client.read(None, &one)?, "x".to_owned())
 }
 
-fn overtaken(client: &Client, here: &Here) -> Outcome {
+fn overtaken(client: &Client, here: &Loopback) -> Outcome {
     let key = path("o");
     client.write(None, &key, "1")?;
     let tx = client.begin()?;
@@ -97,7 +97,7 @@ fn overtaken(client: &Client, here: &Here) -> Outcome {
 }
 
 fn next(client: &Client) -> Result<WatchEvent, Box<dyn std::error::Error>> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(event) = client.event()? {
             return Ok(event);
@@ -107,7 +107,7 @@ fn next(client: &Client) -> Result<WatchEvent, Box<dyn std::error::Error>> {
     }
 }
 
-fn watch(client: &Client, here: &Here) -> Outcome {
+fn watch(client: &Client, here: &Loopback) -> Outcome {
     let event = |key: &str| WatchEvent { path: path(key), token: "token".to_owned() };
     client.watch(&path("w"), "token")?;
     equal(next(client)?, event("w"))?;
@@ -118,7 +118,7 @@ fn watch(client: &Client, here: &Here) -> Outcome {
     equal(next(client)?, event("w/own"))?;
     client.unwatch(&path("w"), "token")?;
     here.store.write(None, &path("w/key"), "2")?;
-    ensure(!readable(&client.event_fd(), MOMENT), "an event after the end of the watch")
+    ensure(!readable(&client.event_fd(), QUIET_PERIOD), "an event after the end of the watch")
 }
 
 fn threads(client: &Client) -> Outcome {

@@ -1,4 +1,4 @@
-//! The control ring, and the pages that are mapped by it.
+//! The control ring, and the persistent grants.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct World<H: Hypervisor> {
     control: ControlRing<H>,
     asked: u32,
     sent: u32,
-    /// Pages that are pinned without any being asked for: the rings.
+    /// Pages that are pinned without persistent grants: the rings.
     rings: usize,
 }
 
@@ -71,7 +71,7 @@ impl<H: Hypervisor> World<H> {
         self.raw.write(CTRL_RING, REQ_PROD, self.asked);
     }
 
-    /// Asks, and has it served until there is an answer.
+    /// Sends a request, and serves the ring until there is an answer.
     fn ask_raw(&mut self, request: CtrlRequest) -> CtrlResponse {
         self.put(request);
         while self.control.step().unwrap() {}
@@ -96,7 +96,7 @@ impl<H: Hypervisor> World<H> {
         self.ask(CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries }).status
     }
 
-    /// Has grants unmapped. Answers which were.
+    /// Unmaps grants. Returns which were unmapped.
     fn remove(&mut self, list: &[GrefMapping]) -> Vec<bool> {
         let entries = self.write_list(list);
         let response = self.ask(CtrlMessage::DelGrefMapping { queue: 0, gref: LIST, entries });
@@ -107,7 +107,7 @@ impl<H: Hypervisor> World<H> {
         removed
     }
 
-    /// Pages that are mapped beside the rings.
+    /// Mapped pages other than the rings.
     fn mapped(&self) -> usize {
         let mapped = self.raw.domain.pinned() - self.rings;
         assert_eq!(mapped, self.control.grants()[0].mapped());
@@ -119,7 +119,7 @@ impl<H: Hypervisor> World<H> {
         self.raw.read::<u16>(0, gref as usize * 8) & 0x18 != 0
     }
 
-    /// Puts a packet of these pages on the TX ring, so many bytes each.
+    /// Puts a packet of these pages on the TX ring, with `len` bytes each.
     fn send(&mut self, pages: &[u32], size: u16) {
         let last = pages.len() - 1;
         for (n, page) in pages.iter().enumerate() {
@@ -180,7 +180,7 @@ fn only_what_is_offered_is_supported() {
         let remove = CtrlMessage::DelGrefMapping { queue, gref: LIST, entries: 0 };
         assert_eq!(world.ask(remove).status, status::INVALID_PARAMETER);
     }
-    // The kinds of hashes, and none.
+    // The hash kinds, and none of them.
     for kind in (0..=7).chain([11, 0x100, u16::MAX]) {
         let request = CtrlRequest { id: 9, kind, data: [u32::MAX; 3] };
         assert_eq!(world.ask_raw(request).status, status::NOT_SUPPORTED);
@@ -202,7 +202,7 @@ fn a_list_is_mapped_whole_or_not_at_all() {
     world.raw.grant(DATA + 30, PERMIT_READ, 0, DATA + 30);
     world.raw.grant(DATA + 31, PERMIT, 7, DATA + 31);
     let unknown_flag = GrefMapping { flags: 2, ..entry(DATA + 32) };
-    // In the first step, and in the second.
+    // In the first pass, and in the second.
     let anywhere = [0, 5, 17].as_slice();
     for (what, odd, places) in [
         ("beyond the table", entry(PAGES + 600), anywhere),
@@ -219,7 +219,7 @@ fn a_list_is_mapped_whole_or_not_at_all() {
             assert_eq!(world.mapped(), 3, "{what}, entry {n}");
         }
     }
-    // What was mapped before stays, and is found.
+    // Pages that were mapped before stay mapped, and are found.
     assert!((DATA..DATA + 3).all(|gref| world.is_pinned(gref)));
     let list = with(17, GrefMapping { flags: READ_ONLY, ..entry(DATA + 30) });
     assert_eq!(world.add(&list), status::SUCCESS);
@@ -238,7 +238,7 @@ fn no_more_is_mapped_than_was_offered() {
     assert_eq!(world.remove(&[entry(DATA + 3)]), [true]);
     assert_eq!(world.add(&[entry(DATA + bound)]), status::SUCCESS);
     assert_eq!(world.mapped(), bound as usize);
-    // Longer than a page has room for.
+    // Longer than fits a page.
     for entries in [513, 0x1_0000, u32::MAX] {
         let add = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries };
         assert_eq!(world.ask(add).status, status::INVALID_PARAMETER);
@@ -258,7 +258,7 @@ fn a_list_that_can_not_be_read_or_answered_is_refused() {
     }
     world.raw.grant(LIST, PERMIT_READ, 0, LIST);
     assert_eq!(world.add(&[entry(DATA + 5)]), status::SUCCESS);
-    // Unmapped it is; only that can not be told.
+    // It is unmapped, but its status cannot be written.
     let count = world.write_list(&[entry(DATA)]);
     let remove = CtrlMessage::DelGrefMapping { queue: 0, gref: LIST, entries: count };
     let answer = world.ask(remove);
@@ -273,7 +273,7 @@ fn a_list_is_read_once() {
     let mut world = World::new(&machine, hypervisor.clone());
     let guest = world.raw.clone();
     let mut looks = 0;
-    // Before each look of the backend's the list is another.
+    // The list changes before each read of the backend.
     hypervisor.set(move || {
         looks += 1;
         (0..4).for_each(|n| guest.write(LIST, n as usize * 8, entry(DATA + looks % 8 * 4 + n)));
@@ -291,10 +291,10 @@ fn what_a_packet_in_hand_refers_to_is_not_unmapped() {
     let mut world = world();
     assert_eq!(world.add(&entries(DATA..DATA + 4)), status::SUCCESS);
     world.send(&[DATA, DATA + 2], 600);
-    // All of it is header, which has been read: nothing more is needed of its page.
+    // The frame is all header, which was copied: its page is not needed any more.
     world.send(&[DATA + 3], 60);
     let list = entries(DATA..DATA + 4);
-    // On the ring it is the frontend's own affair; in hand it is ours.
+    // On the ring the frontend may unmap it; once taken, the backend must keep it.
     assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 2);
     assert_eq!(world.remove(&list), [false, true, false, true]);
     world.queue.tx.finish(&[Outcome::Waiting; WINDOW]);
@@ -308,14 +308,14 @@ fn what_a_packet_in_hand_refers_to_is_not_unmapped() {
 fn a_packet_that_is_refused_uses_nothing() {
     let mut world = world();
     assert_eq!(world.add(&entries(DATA..DATA + 4)), status::SUCCESS);
-    // A second fragment of nothing, and a body that is not granted.
+    // An empty second fragment, and a body that is not granted.
     world.send(&[DATA, DATA + 1], 0);
     world.send(&[DATA, 600], 100);
     assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 0);
     assert_eq!(world.remove(&entries(DATA..DATA + 4)), [true; 4]);
 }
 
-/// A guest of a machine that counts.
+/// A guest of a machine that counts operations.
 fn counted() -> (World<Metered<Machine>>, Metered<Machine>) {
     let machine = Machine::new();
     let platform = Metered::new(machine.clone());
@@ -339,7 +339,7 @@ fn no_copy_of_what_is_mapped_needs_the_hypervisor() {
     let after = (count(Counted::Hypercalls), count(Counted::Notifications));
     assert_eq!(after.0 - before.0, after.1 - before.1, "events only");
     assert_eq!((count(Counted::GrantHits), count(Counted::GrantMisses)), (2, 0));
-    // And of others as ever.
+    // Other pages are copied as before.
     assert_eq!(world.deliver(DATA + 2, 100), Outcome::Delivered);
     world.send(&[DATA + 2], 100);
     assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
@@ -354,7 +354,7 @@ fn what_was_unmapped_is_reached_by_its_grant() {
     assert_eq!(world.deliver(DATA, 100), Outcome::Delivered);
     world.send(&[DATA], 100);
     assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
-    // Another page where it was.
+    // Another page in its place.
     assert_eq!(world.add(&[entry(DATA + 1)]), status::SUCCESS);
     with_body(&world.queue.tx, |body| {
         let granted = Granted { gref: GrantRef(DATA), offset: 0, mapped: Some(0) };
@@ -377,12 +377,12 @@ fn a_page_mapped_to_be_read_is_not_written_to() {
     assert_eq!(world.deliver(DATA, 100), Outcome::Dropped(DropReason::MemoryFault));
     assert!(world.response().status < 0);
     assert_eq!(world.raw.read::<[u8; PAGE]>(DATA, 0), [0x11; PAGE]);
-    // The grant of this one permits it.
+    // This page's grant permits it.
     assert_eq!(world.deliver(DATA + 1, 100), Outcome::Delivered);
 }
 
-/// On Xen a frontend's revocation fails; here it can write what it likes into its table. It reaches
-/// its own memory with it, and keeps its own page pinned.
+/// On Xen a frontend's revocation fails; here it can rewrite its table. It only reaches its own
+/// memory with that, and keeps its own page pinned.
 #[test]
 fn a_grant_revoked_while_it_is_mapped_harms_its_owner_only() {
     let mut world = world();
@@ -398,7 +398,7 @@ fn a_grant_revoked_while_it_is_mapped_harms_its_owner_only() {
     assert_eq!(world.mapped(), 0);
 }
 
-/// A mapped page changes after its header was copied: what is sent on is the copy (XSA-155).
+/// A mapped page changes after its header was copied: the copy is sent (XSA-155).
 #[test]
 fn a_header_in_a_mapped_page_is_looked_at_once() {
     let machine = Machine::new();
@@ -413,7 +413,7 @@ fn a_header_in_a_mapped_page_is_looked_at_once() {
         looks = looks.wrapping_add(1);
         guest.write(DATA, 0, [looks; 128]);
     });
-    // Checks that what arrives starts with the header that was looked at.
+    // Checks that the frame arrives with the header that was parsed.
     pass(&mut world.queue, &mut taker, Duration::ZERO).unwrap();
     assert_eq!(world.raw.read::<u32>(TX_RING, RSP_PROD), 1);
 }
@@ -437,7 +437,7 @@ fn a_flood_of_messages_is_served_a_step_at_a_time() {
         let now: u32 = world.raw.read(CTRL_RING, RSP_PROD);
         assert!(now - answered <= 1, "more than a message");
         if now > answered {
-            // As fast as they are answered there are new ones.
+            // New requests come as fast as the backend answers.
             world.put(ask(u16::try_from(world.asked).unwrap()).request(0));
         }
         answered = now;
@@ -463,7 +463,7 @@ fn nothing_stays_mapped_of_a_guest_that_leaves() {
     assert_eq!(world.add(&entries(DATA..DATA + 24)), status::SUCCESS);
     world.send(&[DATA, DATA + 1], 600);
     assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
-    // In the middle of another list, too.
+    // Also in the middle of another list.
     assert_eq!(world.remove(&entries(DATA + 2..DATA + 24)), [true; 22]);
     let count = world.write_list(&entries(DATA + 2..DATA + 24));
     world.put(CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries: count }.request(1));
@@ -472,7 +472,7 @@ fn nothing_stays_mapped_of_a_guest_that_leaves() {
     let World { raw, mut vif, queue, control, .. } = world;
     drop((queue, control));
     assert_eq!(raw.domain.pinned(), 0);
-    // The next connection begins with nothing mapped, and can have all of it.
+    // The next connection begins with nothing mapped, and can use the whole quota.
     raw.reset();
     let (queue, control) = raw.connect_with_control(&mut vif);
     let rings = raw.domain.pinned();
@@ -487,7 +487,7 @@ fn a_frontend_without_the_ring_is_not_asked_for_one() {
     let raw = Raw::new(&machine);
     let mut vif = raw.announce(machine.clone());
     assert!(raw.connect_all(&mut vif, Features::ALL).control.is_none());
-    // Nor can it have one where packets are mapped or change hands.
+    // There is also no control ring where packets are mapped or flipped.
     for (tx, rx) in [(TxChannel::Remap, RxChannel::Copy), (TxChannel::Header, RxChannel::Flip)] {
         let raw = Raw::with_exchange(&machine, 8);
         let mut vif = raw.announce_by(machine.clone(), tx, rx);
@@ -499,7 +499,7 @@ fn a_frontend_without_the_ring_is_not_asked_for_one() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Against a map, with packets that come and go.
+    /// Compared with a model, with packets in flight.
     #[test]
     fn the_table_is_a_map(
         steps in prop::collection::vec(
@@ -537,7 +537,7 @@ proptest! {
                     }
                 }
                 3 if world.queue.tx.window().len() < 8 => {
-                    // More than its header.
+                    // More than the header.
                     let page = list[0].gref.min(PAGES - 1);
                     world.send(&[page], 200);
                     prop_assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);

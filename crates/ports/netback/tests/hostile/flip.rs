@@ -1,4 +1,4 @@
-//! Page flipping, to guests that lie about it.
+//! Page flipping with hostile guests.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::turn::{deliver, with_body};
 
 /// Pages between the driver domain and each guest.
 const EXCHANGE: usize = 8;
-/// What an entry says that accepts a page; and once one has come.
+/// The flags of an entry that accepts a page, and of one that has received it.
 const ACCEPT: u16 = 2;
 const TRANSFERRED: u16 = 2 | 4 | 8;
 
@@ -54,12 +54,12 @@ impl Receiver {
         place
     }
 
-    /// Delivers a frame that is all header: whoever made it is of no interest here.
+    /// Delivers a frame that is all header, without a sender.
     fn deliver(&mut self, bytes: &[u8]) -> Outcome {
         self.deliver_with(bytes, &[])
     }
 
-    /// Delivers a frame with a body in pages that this guest grants, or not.
+    /// Delivers a frame with a body in pages that this guest may or may not grant.
     fn deliver_with(&mut self, header: &[u8], body: &[Piece]) -> Outcome {
         let mut frame = Frame::empty();
         frame.bytes[..header.len()].copy_from_slice(header);
@@ -72,7 +72,7 @@ impl Receiver {
         with_body(tx, |body| deliver(rx, body, &frame, Duration::ZERO).unwrap())
     }
 
-    /// The status of the next answer.
+    /// The status of the next response.
     fn take(&mut self) -> i16 {
         assert!(self.raw.read::<u32>(RX_RING, RSP_PROD) > self.taken, "no answer");
         let response: RxResponse = self.raw.read(RX_RING, Raw::slot::<RxRequest>(self.taken));
@@ -95,7 +95,7 @@ proptest! {
         let machine = Machine::new();
         let [mut one, mut other] = [(); 2].map(|()| Receiver::new(&machine));
         for (n, (len, fill)) in frames.iter().enumerate() {
-            // By turns: what one was given must not show at the other either.
+            // In turns: one guest's data must not reach the other either.
             let receiver = if n % 2 == 0 { &mut one } else { &mut other };
             let mut place = receiver.post_place();
             let sent = frame(*len, *fill);
@@ -105,7 +105,7 @@ proptest! {
             let bytes: [u8; PAGE] = page.read(0).unwrap();
             prop_assert_eq!(&bytes[..*len], &sent[..]);
             prop_assert!(bytes[*len..].iter().all(|byte| *byte == 0), "remains of another frame");
-            // It is scribbled on before it is given back.
+            // The guest writes to the page before it gives it back.
             page.copy_in(0, &[0xee; PAGE]).unwrap();
             drop(page);
             receiver.raw.inside.surrender().unwrap();
@@ -118,7 +118,7 @@ fn a_slot_that_accepts_nothing_costs_its_guest_the_frame_and_nobody_a_page() {
     let machine = Machine::new();
     let mut receiver = Receiver::new(&machine);
     let free = receiver.raw.domain.exchange_count();
-    // A page shared for copies, an entry of nothing, one that is used up, one far outside.
+    // A page granted for copies, an empty entry, a used one, one far outside the table.
     receiver.raw.grant(DATA + 1, 0, 0, 0);
     receiver.raw.grant(DATA + 2, TRANSFERRED, 0, PAGES);
     for gref in [DATA, DATA + 1, DATA + 2, u32::MAX] {
@@ -140,11 +140,11 @@ fn a_guest_that_keeps_its_pages_gets_no_more_frames_until_it_gives_one_back() {
         assert_eq!(receiver.deliver(&frame(60, 1)), Outcome::Delivered, "page {n}");
         kept.push(place.claim().unwrap().unwrap());
     }
-    // It has no honest place left to offer, but entries to write.
+    // It has no transfer slot left, but can write entries.
     receiver.raw.grant(DATA, ACCEPT, DRIVER_DOMAIN.0, 0);
     receiver.post(DATA);
     for _ in 0..3 {
-        // Nobody waits for it, and the slot it posted is not used up.
+        // No sender waits for it, and its slot is not used.
         assert_eq!(receiver.deliver(&frame(60, 2)), Outcome::Dropped(DropReason::NoRoom));
     }
     drop(kept.pop());

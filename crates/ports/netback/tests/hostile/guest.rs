@@ -1,4 +1,4 @@
-//! A guest seen as what it is to a backend: memory with rings and a grant table in it, and keys
+//! A guest as its backend sees it: memory with rings and a grant table, and keys
 //! in the store.
 
 #![allow(dead_code, reason = "each fuzz target uses its part")]
@@ -24,11 +24,11 @@ pub const RX_RING: u32 = 9;
 pub const CTRL_RING: u32 = 10;
 /// A page for a list of grants.
 pub const LIST: u32 = 11;
-/// Most pages that its backend keeps mapped.
+/// The most pages that its backend keeps mapped.
 pub const PERSISTENT: u16 = 24;
-/// Pages of the header channel, up to [`DATA`] without.
+/// The first page of the header channel, which ends before [`DATA`].
 pub const HEADERS: u32 = 16;
-/// Pages to send from or to receive into, up to [`PAGES`] without.
+/// The first page to send from or receive into; they end before [`PAGES`].
 pub const DATA: u32 = 24;
 pub const PAGE: usize = 4096;
 
@@ -36,7 +36,7 @@ pub const PAGE: usize = 4096;
 pub const REQ_PROD: usize = 0;
 pub const RSP_PROD: usize = 8;
 
-/// A guest, from outside: whoever has its memory can do whatever it could do.
+/// A guest, from outside: the test writes its memory like the guest's own code could.
 pub struct Raw {
     pub domain: Arc<Domain>,
     pub memory: Arc<Region>,
@@ -44,7 +44,7 @@ pub struct Raw {
     pub store: Arc<dyn Store>,
     pub driver_store: Arc<dyn Store>,
     event: Mutex<Option<GuestEvent>>,
-    /// What its backends keep, one after the other.
+    /// The ledgers, which outlive its backends.
     ledgers: Arc<Anonymous>,
     control_event: Mutex<Option<GuestEvent>>,
 }
@@ -56,7 +56,7 @@ impl Raw {
         Self::with_exchange(machine, 0)
     }
 
-    /// As [`new`](Self::new), with so many pages that change hands.
+    /// As [`new`](Self::new), with pages for flipping.
     pub fn with_exchange(machine: &Machine, exchange_pages: usize) -> Self {
         let pages = PAGES as usize;
         let size = MemorySize { pages, grant_pages: 1, exchange_pages, ..MemorySize::default() };
@@ -75,7 +75,7 @@ impl Raw {
         raw
     }
 
-    /// As after [`new`](Self::new).
+    /// Resets it to its state after [`new`](Self::new).
     pub fn reset(&self) {
         self.memory.zero(0, PAGES as usize * PAGE).unwrap();
         [TX_RING, RX_RING, CTRL_RING, LIST].into_iter().chain(HEADERS..PAGES).for_each(|page| {
@@ -106,7 +106,7 @@ impl Raw {
         64 + (index % 256) as usize * size_of::<T>()
     }
 
-    /// All of its memory, as it is now.
+    /// A copy of all its memory.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut bytes = vec![0; PAGES as usize * PAGE];
         self.memory.copy_out(0, &mut bytes).unwrap();
@@ -118,13 +118,13 @@ impl Raw {
         self.store.write(None, &path, &value.to_string()).unwrap();
     }
 
-    /// Will hand over headers beside its TX ring, to a backend that takes them.
+    /// Offers a header channel, for a backend that uses it.
     pub fn supply_headers(&self) {
         let grefs: Vec<_> = (HEADERS..DATA).map(|page| page.to_string()).collect();
         self.key("tx-header-refs", grefs.join(" "));
     }
 
-    /// A backend for it that copies.
+    /// A backend for it with the default channels.
     pub fn announce<H: Hypervisor>(&self, hypervisor: H) -> Vif<H> {
         self.announce_by(hypervisor, TxChannel::Header, RxChannel::Copy)
     }
@@ -150,12 +150,12 @@ impl Raw {
             .unwrap()
     }
 
-    /// Connects its one queue. The vif stays where it is, and can connect it again.
+    /// Connects its one queue. The vif can connect it again.
     pub fn connect<H: Hypervisor>(&self, vif: &mut Vif<H>, features: Features) -> Queue<H> {
         self.connect_all(vif, features).queues.pop().unwrap()
     }
 
-    /// As [`connect`](Self::connect), and its control ring, which it has from here on.
+    /// As [`connect`](Self::connect), with a control ring from here on.
     pub fn connect_with_control<H: Hypervisor>(
         &self,
         vif: &mut Vif<H>,
@@ -165,7 +165,7 @@ impl Raw {
         (connection.queues.pop().unwrap(), connection.control.unwrap())
     }
 
-    /// Will have a control ring, with a backend that offers it.
+    /// Sets up a control ring, for a backend that offers it.
     pub fn offer_control(&self) {
         let (event, port) = self.inside.alloc_unbound(DRIVER_DOMAIN).unwrap();
         *self.control_event.lock().unwrap() = Some(event);
@@ -173,7 +173,7 @@ impl Raw {
         self.key("event-channel-ctrl", port.0);
     }
 
-    /// Connects all that it has.
+    /// Connects its queue and its control ring.
     pub fn connect_all<H: Hypervisor>(
         &self,
         vif: &mut Vif<H>,
@@ -190,7 +190,7 @@ impl Raw {
     /// Writes the keys of one queue, but no state.
     pub fn prepare(&self, features: Features) {
         let (event, port) = self.inside.alloc_unbound(DRIVER_DOMAIN).unwrap();
-        // While it is kept, the backend's bell does not ring into a closed pipe.
+        // While the guest holds its end, the backend can notify.
         *self.event.lock().unwrap() = Some(event);
         for (key, value) in [
             ("tx-ring-ref", TX_RING),

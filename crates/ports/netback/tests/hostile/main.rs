@@ -1,6 +1,6 @@
-//! Whatever a guest has in its rings, grant table and pages, and however it changes them while
-//! the backend looks: the backend does not panic, answers only what was asked, and touches
-//! nobody else's memory.
+//! For any content of a guest's rings, grant table and pages, and any change of them while the
+//! backend reads: the backend does not panic, answers only real requests, and touches no other
+//! memory.
 
 mod control;
 mod flip;
@@ -12,8 +12,8 @@ mod tampered;
 mod transmit;
 mod turn;
 
-/// A small generator, seeded by proptest: an adversary needs far more choices than it could be
-/// handed as a strategy's value.
+/// A small random generator, seeded by proptest: an adversary needs far more choices than a
+/// strategy's value could hold.
 #[derive(Clone)]
 struct Random(u64);
 

@@ -16,10 +16,10 @@ use crate::Random;
 use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
 use crate::tampered::Tampered;
 
-/// What frames are made of.
+/// The bytes of frames.
 const BODY: u8 = 0x77;
 
-/// A sound frame of up to 64 KiB, as any ingress port would make it.
+/// A valid frame of up to 64 KiB, as from an ingress port.
 fn any_frame(random: &mut Random) -> Frame {
     let len = match random.below(4) {
         0 => 14 + random.below(50),
@@ -69,7 +69,7 @@ fn any_frame(random: &mut Random) -> Frame {
     frame
 }
 
-/// A hostile guest's receive side. It gives buffers of its data pages' first half.
+/// A hostile guest's receive side. Its buffers are the first half of its data pages.
 struct Receiver {
     raw: Arc<Raw>,
     random: Random,
@@ -80,7 +80,7 @@ struct Receiver {
 const BUFFERS: u32 = (PAGES - DATA) / 2;
 
 impl Receiver {
-    /// A slot that is often sound. All ids are odd.
+    /// A slot that is often valid. All ids are odd.
     fn write_some_slot(&mut self) {
         let index = self.random.below(256);
         self.write_slot(index);
@@ -89,7 +89,7 @@ impl Receiver {
     fn write_slot(&mut self, index: u32) {
         let random = &mut self.random;
         let gref = match random.below(12) {
-            // Not its own rings: what that does to them is its own affair, and not foreseen here.
+            // Not its own rings: overwriting those is allowed, but this test does not model it.
             0 => PAGES + random.below(1 << 12),
             1 => random.below(8),
             _ => DATA + random.below(BUFFERS),
@@ -153,7 +153,7 @@ proptest! {
         let raw = Raw::new(&machine);
         let behind = (DATA + BUFFERS) as usize * PAGE;
         (DATA + BUFFERS..PAGES).for_each(|page| {
-            // Its own, but never given as a buffer.
+            // Its own pages, but never posted as buffers.
             raw.grant(page, 0, 0, page);
             raw.write(page, 0, [0xa5u8; PAGE]);
         });

@@ -1,4 +1,4 @@
-//! The handshake: a frontend that jumps from any state to any other, and writes nonsense.
+//! The handshake: a frontend that jumps from any state to any other, and writes wrong values.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const OFFERED: Offered = Offered {
     persistent_grants: 0,
 };
 
-/// What may stand in a frontend's state key: nothing, nonsense, a state.
+/// The content of a frontend's state key: nothing, a wrong value, or a state.
 const TEXTS: [Option<&str>; 14] = [
     None,
     Some(""),
@@ -42,35 +42,35 @@ const TEXTS: [Option<&str>; 14] = [
     Some("8"),
 ];
 
-/// Where the backend's end may be when it has done what there was to do.
+/// The stable states of the backend's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     InitWait,
     Connected,
     Closed,
-    /// Closed, and nobody's any more.
+    /// Closed, and removed by the toolstack.
     Removed,
 }
 
 impl End {
-    /// Where it goes when the frontend, whose keys are sound, has written `text`.
+    /// The next state after the frontend, whose keys are valid, has written `text`.
     fn after(self, text: Option<&str>, online: bool) -> Self {
         match (self, text) {
             (Self::Removed, _) => Self::Removed,
             (Self::InitWait, Some("4")) => Self::Connected,
             (_, Some("2" | "3" | "4" | "7" | "8")) => self,
             (_, Some("5")) => Self::Closed,
-            // All others say that nobody is there, or not yet.
+            // All others mean that there is no frontend, or not yet.
             _ if !online => Self::Removed,
             (_, Some("1")) => Self::InitWait,
             _ => Self::Closed,
         }
     }
 
-    /// As `after`, of a frontend that wrote it while the backend was dead.
+    /// As `after`, for a frontend that wrote it while the backend was dead.
     fn after_death(self, text: Option<&str>, online: bool) -> Self {
         match (self, text) {
-            // Whatever it is at, it does not carry what nobody else does.
+            // With the frontend in one of these states there is no connection to adopt.
             (Self::Connected, Some("2" | "3" | "7" | "8")) => Self::Closed,
             _ => self.after(text, online),
         }
@@ -85,14 +85,14 @@ impl End {
     }
 }
 
-/// A guest, and a daemon that has one interface.
+/// A guest, and a daemon with one interface.
 struct World {
     machine: Machine,
     raw: Raw,
-    /// Until it is removed.
+    /// The vif, until it is removed.
     vif: Option<Vif<Machine>>,
     connection: Option<Connection<Machine>>,
-    /// How often there was a new one.
+    /// How many connections there were.
     connections: u32,
 }
 
@@ -123,13 +123,13 @@ impl World {
         toolstack::backend_path(self.raw.domain.id(), 0)
     }
 
-    /// This end's state, as the frontend sees it.
+    /// The backend's state, as the frontend sees it.
     fn state(&self) -> Option<XenbusState> {
         let path = format!("{}/state", self.backend());
         XenbusState::parse(&self.raw.store.read(None, &path).unwrap())
     }
 
-    /// What the daemon does about a change, until there is nothing more to do.
+    /// Runs the daemon's reactions to a change, until there are none left.
     fn drive(&mut self) {
         for _ in 0..4 {
             let Some(vif) = &mut self.vif else { return };
@@ -157,7 +157,7 @@ impl World {
         panic!("it never comes to rest");
     }
 
-    /// What holds at every moment at which the frontend could look.
+    /// The invariants at every moment at which the frontend could look.
     fn check(&self) {
         let state = self.state().unwrap();
         assert!([2, 4, 6].contains(&(state as u8)), "{state:?}");
@@ -282,7 +282,7 @@ fn of_a_connection_that_goes_on_nothing_is_written() {
     world.restart();
     assert_eq!(world.connections, 2);
     assert_eq!(world.raw.driver_store.event(), Ok(None));
-    // Only what nobody carries is taken over.
+    // Only a connection without a backend is adopted.
     world.drive();
     assert_eq!(world.connections, 2);
 }
@@ -323,7 +323,7 @@ fn headers_come_as_was_agreed_with_the_backend_before() {
         let backend = toolstack::backend_path(raw.domain.id(), 0);
         let key = format!("{backend}/{}", keys::HEADER_CHANNEL);
         assert_eq!(raw.store.read(None, &key).unwrap(), agreed);
-        // A backend that would offer something else.
+        // A backend with other offers.
         let other = match tx {
             TxChannel::Header => TxChannel::Remap,
             TxChannel::Remap => TxChannel::Header,
@@ -358,7 +358,7 @@ fn a_backend_in_a_domain_of_its_own_takes_its_node_away() {
     }
 }
 
-/// To a domain that is not dom0 a node that is gone is one that it may not read.
+/// A domain other than dom0 gets "permission denied" for a node that is gone.
 #[test]
 fn a_backend_in_a_domain_of_its_own_sees_that_the_frontend_is_gone() {
     let machine = Machine::new();
@@ -374,7 +374,7 @@ fn a_backend_in_a_domain_of_its_own_sees_that_the_frontend_is_gone() {
     let (hypervisor, ledgers) = (machine.clone(), Arc::new(Anonymous::default()));
     let mut vif = Vif::adopt(hypervisor, unprivileged, &path, OFFERED, ledgers).unwrap();
     assert!(matches!(vif.frontend_changed(), Ok(Change::None)));
-    // As libxl destroys a guest: first what it sees, then it asks the backend.
+    // As libxl destroys a guest: first it removes the frontend's nodes, then it asks the backend.
     store.remove(None, vif.frontend()).unwrap();
     assert!(matches!(vif.frontend_changed(), Ok(Change::Disconnect)));
     vif.disconnected().unwrap();
@@ -442,7 +442,7 @@ proptest! {
             world.drive();
         }
         if world.vif.is_none() {
-            // As the toolstack does for a new device.
+            // Like the toolstack for a new device.
             world.vif = Some(world.raw.announce(world.machine.clone()));
         }
         world.set_online(true);

@@ -1,4 +1,4 @@
-//! An honest guest that frames are sent to, and what a worker does to send them.
+//! An honest guest that receives frames, and a worker's pass that delivers them.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
 use crate::tampered::Tampered;
 use crate::turn::{deliver, receive, with_body};
 
-/// A guest that gives buffers and takes what comes.
+/// A guest that posts buffers and takes frames.
 pub struct Taker {
     pub raw: Raw,
     queue: Queue<Tampered>,
@@ -21,9 +21,9 @@ pub struct Taker {
     taken: u32,
 }
 
-/// Pages it gives as buffers.
+/// The pages of its buffers.
 const BUFFERS: u32 = 16;
-/// The byte of its memory behind them, from which on all is 0xa5 and nobody's business.
+/// The first byte after them. From here on its memory is 0xa5, and must stay so.
 pub const BEHIND: usize = (DATA + BUFFERS) as usize * PAGE;
 
 impl Taker {
@@ -48,7 +48,7 @@ impl Taker {
         self.raw.write(RX_RING, REQ_PROD, self.posted);
     }
 
-    /// Takes what has come, and gives new buffers.
+    /// Takes the frames that have come, and posts new buffers.
     fn take_all(&mut self) -> Vec<Option<Vec<u8>>> {
         let end: u32 = self.raw.read(RX_RING, RSP_PROD);
         let count = end.wrapping_sub(self.taken);
@@ -57,7 +57,7 @@ impl Taker {
         arrived
     }
 
-    /// Takes the next response: the bytes of a fragment that came, or nothing.
+    /// Takes the next response: the bytes of a fragment, or nothing.
     fn take(&mut self) -> Option<Vec<u8>> {
         let response: RxResponse = self.raw.read(RX_RING, Raw::slot::<RxRequest>(self.taken));
         let page = DATA + self.taken % BUFFERS;
@@ -70,10 +70,10 @@ impl Taker {
     }
 }
 
-/// One pass of a worker: takes frames, offers them one by one, answers.
+/// One pass of a worker: takes frames, delivers them one by one, answers.
 ///
-/// Checks that what arrives starts with the header that was looked at, whatever the guest has
-/// made of it since (XSA-155).
+/// Checks that each frame arrives with the header that was parsed, even if the guest has changed
+/// it since (XSA-155).
 pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> Result<(), Broken> {
     receive(&mut sender.tx)?;
     let mut outcomes = [Outcome::Waiting; WINDOW];
@@ -87,7 +87,7 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
         if let ([Some(got)], None, Outcome::Delivered) = (&*arrived, frame.gso, outcome) {
             assert!(got.len() == frame.len as usize);
             assert_eq!(got[..14], frame.header()[..14]);
-            // Software writes checksums only.
+            // Software changes checksums only.
             if frame.checksum != Checksum::Partial {
                 assert_eq!(got[..frame.header().len()], *frame.header());
             } else if !taker.queue.rx.features().csum_v4 {
@@ -103,8 +103,8 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
     sender.tx.arm().map(drop)
 }
 
-/// A body that was read once, to be summed and to be sent, has the sum it was sent with, whatever
-/// its guest has made of it since.
+/// A body is read once, for its checksum and for sending: the checksum is right, even if the guest
+/// has changed the body since.
 fn check_sum(frame: &Frame, got: &[u8]) {
     let transport = &got[usize::from(frame.headers.l4_offset)..];
     let address = |at: usize| {

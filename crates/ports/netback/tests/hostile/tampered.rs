@@ -1,5 +1,5 @@
-//! A machine on which the guest acts between any two of the backend's looks at its memory: the
-//! fastest adversary there can be, and one that does the same thing every time.
+//! A machine on which the guest acts between any two of the backend's reads of its memory: the
+//! fastest possible adversary, and a deterministic one.
 
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use hypervisor::{
 use machine::{Aperture, HostEvent, Machine, Mapping};
 use shm::Region;
 
-/// What the guest does, over and over.
+/// The guest's action, repeated.
 pub type Act = Box<dyn FnMut() + Send>;
 
 #[derive(Clone)]
@@ -24,7 +24,7 @@ impl Tampered {
         Self { machine: machine.clone(), act: Arc::new(Mutex::new(Box::new(|| ()))) }
     }
 
-    /// From now on the guest does this.
+    /// Sets the guest's action.
     pub fn set(&self, act: impl FnMut() + Send + 'static) {
         *self.act.lock().unwrap() = Box::new(act);
     }

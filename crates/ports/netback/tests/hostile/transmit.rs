@@ -18,10 +18,10 @@ use crate::taker::{BEHIND, Taker, pass};
 use crate::tampered::Tampered;
 use crate::turn::receive;
 
-/// The last byte of an address that frames are for; the others do not change.
+/// The last byte of the destination address; the others do not change.
 const DESTINATIONS: [u8; 2] = [0xa, 0xb];
 
-/// How its packets' headers are reached.
+/// How the backend reads the packets' headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Granted,
@@ -29,7 +29,7 @@ enum Way {
     Mapped,
 }
 
-/// A hostile guest's transmit side, and what it has done so far.
+/// A hostile guest's transmit side, and its actions so far.
 struct Sender {
     raw: Arc<Raw>,
     random: Random,
@@ -48,7 +48,7 @@ impl Sender {
         (0..256).for_each(|index| self.raw.write(HEADERS, header_channel::place(index), header));
     }
 
-    /// A packet, nearly always one that keeps to the protocol. All ids are odd.
+    /// A packet that nearly always follows the protocol. All ids are odd.
     fn packet(&mut self) -> Vec<TxRequest> {
         if self.random.one_in(2000) {
             return (0..1 + self.random.below(24)).map(|_| self.nonsense()).collect();
@@ -102,7 +102,7 @@ impl Sender {
         self.raw.write(TX_RING, Raw::slot::<TxRequest>(index), slot);
     }
 
-    /// Puts packets behind the last, as many as there is room for.
+    /// Adds as many packets as fit the ring.
     fn fill(&mut self) {
         let end = self.raw.read::<u32>(TX_RING, RSP_PROD).wrapping_add(256);
         loop {
@@ -121,12 +121,12 @@ impl Sender {
         self.raw.write(TX_RING, REQ_PROD, index);
     }
 
-    /// One thing that a guest may do at any moment.
+    /// A random action, which a guest may take at any moment.
     fn act(&mut self) {
         let page = DATA + self.random.below(PAGES - DATA);
         match self.random.below(6) {
             0 if self.random.one_in(100) => {
-                // Another page or another name, or another slot altogether.
+                // Another page, another id, or a wholly different slot.
                 let index = self.random.below(256);
                 let at = Raw::slot::<TxRequest>(index);
                 match self.random.below(40) {
@@ -202,7 +202,7 @@ proptest! {
             sender.fill();
             let result = pass(&mut queue, &mut taker, Duration::from_millis(round));
             let rsp_prod: u32 = raw.read(TX_RING, RSP_PROD);
-            // Never more answers than requests, nor to anything that was not asked.
+            // Never more answers than requests, and only to real requests.
             let new = rsp_prod.wrapping_sub(answered);
             prop_assert!(new <= 256);
             prop_assert!(published.load(Ordering::Relaxed) >= rsp_prod);
@@ -218,14 +218,14 @@ proptest! {
             }
         }
         drop(queue);
-        // Nothing is left mapped of a guest that is detached, whatever it did.
+        // No page of a detached guest stays mapped.
         prop_assert_eq!(raw.domain.pinned(), 0);
         prop_assert!(bystander.snapshot() == before);
         prop_assert!(taker.raw.snapshot()[BEHIND..].iter().all(|byte| *byte == 0xa5));
     }
 }
 
-/// Each answer is seen as it is written, and a packet that will be refused put in its place.
+/// The guest sees each answer at once, and replaces it with a packet that will be refused.
 #[test]
 fn packets_refused_without_end_do_not_hold_a_worker() {
     let machine = Machine::new();
@@ -233,7 +233,7 @@ fn packets_refused_without_end_do_not_hold_a_worker() {
     let raw = Raw::new(&machine);
     let mut vif = raw.announce(hypervisor.clone());
     let mut queue = raw.connect(&mut vif, Features::ALL);
-    // Too short for a frame. The answer overlays the slot's reference.
+    // Too short for a frame. The answer overwrites the slot's reference.
     let short = TxRequest { gref: u32::MAX, offset: 0, flags: 0, id: 9, size: 0 };
     (0..256).for_each(|n| raw.write(TX_RING, Raw::slot::<TxRequest>(n), short));
     raw.write(TX_RING, REQ_PROD, 256u32);
@@ -255,7 +255,7 @@ fn packets_refused_without_end_do_not_hold_a_worker() {
     }
 }
 
-/// The ring is full, and stays it, of frames that nobody takes.
+/// The ring stays full of frames that no port takes.
 #[test]
 fn frames_in_hand_are_never_more_than_the_window() {
     let machine = Machine::new();
@@ -273,7 +273,7 @@ fn frames_in_hand_are_never_more_than_the_window() {
     }
 }
 
-/// A frame that is all header needs no page: nothing is granted, and it arrives.
+/// A frame that is all header needs no page: it arrives without a grant.
 #[test]
 fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
     let machine = Machine::new();
@@ -290,7 +290,7 @@ fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
         raw.write(HEADERS, header_channel::place(n), [0xc0u8; 100]);
     });
     raw.write(TX_RING, REQ_PROD, 3u32);
-    // After each look of the backend's its next would find something else.
+    // The memory changes after each read of the backend.
     let guest = raw.clone();
     let mut looks = 0u8;
     hypervisor.set(move || {
@@ -308,7 +308,7 @@ fn a_supplied_header_is_looked_at_once_and_no_page_of_it() {
     assert_eq!(raw.read::<u32>(TX_RING, RSP_PROD), 3);
 }
 
-/// A sender whose packets are mapped, and somebody to send to.
+/// A sender whose packets are mapped, and a receiver.
 fn remapped() -> (Raw, Queue<Tampered>, Taker) {
     let machine = Machine::new();
     let hypervisor = Tampered::new(&machine);
@@ -329,7 +329,7 @@ fn mapped_packets_are_unmapped_before_they_are_answered() {
         request(DATA, more, 3000),
         request(DATA + 1, more, 1000),
         request(DATA + 2, 0, 1000),
-        // Half of it is not granted: an error, and nothing of it stays mapped.
+        // Half of it is not granted: it fails, and no page of it stays mapped.
         request(DATA, more, 2000),
         request(PAGES + 9, 0, 1000),
     ];
@@ -345,7 +345,7 @@ fn mapped_packets_are_unmapped_before_they_are_answered() {
     assert_eq!([0, 1, 2, 3, 4].map(status).iter().filter(|s| **s == status::ERROR).count(), 2);
 }
 
-/// As Linux's frontend grants its packets.
+/// Grants packets like Linux's frontend.
 #[test]
 fn pages_granted_read_only_are_mapped_too() {
     let (raw, mut queue, mut taker) = remapped();

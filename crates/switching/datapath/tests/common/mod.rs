@@ -15,10 +15,10 @@ use offload::Features;
 use shm::Piece;
 use xenstore::Store;
 
-/// Most pages of a queue that are kept mapped: all that a frontend has.
+/// The most pages of a queue that are kept mapped: all of a frontend's.
 pub const PERSISTENT: u16 = 512;
 
-/// A machine that counts, once its meter is switched on.
+/// A machine that counts operations, once its meter is on.
 pub type Platform = Metered<Machine>;
 
 /// The driver domain.
@@ -29,7 +29,7 @@ pub struct Host {
     pub datapath: Datapath<Platform>,
     pub failures: Mutex<mpsc::Receiver<Failure>>,
     offered: Offered,
-    /// What backends keep for those that follow them.
+    /// The ledgers, which outlive the backends.
     ledgers: Mutex<BTreeMap<DomId, Arc<Anonymous>>>,
 }
 
@@ -48,7 +48,7 @@ impl Host {
         Self::by(workers, max_queues, TxChannel::Header, RxChannel::Copy)
     }
 
-    /// A host whose backends carry by these channels.
+    /// A host whose backends use these channels.
     pub fn by(workers: usize, max_queues: u32, tx: TxChannel, rx: RxChannel) -> Self {
         let machine = Machine::new();
         let platform = Metered::new(machine.clone());
@@ -82,7 +82,7 @@ impl Host {
         (domain, inside, vif)
     }
 
-    /// A backend for a domain's interface, the first or one more.
+    /// A backend for a domain's interface, the first one or a later one.
     pub fn adopt(&self, id: DomId) -> Vif<Platform> {
         let ledgers = self.ledgers.lock().unwrap().entry(id).or_default().clone();
         let path = toolstack::backend_path(id, 0);
@@ -90,14 +90,14 @@ impl Host {
         Vif::adopt(platform, store, &path, self.offered, ledgers).unwrap()
     }
 
-    /// Kills a guest's backend, which was doing whatever it was, and starts another one.
+    /// Kills a guest's backend at any point of its work, and starts another one.
     pub fn restart(&self, guest: &mut Guest) -> Connection<Platform> {
         self.datapath.detach(guest.port.id());
         guest.vif = self.adopt(guest.domain.id());
         self.connect(&mut guest.vif)
     }
 
-    /// Makes a guest and connects it, its frontend running as in a process of its own.
+    /// Makes a guest and connects it. Its frontend runs on another thread.
     pub fn guest(&self, mac: &str, config: netfront::Config) -> Guest {
         let (domain, inside, mut vif) = self.domain(mac);
         let guest = inside.clone();
@@ -110,7 +110,7 @@ impl Host {
         Guest { domain, inside, frontend, queues, vif, port }
     }
 
-    /// Waits for the frontend and carries its queues.
+    /// Waits for the frontend and adds its queues to the datapath.
     pub fn attach(&self, vif: &mut Vif<Platform>, domain: DomId) -> Arc<Port<Platform>> {
         let connection = self.connect(vif);
         self.carry(domain, connection)
@@ -129,7 +129,7 @@ impl Host {
         panic!("the frontend did not connect");
     }
 
-    /// Carries a connection.
+    /// Adds a connection to the datapath.
     pub fn carry(&self, domain: DomId, connection: Connection<Platform>) -> Arc<Port<Platform>> {
         let Connection { queues, control } = connection;
         let split =
@@ -148,7 +148,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// An Ethernet frame of `len` bytes with a body that tells `n`.
+/// An Ethernet frame of `len` bytes with a body that depends on `n`.
 pub fn frame(dst: [u8; 6], src: [u8; 6], len: usize, n: u32) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     bytes.extend(dst);

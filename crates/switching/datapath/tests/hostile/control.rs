@@ -1,4 +1,4 @@
-//! A control ring in the hands of somebody who means no good.
+//! A control ring of a hostile guest.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +19,7 @@ const LIST: u32 = 1003;
 const SLOT: usize = 16;
 const SLOTS: u32 = 128;
 
-/// The control ring, to do with as one likes.
+/// Raw access to the control ring.
 struct Control {
     memory: Memory,
     event: GuestEvent,
@@ -27,7 +27,7 @@ struct Control {
 }
 
 impl Control {
-    /// Puts a request on the ring, whatever it says.
+    /// Puts a request on the ring, unchecked.
     fn put(&mut self, request: CtrlRequest) {
         let slot = 64 + (self.asked % SLOTS) as usize * SLOT;
         self.memory.write(CTRL_RING, slot, request.as_bytes());
@@ -108,11 +108,11 @@ fn everything_mapped_is_unmapped_when_the_guest_leaves() {
     let before = world.h.domain.pinned();
     control.add_all();
     assert_eq!(world.h.domain.pinned(), before + usize::from(PERSISTENT));
-    // One page more than there is room for.
+    // One page more than fits.
     let one = control.write_list([LIST].into_iter());
     let add = CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries: one };
     assert_eq!(control.ask(add).status, status::BUFFER_OVERFLOW);
-    // Which asserts that nothing is pinned any more.
+    // This asserts that nothing is pinned any more.
     world.h.detach(&world.host);
     world.h.enter(XenbusState::Initialising);
     world.h.drive(&world.host).unwrap();
@@ -122,7 +122,7 @@ fn everything_mapped_is_unmapped_when_the_guest_leaves() {
     world.all_live();
 }
 
-/// Whatever the guest does to its table and its pages, mapped ones are its own.
+/// Mapped pages are the guest's own, for any change of its grant table and pages.
 #[test]
 fn mapped_pages_whose_grants_are_revoked_are_still_only_its_own() {
     let (mut world, mut control) = World::with_control();
@@ -190,7 +190,7 @@ fn half_a_control_ring_does_not_connect() {
         world.h.enter(XenbusState::Initialising);
         world.h.drive(&world.host).unwrap();
     }
-    // A driver that knows of none is not taken for one that has the ring of another.
+    // The ring of an earlier driver is not used for a driver that offers none.
     world.h.connect(&world.host);
     world.all_live();
     world.h.detach(&world.host);

@@ -1,4 +1,4 @@
-//! Frames whose bytes lie: truncated, split, of forged lengths, from forged addresses.
+//! Malformed frames: truncated, split, with forged lengths and forged addresses.
 
 use netfront::Config;
 use offload::Features;
@@ -19,7 +19,7 @@ pub struct Tcp {
     pub dst: [u8; 6],
     /// Bytes of the frame.
     pub len: usize,
-    /// What the IP header says instead of the truth.
+    /// The false value in the IP header.
     pub total_len: Option<u16>,
     pub fragment: bool,
 }
@@ -67,7 +67,7 @@ fn ip(dst: [u8; 6], len: usize, protocol: u8) -> Vec<u8> {
     bytes
 }
 
-/// Puts a frame into the hostile guest's pages and answers the slots that hold it.
+/// Puts a frame into the hostile guest's pages and returns its slots.
 fn place(world: &World, bytes: &[u8], flags: u16) -> Vec<TxRequest> {
     let pages = bytes.chunks(4096).collect::<Vec<_>>();
     let count = pages.len();
@@ -81,7 +81,7 @@ fn place(world: &World, bytes: &[u8], flags: u16) -> Vec<TxRequest> {
     pages.iter().enumerate().map(slot).collect()
 }
 
-/// As [`place`], to be cut into segments of `size`.
+/// As [`place`], with a GSO extra for segments of `size`.
 fn place_gso(world: &World, bytes: &[u8], size: u16) -> Vec<TxRequest> {
     let mut slots = place(world, bytes, BLANK | EXTRA_INFO);
     let extra = Extra::Gso { size: size.try_into().unwrap(), kind: GsoKind::TcpV4, features: 0 };
@@ -127,7 +127,7 @@ fn truncated_protocol_headers_are_answered_with_errors_xsa_423() {
         let slots = place(&world, &whole[..len], 0);
         world.answered(&slots, status::ERROR);
     }
-    // The IP header's length leads beyond the frame, then the TCP header's.
+    // First the IP header's length is beyond the frame, then the TCP header's.
     for (at, value) in [(14, 0x4f), (TCP_START + 12, 0xf0)] {
         let mut bytes = whole.clone();
         bytes[at] = value;
@@ -144,7 +144,7 @@ fn ipv6_extensions_that_hide_the_transport_are_answered_with_an_error() {
     let mut bytes = frame(B, raw::MAC, 400, 0);
     bytes[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
     bytes[18..21].copy_from_slice(&[1, 0x5a, 0]); // 346 bytes, hop-by-hop options
-    // Destination options after destination options, past all that is copied as the header.
+    // A chain of destination options that is longer than the copied header.
     (54..400 - 8).step_by(8).for_each(|at| bytes[at..at + 2].copy_from_slice(&[60, 0]));
     let slots = place(&world, &bytes, 0);
     world.answered(&slots, status::ERROR);
@@ -154,7 +154,7 @@ fn ipv6_extensions_that_hide_the_transport_are_answered_with_an_error() {
 fn a_forged_ip_length_is_dropped_before_it_harms_software() {
     let mut world = World::new();
     let (mut plain, mac) = plain_guest(&mut world, true);
-    // The checksum is completed here for a guest that can not.
+    // The datapath completes the checksum for a guest that cannot.
     for total_len in [187, 1000, u16::MAX] {
         let forged = Tcp { dst: mac, len: 200, total_len: Some(total_len), ..Tcp::default() };
         let slots = place(&world, &forged.bytes(), BLANK);
@@ -189,7 +189,7 @@ fn segments_longer_than_a_page_take_the_buffers_they_need() {
     for (len, size) in [(60_000, 5000), (60_000, 50_000), (20_000, 4100), (9000, u16::MAX)] {
         let bytes = Tcp { dst: mac, len, ..Tcp::default() }.bytes();
         let slots = place_gso(&world, &bytes, size);
-        // Again and again, so that a buffer too many is one that was not posted.
+        // Repeated, so that using a buffer too many would use one that was not posted.
         for _ in 0..100 {
             world.h.send(&slots);
             let mut answered = 0;
@@ -248,7 +248,7 @@ fn ten_thousand_source_addresses_displace_nobody() {
         let slots: Vec<_> = (0..200)
             .map(|n| {
                 let [.., x, y] = (first + n).to_be_bytes();
-                // To itself, so that nobody else has to take them.
+                // Sent to this guest, so that no other one receives them.
                 let bytes = frame(raw::MAC, [2, 0x66, 0, 0, x, y], 60, n);
                 world.h.memory.write(raw::DATA + n, 0, &bytes);
                 slot_of(n, 0, 60, 0)

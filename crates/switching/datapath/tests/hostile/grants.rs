@@ -1,4 +1,4 @@
-//! References that grant nothing, or not this, or not to us (XSA-361, XSA-362, XSA-367).
+//! References that grant nothing, or too little, or to another domain (XSA-361, XSA-362, XSA-367).
 
 use frame::DropReason;
 use wire::netif::status;
@@ -8,7 +8,7 @@ use crate::common::{frame, send, wait_until};
 use crate::raw::{self, BUFFERS, DATA, Hostile, PERMIT, READ_ONLY, RING, buffer, slot_of};
 use crate::{A, B, World, await_frame, receive};
 
-/// A reference of the hostile guest's table that must not be honoured, made anew in `entry`.
+/// A reference of the hostile guest's table that must be refused, written to `entry`.
 fn bad_references(h: &Hostile, entry: u32) -> Vec<(&'static str, u32)> {
     let pages = u32::try_from(h.domain.size().pages).unwrap();
     let references = [
@@ -87,7 +87,7 @@ fn rx_references_that_grant_nothing_are_answered_with_errors() {
     }
     world.h.connect_prepared(&world.host);
     let port = world.h.port.clone().unwrap();
-    // Unknown as it is, the hostile guest is flooded with what is meant for it.
+    // The switch does not know the hostile guest yet, so frames for it are flooded.
     let count = u32::try_from(references.len()).unwrap();
     for n in 0..count {
         wait_until("room", || send(&mut world.a.queues[0], &frame(raw::MAC, A, 300, n)));
@@ -105,7 +105,7 @@ fn rx_references_that_grant_nothing_are_answered_with_errors() {
 fn rings_that_are_not_granted_do_not_connect() {
     let mut world = World::unconnected();
     let mut references = bad_references(&world.h, DATA + 100);
-    // A ring is written to.
+    // The backend writes to a ring, so a read-only grant is refused.
     world.h.memory.grant(BUFFERS, READ_ONLY, 0, BUFFERS);
     references.push(("read-only", BUFFERS));
     for key in ["tx-ring-ref", "rx-ring-ref"] {

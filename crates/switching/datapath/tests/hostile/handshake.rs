@@ -1,4 +1,4 @@
-//! A frontend that writes nonsense into the store, and jumps from state to state.
+//! A frontend that writes wrong values into the store, and jumps between states.
 
 use hypervisor::EventChannel;
 use machine::toolstack;
@@ -10,7 +10,7 @@ use crate::common::{frame, receive, send, wait_until};
 use crate::{A, ALL, raw};
 
 impl World {
-    /// What a guest's own driver does after whatever came before: it connects, and frames flow.
+    /// Connects like a normal driver after an attack. Frames must flow.
     pub fn honest_driver_connects(&mut self) {
         let (guest, store) = (self.h.inside.clone(), self.h.store.clone());
         let connecting = std::thread::spawn(move || {
@@ -26,7 +26,7 @@ impl World {
         wait_until("the broadcast", || receive(&mut queues[0]).is_some());
         wait_until("the broadcast", || receive(&mut self.b.queues[0]).is_some());
         let leaving = std::thread::spawn(move || {
-            frontend.close(Config::default().patience).unwrap();
+            frontend.close(Config::default().timeout).unwrap();
             drop(queues);
         });
         wait_until("the driver's end", || {
@@ -36,7 +36,7 @@ impl World {
         leaving.join().unwrap();
     }
 
-    /// Tries to connect with `key` set to `value`, and lets an honest driver try after it.
+    /// Tries to connect with `key` set to `value`. Then an honest driver connects.
     fn connects_with(&mut self, key: &str, value: &str) -> bool {
         self.h.enter(XenbusState::Initialising);
         self.h.drive(&self.host).unwrap();
@@ -45,7 +45,7 @@ impl World {
         self.h.enter(XenbusState::Connected);
         let connected = self.h.drive(&self.host).is_ok();
         assert_eq!(connected, self.h.port.is_some(), "{key}={value}");
-        // Whatever it is, it was not harmful.
+        // The value was harmless.
         if connected {
             self.h.event.as_ref().unwrap().notify().unwrap();
         }
@@ -66,7 +66,7 @@ fn queues_that_were_not_offered_do_not_connect_cve_2026_45890() {
         let refused = world.h.drive(&world.host).unwrap_err().to_string();
         assert!(refused.contains("1 to 4 are offered"), "{asked}: {refused}");
     }
-    // As many as offered, and nothing behind them.
+    // As many queues as offered, but without their keys.
     assert!(!world.connects_with("multi-queue-num-queues", "4"));
     world.honest_driver_connects();
     world.traffic_flows();
@@ -82,13 +82,13 @@ fn keys_that_are_nonsense_harm_their_owner_only() {
             assert!(!world.connects_with(key, value), "{key}={value}");
         }
     }
-    // A feature that is not a number is one that the frontend does not have.
+    // A feature whose value is not a number counts as missing.
     for key in ["feature-sg", "feature-gso-tcpv4", "multi-queue-num-queues", "trusted", "mtu"] {
         for value in NONSENSE {
             assert!(world.connects_with(key, value), "{key}={value}");
         }
     }
-    // Numbers, and of no use.
+    // Numbers without meaning.
     for (key, value) in [("event-channel", "0"), ("event-channel", "77"), ("request-rx-copy", "0")]
     {
         assert!(!world.connects_with(key, value), "{key}={value}");
@@ -103,7 +103,7 @@ fn an_event_channel_is_bound_once_at_a_time() {
     let bound = world.h.store.read(None, "device/vif/0/event-channel").unwrap();
     let _kept = world.h.event.take();
     world.h.detach(&world.host);
-    // One channel for two rings, as if it were two.
+    // The same channel as both of two channels.
     world.h.enter(XenbusState::Initialising);
     world.h.drive(&world.host).unwrap();
     world.h.prepare();
@@ -111,7 +111,7 @@ fn an_event_channel_is_bound_once_at_a_time() {
     world.h.key("event-channel-rx", &bound);
     world.h.enter(XenbusState::Connected);
     assert!(world.h.drive(&world.host).is_err());
-    // The rest of it is as good as before.
+    // The other keys are still valid.
     assert!(world.connects_with("event-channel", &bound));
     world.honest_driver_connects();
 }
@@ -125,7 +125,7 @@ fn no_jump_between_states_keeps_an_honest_driver_out() {
             world.h.prepare();
             for state in [first, second] {
                 world.h.key("state", state);
-                // A driver that is not ready to connect is refused, and that is all.
+                // A driver that is not ready to connect is refused, without other effects.
                 let _ = world.h.drive(&world.host);
             }
             world.honest_driver_connects();

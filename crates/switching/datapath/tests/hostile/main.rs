@@ -1,9 +1,8 @@
 //! A hostile guest beside two honest ones, all on one worker.
 //!
-//! What the hostile one does breaks a rule of the protocol, each one the subject of an advisory
-//! or of its own. Each time its vif is disabled with a reason, or its request answered with an
-//! error; the honest guests' traffic goes on whole and in order, and none of it is found in the
-//! hostile guest's memory.
+//! Each test breaks a rule of the protocol; many are the subject of an advisory. Each time the vif
+//! is disabled with a reason, or the request answered with an error. The honest guests' traffic
+//! arrives complete and in order, and none of it is found in the hostile guest's memory.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -27,10 +26,10 @@ use wire::netif::{TxRequest, status};
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 const ALL: [u8; 6] = [0xff; 6];
-/// What the honest guests' frames hold, and nobody else may see.
+/// A secret in the honest guests' frames.
 const SECRET: [u8; 16] = *b"between A and B.";
 
-/// The host, two honest guests that know each other, and the hostile one.
+/// The host, two honest guests that the switch knows, and the hostile one.
 struct World {
     host: Host,
     a: Guest,
@@ -53,7 +52,7 @@ impl World {
         world
     }
 
-    /// With a hostile guest that has not written anything yet.
+    /// With a hostile guest that has written nothing yet.
     fn unconnected() -> Self {
         let host = Host::new(1, 4);
         let a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
@@ -77,7 +76,7 @@ impl World {
         assert!(!self.h.holds(&SECRET), "the hostile guest has what was not for it");
     }
 
-    /// Waits until the hostile guest's vif has failed, takes it away and answers the reason.
+    /// Waits until the hostile guest's vif has failed, removes it and returns the reason.
     fn disabled(&mut self) -> String {
         let failures = self.host.failures.lock().unwrap();
         let failure = failures.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -89,14 +88,14 @@ impl World {
         failure.reason
     }
 
-    /// Nobody has failed.
+    /// No vif has failed.
     fn all_live(&mut self) {
         self.traffic_flows();
         let failure = self.host.failures.lock().unwrap().try_recv();
         assert!(failure.is_err(), "{failure:?}");
     }
 
-    /// The packet made of these slots gets this answer, and a sound one after it is sent.
+    /// The packet of these slots gets this answer, and a valid one after it is sent.
     fn answered(&mut self, slots: &[TxRequest], wanted: i16) {
         self.h.send(slots);
         for answer in self.h.await_answers(slots.len()) {
@@ -111,7 +110,7 @@ impl World {
     }
 }
 
-/// A frame that only two may see.
+/// A frame that only its sender and receiver may see.
 fn secret(dst: [u8; 6], src: [u8; 6], n: u32) -> Vec<u8> {
     let mut bytes = frame(dst, src, 300, n);
     bytes[32..48].copy_from_slice(&SECRET);
@@ -119,7 +118,7 @@ fn secret(dst: [u8; 6], src: [u8; 6], n: u32) -> Vec<u8> {
     bytes
 }
 
-/// Sends frames; the next ones of their kind at the other end are these.
+/// Sends frames, and checks that they are the next ones at the other end.
 fn carry(from: &mut Guest, to: &mut Guest, frames: impl Iterator<Item = Vec<u8>> + Clone) {
     for bytes in frames.clone() {
         wait_until("room on the ring", || send(&mut from.queues[0], &bytes));
@@ -134,7 +133,7 @@ fn carry(from: &mut Guest, to: &mut Guest, frames: impl Iterator<Item = Vec<u8>>
     }
 }
 
-/// Waits for exactly this frame, whatever comes before it.
+/// Waits for exactly this frame, and skips others.
 fn await_frame(guest: &mut Guest, bytes: &[u8]) {
     wait_until("the frame", || receive(&mut guest.queues[0]).is_some_and(|got| got == bytes));
 }

@@ -1,4 +1,4 @@
-//! Extras and flags that are nonsense, or that the frame's headers contradict.
+//! Extras and flags that are invalid, or that the frame's headers contradict.
 
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED, EXTRA_INFO};
@@ -14,13 +14,13 @@ fn gso(size: u16, kind: GsoKind) -> ExtraInfo {
     extra(Extra::Gso { size: size.try_into().unwrap(), kind, features: 0 }, false)
 }
 
-/// The vif whose packet carries these extras is disabled, and this is a part of the reason.
+/// A packet with these extras disables the vif, and the reason contains `reason`.
 fn disables(extras: &[ExtraInfo], reason: &str) {
     let mut world = World::new();
     world.h.memory.write(raw::DATA, 0, &Tcp::default().bytes());
     world.h.send(&with_extras(60, BLANK, extras));
-    let told = world.disabled();
-    assert!(told.contains(reason), "{told}");
+    let found = world.disabled();
+    assert!(found.contains(reason), "{found}");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn gso_that_the_headers_contradict_is_answered_with_an_error() {
     refused(&tcp, BLANK, GsoKind::TcpV6);
     refused(&udp(200), BLANK, GsoKind::TcpV4);
     refused(&arp(), BLANK, GsoKind::TcpV4);
-    // Segments need checksums, and this one says that it has its own.
+    // Segmentation needs a blank checksum, and this frame says that its checksum is complete.
     refused(&tcp, DATA_VALIDATED, GsoKind::TcpV4);
     refused(&tcp, 0, GsoKind::TcpV4);
 }

@@ -1,4 +1,4 @@
-//! A guest that changes everything while it is looked at, and one that makes noise.
+//! A guest that rewrites its memory while the backend reads it, and guests that flood the backend.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -11,7 +11,7 @@ use crate::common::{frame, receive, send, wait_until};
 use crate::raw::{self, DATA, Memory, PERMIT, RING, TX_RING, slot_of};
 use crate::{A, ALL, B, World};
 
-/// A small generator: races need variety, not quality.
+/// A small random generator: races need variety, not quality.
 struct Random(u64);
 
 impl Random {
@@ -27,9 +27,9 @@ impl Random {
     }
 }
 
-/// Runs `hostile` over and over on a thread of its own while `honest` runs.
+/// Repeats `hostile` on another thread while `honest` runs.
 pub fn while_doing(mut hostile: impl FnMut() + Send, honest: impl FnOnce()) {
-    /// Ends the loop even if `honest` panics, or its scope would wait for ever.
+    /// Ends the loop even if `honest` panics: otherwise its scope would wait for ever.
     struct End<'a>(&'a AtomicBool);
     impl Drop for End<'_> {
         fn drop(&mut self) {
@@ -50,7 +50,7 @@ pub fn while_doing(mut hostile: impl FnMut() + Send, honest: impl FnOnce()) {
 
 /// Rewrites a page's destination address and grant while the backend uses them.
 fn rewrite(memory: &Memory, page: u32, random: &mut Random) {
-    // A and B differ in their last byte, so that no torn address is a third one.
+    // A and B differ only in the last byte, so that a torn address is one of the two.
     memory.write(page, 5, &[[A, B][random.below(2) as usize][5]]);
     if random.below(64) == 0 {
         memory.grant(page, 0, 0, page);
@@ -77,7 +77,7 @@ fn frames_go_where_their_header_says_whoever_rewrites_it_xsa_155() {
             sweeps.fetch_add(1, Ordering::Relaxed);
         },
         || {
-            // Long enough for the two to have met in every way.
+            // Long enough for many interleavings.
             while sweeps.load(Ordering::Relaxed) < 10_000 {
                 world.h.send(&slots);
                 let mut answered = 0;
@@ -116,7 +116,7 @@ fn slots_rewritten_while_they_are_read_harm_nobody_xsa_155() {
                 let mut slot = slot_of(page, 0, 60, 0);
                 if random.below(4) == 0 {
                     let [f, s, o, g] = [(); 4].map(|()| random.below(0x10000));
-                    // Mostly small, so that some of them are sound.
+                    // Mostly small, so that some are valid.
                     slot.flags = u16::try_from(f % 16).unwrap();
                     slot.size = u16::try_from(s % 600).unwrap();
                     slot.offset = u16::try_from(o % 4000).unwrap();
@@ -135,7 +135,7 @@ fn slots_rewritten_while_they_are_read_harm_nobody_xsa_155() {
                 }
             },
         );
-        // Disabled or not, it goes and comes back as if nothing had been.
+        // Disabled or not, it can disconnect and connect again.
         world.h.detach(&world.host);
         world.h.enter(XenbusState::Initialising);
         world.h.drive(&world.host).unwrap();
@@ -163,7 +163,7 @@ fn everything_rewritten_at_random_harms_nobody_xsa_155() {
                 }
             },
         );
-        // The pin bits of its grant table may be anything now; what is held is not in there.
+        // The pin bits of its grant table may be wrong now; the real pins are kept elsewhere.
         world.h.detach(&world.host);
         world.h = raw::Hostile::new(&world.host);
     }
@@ -211,7 +211,7 @@ fn a_guest_with_a_full_event_counter_silences_itself_only() {
     // The largest value of an eventfd: nothing can be added, and a blocking write would wait.
     let count = u64::MAX - 1;
     while rustix::io::write(bell, &1u64.to_ne_bytes()).is_ok() {
-        // What was pending is taken, as only the guest itself can.
+        // Pending events are taken, as only the guest can do.
         rustix::io::read(bell, &mut [0; 8]).unwrap();
         if rustix::io::write(bell, &count.to_ne_bytes()).is_ok() {
             break;
@@ -231,7 +231,7 @@ fn a_guest_with_a_full_event_counter_silences_itself_only() {
 fn a_guest_that_never_takes_its_events_blocks_nobody() {
     let mut world = World::new();
     world.h.memory.write(DATA, 0, &frame(raw::MAC, ALL, 60, 0));
-    // It asks for an event at every answer, more often than its end can hold.
+    // The guest asks for an event at every answer, more often than its eventfd can count.
     for _ in 0..2000 {
         let answered = world.h.memory.rsp_prod(TX_RING);
         world.h.memory.write(TX_RING, 12, &(answered + 1).to_le_bytes());
@@ -254,7 +254,7 @@ fn a_guest_killed_in_the_middle_of_traffic_takes_nobody_with_it() {
         }
         let id = world.h.domain.id();
         world.host.machine.destroy(id);
-        // The memory of the dead is still mapped: it may be written to until it is detached.
+        // The dead guest's memory is still mapped, and may be written to until it is detached.
         for answer in world.h.await_answers(128) {
             assert!([status::OKAY, status::ERROR].contains(&answer.status), "{answer:?}");
         }

@@ -1,5 +1,4 @@
-//! A frontend that keeps to no rule: it writes its guest's memory, grant table, rings and keys
-//! as it likes.
+//! A frontend without rules: it writes its guest's memory, grant table, rings and keys directly.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +20,7 @@ use crate::common::{Host, Platform};
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x66];
 
 // Pages of its memory. A page is granted by the reference of the same number, until a test
-// says otherwise. They lie above what `MachineGuest::share` gives out.
+// changes it. They are above the pages that `MachineGuest::share` uses.
 pub const TX_RING: u32 = 1000;
 pub const RX_RING: u32 = 1001;
 /// 256 pages to send from.
@@ -42,7 +41,7 @@ const RX_SLOT: usize = 8;
 pub const PERMIT: u16 = 1;
 pub const READ_ONLY: u16 = PERMIT | 4;
 
-/// All of a guest's memory, to do with as one likes.
+/// Raw access to all of a guest's memory.
 #[derive(Clone)]
 pub struct Memory(Arc<Region>);
 
@@ -88,7 +87,7 @@ impl Memory {
         self.0.write(slot(ring, index, size_of_val(&value)), value).unwrap();
     }
 
-    /// A response, or whatever lies in its slot.
+    /// The bytes in a response's slot.
     pub fn read_slot<T: FromBytes>(&self, ring: u32, index: u32) -> T {
         let len = if ring == TX_RING { TX_SLOT } else { RX_SLOT };
         self.0.read(slot(ring, index, len)).unwrap()
@@ -106,7 +105,7 @@ pub struct Hostile {
     pub memory: Memory,
     pub store: Arc<dyn Store>,
     pub vif: Vif<Platform>,
-    /// While it is connected.
+    /// The connection, if there is one.
     pub port: Option<Arc<Port<Platform>>>,
     pub event: Option<GuestEvent>,
     tx_prod: u32,
@@ -134,11 +133,11 @@ impl Hostile {
         self.key("state", &state.to_string());
     }
 
-    /// Writes empty rings, a sound set of keys, and all buffers on the RX ring.
+    /// Writes empty rings, a valid set of keys, and all buffers on the RX ring.
     pub fn prepare(&mut self) {
         for ring in [TX_RING, RX_RING] {
             self.memory.write(ring, 0, &[0; PAGE]);
-            // Events at every publication, as SHARED_RING_INIT asks for.
+            // An event at every publication, as SHARED_RING_INIT sets it.
             self.memory.write(ring, 4, &1u32.to_le_bytes());
             self.memory.write(ring, 12, &1u32.to_le_bytes());
         }
@@ -160,12 +159,12 @@ impl Hostile {
         ] {
             self.key(key, &value.to_string());
         }
-        // What another driver may have left.
+        // Another driver may have left these.
         self.remove_key("event-channel-tx");
         self.remove_key("event-channel-rx");
     }
 
-    /// Removes a key, if it is there.
+    /// Removes a key, if it exists.
     pub fn remove_key(&self, key: &str) {
         let _ = self.store.remove(None, &format!("{}/{key}", toolstack::device_path(0)));
     }
@@ -182,7 +181,7 @@ impl Hostile {
         assert!(self.port.is_some());
     }
 
-    /// What the daemon does when the frontend's keys have changed, until nothing more is to do.
+    /// Runs the daemon's reactions to changed keys, until there are none left.
     pub fn drive(&mut self, host: &Host) -> Result<(), VifError> {
         loop {
             match self.vif.frontend_changed() {
@@ -207,7 +206,7 @@ impl Hostile {
         }
     }
 
-    /// Takes the vif off the switch. Nothing of the guest is held afterwards.
+    /// Removes the vif from the switch. Nothing of the guest is held afterwards.
     pub fn detach(&mut self, host: &Host) {
         if let Some(port) = self.port.take() {
             host.datapath.detach(port.id());
@@ -216,7 +215,7 @@ impl Hostile {
         self.vif.disconnected().unwrap();
     }
 
-    /// Puts slots on the TX ring, whatever they say, and rings the bell.
+    /// Puts slots on the TX ring unchecked, and notifies.
     pub fn send(&mut self, slots: &[TxRequest]) {
         for slot in slots {
             self.memory.write_slot(TX_RING, self.tx_prod, *slot);
@@ -251,7 +250,7 @@ impl Hostile {
         answers
     }
 
-    /// The response in place of RX request `n`.
+    /// The response in the slot of RX request `n`.
     pub fn received(&self, n: u32) -> RxResponse {
         self.memory.read_slot(RX_RING, n)
     }
@@ -283,14 +282,14 @@ pub fn chain(count: u16, size: u16) -> Vec<TxRequest> {
     slots
 }
 
-/// A packet of one fragment with extras behind it.
+/// A packet of one fragment with extras after it.
 pub fn with_extras(size: u16, flags: u16, extras: &[ExtraInfo]) -> Vec<TxRequest> {
     let mut slots = vec![slot_of(0, 0, size, flags | tx_flags::EXTRA_INFO)];
     slots.extend(extras.iter().map(ExtraInfo::to_tx_slot));
     slots
 }
 
-/// An extra, or what claims to be one.
+/// An extra, valid or not.
 pub fn extra(extra: Extra, more: bool) -> ExtraInfo {
     extra.encode(more).unwrap()
 }

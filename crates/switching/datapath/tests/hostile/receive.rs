@@ -1,4 +1,4 @@
-//! A guest that gives no buffers, too few, or one now and then, and expects others to wait.
+//! A guest that posts no buffers, too few, or single ones far apart.
 
 use std::time::Duration;
 
@@ -65,8 +65,8 @@ fn a_guest_that_doles_out_buffers_is_given_up_on() {
     let memory = world.h.memory.clone();
     let event = world.h.event.take().unwrap();
     let mut n = 0;
-    // One buffer every ten milliseconds would make 3000 frames wait half a minute, and all that
-    // A sends to others behind them.
+    // With one buffer every ten milliseconds, 3000 frames would wait for half a minute, and so
+    // would all that A sends to others after them.
     while_doing(
         || {
             memory.write_slot(RX_RING, n, buffer(n, BUFFERS + n % raw::RING));

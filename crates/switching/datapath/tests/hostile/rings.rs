@@ -1,4 +1,4 @@
-//! Indices that run away, chains that never end or never were: the slots themselves.
+//! Wrong ring indices, and malformed chains of slots.
 
 use wire::netif::tx_flags::MORE_DATA;
 use wire::netif::{TxRequest, status};
@@ -7,22 +7,22 @@ use crate::World;
 use crate::common::{frame, send};
 use crate::raw::{self, RX_RING, TX_RING, chain, slot_of};
 
-/// The vif that sends these slots is disabled, and this is a part of the reason.
+/// These slots disable the vif, and the reason contains `reason`.
 fn disables(slots: &[TxRequest], reason: &str) {
     let mut world = World::new();
     world.h.send(slots);
-    let told = world.disabled();
-    assert!(told.contains(reason), "{told}");
+    let found = world.disabled();
+    assert!(found.contains(reason), "{found}");
 }
 
 #[test]
 fn a_tx_index_that_runs_away_disables_the_vif_xsa_39() {
-    // One slot has been answered: 257 is the last index that there is room for.
+    // One slot has been answered: 257 is the last valid index.
     for req_prod in [258, 1000, 0x8000_0000, u32::MAX, 0] {
         let mut world = World::new();
         world.h.memory.set_req_prod(TX_RING, req_prod);
         world.h.ring();
-        let told = world.disabled();
+        let found = world.disabled();
         assert!(told.contains("more than 256 slots ahead"), "{req_prod}: {told}");
     }
 }
@@ -31,12 +31,12 @@ fn a_tx_index_that_runs_away_disables_the_vif_xsa_39() {
 fn an_rx_index_that_runs_away_disables_the_vif_xsa_39() {
     for req_prod in [2000, u32::MAX] {
         let mut world = World::new();
-        // Looked at when the buffers that are known of have been used.
+        // The index is read when the known buffers have been used.
         world.h.memory.set_req_prod(RX_RING, req_prod);
         for n in 0..300 {
             while !send(&mut world.a.queues[0], &frame(raw::MAC, crate::A, 60, n)) {}
         }
-        let told = world.disabled();
+        let found = world.disabled();
         assert!(told.contains("req_prod"), "{told}");
     }
 }
@@ -64,7 +64,7 @@ fn a_ring_in_the_grant_table_harms_its_owner_only() {
     // The page with the entries of references 512 to 1023.
     world.h.memory.grant(TX_RING, raw::PERMIT, 0, 1);
     world.h.enter(xenstore::XenbusState::Connected);
-    // Its entries lie where the indices would: either they make sense or they do not.
+    // Its entries are read as indices, which may or may not be valid.
     let _ = world.h.drive(&world.host);
     world.traffic_flows();
     world.h.detach(&world.host);

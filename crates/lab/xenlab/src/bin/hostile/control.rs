@@ -1,4 +1,4 @@
-//! Requests of the control ring that are out of bounds.
+//! Control ring requests that are out of bounds.
 
 use hypervisor::{EventChannel as _, Guest as _};
 use ring::netif::Ctrl;
@@ -6,12 +6,13 @@ use wire::netif::ctrl::status;
 use wire::netif::{CtrlRequest, keys};
 use xenstore::XenbusState;
 
+use crate::attack::Attack;
 use crate::link::{Link, Shape};
 use crate::ring::Ring;
-use crate::{Attack, Outcome};
+use crate::wait::{Outcome, wait_until};
 
-/// No request may be taken: each has a reference that grants nothing, a length beyond the page, an offset whose sum
-/// with the length wraps (XSA-270), or a type that there is not.
+/// The backend must refuse each: it has a reference that grants nothing, a length beyond the page, an offset whose sum
+/// with the length wraps (XSA-270), or an unknown type.
 const REQUESTS: [(u16, [u32; 3]); 9] = [
     (0, [0, 0, 0]),
     (0xffff, [0, 0, 0]),
@@ -24,7 +25,7 @@ const REQUESTS: [(u16, [u32; 3]); 9] = [
     (9, [9, 5, 513]),
 ];
 
-/// The backend must refuse all that is asked, and carry frames as before. Skipped where there is no such ring.
+/// The backend must refuse all requests, and carry frames as before. Skipped without a control ring.
 pub fn nonsense(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     if device.offered(keys::FEATURE_CTRL_RING)? == 0 {
@@ -47,7 +48,7 @@ pub fn nonsense(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let count = u32::try_from(REQUESTS.len())?;
     ring.publish(count);
     event.notify()?;
-    crate::wait_until("an answer to each", || Ok(ring.rsp_prod() == count))?;
+    wait_until("an answer to each", || Ok(ring.rsp_prod() == count))?;
     let refused = (0..count).filter(|n| ring.response(*n).status != status::SUCCESS);
     attack.report.refused = u32::try_from(refused.count())?;
     for key in [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL] {

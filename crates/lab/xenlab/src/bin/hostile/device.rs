@@ -10,10 +10,10 @@ use wire::netif::keys;
 use xen::XenGuest;
 use xenstore::{Client, Store as _, StoreError, XenbusState};
 
-use crate::link::{Link, Shape};
-use crate::{Cli, Outcome, PATIENCE};
+use crate::cli::Cli;
+use crate::wait::{Outcome, TIMEOUT};
 
-/// An interface that the toolstack has made, and nobody else in this domain uses.
+/// An interface that the toolstack has made and no other driver uses.
 pub struct Device {
     pub store: Client,
     pub guest: XenGuest,
@@ -27,26 +27,26 @@ pub struct Device {
 }
 
 impl Device {
-    /// Finds it.
+    /// Opens the interface.
     pub fn open(cli: &Cli) -> Outcome<Self> {
         let store = Client::new(xen::store::connect()?)?;
         let domid = DomId(store.read(None, "domid")?.trim().parse()?);
         let path = format!("device/vif/{}", cli.vif);
         let read = |key: &str| store.read(None, &format!("{path}/{key}"));
         let (backend, domain) = (read("backend")?, DomId(read("backend-id")?.parse()?));
-        let mac = read(keys::MAC)?.parse().map_err(|_| "the device's mac is none")?;
+        let mac = read(keys::MAC)?.parse().map_err(|_| "the device's mac is malformed")?;
         store.watch(&format!("{backend}/state"), "backend")?;
         let guest = XenGuest::open(domid)?;
         let (address, peer) = (cli.address, cli.peer);
         Ok(Self { store, guest, domain, mac, address, peer, path, backend })
     }
 
-    /// Writes a key of the frontend's.
+    /// Writes one of the frontend's keys.
     pub fn key(&self, key: &str, value: &str) -> Outcome {
         Ok(self.store.write(None, &format!("{}/{key}", self.path), value)?)
     }
 
-    /// Removes a key of the frontend's that an earlier one may have left.
+    /// Removes one of the frontend's keys, which an earlier attack may have left.
     pub fn remove(&self, key: &str) -> Outcome {
         match self.store.remove(None, &format!("{}/{key}", self.path)) {
             Ok(()) | Err(StoreError::NotFound(_)) => Ok(()),
@@ -54,7 +54,7 @@ impl Device {
         }
     }
 
-    /// What the backend says of itself; 0 if nothing.
+    /// The value of one of the backend's keys, 0 if it is missing.
     pub fn offered(&self, key: &str) -> Outcome<u32> {
         match self.store.read(None, &format!("{}/{key}", self.backend)) {
             Ok(text) => Ok(text.trim().parse()?),
@@ -74,9 +74,9 @@ impl Device {
         Ok(XenbusState::parse(&text))
     }
 
-    /// Waits for a change of the backend's state, for as long as is left.
+    /// Waits for a state of the backend.
     fn wait(&self, wanted: XenbusState) -> Outcome {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             while self.store.event()?.is_some() {}
             let now = self.backend_state()?;
@@ -92,40 +92,10 @@ impl Device {
         }
     }
 
-    /// Starts over, whatever was before.
+    /// Starts over from any state.
     pub fn start_over(&self) -> Outcome {
         self.enter(XenbusState::Initialising)?;
         self.wait(XenbusState::InitWait)
-    }
-
-    /// Connects as a frontend should.
-    pub fn connect(&self) -> Outcome<Link> {
-        self.connect_as(Shape::default())
-    }
-
-    /// The same with rings of another shape.
-    pub fn connect_as(&self, shape: Shape) -> Outcome<Link> {
-        let link = Link::new(self, shape)?;
-        self.join(&link)?;
-        Ok(link)
-    }
-
-    /// Starts over, and connects by rings that there are.
-    pub fn join(&self, link: &Link) -> Outcome {
-        self.start_over()?;
-        link.offer(self)?;
-        self.enter(XenbusState::Connected)?;
-        self.wait_connected()
-    }
-
-    /// Starts over, offers sound rings, changes that by `spoil`, and wants to connect. Succeeds if the backend does
-    /// not want to.
-    pub fn refused(&self, link: &Link, spoil: impl FnOnce(&Self) -> Outcome) -> Outcome {
-        self.start_over()?;
-        link.offer(self)?;
-        spoil(self)?;
-        self.enter(XenbusState::Connected)?;
-        self.wait(XenbusState::Closed)
     }
 
     /// Waits until the backend is connected to this frontend.
@@ -133,12 +103,12 @@ impl Device {
         self.wait(XenbusState::Connected)
     }
 
-    /// Waits until the backend has had enough of this frontend.
+    /// Waits until the backend has closed the connection.
     pub fn wait_closed(&self) -> Outcome {
         self.wait(XenbusState::Closed)
     }
 
-    /// Leaves in an orderly way.
+    /// Closes the connection in an orderly way.
     pub fn close(&self) -> Outcome {
         self.enter(XenbusState::Closing)?;
         self.wait(XenbusState::Closed)?;

@@ -11,7 +11,7 @@ const ETHERNET: usize = 14;
 const IP: usize = ETHERNET + 20;
 /// Bytes before an echo's payload.
 pub const ECHO_HEADERS: usize = IP + icmp::HEADER_LEN;
-/// IEEE's first for local experiments: nobody listens.
+/// IEEE's first EtherType for local experiments, which no stack handles.
 const EXPERIMENT: EtherType = EtherType(0x88b5);
 
 fn frame(device: &Device, dst: MacAddr, ethertype: EtherType, len: usize) -> Vec<u8> {
@@ -26,17 +26,17 @@ fn addressed(dst: MacAddr, src: MacAddr, ethertype: EtherType, len: usize) -> Ve
     bytes
 }
 
-/// A frame that means nothing to whom it reaches.
+/// A frame that every receiver ignores, between any two addresses.
 pub fn plain(dst: MacAddr, src: MacAddr, len: usize) -> Vec<u8> {
     addressed(dst, src, EXPERIMENT, len)
 }
 
-/// A frame to everybody that means nothing to anybody.
+/// A broadcast that every receiver ignores.
 pub fn idle(device: &Device, len: usize) -> Vec<u8> {
     frame(device, MacAddr::BROADCAST, EXPERIMENT, len)
 }
 
-/// Asks for the peer's address.
+/// An ARP request for the peer's address.
 pub fn who_has(device: &Device) -> Vec<u8> {
     let mut bytes = frame(device, MacAddr::BROADCAST, EtherType::ARP, ETHERNET + arp::LEN);
     let request = arp::Repr {
@@ -50,7 +50,7 @@ pub fn who_has(device: &Device) -> Vec<u8> {
     bytes
 }
 
-/// The peer's address, if a frame tells it.
+/// The peer's MAC address, if the frame is its ARP reply.
 pub fn is_at(device: &Device, frame: &[u8]) -> Option<MacAddr> {
     let reply = ethernet::Frame::new_checked(frame).ok()?;
     let ours = reply.ethertype() == EtherType::ARP && reply.dst() == device.mac;
@@ -58,7 +58,7 @@ pub fn is_at(device: &Device, frame: &[u8]) -> Option<MacAddr> {
     (packet.sender_ip() == device.peer).then(|| packet.sender_mac())
 }
 
-/// A packet over IPv4 to `dst`, with nothing in it yet.
+/// An IPv4 packet to `dst` with a zero payload.
 fn ip(device: &Device, dst: MacAddr, protocol: Protocol, payload: usize) -> Vec<u8> {
     let mut bytes = frame(device, dst, EtherType::IPV4, IP + payload);
     let header = ipv4::Repr {
@@ -89,7 +89,7 @@ pub fn echo(device: &Device, dst: MacAddr, seq: u16, len: usize) -> Vec<u8> {
 
 const IDENT: u16 = 0x4057;
 
-/// Whether a frame is the reply to an echo, with all that was sent.
+/// Whether a frame is the reply to an echo, with the same payload.
 pub fn is_reply(frame: &[u8], seq: u16, payload: &[u8]) -> Option<()> {
     let (headers, rest) = frame.split_at_checked(ECHO_HEADERS)?;
     let packet = icmp::Packet::new_checked(&headers[IP..]).ok()?;
@@ -99,7 +99,7 @@ pub fn is_reply(frame: &[u8], seq: u16, payload: &[u8]) -> Option<()> {
     (reply == wanted && rest.starts_with(payload)).then_some(())
 }
 
-/// A TCP segment to nobody.
+/// A broadcast TCP segment.
 pub fn tcp(device: &Device, payload: usize) -> Vec<u8> {
     let mut bytes = ip(device, MacAddr::BROADCAST, Protocol::TCP, 20 + payload);
     // The header's length, in words.
@@ -107,7 +107,7 @@ pub fn tcp(device: &Device, payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// A UDP datagram to nobody.
+/// A broadcast UDP datagram.
 pub fn udp(device: &Device, payload: u16) -> Vec<u8> {
     let mut bytes = ip(device, MacAddr::BROADCAST, Protocol::UDP, 8 + usize::from(payload));
     bytes[IP + 4..IP + 6].copy_from_slice(&(8 + payload).to_be_bytes());

@@ -1,17 +1,19 @@
-//! References that grant nothing, nothing any more, or not enough.
+//! References that grant nothing, were revoked, or are read-only.
 
 use hypervisor::{GrantRef, Guest as _};
 use wire::netif::keys;
 
+use crate::attack::Attack;
 use crate::device::Device;
+use crate::frames;
 use crate::link::{Link, Shape};
-use crate::{Attack, Outcome, frames};
+use crate::wait::{Outcome, wait_until};
 
-/// In the part of the table that guests never use (0 and 1 are the console's and the store's), beyond what it can
-/// grow to, and the last that there is.
+/// A reserved entry that is never used (0 and 1 are the console's and the store's), one beyond the table's
+/// maximum, and the last possible one.
 const NEVER: [GrantRef; 3] = [GrantRef(5), GrantRef(1 << 20), GrantRef(u32::MAX)];
 
-/// A reference that granted a page until now. The next page that is shared may get it anew.
+/// A reference that was just revoked. The next shared page may get it again.
 fn revoked(device: &Device) -> Outcome<GrantRef> {
     let (page, grefs) = device.guest.share(device.domain, 1)?;
     drop(page);
@@ -19,7 +21,7 @@ fn revoked(device: &Device) -> Outcome<GrantRef> {
 }
 
 pub fn transmit(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
+    let mut link = Link::connect(attack.device)?;
     let bytes = frames::idle(attack.device, 300);
     link.fill(0, &bytes)?;
     let gone = revoked(attack.device)?;
@@ -28,7 +30,7 @@ pub fn transmit(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
         let mut slot = link.slot(0, 0, 300, 0);
         slot.gref = gref.0;
         attack.report.answers += link.transmit(&[slot])?;
-        // Its header can be read, and the rest not.
+        // The first slot is readable, the second is not.
         let mut slots = link.chain(2, 150);
         slots[1].gref = gref.0;
         attack.report.answers += link.transmit(&slots)?;
@@ -41,15 +43,15 @@ pub fn receive(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let (_read_only, grefs) = device.guest.share_read_only(device.domain, 1)?;
     let (page, gone) = device.guest.share(device.domain, 1)?;
     let bad: Vec<_> = NEVER.into_iter().chain([gone[0], grefs[0]]).cycle().take(20).collect();
-    attack.did(format!("20 buffers in turn never granted, revoked ({}), read-only", gone[0]));
+    attack.did(format!("20 buffers: never granted, revoked ({}), read-only", gone[0]));
     let wanted = u32::try_from(bad.len())?;
     let mut link = Link::new(device, Shape { bad_buffers: bad, ..Shape::default() })?;
     drop(page);
-    device.join(&link)?;
-    // Each question to everybody comes back as an answer to this guest.
+    link.join(device)?;
+    // Each broadcast ARP request makes the peer send a reply to this guest.
     let question = frames::who_has(device);
     link.fill(0, &question)?;
-    let waited = crate::wait_until("an error for every bad buffer", || {
+    let waited = wait_until("an error for every bad buffer", || {
         let slot = link.slot(0, 0, u16::try_from(question.len())?, 0);
         link.transmit(&[slot])?;
         link.receive()?;
@@ -68,7 +70,7 @@ pub fn rings(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.did(format!("each ring in pages {NEVER:?}, {gone} (revoked), {} (read-only)", grefs[0]));
     for key in [keys::TX_RING_REF, keys::RX_RING_REF] {
         for gref in NEVER.into_iter().chain([gone, grefs[0]]) {
-            device.refused(&link, |device| device.key(key, &gref.to_string()))?;
+            link.refused(device, |device| device.key(key, &gref.to_string()))?;
             attack.report.refused += 1;
         }
     }

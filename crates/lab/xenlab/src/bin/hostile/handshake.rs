@@ -1,4 +1,4 @@
-//! Nonsense in the store, and states in any order.
+//! Wrong values in the store, and states in any order.
 
 use std::time::{Duration, Instant};
 
@@ -6,26 +6,27 @@ use hypervisor::Guest as _;
 use wire::netif::keys;
 use xenstore::XenbusState;
 
+use crate::attack::Attack;
 use crate::device::Device;
 use crate::link::{Link, Shape};
 use crate::races::Random;
-use crate::{Attack, Outcome};
+use crate::wait::Outcome;
 
-/// How long a state stays before the next of all pairs: long enough for the backend to have followed, mostly.
-const MOMENT: Duration = Duration::from_millis(5);
-/// What is no state.
+/// How long each state stays: usually long enough for the backend to react.
+const STATE_INTERVAL: Duration = Duration::from_millis(5);
+/// Values that are not states.
 const NONSENSE: [&str; 6] = ["", "0", "9", "-1", "4294967300", "four"];
-/// How often a driver tries after its device was in a storm whose last waves may still come in.
+/// How often to connect after many state changes: the backend may still be handling old ones.
 const TRIES: u32 = 5;
 
 pub fn queue_counts(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let offered = device.offered(keys::MULTI_QUEUE_MAX_QUEUES)?;
     let link = Link::new(device, Shape::default())?;
-    attack.did(format!("0, {} and 4294967295 queues, {offered} being offered", offered + 1));
+    attack.did(format!("0, {} and 4294967295 queues, where {offered} are offered", offered + 1));
     for count in [0, offered + 1, u32::MAX] {
         let key = |device: &Device| device.key(keys::MULTI_QUEUE_NUM_QUEUES, &count.to_string());
-        device.refused(&link, key)?;
+        link.refused(device, key)?;
         attack.report.refused += 1;
     }
     Ok(Some(link))
@@ -38,7 +39,7 @@ pub fn bad_keys(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.did(format!("{values:?} for each ring and the event channel"));
     for key in [keys::TX_RING_REF, keys::RX_RING_REF, keys::EVENT_CHANNEL] {
         for value in values {
-            device.refused(&link, |device| device.key(key, value))?;
+            link.refused(device, |device| device.key(key, value))?;
             attack.report.refused += 1;
         }
     }
@@ -48,20 +49,20 @@ pub fn bad_keys(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 pub fn bad_ports(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::new(device, Shape::default())?;
-    // To this domain itself, which is not the backend's.
+    // Offered to this domain, which is not the backend's.
     let (_another, port) = device.guest.alloc_unbound(device.guest.domid())?;
-    attack.did(format!("ports 0, 1000, 4294967295, and {port} which is for another domain"));
+    attack.did(format!("ports 0, 1000, 4294967295, and {port}, which is for another domain"));
     for port in [0, 1000, u32::MAX, port.0] {
-        device.refused(&link, |device| device.key(keys::EVENT_CHANNEL, &port.to_string()))?;
+        link.refused(device, |device| device.key(keys::EVENT_CHANNEL, &port.to_string()))?;
         attack.report.refused += 1;
     }
     Ok(Some(link))
 }
 
-/// The backend goes on with what it has connected to.
+/// The backend must keep its first connection.
 pub fn connects_twice(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let link = device.connect()?;
+    let link = Link::connect(device)?;
     let other = Link::new(device, Shape::default())?;
     other.offer(device)?;
     attack.did(
@@ -75,7 +76,7 @@ pub fn connects_twice(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     ] {
         device.enter(before)?;
         device.enter(XenbusState::Connected)?;
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(STATE_INTERVAL);
     }
     attack.prove(link)
 }
@@ -84,12 +85,12 @@ pub fn state_jumps(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::new(device, Shape::default())?;
     link.offer(device)?;
-    attack.did("each of the eight states after each");
+    attack.did("every pair of the eight states");
     for first in XenbusState::ALL {
         for second in XenbusState::ALL {
             for state in [first, second] {
                 device.enter(state)?;
-                std::thread::sleep(MOMENT);
+                std::thread::sleep(STATE_INTERVAL);
             }
         }
     }
@@ -101,7 +102,7 @@ pub fn state_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
     let link = Link::new(device, Shape::default())?;
     link.offer(device)?;
-    let (deadline, mut random) = (Instant::now() + attack.span(), Random::new());
+    let (deadline, mut random) = (Instant::now() + attack.duration(), Random::new());
     let mut writes = 0u64;
     while Instant::now() < deadline {
         let state = match random.below(10) {
@@ -116,11 +117,11 @@ pub fn state_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     reconnect(attack)
 }
 
-/// What a guest's own driver does after whatever came before.
+/// Connects like a normal driver after the attack.
 fn reconnect(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut tries = 1;
     let link = loop {
-        match attack.device.connect() {
+        match Link::connect(attack.device) {
             Ok(link) => break link,
             Err(error) if tries == TRIES => return Err(error),
             Err(_) => tries += 1,

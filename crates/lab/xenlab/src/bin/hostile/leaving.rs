@@ -1,15 +1,16 @@
-//! Frontends that go, one way or another.
+//! Frontends that disconnect or die.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
+use crate::attack::Attack;
 use crate::link::Link;
 use crate::races::FLOWS;
-use crate::{Attack, Outcome};
+use crate::wait::Outcome;
 
-/// The rest is done by whoever runs this: nothing.
+/// Connects. `main` then ends the process without closing the device.
 pub fn vanishes(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let link = attack.device.connect()?;
+    let link = Link::connect(attack.device)?;
     attack.did("the end of the process");
     attack.prove(link)
 }
@@ -34,10 +35,10 @@ pub fn killed(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     Ok(None)
 }
 
-/// What is leaked once is leaked a hundred times.
+/// Repeats a connection, so that a leak adds up.
 pub fn cycles(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     for _ in 0..attack.cli.count {
-        let mut link = attack.device.connect()?;
+        let mut link = Link::connect(attack.device)?;
         link.echo(attack.device)?;
         attack.report.echoes += 1;
         attack.device.close()?;

@@ -1,4 +1,4 @@
-//! Rings, pages and an event channel: all that a connection is made of.
+//! The rings, pages and event channel of a connection.
 
 use std::time::Duration;
 
@@ -10,21 +10,22 @@ use xen::{SharedPages, XenEvent, XenGuest};
 use xenlab::scenario::Answers;
 
 use crate::device::Device;
+use crate::frames;
 use crate::ring::Ring;
-use crate::{Outcome, frames, wait_until};
+use crate::wait::{Outcome, holds_within, wait_until};
 
-/// Pages to send from: those of the largest packet, some more, and a whole ring's of bytes that change.
+/// Pages to send from: more than the largest packet needs.
 const DATA: usize = 64;
 /// How long an answer may take.
 const ECHO: Duration = Duration::from_secs(3);
-/// How often an echo is tried: one may be lost to whatever the attack has left behind.
+/// How often an echo is tried: one may be lost after an attack.
 const TRIES: u16 = 5;
 
-/// What a link is made like.
+/// How a link's RX ring begins.
 pub struct Shape {
-    /// Buffers that the RX ring begins with.
+    /// How many buffers are posted at first.
     pub buffers: u32,
-    /// References that the first buffers have instead of their own.
+    /// Wrong references for the first buffers.
     pub bad_buffers: Vec<GrantRef>,
 }
 
@@ -34,7 +35,7 @@ impl Default for Shape {
     }
 }
 
-/// This end of a connection, sound or not.
+/// This end of a connection, which may break the rules.
 pub struct Link {
     pub tx: Ring<Tx>,
     pub rx: Ring<Rx>,
@@ -44,7 +45,7 @@ pub struct Link {
     data_grefs: Vec<GrantRef>,
     buffers: SharedPages,
     buffer_grefs: Vec<GrantRef>,
-    /// The next request, and the next answer, of the TX ring.
+    /// The TX ring's next request and next response.
     tx_prod: u32,
     tx_cons: u32,
     rx_prod: u32,
@@ -55,7 +56,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Shares all that there is to share.
+    /// Shares the rings, the pages and the event channel.
     pub fn new(device: &Device, shape: Shape) -> Outcome<Self> {
         let Device { guest, domain, .. } = device;
         let (tx, rx) = (Ring::new(guest, *domain)?, Ring::new(guest, *domain)?);
@@ -85,7 +86,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Writes the keys of a sound frontend with one queue.
+    /// Writes the keys of a valid frontend with one queue.
     pub fn offer(&self, device: &Device) -> Outcome {
         for (key, value) in [
             (keys::TX_RING_REF, self.tx.gref().0),
@@ -104,13 +105,13 @@ impl Link {
         Ok(())
     }
 
-    /// The next request that will be written.
+    /// The index of the next request.
     pub fn tx_prod(&self) -> u32 {
         self.tx_prod
     }
 
-    /// Rings the backend's bell.
-    pub fn ring(&self) -> Outcome {
+    /// Notifies the backend.
+    pub fn notify(&self) -> Outcome {
         Ok(self.event.notify()?)
     }
 
@@ -119,13 +120,13 @@ impl Link {
         Ok(self.data.copy_in(usize::from(page) * PAGE_SIZE, bytes)?)
     }
 
-    /// A request for `size` bytes of a data page, whose number is also the request's.
+    /// A request for `size` bytes of a data page. Its id is the page's number.
     pub fn slot(&self, page: u16, offset: u16, size: u16, flags: u16) -> TxRequest {
         let gref = self.data_grefs[usize::from(page) % DATA].0;
         TxRequest { gref, offset, flags, id: page, size }
     }
 
-    /// A packet of so many slots with `size` bytes each.
+    /// A packet of `count` slots with `size` bytes each.
     pub fn chain(&self, count: u16, size: u16) -> Vec<TxRequest> {
         let more = |n| if n + 1 < count { tx_flags::MORE_DATA } else { 0 };
         let mut slots: Vec<_> = (0..count).map(|n| self.slot(n, 0, size, more(n))).collect();
@@ -133,32 +134,32 @@ impl Link {
         slots
     }
 
-    /// Puts slots on the TX ring, whatever they say, and rings.
+    /// Puts slots on the TX ring unchecked, and notifies.
     pub fn send(&mut self, slots: &[TxRequest]) -> Outcome {
         for slot in slots {
             self.tx.request(self.tx_prod, *slot);
             self.tx_prod = self.tx_prod.wrapping_add(1);
         }
         self.tx.publish(self.tx_prod);
-        self.ring()
+        self.notify()
     }
 
-    /// Sends, and waits for as many answers.
+    /// Sends slots, and waits for an answer to each.
     pub fn transmit(&mut self, slots: &[TxRequest]) -> Outcome<Answers> {
         self.send(slots)?;
         self.answers(slots.len())
     }
 
-    /// Waits for so many answers, and counts them.
+    /// Waits for `count` answers, and counts them by status.
     pub fn answers(&mut self, count: usize) -> Outcome<Answers> {
         let end = self.tx_cons.wrapping_add(u32::try_from(count)?);
         let waiting = |tx: &Ring<Tx>| end.wrapping_sub(tx.rsp_prod());
-        // An index that has passed `end` leaves an enormous rest.
+        // If the index has passed `end`, the difference wraps to a huge number.
         wait_until("answers", || Ok(waiting(&self.tx) == 0 || waiting(&self.tx) > Tx::COUNT))?;
         Ok(self.take_answers(end))
     }
 
-    /// Counts the answers that there are.
+    /// Counts the answers that have come, by status.
     pub fn present_answers(&mut self) -> Answers {
         self.take_answers(self.tx.rsp_prod())
     }
@@ -179,11 +180,11 @@ impl Link {
     }
 
     /// How many requests the TX ring has room for.
-    pub fn room(&self) -> u32 {
+    pub fn free(&self) -> u32 {
         Tx::COUNT - self.tx_prod.wrapping_sub(self.tx_cons)
     }
 
-    /// Gives a buffer with a reference of the caller's.
+    /// Posts a buffer with the given reference.
     fn post_as(&mut self, gref: GrantRef) {
         // Below 256.
         let id = u16::try_from(self.rx_prod % Rx::COUNT).unwrap_or(0);
@@ -191,7 +192,7 @@ impl Link {
         self.rx_prod = self.rx_prod.wrapping_add(1);
     }
 
-    /// Gives buffers until so many are there.
+    /// Posts buffers until `count` are outstanding.
     pub fn post_up_to(&mut self, count: u32) {
         while self.rx_prod.wrapping_sub(self.rx_cons) < count {
             self.post_as(self.buffer_grefs[(self.rx_prod % Rx::COUNT) as usize]);
@@ -199,14 +200,14 @@ impl Link {
         self.rx.publish(self.rx_prod);
     }
 
-    /// Gives one more buffer, and rings.
+    /// Posts one more buffer, and notifies.
     pub fn post_one(&mut self) -> Outcome {
         let count = self.rx_prod.wrapping_sub(self.rx_cons) + 1;
         self.post_up_to(count.min(Rx::COUNT));
-        self.ring()
+        self.notify()
     }
 
-    /// The frames that have come, those that lie in one buffer each; a buffer is given for each.
+    /// The received frames. Each must fit one buffer. Posts a new buffer for each.
     pub fn receive(&mut self) -> Outcome<Vec<Vec<u8>>> {
         let mut frames = Vec::new();
         let before = self.rx_cons;
@@ -226,13 +227,13 @@ impl Link {
         if taken > 0 {
             let given = self.rx_prod.wrapping_sub(self.rx_cons);
             self.post_up_to(given + taken);
-            self.ring()?;
+            self.notify()?;
         }
         Ok(frames)
     }
 
-    /// Proves that frames are carried both ways: an echo, its headers in so many slots of `size` bytes, after the
-    /// peer's address was asked for. Answers how many tries it took.
+    /// Checks that frames are carried both ways: an ARP request, then an echo in slots of `size` bytes.
+    /// Returns how many tries it took.
     pub fn echo_split(&mut self, device: &Device, size: usize) -> Outcome<u16> {
         for tries in 1..=TRIES {
             self.echoes += 1;
@@ -243,7 +244,7 @@ impl Link {
         Err(format!("no echo after {TRIES} tries").into())
     }
 
-    /// An echo, in one slot.
+    /// Checks that frames are carried both ways, with an echo in one slot.
     pub fn echo(&mut self, device: &Device) -> Outcome {
         self.echo_split(device, PAGE_SIZE).map(drop)
     }
@@ -261,7 +262,7 @@ impl Link {
         Ok(reply.is_some())
     }
 
-    /// Sends a frame in slots of `size` bytes each, and waits until it is taken.
+    /// Sends a frame in slots of `size` bytes each, and waits for the answers.
     fn send_bytes(&mut self, bytes: &[u8], size: usize) -> Outcome {
         let count = u16::try_from(bytes.len().div_ceil(size))?;
         let mut slots = Vec::new();
@@ -274,14 +275,14 @@ impl Link {
         let answers = self.transmit(&slots)?;
         match usize::try_from(answers.okay)? == slots.len() {
             true => Ok(()),
-            false => Err(format!("a sound frame of {count} slots: {answers:?}").into()),
+            false => Err(format!("a valid frame of {count} slots: {answers:?}").into()),
         }
     }
 
-    /// Waits a while for a frame that `wanted` takes.
+    /// Waits a while for a frame that `wanted` accepts.
     fn await_frame<T>(&mut self, wanted: impl Fn(&[u8]) -> Option<T>) -> Outcome<Option<T>> {
         let mut found = None;
-        crate::so_within(ECHO, || {
+        holds_within(ECHO, || {
             found = self.receive()?.iter().find_map(|frame| wanted(frame));
             Ok(found.is_some())
         })?;

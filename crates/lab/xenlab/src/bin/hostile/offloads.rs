@@ -1,11 +1,13 @@
-//! Extras and flags that are nonsense, or that the headers contradict.
+//! Extras and flags that are invalid, or that the headers contradict.
 
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED, EXTRA_INFO};
 use wire::netif::{GsoKind, TxRequest};
 
+use crate::attack::Attack;
+use crate::frames;
 use crate::link::Link;
-use crate::{Attack, Outcome, frames};
+use crate::wait::Outcome;
 
 const BLANK: u16 = CSUM_BLANK | DATA_VALIDATED;
 
@@ -15,7 +17,7 @@ fn with_extra(link: &Link, len: usize, flags: u16, extra: ExtraInfo) -> Outcome<
 }
 
 fn disables(attack: &mut Attack<'_>, what: &str, extra: ExtraInfo) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
+    let mut link = Link::connect(attack.device)?;
     let bytes = frames::tcp(attack.device, 6);
     link.fill(0, &bytes)?;
     attack.did(what);
@@ -29,15 +31,16 @@ pub fn unknown_extra(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     disables(attack, "an extra of type 9", ExtraInfo { kind: 9, ..ExtraInfo::default() })
 }
 
-/// Segments of nothing would never end.
+/// A backend that accepted this would loop for ever.
 pub fn empty_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let extra = ExtraInfo { kind: 1, flags: 0, data: [0, 0, 1, 0, 0, 0] };
     disables(attack, "a GSO size of 0", extra)
 }
 
 pub fn wrong_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
-    attack.did("GSO of UDP, of ARP, of the other IP, without a blank checksum, of one byte");
+    let mut link = Link::connect(attack.device)?;
+    attack
+        .did("GSO of UDP, of ARP, of the wrong IP version, without a blank checksum, of one byte");
     let (tcp, udp) = (frames::tcp(attack.device, 2000), frames::udp(attack.device, 1000));
     let arp = frames::who_has(attack.device);
     let (v4, v6) = (GsoKind::TcpV4, GsoKind::TcpV6);
@@ -57,7 +60,7 @@ pub fn wrong_segments(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 }
 
 pub fn no_checksum(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
+    let mut link = Link::connect(attack.device)?;
     attack.did("ARP and a fragment with a checksum to complete, then without");
     let mut fragment = frames::udp(attack.device, 100);
     // "More fragments", in the IP header.

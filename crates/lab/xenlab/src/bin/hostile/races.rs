@@ -1,4 +1,4 @@
-//! A guest that changes everything while it is looked at, and one that makes noise.
+//! A guest that rewrites its memory while the backend reads it, and guests that flood the backend.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,15 +11,17 @@ use wire::netif::TxRequest;
 use wire::netif::tx_flags::{CSUM_BLANK, DATA_VALIDATED};
 use xenstore::XenbusState;
 
+use crate::attack::Attack;
+use crate::frames;
 use crate::link::Link;
-use crate::{Attack, Outcome, frames};
+use crate::wait::{Outcome, holds_within};
 
-/// How long one connection is raced on: a backend that has disabled it is asked again.
+/// How long slots of one connection are rewritten. The next round connects again.
 const ROUND: Duration = Duration::from_millis(400);
-/// Frames of a flood that are on their way at once.
+/// Frames of a flood per batch.
 const BATCH: u32 = 128;
 
-/// A small generator: races need variety, not quality.
+/// A small random generator (xorshift): races need variety, not quality.
 pub struct Random(u64);
 
 impl Random {
@@ -40,7 +42,7 @@ impl Random {
     }
 }
 
-/// Runs `hostile` over and over on a thread of its own while `other` runs.
+/// Repeats `hostile` on another thread while `other` runs.
 fn while_doing<T>(mut hostile: impl FnMut() + Send, other: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -55,8 +57,8 @@ fn while_doing<T>(mut hostile: impl FnMut() + Send, other: impl FnOnce() -> T) -
     })
 }
 
-/// A request that leaves the ring one that can be followed, whether it is sound by itself or not.
-fn gentle(link: &Link, random: &mut Random) -> TxRequest {
+/// A request of one slot, valid or with a wrong grant, that does not break the ring.
+fn valid_request(link: &Link, random: &mut Random) -> TxRequest {
     let flags = [0, DATA_VALIDATED, CSUM_BLANK | DATA_VALIDATED][usize::from(random.below(3))];
     let mut slot = link.slot(random.below(64), random.below(1000), random.below(3000), flags);
     if random.below(8) == 0 {
@@ -65,99 +67,101 @@ fn gentle(link: &Link, random: &mut Random) -> TxRequest {
     slot
 }
 
-/// Any request at all.
-fn wild(random: &mut Random) -> TxRequest {
+/// A random request.
+fn random_request(random: &mut Random) -> TxRequest {
     let [gref, offset, flags, id] = [64, 5000, 16, u16::MAX].map(|n| random.below(n));
     TxRequest { gref: gref.into(), offset, flags, id, size: random.below(5000) }
 }
 
-/// Every slot changes between any two looks of the backend's: of a frame that was checked another would be sent.
+/// Every slot may change between two reads. A backend that reads twice would send another frame than it checked.
 pub fn rewritten_slots(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let deadline = Instant::now() + attack.span();
+    let deadline = Instant::now() + attack.duration();
     let mut random = Random::new();
     let (mut rounds, mut disabled) = (0, 0);
     while Instant::now() < deadline {
-        let link = device.connect()?;
+        let link = Link::connect(device)?;
         for page in 0..64 {
             link.fill(page, &frames::tcp(device, 1000))?;
         }
-        let tame = rounds % 2 == 0;
+        let valid = rounds % 2 == 0;
         let rewrite = || {
-            let slot = match tame || random.below(4) > 0 {
-                true => gentle(&link, &mut random),
-                false => wild(&mut random),
+            let slot = match valid || random.below(4) > 0 {
+                true => valid_request(&link, &mut random),
+                false => random_request(&mut random),
             };
             link.tx.request(random.below(256).into(), slot);
-            // A whole ring's worth, always: what is in flight is rewritten too.
+            // The ring is always full, so that requests in flight are rewritten too.
             link.tx.publish(link.tx.rsp_prod().wrapping_add(Tx::COUNT));
         };
         let ended = while_doing(rewrite, || {
-            crate::so_within(ROUND, || {
-                link.ring()?;
+            holds_within(ROUND, || {
+                link.notify()?;
                 Ok(device.backend_state()? != Some(XenbusState::Connected))
             })
         })?;
         rounds += 1;
         disabled += u32::from(ended);
     }
-    attack.did(format!("{rounds} connections raced on, {disabled} of which were disabled"));
-    let link = device.connect()?;
+    attack.did(format!(
+        "{rounds} connections with rewritten slots, of which {disabled} were disabled"
+    ));
+    let link = Link::connect(device)?;
     attack.prove(link)
 }
 
 pub fn event_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let link = device.connect()?;
-    let deadline = Instant::now() + attack.span();
+    let link = Link::connect(device)?;
+    let deadline = Instant::now() + attack.duration();
     let mut events = 0u64;
     while Instant::now() < deadline {
         link.event.notify()?;
         events += 1;
     }
-    attack.did(format!("{events} events for nothing"));
+    attack.did(format!("{events} events without requests"));
     attack.prove(link)
 }
 
-/// Keeps the ring full of sound frames that the peer's stack drops. Says so on standard error once it flows.
+/// Keeps the ring full of valid frames that the peer's stack drops. Prints [`FLOWS`] to standard error once they flow.
 pub fn flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let mut link = device.connect()?;
+    let mut link = Link::connect(device)?;
     for page in 0..64 {
         link.fill(page, &frames::idle(device, 1514))?;
     }
-    let deadline = Instant::now() + attack.span();
-    let mut told = false;
+    let deadline = Instant::now() + attack.duration();
+    let mut announced = false;
     while Instant::now() < deadline {
         attack.report.answers += link.present_answers();
-        let slots: Vec<_> = (0..link.room().min(BATCH)).map(|_| link.slot(0, 0, 1514, 0)).collect();
+        let slots: Vec<_> = (0..link.free().min(BATCH)).map(|_| link.slot(0, 0, 1514, 0)).collect();
         match slots.is_empty() {
             true => std::thread::yield_now(),
             false => link.send(&slots)?,
         }
         link.receive()?;
-        if attack.report.answers.okay > 0 && !std::mem::replace(&mut told, true) {
+        if attack.report.answers.okay > 0 && !std::mem::replace(&mut announced, true) {
             eprintln!("{FLOWS}");
         }
     }
-    let left = Tx::COUNT - link.room();
+    let left = Tx::COUNT - link.free();
     attack.report.answers += link.answers(left as usize)?;
     attack.did(format!("{} frames of 1,514 bytes", attack.report.answers.okay));
     attack.prove(link)
 }
 
-/// What a flood says when it flows.
+/// The line that a flood prints once frames flow.
 pub const FLOWS: &str = "it flows";
 
 pub fn many_addresses(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let mut link = device.connect()?;
+    let mut link = Link::connect(device)?;
     attack.did("4,096 source addresses");
     for first in (0..4096u16).step_by(64) {
         let mut slots = Vec::new();
         for page in 0..64 {
             let [x, y] = (first + page).to_be_bytes();
-            // To itself, so that nobody else has to take them.
+            // Sent to this guest, so that no other one receives them.
             let frame = frames::plain(device.mac, MacAddr([2, 0x66, 0, 0, x, y]), 60);
             link.fill(page, &frame)?;
             slots.push(link.slot(page, 0, 60, 0));

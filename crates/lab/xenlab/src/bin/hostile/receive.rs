@@ -1,39 +1,41 @@
-//! A guest that hardly takes what is meant for it.
+//! A guest that hardly receives.
 
 use std::time::{Duration, Instant};
 
 use ring::Slots as _;
 use ring::netif::Rx;
 
+use crate::attack::Attack;
+use crate::frames;
 use crate::link::{Link, Shape};
-use crate::{Attack, Outcome, frames};
+use crate::wait::Outcome;
 
-/// How often a buffer is given.
-const PACE: Duration = Duration::from_millis(100);
+/// The time between two buffers.
+const BUFFER_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One buffer now and then kept Linux's detector of stalls quiet, while frames without end waited for the next.
+/// Single buffers, far apart, kept Linux's stall detection from firing while ever more frames waited.
 pub fn doled_buffers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let device = attack.device;
-    let mut link = device.connect_as(Shape { buffers: 0, ..Shape::default() })?;
+    let mut link = Link::connect_as(device, Shape { buffers: 0, ..Shape::default() })?;
     let question = frames::who_has(device);
     link.fill(0, &question)?;
-    let deadline = Instant::now() + attack.span();
+    let deadline = Instant::now() + attack.duration();
     let (mut buffers, mut questions) = (0, 0);
     while Instant::now() < deadline {
         link.post_one()?;
         buffers += 1;
-        let next = Instant::now() + PACE;
+        let next = Instant::now() + BUFFER_INTERVAL;
         while Instant::now() < next {
-            // Each comes back as an answer, for which there is no buffer.
+            // Each request makes the peer send a reply, for which there is no buffer.
             let slot = link.slot(0, 0, u16::try_from(question.len())?, 0);
             link.transmit(&[slot])?;
             questions += 1;
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    attack.did(format!("{buffers} buffers for the answers to {questions} questions"));
-    // With a whole ring of them it is a guest like others again.
+    attack.did(format!("{buffers} buffers for the replies to {questions} requests"));
+    // With a full ring of buffers, it is a normal guest again.
     link.post_up_to(Rx::COUNT);
-    link.ring()?;
+    link.notify()?;
     attack.prove(link)
 }

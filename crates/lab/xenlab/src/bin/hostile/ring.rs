@@ -1,4 +1,4 @@
-//! A ring's page as it is: words and slots, nothing checked.
+//! Raw access to a ring's page, without checks.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use hypervisor::{DomId, GrantRef, Guest as _};
 use ring::{HEADER_LEN, Index, RegionPage, SharedPage as _, Slots};
 use xen::{SharedPages, XenGuest};
 
-use crate::Outcome;
+use crate::wait::Outcome;
 
 /// One ring, shared with the backend.
 pub struct Ring<S> {
@@ -16,39 +16,39 @@ pub struct Ring<S> {
 }
 
 impl<S: Slots> Ring<S> {
-    /// Shares a page and makes an empty ring of it.
+    /// Shares a page and initialises an empty ring in it.
     pub fn new(guest: &XenGuest, backend: DomId) -> Outcome<Self> {
         let (page, grefs) = guest.share(backend, 1)?;
         let (page, gref) = (RegionPage::new(page, 0)?, grefs[0]);
-        // Events at the first publication, as SHARED_RING_INIT asks for.
+        // An event at the first publication, as SHARED_RING_INIT sets it.
         page.store(Index::ReqEvent, 1);
         page.store(Index::RspEvent, 1);
         Ok(Self { page, gref, slots: PhantomData })
     }
 
-    /// The reference that the backend maps it by.
+    /// The page's grant reference.
     pub fn gref(&self) -> GrantRef {
         self.gref
     }
 
-    /// What the backend has answered.
+    /// The backend's producer index.
     pub fn rsp_prod(&self) -> u32 {
         self.page.load(Index::RspProd)
     }
 
-    /// Says what there is to do. The next answer, whichever it is, shall ring.
+    /// Publishes requests, and asks for an event at the next response.
     pub fn publish(&self, req_prod: u32) {
         self.page.store(Index::RspEvent, self.rsp_prod().wrapping_add(1));
         self.page.store(Index::ReqProd, req_prod);
         self.page.full_barrier();
     }
 
-    /// Writes a request where request `index` lies.
+    /// Writes request `index`.
     pub fn request(&self, index: u32, request: S::Request) {
         self.page.write_slot(offset::<S>(index), request);
     }
 
-    /// Reads what lies where response `index` does.
+    /// Reads response `index`.
     pub fn response(&self, index: u32) -> S::Response {
         self.page.read_slot(offset::<S>(index))
     }

@@ -1,14 +1,16 @@
-//! Packets whose slots do not make one.
+//! Malformed packets.
 
 use wire::netif::TxRequest;
 use wire::netif::tx_flags::MORE_DATA;
 
+use crate::attack::Attack;
+use crate::frames;
 use crate::link::Link;
-use crate::{Attack, Outcome, frames};
+use crate::wait::Outcome;
 
-/// Connects, with a sound frame's beginning in every page that is used here.
+/// Connects, with the beginning of a valid frame in every page that the attacks use.
 fn connect(attack: &Attack<'_>) -> Outcome<Link> {
-    let link = attack.device.connect()?;
+    let link = Link::connect(attack.device)?;
     let bytes = frames::idle(attack.device, 200);
     for page in 0..32 {
         link.fill(page, &bytes)?;
@@ -16,7 +18,7 @@ fn connect(attack: &Attack<'_>) -> Outcome<Link> {
     Ok(link)
 }
 
-/// Sends slots after which the backend must not go on.
+/// Sends slots after which the backend must disable the interface.
 fn disables(
     attack: &mut Attack<'_>,
     what: &str,
@@ -62,7 +64,7 @@ pub fn oversized(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
 
 pub fn runts(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = connect(attack)?;
-    attack.did("frames of 0, 1, 13 and, sound, 14 bytes");
+    attack.did("frames of 0, 1 and 13 bytes, and a valid one of 14");
     for size in [0, 1, 13, 14] {
         let slot = link.slot(0, 0, size, 0);
         attack.report.answers += link.transmit(&[slot])?;
@@ -70,7 +72,7 @@ pub fn runts(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// Linux's netback took a fragment of nothing for a page to work with.
+/// Linux's netback treated an empty fragment as a page with data.
 pub fn empty(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     let mut link = connect(attack)?;
     attack.did("packets whose first, last or middle fragment is empty");
@@ -89,11 +91,11 @@ pub fn empty(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// Linux's netback passed such packets on to drivers that take headers to lie in one piece. Here they are put together
-/// and delivered: refusing them would be safe, and wrong.
+/// Linux's netback passed such packets on to drivers that expect the headers in one piece. pvnet must join
+/// and deliver them: the packets are valid.
 pub fn split_headers(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
-    let mut link = attack.device.connect()?;
-    // 72 bytes or more in slots of four: none of the three headers is whole in one.
+    let mut link = Link::connect(attack.device)?;
+    // 72 bytes or more in slots of four: no header fits one slot.
     for size in [4, 10, 33] {
         let tries = link.echo_split(attack.device, size)?;
         attack.did(format!("an echo in slots of {size} bytes, try {tries}"));

@@ -1,4 +1,4 @@
-//! What a guest can do to its backend, and what it tells of it.
+//! The classes of attacks, and an attacker's report.
 
 use std::fmt;
 
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 pub enum Class {
     /// More requests than the TX ring has slots (XSA-39, CVE-2013-0216).
     ProducerAhead,
-    /// Requests that were made are taken back (XSA-39).
+    /// The TX ring's producer index goes back (XSA-39).
     ProducerBack,
     /// More buffers than the RX ring has slots, from the start (XSA-39).
     RxProducerAhead,
-    /// A packet of nineteen slots, one more than anybody must take (CVE-2013-0217).
+    /// A packet of nineteen slots, one more than a backend must accept (CVE-2013-0217).
     TooManySlots,
     /// A packet of twenty slots and more (XSA-39, CVE-2013-0217).
     FatalSlots,
-    /// A packet that goes on where the ring ends (XSA-90, XSA-374: disabled from the worker).
+    /// A packet that announces more slots than the ring has (XSA-90, XSA-374: disabled from the worker).
     UnfinishedChain,
     /// Bytes beyond the end of a page.
     CrossingPage,
@@ -29,71 +29,71 @@ pub enum Class {
     RuntFrames,
     /// Fragments of no bytes (XSA-448, CVE-2023-46838).
     EmptyFragments,
-    /// Headers in pieces of four bytes; they must arrive (XSA-423, CVE-2022-3643; XSA-432).
+    /// Headers in fragments of four bytes, which must arrive (XSA-423, CVE-2022-3643; XSA-432).
     SplitHeaders,
-    /// An extra slot of a type that there is not.
+    /// An extra slot of an unknown type.
     UnknownExtra,
-    /// Segments of no bytes.
+    /// A segment size of zero.
     EmptySegments,
-    /// Segmentation of what is no TCP, of the other IP, into crumbs.
+    /// Segmentation of packets that are not TCP, with the wrong IP version, or into tiny segments.
     WrongSegments,
-    /// A checksum to complete where there is none.
+    /// A checksum to complete in packets that have none.
     NoChecksum,
-    /// Frames in pages that were never granted, or are no more (XSA-361, XSA-362, XSA-367).
+    /// Frames in pages that were never granted or whose grant was revoked (XSA-361, XSA-362, XSA-367).
     TxBadGrants,
-    /// Buffers that were never granted, are no more, or may only be read (XSA-396).
+    /// Buffers that were never granted, were revoked, or are read-only (XSA-396).
     RxBadGrants,
-    /// Slots that another thread rewrites all the time (XSA-155, CVE-2015-8550).
+    /// Slots that another thread rewrites continuously (XSA-155, CVE-2015-8550).
     RewrittenSlots,
-    /// Events without end (XSA-332, XSA-391).
+    /// Event notifications without pause (XSA-332, XSA-391).
     EventStorm,
-    /// Sound frames as fast as they are taken.
+    /// Valid frames as fast as the backend takes them.
     Flood,
     /// Thousands of source addresses.
     ManyAddresses,
-    /// One buffer now and then (XSA-392, CVE-2021-28714).
+    /// Receive buffers one at a time, far apart (XSA-392, CVE-2021-28714).
     DoledBuffers,
-    /// The state in the store rewritten without end (XSA-326, XSA-349).
+    /// The frontend's state rewritten without pause (XSA-326, XSA-349).
     StateStorm,
-    /// From each state to each other.
+    /// Every transition from one state to another.
     StateJumps,
-    /// No queues, one more than offered, four thousand million (CVE-2026-45890).
+    /// Zero queues, one more than offered, and 2³² - 1 (CVE-2026-45890).
     QueueCounts,
-    /// Rings that were never granted, or may only be read.
+    /// Rings that were never granted or are read-only.
     BadRings,
-    /// Keys that are no numbers.
+    /// Keys that are not numbers.
     BadKeys,
     /// One page for both rings.
     SharedRing,
-    /// Event channels that are not offered, or to another domain.
+    /// Event channels that do not exist or belong to another domain.
     BadPorts,
-    /// Connected once more, with other rings.
+    /// A second connection with other rings.
     ConnectsTwice,
-    /// Requests of the control ring that are out of bounds (XSA-270, CVE-2018-15471).
+    /// Control ring requests that are out of bounds (XSA-270, CVE-2018-15471).
     ControlNonsense,
     /// The process ends while it is connected.
     Vanishes,
     /// The process is killed while it sends.
     Killed,
-    /// Connects and closes, as often as told.
+    /// Connections opened and closed repeatedly.
     Cycles,
 }
 
 impl Class {
-    /// All of them, in the order in which they are run.
+    /// All classes, in the order in which they run.
     #[must_use]
     pub fn all() -> &'static [Self] {
         Self::value_variants()
     }
 
-    /// What it does, in a sentence.
+    /// Its description.
     #[must_use]
     pub fn help(self) -> String {
         let value = self.to_possible_value();
         value.and_then(|value| value.get_help().map(ToString::to_string)).unwrap_or_default()
     }
 
-    /// The advisories it is named after, as in its description; most had this as a bug.
+    /// The advisories in its description. Most were for this bug.
     #[must_use]
     pub fn advisories(self) -> String {
         let help = self.help();
@@ -109,18 +109,18 @@ impl fmt::Display for Class {
     }
 }
 
-/// Responses on the TX ring, by their status.
+/// Counts of responses on the TX ring, by status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
-    /// Taken.
+    /// Accepted.
     pub okay: u32,
-    /// To an extra, which has no status.
+    /// For an extra, which has no status.
     pub null: u32,
     /// The request was wrong.
     pub error: u32,
-    /// The frame went nowhere.
+    /// The frame was dropped.
     pub dropped: u32,
-    /// Of no status that there is.
+    /// With an unknown status.
     pub other: u32,
 }
 
@@ -134,33 +134,33 @@ impl std::ops::AddAssign for Answers {
     }
 }
 
-/// What a guest did, and what it saw.
+/// An attacker's report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Which attack.
+    /// The attack.
     pub class: Class,
-    /// What was done, for people.
+    /// What was done, as text.
     pub did: Vec<String>,
-    /// The TX ring's answers to what was wrong.
+    /// The responses to the wrong requests on the TX ring.
     pub answers: Answers,
-    /// Connections, or requests of the control ring, that the backend refused.
+    /// Connections or control ring requests that the backend refused.
     pub refused: u32,
-    /// Responses on the RX ring that are errors.
+    /// Error responses on the RX ring.
     pub rx_errors: u32,
-    /// Echoes that came back, as proof that frames are carried both ways.
+    /// Echoes that came back: frames are carried both ways.
     pub echoes: u32,
-    /// The backend's state in the end.
+    /// The backend's last state.
     pub backend: Option<u8>,
-    /// How long it took to get there, since the attack began.
+    /// How long the attack took, in milliseconds.
     pub milliseconds: u64,
     /// Why nothing was done.
     pub skipped: Option<String>,
-    /// What did not go as the guest itself expected.
+    /// What failed in the attack itself.
     pub failure: Option<String>,
 }
 
 impl Report {
-    /// Nothing yet.
+    /// An empty report.
     #[must_use]
     pub fn new(class: Class) -> Self {
         Self {
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_the_same_for_people_and_programs() {
+    fn names_are_the_same_on_the_command_line_and_in_json() {
         for class in Class::all() {
             let json = serde_json::to_string(class).expect("name");
             assert_eq!(json, format!("\"{class}\""));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn advisories_are_read_out_of_the_description() {
+    fn advisories_are_found_in_the_description() {
         assert_eq!(Class::ProducerAhead.advisories(), "XSA-39 CVE-2013-0216");
         assert_eq!(Class::UnfinishedChain.advisories(), "XSA-90 XSA-374");
         assert_eq!(Class::Flood.advisories(), "");

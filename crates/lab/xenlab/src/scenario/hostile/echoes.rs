@@ -1,26 +1,26 @@
-//! The victim's answers: a line of `ping` for each.
+//! The victim's echo replies, from the output of `ping`.
 
 use serde::Serialize;
 
 use crate::{Error, Result};
 
-/// What a line names an echo's number by, and what the time that it took.
+/// The fields of a line with the echo's sequence number and its time.
 const NUMBER: &str = "icmp_seq=";
 const TIME: &str = "time=";
 
-/// What was answered within some time.
+/// The replies in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Echoes {
-    /// How many were answered.
+    /// How many echoes were answered.
     pub answered: u64,
-    /// How many were asked for, up to the last that was answered: those after it may be on their way.
+    /// How many were sent, up to the last one answered: replies to later ones may be on their way.
     pub asked: u64,
-    /// The longest that one took, in milliseconds.
+    /// The longest time of one, in milliseconds.
     pub longest_ms: f64,
 }
 
 impl Echoes {
-    /// Counts those behind number `before`.
+    /// Counts those after sequence number `before`.
     ///
     /// # Errors
     /// [`Error::Parse`].
@@ -44,7 +44,7 @@ impl Echoes {
     }
 }
 
-/// The number of the echo that a line is about.
+/// The sequence number in a line.
 ///
 /// # Errors
 /// [`Error::Parse`].
@@ -72,14 +72,14 @@ mod tests {
         64 bytes from 10.0.0.2: icmp_seq=4 ttl=64 time=0.90 ms\n";
 
     #[test]
-    fn an_echo_that_is_missing_between_others_was_lost() {
+    fn a_gap_in_the_sequence_is_a_lost_echo() {
         let echoes = Echoes::after(0, LINES).expect("recorded");
         assert_eq!(echoes, Echoes { answered: 3, asked: 4, longest_ms: 212.0 });
         assert!(!echoes.is_complete());
     }
 
     #[test]
-    fn only_what_comes_after_counts() {
+    fn only_later_echoes_count() {
         let echoes = Echoes::after(3, LINES).expect("recorded");
         assert_eq!(echoes, Echoes { answered: 1, asked: 1, longest_ms: 0.9 });
         assert!(echoes.is_complete());
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_a_number_is_none_about_an_echo() {
+    fn a_line_without_a_number_is_an_error() {
         assert_eq!(sequence(LINES.lines().last().expect("a line")).expect("recorded"), 4);
         assert!(sequence("ping: connect: Network is unreachable").is_err());
     }

@@ -1,29 +1,29 @@
-//! What shall become of each attack.
+//! The expected result of each attack.
 
 use super::class::{Answers, Class, Report};
 use super::status::Port;
 
-/// What shall become of the interface.
+/// The expected state of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// It carries frames, and what was wrong with some of them is answered.
+    /// It carries frames. Wrong requests get an error response.
     Up,
-    /// It is disabled, and this is a part of the reason.
+    /// It is disabled, and the reason contains this text.
     Down(&'static str),
-    /// Its owner has it coming, and nobody else.
+    /// Either: only the attacker suffers.
     Either,
 }
 
-/// What shall become of an attack.
+/// The expected result of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     end: End,
-    /// Exactly these, if it is known which.
+    /// Exactly these, if they are predictable.
     answers: Option<Answers>,
     refused: u32,
     rx_errors: u32,
     echoes: u32,
-    /// Some frames are counted as dropped for this.
+    /// Some frames are counted as dropped for this reason.
     drops: Option<&'static str>,
 }
 
@@ -53,7 +53,7 @@ impl Expected {
         Self { drops: Some(reason), ..self }
     }
 
-    /// Of this attack, with so many cycles if it consists of them.
+    /// For this attack, with so many cycles if it repeats.
     #[must_use]
     pub fn of(class: Class, cycles: u32) -> Self {
         match class {
@@ -100,7 +100,7 @@ impl Expected {
         }
     }
 
-    /// How what was seen differs.
+    /// The differences from the observed result.
     #[must_use]
     pub fn complaints(&self, report: &Report, port: &Port) -> Vec<String> {
         if report.skipped.is_some() {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_expected_is_no_reason_to_complain() {
+    fn an_expected_result_has_no_complaints() {
         let report = Report::new(Class::FatalSlots);
         let expected = Expected::of(report.class, 0);
         let down = port("down", Some("disabled: a packet of 20 slots or more"));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_is_a_reason_to_complain() {
+    fn every_difference_is_a_complaint() {
         let mut report = Report::new(Class::TooManySlots);
         report.failure = Some("no answer".to_owned());
         let complaints = Expected::of(report.class, 0).complaints(&report, &port("down", None));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_skipped_is_not_judged() {
+    fn a_skipped_attack_is_not_checked() {
         let mut report = Report::new(Class::ControlNonsense);
         report.skipped = Some("not offered".to_owned());
         assert!(Expected::of(report.class, 0).complaints(&report, &port("down", None)).is_empty());

@@ -1,20 +1,20 @@
-//! A guest that attacks its backend, and another that must not notice.
+//! A guest that attacks its backend, and a second guest that must not suffer.
 //!
 //! ```text
 //!  dom0: ping ──── pvnet ─┬── xen-netfront   victim
-//!                         └── hostile        raw rings, keys and states, one class after another
+//!                         └── hostile        raw rings, keys and states, one attack class after another
 //! ```
 
 mod class;
 mod echoes;
 mod expected;
-mod holdings;
-mod stage;
+mod resources;
 mod status;
+mod testbed;
 
 pub use class::{Answers, Class, Report};
 pub use echoes::Echoes;
 pub use expected::Expected;
-pub use holdings::Holdings;
-pub use stage::{Row, Stage};
+pub use resources::Resources;
 pub use status::{Port, Status};
+pub use testbed::{AttackTestbed, Row};

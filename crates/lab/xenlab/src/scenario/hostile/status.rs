@@ -1,4 +1,4 @@
-//! What the daemon tells of its interfaces: the part of `pvnet status --json` that is looked at here.
+//! The part of `pvnet status --json` that the checks read.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// The daemon.
+/// The daemon's status.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Status {
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     ports: Vec<Port>,
 }
 
-/// An interface.
+/// The status of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// Whose: its domain's name.
+    /// Its domain's name.
     pub name: String,
     /// `up` or `down`.
     pub state: String,
-    /// Why it is down, or not well.
+    /// Why it is down or degraded.
     pub reason: Option<String>,
-    /// Frames that went nowhere, by reason.
+    /// Dropped frames, by reason.
     pub drops: BTreeMap<String, u64>,
 }
 
@@ -55,7 +55,7 @@ fn unreadable(text: &str, cause: &dyn std::fmt::Display) -> Error {
 mod tests {
     use super::*;
 
-    // Of a recorded one, what is read here and something around it.
+    // Recorded, and shortened to what is read here and a few other fields.
     const TEXT: &str = r#"{"pid":71,"worker_threads":[73],"ports":[
         {"name":"victim","kind":"guest","domain":1,"state":"up","queues":1,"drops":{}},
         {"name":"hostile","kind":"guest","domain":2,"state":"down","reason":"disabled: x","queues":0,

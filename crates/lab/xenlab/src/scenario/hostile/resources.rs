@@ -1,4 +1,4 @@
-//! What a domain and its daemon hold, so that leaks are seen.
+//! Resources that a domain and the daemon hold, to find leaks.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,25 @@ use serde::Serialize;
 use crate::host::Shell;
 use crate::{Error, Result};
 
-use super::super::SOON;
+use super::super::COMMAND_TIMEOUT;
 
-/// By how much the daemon's memory may have grown: allocators keep some of what they were given back.
+/// How much the daemon's memory may grow: allocators keep some freed memory.
 const RSS_KIB: u64 = 1024;
-/// The one that is not compared exactly.
+/// The count that is not compared exactly.
 const RSS: &str = "rss_kib";
 
-/// Counts, by name.
+/// Counts of resources, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Holdings(BTreeMap<String, u64>);
+pub struct Resources(BTreeMap<String, u64>);
 
-impl Holdings {
-    /// Counts what the daemon `pid` holds in dom0, and what is granted by and bound to the domain `guest`.
+impl Resources {
+    /// Counts what the daemon `pid` holds in dom0, and the grants and event channels of the domain `guest`.
     ///
     /// # Errors
     /// [`Error::Parse`]; those of [`Shell::run`].
     pub fn count(dom0: &Shell, pid: u32, guest: u32) -> Result<Self> {
-        // Xen's key g lists every grant that is in use, a line each, by a number in brackets. A vif keeps the ledger
-        // of each ring that a frontend ever had until it is unplugged; only attacks ask for a control ring.
+        // Xen's debug key g lists every grant in use, a line for each, beginning with a number in brackets. A vif keeps
+        // the ledger of each ring that a frontend ever had until it is unplugged; only attacks use a control ring.
         let script = format!(
             "count() {{ echo \"$1 $(wc -l)\"; }}\n\
              lsevtchn 0 | count dom0_event_channels\n\
@@ -40,7 +40,7 @@ impl Holdings {
              find /run/pvnet -type f ! -name 'ctrl-*' | count files\n\
              awk '/^VmRSS/ {{print \"{RSS}\", $2}}' /proc/{pid}/status"
         );
-        Self::parse(&dom0.run(&script, SOON)?)
+        Self::parse(&dom0.run(&script, COMMAND_TIMEOUT)?)
     }
 
     fn parse(text: &str) -> Result<Self> {
@@ -50,13 +50,13 @@ impl Holdings {
         };
         let counts: Option<BTreeMap<_, _>> = text.lines().map(pair).collect();
         counts.map(Self).ok_or_else(|| Error::Parse {
-            what: "what the daemon holds".to_owned(),
-            cause: "not a name and a number in each line".to_owned(),
+            what: "the resource counts".to_owned(),
+            cause: "a line is not a name and a number".to_owned(),
             text: text.to_owned(),
         })
     }
 
-    /// What there is more, or less, of than `before`.
+    /// The counts that differ from `before`, as text.
     #[must_use]
     pub fn leaks_since(&self, before: &Self) -> Vec<String> {
         let counts = self.0.iter().map(|(name, after)| {
@@ -73,7 +73,7 @@ impl Holdings {
     }
 }
 
-impl std::fmt::Display for Holdings {
+impl std::fmt::Display for Resources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let words =
             self.0.iter().map(|(name, count)| format!("{} {count}", name.replace('_', " ")));
@@ -85,16 +85,16 @@ impl std::fmt::Display for Holdings {
 mod tests {
     use super::*;
 
-    fn holdings(text: &str) -> Holdings {
-        Holdings::parse(text).expect("counts")
+    fn resources(text: &str) -> Resources {
+        Resources::parse(text).expect("counts")
     }
 
     #[test]
     fn one_more_of_anything_is_a_leak_and_of_memory_a_mebibyte() {
-        let before = holdings("descriptors 40\nrss_kib 5000\n");
+        let before = resources("descriptors 40\nrss_kib 5000\n");
         assert!(before.leaks_since(&before).is_empty());
-        assert!(holdings("descriptors 40\nrss_kib 6024\n").leaks_since(&before).is_empty());
-        let after = holdings("descriptors 41\nrss_kib 6025\n");
+        assert!(resources("descriptors 40\nrss_kib 6024\n").leaks_since(&before).is_empty());
+        let after = resources("descriptors 41\nrss_kib 6025\n");
         assert_eq!(
             after.leaks_since(&before),
             ["descriptors went from 40 to 41", "rss_kib went from 5000 to 6025"]
@@ -103,8 +103,8 @@ mod tests {
     }
 
     #[test]
-    fn words_are_no_counts() {
-        assert!(Holdings::parse("descriptors many").is_err());
-        assert!(Holdings::parse("lsevtchn: not found\n").is_err());
+    fn other_text_is_refused() {
+        assert!(Resources::parse("descriptors many").is_err());
+        assert!(Resources::parse("lsevtchn: not found\n").is_err());
     }
 }

@@ -1,21 +1,23 @@
-//! The datapath's one look at a frame.
+//! The datapath's one parse of a frame.
 //!
-//! A backend copies the first bytes of a frame out of the guest's memory, once, and parses that
+//! A backend copies the first bytes of a frame out of the guest's memory once, and parses that
 //! copy. Everything after it (look-up, steering, checksum and segmentation offload) uses the
 //! [`Headers`] and the copy, never the guest's bytes again.
 
+mod link;
+mod transport;
+
 use core::ops::Range;
 
-use crate::bytes::{array, be16};
-use crate::error::{Layer, ParseError};
-use crate::ethernet::{EtherType, HEADER_LEN, VLAN_TAG_LEN};
-use crate::ip::Protocol;
-use crate::{icmp, ipv4, ipv6, tcp, toeplitz, udp};
+pub use transport::Transport;
 
-/// How many VLAN tags are seen through: one 802.1ad service tag and one 802.1Q customer tag.
-pub const MAX_VLAN_TAGS: usize = 2;
+use crate::error::ParseError;
+use crate::ethernet::EtherType;
+use crate::{ipv4, ipv6, tcp, toeplitz, udp};
+use link::LinkHeader;
+use transport::TransportHeader;
 
-/// The bytes of a frame that a parse looks at, at most: offsets are `u8`.
+/// The most bytes of a frame that a parse reads: offsets are `u8`.
 pub const MAX_LEN: usize = u8::MAX as usize;
 
 /// The protocol after the Ethernet header and its tags.
@@ -29,28 +31,11 @@ pub enum Network {
     Other,
 }
 
-/// The protocol after the IP header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are the protocols' own")]
-pub enum Transport {
-    Tcp,
-    Udp,
-    Icmp,
-    Icmpv6,
-    /// IP with some other protocol.
-    Other,
-    /// A piece of an IP datagram. Its first piece too: a hash over ports that later pieces lack
-    /// would part them.
-    Fragment,
-    /// No IP, or IPv6 with no next header.
-    None,
-}
-
-/// What a frame's headers are and where they lie.
+/// A frame's headers: their protocols and offsets.
 ///
-/// Offsets count bytes from the start of the frame and increase in the order of the fields. Those
-/// of headers that are absent equal the next one's: a frame that is not IP has all three at the end
-/// of its Ethernet header.
+/// Offsets count bytes from the start of the frame and never decrease in the order of the fields.
+/// The offset of an absent header equals the next one: a frame that is not IP has all three at the
+/// end of its Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Headers {
     /// Protocol after the Ethernet header.
@@ -60,51 +45,50 @@ pub struct Headers {
     /// Tag control information (priority, drop eligibility, 12-bit VLAN identifier) of the
     /// outermost tag.
     pub vlan: Option<u16>,
-    /// Where the network header starts.
+    /// Start of the network header.
     pub l3_offset: u8,
-    /// Where the transport header starts: after IPv4 options and IPv6 extension headers.
+    /// Start of the transport header: after IPv4 options and IPv6 extension headers.
     pub l4_offset: u8,
-    /// Where the transport's payload starts.
+    /// Start of the transport's payload.
     pub payload_offset: u8,
 }
 
-/// Which bytes a transport checksum covers and where it is stored, as `virtio_net_hdr` says it.
+/// Which bytes a transport checksum covers and where it is stored, as in `virtio_net_hdr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChecksumLocation {
-    /// `csum_start`: the first byte covered, from the start of the frame. The last is the frame's
-    /// last.
+    /// `csum_start`: the first byte covered, from the start of the frame. The checksum covers all
+    /// bytes from there.
     pub start: u16,
-    /// `csum_offset`: where the checksum is stored, from `start`.
+    /// `csum_offset`: the checksum's offset from `start`.
     pub offset: u16,
 }
 
 impl Headers {
-    /// Parses `header`: the first bytes of a frame, of which at most [`MAX_LEN`] are looked at.
+    /// Parses `header`, the first bytes of a frame. Reads at most [`MAX_LEN`] bytes.
     ///
-    /// The frame may be longer, so lengths that headers claim for their payload are not compared
-    /// with anything. Nor is the body of an ARP packet read.
+    /// The frame may be longer, so payload lengths in headers are not checked. The body of an ARP
+    /// packet is not read.
     ///
     /// # Errors
-    /// The headers do not all lie in `header`, or contradict themselves. XSA-423 is what befell a
-    /// backend that passed on frames whose protocol headers were not all in the bytes it had
-    /// copied.
+    /// `header` does not hold all headers, or they are malformed. In XSA-423 a backend passed on
+    /// frames whose protocol headers were not all in the bytes that it had copied.
     #[inline]
     pub fn parse(header: &[u8]) -> Result<Self, ParseError> {
         let header = &header[..header.len().min(MAX_LEN)];
-        let link = Link::parse(header)?;
-        let (network, upper) = match link.ethertype {
-            EtherType::IPV4 => (Network::Ipv4, Upper::of_ipv4(header, link.len)?),
-            EtherType::IPV6 => (Network::Ipv6, Upper::of_ipv6(header, link.len)?),
-            EtherType::ARP => (Network::Arp, Upper::absent(link.len)),
-            _ => (Network::Other, Upper::absent(link.len)),
+        let link = LinkHeader::parse(header)?;
+        let (network, transport) = match link.ethertype {
+            EtherType::IPV4 => (Network::Ipv4, TransportHeader::of_ipv4(header, link.len)?),
+            EtherType::IPV6 => (Network::Ipv6, TransportHeader::of_ipv6(header, link.len)?),
+            EtherType::ARP => (Network::Arp, TransportHeader::absent(link.len)),
+            _ => (Network::Other, TransportHeader::absent(link.len)),
         };
         Ok(Self {
             network,
-            transport: upper.transport,
+            transport: transport.protocol,
             vlan: link.vlan,
             l3_offset: offset(link.len),
-            l4_offset: offset(upper.start),
-            payload_offset: offset(upper.end),
+            l4_offset: offset(transport.start),
+            payload_offset: offset(transport.end),
         })
     }
 
@@ -123,7 +107,7 @@ impl Headers {
     /// The Toeplitz hash of the addresses and, for TCP and UDP, the ports. Zero for frames that are
     /// not IP.
     ///
-    /// `header` is what these headers were parsed from. Both directions of a flow hash differently.
+    /// `header` holds the parsed bytes. The two directions of a flow hash differently.
     #[inline]
     #[must_use]
     pub fn flow_hash(&self, header: &[u8], toeplitz: &toeplitz::Table) -> u32 {
@@ -157,128 +141,6 @@ impl Headers {
     }
 }
 
-/// The Ethernet header with its tags.
-struct Link {
-    ethertype: EtherType,
-    vlan: Option<u16>,
-    len: usize,
-}
-
-impl Link {
-    #[inline]
-    fn parse(header: &[u8]) -> Result<Self, ParseError> {
-        let ethernet: &[u8; HEADER_LEN] =
-            array(header, 0).ok_or(ParseError::Truncated(Layer::Ethernet))?;
-        let ethertype = EtherType(be16(ethernet, 12));
-        let mut link = Self { ethertype, vlan: None, len: HEADER_LEN };
-        for _ in 0..MAX_VLAN_TAGS {
-            if !link.ethertype.is_vlan() {
-                break;
-            }
-            let tag: &[u8; VLAN_TAG_LEN] =
-                array(header, link.len).ok_or(ParseError::Truncated(Layer::Vlan))?;
-            link.vlan.get_or_insert(be16(tag, 0));
-            link.ethertype = EtherType(be16(tag, 2));
-            link.len += VLAN_TAG_LEN;
-        }
-        Ok(link)
-    }
-}
-
-/// The transport header: its protocol, and where it starts and ends.
-struct Upper {
-    transport: Transport,
-    start: usize,
-    end: usize,
-}
-
-impl Upper {
-    #[inline]
-    const fn absent(at: usize) -> Self {
-        Self { transport: Transport::None, start: at, end: at }
-    }
-
-    #[inline]
-    fn of_ipv4(header: &[u8], l3: usize) -> Result<Self, ParseError> {
-        let fixed: &[u8; ipv4::HEADER_LEN] =
-            array(header, l3).ok_or(ParseError::Truncated(Layer::Ipv4))?;
-        let ip = ipv4::Packet::new_unchecked(fixed);
-        ip.check_header()?;
-        let start = l3 + ip.header_len();
-        if header.len() < start {
-            return Err(ParseError::Truncated(Layer::Ipv4));
-        }
-        // Ethernet pads short frames: what lies behind the IP packet is no transport header.
-        let within = match usize::from(ip.total_len()) {
-            0 => header,
-            total_len => &header[..header.len().min(l3 + total_len)],
-        };
-        match ip.protocol() {
-            _ if ip.is_fragment() => Ok(Self { transport: Transport::Fragment, start, end: start }),
-            Protocol::TCP => Self::tcp(within, start),
-            Protocol::UDP => {
-                Self::fixed(Transport::Udp, Layer::Udp, udp::HEADER_LEN, within, start)
-            }
-            Protocol::ICMP => {
-                Self::fixed(Transport::Icmp, Layer::Icmp, icmp::HEADER_LEN, within, start)
-            }
-            _ => Ok(Self { transport: Transport::Other, start, end: start }),
-        }
-    }
-
-    #[inline]
-    fn of_ipv6(header: &[u8], l3: usize) -> Result<Self, ParseError> {
-        let fixed: &[u8; ipv6::HEADER_LEN] =
-            array(header, l3).ok_or(ParseError::Truncated(Layer::Ipv6))?;
-        let ip = ipv6::Packet::new_unchecked(fixed);
-        ip.check_header()?;
-        let within = match usize::from(ip.payload_len()) {
-            0 => header,
-            payload_len => &header[..header.len().min(l3 + ipv6::HEADER_LEN + payload_len)],
-        };
-        let chain = ipv6::walk_extensions(ip.next_header(), within, l3 + ipv6::HEADER_LEN)?;
-        let start = chain.offset;
-        match chain.protocol {
-            _ if chain.fragment => Ok(Self { transport: Transport::Fragment, start, end: start }),
-            Protocol::TCP => Self::tcp(within, start),
-            Protocol::UDP => {
-                Self::fixed(Transport::Udp, Layer::Udp, udp::HEADER_LEN, within, start)
-            }
-            Protocol::ICMPV6 => {
-                Self::fixed(Transport::Icmpv6, Layer::Icmpv6, icmp::HEADER_LEN, within, start)
-            }
-            Protocol::NO_NEXT_HEADER => Ok(Self::absent(start)),
-            _ => Ok(Self { transport: Transport::Other, start, end: start }),
-        }
-    }
-
-    #[inline]
-    fn tcp(within: &[u8], start: usize) -> Result<Self, ParseError> {
-        let fixed: &[u8; tcp::HEADER_LEN] =
-            array(within, start).ok_or(ParseError::Truncated(Layer::Tcp))?;
-        let header_len = tcp::Packet::new_unchecked(fixed).header_len();
-        if header_len < tcp::HEADER_LEN {
-            return Err(ParseError::Length(Layer::Tcp));
-        }
-        Self::fixed(Transport::Tcp, Layer::Tcp, header_len, within, start)
-    }
-
-    #[inline]
-    fn fixed(
-        transport: Transport,
-        layer: Layer,
-        len: usize,
-        within: &[u8],
-        start: usize,
-    ) -> Result<Self, ParseError> {
-        let end = start + len;
-        if within.len() < end {
-            return Err(ParseError::Truncated(layer));
-        }
-        Ok(Self { transport, start, end })
-    }
-}
-
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "offsets lie in a header cut to MAX_LEN bytes")]
 const fn offset(at: usize) -> u8 {
@@ -290,6 +152,7 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::error::Layer;
     use crate::toeplitz::{MICROSOFT_KEY, Table};
 
     static TOEPLITZ: Table = Table::new(&MICROSOFT_KEY);
@@ -361,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_third_tag_is_not_seen_through() {
+    fn a_third_tag_is_not_passed() {
         let tag = [0x81, 0x00, 0x00, 0x07];
         let headers = Headers::parse(&frame(&[&tag, &tag, &tag, &IPV4])).unwrap();
         assert_eq!(
@@ -415,7 +278,7 @@ mod tests {
             |protocol| tcp_frame(|packet| packet[9] = protocol).map(|headers| headers.transport);
         assert_eq!(transport(1), Ok(Transport::Icmp));
         assert_eq!(transport(47), Ok(Transport::Other));
-        assert_eq!(transport(58), Ok(Transport::Other), "ICMPv6 does not live in IPv4");
+        assert_eq!(transport(58), Ok(Transport::Other), "ICMPv6 does not belong to IPv4");
 
         let transport = |protocol| {
             let mut packet = IPV6_OPTIONS_UDP;
@@ -424,11 +287,11 @@ mod tests {
         };
         assert_eq!(transport(58), Ok(Transport::Icmpv6));
         assert_eq!(transport(59), Ok(Transport::None));
-        assert_eq!(transport(1), Ok(Transport::Other), "ICMP does not live in IPv6");
+        assert_eq!(transport(1), Ok(Transport::Other), "ICMP does not belong to IPv6");
     }
 
     #[test]
-    fn a_header_in_the_padding_is_no_header() {
+    fn a_header_in_the_padding_is_refused() {
         let truncated = Err(ParseError::Truncated(Layer::Tcp));
         assert_eq!(tcp_frame(|packet| packet[3] = 39), truncated);
         let mut packet = IPV6_OPTIONS_UDP;
@@ -438,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_zero_leave_it_to_the_frame() {
+    fn a_length_of_zero_means_the_whole_frame() {
         assert!(tcp_frame(|packet| packet[3] = 0).is_ok());
         let mut packet = IPV6_OPTIONS_UDP;
         packet[5] = 0;
@@ -446,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed() {
+    fn malformed_headers_are_refused() {
         let length = |layer| Err(ParseError::Length(layer));
         assert_eq!(tcp_frame(|packet| packet[0] = 0x65), Err(ParseError::Version(Layer::Ipv4)));
         assert_eq!(tcp_frame(|packet| packet[0] = 0x44), length(Layer::Ipv4));
@@ -457,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_truncated_is_named() {
+    fn a_truncated_header_is_named() {
         let frame = frame(&[&[0x81, 0, 0, 7], &IPV6, &IPV6_OPTIONS_UDP]);
         for (len, layer) in [
             (0, Layer::Ethernet),

@@ -1,4 +1,4 @@
-//! A host with a victim and an attacker, and what comes of an attack there.
+//! A host with a victim and an attacker, and the results of attacks on it.
 
 use std::time::Duration;
 
@@ -10,74 +10,74 @@ use crate::{Error, Result};
 
 use super::super::backend::{self, Backend, RunningBackend};
 use super::super::frontend::{Frontend, RunningFrontend};
-use super::super::{BACKEND_ADDRESS, BOOT, GUEST_ADDRESS, SOON};
+use super::super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT, GUEST_ADDRESS};
 use super::class::{Class, Report};
 use super::echoes::{self, Echoes};
 use super::expected::Expected;
-use super::holdings::Holdings;
+use super::resources::Resources;
 use super::status::{Port, Status};
 
-/// The attacker's address on the link, and the one above it.
+/// The attacker's MAC and IP address.
 const MAC: &str = "00:16:3e:00:00:66";
 const ADDRESS: &str = "10.0.0.3";
 const VICTIM: &str = "victim";
 const HOSTILE: &str = "hostile";
 
-/// How long an attack, or a look at what it did, may take besides what it was told to: emulation is slow where others
-/// work too.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Words with which a kernel complains.
+/// How long an attack or a check may take beyond its set duration: emulation is slow on a busy
+/// machine.
+const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
+/// Words in a kernel's error messages.
 const COMPLAINTS: &str = "WARNING|BUG|Oops|segfault|Call Trace|general protection|blocked for";
-/// Between the parts of an answer.
+/// Separates the parts of a script's output.
 const CUT: &str = "~~~";
 
-/// The host, with all that runs on it.
+/// The host with pvnet, the victim and the attacker.
 #[derive(Debug)]
-pub struct Stage {
+pub struct AttackTestbed {
     dom0: Shell,
     backend: RunningBackend,
     victim: Domu,
     hostile: Domu,
     pid: u32,
     echoes: Job,
-    // What reaches the attacker whatever it does.
+    // Traffic to the attacker throughout.
     _traffic: Job,
     _frontend: RunningFrontend,
 }
 
-/// An attack, and what was seen of it.
+/// An attack and its result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which.
+    /// The attack.
     pub class: Class,
-    /// What it is named after.
+    /// The advisories for this kind of bug.
     pub advisories: String,
-    /// What was to become of it.
+    /// The expected result.
     pub expected: String,
-    /// What the attacker did and saw.
+    /// The attacker's report.
     pub report: Report,
-    /// Its interface, as the daemon tells of it.
+    /// The attacker's interface, from the daemon's status.
     pub port: Port,
-    /// What the victim answered meanwhile.
+    /// The victim's replies during the attack.
     pub victim: Echoes,
-    /// All that is not as it should be.
+    /// Everything that went wrong.
     pub complaints: Vec<String>,
 }
 
-/// What is seen from dom0 after an attack.
+/// Observations in dom0 after an attack.
 struct Seen {
     status: Status,
-    /// The victim's answers of the whole run that came after the last that was seen before.
+    /// The last lines of the victim's replies.
     replies: String,
-    /// The kernel's and the daemon's complaints.
+    /// Error messages of the kernel and the daemon.
     words: String,
 }
 
-impl Stage {
-    /// Sets it on a host that was just booted, with the programs `pvnet` and `hostile` there.
+impl AttackTestbed {
+    /// Starts pvnet and both guests on a freshly booted host with the programs `pvnet` and `hostile`.
     ///
     /// # Errors
-    /// Those of the steps, with the daemon's last words.
+    /// Those of the steps, with the daemon's output.
     pub fn new(host: &Host, progress: &Progress) -> Result<Self> {
         progress.step("start pvnet");
         let backend = Backend::Pvnet.start(host)?;
@@ -86,7 +86,7 @@ impl Stage {
                 let dom0 = host.dom0().clone();
                 let pid = status(&dom0)?.pid;
                 let (echoes, traffic) = (echoes(&dom0)?, traffic(&dom0)?);
-                // What was said until now is not about an attack.
+                // Kernel messages until now are not from an attack.
                 let (_traffic, _frontend) = (traffic, frontend);
                 let stage =
                     Self { dom0, backend, victim, hostile, pid, echoes, _traffic, _frontend };
@@ -102,24 +102,24 @@ impl Stage {
         progress: &Progress,
     ) -> Result<(Domu, RunningFrontend, Domu)> {
         progress.step("boot the victim");
-        let victim = host.create(&DomuConfig::new(VICTIM).vif(backend.vif()), BOOT)?;
+        let victim = host.create(&DomuConfig::new(VICTIM).vif(backend.vif()), BOOT_TIMEOUT)?;
         let frontend = Frontend::Stock.start(&victim)?;
         progress.step("boot the attacker");
         let vif = format!("mac={MAC},script=/bin/true");
-        let hostile = host.create(&DomuConfig::new(HOSTILE).vif(vif), BOOT)?;
-        hostile.run("modprobe xen-gntalloc limit=4096 && modprobe xen-evtchn", SOON)?;
+        let hostile = host.create(&DomuConfig::new(HOSTILE).vif(vif), BOOT_TIMEOUT)?;
+        hostile.run("modprobe xen-gntalloc limit=4096 && modprobe xen-evtchn", COMMAND_TIMEOUT)?;
         Ok((victim, frontend, hostile))
     }
 
-    /// Has the attacker do its worst, for so many seconds or cycles where that matters.
+    /// Runs an attack. `seconds` and `cycles` apply to attacks that repeat.
     ///
     /// # Errors
-    /// Those of [`Shell::run`] where something cannot be found out; what is not as it should be is a result.
+    /// Those of [`Shell::run`] if a check cannot run. A failed check is part of the result.
     pub fn attack(&self, class: Class, seconds: u64, cycles: u32) -> Result<Row> {
         let run = || {
             let before = self.last_echo()?;
             let words = format!("{class} --stay --seconds {seconds} --count {cycles}");
-            let report = self.hostile(&words, PATIENCE + Duration::from_secs(seconds))?;
+            let report = self.hostile(&words, ATTACK_TIMEOUT + Duration::from_secs(seconds))?;
             let seen = self.look()?;
             let victim = Echoes::after(before, &seen.replies)?;
             self.judge(report, &seen, victim, cycles)
@@ -127,7 +127,7 @@ impl Stage {
         run().map_err(|error| backend::explain(error, &self.backend))
     }
 
-    /// Plugs an interface into the victim and unplugs it, so many times.
+    /// Plugs an interface into the victim and unplugs it, `cycles` times.
     ///
     /// # Errors
     /// Those of [`Shell::run`].
@@ -141,55 +141,55 @@ impl Stage {
              while pvnet status | grep '{vif} '; do sleep 0.05; done
              done >/run/plugged 2>&1"
         );
-        let limit = SOON + PATIENCE * cycles / 10;
+        let limit = COMMAND_TIMEOUT + ATTACK_TIMEOUT * cycles / 10;
         self.dom0
             .run(&script, limit)
             .map(drop)
             .map_err(|error| backend::explain(error, &self.backend))
     }
 
-    /// What is held when the attacker has closed its device.
+    /// The resources that are held after the attacker has closed its device.
     ///
     /// # Errors
     /// As [`attack`](Self::attack).
-    pub fn holdings(&self) -> Result<Holdings> {
-        let report = self.hostile(&format!("{} --count 1", Class::Cycles), PATIENCE)?;
+    pub fn resources(&self) -> Result<Resources> {
+        let report = self.hostile(&format!("{} --count 1", Class::Cycles), ATTACK_TIMEOUT)?;
         if let Some(failure) = report.failure {
             return Err(unreadable("the end of a connection", &failure, ""));
         }
-        Holdings::count(&self.dom0, self.pid, self.hostile.id())
+        Resources::count(&self.dom0, self.pid, self.hostile.id())
     }
 
-    /// What the kernels of dom0 and the victim complain of; of dom0's what came since the last attack.
+    /// Error messages of the kernels of dom0 and the victim since the last call or attack.
     ///
     /// # Errors
     /// Those of [`Shell::run`].
     pub fn kernels(&self) -> Result<String> {
         let complaints = format!("dmesg -c | grep -E '{COMPLAINTS}'; true");
         let shells = [&self.dom0, self.victim.shell()];
-        shells.into_iter().map(|shell| shell.run(&complaints, PATIENCE)).collect()
+        shells.into_iter().map(|shell| shell.run(&complaints, ATTACK_TIMEOUT)).collect()
     }
 
-    /// Kills the attacker's program and starts it anew, until it tells what came of it. It runs on, if it was told to
-    /// stay, so that it can be looked at.
+    /// Kills the attacker's program, starts it again, and waits for its report. With `--stay` it runs on,
+    /// so that dom0 can check its interface.
     fn hostile(&self, words: &str, limit: Duration) -> Result<Report> {
         let script = format!(
             "cd /run; [ -e hostile.pid ] && kill -9 \"$(cat hostile.pid)\" 2>/dev/null\n\
-             hostile {words} --address {ADDRESS} --peer {BACKEND_ADDRESS} >told 2>error &\n\
+             hostile {words} --address {ADDRESS} --peer {BACKEND_ADDRESS} >report 2>error &\n\
              echo $! >hostile.pid\n\
-             while ! grep '^{{' told; do kill -0 $! || exec cat error; sleep 0.05; done"
+             while ! grep '^{{' report; do kill -0 $! || exec cat error; sleep 0.05; done"
         );
         let text = self.hostile.run(&script, limit)?;
         serde_json::from_str(&text).map_err(|error| unreadable("hostile", &error, &text))
     }
 
-    /// The last echo that the victim has answered.
+    /// The sequence number of the last echo that the victim has answered.
     fn last_echo(&self) -> Result<u64> {
-        let line = self.dom0.run(&format!("tail -n 1 {}", self.echoes.file()), PATIENCE)?;
+        let line = self.dom0.run(&format!("tail -n 1 {}", self.echoes.file()), ATTACK_TIMEOUT)?;
         echoes::sequence(&line)
     }
 
-    /// Looks at all that must not have suffered. The victim must have answered an echo that it was asked for now.
+    /// Checks all that must not suffer. Waits for the victim's reply to a new echo.
     fn look(&self) -> Result<Seen> {
         let (echoes, log) = (self.echoes.file(), self.backend.daemon().map(Job::file));
         let look = format!(
@@ -198,7 +198,7 @@ impl Stage {
              until [ \"$(wc -l <{echoes})\" -gt $((size + 1)) ]; do sleep 0.05; done; tail -n 2000 {echoes}",
             log = log.unwrap_or_default(),
         );
-        let text = self.dom0.run(&look, PATIENCE)?;
+        let text = self.dom0.run(&look, ATTACK_TIMEOUT)?;
         let mut parts = text.splitn(3, CUT).map(str::trim);
         let mut part = || parts.next().unwrap_or_default();
         let status = Status::parse(part())?;
@@ -227,13 +227,13 @@ impl Stage {
 }
 
 impl Row {
-    /// Whether all is as it should be.
+    /// Whether all checks passed.
     #[must_use]
-    pub fn is_sound(&self) -> bool {
+    pub fn passed(&self) -> bool {
         self.complaints.is_empty()
     }
 
-    /// What became of it, in a few words.
+    /// The result in a few words.
     #[must_use]
     pub fn seen(&self) -> String {
         match (&self.report.skipped, &self.port.reason) {
@@ -249,18 +249,19 @@ impl Row {
 }
 
 fn status(dom0: &Shell) -> Result<Status> {
-    Status::parse(&dom0.run("pvnet status --json", SOON)?)
+    Status::parse(&dom0.run("pvnet status --json", COMMAND_TIMEOUT)?)
 }
 
-/// Asks the victim for echoes, for good; a line for each that it answers.
+/// Pings the victim until stopped. The output has a line for each reply.
 fn echoes(dom0: &Shell) -> Result<Job> {
     let job = dom0.spawn(&format!("exec ping -n -i 0.1 {GUEST_ADDRESS}"))?;
     let answered = format!("grep icmp_seq {}", job.file());
-    dom0.until("an echo of the victim's", &answered, SOON)?;
+    dom0.until("an echo of the victim's", &answered, COMMAND_TIMEOUT)?;
     Ok(job)
 }
 
-/// Echoes to the attacker, whether it answers or not. It is given a neighbour entry: it may not answer ARP either.
+/// Pings the attacker, whether or not it answers. A static neighbour entry replaces ARP, which it may not answer
+/// either.
 fn traffic(dom0: &Shell) -> Result<Job> {
     dom0.spawn(&format!(
         "ip neigh replace {ADDRESS} lladdr {MAC} dev pvnet0 nud permanent; \

@@ -1,4 +1,4 @@
-//! A folder of one's own for a while.
+//! A temporary folder.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Error, Result};
 
-/// A new folder, removed with all that is in it when dropped.
+/// A new folder, removed with its content when dropped.
 #[derive(Debug)]
-pub struct Folder(PathBuf);
+pub struct TempDir(PathBuf);
 
-impl Folder {
-    /// Makes one under the system's folder for temporary files, that nobody else can look into.
+impl TempDir {
+    /// Makes one in the system's folder for temporary files, readable for this user only.
     ///
     /// # Errors
     /// [`Error::Path`].
@@ -20,13 +20,13 @@ impl Folder {
         Self::inside(&std::env::temp_dir())
     }
 
-    /// The same inside of another folder, which must exist.
+    /// The same in another folder, which must exist.
     pub(crate) fn inside(above: &Path) -> Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         loop {
             let number = MADE.fetch_add(1, Ordering::Relaxed);
             let path = above.join(format!("xenlab-{}-{number}", std::process::id()));
-            // Made, never taken over: what is there may be anybody's.
+            // An existing folder is never used: it may be another user's.
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -35,17 +35,17 @@ impl Folder {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempDir {
     fn drop(&mut self) {
         match std::fs::remove_dir_all(&self.0) {
-            // Renamed to where it shall stay.
+            // It was renamed to keep it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => eprintln!("clean-up: {}: {error}", self.0.display()),
             Ok(()) => {}
@@ -58,8 +58,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_differ_and_go_with_their_content() {
-        let [first, second] = [Folder::new(), Folder::new()].map(|folder| folder.expect("folder"));
+    fn folders_differ_and_are_removed_with_their_content() {
+        let [first, second] =
+            [TempDir::new(), TempDir::new()].map(|folder| folder.expect("folder"));
         assert_ne!(first.path(), second.path());
         std::fs::write(first.path().join("inside"), "x").expect("write");
         let path = first.path().to_owned();
@@ -68,10 +69,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_renamed_stays() {
-        let above = Folder::new().expect("folder");
+    fn a_renamed_folder_stays() {
+        let above = TempDir::new().expect("folder");
         let kept = above.path().join("kept");
-        let folder = Folder::inside(above.path()).expect("folder");
+        let folder = TempDir::inside(above.path()).expect("folder");
         std::fs::rename(folder.path(), &kept).expect("rename");
         drop(folder);
         assert!(kept.exists());

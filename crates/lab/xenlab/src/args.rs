@@ -1,0 +1,101 @@
+//! Arguments that several commands share.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use lab::Progress;
+use xenlab::{Error, Host, HostFile, Images, Options, Result, Suite, default_cache, scenario};
+
+/// Where pvnet is.
+#[derive(Args)]
+pub struct PvnetArgs {
+    /// The program pvnet [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    pvnet: Option<PathBuf>,
+}
+
+impl PvnetArgs {
+    /// The program as a file for the host.
+    pub fn file(&self) -> Result<HostFile> {
+        let program = self.pvnet.clone().or_else(|| scenario::program("pvnet"));
+        HostFile::new(program.ok_or(Error::NotBuilt("pvnet"))?)
+    }
+}
+
+/// What the images are made of, and where they are kept.
+#[derive(Args)]
+pub struct BuildArgs {
+    /// The Debian release to take packages from [default: this machine's, if it is known].
+    #[arg(long, value_name = "NAME")]
+    suite: Option<Suite>,
+    /// Where images are kept [default: xenlab in cargo's target folder].
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Show no progress on standard error.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// How a host boots.
+#[derive(Args)]
+pub struct BootArgs {
+    #[command(flatten)]
+    pub build: BuildArgs,
+    /// A file to copy into dom0 and the guests; repeatable. Programs go to /usr/local/bin with
+    /// the libraries they need, other files to /lab.
+    #[arg(long, value_name = "FILE")]
+    with: Vec<PathBuf>,
+    /// Give dom0 a network card on a network that QEMU emulates: 10.0.2.2 answers.
+    #[arg(long)]
+    outside: bool,
+    /// The machine's memory.
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    memory: u32,
+    /// More words for the hypervisor's command line.
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    xen: String,
+    /// More words for the command line of dom0's kernel.
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
+    kernel: String,
+    /// Keep the console's log in this file.
+    #[arg(long, value_name = "FILE")]
+    keep_log: Option<PathBuf>,
+}
+
+impl BuildArgs {
+    /// Makes the images if needed.
+    pub fn images(&self) -> Result<Images> {
+        let suite = self.suite.unwrap_or_else(Suite::of_this_machine);
+        let cache = self.cache.clone().unwrap_or_else(default_cache);
+        Images::prepare(suite, &absolute(&cache)?, self.quiet)
+    }
+}
+
+impl BootArgs {
+    /// How to boot.
+    pub fn options(&self) -> Result<Options> {
+        Ok(Options {
+            memory_mib: self.memory,
+            files: self.with.iter().map(HostFile::new).collect::<Result<_>>()?,
+            outside: self.outside,
+            xen_arguments: self.xen.clone(),
+            kernel_arguments: self.kernel.clone(),
+            log: self.keep_log.clone(),
+            ..Options::default()
+        })
+    }
+
+    /// Makes the images if needed, and boots.
+    pub fn boot(&self) -> Result<Host> {
+        let options = self.options()?;
+        let images = self.build.images()?;
+        let progress = Progress::new(1, self.build.quiet);
+        progress.step("boot Xen and dom0");
+        Host::boot(&images, &options)
+    }
+}
+
+/// Tools that get this path may run in another folder.
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|cause| Error::Path { path: path.to_owned(), cause })
+}

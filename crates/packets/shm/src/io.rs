@@ -49,10 +49,6 @@ impl Vectors {
     }
 }
 
-fn outside(error: crate::OutOfBounds) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error)
-}
-
 fn answer(bytes: isize) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::Error::last_os_error())
 }
@@ -66,7 +62,7 @@ pub fn write_pieces<'a>(
     for piece in pieces {
         match piece {
             Piece::Shared { region, offset, len } => {
-                vectors.push(region.address(offset, len).map_err(outside)?, len)?;
+                vectors.push(region.address(offset, len)?, len)?;
             }
             Piece::Private(bytes) => vectors.push(bytes.as_ptr().cast_mut(), bytes.len())?,
         }
@@ -90,7 +86,7 @@ pub fn read_pieces<'a>(
         vectors.push(header.as_mut_ptr(), header.len())?;
     }
     for (region, offset, len) in pieces {
-        vectors.push(region.address(offset, len).map_err(outside)?, len)?;
+        vectors.push(region.address(offset, len)?, len)?;
     }
     // SAFETY: each vector covers mapped, writable memory borrowed for this call; `header` is
     // borrowed mutably, the rest is shared memory that no reference covers.

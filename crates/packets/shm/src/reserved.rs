@@ -55,8 +55,7 @@ impl Reserved {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         let start = place.checked_mul(self.page_size).ok_or(io::ErrorKind::InvalidInput)?;
-        let outside = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-        self.region.address(start, self.page_size).map_err(outside)?;
+        self.region.address(start, self.page_size)?;
         let filled = self.region.fill(start, self.page_size, access, fd, offset);
         if filled.is_err() && !self.region.reserve_again(start, self.page_size) {
             self.lost.insert(place);

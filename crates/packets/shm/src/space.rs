@@ -67,8 +67,7 @@ impl Space {
         offset: u64,
     ) -> io::Result<Replaced> {
         let start = page.checked_mul(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
-        let outside = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-        let region = self.addresses.slice(start..start.saturating_add(PAGE)).map_err(outside)?;
+        let region = self.addresses.slice(start..start.saturating_add(PAGE))?;
         if self.mark(page) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -77,7 +76,7 @@ impl Space {
         // until it is dropped; they stay mapped, readable and writable at every moment that a
         // region of them can be used. A system that refuses leaves the page as it was.
         let mapped = unsafe {
-            let at = region.address(0, PAGE).map_err(outside)?.cast();
+            let at = region.address(0, PAGE)?.cast();
             rustix::mm::mmap(at, PAGE, read_write, flags | MapFlags::FIXED, fd, offset)
         };
         match mapped {

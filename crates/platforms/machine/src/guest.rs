@@ -1,70 +1,35 @@
 //! The hypervisor's services for a guest: its own memory, its grant table, its calls.
 
-mod balloon;
-mod grouping;
+pub(crate) mod balloon;
+pub(crate) mod grouping;
 mod slot;
+pub(crate) mod state;
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use hypervisor::flip::{PageReceiver, TransferSlot};
 use hypervisor::{DomId, Error, GrantRef, Guest, Hypervisor, PAGE_SIZE, Port};
 use shm::{PageSize, Region, Space};
 
-use crate::domain::{
-    BLOCK_PAGES, Domain, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize, gtf,
-    populate,
-};
+use crate::domain::{DRIVER_DOMAIN, Domain};
 use crate::event::GuestEvent;
+use crate::grant_table::{GRANTS_PER_PAGE, GRANTS_RESERVED, gtf};
 use crate::hypervisor::Machine;
+use crate::memory::{BLOCK_PAGES, MemorySize, populate};
 
-pub use balloon::BalloonError;
-use grouping::Frames;
-pub use grouping::Grouping;
+use grouping::{Frames, Grouping};
+use slot::Slot;
 #[cfg(test)]
 pub(crate) use slot::TransferredPage;
-use slot::{Arrivals, Slot};
-
-/// The calls that only the hypervisor can serve.
-pub(crate) trait Hypercalls: Send + Sync {
-    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error>;
-    fn surrender(&self, frames: &[u32]) -> Result<(), Error>;
-    fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
-    fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
-}
+use state::{Arrivals, Free, Hypercalls, Inner};
 
 /// A domain seen from inside.
 #[derive(Clone)]
 pub struct MachineGuest {
     inner: Arc<Inner>,
-}
-
-struct Inner {
-    domid: DomId,
-    size: MemorySize,
-    file: OwnedFd,
-    /// The addresses of its ordinary memory.
-    space: Arc<Space>,
-    /// Addresses for pages that come: as many as can, in blocks of their own.
-    places: Arc<Space>,
-    /// All its ordinary memory, mapped once.
-    memory: Arc<Region>,
-    /// The grant table, at the start of the domain's memory.
-    table: Region,
-    free: Mutex<Free>,
-    /// Held while memory is given up or taken back.
-    ballooning: Mutex<()>,
-    calls: Box<dyn Hypercalls>,
-}
-
-/// What is not in use.
-struct Free {
-    frames: Frames,
-    grants: Vec<u32>,
-    arrivals: Arrivals,
 }
 
 impl MachineGuest {
@@ -146,41 +111,10 @@ pub(crate) fn offer(
     from: DomId,
     to: DomId,
 ) -> Result<(GuestEvent, Port), Error> {
-    if to != crate::hypervisor::DRIVER_DOMAIN {
+    if to != DRIVER_DOMAIN {
         return Err(Error::NoDomain(to));
     }
     machine.alloc_unbound(from)
-}
-
-impl Inner {
-    fn free(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn flags(&self, gref: GrantRef) -> Option<&AtomicU16> {
-        self.table.atomic_u16(gref.0 as usize * GRANT_ENTRY_LEN).ok()
-    }
-
-    /// Fills an entry; `kind` is what it grants, one of [`gtf`].
-    fn publish(&self, gref: GrantRef, to: DomId, frame: usize, kind: u16) -> Result<(), Error> {
-        let at = gref.0 as usize * GRANT_ENTRY_LEN;
-        let frame = u32::try_from(frame).map_err(|_| Error::Exhausted("page numbers"))?;
-        let outside = |_| Error::Exhausted("grant table");
-        self.table.write(at + 2, to.0).map_err(outside)?;
-        self.table.write(at + 4, frame).map_err(outside)?;
-        let flags = self.table.atomic_u16(at).map_err(outside)?;
-        // Release: who sees the flags sees the domain and the frame.
-        flags.store(kind, Ordering::Release);
-        Ok(())
-    }
-
-    /// Takes a grant back; not while the hypervisor has it mapped.
-    fn revoke(&self, gref: GrantRef) -> bool {
-        self.flags(gref).is_some_and(|flags| {
-            let change = |f| (f & (gtf::READING | gtf::WRITING) == 0).then_some(0);
-            flags.try_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
-        })
-    }
 }
 
 impl Guest for MachineGuest {
@@ -269,11 +203,11 @@ impl fmt::Debug for MachineGuest {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Hypervisor, Source};
 
     use super::*;
-    use crate::domain::MemorySize;
-    use crate::hypervisor::DRIVER_DOMAIN;
 
     fn machine() -> (Machine, Arc<Domain>, MachineGuest) {
         let machine = Machine::new();

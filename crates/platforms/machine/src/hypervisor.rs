@@ -12,13 +12,13 @@ use hypervisor::{
 use shm::{Piece, Region};
 
 use crate::aperture::Aperture;
-use crate::domain::{Access, Domain, MemorySize, Pins};
+use crate::domain::{DRIVER_DOMAIN, Domain, Pins};
 use crate::event::{GuestEvent, HostEnd, HostEvent, pair};
-use crate::exchange::{ExchangePage, transfer};
+use crate::exchange::transfer::{ExchangePage, transfer};
+use crate::grant_table::Access;
+use crate::memory::MemorySize;
 use crate::store::StoreHub;
 
-/// The driver domain's number.
-pub const DRIVER_DOMAIN: DomId = DomId(0);
 /// Event channels one guest may have open.
 const PORTS_MAX: usize = 256;
 

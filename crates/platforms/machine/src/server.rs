@@ -18,10 +18,11 @@ use rustix::net::{
 use shm::PageSize;
 use tracing::{debug, info, warn};
 
-use crate::domain::MemorySize;
 use crate::event::GuestEvent;
-use crate::guest::{Hypercalls, MachineGuest, offer};
+use crate::guest::state::Hypercalls;
+use crate::guest::{MachineGuest, offer};
 use crate::hypervisor::Machine;
+use crate::memory::MemorySize;
 use crate::proto::{Packet, VERSION, call, receive, send};
 use crate::store;
 

@@ -3,7 +3,7 @@
 use hypervisor::DomId;
 use xenstore::{Access, Permissions, Store, StoreError, VifNodes};
 
-use crate::hypervisor::DRIVER_DOMAIN;
+use crate::domain::DRIVER_DOMAIN;
 
 /// The backend's node of interface `index` of a domain.
 #[must_use]

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use hypervisor::{CopyStatus, Dest, GrantCopy, Source};
 use shm::Region;
 
-use crate::Peer;
+use crate::peer::Peer;
 use crate::sys::gntdev::{Segment, grant_copy};
 
 /// Most copies of one system call: four hypercalls' worth, on the stack.

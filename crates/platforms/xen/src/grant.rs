@@ -10,8 +10,9 @@ use hypervisor::{Error, GrantMap, GrantRef, MapStatus, PAGE_SIZE};
 use rustix::io::Errno;
 use shm::{Region, Reserved};
 
+use crate::event::XenEvent;
+use crate::peer::Peer;
 use crate::sys::gntdev;
-use crate::{Peer, XenEvent};
 
 /// Grants in gntdev's table. Dropping them takes them out.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE, Port};
 use rustix::io::Errno;
 use shm::Region;
 
-use crate::XenEvent;
 use crate::device::{Device, OpenError, open};
-use crate::hypervisor::Peer;
+use crate::event::XenEvent;
+use crate::peer::Peer;
 use crate::sys::gntalloc::{self, Access};
 
 /// Xen, for a process that is served by another domain.

@@ -16,6 +16,7 @@ mod event;
 mod grant;
 mod guest;
 mod hypervisor;
+mod peer;
 pub mod store;
 mod sys;
 
@@ -23,4 +24,5 @@ pub use device::OpenError;
 pub use event::XenEvent;
 pub use grant::{Aperture, Mapping};
 pub use guest::{SharedPages, XenGuest};
-pub use hypervisor::{Peer, Xen};
+pub use hypervisor::Xen;
+pub use peer::Peer;

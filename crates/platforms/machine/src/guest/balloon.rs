@@ -7,8 +7,9 @@ use std::sync::{MutexGuard, PoisonError};
 
 use hypervisor::{Error, PAGE_SIZE};
 
-use super::{Inner, MachineGuest};
-use crate::domain::repopulate;
+use super::MachineGuest;
+use super::state::Inner;
+use crate::memory::repopulate;
 
 /// Why a guest does not have the memory that it should.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::domain::{BLOCK_PAGES, MemorySize};
+use crate::memory::{BLOCK_PAGES, MemorySize};
 
 /// Where a guest maps the pages that come to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

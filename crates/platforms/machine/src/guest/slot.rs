@@ -14,28 +14,12 @@ use hypervisor::flip::{FlipPage, TransferSlot};
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
 use shm::{Region, Replaced, Space};
 
-use super::{Free, Inner};
-use crate::domain::{GRANT_ENTRY_LEN, gtf};
+use super::state::{Free, Inner, Offer};
+use crate::grant_table::{GRANT_ENTRY_LEN, gtf};
 use crate::proto::FRAMES_MAX;
 
 /// An entry whose page has come.
 const TRANSFERRED: u16 = gtf::ACCEPT_TRANSFER | gtf::TRANSFER_COMMITTED | gtf::TRANSFER_COMPLETED;
-
-/// Pages that came, or may still come, and that nobody wants.
-#[derive(Default)]
-pub(super) struct Arrivals {
-    /// Pages, by real number, that are unmapped and go back with the next surrender.
-    leaving: Vec<u32>,
-    /// Offers that were dropped while a page was on its way.
-    unsettled: Vec<Offer>,
-}
-
-/// A published offer.
-#[derive(Clone, Copy, Debug)]
-struct Offer {
-    gref: GrantRef,
-    pfn: usize,
-}
 
 /// A place for one page from the driver domain. Dropping it takes the offer back; a page that
 /// came and was not claimed goes back with the next surrender.

@@ -13,8 +13,7 @@ use shm::Region;
 use xenstore::Store;
 
 use super::*;
-use crate::domain::Domain;
-use crate::hypervisor::DRIVER_DOMAIN;
+use crate::domain::{DRIVER_DOMAIN, Domain};
 use crate::toolstack::create_domain;
 
 const SIZE: MemorySize =

@@ -9,11 +9,10 @@ use rustix::net::{Shutdown, shutdown};
 use xenstore::wire::AbsPath;
 use xenstore::{StoreError, TransactionId, WatchQueue};
 
-use super::local::LocalStore;
+use super::quota::{self, is_privileged};
 use super::transaction::Transaction;
 use super::tree::{Change, Touched, Tree};
 use super::watch::{INTRODUCE_DOMAIN, RELEASE_DOMAIN, Watch};
-use super::{is_privileged, quota};
 
 /// The embedded store. Clones are handles of the same store.
 #[derive(Clone, Debug)]
@@ -36,17 +35,6 @@ impl StoreHub {
             last_connection: 0,
             last_transaction: 0,
         })))
-    }
-
-    /// Connects a domain. Dropping the connection drops its watches and transactions.
-    ///
-    /// # Panics
-    /// When the process is out of descriptors: each connection has an eventfd.
-    #[must_use]
-    pub fn connect(&self, domid: DomId) -> LocalStore {
-        let queue = Arc::new(WatchQueue::new().expect("a descriptor for the connection's events"));
-        let id = self.lock().connect(domid, Arc::clone(&queue));
-        LocalStore::new(self.clone(), id, domid, queue)
     }
 
     /// Makes a domain known; fires `@introduceDomain`.
@@ -131,7 +119,7 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    fn connect(&mut self, domid: DomId, queue: Arc<WatchQueue>) -> ConnectionId {
+    pub(super) fn connect(&mut self, domid: DomId, queue: Arc<WatchQueue>) -> ConnectionId {
         self.last_connection += 1;
         let id = ConnectionId(self.last_connection);
         let connection = Connection {

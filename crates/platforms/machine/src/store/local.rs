@@ -22,16 +22,20 @@ pub struct LocalStore {
     queue: Arc<WatchQueue>,
 }
 
-impl LocalStore {
-    pub(super) fn new(
-        hub: StoreHub,
-        id: ConnectionId,
-        domid: DomId,
-        queue: Arc<WatchQueue>,
-    ) -> Self {
-        Self { hub, id, domid, queue }
+impl StoreHub {
+    /// Connects a domain. Dropping the connection drops its watches and transactions.
+    ///
+    /// # Panics
+    /// When the process is out of descriptors: each connection has an eventfd.
+    #[must_use]
+    pub fn connect(&self, domid: DomId) -> LocalStore {
+        let queue = Arc::new(WatchQueue::new().expect("a descriptor for the connection's events"));
+        let id = self.lock().connect(domid, Arc::clone(&queue));
+        LocalStore { hub: self.clone(), id, domid, queue }
     }
+}
 
+impl LocalStore {
     /// Whose rights these are.
     #[must_use]
     pub fn domid(&self) -> DomId {

@@ -30,10 +30,3 @@ mod tests;
 pub use hub::StoreHub;
 pub use local::LocalStore;
 pub use serve::serve;
-
-use hypervisor::DomId;
-
-/// Whether a domain may do anything.
-fn is_privileged(domid: DomId) -> bool {
-    domid == DomId(0)
-}

@@ -16,8 +16,9 @@ use xenstore::wire::{
 };
 use xenstore::{Store, StoreError, TransactionId};
 
-use super::is_privileged;
-use super::{LocalStore, StoreHub};
+use super::hub::StoreHub;
+use super::local::LocalStore;
+use super::quota::is_privileged;
 
 /// Bytes of answers that may wait for a guest to read them (XSA-326). A guest that asks and
 /// does not read makes them grow, so it is disconnected then.

@@ -10,8 +10,8 @@ use hypervisor::DomId;
 use xenstore::StoreError;
 use xenstore::wire::AbsPath;
 
+use super::quota::{self, is_privileged};
 use super::tree::{Change, Scope, Touched, Tree};
-use super::{is_privileged, quota};
 
 /// Rough size of what one path or change costs besides its text.
 const OVERHEAD: usize = 64;

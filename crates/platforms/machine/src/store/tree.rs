@@ -10,7 +10,7 @@ use hypervisor::DomId;
 use xenstore::wire::AbsPath;
 use xenstore::{Access, PAYLOAD_MAX, Permissions, StoreError};
 
-use super::{is_privileged, quota};
+use super::quota::{self, is_privileged};
 
 /// One key, with what lies below it.
 #[derive(Clone, Debug)]

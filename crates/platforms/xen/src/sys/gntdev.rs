@@ -11,7 +11,7 @@ use rustix::io::{Errno, Result};
 use rustix::ioctl::Opcode;
 
 use super::{call, number};
-use crate::Peer;
+use crate::peer::Peer;
 
 /// Most pages of one mapping: a page for each slot of a ring.
 pub(crate) const PAGES_MAX: usize = 256;

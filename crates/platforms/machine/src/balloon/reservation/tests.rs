@@ -7,8 +7,10 @@ use hypervisor::{
 };
 
 use super::*;
-use crate::guest::{BalloonError, MachineGuest};
-use crate::hypervisor::{DRIVER_DOMAIN, Machine};
+use crate::domain::DRIVER_DOMAIN;
+use crate::guest::MachineGuest;
+use crate::guest::balloon::BalloonError;
+use crate::hypervisor::Machine;
 
 const PAGES: usize = 4 * BLOCK_PAGES;
 const GRANTS: usize = 4;
@@ -34,7 +36,7 @@ fn grant(domain: &Domain, gref: u32, page: u32) -> GrantRef {
     let at = domain.entry_at(GrantRef(gref)).unwrap();
     domain.memory().write(at + 2, DRIVER_DOMAIN.0).unwrap();
     domain.memory().write(at + 4, page).unwrap();
-    domain.memory().write(at, crate::domain::gtf::PERMIT_ACCESS).unwrap();
+    domain.memory().write(at, crate::grant_table::gtf::PERMIT_ACCESS).unwrap();
     GrantRef(gref)
 }
 

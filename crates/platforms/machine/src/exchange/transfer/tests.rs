@@ -7,9 +7,10 @@ use hypervisor::flip::{PageReceiver, PageTransfer};
 use hypervisor::{CopyStatus, Dest, GrantCopy, Guest, Hypervisor, Source};
 
 use super::*;
-use crate::domain::GRANT_ENTRY_LEN;
+use crate::grant_table::GRANT_ENTRY_LEN;
 use crate::guest::{MachineGuest, TransferredPage};
 use crate::hypervisor::Machine;
+use crate::memory::MemorySize;
 
 mod ownership;
 

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
-use crate::guest::Grouping;
+use crate::exchange::Owner;
+use crate::guest::grouping::Grouping;
 
 /// One step of one of the guests, or of the driver domain on its behalf.
 #[derive(Clone, Debug)]

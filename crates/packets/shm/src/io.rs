@@ -1,11 +1,11 @@
-//! Reading and writing a descriptor straight from and to shared memory.
+//! Reads and writes of a descriptor straight to and from shared memory.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::Region;
 
-/// One piece of a gathered transfer.
+/// One piece of a gathered write.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
     /// Bytes of a region.
@@ -21,7 +21,7 @@ pub enum Piece<'a> {
     Private(&'a [u8]),
 }
 
-/// Most pieces one call carries: a frame's slots, a header before them, and some to spare.
+/// Most pieces per call: a frame's slots, a header before them, and some to spare.
 pub const MAX_PIECES: usize = 64;
 
 /// Raw vectors on the stack: a frame must cost no allocation.
@@ -53,7 +53,7 @@ fn answer(bytes: isize) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::Error::last_os_error())
 }
 
-/// Writes all pieces with one `writev`. Answers the number of bytes that the descriptor took.
+/// Writes all pieces with one `writev`. Returns the number of bytes written.
 pub fn write_pieces<'a>(
     fd: impl AsFd,
     pieces: impl IntoIterator<Item = Piece<'a>>,
@@ -74,8 +74,8 @@ pub fn write_pieces<'a>(
     })
 }
 
-/// Reads with one `readv` into `header` (private), then into the shared pieces in order.
-/// Answers the number of bytes that came.
+/// Reads with one `readv` into `header` (private), then into the shared pieces in order. Returns
+/// the number of bytes read.
 pub fn read_pieces<'a>(
     fd: impl AsFd,
     header: &mut [u8],

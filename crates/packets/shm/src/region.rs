@@ -34,7 +34,7 @@ impl From<OutOfBounds> for io::Error {
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
-    /// The region whose mapping this is a part of; without one the mapping is its own.
+    /// The region that owns the mapping, if this is a slice of it.
     whole: Option<Arc<Region>>,
 }
 
@@ -45,8 +45,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A part of this region as a region of its own. It keeps the mapping alive; dropping it
-    /// unmaps nothing while anybody else uses the mapping.
+    /// A part of this region. It keeps the whole mapping alive.
     pub fn slice(self: &Arc<Self>, range: Range<usize>) -> Result<Self, OutOfBounds> {
         let len = range.end.saturating_sub(range.start);
         let base = NonNull::new(self.at(range.start, len)?);
@@ -76,14 +75,13 @@ impl Region {
         }
     }
 
-    /// The address of `len` bytes at `offset`, for system calls that take one. It is good for as
-    /// long as the region is.
+    /// The address of `len` bytes at `offset`, for system calls. It is valid as long as the region.
     #[inline]
     pub fn address(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfBounds> {
         self.at(offset, len)
     }
 
-    /// A private copy of the value at `offset`. The value is read once.
+    /// Copies out the value at `offset`, reading it once.
     #[inline]
     pub fn read<T: FromBytes>(&self, offset: usize) -> Result<T, OutOfBounds> {
         let source = self.at(offset, size_of::<T>())?;
@@ -140,7 +138,7 @@ impl Region {
         Ok(())
     }
 
-    /// Fills bytes with zero, so that a page handed on carries nothing of its past (XSA-403).
+    /// Zeroes bytes, so that a page that changes its user carries no old data (XSA-403).
     pub fn zero(&self, offset: usize, len: usize) -> Result<(), OutOfBounds> {
         let dest = self.at(offset, len)?;
         // SAFETY: the range is mapped and writable.
@@ -148,7 +146,7 @@ impl Region {
         Ok(())
     }
 
-    /// Starts fetching the cache line at `offset`; nothing happens outside the region.
+    /// Prefetches the cache line at `offset`; does nothing outside the region.
     #[inline]
     pub fn prefetch(&self, offset: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -161,7 +159,7 @@ impl Region {
         }
     }
 
-    /// As [`prefetch`](Self::prefetch), for a line that is about to be written.
+    /// As [`prefetch`](Self::prefetch), for a line that will be written.
     #[inline]
     pub fn prefetch_for_write(&self, offset: usize) {
         #[cfg(target_arch = "x86_64")]
@@ -209,14 +207,14 @@ impl Region {
     }
 }
 
-/// Copies, without a call for the lengths of headers and small frames: two moves that may
-/// overlap do for any length between one and two of them.
+/// Copies without a function call for the lengths of headers and small frames: two moves, which may
+/// overlap, cover every length between one and two moves.
 ///
 /// # Safety
 /// As [`std::ptr::copy_nonoverlapping`] of `len` bytes.
 #[inline]
 unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
-    /// Both ends of a range of `size_of::<T>()` to twice as many bytes.
+    /// Copies `size_of::<T>()` to twice as many bytes, as a move at each end.
     #[inline]
     unsafe fn ends<T>(from: *const u8, to: *mut u8, len: usize) {
         let last = len - size_of::<T>();

@@ -25,7 +25,7 @@ impl Xen {
     /// # Errors
     /// When there is no Xen, or a driver or the right to use it is missing.
     pub fn open() -> Result<Self, OpenError> {
-        // Opened for each channel later; what is missing shall be known now.
+        // Each channel opens it again later. Opened here to report a missing driver at start.
         open(Device::Evtchn)?;
         Ok(Self { gntdev: Arc::new(open(Device::Gntdev)?) })
     }
@@ -37,7 +37,7 @@ impl Hypervisor for Xen {
     type Aperture = Aperture;
     type Event = XenEvent;
 
-    /// `GNTDEV_COPY_BATCH`: the device splits what it is given into hypercalls of so many.
+    /// `GNTDEV_COPY_BATCH`: the device splits a batch into hypercalls of this size.
     const COPIES_PER_HYPERCALL: usize = 16;
 
     fn peer(&self, domain: DomId) -> Result<Peer, Error> {
@@ -86,7 +86,7 @@ impl Hypervisor for Xen {
     }
 
     fn notify_on_unmap(&self, mapping: &Mapping, event: &XenEvent) {
-        // Without it a crash is noticed later, and that is all.
+        // If it fails, the frontend only notices a crash later.
         let _ = mapping.notify_on_unmap(event);
     }
 }

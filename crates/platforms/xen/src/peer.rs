@@ -2,16 +2,16 @@
 
 use hypervisor::{DomId, Error};
 
-/// The first number that is no domain's (`DOMID_FIRST_RESERVED`): it and those above name what the
-/// caller is, Xen itself, or nobody.
+/// The first reserved number (`DOMID_FIRST_RESERVED`). Numbers from here on mean the caller itself,
+/// Xen, or no domain.
 const FIRST_RESERVED: u16 = 0x7FF0;
 
-/// Another domain, by its number: Xen looks it up at each use.
+/// Another domain, by its number. Xen looks it up at each use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(DomId);
 
 impl Peer {
-    /// A domain, which need not be there.
+    /// The domain with this number, which need not exist.
     pub(crate) fn new(domain: DomId) -> Result<Self, Error> {
         if domain.0 >= FIRST_RESERVED {
             return Err(Error::NoDomain(domain));

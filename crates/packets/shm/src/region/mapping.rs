@@ -1,4 +1,4 @@
-//! How regions come to be mapped, and what is mapped in them.
+//! How regions are mapped, and how the pages in them are replaced.
 
 use std::io;
 use std::ops::Range;
@@ -25,8 +25,8 @@ impl Region {
         Self::adopt(base, len)
     }
 
-    /// As [`anonymous`](Self::anonymous), where 2 MiB pages can lie: aligned to them and rounded up
-    /// to whole ones. [`populate_huge`](Self::populate_huge) asks for them.
+    /// As [`anonymous`](Self::anonymous), aligned to 2 MiB and rounded up to whole 2 MiB pages, so
+    /// that [`populate_huge`](Self::populate_huge) can use them.
     pub fn anonymous_huge(len: usize) -> io::Result<Self> {
         let region = Self::reserve_aligned(len.next_multiple_of(PageSize::Huge.bytes()))?;
         // SAFETY: the target is the whole of a range that was reserved for this region.
@@ -57,7 +57,7 @@ impl Region {
         Self::adopt(base, len)
     }
 
-    /// Maps scattered pages of `fd` side by side: page `i` of the region is the file's page at
+    /// Maps scattered pages of `fd` contiguously: page `i` of the region is the file's page at
     /// `offsets[i]` (bytes). All pages have `page_size` bytes.
     pub fn map_scattered(fd: impl AsFd, offsets: &[u64], page_size: usize) -> io::Result<Self> {
         let mut region = Self::reserve(offsets.len() * page_size)?;
@@ -68,7 +68,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Addresses with nothing behind them.
+    /// Reserves addresses without memory.
     pub(crate) fn reserve(len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
         let base = unsafe {
@@ -82,8 +82,8 @@ impl Region {
         Self::adopt(base, len)
     }
 
-    /// Puts `len` bytes of `fd` from byte `from` in the place of those at `offset`: what was
-    /// there is gone. Exclusively, so that no system call can be at work on them.
+    /// Maps `len` bytes of `fd` from byte `from` at `offset`, replacing the mapping there. The
+    /// borrow is exclusive, so that no system call uses these bytes meanwhile.
     pub(crate) fn fill(
         &mut self,
         offset: usize,
@@ -100,7 +100,7 @@ impl Region {
                 place.cast(),
                 len,
                 access,
-                // At once, not at the first touch, which would cost a fault as well.
+                // Populated now, because a fault at the first touch costs more.
                 MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE,
                 fd,
                 from,
@@ -109,8 +109,8 @@ impl Region {
         Ok(())
     }
 
-    /// Reserves addresses anew that a [`fill`](Self::fill) has lost: one that a driver refuses
-    /// leaves nothing at all there. Answers false if they are, or may be, somebody else's by now.
+    /// Reserves addresses again after a failed [`fill`](Self::fill), which leaves them unmapped.
+    /// Returns false if another mapping has, or may have, taken them.
     pub(crate) fn reserve_again(&mut self, offset: usize, len: usize) -> bool {
         let Ok(place) = self.at(offset, len) else { return false };
         // SAFETY: a new mapping, which replaces none.
@@ -125,8 +125,8 @@ impl Region {
         match mapped {
             Ok(at) if at == place.cast() => true,
             Ok(elsewhere) => {
-                // Linux before 4.17 takes the address for a wish.
-                // SAFETY: mapped a moment ago, and nobody else knows of it.
+                // Linux before 4.17 treats the address as a hint. SAFETY: mapped a moment ago, and
+                // nobody else knows of it.
                 let _ = unsafe { rustix::mm::munmap(elsewhere, len) };
                 false
             }
@@ -134,7 +134,7 @@ impl Region {
         }
     }
 
-    /// Takes away what is behind `len` bytes at `offset`; the addresses stay reserved.
+    /// Unmaps `len` bytes at `offset`; the addresses stay reserved.
     pub(crate) fn empty(&mut self, offset: usize, len: usize) -> io::Result<()> {
         let place = self.at(offset, len)?;
         // SAFETY: as in `fill`.
@@ -149,8 +149,8 @@ impl Region {
         Ok(())
     }
 
-    /// As [`map`](Self::map), at an address that is a multiple of 2 MiB: what large pages need,
-    /// beside an `offset` that is one too.
+    /// As [`map`](Self::map), at an address that is a multiple of 2 MiB. Large pages need this, and
+    /// an `offset` that is a multiple as well.
     pub fn map_aligned(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         let region = Self::reserve_aligned(len)?;
         // SAFETY: the target is the whole of a range that was reserved for this region.
@@ -167,8 +167,8 @@ impl Region {
         Ok(region)
     }
 
-    /// Addresses that nothing else will be mapped at, from a multiple of 2 MiB on. There is no
-    /// memory behind them: whoever makes a region of them for others maps some there first.
+    /// Reserves addresses from a multiple of 2 MiB on. They have no memory: the caller must map
+    /// some before others can touch the region.
     pub(crate) fn reserve_aligned(len: usize) -> io::Result<Self> {
         let align = PageSize::Huge.bytes();
         let size = len.next_multiple_of(PageSize::Small.bytes());
@@ -199,13 +199,13 @@ impl Region {
         Ok(Self { base, len, whole: None })
     }
 
-    /// Takes all of `range` at once, in 2 MiB pages where whole ones fit. The error says that
-    /// the kernel has none to give; the range is good all the same, in pages of 4 KiB.
+    /// Populates `range` with 2 MiB pages where whole ones fit. An error means that the kernel has
+    /// none; the range is still usable, in pages of 4 KiB.
     ///
-    /// All at once, because whoever touches a page first decides its size, and other mappings
-    /// of a file may not ask. Collapsed as well, because only that says whether it came true, and
-    /// gets them where `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says `never` too, since
-    /// that is about touching only; `deny` is about all.
+    /// All pages are populated here, because the first touch decides a page's size, and other
+    /// mappings of a file may not ask for large pages. `MADV_COLLAPSE` follows, because it alone
+    /// reports success. It also works where `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is
+    /// `never`, which only concerns the first touch, but not with `deny`.
     pub fn populate_huge(&self, range: Range<usize>) -> io::Result<()> {
         let len = range.end.saturating_sub(range.start);
         let address = self.at(range.start, len)?.cast();
@@ -220,8 +220,8 @@ impl Region {
         }
     }
 
-    /// Gives whole pages of [private memory](Self::anonymous) back to the system, which puts zeroed
-    /// ones in their place at the next touch. Pages of a file would only be mapped anew.
+    /// Returns whole pages of [private memory](Self::anonymous) to the system. The next touch finds
+    /// zeroed pages. Pages of a file would only be mapped again, with their contents.
     pub fn renew(&self, offset: usize, len: usize) -> io::Result<()> {
         let address = self.at(offset, len)?;
         // SAFETY: the range is mapped and stays so. Its bytes change, as those of a region may at

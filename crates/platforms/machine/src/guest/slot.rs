@@ -54,9 +54,9 @@ impl Drop for Occupied {
 /// Gives back all pages that are leaving, [`FRAMES_MAX`] per hypercall.
 pub(super) fn surrender(guest: &Inner) -> Result<(), Error> {
     let mut free = guest.free();
-    let mut unsettled = mem::take(&mut free.arrivals.unsettled);
-    unsettled.retain(|offer| !free.settle(guest, *offer));
-    free.arrivals.unsettled = unsettled;
+    let mut dropped = mem::take(&mut free.arrivals.dropped);
+    dropped.retain(|offer| !free.end_offer(guest, *offer));
+    free.arrivals.dropped = dropped;
     let leaving = mem::take(&mut free.arrivals.leaving);
     drop(free);
     leaving.chunks(FRAMES_MAX).try_for_each(|frames| guest.calls.surrender(frames))
@@ -104,8 +104,8 @@ impl Drop for Slot {
             return;
         }
         let mut free = self.guest.free();
-        if !free.settle(&self.guest, self.offer) {
-            free.arrivals.unsettled.push(self.offer);
+        if !free.end_offer(&self.guest, self.offer) {
+            free.arrivals.dropped.push(self.offer);
         }
     }
 }
@@ -143,7 +143,7 @@ impl Inner {
 impl Free {
     /// Ends an offer that nobody will claim; not while a page is on its way to it, when the
     /// entry must not be touched.
-    fn settle(&mut self, guest: &Inner, offer: Offer) -> bool {
+    fn end_offer(&mut self, guest: &Inner, offer: Offer) -> bool {
         if !guest.withdraw(offer.gref) {
             let Some(frame) = guest.arrived(offer.gref) else { return false };
             self.arrivals.leaving.push(frame);

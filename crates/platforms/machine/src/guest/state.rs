@@ -53,7 +53,7 @@ pub(super) struct Arrivals {
     /// Pages, by real number, that are unmapped and go back with the next surrender.
     pub(super) leaving: Vec<u32>,
     /// Offers that were dropped while a page was on its way.
-    pub(super) unsettled: Vec<Offer>,
+    pub(super) dropped: Vec<Offer>,
 }
 
 /// A published offer.

@@ -1,9 +1,9 @@
-//! Apertures: places where the driver domain maps pages of a guest, for as long as a packet takes
-//! or for as long as the guest likes.
+//! Apertures: places where the driver domain maps pages of a guest, for one packet or until the
+//! guest wants them unmapped.
 //!
-//! The first is what the original netback did to every page of every packet it sent, and what the
-//! header channel avoids: each mapping is a change of the address space, and each unmapping one
-//! more, with a flush of other cores' TLBs. The second is persistent grants, which pay it once.
+//! The original netback mapped and unmapped every page of every packet, which the header channel
+//! avoids: each change of the address space is costly, and each unmapping also flushes other cores'
+//! TLBs. Persistent grants pay this once.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::grant_table::Access;
 pub struct Aperture {
     domain: Arc<Domain>,
     reserved: Reserved,
-    /// Which page is at each place.
+    /// The page at each place.
     taken: Box<[Option<GrantRef>]>,
-    /// Places that the system refused to empty.
+    /// Places that the system refused to unmap.
     stuck: Vec<Range<u32>>,
 }
 
@@ -32,8 +32,8 @@ impl Aperture {
         Ok(Self { domain: Arc::clone(domain), reserved, taken, stuck: Vec::new() })
     }
 
-    /// Maps one page. It is pinned before it is mapped, so that its owner sees that it must not
-    /// take it back, and unpinned after it is unmapped.
+    /// Maps one page. It is pinned before it is mapped and unpinned after it is unmapped, so that
+    /// its owner sees when it must not take the page back.
     pub(crate) fn map(&mut self, op: &GrantMap) -> MapStatus {
         for places in std::mem::take(&mut self.stuck) {
             self.unmap(places);
@@ -58,14 +58,13 @@ impl Aperture {
         MapStatus::Okay
     }
 
-    /// Unmaps what is at these places: one change of the address space for a packet's pages,
-    /// which lie side by side.
+    /// Unmaps these places in one change of the address space.
     pub(crate) fn unmap(&mut self, places: Range<u32>) {
         let range = places.start as usize..places.end as usize;
         let Some(taken) = self.taken.get_mut(range.clone()) else { return };
         if self.reserved.unmap(range).is_err() {
-            // The system is out of mappings for now. They stay mapped, and so they stay pinned,
-            // until something is mapped again.
+            // The system is out of mappings. The pages stay mapped and pinned until the next map,
+            // which tries again.
             self.stuck.push(places);
             return;
         }
@@ -85,7 +84,7 @@ impl Deref for Aperture {
 
 impl Drop for Aperture {
     fn drop(&mut self) {
-        // A place's number came as 32 bits.
+        // Place numbers have 32 bits.
         let places = u32::try_from(self.taken.len()).unwrap_or(u32::MAX);
         self.unmap(0..places);
     }

@@ -1,7 +1,7 @@
-//! What a domain has given up of its memory, as the hypervisor counts it.
+//! The pages that a domain has given up, as the hypervisor counts them.
 //!
-//! Pages that are out have no memory behind them and can not be granted: a worker that writes to
-//! one would take it back behind everybody's back.
+//! Such pages are "out": they have no memory and cannot be granted. A worker that wrote to one
+//! would allocate it again, uncounted.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ mod reservation;
 
 /// Which of a domain's ordinary pages are out.
 pub(crate) struct Balloon {
-    /// How many. While there are none, nobody looks further.
+    /// How many. While there are none, the bits are not read.
     out: AtomicUsize,
     /// A bit for each page.
     pages: Box<[AtomicU64]>,
-    /// Held by whoever changes them.
+    /// Held while they change.
     changing: Mutex<()>,
 }
 
@@ -28,10 +28,10 @@ impl Balloon {
         Self { out: AtomicUsize::new(0), pages, changing: Mutex::new(()) }
     }
 
-    /// Whether a page, of a number below the domain's pages, is out.
+    /// Whether a page is out. Its number is below the domain's pages.
     #[inline]
     pub(crate) fn is_out(&self, page: usize) -> bool {
-        // Acquire: who sees that pages are out sees which.
+        // Acquire: a thread that sees the count sees the bits.
         self.out.load(Ordering::Acquire) > 0 && self.bit(page)
     }
 

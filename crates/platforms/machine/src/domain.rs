@@ -16,7 +16,7 @@ use crate::memory::{MemorySize, populate};
 /// The driver domain's number.
 pub const DRIVER_DOMAIN: DomId = DomId(0);
 
-/// A domain: its memory, seen whole, and who it is.
+/// A domain: its memory and its identity.
 pub struct Domain {
     id: DomId,
     size: MemorySize,
@@ -45,13 +45,13 @@ impl Domain {
         Ok(Self { id, size, fd, memory, balloon, exchange, process, alive, pins })
     }
 
-    /// The number of the process that it is, once it has joined. It may have ended.
+    /// The number of its process, once it has joined. The process may have ended.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         self.process.get().copied()
     }
 
-    /// A process has become this domain; none does so after another.
+    /// Records the process that became this domain. Only one ever does.
     pub(crate) fn joined(&self, process: u32) {
         let _ = self.process.set(process);
     }
@@ -79,7 +79,7 @@ impl Domain {
         &self.memory
     }
 
-    /// What it has given up of its memory.
+    /// The pages that it has given up.
     pub(crate) fn balloon(&self) -> &Balloon {
         &self.balloon
     }
@@ -98,11 +98,11 @@ impl Domain {
         self.alive.store(false, Ordering::Release);
     }
 
-    /// Checks one use of a grant; answers the byte in the domain's memory where the page starts.
+    /// Checks one use of a grant; returns the first byte of the page in the domain's memory.
     ///
-    /// The entry is the guest's to change at any moment: it is read once, whole, and what was
-    /// read is what is checked. A guest that revokes a page while it is copied loses or gains
-    /// bytes of its own memory only; see docs/decisions/0002-copies-do-not-pin-grants.md.
+    /// The guest may change the entry at any moment, so it is read once, as a whole, and the copy
+    /// is checked. A guest that revokes a page during a copy only affects its own memory; see
+    /// docs/decisions/0002-copies-do-not-pin-grants.md.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -118,8 +118,8 @@ impl Domain {
             .ok_or_else(|| self.bad(gref, access))
     }
 
-    /// Starts fetching the first byte of a copy. Nothing is checked: a prefetch of anything
-    /// within the domain's own memory changes nothing.
+    /// Prefetches the first byte of a copy. The grant is not checked: a prefetch within the
+    /// domain's memory has no effect on it.
     #[inline]
     pub(crate) fn prefetch(&self, gref: GrantRef, offset: u16, access: Access) {
         if let Some(entry) = self.entry(gref) {
@@ -140,7 +140,7 @@ impl Domain {
         Error::BadGrant { dom: self.id, gref, what }
     }
 
-    /// The byte in the domain's memory where an entry starts; none of a dead domain.
+    /// The first byte of an entry in the domain's memory; none for a dead domain.
     #[inline]
     pub(crate) fn entry_at(&self, gref: GrantRef) -> Option<usize> {
         let index = gref.0 as usize;
@@ -168,7 +168,7 @@ impl Domain {
         self.check(caller, gref, access).inspect_err(|_| self.unpin(gref))
     }
 
-    /// Takes a pin back; the last one out clears the guest-visible bits.
+    /// Removes a pin; the last one clears the bits that the guest sees.
     pub(crate) fn unpin(&self, gref: GrantRef) {
         let Some(pin) = self.pins.get(gref.0 as usize) else { return };
         if pin.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -184,7 +184,7 @@ impl Domain {
         }
     }
 
-    /// Grants that the hypervisor holds pinned: none is left when a domain was detached well.
+    /// How many grants the hypervisor holds pinned: none after a clean detach.
     #[must_use]
     pub fn pinned(&self) -> usize {
         self.pins.iter().filter(|pin| pin.load(Ordering::Relaxed) > 0).count()
@@ -204,7 +204,7 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Pins all or none; answers the pages' places in the domain's memory.
+    /// Pins all or none; returns where the pages start in the domain's memory.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         caller: DomId,
@@ -213,7 +213,7 @@ impl Pins {
         let mut pins = Self { domain: Arc::clone(domain), grefs: Vec::with_capacity(grefs.len()) };
         let mut places = Vec::with_capacity(grefs.len());
         for gref in grefs {
-            // On an error, dropping `pins` takes back what was pinned so far.
+            // On an error, dropping `pins` removes the pins so far.
             places.push(domain.pin(caller, *gref, Access::Write)? as u64);
             pins.grefs.push(*gref);
         }

@@ -1,13 +1,12 @@
 //! Event channels between the driver domain and a guest process.
 //!
 //! Guest to driver domain it is an eventfd, which the driver domain only ever polls,
-//! edge-triggered: every write is an edge, and nothing has to be read. Driver domain to guest
-//! it is a socket pair. An eventfd would share one open file between both processes, and with it
-//! the `O_NONBLOCK` flag: a guest that clears the flag and fills the counter would put the worker
-//! to sleep inside its notification, and everybody else's traffic with it. A pipe has two open
-//! files but one lock, which a guest holds for as long as it likes by reading into memory whose
-//! page fault it serves itself. A socket's sender takes no lock that its reader sleeps with. See
-//! docs/decisions/0003-events.md.
+//! edge-triggered: every write is an edge, and nothing has to be read. Driver domain to guest it is
+//! a socket pair. An eventfd would share one open file between both processes, and with it the
+//! `O_NONBLOCK` flag: a guest that clears the flag and fills the counter would block the worker in
+//! its notification, and with it all traffic. A pipe has two open files but one lock, which a guest
+//! can hold for any time by reading into memory whose page fault it serves itself. A socket's
+//! sender takes no lock that its reader sleeps with. See docs/decisions/0003-events.md.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,7 +23,7 @@ use rustix::net::{
 #[derive(Debug)]
 pub struct HostEvent(Arc<HostEnd>);
 
-/// What the machine keeps of a channel, so that the driver domain can bind it again.
+/// The part of a channel that the machine keeps, so that the driver domain can bind it again.
 #[derive(Debug)]
 pub(crate) struct HostEnd {
     rung: OwnedFd,
@@ -32,7 +31,7 @@ pub(crate) struct HostEnd {
 }
 
 impl HostEnd {
-    /// Binds the channel; not one that is bound.
+    /// Binds the channel; fails if it is bound.
     pub(crate) fn bind(self: &mut Arc<Self>) -> Option<HostEvent> {
         Arc::get_mut(self).is_some().then(|| HostEvent(self.clone()))
     }
@@ -59,7 +58,7 @@ pub(crate) fn pair() -> io::Result<(Arc<HostEnd>, GuestEvent)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (guest_rung, host_bell) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    // One way only: nothing is ever taken here, so nothing shall pile up.
+    // One way only: nobody reads here, so nothing may pile up.
     shutdown(&host_bell, Shutdown::Read)?;
     let guest_bell = to_host.try_clone()?;
     Ok((
@@ -73,15 +72,14 @@ impl GuestEvent {
         Self { rung, bell }
     }
 
-    /// The descriptors (rung, bell), to hand to the guest's process, which may do with them
-    /// what it likes.
+    /// The descriptors (rung, bell) for the guest's process, which may misuse them.
     #[must_use]
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
         [self.rung.as_fd(), self.bell.as_fd()]
     }
 }
 
-/// What ringing a bell came to. One that can take no more rings has more than enough pending.
+/// The result of a notification. A full channel has an event pending, which is enough.
 fn rung(result: rustix::io::Result<usize>) -> Result<(), Error> {
     match result {
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
@@ -100,7 +98,7 @@ impl EventChannel for HostEvent {
         rung(send(&self.0.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
     }
 
-    /// Nothing to take: see the module's words on edges.
+    /// Nothing to clear: every write to an eventfd is an edge.
     fn take(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -118,7 +116,7 @@ impl EventChannel for GuestEvent {
     }
 
     fn take(&self) -> Result<(), Error> {
-        // Every ring is a message of its own, and a full socket would ring no more.
+        // Every notification is a message, and a full socket takes no more.
         loop {
             match rustix::io::read(&self.rung, &mut [0u8; 1]) {
                 Ok(0) => return Err(Error::Gone),

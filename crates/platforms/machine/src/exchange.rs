@@ -1,11 +1,10 @@
-//! The exchange area: pages that change hands between the driver domain and one guest.
+//! The exchange area: pages that the driver domain and one guest transfer to each other.
 //!
-//! Xen can hand over any page, since it writes all page tables. A process can only map what
-//! lies in a file it has, so each guest has an area of its own behind its ordinary pages, in
-//! the same file, and every page of it has one owner: the driver domain or that guest. No
-//! area serves two guests. What a page held before, and what a guest sees that keeps a page
-//! mapped after it gave it back, or maps one it never got, are therefore its own frames and
-//! nobody else's; what it writes there reaches nobody but itself.
+//! Xen can transfer any page, since it controls all page tables. A process can only map the files
+//! it has. So each guest's file has an exchange area behind the ordinary pages, and every page of
+//! it has one owner: the driver domain or that guest. No area serves two guests. A guest may keep a
+//! page mapped after it gave it back, or map one that it never got. Even then it sees only frames
+//! for itself, and only damages those.
 //!
 //! ```text
 //!        surrender (guest's hypercall)            take (zeroed, mmap)
@@ -44,7 +43,7 @@ enum Owner {
     Guest,
 }
 
-/// How many pages of an exchange area are where.
+/// How many pages of an exchange area are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExchangeCount {
     /// The driver domain's, not mapped.
@@ -56,12 +55,12 @@ pub struct ExchangeCount {
 }
 
 impl Exchange {
-    /// An area that is wholly the driver domain's.
+    /// An area that belongs to the driver domain.
     pub(crate) fn new(size: MemorySize) -> io::Result<Self> {
         let number = |n| u32::try_from(n).map_err(|_| io::ErrorKind::InvalidInput);
         let first = number(size.pages)?;
         let end = number(size.pages.saturating_add(size.exchange_pages))?;
-        // Taken from the end: the page that came back last is the one most likely cached.
+        // Taken from the end: the page that came back last is most likely in the cache.
         let spare = (first..end).rev().collect();
         let of = vec![Owner::DriverDomain; size.exchange_pages].into();
         Ok(Self { first, owners: Mutex::new(Owners { of, spare }) })
@@ -91,8 +90,8 @@ impl Exchange {
         }
     }
 
-    /// Makes the driver domain the owner of pages that the guest gives back. Ends at the first
-    /// that is not the guest's to give; those before it are given.
+    /// Makes the driver domain the owner of pages that the guest gives back. Fails at the first
+    /// page that is not the guest's; the pages before it are given back.
     fn surrender(&self, guest: DomId, frames: &[u32]) -> Result<(), Error> {
         let mut owners = self.owners();
         for &frame in frames {

@@ -17,7 +17,7 @@ pub(crate) mod gtf {
     pub(crate) const READONLY: u16 = 1 << 2;
     pub(crate) const READING: u16 = 1 << 3;
     pub(crate) const WRITING: u16 = 1 << 4;
-    /// With `ACCEPT_TRANSFER`: the hypervisor has begun; the entry is not the guest's to change.
+    /// With `ACCEPT_TRANSFER`: the hypervisor has begun; the guest must not change the entry.
     pub(crate) const TRANSFER_COMMITTED: u16 = 1 << 2;
     /// With `ACCEPT_TRANSFER`: `frame` is the number of the page that came.
     pub(crate) const TRANSFER_COMPLETED: u16 = 1 << 3;

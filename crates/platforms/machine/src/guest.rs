@@ -1,4 +1,4 @@
-//! The hypervisor's services for a guest: its own memory, its grant table, its calls.
+//! The hypervisor's services for a guest.
 
 pub(crate) mod balloon;
 pub(crate) mod grouping;
@@ -51,7 +51,7 @@ impl MachineGuest {
         let places = Space::reserve(blocks * PageSize::Huge.bytes())
             .map_err(Error::os("reserve places for pages"))?;
         let entries = u32::try_from(grant_pages * GRANTS_PER_PAGE).unwrap_or(u32::MAX);
-        // Popped from the end, so that neighbours in time are neighbours in the table.
+        // Popped from the end: consecutive grants get consecutive entries.
         let grants = (GRANTS_RESERVED..entries).rev().collect();
         let free = Free { frames: Frames::new(size), grants, arrivals: Arrivals::default() };
         let (space, places) = (Arc::new(space), Arc::new(places));
@@ -68,20 +68,21 @@ impl MachineGuest {
         Self::new(domain.id(), memory, domain.size(), calls)
     }
 
-    /// The file behind all of the domain's memory, its grant table at the start included: the
-    /// guest may write every byte of it, and nothing may rely on its doing so by these methods.
+    /// The file of the domain's memory, with the grant table at its start. The guest may write
+    /// every byte of it without these methods, so nothing may rely on them.
     #[must_use]
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.inner.file.as_fd()
     }
 
-    /// Decides where pages that come are mapped from now on; [`Grouping::Grouped`] before that.
+    /// Decides where transferred pages are mapped from now on. The default is
+    /// [`Grouping::Grouped`].
     pub fn group(&self, grouping: Grouping) {
         self.inner.free().frames.group(grouping);
     }
 }
 
-/// Calls without a socket between.
+/// Hypercalls as function calls, without a socket.
 struct Direct {
     machine: Machine,
     domid: DomId,
@@ -105,7 +106,7 @@ impl Hypercalls for Direct {
     }
 }
 
-/// Only the driver domain can be the other end: guests do not talk past the switch.
+/// Only the driver domain can be the other end: guests may not bypass the switch.
 pub(crate) fn offer(
     machine: &Machine,
     from: DomId,
@@ -165,7 +166,7 @@ impl PageReceiver for MachineGuest {
     }
 }
 
-/// Pages of a guest that it grants to another domain. Dropping them takes the grants back.
+/// Pages of a guest that it grants to another domain. Dropping them revokes the grants.
 pub struct SharedPages {
     region: Region,
     guest: Arc<Inner>,
@@ -184,8 +185,8 @@ impl Deref for SharedPages {
 impl Drop for SharedPages {
     fn drop(&mut self) {
         for (n, gref) in self.grefs.iter().enumerate() {
-            // A page that the other domain still has mapped must not be used for anything
-            // else: it and its reference are never handed out again (XSA-396).
+            // A page that the other domain still has mapped must not be reused: the page and its
+            // reference are never used again (XSA-396).
             if self.guest.revoke(*gref) {
                 let mut free = self.guest.free();
                 free.frames.put_back(self.first + n);

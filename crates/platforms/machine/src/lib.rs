@@ -1,10 +1,10 @@
 //! The embedded hypervisor: domains are processes.
 //!
-//! It does for processes what Xen does for virtual machines, with the same words and layouts:
-//! memory that is a domain's own (a sealed memfd), grants checked at every use (Xen's v1
-//! table, in the guest's memory), pages that change hands, event channels, and a store. A process [joins](join) over a
-//! Unix socket and is a domain until it ends; nothing of it can outlive it, since the kernel
-//! closes the socket however the process dies.
+//! It does for processes what Xen does for virtual machines, with the same terms and layouts:
+//! memory of each domain (a sealed memfd), grants checked at every use (Xen's v1 table, in the
+//! guest's memory), page transfers, event channels, and a store. A process [joins](join) over a
+//! Unix socket and is a domain until it ends: the kernel closes the socket however the process
+//! dies.
 //!
 //! [`Machine`] is the hypervisor seen from the driver domain, [`MachineGuest`] from a guest.
 

@@ -6,7 +6,7 @@ use hypervisor::{DomId, PAGE_SIZE};
 use shm::{PageSize, Region};
 use tracing::warn;
 
-/// Pages of 4 KiB that one large page can map.
+/// Pages of 4 KiB in a large page.
 pub(crate) const BLOCK_PAGES: usize = PageSize::Huge.bytes() / PAGE_SIZE;
 
 /// How much memory a domain gets.
@@ -14,13 +14,12 @@ pub(crate) const BLOCK_PAGES: usize = PageSize::Huge.bytes() / PAGE_SIZE;
 pub struct MemorySize {
     /// Pages of 4 KiB, the grant table's included. They cost nothing until they are touched.
     pub pages: usize,
-    /// Of these, how many at the start hold the grant table.
+    /// How many of them, at the start, hold the grant table.
     pub grant_pages: usize,
-    /// Pages behind these that change hands by transfer between the driver domain and the guest:
-    /// the most that both together can have of each other. Each may be a mapping of its own on
-    /// either side, of which a process has 65530 (`vm.max_map_count`).
+    /// Pages behind these that the driver domain and the guest transfer to each other, in all. Each
+    /// may take a mapping on either side, and a process has 65530 of them (`vm.max_map_count`).
     pub exchange_pages: usize,
-    /// What stands behind them.
+    /// The size of the pages behind the memory.
     pub page_size: PageSize,
 }
 
@@ -32,10 +31,10 @@ impl Default for MemorySize {
     }
 }
 
-/// Takes all of a new domain's memory in 2 MiB pages, where it asks for such, and says so if
-/// there are none.
+/// Populates a new domain's memory with 2 MiB pages, if it asks for them, and warns if there are
+/// none.
 pub(crate) fn populate(id: DomId, size: MemorySize, memory: &Region) {
-    // Block by block: whoever maps or unmaps anything in this process waits for one at a time.
+    // Block by block, because other threads of this process cannot map or unmap meanwhile.
     let mut blocks = (0..size.pages).step_by(BLOCK_PAGES);
     let populated = blocks.try_for_each(|first| {
         populate_huge(size, memory, first..size.pages.min(first + BLOCK_PAGES))
@@ -47,8 +46,8 @@ pub(crate) fn populate(id: DomId, size: MemorySize, memory: &Region) {
     }
 }
 
-/// Takes a block back that lacked pages, if there is a 2 MiB page for it. A guest can bring
-/// this about as often as it likes: nothing is said.
+/// Populates a block that is whole again, if there is a 2 MiB page for it. A guest can cause this
+/// at any rate, so nothing is logged.
 pub(crate) fn repopulate(size: MemorySize, memory: &Region, block: Range<usize>) {
     let _ = populate_huge(size, memory, block);
 }

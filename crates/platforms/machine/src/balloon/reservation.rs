@@ -16,11 +16,11 @@ impl Domain {
         self.balloon().out.load(Ordering::Relaxed)
     }
 
-    /// The domain gives up ordinary pages: all of them, or on an error none. The memory behind
-    /// them is the host's from then on, and no grant of them is honoured.
+    /// Gives up ordinary pages of the domain: all of them, or on an error none. The host gets their
+    /// memory, and grants of them are refused from then on.
     ///
-    /// Its grant table stays. A page that is granted is the domain's to keep: what a copy that
-    /// is under way leaves on one only makes the domain hold more than it is counted.
+    /// The grant table cannot be given up. A domain should keep pages that it grants: a copy under
+    /// way to one allocates it again, so the domain holds more than is counted.
     pub(crate) fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
         let _changing = self.balloon().changing();
         self.check_all(pages.clone(), false)?;
@@ -33,8 +33,8 @@ impl Domain {
         })
     }
 
-    /// The domain takes pages back that it gave up: all of them, or on an error none. They are
-    /// zeroed. Blocks that are whole again get their large mapping back.
+    /// Takes pages back that the domain gave up: all of them, or on an error none. They are zeroed.
+    /// Blocks that are whole again get their large mapping back.
     pub(crate) fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
         let _changing = self.balloon().changing();
         self.check_all(pages.clone(), true)?;
@@ -49,11 +49,11 @@ impl Domain {
         Ok(())
     }
 
-    /// Whether there are `pages`, all of them ordinary ones, and out or not as they should be.
+    /// Checks that all `pages` exist, are ordinary pages, and are out or not as `out` says.
     fn check_all(&self, mut pages: Range<usize>, out: bool) -> Result<(), Error> {
         let MemorySize { grant_pages, pages: end, .. } = self.size();
         let sound = |page: usize| (grant_pages..end).contains(&page);
-        // A run of none would have the host work for nothing.
+        // An empty run is refused, as it would cost the host work for nothing.
         let none = pages.is_empty().then_some(pages.start);
         match none
             .or_else(|| pages.find(|page| !sound(*page) || self.balloon().is_out(*page) != out))

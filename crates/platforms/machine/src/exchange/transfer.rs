@@ -1,4 +1,4 @@
-//! Transfers: a page of an exchange area changes hands.
+//! Transfers of pages of an exchange area.
 
 use std::any::Any;
 use std::ops::Deref;
@@ -14,7 +14,7 @@ use crate::exchange::ExchangeCount;
 use crate::grant_table::gtf;
 
 impl Domain {
-    /// Where the pages of its exchange area are. None is held when it was detached well.
+    /// Where the pages of its exchange area are. None is held after a clean detach.
     #[must_use]
     pub fn exchange_count(&self) -> ExchangeCount {
         self.exchange().count()
@@ -25,8 +25,8 @@ impl Domain {
         self.exchange().surrender(self.id(), frames)
     }
 
-    /// Uses up an entry that accepts a page from `caller`. One exchange of the whole word: the
-    /// guest may change it at any moment, and two workers may both mean it.
+    /// Uses up an entry that accepts a page from `caller`. One compare-and-exchange of the whole
+    /// word: the guest may change it at any moment, and two workers may race for it.
     fn commit_transfer(&self, caller: DomId, gref: GrantRef) -> bool {
         let offered = head(gtf::ACCEPT_TRANSFER, caller);
         let committed = head(gtf::ACCEPT_TRANSFER | gtf::TRANSFER_COMMITTED, caller);
@@ -35,8 +35,8 @@ impl Domain {
         })
     }
 
-    /// Tells the guest which page it got. What a guest does to the entry between commitment and
-    /// completion only makes it lose sight of the page.
+    /// Tells the guest which page it got. A guest that changes the entry between commitment and
+    /// completion only loses the page.
     fn complete_transfer(&self, gref: GrantRef, frame: u32) {
         let Some(at) = self.entry_at(gref) else { return };
         let written = self.memory().write(at + 4, frame);
@@ -53,14 +53,14 @@ fn head(flags: u16, domid: DomId) -> u32 {
     u32::from_ne_bytes([f0, f1, d0, d1])
 }
 
-/// A page of the driver domain's own, in its address space. Dropping it unmaps it.
+/// A page that belongs to the driver domain, mapped. Dropping it unmaps it.
 pub(crate) struct ExchangePage {
     /// Dropped first: a page is unmapped before anybody else can have it.
     region: Region,
     held: Held,
 }
 
-/// The hold on a page of an area, whether it is mapped or not.
+/// Holds a page of an area, mapped or not.
 struct Held {
     domain: Arc<Domain>,
     frame: u32,
@@ -127,8 +127,8 @@ impl Deref for ExchangePage {
     }
 }
 
-/// One page changes hands, in Xen's order: the entry is used up, the page leaves the caller's
-/// address space, the peer owns it, and only then is the peer told.
+/// Transfers one page, in Xen's order: the entry is used up, the page leaves the caller's address
+/// space, the peer becomes its owner, and only then the entry names it.
 pub(crate) fn transfer(op: &mut GrantTransfer<'_, Arc<Domain>>) -> TransferStatus {
     let Some(page) = take_for(op.peer, &mut op.page) else {
         return TransferStatus::BadPage;
@@ -141,7 +141,7 @@ pub(crate) fn transfer(op: &mut GrantTransfer<'_, Arc<Domain>>) -> TransferStatu
     TransferStatus::Okay
 }
 
-/// Takes a page out of its operation, if it is one for `domain`.
+/// Takes a page out of its operation, if it is for `domain`.
 fn take_for(
     domain: &Arc<Domain>,
     page: &mut Option<Box<dyn FlipPage>>,

@@ -1,4 +1,4 @@
-//! What a guest keeps of itself: its memory, its grant table, and what of both is not in use.
+//! A guest's state: its memory, its grant table, and what is free of both.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use crate::event::GuestEvent;
 use crate::grant_table::{GRANT_ENTRY_LEN, gtf};
 use crate::memory::MemorySize;
 
-/// The calls that only the hypervisor can serve.
+/// The hypercalls.
 pub(crate) trait Hypercalls: Send + Sync {
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error>;
     fn surrender(&self, frames: &[u32]) -> Result<(), Error>;
@@ -21,14 +21,14 @@ pub(crate) trait Hypercalls: Send + Sync {
     fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
 }
 
-/// A guest's own side of its domain.
+/// A guest's side of its domain.
 pub(super) struct Inner {
     pub(super) domid: DomId,
     pub(super) size: MemorySize,
     pub(super) file: OwnedFd,
     /// The addresses of its ordinary memory.
     pub(super) space: Arc<Space>,
-    /// Addresses for pages that come: as many as can, in blocks of their own.
+    /// Addresses for pages that are transferred here, in blocks reserved for them.
     pub(super) places: Arc<Space>,
     /// All its ordinary memory, mapped once.
     pub(super) memory: Arc<Region>,
@@ -40,14 +40,14 @@ pub(super) struct Inner {
     pub(super) calls: Box<dyn Hypercalls>,
 }
 
-/// What is not in use.
+/// What is free.
 pub(super) struct Free {
     pub(super) frames: Frames,
     pub(super) grants: Vec<u32>,
     pub(super) arrivals: Arrivals,
 }
 
-/// Pages that came, or may still come, and that nobody wants.
+/// Pages that came, or may still come, and are not used.
 #[derive(Default)]
 pub(super) struct Arrivals {
     /// Pages, by real number, that are unmapped and go back with the next surrender.
@@ -91,7 +91,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes a grant back; not while the hypervisor has it mapped.
+    /// Revokes a grant; fails while the hypervisor has it mapped.
     pub(super) fn revoke(&self, gref: GrantRef) -> bool {
         self.flags(gref).is_some_and(|flags| {
             let change = |f| (f & (gtf::READING | gtf::WRITING) == 0).then_some(0);

@@ -1,4 +1,4 @@
-//! Guests come, ask, misbehave and go, over the real socket.
+//! Guests join, call, misbehave and leave, over the real socket.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Weak};
@@ -19,7 +19,7 @@ use crate::toolstack::create_domain;
 const SIZE: MemorySize =
     MemorySize { pages: 16, grant_pages: 1, exchange_pages: 300, page_size: shm::PageSize::Small };
 
-/// Admits `guest-*`, and makes no devices for `guest-unlucky`. Writes down what it is told.
+/// Admits `guest-*`, and makes no devices for `guest-unlucky`. Records its calls.
 struct Recorder {
     machine: Machine,
     told: Mutex<Vec<String>>,
@@ -85,7 +85,7 @@ impl Daemon {
         socket
     }
 
-    /// A guest that speaks for itself: its socket and what came with the welcome.
+    /// A guest without the client library: its socket and what came with the welcome.
     fn raw_guest(&self, name: &str) -> (OwnedFd, Packet, Vec<OwnedFd>) {
         let socket = self.dial();
         send(&socket, &Packet::new(call::HELLO, VERSION, name), &[]).unwrap();
@@ -325,7 +325,7 @@ fn whoever_hangs_up_leaves_nothing_behind() {
         rustix::net::recv(&store, &mut none, rustix::net::RecvFlags::DONTWAIT)
             .is_ok_and(|(len, _)| len == 0)
     });
-    // Its memory goes with the last who looks at it.
+    // Its memory is freed with its last user.
     let memory: Weak<Domain> = Arc::downgrade(&peer);
     drop(batch);
     drop(peer);

@@ -36,13 +36,13 @@ impl StoreHub {
 }
 
 impl LocalStore {
-    /// Whose rights these are.
+    /// The domain whose rights these are.
     #[must_use]
     pub fn domid(&self) -> DomId {
         self.domid
     }
 
-    /// Has `socket` shut down when the domain is forgotten.
+    /// Shuts `socket` down when the domain is forgotten.
     pub(super) fn tie(&self, socket: Arc<OwnedFd>) -> Result<(), StoreError> {
         self.hub.lock().tie(self.id, socket)
     }
@@ -139,7 +139,7 @@ impl Store for LocalStore {
         self.hub.lock().watch(self.id, watch)
     }
 
-    /// Events that wait already still come.
+    /// Events that already wait are still delivered.
     fn unwatch(&self, path: &str, token: &str) -> Result<(), StoreError> {
         let watch = Watch::new(self.domid, path, token)?;
         self.hub.lock().unwatch(self.id, &watch)

@@ -1,4 +1,4 @@
-//! A page that was given up is nobody's to grant, and comes back zeroed.
+//! A page that was given up cannot be granted, and comes back zeroed.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn copies(machine: &Machine, peer: &Arc<Domain>, gref: GrantRef) -> bool {
     batch[0].status == CopyStatus::Okay
 }
 
-/// A guest's own idea of what it grants: an entry of any page.
+/// Writes an entry for any page, as a guest may.
 fn grant(domain: &Domain, gref: u32, page: u32) -> GrantRef {
     let at = domain.entry_at(GrantRef(gref)).unwrap();
     domain.memory().write(at + 2, DRIVER_DOMAIN.0).unwrap();

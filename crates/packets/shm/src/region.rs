@@ -107,7 +107,7 @@ impl Region {
     #[inline]
     pub fn copy_out(&self, offset: usize, dest: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.at(offset, dest.len())?;
-        // SAFETY: the source is mapped; `dest` is private, so the two can not overlap.
+        // SAFETY: the source is mapped; `dest` is private, so the two cannot overlap.
         unsafe { copy_short(source, dest.as_mut_ptr(), dest.len()) };
         Ok(())
     }

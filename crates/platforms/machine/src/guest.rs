@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_pages_are_shared_and_can_not_be_taken_back() {
+    fn mapped_pages_are_shared_and_cannot_be_taken_back() {
         let (machine, domain, guest) = machine();
         let (pages, grefs) = guest.share(DRIVER_DOMAIN, 3).unwrap();
         let mapping = machine.map(&domain, &[grefs[2], grefs[0]]).unwrap();

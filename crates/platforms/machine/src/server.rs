@@ -48,8 +48,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. A socket file that nobody listens at any more is replaced, any
-    /// other file is an error.
+    /// Listens at `path`. A socket file without a listener is replaced, any other file is an error.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let socket = seqpacket()?;
@@ -99,7 +98,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Somebody may have removed it already.
+        // It may be removed already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -225,8 +224,9 @@ impl Hypercalls for Remote {
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
         let (reply, fds) = self.call(&Packet::new(call::ALLOC_UNBOUND, to.0.into(), ""))?;
         let fds = <[OwnedFd; 2]>::try_from(fds);
-        let [rung, bell] = fds.map_err(|_| refused("an event channel without descriptors"))?;
-        Ok((GuestEvent::from_fds(rung, bell), Port(reply.arg)))
+        let [incoming, outgoing] =
+            fds.map_err(|_| refused("an event channel without descriptors"))?;
+        Ok((GuestEvent::from_fds(incoming, outgoing), Port(reply.arg)))
     }
 
     fn surrender(&self, frames: &[u32]) -> Result<(), Error> {
@@ -248,7 +248,7 @@ impl Hypercalls for Remote {
 /// Why a process could not become a domain.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody listens.
+    /// No daemon listens.
     #[error("no daemon listens at {path}: {source}; start one with `pvnet run --config FILE`")]
     NoDaemon {
         /// The socket's path.

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     /// A descriptor that refuses every ioctl: a copy that still succeeds made no system call.
-    fn nobody() -> std::os::fd::OwnedFd {
+    fn refusing() -> std::os::fd::OwnedFd {
         rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
     }
 
@@ -173,7 +173,7 @@ mod tests {
             GrantCopy::new(Source::Mapped { region, offset: 4096 }, Dest::Private(&mut out), 4),
         ];
         for op in &mut batch {
-            copy(nobody().as_fd(), slice::from_mut(op));
+            copy(refusing().as_fd(), slice::from_mut(op));
         }
         assert!(batch.iter().all(|op| op.status == CopyStatus::Okay));
         assert_eq!(&out, b"abcd");
@@ -196,7 +196,7 @@ mod tests {
                 4,
             ),
         ];
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         assert!(batch.iter().all(|op| op.status == CopyStatus::Okay));
         assert_eq!(&out, b"abcd");
         let mut moved = [0; 4];
@@ -209,7 +209,7 @@ mod tests {
             GrantCopy::new(from(), Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 }, 4),
             GrantCopy::new(grant(&peer, 0), to(), 4),
         ];
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         assert!(batch.iter().all(|op| op.status != CopyStatus::Okay));
     }
 
@@ -224,11 +224,11 @@ mod tests {
             GrantCopy::new(Source::Private(b"abcd"), Dest::Private(&mut short), 4),
             GrantCopy::new(Source::Private(b"abcd"), Dest::Mapped { region, offset: 4093 }, 4),
         ];
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         assert_eq!(batch.map(|op| op.status), [BadSource, BadDest, BadDest]);
         let source = Source::Mapped { region, offset: 4093 };
         let mut batch = [GrantCopy::new(source, Dest::Private(&mut long), 4)];
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         assert_eq!(batch[0].status, BadSource);
     }
 
@@ -286,7 +286,7 @@ mod tests {
             // Its source cannot be read either.
             (Segment::new(&source, &mut two, 1), BadSource),
         ] {
-            assert_eq!(status_of(nobody().as_fd(), &segment.ok().unwrap()), expected);
+            assert_eq!(status_of(refusing().as_fd(), &segment.ok().unwrap()), expected);
         }
     }
 
@@ -302,7 +302,7 @@ mod tests {
                 GrantCopy::new(source, Dest::Private(place), 4)
             })
             .collect();
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         for (n, op) in batch.iter().enumerate() {
             // The granted copies fail, and their memory at this end is to blame.
             let expected = if n % 2 == 0 { CopyStatus::Okay } else { CopyStatus::BadDest };

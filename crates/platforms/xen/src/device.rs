@@ -31,7 +31,7 @@ pub enum OpenError {
         /// The device or socket.
         path: PathBuf,
     },
-    /// Nobody serves the store.
+    /// No store runs.
     #[error("the store does not answer: start it with `systemctl start xenstored`")]
     NoStore,
     /// Anything else.

@@ -13,14 +13,14 @@ use crate::device::{Device, OpenError, open, open_below, refused};
 const SOCKETS: [&str; 2] = ["run/xenstored/socket", "var/run/xenstored/socket"];
 /// Says whether this is the control domain, which may run the store itself.
 const CAPABILITIES: &str = "proc/xen/capabilities";
-/// Exists if the store runs in a domain of its own.
+/// Exists if the store runs in a separate domain.
 const STORE_DOMAIN: &str = "run/xen/xenstored.pid";
 
 /// A connection to the store, for `xenstore::Client::new`: to xenstored's socket if it runs in this
 /// domain, else through `/dev/xen/xenbus`.
 ///
 /// # Errors
-/// When there is no Xen, nobody serves the store, or this user may not speak to it.
+/// When there is no Xen, no store runs, or this user may not connect to it.
 pub fn connect() -> Result<OwnedFd, OpenError> {
     connect_below(Path::new("/"))
 }
@@ -120,7 +120,7 @@ mod tests {
         fs::write(root.path().join("dev/xen/xenbus"), "").unwrap();
         let error = connect_below(root.path()).unwrap_err();
         assert!(error.to_string().contains("systemctl start xenstored"), "{error}");
-        // In a domain of its own it has no socket here.
+        // A store in a separate domain has no socket here.
         fs::create_dir_all(root.path().join("run/xen")).unwrap();
         fs::write(root.path().join(STORE_DOMAIN), "domid:1\n").unwrap();
         assert!(connect_below(root.path()).is_ok());

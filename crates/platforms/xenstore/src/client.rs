@@ -245,7 +245,7 @@ impl Store for Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Cannot fail: the counter starts at 0 and nobody else adds to it.
+        // Cannot fail: the counter starts at 0, and this is the only write.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(reader) = self.reader.take() {
             // The reader's thread has reported its panic, if any.

@@ -1,8 +1,9 @@
 //! A connection to a store that may go away and come back.
 //!
-//! A driver domain outlives its store: xenstored is restarted by an upgrade, or lives in a domain
-//! of its own. Meanwhile every call fails with [`StoreError::Gone`]. Once the store is back, every
-//! watch is registered again and fires, so its owner looks at everything that may have changed.
+//! A driver domain outlives its store: an upgrade restarts xenstored, or xenstored runs in a
+//! separate domain. Meanwhile every call fails with [`StoreError::Gone`]. Once the store is back,
+//! every watch is registered again and fires, so its owner looks at everything that may have
+//! changed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -244,7 +245,7 @@ impl Store for Reconnecting {
 
 impl Drop for Reconnecting {
     fn drop(&mut self) {
-        // Cannot fail: the counter starts at 0 and nobody else adds to it.
+        // Cannot fail: the counter starts at 0, and this is the only write.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // The thread has reported its panic, if any.

@@ -55,7 +55,7 @@ fn head(flags: u16, domid: DomId) -> u32 {
 
 /// A page that belongs to the driver domain, mapped. Dropping it unmaps it.
 pub(crate) struct ExchangePage {
-    /// Dropped first: a page is unmapped before anybody else can have it.
+    /// Dropped first: a page is unmapped before it can be taken again.
     region: Region,
     held: Held,
 }

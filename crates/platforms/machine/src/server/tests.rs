@@ -246,7 +246,7 @@ fn a_call_that_does_not_exist_is_refused_and_its_descriptors_are_closed() {
 }
 
 #[test]
-fn a_guest_can_not_give_what_is_not_its_own() {
+fn a_guest_cannot_give_what_is_not_its_own() {
     let daemon = Daemon::start();
     let (neighbour, _store) = daemon.join("guest-n");
     let (mut slot, gref) = neighbour.accept_transfer(DRIVER_DOMAIN).unwrap();
@@ -307,7 +307,7 @@ fn whoever_hangs_up_leaves_nothing_behind() {
     let nodes = daemon.machine.store().connect(DRIVER_DOMAIN);
     let own = format!("/local/domain/{id}/device");
     assert!(nodes.read(None, &own).is_ok());
-    // The socket closes with the last of them.
+    // The socket closes when the last of them is dropped.
     drop((pages, slot, guest));
     wait_until("the end of the domain", || daemon.told().len() == 2);
     assert_eq!(daemon.told()[1], format!("destroyed {id} guest-a"));

@@ -1,4 +1,4 @@
-//! Event channels, and what a process that is killed leaves.
+//! Event channels, and what a killed process leaves behind.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
@@ -26,7 +26,7 @@ fn both_ways(here: &Here) -> Outcome {
     let (theirs, port) = here.guest.alloc_unbound(here.domid)?;
     ensure(!readable(&theirs, MOMENT), "an event before anybody is bound")?;
     let ours = here.xen.bind_interdomain(&here.peer, port)?;
-    // Xen rings whoever binds: something may have happened before.
+    // Xen sends an event at binding: one may have been missed before.
     ensure(readable(&ours, PATIENCE), "no event with the binding")?;
     ours.take()?;
     for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
@@ -154,7 +154,7 @@ fn while_held(child: &mut Child, check: impl FnOnce() -> Outcome) -> Outcome {
     check()
 }
 
-/// The child: holds what it was told until it is killed, or its parent is.
+/// The child: holds a port and a page until it or its parent is killed.
 pub fn hold(here: &Here, gref: &str, port: &str, rings: &str) -> Outcome {
     let mapping = here.xen.map(&here.peer, &[GrantRef(gref.parse()?)])?;
     let event = here.xen.bind_interdomain(&here.peer, Port(port.parse()?))?;

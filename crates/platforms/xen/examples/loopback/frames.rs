@@ -1,4 +1,4 @@
-//! Frames between two interfaces of this domain's, through the whole of the driver domain.
+//! Frames between two interfaces of this domain, through the whole driver domain.
 
 use std::error::Error;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::{Checks, Here, Outcome, PATIENCE, ensure, equal};
 type Host = Metered<Xen>;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa], [2, 0, 0, 0, 0, 0xb]];
-/// A frame in one page, in three, in sixteen and the header's: the largest that there is.
+/// Frames in one page, in three, and in sixteen and the header's: the largest possible.
 const SIZES: [usize; 6] = [14, 60, 1514, 9014, 10_000, 65_535];
 
 pub fn check(here: &Here, checks: &mut Checks) {
@@ -61,7 +61,7 @@ const WAYS: [Way; 5] = [
     Way { tx: TxChannel::Remap, header_channel: false, persistent_grants: false },
 ];
 
-/// An interface, both its ends.
+/// Both ends of an interface.
 struct Interface {
     vif: Vif<Host>,
     port: Arc<Port<Host>>,
@@ -94,7 +94,7 @@ fn connect(
     let config =
         netfront::Config { header_channel, persistent_grants, ..netfront::Config::default() };
     let guest = here.guest.clone();
-    // A connection of its own, as in another process; by the other way to the store.
+    // A separate connection, as another process has; through the device.
     let stream = xen::store::connect_by_device()?;
     let store = Arc::new(xenstore::Client::new(stream)?);
     let frontend = std::thread::spawn(move || Frontend::connect(&guest, store, &device, &config));
@@ -217,7 +217,7 @@ fn cross(here: &Here, way: Way) -> Outcome {
 }
 
 fn traffic(interfaces: &mut [Interface; 2], meter: &Meter, way: Way) -> Outcome {
-    // Each learns where the other is.
+    // The switch learns where both are.
     carry(interfaces, 0, &[60])?;
     carry(interfaces, 1, &[60])?;
     for to in [0, 1, 0] {

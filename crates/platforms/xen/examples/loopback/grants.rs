@@ -11,7 +11,7 @@ use xen::Peer;
 
 use crate::{Checks, Here, Outcome, ensure, equal};
 
-/// A reference that nobody grants.
+/// A reference without a grant.
 const NOWHERE: GrantRef = GrantRef(0x00ff_fff0);
 /// How many pages gntalloc grants in all.
 const LIMIT: &str = "/sys/module/xen_gntalloc/parameters/limit";
@@ -247,7 +247,7 @@ fn outlived(here: &Here) -> Outcome {
     let mapping = here.xen.map(&here.peer, &grefs)?;
     drop(pages);
     equal(mapping.read(0)?, 9u8)?;
-    // It must not be anybody's in the meantime.
+    // It must not be reused in the meantime.
     let (others, _) = here.guest.share(here.domid, 16)?;
     for page in 0..16 {
         others.write(page * PAGE_SIZE, 1u8)?;
@@ -257,7 +257,7 @@ fn outlived(here: &Here) -> Outcome {
 
 fn limit(here: &Here) -> Outcome {
     let limit: usize = fs::read_to_string(LIMIT)?.trim().parse()?;
-    // Several times what there may be at once.
+    // Several times the limit.
     for _ in 0..(4 * limit).div_ceil(256) {
         here.guest.share(here.domid, 256)?;
     }

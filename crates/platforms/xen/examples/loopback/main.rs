@@ -4,7 +4,7 @@
 //! xen-netfront must not be loaded, or they take the interfaces that are made here. Prints a line
 //! for each check, and ends with PASS or FAIL.
 //!
-//! What a domain's own pages can not prove: `loopback guest` in another domain, and then
+//! For what one domain alone cannot prove: run `loopback guest` in another domain, and then
 //! `loopback other DOMID` here, which ends that domain.
 
 mod events;
@@ -24,7 +24,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xen::{Peer, Xen, XenGuest};
 use xenstore::{Client, Store};
 
-/// What a check answers: nothing, or what was wrong.
+/// A check's result: nothing, or what was wrong.
 type Outcome = Result<(), Box<dyn Error>>;
 
 /// This domain, as both ends.
@@ -84,9 +84,9 @@ fn readable(fd: &impl AsFd, patience: Duration) -> bool {
     }
 }
 
-/// Long enough for anything that happens at all.
+/// Long enough for everything that should happen.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Long enough for what shall not happen to have happened.
+/// Long enough to see what should not happen.
 const MOMENT: Duration = Duration::from_millis(300);
 
 fn open() -> Result<Here, Box<dyn Error>> {
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The end of a part that is played until somebody ends it.
+/// The result of a part that runs until it is killed.
 fn stay(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,7 +12,7 @@ use xen::{Mapping, Peer, XenEvent};
 
 use crate::{Checks, Here, Outcome, PATIENCE, ensure, equal, readable};
 
-/// Where the guest says what it grants, below its own part of the store.
+/// Where the guest writes its grants, below its home in the store.
 const KEY: &str = "data/pvnet-loopback";
 const PAGES: usize = 4;
 const DOM0: DomId = DomId(0);
@@ -21,7 +21,7 @@ fn pattern(page: usize) -> Vec<u8> {
     (0..PAGE_SIZE).map(|n| (n * 7 + page).to_le_bytes()[0]).collect()
 }
 
-/// The guest: grants pages to dom0, and answers its events for good.
+/// The guest: grants pages to dom0, and answers its events for ever.
 pub fn serve(here: &Here) -> Outcome {
     let (pages, grefs) = here.guest.share(DOM0, PAGES)?;
     for page in 0..PAGES {
@@ -192,7 +192,7 @@ fn ended(here: &Here, other: Other, domid: &str) -> Outcome {
     let bound = here.xen.bind_interdomain(&peer, port);
     let refused = matches!(bound, Err(Error::NoDomain(_) | Error::BadPort { .. }));
     ensure(refused, format!("{bound:?}"))?;
-    // What is mapped stays, as long as it is held.
+    // A mapped page stays as long as it is held.
     is_pattern(&mapping, 1)?;
     event.notify()?;
     event.take()?;

@@ -24,7 +24,7 @@ pub fn check(here: &Here, checks: &mut Checks) {
                 continue;
             }
         };
-        // What a run before left.
+        // Remains of an earlier run.
         let _ = client.remove(None, ROOT);
         let mut check = |what: &str, outcome| checks.check(&format!("{name}: {what}"), outcome);
         check("keys are written, listed, read and removed", keys(&client, here));

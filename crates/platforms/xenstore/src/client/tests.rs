@@ -143,7 +143,7 @@ fn events_wait_apart_from_replies() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let request = peer.receive();
-            // Before the answer, and one of a watch nobody has.
+            // Events before the answer, one of them of an unknown watch.
             for event in [event("a/b", "t"), event("a/b", "other")] {
                 peer.send(&watch_event(&event).unwrap());
             }

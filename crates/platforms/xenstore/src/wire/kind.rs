@@ -2,7 +2,8 @@
 
 /// What a message asks or answers (`enum xsd_sockmsg_type`).
 ///
-/// 0 (CONTROL) and 20 (RESTRICT, withdrawn) are left out: nobody here sends or serves them.
+/// 0 (CONTROL) and 20 (RESTRICT, withdrawn) are left out, as this project neither sends nor serves
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Kind {

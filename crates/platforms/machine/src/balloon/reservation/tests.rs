@@ -50,7 +50,7 @@ fn a_run_of_no_pages_is_refused() {
 }
 
 #[test]
-fn a_page_that_is_out_can_not_be_granted() {
+fn a_page_that_is_out_cannot_be_granted() {
     let (machine, domain, _guest) = inside();
     let [before, first, last, behind] =
         [9, 10, 11, 12].map(|page| grant(&domain, page + 100, page));

@@ -22,7 +22,7 @@ pub enum Piece<'a> {
 }
 
 /// Most pieces per call: a frame's slots, a header before them, and some to spare.
-pub const MAX_PIECES: usize = 64;
+const MAX_PIECES: usize = 64;
 
 /// Raw vectors on the stack: a frame must cost no allocation.
 struct Vectors {

@@ -5,9 +5,9 @@ use hypervisor::{DomId, PAGE_SIZE};
 /// Bytes of a v1 grant entry: `{flags: u16, domid: u16, frame: u32}`.
 pub(crate) const GRANT_ENTRY_LEN: usize = 8;
 /// Grant entries in a page.
-pub const GRANTS_PER_PAGE: usize = PAGE_SIZE / GRANT_ENTRY_LEN;
+pub(crate) const GRANTS_PER_PAGE: usize = PAGE_SIZE / GRANT_ENTRY_LEN;
 /// The first references are reserved (console, xenstore), as on Xen.
-pub const GRANTS_RESERVED: u32 = 8;
+pub(crate) const GRANTS_RESERVED: u32 = 8;
 
 /// Bits of a grant entry's `flags` (`public/grant_table.h`).
 pub(crate) mod gtf {

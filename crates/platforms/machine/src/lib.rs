@@ -30,7 +30,6 @@ pub use coverage::{AddressSpace, Coverage};
 pub use domain::{DRIVER_DOMAIN, Domain};
 pub use event::{GuestEvent, HostEvent};
 pub use exchange::ExchangeCount;
-pub use grant_table::{GRANTS_PER_PAGE, GRANTS_RESERVED};
 pub use guest::balloon::BalloonError;
 pub use guest::grouping::Grouping;
 pub use guest::{MachineGuest, SharedPages};

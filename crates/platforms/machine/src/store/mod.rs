@@ -11,13 +11,13 @@
 //!
 //! Keys, permissions, transactions and watches are those of xenstored, so both ends of a device run
 //! the same handshake as on Xen. Domain 0 is privileged: it may do anything and has no quota.
-//! [`quota`] bounds a guest: it can fill its share, but not the daemon's memory (XSA-326).
+//! `quota` bounds a guest: it can fill its share, but not the daemon's memory (XSA-326).
 //!
 //! Not served: CONTROL, RESUME and SET_TARGET (answered ENOSYS), and reconnecting a ring.
 
 mod hub;
 mod local;
-pub mod quota;
+mod quota;
 mod serve;
 mod transaction;
 mod tree;

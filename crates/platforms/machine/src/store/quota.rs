@@ -5,24 +5,24 @@ use hypervisor::DomId;
 use xenstore::StoreError;
 
 /// Nodes a domain may own.
-pub const NODES: usize = 1000;
+pub(super) const NODES: usize = 1000;
 /// Watches a domain may have.
-pub const WATCHES: usize = 128;
+pub(super) const WATCHES: usize = 128;
 /// Transactions a domain may have open. Each holds on to the tree as it was at its start.
-pub const TRANSACTIONS: usize = 10;
+pub(super) const TRANSACTIONS: usize = 10;
 /// Bytes of paths and values one transaction may remember: keys looked at, changes made.
 ///
 /// xenstored limits the nodes to 1024; a limit in bytes bounds the memory for nodes of any size.
-pub const TRANSACTION_BYTES: usize = 256 * 1024;
+pub(super) const TRANSACTION_BYTES: usize = 256 * 1024;
 /// Bytes of a value.
-pub const VALUE: usize = 2048;
+pub(super) const VALUE: usize = 2048;
 /// Entries of a node's permissions, its owner's among them.
-pub const PERMISSIONS: usize = 5;
+pub(super) const PERMISSIONS: usize = 5;
 /// Names in a path, for every domain.
 ///
 /// The tree is walked and dropped by recursion, so its depth takes stack: a path of 3072 bytes
 /// could have 1500 levels (XSA-418: stack exhaustion in xenstored).
-pub const DEPTH: usize = 64;
+pub(super) const DEPTH: usize = 64;
 
 /// Whether a domain may do anything, without a quota.
 pub(super) fn is_privileged(domid: DomId) -> bool {

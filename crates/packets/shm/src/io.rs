@@ -1,11 +1,11 @@
-//! Reading and writing a descriptor straight from and to shared memory.
+//! Reads and writes of a descriptor straight to and from shared memory.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::Region;
 
-/// One piece of a gathered transfer.
+/// One piece of a gathered write.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
     /// Bytes of a region.
@@ -21,8 +21,8 @@ pub enum Piece<'a> {
     Private(&'a [u8]),
 }
 
-/// Most pieces one call carries: a frame's slots, a header before them, and some to spare.
-pub const MAX_PIECES: usize = 64;
+/// Most pieces per call: a frame's slots, a header before them, and some to spare.
+const MAX_PIECES: usize = 64;
 
 /// Raw vectors on the stack: a frame must cost no allocation.
 struct Vectors {
@@ -49,15 +49,11 @@ impl Vectors {
     }
 }
 
-fn outside(error: crate::OutOfBounds) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error)
-}
-
 fn answer(bytes: isize) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::Error::last_os_error())
 }
 
-/// Writes all pieces with one `writev`. Answers the number of bytes that the descriptor took.
+/// Writes all pieces with one `writev`. Returns the number of bytes written.
 pub fn write_pieces<'a>(
     fd: impl AsFd,
     pieces: impl IntoIterator<Item = Piece<'a>>,
@@ -66,7 +62,7 @@ pub fn write_pieces<'a>(
     for piece in pieces {
         match piece {
             Piece::Shared { region, offset, len } => {
-                vectors.push(region.address(offset, len).map_err(outside)?, len)?;
+                vectors.push(region.address(offset, len)?, len)?;
             }
             Piece::Private(bytes) => vectors.push(bytes.as_ptr().cast_mut(), bytes.len())?,
         }
@@ -78,8 +74,8 @@ pub fn write_pieces<'a>(
     })
 }
 
-/// Reads with one `readv` into `header` (private), then into the shared pieces in order.
-/// Answers the number of bytes that came.
+/// Reads with one `readv` into `header` (private), then into the shared pieces in order. Returns
+/// the number of bytes read.
 pub fn read_pieces<'a>(
     fd: impl AsFd,
     header: &mut [u8],
@@ -90,7 +86,7 @@ pub fn read_pieces<'a>(
         vectors.push(header.as_mut_ptr(), header.len())?;
     }
     for (region, offset, len) in pieces {
-        vectors.push(region.address(offset, len).map_err(outside)?, len)?;
+        vectors.push(region.address(offset, len)?, len)?;
     }
     // SAFETY: each vector covers mapped, writable memory borrowed for this call; `header` is
     // borrowed mutably, the rest is shared memory that no reference covers.

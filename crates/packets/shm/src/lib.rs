@@ -1,12 +1,12 @@
 //! Memory that another domain can write.
 //!
-//! A [`Region`] is a mapped range of it. No method hands out a reference to the bytes: the
-//! other side may change them at any moment, which a Rust reference forbids and which turns
-//! a checked value into an unchecked one (double fetch, XSA-155). What is read is copied once
-//! into private memory, and the copy is what gets checked and used.
+//! A [`Region`] is a mapped range of it. No method returns a reference to the bytes: the other side
+//! may change them at any moment, which a Rust reference forbids, and a value read twice may differ
+//! after its check (double fetch, XSA-155). Bytes are copied once into private memory, and the copy
+//! is checked and used.
 //!
-//! Every access is bounds-checked, and answers [`OutOfBounds`] rather than panicking, since
-//! offsets may stem from a guest.
+//! Every access is bounds-checked and returns [`OutOfBounds`] instead of panicking, since offsets
+//! may come from a guest.
 
 mod io;
 mod pages;

@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-/// The size of the pages that stand behind a domain's memory.
+/// The size of the pages of a domain's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PageSize {
     /// 4 KiB.
     #[default]
     Small,
-    /// 2 MiB where the kernel has them to give, else 4 KiB.
+    /// 2 MiB where the kernel has them, else 4 KiB.
     Huge,
 }
 
@@ -28,9 +28,9 @@ impl PageSize {
 
 /// A file in memory of `pages` 4 KiB pages, rounded up to whole pages of `size`, all zero.
 ///
-/// Sealed at its length: a domain that could shrink it would kill the other side by SIGBUS.
-/// 2 MiB pages come from the kernel's transparent ones (see [`crate::Region::populate_huge`]),
-/// because a single 4 KiB page of a hugetlb file could not be mapped, as a grant must be.
+/// Its length is sealed: a domain that could shrink it would kill the other side by SIGBUS. 2 MiB
+/// pages are transparent ones (see [`crate::Region::populate_huge`]), because a grant maps a single
+/// 4 KiB page, which a hugetlb file does not allow.
 pub fn create_memfd(name: &str, pages: usize, size: PageSize) -> io::Result<OwnedFd> {
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     let len = (pages * PageSize::Small.bytes()).next_multiple_of(size.bytes());

@@ -1,4 +1,4 @@
-//! Address space in which pages come and go.
+//! Reserved address space in which single pages are mapped and unmapped.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,16 +10,15 @@ use rustix::mm::ProtFlags;
 
 use crate::Region;
 
-/// A reserved range of addresses, page by page either empty or a page of some file.
+/// A reserved range of addresses. Each page of it is either empty or a page of a file.
 ///
-/// It derefs to a [`Region`] over all of it. Touching an empty place, or writing to one that was
-/// filled to be read, ends the process, as the kernel does with whoever leaves its memory: whoever
-/// uses it keeps to the places it has filled.
+/// It derefs to a [`Region`] over the whole range. Touching an empty place, or writing to a
+/// read-only one, ends the process by a signal: the caller must keep to the places it has filled.
 #[derive(Debug)]
 pub struct Reserved {
     region: ManuallyDrop<Region>,
     page_size: usize,
-    /// Places that may be somebody else's by now, and are left alone for good.
+    /// Places that another mapping may have taken. They are never used again.
     lost: BTreeSet<usize>,
 }
 
@@ -32,14 +31,14 @@ impl Reserved {
 
     /// Fills a place with the page at byte `offset` of `fd`, readable.
     ///
-    /// A driver may refuse (gntdev does, for what a guest does not grant), after Linux has unmapped
-    /// what was there. Another thread may map something in the gap, which must not be replaced in
-    /// turn: the place is reserved again if it is free, and never used again if it is not.
+    /// A driver may refuse after Linux has unmapped the old page (gntdev does so for a page that is
+    /// not granted). Another thread may then map something in the gap, which must not be replaced.
+    /// So the place is reserved again if it is free, and otherwise never used again.
     pub fn map(&mut self, place: usize, fd: impl AsFd, offset: u64) -> io::Result<()> {
         self.fill(place, fd, offset, ProtFlags::READ)
     }
 
-    /// As [`map`](Self::map), to be read and written.
+    /// As [`map`](Self::map), readable and writable.
     pub fn map_writable(&mut self, place: usize, fd: impl AsFd, offset: u64) -> io::Result<()> {
         self.fill(place, fd, offset, ProtFlags::READ | ProtFlags::WRITE)
     }
@@ -55,8 +54,7 @@ impl Reserved {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         let start = place.checked_mul(self.page_size).ok_or(io::ErrorKind::InvalidInput)?;
-        let outside = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-        self.region.address(start, self.page_size).map_err(outside)?;
+        self.region.address(start, self.page_size)?;
         let filled = self.region.fill(start, self.page_size, access, fd, offset);
         if filled.is_err() && !self.region.reserve_again(start, self.page_size) {
             self.lost.insert(place);
@@ -124,7 +122,7 @@ mod tests {
         assert_eq!(reserved.len(), 4 * 4096);
     }
 
-    /// Who has the page at an address, as the kernel tells it: its access rights.
+    /// The access rights of the mapping at an address, if there is one.
     fn mapped(address: usize) -> Option<String> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let holds = |line: &str| {
@@ -139,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_place_that_a_driver_refuses_to_fill_stays_reserved() {
-        // A socket's driver has an mmap that fails, after the kernel has made room for it.
+        // A socket's mmap fails after the kernel has unmapped the old page.
         let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let fd = create_memfd("test", 1, PageSize::Small).unwrap();
         let mut reserved = Reserved::new(3, 4096).unwrap();
@@ -158,7 +156,7 @@ mod tests {
             reserved.map(place, &fd, 0).unwrap();
         }
         let start = reserved.address(0, 3 * 4096).unwrap() as usize;
-        // Refused before the kernel made room: for all that is known, somebody is there.
+        // Refused before the kernel unmapped the old page: the place may be taken.
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         assert!(reserved.map(1, &pipe, 0).is_err());
         assert!(reserved.map(1, &fd, 0).is_err());

@@ -13,14 +13,15 @@ use crate::{PageSize, Region};
 
 const PAGE: usize = PageSize::Small.bytes();
 
-/// A range of this process's addresses, from a multiple of 2 MiB on: one mapping of a file, or
-/// reserved with nothing behind it. Any 4 KiB of it can show another page for a while.
+/// A range of this process's addresses, from a multiple of 2 MiB on: a mapping of a file, or
+/// reserved without memory. Each 4 KiB page of it can be replaced by another page and restored
+/// later.
 ///
-/// A replaced page splits the mapping, and no large page can map the 2 MiB around it from then
-/// on, not even when all is as it was: that takes another [`Region::populate_huge`].
+/// A replaced page splits the mapping: no large page can map the 2 MiB around it any more, not even
+/// after the page is restored. That takes another [`Region::populate_huge`].
 pub struct Space {
     addresses: Arc<Region>,
-    /// What is behind the addresses; nothing if they are reserved.
+    /// The file behind the addresses; none if they are only reserved.
     memory: Option<Memory>,
     /// A bit for each page that is replaced.
     replaced: Box<[AtomicU64]>,
@@ -34,13 +35,13 @@ struct Memory {
 }
 
 impl Space {
-    /// `len` bytes of addresses that no access can reach before a page is put there.
+    /// Reserves `len` bytes of addresses. They cannot be touched before a page is put there.
     pub fn reserve(len: usize) -> io::Result<Self> {
         Ok(Self::over(Region::reserve_aligned(len)?, None))
     }
 
-    /// Maps `len` bytes of `fd` from `offset`, as [`Region::map_aligned`] does. `size` is the
-    /// size of the pages that it asks for whenever it maps some of them again.
+    /// Maps `len` bytes of `fd` from `offset`, as [`Region::map_aligned`] does. `size` is the page
+    /// size to ask for when a page is restored.
     pub fn map(fd: OwnedFd, offset: u64, len: usize, size: PageSize) -> io::Result<Self> {
         let region = Region::map_aligned(&fd, offset, len)?;
         Ok(Self::over(region, Some(Memory { fd, offset, size })))
@@ -58,8 +59,8 @@ impl Space {
         self.memory.is_some().then_some(&self.addresses)
     }
 
-    /// Shows the page of `fd` at `offset` (bytes) instead of page `page` of this range. Refuses
-    /// a page outside the range and one that is replaced already; then nothing has changed.
+    /// Replaces page `page` of this range by the page of `fd` at `offset` (bytes). Refuses a page
+    /// outside the range and one that is replaced already; then nothing changes.
     pub fn replace(
         self: &Arc<Self>,
         page: usize,
@@ -67,8 +68,7 @@ impl Space {
         offset: u64,
     ) -> io::Result<Replaced> {
         let start = page.checked_mul(PAGE).ok_or(io::ErrorKind::InvalidInput)?;
-        let outside = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-        let region = self.addresses.slice(start..start.saturating_add(PAGE)).map_err(outside)?;
+        let region = self.addresses.slice(start..start.saturating_add(PAGE))?;
         if self.mark(page) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -77,7 +77,7 @@ impl Space {
         // until it is dropped; they stay mapped, readable and writable at every moment that a
         // region of them can be used. A system that refuses leaves the page as it was.
         let mapped = unsafe {
-            let at = region.address(0, PAGE).map_err(outside)?.cast();
+            let at = region.address(0, PAGE)?.cast();
             rustix::mm::mmap(at, PAGE, read_write, flags | MapFlags::FIXED, fd, offset)
         };
         match mapped {
@@ -93,7 +93,7 @@ impl Space {
         (&self.replaced[page / 64], 1 << (page % 64))
     }
 
-    /// Marks a page as replaced; answers whether it was.
+    /// Marks a page as replaced; returns whether it was already.
     fn mark(&self, page: usize) -> bool {
         let (word, bit) = self.bit(page);
         word.fetch_or(bit, Ordering::AcqRel) & bit != 0
@@ -104,7 +104,7 @@ impl Space {
         word.fetch_and(!bit, Ordering::AcqRel);
     }
 
-    /// Puts back what belongs at the place of `region`, page `page`.
+    /// Restores page `page`, which is at `region`.
     fn restore(&self, region: &Region, page: usize) -> io::Result<()> {
         let Ok(at) = region.address(0, PAGE) else { return Ok(()) };
         let at = at.cast();
@@ -135,7 +135,7 @@ impl fmt::Debug for Space {
     }
 }
 
-/// A page that is shown in the place of another. Dropping it puts back what was there.
+/// A page in the place of another. Dropping it restores the other.
 #[derive(Debug)]
 pub struct Replaced {
     region: Region,
@@ -153,8 +153,8 @@ impl Deref for Replaced {
 
 impl Drop for Replaced {
     fn drop(&mut self) {
-        // A system that refuses (too many mappings) leaves the page where it is. Then the place
-        // stays marked, and is not used again.
+        // If the system refuses (too many mappings), the page stays. Then its place stays marked
+        // and is not used again.
         if self.space.restore(&self.region, self.page).is_ok() {
             self.space.clear(self.page);
         }

@@ -48,7 +48,7 @@ impl fmt::Display for Port {
     }
 }
 
-/// What a hypercall can answer instead of doing its work.
+/// Why a hypercall failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -65,7 +65,7 @@ pub enum Error {
         /// "read", "write" or "transfer".
         what: &'static str,
     },
-    /// The page is not the domain's to give away.
+    /// The page does not belong to the domain.
     #[error("domain {dom} does not own page {frame}")]
     NotOwner {
         /// The domain that tried.
@@ -81,7 +81,7 @@ pub enum Error {
         /// Its port.
         port: Port,
     },
-    /// The other end, or the hypervisor, is gone.
+    /// The other end or the hypervisor is gone.
     #[error("the other end is gone")]
     Gone,
     /// This platform does not have the service.
@@ -93,7 +93,7 @@ pub enum Error {
     /// A limit was reached (grants, ports, pages).
     #[error("out of {0}")]
     Exhausted(&'static str),
-    /// The operating system refused.
+    /// The operating system failed.
     #[error("{what}: {source}")]
     Os {
         /// What was attempted.
@@ -110,36 +110,36 @@ impl Error {
     }
 }
 
-/// What a backend asks of the hypervisor: the services seen from the driver domain.
+/// The services of the hypervisor for a backend, in the driver domain.
 pub trait Hypervisor: Clone + Send + Sync + 'static {
-    /// A foreign domain, resolved once so that a grant operation needs no look-up.
+    /// Another domain, resolved once so that a grant operation needs no look-up.
     type Peer: Clone + Send + Sync + fmt::Debug + 'static;
-    /// Foreign pages in this domain's address space; dropping it unmaps them.
+    /// Another domain's pages in this domain's address space. Dropping it unmaps them.
     type Mapping: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
-    /// Places in this domain's address space for pages of one peer that come and go; dropping it
-    /// unmaps those that are there.
+    /// Reserved places in this domain's address space for pages of one peer. Dropping it unmaps all
+    /// pages there.
     type Aperture: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
     /// One end of an event channel.
     type Event: EventChannel;
 
-    /// How many operations of a batch of copies one hypercall performs.
+    /// How many copies one hypercall performs.
     const COPIES_PER_HYPERCALL: usize = usize::MAX;
 
-    /// Resolves a domain. The handle stays usable, though useless, when the domain dies.
+    /// Resolves a domain. When the domain dies, operations on the handle fail.
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error>;
 
     /// Maps granted pages, in order and contiguously, readable and writable.
     fn map(&self, peer: &Self::Peer, grefs: &[GrantRef]) -> Result<Self::Mapping, Error>;
 
-    /// Reserves `places` pages of address space for pages of `peer`. They are reached at
-    /// `place * PAGE_SIZE`, and only while something is mapped there.
+    /// Reserves `places` pages of address space for pages of `peer`. Place `n` is at byte `n *
+    /// PAGE_SIZE`, and may be touched only while a page is mapped there.
     fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error>;
 
-    /// Maps a batch of granted pages, each at its place, readable and where asked for writable;
-    /// each operation gets its own status. A place that is taken is a bad grant.
+    /// Maps a batch of granted pages, each at its place, readable and if asked for writable. Each
+    /// operation gets its own status; a place that is taken is a bad grant.
     fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]);
 
-    /// Unmaps what is at these places; those with nothing there are left alone.
+    /// Unmaps the pages at these places; empty places are skipped.
     fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>);
 
     /// Finds out where a device can read bytes that `peer` grants, as an IOMMU does, and sets
@@ -156,7 +156,7 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
 
     /// Copies a batch between grants and private memory; each operation gets its own status.
     ///
-    /// Every grant is checked at this use. Nothing is assumed from an earlier one.
+    /// Every grant is checked at every use.
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
 
     /// Page flipping, if this platform has it.
@@ -164,26 +164,26 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Binds to an event channel that `peer` offered to this domain and nobody has bound. Dropping
-    /// this end leaves it on offer, whoever dropped it: a process that was killed as well.
+    /// Binds to an event channel that `peer` offered to this domain and that is not bound. After
+    /// this end is dropped, or its process is killed, the channel can be bound again.
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
 
-    /// Asks that `event` be sent once more when `mapping` is unmapped, by whomever: a backend that
-    /// is killed between writing a response and announcing it leaves a frontend that waits for
-    /// nothing otherwise. A platform whose channels outlive no backend has nothing to do.
+    /// Sends `event` once more when `mapping` is unmapped, also by the death of this process. A
+    /// backend that is killed between a response and its event would otherwise leave the frontend
+    /// waiting. On a platform whose channels do not outlive the backend, this does nothing.
     #[inline]
     fn notify_on_unmap(&self, mapping: &Self::Mapping, event: &Self::Event) {
         let _ = (mapping, event);
     }
 
-    /// Told by the driver domain of work of its own, for the books: see [`Meter`].
+    /// Counts work that the driver domain did itself: see [`Meter`].
     #[inline]
     fn note(&self, what: Counted, n: u64) {
         let _ = (what, n);
     }
 }
 
-/// What a frontend asks of the hypervisor: the services seen from a guest.
+/// The services of the hypervisor for a frontend, in a guest.
 pub trait Guest: Clone + Send + Sync + 'static {
     /// One end of an event channel.
     type Event: EventChannel;
@@ -193,13 +193,14 @@ pub trait Guest: Clone + Send + Sync + 'static {
     /// This domain's number.
     fn domid(&self) -> DomId;
 
-    /// Takes `pages` zeroed pages and grants each to `to`, readable and writable.
+    /// Allocates `pages` zeroed pages and grants each to `to`, readable and writable.
     ///
-    /// Zeroed before they are shared: XSA-403, neighbouring data leaking to the backend.
-    /// The references answer to the pages in order. Dropping the pages revokes the grants.
+    /// They are zeroed before they are shared, because stale data would leak to the backend
+    /// (XSA-403). The references are in the order of the pages. Dropping the pages revokes the
+    /// grants.
     fn share(&self, to: DomId, pages: usize) -> Result<(Self::Pages, Vec<GrantRef>), Error>;
 
-    /// Offers an event channel to `to`; answers this domain's end and its port.
+    /// Offers an event channel to `to`. Returns this domain's end and its port.
     fn alloc_unbound(&self, to: DomId) -> Result<(Self::Event, Port), Error>;
 
     /// The receiving end of page flipping, if this platform has it.

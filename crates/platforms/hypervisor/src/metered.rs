@@ -1,4 +1,5 @@
-//! A meter round the hypervisor's services: what Xenoprof's "hypervisor" column was.
+//! A meter around the hypervisor's services; it measures what Xenoprof's "hypervisor" column
+//! showed.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,8 +15,8 @@ use crate::{
     Hypervisor, MapStatus, MappedPages, Port,
 };
 
-/// What was asked of the hypervisor, and how long it took. Counting is off until
-/// [switched on](Meter::switch), and then costs two looks at the clock a batch.
+/// Counts the hypervisor's operations and their time. It is off until [switched on](Meter::switch).
+/// When on, it reads the clock twice per batch.
 #[derive(Debug, Default)]
 pub struct Meter {
     on: AtomicBool,
@@ -27,8 +28,8 @@ pub struct Meter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counted {
-    /// Calls of the hypervisor for frames: batches of grant copies, of mappings, of pages that
-    /// change hands, events sent. What needs no grant needs no hypervisor.
+    /// Hypercalls for frames: batches of grant copies, of mappings and of page transfers, and
+    /// events. Work without a grant needs no hypercall.
     Hypercalls,
     /// Batches of copies.
     CopyBatches,
@@ -36,18 +37,18 @@ pub enum Counted {
     Copies,
     /// Bytes copied by the hypervisor.
     CopiedBytes,
-    /// Bytes of packets copied by the driver domain itself, into and out of its own buffers; the
-    /// headers that it reads anyway are not counted.
+    /// Packet bytes that the driver domain copied itself, into and out of its own buffers. Headers
+    /// are not counted: it reads them anyway.
     DriverBytes,
     /// Granted pages mapped into the driver domain.
     Maps,
-    /// Places of granted pages that were emptied again.
+    /// Places whose granted pages were unmapped.
     Unmaps,
     /// Granted pages that a device fetched from without a mapping.
     DmaMaps,
-    /// Pages that changed hands.
+    /// Pages transferred to a guest.
     Transfers,
-    /// Pages filled with zero before they were used again.
+    /// Pages zeroed before they were used again.
     PagesZeroed,
     /// Events sent to guests.
     Notifications,
@@ -55,9 +56,9 @@ pub enum Counted {
     Suppressed,
     /// Segments cut in software.
     Segments,
-    /// Pages of a guest that were asked for and found mapped already: persistent grants.
+    /// Look-ups of a guest's page that found it mapped: persistent grants.
     GrantHits,
-    /// Pages of a guest with persistent grants that were asked for and not found among them.
+    /// Look-ups of a guest's page that did not find it among its persistent grants.
     GrantMisses,
 }
 
@@ -164,7 +165,7 @@ fn thread_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// A hypervisor with a meter round it.
+/// A hypervisor with a meter.
 #[derive(Clone, Debug)]
 pub struct Metered<H> {
     inner: H,
@@ -172,7 +173,7 @@ pub struct Metered<H> {
 }
 
 impl<H> Metered<H> {
-    /// Puts a meter round `inner`.
+    /// Adds a meter to `inner`.
     pub fn new(inner: H) -> Self {
         Self { inner, meter: Arc::default() }
     }
@@ -191,7 +192,7 @@ impl<H> Deref for Metered<H> {
     }
 }
 
-/// An event channel with a meter round it.
+/// An event channel with a meter.
 #[derive(Debug)]
 pub struct MeteredEvent<E> {
     inner: E,
@@ -209,8 +210,9 @@ impl<E: EventChannel> EventChannel for MeteredEvent<E> {
         if !self.meter.is_on() {
             return self.inner.notify();
         }
-        // It wakes its receiver, which on a busy processor runs at once, and whose time is not the
-        // hypervisor's. This clock costs a system call, but not for every packet.
+        // The event wakes its receiver, which may preempt this thread. The receiver's time is not
+        // the hypervisor's, so this measures the thread's processor time. That clock costs a system
+        // call, but not per packet.
         let began = thread_time();
         let result = self.inner.notify();
         let counts = [(Counted::Hypercalls, 1), (Counted::Notifications, 1)];
@@ -320,7 +322,7 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
     }
 }
 
-/// Page flipping with a meter round it.
+/// Page flipping with a meter.
 struct MeteredTransfer<P> {
     inner: Arc<dyn PageTransfer<P>>,
     meter: Arc<Meter>,

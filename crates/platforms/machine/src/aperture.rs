@@ -1,9 +1,9 @@
-//! Apertures: places where the driver domain maps pages of a guest, for as long as a packet takes
-//! or for as long as the guest likes.
+//! Apertures: places where the driver domain maps pages of a guest, for one packet or until the
+//! guest wants them unmapped.
 //!
-//! The first is what the original netback did to every page of every packet it sent, and what the
-//! header channel avoids: each mapping is a change of the address space, and each unmapping one
-//! more, with a flush of other cores' TLBs. The second is persistent grants, which pay it once.
+//! The original netback mapped and unmapped every page of every packet, which the header channel
+//! avoids: each change of the address space is costly, and each unmapping also flushes other cores'
+//! TLBs. Persistent grants pay this once.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use std::sync::Arc;
 use hypervisor::{Error, GrantMap, GrantRef, MapStatus, PAGE_SIZE};
 use shm::Reserved;
 
-use crate::domain::{Access, Domain};
-use crate::hypervisor::DRIVER_DOMAIN;
+use crate::domain::{DRIVER_DOMAIN, Domain};
+use crate::grant_table::Access;
 
 /// Places for pages of one guest.
 pub struct Aperture {
     domain: Arc<Domain>,
     reserved: Reserved,
-    /// Which page is at each place.
+    /// The page at each place.
     taken: Box<[Option<GrantRef>]>,
-    /// Places that the system refused to empty.
+    /// Places that the system refused to unmap.
     stuck: Vec<Range<u32>>,
 }
 
@@ -32,8 +32,8 @@ impl Aperture {
         Ok(Self { domain: Arc::clone(domain), reserved, taken, stuck: Vec::new() })
     }
 
-    /// Maps one page. It is pinned before it is mapped, so that its owner sees that it must not
-    /// take it back, and unpinned after it is unmapped.
+    /// Maps one page. It is pinned before it is mapped and unpinned after it is unmapped, so that
+    /// its owner sees when it must not take the page back.
     pub(crate) fn map(&mut self, op: &GrantMap) -> MapStatus {
         for places in std::mem::take(&mut self.stuck) {
             self.unmap(places);
@@ -58,14 +58,13 @@ impl Aperture {
         MapStatus::Okay
     }
 
-    /// Unmaps what is at these places: one change of the address space for a packet's pages,
-    /// which lie side by side.
+    /// Unmaps these places in one change of the address space.
     pub(crate) fn unmap(&mut self, places: Range<u32>) {
         let range = places.start as usize..places.end as usize;
         let Some(taken) = self.taken.get_mut(range.clone()) else { return };
         if self.reserved.unmap(range).is_err() {
-            // The system is out of mappings for now. They stay mapped, and so they stay pinned,
-            // until something is mapped again.
+            // The system is out of mappings. The pages stay mapped and pinned until the next map,
+            // which tries again.
             self.stuck.push(places);
             return;
         }
@@ -85,91 +84,11 @@ impl Deref for Aperture {
 
 impl Drop for Aperture {
     fn drop(&mut self) {
-        // A place's number came as 32 bits.
+        // Place numbers have 32 bits.
         let places = u32::try_from(self.taken.len()).unwrap_or(u32::MAX);
         self.unmap(0..places);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use hypervisor::{Guest, Hypervisor};
-
-    use super::*;
-    use crate::domain::MemorySize;
-    use crate::{Machine, MachineGuest};
-
-    fn machine() -> (Machine, Arc<Domain>, MachineGuest) {
-        let machine = Machine::new();
-        let size = MemorySize { pages: 64, grant_pages: 1, ..MemorySize::default() };
-        let domain = machine.create(size).unwrap();
-        let guest = MachineGuest::inside(&machine, &domain).unwrap();
-        (machine, domain, guest)
-    }
-
-    #[test]
-    fn pages_come_and_go() {
-        let (machine, domain, guest) = machine();
-        let (pages, grefs) = guest.share(DRIVER_DOMAIN, 3).unwrap();
-        let mut aperture = machine.aperture(&domain, 8).unwrap();
-        for round in 0..3u8 {
-            let mut batch = [GrantMap::new(5, grefs[2]), GrantMap::new(4, grefs[0])];
-            machine.map_at(&mut aperture, &mut batch);
-            assert!(batch.iter().all(|op| op.status == MapStatus::Okay));
-            assert_eq!(domain.pinned(), 2);
-            pages.write(2 * PAGE_SIZE + 9, round).unwrap();
-            assert_eq!(aperture.read::<u8>(5 * PAGE_SIZE + 9), Ok(round));
-            machine.unmap(&mut aperture, 4..6);
-            assert_eq!(domain.pinned(), 0);
-        }
-        machine.map_at(&mut aperture, &mut [GrantMap::new(0, grefs[1])]);
-        drop(aperture);
-        assert_eq!(domain.pinned(), 0);
-    }
-
-    #[test]
-    fn a_page_is_written_to_only_where_its_grant_permits_it() {
-        let (machine, domain, guest) = machine();
-        let (pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
-        let read_only = 1 << 2;
-        let flags = domain.memory().atomic_u16(grefs[1].0 as usize * 8).unwrap();
-        flags.fetch_or(read_only, std::sync::atomic::Ordering::Relaxed);
-        let mut aperture = machine.aperture(&domain, 3).unwrap();
-        let mut batch = [
-            GrantMap::writable(0, grefs[0]),
-            GrantMap::writable(1, grefs[1]),
-            GrantMap::new(2, grefs[1]),
-        ];
-        machine.map_at(&mut aperture, &mut batch);
-        use MapStatus::{BadGrant, Okay};
-        assert_eq!(batch.map(|op| op.status), [Okay, BadGrant, Okay]);
-        aperture.write(7, 42u8).unwrap();
-        assert_eq!(pages.read::<u8>(7), Ok(42));
-        drop(aperture);
-        assert_eq!(domain.pinned(), 0);
-    }
-
-    #[test]
-    fn what_is_not_granted_or_has_no_place_is_refused() {
-        let (machine, domain, guest) = machine();
-        let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
-        let mut aperture = machine.aperture(&domain, 2).unwrap();
-        let mut batch = [
-            GrantMap::new(0, grefs[0]),
-            GrantMap::new(0, grefs[1]),
-            GrantMap::new(2, grefs[1]),
-            GrantMap::new(1, GrantRef(300)),
-        ];
-        machine.map_at(&mut aperture, &mut batch);
-        use MapStatus::{BadGrant, Okay};
-        assert_eq!(batch.map(|op| op.status), [Okay, BadGrant, BadGrant, BadGrant]);
-        assert_eq!(domain.pinned(), 1);
-        machine.unmap(&mut aperture, 0..9);
-        machine.unmap(&mut aperture, 0..2);
-        assert_eq!(domain.pinned(), 0);
-        machine.destroy(domain.id());
-        let mut late = [GrantMap::new(0, grefs[0])];
-        machine.map_at(&mut aperture, &mut late);
-        assert_eq!(late[0].status, BadGrant);
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! How much of a domain's memory large pages map, as the kernel tells it.
+//! How much of a domain's memory large pages map, from the kernel's smaps.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -25,7 +25,7 @@ impl Coverage {
     }
 }
 
-/// What large pages map in a process, at one moment. The kernel walks page tables to tell it:
+/// What large pages map in a process, at one moment. The kernel walks page tables for this:
 /// milliseconds for gigabytes of memory.
 #[derive(Debug)]
 pub struct AddressSpace {
@@ -57,7 +57,7 @@ impl AddressSpace {
         Self::parse(BufReader::new(File::open(path)?.take(LONGEST)))
     }
 
-    /// The error is of a list that is longer than any of a process that means well.
+    /// Fails for a list that is too long for a well-behaved process.
     fn parse(mut smaps: impl BufRead) -> io::Result<Self> {
         let mut mappings: Vec<Mapping> = Vec::new();
         let mut line = String::new();
@@ -81,10 +81,10 @@ impl AddressSpace {
     }
 }
 
-/// Bytes of smaps that are read, at most: some thousand mappings. A guest may have 65,530, to make
-/// whoever looks at it work.
+/// Most bytes of smaps that are read: some thousand mappings. A guest may have 65,530, to make this
+/// slow.
 const LONGEST: u64 = 4 << 20;
-/// Where the kernel tells what large pages map, by the kind of memory.
+/// The fields of smaps for large pages, by the kind of memory.
 const LARGE: [&str; 3] = ["AnonHugePages", "ShmemPmdMapped", "FilePmdMapped"];
 
 fn kilobytes(value: &str) -> u64 {
@@ -92,7 +92,7 @@ fn kilobytes(value: &str) -> u64 {
     number.unwrap_or(0)
 }
 
-/// The mapping that a line of smaps begins, of whatever file: `start-end perms offset dev inode`.
+/// The mapping that a line of smaps begins: `start-end perms offset dev inode`.
 fn mapping(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     fields.next()?.split_once('-')?;

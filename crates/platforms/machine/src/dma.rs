@@ -8,10 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use hypervisor::DmaMemory;
-use shm::Region;
-
-use crate::domain::Domain;
+mod memory;
 
 /// How long a domain waits for devices before it must keep its pages.
 const GRACE: Duration = Duration::from_secs(1);
@@ -28,7 +25,7 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    fn begin(&self) -> u8 {
+    pub(crate) fn begin(&self) -> u8 {
         loop {
             let phase = self.phase.load(Ordering::SeqCst);
             let index = (phase & 1) as u8;
@@ -42,7 +39,7 @@ impl Holds {
         }
     }
 
-    fn end(&self, index: u8) {
+    pub(crate) fn end(&self, index: u8) {
         if let Some(readers) = self.readers.get(usize::from(index)) {
             readers.fetch_sub(1, Ordering::SeqCst);
         }
@@ -71,32 +68,9 @@ impl Holds {
     }
 }
 
-impl DmaMemory for Domain {
-    fn region(&self) -> &Region {
-        self.memory()
-    }
-
-    fn begin(&self) -> u8 {
-        self.holds().begin()
-    }
-
-    fn end(&self, began: u8) {
-        self.holds().end(began);
-    }
-
-    fn is_revoked(&self) -> bool {
-        !self.is_alive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use hypervisor::DmaHold;
-
     use super::*;
-    use crate::{Machine, MemorySize};
 
     #[test]
     fn a_wait_is_for_the_holds_before_it() {
@@ -116,32 +90,4 @@ mod tests {
             holds.end(new);
         });
     }
-
-    #[test]
-    fn pages_that_a_device_reads_are_not_given_up() {
-        let machine = Machine::new();
-        let domain = machine.create(MemorySize::default()).unwrap();
-        let hold = DmaHold::new(domain.clone());
-        assert!(domain.decrease_reservation(100..101).is_err(), "the device still reads");
-        assert_eq!(domain.pages_out(), 0);
-        drop(hold);
-        domain.decrease_reservation(100..101).unwrap();
-    }
-
-    #[test]
-    fn a_hold_outlives_its_domain_and_is_told() {
-        let machine = Machine::new();
-        let domain = machine.create(MemorySize::default()).unwrap();
-        let (id, weak) = (domain.id(), Arc::downgrade(&domain));
-        let hold = DmaHold::new(domain);
-        hold.region().write(PAGE_SIZE, 7u8).unwrap();
-        assert!(!hold.is_revoked());
-        machine.destroy(id);
-        assert!(hold.is_revoked());
-        assert_eq!(hold.region().read::<u8>(PAGE_SIZE), Ok(7));
-        drop(hold);
-        assert!(weak.upgrade().is_none(), "the memory goes with the last hold");
-    }
-
-    const PAGE_SIZE: usize = hypervisor::PAGE_SIZE;
 }

@@ -1,66 +1,23 @@
 //! A domain as the hypervisor sees it: its memory and its grant table.
 
 use std::fmt;
-use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
-use shm::{PageSize, Region, create_memfd};
-use tracing::warn;
+use shm::{Region, create_memfd};
 
 use crate::balloon::Balloon;
 use crate::dma::Holds;
 use crate::exchange::Exchange;
+use crate::grant_table::{Access, Entry, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, gtf};
+use crate::memory::{MemorySize, populate};
 
-/// Bytes of a v1 grant entry: `{flags: u16, domid: u16, frame: u32}`.
-pub(crate) const GRANT_ENTRY_LEN: usize = 8;
-/// Grant entries in a page.
-pub const GRANTS_PER_PAGE: usize = PAGE_SIZE / GRANT_ENTRY_LEN;
-/// Pages of 4 KiB that one large page can map.
-pub(crate) const BLOCK_PAGES: usize = PageSize::Huge.bytes() / PAGE_SIZE;
-/// The first references are reserved (console, xenstore), as on Xen.
-pub const GRANTS_RESERVED: u32 = 8;
+/// The driver domain's number.
+pub const DRIVER_DOMAIN: DomId = DomId(0);
 
-/// Bits of a grant entry's `flags` (`public/grant_table.h`).
-pub(crate) mod gtf {
-    pub(crate) const PERMIT_ACCESS: u16 = 1;
-    pub(crate) const ACCEPT_TRANSFER: u16 = 2;
-    pub(crate) const TYPE_MASK: u16 = 3;
-    pub(crate) const READONLY: u16 = 1 << 2;
-    pub(crate) const READING: u16 = 1 << 3;
-    pub(crate) const WRITING: u16 = 1 << 4;
-    /// With `ACCEPT_TRANSFER`: the hypervisor has begun; the entry is not the guest's to change.
-    pub(crate) const TRANSFER_COMMITTED: u16 = 1 << 2;
-    /// With `ACCEPT_TRANSFER`: `frame` is the number of the page that came.
-    pub(crate) const TRANSFER_COMPLETED: u16 = 1 << 3;
-}
-
-/// How much memory a domain gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemorySize {
-    /// Pages of 4 KiB, the grant table's included. They cost nothing until they are touched.
-    pub pages: usize,
-    /// Of these, how many at the start hold the grant table.
-    pub grant_pages: usize,
-    /// Pages behind these that change hands by transfer between the driver domain and the guest:
-    /// the most that both together can have of each other. Each may be a mapping of its own on
-    /// either side, of which a process has 65530 (`vm.max_map_count`).
-    pub exchange_pages: usize,
-    /// What stands behind them.
-    pub page_size: PageSize,
-}
-
-impl Default for MemorySize {
-    /// 64 MiB, of which 16 pages are grants (8192 references): enough for 8 queues. No
-    /// transfers.
-    fn default() -> Self {
-        Self { pages: 16_384, grant_pages: 16, exchange_pages: 0, page_size: PageSize::Small }
-    }
-}
-
-/// A domain: its memory, seen whole, and who it is.
+/// A domain: its memory and its identity.
 pub struct Domain {
     id: DomId,
     size: MemorySize,
@@ -74,13 +31,6 @@ pub struct Domain {
     /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
     pins: Box<[AtomicU32]>,
     holds: Holds,
-}
-
-/// What a caller wants to do with a granted page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    Write,
 }
 
 impl Domain {
@@ -98,13 +48,13 @@ impl Domain {
         Ok(Self { id, size, fd, memory, balloon, exchange, process, alive, pins, holds })
     }
 
-    /// The number of the process that it is, once it has joined. It may have ended.
+    /// The number of its process, once it has joined. The process may have ended.
     #[must_use]
     pub fn process(&self) -> Option<u32> {
         self.process.get().copied()
     }
 
-    /// A process has become this domain; none does so after another.
+    /// Records the process that became this domain. Only one ever does.
     pub(crate) fn joined(&self, process: u32) {
         let _ = self.process.set(process);
     }
@@ -132,7 +82,7 @@ impl Domain {
         &self.memory
     }
 
-    /// What it has given up of its memory.
+    /// The pages that it has given up.
     pub(crate) fn balloon(&self) -> &Balloon {
         &self.balloon
     }
@@ -156,11 +106,11 @@ impl Domain {
         self.alive.store(false, Ordering::Release);
     }
 
-    /// Checks one use of a grant; answers the byte in the domain's memory where the page starts.
+    /// Checks one use of a grant; returns the first byte of the page in the domain's memory.
     ///
-    /// The entry is the guest's to change at any moment: it is read once, whole, and what was
-    /// read is what is checked. A guest that revokes a page while it is copied loses or gains
-    /// bytes of its own memory only; see docs/decisions/0002-copies-do-not-pin-grants.md.
+    /// The guest may change the entry at any moment, so it is read once, as a whole, and the copy
+    /// is checked. A guest that revokes a page during a copy only affects its own memory; see
+    /// docs/decisions/0002-copies-do-not-pin-grants.md.
     #[inline]
     pub(crate) fn check(
         &self,
@@ -176,8 +126,8 @@ impl Domain {
             .ok_or_else(|| self.bad(gref, access))
     }
 
-    /// Starts fetching the first byte of a copy. Nothing is checked: a prefetch of anything
-    /// within the domain's own memory changes nothing.
+    /// Prefetches the first byte of a copy. The grant is not checked: a prefetch within the
+    /// domain's memory has no effect on it.
     #[inline]
     pub(crate) fn prefetch(&self, gref: GrantRef, offset: u16, access: Access) {
         if let Some(entry) = self.entry(gref) {
@@ -198,7 +148,7 @@ impl Domain {
         Error::BadGrant { dom: self.id, gref, what }
     }
 
-    /// The byte in the domain's memory where an entry starts; none of a dead domain.
+    /// The first byte of an entry in the domain's memory; none for a dead domain.
     #[inline]
     pub(crate) fn entry_at(&self, gref: GrantRef) -> Option<usize> {
         let index = gref.0 as usize;
@@ -226,7 +176,7 @@ impl Domain {
         self.check(caller, gref, access).inspect_err(|_| self.unpin(gref))
     }
 
-    /// Takes a pin back; the last one out clears the guest-visible bits.
+    /// Removes a pin; the last one clears the bits that the guest sees.
     pub(crate) fn unpin(&self, gref: GrantRef) {
         let Some(pin) = self.pins.get(gref.0 as usize) else { return };
         if pin.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -242,73 +192,16 @@ impl Domain {
         }
     }
 
-    /// Grants that the hypervisor holds pinned: none is left when a domain was detached well.
+    /// How many grants the hypervisor holds pinned: none after a clean detach.
     #[must_use]
     pub fn pinned(&self) -> usize {
         self.pins.iter().filter(|pin| pin.load(Ordering::Relaxed) > 0).count()
     }
 }
 
-/// Takes all of a new domain's memory in 2 MiB pages, where it asks for such, and says so if
-/// there are none.
-pub(crate) fn populate(id: DomId, size: MemorySize, memory: &Region) {
-    // Block by block: whoever maps or unmaps anything in this process waits for one at a time.
-    let mut blocks = (0..size.pages).step_by(BLOCK_PAGES);
-    let populated = blocks.try_for_each(|first| {
-        populate_huge(size, memory, first..size.pages.min(first + BLOCK_PAGES))
-    });
-    if let Err(error) = populated {
-        warn!(domain = id.0, %error, "no 2 MiB pages: going on with 4 KiB; \
-             /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be deny, and memory \
-             must be free in pieces of 2 MiB");
-    }
-}
-
-/// Takes a block back that lacked pages, if there is a 2 MiB page for it. A guest can bring
-/// this about as often as it likes: nothing is said.
-pub(crate) fn repopulate(size: MemorySize, memory: &Region, block: Range<usize>) {
-    let _ = populate_huge(size, memory, block);
-}
-
-fn populate_huge(size: MemorySize, memory: &Region, pages: Range<usize>) -> std::io::Result<()> {
-    match size.page_size {
-        PageSize::Huge => memory.populate_huge(pages.start * PAGE_SIZE..pages.end * PAGE_SIZE),
-        PageSize::Small => Ok(()),
-    }
-}
-
 impl fmt::Debug for Domain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Domain").field("id", &self.id).field("size", &self.size).finish()
-    }
-}
-
-/// A private copy of a v1 grant entry.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    flags: u16,
-    domid: u16,
-    frame: u32,
-}
-
-impl From<u64> for Entry {
-    #[inline]
-    fn from(word: u64) -> Self {
-        let [f0, f1, d0, d1, p0, p1, p2, p3] = word.to_ne_bytes();
-        Self {
-            flags: u16::from_ne_bytes([f0, f1]),
-            domid: u16::from_ne_bytes([d0, d1]),
-            frame: u32::from_ne_bytes([p0, p1, p2, p3]),
-        }
-    }
-}
-
-impl Entry {
-    #[inline]
-    fn permits(self, caller: DomId, access: Access) -> bool {
-        self.flags & gtf::TYPE_MASK == gtf::PERMIT_ACCESS
-            && self.domid == caller.0
-            && (access == Access::Read || self.flags & gtf::READONLY == 0)
     }
 }
 
@@ -319,7 +212,7 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Pins all or none; answers the pages' places in the domain's memory.
+    /// Pins all or none; returns where the pages start in the domain's memory.
     pub(crate) fn new(
         domain: &Arc<Domain>,
         caller: DomId,
@@ -328,7 +221,7 @@ impl Pins {
         let mut pins = Self { domain: Arc::clone(domain), grefs: Vec::with_capacity(grefs.len()) };
         let mut places = Vec::with_capacity(grefs.len());
         for gref in grefs {
-            // On an error, dropping `pins` takes back what was pinned so far.
+            // On an error, dropping `pins` removes the pins so far.
             places.push(domain.pin(caller, *gref, Access::Write)? as u64);
             pins.grefs.push(*gref);
         }
@@ -346,6 +239,8 @@ impl Drop for Pins {
 
 #[cfg(test)]
 mod tests {
+    use shm::PageSize;
+
     use super::*;
     use crate::coverage::{AddressSpace, Coverage};
 

@@ -1,13 +1,12 @@
 //! Event channels between the driver domain and a guest process.
 //!
 //! Guest to driver domain it is an eventfd, which the driver domain only ever polls,
-//! edge-triggered: every write is an edge, and nothing has to be read. Driver domain to guest
-//! it is a socket pair. An eventfd would share one open file between both processes, and with it
-//! the `O_NONBLOCK` flag: a guest that clears the flag and fills the counter would put the worker
-//! to sleep inside its notification, and everybody else's traffic with it. A pipe has two open
-//! files but one lock, which a guest holds for as long as it likes by reading into memory whose
-//! page fault it serves itself. A socket's sender takes no lock that its reader sleeps with. See
-//! docs/decisions/0003-events.md.
+//! edge-triggered: every write is an edge, and nothing has to be read. Driver domain to guest it is
+//! a socket pair. An eventfd would share one open file between both processes, and with it the
+//! `O_NONBLOCK` flag: a guest that clears the flag and fills the counter would block the worker in
+//! its notification, and with it all traffic. A pipe has two open files but one lock, which a guest
+//! can hold for any time by reading into memory whose page fault it serves itself. A socket's
+//! sender takes no lock that its reader sleeps with. See docs/decisions/0003-events.md.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,15 +23,15 @@ use rustix::net::{
 #[derive(Debug)]
 pub struct HostEvent(Arc<HostEnd>);
 
-/// What the machine keeps of a channel, so that the driver domain can bind it again.
+/// The part of a channel that the machine keeps, so that the driver domain can bind it again.
 #[derive(Debug)]
 pub(crate) struct HostEnd {
-    rung: OwnedFd,
-    bell: OwnedFd,
+    incoming: OwnedFd,
+    outgoing: OwnedFd,
 }
 
 impl HostEnd {
-    /// Binds the channel; not one that is bound.
+    /// Binds the channel; fails if it is bound.
     pub(crate) fn bind(self: &mut Arc<Self>) -> Option<HostEvent> {
         Arc::get_mut(self).is_some().then(|| HostEvent(self.clone()))
     }
@@ -40,7 +39,7 @@ impl HostEnd {
     /// Whether the guest has closed its end.
     pub(crate) fn is_abandoned(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut fds = [PollFd::new(&self.bell, PollFlags::empty())];
+        let mut fds = [PollFd::new(&self.outgoing, PollFlags::empty())];
         let polled = poll(&mut fds, Some(&now));
         polled.is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
@@ -49,40 +48,40 @@ impl HostEnd {
 /// The guest's end.
 #[derive(Debug)]
 pub struct GuestEvent {
-    rung: OwnedFd,
-    bell: OwnedFd,
+    incoming: OwnedFd,
+    outgoing: OwnedFd,
 }
 
 /// A new channel.
 pub(crate) fn pair() -> io::Result<(Arc<HostEnd>, GuestEvent)> {
     let to_host = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (guest_rung, host_bell) =
+    let (guest_incoming, host_outgoing) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    // One way only: nothing is ever taken here, so nothing shall pile up.
-    shutdown(&host_bell, Shutdown::Read)?;
-    let guest_bell = to_host.try_clone()?;
+    // One way only: nobody reads here, so nothing may pile up.
+    shutdown(&host_outgoing, Shutdown::Read)?;
+    let guest_outgoing = to_host.try_clone()?;
     Ok((
-        Arc::new(HostEnd { rung: to_host, bell: host_bell }),
-        GuestEvent { rung: guest_rung, bell: guest_bell },
+        Arc::new(HostEnd { incoming: to_host, outgoing: host_outgoing }),
+        GuestEvent { incoming: guest_incoming, outgoing: guest_outgoing },
     ))
 }
 
 impl GuestEvent {
-    pub(crate) fn from_fds(rung: OwnedFd, bell: OwnedFd) -> Self {
-        Self { rung, bell }
+    pub(crate) fn from_fds(incoming: OwnedFd, outgoing: OwnedFd) -> Self {
+        Self { incoming, outgoing }
     }
 
-    /// The descriptors (rung, bell), to hand to the guest's process, which may do with them
-    /// what it likes.
+    /// The descriptors (incoming events, outgoing events) for the guest's process, which may misuse
+    /// them.
     #[must_use]
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        [self.rung.as_fd(), self.bell.as_fd()]
+        [self.incoming.as_fd(), self.outgoing.as_fd()]
     }
 }
 
-/// What ringing a bell came to. One that can take no more rings has more than enough pending.
-fn rung(result: rustix::io::Result<usize>) -> Result<(), Error> {
+/// The result of a notification. A full channel has an event pending, which is enough.
+fn sent(result: rustix::io::Result<usize>) -> Result<(), Error> {
     match result {
         Ok(_) | Err(Errno::AGAIN) => Ok(()),
         Err(error) => Err(Error::os("event channel")(error)),
@@ -91,16 +90,16 @@ fn rung(result: rustix::io::Result<usize>) -> Result<(), Error> {
 
 impl AsFd for HostEvent {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.rung.as_fd()
+        self.0.incoming.as_fd()
     }
 }
 
 impl EventChannel for HostEvent {
     fn notify(&self) -> Result<(), Error> {
-        rung(send(&self.0.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
+        sent(send(&self.0.outgoing, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
     }
 
-    /// Nothing to take: see the module's words on edges.
+    /// Nothing to clear: every write to an eventfd is an edge.
     fn take(&self) -> Result<(), Error> {
         Ok(())
     }
@@ -108,19 +107,19 @@ impl EventChannel for HostEvent {
 
 impl AsFd for GuestEvent {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.rung.as_fd()
+        self.incoming.as_fd()
     }
 }
 
 impl EventChannel for GuestEvent {
     fn notify(&self) -> Result<(), Error> {
-        rung(rustix::io::write(&self.bell, &1u64.to_ne_bytes()))
+        sent(rustix::io::write(&self.outgoing, &1u64.to_ne_bytes()))
     }
 
     fn take(&self) -> Result<(), Error> {
-        // Every ring is a message of its own, and a full socket would ring no more.
+        // Every notification is a message, and a full socket takes no more.
         loop {
-            match rustix::io::read(&self.rung, &mut [0u8; 1]) {
+            match rustix::io::read(&self.incoming, &mut [0u8; 1]) {
                 Ok(0) => return Err(Error::Gone),
                 Ok(_) => {}
                 Err(Errno::AGAIN) => return Ok(()),

@@ -1,70 +1,35 @@
-//! The hypervisor's services for a guest: its own memory, its grant table, its calls.
+//! The hypervisor's services for a guest.
 
-mod balloon;
-mod grouping;
+pub(crate) mod balloon;
+pub(crate) mod grouping;
 mod slot;
+pub(crate) mod state;
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use hypervisor::flip::{PageReceiver, TransferSlot};
 use hypervisor::{DomId, Error, GrantRef, Guest, Hypervisor, PAGE_SIZE, Port};
 use shm::{PageSize, Region, Space};
 
-use crate::domain::{
-    BLOCK_PAGES, Domain, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize, gtf,
-    populate,
-};
+use crate::domain::{DRIVER_DOMAIN, Domain};
 use crate::event::GuestEvent;
+use crate::grant_table::{GRANTS_PER_PAGE, GRANTS_RESERVED, gtf};
 use crate::hypervisor::Machine;
+use crate::memory::{BLOCK_PAGES, MemorySize, populate};
 
-pub use balloon::BalloonError;
-use grouping::Frames;
-pub use grouping::Grouping;
+use grouping::{Frames, Grouping};
+use slot::Slot;
 #[cfg(test)]
 pub(crate) use slot::TransferredPage;
-use slot::{Arrivals, Slot};
-
-/// The calls that only the hypervisor can serve.
-pub(crate) trait Hypercalls: Send + Sync {
-    fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error>;
-    fn surrender(&self, frames: &[u32]) -> Result<(), Error>;
-    fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
-    fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
-}
+use state::{Arrivals, Free, Hypercalls, Inner};
 
 /// A domain seen from inside.
 #[derive(Clone)]
 pub struct MachineGuest {
     inner: Arc<Inner>,
-}
-
-struct Inner {
-    domid: DomId,
-    size: MemorySize,
-    file: OwnedFd,
-    /// The addresses of its ordinary memory.
-    space: Arc<Space>,
-    /// Addresses for pages that come: as many as can, in blocks of their own.
-    places: Arc<Space>,
-    /// All its ordinary memory, mapped once.
-    memory: Arc<Region>,
-    /// The grant table, at the start of the domain's memory.
-    table: Region,
-    free: Mutex<Free>,
-    /// Held while memory is given up or taken back.
-    ballooning: Mutex<()>,
-    calls: Box<dyn Hypercalls>,
-}
-
-/// What is not in use.
-struct Free {
-    frames: Frames,
-    grants: Vec<u32>,
-    arrivals: Arrivals,
 }
 
 impl MachineGuest {
@@ -86,7 +51,7 @@ impl MachineGuest {
         let places = Space::reserve(blocks * PageSize::Huge.bytes())
             .map_err(Error::os("reserve places for pages"))?;
         let entries = u32::try_from(grant_pages * GRANTS_PER_PAGE).unwrap_or(u32::MAX);
-        // Popped from the end, so that neighbours in time are neighbours in the table.
+        // Popped from the end: consecutive grants get consecutive entries.
         let grants = (GRANTS_RESERVED..entries).rev().collect();
         let free = Free { frames: Frames::new(size), grants, arrivals: Arrivals::default() };
         let (space, places) = (Arc::new(space), Arc::new(places));
@@ -103,20 +68,21 @@ impl MachineGuest {
         Self::new(domain.id(), memory, domain.size(), calls)
     }
 
-    /// The file behind all of the domain's memory, its grant table at the start included: the
-    /// guest may write every byte of it, and nothing may rely on its doing so by these methods.
+    /// The file of the domain's memory, with the grant table at its start. The guest may write
+    /// every byte of it without these methods, so nothing may rely on them.
     #[must_use]
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.inner.file.as_fd()
     }
 
-    /// Decides where pages that come are mapped from now on; [`Grouping::Grouped`] before that.
+    /// Decides where transferred pages are mapped from now on. The default is
+    /// [`Grouping::Grouped`].
     pub fn group(&self, grouping: Grouping) {
         self.inner.free().frames.group(grouping);
     }
 }
 
-/// Calls without a socket between.
+/// Hypercalls as function calls, without a socket.
 struct Direct {
     machine: Machine,
     domid: DomId,
@@ -140,47 +106,16 @@ impl Hypercalls for Direct {
     }
 }
 
-/// Only the driver domain can be the other end: guests do not talk past the switch.
+/// Only the driver domain can be the other end: guests may not bypass the switch.
 pub(crate) fn offer(
     machine: &Machine,
     from: DomId,
     to: DomId,
 ) -> Result<(GuestEvent, Port), Error> {
-    if to != crate::hypervisor::DRIVER_DOMAIN {
+    if to != DRIVER_DOMAIN {
         return Err(Error::NoDomain(to));
     }
     machine.alloc_unbound(from)
-}
-
-impl Inner {
-    fn free(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn flags(&self, gref: GrantRef) -> Option<&AtomicU16> {
-        self.table.atomic_u16(gref.0 as usize * GRANT_ENTRY_LEN).ok()
-    }
-
-    /// Fills an entry; `kind` is what it grants, one of [`gtf`].
-    fn publish(&self, gref: GrantRef, to: DomId, frame: usize, kind: u16) -> Result<(), Error> {
-        let at = gref.0 as usize * GRANT_ENTRY_LEN;
-        let frame = u32::try_from(frame).map_err(|_| Error::Exhausted("page numbers"))?;
-        let outside = |_| Error::Exhausted("grant table");
-        self.table.write(at + 2, to.0).map_err(outside)?;
-        self.table.write(at + 4, frame).map_err(outside)?;
-        let flags = self.table.atomic_u16(at).map_err(outside)?;
-        // Release: who sees the flags sees the domain and the frame.
-        flags.store(kind, Ordering::Release);
-        Ok(())
-    }
-
-    /// Takes a grant back; not while the hypervisor has it mapped.
-    fn revoke(&self, gref: GrantRef) -> bool {
-        self.flags(gref).is_some_and(|flags| {
-            let change = |f| (f & (gtf::READING | gtf::WRITING) == 0).then_some(0);
-            flags.try_update(Ordering::AcqRel, Ordering::Acquire, change).is_ok()
-        })
-    }
 }
 
 impl Guest for MachineGuest {
@@ -231,7 +166,7 @@ impl PageReceiver for MachineGuest {
     }
 }
 
-/// Pages of a guest that it grants to another domain. Dropping them takes the grants back.
+/// Pages of a guest that it grants to another domain. Dropping them revokes the grants.
 pub struct SharedPages {
     region: Region,
     guest: Arc<Inner>,
@@ -250,8 +185,8 @@ impl Deref for SharedPages {
 impl Drop for SharedPages {
     fn drop(&mut self) {
         for (n, gref) in self.grefs.iter().enumerate() {
-            // A page that the other domain still has mapped must not be used for anything
-            // else: it and its reference are never handed out again (XSA-396).
+            // A page that the other domain still has mapped must not be reused: the page and its
+            // reference are never used again (XSA-396).
             if self.guest.revoke(*gref) {
                 let mut free = self.guest.free();
                 free.frames.put_back(self.first + n);
@@ -269,11 +204,11 @@ impl fmt::Debug for MachineGuest {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Hypervisor, Source};
 
     use super::*;
-    use crate::domain::MemorySize;
-    use crate::hypervisor::DRIVER_DOMAIN;
 
     fn machine() -> (Machine, Arc<Domain>, MachineGuest) {
         let machine = Machine::new();
@@ -339,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_pages_are_shared_and_can_not_be_taken_back() {
+    fn mapped_pages_are_shared_and_cannot_be_taken_back() {
         let (machine, domain, guest) = machine();
         let (pages, grefs) = guest.share(DRIVER_DOMAIN, 3).unwrap();
         let mapping = machine.map(&domain, &[grefs[2], grefs[0]]).unwrap();

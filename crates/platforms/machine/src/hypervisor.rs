@@ -12,13 +12,13 @@ use hypervisor::{
 use shm::{Piece, Region};
 
 use crate::aperture::Aperture;
-use crate::domain::{Access, Domain, MemorySize, Pins};
+use crate::domain::{DRIVER_DOMAIN, Domain, Pins};
 use crate::event::{GuestEvent, HostEnd, HostEvent, pair};
-use crate::exchange::{ExchangePage, transfer};
+use crate::exchange::transfer::{ExchangePage, transfer};
+use crate::grant_table::Access;
+use crate::memory::MemorySize;
 use crate::store::StoreHub;
 
-/// The driver domain's number.
-pub const DRIVER_DOMAIN: DomId = DomId(0);
 /// Event channels one guest may have open.
 const PORTS_MAX: usize = 256;
 
@@ -72,7 +72,7 @@ impl Machine {
     /// Makes a domain with fresh memory. Numbers are not used again before they wrap.
     pub fn create(&self, size: MemorySize) -> Result<Arc<Domain>, Error> {
         let id = self.domains().next_id().ok_or(Error::Exhausted("domain numbers"))?;
-        // Large pages take their time, for which nobody else need wait.
+        // Without the lock: populating large pages takes long.
         let domain = Domain::new(id, size).map_err(Error::os("guest memory"))?;
         let domain = Arc::new(domain);
         let entry = Entry { domain: domain.clone(), channels: HashMap::new(), ports: 0 };
@@ -80,15 +80,15 @@ impl Machine {
         Ok(domain)
     }
 
-    /// Ends a domain: its grants are refused from now on, its offers withdrawn. Its memory is
-    /// freed when the last mapping and peer of it are dropped.
+    /// Ends a domain: from now on its grants are refused, and its offers are withdrawn. Its memory
+    /// is freed when the last mapping and peer of it are dropped.
     pub fn destroy(&self, id: DomId) {
         if let Some(entry) = self.domains().by_id.remove(&id) {
             entry.domain.kill();
         }
     }
 
-    /// The domains there are.
+    /// All domains.
     #[must_use]
     pub fn list(&self) -> Vec<DomId> {
         let mut ids: Vec<_> = self.domains().by_id.keys().copied().collect();
@@ -146,7 +146,7 @@ impl Deref for Mapping {
     }
 }
 
-/// The bytes of a granted range in its owner's memory, once its grant and bounds are checked.
+/// The first byte of a granted range in its owner's memory, after its grant and bounds are checked.
 #[inline(always)]
 fn granted(peer: &Domain, gref: GrantRef, offset: u16, len: u16, access: Access) -> Option<usize> {
     let within_page = usize::from(offset) + usize::from(len) <= PAGE_SIZE;
@@ -154,7 +154,7 @@ fn granted(peer: &Domain, gref: GrantRef, offset: u16, len: u16, access: Access)
     within_page.then_some(page + usize::from(offset))
 }
 
-/// Where the bytes of a source lie that is shared, once its grant and bounds are checked.
+/// Where the bytes of a shared source are, after its grant and bounds are checked.
 #[inline]
 fn source<'a>(source: &Source<'a, Arc<Domain>>, len: u16) -> Option<(&'a Region, usize)> {
     if let Source::Grant { peer, gref, offset } = *source {
@@ -261,7 +261,7 @@ impl Hypervisor for Machine {
 
     #[inline]
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
-        // The lines of a batch come from other cores' caches side by side, not one by one.
+        // Prefetched, so that the cache misses of a batch overlap.
         for op in &*batch {
             if let Source::Grant { peer, gref, offset } = op.source {
                 peer.prefetch(gref, offset, Access::Read);

@@ -1,10 +1,10 @@
 //! The embedded hypervisor: domains are processes.
 //!
-//! It does for processes what Xen does for virtual machines, with the same words and layouts:
-//! memory that is a domain's own (a sealed memfd), grants checked at every use (Xen's v1
-//! table, in the guest's memory), pages that change hands, event channels, and a store. A process [joins](join) over a
-//! Unix socket and is a domain until it ends; nothing of it can outlive it, since the kernel
-//! closes the socket however the process dies.
+//! It does for processes what Xen does for virtual machines, with the same terms and layouts:
+//! memory of each domain (a sealed memfd), grants checked at every use (Xen's v1 table, in the
+//! guest's memory), page transfers, event channels, and a store. A process [joins](join) over a
+//! Unix socket and is a domain until it ends: the kernel closes the socket however the process
+//! dies.
 //!
 //! [`Machine`] is the hypervisor seen from the driver domain, [`MachineGuest`] from a guest.
 
@@ -17,8 +17,10 @@ mod dma;
 mod domain;
 mod event;
 mod exchange;
+mod grant_table;
 mod guest;
 mod hypervisor;
+mod memory;
 mod proto;
 mod server;
 pub mod store;
@@ -26,9 +28,12 @@ pub mod toolstack;
 
 pub use aperture::Aperture;
 pub use coverage::{AddressSpace, Coverage};
-pub use domain::{Domain, GRANTS_PER_PAGE, GRANTS_RESERVED, MemorySize};
+pub use domain::{DRIVER_DOMAIN, Domain};
 pub use event::{GuestEvent, HostEvent};
 pub use exchange::ExchangeCount;
-pub use guest::{BalloonError, Grouping, MachineGuest, SharedPages};
-pub use hypervisor::{DRIVER_DOMAIN, Machine, Mapping};
+pub use guest::balloon::BalloonError;
+pub use guest::grouping::Grouping;
+pub use guest::{MachineGuest, SharedPages};
+pub use hypervisor::{Machine, Mapping};
+pub use memory::MemorySize;
 pub use server::{ConnectError, Listener, Toolstack, join};

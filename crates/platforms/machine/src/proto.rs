@@ -1,7 +1,7 @@
-//! What a guest's process and the machine say to each other, one packet each way per call.
+//! The protocol between a guest's process and the machine: one packet each way per call.
 //!
-//! A `SOCK_SEQPACKET` socket keeps packets whole; descriptors travel beside them. The store is
-//! spoken on a socket of its own, which comes with the welcome.
+//! A `SOCK_SEQPACKET` socket keeps packets whole; descriptors travel beside them. The store has a
+//! separate socket, which comes with the welcome.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,14 +15,14 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Both sides must speak the same.
+/// The protocol's version, which both sides must share.
 pub(crate) const VERSION: u32 = 3;
 /// Descriptors one packet may carry.
 const FDS_MAX: usize = 4;
 /// Page numbers one packet may carry: a ring's worth.
 pub(crate) const FRAMES_MAX: usize = 256;
 
-/// What a guest asks.
+/// A guest's calls.
 pub(crate) mod call {
     /// Be a domain: `arg` is the version, `text` the name.
     pub(crate) const HELLO: u32 = 1;
@@ -32,7 +32,7 @@ pub(crate) mod call {
     pub(crate) const SURRENDER: u32 = 3;
     /// Give up ordinary pages: `pages[0]` of them, from number `arg` on.
     pub(crate) const DECREASE_RESERVATION: u32 = 4;
-    /// Take ordinary pages back, told likewise.
+    /// Take ordinary pages back, with the same arguments.
     pub(crate) const INCREASE_RESERVATION: u32 = 5;
 }
 
@@ -40,13 +40,13 @@ pub(crate) mod call {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Packet {
-    /// A call's number; in an answer 0, or not 0 for an error told in `text`.
+    /// A call's number; in an answer 0, or another number for an error, with its message in `text`.
     pub(crate) code: u32,
     /// The call's argument; in an answer the domain's or the port's number.
     pub(crate) arg: u32,
     /// In a welcome: the domain's pages, how many of them are grants, and the exchange area's.
     pub(crate) pages: [u32; 3],
-    /// In a welcome: 1 if pages of 2 MiB shall stand behind them, else 0.
+    /// In a welcome: 1 if the memory uses pages of 2 MiB, else 0.
     pub(crate) huge: u32,
     /// Text, or page numbers.
     body: [u32; FRAMES_MAX],
@@ -61,7 +61,7 @@ impl Packet {
         packet
     }
 
-    /// The text up to its first NUL; what is not UTF-8 in it is replaced.
+    /// The text up to its first NUL; invalid UTF-8 is replaced.
     pub(crate) fn text(&self) -> String {
         let body = self.body.as_bytes();
         let end = body.iter().position(|b| *b == 0).unwrap_or(body.len());
@@ -85,7 +85,7 @@ impl Packet {
         Ok(packet)
     }
 
-    /// The pages of a call about a run, whoever owns them.
+    /// The pages of a call about a run. Their owner is not checked.
     pub(crate) fn run(&self) -> Range<usize> {
         let first = self.arg as usize;
         first..first.saturating_add(self.pages[0] as usize)
@@ -126,7 +126,7 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<(Packet, Vec<Owned
             fds.extend(received);
         }
     }
-    // A longer packet is cut to fit: without a look at the flag it would pass for a right one.
+    // A longer packet is truncated to the right length, so the flag must be checked as well.
     let whole = received.bytes == bytes.len() && !received.flags.contains(ReturnFlags::TRUNC);
     let packet = Packet::read_from_bytes(&bytes).ok().filter(|_| whole);
     let packet = packet

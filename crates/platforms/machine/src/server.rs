@@ -1,4 +1,4 @@
-//! The socket guests come to.
+//! The socket where guests join.
 
 use std::io;
 use std::ops::Range;
@@ -18,10 +18,11 @@ use rustix::net::{
 use shm::PageSize;
 use tracing::{debug, info, warn};
 
-use crate::domain::MemorySize;
 use crate::event::GuestEvent;
-use crate::guest::{Hypercalls, MachineGuest, offer};
+use crate::guest::state::Hypercalls;
+use crate::guest::{MachineGuest, offer};
 use crate::hypervisor::Machine;
+use crate::memory::MemorySize;
 use crate::proto::{Packet, VERSION, call, receive, send};
 use crate::store;
 
@@ -31,13 +32,13 @@ pub trait Toolstack: Send + Sync + 'static {
     fn admit(&self, name: &str) -> Result<MemorySize, String>;
     /// The domain exists and may read the store: make its devices.
     fn created(&self, domain: DomId, name: &str) -> Result<(), String>;
-    /// The domain's process has gone; its grants are refused already. Free what it had.
+    /// The domain's process has gone; its grants are refused already. Free its resources.
     fn destroyed(&self, domain: DomId, name: &str);
 }
 
-/// How long a connection may take to say who it is: each costs a thread.
+/// How long a connection may take to send its hello: each costs a thread.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// When to try again after guests could not be accepted.
+/// Time until the next attempt after a failed accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
 /// The listening socket. Its file is removed when it is dropped.
@@ -47,8 +48,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. A socket file that nobody listens at any more is replaced, any
-    /// other file is an error.
+    /// Listens at `path`. A socket file without a listener is replaced, any other file is an error.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let socket = seqpacket()?;
@@ -66,7 +66,7 @@ impl Listener {
         Ok(Self { socket, path: path.to_owned() })
     }
 
-    /// Serves guests, a thread each, until [`stop`](Self::stop).
+    /// Serves guests, one thread each, until [`stop`](Self::stop).
     pub fn serve(&self, machine: &Machine, toolstack: &Arc<impl Toolstack>) {
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
@@ -81,7 +81,7 @@ impl Listener {
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::INVAL) => return, // shut down
                 Err(error) => {
-                    // Out of descriptors, say: guests that leave give theirs back.
+                    // The process may be out of descriptors; guests that leave free some.
                     warn!(%error, "accepting guests");
                     std::thread::sleep(ACCEPT_AGAIN);
                 }
@@ -98,7 +98,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Somebody may have removed it already.
+        // It may be removed already.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -183,8 +183,8 @@ fn answer(socket: &OwnedFd, machine: &Machine, id: DomId, request: &Packet) -> i
     }
 }
 
-/// Whatever ends a session, the domain ends with it: its process holds the other end of the
-/// socket, and the kernel closes that however the process dies.
+/// The domain ends with its session: its process holds the other end of the socket, and the kernel
+/// closes that however the process dies.
 struct Cleanup<'a, T: Toolstack> {
     machine: &'a Machine,
     toolstack: &'a T,
@@ -224,8 +224,9 @@ impl Hypercalls for Remote {
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
         let (reply, fds) = self.call(&Packet::new(call::ALLOC_UNBOUND, to.0.into(), ""))?;
         let fds = <[OwnedFd; 2]>::try_from(fds);
-        let [rung, bell] = fds.map_err(|_| refused("an event channel without descriptors"))?;
-        Ok((GuestEvent::from_fds(rung, bell), Port(reply.arg)))
+        let [incoming, outgoing] =
+            fds.map_err(|_| refused("an event channel without descriptors"))?;
+        Ok((GuestEvent::from_fds(incoming, outgoing), Port(reply.arg)))
     }
 
     fn surrender(&self, frames: &[u32]) -> Result<(), Error> {
@@ -247,7 +248,7 @@ impl Hypercalls for Remote {
 /// Why a process could not become a domain.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody listens.
+    /// No daemon listens.
     #[error("no daemon listens at {path}: {source}; start one with `pvnet run --config FILE`")]
     NoDaemon {
         /// The socket's path.
@@ -255,16 +256,16 @@ pub enum ConnectError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The daemon said no.
+    /// The daemon refused.
     #[error("the daemon refused: {0}")]
     Refused(String),
-    /// Something broke on the way.
+    /// An I/O error.
     #[error(transparent)]
     Broken(#[from] Error),
 }
 
-/// Becomes the domain `name` of the machine whose daemon listens at `path`. Answers the inside
-/// of the domain and its connection to the store. The domain ends with the process.
+/// Joins the machine whose daemon listens at `path` as domain `name`. Returns the guest's side of
+/// the domain and its connection to the store. The domain ends with the process.
 pub fn join(path: &Path, name: &str) -> Result<(MachineGuest, OwnedFd), ConnectError> {
     let no_daemon = |source| ConnectError::NoDaemon { path: path.to_owned(), source };
     let socket = seqpacket().map_err(Error::os("socket"))?;

@@ -3,7 +3,7 @@
 use hypervisor::DomId;
 use xenstore::{Access, Permissions, Store, StoreError, VifNodes};
 
-use crate::hypervisor::DRIVER_DOMAIN;
+use crate::domain::DRIVER_DOMAIN;
 
 /// The backend's node of interface `index` of a domain.
 #[must_use]
@@ -17,7 +17,7 @@ pub fn device_path(index: u32) -> String {
     format!("device/vif/{index}")
 }
 
-/// Makes a domain's own part of the store: it can read it, and write below `device`.
+/// Makes a domain's home in the store: it can read it, and write below `device`.
 pub fn create_domain(store: &dyn Store, domain: DomId, name: &str) -> Result<(), StoreError> {
     let home = format!("/local/domain/{domain}");
     make(store, &home, DRIVER_DOMAIN, Some(domain))?;
@@ -26,10 +26,10 @@ pub fn create_domain(store: &dyn Store, domain: DomId, name: &str) -> Result<(),
     make(store, &format!("{home}/device"), domain, Some(DRIVER_DOMAIN))
 }
 
-/// Where a domain looks for how much memory it should have, in KiB, relative to its own part.
+/// The key with a domain's memory target in KiB, relative to its home.
 pub const MEMORY_TARGET: &str = "memory/target";
 
-/// Tells a domain how much memory it should have: KiB. It follows as far as it can.
+/// Sets a domain's memory target in KiB. The domain follows as far as it can.
 pub fn set_memory_target(store: &dyn Store, domain: DomId, kib: usize) -> Result<(), StoreError> {
     let path = format!("/local/domain/{domain}/{MEMORY_TARGET}");
     store.write(None, &path, &kib.to_string())
@@ -49,8 +49,7 @@ fn nodes(domain: DomId, index: u32) -> VifNodes {
     VifNodes { backend: DRIVER_DOMAIN, kind: "vif".to_owned(), domain, handle: index }
 }
 
-/// Removes all that was made for a domain. Its own nodes go with `StoreHub::forget` at the
-/// latest.
+/// Removes all nodes of a domain. `StoreHub::forget` removes those that are left.
 pub fn remove_domain(store: &dyn Store, domain: DomId) -> Result<(), StoreError> {
     let backends = format!("/local/domain/{DRIVER_DOMAIN}/backend/vif/{domain}");
     for path in [backends, format!("/local/domain/{domain}")] {

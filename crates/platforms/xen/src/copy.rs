@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use hypervisor::{CopyStatus, Dest, GrantCopy, Source};
 use shm::Region;
 
-use crate::Peer;
+use crate::peer::Peer;
 use crate::sys::gntdev::{Segment, grant_copy};
 
 /// Most copies of one system call: four hypercalls' worth, on the stack.
@@ -17,12 +17,12 @@ const SEGMENTS_MAX: usize = 64;
 #[derive(Default)]
 struct Segments<'a> {
     segments: ArrayVec<Segment<'a>, SEGMENTS_MAX>,
-    /// Where each one's outcome is waited for.
+    /// Where the status of each goes.
     statuses: ArrayVec<&'a mut CopyStatus, SEGMENTS_MAX>,
 }
 
-/// Copies a batch. What needs no grant is copied here and now; the rest goes into as few system
-/// calls as it fits into.
+/// Copies a batch. Copies without a grant are done here; the rest goes into as few system calls as
+/// possible.
 pub(crate) fn copy(gntdev: BorrowedFd<'_>, batch: &mut [GrantCopy<'_, Peer>]) {
     let mut segments = Segments::default();
     for op in batch {
@@ -39,8 +39,8 @@ pub(crate) fn copy(gntdev: BorrowedFd<'_>, batch: &mut [GrantCopy<'_, Peer>]) {
 }
 
 impl<'a> Segments<'a> {
-    /// Adds a copy, for which there is room. One that leaves its page or its memory is not even
-    /// tried.
+    /// Adds a copy. The caller checked for space. A copy that leaves its page or its memory fails
+    /// without a system call.
     fn push(&mut self, op: &'a mut GrantCopy<'_, Peer>) {
         match Segment::new(&op.source, &mut op.dest, op.len) {
             Ok(segment) => {
@@ -59,21 +59,21 @@ impl<'a> Segments<'a> {
         for (mut segment, status) in self.segments.drain(..).zip(self.statuses.drain(..)) {
             *status = match valid {
                 true if segment.is_done() => CopyStatus::Okay,
-                true => settle(gntdev, &segment),
-                // One copy that the kernel can not even try ends the call, with those around it
-                // done or not. To do one twice does no harm.
+                true => status_of(gntdev, &segment),
+                // A copy that the kernel cannot try ends the call, and the others may be done or
+                // not. Doing a copy twice is harmless.
                 false => repeat(gntdev, &mut segment),
             };
         }
     }
 }
 
-/// Performs one copy by itself.
+/// Performs a single copy.
 fn repeat(gntdev: BorrowedFd<'_>, segment: &mut Segment<'_>) -> CopyStatus {
     match grant_copy(gntdev, slice::from_mut(segment)) {
         Ok(()) if segment.is_done() => CopyStatus::Okay,
-        Ok(()) => settle(gntdev, segment),
-        // EFAULT: the memory at this end can not be reached.
+        Ok(()) => status_of(gntdev, segment),
+        // EFAULT: the memory at this end cannot be reached.
         Err(_) => match segment.granted() {
             (true, _) => CopyStatus::BadDest,
             (false, _) => CopyStatus::BadSource,
@@ -81,8 +81,8 @@ fn repeat(gntdev: BorrowedFd<'_>, segment: &mut Segment<'_>) -> CopyStatus {
     }
 }
 
-/// Finds out whose fault it was that Xen refused a copy.
-fn settle(gntdev: BorrowedFd<'_>, segment: &Segment<'_>) -> CopyStatus {
+/// Finds out which side made Xen refuse a copy.
+fn status_of(gntdev: BorrowedFd<'_>, segment: &Segment<'_>) -> CopyStatus {
     match segment.granted() {
         (true, false) => CopyStatus::BadSource,
         (true, true) if !is_readable(gntdev, segment) => CopyStatus::BadSource,
@@ -90,7 +90,7 @@ fn settle(gntdev: BorrowedFd<'_>, segment: &Segment<'_>) -> CopyStatus {
     }
 }
 
-/// Whether a copy's source can be read: Xen's status does not tell which side it is about.
+/// Whether a copy's source can be read. Xen's status does not say which side failed.
 fn is_readable(gntdev: BorrowedFd<'_>, segment: &Segment<'_>) -> bool {
     let mut byte = 0;
     let mut probe = segment.probe(&mut byte);
@@ -145,8 +145,8 @@ mod tests {
 
     use super::*;
 
-    /// A descriptor that refuses every ioctl: what still succeeds asked nobody.
-    fn nobody() -> std::os::fd::OwnedFd {
+    /// A descriptor that refuses every ioctl: a copy that still succeeds made no system call.
+    fn refusing() -> std::os::fd::OwnedFd {
         rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
     }
 
@@ -173,7 +173,7 @@ mod tests {
             GrantCopy::new(Source::Mapped { region, offset: 4096 }, Dest::Private(&mut out), 4),
         ];
         for op in &mut batch {
-            copy(nobody().as_fd(), slice::from_mut(op));
+            copy(refusing().as_fd(), slice::from_mut(op));
         }
         assert!(batch.iter().all(|op| op.status == CopyStatus::Okay));
         assert_eq!(&out, b"abcd");
@@ -197,7 +197,7 @@ mod tests {
                 4,
             ),
         ];
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         assert!(batch.iter().all(|op| op.status == CopyStatus::Okay));
         assert_eq!(&out, b"abcd");
         let mut moved = [0; 4];
@@ -205,12 +205,12 @@ mod tests {
         assert_eq!(&moved, b"abcd");
         region.copy_out(4096, &mut moved).unwrap();
         assert_eq!(&moved, b"efgh");
-        // Nobody performs what needs the hypervisor.
+        // Copies that need the hypervisor fail.
         let mut batch = [
             GrantCopy::new(from(), Dest::Grant { peer: &peer, gref: GrantRef(9), offset: 0 }, 4),
             GrantCopy::new(grant(&peer, 0), to(), 4),
         ];
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         assert!(batch.iter().all(|op| op.status != CopyStatus::Okay));
     }
 
@@ -225,11 +225,11 @@ mod tests {
             GrantCopy::new(Source::Private(b"abcd"), Dest::Private(&mut short), 4),
             GrantCopy::new(Source::Private(b"abcd"), Dest::Mapped { region, offset: 4093 }, 4),
         ];
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         assert_eq!(batch.map(|op| op.status), [BadSource, BadDest, BadDest]);
         let source = Source::Mapped { region, offset: 4093 };
         let mut batch = [GrantCopy::new(source, Dest::Private(&mut long), 4)];
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         assert_eq!(batch[0].status, BadSource);
     }
 
@@ -285,10 +285,10 @@ mod tests {
         for (segment, expected) in [
             (Segment::new(&source, &mut bytes, 1), BadSource),
             (Segment::new(&own, &mut one, 1), BadDest),
-            // Its source can not be read either: nobody answers.
+            // Its source cannot be read either.
             (Segment::new(&source, &mut two, 1), BadSource),
         ] {
-            assert_eq!(settle(nobody().as_fd(), &segment.ok().unwrap()), expected);
+            assert_eq!(status_of(refusing().as_fd(), &segment.ok().unwrap()), expected);
         }
     }
 
@@ -304,9 +304,9 @@ mod tests {
                 GrantCopy::new(source, Dest::Private(place), 4)
             })
             .collect();
-        copy(nobody().as_fd(), &mut batch);
+        copy(refusing().as_fd(), &mut batch);
         for (n, op) in batch.iter().enumerate() {
-            // Nobody performs the granted ones, and their memory at this end is to blame.
+            // The granted copies fail, and their memory at this end is to blame.
             let expected = if n % 2 == 0 { CopyStatus::Okay } else { CopyStatus::BadDest };
             assert_eq!(op.status, expected, "operation {n}");
         }

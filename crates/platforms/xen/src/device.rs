@@ -25,13 +25,13 @@ pub enum OpenError {
         /// The kernel's module.
         module: &'static str,
     },
-    /// The device is there, and not for this user.
+    /// This user may not open the device.
     #[error("{}: permission denied: run as root", path.display())]
     Denied {
         /// The device or socket.
         path: PathBuf,
     },
-    /// Nobody serves the store.
+    /// No store runs.
     #[error("the store does not answer: start it with `systemctl start xenstored`")]
     NoStore,
     /// Anything else.
@@ -67,7 +67,7 @@ impl Device {
         }
     }
 
-    /// The driver's module, if it is one: the store's is a part of the kernel.
+    /// The driver's module; none for the store, whose driver is part of the kernel.
     fn module(self) -> Option<&'static str> {
         match self {
             Self::Gntdev => Some("xen-gntdev"),
@@ -83,23 +83,23 @@ pub(crate) fn open(device: Device) -> Result<OwnedFd, OpenError> {
     open_below(Path::new("/"), device)
 }
 
-/// As [`open`], with another directory in the place of the root.
+/// As [`open`], below another root directory.
 pub(crate) fn open_below(root: &Path, device: Device) -> Result<OwnedFd, OpenError> {
     let path = root.join(device.path());
-    // Nobody shall sleep in a device: what is waited for is polled.
+    // No call may block in a device: events are polled for.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| match (error, device.module()) {
         _ if !is_xen(root) => OpenError::NotXen,
         (Errno::NOENT | Errno::NODEV | Errno::NXIO, Some(module)) => {
             OpenError::NoDriver { path, module }
         }
-        // Of a device that is there: the kernel knows of no store.
+        // The device exists, but the kernel has no store.
         (Errno::NOENT, None) if path.exists() => OpenError::NoStore,
         (error, _) => refused(path, error),
     })
 }
 
-/// What the system's refusal to open `path` means.
+/// What an error at opening `path` means.
 pub(crate) fn refused(path: PathBuf, error: Errno) -> OpenError {
     match error {
         Errno::ACCESS | Errno::PERM => OpenError::Denied { path },
@@ -107,8 +107,7 @@ pub(crate) fn refused(path: PathBuf, error: Errno) -> OpenError {
     }
 }
 
-/// Whether the kernel runs on Xen. It says so where it was built to; one that was not has the
-/// devices, or nothing.
+/// Whether the kernel runs on Xen: sysfs says so, or the devices exist.
 fn is_xen(root: &Path) -> bool {
     match std::fs::read_to_string(root.join("sys/hypervisor/type")) {
         Ok(kind) => kind.trim() == "xen",
@@ -122,7 +121,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A directory to be the root, removed in the end.
+    /// A temporary directory used as the root.
     pub(crate) struct Root(PathBuf);
 
     impl Root {

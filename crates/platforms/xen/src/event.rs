@@ -1,4 +1,4 @@
-//! Event channels, a descriptor of `/dev/xen/evtchn` each.
+//! Event channels: one descriptor of `/dev/xen/evtchn` for each.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,8 +10,8 @@ use crate::sys::evtchn;
 
 /// One end of an event channel.
 ///
-/// A descriptor of its own, not one for all: whoever waits learns from the descriptor alone which
-/// channel rang, and no channel's events stand behind another's. Closing it closes the channel.
+/// Each channel has its own descriptor, so a waiting thread sees from the descriptor which channel
+/// has an event, and channels do not delay each other. Closing the descriptor closes the channel.
 #[derive(Debug)]
 pub struct XenEvent {
     fd: OwnedFd,
@@ -47,8 +47,8 @@ impl XenEvent {
         let fd = open(Device::Evtchn)
             .map_err(|error| Error::os("event channel")(std::io::Error::other(error)))?;
         let port = bind(fd.as_fd())?;
-        // The descriptor has all that it will ever need. Old kernels can not narrow it, and none
-        // can to domain 0.
+        // The descriptor needs no other domain from here on. Old kernels cannot restrict it, and no
+        // kernel can restrict it to domain 0.
         let _ = evtchn::restrict_domid(fd.as_fd(), domain.0);
         Ok(Self { fd, port })
     }
@@ -77,18 +77,18 @@ impl EventChannel for XenEvent {
         evtchn::notify(self.fd.as_fd(), self.port).map_err(Error::os("event channel"))
     }
 
-    /// The kernel masks a port when its event comes, and queues it for us. Read first, written back
-    /// (unmasked) second: an event that comes between the two is kept by Xen until the port is
-    /// unmasked, and then queued anew, which is a new edge. A port that is not written back never
-    /// rings again.
+    /// The kernel masks a port when its event comes, and queues it for us. It is read first and
+    /// written back (unmasked) second: Xen keeps an event that comes between the two until the port
+    /// is unmasked, and then queues it, which is a new edge. A port that is not written back gets
+    /// no more events.
     fn take(&self) -> Result<(), Error> {
         let mut port = [0; size_of::<u32>()];
         let unmask = |port: [u8; 4]| rustix::io::write(&self.fd, &port).map(drop);
         match rustix::io::read(&self.fd, &mut port) {
             Ok(_) => unmask(port),
             Err(Errno::AGAIN) => Ok(()),
-            // The queue is as long as a descriptor has ports, so one port can not overflow it. But
-            // a queue that has is good for nothing until it is emptied.
+            // The queue has an entry per port, so one port cannot overflow it. But after an
+            // overflow the queue is useless until it is reset.
             Err(Errno::FBIG) => {
                 evtchn::reset(self.fd.as_fd()).and_then(|()| unmask(self.port.to_ne_bytes()))
             }

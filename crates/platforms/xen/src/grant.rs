@@ -10,10 +10,11 @@ use hypervisor::{Error, GrantMap, GrantRef, MapStatus, PAGE_SIZE};
 use rustix::io::Errno;
 use shm::{Region, Reserved};
 
+use crate::event::XenEvent;
+use crate::peer::Peer;
 use crate::sys::gntdev;
-use crate::{Peer, XenEvent};
 
-/// Grants in gntdev's table. Dropping them takes them out.
+/// Grants in gntdev's table. Dropping them removes them.
 #[derive(Debug)]
 struct Entries {
     gntdev: Arc<OwnedFd>,
@@ -29,7 +30,7 @@ impl Entries {
                 Errno::NOMEM => Error::Exhausted("pages that gntdev maps"),
                 error => Error::os("map granted pages")(error),
             })?;
-        // The device took them, so there are few.
+        // The device accepted them, so the count fits.
         let count = u32::try_from(grefs.len()).unwrap_or(0);
         Ok(Self { gntdev: gntdev.clone(), index, count })
     }
@@ -37,7 +38,7 @@ impl Entries {
 
 impl Drop for Entries {
     fn drop(&mut self) {
-        // It could only say that they are not there.
+        // The only error is that they are not there.
         let _ = gntdev::unmap_grant_refs(self.gntdev.as_fd(), self.index, self.count);
     }
 }
@@ -46,9 +47,9 @@ impl Drop for Entries {
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// Dropped after the region, as the device's header demands. Until then Xen takes the pages for
-    /// in use; pages released while they can still be reached here would be read and written when
-    /// their owner has put something else there.
+    /// Dropped after the region, as the device's header demands. Until then Xen counts the pages as
+    /// in use. If they were released while this process can still reach them, it would access
+    /// whatever their owner puts there next.
     entries: Entries,
 }
 
@@ -58,7 +59,7 @@ impl Mapping {
         peer: Peer,
         grefs: &[GrantRef],
     ) -> Result<Self, Error> {
-        // The pages are mapped by mmap. One that fails drops the entries again.
+        // The mmap maps the pages. If it fails, the entries are dropped again.
         let entries = Entries::new(gntdev, peer, grefs)?;
         let region = Region::map(gntdev.as_fd(), entries.index, grefs.len() * PAGE_SIZE);
         match region {
@@ -74,15 +75,16 @@ impl Mapping {
         }
     }
 
-    /// Has the kernel send `event` when the first page is unmapped, this process's death included.
+    /// Makes the kernel send `event` when the first page is unmapped, also by the death of this
+    /// process.
     pub(crate) fn notify_on_unmap(&self, event: &XenEvent) -> rustix::io::Result<()> {
         let Entries { gntdev, index, .. } = &self.entries;
         gntdev::notify_on_unmap(gntdev.as_fd(), *index, event.port().0)
     }
 }
 
-/// Pages are mapped all or none, and the answer does not tell which was refused: tries them one
-/// by one.
+/// Finds the refused page by trying them one by one: the device maps all or none and does not say
+/// which failed.
 fn first_bad(gntdev: &Arc<OwnedFd>, peer: Peer, grefs: &[GrantRef]) -> Option<Error> {
     let is_bad = |gref: &&GrantRef| match grefs {
         [_] => true,
@@ -107,7 +109,7 @@ pub struct Aperture {
     reserved: Reserved,
     /// What is at each place.
     taken: Box<[Option<Entries>]>,
-    /// Places that the system refused to empty.
+    /// Places that the system refused to unmap.
     stuck: BTreeSet<u32>,
 }
 
@@ -131,8 +133,8 @@ impl Aperture {
             return MapStatus::BadGrant;
         };
         let (place, fd) = (op.place as usize, self.gntdev.as_fd());
-        // The kernel maps a grant as the address space has it: one to be read only refuses to be
-        // written here, and not at the first write, which would end the process.
+        // The kernel maps a grant with the access rights of the mapping. So a read-only grant is
+        // refused here, and not at the first write, which would end the process.
         let mapped = match op.writable {
             true => self.reserved.map_writable(place, fd, entries.index),
             false => self.reserved.map(place, fd, entries.index),
@@ -146,13 +148,13 @@ impl Aperture {
         }
     }
 
-    /// Unmaps what is at these places: first from the address space, at once, then from the
-    /// device's table, as with a [`Mapping`].
+    /// Unmaps these places: first from the address space in one call, then from the device's table,
+    /// as with a [`Mapping`].
     pub(crate) fn unmap(&mut self, places: Range<u32>) {
         let range = places.start as usize..places.end as usize;
         let Some(taken) = self.taken.get_mut(range.clone()) else { return };
         if self.reserved.unmap(range).is_err() {
-            // The system is out of mappings for now. They stay until something is mapped again.
+            // The system is out of mappings. The pages stay until the next map, which tries again.
             self.stuck.extend(places);
             return;
         }
@@ -172,7 +174,7 @@ impl Deref for Aperture {
 
 impl Drop for Aperture {
     fn drop(&mut self) {
-        // A place's number came as 32 bits.
+        // Place numbers have 32 bits.
         let places = u32::try_from(self.taken.len()).unwrap_or(u32::MAX);
         self.unmap(0..places);
     }

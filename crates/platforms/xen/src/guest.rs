@@ -8,9 +8,9 @@ use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE, Port};
 use rustix::io::Errno;
 use shm::Region;
 
-use crate::XenEvent;
 use crate::device::{Device, OpenError, open};
-use crate::hypervisor::Peer;
+use crate::event::XenEvent;
+use crate::peer::Peer;
 use crate::sys::gntalloc::{self, Access};
 
 /// Xen, for a process that is served by another domain.
@@ -21,8 +21,8 @@ pub struct XenGuest {
 }
 
 impl XenGuest {
-    /// Opens the devices. `domid` is this domain's number, as its own key `domid` in the store
-    /// says; no device tells.
+    /// Opens the devices. `domid` is this domain's number, from its key `domid` in the store: no
+    /// device knows it.
     ///
     /// # Errors
     /// When there is no Xen, or a driver or the right to use it is missing.
@@ -31,8 +31,8 @@ impl XenGuest {
         Ok(Self { domid, gntalloc: Arc::new(open(Device::Gntalloc)?) })
     }
 
-    /// As [`share`](Guest::share), but for reading only. A frontend that keeps to the protocol has
-    /// no use for it; what a backend makes of a ring or a buffer that it can not write, has.
+    /// As [`share`](Guest::share), but read-only. Tests use it: a backend must survive a ring or a
+    /// buffer that it cannot write.
     ///
     /// # Errors
     /// As [`share`](Guest::share).
@@ -65,8 +65,8 @@ impl Guest for XenGuest {
     }
 }
 
-/// Pages in gntalloc's table. Dropping them ends their grants and gives them back; the kernel
-/// keeps those that the other end still has mapped until it has not (XSA-396).
+/// Pages in gntalloc's table. Dropping them ends their grants and frees them. The kernel keeps
+/// pages that the other end still has mapped (XSA-396).
 #[derive(Debug)]
 struct Entries {
     gntalloc: Arc<OwnedFd>,
@@ -77,16 +77,16 @@ struct Entries {
 
 impl Drop for Entries {
     fn drop(&mut self) {
-        // It could only say that they are not there.
+        // The only error is that they are not there.
         let _ = gntalloc::dealloc_grefs(self.gntalloc.as_fd(), self.index, self.count);
     }
 }
 
-/// Pages that this domain grants to another. Dropping them takes the grants back.
+/// Pages that this domain grants to another. Dropping them revokes the grants.
 #[derive(Debug)]
 pub struct SharedPages {
     region: Region,
-    /// Dropped after the region: pages are given back when nobody here reaches them.
+    /// Dropped after the region: pages are freed only when this process cannot reach them.
     _entries: Entries,
 }
 
@@ -105,7 +105,7 @@ impl SharedPages {
             Errno::NOSPC => Error::Exhausted(LIMIT),
             error => Error::os("grant pages")(error),
         })?;
-        // The device gave them, so there are few.
+        // The device granted them, so the count fits.
         let count = u32::try_from(pages).unwrap_or(0);
         let entries = Entries { gntalloc: gntalloc.clone(), index, count };
         let region = Region::map(gntalloc.as_fd(), index, pages * PAGE_SIZE)

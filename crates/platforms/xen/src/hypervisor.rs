@@ -8,14 +8,11 @@ use hypervisor::{
     DmaHold, DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
 };
 
-use crate::XenEvent;
 use crate::copy::copy;
 use crate::device::{Device, OpenError, open};
+use crate::event::XenEvent;
 use crate::grant::{Aperture, Mapping};
-
-/// The first number that is no domain's (`DOMID_FIRST_RESERVED`): it and those above name what the
-/// caller is, Xen itself, or nobody.
-const FIRST_RESERVED: u16 = 0x7FF0;
+use crate::peer::Peer;
 
 /// Xen, for a process that serves other domains.
 #[derive(Clone, Debug)]
@@ -29,29 +26,9 @@ impl Xen {
     /// # Errors
     /// When there is no Xen, or a driver or the right to use it is missing.
     pub fn open() -> Result<Self, OpenError> {
-        // Opened for each channel later; what is missing shall be known now.
+        // Each channel opens it again later. Opened here to report a missing driver at start.
         open(Device::Evtchn)?;
         Ok(Self { gntdev: Arc::new(open(Device::Gntdev)?) })
-    }
-}
-
-/// Another domain, by its number: Xen looks it up at each use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer(DomId);
-
-impl Peer {
-    /// A domain, which need not be there.
-    pub(crate) fn new(domain: DomId) -> Result<Self, Error> {
-        if domain.0 >= FIRST_RESERVED {
-            return Err(Error::NoDomain(domain));
-        }
-        Ok(Self(domain))
-    }
-
-    /// Its number.
-    #[must_use]
-    pub fn domain(self) -> DomId {
-        self.0
     }
 }
 
@@ -61,7 +38,7 @@ impl Hypervisor for Xen {
     type Aperture = Aperture;
     type Event = XenEvent;
 
-    /// `GNTDEV_COPY_BATCH`: the device splits what it is given into hypercalls of so many.
+    /// `GNTDEV_COPY_BATCH`: the device splits a batch into hypercalls of this size.
     const COPIES_PER_HYPERCALL: usize = 16;
 
     fn peer(&self, domain: DomId) -> Result<Peer, Error> {
@@ -110,22 +87,7 @@ impl Hypervisor for Xen {
     }
 
     fn notify_on_unmap(&self, mapping: &Mapping, event: &XenEvent) {
-        // Without it a crash is noticed later, and that is all.
+        // If it fails, the frontend only notices a crash later.
         let _ = mapping.notify_on_unmap(event);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reserved_numbers_are_no_domains() {
-        for domain in [0, 1, 0x7FEF] {
-            assert_eq!(Peer::new(DomId(domain)).unwrap().domain(), DomId(domain));
-        }
-        for domain in [0x7FF0, 0x7FF1, 0x7FFF, u16::MAX] {
-            assert!(matches!(Peer::new(DomId(domain)), Err(Error::NoDomain(_))));
-        }
     }
 }

@@ -1,12 +1,13 @@
 //! The hypervisor's services on Xen, for a process in dom0 or any other domain.
 //!
-//! Linux gives a process what a driver in the kernel has, as devices: [`Xen`] maps and copies pages
-//! that other domains grant over `/dev/xen/gntdev`, and is rung over `/dev/xen/evtchn`.
-//! [`XenGuest`] grants pages of its own over `/dev/xen/gntalloc`. [`store::connect`] finds the
-//! store, whose protocol `xenstore::Client` speaks. No C library is needed.
+//! Linux offers a process the same services as a driver in the kernel, as devices: [`Xen`] maps and
+//! copies granted pages through `/dev/xen/gntdev` and has events from `/dev/xen/evtchn`.
+//! [`XenGuest`] grants pages through `/dev/xen/gntalloc`. [`store::connect`] finds the store, whose
+//! protocol `xenstore::Client` speaks. No C library is needed.
 //!
-//! Not here: pages that change hands. `GNTTABOP_transfer` has no device, so frames are received by
-//! copies, `rx = "copy"`. Nor has a process a way to tell a device of a page it has not mapped.
+//! Two services are missing. No device offers `GNTTABOP_transfer`, so there is no page flipping:
+//! use `rx = "copy"`. And a process cannot give a device the address of a page that it has not
+//! mapped.
 
 #![deny(unsafe_code)]
 
@@ -16,6 +17,7 @@ mod event;
 mod grant;
 mod guest;
 mod hypervisor;
+mod peer;
 pub mod store;
 mod sys;
 
@@ -23,4 +25,5 @@ pub use device::OpenError;
 pub use event::XenEvent;
 pub use grant::{Aperture, Mapping};
 pub use guest::{SharedPages, XenGuest};
-pub use hypervisor::{Peer, Xen};
+pub use hypervisor::Xen;
+pub use peer::Peer;

@@ -11,16 +11,16 @@ use crate::device::{Device, OpenError, open, open_below, refused};
 
 /// Where xenstored listens, in the domain that it runs in.
 const SOCKETS: [&str; 2] = ["run/xenstored/socket", "var/run/xenstored/socket"];
-/// What says whether this domain controls others (and so may be the store's own).
+/// Says whether this is the control domain, which may run the store itself.
 const CAPABILITIES: &str = "proc/xen/capabilities";
-/// Left by whoever started a domain for the store.
+/// Exists if the store runs in a separate domain.
 const STORE_DOMAIN: &str = "run/xen/xenstored.pid";
 
-/// A connection to the store, for `xenstore::Client::new`: to
-/// xenstored itself where it runs in this domain, else over `/dev/xen/xenbus`.
+/// A connection to the store, for `xenstore::Client::new`: to xenstored's socket if it runs in this
+/// domain, else through `/dev/xen/xenbus`.
 ///
 /// # Errors
-/// When there is no Xen, nobody serves the store, or this user may not speak to it.
+/// When there is no Xen, no store runs, or this user may not connect to it.
 pub fn connect() -> Result<OwnedFd, OpenError> {
     connect_below(Path::new("/"))
 }
@@ -29,9 +29,9 @@ fn connect_below(root: &Path) -> Result<OwnedFd, OpenError> {
     for path in SOCKETS.map(|path| root.join(path)) {
         match connect_socket(&path) {
             Ok(stream) => return Ok(stream),
-            // No socket, or a dead server's.
+            // There is no socket, or its server is dead.
             Err(Errno::NOENT | Errno::CONNREFUSED) => {}
-            // It has stopped to take connections: one more would wait for as long as it does.
+            // The server accepts no connections: another attempt would block.
             Err(Errno::AGAIN) => return Err(OpenError::NoStore),
             Err(error) => return Err(refused(path, error)),
         }
@@ -54,14 +54,14 @@ fn connect_socket(path: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(stream)
 }
 
-/// Whether this is the control domain and has no store. The kernel's device would be there, and
-/// make every request wait until somebody starts one.
+/// Whether this is the control domain without a store. The kernel's device exists then, but every
+/// request waits until a store starts.
 fn awaits_its_own_store(root: &Path) -> bool {
     let capabilities = fs::read_to_string(root.join(CAPABILITIES)).unwrap_or_default();
     capabilities.contains("control_d") && !root.join(STORE_DOMAIN).exists()
 }
 
-/// Connects by the kernel's device, wherever the store runs.
+/// Connects through the kernel's device, wherever the store runs.
 ///
 /// # Errors
 /// As [`connect`].
@@ -120,7 +120,7 @@ mod tests {
         fs::write(root.path().join("dev/xen/xenbus"), "").unwrap();
         let error = connect_below(root.path()).unwrap_err();
         assert!(error.to_string().contains("systemctl start xenstored"), "{error}");
-        // In a domain of its own it has no socket here.
+        // A store in a separate domain has no socket here.
         fs::create_dir_all(root.path().join("run/xen")).unwrap();
         fs::write(root.path().join(STORE_DOMAIN), "domid:1\n").unwrap();
         assert!(connect_below(root.path()).is_ok());

@@ -1,9 +1,8 @@
 //! A client of xenstore over a stream.
 //!
-//! The stream is a socket to xenstored, `/dev/xen/xenbus`, or the socket of an embedded
-//! guest. A thread reads it and sorts replies, which go to whoever asked, from watch events,
-//! which wait until someone takes them. Any number of threads may ask at the same time; they take
-//! turns.
+//! The stream is a socket to xenstored, `/dev/xen/xenbus`, or the socket of an embedded guest. A
+//! thread reads it: a reply goes to the caller that waits for it, a watch event into a queue. Any
+//! number of threads may call at the same time; they take turns.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,10 +22,10 @@ use crate::wire::{
     permissions, text,
 };
 
-/// How long the store may take to answer. One that takes longer is given up: whoever asks would wait
-/// with it, and could not even be stopped.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// How often a list of children that changes under the reader is begun anew.
+/// How long the store may take to answer. After that the connection fails, because the caller could
+/// not even be stopped while it waits.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a list of children is read again because it changed meanwhile.
 const DIRECTORY_TRIES: usize = 16;
 
 /// A connection to xenstore. Dropping it closes the stream and ends its thread.
@@ -34,7 +33,8 @@ const DIRECTORY_TRIES: usize = 16;
 pub struct Client {
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
-    /// Readable when the reader shall end: `/dev/xen/xenbus` is no socket to shut down.
+    /// Readable when the reader must end: `/dev/xen/xenbus` is not a socket, so it cannot be shut
+    /// down.
     stop: Arc<OwnedFd>,
 }
 
@@ -42,9 +42,9 @@ pub struct Client {
 struct Shared {
     stream: OwnedFd,
     /// How long an answer may take.
-    patience: Duration,
-    /// Held from a request to its answer. Linux's `/dev/xen/xenbus` has one buffer for requests,
-    /// and may still be sending one out of it when it takes the next: two at a time would mix.
+    timeout: Duration,
+    /// Held from a request to its answer. Linux's `/dev/xen/xenbus` has one buffer for requests and
+    /// may take the next one while it still sends: two at a time would mix.
     turn: Mutex<()>,
     calls: Mutex<Calls>,
     events: WatchQueue,
@@ -54,7 +54,7 @@ struct Shared {
 struct Calls {
     /// The last request's number.
     req_id: u32,
-    /// Where the answer to each request goes. Dropping the sender tells that none comes.
+    /// Where the answer to each request goes. A dropped sender means that none comes.
     waiting: HashMap<u32, SyncSender<Message>>,
     /// Watches registered, path and token.
     watches: Vec<(String, String)>,
@@ -63,10 +63,10 @@ struct Calls {
 }
 
 impl Calls {
-    /// The path of the watch that an event is for; none if it was taken back meanwhile.
+    /// The path of the watch that an event is for; none if the watch was removed meanwhile.
     fn watched(&self, event: &WatchEvent) -> Option<&str> {
         let above = |watched: &str| path::is_at_or_below(&event.path, watched);
-        // A store that reports absolute paths for a relative watch is still understood.
+        // Some stores report absolute paths for a relative watch.
         let by_token = || self.watches.iter().filter(|(_, token)| *token == event.token);
         by_token()
             .find(|(watched, _)| above(watched))
@@ -81,14 +81,14 @@ impl Client {
     /// # Errors
     /// When the process is out of descriptors or threads.
     pub fn new(stream: OwnedFd) -> io::Result<Self> {
-        Self::with_patience(stream, PATIENCE)
+        Self::with_timeout(stream, TIMEOUT)
     }
 
-    fn with_patience(stream: OwnedFd, patience: Duration) -> io::Result<Self> {
+    fn with_timeout(stream: OwnedFd, timeout: Duration) -> io::Result<Self> {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let shared = Arc::new(Shared {
             stream,
-            patience,
+            timeout,
             turn: Mutex::default(),
             calls: Mutex::default(),
             events: WatchQueue::new()?,
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    /// The children of a node with so many that they need several messages.
+    /// The children of a node, where they need several messages.
     fn directory_in_parts(
         &self,
         tx: Option<TransactionId>,
@@ -216,7 +216,7 @@ impl Store for Client {
     }
 
     fn watch(&self, path: &str, token: &str) -> Result<(), StoreError> {
-        // Known before the store is asked: the first event may overtake the answer.
+        // Registered here before the call: the first event may overtake the answer.
         let watch = (path.to_owned(), token.to_owned());
         self.shared.calls().watches.push(watch);
         let result = self.call(None, &Request::Watch { path, token });
@@ -226,10 +226,10 @@ impl Store for Client {
         result.map(drop)
     }
 
-    /// Events that wait already still come.
+    /// Events that already wait are still delivered.
     fn unwatch(&self, path: &str, token: &str) -> Result<(), StoreError> {
-        // Before the store is asked: what fires meanwhile is not wanted any more. The store
-        // refuses only what is no watch.
+        // Removed here before the call: events that fire meanwhile are unwanted. The store refuses
+        // only a watch that does not exist.
         self.shared.forget_watch(path, token);
         self.call(None, &Request::Unwatch { path, token }).map(drop)
     }
@@ -245,10 +245,10 @@ impl Store for Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Cannot fail: the counter starts at 0 and nobody else adds to it.
+        // Cannot fail: the counter starts at 0, and this is the only write.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(reader) = self.reader.take() {
-            // A panic of the reader is reported by its thread; here is nothing to add.
+            // The reader's thread has reported its panic, if any.
             let _ = reader.join();
         }
     }
@@ -277,21 +277,21 @@ impl Shared {
     }
 
     fn wait(&self, answer: &Receiver<Message>) -> Result<Message, StoreError> {
-        let timely = answer.recv_timeout(self.patience).or_else(|error| match error {
-            // It came while this process did not run: it was stopped, or its domain was saved.
-            RecvTimeoutError::Timeout => answer.recv_timeout(self.patience / 20),
+        let timely = answer.recv_timeout(self.timeout).or_else(|error| match error {
+            // The answer may have come while this process was stopped or its domain was saved.
+            RecvTimeoutError::Timeout => answer.recv_timeout(self.timeout / 20),
             RecvTimeoutError::Disconnected => Err(error),
         });
         timely.map_err(|error| {
             if error == RecvTimeoutError::Timeout {
-                // What it still says would be taken for an answer to something else.
-                self.fail(&format!("no answer for {} s", self.patience.as_secs()));
+                // A late answer would be taken for the answer to another request.
+                self.fail(&format!("no answer for {} s", self.timeout.as_secs()));
             }
             self.gone()
         })
     }
 
-    /// Takes a number no other waiting request has.
+    /// Takes a number that no other waiting request has.
     fn expect_answer(&self) -> Result<(u32, Receiver<Message>), StoreError> {
         let mut calls = self.calls();
         if let Some(reason) = &calls.gone {
@@ -310,13 +310,13 @@ impl Shared {
 
     fn send(&self, message: &Message) -> Result<(), StoreError> {
         write_all(&self.stream, &message.to_bytes()).map_err(|error| {
-            // A part of the message may have left, so the stream is of no use any more.
+            // A part of the message may be sent already, so the stream cannot be used any more.
             self.fail(&error.to_string());
             self.gone()
         })
     }
 
-    /// Reads until there is nothing more to read, and says why.
+    /// Reads until the stream ends, and answers why it ended.
     fn read_until_end(&self, stop: &OwnedFd) -> String {
         let mut decoder = Decoder::new();
         let mut bytes = [0; 4096];
@@ -338,7 +338,7 @@ impl Shared {
         }
     }
 
-    /// Brings a message where it belongs. One that belongs nowhere is dropped.
+    /// Delivers a message to its caller or to the queue. Other messages are dropped.
     fn sort(&self, message: Message) {
         let mut calls = self.calls();
         if message.kind() == Some(Kind::WatchEvent) {
@@ -354,7 +354,7 @@ impl Shared {
         }
     }
 
-    /// The stream is over: every call that waits or comes later gets to know it.
+    /// Ends the stream: every waiting and every later call fails.
     fn fail(&self, reason: &str) {
         let mut calls = self.calls();
         calls.gone.get_or_insert_with(|| reason.to_owned());
@@ -381,7 +381,7 @@ impl Shared {
     }
 }
 
-/// Reads what is there, once something is; nothing when told to stop instead.
+/// Waits for bytes and reads them; none when `stop` becomes readable first.
 fn read_or_stop(stream: &OwnedFd, stop: &OwnedFd, bytes: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         let mut fds = [PollFd::new(stream, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
@@ -399,7 +399,7 @@ fn read_or_stop(stream: &OwnedFd, stop: &OwnedFd, bytes: &mut [u8]) -> io::Resul
     }
 }
 
-/// Writes all, also to a stream that does not block.
+/// Writes all bytes, also to a non-blocking stream.
 fn write_all(stream: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(stream, bytes) {

@@ -1,9 +1,9 @@
-//! A store that may go away and come back.
+//! A connection to a store that may go away and come back.
 //!
-//! A driver domain outlives its store: xenstored is restarted by an upgrade, or lives in a domain
-//! of its own. Meanwhile every call answers [`StoreError::Gone`]. Once the store is back, every
-//! watch is registered again and so fires, which is all that its owner needs to look at what may
-//! have changed.
+//! A driver domain outlives its store: an upgrade restarts xenstored, or xenstored runs in a
+//! separate domain. Meanwhile every call fails with [`StoreError::Gone`]. Once the store is back,
+//! every watch is registered again and fires, so its owner looks at everything that may have
+//! changed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,20 +17,20 @@ use crate::client::Client;
 use crate::store::{Permissions, Store, StoreError, TransactionId, WatchEvent};
 use crate::watch_queue::WatchQueue;
 
-/// How long to wait before the store is looked for again.
-const AGAIN: Duration = Duration::from_millis(200);
+/// Time between two attempts to reach the store.
+const RETRY: Duration = Duration::from_millis(200);
 
 /// Opens a connection to the store.
 pub type Connect = Box<dyn Fn() -> io::Result<OwnedFd> + Send>;
 
-/// Told when the store has gone, with the reason, and when it is back, with none.
+/// Called when the store has gone, with the reason, and with none when it is back.
 pub type Notice = Box<dyn Fn(Option<&StoreError>) + Send>;
 
-/// A connection to the store that is made anew whenever it breaks. Dropping it ends its thread.
+/// A connection to the store that is opened again whenever it breaks. Dropping it ends its thread.
 #[derive(Debug)]
 pub struct Reconnecting {
     shared: Arc<Shared>,
-    /// Readable when the thread shall end.
+    /// Readable when the thread must end.
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -50,28 +50,28 @@ struct State {
 }
 
 impl Reconnecting {
-    /// Connects; from then on `connect` is called again whenever the connection breaks.
+    /// Connects, and calls `connect` again whenever the connection breaks.
     ///
     /// # Errors
-    /// When the first connection can not be had, or the process is out of descriptors or threads.
+    /// When the first connection fails, or the process is out of descriptors or threads.
     pub fn new(connect: Connect, notice: Notice) -> io::Result<Self> {
         let client = Arc::new(Client::new(connect()?)?);
         let state = State { client: Some(client), watches: Vec::new() };
         let shared = Arc::new(Shared { state: Mutex::new(state), events: WatchQueue::new()? });
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let keeper = Keeper { shared: shared.clone(), stop: stop.clone(), connect, notice };
-        let builder = std::thread::Builder::new().name("store keeper".to_owned());
-        let thread = builder.spawn(move || keeper.run())?;
+        let worker = Worker { shared: shared.clone(), stop: stop.clone(), connect, notice };
+        let builder = std::thread::Builder::new().name("xenstore".to_owned());
+        let thread = builder.spawn(move || worker.run())?;
         Ok(Self { shared, stop, thread: Some(thread) })
     }
 
     fn client(&self) -> Result<Arc<Client>, StoreError> {
-        self.shared.state().client.clone().ok_or_else(away)
+        self.shared.state().client.clone().ok_or_else(disconnected)
     }
 }
 
-fn away() -> StoreError {
-    StoreError::Gone("it is away; looking for it".to_owned())
+fn disconnected() -> StoreError {
+    StoreError::Gone("not connected; trying again".to_owned())
 }
 
 impl Shared {
@@ -94,15 +94,15 @@ impl Shared {
     }
 }
 
-/// The thread's part.
-struct Keeper {
+/// What the thread works with.
+struct Worker {
     shared: Arc<Shared>,
     stop: Arc<OwnedFd>,
     connect: Connect,
     notice: Notice,
 }
 
-impl Keeper {
+impl Worker {
     fn run(self) {
         loop {
             let Some(client) = self.shared.state().client.clone() else { return };
@@ -110,7 +110,7 @@ impl Keeper {
             self.shared.state().client = None;
             (self.notice)(Some(&reason));
             while !self.reconnect() {
-                if self.is_stopped(Some(AGAIN)) {
+                if self.is_stopped(RETRY) {
                     return;
                 }
             }
@@ -118,7 +118,8 @@ impl Keeper {
         }
     }
 
-    /// Passes events on until the connection breaks, and answers why; none when told to stop.
+    /// Passes events on until the connection breaks, and answers why; none when the thread must
+    /// end.
     fn pass_on(&self, client: &Client) -> Option<StoreError> {
         loop {
             match client.event() {
@@ -131,7 +132,7 @@ impl Keeper {
                         PollFd::from_borrowed_fd(client.event_fd(), PollFlags::IN),
                         PollFd::new(&*self.stop, PollFlags::IN),
                     ];
-                    // An interrupted wait is begun anew.
+                    // An interrupted wait starts again.
                     let _ = poll(&mut fds, None);
                     if !fds[1].revents().is_empty() {
                         return None;
@@ -145,7 +146,7 @@ impl Keeper {
     /// Tries once to get the store back, with all watches.
     fn reconnect(&self) -> bool {
         let Ok(Ok(client)) = (self.connect)().map(Client::new) else { return false };
-        // Under the lock, so that no watch is set meanwhile and lost.
+        // Under the lock, so that no watch set meanwhile is lost.
         let mut state = self.shared.state();
         let set = |(path, token): &(String, String)| client.watch(path, token).is_ok();
         if !state.watches.iter().all(set) {
@@ -155,9 +156,10 @@ impl Keeper {
         true
     }
 
-    fn is_stopped(&self, patience: Option<Duration>) -> bool {
+    /// Waits for `timeout`, or until the thread must end; answers whether it must.
+    fn is_stopped(&self, timeout: Duration) -> bool {
         let mut fds = [PollFd::new(&*self.stop, PollFlags::IN)];
-        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let timeout = Timespec::try_from(timeout).ok();
         let _ = poll(&mut fds, timeout.as_ref());
         !fds[0].revents().is_empty()
     }
@@ -209,7 +211,7 @@ impl Store for Reconnecting {
         self.client()?.end(tx, commit)
     }
 
-    /// A watch that is set while the store is away fires when it is back.
+    /// A watch set while the store is away fires when the store is back.
     fn watch(&self, path: &str, token: &str) -> Result<(), StoreError> {
         let watch = (path.to_owned(), token.to_owned());
         let client = {
@@ -218,7 +220,7 @@ impl Store for Reconnecting {
             state.client.clone()
         };
         match client.map_or(Ok(()), |client| client.watch(path, token)) {
-            // Whoever notices that the store has gone sets the watch again.
+            // The thread sets the watch again once the store is back.
             Ok(()) | Err(StoreError::Gone(_)) => Ok(()),
             Err(error) => {
                 self.shared.forget(&watch);
@@ -243,10 +245,10 @@ impl Store for Reconnecting {
 
 impl Drop for Reconnecting {
     fn drop(&mut self) {
-        // Cannot fail: the counter starts at 0 and nobody else adds to it.
+        // Cannot fail: the counter starts at 0, and this is the only write.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // A panic is reported by its thread; here is nothing to add.
+            // The thread has reported its panic, if any.
             let _ = thread.join();
         }
     }

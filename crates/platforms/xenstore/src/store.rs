@@ -11,7 +11,7 @@ pub const ABS_PATH_MAX: usize = 3072;
 /// Longest relative path, in bytes (`XENSTORE_REL_PATH_MAX`).
 pub const REL_PATH_MAX: usize = 2048;
 
-/// What the store can answer instead of doing its work; the names are xenstore's errors.
+/// Why the store refused a request; each names xenstore's error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -24,13 +24,13 @@ pub enum StoreError {
     /// EINVAL
     #[error("{0}: malformed path or value")]
     Invalid(String),
-    /// EAGAIN: another commit got in between; start the transaction again.
+    /// EAGAIN: another commit came first; start the transaction again.
     #[error("transaction conflict")]
     Conflict,
     /// EEXIST
     #[error("{0}: exists already")]
     Exists(String),
-    /// ENOSPC, E2BIG: a bound of this connection was reached.
+    /// ENOSPC, E2BIG: a limit of this connection was reached.
     #[error("store quota exceeded: {0}")]
     Quota(&'static str),
     /// The connection broke.
@@ -38,12 +38,12 @@ pub enum StoreError {
     Gone(String),
 }
 
-/// A change below a watched path. `path` is the key that changed, `token` the watcher's own word.
+/// A change below a watched path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
-    /// The key that changed (or the watched path itself, once, on registration).
+    /// The key that changed; once, on registration, the watched path itself.
     pub path: String,
-    /// What the watcher gave when it registered.
+    /// The token that the watcher gave when it registered.
     pub token: String,
 }
 
@@ -57,7 +57,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Neither.
+    /// No access.
     pub const NONE: Self = Self { read: false, write: false };
     /// Read only.
     pub const READ: Self = Self { read: true, write: false };
@@ -65,14 +65,14 @@ impl Access {
     pub const BOTH: Self = Self { read: true, write: true };
 }
 
-/// A node's permissions: its owner may do anything, others what is listed, the rest `default`.
+/// A node's permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permissions {
-    /// May read, write and change the permissions.
+    /// The owner: it may read, write and change the permissions.
     pub owner: DomId,
     /// What domains not listed may do.
     pub default: Access,
-    /// Exceptions.
+    /// What each listed domain may do.
     pub others: Vec<(DomId, Access)>,
 }
 
@@ -86,7 +86,7 @@ pub struct TransactionId(pub u32);
 pub trait Store: Send + Sync {
     /// The value of a key.
     fn read(&self, tx: Option<TransactionId>, path: &str) -> Result<String, StoreError>;
-    /// Writes a key; missing parents are made, with their parents' permissions.
+    /// Writes a key. Missing parents are made and inherit permissions.
     fn write(&self, tx: Option<TransactionId>, path: &str, value: &str) -> Result<(), StoreError>;
     /// Makes a node without a value; no error if it exists.
     fn mkdir(&self, tx: Option<TransactionId>, path: &str) -> Result<(), StoreError>;
@@ -106,11 +106,11 @@ pub trait Store: Send + Sync {
     ) -> Result<(), StoreError>;
     /// Starts a transaction.
     fn begin(&self) -> Result<TransactionId, StoreError>;
-    /// Ends a transaction; [`StoreError::Conflict`] when it has to be done again.
+    /// Ends a transaction; [`StoreError::Conflict`] means that it must be repeated.
     fn end(&self, tx: TransactionId, commit: bool) -> Result<(), StoreError>;
     /// Watches a path and everything below it; fires once on registration.
     fn watch(&self, path: &str, token: &str) -> Result<(), StoreError>;
-    /// Takes a watch back.
+    /// Removes a watch.
     fn unwatch(&self, path: &str, token: &str) -> Result<(), StoreError>;
     /// The next watch event, if one is pending. Never blocks.
     fn event(&self) -> Result<Option<WatchEvent>, StoreError>;
@@ -118,11 +118,10 @@ pub trait Store: Send + Sync {
     fn event_fd(&self) -> BorrowedFd<'_>;
 }
 
-/// How often a transaction is begun anew when others' changes get in between.
+/// How often a transaction is tried in all when it conflicts.
 const TRIES: usize = 16;
 
-/// Changes the store in one go, or not at all. The change is made anew when another's got in
-/// between.
+/// Makes a change in one transaction. `change` runs again after a conflict.
 pub fn in_transaction(
     store: &dyn Store,
     mut change: impl FnMut(TransactionId) -> Result<(), StoreError>,

@@ -11,7 +11,7 @@ use crate::xenbus::XenbusState;
 pub struct VifNodes {
     /// The driver domain.
     pub backend: DomId,
-    /// The backend's type: `vif`, or another if other programs serve those.
+    /// The backend's type: `vif`, or another name where other programs serve `vif`.
     pub kind: String,
     /// The domain whose interface it is.
     pub domain: DomId,
@@ -33,7 +33,7 @@ impl VifNodes {
         format!("/local/domain/{}/device/vif/{}", self.domain, self.handle)
     }
 
-    /// Makes both, as libxl does: all of it is there at once.
+    /// Makes both nodes in one transaction, as libxl does.
     pub fn create(&self, store: &dyn Store, mac: &str) -> Result<(), StoreError> {
         in_transaction(store, |tx| {
             let (backend, frontend) = (self.backend_path(), self.frontend_path());
@@ -58,18 +58,18 @@ impl VifNodes {
         })
     }
 
-    /// Asks both ends to let go of each other: the backend's state says so to the frontend.
+    /// Asks both ends to close: the frontend sees it in the backend's state.
     pub fn ask_to_close(&self, store: &dyn Store) -> Result<(), StoreError> {
         let backend = self.backend_path();
         in_transaction(store, |tx| {
-            // Not for a node that is gone: writing would make it again.
+            // A write to a node that is gone would make it again.
             store.read(Some(tx), &format!("{backend}/frontend"))?;
             store.write(Some(tx), &format!("{backend}/online"), "0")?;
             store.write(Some(tx), &format!("{backend}/state"), &XenbusState::Closing.to_string())
         })
     }
 
-    /// Removes both.
+    /// Removes both nodes.
     pub fn remove(&self, store: &dyn Store) -> Result<(), StoreError> {
         for path in [self.backend_path(), self.frontend_path()] {
             match store.remove(None, &path) {
@@ -81,7 +81,7 @@ impl VifNodes {
     }
 }
 
-/// Makes a node that `owner` may change and `reader` may read, and all that is put there later.
+/// Makes a node that `owner` may change and `reader` may read. Later children inherit this.
 fn make(
     store: &dyn Store,
     tx: TransactionId,

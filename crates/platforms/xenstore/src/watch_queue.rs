@@ -1,9 +1,9 @@
 //! Watch events on their way to a slow reader.
 //!
-//! A domain that may write a watched key decides how often the watch fires; the watcher
-//! decides how often it looks. Between the two stands memory, so the queue is bounded
-//! (XSA-349: a guest exhausted the backend's memory by rewriting a watched key; XSA-326:
-//! the store's, by not reading).
+//! A domain that may write a watched key decides how often the watch fires, and the watcher decides
+//! how often it reads. The events in between take memory, so the queue is bounded. XSA-349: a guest
+//! exhausted the backend's memory by rewriting a watched key. XSA-326: a guest exhausted the
+//! store's memory by not reading.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -14,15 +14,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::store::{PAYLOAD_MAX, StoreError, WatchEvent};
 
-/// Most events that wait at one time, one per watch on top of it.
+/// Most events that wait at one time. One more per watch can come on top.
 pub const PENDING_MAX: usize = 1024;
 
 /// A queue of watch events, and a descriptor that is readable while there is one.
 ///
-/// An event says "look again", so an equal one that already waits makes it superfluous, and
-/// when too many wait, "look at all you watch" replaces "look at this key": the watch then
-/// fires with its own path. Nothing is ever lost that way, and nobody who fires the watch can
-/// make the queue grow.
+/// An event only says "look again". So an event equal to one that waits is dropped. When too many
+/// wait, the watch fires with its own path instead of the key's: "look at everything below". No
+/// change is lost, and the writer cannot make the queue grow.
 #[derive(Debug)]
 pub struct WatchQueue {
     fd: OwnedFd,
@@ -33,7 +32,7 @@ pub struct WatchQueue {
 struct State {
     /// Path and token of each event, oldest first.
     events: VecDeque<Arc<(String, String)>>,
-    /// The same, to find an equal one: under a flood that is done for each of many watches.
+    /// The same, to find an equal event fast.
     waiting: HashSet<Arc<(String, String)>>,
     /// Why no more events come.
     closed: Option<String>,
@@ -56,7 +55,7 @@ impl WatchQueue {
         if state.closed.is_some() {
             return;
         }
-        // Neither could an event be sent that does not fit into one message.
+        // An event that does not fit into one message could not be sent.
         let too_long = event.path.len() + event.token.len() + 2 > PAYLOAD_MAX;
         let collapses = too_long || state.events.len() >= PENDING_MAX;
         let path = if collapses { watched.to_owned() } else { event.path };
@@ -80,7 +79,7 @@ impl WatchQueue {
             };
         };
         state.waiting.remove(&event);
-        // Under the lock, so that no event comes between the look and the reset.
+        // Under the lock, so that no event arrives between the check and the reset.
         if state.events.is_empty() && state.closed.is_none() {
             self.reset();
         }
@@ -88,7 +87,7 @@ impl WatchQueue {
         Ok(Some(WatchEvent { path, token }))
     }
 
-    /// Drops what waits.
+    /// Drops all events that wait.
     pub fn clear(&self) {
         let mut state = self.lock();
         state.events.clear();
@@ -98,8 +97,8 @@ impl WatchQueue {
         }
     }
 
-    /// Lets no more events in. The descriptor stays readable from now on, so that whoever
-    /// waits for it comes and finds the error.
+    /// Accepts no more events. The descriptor stays readable from now on, so that a waiting reader
+    /// wakes and finds the error.
     pub fn close(&self, reason: &str) {
         let mut state = self.lock();
         state.closed.get_or_insert_with(|| reason.to_owned());
@@ -110,12 +109,12 @@ impl WatchQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Cannot fail but by overflow, and then the descriptor is readable as it should be.
+    /// Fails only on overflow, when the descriptor is readable anyway.
     fn signal(&self) {
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
-    /// Cannot fail but by being reset already.
+    /// Fails only if it is reset already.
     fn reset(&self) {
         let _ = rustix::io::read(&self.fd, &mut [0; 8]);
     }

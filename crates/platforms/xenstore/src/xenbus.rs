@@ -16,7 +16,7 @@ pub enum XenbusState {
     Connected = 4,
     /// This end is going away.
     Closing = 5,
-    /// This end holds nothing of the other any more.
+    /// This end has released everything that belongs to the other.
     Closed = 6,
     /// The frontend changes its features (XDP headroom).
     Reconfiguring = 7,

@@ -1,37 +1,38 @@
-//! The balloon: a guest gives memory back to the hypervisor, and takes it again.
+//! The balloon: a guest gives memory back to the hypervisor, and takes it back.
 //!
-//! What is coarse is done by blocks of 2 MiB and leaves the large mappings of all others; only
-//! what is finer breaks one (Menon'06, §5.4.2).
+//! Large changes go by blocks of 2 MiB and keep the large mappings of all others; only changes
+//! below a block break one (proposed by Menon et al. 2006, §5.4.2).
 
 use std::sync::{MutexGuard, PoisonError};
 
 use hypervisor::{Error, PAGE_SIZE};
 
-use super::{Inner, MachineGuest};
-use crate::domain::repopulate;
+use super::MachineGuest;
+use super::state::Inner;
+use crate::memory::repopulate;
 
-/// Why a guest does not have the memory that it should.
+/// Why a guest's memory does not reach the target.
 #[derive(Debug, thiserror::Error)]
 pub enum BalloonError {
-    /// More than there ever was.
+    /// The target is more than the guest's full memory.
     #[error(
         "{asked} KiB are more than the guest's {most} KiB: ask for less, or give it more \
              memory where it is configured"
     )]
     TooMuch {
-        /// KiB it should have.
+        /// KiB of the target.
         asked: usize,
-        /// KiB it can have.
+        /// KiB of its full memory.
         most: usize,
     },
-    /// Too little is free. It gave up what it could.
+    /// Too little is free. The guest gave up all that it could.
     #[error(
         "not enough free memory in the guest: it keeps {kept} KiB and not {asked} KiB, since \
              the rest is in use or shares a 2 MiB block with what is; ask for {kept} KiB or more, \
              or go on in steps below 2048 KiB, which break blocks"
     )]
     InUse {
-        /// KiB it should have.
+        /// KiB of the target.
         asked: usize,
         /// KiB it has.
         kept: usize,

@@ -1,9 +1,12 @@
-//! Which of a guest's page numbers are in use, and where those come from whose mapping changes.
+//! Which of a guest's page numbers are in use, and where pages that come are mapped.
 //!
-//! A large page maps 2 MiB of addresses at once, all alike. One page among them that is mapped
-//! elsewhere, or was given up, and the whole block needs small pages. So the numbers that are
-//! mapped anew all the time are taken from blocks of their own (Menon'06, §5.3.1), and pages are
-//! given up by whole blocks as far as may be (§5.4.2).
+//! A large page maps a block of 2 MiB only if all of the block is mapped alike. One page in it that
+//! is mapped elsewhere or was given up forces small pages on the whole block. In Menon et al. 2006
+//! (§5.3.1) read-only page-table frames broke superpages in this way, and the guest's allocator
+//! grouped pages with restricted permissions into superpages reserved for them. Here the pages that
+//! flips replace break large pages, and the same remedy applies: their numbers come from blocks
+//! reserved for them. The paper's §5.4.2 proposes to balloon by whole superpages, which its
+//! prototype did not implement. The balloon here does, as far as the free pages allow.
 //!
 //! ```text
 //!  0             pages                                   what the numbers are for
@@ -16,29 +19,29 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::domain::{BLOCK_PAGES, MemorySize};
+use crate::memory::{BLOCK_PAGES, MemorySize};
 
-/// Where a guest maps the pages that come to it.
+/// Where a guest maps the pages that are transferred to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grouping {
-    /// In blocks of addresses that hold nothing else: large pages map the rest.
+    /// In blocks reserved for them: large pages map the rest.
     #[default]
     Grouped,
-    /// Anywhere among its ordinary memory, as Xen 2 did: each place costs an ordinary page, and
-    /// the block around it its large mapping.
+    /// At free numbers of its ordinary memory, as in Xen 2: each place costs an ordinary page, and
+    /// the large mapping of its block.
     Scattered,
 }
 
-/// What an ordinary page is.
+/// The state of an ordinary page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
     Used,
-    /// Given up: the hypervisor has it.
+    /// Given up to the hypervisor.
     Out,
 }
 
-/// How many pages of a block are what.
+/// How many pages of a block are in which state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     pages: usize,
@@ -53,7 +56,7 @@ pub(super) struct Frames {
     ordinary: Vec<State>,
     /// By number / [`BLOCK_PAGES`].
     blocks: Vec<Block>,
-    /// Numbers behind the ordinary ones where no page is, nor is awaited. Taken from the end.
+    /// Numbers behind the ordinary ones that are free. Taken from the end.
     reserved: Vec<usize>,
     /// Places that may still be taken, of either kind.
     places: usize,
@@ -62,7 +65,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// All free but the grant table's.
+    /// All free except the grant table's.
     pub(super) fn new(size: MemorySize) -> Self {
         let MemorySize { pages, grant_pages, exchange_pages, .. } = size;
         let lengths = (0..pages).step_by(BLOCK_PAGES).map(|first| BLOCK_PAGES.min(pages - first));
@@ -123,7 +126,7 @@ impl Frames {
         self.set(page, State::Free);
     }
 
-    /// A number to map a page at that is on its way.
+    /// Takes a number for a page that will come.
     pub(super) fn take_place(&mut self) -> Option<usize> {
         self.places = self.places.checked_sub(1)?;
         let place = match self.grouping {
@@ -147,7 +150,7 @@ impl Frames {
         Some(page)
     }
 
-    /// Frees a place, of whichever kind.
+    /// Frees a place of either kind.
     pub(super) fn put_back_place(&mut self, place: usize) {
         self.places += 1;
         match self.ordinary.get(place) {
@@ -161,8 +164,8 @@ impl Frames {
         self.blocks.iter().map(|block| block.out).sum()
     }
 
-    /// Chooses up to `count` free pages to give up, and counts them as given up: whole free
-    /// blocks as long as a block is to go, then single pages of as few blocks as may be.
+    /// Chooses up to `count` free pages and marks them as given up: whole free blocks first, then
+    /// single pages of as few blocks as possible.
     pub(super) fn give_up(&mut self, count: usize) -> Vec<Range<usize>> {
         let is_free = |block: &Block| block.free == BLOCK_PAGES;
         // From the end: runs are taken from the start.
@@ -176,8 +179,8 @@ impl Frames {
         given
     }
 
-    /// Fewer pages than a block has. A block that lacks pages has no large mapping to lose, so
-    /// they come from there first; the rest from the block with the least in it that has them.
+    /// Gives up fewer pages than a block has. Blocks that lack pages have no large mapping to lose,
+    /// so they come first; then the block with the fewest used pages that has enough free ones.
     fn give_up_singles(&mut self, mut count: usize) -> Vec<Range<usize>> {
         let mut order: Vec<_> = (0..self.blocks.len()).collect();
         order.sort_by_key(|block| {
@@ -197,8 +200,8 @@ impl Frames {
         given
     }
 
-    /// Up to `count` pages of a block that are in `state`, as runs, from its end: what is in use
-    /// is taken from the start.
+    /// Up to `count` pages of a block that are in `state`, as runs, from its end: pages in use are
+    /// taken from the start.
     fn runs(&self, block: usize, state: State, mut count: usize) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for page in self.pages_of(block).rev().filter(|page| self.ordinary[*page] == state) {
@@ -214,8 +217,8 @@ impl Frames {
         runs
     }
 
-    /// Up to `count` pages to ask back for: of blocks that lack the fewest first, so that they
-    /// get whole.
+    /// Up to `count` pages to take back, first of blocks that lack the fewest, so that blocks
+    /// become whole.
     pub(super) fn wanted(&self, mut count: usize) -> Vec<Range<usize>> {
         let mut order: Vec<_> =
             (0..self.blocks.len()).filter(|block| self.blocks[*block].out > 0).collect();
@@ -229,8 +232,8 @@ impl Frames {
         wanted
     }
 
-    /// Pages that were given up are there again, or were not given up after all. Answers the
-    /// blocks among them that lack nothing now.
+    /// Marks pages as free that were taken back, or that were not given up after all. Returns the
+    /// blocks among them that are whole now.
     pub(super) fn returned(&mut self, pages: Range<usize>) -> Vec<Range<usize>> {
         self.set_all(pages.clone(), State::Free);
         let blocks = pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES);

@@ -1,9 +1,9 @@
-//! Slots: places of a guest for pages from the driver domain, and the pages that came.
+//! Slots: places for pages from the driver domain, and the pages that came.
 //!
 //! A slot is a grant entry that accepts a transfer. Its `frame` says where the guest wants the
 //! page, a pseudo-physical number from the [grouping allocator](super::grouping); the transfer
-//! replaces it by the page's real number, which is what is mapped and given back. The hypervisor does not look at
-//! the first, as Xen does not for a guest that keeps its own page tables.
+//! replaces it by the page's machine number, which is mapped and later given back. The hypervisor
+//! ignores the first, as Xen does for a guest that keeps its own page tables.
 
 use std::mem;
 use std::ops::Deref;
@@ -14,31 +14,15 @@ use hypervisor::flip::{FlipPage, TransferSlot};
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
 use shm::{Region, Replaced, Space};
 
-use super::{Free, Inner};
-use crate::domain::{GRANT_ENTRY_LEN, gtf};
+use super::state::{Free, Inner, Offer};
+use crate::grant_table::{GRANT_ENTRY_LEN, gtf};
 use crate::proto::FRAMES_MAX;
 
 /// An entry whose page has come.
 const TRANSFERRED: u16 = gtf::ACCEPT_TRANSFER | gtf::TRANSFER_COMMITTED | gtf::TRANSFER_COMPLETED;
 
-/// Pages that came, or may still come, and that nobody wants.
-#[derive(Default)]
-pub(super) struct Arrivals {
-    /// Pages, by real number, that are unmapped and go back with the next surrender.
-    leaving: Vec<u32>,
-    /// Offers that were dropped while a page was on its way.
-    unsettled: Vec<Offer>,
-}
-
-/// A published offer.
-#[derive(Clone, Copy, Debug)]
-struct Offer {
-    gref: GrantRef,
-    pfn: usize,
-}
-
-/// A place for one page from the driver domain. Dropping it takes the offer back; a page that
-/// came and was not claimed goes back with the next surrender.
+/// A place for one page from the driver domain. Dropping it withdraws the offer; a page that came
+/// and was not claimed goes back with the next surrender.
 pub(super) struct Slot {
     guest: Arc<Inner>,
     offer: Offer,
@@ -67,12 +51,12 @@ impl Drop for Occupied {
     }
 }
 
-/// Gives back all pages that are leaving, [`FRAMES_MAX`] per hypercall.
+/// Gives back all dropped pages, [`FRAMES_MAX`] per hypercall.
 pub(super) fn surrender(guest: &Inner) -> Result<(), Error> {
     let mut free = guest.free();
-    let mut unsettled = mem::take(&mut free.arrivals.unsettled);
-    unsettled.retain(|offer| !free.settle(guest, *offer));
-    free.arrivals.unsettled = unsettled;
+    let mut dropped = mem::take(&mut free.arrivals.dropped);
+    dropped.retain(|offer| !free.end_offer(guest, *offer));
+    free.arrivals.dropped = dropped;
     let leaving = mem::take(&mut free.arrivals.leaving);
     drop(free);
     leaving.chunks(FRAMES_MAX).try_for_each(|frames| guest.calls.surrender(frames))
@@ -103,7 +87,7 @@ impl TransferSlot for Slot {
         let Some(frame) = self.guest.arrived(gref) else { return Ok(None) };
         self.claimed = true;
         self.guest.free().grants.push(gref.0);
-        // From here on the page is ours to give back, mapped or not.
+        // From here on this guest must give the page back, mapped or not.
         let occupied = Occupied { guest: self.guest.clone(), pfn, frame };
         let start = u64::from(frame) * PAGE_SIZE as u64;
         let (space, place) = self.guest.place(pfn);
@@ -120,14 +104,14 @@ impl Drop for Slot {
             return;
         }
         let mut free = self.guest.free();
-        if !free.settle(&self.guest, self.offer) {
-            free.arrivals.unsettled.push(self.offer);
+        if !free.end_offer(&self.guest, self.offer) {
+            free.arrivals.dropped.push(self.offer);
         }
     }
 }
 
 impl Inner {
-    /// Where a number lies: the addresses, and which page of them.
+    /// The addresses that a page number is in, and the page's index in them.
     fn place(&self, pfn: usize) -> (&Arc<Space>, usize) {
         match pfn.checked_sub(self.size.pages) {
             Some(reserved) => (&self.places, reserved),
@@ -135,7 +119,7 @@ impl Inner {
         }
     }
 
-    /// The real number of the page that came to an entry, which is empty from then on.
+    /// Takes the machine number of the page that came to an entry, and empties the entry.
     fn arrived(&self, gref: GrantRef) -> Option<u32> {
         let flags = self.flags(gref)?;
         // Acquire: the hypervisor writes the frame before it completes.
@@ -147,7 +131,7 @@ impl Inner {
         Some(frame)
     }
 
-    /// Takes an offer back; not once the hypervisor has committed to it.
+    /// Withdraws an offer; fails once the hypervisor has committed to it.
     fn withdraw(&self, gref: GrantRef) -> bool {
         self.flags(gref).is_some_and(|flags| {
             let (accept, order) = (gtf::ACCEPT_TRANSFER, Ordering::AcqRel);
@@ -157,9 +141,9 @@ impl Inner {
 }
 
 impl Free {
-    /// Ends an offer that nobody will claim; not while a page is on its way to it, when the
-    /// entry must not be touched.
-    fn settle(&mut self, guest: &Inner, offer: Offer) -> bool {
+    /// Ends an offer that nobody will claim. Fails while a page is on its way to it: then the entry
+    /// must not be touched.
+    fn end_offer(&mut self, guest: &Inner, offer: Offer) -> bool {
         if !guest.withdraw(offer.gref) {
             let Some(frame) = guest.arrived(offer.gref) else { return false };
             self.arrivals.leaving.push(frame);

@@ -1,4 +1,4 @@
-//! Guests come, ask, misbehave and go, over the real socket.
+//! Guests join, call, misbehave and leave, over the real socket.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, Weak};
@@ -13,14 +13,13 @@ use shm::Region;
 use xenstore::Store;
 
 use super::*;
-use crate::domain::Domain;
-use crate::hypervisor::DRIVER_DOMAIN;
+use crate::domain::{DRIVER_DOMAIN, Domain};
 use crate::toolstack::create_domain;
 
 const SIZE: MemorySize =
     MemorySize { pages: 16, grant_pages: 1, exchange_pages: 300, page_size: shm::PageSize::Small };
 
-/// Admits `guest-*`, and makes no devices for `guest-unlucky`. Writes down what it is told.
+/// Admits `guest-*`, and makes no devices for `guest-unlucky`. Records its calls.
 struct Recorder {
     machine: Machine,
     told: Mutex<Vec<String>>,
@@ -86,7 +85,7 @@ impl Daemon {
         socket
     }
 
-    /// A guest that speaks for itself: its socket and what came with the welcome.
+    /// A guest without the client library: its socket and what came with the welcome.
     fn raw_guest(&self, name: &str) -> (OwnedFd, Packet, Vec<OwnedFd>) {
         let socket = self.dial();
         send(&socket, &Packet::new(call::HELLO, VERSION, name), &[]).unwrap();
@@ -247,7 +246,7 @@ fn a_call_that_does_not_exist_is_refused_and_its_descriptors_are_closed() {
 }
 
 #[test]
-fn a_guest_can_not_give_what_is_not_its_own() {
+fn a_guest_cannot_give_what_is_not_its_own() {
     let daemon = Daemon::start();
     let (neighbour, _store) = daemon.join("guest-n");
     let (mut slot, gref) = neighbour.accept_transfer(DRIVER_DOMAIN).unwrap();
@@ -308,7 +307,7 @@ fn whoever_hangs_up_leaves_nothing_behind() {
     let nodes = daemon.machine.store().connect(DRIVER_DOMAIN);
     let own = format!("/local/domain/{id}/device");
     assert!(nodes.read(None, &own).is_ok());
-    // The socket closes with the last of them.
+    // The socket closes when the last of them is dropped.
     drop((pages, slot, guest));
     wait_until("the end of the domain", || daemon.told().len() == 2);
     assert_eq!(daemon.told()[1], format!("destroyed {id} guest-a"));
@@ -326,7 +325,7 @@ fn whoever_hangs_up_leaves_nothing_behind() {
         rustix::net::recv(&store, &mut none, rustix::net::RecvFlags::DONTWAIT)
             .is_ok_and(|(len, _)| len == 0)
     });
-    // Its memory goes with the last who looks at it.
+    // Its memory is freed with its last user.
     let memory: Weak<Domain> = Arc::downgrade(&peer);
     drop(batch);
     drop(peer);

@@ -9,11 +9,10 @@ use rustix::net::{Shutdown, shutdown};
 use xenstore::wire::AbsPath;
 use xenstore::{StoreError, TransactionId, WatchQueue};
 
-use super::local::LocalStore;
+use super::quota::{self, is_privileged};
 use super::transaction::Transaction;
 use super::tree::{Change, Touched, Tree};
 use super::watch::{INTRODUCE_DOMAIN, RELEASE_DOMAIN, Watch};
-use super::{is_privileged, quota};
 
 /// The embedded store. Clones are handles of the same store.
 #[derive(Clone, Debug)]
@@ -38,17 +37,6 @@ impl StoreHub {
         })))
     }
 
-    /// Connects a domain. Dropping the connection drops its watches and transactions.
-    ///
-    /// # Panics
-    /// When the process is out of descriptors: each connection has an eventfd.
-    #[must_use]
-    pub fn connect(&self, domid: DomId) -> LocalStore {
-        let queue = Arc::new(WatchQueue::new().expect("a descriptor for the connection's events"));
-        let id = self.lock().connect(domid, Arc::clone(&queue));
-        LocalStore::new(self.clone(), id, domid, queue)
-    }
-
     /// Makes a domain known; fires `@introduceDomain`.
     pub fn introduce(&self, domid: DomId) {
         let mut hub = self.lock();
@@ -56,7 +44,7 @@ impl StoreHub {
         hub.announce(INTRODUCE_DOMAIN);
     }
 
-    /// Lets a domain go; fires `@releaseDomain`. Its keys stay until [`forget`](Self::forget).
+    /// Releases a domain; fires `@releaseDomain`. Its keys stay until [`forget`](Self::forget).
     pub fn release(&self, domid: DomId) {
         let mut hub = self.lock();
         hub.introduced.remove(&domid);
@@ -69,9 +57,9 @@ impl StoreHub {
         is_privileged(domid) || self.lock().introduced.contains(&domid)
     }
 
-    /// A domain is dead: removes what it owns below `/local/domain/DOMID`, its permissions
-    /// everywhere (domain 0 becomes the owner of what it left behind), its watches and its
-    /// transactions. Its connections answer [`StoreError::Gone`] from now on.
+    /// Cleans up after a dead domain: removes the nodes that it owns below `/local/domain/DOMID`,
+    /// its permissions everywhere (domain 0 becomes the owner of what it left behind), its watches
+    /// and its transactions. Its connections answer [`StoreError::Gone`] from now on.
     ///
     /// Domain 0 is never forgotten.
     pub fn forget(&self, domid: DomId) {
@@ -95,7 +83,7 @@ impl StoreHub {
     }
 }
 
-/// A connection's number. They are never used again.
+/// A connection's number. Numbers are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ConnectionId(u64);
 
@@ -105,13 +93,13 @@ struct Connection {
     watches: Vec<Watch>,
     transactions: HashMap<TransactionId, Transaction>,
     queue: Arc<WatchQueue>,
-    /// What it is served on, if it is.
+    /// The socket that it is served on, if any.
     socket: Option<Arc<OwnedFd>>,
 }
 
 impl Connection {
-    /// The domain is gone. Hangs up too: a guest that reads nothing would else keep its
-    /// thread, which looks for no more events until some have left.
+    /// Closes the connection of a domain that is gone. It hangs up too: the thread of a guest that
+    /// reads nothing waits until answers are read, and would stay.
     fn close(&self) {
         self.queue.close("the domain is gone");
         if let Some(socket) = &self.socket {
@@ -131,7 +119,7 @@ pub(super) struct Hub {
 }
 
 impl Hub {
-    fn connect(&mut self, domid: DomId, queue: Arc<WatchQueue>) -> ConnectionId {
+    pub(super) fn connect(&mut self, domid: DomId, queue: Arc<WatchQueue>) -> ConnectionId {
         self.last_connection += 1;
         let id = ConnectionId(self.last_connection);
         let connection = Connection {
@@ -145,7 +133,7 @@ impl Hub {
         id
     }
 
-    /// Ties a connection to the socket it is served on, to be shut down when it is closed.
+    /// Ties a connection to its socket, which is shut down with it.
     pub fn tie(&mut self, id: ConnectionId, socket: Arc<OwnedFd>) -> Result<(), StoreError> {
         self.connection(id)?.socket = Some(socket);
         Ok(())
@@ -260,7 +248,7 @@ impl Hub {
         }
     }
 
-    /// Fires a special watch. Guests do not learn of each other this way (XSA-115).
+    /// Fires a special watch, for domain 0 only: guests must not learn about each other (XSA-115).
     fn announce(&self, name: &str) {
         for connection in self.of(DomId(0)) {
             for watch in connection.watches.iter().filter(|it| it.is_special(name)) {
@@ -291,7 +279,7 @@ impl Hub {
     }
 }
 
-/// Apart from the hub, so that its tree can be used beside the connection.
+/// Not a method of the hub, so that its tree can be used beside the connection.
 fn connection(
     connections: &mut BTreeMap<ConnectionId, Connection>,
     id: ConnectionId,

@@ -22,23 +22,27 @@ pub struct LocalStore {
     queue: Arc<WatchQueue>,
 }
 
-impl LocalStore {
-    pub(super) fn new(
-        hub: StoreHub,
-        id: ConnectionId,
-        domid: DomId,
-        queue: Arc<WatchQueue>,
-    ) -> Self {
-        Self { hub, id, domid, queue }
+impl StoreHub {
+    /// Connects a domain. Dropping the connection drops its watches and transactions.
+    ///
+    /// # Panics
+    /// When the process is out of descriptors: each connection has an eventfd.
+    #[must_use]
+    pub fn connect(&self, domid: DomId) -> LocalStore {
+        let queue = Arc::new(WatchQueue::new().expect("a descriptor for the connection's events"));
+        let id = self.lock().connect(domid, Arc::clone(&queue));
+        LocalStore { hub: self.clone(), id, domid, queue }
     }
+}
 
-    /// Whose rights these are.
+impl LocalStore {
+    /// The domain whose rights these are.
     #[must_use]
     pub fn domid(&self) -> DomId {
         self.domid
     }
 
-    /// Has `socket` shut down when the domain is forgotten.
+    /// Shuts `socket` down when the domain is forgotten.
     pub(super) fn tie(&self, socket: Arc<OwnedFd>) -> Result<(), StoreError> {
         self.hub.lock().tie(self.id, socket)
     }
@@ -135,7 +139,7 @@ impl Store for LocalStore {
         self.hub.lock().watch(self.id, watch)
     }
 
-    /// Events that wait already still come.
+    /// Events that already wait are still delivered.
     fn unwatch(&self, path: &str, token: &str) -> Result<(), StoreError> {
         let watch = Watch::new(self.domid, path, token)?;
         self.hub.lock().unwatch(self.id, &watch)

@@ -9,16 +9,15 @@
 //!   StoreHub: tree, connections (watches, transactions), behind one lock
 //! ```
 //!
-//! Keys, permissions, transactions and watches are those of xenstored, so both ends of a
-//! device run the same handshake as on Xen. Domain 0 is privileged: it may do anything and
-//! has no quota. What a guest may do is bounded by [`quota`]: it can fill its share, never the
-//! daemon's memory (XSA-326).
+//! Keys, permissions, transactions and watches are those of xenstored, so both ends of a device run
+//! the same handshake as on Xen. Domain 0 is privileged: it may do anything and has no quota.
+//! `quota` bounds a guest: it can fill its share, but not the daemon's memory (XSA-326).
 //!
 //! Not served: CONTROL, RESUME and SET_TARGET (answered ENOSYS), and reconnecting a ring.
 
 mod hub;
 mod local;
-pub mod quota;
+mod quota;
 mod serve;
 mod transaction;
 mod tree;
@@ -30,10 +29,3 @@ mod tests;
 pub use hub::StoreHub;
 pub use local::LocalStore;
 pub use serve::serve;
-
-use hypervisor::DomId;
-
-/// Whether a domain may do anything.
-fn is_privileged(domid: DomId) -> bool {
-    domid == DomId(0)
-}

@@ -16,13 +16,14 @@ use xenstore::wire::{
 };
 use xenstore::{Store, StoreError, TransactionId};
 
-use super::is_privileged;
-use super::{LocalStore, StoreHub};
+use super::hub::StoreHub;
+use super::local::LocalStore;
+use super::quota::is_privileged;
 
-/// Bytes of answers that may wait for a guest to read them (XSA-326). A guest that asks and
-/// does not read makes them grow, so it is disconnected then.
+/// Bytes of answers that may wait for a guest to read them (XSA-326). A guest that sends requests
+/// and does not read makes them grow, and is disconnected at this limit.
 const OUTGOING_MAX: usize = 256 * 1024;
-/// Bytes waiting beyond which no events are added: they wait in their own bounded queue.
+/// While more bytes than this wait, events stay in their own bounded queue.
 const OUTGOING_BUSY: usize = 16 * 1024;
 
 /// Serves the store to one guest until its socket hangs up or it breaks the protocol; then its
@@ -81,7 +82,7 @@ impl Session {
         }
     }
 
-    /// Sleeps until there is something to do; tells whether it is to read.
+    /// Sleeps until there is something to do; returns whether there is something to read.
     fn wait(&self) -> Result<bool, End> {
         let mut interest = PollFlags::IN;
         if !self.outgoing.is_empty() {
@@ -94,7 +95,7 @@ impl Session {
             PollFd::from_borrowed_fd(self.store.event_fd(), events),
         ];
         match poll(&mut fds, None) {
-            // An error or a hang-up too is found by reading.
+            // A read also finds an error or a hang-up.
             Ok(_) => Ok(!(fds[0].revents() - PollFlags::OUT).is_empty()),
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
@@ -160,7 +161,7 @@ impl Session {
             Err(code) => return refuse(code),
         };
         match self.answer(&request, tx) {
-            // A list of children too long: the client then asks for it in parts.
+            // The list of children is too long: the client then asks for it in parts.
             Ok(payload) => Message::new(request.kind(), req_id, tx_id, payload)
                 .or_else(|_| refuse(ErrorCode::E2big)),
             Err(code) => refuse(code),
@@ -222,7 +223,7 @@ impl Session {
                 return strings(&[AbsPath::home(*domid).as_str().to_owned()]);
             }
             Request::IsDomainIntroduced { domid } => {
-                // Who else is there is nothing a guest has to know.
+                // A guest need not know which other domains exist.
                 if *domid != caller {
                     privileged()?;
                 }

@@ -1,8 +1,8 @@
-//! Transactions: a private copy of the tree, and what was relied on in it.
+//! Transactions: a private copy of the tree, and which parts of it were read or written.
 //!
-//! A commit succeeds when nothing that the transaction read or wrote has changed since its
-//! start; its changes are then made again on the tree as it is now. Whatever else happened
-//! meanwhile does not matter, so transactions of different devices do not disturb each other.
+//! A commit succeeds if nothing that the transaction read or wrote has changed since its start. Its
+//! changes are then applied to the current tree. Other changes do not matter, so transactions of
+//! different devices do not disturb each other.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use hypervisor::DomId;
 use xenstore::StoreError;
 use xenstore::wire::AbsPath;
 
+use super::quota::{self, is_privileged};
 use super::tree::{Change, Scope, Touched, Tree};
-use super::{is_privileged, quota};
 
-/// Rough size of what one path or change costs besides its text.
+/// Approximate memory of one path or change besides its text.
 const OVERHEAD: usize = 64;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Transaction {
     tree: Tree,
     relied_on: BTreeMap<AbsPath, Scope>,
     changes: Vec<Change>,
-    /// What the two above take.
+    /// The memory that reads and changes take.
     bytes: usize,
 }
 
@@ -47,7 +47,7 @@ impl Transaction {
         Ok(&self.tree)
     }
 
-    /// Makes a change that others see when, and if, the transaction is committed.
+    /// Makes a change that others see once the transaction is committed.
     pub fn change(&mut self, change: Change) -> Result<(), StoreError> {
         let (scope, size) = match &change {
             Change::Remove { .. } => (Scope::Subtree, 0),
@@ -79,7 +79,7 @@ impl Transaction {
             match next.apply(self.caller, change) {
                 Ok(more) => touched.extend(more),
                 Err(StoreError::Quota(what)) => return Err(StoreError::Quota(what)),
-                // Tried again, the transaction meets the reason itself.
+                // The client repeats the transaction and meets the error itself.
                 Err(_) => return Err(StoreError::Conflict),
             }
         }
@@ -97,7 +97,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// A transaction that only looks, or writes one key over and over, takes memory too.
+    /// A transaction that only reads, or writes one key again and again, takes memory too.
     fn charge(&mut self, bytes: usize) -> Result<(), StoreError> {
         if is_privileged(self.caller) {
             return Ok(());

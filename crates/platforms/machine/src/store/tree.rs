@@ -1,7 +1,7 @@
 //! The tree of nodes.
 //!
-//! Nodes are shared between the tree and its snapshots and copied when one of them changes,
-//! so a snapshot costs nothing and a change costs the nodes on its path.
+//! Nodes are shared between the tree and its snapshots and copied when one of them changes, so a
+//! snapshot is free and a change copies the nodes on its path.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use hypervisor::DomId;
 use xenstore::wire::AbsPath;
 use xenstore::{Access, PAYLOAD_MAX, Permissions, StoreError};
 
-use super::{is_privileged, quota};
+use super::quota::{self, is_privileged};
 
 /// One key, with what lies below it.
 #[derive(Clone, Debug)]
@@ -68,8 +68,8 @@ impl Change {
 #[derive(Debug)]
 pub(super) struct Touched {
     pub path: String,
-    /// Only watches of this very path fire: it went away together with a node above it, which
-    /// is an event of its own.
+    /// Only watches of exactly this path fire: the node was removed with a node above it, which has
+    /// its own event.
     pub exact: bool,
     /// The node's permissions, before and after the change.
     permissions: Vec<Permissions>,
@@ -80,14 +80,15 @@ impl Touched {
         Self { path: path.as_str().to_owned(), exact: false, permissions }
     }
 
-    /// Whether a domain may know of it: it can read the node, or could until now (XSA-115).
+    /// Whether a domain may learn about it: it can read the node, or could before the change
+    /// (XSA-115).
     pub fn is_known_to(&self, domid: DomId) -> bool {
         let readable = |permissions| access(domid, permissions).read;
         self.permissions.iter().any(readable)
     }
 }
 
-/// What of the tree somebody relied on.
+/// The part of the tree that a transaction read or wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Scope {
     Node,
@@ -113,7 +114,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A tree of only a root, which belongs to domain 0 and to nobody else.
+    /// A tree with only a root, which belongs to domain 0 and which no other domain may use.
     pub fn new() -> Self {
         let permissions =
             Permissions { owner: DomId(0), default: Access::NONE, others: Vec::new() };
@@ -217,7 +218,7 @@ impl Tree {
         Ok(self.cut(&parent, name))
     }
 
-    /// Takes out an existing child with all below it.
+    /// Removes an existing child with all below it.
     fn cut(&mut self, parent: &AbsPath, name: &str) -> Vec<Touched> {
         let child = self.alter(parent, |node| node.children.remove(name));
         let child = child.expect("found under the same lock");
@@ -243,7 +244,8 @@ impl Tree {
         let node = node.ok_or_else(|| StoreError::NotFound(path.as_str().to_owned()))?;
         let before = node.permissions.clone();
         if !is_privileged(caller) {
-            // Nor may an owner give its node away: it would leave its quota with it (XSA-419).
+            // A guest may not change a node's owner either: the node would leave its quota
+            // (XSA-419).
             if before.owner != caller || permissions.owner != caller {
                 return Err(StoreError::Denied(path.as_str().to_owned()));
             }
@@ -265,7 +267,7 @@ impl Tree {
         let mut touched = Vec::new();
         let home = AbsPath::home(domid);
         for path in self.paths(&home, |node| node.permissions.owner == domid) {
-            // Not any more, if it lay below one that was removed just before.
+            // It may be gone, if it was below one that was just removed.
             if let ((_, 0), Some(parent)) = (self.nearest(&path), path.parent()) {
                 let name = path.names().next_back().unwrap_or_default();
                 touched.extend(self.cut(&parent, name));
@@ -301,8 +303,8 @@ impl Tree {
         }
     }
 
-    /// The node at `path`, if there is one. The caller must be allowed to use it, or the
-    /// nearest node above: whether a node exists is told only to those who may know.
+    /// The node at `path`, if there is one. The caller must be allowed to use it, or the nearest
+    /// node above: a domain without access must not learn whether a node exists.
     fn find(
         &self,
         caller: DomId,
@@ -316,7 +318,7 @@ impl Tree {
         Ok((missing == 0).then_some(node))
     }
 
-    /// The last existing node on the way to `path`, and how many are missing below it.
+    /// The nearest existing node at or above `path`, and how many are missing below it.
     fn nearest(&self, path: &AbsPath) -> (&Node, usize) {
         let mut node = &*self.root;
         let mut names = path.names();
@@ -348,14 +350,14 @@ impl Tree {
         self.generation
     }
 
-    /// The paths of the nodes at or below `from` that `picks` picks, parents first.
+    /// The paths of the nodes at or below `from` that satisfy `picks`, parents first.
     fn paths(&self, from: &AbsPath, picks: impl Fn(&Node) -> bool) -> Vec<AbsPath> {
         let (node, missing) = self.nearest(from);
         let mut paths = Vec::new();
         if missing == 0 {
             walk(node, from.as_str(), &mut |path, node| {
                 if picks(node) {
-                    // Resolving cannot fail: the path was made of names that passed already.
+                    // Resolving cannot fail: the path consists of valid names.
                     paths.extend(AbsPath::resolve(DomId(0), path));
                 }
             });

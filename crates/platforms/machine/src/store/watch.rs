@@ -8,10 +8,10 @@ use super::tree::Touched;
 
 /// Fires when a domain becomes known to the store.
 pub(super) const INTRODUCE_DOMAIN: &str = "@introduceDomain";
-/// Fires when a domain is let go, crashed or shut down.
+/// Fires when a domain is released, has crashed or was shut down.
 pub(super) const RELEASE_DOMAIN: &str = "@releaseDomain";
 
-/// One registration: a path and the watcher's word for it.
+/// One registration: a path and the watcher's token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Watch {
     /// Absolute, or the name of a special watch.
@@ -24,7 +24,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Reads a watch as `caller` wrote it.
     pub fn new(caller: DomId, path: &str, token: &str) -> Result<Self, StoreError> {
-        // Its own event has to fit into one message.
+        // Its event must fit into one message.
         if path.len() + token.len() + 2 > PAYLOAD_MAX || token.contains('\0') {
             return Err(StoreError::Invalid(path.to_owned()));
         }
@@ -36,7 +36,7 @@ impl Watch {
         Ok(Self { implied: absolute.len() - path.len(), path: absolute, token: token.to_owned() })
     }
 
-    /// Whether both watch the same path with the same token, however the path was written.
+    /// Whether both watch the same path with the same token, in relative or absolute form.
     pub fn is_same(&self, other: &Self) -> bool {
         self.path == other.path && self.token == other.token
     }

@@ -1,4 +1,4 @@
-//! A machine whose guests are processes of their own: a test runs itself again as one.
+//! A machine whose guests are separate processes: a test runs itself again as one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use machine::{Listener, Machine, MemorySize, Toolstack};
 /// Tells a process that it is the guest, and where to join.
 pub const SOCKET: &str = "PVNET_TEST_SOCKET";
 
-/// Admits whoever comes, with so much memory.
+/// Admits every guest, with this much memory.
 struct AdmitAll(MemorySize);
 
 impl Toolstack for AdmitAll {
@@ -62,7 +62,7 @@ impl Drop for Host {
     }
 }
 
-/// The guest's process, and a line each way: numbers, so that the harness's own are told apart.
+/// The guest's process, and a line of numbers each way, which the test harness's lines are not.
 pub struct Process {
     pub child: Child,
     says: BufReader<ChildStdout>,
@@ -89,13 +89,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already, by itself or by the test's hand.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// In the guest's process: says numbers and waits to be told to go on.
+/// In the guest's process: prints numbers and waits for the other side.
 pub fn say(numbers: &[u32]) {
     let words: Vec<_> = numbers.iter().map(u32::to_string).collect();
     println!("> {}", words.join(" "));

@@ -74,13 +74,13 @@ pub(crate) fn notify(fd: BorrowedFd<'_>, port: u32) -> Result<()> {
     unsafe { call::<NOTIFY, _>(fd, &mut Notify { port }).map(drop) }
 }
 
-/// Empties the queue of ports whose events have come, and ends its overflow.
+/// Empties the queue of ports with events and clears its overflow.
 pub(crate) fn reset(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: the device takes no argument, and looks at none.
     unsafe { call::<RESET, _>(fd, &mut ()).map(drop) }
 }
 
-/// Lets this descriptor bind to no other domain from now on.
+/// Restricts this descriptor to one domain from now on.
 pub(crate) fn restrict_domid(fd: BorrowedFd<'_>, domid: u16) -> Result<()> {
     // SAFETY: the device reads one `struct ioctl_evtchn_restrict_domid`.
     unsafe { call::<RESTRICT_DOMID, _>(fd, &mut RestrictDomid { domid }).map(drop) }

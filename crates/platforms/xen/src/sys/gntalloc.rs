@@ -39,7 +39,7 @@ struct AllocGref {
 struct DeallocGref {
     index: u64,
     count: u32,
-    /// What the C compiler puts there.
+    /// Padding.
     pad: u32,
 }
 
@@ -52,8 +52,8 @@ const _: () = {
     assert!(DEALLOC_GREF == 0x0010_4706);
 };
 
-/// Takes `count` zeroed pages, side by side from the answered offset in the device on, and grants
-/// each to `domid`. Their references are handed to `put` in order.
+/// Allocates `count` zeroed pages, contiguous from the answered offset in the device, and grants
+/// each to `domid`. Passes their references to `put` in order.
 pub(crate) fn alloc_grefs(
     fd: BorrowedFd<'_>,
     domid: u16,
@@ -79,7 +79,7 @@ pub(crate) fn alloc_grefs(
     Ok(alloc.index)
 }
 
-/// Gives pages back, which ends their grants. Those that are in use live until they are not.
+/// Frees pages, which ends their grants. Pages in use are freed when the use ends.
 pub(crate) fn dealloc_grefs(fd: BorrowedFd<'_>, index: u64, count: u32) -> Result<()> {
     let mut dealloc = DeallocGref { index, count, pad: 0 };
     // SAFETY: the device reads one `struct ioctl_gntalloc_dealloc_gref`.

@@ -11,7 +11,7 @@ use rustix::io::{Errno, Result};
 use rustix::ioctl::Opcode;
 
 use super::{call, number};
-use crate::Peer;
+use crate::peer::Peer;
 
 /// Most pages of one mapping: a page for each slot of a ring.
 pub(crate) const PAGES_MAX: usize = 256;
@@ -117,8 +117,8 @@ const _: () = {
     assert!(GRANT_COPY == 0x0010_4708);
 };
 
-/// Puts grants of one domain into the device's table; mapping the device from the answered offset
-/// on maps them.
+/// Adds grants of one domain to the device's table. Mapping the device from the answered offset
+/// maps them.
 pub(crate) fn map_grant_refs(fd: BorrowedFd<'_>, peer: Peer, grefs: &[GrantRef]) -> Result<u64> {
     let domid = peer.domain().0.into();
     let mut refs = [GrantOf { domid, gref: 0 }; PAGES_MAX];
@@ -136,14 +136,14 @@ pub(crate) fn map_grant_refs(fd: BorrowedFd<'_>, peer: Peer, grefs: &[GrantRef])
     Ok(map.index)
 }
 
-/// Takes grants out of the device's table again.
+/// Removes grants from the device's table.
 pub(crate) fn unmap_grant_refs(fd: BorrowedFd<'_>, index: u64, count: u32) -> Result<()> {
     let mut unmap = UnmapGrantRef { index, count, pad: 0 };
     // SAFETY: the device reads one `struct ioctl_gntdev_unmap_grant_ref`.
     unsafe { call::<UNMAP_GRANT_REF, _>(fd, &mut unmap).map(drop) }
 }
 
-/// Has the kernel send an event on this domain's `port` when the page at `index` is unmapped.
+/// Makes the kernel send an event on this domain's `port` when the page at `index` is unmapped.
 pub(crate) fn notify_on_unmap(fd: BorrowedFd<'_>, index: u64, port: u32) -> Result<()> {
     let action = UNMAP_NOTIFY_SEND_EVENT;
     let mut notify = UnmapNotify { index, action, event_channel_port: port };
@@ -151,7 +151,7 @@ pub(crate) fn notify_on_unmap(fd: BorrowedFd<'_>, index: u64, port: u32) -> Resu
     unsafe { call::<SET_UNMAP_NOTIFY, _>(fd, &mut notify).map(drop) }
 }
 
-/// Performs copies; each segment has its own status afterwards. On an error none has.
+/// Performs copies. Each segment gets its own status; on an error none does.
 pub(crate) fn grant_copy(fd: BorrowedFd<'_>, segments: &mut [Segment<'_>]) -> Result<()> {
     let count = u32::try_from(segments.len()).map_err(|_| Errno::INVAL)?;
     let mut copy = Copy { count, segments: segments.as_mut_ptr().cast() };
@@ -162,10 +162,10 @@ pub(crate) fn grant_copy(fd: BorrowedFd<'_>, segments: &mut [Segment<'_>]) -> Re
 }
 
 impl<'a> Segment<'a> {
-    /// A copy not yet performed. It has to lie in one page on a granted side and in the memory on
-    /// the other: the kernel would write past the end of a slice without a word. A page that is
-    /// granted and mapped is named by its grant: Xen takes memory that is named by its address for
-    /// this domain's own, and refuses what is another's.
+    /// A copy not yet performed. It must lie in one page on a granted side, and within the memory
+    /// on the other: the kernel would silently write past the end of a slice. A page that is
+    /// granted and mapped is named by its grant, because Xen accepts addresses only of this
+    /// domain's own memory.
     #[inline]
     pub(crate) fn new(
         source: &'a Source<'_, Peer>,
@@ -195,7 +195,7 @@ impl<'a> Segment<'a> {
         Ok(Self { source, dest, len, flags, status: GNTST_OKAY, local: PhantomData })
     }
 
-    /// A copy of the first byte of this one's source into a byte of ours.
+    /// A copy of this source's first byte into a byte of this process.
     pub(crate) fn probe<'b>(&'b self, byte: &'b mut u8) -> Segment<'b> {
         let dest = local(byte);
         let flags = self.flags & !GNTCOPY_DEST_GREF;

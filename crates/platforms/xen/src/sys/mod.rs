@@ -1,7 +1,7 @@
 //! The ioctls of Linux's Xen devices, each as a safe function.
 //!
-//! The one room of this crate with `unsafe`: rustix cannot know what a driver reads and writes, so
-//! whoever issues an ioctl vouches for its number and its argument's type.
+//! The only module of this crate with `unsafe`: rustix cannot know what a driver reads and writes,
+//! so each function here vouches for the ioctl's number and its argument's type.
 #![allow(unsafe_code)]
 
 pub(crate) mod evtchn;

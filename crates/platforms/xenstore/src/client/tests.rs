@@ -1,4 +1,4 @@
-//! The client against a store that plays a part.
+//! The client against a scripted store.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,12 +16,12 @@ struct Peer {
 
 impl Peer {
     fn pair() -> (Client, Self) {
-        Self::pair_with_patience(PATIENCE)
+        Self::pair_with_timeout(TIMEOUT)
     }
 
-    fn pair_with_patience(patience: Duration) -> (Client, Self) {
+    fn pair_with_timeout(timeout: Duration) -> (Client, Self) {
         let (ours, stream) = UnixStream::pair().unwrap();
-        let client = Client::with_patience(ours.into(), patience).unwrap();
+        let client = Client::with_timeout(ours.into(), timeout).unwrap();
         let decoder = Decoder::new();
         (client, Self { stream, decoder })
     }
@@ -71,7 +71,7 @@ fn event(path: &str, token: &str) -> WatchEvent {
 
 #[test]
 fn a_store_that_does_not_answer_is_given_up() {
-    let (client, mut peer) = Peer::pair_with_patience(Duration::from_millis(40));
+    let (client, mut peer) = Peer::pair_with_timeout(Duration::from_millis(40));
     assert!(matches!(client.read(None, "a"), Err(StoreError::Gone(_))));
     let request = peer.receive();
     peer.answer(&request, b"late");
@@ -143,7 +143,7 @@ fn events_wait_apart_from_replies() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let request = peer.receive();
-            // Before the answer, and one of a watch nobody has.
+            // Events before the answer, one of them of an unknown watch.
             for event in [event("a/b", "t"), event("a/b", "other")] {
                 peer.send(&watch_event(&event).unwrap());
             }

@@ -9,18 +9,18 @@ use std::time::Instant;
 use super::*;
 use crate::wire::{Decoder, Kind, Message, OK, text, watch_event};
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long each step may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A store that can be taken away.
+/// A store that can be stopped and started again.
 #[derive(Default)]
-struct House {
+struct FakeServer {
     closed: AtomicBool,
     /// The ends of the connections it has served.
     streams: Mutex<Vec<UnixStream>>,
 }
 
-impl House {
+impl FakeServer {
     fn connect(self: &Arc<Self>) -> io::Result<OwnedFd> {
         if self.closed.load(Ordering::Acquire) {
             return Err(io::ErrorKind::ConnectionRefused.into());
@@ -31,14 +31,14 @@ impl House {
         Ok(theirs.into())
     }
 
-    fn take_away(&self) {
+    fn stop(&self) {
         self.closed.store(true, Ordering::Release);
         for stream in self.streams.lock().unwrap().drain(..) {
             stream.shutdown(std::net::Shutdown::Both).unwrap();
         }
     }
 
-    fn bring_back(&self) {
+    fn restart(&self) {
         self.closed.store(false, Ordering::Release);
     }
 }
@@ -65,7 +65,7 @@ fn serve(mut stream: UnixStream) {
 }
 
 fn next(store: &Reconnecting) -> WatchEvent {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(event) = store.event().unwrap() {
             return event;
@@ -83,12 +83,12 @@ fn event(path: &str, token: &str) -> WatchEvent {
 
 #[test]
 fn a_store_that_comes_back_has_all_watches_again() {
-    let house = Arc::new(House::default());
+    let server = Arc::new(FakeServer::default());
     let (notices, noticed) = mpsc::channel();
     let notice = move |reason: Option<&StoreError>| notices.send(reason.is_some()).unwrap();
     let connect = {
-        let house = house.clone();
-        move || house.connect()
+        let server = server.clone();
+        move || server.connect()
     };
     let store = Reconnecting::new(Box::new(connect), Box::new(notice)).unwrap();
     store.watch("backend/vif", "backends").unwrap();
@@ -97,15 +97,15 @@ fn a_store_that_comes_back_has_all_watches_again() {
     assert_eq!(next(&store), event("old", "old"));
     assert_eq!(store.read(None, "key"), Ok("value".to_owned()));
 
-    house.take_away();
-    assert_eq!(noticed.recv_timeout(PATIENCE), Ok(true));
+    server.stop();
+    assert_eq!(noticed.recv_timeout(TIMEOUT), Ok(true));
     assert!(matches!(store.read(None, "key"), Err(StoreError::Gone(_))));
     store.watch("device/state", "5/0").unwrap();
     assert!(matches!(store.unwatch("old", "old"), Err(StoreError::Gone(_))));
     assert_eq!(store.event(), Ok(None));
 
-    house.bring_back();
-    assert_eq!(noticed.recv_timeout(PATIENCE), Ok(false));
+    server.restart();
+    assert_eq!(noticed.recv_timeout(TIMEOUT), Ok(false));
     assert_eq!(next(&store), event("backend/vif", "backends"));
     assert_eq!(next(&store), event("device/state", "5/0"));
     assert_eq!(store.event(), Ok(None), "what is not watched any more stays so");
@@ -122,17 +122,17 @@ fn a_store_that_is_not_there_at_first_is_an_error() {
 #[test]
 fn dropping_ends_it_whether_the_store_is_there_or_not() {
     for away in [false, true] {
-        let house = Arc::new(House::default());
+        let server = Arc::new(FakeServer::default());
         let (notices, noticed) = mpsc::channel();
         let notice = move |_: Option<&StoreError>| notices.send(()).unwrap();
         let connect = {
-            let house = house.clone();
-            move || house.connect()
+            let server = server.clone();
+            move || server.connect()
         };
         let store = Reconnecting::new(Box::new(connect), Box::new(notice)).unwrap();
         if away {
-            house.take_away();
-            noticed.recv_timeout(PATIENCE).unwrap();
+            server.stop();
+            noticed.recv_timeout(TIMEOUT).unwrap();
         }
         drop(store);
     }

@@ -29,7 +29,7 @@ pub enum ErrorCode {
     Erofs,
     /// Too many transactions (the OCaml xenstored).
     Ebusy,
-    /// A transaction met a conflict.
+    /// The transaction conflicts with another commit.
     Eagain,
     /// The domain is introduced already.
     Eisconn,
@@ -83,8 +83,7 @@ impl ErrorCode {
         }
     }
 
-    /// The error of this name. A store may invent names; for an unknown one take
-    /// [`ErrorCode::Einval`], as libxenstore does.
+    /// The error of this name. For an unknown name use [`ErrorCode::Einval`], as libxenstore does.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.name() == name)

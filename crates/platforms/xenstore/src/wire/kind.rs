@@ -2,7 +2,8 @@
 
 /// What a message asks or answers (`enum xsd_sockmsg_type`).
 ///
-/// 0 (CONTROL) and 20 (RESTRICT, withdrawn) are left out: nobody here sends or serves them.
+/// 0 (CONTROL) and 20 (RESTRICT, withdrawn) are left out, as this project neither sends nor serves
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Kind {
@@ -14,7 +15,7 @@ pub enum Kind {
     GetPerms = 3,
     /// Registers a watch.
     Watch = 4,
-    /// Takes a watch back.
+    /// Removes a watch.
     Unwatch = 5,
     /// Starts a transaction.
     TransactionStart = 6,
@@ -22,7 +23,7 @@ pub enum Kind {
     TransactionEnd = 7,
     /// Makes a domain known to the store.
     Introduce = 8,
-    /// Makes the store let go of a domain.
+    /// Makes the store forget a domain.
     Release = 9,
     /// Where a domain's relative paths start.
     GetDomainPath = 10,
@@ -42,7 +43,7 @@ pub enum Kind {
     IsDomainIntroduced = 17,
     /// Arms `@releaseDomain` again for a domain.
     Resume = 18,
-    /// Lends one domain's rights to another.
+    /// Gives one domain the rights of another.
     SetTarget = 19,
     /// Drops all watches and transactions of the caller.
     ResetWatches = 21,
@@ -76,7 +77,7 @@ impl Kind {
         Self::DirectoryPart,
     ];
 
-    /// The type with this number, if it is one we know.
+    /// The type with this number; none if it is unknown.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number)

@@ -9,8 +9,8 @@ pub const HEADER_LEN: usize = 16;
 /// Why bytes are not a message, or a request cannot become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The payload is longer than [`PAYLOAD_MAX`]. On a stream the next message's start is
-    /// then unknown (or 4 GiB away), so the connection has to be closed.
+    /// The payload is longer than [`PAYLOAD_MAX`]. The start of the next message on the stream is
+    /// then unknown (or 4 GiB away), so the connection must be closed.
     #[error("payload of {0} bytes, at most {PAYLOAD_MAX} are allowed")]
     TooLong(usize),
     /// A string holds a NUL byte, which would end it early.
@@ -40,19 +40,19 @@ impl Message {
         Ok(Self { kind, req_id, tx_id, payload })
     }
 
-    /// The message's type; none if its number is unknown, which is no framing error.
+    /// The message's type; none if its number is unknown, which is not a framing error.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         Kind::from_number(self.kind)
     }
 
-    /// The requester's own number for the request; a reply repeats it.
+    /// The number that the requester gave the request; a reply repeats it.
     #[must_use]
     pub fn req_id(&self) -> u32 {
         self.req_id
     }
 
-    /// The transaction's number, 0 outside of any.
+    /// The transaction's number; 0 outside of a transaction.
     #[must_use]
     pub fn tx_id(&self) -> u32 {
         self.tx_id
@@ -83,7 +83,7 @@ impl Message {
     }
 }
 
-/// Finds messages in a stream that arrives in pieces cut anywhere.
+/// Finds messages in a stream of bytes.
 ///
 /// Take all messages after each piece; what then stays buffered is less than one message.
 #[derive(Debug, Default)]
@@ -118,7 +118,7 @@ impl Decoder {
             return Ok(None);
         };
         let [kind, req_id, tx_id, len] = words(header);
-        // Judged before anything is awaited or stored: the claim alone costs no memory.
+        // Checked first, so that a false length costs no memory.
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > PAYLOAD_MAX {
             return Err(WireError::TooLong(len));
@@ -176,7 +176,7 @@ mod tests {
             .prop_map(|([kind, req_id, tx_id], payload)| Message { kind, req_id, tx_id, payload })
     }
 
-    /// Feeds `bytes` in pieces of the given sizes and takes out whatever is complete.
+    /// Feeds `bytes` in pieces of the given sizes and takes out all complete messages.
     fn decode(bytes: &[u8], pieces: &[usize]) -> (Vec<Message>, Option<WireError>) {
         let mut decoder = Decoder::new();
         let mut messages = Vec::new();

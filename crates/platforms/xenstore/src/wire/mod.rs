@@ -1,13 +1,13 @@
 //! The wire protocol of xenstore: bytes to requests, replies and back.
 //!
-//! Source: Xen's `public/io/xs_wire.h` and `docs/misc/xenstore.txt`. A message is a header of
-//! four little-endian words (type, `req_id`, `tx_id`, length) and at most
-//! [`PAYLOAD_MAX`](crate::PAYLOAD_MAX) bytes of payload, mostly strings that end in a
-//! NUL. The same bytes travel over a socket to xenstored, over `/dev/xen/xenbus` and over
-//! the socket of an embedded guest, so client and server both stand on this module.
+//! Source: Xen's `public/io/xs_wire.h` and `docs/misc/xenstore.txt`. A message is a header of four
+//! little-endian words (type, `req_id`, `tx_id`, length) and at most
+//! [`PAYLOAD_MAX`](crate::PAYLOAD_MAX) bytes of payload, mostly strings that end in a NUL. The same
+//! bytes travel over a socket to xenstored, over `/dev/xen/xenbus` and over the socket of an
+//! embedded guest. Client and server both use this module.
 //!
-//! Everything here may come from a hostile peer: no function panics on any input, and no
-//! length is believed before it is checked.
+//! All input may come from a hostile peer: no function panics on any input, and every length is
+//! checked before it is used.
 
 mod error;
 mod kind;

@@ -21,7 +21,7 @@ impl AbsPath {
         Self(format!("/local/domain/{domid}"))
     }
 
-    /// Makes a path that `caller` wrote absolute.
+    /// Makes a path of `caller` absolute.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] if it breaks a rule: a character other than ASCII
@@ -35,7 +35,7 @@ impl AbsPath {
             Some(names) => (names, ABS_PATH_MAX),
             None => (path, REL_PATH_MAX),
         };
-        // A leading `@` is no relative path: it names a special watch.
+        // A leading `@` names a special watch; it does not start a relative path.
         let valid =
             path.len() <= longest && !path.starts_with('@') && names.split('/').all(is_name);
         if !valid {
@@ -54,7 +54,7 @@ impl AbsPath {
         &self.0
     }
 
-    /// The names on the way from the root; none for the root itself.
+    /// The names from the root on; none for the root itself.
     pub fn names(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.0.split('/').filter(|name| !name.is_empty())
     }
@@ -74,7 +74,7 @@ impl AbsPath {
 #[must_use]
 pub fn is_at_or_below(path: &str, ancestor: &str) -> bool {
     if ancestor == "/" {
-        // Not special watches such as `@releaseDomain`: they lie beside the tree.
+        // Special watches such as `@releaseDomain` are not part of the tree.
         return path.starts_with('/');
     }
     path.strip_prefix(ancestor).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,6 +1,6 @@
 //! Permissions as text: `n0`, `r3`, `w4`, `b5`.
 //!
-//! The first entry is no exception but the owner, with what all others may do.
+//! The first entry names the owner and what unlisted domains may do.
 
 use hypervisor::DomId;
 

@@ -3,7 +3,7 @@
 use super::{ErrorCode, Kind, Message, WireError, text};
 use crate::store::{PAYLOAD_MAX, WatchEvent};
 
-/// The payload of a good reply that has nothing else to say.
+/// The payload of a successful reply without data.
 pub const OK: &[u8] = b"OK\0";
 
 /// A watch event as a message.
@@ -12,7 +12,7 @@ pub const OK: &[u8] = b"OK\0";
 /// [`WireError::TooLong`] if path and token do not fit together.
 pub fn watch_event(event: &WatchEvent) -> Result<Message, WireError> {
     let payload = text::join([event.path.as_str(), event.token.as_str()])?;
-    // Nobody asked for it, so it belongs to no request: both ids are 0.
+    // It belongs to no request: both ids are 0.
     Message::new(Kind::WatchEvent, 0, 0, payload)
 }
 
@@ -30,7 +30,7 @@ pub fn parse_watch_event(payload: &[u8]) -> Result<WatchEvent, ErrorCode> {
 /// A piece of a list of children that is too long for one message (DIRECTORY_PART).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryPart {
-    /// Changes whenever the node does; pieces of different generations do not fit together.
+    /// Changes with the node; pieces of different generations do not fit together.
     pub generation: u64,
     /// Whole names of the list from the asked offset on.
     pub names: Vec<String>,
@@ -39,10 +39,10 @@ pub struct DirectoryPart {
 }
 
 impl DirectoryPart {
-    /// Cuts the piece that starts at the byte `offset` of the list (each name and its NUL).
+    /// The piece from byte `offset` of the list on (each name and its NUL).
     ///
-    /// Where no name starts there, the list has changed since the reader's last piece, which
-    /// the generation tells: the piece then starts at the next name.
+    /// If no name starts there, the list has changed since the reader's last piece. The piece then
+    /// starts at the next name, and the generation tells the reader of the change.
     #[must_use]
     pub fn cut(generation: u64, names: &[String], offset: usize) -> Self {
         let mut start = 0;
@@ -64,7 +64,7 @@ impl DirectoryPart {
         Self { generation, names: part, last }
     }
 
-    /// How far this piece carries the reader's offset.
+    /// How many bytes of the list this piece covers.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.names.iter().map(|name| name.len() + 1).sum()
@@ -84,8 +84,8 @@ impl DirectoryPart {
     /// Reads it back.
     ///
     /// # Errors
-    /// [`ErrorCode::Einval`] if it is malformed, or neither names anything nor ends the list:
-    /// a reader would ask for ever.
+    /// [`ErrorCode::Einval`] if it is malformed, or holds no name and does not end the list: a
+    /// reader would ask for ever.
     pub fn parse(payload: &[u8]) -> Result<Self, ErrorCode> {
         let texts = text::split(payload)?;
         let (generation, names) = texts.split_first().ok_or(ErrorCode::Einval)?;

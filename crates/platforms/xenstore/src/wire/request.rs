@@ -56,9 +56,9 @@ impl<'a> Request<'a> {
     /// Reads a request from its message.
     ///
     /// # Errors
-    /// [`ErrorCode::Enosys`] for a type that is no request we know, [`ErrorCode::Einval`] for
-    /// a payload of the wrong shape. Neither harms the stream: answer and carry on, since
-    /// clients probe for newer requests this way.
+    /// [`ErrorCode::Enosys`] for an unknown request, [`ErrorCode::Einval`] for a payload of the
+    /// wrong shape. Neither harms the stream: answer and continue, since clients probe for newer
+    /// requests this way.
     pub fn parse(message: &'a Message) -> Result<Self, ErrorCode> {
         let payload = message.payload();
         let path = || text::single(payload);
@@ -97,7 +97,7 @@ impl<'a> Request<'a> {
         Message::new(self.kind(), req_id, tx_id, self.payload()?)
     }
 
-    /// The message type that asks this; a good reply has the same.
+    /// The request's message type; a successful reply has the same.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -168,7 +168,8 @@ impl<'a> Request<'a> {
             Self::Watch { path, token } | Self::Unwatch { path, token } => {
                 text::join([*path, *token])
             }
-            // Nothing to say is one empty string, as the protocol's document has it.
+            // A request without arguments carries one empty string, as the protocol's document
+            // says.
             Self::ResetWatches | Self::TransactionStart => text::join([""]),
             Self::TransactionEnd { commit } => text::join([if *commit { "T" } else { "F" }]),
             Self::Introduce { domid, mfn, evtchn } => {

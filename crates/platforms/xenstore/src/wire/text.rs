@@ -2,10 +2,10 @@
 
 use super::{ErrorCode, WireError};
 
-/// Puts strings one after the other, each with its NUL.
+/// Joins strings, each with its NUL.
 ///
 /// # Errors
-/// [`WireError::Nul`] if one holds a NUL itself: the rest would be taken for another string.
+/// [`WireError::Nul`] if a string holds a NUL: the rest would be taken for another string.
 pub fn join<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<u8>, WireError> {
     let mut payload = Vec::new();
     for text in texts {
@@ -18,7 +18,7 @@ pub fn join<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<u8>, Wir
     Ok(payload)
 }
 
-/// Takes the strings of a payload apart. An empty payload is no string at all.
+/// Splits a payload into its strings. An empty payload holds no string.
 ///
 /// # Errors
 /// [`ErrorCode::Einval`] if the last has no NUL or one is not UTF-8.

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
-use crate::domain::MemorySize;
+use crate::memory::MemorySize;
 
 const BLOCKS: usize = 4;
 /// The last block is not a whole one.

@@ -125,7 +125,7 @@ fn a_guest_that_reads_late_finds_its_events() {
     assert!(guest.is_alive());
 }
 
-/// Its thread must not stay for as long as somebody holds the guest's end and reads nothing.
+/// Its thread must not stay while the guest's end is held open and not read.
 #[test]
 fn a_forgotten_guest_that_does_not_read_is_hung_up() {
     let (hub, dom0, ..) = machine();
@@ -172,7 +172,7 @@ fn domain_0_introduces_over_the_wire() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever a guest sends, its neighbours and the keys outside its home are as before.
+    /// Nothing that a guest sends changes its neighbours or the keys outside its home.
     #[test]
     fn garbage_harms_only_its_sender(
         messages in prop::collection::vec(

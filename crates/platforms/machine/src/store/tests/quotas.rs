@@ -138,7 +138,7 @@ fn depth() {
     dom0.remove(None, "/a").unwrap();
 }
 
-/// XSA-326, XSA-349: whoever fires a watch does not decide how much memory it takes.
+/// XSA-326, XSA-349: the domain that fires a watch does not decide how much memory it takes.
 #[test]
 fn waiting_events() {
     let (_hub, dom0, guest, _other) = machine();

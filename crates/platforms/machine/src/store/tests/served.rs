@@ -1,4 +1,4 @@
-//! The client of `hypervisor` against the server of this crate, over a socket.
+//! The client of `xenstore` against the server of this crate, over a socket.
 
 use std::os::unix::net::UnixStream;
 use std::thread;

@@ -134,7 +134,7 @@ proptest! {
         }
     }
 
-    /// Whatever parses means the same when it is written again.
+    /// A request that parses means the same when it is written again.
     #[test]
     fn garbage_is_refused_or_understood(
         kind in 0u32..24,

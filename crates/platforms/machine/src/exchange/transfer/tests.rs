@@ -1,4 +1,4 @@
-//! Pages change hands as they should, and never otherwise.
+//! Pages are transferred as they should be, and never otherwise.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -7,9 +7,10 @@ use hypervisor::flip::{PageReceiver, PageTransfer};
 use hypervisor::{CopyStatus, Dest, GrantCopy, Guest, Hypervisor, Source};
 
 use super::*;
-use crate::domain::GRANT_ENTRY_LEN;
+use crate::grant_table::GRANT_ENTRY_LEN;
 use crate::guest::{MachineGuest, TransferredPage};
 use crate::hypervisor::Machine;
+use crate::memory::MemorySize;
 
 mod ownership;
 
@@ -74,7 +75,7 @@ fn number(page: &dyn FlipPage) -> u32 {
     page.downcast_ref::<TransferredPage>().unwrap().frame()
 }
 
-/// Pages of the domain's exchange area that are mapped in this process, as often as they are.
+/// How many pages of the domain's exchange area this process has mapped, with repeats.
 fn mapped(domain: &Domain) -> usize {
     // The kernel lists mappings piece by piece; other tests' threads map and unmap meanwhile, and
     // may hide one of ours from a reading. Two that agree are believed.
@@ -312,7 +313,7 @@ fn a_guest_gives_back_only_what_it_owns() {
         assert_eq!(inside.count(), [1, 1, 2]);
     }
     assert!(machine.surrender(other.domain.id(), &frames).is_err());
-    // The first is given, the second time it is not its own any more, the rest is not looked at.
+    // The first is given back; the repeated one is refused, and the rest is skipped.
     assert!(machine.surrender(id, &[frames[0], frames[0], frames[1]]).is_err());
     assert_eq!(inside.count(), [2, 1, 1]);
     assert!(machine.surrender(id, &[frames[0]]).is_err());
@@ -338,7 +339,7 @@ fn a_grant_does_not_reach_into_the_area() {
     assert!(inside.machine.map(&inside.domain, &grefs).is_err());
 }
 
-/// It sees frames that are meant for it, before they are sent; that is all.
+/// It sees its own frames before they are sent, and nothing else.
 #[test]
 fn a_guest_that_keeps_a_page_mapped_reaches_only_its_own() {
     let machine = Machine::new();
@@ -349,7 +350,7 @@ fn a_guest_that_keeps_a_page_mapped_reaches_only_its_own() {
     let place = page.frame() as usize * PAGE_SIZE - area;
     page.write(100, 0xfeed_u16).unwrap();
     assert_eq!(kept.read(place + 100), Ok(0xfeed_u16));
-    // What it writes meanwhile comes to nobody else, and is gone when the page is used again.
+    // Its writes reach nobody else, and are gone when the page is used again.
     kept.write(place, 0xbad_u16).unwrap();
     let (_slot, gref) = other.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     let (status, page) = other.send(gref, page).unwrap_err();

@@ -1,4 +1,4 @@
-//! A page that was given up is nobody's to grant, and comes back zeroed.
+//! A page that was given up cannot be granted, and comes back zeroed.
 
 use std::sync::Arc;
 
@@ -7,8 +7,10 @@ use hypervisor::{
 };
 
 use super::*;
-use crate::guest::{BalloonError, MachineGuest};
-use crate::hypervisor::{DRIVER_DOMAIN, Machine};
+use crate::domain::DRIVER_DOMAIN;
+use crate::guest::MachineGuest;
+use crate::guest::balloon::BalloonError;
+use crate::hypervisor::Machine;
 
 const PAGES: usize = 4 * BLOCK_PAGES;
 const GRANTS: usize = 4;
@@ -29,12 +31,12 @@ fn copies(machine: &Machine, peer: &Arc<Domain>, gref: GrantRef) -> bool {
     batch[0].status == CopyStatus::Okay
 }
 
-/// A guest's own idea of what it grants: an entry of any page.
+/// Writes an entry for any page, as a guest may.
 fn grant(domain: &Domain, gref: u32, page: u32) -> GrantRef {
     let at = domain.entry_at(GrantRef(gref)).unwrap();
     domain.memory().write(at + 2, DRIVER_DOMAIN.0).unwrap();
     domain.memory().write(at + 4, page).unwrap();
-    domain.memory().write(at, crate::domain::gtf::PERMIT_ACCESS).unwrap();
+    domain.memory().write(at, crate::grant_table::gtf::PERMIT_ACCESS).unwrap();
     GrantRef(gref)
 }
 
@@ -48,7 +50,7 @@ fn a_run_of_no_pages_is_refused() {
 }
 
 #[test]
-fn a_page_that_is_out_can_not_be_granted() {
+fn a_page_that_is_out_cannot_be_granted() {
     let (machine, domain, _guest) = inside();
     let [before, first, last, behind] =
         [9, 10, 11, 12].map(|page| grant(&domain, page + 100, page));

@@ -1,4 +1,4 @@
-//! Whatever two guests and the driver domain do, in any order, a page has one owner.
+//! A page has one owner, in every order of steps of two guests and the driver domain.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
-use crate::guest::Grouping;
+use crate::exchange::Owner;
+use crate::guest::grouping::Grouping;
 
 /// One step of one of the guests, or of the driver domain on its behalf.
 #[derive(Clone, Debug)]
@@ -23,7 +24,7 @@ enum Step {
     Surrender(usize),
     /// Drops a page without giving it back.
     Lose(Index),
-    /// A hypercall with whatever numbers. Only the guest that is [hostile](World::hostile).
+    /// A hypercall with arbitrary numbers. Only by the [hostile](World::hostile) guest.
     Forge(Vec<u32>),
 }
 
@@ -68,7 +69,7 @@ fn filled_with(page: &Region, mark: u64) -> bool {
 impl World {
     fn new(machine: &Machine, hostile: bool) -> Self {
         let inside = Inside::new(machine);
-        // Wherever it maps what comes.
+        // Both ways to place pages are tested.
         inside.guest.group(if hostile { Grouping::Scattered } else { Grouping::Grouped });
         let marks = u64::from(inside.domain.id().0) << 32;
         let (held, slots, pages) = (Vec::new(), Vec::new(), Vec::new());
@@ -90,7 +91,7 @@ impl World {
             Step::Surrender(count) => self.surrender(count),
             Step::Lose(page) => self.leaving += usize::from(pick(&mut self.pages, page).is_some()),
             Step::Forge(frames) if self.hostile => {
-                // Refused or not is the owners' business, which `check` looks at.
+                // It may be refused or not: `check` looks at the owners.
                 let _ = self.inside.machine.surrender(self.inside.domain.id(), &frames);
             }
             Step::Forge(_) => {}
@@ -164,7 +165,7 @@ impl World {
         let count = count.min(self.pages.len());
         self.pages.drain(..count).for_each(drop);
         let result = self.inside.guest.surrender();
-        // Whoever forged calls before may find pages given back that it forgot about.
+        // A guest that forged calls may find pages given back already.
         assert!(self.hostile || result.is_ok(), "{result:?}");
         self.leaving = 0;
     }
@@ -190,7 +191,7 @@ impl World {
         }
     }
 
-    /// At every moment the bytes of a page are those its owner put there, whoever it is.
+    /// The bytes of a page are always those that its owner wrote.
     fn check_bytes(&self) {
         let held = self.held.iter().map(|(page, mark)| (&**page, *mark));
         let pages = self.pages.iter().map(|(page, mark)| (&***page, *mark));

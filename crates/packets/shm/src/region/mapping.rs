@@ -1,0 +1,296 @@
+//! How regions are mapped, and how the pages in them are replaced.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::Region;
+use crate::pages::PageSize;
+
+impl Region {
+    /// Private zeroed memory of `len` bytes: a buffer that only this process sees.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        Self::adopt(base, len)
+    }
+
+    /// As [`anonymous`](Self::anonymous), aligned to 2 MiB and rounded up to whole 2 MiB pages, so
+    /// that [`populate_huge`](Self::populate_huge) can use them.
+    pub fn anonymous_huge(len: usize) -> io::Result<Self> {
+        let region = Self::reserve_aligned(len.next_multiple_of(PageSize::Huge.bytes()))?;
+        // SAFETY: the target is the whole of a range that was reserved for this region.
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                region.base.as_ptr().cast(),
+                region.len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::FIXED,
+            )?;
+        }
+        Ok(region)
+    }
+
+    /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable.
+    pub fn map(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                offset,
+            )?
+        };
+        Self::adopt(base, len)
+    }
+
+    /// Maps scattered pages of `fd` contiguously: page `i` of the region is the file's page at
+    /// `offsets[i]` (bytes). All pages have `page_size` bytes.
+    pub fn map_scattered(fd: impl AsFd, offsets: &[u64], page_size: usize) -> io::Result<Self> {
+        let mut region = Self::reserve(offsets.len() * page_size)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        for (index, offset) in offsets.iter().enumerate() {
+            region.fill(index * page_size, page_size, access, &fd, *offset)?;
+        }
+        Ok(region)
+    }
+
+    /// Reserves addresses without memory.
+    pub(crate) fn reserve(len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        Self::adopt(base, len)
+    }
+
+    /// Maps `len` bytes of `fd` from byte `from` at `offset`, replacing the mapping there. The
+    /// borrow is exclusive, so that no system call uses these bytes meanwhile.
+    pub(crate) fn fill(
+        &mut self,
+        offset: usize,
+        len: usize,
+        access: ProtFlags,
+        fd: impl AsFd,
+        from: u64,
+    ) -> io::Result<()> {
+        let place = self.at(offset, len)?;
+        // SAFETY: the target lies wholly inside this region's own range, which is borrowed for this
+        // call alone: nobody reads, writes or hands out its bytes meanwhile.
+        unsafe {
+            rustix::mm::mmap(
+                place.cast(),
+                len,
+                access,
+                // Populated now, because a fault at the first touch costs more.
+                MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE,
+                fd,
+                from,
+            )?
+        };
+        Ok(())
+    }
+
+    /// Reserves addresses again after a failed [`fill`](Self::fill), which leaves them unmapped.
+    /// Returns false if another mapping has, or may have, taken them.
+    pub(crate) fn reserve_again(&mut self, offset: usize, len: usize) -> bool {
+        let Ok(place) = self.at(offset, len) else { return false };
+        // SAFETY: a new mapping, which replaces none.
+        let mapped = unsafe {
+            rustix::mm::mmap_anonymous(
+                place.cast(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+            )
+        };
+        match mapped {
+            Ok(at) if at == place.cast() => true,
+            Ok(elsewhere) => {
+                // Linux before 4.17 treats the address as a hint. SAFETY: mapped a moment ago, and
+                // nobody else knows of it.
+                let _ = unsafe { rustix::mm::munmap(elsewhere, len) };
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Unmaps `len` bytes at `offset`; the addresses stay reserved.
+    pub(crate) fn empty(&mut self, offset: usize, len: usize) -> io::Result<()> {
+        let place = self.at(offset, len)?;
+        // SAFETY: as in `fill`.
+        unsafe {
+            rustix::mm::mmap_anonymous(
+                place.cast(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED,
+            )?
+        };
+        Ok(())
+    }
+
+    /// As [`map`](Self::map), at an address that is a multiple of 2 MiB. Large pages need this, and
+    /// an `offset` that is a multiple as well.
+    pub fn map_aligned(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        let region = Self::reserve_aligned(len)?;
+        // SAFETY: the target is the whole of a range that was reserved for this region.
+        unsafe {
+            rustix::mm::mmap(
+                region.base.as_ptr().cast(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                fd,
+                offset,
+            )?;
+        }
+        Ok(region)
+    }
+
+    /// Reserves addresses from a multiple of 2 MiB on. They have no memory: the caller must map
+    /// some before others can touch the region.
+    pub(crate) fn reserve_aligned(len: usize) -> io::Result<Self> {
+        let align = PageSize::Huge.bytes();
+        let size = len.next_multiple_of(PageSize::Small.bytes());
+        let room = size.checked_add(align).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                room,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let before = (start as usize).next_multiple_of(align) - start as usize;
+        for (offset, len) in [(0, before), (before + size, align - before)] {
+            if len > 0 {
+                // SAFETY: both ends of the room made above, which nothing uses yet. If one can
+                // not be unmapped, addresses are lost and nothing else.
+                let _ = unsafe { rustix::mm::munmap(start.byte_add(offset), len) };
+            }
+        }
+        // SAFETY: `before` is less than `align`, by which the room is larger than `len`.
+        Self::adopt(unsafe { start.byte_add(before) }, len)
+    }
+
+    fn adopt(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len, whole: None })
+    }
+
+    /// Populates `range` with 2 MiB pages where whole ones fit. An error means that the kernel has
+    /// none; the range is still usable, in pages of 4 KiB.
+    ///
+    /// All pages are populated here, because the first touch decides a page's size, and other
+    /// mappings of a file may not ask for large pages. `MADV_COLLAPSE` follows, because it alone
+    /// reports success. It also works where `/sys/kernel/mm/transparent_hugepage/shmem_enabled` is
+    /// `never`, which only concerns the first touch, but not with `deny`.
+    pub fn populate_huge(&self, range: Range<usize>) -> io::Result<()> {
+        let len = range.end.saturating_sub(range.start);
+        let address = self.at(range.start, len)?.cast();
+        for advice in [Advice::LinuxHugepage, Advice::LinuxPopulateWrite] {
+            // SAFETY: the range is mapped, writable and ours; neither advice changes a byte.
+            unsafe { rustix::mm::madvise(address, len, advice)? };
+        }
+        // SAFETY: as above; pages are copied into larger ones, their contents stay.
+        match unsafe { libc::madvise(address.cast(), len, libc::MADV_COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Returns whole pages of [private memory](Self::anonymous) to the system. The next touch finds
+    /// zeroed pages. Pages of a file would only be mapped again, with their contents.
+    pub fn renew(&self, offset: usize, len: usize) -> io::Result<()> {
+        let address = self.at(offset, len)?;
+        // SAFETY: the range is mapped and stays so. Its bytes change, as those of a region may at
+        // any moment: no reference covers them.
+        unsafe { rustix::mm::madvise(address.cast(), len, Advice::LinuxDontNeed)? };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::create_memfd;
+
+    #[test]
+    fn two_mappings_see_the_same_bytes() {
+        let fd = create_memfd("test", 2, PageSize::Small).unwrap();
+        let one = Region::map(&fd, 0, 8192).unwrap();
+        let other = Region::map(&fd, 0, 8192).unwrap();
+        one.copy_in(4090, b"across the pages").unwrap();
+        let mut seen = [0; 16];
+        other.copy_out(4090, &mut seen).unwrap();
+        assert_eq!(&seen, b"across the pages");
+        one.atomic_u32(64).unwrap().store(7, Ordering::Relaxed);
+        assert_eq!(other.read::<u32>(64), Ok(7));
+    }
+
+    #[test]
+    fn scattered_pages_lie_side_by_side() {
+        let fd = create_memfd("test", 4, PageSize::Small).unwrap();
+        let whole = Region::map(&fd, 0, 4 * 4096).unwrap();
+        for page in 0..4u8 {
+            whole.write(usize::from(page) * 4096, page + 1).unwrap();
+        }
+        let picked = Region::map_scattered(&fd, &[3 * 4096, 4096], 4096).unwrap();
+        assert_eq!(picked.read::<u8>(0), Ok(4));
+        assert_eq!(picked.read::<u8>(4096), Ok(2));
+        assert_eq!(picked.len(), 8192);
+    }
+
+    #[test]
+    fn an_aligned_mapping_leaves_nothing_beside_it() {
+        let fd = create_memfd("pvnet-aligned", 3, PageSize::Small).unwrap();
+        let region = Region::map_aligned(&fd, 0, 3 * 4096).unwrap();
+        let base = region.base.as_ptr() as usize;
+        assert_eq!(base % PageSize::Huge.bytes(), 0);
+        region.write(3 * 4096 - 1, 7u8).unwrap();
+        assert_eq!(Region::map(&fd, 0, 3 * 4096).unwrap().read(3 * 4096 - 1), Ok(7u8));
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let whole = format!("{base:x}-{:x} ", base + 3 * 4096);
+        assert!(maps.lines().any(|line| line.starts_with(&whole)), "{whole}: {maps}");
+    }
+
+    #[test]
+    fn room_for_huge_pages_is_aligned_whole_and_given_back() {
+        let huge = PageSize::Huge.bytes();
+        let region = Region::anonymous_huge(huge + 1).unwrap();
+        assert_eq!(region.len(), 2 * huge);
+        assert!((region.base.as_ptr() as usize).is_multiple_of(huge));
+        match region.populate_huge(0..2 * huge) {
+            Ok(()) => {}
+            Err(error) => eprintln!("no 2 MiB pages here, 4 KiB do as well: {error}"),
+        }
+        for end in [0, 2 * huge - 1] {
+            assert_eq!(region.read::<u8>(end), Ok(0));
+            region.write(end, 7u8).unwrap();
+            assert_eq!(region.read::<u8>(end), Ok(7));
+        }
+    }
+}

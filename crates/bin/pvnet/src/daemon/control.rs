@@ -1,14 +1,12 @@
 //! The control thread: owns the interfaces and reacts to what happens to them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::os::fd::AsFd;
-use std::str::FromStr;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
 use datapath::{Datapath, Egress, Failure, Ingress, Port};
-use hypervisor::{DomId, Hypervisor, Metered, Store, StoreError, WatchEvent, XenbusState};
+use hypervisor::{Hypervisor, Metered, Store, StoreError, WatchEvent, XenbusState};
 use machine::toolstack::set_memory_target;
 use netback::{
     Anonymous, Change, Connection, ControlRing, Files, Ledgers, Offered, PersistentGrants, Queue,
@@ -19,33 +17,10 @@ use switch::PortId;
 use tracing::{info, warn};
 
 use crate::config::{Config, EVERY_GUEST, Guest, OnStop, Platform};
-use crate::daemon::backends::{Backends, Presence};
+use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::status::{MeterStatus, PersistentStatus, PortStatus, Status};
 use crate::daemon::{Error, spawn};
-
-/// An interface: whose, and which of its owner's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct VifId {
-    pub(super) domain: DomId,
-    pub(super) handle: u32,
-}
-
-impl fmt::Display for VifId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.domain, self.handle)
-    }
-}
-
-impl FromStr for VifId {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (domain, handle) = text.split_once('/').ok_or(())?;
-        let domain = DomId(domain.parse().map_err(drop)?);
-        Ok(Self { domain, handle: handle.parse().map_err(drop)? })
-    }
-}
 
 /// What the control thread is told.
 pub(super) enum Event {

@@ -13,8 +13,8 @@ use shm::PageSize;
 use tracing::info;
 
 use crate::config::{Config, Guest};
-use crate::daemon::backends::Backends;
-use crate::daemon::control::{Event, VifId};
+use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::control::Event;
 use crate::daemon::{Error, House, Inbox, memory, spawn};
 
 /// Runs until told to stop.

@@ -29,7 +29,7 @@ pub struct VifArgs {
 }
 
 /// How long both ends may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Xen's own part of the addresses there are.
 const XEN_OUI: [u8; 3] = [0x00, 0x16, 0x3e];
 
@@ -138,7 +138,7 @@ fn wait_for(
     wanted: impl Fn(Option<XenbusState>) -> bool,
 ) -> Result<(), Stuck> {
     store.watch(path, "state").map_err(Stuck::Store)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         while store.event().map_err(Stuck::Store)?.is_some() {}
         let now = match store.read(None, path) {

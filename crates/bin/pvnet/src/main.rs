@@ -24,7 +24,8 @@ use offload::Features;
 
 use attach::VifArgs;
 use bench::BenchCommand;
-use config::{Config, DIRECTORY, Override, control_socket, join_socket};
+use config::{Config, Override};
+use control_socket::{DIRECTORY, control_socket, join_socket};
 use demo::DemoArgs;
 use repro::ReproCommand;
 use top::TopArgs;

@@ -25,7 +25,7 @@ fn guests_reach_each_other_whatever_they_can_offload() {
         house.join(1, flags[1]);
         house.ping(0, 1);
         house.transfer(0, 1, 64 * MIB);
-        let [sent, arrived] = [&house.port(0)["rx"], &house.port(1)["tx"]];
+        let [sent, arrived] = [&house.port(0)["ingress"], &house.port(1)["egress"]];
         for traffic in [sent, arrived] {
             assert!(traffic["bytes"].as_u64() > Some(80 * MIB), "{flags:?}: {traffic}");
         }
@@ -143,7 +143,7 @@ fn a_guest_that_is_killed_is_freed_and_nobody_else_notices() {
         house.ping(red, blue);
         assert_ne!(holdings(daemon), before, "a guest costs something");
         let _traffic = endless_traffic(&house, red, blue);
-        let carried = || house.port(red)["rx"]["bytes"].as_u64();
+        let carried = || house.port(red)["ingress"]["bytes"].as_u64();
         wait("the transfer", || carried() > Some(32 * MIB));
         house.kill(red);
 
@@ -336,7 +336,7 @@ fn top_meters_for_as_long_as_it_runs() {
         assert!(rates["per_second"]["copies"].as_f64() > Some(0.0), "{rates}");
         assert!(rates["per_packet"]["copied_bytes"].as_f64() > Some(0.0), "{rates}");
         assert!(rates["cpus"]["hypervisor"].as_f64() > Some(0.0), "{rates}");
-        assert!(rates["ports"][0]["rx"]["bits_per_second"].as_f64() > Some(0.0), "{rates}");
+        assert!(rates["ports"][0]["ingress"]["bits_per_second"].as_f64() > Some(0.0), "{rates}");
     }
     assert!(endless.ended().unwrap().is_none(), "{}", endless.stderr());
     let pid = rustix::process::Pid::from_raw(endless.pid().cast_signed()).unwrap();

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use control_socket::DIRECTORY;
 use serde::Deserialize;
 
 /// `[daemon]`
@@ -22,9 +23,6 @@ pub struct Daemon {
     /// Whether hypervisor time is measured from the start.
     pub meter: bool,
 }
-
-/// The folder of the sockets unless the file names another.
-pub const DIRECTORY: &str = "/run/pvnet";
 
 impl Default for Daemon {
     fn default() -> Self {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-pub use daemon::{DIRECTORY, Daemon, OnStop, Platform, Switch, Xen};
+pub use daemon::{Daemon, OnStop, Platform, Switch, Xen};
 pub use guest::Guest;
 pub use overrides::{EVERY_GUEST, Override};
 pub use uplink::{ReceiveBuffers, Uplink};
@@ -154,25 +154,15 @@ impl Config {
         }
     }
 
-    /// The socket guests join at.
+    /// The socket that guests join at.
     pub fn join_socket(&self) -> PathBuf {
-        join_socket(&self.daemon.directory)
+        control_socket::join_socket(&self.daemon.directory)
     }
 
-    /// The socket `pvnet status` asks at.
+    /// The control socket.
     pub fn control_socket(&self) -> PathBuf {
-        control_socket(&self.daemon.directory)
+        control_socket::control_socket(&self.daemon.directory)
     }
-}
-
-/// The socket guests join at, of a daemon in `directory`.
-pub fn join_socket(directory: &Path) -> PathBuf {
-    directory.join("machine.sock")
-}
-
-/// The socket `pvnet status` asks at, of a daemon in `directory`.
-pub fn control_socket(directory: &Path) -> PathBuf {
-    directory.join("control.sock")
 }
 
 fn check_name(name: &str) -> Result<(), String> {

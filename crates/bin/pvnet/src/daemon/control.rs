@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 
+use control_socket::{PortStatus, Reason, Status};
 use datapath::{Datapath, Egress, Failure, Ingress, Port};
 use hypervisor::{Hypervisor, Metered, Store, StoreError, WatchEvent, XenbusState};
 use machine::toolstack::set_memory_target;
@@ -19,8 +20,7 @@ use tracing::{info, warn};
 use crate::config::{Config, EVERY_GUEST, Guest, OnStop, Platform};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
-use crate::daemon::status::{MeterStatus, PersistentStatus, PortStatus, Status};
-use crate::daemon::{Error, spawn};
+use crate::daemon::{Error, spawn, status};
 
 /// What the control thread is told.
 pub(super) enum Event {
@@ -51,7 +51,7 @@ struct Interface<H: Hypervisor> {
     /// Its pages that stay mapped, while it is connected: nothing here keeps them.
     grants: Vec<Weak<PersistentGrants<H>>>,
     /// Why it is not connected, for an operator.
-    reason: Option<String>,
+    reason: Option<Reason>,
 }
 
 /// The control thread's state.
@@ -97,7 +97,7 @@ impl<H: Hypervisor> Control<H> {
             if kept {
                 self.leave(id);
             } else {
-                self.disconnect(id, "the daemon is stopping".into());
+                self.disconnect(id, Reason::Stopping);
             }
         }
     }
@@ -227,10 +227,10 @@ impl<H: Hypervisor> Control<H> {
         match interface.vif.frontend_changed() {
             Ok(Change::None) => {}
             Ok(Change::Connect(connection)) => self.connect(id, connection),
-            Ok(Change::Disconnect) => self.disconnect(id, "the frontend closed".into()),
+            Ok(Change::Disconnect) => self.disconnect(id, Reason::FrontendClosed),
             // The guests of this machine are removed when their processes end.
             Ok(Change::Remove) if self.config.daemon.platform == Platform::Machine => {
-                self.disconnect(id, "the frontend closed".into());
+                self.disconnect(id, Reason::FrontendClosed);
             }
             Ok(Change::Remove) => {
                 info!(guest = interface.guest.name, "removed");
@@ -238,7 +238,7 @@ impl<H: Hypervisor> Control<H> {
             }
             // Whatever changed is looked at when the store is back.
             Err(VifError::Store(StoreError::Gone(reason))) => warn!(vif = %id, reason, "the store"),
-            Err(error) => self.disconnect(id, error.to_string()),
+            Err(error) => self.disconnect(id, Reason::NotConnected(error.to_string())),
         }
     }
 
@@ -257,18 +257,18 @@ impl<H: Hypervisor> Control<H> {
         interface.reason = None;
         match interface.vif.connected() {
             Ok(()) => info!(guest = name, queues = count, "connected"),
-            Err(error) => self.disconnect(id, error.to_string()),
+            Err(error) => self.disconnect(id, Reason::NotConnected(error.to_string())),
         }
     }
 
-    fn disconnect(&mut self, id: VifId, reason: String) {
+    fn disconnect(&mut self, id: VifId, reason: Reason) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         let name = &interface.guest.name;
         if let Some(port) = interface.port.take() {
-            info!(guest = name, reason, "disconnected");
+            info!(guest = name, %reason, "disconnected");
             self.datapath.detach(port.id());
         } else {
-            warn!(guest = name, reason, "not connected");
+            warn!(guest = name, %reason, "not connected");
         }
         interface.reason = Some(reason);
         if let Err(error) = interface.vif.disconnected() {
@@ -292,7 +292,7 @@ impl<H: Hypervisor> Control<H> {
             |interface: &Interface<_>| interface.port.as_ref().is_some_and(|own| own.id() == port);
         let found = self.interfaces.iter().find(|(_, interface)| of_port(interface));
         match found.map(|(id, _)| *id) {
-            Some(id) => self.disconnect(id, format!("disabled: {reason}")),
+            Some(id) => self.disconnect(id, Reason::Disabled(reason.to_owned())),
             None => warn!(port = port.0, reason, "port failed"),
         }
     }
@@ -326,16 +326,16 @@ impl<H: Hypervisor> Control<H> {
             let why = match (state, &interface.reason) {
                 (XenbusState::Connected, _) => None,
                 (_, Some(reason)) => Some(reason.clone()),
-                (_, None) => Some("waiting for the frontend".to_owned()),
+                (_, None) => Some(Reason::WaitingForFrontend),
             };
             let mac = interface.vif.mac().to_string();
             let port = interface.port.as_deref();
             let grants: Vec<_> = interface.grants.iter().filter_map(Weak::upgrade).collect();
             let name = &interface.guest.name;
-            let status = PortStatus::guest(name, id.domain.0, &mac, state, why, port);
-            PortStatus { persistent_grants: PersistentStatus::of(&grants), ..status }
+            let status = status::guest(name, id.domain.0, &mac, state, why, port);
+            PortStatus { persistent_grants: status::persistent_grants(&grants), ..status }
         });
-        let uplinks = self.uplinks.iter().map(|port| PortStatus::uplink(port));
+        let uplinks = self.uplinks.iter().map(|port| status::uplink(port));
         let ports: Vec<_> = guests.chain(uplinks).collect();
         let absent = |guest: &&Guest| {
             !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
@@ -346,10 +346,10 @@ impl<H: Hypervisor> Control<H> {
             pid: std::process::id(),
             worker_threads: self.datapath.worker_threads(),
             cpu: self.stopwatch.read(),
-            meter: MeterStatus::new(self.platform.meter(), &ports),
+            meter: status::meter(self.platform.meter(), &ports),
             ports,
             absent: absent.map(|guest| guest.name.clone()).collect(),
-            addresses: self.datapath.addresses().iter().map(Into::into).collect(),
+            addresses: self.datapath.addresses().iter().map(status::address).collect(),
         }
     }
 }

@@ -6,13 +6,13 @@
 
 mod backends;
 mod control;
-pub mod cpu;
+mod cpu;
 mod leases;
 mod machine;
-pub mod memory;
+mod memory;
 mod metrics;
-pub mod server;
-pub mod status;
+mod server;
+mod status;
 mod uplinks;
 mod xen;
 
@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use control_socket::Status;
 use datapath::Datapath;
 use hypervisor::{Hypervisor, Metered, Store};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -31,7 +32,6 @@ use crate::config::{Config, Platform};
 use backends::Backends;
 use control::{Control, Event};
 use leases::{Lease, Leases};
-use status::Status;
 
 /// Where the control thread hears of everything.
 type Inbox = mpsc::Receiver<Event>;

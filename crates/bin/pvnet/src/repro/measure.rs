@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use control_socket::{Operations, Status};
+use hypervisor::Counted;
 use lab::{Children, CpuMeter, CpuUsage, Iperf, Throughput};
 use report::CpuSplit;
 use serde::Serialize;
@@ -13,7 +15,6 @@ use super::cpus::Cpus;
 use super::paper::{Direction, Program};
 use super::plan::Key;
 use super::rig::{Rig, carried};
-use crate::daemon::status::Status;
 use crate::testbed::{self, Error, Result};
 
 /// What one transfer showed.
@@ -80,42 +81,38 @@ fn iperf<'a>(rig: &'a Rig, key: Key, seconds: u32, cpus: &Cpus) -> Iperf<'a> {
 
 /// What was asked of pvnet during a transfer.
 struct Asked {
-    counts: BTreeMap<String, u64>,
+    operations: Operations,
+    /// Frames at the NIC, both ways.
+    frames: u64,
     hypervisor: Duration,
-    /// At the NIC, both ways.
+    /// Their bytes.
     bytes: u64,
 }
 
 impl Asked {
     fn between(before: &Status, after: &Status) -> Self {
-        let earlier = |name: &String| before.meter.counts.get(name).copied().unwrap_or(0);
-        let counts = after.meter.counts.iter();
-        let mut counts: BTreeMap<String, u64> = counts
-            .map(|(name, count)| (name.clone(), count.saturating_sub(earlier(name))))
-            .collect();
         let (frames, bytes) = carried(after);
         let (frames_before, bytes_before) = carried(before);
-        counts.insert("frames".to_owned(), frames.saturating_sub(frames_before));
         let nanoseconds = after.meter.nanoseconds.saturating_sub(before.meter.nanoseconds);
         Self {
-            counts,
+            operations: after.meter.counts - before.meter.counts,
+            frames: frames.saturating_sub(frames_before),
             hypervisor: Duration::from_nanos(nanoseconds),
             bytes: bytes.saturating_sub(bytes_before),
         }
     }
 
-    /// By `packets`; what the hypervisor copied has the name that readers look for.
+    /// Divided by `packets`, by the names that rows have.
     fn per_packet(&self, packets: f64) -> BTreeMap<String, f64> {
-        let rename = |name: &str| match name {
-            "copied_bytes" => "bytes_copied".to_owned(),
-            name => name.to_owned(),
+        let name = |what: Counted| match what {
+            Counted::CopiedBytes => "bytes_copied",
+            what => what.name(),
         };
-        let counts = self.counts.iter();
-        let mut per_packet: BTreeMap<String, f64> =
-            counts.map(|(name, count)| (rename(name), *count as f64 / packets)).collect();
+        let operations = self.operations.iter().map(|(what, count)| (name(what), count as f64));
         let nanoseconds = self.hypervisor.as_secs_f64() * 1e9;
-        per_packet.insert("hypervisor_ns".to_owned(), nanoseconds / packets);
-        per_packet
+        let others = [("frames", self.frames as f64), ("hypervisor_ns", nanoseconds)];
+        let all = operations.chain(others);
+        all.map(|(name, count)| (name.to_owned(), count / packets)).collect()
     }
 }
 
@@ -184,9 +181,14 @@ mod tests {
     }
 
     fn asked() -> Asked {
-        let counts = [("maps", 2000), ("copied_bytes", 66_000)];
-        let counts = counts.map(|(name, count)| (name.to_owned(), count)).into();
-        Asked { counts, hypervisor: Duration::from_secs(1), bytes: 1_500_000 }
+        Asked {
+            operations: [(Counted::Maps, 2000), (Counted::CopiedBytes, 66_000)]
+                .into_iter()
+                .collect(),
+            frames: 1000,
+            hypervisor: Duration::from_secs(1),
+            bytes: 1_500_000,
+        }
     }
 
     #[test]

@@ -10,12 +10,11 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use control_socket::{PortState, Status, View};
 use lab::{Namespace, Offloads, Process, on_cpu};
 
 use super::config::{CLIENT_ADDRESS, DEVICE, NIC, NIC_PORT, SERVER_ADDRESS, Server, with_prefix};
 use super::cpus::Cpus;
-use crate::daemon::memory::View;
-use crate::daemon::status::Status;
 use crate::testbed::{Daemon, Error, Result, ports, program};
 
 /// A server that is up and its client. Dropping it removes all of it.
@@ -159,14 +158,17 @@ fn too_small(view: &View) -> Option<String> {
 }
 
 fn all_up(status: &Status) -> bool {
-    status.absent.is_empty() && status.ports.iter().all(|port| port.state == "up")
+    status.absent.is_empty() && status.ports.iter().all(|port| port.state == PortState::Up)
 }
 
 /// Frames and bytes that the NIC carried, both ways.
 pub fn carried(status: &Status) -> (u64, u64) {
     let nics = status.ports.iter().filter(|port| port.name == NIC_PORT);
     nics.fold((0, 0), |(frames, bytes), port| {
-        (frames + port.rx.frames + port.tx.frames, bytes + port.rx.bytes + port.tx.bytes)
+        (
+            frames + port.ingress.frames + port.egress.frames,
+            bytes + port.ingress.bytes + port.egress.bytes,
+        )
     })
 }
 

@@ -4,13 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use control_socket::{PortStatus, Status, control_socket};
 use hypervisor::Counted;
 use lab::{Interrupt, Namespace, Process};
 
 use super::{Error, Folder, Result};
-use crate::config::control_socket;
-use crate::daemon::server;
-use crate::daemon::status::{PortStatus, Status};
 
 /// How long a daemon or a guest may take to start on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -62,7 +60,7 @@ impl Daemon {
 
     /// Its ports and counters, or nothing if it does not answer.
     pub fn status(&self) -> std::result::Result<Status, String> {
-        server::status(&self.socket())
+        control_socket::status(&self.socket())
     }
 
     /// What it does while its meter is on; it stays on for as long as `work` takes. Answers what
@@ -70,9 +68,9 @@ impl Daemon {
     pub fn metered(&self, what: Counted, work: impl FnOnce() -> Result<()>) -> Result<u64> {
         let count = || {
             let status = self.status().map_err(Error::Refuted)?;
-            Ok::<_, Error>(status.meter.counts.get(what.name()).copied().unwrap_or(0))
+            Ok::<_, Error>(status.meter.counts.of(what))
         };
-        let _on = server::meter(&self.socket()).map_err(Error::Refuted)?;
+        let _on = control_socket::meter(&self.socket()).map_err(Error::Refuted)?;
         let before = count()?;
         work()?;
         Ok(count()? - before)

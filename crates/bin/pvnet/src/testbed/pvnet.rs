@@ -3,11 +3,11 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
+use control_socket::{PortState, Status};
 use lab::{Endpoint, Namespace, Offloads, Process};
 
 use super::daemon::{Daemon, ports, program};
 use super::{Counts, Error, Result, Subject};
-use crate::daemon::status::Status;
 
 /// How the daemon and its guests are to be.
 #[derive(Clone, Copy, Debug)]
@@ -171,7 +171,7 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
 
 /// How many ports are up.
 fn up(status: &Status) -> usize {
-    status.ports.iter().filter(|port| port.state == "up").count()
+    status.ports.iter().filter(|port| port.state == PortState::Up).count()
 }
 
 #[cfg(test)]

@@ -8,11 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use control_socket::{Status, control_socket};
 use lab::Interrupt;
 
-use crate::config::control_socket;
-use crate::daemon::server;
-use crate::daemon::status::Status;
 use rates::Rates;
 use screen::Screen;
 
@@ -34,8 +32,9 @@ pub struct TopArgs {
     /// `per_packet`, objects that hold `packets` and `bytes` (in the first only), each counter
     /// of `pvnet status --json` by name and `guest_bytes`; `us_per_packet` and
     /// `s_per_gigabyte`, CPU time by `guest`, `driver` and `hypervisor`; `ports`, a list of
-    /// `name`, `state`, `reason` if there is one, `rx` and `tx` (from and to the port) with
-    /// `frames_per_second` and `bits_per_second`, and `drops_per_second`. What is per packet or
+    /// `name`, `state`, `reason` if there is one (a `code` and perhaps a `detail`), `ingress` (from
+    /// the port into the switch) and `egress` (out of the port) with `frames_per_second` and
+    /// `bits_per_second`, and `drops_per_second`. What is per packet or
     /// gigabyte is null when nothing was carried.
     #[arg(long)]
     json: bool,
@@ -58,8 +57,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 pub fn run(args: &TopArgs) -> Result<(), String> {
     Interrupt::install().map_err(|error| error.to_string())?;
     let socket = control_socket(&args.daemon.directory);
-    let _metered = server::meter(&socket)?;
-    let mut before = server::status(&socket)?;
+    let _metered = control_socket::meter(&socket)?;
+    let mut before = control_socket::status(&socket)?;
     let mut screen = Screen::start(args.json);
     for _ in 0..args.count.unwrap_or(u64::MAX) {
         if Interrupt::sleep(args.interval).is_err() {
@@ -83,7 +82,7 @@ pub fn run(args: &TopArgs) -> Result<(), String> {
 /// of ours, and counts from zero.
 fn look(socket: &Path, pid: u32) -> Result<Status, String> {
     let gone = |why| format!("the daemon (process {pid}) has gone: {why}");
-    let status = server::status(socket).map_err(gone)?;
+    let status = control_socket::status(socket).map_err(gone)?;
     if status.pid != pid {
         return Err(gone(format!("process {} is in its place", status.pid)));
     }

@@ -1,10 +1,10 @@
 //! Rates as tables and as JSON.
 
+use control_socket::Traffic;
 use report::{CpuSplit, Table, human};
 use serde_json::{Map, Value, json};
 
 use super::rates::{PortRates, Rates};
-use crate::daemon::status::Traffic;
 
 /// An interval as tables, with an empty line at the end.
 pub fn text(rates: &Rates) -> String {
@@ -68,11 +68,11 @@ fn ports(rates: &Rates) -> String {
     for port in &rates.ports {
         table.row([
             port.name.clone(),
-            port.state.clone(),
-            human(rates.per_second(port.rx.frames)),
-            human(megabits(rates, port.rx.bytes)),
-            human(rates.per_second(port.tx.frames)),
-            human(megabits(rates, port.tx.bytes)),
+            port.state.to_string(),
+            human(rates.per_second(port.ingress.frames)),
+            human(megabits(rates, port.ingress.bytes)),
+            human(rates.per_second(port.egress.frames)),
+            human(megabits(rates, port.egress.bytes)),
             human(rates.per_second(port.drops)),
         ]);
     }
@@ -124,7 +124,7 @@ pub fn json(rates: &Rates) -> String {
 }
 
 fn port_json(rates: &Rates, port: &PortRates) -> Value {
-    let way = |traffic: Traffic| {
+    let rates_of = |traffic: Traffic| {
         json!({
             "frames_per_second": rates.per_second(traffic.frames),
             "bits_per_second": rates.per_second(traffic.bytes) * 8.0,
@@ -133,8 +133,8 @@ fn port_json(rates: &Rates, port: &PortRates) -> Value {
     let mut object = json!({
         "name": port.name,
         "state": port.state,
-        "rx": way(port.rx),
-        "tx": way(port.tx),
+        "ingress": rates_of(port.ingress),
+        "egress": rates_of(port.egress),
         "drops_per_second": rates.per_second(port.drops),
     });
     if let Some(reason) = &port.reason {
@@ -147,12 +147,13 @@ fn port_json(rates: &Rates, port: &PortRates) -> Value {
 mod tests {
     use super::*;
     use crate::top::rates::tests::rates;
+    use control_socket::Reason;
     use hypervisor::Counted;
 
     #[test]
     fn the_tables_tell_all_of_it() {
         let mut rates = rates();
-        rates.ports[1].reason = Some("no carrier".into());
+        rates.ports[1].reason = Some(Reason::Stalled);
         let text = text(&rates);
         for line in [
             "600 packets/s, 4.80 Mb/s, over 2.00 s",
@@ -160,7 +161,7 @@ mod tests {
             "stolen         0.250  12.5",
             "copies           1,200     2.00",
             "red   up             500     4.00           250      2.00     50.0",
-            "out: no carrier",
+            "out: the guest takes no frames",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
         }
@@ -184,8 +185,8 @@ mod tests {
         assert!(object["s_per_gigabyte"]["hypervisor"].as_f64() > Some(166.0));
         let port = &object["ports"][0];
         assert_eq!((&port["name"], &port["state"]), (&"red".into(), &"up".into()));
-        assert_eq!(port["rx"]["bits_per_second"], 4e6);
-        assert_eq!(port["tx"]["frames_per_second"], 250.0);
+        assert_eq!(port["ingress"]["bits_per_second"], 4e6);
+        assert_eq!(port["egress"]["frames_per_second"], 250.0);
         assert_eq!(port["drops_per_second"], 50.0);
         assert!(port.get("reason").is_none());
     }

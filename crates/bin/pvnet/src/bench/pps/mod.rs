@@ -9,13 +9,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use control_socket::join_socket;
 use hypervisor::Counted;
 use lab::{CpuMeter, Progress};
 use report::{Benchmark, human};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 use super::{Common, Rows};
-use crate::config::join_socket;
 use crate::testbed::{Daemon, Error, Result};
 use generator::Generator;
 

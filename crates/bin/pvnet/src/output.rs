@@ -29,7 +29,7 @@ pub fn say(text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testbed::Folder;
+    use lab::Folder;
 
     #[test]
     fn folders_are_made_and_obstacles_named() {

@@ -5,9 +5,9 @@ use std::process::Command;
 
 use lab::Progress;
 
-use crate::folder::Folder;
 use crate::image::{Apt, unpack};
 use crate::{Error, Result, Suite, tool};
+use lab::Folder;
 
 /// The versions whose plugin interface is number 4: a later one calls plugins another way.
 const MAJOR: u32 = 10;

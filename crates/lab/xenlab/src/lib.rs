@@ -13,7 +13,6 @@
 mod cache;
 mod emulator;
 mod error;
-mod folder;
 mod host;
 mod image;
 pub mod scenario;
@@ -23,10 +22,10 @@ mod tool;
 pub use cache::default_cache;
 pub use emulator::Emulator;
 pub use error::{Error, Result};
-pub use folder::Folder;
 pub use host::{
     Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Options, Output,
     PROCESSOR, SAME_PLACES, Shell,
 };
 pub use image::{Images, Kind, read_boot_image};
+pub use lab::Folder;
 pub use suite::Suite;

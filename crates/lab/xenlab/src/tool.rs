@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::folder::Folder;
 use crate::{Error, Result};
+use lab::Folder;
 
 /// How long a program may take that only works on files here.
 const LIMIT: Duration = Duration::from_secs(300);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use control_socket::{PortStatus, Status, control_socket};
 use hypervisor::Counted;
-use lab::{Interrupt, Namespace, Process};
+use lab::{Folder, Interrupt, Namespace, Process};
 
-use super::{Error, Folder, Result};
+use super::{Error, Result};
 
 /// How long a daemon or a guest may take to start on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);

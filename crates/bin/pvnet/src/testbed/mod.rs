@@ -11,14 +11,12 @@
 
 mod case;
 mod daemon;
-mod folder;
 mod measure;
 mod pvnet;
 mod subject;
 
 pub use case::{CASES, Case, find_pace};
 pub use daemon::{Daemon, ports, program};
-pub use folder::Folder;
 pub use measure::{Measured, measure, split};
 pub use pvnet::{Setup, Testbed};
 pub use subject::{Counts, Subject};

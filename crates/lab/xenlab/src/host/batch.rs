@@ -8,9 +8,9 @@ use std::process::Command;
 
 use super::overlay::{self, GUEST_ROOT, HostFile};
 use super::{DomuConfig, Options, qemu};
-use crate::folder::Folder;
 use crate::image::{Images, Index, Kind};
 use crate::{Emulator, Error, Result};
+use lab::Folder;
 
 /// A processor for [`CLOCK`]: what the emulator's clock and its copies of strings do badly is left out, and
 /// page tables of five levels, which pvscope does not read.

@@ -188,7 +188,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
+    use lab::Folder;
     use std::process::{Command, Stdio};
 
     const LIMIT: Duration = Duration::from_secs(20);

@@ -25,13 +25,13 @@ use std::time::Duration;
 
 use lab::Process;
 
-use crate::folder::Folder;
 use crate::image::Images;
 use crate::{Error, Result};
 pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, PROCESSOR, SAME_PLACES};
 use channel::{Channel, Silence};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig};
+use lab::Folder;
 pub use overlay::HostFile;
 use overlay::Roots;
 pub use shell::{Job, Output, Shell};

@@ -170,7 +170,7 @@ fn read_whole(path: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::Folder;
+    use lab::Folder;
 
     #[test]
     fn programs_become_commands_and_other_files_lie_where_commands_start() {

@@ -1,41 +1,44 @@
-//! A folder of one's own for a while.
+//! Temporary folders.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
-/// A new folder, removed with all that is in it when dropped.
+/// A new folder that only this user can read. It is removed with its content when dropped, unless it was renamed.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes one under the system's folder for temporary files, that nobody else can look into.
+    /// Makes one in the system's folder for temporary files.
     ///
     /// # Errors
-    /// [`Error::Path`].
+    /// [`Error::Io`], naming the folder.
     pub fn new() -> Result<Self> {
         Self::inside(&std::env::temp_dir())
     }
 
-    /// The same inside of another folder, which must exist.
-    pub(crate) fn inside(above: &Path) -> Result<Self> {
+    /// Makes one in another folder, which must exist.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn inside(parent: &Path) -> Result<Self> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         loop {
             let number = MADE.fetch_add(1, Ordering::Relaxed);
-            let path = above.join(format!("xenlab-{}-{number}", std::process::id()));
-            // Made, never taken over: what is there may be anybody's.
+            let path = parent.join(format!("pvnet-{}-{number}", std::process::id()));
+            // Never an existing folder: another user may own it.
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(cause) => return Err(Error::Path { path, cause }),
+                Err(error) => return Err(Error::io(path.display().to_string())(error)),
             }
         }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -45,7 +48,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         match std::fs::remove_dir_all(&self.0) {
-            // Renamed to where it shall stay.
+            // It was renamed to a place where it stays.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => eprintln!("clean-up: {}: {error}", self.0.display()),
             Ok(()) => {}
@@ -58,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_differ_and_go_with_their_content() {
+    fn folders_differ_and_are_removed_with_their_content() {
         let [first, second] = [Folder::new(), Folder::new()].map(|folder| folder.expect("folder"));
         assert_ne!(first.path(), second.path());
         std::fs::write(first.path().join("inside"), "x").expect("write");
@@ -68,10 +71,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_renamed_stays() {
-        let above = Folder::new().expect("folder");
-        let kept = above.path().join("kept");
-        let folder = Folder::inside(above.path()).expect("folder");
+    fn a_renamed_folder_stays() {
+        let parent = Folder::new().expect("folder");
+        let kept = parent.path().join("kept");
+        let folder = Folder::inside(parent.path()).expect("folder");
         std::fs::rename(folder.path(), &kept).expect("rename");
         drop(folder);
         assert!(kept.exists());

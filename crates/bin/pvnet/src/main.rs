@@ -4,30 +4,25 @@
 
 mod attach;
 mod balloon;
-mod bench;
 mod config;
 mod daemon;
-mod demo;
 mod guest;
 mod netns;
-mod output;
-mod repro;
 mod status;
-mod testbed;
 mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use experiments::bench::{self, BenchCommand};
+use experiments::demo::{self, DemoArgs};
+use experiments::repro::{self, ReproCommand};
 use offload::Features;
 
 use attach::VifArgs;
-use bench::BenchCommand;
 use config::{Config, Override};
 use control_socket::{DIRECTORY, control_socket, join_socket};
-use demo::DemoArgs;
-use repro::ReproCommand;
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 
@@ -274,9 +269,9 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
 }
 
 /// The exit code of what can be interrupted; by now all of it is gone.
-fn experiment(result: testbed::Result<()>) -> Result<ExitCode, String> {
+fn experiment(result: experiments::Result<()>) -> Result<ExitCode, String> {
     let result = result.map(|()| ExitCode::SUCCESS);
-    Ok(lab::exit_code("pvnet", result, testbed::Error::is_interrupt))
+    Ok(lab::exit_code("pvnet", result, experiments::Error::is_interrupt))
 }
 
 /// Becomes the command, inside the guest's namespace.

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use accounting::{Carried, Measured};
 use control_socket::{CpuStatus, PortKind, PortState, PortStatus, Reason, Status, Traffic};
 use hypervisor::Counted;
 use lab::CpuUsage;
 use report::CpuSplit;
-
-use crate::testbed::{Counts, Measured};
 
 /// What was done in an interval, and what it cost.
 #[derive(Debug)]
@@ -46,17 +45,17 @@ impl Rates {
         let ports: Vec<_> =
             after.ports.iter().map(|port| PortRates::between(&before.ports, port)).collect();
         // Port by port: what a port that has gone carried must not be missed from the others'.
-        let counts = Counts {
+        let carried = Carried {
             frames: ports.iter().map(|port| port.ingress.frames).sum(),
             bytes: ports.iter().map(|port| port.ingress.bytes).sum(),
-            ..Counts::from(after) - Counts::from(before)
+            ..Carried::from(after) - Carried::from(before)
         };
         let guests =
             after.ports.iter().zip(&ports).filter(|(port, _)| port.kind == PortKind::Guest);
         Some(Self {
             processors: cpu.processors,
             guest_bytes: guests.map(|(_, port)| port.ingress.bytes + port.egress.bytes).sum(),
-            measured: Measured::new((), counts, &cpu),
+            measured: Measured::new((), carried, &cpu),
             ports,
         })
     }
@@ -68,13 +67,13 @@ impl Rates {
 
     /// Every counter by name: a second, and a packet if there were any.
     pub fn operations(&self) -> Vec<(&'static str, f64, Option<f64>)> {
-        let counts = &self.measured.counts;
-        let carried = counts.frames > 0;
+        let carried = &self.measured.carried;
+        let any = carried.frames > 0;
         let counted = Counted::ALL.map(|what| {
-            let per_packet = carried.then(|| counts.per_packet(what));
-            (what.name(), self.per_second(counts.operations.of(what)), per_packet)
+            let per_packet = any.then(|| carried.per_packet(what));
+            (what.name(), self.per_second(carried.operations.of(what)), per_packet)
         });
-        let per_packet = carried.then(|| self.guest_bytes as f64 / counts.frames as f64);
+        let per_packet = any.then(|| self.guest_bytes as f64 / carried.frames as f64);
         let guests = ("guest_bytes", self.per_second(self.guest_bytes), per_packet);
         counted.into_iter().chain([guests]).collect()
     }
@@ -86,7 +85,7 @@ impl Rates {
 
     /// CPU seconds for 10⁹ bytes carried, if any were.
     pub fn per_gigabyte(&self) -> Option<CpuSplit> {
-        let bytes = self.measured.counts.bytes;
+        let bytes = self.measured.carried.bytes;
         (bytes > 0).then(|| self.measured.per_gigabyte(bytes))
     }
 
@@ -228,7 +227,7 @@ pub(super) mod tests {
             rates.ports.iter().map(|port| port.ingress.frames).collect::<Vec<_>>(),
             [70, 200, 50]
         );
-        assert_eq!(rates.measured.counts.frames, 320);
+        assert_eq!(rates.measured.carried.frames, 320);
     }
 
     #[test]

@@ -8,11 +8,11 @@ use super::rates::{PortRates, Rates};
 
 /// An interval as tables, with an empty line at the end.
 pub fn text(rates: &Rates) -> String {
-    let counts = &rates.measured.counts;
+    let carried = &rates.measured.carried;
     let head = format!(
         "{} packets/s, {} Mb/s, over {} s",
         human(rates.measured.frames_per_second()),
-        human(megabits(rates, counts.bytes)),
+        human(megabits(rates, carried.bytes)),
         human(rates.measured.wall.as_secs_f64())
     );
     // The longest last: it is what a low terminal cuts off.
@@ -102,7 +102,7 @@ pub fn json(rates: &Rates) -> String {
     let mut per_second: Map<_, _> =
         operations.iter().map(|(name, rate, _)| ((*name).to_owned(), json!(rate))).collect();
     per_second.insert("packets".to_owned(), json!(measured.frames_per_second()));
-    per_second.insert("bytes".to_owned(), json!(rates.per_second(measured.counts.bytes)));
+    per_second.insert("bytes".to_owned(), json!(rates.per_second(measured.carried.bytes)));
     let per_packet: Option<Map<_, _>> = operations
         .iter()
         .map(|(name, _, each)| Some(((*name).to_owned(), json!((*each)?))))
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn without_packets_nothing_is_per_packet() {
         let mut rates = rates();
-        rates.measured.counts.frames = 0;
-        rates.measured.counts.bytes = 0;
+        rates.measured.carried.frames = 0;
+        rates.measured.carried.bytes = 0;
         let object: Value = serde_json::from_str(&json(&rates)).unwrap();
         for field in ["us_per_packet", "s_per_gigabyte", "per_packet"] {
             assert_eq!(object.get(field), Some(&Value::Null), "{field}");

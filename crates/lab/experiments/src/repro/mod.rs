@@ -1,15 +1,17 @@
 //! `pvnet repro`: a paper's experiments, run again.
 
+mod claims;
 mod config;
 mod cpus;
+mod document;
 mod measure;
+mod orders;
 mod page;
 mod paper;
 mod plan;
 mod rows;
 mod show;
 mod topology;
-mod verdict;
 
 use std::path::PathBuf;
 
@@ -21,10 +23,11 @@ use crate::error::{Error, Result};
 use crate::output;
 use config::Server;
 use cpus::Cpus;
+use document::{Document, Method};
 use measure::measure;
 use paper::Figure;
 use plan::{Key, Planned, in_turn, keys, plan, servers, superpages};
-use rows::{Document, Measurements, Method};
+use rows::Measurements;
 use topology::Topology;
 
 /// Which paper.

@@ -1,10 +1,11 @@
 //! The result as a page: the paper's figures, with what was measured beside.
 
 use report::html::{BarChart, Report, StackedChart};
-use report::{Stats, Table, human};
+use report::{Stats, Table, claims_table, human};
 
+use super::document::Document;
 use super::paper::Figure;
-use super::rows::{Divided, Document, Row};
+use super::rows::{Divided, Row};
 use super::show;
 
 /// The page.
@@ -20,8 +21,11 @@ pub fn page(document: &Document) -> Report {
          bars show each configuration divided by the unoptimised one of its figure.",
         document.method.rounds, document.method.seconds
     ));
-    if !document.targets.is_empty() {
-        page.section("What must be shown").table("", &show::targets(document));
+    if !document.claims.is_empty() {
+        page.section("What the paper claims").table("", &claims_table(&document.claims));
+        for claim in &document.claims {
+            page.paragraph(&show::grounds(claim));
+        }
     }
     page.section("Where the order is another than the paper's");
     for sentence in show::order_sentences(document) {
@@ -154,7 +158,7 @@ fn details(page: &mut Report, document: &Document) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::tests::document;
+    use super::super::document::tests::document;
     use super::*;
 
     #[test]

@@ -1,46 +1,13 @@
-//! The paper's bars beside what was measured: rows, as programs read them.
+//! The paper's bars beside what was measured.
 
 use std::collections::BTreeMap;
 
-use report::{CpuSplit, Machine, Samples, Stats};
+use report::{CpuSplit, Samples, Stats};
 use serde::Serialize;
 
 use super::measure::{Cost, Sample};
 use super::paper::{self, CHANNEL_SAVES, Direction, Figure, HIGH_DIVIDES, LINUX, Program};
 use super::plan::{Key, Planned};
-use super::verdict::{Order, Target, orders, targets};
-
-/// The whole result.
-#[derive(Clone, Debug, Serialize)]
-pub struct Document {
-    /// The paper.
-    pub paper: &'static str,
-    /// Where and when it ran.
-    pub machine: Machine,
-    /// How it was measured.
-    pub method: Method,
-    /// The paper's bars, in its order.
-    pub rows: Vec<Row>,
-    /// What the paper claims, and whether it is so here.
-    pub targets: Vec<Target>,
-    /// Pairs of configurations whose order is another than in the paper.
-    pub orders: Vec<Order>,
-}
-
-/// How it was measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Method {
-    /// Seconds of each transfer.
-    pub seconds: u32,
-    /// Interleaved rounds.
-    pub rounds: u32,
-    /// The server's CPU; any if absent.
-    pub server_cpu: Option<usize>,
-    /// The client's CPU; any if absent.
-    pub client_cpu: Option<usize>,
-    /// What is not as it should be.
-    pub notes: Vec<String>,
-}
 
 /// One bar.
 #[derive(Clone, Debug, Serialize)]
@@ -157,23 +124,14 @@ impl Measurements {
     }
 }
 
-impl Document {
-    /// Sets what was measured beside the paper.
-    pub fn new(plan: &[Planned], seen: &Measurements, method: Method) -> Self {
-        let mut rows: Vec<Row> = plan.iter().map(|planned| Row::new(planned, seen)).collect();
-        let bare = rows.clone();
-        for row in &mut rows {
-            row.compare(&bare);
-        }
-        Self {
-            paper: "menon06",
-            machine: Machine::detect(),
-            method,
-            targets: targets(&rows),
-            orders: orders(&rows),
-            rows,
-        }
+/// The rows of a plan.
+pub fn rows(plan: &[Planned], seen: &Measurements) -> Vec<Row> {
+    let mut rows: Vec<Row> = plan.iter().map(|planned| Row::new(planned, seen)).collect();
+    let bare = rows.clone();
+    for row in &mut rows {
+        row.compare(&bare);
     }
+    rows
 }
 
 impl Row {
@@ -286,12 +244,16 @@ fn per_packet(samples: &[Sample]) -> Option<BTreeMap<String, f64>> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::paper::{DRIVER_NONE, GUEST_NONE};
     use super::super::plan::{keys, plan};
     use super::*;
 
-    /// A document of these figures, where a configuration's throughput and cost are told by its
-    /// name, twice.
-    pub fn document(figures: &[Figure], mbps: impl Fn(&str) -> f64) -> Document {
+    /// Two samples of everything that these figures show. A configuration's name gives its
+    /// throughput, and with it its cost.
+    pub fn measurements(
+        figures: &[Figure],
+        mbps: impl Fn(&str) -> f64,
+    ) -> (Vec<Planned>, Measurements) {
         let plan = plan(figures, &[], Ok(()));
         let mut seen = Measurements::default();
         for key in keys(&plan) {
@@ -301,10 +263,30 @@ pub(super) mod tests {
                 seen.push(key, sample(mbps));
             }
         }
-        let notes = vec!["a note".to_owned()];
-        let method =
-            Method { seconds: 1, rounds: 2, server_cpu: Some(1), client_cpu: Some(0), notes };
-        Document::new(&plan, &seen, method)
+        (plan, seen)
+    }
+
+    /// The rows of them.
+    pub fn rows(figures: &[Figure], mbps: impl Fn(&str) -> f64) -> Vec<Row> {
+        let (plan, seen) = measurements(figures, mbps);
+        super::rows(&plan, &seen)
+    }
+
+    /// The paper's own throughput.
+    pub fn paper(config: &str) -> f64 {
+        match config {
+            "none" | GUEST_NONE => 750.0,
+            "sp" | "ioc" => 760.0,
+            "high" => 2794.0,
+            "high-ioc" => 3230.0,
+            "high-ioc-sp" => 3310.0,
+            "high/none" | "high/csum" => 1461.0,
+            "high/csum+sg" => 2007.0,
+            DRIVER_NONE => 1738.0,
+            "Driver-MTU" | "Guest-copy" | "Guest-copy-SP" => 2033.0,
+            "Driver-MTU-SP" => 2301.0,
+            _ => 2508.0,
+        }
     }
 
     /// All that a transfer costs is its time.
@@ -324,35 +306,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn json_has_the_documented_shape() {
-        let rates = |config: &str| if config == "none" { 100.0 } else { 300.0 };
-        let document = document(&[Figure::Five], rates);
-        let json = serde_json::to_value(&document).unwrap();
-        assert_eq!(json["paper"], "menon06");
-        assert!(json["machine"]["cpus"].as_u64() > Some(0));
-        let rows = json["rows"].as_array().unwrap();
-        assert_eq!(rows.len(), 6);
-        let row = rows.iter().find(|row| row["config"] == "high-ioc").unwrap();
-        assert_eq!((&row["figure"], &row["direction"]), (&"5".into(), &"tx".into()));
-        assert_eq!(row["paper_mbps"], 3230.0);
-        let mbps = &row["mbps"];
-        assert_eq!((mbps["min"].as_f64(), mbps["n"].as_u64()), (Some(300.0), Some(2)));
-        assert!((row["ratio_to_none"].as_f64().unwrap() - 3.0).abs() < 1e-9, "{row}");
-        assert!((row["paper_ratio_to_none"].as_f64().unwrap() - 4.307).abs() < 1e-3, "{row}");
-        for part in ["guest", "driver", "hypervisor"] {
-            assert!(row["cpu_s_per_gb"][part].as_f64() > Some(0.0), "{row}");
-        }
-        for count in ["maps", "copies", "bytes_copied"] {
-            assert!(row["per_packet"][count].as_f64() > Some(0.0), "{row}");
-        }
-        assert!(row.get("not_measurable").is_none());
-    }
-
-    #[test]
     fn costs_are_compared_where_the_paper_does() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 200.0 };
-        let document = document(&[Figure::Six], rates);
-        let row = document.rows.iter().find(|row| row.config == "high").unwrap();
+        let rows = rows(&[Figure::Six], rates);
+        let row = rows.iter().find(|row| row.config == "high").unwrap();
         let Divided { guest, hypervisor, .. } = row.cost_divided_by.unwrap();
         assert!((guest.unwrap() - 2.0).abs() < 1e-9 && (hypervisor.unwrap() - 2.0).abs() < 1e-9);
         assert_eq!(row.paper_cost_divided_by.unwrap().guest, Some(4.0));
@@ -366,11 +323,9 @@ pub(super) mod tests {
         seen.push(key, sample(1.0));
         seen.fail(key, "the daemon ended".to_owned());
         assert!(seen.has_failed(key) && seen.failures() == 1);
-        let method =
-            Method { seconds: 1, rounds: 1, server_cpu: None, client_cpu: None, notes: vec![] };
-        let document = Document::new(&plan, &seen, method);
+        let rows = super::rows(&plan, &seen);
         let why = |config: &str| {
-            let row = document.rows.iter().find(|row| row.config == config).unwrap();
+            let row = rows.iter().find(|row| row.config == config).unwrap();
             assert!(row.mbps.is_none() && row.cpu_s_per_gb.is_none() && row.per_packet.is_none());
             row.not_measurable.clone().unwrap()
         };
@@ -378,14 +333,13 @@ pub(super) mod tests {
         assert_eq!(why("Guest-copy-SP"), "no superpages");
         assert_eq!(why("Guest-none"), "failed: the daemon ended");
         assert_eq!(why("Linux"), "not measured");
-        assert!(document.targets.iter().all(|target| target.shown.is_none()));
     }
 
     #[test]
     fn overall_figures_compare_with_linux_too() {
         let rates = |config: &str| if config == "Linux" { 400.0 } else { 100.0 };
-        let document = document(&[Figure::Table1], rates);
-        let row = document.rows.iter().find(|row| row.config == "Xen-guest").unwrap();
+        let rows = rows(&[Figure::Table1], rates);
+        let row = rows.iter().find(|row| row.config == "Xen-guest").unwrap();
         assert!((row.ratio_to_linux.unwrap() - 0.25).abs() < 1e-9);
         assert_eq!(row.ratio_to_none, Some(1.0));
         assert!((row.paper_ratio_to_linux.unwrap() - 0.199).abs() < 1e-3);

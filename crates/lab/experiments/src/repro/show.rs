@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use report::{Stats, Table, human};
+use report::{Claim, Stats, Table, claims_table, human};
 
+use super::document::Document;
+use super::orders::Order;
 use super::paper::Figure;
-use super::rows::{Divided, Document, Row};
+use super::rows::{Divided, Row};
 use crate::error::{Error, Result};
 use crate::output;
 
@@ -18,9 +20,13 @@ pub fn print(document: &Document) -> Result<()> {
             output::say(&format!("{remark}\n"))?;
         }
     }
-    if !document.targets.is_empty() {
-        output::say("\nWhat must be shown\n")?;
-        targets(document).print().map_err(Error::Print)?;
+    if !document.claims.is_empty() {
+        output::say("\nWhat the paper claims\n")?;
+        claims_table(&document.claims).print().map_err(Error::Print)?;
+        document
+            .claims
+            .iter()
+            .try_for_each(|claim| output::say(&format!("{}\n", grounds(claim))))?;
     }
     let mut text = format!("\n{}\n", order_sentences(document).join("\n"));
     text +=
@@ -159,19 +165,9 @@ fn of_row(row: &Row) -> impl Iterator<Item = String> {
     [why, row.note.clone(), idle, says].into_iter().flatten()
 }
 
-/// The claims and whether they hold.
-pub fn targets(document: &Document) -> Table {
-    let mut table = Table::new().left("claim").right("wanted").right("here").left("shown");
-    for target in &document.targets {
-        let shown = match target.shown {
-            Some(true) => "yes",
-            Some(false) => "no",
-            None => "not measured",
-        };
-        let measured = target.measured.map_or(String::new(), human);
-        table.row([&target.what, &target.wanted, &measured, shown]);
-    }
-    table
+/// What a verdict stands on.
+pub fn grounds(claim: &Claim) -> String {
+    format!("{}: {}", claim.source, claim.grounds())
 }
 
 /// Where the order is not the paper's.
@@ -181,12 +177,14 @@ pub fn order_sentences(document: &Document) -> Vec<String> {
             "No two measured configurations are in another order than the paper's.".into(),
         ];
     }
-    document.orders.iter().map(super::verdict::Order::sentence).collect()
+    document.orders.iter().map(Order::sentence).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::tests::document;
+    use report::Verdict;
+
+    use super::super::document::tests::document;
     use super::*;
 
     #[test]
@@ -227,6 +225,7 @@ mod tests {
     fn orders_and_claims_are_told() {
         let document = document(&[Figure::Five], |_| 100.0);
         assert_eq!(order_sentences(&document).len(), document.orders.len());
-        assert!(targets(&document).rows().iter().all(|row| row[3] == "no"));
+        let failed = |claim: &Claim| claim.verdict == Verdict::DoesNotHold;
+        assert!(document.claims.iter().all(failed));
     }
 }

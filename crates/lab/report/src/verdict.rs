@@ -1,23 +1,24 @@
-//! What a paper says, held against what was recorded.
+//! Verdicts: whether a number from a paper is found here too, by a rule that was chosen before.
 
 use serde::Serialize;
 
-/// What becomes of a claim.
+/// Whether a claim holds here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// It is so here.
+    /// It holds.
     Holds,
-    /// It is so, but much less.
+    /// It holds, but much less.
     HoldsWeakly,
-    /// It is not.
+    /// It does not hold.
     DoesNotHold,
-    /// There was too little to tell by.
+    /// Too little was measured.
     CannotBeTold,
 }
 
 impl Verdict {
     /// In words.
+    #[must_use]
     pub fn words(self) -> &'static str {
         match self {
             Self::Holds => "holds",
@@ -28,26 +29,31 @@ impl Verdict {
     }
 }
 
-/// How a verdict comes of a number.
+/// How a number becomes a verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
-    /// It holds from the first number on, weakly from the second on.
+    /// It holds from the first number on, weakly from the second on. If both are equal, it holds or does not.
     AtLeast(f64, f64),
     /// It holds up to the first number, weakly up to the second.
     AtMost(f64, f64),
-    /// It holds up to so far from the paper's number, the first, weakly up to so far.
+    /// It holds above the number, never weakly.
+    Above(f64),
+    /// It holds if it is no farther from the first number, the paper's, than the second; weakly if no farther than
+    /// the third.
     Near(f64, f64, f64),
     /// It holds at the paper's number, weakly at half and twice of it.
     Doubling(f64),
 }
 
 impl Rule {
-    /// The verdict.
+    /// The verdict on a number; there is none of what was not measured.
+    #[must_use]
     pub fn of(self, here: Option<f64>) -> Verdict {
         let Some(here) = here.filter(|here| here.is_finite()) else { return Verdict::CannotBeTold };
         let (holds, weakly) = match self {
             Self::AtLeast(full, some) => (here >= full, here >= some),
             Self::AtMost(full, some) => (here <= full, here <= some),
+            Self::Above(bound) => (here > bound, here > bound),
             Self::Near(paper, near, far) => {
                 let off = (here - paper).abs();
                 (off <= near, off <= far)
@@ -65,10 +71,13 @@ impl Rule {
         }
     }
 
-    /// The rule in words, its numbers in a unit.
+    /// The rule in words, with its numbers in `unit`.
+    #[must_use]
     pub fn words(self, unit: Unit) -> String {
         let show = |number| unit.show(number);
         match self {
+            Self::AtLeast(full, some) if full <= some => format!("holds from {}", show(full)),
+            Self::Above(bound) => format!("holds above {}", show(bound)),
             Self::AtLeast(full, some) => {
                 format!("holds from {}, weakly from {}", show(full), show(some))
             }
@@ -88,11 +97,11 @@ impl Rule {
     }
 }
 
-/// What a number is.
+/// The unit of a claim's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// A part of a whole: shown in per cent.
+    /// A part of a whole, 0 to 1: shown in per cent.
     Share,
     /// One quantity divided by another of the same source.
     Times,
@@ -103,12 +112,13 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// How far apart two numbers are, for people.
+    /// A difference of two numbers, for people.
     fn distance(self, by: f64) -> String {
         if self == Self::Share { format!("{:.0} points", 100.0 * by) } else { self.show(by) }
     }
 
     /// A number for people.
+    #[must_use]
     pub fn show(self, number: f64) -> String {
         match self {
             Self::Share => format!("{:.1} %", 100.0 * number),
@@ -120,82 +130,12 @@ impl Unit {
     }
 }
 
-/// A claim of a paper's, and what was recorded.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Claim {
-    /// Where it is in the paper.
-    pub source: &'static str,
-    /// Of what it was recorded here.
-    pub workload: &'static str,
-    /// What the paper says.
-    pub paper_says: &'static str,
-    /// Its number, where the text has one.
-    pub paper: Option<f64>,
-    /// What is compared.
-    pub what: String,
-    /// What it is here.
-    pub here: Option<f64>,
-    /// What both are.
-    pub unit: Unit,
-    /// How the verdict comes about.
-    pub rule: String,
-    /// The verdict.
-    pub verdict: Verdict,
-    /// What is to be known of it: what was recorded beside, and what differs from then.
-    pub differs: String,
-}
-
-/// What a claim is, before anything was recorded.
-#[derive(Clone, Copy, Debug)]
-pub struct Said {
-    /// Where it is in the paper.
-    pub source: &'static str,
-    /// What the paper says.
-    pub says: &'static str,
-    /// Its number, where the text has one.
-    pub number: Option<f64>,
-    /// What its number is.
-    pub unit: Unit,
-}
-
-impl Said {
-    /// The claim and its verdict.
-    pub fn held(
-        self,
-        workload: &'static str,
-        what: impl Into<String>,
-        here: Option<f64>,
-        rule: Rule,
-    ) -> Claim {
-        Claim {
-            source: self.source,
-            workload,
-            paper_says: self.says,
-            paper: self.number,
-            what: what.into(),
-            here: here.filter(|here| here.is_finite()),
-            unit: self.unit,
-            rule: rule.words(self.unit),
-            verdict: rule.of(here),
-            differs: String::new(),
-        }
-    }
-}
-
-impl Claim {
-    /// Adds what is to be known of it.
-    pub fn differs(mut self, text: impl Into<String>) -> Self {
-        self.differs = text.into();
-        self
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn verdicts_come_of_the_rule() {
+    fn rules_make_verdicts() {
         let words = |rule: Rule, here| rule.of(here).words();
         let least = Rule::AtLeast(0.2, 0.05);
         assert_eq!(words(least, Some(0.2)), "holds");
@@ -213,6 +153,8 @@ mod tests {
             [0.35, 0.15, 0.6].map(|here| words(near, Some(here))),
             ["holds", "holds weakly", "does not hold"]
         );
+        let above = Rule::Above(1.0);
+        assert_eq!([1.0, 1.1].map(|here| words(above, Some(here))), ["does not hold", "holds"]);
         let size = Rule::Doubling(128.0);
         assert_eq!(
             [128.0, 64.0, 256.0, 512.0].map(|here| words(size, Some(here))),
@@ -233,5 +175,7 @@ mod tests {
             Rule::AtLeast(0.2, 0.05).words(Unit::Share),
             "holds from 20.0 %, weakly from 5.0 %"
         );
+        assert_eq!(Rule::AtLeast(1.9, 1.9).words(Unit::Times), "holds from × 1.90");
+        assert_eq!(Rule::Above(1.0).words(Unit::Times), "holds above × 1.00");
     }
 }

@@ -2,10 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+mod args;
 mod attach;
 mod balloon;
 mod config;
 mod daemon;
+mod error;
 mod guest;
 mod netns;
 mod status;
@@ -20,9 +22,10 @@ use experiments::demo::{self, DemoArgs};
 use experiments::repro::{self, ReproCommand};
 use offload::Features;
 
+use args::DaemonArgs;
 use attach::VifArgs;
 use config::{Config, Override};
-use control_socket::{DIRECTORY, control_socket, join_socket};
+use control_socket::{control_socket, join_socket};
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 
@@ -136,14 +139,6 @@ enum Command {
     /// to do.
     #[command(subcommand)]
     Repro(ReproCommand),
-}
-
-/// Where the daemon is.
-#[derive(Args)]
-struct DaemonArgs {
-    /// The daemon's directory, as in its configuration.
-    #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
-    directory: PathBuf,
 }
 
 #[derive(Args)]

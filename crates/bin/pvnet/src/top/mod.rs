@@ -11,6 +11,7 @@ use clap::Args;
 use control_socket::{Status, control_socket};
 use lab::Interrupt;
 
+use crate::args::DaemonArgs;
 use rates::Rates;
 use screen::Screen;
 
@@ -18,7 +19,7 @@ use screen::Screen;
 #[derive(Args)]
 pub struct TopArgs {
     #[command(flatten)]
-    daemon: crate::DaemonArgs,
+    daemon: DaemonArgs,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,

@@ -1,19 +1,18 @@
 //! A daemon and its guests as the processes that users run.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{Namespace, Process};
+use lab::{Folder, Namespace, Process};
 use serde_json::Value;
 
-/// Far more than anything here takes.
+/// Far more than any step here takes.
 pub const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
-/// Between two pings. After the last, ping waits for as long or for two round trips, not more:
-/// on a busy machine a short pause would make a late answer a lost one.
+/// The pause between two pings. After the last, ping waits for the longer of this pause and two
+/// round trips: on a busy machine a shorter pause would count a late answer as lost.
 pub const PING_PAUSE: Duration = Duration::from_millis(250);
 
 /// Whether the test can run; says why not.
@@ -26,7 +25,7 @@ pub fn pvnet() -> Command {
     lab::command(env!("CARGO_BIN_EXE_pvnet")).unwrap()
 }
 
-/// Asks until the answer is yes.
+/// Waits until `ready`.
 pub fn wait(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
@@ -35,32 +34,9 @@ pub fn wait(what: &str, mut ready: impl FnMut() -> bool) {
     }
 }
 
-/// A folder that goes with its value.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("pvnet-test-{}-{number}", std::process::id()));
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).unwrap();
-    }
-}
-
 /// A running daemon, and guests that may or may not run.
-pub struct House {
-    // Dropped in this order.
+pub struct Testbed {
+    // Dropped in this order: guests before their daemon.
     pub guests: Vec<Guest>,
     pub daemon: Process,
     folder: Folder,
@@ -75,17 +51,17 @@ pub struct Guest {
     pub ipv6: Ipv6Addr,
 }
 
-impl House {
+impl Testbed {
     /// Starts a daemon for so many guests, with these lines in its `[daemon]`. None joins yet.
-    pub fn build(guests: u8, daemon: &str) -> Self {
-        Self::build_with(guests, daemon, "")
+    pub fn start(guests: u8, daemon: &str) -> Self {
+        Self::start_with(guests, daemon, "")
     }
 
-    /// As [`build`](Self::build), with these lines in each `[[guest]]`.
-    pub fn build_with(guests: u8, daemon: &str, guest: &str) -> Self {
+    /// As [`start`](Self::start), with these lines in each `[[guest]]`.
+    pub fn start_with(guests: u8, daemon: &str, guest: &str) -> Self {
         let guests: Vec<_> = (1..=guests).map(Guest::new).collect();
-        let folder = Folder::new();
-        let tables: String = guests.iter().map(|own| own.table() + guest).collect();
+        let folder = Folder::new().unwrap();
+        let tables: String = guests.iter().map(|each| each.table() + guest).collect();
         let directory = folder.path().display();
         let text = format!("[daemon]\ndirectory = \"{directory}\"\n{daemon}\n{tables}");
         let config = folder.path().join("pvnet.toml");
@@ -93,9 +69,9 @@ impl House {
         let mut command = pvnet();
         command.arg("run").arg("--config").arg(config);
         let daemon = Process::capture(command).unwrap();
-        let house = Self { guests, daemon, folder };
-        wait("the daemon's start", || house.folder.path().join("control.sock").exists());
-        house
+        let testbed = Self { guests, daemon, folder };
+        wait("the daemon's start", || testbed.folder.path().join("control.sock").exists());
+        testbed
     }
 
     /// The daemon's folder.
@@ -189,7 +165,7 @@ impl Guest {
         }
     }
 
-    /// Waits until its process has ended by itself.
+    /// Waits until its process has ended.
     pub fn wait(&mut self) -> std::process::ExitStatus {
         self.process.take().unwrap().wait(LIMIT).unwrap()
     }

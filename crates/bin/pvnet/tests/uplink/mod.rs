@@ -1,12 +1,12 @@
-//! A guest and the world behind an uplink: what a device is trusted with, and what it is not.
+//! A guest and a namespace behind an uplink: which offloads are left to the device.
 
 use std::net::Ipv4Addr;
 
-use lab::{Namespace, Process};
+use lab::{Folder, Namespace, Process};
 use serde_json::Value;
 
 use crate::MIB;
-use crate::house::{Folder, LIMIT, able, pvnet, wait};
+use crate::testbed::{LIMIT, able, pvnet, wait};
 
 /// What tshark reads of the frames that crossed the tap in one direction.
 struct Captured {
@@ -17,25 +17,25 @@ struct Captured {
 }
 
 /// A daemon whose uplink has its tap in a namespace of its own, and one guest.
-struct Outpost {
+struct UplinkTestbed {
     outside: Namespace,
     inside: Namespace,
     folder: Folder,
 }
 
-const OUTPOST_MAC: &str = "02:00:00:00:03:01";
+const INSIDE_MAC: &str = "02:00:00:00:03:01";
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 3, 254);
 const INSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 3, 1);
 
-impl Outpost {
-    fn build() -> Self {
+impl UplinkTestbed {
+    fn new() -> Self {
         let [outside, inside] = [(); 2].map(|()| Namespace::create("pvt").unwrap());
-        let folder = Folder::new();
+        let folder = Folder::new().unwrap();
         let text = format!(
             "[daemon]\ndirectory = \"{}\"\nmeter = true\n\
              [[uplink]]\nname = \"out\"\ntap = \"out0\"\naddresses = [\"{OUTSIDE}/24\"]\n\
              namespace = \"{}\"\n\
-             [[guest]]\nname = \"{}\"\nmac = \"{OUTPOST_MAC}\"\naddresses = [\"{INSIDE}/24\"]\n",
+             [[guest]]\nname = \"{}\"\nmac = \"{INSIDE_MAC}\"\naddresses = [\"{INSIDE}/24\"]\n",
             folder.path().display(),
             outside.name(),
             inside.name()
@@ -116,8 +116,8 @@ fn an_uplink_is_trusted_with_what_it_can_do_and_no_more() {
     if !able(&["tshark"]) {
         return;
     }
-    let outpost = Outpost::build();
-    let from_guest = format!("eth.src == {OUTPOST_MAC}");
+    let testbed = UplinkTestbed::new();
+    let from_guest = format!("eth.src == {INSIDE_MAC}");
     for (set, [csum, sg, tso]) in [
         ("none", [false; 3]),
         ("csum", [true, false, false]),
@@ -127,10 +127,10 @@ fn an_uplink_is_trusted_with_what_it_can_do_and_no_more() {
         let change = format!("out.capabilities={set}");
         // What is mapped already needs neither a copy by the hypervisor nor its leave to be fetched.
         let granted = "*.persistent_grants=0";
-        let [mut guest, mut daemon] = outpost.start(&[&change, granted]);
+        let [mut guest, mut daemon] = testbed.start(&[&change, granted]);
         let bytes = 4 * MIB;
-        let seen = outpost.capture(bytes, &from_guest, || {
-            lab::transfer_file(&outpost.inside, &outpost.outside, OUTSIDE, bytes, 1).unwrap();
+        let seen = testbed.capture(bytes, &from_guest, || {
+            lab::transfer_file(&testbed.inside, &testbed.outside, OUTSIDE, bytes, 1).unwrap();
         });
         let frames = seen.finished + seen.unfinished;
         assert!(frames > 60, "{set}: {frames} frames");
@@ -141,7 +141,7 @@ fn an_uplink_is_trusted_with_what_it_can_do_and_no_more() {
             false => assert_eq!(seen.unfinished, 0, "{set}: of {frames}"),
         }
 
-        let counts = outpost.counts();
+        let counts = testbed.counts();
         let count = |name: &str| counts[name].as_u64().unwrap();
         assert_eq!(count("segments") > bytes / 1448 / 2, !tso, "{set}: {counts}");
         assert_eq!(count("dma_maps") > bytes / 4096 / 2, sg, "{set}: {counts}");
@@ -156,8 +156,8 @@ fn an_uplink_receives_into_the_buffers_it_is_given() {
     if !able(&["tshark"]) {
         return;
     }
-    let outpost = Outpost::build();
-    let to_guest = format!("eth.dst == {OUTPOST_MAC}");
+    let testbed = UplinkTestbed::new();
+    let to_guest = format!("eth.dst == {INSIDE_MAC}");
     for large in [true, false] {
         for (buffers, huge) in [("recycled", true), ("zeroed-pages", false)] {
             let changes = [
@@ -165,13 +165,13 @@ fn an_uplink_receives_into_the_buffers_it_is_given() {
                 format!("out.receive_buffers={buffers}"),
                 format!("out.huge_pages={huge}"),
             ];
-            let [mut guest, mut daemon] = outpost.start(&changes.each_ref().map(String::as_str));
+            let [mut guest, mut daemon] = testbed.start(&changes.each_ref().map(String::as_str));
             let bytes = 4 * MIB;
-            let seen = outpost.capture(bytes, &to_guest, || {
-                lab::transfer_file(&outpost.outside, &outpost.inside, INSIDE, bytes, 2).unwrap();
+            let seen = testbed.capture(bytes, &to_guest, || {
+                lab::transfer_file(&testbed.outside, &testbed.inside, INSIDE, bytes, 2).unwrap();
             });
             assert_eq!(seen.longest > 1514, large, "{changes:?}: {}", seen.longest);
-            let zeroed = outpost.counts()["pages_zeroed"].as_u64().unwrap();
+            let zeroed = testbed.counts()["pages_zeroed"].as_u64().unwrap();
             // The first use of each is of a page that the kernel zeroed.
             let pages = if large { bytes / 4096 } else { bytes / 1448 };
             let expected = if buffers == "recycled" { 0..=0 } else { pages / 2..=4 * pages };
@@ -187,7 +187,7 @@ fn an_uplink_without_its_namespace_says_how_to_make_it() {
     if !able(&[]) {
         return;
     }
-    let outpost = Outpost::build();
+    let testbed = UplinkTestbed::new();
     for (set, code, parts) in [
         ("out.namespace=nowhere", 1, &["uplink out", "nowhere", "ip netns add"][..]),
         ("out.colour=red", 2, &["out.colour=red", "unknown field"]),
@@ -195,7 +195,7 @@ fn an_uplink_without_its_namespace_says_how_to_make_it() {
         ("capabilities=none", 2, &["NAME.KEY=VALUE"]),
     ] {
         let mut command = pvnet();
-        command.arg("run").arg("--config").arg(outpost.folder.path().join("pvnet.toml"));
+        command.arg("run").arg("--config").arg(testbed.folder.path().join("pvnet.toml"));
         command.args(["--set", set]);
         let mut process = Process::capture(command).unwrap();
         assert_eq!(process.wait(LIMIT).unwrap().code(), Some(code), "{set}");

@@ -1,4 +1,4 @@
-//! Between a tap queue and a frontend queue: a thread that carries frames both ways.
+//! The thread of one queue: it forwards frames between the tap and the frontend, both ways.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,21 +16,21 @@ use wire::netif::MAX_TX_SIZE;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Bytes of a frame looked at for its headers.
+/// Bytes of a frame that are parsed for its headers.
 const HEADER_MAX: usize = 128;
 /// Frames read from the tap before the other direction gets its turn.
 const BURST: usize = 32;
-/// Bytes sent before they are handed over, so that the backend works while the next are read.
-const HAND_OVER: usize = 16 * 1024;
+/// Bytes per publication: the backend works on them while the next are read.
+const PUBLISH_BYTES: usize = 16 * 1024;
 
-/// One queue's thread.
-pub struct Pump {
+/// A running thread.
+pub struct QueueThread {
     thread: JoinHandle<Result<(), Error>>,
     stop: Arc<OwnedFd>,
     ended: Arc<OwnedFd>,
 }
 
-/// Why a pump ended by itself.
+/// Why the thread ended unasked.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("the backend broke the protocol: {0}")]
@@ -41,18 +41,23 @@ enum Error {
     Gone(#[from] hypervisor::Error),
 }
 
-impl Pump {
-    /// Starts carrying.
+impl QueueThread {
+    /// Starts it.
     pub fn start<G: Guest>(number: usize, queue: Queue<G>, tap: TapQueue) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(eventfd(0, flags)?);
         let ended = Arc::new(eventfd(0, flags)?);
-        let lane =
-            Lane { queue, tap, frame: Received::default(), tap_dry: false, stop: stop.clone() };
+        let forwarder = Forwarder {
+            queue,
+            tap,
+            frame: Received::default(),
+            tap_empty: false,
+            stop: stop.clone(),
+        };
         let end = ended.clone();
         let builder = std::thread::Builder::new().name(format!("queue-{number}"));
         let thread = builder.spawn(move || {
-            let result = lane.run();
+            let result = forwarder.run();
             signal(&end);
             result
         })?;
@@ -69,7 +74,7 @@ impl Pump {
         self.ended.as_fd()
     }
 
-    /// Waits for the end; answers the reason if it was not asked for.
+    /// Waits for the end; returns why it ended, if it was not asked to.
     pub fn join(self) -> Option<String> {
         match self.thread.join() {
             Ok(Ok(()) | Err(Error::Gone(_))) => None,
@@ -79,24 +84,24 @@ impl Pump {
     }
 }
 
-/// Makes an eventfd readable for good.
+/// Makes an eventfd readable from now on.
 fn signal(event: &OwnedFd) {
     // Its counter is never full: it is written once or twice.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// What the thread works on.
-struct Lane<G: Guest> {
+/// The thread's state.
+struct Forwarder<G: Guest> {
     queue: Queue<G>,
     tap: TapQueue,
     /// The frame being received.
     frame: Received,
     /// The last read found nothing: wait before reading again.
-    tap_dry: bool,
+    tap_empty: bool,
     stop: Arc<OwnedFd>,
 }
 
-impl<G: Guest> Lane<G> {
+impl<G: Guest> Forwarder<G> {
     fn run(mut self) -> Result<(), Error> {
         loop {
             let received = self.receive()?;
@@ -122,10 +127,10 @@ impl<G: Guest> Lane<G> {
         })
     }
 
-    /// Waits for either end. Answers whether to stop.
+    /// Waits for either end. Returns whether to stop.
     fn sleep(&mut self, waiting_for_room: bool) -> Result<bool, Error> {
         let (rx, tx) = (self.queue.rx.event().clone(), self.queue.tx.event().clone());
-        // A tap with frames that can not be taken yet must not wake us again and again.
+        // Without room in the ring, a readable tap must not wake this thread again and again.
         let tap = if waiting_for_room { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = [
             PollFd::new(&*self.stop, PollFlags::IN),
@@ -141,11 +146,11 @@ impl<G: Guest> Lane<G> {
         if !tx_rung.is_empty() {
             tx.take()?;
         }
-        self.tap_dry &= tap.is_empty();
+        self.tap_empty &= tap.is_empty();
         Ok(!stop.is_empty())
     }
 
-    /// From the ring to the stack. Answers whether there was anything.
+    /// From the ring to the stack. Returns whether there was a frame.
     fn receive(&mut self) -> Result<bool, Error> {
         let mut any = false;
         for _ in 0..BURST {
@@ -161,7 +166,7 @@ impl<G: Guest> Lane<G> {
         Ok(any)
     }
 
-    /// Gives one frame to the stack: one system call, one copy. A frame it does not want is
+    /// Gives one frame to the stack: one system call, one copy. A frame that the stack refuses is
     /// lost, as on any wire.
     fn write(&self, frame: &Received) {
         let body = self.queue.rx.pieces(frame);
@@ -173,12 +178,12 @@ impl<G: Guest> Lane<G> {
         let _ = shm::write_pieces(&self.tap, pieces);
     }
 
-    /// From the stack to the ring. Answers whether there was anything.
+    /// From the stack to the ring. Returns whether there was a frame.
     fn send(&mut self) -> Result<bool, Error> {
         let mut any = false;
         let mut pending = 0;
         for _ in 0..BURST {
-            if self.tap_dry || !self.queue.tx.has_room() {
+            if self.tap_empty || !self.queue.tx.has_room() {
                 break;
             }
             match self.read() {
@@ -186,10 +191,10 @@ impl<G: Guest> Lane<G> {
                     any = true;
                     pending += len;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_dry = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_empty = true,
                 Err(error) => return Err(error.into()),
             }
-            if pending >= HAND_OVER {
+            if pending >= PUBLISH_BYTES {
                 self.queue.tx.publish();
                 pending = 0;
             }
@@ -198,8 +203,8 @@ impl<G: Guest> Lane<G> {
         Ok(any)
     }
 
-    /// Takes one frame from the stack straight into shared pages: one system call, one copy.
-    /// Answers its length; one that no frame of netif can carry is dropped.
+    /// Reads one frame from the stack straight into shared pages: one system call, one copy.
+    /// Returns its length. A frame that netif cannot carry is dropped.
     fn read(&mut self) -> io::Result<usize> {
         let mut metadata = [0; VNET_HEADER_LEN];
         let places = self.queue.tx.places();
@@ -215,7 +220,7 @@ impl<G: Guest> Lane<G> {
         let Ok((checksum, gso)) = vnet::decode(&metadata, &headers) else { return Ok(0) };
         match u16::try_from(len) {
             Ok(frame_len) if len <= MAX_TX_SIZE => {
-                // There is room: it was looked for before reading.
+                // There is room: it was checked before reading.
                 let _ = self.queue.tx.send(frame_len, checksum, gso);
                 Ok(len)
             }
@@ -224,7 +229,7 @@ impl<G: Guest> Lane<G> {
     }
 }
 
-/// Copies as much of the first bytes as lies in the first piece, and fits.
+/// Copies the first bytes, as far as they lie in the first piece.
 fn copy_head<'a, 'b>(
     mut pieces: impl Iterator<Item = Piece<'a>>,
     head: &'b mut [u8; HEADER_MAX],

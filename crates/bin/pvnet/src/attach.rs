@@ -1,5 +1,5 @@
-//! `pvnet attach` and `pvnet detach`: interfaces of Xen domains whose backends are of a type that
-//! `xl` does not know, so that pvnet and the kernel's xen-netback can serve one host side by side.
+//! `pvnet attach` and `pvnet detach`: interfaces of Xen domains whose backends have a type that `xl`
+//! does not know. pvnet and the kernel's xen-netback can then serve one host side by side.
 
 use std::io::Read;
 use std::sync::Arc;

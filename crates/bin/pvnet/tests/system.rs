@@ -10,7 +10,7 @@ use testbed::{LIMIT, PING_PAUSE, Testbed, able, pvnet, wait};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn guests_reach_each_other_whatever_they_can_offload() {
+fn guests_reach_each_other_with_any_offloads() {
     if !able(&["ping"]) {
         return;
     }
@@ -35,7 +35,7 @@ fn guests_reach_each_other_whatever_they_can_offload() {
 }
 
 #[test]
-fn every_io_channel_carries_whatever_the_interface() {
+fn every_io_channel_carries_with_any_interface() {
     if !able(&["ping"]) {
         return;
     }
@@ -71,7 +71,7 @@ fn queues_and_workers_share_the_work() {
     assert_eq!(testbed.status()["worker_threads"].as_array().unwrap().len(), 2);
     assert_eq!([0, 1].map(|guest| testbed.port(guest)["queues"].as_u64()), [Some(2); 2]);
     testbed.ping(0, 1);
-    // Each connection is a flow of its own: some go over the one queue and some over the other.
+    // Each connection is a separate flow: some use one queue and some the other.
     for _ in 0..3 {
         testbed.transfer(0, 1, 16 * MIB);
         testbed.transfer(1, 0, 16 * MIB);
@@ -83,7 +83,7 @@ fn a_guest_reaches_what_lies_behind_an_uplink() {
     if !able(&["ping"]) {
         return;
     }
-    // The daemon stands in a namespace of its own, which is the world outside.
+    // The daemon has its own namespace: it is the outside.
     let [outside, inside] = [(); 2].map(|()| lab::Namespace::create("pvt").unwrap());
     let folder = Folder::new().unwrap();
     let config = folder.path().join("pvnet.toml");
@@ -186,7 +186,7 @@ fn nothing_stays_behind_a_daemon_and_its_guests() {
     assert!(testbed.daemon.stop().unwrap().success(), "{}", testbed.daemon.stderr());
     let left: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["pvnet.toml"]);
-    // Its guest ends by itself, and its tap with it.
+    // Its guest ends without a signal, and its tap with it.
     let guest = &mut testbed.guests[0];
     let namespace = &guest.namespace;
     wait("the tap's end", || !namespace.ip(&["link", "show"]).unwrap().contains("eth0"));
@@ -275,7 +275,7 @@ fn a_guest_gives_memory_back_and_takes_it_again() {
     };
     let large = memory().1[0] > 0;
     if !large {
-        eprintln!("only the amount is looked at: this kernel has no 2 MiB pages to give");
+        eprintln!("only the amount is checked: this kernel has no 2 MiB pages to give");
     }
     // By blocks, by less than a block, and back.
     for (target, in_large) in [("64", 64), ("48", 48), ("47", 46), ("64", 64)] {

@@ -12,7 +12,7 @@ use crate::carried::Carried;
 pub struct Measured<T> {
     /// The result.
     pub result: T,
-    /// What was carried meanwhile.
+    /// What was carried in that time.
     pub carried: Carried,
     /// Where the processors' time went, in CPU seconds per second.
     pub cpu: CpuSplit,
@@ -23,8 +23,8 @@ pub struct Measured<T> {
 }
 
 impl<T> Measured<T> {
-    /// A result, what was carried meanwhile, and the processor time of the machine. The daemon is
-    /// the only process that `usage` lists.
+    /// A result, what was carried in that time, and the machine's processor time. The daemon is the
+    /// only process that `usage` lists.
     pub fn new(result: T, carried: Carried, usage: &CpuUsage) -> Self {
         let stolen = stolen(usage);
         Self { result, carried, cpu: split(usage, carried.hypervisor), wall: usage.wall, stolen }

@@ -1,4 +1,4 @@
-//! Where results go.
+//! Files and standard output for results.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,8 +7,8 @@ use rustix::fs::{Access, access};
 
 use crate::error::{Error, Result};
 
-/// Makes the folder that `file` shall lie in, and sees that it can be written to: better known
-/// before minutes of measuring than after.
+/// Makes the folder of `file` and checks that it is writable, before minutes of measuring instead of
+/// after.
 pub fn prepare(file: &Path) -> Result<()> {
     let failed = |source| Error::Path { path: file.to_owned(), source };
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -21,8 +21,8 @@ pub fn prepare(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes to standard output, which may be closed by now.
-pub fn say(text: &str) -> Result<()> {
+/// Writes to standard output. It may be closed by now.
+pub fn print(text: &str) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print)
 }
 

@@ -19,7 +19,7 @@ impl Stopwatch {
     /// The time since the start.
     pub(super) fn read(&self) -> Option<CpuStatus> {
         let usage = self.0.as_ref()?.read().ok()?;
-        // Unlike `/proc`, exact for threads that have ended too.
+        // Unlike `/proc`, it includes threads that have ended.
         let own = clock_gettime(ClockId::ProcessCPUTime);
         let own = Duration::try_from(own).ok()?;
         Some(CpuStatus {

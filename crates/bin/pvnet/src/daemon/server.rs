@@ -91,7 +91,7 @@ fn balloon(name: String, mib: usize, events: &mpsc::Sender<Event>) -> Result<(),
     receiver.recv_timeout(TIMEOUT).map_err(|error| error.to_string())?
 }
 
-/// Says that the meter is on, and keeps the lease until the client goes.
+/// Confirms that the meter is on, and keeps the lease until the client goes.
 fn hold(mut stream: &UnixStream, lease: Lease) -> io::Result<()> {
     writeln!(stream, "{METERED}")?;
     stream.set_read_timeout(None)?;

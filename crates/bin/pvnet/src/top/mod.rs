@@ -1,4 +1,4 @@
-//! `pvnet top`: what the daemon does now, and what that costs.
+//! `pvnet top`: what the daemon carries now, and what that costs.
 
 mod rates;
 mod screen;
@@ -15,7 +15,7 @@ use crate::args::DaemonArgs;
 use rates::Rates;
 use screen::Screen;
 
-/// What to show, and how often.
+/// Options of `pvnet top`.
 #[derive(Args)]
 pub struct TopArgs {
     #[command(flatten)]
@@ -26,7 +26,7 @@ pub struct TopArgs {
     /// End after that many intervals [default: at Ctrl-C].
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// As one JSON object a line and interval.
+    /// As one line per interval, a JSON object.
     ///
     /// Its fields: `seconds`, how long the interval was; `processors`; `cpus`, processors kept
     /// busy by `guest`, `driver`, `hypervisor`, and `idle` and `stolen` ones; `per_second` and
@@ -41,7 +41,7 @@ pub struct TopArgs {
     json: bool,
 }
 
-/// The shortest interval: the kernel tells idle time by ticks of up to 10 ms.
+/// The shortest interval: the kernel counts idle time in ticks of up to 10 ms.
 const SHORTEST: f64 = 0.1;
 /// The longest interval, a day.
 const LONGEST: f64 = 86_400.0;
@@ -70,7 +70,7 @@ pub fn run(args: &TopArgs) -> Result<(), String> {
             .ok_or("the daemon cannot tell the machine's processor time")?;
         let text = if args.json { show::json(&rates) } else { show::text(&rates) };
         match screen.show(&text) {
-            // Whoever read it has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
             shown => shown.map_err(|error| format!("standard output: {error}"))?,
         }
@@ -79,8 +79,8 @@ pub fn run(args: &TopArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The status of the daemon that has been watched so far. Another one in its place has no lease
-/// of ours, and counts from zero.
+/// The status of the daemon that was watched so far. A new one in its place does not have its meter
+/// on for us, and counts from zero.
 fn look(socket: &Path, pid: u32) -> Result<Status, String> {
     let gone = |why| format!("the daemon (process {pid}) has gone: {why}");
     let status = control_socket::status(socket).map_err(gone)?;

@@ -1,4 +1,4 @@
-//! What happened between two statuses of a daemon.
+//! The difference of two statuses of a daemon.
 
 use std::time::Duration;
 
@@ -39,12 +39,12 @@ pub struct PortRates {
 }
 
 impl Rates {
-    /// The difference; none if the daemon does not tell processor time.
+    /// The difference; none if the daemon does not report processor time.
     pub fn between(before: &Status, after: &Status) -> Option<Self> {
         let cpu = usage(&before.cpu?, &after.cpu?, after.pid);
         let ports: Vec<_> =
             after.ports.iter().map(|port| PortRates::between(&before.ports, port)).collect();
-        // Port by port: what a port that has gone carried must not be missed from the others'.
+        // Port by port: a port that is gone must not reduce the sum of the others.
         let carried = Carried {
             frames: ports.iter().map(|port| port.ingress.frames).sum(),
             bytes: ports.iter().map(|port| port.ingress.bytes).sum(),
@@ -60,12 +60,12 @@ impl Rates {
         })
     }
 
-    /// How many a second `n` in the interval are.
+    /// The rate of `n` in the interval, per second.
     pub fn per_second(&self, n: u64) -> f64 {
         n as f64 / self.measured.wall.as_secs_f64().max(f64::EPSILON)
     }
 
-    /// Every counter by name: a second, and a packet if there were any.
+    /// Every counter by name: per second, and per packet if there were any.
     pub fn operations(&self) -> Vec<(&'static str, f64, Option<f64>)> {
         let carried = &self.measured.carried;
         let any = carried.frames > 0;
@@ -78,18 +78,18 @@ impl Rates {
         counted.into_iter().chain([guests]).collect()
     }
 
-    /// Processors that were kept from this machine.
+    /// Processors that a hypervisor below gave to other machines.
     pub fn stolen(&self) -> f64 {
         self.measured.stolen * f64::from(self.processors)
     }
 
-    /// CPU seconds for 10⁹ bytes carried, if any were.
+    /// CPU seconds per 10⁹ bytes carried, if any were.
     pub fn per_gigabyte(&self) -> Option<CpuSplit> {
         let bytes = self.measured.carried.bytes;
         (bytes > 0).then(|| self.measured.per_gigabyte(bytes))
     }
 
-    /// CPU microseconds for each packet carried, if any were.
+    /// CPU microseconds per packet carried, if any were.
     pub fn per_packet(&self) -> Option<CpuSplit> {
         let frames = self.measured.frames_per_second();
         let microseconds = |cpus: f64| cpus * 1e6 / frames;
@@ -120,7 +120,7 @@ fn usage(before: &CpuStatus, after: &CpuStatus, pid: u32) -> CpuUsage {
 
 impl PortRates {
     fn between(before: &[PortStatus], after: &PortStatus) -> Self {
-        // A port that is back counts from zero again, as a new one does.
+        // A port that has come back counts from zero, as a new one does.
         let same = |port: &&PortStatus| {
             port.name == after.name
                 && port.ingress.frames <= after.ingress.frames
@@ -196,7 +196,7 @@ pub(super) mod tests {
         assert_eq!(operations.len(), Counted::ALL.len() + 1);
         assert_eq!(of("copies"), &("copies", 1200.0, Some(2.0)));
         assert_eq!(of("maps"), &("maps", 0.0, Some(0.0)));
-        // Red's million and half a million; the uplink's are nobody's copies.
+        // Red's million and half a million; guests copy nothing for the uplink.
         assert_eq!(of("guest_bytes"), &("guest_bytes", 750_000.0, Some(1250.0)));
         let red = &rates.ports[0];
         assert_eq!((red.ingress.frames, red.egress.frames, red.drops), (1000, 500, 100));
@@ -231,7 +231,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_daemon_that_does_not_tell_processor_time_has_no_rates() {
+    fn a_daemon_that_does_not_report_processor_time_has_no_rates() {
         let silent = Status { cpu: None, ..status(4) };
         assert!(Rates::between(&status(3), &silent).is_none());
         assert!(Rates::between(&silent, &status(4)).is_none());

@@ -15,12 +15,12 @@ pub fn text(rates: &Rates) -> String {
         human(megabits(rates, carried.bytes)),
         human(rates.measured.wall.as_secs_f64())
     );
-    // The longest last: it is what a low terminal cuts off.
+    // The longest last: a low terminal cuts it off.
     let (processors, ports, operations) = (processors(rates), ports(rates), operations(rates));
     format!("{head}\n\n{processors}\n{ports}\n{operations}\n")
 }
 
-/// A share of the machine's time: its name, and where it stands in a split.
+/// A share of the machine's time: its name, and its field of a split.
 type Share = (&'static str, fn(&CpuSplit) -> f64);
 
 const WORK: [Share; 3] = [
@@ -55,7 +55,7 @@ fn operations(rates: &Rates) -> Table {
     table
 }
 
-/// The ports, and a line for each that is not well.
+/// The ports, and a line for each that has a reason.
 fn ports(rates: &Rates) -> String {
     let mut table = Table::new()
         .left("port")
@@ -89,7 +89,7 @@ fn or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), human)
 }
 
-/// An interval as a line with a JSON object; `pvnet top --help` says what is in it.
+/// An interval as a line with a JSON object; `pvnet top --help` lists its fields.
 pub fn json(rates: &Rates) -> String {
     let measured = &rates.measured;
     let CpuSplit { guest, driver, hypervisor, idle } = measured.cpu;

@@ -79,7 +79,7 @@ impl Testbed {
         self.folder.path()
     }
 
-    /// A command of the program, told where the daemon is.
+    /// A command of the program, for this daemon.
     pub fn command(&self, subcommand: &str) -> Command {
         let mut command = pvnet();
         command.arg(subcommand).arg("--directory").arg(self.folder());

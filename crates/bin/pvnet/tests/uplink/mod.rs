@@ -16,7 +16,7 @@ struct Captured {
     finished: usize,
 }
 
-/// A daemon whose uplink has its tap in a namespace of its own, and one guest.
+/// A daemon with one guest, and an uplink whose tap is in another namespace.
 struct UplinkTestbed {
     outside: Namespace,
     inside: Namespace,
@@ -125,7 +125,7 @@ fn an_uplink_is_trusted_with_what_it_can_do_and_no_more() {
         ("csum+sg+tso", [true; 3]),
     ] {
         let change = format!("out.capabilities={set}");
-        // What is mapped already needs neither a copy by the hypervisor nor its leave to be fetched.
+        // A page that stays mapped needs neither a grant copy nor a DMA mapping.
         let granted = "*.persistent_grants=0";
         let [mut guest, mut daemon] = testbed.start(&[&change, granted]);
         let bytes = 4 * MIB;

@@ -1,4 +1,4 @@
-//! `pvnet bench idle`: what a daemon costs that has nothing to do.
+//! `pvnet bench idle`: what an idle daemon costs.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use super::rows::Rows;
 use crate::error::Result;
 use crate::testbed::{Case, Setup, Testbed};
 
-/// What can be told to it.
+/// Options of this benchmark.
 #[derive(Args)]
 pub struct IdleArgs {
     #[command(flatten)]
     pub common: Common,
-    /// How long each round looks on.
+    /// How long each round lasts.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub seconds: u32,
 }
 
-/// How long the last frames of a transfer are waited for.
-const SETTLE: Duration = Duration::from_secs(1);
+/// The pause after a transfer, for its last frames.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs it.
 pub fn run(args: &IdleArgs) -> Result<Benchmark> {
@@ -31,12 +31,12 @@ pub fn run(args: &IdleArgs) -> Result<Benchmark> {
     let progress = Progress::new(2 + rounds as usize, args.common.quiet);
     progress.step("start pvnet");
     let testbed = Testbed::start(&Setup::default())?;
-    // Memory that was never touched is not resident: first it shall have worked.
+    // Memory that was never touched is not resident: the daemon works first.
     progress.step("let the guests talk for a second");
     if let Some(case) = Case::find("tcp-1") {
         case.run(&testbed, 1, 0)?;
     }
-    Interrupt::sleep(SETTLE)?;
+    Interrupt::sleep(PAUSE)?;
     let mut rows = Rows::default();
     for round in 0..rounds {
         progress.step(format!("round {} of {rounds}", round + 1));

@@ -9,7 +9,7 @@ use super::rows::Rows;
 use crate::error::Result;
 use crate::testbed::{Setup, Subject, Testbed, round_trips};
 
-/// What can be told to it.
+/// Options of this benchmark.
 #[derive(Args)]
 pub struct LatencyArgs {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `pvnet bench`: numbers to compare, between runs and with the kernel's own bridge.
+//! `pvnet bench`: numbers to compare between runs, and with the kernel's own bridge.
 //!
 //! Rounds are interleaved: each measures everything once, pvnet and the bridge in turn and in
 //! alternating order, so that a machine that is slower for a while affects both.
@@ -22,11 +22,11 @@ use common::Common;
 pub enum BenchCommand {
     /// TCP and UDP between two guests, with iperf3, beside the kernel's veth + bridge.
     Stream(stream::StreamArgs),
-    /// Frames a second between two generator guests that have no kernel stack.
+    /// Frames per second between two generator guests that have no kernel stack.
     Pps(pps::PpsArgs),
     /// Round trips of a datagram between two guests, beside the kernel's veth + bridge.
     Latency(latency::LatencyArgs),
-    /// What the daemon uses while two connected guests have nothing to say.
+    /// What the daemon uses while two connected guests are idle.
     Idle(idle::IdleArgs),
 }
 

@@ -1,4 +1,4 @@
-//! What is measured, round by round, until it is rows.
+//! Collects samples round by round and makes rows of them.
 
 use report::{Benchmark, CpuSplit, Row, Samples};
 
@@ -59,7 +59,7 @@ impl Rows {
     }
 }
 
-/// The mean, whose parts still add up to the machine's processors.
+/// The mean: its parts still add up to the machine's processors.
 fn mean(splits: &[CpuSplit]) -> Option<CpuSplit> {
     let n = splits.len() as f64;
     let mean = |part: fn(&CpuSplit) -> f64| splits.iter().map(part).sum::<f64>() / n;

@@ -26,7 +26,7 @@ fn cases(benchmark: &Benchmark) -> Vec<&str> {
     cases
 }
 
-/// The rows of a case, one per subject; a row without a subject stands for pvnet, whose it is.
+/// The rows of a case, one per subject. A row without a subject is pvnet's.
 fn rows<'a>(benchmark: &'a Benchmark, case: &str) -> [Option<&'a Row>; 2] {
     let [pvnet, bridge] = SUBJECTS.map(|(name, _)| benchmark.row(&format!("{case}/{name}")));
     [pvnet.or_else(|| benchmark.row(case)), bridge]
@@ -66,7 +66,7 @@ pub fn page(benchmark: &Benchmark) -> Report {
     let mut page = Report::new(format!("pvnet bench {}", benchmark.bench));
     let rounds = benchmark.rows.iter().map(|row| row.stats.n).max().unwrap_or(0);
     page.lead(&format!(
-        "Medians of {rounds} rounds. Whatever is compared was measured in turn, in the same run."
+        "Medians of {rounds} rounds. Subjects that are compared were measured in turn, in one run."
     ));
     page.table("", &table(benchmark));
     let mut units: Vec<&str> = benchmark.rows.iter().map(|row| row.unit.as_str()).collect();
@@ -76,8 +76,8 @@ pub fn page(benchmark: &Benchmark) -> Report {
         page.figure(&bars(benchmark, unit), "Bars are medians, whiskers the extremes.");
     }
     if benchmark.rows.iter().any(|row| row.cpu.is_some()) {
-        let caption = "CPU seconds per second. All that is neither the daemon nor idle counts as \
-                       guest: their stacks, programs and frontends, and whatever else ran.";
+        let caption = "CPU seconds per second. All time that is neither the daemon's nor idle \
+                       counts as guest: stacks, programs, frontends, and other programs that ran.";
         page.figure(&processors(benchmark), caption);
     }
     page.machine(&benchmark.machine);

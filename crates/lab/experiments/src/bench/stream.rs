@@ -1,4 +1,4 @@
-//! `pvnet bench stream`: bytes per second between two kernel stacks.
+//! `pvnet bench stream`: throughput between two kernel stacks.
 
 use clap::Args;
 use lab::{Offloads, Progress, VethBridge};
@@ -9,7 +9,7 @@ use super::rows::Rows;
 use crate::error::Result;
 use crate::testbed::{Case, Setup, Subject, Testbed, find_pace, measure};
 
-/// What can be told to it.
+/// Options of this benchmark.
 #[derive(Args)]
 pub struct StreamArgs {
     #[command(flatten)]

@@ -15,7 +15,7 @@ pub struct Findings {
     /// Round trips in microseconds: pvnet's, then the bridge's.
     pub rtt: [Samples; 2],
     pub file: Transfer,
-    /// What pvnet carried meanwhile.
+    /// What pvnet carried in that time.
     pub file_carried: Carried,
     pub transfers: Vec<Pair>,
 }

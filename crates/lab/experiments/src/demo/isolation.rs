@@ -1,4 +1,4 @@
-//! That the kernel forwards no frame between the guests: there is nothing it could do it by.
+//! Checks that the kernel cannot forward frames between the guests: it has no link between them.
 
 use lab::Namespace;
 use serde_json::Value;
@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 pub struct Links {
     /// The namespace.
     pub namespace: String,
-    /// `lo`, `eth0 (tap)`, and what lies idle.
+    /// `lo`, `eth0 (tap)`, and links that are down.
     pub links: Vec<String>,
 }
 
 impl Links {
-    /// Looks at a namespace. Fails if there is a link by which frames could leave it, other than
-    /// `tap`, whose other end is not another link but the guest's process.
+    /// Checks a namespace. Fails if frames could leave it by a link other than `tap`, whose other end
+    /// is the guest's process and no link.
     pub fn of(namespace: &Namespace, tap: &str) -> Result<Self> {
         let json = namespace.ip(&["-d", "-j", "link", "show"])?;
         let links = check(&json, tap)
@@ -36,7 +36,7 @@ fn check(json: &str, tap: &str) -> std::result::Result<Vec<String>, String> {
         let kind = link["linkinfo"]["info_kind"].as_str().unwrap_or_default();
         let up =
             link["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
-        // Both ends of a veth, and all that stands on another device, name it.
+        // Both ends of a veth, and every device on top of another, name the other.
         let joined = !link["link"].is_null() || !link["link_netnsid"].is_null();
         let is_tap = kind == "tun" && link["linkinfo"]["info_data"]["type"] == "tap";
         if link["link_type"] == "loopback" {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_way_out_refutes() {
+    fn any_other_way_out_is_an_error() {
         for links in [&[LO][..], &[LO, VETH], &[TAP, VETH], &[TAP, &TUNNEL.replace("NOARP", "UP")]]
         {
             assert!(seen(links).is_err(), "{links:?}");

@@ -45,18 +45,18 @@ const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// Round trips of a datagram.
 const ROUND_TRIPS: u32 = 5000;
 
-/// Shows everything.
+/// Runs the demo.
 pub fn run(args: &DemoArgs) -> Result<()> {
     Interrupt::install()?;
     lab::preflight(&["iperf3", "ping", "ethtool"])?;
     for file in [Some(&args.report), args.json.as_ref()].into_iter().flatten() {
         output::prepare(file)?;
     }
-    output::say(&format!("{INTRODUCTION}\n\n"))?;
+    output::print(&format!("{INTRODUCTION}\n\n"))?;
     let findings = Demo::start(args)?.run()?;
     show::print(&findings)?;
     page::page(&findings).write(&args.report)?;
-    output::say(&format!("Report with plots: {}\n", args.report.display()))?;
+    output::print(&format!("Report with plots: {}\n", args.report.display()))?;
     if let Some(file) = &args.json {
         show::benchmark(&findings).write(file)?;
     }

@@ -80,8 +80,7 @@ fn throughput(page: &mut Report, findings: &Findings) {
     let offloads: Vec<_> = find(findings, "tcp-1").into_iter().chain(without).collect();
     page.figure(
         &bars("One TCP stream, each offload switched off in turn", &offloads),
-        "Without segmentation offload every 1500-byte frame pays for itself what before 64 KiB \
-         paid together.",
+        "Without segmentation offload every 1500-byte frame costs what 64 KiB cost before.",
     );
     page.figure(&seconds(findings), "As the sending guest's iperf3 saw it, second by second.");
 }
@@ -110,7 +109,7 @@ fn processors(page: &mut Report, findings: &Findings) {
     page.section("Processor time").paragraph(
         "Where the whole machine's processor time went. The driver domain is the daemon without \
          its time in grant and event operations, which is the hypervisor's. Guests are all the \
-         rest that was busy: frontends, TCP/IP stacks, iperf3, and whatever else ran.",
+         rest that was busy: frontends, TCP/IP stacks, iperf3, and other programs that ran.",
     );
     let (large, small): (Vec<_>, Vec<_>) =
         findings.transfers.iter().partition(|pair| pair.case.offloads.tso && !pair.case.is_udp());
@@ -120,7 +119,7 @@ fn processors(page: &mut Report, findings: &Findings) {
     );
     page.figure(
         &cost_bars("Processor time for a gigabyte, in frames of 1500 bytes", &small),
-        "The price of a frame, paid some forty times as often.",
+        "The same bytes in some forty times as many frames.",
     );
 }
 
@@ -197,14 +196,14 @@ fn costs(findings: &Findings) -> Table {
     table
 }
 
-/// What to say where the machine below took processor time away.
+/// A sentence if the machine below took processor time away.
 fn stolen(findings: &Findings) -> Option<String> {
     let all = findings.transfers.iter().flat_map(|pair| [&pair.pvnet, &pair.bridge]);
     let most = all.map(|measured| measured.stolen).fold(0.0, f64::max);
     (most > 0.01).then(|| {
         format!(
             "The machine below gave up to {} % of the processors' time to others during a \
-             transfer: on one of its own it would have been faster.",
+             transfer: on a machine of its own pvnet would have been faster.",
             human(100.0 * most)
         )
     })

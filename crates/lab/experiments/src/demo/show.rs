@@ -23,11 +23,11 @@ pub fn ping(ping: &Ping) -> String {
 
 /// Prints what was found.
 pub fn print(findings: &Findings) -> Result<()> {
-    output::say(&format!("\n{}\n\n", proofs(findings).join("\n")))?;
+    output::print(&format!("\n{}\n\n", proofs(findings).join("\n")))?;
     times(findings).print().map_err(Error::Print)?;
-    output::say("\n")?;
+    output::print("\n")?;
     table(&findings.transfers).print().map_err(Error::Print)?;
-    output::say(&format!("{NOTE}\n\n"))
+    output::print(&format!("{NOTE}\n\n"))
 }
 
 const NOTE: &str = "\

@@ -24,11 +24,11 @@ pub struct Guest {
     pub rx: &'static str,
     /// The NIC's `capabilities`.
     pub nic: &'static str,
-    /// What the driver domain receives into; guest memory has pages of the same size.
+    /// The driver domain's receive buffers; guest memory has pages of the same size.
     pub buffers: Buffers,
 }
 
-/// What the driver domain receives into.
+/// The driver domain's receive buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
     /// `receive_buffers`.
@@ -136,9 +136,9 @@ impl Server {
     /// The daemon's configuration, between namespaces of these names; none where there is no
     /// daemon.
     pub fn toml(self, folder: &Path, server: &str, client: &str) -> Option<String> {
-        // TOML's own quoting: the folder's name is the system's business.
+        // Quoted by TOML: the folder's name may have any character.
         let folder = toml::Value::from(folder.to_string_lossy().into_owned());
-        // On the one CPU nothing can come while the worker polls: it sleeps at once.
+        // On one CPU nothing arrives while the worker polls: it sleeps at once.
         let daemon =
             format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
         let (nic, inner) = match self {
@@ -150,7 +150,7 @@ impl Server {
     }
 }
 
-/// The NIC: the client's stack is at its other end, as if at the end of a wire.
+/// The NIC: the client's stack is at its other end, as at the end of a wire.
 fn uplink(capabilities: &str, buffers: Buffers, client: &str) -> String {
     format!(
         "\n[[uplink]]\nname = \"{NIC_PORT}\"\ntap = \"{NIC}\"\nnamespace = \"{client}\"\n\
@@ -174,7 +174,7 @@ fn stack(buffers: Buffers) -> String {
 
 impl Guest {
     fn toml(&self, name: &str) -> String {
-        // The paper's driver domain kept no page of a guest mapped: that came two years later.
+        // The paper's driver domain kept no guest pages mapped: that came two years later.
         format!(
             "\n[[guest]]\nname = \"{name}\"\nmac = \"02:70:76:6e:06:01\"\naddresses = [\"{}\"]\n\
              interface = \"{}\"\ntx = \"{}\"\nrx = \"{}\"\nhuge_pages = {}\n\

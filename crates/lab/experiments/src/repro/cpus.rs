@@ -1,4 +1,4 @@
-//! Who runs where: the paper's server saturates its one CPU, its clients have others.
+//! Which CPU runs what: the paper's server saturates its one CPU, its clients have others.
 
 use crate::error::Result;
 
@@ -9,7 +9,7 @@ pub struct Cpus {
     pub server: Option<usize>,
     /// The client's; any if there are not two.
     pub client: Option<usize>,
-    /// What is not as it should be.
+    /// What differs from the intended setup.
     pub note: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! One transfer, and whose time on the server's CPU it took.
+//! One transfer, and whose time it took on the server's CPU.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -26,7 +26,7 @@ pub struct Sample {
     pub cpu: CpuSplit,
     /// What a gigabyte cost.
     pub cost: Cost,
-    /// What was asked of the hypervisor, by [`PAYLOAD`] bytes received; none without pvnet.
+    /// Operations of the hypervisor per [`PAYLOAD`] bytes received; none without pvnet.
     pub per_packet: Option<BTreeMap<String, f64>>,
     /// The share of the server CPU's time, 0 to 1, that a hypervisor below gave to others.
     pub stolen: f64,
@@ -43,8 +43,8 @@ pub struct Cost {
     pub hypervisor: f64,
 }
 
-/// Payload of a frame of the MTU with TCP's usual options, in bytes: what is a packet on a wire,
-/// in however large frames it was carried.
+/// Payload of a frame of the MTU with TCP's usual options, in bytes: a packet on a wire, also where
+/// larger frames carried it.
 pub const PAYLOAD: u32 = 1448;
 
 /// Runs a transfer.
@@ -53,7 +53,7 @@ pub fn measure(topology: &Topology, key: Key, seconds: u32, cpus: &Cpus) -> Resu
     let before = topology.status()?;
     let meter = CpuMeter::start_on(cpus.server, &daemon, Children::Ignored)?;
     let throughput = match iperf(topology, key, seconds, cpus).run() {
-        // Where the path itself has failed, it says more than who was on it.
+        // If pvnet has failed, its own error says more.
         Err(error) if !matches!(error, lab::Error::Interrupted) => {
             topology.status()?;
             return Err(error.into());
@@ -79,7 +79,7 @@ fn iperf<'a>(topology: &'a Topology, key: Key, seconds: u32, cpus: &Cpus) -> Ipe
         .on([from.1, to.1])
 }
 
-/// What was asked of pvnet during a transfer.
+/// What pvnet did during a transfer.
 struct Asked {
     operations: Operations,
     /// Frames at the NIC, both ways.
@@ -145,9 +145,9 @@ fn sample(
     })
 }
 
-/// Divides the time of the server's CPU. What is neither the daemon's nor idle is the program's
-/// and its stack's: in a guest, in the driver domain, or on Linux, whose time stands in the guest's
-/// place.
+/// Divides the time of the server's CPU. Time that is neither the daemon's nor idle is the program's
+/// and its stack's: in a guest, in the driver domain, or on Linux, whose time is counted as the
+/// guest's.
 fn split(server: Server, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
     let split = accounting::split(usage, hypervisor);
     match server {

@@ -106,7 +106,7 @@ pub fn configurations() -> Vec<String> {
     paper::bars().into_iter().filter_map(toml).collect()
 }
 
-/// Seconds beside those of the transfer: a server that listens, a client that connects.
+/// Seconds of a transfer's start: a server that listens, a client that connects.
 const OVERHEAD: f64 = 0.2;
 /// Seconds until a server and its client reach each other.
 const START: f64 = 0.8;
@@ -149,10 +149,10 @@ fn experiment(args: &Menon06Args, plan: &[Planned]) -> Result<(Measurements, Met
     Ok((seen, method))
 }
 
-/// A sample, or why there is none; nothing where there will be none.
+/// A sample, or why there is none; nothing if the measurement is skipped.
 type Outcome = Option<std::result::Result<measure::Sample, String>>;
 
-/// Adds what came of a transfer, and says it.
+/// Adds the outcome of a transfer, and returns it in words.
 fn note_down(seen: &mut Measurements, key: Key, outcome: Outcome) -> String {
     match outcome {
         Some(Ok(sample)) => {
@@ -186,7 +186,7 @@ fn transfer(
     }
 }
 
-/// A failure becomes a row that says so, and the others are measured; a wish to end does not.
+/// A failure becomes a row that says so, and the others are measured. An interrupt ends everything.
 fn kept<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
     match result {
         Err(error) if error.is_interrupt() => Err(error),
@@ -194,7 +194,7 @@ fn kept<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
     }
 }
 
-/// The first bar of a kind, for people.
+/// The name of the first such bar, for people.
 fn name(plan: &[Planned], is: impl Fn(&Key) -> bool) -> String {
     let bar = plan.iter().find(|planned| planned.key.as_ref().is_ok_and(&is)).map(|it| &it.bar);
     bar.map_or(String::new(), |bar| {
@@ -211,7 +211,7 @@ fn estimate(args: &Menon06Args, keys: usize, servers: usize) -> String {
     format!("{keys} measurements on {servers} servers, {rounds} rounds: about {minutes:.1} minutes")
 }
 
-/// What a reader must know.
+/// Notes for the reader.
 fn notes(cpus: &Cpus, topologies: &[(Server, Topology)], seen: &Measurements) -> Vec<String> {
     let mut notes: Vec<String> = cpus.note.iter().cloned().collect();
     for note in topologies.iter().flat_map(|(_, topology)| &topology.notes) {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_kept_and_a_wish_to_end_is_not() {
+    fn a_failure_is_kept_and_an_interrupt_is_not() {
         let failed = kept(Err::<(), _>(Error::Failed("it is so".to_owned())));
         assert_eq!(failed.unwrap().unwrap_err(), "it is so");
         assert!(kept(Err::<(), _>(Error::Lab(lab::Error::Interrupted))).is_err());

@@ -114,7 +114,7 @@ fn savings(row: &Row, paper: Divided) -> BarChart {
     })
 }
 
-/// What is asked of the hypervisor, as columns.
+/// Operations of the hypervisor, as columns.
 const COUNTS: [&str; 10] = [
     "frames",
     "maps",
@@ -139,9 +139,9 @@ fn details(page: &mut Report, document: &Document) {
         let count = |name: &str| counts.get(name).copied().map_or(String::new(), human);
         table.row(cells.into_iter().chain(COUNTS.map(count)));
     }
-    page.section("What was asked of the hypervisor, per packet").paragraph(
-        "A packet is 1448 bytes received: what a frame of the MTU holds, in however large frames \
-         it was carried. Frames are those at pvnet's NIC, both ways; one far larger than the MTU \
+    page.section("Operations of the hypervisor, per packet").paragraph(
+        "A packet is 1448 bytes received, the payload of a frame of the MTU, also where larger \
+         frames carried it. Frames are those at pvnet's NIC, both ways; one far larger than the MTU \
          (GSO) counts once.",
     );
     page.table("", &table);

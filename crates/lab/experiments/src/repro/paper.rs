@@ -78,7 +78,7 @@ impl Figure {
         }
     }
 
-    /// The configuration that the others are set against, by its name in the figure.
+    /// The configuration that the others are compared with, by its name in the figure.
     pub fn none(self) -> &'static str {
         match self {
             Self::Table1 | Self::Three | Self::Four => XEN_GUEST,
@@ -121,23 +121,23 @@ impl Direction {
 pub enum Program {
     /// Pages of a file, without a copy.
     Sendfile,
-    /// From a buffer of its own.
+    /// From its own buffer.
     Write,
 }
 
-/// What a bar stands on.
+/// How a bar is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Means {
     /// A measurement of this server.
     Measure(Server),
-    /// Nothing here, and why.
+    /// Not at all, and why.
     Impossible(&'static str),
 }
 
 /// One bar of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bar {
-    /// Where it stands.
+    /// Its figure.
     pub figure: Figure,
     /// Its name there.
     pub config: &'static str,
@@ -147,9 +147,9 @@ pub struct Bar {
     pub program: Program,
     /// Its height in the paper, in Mb/s, where the paper gives the number.
     pub mbps: Option<f64>,
-    /// What the paper says where it gives none, or beside it.
+    /// What the paper says without a number, or beside it.
     pub says: Option<&'static str>,
-    /// What it stands on here.
+    /// How it is measured here.
     pub means: Means,
 }
 

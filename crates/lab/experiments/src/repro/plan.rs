@@ -1,4 +1,4 @@
-//! What is to be measured, each thing once, whatever figures show it.
+//! What is measured: each thing once, even if several figures show it.
 
 use shm::{PageSize, Region, create_memfd};
 
@@ -23,7 +23,7 @@ pub struct Planned {
     pub bar: Bar,
     /// What is measured for it, or why nothing is.
     pub key: Result<Key, String>,
-    /// In what the measurement falls short of the bar.
+    /// How the measurement differs from the bar.
     pub note: Option<String>,
 }
 
@@ -51,7 +51,7 @@ fn resolve(bar: Bar, superpages: Result<(), &str>) -> Planned {
     let (key, note) = match (bar.means, superpages) {
         (Means::Impossible(why), _) => (Err(why.to_owned()), None),
         (Means::Measure(server), Err(why)) if server.huge_pages() => {
-            // "All that helps" can be had without one part of it, that part by itself cannot.
+            // "All optimisations" can be measured without one of them; that one alone cannot.
             match bar.config.ends_with("-opt") {
                 true => (Ok(key(server.small_pages())), Some(format!("without superpages: {why}"))),
                 false => (Err(why.to_owned()), None),
@@ -84,14 +84,14 @@ pub fn servers(keys: &[Key]) -> Vec<Server> {
     servers
 }
 
-/// The order of a round: forwards and backwards in turn, so that a machine that is slower for a
-/// while is not so for the same ones each time.
+/// The order of a round: forwards and backwards in turn. A machine that is slower for a while then
+/// does not slow the same ones each time.
 pub fn in_turn(keys: &[Key], round: u32) -> Vec<Key> {
     let forwards = keys.iter().copied();
     if round.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() }
 }
 
-/// Why this machine has no superpages, if it has none: found out by taking one, as guests do.
+/// Takes a superpage as guests do; the error says why this machine has none.
 pub fn superpages() -> Result<(), String> {
     let bytes = PageSize::Huge.bytes();
     let taken = create_memfd("pvnet-probe", bytes / PageSize::Small.bytes(), PageSize::Huge)

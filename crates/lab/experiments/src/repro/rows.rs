@@ -38,19 +38,19 @@ pub struct Row {
     pub cpu: Option<CpuSplit>,
     /// What 10⁹ bytes cost, in CPU seconds.
     pub cpu_s_per_gb: Option<Cost>,
-    /// By how much the figure's first configuration costs more, for the same bytes.
+    /// The cost of the figure's first configuration divided by this one's, for the same bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_divided_by: Option<Divided>,
     /// The same of the paper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_cost_divided_by: Option<Divided>,
-    /// What was asked of the hypervisor by 1448 bytes received.
+    /// Operations of the hypervisor per 1448 bytes received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_packet: Option<BTreeMap<String, f64>>,
-    /// The paper's words where it gives no number, or beside it.
+    /// The paper's words without a number, or beside it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_says: Option<&'static str>,
-    /// In what this falls short of the bar.
+    /// How the measurement differs from the bar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// Why there is no measurement.
@@ -74,7 +74,7 @@ pub struct Divided {
     pub hypervisor: Option<f64>,
 }
 
-/// What was seen of each kind of measurement.
+/// The samples of each kind of measurement.
 #[derive(Debug, Default)]
 pub struct Measurements(Vec<(Key, Result<Vec<Sample>, String>)>);
 
@@ -86,22 +86,22 @@ impl Measurements {
         }
     }
 
-    /// Notes that it does not work; there are no further samples then.
+    /// Notes a failure; there are no further samples then.
     pub fn fail(&mut self, key: Key, why: String) {
         *self.entry(key) = Err(why);
     }
 
-    /// Whether it does not work.
+    /// Whether it has failed.
     pub fn has_failed(&self, key: Key) -> bool {
         self.0.iter().any(|(known, seen)| *known == key && seen.is_err())
     }
 
-    /// What does not work.
+    /// How many have failed.
     pub fn failures(&self) -> usize {
         self.0.iter().filter(|(_, seen)| seen.is_err()).count()
     }
 
-    /// The largest share of the server CPU's time that others had meanwhile, 0 to 1.
+    /// The largest share of the server CPU's time, 0 to 1, that went to others.
     pub fn stolen(&self) -> f64 {
         let samples = self.0.iter().flat_map(|(_, seen)| seen.iter().flatten());
         samples.map(|sample| sample.stolen).fold(0.0, f64::max)
@@ -211,7 +211,7 @@ fn median(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
     values.stats().map_or(0.0, |stats| stats.median)
 }
 
-/// The mean, whose parts still add up to the CPU.
+/// The mean: its parts still add up to the CPU.
 fn cpu(samples: &[Sample]) -> Option<CpuSplit> {
     let n = samples.len() as f64;
     let mean = |part: fn(&CpuSplit) -> f64| {

@@ -14,27 +14,27 @@ use crate::output;
 /// Prints everything.
 pub fn print(document: &Document) -> Result<()> {
     for figure in figures(document) {
-        output::say(&format!("\n{}\n", figure.title()))?;
+        output::print(&format!("\n{}\n", figure.title()))?;
         table(document, figure).print().map_err(Error::Print)?;
         for remark in remarks(document, figure) {
-            output::say(&format!("{remark}\n"))?;
+            output::print(&format!("{remark}\n"))?;
         }
     }
     if !document.claims.is_empty() {
-        output::say("\nWhat the paper claims\n")?;
+        output::print("\nWhat the paper claims\n")?;
         claims_table(&document.claims).print().map_err(Error::Print)?;
         document
             .claims
             .iter()
-            .try_for_each(|claim| output::say(&format!("{}\n", grounds(claim))))?;
+            .try_for_each(|claim| output::print(&format!("{}\n", grounds(claim))))?;
     }
     let mut text = format!("\n{}\n", order_sentences(document).join("\n"));
     text +=
         &document.method.notes.iter().map(|note| format!("Note: {note}.\n")).collect::<String>();
-    output::say(&text)
+    output::print(&text)
 }
 
-/// The figures that there are rows of, in the paper's order.
+/// The figures that have rows, in the paper's order.
 pub fn figures(document: &Document) -> Vec<Figure> {
     let figures: BTreeSet<Figure> = document.rows.iter().map(|row| row.of).collect();
     figures.into_iter().collect()
@@ -136,7 +136,7 @@ pub fn spread(stats: &Stats) -> String {
     }
 }
 
-/// What is to be said of a figure's rows, once where it is the same for several.
+/// Remarks on a figure's rows; a remark on several rows is made once.
 pub fn remarks(document: &Document, figure: Figure) -> Vec<String> {
     let mut remarks: Vec<(String, Vec<&str>)> = Vec::new();
     for row in rows(document, figure) {
@@ -165,7 +165,7 @@ fn of_row(row: &Row) -> impl Iterator<Item = String> {
     [why, row.note.clone(), idle, says].into_iter().flatten()
 }
 
-/// What a verdict stands on.
+/// What a verdict is based on.
 pub fn grounds(claim: &Claim) -> String {
     format!("{}: {}", claim.source, claim.grounds())
 }

@@ -99,12 +99,12 @@ impl Topology {
         command.args(["--device", DEVICE, self.server.name()]);
         self.guests.push(on_cpu(cpus.server, || Process::capture(command))?);
         daemon.wait("the guest's start", &mut self.guests, |status, guests| {
-            // A port is up before its interface has addresses; the guest says when it has.
+            // A port is up before its interface has addresses; the guest prints when it has.
             all_up(status) && guests.iter().all(|guest| guest.stdout().contains("is up"))
         })
     }
 
-    /// Without this the receiving stack runs on the CPU, and in the time, of the sender.
+    /// Moves the receiving stack to its own CPU. Without this it runs on the sender's CPU, in its time.
     fn steer(&mut self, kind: Server, cpus: &Cpus) {
         let mut ends = vec![(&self.client, NIC, cpus.client)];
         if kind == Server::Native {
@@ -146,7 +146,7 @@ fn views(status: &Status) -> Vec<View> {
     memory.filter_map(|memory| memory.daemon).collect()
 }
 
-/// What to say where the kernel has not given the superpages that were asked for.
+/// A note if the kernel has not given the superpages that were asked for.
 fn too_small(view: &View) -> Option<String> {
     let mib = |bytes| bytes >> 20;
     (view.large < view.total / 2).then(|| {

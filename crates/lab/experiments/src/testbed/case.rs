@@ -1,4 +1,4 @@
-//! The transfers that are shown and measured.
+//! The transfers that are measured.
 
 use lab::{Iperf, Offloads, Throughput, Traffic};
 
@@ -41,7 +41,7 @@ pub const CASES: [Case; 9] = [
         reverse: false,
     },
     Case::tcp("tcp-1-no-tso", "TCP, no TSO", 1).with(Offloads { tso: false, ..Offloads::ALL }),
-    // TSO leans on both of the others, so it goes with each of them.
+    // TSO needs both of the others, so it is off with each of them.
     Case::tcp("tcp-1-no-csum", "TCP, no checksums", 1).with(Offloads {
         tso: false,
         csum: false,
@@ -95,15 +95,14 @@ impl Case {
 const PACES: [u32; 8] = [350, 500, 700, 1000, 1400, 2000, 2800, 4000];
 /// The part of a pace that a sender reaches when it can.
 const REACHED: f64 = 0.9;
-/// The part of the most that is as good: the rest is bought with losses, or luck.
+/// The part of the highest rate that is good enough: the rest costs losses, or is luck.
 const ENOUGH: f64 = 0.9;
 
-/// The slowest pace, in payload bits per second, at which as good as most arrives over
-/// `subject`: beyond it the receiver loses more time on datagrams that it drops than it gains by
-/// those that it takes, and the rate says nothing about the path.
+/// The slowest pace, in payload bits per second, at which nearly the highest rate arrives over
+/// `subject`. Beyond it, the receiver spends more time on datagrams that it drops than it gains with
+/// the others, and the rate says nothing about the path.
 ///
-/// It is not the fastest pace without loss: on a machine with other things to do some datagrams
-/// are lost at any pace.
+/// It is not the fastest pace without loss: on a busy machine some datagrams are lost at any pace.
 pub fn find_pace(subject: &dyn Subject, udp: &Case) -> lab::Result<u64> {
     let pace = best(|mbps| {
         let seen = udp.run(subject, 1, u64::from(mbps) * 1_000_000)?;
@@ -114,7 +113,7 @@ pub fn find_pace(subject: &dyn Subject, udp: &Case) -> lab::Result<u64> {
     Ok(u64::from(pace) * 1_000_000)
 }
 
-/// What came of a pace, in 10⁶ payload bits per second.
+/// The result of a pace, in 10⁶ payload bits per second.
 struct Probe {
     sent: f64,
     received: f64,

@@ -1,4 +1,4 @@
-//! A daemon under test: a process of its own, in a folder of its own.
+//! A daemon under test: a process with its own folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,18 +17,18 @@ const POLL: Duration = Duration::from_millis(10);
 /// A running daemon. Dropping it stops it and removes what it had.
 #[derive(Debug)]
 pub struct Daemon {
-    // The process goes before the folder its sockets are in.
+    // Dropped in this order: the process before the folder of its sockets.
     process: Process,
     folder: Folder,
 }
 
 impl Daemon {
-    /// Starts a daemon; it answers on return. `config` is told the folder for its sockets.
+    /// Starts a daemon; it answers on return. `config` gets the folder for its sockets.
     pub fn start(config: impl FnOnce(&Path) -> String) -> Result<Self> {
         Self::launch(None, config)
     }
 
-    /// The same inside of a namespace.
+    /// The same in a namespace.
     pub fn start_inside(
         namespace: &Namespace,
         config: impl FnOnce(&Path) -> String,
@@ -63,8 +63,7 @@ impl Daemon {
         control_socket::status(&self.socket())
     }
 
-    /// What it does while its meter is on; it stays on for as long as `work` takes. Answers what
-    /// was counted meanwhile.
+    /// Switches the meter on while `work` runs. Returns how many operations of this kind it counted.
     pub fn metered(&self, what: Counted, work: impl FnOnce() -> Result<()>) -> Result<u64> {
         let count = || {
             let status = self.status().map_err(Error::Failed)?;
@@ -80,7 +79,7 @@ impl Daemon {
         control_socket(self.folder())
     }
 
-    /// Waits until the daemon answers and `ready` agrees; fails if it or one of `guests` ends.
+    /// Waits until the daemon answers and `ready` returns true. Fails if the daemon or a guest ends.
     pub fn wait(
         &mut self,
         what: &str,
@@ -89,7 +88,7 @@ impl Daemon {
     ) -> Result<()> {
         let start = Instant::now();
         loop {
-            // In this order: an answer after an end would be that of another daemon.
+            // In this order: an answer after the end would be another daemon's.
             let status = self.status();
             for process in std::iter::once(&mut self.process).chain(&mut *guests) {
                 check(process)?;
@@ -107,15 +106,14 @@ impl Daemon {
         }
     }
 
-    /// What the processes complain of, to be put after a problem.
+    /// The last complaints of the processes, to append to a problem.
     pub fn said(&self, guests: &[Process]) -> String {
         let all = std::iter::once(&self.process).chain(guests);
         all.filter_map(complaint).map(|line| format!("; {line}")).collect()
     }
 }
 
-/// This very program, inside of a namespace if one is given; it dies with the thread that starts
-/// it.
+/// This program, in a namespace if one is given. It dies with the thread that starts it.
 pub fn program(namespace: Option<&Namespace>) -> Result<Command> {
     let path = std::env::current_exe()
         .map_err(|source| Error::Path { path: "/proc/self/exe".into(), source })?;
@@ -143,7 +141,7 @@ pub fn ports(status: &Status) -> String {
     status.ports.iter().map(port).chain(absent).collect::<Vec<_>>().join(", ")
 }
 
-/// The last line of a process's standard error that is not merely news.
+/// The last line of a process's standard error that is a complaint.
 fn complaint(process: &Process) -> Option<String> {
     let text = process.stderr();
     let news = |line: &str| line.contains(" INFO ") || line.trim().is_empty();

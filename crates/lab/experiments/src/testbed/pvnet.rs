@@ -1,4 +1,4 @@
-//! pvnet itself under test: a daemon and two guests, as processes of their own.
+//! pvnet under test: a daemon and two guests as processes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -11,14 +11,14 @@ use super::daemon::{Daemon, ports, program};
 use super::subject::Subject;
 use crate::error::{Error, Result};
 
-/// How the daemon and its guests are to be.
+/// How the daemon and its guests are configured.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The daemon's workers; its default if absent.
     pub workers: Option<usize>,
     /// Queues of each guest, at most; as many as workers if absent.
     pub queues: Option<u32>,
-    /// What guests leave to pvnet and pvnet to guests.
+    /// Offloads between guests and pvnet, in both directions.
     pub offloads: Offloads,
     /// Whether hypervisor time is measured.
     pub meter: bool,
@@ -33,7 +33,7 @@ impl Default for Setup {
 /// A running daemon and two connected guests. Dropping it stops them and removes what they had.
 #[derive(Debug)]
 pub struct Testbed {
-    // Dropped in this order: what stands on something goes before it.
+    // Dropped in this order: each before what it uses.
     guests: Vec<Process>,
     daemon: Daemon,
     left: Endpoint,
@@ -46,7 +46,7 @@ impl Testbed {
     /// Starts everything; guests are connected on return. Nothing in it is shared with another
     /// testbed or daemon.
     pub fn start(setup: &Setup) -> Result<Self> {
-        // The namespaces are made here, not by the guests: they go even if a guest is killed.
+        // Made here and not by the guests: they are removed even if a guest is killed.
         let left = endpoint("pvnet-red", 1)?;
         let right = endpoint("pvnet-blue", 2)?;
         let config = |folder: &Path| config_text(setup, folder, [&left, &right]);
@@ -56,10 +56,10 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Ends both guests and starts them anew, with other offloads.
+    /// Ends both guests and starts them again with other offloads.
     pub fn restart_guests(&mut self, offloads: Offloads) -> Result<()> {
         self.guests.clear();
-        // The daemon refuses a second guest of a name until it has let go of the first.
+        // The daemon refuses a second guest of a name until it has removed the first.
         self.wait("the guests' end", |status, _| status.absent.len() == 2)?;
         self.start_guests(offloads)
     }
@@ -73,11 +73,11 @@ impl Testbed {
             self.guests.push(Process::capture(command)?);
         }
         self.wait("the guests' start", |status, guests| {
-            // A port is up before its interface has addresses; the guest says when it has.
+            // A port is up before its interface has addresses; the guest prints when it has.
             up(status) == 2 && guests.iter().all(|guest| guest.stdout().contains("is up"))
         })?;
         if !offloads.gso {
-            // Segmentation by the stack itself is no matter of pvnet: only ethtool ends it.
+            // Segmentation in the stack itself (GSO) does not depend on pvnet: ethtool switches it off.
             for end in [&self.left, &self.right] {
                 Offloads { gso: false, ..Offloads::ALL }.apply(&end.namespace, end.device)?;
             }
@@ -141,7 +141,7 @@ fn endpoint(prefix: &str, host: u8) -> Result<Endpoint> {
     })
 }
 
-/// `pvnet guest`'s flags for what is switched off.
+/// `pvnet guest`'s flags for offloads that are off.
 fn flags(offloads: Offloads) -> impl Iterator<Item = &'static str> {
     let flags =
         [(offloads.tso, "--no-tso"), (offloads.csum, "--no-csum"), (offloads.sg, "--no-sg")];
@@ -149,7 +149,7 @@ fn flags(offloads: Offloads) -> impl Iterator<Item = &'static str> {
 }
 
 fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
-    // TOML's own quoting: the folder's name is the system's business.
+    // Quoted by TOML: the folder's name may have any character.
     let folder = toml::Value::from(folder.to_string_lossy().into_owned());
     let mut text = format!("[daemon]\ndirectory = {folder}\nmeter = {}\n", setup.meter);
     if let Some(workers) = setup.workers {

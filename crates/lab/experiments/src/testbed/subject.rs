@@ -1,4 +1,4 @@
-//! What is compared: ways for frames between two endpoints.
+//! What is compared: two endpoints and what carries frames between them.
 
 use accounting::Carried;
 use lab::{Endpoint, VethBridge};
@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 pub trait Subject {
     /// Its name in rows: `case/name`.
     fn name(&self) -> &'static str;
-    /// The end that sends, where nothing else is said.
+    /// The end that sends, unless a case is reversed.
     fn left(&self) -> &Endpoint;
     /// The other end.
     fn right(&self) -> &Endpoint;
-    /// What was carried since the start; an error if nothing can be carried any more.
+    /// What was carried since the start; an error if a port is down.
     fn carried(&self) -> Result<Carried>;
-    /// The process that carries frames; none where the kernel does.
+    /// The process that carries frames; none if the kernel does.
     fn daemon(&self) -> Option<u32>;
 }
 

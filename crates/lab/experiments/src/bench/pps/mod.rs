@@ -1,7 +1,7 @@
-//! `pvnet bench pps`: frames a second between two generator guests, no kernel stack.
+//! `pvnet bench pps`: frames per second between two generator guests without a kernel stack.
 //!
-//! One CPU has the daemon's worker, another the generator, which plays both guests. What is
-//! measured is the backend, the rings, and the caches between two cores.
+//! One CPU has the daemon's worker, another the generator, which is both guests. It measures the
+//! backend, the rings, and the caches between two cores.
 
 mod generator;
 
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::testbed::Daemon;
 use generator::Generator;
 
-/// What can be told to it.
+/// Options of this benchmark.
 #[derive(Args)]
 pub struct PpsArgs {
     #[command(flatten)]
@@ -32,17 +32,17 @@ pub struct PpsArgs {
     /// Frame lengths in bytes, without the checksum that a wire would add.
     #[arg(long, value_name = "LEN,…", value_delimiter = ',', default_values_t = [64, 1514], value_parser = clap::value_parser!(u16).range(60..=4096))]
     pub sizes: Vec<u16>,
-    /// Have the daemon keep none of the guests' pages mapped: each frame takes grant operations.
+    /// Keep none of the guests' pages mapped in the daemon: each frame takes grant operations.
     #[arg(long)]
     pub no_persistent_grants: bool,
 }
 
-/// A sample is kept only if both threads had this share of their CPUs: a machine shared with
-/// others takes them away now and then.
+/// A sample is kept only if both threads had this share of their CPUs: on a shared machine, others
+/// get the CPUs now and then.
 const CPU_MIN: f64 = 0.97;
-/// How often a sample that was disturbed is taken again; the last is kept whatever it is.
+/// How often a disturbed sample is taken again. The least disturbed one is kept.
 const TRIES: u32 = 5;
-/// How long hypercalls are counted.
+/// The length of the run that counts hypercalls.
 const COUNTED: Duration = Duration::from_millis(200);
 /// Microseconds of polling: the worker must not sleep between two batches of the generator.
 const POLL_US: u64 = 1000;
@@ -69,8 +69,8 @@ pub fn run(args: &PpsArgs) -> Result<Benchmark> {
             let mpps = sample(&daemon, &mut generator, *len, Duration::from_secs(args.seconds))?;
             rows.push(&format!("gen-{len}/pvnet"), "Mpps", mpps);
             let calls = hypercalls(&daemon, &mut generator, *len)?;
-            rows.push(&format!("hypercalls-{len}/pvnet"), "a frame", calls);
-            progress.done(&format!("{} Mpps, {} hypercalls a frame", human(mpps), human(calls)));
+            rows.push(&format!("hypercalls-{len}/pvnet"), "per frame", calls);
+            progress.done(&format!("{} Mpps, {} hypercalls per frame", human(mpps), human(calls)));
         }
     }
     cpus.leave()?;
@@ -78,7 +78,7 @@ pub fn run(args: &PpsArgs) -> Result<Benchmark> {
 }
 
 fn config_text(folder: &Path) -> String {
-    // TOML's own quoting: the folder's name is the system's business.
+    // Quoted by TOML: the folder's name may have any character.
     let folder = toml::Value::from(folder.to_string_lossy().into_owned());
     let mut text = format!("[daemon]\ndirectory = {folder}\nworkers = 1\npoll_us = {POLL_US}\n");
     for (number, name) in NAMES.iter().enumerate() {
@@ -107,7 +107,7 @@ fn sample(daemon: &Daemon, generator: &mut Generator, len: u16, duration: Durati
     Ok(best.map_or(0.0, |(_, mpps)| mpps))
 }
 
-/// Calls of the hypervisor that a frame takes, in a run of their own: counting has its price.
+/// Hypercalls per frame. They are counted in a separate run, since counting takes time.
 fn hypercalls(daemon: &Daemon, generator: &mut Generator, len: u16) -> Result<f64> {
     let mut frames = 0;
     let calls = daemon.metered(Counted::Hypercalls, || {
@@ -117,7 +117,7 @@ fn hypercalls(daemon: &Daemon, generator: &mut Generator, len: u16) -> Result<f6
     Ok(calls as f64 / frames.max(1) as f64)
 }
 
-/// The CPUs this thread may use: two of them, and all as it was before.
+/// Two of the CPUs that this thread may use, and all of them to restore.
 struct Cpus {
     two: [usize; 2],
     all: CpuSet,
@@ -135,7 +135,7 @@ impl Cpus {
         }
     }
 
-    /// Binds the calling thread, and what it starts from now on.
+    /// Binds the calling thread and the processes that it starts.
     fn enter(&self, n: usize) -> Result<()> {
         let mut one = CpuSet::new();
         one.set(self.two[n]);

@@ -44,7 +44,7 @@ impl Rows {
         for Measurement { name, unit, samples, cpu } in self.0 {
             let Some(stats) = samples.stats() else { continue };
             let row = Row::new(name, unit, stats);
-            benchmark.rows.push(match mean(&cpu) {
+            benchmark.rows.push(match CpuSplit::mean(cpu) {
                 Some(cpu) => row.with_cpu(cpu),
                 None => row,
             });
@@ -57,18 +57,6 @@ impl Rows {
         }
         benchmark
     }
-}
-
-/// The mean: its parts still add up to the machine's processors.
-fn mean(splits: &[CpuSplit]) -> Option<CpuSplit> {
-    let n = splits.len() as f64;
-    let mean = |part: fn(&CpuSplit) -> f64| splits.iter().map(part).sum::<f64>() / n;
-    (!splits.is_empty()).then(|| CpuSplit {
-        guest: mean(|cpu| cpu.guest),
-        driver: mean(|cpu| cpu.driver),
-        hypervisor: mean(|cpu| cpu.hypervisor),
-        idle: mean(|cpu| cpu.idle),
-    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A benchmark for people: a table for the terminal, a page with plots.
 
 use report::html::{BarChart, Report, StackedChart};
-use report::{Benchmark, Row, Stats, Table, human};
+use report::{Benchmark, Row, Table, human};
 
 use crate::error::{Error, Result};
 
@@ -32,14 +32,6 @@ fn rows<'a>(benchmark: &'a Benchmark, case: &str) -> [Option<&'a Row>; 2] {
     [pvnet.or_else(|| benchmark.row(case)), bridge]
 }
 
-/// `9,410 (9,377–9,433)`.
-fn spread(stats: &Stats) -> String {
-    match stats.n {
-        1 => human(stats.median),
-        _ => format!("{} ({}–{})", human(stats.median), human(stats.min), human(stats.max)),
-    }
-}
-
 fn table(benchmark: &Benchmark) -> Table {
     let compared = benchmark.rows.iter().any(|row| row.ratio.is_some());
     let mut table = Table::new().left("case").left("unit").right("pvnet: median (min–max)");
@@ -50,7 +42,7 @@ fn table(benchmark: &Benchmark) -> Table {
         let [pvnet, bridge] = rows(benchmark, case);
         let unit = pvnet.or(bridge).map_or("", |row| &row.unit);
         let numbers =
-            [pvnet, bridge].map(|row| row.map_or(String::new(), |row| spread(&row.stats)));
+            [pvnet, bridge].map(|row| row.map_or(String::new(), |row| row.stats.spread()));
         let ratio = pvnet.and_then(|row| row.ratio.as_ref()).map(|ratio| human(ratio.value));
         let mut cells = vec![case.to_owned(), unit.to_owned(), numbers[0].clone()];
         if compared {

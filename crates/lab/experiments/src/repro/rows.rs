@@ -152,7 +152,7 @@ impl Row {
             paper_ratio_to_none: paper::ratio(bar, bar.figure.none()),
             ratio_to_linux: None,
             paper_ratio_to_linux: paper::ratio(bar, LINUX).filter(|_| overall),
-            cpu: cpu(measured),
+            cpu: CpuSplit::mean(measured.iter().map(|sample| sample.cpu)),
             cpu_s_per_gb: cost(measured),
             cost_divided_by: None,
             paper_cost_divided_by: paper_divided(bar.figure, bar.config),
@@ -209,20 +209,6 @@ fn paper_divided(figure: Figure, config: &str) -> Option<Divided> {
 fn median(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
     let values: Samples = samples.iter().map(value).collect();
     values.stats().map_or(0.0, |stats| stats.median)
-}
-
-/// The mean: its parts still add up to the CPU.
-fn cpu(samples: &[Sample]) -> Option<CpuSplit> {
-    let n = samples.len() as f64;
-    let mean = |part: fn(&CpuSplit) -> f64| {
-        samples.iter().map(|sample| part(&sample.cpu)).sum::<f64>() / n
-    };
-    (!samples.is_empty()).then(|| CpuSplit {
-        guest: mean(|cpu| cpu.guest),
-        driver: mean(|cpu| cpu.driver),
-        hypervisor: mean(|cpu| cpu.hypervisor),
-        idle: mean(|cpu| cpu.idle),
-    })
 }
 
 fn cost(samples: &[Sample]) -> Option<Cost> {

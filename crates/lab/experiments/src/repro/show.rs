@@ -70,7 +70,10 @@ fn throughput(document: &Document, figure: Figure) -> Table {
         let mut cells = vec![row.config.to_owned(), row.direction.name().to_owned()];
         cells.extend([number(row.paper_mbps), number(row.paper_ratio_to_none)]);
         cells.extend(to_linux.then(|| number(row.paper_ratio_to_linux)));
-        cells.extend([row.mbps.as_ref().map_or(String::new(), spread), number(row.ratio_to_none)]);
+        cells.extend([
+            row.mbps.as_ref().map_or(String::new(), Stats::spread),
+            number(row.ratio_to_none),
+        ]);
         cells.extend(to_linux.then(|| number(row.ratio_to_linux)));
         cells.extend(parts(row));
         cells.push(busy(row).map_or(String::new(), |busy| format!("{busy:.0} %")));
@@ -126,14 +129,6 @@ fn divided(by: Option<Divided>) -> [String; 3] {
 fn in_one_cell(by: Divided) -> String {
     let part = |by: String| if by.is_empty() { "–".to_owned() } else { by };
     divided(Some(by)).map(part).join(" / ")
-}
-
-/// `9,410 (9,377–9,433)`.
-pub fn spread(stats: &Stats) -> String {
-    match stats.n {
-        1 => human(stats.median),
-        _ => format!("{} ({}–{})", human(stats.median), human(stats.min), human(stats.max)),
-    }
 }
 
 /// Remarks on a figure's rows; a remark on several rows is made once.

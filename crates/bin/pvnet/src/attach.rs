@@ -1,5 +1,5 @@
-//! `pvnet attach` and `pvnet detach`: interfaces of Xen domains whose backends are of a type that
-//! `xl` does not know, so that pvnet and the kernel's xen-netback can serve one host side by side.
+//! `pvnet attach` and `pvnet detach`: interfaces of Xen domains whose backends have a type that `xl`
+//! does not know. pvnet and the kernel's xen-netback can then serve one host side by side.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
 use xenstore::{Client, Store, StoreError, VifNodes, XenbusState};
+
+use crate::error::text;
 
 /// Which interface.
 #[derive(Args)]
@@ -28,8 +30,8 @@ pub struct VifArgs {
 }
 
 /// How long both ends may take.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Xen's own part of the addresses there are.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The first half of Xen's addresses.
 const XEN_OUI: [u8; 3] = [0x00, 0x16, 0x3e];
 
 /// Gives a domain an interface, and waits until it is connected.
@@ -44,14 +46,14 @@ pub fn attach(args: &VifArgs, mac: Option<MacAddr>) -> Result<(), String> {
         ));
     }
     let mac = mac.map_or_else(random_mac, Ok)?;
-    nodes.create(&*store, &mac.to_string()).map_err(display)?;
+    nodes.create(&*store, &mac.to_string()).map_err(text)?;
     let state = format!("{}/state", nodes.backend_path());
     match wait_for(&*store, &state, |state| state == Some(XenbusState::Connected)) {
         Ok(()) => {
             println!("vif {} of domain {} is up: mac {mac}", args.vif, args.domain);
             Ok(())
         }
-        Err(Stuck::Store(error)) => Err(display(error)),
+        Err(Stuck::Store(error)) => Err(text(error)),
         Err(Stuck::At(now)) => Err(format!(
             "made, but not connected: the backend is in state {now:?} ({}); `pvnet status` says \
              more",
@@ -66,7 +68,7 @@ pub fn attach(args: &VifArgs, mac: Option<MacAddr>) -> Result<(), String> {
     }
 }
 
-/// Takes an interface away, in an orderly way if the guest takes part.
+/// Removes an interface, after the guest has closed it or the time is up.
 pub fn detach(args: &VifArgs) -> Result<(), String> {
     let store = connect()?;
     let nodes = args.nodes(&*store)?;
@@ -78,16 +80,16 @@ pub fn detach(args: &VifArgs) -> Result<(), String> {
                 args.domain, args.vif, args.backend
             ));
         }
-        Err(error) => return Err(display(error)),
+        Err(error) => return Err(text(error)),
     }
     let state = format!("{}/state", nodes.backend_path());
     let closed = |state| matches!(state, Some(XenbusState::Closed) | None);
     match wait_for(&*store, &state, closed) {
         Ok(()) => {}
-        Err(Stuck::Store(error)) => return Err(display(error)),
-        Err(Stuck::At(_)) => eprintln!("the guest does not let go of it: it is taken away"),
+        Err(Stuck::Store(error)) => return Err(text(error)),
+        Err(Stuck::At(_)) => eprintln!("the guest does not close it; removing it anyway"),
     }
-    nodes.remove(&*store).map_err(display)
+    nodes.remove(&*store).map_err(text)
 }
 
 impl VifArgs {
@@ -100,7 +102,7 @@ impl VifArgs {
 
 /// The domain of this number or name.
 fn find_domain(store: &dyn Store, name: &str) -> Result<DomId, String> {
-    let domains = store.directory(None, "/local/domain").map_err(display)?;
+    let domains = store.directory(None, "/local/domain").map_err(text)?;
     let is_it = |id: &&String| {
         **id == name
             || store.read(None, &format!("/local/domain/{id}/name")).is_ok_and(|n| n == name)
@@ -110,21 +112,21 @@ fn find_domain(store: &dyn Store, name: &str) -> Result<DomId, String> {
 }
 
 fn connect() -> Result<Arc<dyn Store>, String> {
-    let connection = xen::store::connect().map_err(display)?;
-    Ok(Arc::new(Client::new(connection).map_err(display)?))
+    let connection = xen::store::connect().map_err(text)?;
+    Ok(Arc::new(Client::new(connection).map_err(text)?))
 }
 
 fn random_mac() -> Result<MacAddr, String> {
     let mut mac = [0; 6];
     mac[..3].copy_from_slice(&XEN_OUI);
-    let mut source = std::fs::File::open("/dev/urandom").map_err(display)?;
-    source.read_exact(&mut mac[3..]).map_err(display)?;
-    // The upper half belongs to whoever has been given a part of it.
+    let mut source = std::fs::File::open("/dev/urandom").map_err(text)?;
+    source.read_exact(&mut mac[3..]).map_err(text)?;
+    // The upper half of Xen's addresses is assigned to others.
     mac[3] &= 0x7f;
     Ok(MacAddr(mac))
 }
 
-/// Why what was waited for has not come.
+/// Why the state was not reached.
 enum Stuck {
     Store(StoreError),
     At(Option<XenbusState>),
@@ -137,7 +139,7 @@ fn wait_for(
     wanted: impl Fn(Option<XenbusState>) -> bool,
 ) -> Result<(), Stuck> {
     store.watch(path, "state").map_err(Stuck::Store)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         while store.event().map_err(Stuck::Store)?.is_some() {}
         let now = match store.read(None, path) {
@@ -152,11 +154,7 @@ fn wait_for(
             (false, false) => {}
         }
         let mut fds = [PollFd::from_borrowed_fd(store.event_fd(), PollFlags::IN)];
-        // An interrupted wait is begun anew.
+        // An interrupted wait starts again.
         let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
     }
-}
-
-fn display(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }

@@ -3,23 +3,23 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::daemon::server;
+use control_socket::Request;
 
-/// How long the guest may go without getting nearer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is looked at meanwhile.
+/// How long the guest may make no progress.
+const STUCK: Duration = Duration::from_secs(2);
+/// The pause between two readings of its size.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Asks the daemon at `socket` that the guest `name` have `mib` MiB, and waits until it has.
+/// Asks the daemon at `socket` to give the guest `name` `mib` MiB, and waits until it has them.
 pub fn run(socket: &Path, name: &str, mib: usize) -> Result<(), String> {
-    server::command(socket, &format!("balloon {name} {mib}"))?;
+    control_socket::command(socket, &Request::Balloon { guest: name.to_owned(), mib })?;
     let target = (mib as u64) << 20;
-    let mut deadline = Instant::now() + PATIENCE;
+    let mut deadline = Instant::now() + STUCK;
     let mut before = None;
     loop {
         let kept = reservation(socket, name)?;
         if before.replace(kept) != Some(kept) {
-            deadline = Instant::now() + PATIENCE;
+            deadline = Instant::now() + STUCK;
         }
         if kept == target {
             println!("{name} has {mib} MiB");
@@ -39,7 +39,7 @@ pub fn run(socket: &Path, name: &str, mib: usize) -> Result<(), String> {
 
 /// Bytes of memory a guest has now.
 fn reservation(socket: &Path, name: &str) -> Result<u64, String> {
-    let status = server::status(socket)?;
+    let status = control_socket::status(socket)?;
     let port = status.ports.into_iter().find(|port| port.domain.is_some() && port.name == name);
     let memory = port.and_then(|port| port.memory);
     Ok(memory.ok_or_else(|| format!("guest {name:?} has left"))?.reservation)

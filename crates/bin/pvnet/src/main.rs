@@ -2,31 +2,30 @@
 
 #![forbid(unsafe_code)]
 
+mod args;
 mod attach;
 mod balloon;
-mod bench;
 mod config;
 mod daemon;
-mod demo;
+mod error;
 mod guest;
 mod netns;
-mod output;
-mod repro;
 mod status;
-mod testbed;
 mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use experiments::bench::{self, BenchCommand};
+use experiments::demo::{self, DemoArgs};
+use experiments::repro::{self, ReproCommand};
 use offload::Features;
 
+use args::DaemonArgs;
 use attach::VifArgs;
-use bench::BenchCommand;
-use config::{Config, DIRECTORY, Override, control_socket, join_socket};
-use demo::DemoArgs;
-use repro::ReproCommand;
+use config::{Config, Override};
+use control_socket::{control_socket, join_socket};
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 
@@ -54,14 +53,14 @@ enum Command {
         /// The configuration; examples/pvnet.toml explains every key.
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
-        /// Set a key of a guest or uplink, whatever the file says; NAME may be * for every guest.
+        /// Set a key of a guest or uplink, in place of the file's; NAME may be * for every guest.
         #[arg(long, value_name = "NAME.KEY=VALUE")]
         set: Vec<Override>,
-        /// Only check the configuration, and say what is wrong with it.
+        /// Only check the configuration, and print what is wrong with it.
         #[arg(long)]
         check: bool,
     },
-    /// Run a guest: a network namespace with a Linux TCP/IP stack of its own.
+    /// Run a guest: a network namespace with its own Linux TCP/IP stack.
     Guest(GuestArgs),
     /// In a Xen domain: run the frontend of one of its interfaces, instead of the kernel's.
     ///
@@ -74,8 +73,8 @@ enum Command {
         #[command(flatten)]
         interface: InterfaceArgs,
     },
-    /// On a Xen host: give a domain an interface whose backend is of a type of its own, so that
-    /// pvnet and the kernel's xen-netback serve one host side by side.
+    /// On a Xen host: give a domain an interface whose backend has another type than the kernel's.
+    /// pvnet and xen-netback can then serve one host side by side.
     Attach {
         #[command(flatten)]
         vif: VifArgs,
@@ -83,7 +82,7 @@ enum Command {
         #[arg(long)]
         mac: Option<MacAddr>,
     },
-    /// Take away what `pvnet attach` gave.
+    /// Remove an interface that `pvnet attach` made.
     Detach(VifArgs),
     /// Run a command inside a guest.
     Exec {
@@ -101,10 +100,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Have a guest give memory back, or take some again, until it has so many MiB.
+    /// Have a guest give memory back, or take some again, until it has this many MiB.
     ///
-    /// It gives up what is free, whole 2 MiB blocks first; it never gets more than the
-    /// memory_mib of its configuration.
+    /// It gives up free memory, whole 2 MiB blocks first. It never gets more than the memory_mib of
+    /// its configuration.
     Balloon {
         #[command(flatten)]
         daemon: DaemonArgs,
@@ -113,41 +112,31 @@ enum Command {
         /// MiB it should have.
         mib: usize,
     },
-    /// Show live what the daemon carries, who spends the processors' time on it, and each
-    /// operation behind it, per second and per packet.
+    /// Show live what the daemon carries, whose processor time that takes, and each operation
+    /// behind it, per second and per packet.
     ///
     /// Switches the daemon's meter on for as long as it runs. Draws in place on a terminal, else
-    /// one block after the other, until Ctrl-C. Guest time is all that is neither the daemon's
-    /// nor idle, whatever else runs included. A packet is counted where it comes in; one far
-    /// larger than the MTU counts once. A gigabyte is 10⁹ bytes.
+    /// one block after the other, until Ctrl-C. Guest time is all time that is neither the daemon's
+    /// nor idle, that of other programs included. A packet is counted at ingress; a GSO frame
+    /// counts once. A gigabyte is 10⁹ bytes.
     Top(TopArgs),
     /// Show two guests talking, in two minutes: ping, TCP, UDP, a file compared, each offload.
     ///
-    /// Starts a daemon and two guests of its own, apart from any that run, and as a yardstick two
-    /// namespaces joined by the kernel's veth and bridge; measures the same transfers over both;
-    /// prints a table and writes a report with plots. Needs root. Nothing is left of it, however
-    /// it ends.
+    /// Starts another daemon with two guests and, to compare with, two namespaces joined by the
+    /// kernel's veth and bridge. Measures the same transfers over both, prints a table and writes a
+    /// report with plots. Needs root. Removes everything it made, however it ends.
     Demo(DemoArgs),
     /// Measure pvnet, beside the kernel's veth + bridge where that can do the same.
     ///
-    /// Starts what it needs, apart from any daemon that runs, and leaves nothing of it. Needs
-    /// root and a machine with nothing else to do.
+    /// Starts what it needs, apart from any running daemon, and removes it. Needs root and an idle
+    /// machine.
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Run a paper's experiments again, and set the results beside the paper's.
+    /// Run a paper's experiments again, and compare the results with the paper's.
     ///
-    /// Starts what it needs and leaves nothing of it. Needs root and a machine with nothing else
-    /// to do.
+    /// Starts what it needs and removes it. Needs root and an idle machine.
     #[command(subcommand)]
     Repro(ReproCommand),
-}
-
-/// Where the daemon is.
-#[derive(Args)]
-struct DaemonArgs {
-    /// The daemon's directory, as in its configuration.
-    #[arg(long, value_name = "DIR", default_value = DIRECTORY)]
-    directory: PathBuf,
 }
 
 #[derive(Args)]
@@ -160,7 +149,7 @@ struct GuestArgs {
     interface: InterfaceArgs,
 }
 
-/// What an interface is to be.
+/// Options of an interface.
 #[derive(Args)]
 struct InterfaceArgs {
     /// The interface's name in the namespace.
@@ -172,22 +161,22 @@ struct InterfaceArgs {
     /// An address with its prefix length, instead of those of the configuration; repeatable.
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<String>,
-    /// Do without scatter/gather: frames of one page.
+    /// Use no scatter/gather: frames of one page.
     #[arg(long)]
     no_sg: bool,
-    /// Do without checksum offload.
+    /// Use no checksum offload.
     #[arg(long)]
     no_csum: bool,
-    /// Do without TCP segmentation offload.
+    /// Use no TCP segmentation offload.
     #[arg(long)]
     no_tso: bool,
     /// Use one event channel for both rings of a queue.
     #[arg(long)]
     one_event_channel: bool,
-    /// Leave headers in their frames' pages instead of handing them over beside the ring.
+    /// Leave headers in their frames' pages instead of the header pages beside the ring.
     #[arg(long)]
     no_header_channel: bool,
-    /// Have no pages kept mapped: each use of one is a grant operation.
+    /// Keep no pages mapped: each use of a page is a grant operation.
     #[arg(long)]
     no_persistent_grants: bool,
 }
@@ -272,10 +261,10 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
     }
 }
 
-/// The exit code of what can be interrupted; by now all of it is gone.
-fn experiment(result: testbed::Result<()>) -> Result<ExitCode, String> {
+/// The exit code of an experiment; by now everything it made is removed.
+fn experiment(result: experiments::Result<()>) -> Result<ExitCode, String> {
     let result = result.map(|()| ExitCode::SUCCESS);
-    Ok(lab::exit_code("pvnet", result, testbed::Error::is_interrupt))
+    Ok(lab::exit_code("pvnet", result, experiments::Error::is_interrupt))
 }
 
 /// Becomes the command, inside the guest's namespace.

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A guest's namespace under its own name, deleted again if it was made here.
+/// A guest's namespace, named after it. It is deleted on drop if it was made here.
 pub struct GuestNamespace {
     name: String,
     made: bool,
 }
 
 impl GuestNamespace {
-    /// Makes the namespace, or takes the one that is there.
+    /// Makes the namespace, or uses the existing one.
     pub fn make(name: &str) -> Result<Self, String> {
         lab::preflight(&[]).map_err(|error| error.to_string())?;
         let made = !path(name).exists();
@@ -55,7 +55,7 @@ pub fn bring_up(namespace: Option<&str>, device: &str, addresses: &[String]) -> 
     let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();
     for address in addresses {
         let version = if address.contains(':') { "-6" } else { "-4" };
-        // A fresh link-layer address needs no duplicate detection, which takes a second.
+        // A new link-layer address needs no duplicate detection, which takes a second.
         let nodad: &[&str] = if version == "-6" { &["nodad"] } else { &[] };
         let add = [version, "address", "replace", address, "dev", device];
         ip(&[&inside[..], &add, nodad].concat())?;

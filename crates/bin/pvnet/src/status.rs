@@ -2,18 +2,13 @@
 
 use std::path::Path;
 
-use hypervisor::Counted;
-use report::{Table, human};
-
-use crate::daemon::server;
+use control_socket::{MemoryStatus, MeterStatus, PortStatus, Status, View};
 use machine::Coverage;
-
-use crate::daemon::memory::{MemoryStatus, View};
-use crate::daemon::status::{MeterStatus, PortStatus, Status};
+use report::{Table, human};
 
 /// Prints the daemon's status.
 pub fn show(socket: &Path, json: bool) -> Result<(), String> {
-    let status = server::status(socket)?;
+    let status = control_socket::status(socket)?;
     if json {
         let text = serde_json::to_string_pretty(&status).map_err(|error| error.to_string())?;
         println!("{text}");
@@ -37,14 +32,14 @@ fn print(status: &Status) -> std::io::Result<()> {
     for port in &status.ports {
         table.row([
             port.name.clone(),
-            port.kind.clone(),
-            port.state.clone(),
+            port.kind.to_string(),
+            port.state.to_string(),
             port.mac.clone().unwrap_or_default(),
             port.queues.to_string(),
-            port.rx.frames.to_string(),
-            port.rx.bytes.to_string(),
-            port.tx.frames.to_string(),
-            port.tx.bytes.to_string(),
+            port.ingress.frames.to_string(),
+            port.ingress.bytes.to_string(),
+            port.egress.frames.to_string(),
+            port.egress.bytes.to_string(),
             drops(port),
         ]);
     }
@@ -71,7 +66,9 @@ fn print(status: &Status) -> std::io::Result<()> {
 /// How much of a guest's memory large pages map.
 fn coverage(memory: &MemoryStatus) -> String {
     let share = |view: Option<View>| match view {
-        Some(view) => format!("{:.0} %", Coverage::from(view).share() * 100.0),
+        Some(View { large, total }) => {
+            format!("{:.0} %", Coverage { large, total }.share() * 100.0)
+        }
         None => "an unknown part".to_owned(),
     };
     let mib = memory.reservation >> 20;
@@ -79,11 +76,11 @@ fn coverage(memory: &MemoryStatus) -> String {
     format!("2 MiB pages map {daemon} of its {mib} MiB in the daemon, {guest} in the guest")
 }
 
-/// What the meter has counted, in a line; what there was none of is left out.
+/// What the meter has counted, in a line without zeros.
 fn meter(meter: &MeterStatus) -> String {
     let seconds = human(meter.nanoseconds as f64 / 1e9);
-    let counted = Counted::ALL.map(|what| (what.name(), meter.count(what)));
-    let counted = counted.into_iter().chain([("guest_bytes", meter.guest_bytes)]);
+    let counted = meter.counts.iter().map(|(what, n)| (what.name(), n));
+    let counted = counted.chain([("guest_bytes", meter.guest_bytes)]);
     let counted = counted.filter(|(_, n)| *n > 0);
     let counted: String =
         counted.map(|(name, n)| format!(", {} {n}", name.replace('_', " "))).collect();
@@ -91,20 +88,25 @@ fn meter(meter: &MeterStatus) -> String {
 }
 
 fn drops(port: &PortStatus) -> String {
-    let drops: Vec<_> = port.drops.iter().map(|(reason, n)| format!("{reason} {n}")).collect();
+    let drops = port.drops.nonzero().map(|(reason, n)| format!("{} {n}", reason.name()));
+    let drops: Vec<_> = drops.collect();
     drops.join(", ")
 }
 
 #[cfg(test)]
 mod tests {
+    use hypervisor::Counted;
+
     use super::*;
 
     #[test]
-    fn the_meter_tells_what_there_was() {
-        let mut status = Status::of_ports(vec![]).meter;
-        status.counts.insert("copy_batches".into(), 7);
-        status.nanoseconds = 2_500_000_000;
-        status.guest_bytes = 9;
+    fn the_meter_is_one_line() {
+        let status = MeterStatus {
+            on: true,
+            counts: [(Counted::CopyBatches, 7)].into_iter().collect(),
+            nanoseconds: 2_500_000_000,
+            guest_bytes: 9,
+        };
         let line = "meter: 2.50 s in the hypervisor, copy batches 7, guest bytes 9";
         assert_eq!(meter(&status), line);
     }

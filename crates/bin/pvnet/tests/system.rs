@@ -1,60 +1,60 @@
 //! The whole program, run as users run it: a daemon, guests in namespaces, the kernel's own
 //! stacks at both ends. Skipped, with a message, where that is not allowed.
 
-mod house;
-mod outpost;
+mod testbed;
+mod uplink;
 
-use house::{Folder, House, LIMIT, PING_PAUSE, able, pvnet, wait};
-use lab::Process;
+use lab::{Process, TempDir};
+use testbed::{LIMIT, PING_PAUSE, Testbed, able, pvnet, wait};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn guests_reach_each_other_whatever_they_can_offload() {
+fn guests_reach_each_other_with_any_offloads() {
     if !able(&["ping"]) {
         return;
     }
-    let mut house = House::build(2, "workers = 1");
+    let mut testbed = Testbed::start(2, "workers = 1");
     let all: &[&str] = &[];
     let none: &[&str] = &["--no-tso", "--no-csum", "--no-sg"];
     let each = [all, &["--no-tso"], &["--no-tso", "--no-csum"], &["--no-tso", "--no-sg"], none];
     // The same at both ends; then pvnet does for one end what the other left undone.
     let pairs = each.map(|flags| [flags, flags]).into_iter().chain([[all, none], [none, all]]);
     for flags in pairs {
-        house.join(0, flags[0]);
-        house.join(1, flags[1]);
-        house.ping(0, 1);
-        house.transfer(0, 1, 64 * MIB);
-        let [sent, arrived] = [&house.port(0)["rx"], &house.port(1)["tx"]];
+        testbed.join(0, flags[0]);
+        testbed.join(1, flags[1]);
+        testbed.ping(0, 1);
+        testbed.transfer(0, 1, 64 * MIB);
+        let [sent, arrived] = [&testbed.port(0)["ingress"], &testbed.port(1)["egress"]];
         for traffic in [sent, arrived] {
             assert!(traffic["bytes"].as_u64() > Some(80 * MIB), "{flags:?}: {traffic}");
         }
-        house.leave(0);
-        house.leave(1);
+        testbed.leave(0);
+        testbed.leave(1);
     }
 }
 
 #[test]
-fn every_io_channel_carries_whatever_the_interface() {
+fn every_io_channel_carries_with_any_interface() {
     if !able(&["ping"]) {
         return;
     }
     for (tx, rx) in [("remap", "copy"), ("header", "flip"), ("remap", "flip")] {
         for interface in ["high", "basic"] {
             let lines = format!("tx = \"{tx}\"\nrx = \"{rx}\"\ninterface = \"{interface}\"\n");
-            let mut house = House::build_with(2, "workers = 1\nmeter = true", &lines);
-            house.join(0, &[]);
-            house.join(1, &["--no-header-channel"]);
-            house.ping(0, 1);
-            house.transfer(0, 1, 8 * MIB);
-            house.transfer(1, 0, 8 * MIB);
-            let counts = &house.status()["meter"]["counts"];
+            let mut testbed = Testbed::start_with(2, "workers = 1\nmeter = true", &lines);
+            testbed.join(0, &[]);
+            testbed.join(1, &["--no-header-channel"]);
+            testbed.ping(0, 1);
+            testbed.transfer(0, 1, 8 * MIB);
+            testbed.transfer(1, 0, 8 * MIB);
+            let counts = &testbed.status()["meter"]["counts"];
             let count = |what: &str| counts[what].as_u64().unwrap();
             assert_eq!(count("unmaps") > 4000, tx == "remap", "{lines}{counts}");
             assert_eq!(count("transfers") > 4000, rx == "flip", "{lines}{counts}");
             assert!(count("pages_zeroed") >= count("transfers"), "{lines}{counts}");
             // Nothing is lost by a channel that is slow.
-            let drops = [0, 1].map(|guest| house.port(guest)["drops"].clone());
+            let drops = [0, 1].map(|guest| testbed.port(guest)["drops"].clone());
             assert!(drops.iter().all(|drops| drops["memory_fault"].is_null()), "{drops:?}");
         }
     }
@@ -65,16 +65,16 @@ fn queues_and_workers_share_the_work() {
     if !able(&["ping"]) {
         return;
     }
-    let mut house = House::build(2, "workers = 2");
-    house.join(0, &["--queues", "2"]);
-    house.join(1, &["--queues", "2", "--one-event-channel"]);
-    assert_eq!(house.status()["worker_threads"].as_array().unwrap().len(), 2);
-    assert_eq!([0, 1].map(|guest| house.port(guest)["queues"].as_u64()), [Some(2); 2]);
-    house.ping(0, 1);
-    // Each connection is a flow of its own: some go over the one queue and some over the other.
+    let mut testbed = Testbed::start(2, "workers = 2");
+    testbed.join(0, &["--queues", "2"]);
+    testbed.join(1, &["--queues", "2", "--one-event-channel"]);
+    assert_eq!(testbed.status()["worker_threads"].as_array().unwrap().len(), 2);
+    assert_eq!([0, 1].map(|guest| testbed.port(guest)["queues"].as_u64()), [Some(2); 2]);
+    testbed.ping(0, 1);
+    // Each connection is a separate flow: some use one queue and some the other.
     for _ in 0..3 {
-        house.transfer(0, 1, 16 * MIB);
-        house.transfer(1, 0, 16 * MIB);
+        testbed.transfer(0, 1, 16 * MIB);
+        testbed.transfer(1, 0, 16 * MIB);
     }
 }
 
@@ -83,9 +83,9 @@ fn a_guest_reaches_what_lies_behind_an_uplink() {
     if !able(&["ping"]) {
         return;
     }
-    // The daemon stands in a namespace of its own, which is the world outside.
+    // The daemon has its own namespace: it is the outside.
     let [outside, inside] = [(); 2].map(|()| lab::Namespace::create("pvt").unwrap());
-    let folder = Folder::new();
+    let folder = TempDir::new().unwrap();
     let config = folder.path().join("pvnet.toml");
     let text = format!(
         "[daemon]\ndirectory = \"{}\"\n\
@@ -131,31 +131,31 @@ fn a_guest_that_is_killed_is_freed_and_nobody_else_notices() {
     if !able(&["ping", "iperf3"]) {
         return;
     }
-    let mut house = House::build(3, "workers = 1");
-    let daemon = house.daemon.pid();
+    let mut testbed = Testbed::start(3, "workers = 1");
+    let daemon = testbed.daemon.pid();
     let (red, blue, green) = (0, 1, 2);
-    house.join(blue, &[]);
-    house.join(green, &[]);
-    house.ping(green, blue);
+    testbed.join(blue, &[]);
+    testbed.join(green, &[]);
+    testbed.ping(green, blue);
     let before = holdings(daemon);
     for _ in 0..2 {
-        house.join(red, &[]);
-        house.ping(red, blue);
+        testbed.join(red, &[]);
+        testbed.ping(red, blue);
         assert_ne!(holdings(daemon), before, "a guest costs something");
-        let _traffic = endless_traffic(&house, red, blue);
-        let carried = || house.port(red)["rx"]["bytes"].as_u64();
+        let _traffic = endless_traffic(&testbed, red, blue);
+        let carried = || testbed.port(red)["ingress"]["bytes"].as_u64();
         wait("the transfer", || carried() > Some(32 * MIB));
-        house.kill(red);
+        testbed.kill(red);
 
-        house.ping(green, blue);
-        house.transfer(green, blue, 16 * MIB);
+        testbed.ping(green, blue);
+        testbed.transfer(green, blue, 16 * MIB);
         wait("the end of what the guest held", || holdings(daemon) == before);
     }
 }
 
 /// A transfer that goes on until it is dropped.
-fn endless_traffic(house: &House, from: usize, to: usize) -> [Process; 2] {
-    let (from, to) = (&house.guests[from], &house.guests[to]);
+fn endless_traffic(testbed: &Testbed, from: usize, to: usize) -> [Process; 2] {
+    let (from, to) = (&testbed.guests[from], &testbed.guests[to]);
     let address = to.ipv4.to_string();
     let mut server = to.namespace.exec("iperf3").unwrap();
     server.args(["--server", "--forceflush", "--bind", &address]);
@@ -171,10 +171,10 @@ fn nothing_stays_behind_a_daemon_and_its_guests() {
     if !able(&["ping"]) {
         return;
     }
-    let mut house = House::build(1, "workers = 1");
-    house.join(0, &[]);
+    let mut testbed = Testbed::start(1, "workers = 1");
+    testbed.join(0, &[]);
     // A guest whose namespace does not exist makes it, and takes it away.
-    let mut own = House::build(1, "workers = 1");
+    let mut own = Testbed::start(1, "workers = 1");
     let path = own.guests[0].namespace.path();
     own.guests[0].namespace.delete().unwrap();
     own.join(0, &[]);
@@ -182,12 +182,12 @@ fn nothing_stays_behind_a_daemon_and_its_guests() {
     own.leave(0);
     assert!(!path.exists(), "the guest made it");
 
-    let folder = house.folder().to_owned();
-    assert!(house.daemon.stop().unwrap().success(), "{}", house.daemon.stderr());
+    let folder = testbed.folder().to_owned();
+    assert!(testbed.daemon.stop().unwrap().success(), "{}", testbed.daemon.stderr());
     let left: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["pvnet.toml"]);
-    // Its guest ends by itself, and its tap with it.
-    let guest = &mut house.guests[0];
+    // Its guest ends without a signal, and its tap with it.
+    let guest = &mut testbed.guests[0];
     let namespace = &guest.namespace;
     wait("the tap's end", || !namespace.ip(&["link", "show"]).unwrap().contains("eth0"));
     assert!(guest.wait().success());
@@ -195,7 +195,7 @@ fn nothing_stays_behind_a_daemon_and_its_guests() {
 
 #[test]
 fn a_wrong_configuration_is_refused_with_the_line() {
-    let folder = Folder::new();
+    let folder = TempDir::new().unwrap();
     let config = folder.path().join("wrong.toml");
     std::fs::write(&config, "[daemon]\npoll_us = 5\nworkres = 2\n").unwrap();
     let mut command = pvnet();
@@ -213,16 +213,16 @@ fn a_stranger_is_told_who_is_known() {
     if !able(&[]) {
         return;
     }
-    let house = House::build(1, "workers = 1");
-    let mut command = house.command("guest");
+    let testbed = Testbed::start(1, "workers = 1");
+    let mut command = testbed.command("guest");
     command.arg("mallory");
     let mut process = Process::capture(command).unwrap();
     assert_eq!(process.wait(LIMIT).unwrap().code(), Some(1));
     let message = process.stderr();
-    let known = house.guests[0].namespace.name();
+    let known = testbed.guests[0].namespace.name();
     assert!(message.contains("mallory") && message.contains(known), "{message}");
 
-    let nowhere = Folder::new();
+    let nowhere = TempDir::new().unwrap();
     let mut command = pvnet();
     command.arg("status").arg("--directory").arg(nowhere.path());
     let message = lab::run(command, LIMIT).unwrap_err().to_string();
@@ -234,23 +234,23 @@ fn status_tells_of_ports_and_addresses() {
     if !able(&["ping"]) {
         return;
     }
-    let mut house = House::build(2, "workers = 1\nmeter = true");
-    assert_eq!(house.status()["absent"].as_array().unwrap().len(), 2);
-    house.join(0, &[]);
-    house.join(1, &[]);
-    house.ping(0, 1);
-    let status = house.status();
-    assert_eq!(status["pid"], house.daemon.pid());
+    let mut testbed = Testbed::start(2, "workers = 1\nmeter = true");
+    assert_eq!(testbed.status()["absent"].as_array().unwrap().len(), 2);
+    testbed.join(0, &[]);
+    testbed.join(1, &[]);
+    testbed.ping(0, 1);
+    let status = testbed.status();
+    assert_eq!(status["pid"], testbed.daemon.pid());
     assert_eq!(status["absent"].as_array().unwrap().len(), 0);
     assert!(status["meter"]["counts"]["copies"].as_u64() > Some(0), "{status}");
     let macs: Vec<_> = status["addresses"].as_array().unwrap().iter().map(|a| &a["mac"]).collect();
     for guest in [0, 1] {
-        let port = house.port(guest);
+        let port = testbed.port(guest);
         assert_eq!((&port["kind"], &port["state"]), (&"guest".into(), &"up".into()), "{port}");
         assert!(macs.contains(&&port["mac"]), "{status}");
     }
-    let table = lab::run(house.command("status"), LIMIT).unwrap();
-    assert!(table.contains(house.guests[0].namespace.name()), "{table}");
+    let table = lab::run(testbed.command("status"), LIMIT).unwrap();
+    assert!(table.contains(testbed.guests[0].namespace.name()), "{table}");
 }
 
 #[test]
@@ -258,24 +258,24 @@ fn a_guest_gives_memory_back_and_takes_it_again() {
     if !able(&["ping"]) {
         return;
     }
-    let mut house = House::build_with(2, "workers = 1", "huge_pages = true\n");
-    house.join(0, &[]);
-    house.join(1, &[]);
-    let name = house.guests[0].namespace.name().to_owned();
+    let mut testbed = Testbed::start_with(2, "workers = 1", "huge_pages = true\n");
+    testbed.join(0, &[]);
+    testbed.join(1, &[]);
+    let name = testbed.guests[0].namespace.name().to_owned();
     let balloon = |name: &str, mib: &str| {
-        let mut command = house.command("balloon");
+        let mut command = testbed.command("balloon");
         command.args([name, mib]);
         lab::run(command, LIMIT).map_err(|error| error.to_string())
     };
     let mib = |value: &serde_json::Value| value.as_u64().unwrap() / MIB;
     let memory = || {
-        let memory = &house.port(0)["memory"];
+        let memory = &testbed.port(0)["memory"];
         let view = |whose: &str| [mib(&memory[whose]["large"]), mib(&memory[whose]["total"])];
         (mib(&memory["reservation"]), view("daemon"), view("guest"))
     };
     let large = memory().1[0] > 0;
     if !large {
-        eprintln!("only the amount is looked at: this kernel has no 2 MiB pages to give");
+        eprintln!("only the amount is checked: this kernel has no 2 MiB pages to give");
     }
     // By blocks, by less than a block, and back.
     for (target, in_large) in [("64", 64), ("48", 48), ("47", 46), ("64", 64)] {
@@ -284,9 +284,9 @@ fn a_guest_gives_memory_back_and_takes_it_again() {
         let view = [if large { in_large } else { 0 }, target];
         wait("the large mappings", || memory() == (target, view, view));
     }
-    let table = lab::run(house.command("status"), LIMIT).unwrap();
+    let table = lab::run(testbed.command("status"), LIMIT).unwrap();
     assert!(table.contains("2 MiB pages map") && table.contains("of its 64 MiB"), "{table}");
-    house.transfer(0, 1, 16 * MIB);
+    testbed.transfer(0, 1, 16 * MIB);
 
     for (name, mib, part) in [
         (&*name, "1", "not enough free memory"),
@@ -299,10 +299,10 @@ fn a_guest_gives_memory_back_and_takes_it_again() {
     }
     // It gave what it could, and works with the rest.
     assert!(memory().0 < 32);
-    house.transfer(0, 1, 4 * MIB);
-    let name = house.guests[0].namespace.name().to_owned();
-    house.leave(0);
-    let mut command = house.command("balloon");
+    testbed.transfer(0, 1, 4 * MIB);
+    let name = testbed.guests[0].namespace.name().to_owned();
+    testbed.leave(0);
+    let mut command = testbed.command("balloon");
     command.args([&name, "10"]);
     let why = lab::run(command, LIMIT).unwrap_err().to_string();
     assert!(why.contains("is not running"), "{why}");
@@ -313,14 +313,14 @@ fn top_meters_for_as_long_as_it_runs() {
     if !able(&["ping", "iperf3"]) {
         return;
     }
-    let mut house = House::build(2, "workers = 1");
-    house.join(0, &[]);
-    house.join(1, &[]);
-    let metered = || house.status()["meter"]["on"] == true;
+    let mut testbed = Testbed::start(2, "workers = 1");
+    testbed.join(0, &[]);
+    testbed.join(1, &[]);
+    let metered = || testbed.status()["meter"]["on"] == true;
     assert!(!metered());
-    let _traffic = endless_traffic(&house, 0, 1);
+    let _traffic = endless_traffic(&testbed, 0, 1);
     let top = |flags: &[&str]| {
-        let mut command = house.command("top");
+        let mut command = testbed.command("top");
         command.args(["--interval", "1"]).args(flags);
         command
     };
@@ -336,7 +336,7 @@ fn top_meters_for_as_long_as_it_runs() {
         assert!(rates["per_second"]["copies"].as_f64() > Some(0.0), "{rates}");
         assert!(rates["per_packet"]["copied_bytes"].as_f64() > Some(0.0), "{rates}");
         assert!(rates["cpus"]["hypervisor"].as_f64() > Some(0.0), "{rates}");
-        assert!(rates["ports"][0]["rx"]["bits_per_second"].as_f64() > Some(0.0), "{rates}");
+        assert!(rates["ports"][0]["ingress"]["bits_per_second"].as_f64() > Some(0.0), "{rates}");
     }
     assert!(endless.ended().unwrap().is_none(), "{}", endless.stderr());
     let pid = rustix::process::Pid::from_raw(endless.pid().cast_signed()).unwrap();
@@ -348,11 +348,11 @@ fn top_meters_for_as_long_as_it_runs() {
     assert!(endless.stop().unwrap().success(), "{}", endless.stderr());
     wait("the end of the metering", || !metered());
 
-    let mut widow = Process::capture(top(&["--json"])).unwrap();
-    wait("the first line", || widow.stdout().contains('\n'));
-    house.daemon.stop().unwrap();
-    assert_eq!(widow.wait(LIMIT).unwrap().code(), Some(1));
-    assert!(widow.stderr().contains("has gone"), "{}", widow.stderr());
+    let mut orphan = Process::capture(top(&["--json"])).unwrap();
+    wait("the first line", || orphan.stdout().contains('\n'));
+    testbed.daemon.stop().unwrap();
+    assert_eq!(orphan.wait(LIMIT).unwrap().code(), Some(1));
+    assert!(orphan.stderr().contains("has gone"), "{}", orphan.stderr());
 }
 
 #[test]
@@ -360,12 +360,12 @@ fn an_independent_reader_finds_every_segments_checksum_sound() {
     if !able(&["tshark"]) {
         return;
     }
-    let mut house = House::build(2, "workers = 1");
+    let mut testbed = Testbed::start(2, "workers = 1");
     // What the first sends in one piece, pvnet has to cut up and checksum for the second.
-    house.join(0, &[]);
-    house.join(1, &["--no-tso", "--no-csum"]);
-    let capture = house.folder().join("segments.pcapng");
-    let mut tshark = house.guests[1].namespace.exec("tshark").unwrap();
+    testbed.join(0, &[]);
+    testbed.join(1, &["--no-tso", "--no-csum"]);
+    let capture = testbed.folder().join("segments.pcapng");
+    let mut tshark = testbed.guests[1].namespace.exec("tshark").unwrap();
     // Room for the whole transfer, however late the capture gets its turn.
     tshark.args(["-q", "-B", "64", "-i", "eth0", "-f", "tcp", "-w"]).arg(&capture);
     let mut tshark = Process::capture(tshark).unwrap();
@@ -373,7 +373,7 @@ fn an_independent_reader_finds_every_segments_checksum_sound() {
         assert!(tshark.ended().unwrap().is_none(), "{}", tshark.stderr());
         tshark.stderr().contains("Capturing on") && capture.exists()
     });
-    house.transfer(0, 1, 4 * MIB);
+    testbed.transfer(0, 1, 4 * MIB);
     // Ended too soon, it would leave out what the kernel still holds.
     wait("the end of the capture", || capture.metadata().unwrap().len() > 5 * MIB);
     tshark.stop().unwrap();
@@ -394,7 +394,7 @@ fn an_independent_reader_finds_every_segments_checksum_sound() {
     // All that the first sends is checksummed by pvnet. The second's own frames are not judged:
     // its kernel stores a sum of 0 as 0xffff for TCP too (`CSUM_MANGLED_0`), one in 65,536, and
     // tshark calls that bad.
-    let sent = format!("eth.src == {}", house.guests[0].mac);
+    let sent = format!("eth.src == {}", testbed.guests[0].mac);
     let bad = "(tcp.checksum.status == \"Bad\" || ip.checksum.status == \"Bad\")";
     assert_eq!(list(&format!("{sent} && {bad}")), "");
     // The filter would find one.
@@ -406,7 +406,7 @@ fn a_paper_is_run_again_and_set_beside_its_numbers() {
     if !able(&["iperf3", "ping", "ethtool"]) {
         return;
     }
-    let folder = Folder::new();
+    let folder = TempDir::new().unwrap();
     let [json, html] = ["menon06.json", "menon06.html"].map(|name| folder.path().join(name));
     let mut command = pvnet();
     command.args(["repro", "menon06", "--figure", "5,9", "--config", "none,high,SP-GP"]);

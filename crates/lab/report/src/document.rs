@@ -65,6 +65,29 @@ pub struct CpuSplit {
     pub idle: f64,
 }
 
+impl CpuSplit {
+    /// The mean of several: its parts still add up to the machine's CPUs. None if there are none.
+    #[must_use]
+    pub fn mean(splits: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut sum = Self::default();
+        let mut n = 0.0;
+        for Self { guest, driver, hypervisor, idle } in splits {
+            sum.guest += guest;
+            sum.driver += driver;
+            sum.hypervisor += hypervisor;
+            sum.idle += idle;
+            n += 1.0;
+        }
+        let Self { guest, driver, hypervisor, idle } = sum;
+        (n > 0.0).then(|| Self {
+            guest: guest / n,
+            driver: driver / n,
+            hypervisor: hypervisor / n,
+            idle: idle / n,
+        })
+    }
+}
+
 impl Benchmark {
     /// A document about this machine, now, with no rows yet.
     #[must_use]

@@ -6,12 +6,15 @@
 //! Samples ──► Stats ──► Row ──► Benchmark (JSON)      what a program reads
 //!                         ├───► Table                 what a terminal shows
 //!                         └───► html::Report + charts what a person opens
+//!
+//! Statement, a number from here, Rule ──► Claim with its Verdict: what a paper says, and whether it holds
 //! ```
 //!
 //! Anti-goals: no measuring, no clock but the date of the document, no JavaScript, no external resource in a page.
 
 #![forbid(unsafe_code)]
 
+mod claim;
 mod date;
 mod document;
 mod file;
@@ -20,7 +23,9 @@ mod machine;
 mod number;
 mod stats;
 mod table;
+mod verdict;
 
+pub use claim::{Claim, Statement, claims_table};
 pub use date::rfc3339;
 pub use document::{Benchmark, CpuSplit, Ratio, Row};
 pub use file::{Error, read, write_atomic};
@@ -28,3 +33,4 @@ pub use machine::Machine;
 pub use number::{count, human};
 pub use stats::{Samples, Stats};
 pub use table::{Align, Table};
+pub use verdict::{Rule, Unit, Verdict};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::number::human;
+
 /// Measurements of one quantity, all in one unit, in the order they were taken.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples(Vec<f64>);
@@ -86,6 +88,15 @@ impl Stats {
         Self { median: value, min: value, max: value, n: 1 }
     }
 
+    /// The median with minimum and maximum, for people: `9,410 (9,377–9,433)`. A single value has no extremes.
+    #[must_use]
+    pub fn spread(&self) -> String {
+        match self.n {
+            1 => human(self.median),
+            _ => format!("{} ({}–{})", human(self.median), human(self.min), human(self.max)),
+        }
+    }
+
     /// Whether the numbers can be those of a sample set: at least one sample, finite, and in order.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
@@ -119,6 +130,13 @@ mod tests {
             stats(&[4.0, 1.0, 2.0, 9.0]),
             Some(Stats { median: 3.0, min: 1.0, max: 9.0, n: 4 })
         );
+    }
+
+    #[test]
+    fn a_spread_is_the_median_and_the_extremes() {
+        let spread = |values: &[f64]| stats(values).map(|stats| stats.spread());
+        assert_eq!(spread(&[1000.0, 2000.0, 3000.0]).as_deref(), Some("2,000 (1,000–3,000)"));
+        assert_eq!(spread(&[0.5]).as_deref(), Some("0.500"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod tests {
 
     #[test]
     fn the_build_folder_is_found_from_any_depth() {
-        let folder = crate::temp_dir::TempDir::new().expect("folder");
+        let folder = lab::TempDir::new().expect("folder");
         let built = folder.path().join("target");
         std::fs::create_dir(&built).expect("folder");
         let program = built.join("debug/deps/short-0123");

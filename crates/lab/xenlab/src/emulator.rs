@@ -6,8 +6,8 @@ use std::process::Command;
 use lab::Progress;
 
 use crate::image::{Apt, unpack};
-use crate::temp_dir::TempDir;
 use crate::{Error, Result, Suite, tool};
+use lab::TempDir;
 
 /// The major version with plugin interface 4: a later one calls plugins differently.
 const MAJOR: u32 = 10;

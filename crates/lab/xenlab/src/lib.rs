@@ -18,7 +18,6 @@ mod image;
 mod name;
 pub mod scenario;
 mod suite;
-mod temp_dir;
 mod tool;
 
 pub use cache::default_cache;
@@ -29,6 +28,6 @@ pub use host::{
     Output, PROCESSOR, Shell,
 };
 pub use image::{Images, Kind, read_boot_image};
+pub use lab::TempDir;
 pub use name::UnknownName;
 pub use suite::Suite;
-pub use temp_dir::TempDir;

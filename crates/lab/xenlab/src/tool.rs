@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::temp_dir::TempDir;
 use crate::{Error, Result};
+use lab::TempDir;
 
 /// How long a program may take that only reads and writes local files.
 const LIMIT: Duration = Duration::from_secs(300);

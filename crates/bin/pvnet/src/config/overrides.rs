@@ -58,7 +58,7 @@ impl fmt::Display for Override {
 }
 
 impl Override {
-    /// Sets the key in every table that is meant.
+    /// Sets the key in every table of that name.
     pub(super) fn apply(&self, config: &mut Table) -> Result<(), String> {
         let mut known = Vec::new();
         let mut found = false;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_that_are_meant_and_no_others() {
+    fn the_named_tables_and_no_others() {
         let table = set("a.b.queues=2").unwrap();
         assert_eq!(table["guest"][0]["queues"], Value::Integer(2));
         assert!(table["guest"][1].get("queues").is_none());
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused() {
+    fn a_change_without_a_table_is_refused() {
         let error = set("red.queues=1").unwrap_err();
         assert!(error.contains("\"red\"") && error.contains("a.b, c, up"), "{error}");
         for text in ["", "c", "c.queues", "queues=1", ".queues=1", "c.=1"] {

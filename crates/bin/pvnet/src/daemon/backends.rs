@@ -1,9 +1,33 @@
 //! Where the toolstack puts the backends that this domain is to serve.
 
+use std::fmt;
+use std::str::FromStr;
+
 use hypervisor::DomId;
 use xenstore::{Store, StoreError};
 
-use crate::daemon::control::VifId;
+/// An interface: whose, and which of its owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct VifId {
+    pub(super) domain: DomId,
+    pub(super) handle: u32,
+}
+
+impl fmt::Display for VifId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.domain, self.handle)
+    }
+}
+
+impl FromStr for VifId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (domain, handle) = text.split_once('/').ok_or(())?;
+        let domain = DomId(domain.parse().map_err(drop)?);
+        Ok(Self { domain, handle: handle.parse().map_err(drop)? })
+    }
+}
 
 /// The folder of the store with a driver domain's backends: `DOMAIN/HANDLE` below it.
 #[derive(Clone, Debug)]

@@ -1,109 +1,59 @@
 //! The control thread: owns the interfaces and reacts to what happens to them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::os::fd::AsFd;
-use std::str::FromStr;
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use datapath::{Datapath, Egress, Failure, Ingress, Port};
-use hypervisor::{DomId, Hypervisor, Metered};
-use machine::toolstack::set_memory_target;
-use netback::{
-    Anonymous, Change, Connection, ControlRing, Files, Ledgers, Offered, PersistentGrants, Queue,
-    Vif, VifError,
-};
+use control_socket::{PortStatus, Reason, Status};
+use datapath::{Datapath, Failure, Port};
+use netback::{Offered, VifError};
 use rustix::event::{PollFd, PollFlags, poll};
-use switch::PortId;
 use tracing::{info, warn};
 use xenstore::{Store, StoreError, WatchEvent, XenbusState};
 
-use crate::config::{Config, EVERY_GUEST, Guest, OnStop, Platform};
-use crate::daemon::backends::{Backends, Presence};
+use crate::config::{Config, EVERY_GUEST, Guest};
+use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
-use crate::daemon::status::{MeterStatus, PersistentStatus, PortStatus, Status};
-use crate::daemon::{Error, spawn};
-
-/// An interface: whose, and which of its owner's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct VifId {
-    pub(super) domain: DomId,
-    pub(super) handle: u32,
-}
-
-impl fmt::Display for VifId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.domain, self.handle)
-    }
-}
-
-impl FromStr for VifId {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (domain, handle) = text.split_once('/').ok_or(())?;
-        let domain = DomId(domain.parse().map_err(drop)?);
-        Ok(Self { domain, handle: handle.parse().map_err(drop)? })
-    }
-}
-
-/// What the control thread is told.
-pub(super) enum Event {
-    /// The toolstack has made an interface.
-    Plugged { id: VifId, guest: Box<Guest>, answer: mpsc::Sender<Result<(), String>> },
-    /// An interface is gone, and with it perhaps its domain.
-    Unplugged { id: VifId, answer: mpsc::Sender<()> },
-    /// Something changed in the store. The next change is told when `done` is dropped.
-    Store { event: WatchEvent, done: mpsc::Sender<()> },
-    /// A queue broke.
-    Failure(Failure),
-    /// Somebody wants to know how things are.
-    Status(mpsc::Sender<Status>),
-    /// Somebody wants a guest to have so many MiB of memory.
-    Balloon { name: String, mib: usize, answer: mpsc::Sender<Result<(), String>> },
-    /// Time to stop.
-    Stop,
-}
+use crate::daemon::event::Event;
+use crate::daemon::platform::{Backend, Platform, Transition};
+use crate::daemon::{Error, spawn, status};
 
 /// How often old addresses are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// A guest's interface.
-struct Interface<H: Hypervisor> {
+struct Interface {
     guest: Guest,
-    vif: Vif<H>,
-    port: Option<Arc<Port<H>>>,
-    /// Its pages that stay mapped, while it is connected: nothing here keeps them.
-    grants: Vec<Weak<PersistentGrants<H>>>,
+    backend: Box<dyn Backend>,
+    port: Option<Arc<Port>>,
     /// Why it is not connected, for an operator.
-    reason: Option<String>,
+    reason: Option<Reason>,
 }
 
 /// The control thread's state.
-pub(super) struct Control<H: Hypervisor> {
+pub(super) struct Control {
     config: Config,
-    platform: Metered<H>,
-    store: Arc<dyn Store>,
-    backends: Backends,
-    datapath: Datapath<Metered<H>>,
-    uplinks: Vec<Arc<Port<Metered<H>>>>,
-    interfaces: BTreeMap<VifId, Interface<Metered<H>>>,
+    platform: Arc<dyn Platform>,
+    datapath: Datapath,
+    uplinks: Vec<Arc<Port>>,
+    interfaces: BTreeMap<VifId, Interface>,
     stopwatch: Stopwatch,
 }
 
-impl<H: Hypervisor> Control<H> {
+impl Control {
     pub(super) fn new(
         config: Config,
-        platform: Metered<H>,
-        store: Arc<dyn Store>,
-        backends: Backends,
-        datapath: Datapath<Metered<H>>,
-        uplinks: Vec<Arc<Port<Metered<H>>>>,
+        platform: Arc<dyn Platform>,
+        datapath: Datapath,
+        uplinks: Vec<Arc<Port>>,
     ) -> Self {
         let stopwatch = Stopwatch::start();
-        let interfaces = BTreeMap::new();
-        Self { config, platform, store, backends, datapath, uplinks, interfaces, stopwatch }
+        Self { config, platform, datapath, uplinks, interfaces: BTreeMap::new(), stopwatch }
+    }
+
+    fn store(&self) -> &dyn Store {
+        &**self.platform.store()
     }
 
     /// Serves events until told to stop, then leaves every guest in an orderly way.
@@ -116,14 +66,13 @@ impl<H: Hypervisor> Control<H> {
             }
             self.datapath.sweep();
         }
-        let kept =
-            self.config.daemon.platform == Platform::Xen && self.config.xen.on_stop == OnStop::Keep;
+        let kept = self.platform.keeps_guests();
         let ids: Vec<_> = self.interfaces.keys().copied().collect();
         for id in ids {
             if kept {
                 self.leave(id);
             } else {
-                self.disconnect(id, "the daemon is stopping".into());
+                self.disconnect(id, Reason::Stopping);
             }
         }
     }
@@ -142,7 +91,7 @@ impl<H: Hypervisor> Control<H> {
                 drop(done);
                 self.store_changed(&event);
             }
-            Event::Failure(Failure { port, reason }) => self.fail(port, &reason),
+            Event::Failure(Failure { port, reason }) => self.fail(&port, &reason),
             Event::Status(answer) => {
                 let _ = answer.send(self.status());
             }
@@ -157,7 +106,7 @@ impl<H: Hypervisor> Control<H> {
         if let Ok(id) = event.token.parse() {
             self.frontend_changed(id);
         } else if event.token == Backends::TOKEN {
-            match self.backends.parse(&event.path) {
+            match self.platform.backends().parse(&event.path) {
                 Some(id) => self.look_for(id),
                 None => self.look_for_all(),
             }
@@ -166,7 +115,7 @@ impl<H: Hypervisor> Control<H> {
 
     /// Looks for the backends that there are: after the start, and when the store has come back.
     fn look_for_all(&mut self) {
-        match self.backends.list(&*self.store) {
+        match self.platform.backends().list(self.store()) {
             Ok(present) => {
                 let served = self.interfaces.keys().copied();
                 let ids: std::collections::BTreeSet<_> = served.chain(present).collect();
@@ -178,7 +127,7 @@ impl<H: Hypervisor> Control<H> {
 
     /// Serves an interface that the toolstack has made, forgets one that it has removed.
     fn look_for(&mut self, id: VifId) {
-        match self.backends.presence(&*self.store, id) {
+        match self.platform.backends().presence(self.store(), id) {
             Ok(presence) => match (presence, self.interfaces.contains_key(&id)) {
                 (Presence::Wanted, false) => self.plug_named(id),
                 (Presence::Gone, true) => {
@@ -195,7 +144,7 @@ impl<H: Hypervisor> Control<H> {
 
     /// Serves an interface that was found in the store.
     fn plug_named(&mut self, id: VifId) {
-        let name = self.backends.name(&*self.store, id);
+        let name = self.platform.backends().name(self.store(), id);
         let guest = self.config.guest(&name).unwrap_or_default();
         if let Err(reason) = self.plug(id, guest) {
             warn!(vif = %id, guest = name, reason, "not served");
@@ -213,25 +162,10 @@ impl<H: Hypervisor> Control<H> {
             rx: guest.rx,
             persistent_grants: guest.persistent_grants,
         };
-        let path = self.backends.path(id);
-        let (platform, store) = (self.platform.clone(), self.store.clone());
-        let vif = Vif::adopt(platform, store, &path, offered, self.ledgers(id))
-            .map_err(|error| error.to_string())?;
-        let state = format!("{}/state", vif.frontend());
-        let interface = Interface { guest, vif, port: None, grants: Vec::new(), reason: None };
-        self.interfaces.insert(id, interface);
-        self.store.watch(&state, &id.to_string()).map_err(|error| error.to_string())
-    }
-
-    /// Where an interface's ledgers are: on Xen the rings outlive the daemon.
-    fn ledgers(&self, id: VifId) -> Arc<dyn Ledgers> {
-        match self.config.daemon.platform {
-            Platform::Machine => Arc::new(Anonymous::default()),
-            Platform::Xen => {
-                let rings = self.config.daemon.directory.join("rings");
-                Arc::new(Files::new(rings.join(format!("{}-{}", id.domain, id.handle))))
-            }
-        }
+        let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
+        let state = format!("{}/state", backend.frontend());
+        self.interfaces.insert(id, Interface { guest, backend, port: None, reason: None });
+        self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
 
     /// Forgets an interface, and removes what is left of it.
@@ -240,70 +174,64 @@ impl<H: Hypervisor> Control<H> {
         if let Some(port) = interface.port {
             self.datapath.detach(port.id());
         }
-        let state = format!("{}/state", interface.vif.frontend());
+        let state = format!("{}/state", interface.backend.frontend());
         // It goes when the domain does; nobody is left to be told of an error.
-        let _ = self.store.unwatch(&state, &id.to_string());
-        if let Err(error) = interface.vif.remove() {
+        let _ = self.store().unwatch(&state, &id.to_string());
+        if let Err(error) = interface.backend.remove() {
             warn!(vif = %id, %error, "removing what is left");
         }
     }
 
     fn frontend_changed(&mut self, id: VifId) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
-        match interface.vif.frontend_changed() {
-            Ok(Change::None) => {}
-            Ok(Change::Connect(connection)) => self.connect(id, connection),
-            Ok(Change::Disconnect) => self.disconnect(id, "the frontend closed".into()),
-            // The guests of this machine are removed when their processes end.
-            Ok(Change::Remove) if self.config.daemon.platform == Platform::Machine => {
-                self.disconnect(id, "the frontend closed".into());
+        match interface.backend.frontend_changed() {
+            Ok(Transition::None) => {}
+            Ok(Transition::Connect { queues, tasks }) => self.connect(id, queues, tasks),
+            Ok(Transition::Disconnect) => self.disconnect(id, Reason::FrontendClosed),
+            Ok(Transition::Remove) if !self.platform.ends_with_its_node() => {
+                self.disconnect(id, Reason::FrontendClosed);
             }
-            Ok(Change::Remove) => {
+            Ok(Transition::Remove) => {
                 info!(guest = interface.guest.name, "removed");
                 self.unplug(id);
             }
             // Whatever changed is looked at when the store is back.
             Err(VifError::Store(StoreError::Gone(reason))) => warn!(vif = %id, reason, "the store"),
-            Err(error) => self.disconnect(id, error.to_string()),
+            Err(error) => self.disconnect(id, Reason::NotConnected(error.to_string())),
         }
     }
 
-    fn connect(&mut self, id: VifId, connection: Connection<Metered<H>>) {
+    fn connect(&mut self, id: VifId, queues: Vec<port::Queue>, tasks: Vec<Box<dyn port::Task>>) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
-        let Connection { queues, control } = connection;
         let count = queues.len();
-        let split = |queue: Queue<_>| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx));
-        let (egress, ingress) = queues.into_iter().map(split).unzip();
         let name = &interface.guest.name;
-        let grants = control.iter().flat_map(ControlRing::grants);
-        interface.grants = grants.map(Arc::downgrade).collect();
-        let port = self.datapath.attach(name, egress, ingress, control);
-        self.datapath.teach(port.id(), interface.vif.mac());
+        let port = self.datapath.attach(name, queues, tasks);
+        self.datapath.teach(port.id(), interface.backend.mac());
         interface.port = Some(port);
         interface.reason = None;
-        match interface.vif.connected() {
+        match interface.backend.connected() {
             Ok(()) => info!(guest = name, queues = count, "connected"),
-            Err(error) => self.disconnect(id, error.to_string()),
+            Err(error) => self.disconnect(id, Reason::NotConnected(error.to_string())),
         }
     }
 
-    fn disconnect(&mut self, id: VifId, reason: String) {
+    fn disconnect(&mut self, id: VifId, reason: Reason) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         let name = &interface.guest.name;
         if let Some(port) = interface.port.take() {
-            info!(guest = name, reason, "disconnected");
+            info!(guest = name, %reason, "disconnected");
             self.datapath.detach(port.id());
         } else {
-            warn!(guest = name, reason, "not connected");
+            warn!(guest = name, %reason, "not connected");
         }
         interface.reason = Some(reason);
-        if let Err(error) = interface.vif.disconnected() {
+        if let Err(error) = interface.backend.disconnected() {
             warn!(guest = name, %error, "the store");
         }
     }
 
-    /// Lets go of a guest that stays connected: its states stay as they are, what it sends waits
-    /// in its rings, and the next daemon goes on with them.
+    /// Leaves a guest connected: its states stay as they are, what it sends waits in its rings, and
+    /// the next daemon goes on with them.
     fn leave(&mut self, id: VifId) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         if let Some(port) = interface.port.take() {
@@ -313,22 +241,20 @@ impl<H: Hypervisor> Control<H> {
     }
 
     /// A queue broke: its guest's interface is disabled, with the reason; nobody else notices.
-    fn fail(&mut self, port: PortId, reason: &str) {
-        let of_port =
-            |interface: &Interface<_>| interface.port.as_ref().is_some_and(|own| own.id() == port);
-        let found = self.interfaces.iter().find(|(_, interface)| of_port(interface));
+    fn fail(&mut self, port: &Arc<Port>, reason: &str) {
+        let is_its = |interface: &Interface| {
+            interface.port.as_ref().is_some_and(|own| Arc::ptr_eq(own, port))
+        };
+        let found = self.interfaces.iter().find(|(_, interface)| is_its(interface));
         match found.map(|(id, _)| *id) {
-            Some(id) => self.disconnect(id, format!("disabled: {reason}")),
-            None => warn!(port = port.0, reason, "port failed"),
+            Some(id) => self.disconnect(id, Reason::Disabled(reason.to_owned())),
+            None => warn!(port = port.name(), reason, "port failed"),
         }
     }
 
-    /// Writes how much memory a guest should have where its balloon looks for it.
+    /// Sets how much memory a guest should have.
     fn balloon(&self, name: &str, mib: usize) -> Result<(), String> {
-        if self.config.daemon.platform == Platform::Xen {
-            return Err(format!("on Xen memory is the toolstack's: `xl mem-set {name} {mib}m`"));
-        }
-        let is_named = |(_, interface): &(_, &Interface<_>)| interface.guest.name == name;
+        let is_named = |(_, interface): &(_, &Interface)| interface.guest.name == name;
         let Some((id, interface)) = self.interfaces.iter().find(is_named) else {
             return Err(if self.config.guests.iter().any(|guest| guest.name == name) {
                 format!("guest {name:?} is not running; start it: `pvnet guest {name}`")
@@ -343,25 +269,24 @@ impl<H: Hypervisor> Control<H> {
                  memory_mib in the configuration and start the daemon and the guest again"
             ));
         }
-        set_memory_target(&*self.store, id.domain, mib * 1024).map_err(|error| error.to_string())
+        self.platform.set_memory(name, *id, mib)
     }
 
     fn status(&self) -> Status {
         let guests = self.interfaces.iter().map(|(id, interface)| {
-            let state = interface.vif.state();
+            let state = interface.backend.state();
             let why = match (state, &interface.reason) {
                 (XenbusState::Connected, _) => None,
                 (_, Some(reason)) => Some(reason.clone()),
-                (_, None) => Some("waiting for the frontend".to_owned()),
+                (_, None) => Some(Reason::WaitingForFrontend),
             };
-            let mac = interface.vif.mac().to_string();
+            let mac = interface.backend.mac().to_string();
             let port = interface.port.as_deref();
-            let grants: Vec<_> = interface.grants.iter().filter_map(Weak::upgrade).collect();
             let name = &interface.guest.name;
-            let status = PortStatus::guest(name, id.domain.0, &mac, state, why, port);
-            PortStatus { persistent_grants: PersistentStatus::of(&grants), ..status }
+            let status = status::guest(name, id.domain.0, &mac, state, why, port);
+            PortStatus { persistent_grants: interface.backend.persistent_grants(), ..status }
         });
-        let uplinks = self.uplinks.iter().map(|port| PortStatus::uplink(port));
+        let uplinks = self.uplinks.iter().map(|port| status::uplink(port));
         let ports: Vec<_> = guests.chain(uplinks).collect();
         let absent = |guest: &&Guest| {
             !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
@@ -372,10 +297,10 @@ impl<H: Hypervisor> Control<H> {
             pid: std::process::id(),
             worker_threads: self.datapath.worker_threads(),
             cpu: self.stopwatch.read(),
-            meter: MeterStatus::new(self.platform.meter(), &ports),
+            meter: status::meter(self.platform.meter(), &ports),
             ports,
             absent: absent.map(|guest| guest.name.clone()).collect(),
-            addresses: self.datapath.addresses().iter().map(Into::into).collect(),
+            addresses: self.datapath.addresses().iter().map(status::address).collect(),
         }
     }
 }

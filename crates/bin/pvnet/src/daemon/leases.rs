@@ -1,4 +1,4 @@
-//! Who wants the meter on: it counts while anybody does.
+//! Leases of the meter: it is on while anybody has one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,25 +8,25 @@ use hypervisor::Meter;
 #[derive(Clone, Debug)]
 pub(super) struct Leases {
     meter: Arc<Meter>,
-    /// How many there are. The meter is switched under this lock.
+    /// How many are taken. The meter is switched under this lock.
     taken: Arc<Mutex<usize>>,
 }
 
 impl Leases {
-    /// None yet: the meter is off.
+    /// No leases yet: the meter is off.
     pub(super) fn new(meter: Arc<Meter>) -> Self {
         meter.switch(false);
         Self { meter, taken: Arc::default() }
     }
 
-    /// Switches the meter on for at least as long as the answer lives.
+    /// Switches the meter on; it stays on at least until the lease is dropped.
     pub(super) fn take(&self) -> Lease {
         self.change(|taken| taken + 1);
         Lease(self.clone())
     }
 
     fn change(&self, change: impl FnOnce(usize) -> usize) {
-        // A number is whole even after a panic.
+        // A number is valid even after a panic.
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         *taken = change(*taken);
         self.meter.switch(*taken > 0);

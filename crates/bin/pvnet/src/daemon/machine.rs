@@ -4,69 +4,133 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use hypervisor::DomId;
+use control_socket::Status;
+use hypervisor::{DomId, Meter, Metered};
 use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
 use machine::{DRIVER_DOMAIN, Listener, Machine, MemorySize, Toolstack};
-use netback::RxChannel;
+use netback::{Anonymous, Offered, RxChannel, VifError};
 use offload::Features;
 use shm::PageSize;
 use tracing::info;
 use xenstore::{Store, StoreError};
 
 use crate::config::{Config, Guest};
-use crate::daemon::backends::Backends;
-use crate::daemon::control::{Event, VifId};
-use crate::daemon::{Error, House, Inbox, memory, spawn};
+use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::event::Event;
+use crate::daemon::platform::{Backend, Platform, VifBackend};
+use crate::daemon::{Error, memory, spawn};
 
-/// Runs until told to stop.
-pub(super) fn run(
-    config: Config,
-    events: &mpsc::Sender<Event>,
-    inbox: &Inbox,
-) -> Result<(), Error> {
-    let machine = Machine::new();
-    // Bound before the house's own socket: whoever left that one behind is gone.
-    let join_socket = config.join_socket();
-    let listener = Arc::new(Listener::bind(&join_socket).map_err(Error::path(&join_socket))?);
-    let measured = machine.clone();
-    let measure = move |status: &mut _| memory::measure(status, &measured);
-    let house = House::build(&config, machine.clone(), events, measure)?;
-    let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
-    let admission = Arc::new(Admission::new(&config, store.clone(), events.clone()));
-    let accepting = {
-        let (listener, machine) = (listener.clone(), machine.clone());
-        spawn("guests", move || listener.serve(&machine, &admission))?
-    };
-    let backends = Backends::new(DRIVER_DOMAIN, "vif");
-    info!(socket = %join_socket.display(), workers = house.workers(), "ready");
-    house.run(config, store, backends, inbox)?;
-    listener.stop();
-    if accepting.join().is_err() {
-        tracing::error!("the thread that accepts guests panicked");
+/// The embedded machine, and the socket at which guests join.
+pub(super) struct MachinePlatform {
+    machine: Metered<Machine>,
+    store: Arc<dyn Store>,
+    backends: Backends,
+    listener: Arc<Listener>,
+    admission: AdmissionSettings,
+}
+
+impl MachinePlatform {
+    /// Starts a machine without guests.
+    pub(super) fn open(config: &Config) -> Result<Self, Error> {
+        let machine = Metered::new(Machine::new());
+        // Bound before the control socket: whoever left that one behind is gone.
+        let join_socket = config.join_socket();
+        let listener = Listener::bind(&join_socket).map_err(Error::path(&join_socket))?;
+        let listener = Arc::new(listener);
+        let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
+        let backends = Backends::new(DRIVER_DOMAIN, "vif");
+        let admission = AdmissionSettings::new(config);
+        info!(socket = %join_socket.display(), "guests join here");
+        Ok(Self { machine, store, backends, listener, admission })
     }
-    Ok(())
+}
+
+impl Platform for MachinePlatform {
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    fn backends(&self) -> &Backends {
+        &self.backends
+    }
+
+    fn meter(&self) -> &Arc<Meter> {
+        self.machine.meter()
+    }
+
+    fn adopt(&self, id: VifId, offered: Offered) -> Result<Box<dyn Backend>, VifError> {
+        // The guests' memory ends with the daemon, and the rings with it.
+        let ledgers = Arc::new(Anonymous::default());
+        let (machine, store) = (self.machine.clone(), self.store.clone());
+        VifBackend::adopt(machine, store, &self.backends.path(id), offered, ledgers)
+    }
+
+    fn look_for_guests(&self, events: mpsc::Sender<Event>) -> Result<Box<dyn FnOnce()>, Error> {
+        let admission = Arc::new(Admission::new(&self.admission, self.store.clone(), events));
+        let (listener, machine) = (self.listener.clone(), Machine::clone(&self.machine));
+        let accepting = spawn("guests", move || listener.serve(&machine, &admission))?;
+        let listener = self.listener.clone();
+        Ok(Box::new(move || {
+            listener.stop();
+            if accepting.join().is_err() {
+                tracing::error!("the thread that accepts guests panicked");
+            }
+        }))
+    }
+
+    fn keeps_guests(&self) -> bool {
+        false
+    }
+
+    fn ends_with_its_node(&self) -> bool {
+        false
+    }
+
+    /// Writes it where the guest's balloon looks for it.
+    fn set_memory(&self, _: &str, id: VifId, mib: usize) -> Result<(), String> {
+        set_memory_target(&*self.store, id.domain, mib * 1024).map_err(|error| error.to_string())
+    }
+
+    fn measure(&self, status: &mut Status) {
+        memory::measure(status, &self.machine);
+    }
 }
 
 /// Pages that a queue needs to receive by page flipping: a ring of them at the guest, and as many
 /// on their way there and back.
 const EXCHANGE_PAGES: usize = 2 * netfront::RING_LEN;
 
-/// Admits guests, makes their devices and tells the control thread of them.
-struct Admission {
-    store: Arc<dyn Store>,
+/// Who may join.
+#[derive(Clone)]
+struct AdmissionSettings {
     /// Queues of a guest for which the configuration names no number.
     queues: u32,
     guests: HashMap<String, Guest>,
+}
+
+impl AdmissionSettings {
+    fn new(config: &Config) -> Self {
+        let guests = config.guests.iter().map(|guest| (guest.name.clone(), guest.clone()));
+        let queues = u32::try_from(config.daemon.workers).unwrap_or(1);
+        Self { queues, guests: guests.collect() }
+    }
+}
+
+/// Admits guests, makes their devices and announces them to the control thread.
+struct Admission {
+    store: Arc<dyn Store>,
+    settings: AdmissionSettings,
     present: Mutex<HashSet<String>>,
     events: Mutex<mpsc::Sender<Event>>,
 }
 
 impl Admission {
-    fn new(config: &Config, store: Arc<dyn Store>, events: mpsc::Sender<Event>) -> Self {
-        let guests = config.guests.iter().map(|guest| (guest.name.clone(), guest.clone()));
-        let queues = u32::try_from(config.daemon.workers).unwrap_or(1);
-        let present = Mutex::default();
-        Self { store, queues, guests: guests.collect(), present, events: events.into() }
+    fn new(
+        settings: &AdmissionSettings,
+        store: Arc<dyn Store>,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
+        Self { store, settings: settings.clone(), present: Mutex::default(), events: events.into() }
     }
 
     /// Does what libxl does for a new domain.
@@ -111,8 +175,8 @@ impl Admission {
 
 impl Toolstack for Admission {
     fn admit(&self, name: &str) -> Result<MemorySize, String> {
-        let Some(guest) = self.guests.get(name) else {
-            let mut known: Vec<_> = self.guests.keys().map(String::as_str).collect();
+        let Some(guest) = self.settings.guests.get(name) else {
+            let mut known: Vec<_> = self.settings.guests.keys().map(String::as_str).collect();
             known.sort_unstable();
             return Err(format!(
                 "no guest {name:?} in the configuration (there are: {}); add a [[guest]] and \
@@ -123,7 +187,7 @@ impl Toolstack for Admission {
         if !self.present().insert(name.to_owned()) {
             return Err(format!("a guest {name:?} is here already"));
         }
-        let queues = guest.queues.unwrap_or(self.queues) as usize;
+        let queues = guest.queues.unwrap_or(self.settings.queues) as usize;
         let flip = guest.rx == RxChannel::Flip;
         Ok(MemorySize {
             pages: guest.memory_mib * 256,
@@ -134,7 +198,7 @@ impl Toolstack for Admission {
     }
 
     fn created(&self, domain: DomId, name: &str) -> Result<(), String> {
-        let guest = self.guests.get(name).ok_or("unknown guest")?;
+        let guest = self.settings.guests.get(name).ok_or("unknown guest")?;
         self.make_devices(domain, guest).map_err(|error| error.to_string())?;
         let guest = Box::new(guest.clone());
         let plugged = self.ask(|answer| Event::Plugged { id: only(domain), guest, answer });

@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use control_socket::{MeterStatus, PortState, PortStatus, Status};
 use hypervisor::Counted;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -13,12 +14,11 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use crate::daemon::control::Event;
-use crate::daemon::status::{MeterStatus, PortStatus, Status};
+use crate::daemon::event::Event;
 use crate::daemon::{Error, spawn};
 
 /// How long a scraper may take to ask, and to take its answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves metrics at `address` until the process ends.
 pub(super) fn serve(address: SocketAddr, events: mpsc::Sender<Event>) -> Result<(), Error> {
@@ -34,8 +34,8 @@ pub(super) fn serve(address: SocketAddr, events: mpsc::Sender<Event>) -> Result<
 }
 
 fn answer(mut stream: &TcpStream, events: &mpsc::Sender<Event>) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
     BufReader::new(stream.take(1024)).read_line(&mut line)?;
     let (status, kind, body) = if line.starts_with("GET /metrics ") {
@@ -55,7 +55,7 @@ fn answer(mut stream: &TcpStream, events: &mpsc::Sender<Event>) -> io::Result<()
 fn scrape(events: &mpsc::Sender<Event>) -> io::Result<String> {
     let (sender, receiver) = mpsc::channel();
     events.send(Event::Status(sender)).map_err(io::Error::other)?;
-    let status = receiver.recv_timeout(PATIENCE).map_err(io::Error::other)?;
+    let status = receiver.recv_timeout(TIMEOUT).map_err(io::Error::other)?;
     render(status).map_err(io::Error::other)
 }
 
@@ -71,14 +71,18 @@ fn render(status: Status) -> Result<String, fmt::Error> {
 #[derive(Debug)]
 struct Snapshot(Status);
 
-/// A counter of every port: its name, what it says, and where it stands in the status.
+/// A counter of every port: its name, its help, and its field of the status.
 type PortCounter = (&'static str, &'static str, fn(&PortStatus) -> u64);
 
 const PORT_COUNTERS: [PortCounter; 4] = [
-    ("pvnet_port_rx_frames", "Frames from the port into the switch", |port| port.rx.frames),
-    ("pvnet_port_rx_bytes", "Bytes from the port into the switch", |port| port.rx.bytes),
-    ("pvnet_port_tx_frames", "Frames from the switch out of the port", |port| port.tx.frames),
-    ("pvnet_port_tx_bytes", "Bytes from the switch out of the port", |port| port.tx.bytes),
+    ("pvnet_port_ingress_frames", "Frames from the port into the switch", |port| {
+        port.ingress.frames
+    }),
+    ("pvnet_port_ingress_bytes", "Bytes from the port into the switch", |port| port.ingress.bytes),
+    ("pvnet_port_egress_frames", "Frames from the switch out of the port", |port| {
+        port.egress.frames
+    }),
+    ("pvnet_port_egress_bytes", "Bytes from the switch out of the port", |port| port.egress.bytes),
 ];
 
 impl Collector for Snapshot {
@@ -101,20 +105,20 @@ impl Collector for Snapshot {
         )?;
         for port in ports {
             let labels = [("port", port.name.as_str())];
-            let value = ConstGauge::new(i64::from(port.state == "up"));
+            let value = ConstGauge::new(i64::from(port.state == PortState::Up));
             value.encode(family.encode_family(&labels)?)?;
         }
         let drops = ConstCounter::new(0u64);
         let mut family = encoder.encode_descriptor(
             "pvnet_port_dropped_frames",
-            "Frames that went nowhere",
+            "Dropped frames, by reason",
             None,
             drops.metric_type(),
         )?;
         for port in ports {
-            for (reason, count) in &port.drops {
-                let labels = [("port", port.name.as_str()), ("reason", reason.as_str())];
-                ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+            for (reason, count) in port.drops.nonzero() {
+                let labels = [("port", port.name.as_str()), ("reason", reason.name())];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
         meter(&self.0.meter, &mut encoder)?;
@@ -126,12 +130,12 @@ impl Collector for Snapshot {
     }
 }
 
-/// Who copies bytes: a label, and what they copied.
+/// Who copies bytes: a label, and how many.
 type Copier = (&'static str, fn(&MeterStatus) -> u64);
 
 const COPIERS: [Copier; 3] = [
-    ("hypervisor", |meter| meter.count(Counted::CopiedBytes)),
-    ("driver", |meter| meter.count(Counted::DriverBytes)),
+    ("hypervisor", |meter| meter.counts.of(Counted::CopiedBytes)),
+    ("driver", |meter| meter.counts.of(Counted::DriverBytes)),
     ("guests", |meter| meter.guest_bytes),
 ];
 
@@ -149,7 +153,7 @@ fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> Result<(),
     let bytes = |what: &Counted| matches!(what, Counted::CopiedBytes | Counted::DriverBytes);
     for what in Counted::ALL.into_iter().filter(|what| !bytes(what)) {
         let labels = [("operation", what.name())];
-        ConstCounter::new(meter.count(what)).encode(family.encode_family(&labels)?)?;
+        ConstCounter::new(meter.counts.of(what)).encode(family.encode_family(&labels)?)?;
     }
     let help = "Bytes copied, by whom; the guests' also while the meter was off";
     let mut family = encoder.encode_descriptor("pvnet_copied_bytes", help, None, kind)?;
@@ -175,9 +179,10 @@ fn seconds(nanoseconds: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use control_socket::{CpuStatus, PortKind, Traffic};
+    use frame::DropReason;
+
     use super::*;
-    use crate::daemon::cpu::CpuStatus;
-    use crate::daemon::status::Traffic;
 
     fn assert_lines(text: &str, lines: &[&str]) {
         for line in lines {
@@ -187,15 +192,10 @@ mod tests {
 
     #[test]
     fn the_meter_becomes_metrics() {
-        let mut status = Status::of_ports(vec![]);
-        for (n, what) in (1..).zip([
-            Counted::Hypercalls,
-            Counted::Maps,
-            Counted::CopiedBytes,
-            Counted::DriverBytes,
-        ]) {
-            status.meter.counts.insert(what.name().into(), n);
-        }
+        let mut status = Status::default();
+        let counted =
+            [Counted::Hypercalls, Counted::Maps, Counted::CopiedBytes, Counted::DriverBytes];
+        status.meter.counts = counted.into_iter().zip(1..).collect();
         status.meter.on = true;
         status.meter.nanoseconds = 1_500_000_000;
         status.meter.guest_bytes = 99;
@@ -221,23 +221,15 @@ mod tests {
     #[test]
     fn a_port_becomes_metrics() {
         let port = PortStatus {
-            name: "red".into(),
-            kind: "guest".into(),
-            domain: Some(1),
-            mac: None,
-            state: "up".into(),
-            reason: None,
-            memory: None,
-            persistent_grants: None,
-            queues: 1,
-            rx: Traffic { frames: 3, bytes: 4000 },
-            tx: Traffic { frames: 5, bytes: 6000 },
-            drops: [("stalled".to_owned(), 7)].into(),
+            ingress: Traffic { frames: 3, bytes: 4000 },
+            egress: Traffic { frames: 5, bytes: 6000 },
+            drops: [(DropReason::Stalled, 7)].into_iter().collect(),
+            ..PortStatus::new("red", PortKind::Guest, PortState::Up)
         };
-        let text = render(Status::of_ports(vec![port])).unwrap();
+        let text = render(Status { ports: vec![port], ..Status::default() }).unwrap();
         let lines = [
-            "pvnet_port_rx_frames_total{port=\"red\"} 3",
-            "pvnet_port_tx_bytes_total{port=\"red\"} 6000",
+            "pvnet_port_ingress_frames_total{port=\"red\"} 3",
+            "pvnet_port_egress_bytes_total{port=\"red\"} 6000",
             "pvnet_port_up{port=\"red\"} 1",
             "pvnet_port_dropped_frames_total{port=\"red\",reason=\"stalled\"} 7",
         ];

@@ -1,18 +1,20 @@
 //! `pvnet run`: the driver domain.
 //!
-//! One control thread owns the virtual interfaces and hears of everything that concerns them
-//! on one channel: guests that come and go, changes in the store, queues that broke, questions
-//! of `pvnet status`, signals. The workers carry the frames and are never waited for by a guest.
+//! One control thread owns the virtual interfaces. One channel brings it everything that concerns
+//! them: guests that come and go, changes in the store, queues that broke, requests of `pvnet
+//! status`, signals. The workers carry the frames and never wait for a guest.
 
 mod backends;
 mod control;
-pub mod cpu;
+mod cpu;
+mod event;
 mod leases;
 mod machine;
-pub mod memory;
+mod memory;
 mod metrics;
-pub mod server;
-pub mod status;
+mod platform;
+mod server;
+mod status;
 mod uplinks;
 mod xen;
 
@@ -22,20 +24,15 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use datapath::Datapath;
-use hypervisor::{Hypervisor, Metered};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::info;
-use xenstore::Store;
 
-use crate::config::{Config, Platform};
-use backends::Backends;
-use control::{Control, Event};
-use leases::{Lease, Leases};
-use status::Status;
-
-/// Where the control thread hears of everything.
-type Inbox = mpsc::Receiver<Event>;
+use crate::config::{self, Config};
+use control::Control;
+use event::Event;
+use leases::Leases;
+use platform::Platform;
 
 /// Why the daemon could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
@@ -107,75 +104,41 @@ pub fn run(config: Config) -> Result<(), Error> {
     let (events, inbox) = mpsc::channel();
     // Before there are sockets that a signal could leave behind.
     watch_signals(events.clone())?;
-    match config.daemon.platform {
-        Platform::Machine => machine::run(config, &events, &inbox)?,
-        Platform::Xen => xen::run(config, &events, &inbox)?,
-    }
+    let platform: Arc<dyn Platform> = match config.daemon.platform {
+        config::Platform::Machine => Arc::new(machine::MachinePlatform::open(&config)?),
+        config::Platform::Xen => Arc::new(xen::XenPlatform::open(&config)?),
+    };
+    serve(config, &platform, events, &inbox)?;
     info!("stopped");
     Ok(())
 }
 
-/// What a daemon is made of on every platform.
-struct House<H: Hypervisor> {
-    platform: Metered<H>,
-    datapath: Datapath<Metered<H>>,
-    uplinks: Vec<Arc<datapath::Port<Metered<H>>>>,
+/// Serves the guests of a platform until told to stop.
+fn serve(
+    config: Config,
+    platform: &Arc<dyn Platform>,
     events: mpsc::Sender<Event>,
-    _metered_for_good: Option<Lease>,
-    _server: server::Server,
+    inbox: &mpsc::Receiver<Event>,
+) -> Result<(), Error> {
+    let leases = Leases::new(platform.meter().clone());
+    // For as long as the daemon runs, where the configuration says so.
+    let _metered = config.daemon.meter.then(|| leases.take());
+    let datapath = start_datapath(&config, &events)?;
+    let uplinks = uplinks::attach(&config, platform.meter(), &datapath)?;
+    let _server = server::Server::start(&config, platform.clone(), events.clone(), leases)?;
+    if let Some(address) = config.daemon.metrics {
+        metrics::serve(address, events.clone())?;
+    }
+    let workers = datapath.workers();
+    let stop_looking = platform.look_for_guests(events.clone())?;
+    control::forward_store_events(platform.store().clone(), events)?;
+    info!(workers, "ready");
+    Control::new(config, platform.clone(), datapath, uplinks).run(inbox);
+    stop_looking();
+    Ok(())
 }
 
-impl<H: Hypervisor> House<H> {
-    /// Starts the workers, plugs the uplinks in and opens the sockets for operators. `measure`
-    /// adds to a status what only this platform knows.
-    fn build(
-        config: &Config,
-        hypervisor: H,
-        events: &mpsc::Sender<Event>,
-        measure: impl Fn(&mut Status) + Send + Sync + 'static,
-    ) -> Result<Self, Error> {
-        let platform = Metered::new(hypervisor);
-        let leases = Leases::new(platform.meter().clone());
-        let metered_for_good = config.daemon.meter.then(|| leases.take());
-        let datapath = start_datapath(config, events)?;
-        let uplinks = uplinks::attach(config, &platform, &datapath)?;
-        let server = server::Server::start(config, Arc::new(measure), events.clone(), leases)?;
-        if let Some(address) = config.daemon.metrics {
-            metrics::serve(address, events.clone())?;
-        }
-        Ok(Self {
-            platform,
-            datapath,
-            uplinks,
-            events: events.clone(),
-            _metered_for_good: metered_for_good,
-            _server: server,
-        })
-    }
-
-    fn workers(&self) -> usize {
-        self.datapath.workers()
-    }
-
-    /// Serves the backends in `store` until told to stop.
-    fn run(
-        self,
-        config: Config,
-        store: Arc<dyn Store>,
-        backends: Backends,
-        inbox: &Inbox,
-    ) -> Result<(), Error> {
-        let Self { platform, datapath, uplinks, events, .. } = self;
-        control::forward_store_events(store.clone(), events)?;
-        Control::new(config, platform, store, backends, datapath, uplinks).run(inbox);
-        Ok(())
-    }
-}
-
-fn start_datapath<H: Hypervisor>(
-    config: &Config,
-    events: &mpsc::Sender<Event>,
-) -> Result<Datapath<H>, Error> {
+fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datapath, Error> {
     let settings = datapath::Config {
         workers: config.daemon.workers,
         poll: Duration::from_micros(config.daemon.poll_us),

@@ -3,30 +3,31 @@
 use std::io;
 use std::sync::Arc;
 
-use datapath::{Datapath, Egress, Ingress, Port};
-use hypervisor::Hypervisor;
+use datapath::{Datapath, Port};
+use hypervisor::Meter;
+use port::Queue;
 use tracing::warn;
 use uplink::tap::{Tap, TapOffload, TapQueue};
-use uplink::{BufferOptions, Buffers};
+use uplink::{BufferOptions, Buffers, TapEgress, TapIngress};
 
 use crate::config::{Config, ReceiveBuffers, Uplink};
 use crate::daemon::Error;
 use crate::netns;
 
 /// Opens every uplink's tap and plugs it in.
-pub(super) fn attach<H: Hypervisor>(
+pub(super) fn attach(
     config: &Config,
-    hypervisor: &H,
-    datapath: &Datapath<H>,
-) -> Result<Vec<Arc<Port<H>>>, Error> {
-    config.uplinks.iter().map(|uplink| attach_one(uplink, hypervisor, datapath)).collect()
+    meter: &Arc<Meter>,
+    datapath: &Datapath,
+) -> Result<Vec<Arc<Port>>, Error> {
+    config.uplinks.iter().map(|uplink| attach_one(uplink, meter, datapath)).collect()
 }
 
-fn attach_one<H: Hypervisor>(
+fn attach_one(
     uplink: &Uplink,
-    hypervisor: &H,
-    datapath: &Datapath<H>,
-) -> Result<Arc<Port<H>>, Error> {
+    meter: &Arc<Meter>,
+    datapath: &Datapath,
+) -> Result<Arc<Port>, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
     let queues = open(uplink, datapath.workers()).map_err(failed)?;
     if uplink.persistent {
@@ -35,17 +36,14 @@ fn attach_one<H: Hypervisor>(
     netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
     let buffers = buffers(uplink, queues.len()).map_err(Error::system("memory for an uplink"))?;
     let features = uplink.capabilities.features();
-    let (egress, ingress) = queues
-        .into_iter()
-        .map(Arc::new)
-        .zip(buffers)
-        .map(|(tap, buffers)| {
-            let egress = uplink::Egress::new(hypervisor.clone(), tap.clone(), features);
-            let ingress = uplink::Ingress::new(hypervisor.clone(), tap, buffers);
-            (Egress::Uplink(egress), Ingress::Uplink(ingress))
-        })
-        .unzip();
-    Ok(datapath.attach(&uplink.name, egress, ingress, None))
+    let queue = |(tap, buffers): (TapQueue, Buffers)| {
+        let tap = Arc::new(tap);
+        let egress = TapEgress::new(meter.clone(), tap.clone(), features);
+        let ingress = TapIngress::new(meter.clone(), tap, buffers);
+        Queue { ingress: Box::new(ingress), egress: Box::new(egress) }
+    };
+    let queues = queues.into_iter().zip(buffers).map(queue).collect();
+    Ok(datapath.attach(&uplink.name, queues, Vec::new()))
 }
 
 /// Opens an uplink's tap, in its namespace.

@@ -6,36 +6,87 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
-use hypervisor::DomId;
+use hypervisor::{DomId, Meter, Metered};
+use netback::{Files, Offered, VifError};
 use rustix::fs::{FlockOperation, flock};
 use tracing::{info, warn};
 use xen::{OpenError, Xen};
 use xenstore::{Reconnecting, Store, StoreError};
 
-use crate::config::Config;
-use crate::daemon::backends::Backends;
-use crate::daemon::control::Event;
-use crate::daemon::{Error, House, Inbox};
+use crate::config::{Config, OnStop};
+use crate::daemon::Error;
+use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::event::Event;
+use crate::daemon::platform::{Backend, Platform, VifBackend};
 
-/// Runs until told to stop.
-pub(super) fn run(
-    config: Config,
-    events: &mpsc::Sender<Event>,
-    inbox: &Inbox,
-) -> Result<(), Error> {
-    let hypervisor = Xen::open()?;
-    let kind = config.xen.backend.clone();
-    let _alone = serve_alone(&kind)?;
-    let store: Arc<dyn Store> = Arc::new(connect()?);
-    let own = own_domain(&*store).map_err(|error| match error {
-        Error::Store(StoreError::Gone(_)) => Error::Xen(OpenError::NoStore),
-        error => error,
-    })?;
-    let house = House::build(&config, hypervisor, events, |_| {})?;
-    let backends = Backends::new(own, &kind);
-    backends.watch(&*store)?;
-    info!(domain = own.0, backend = kind, workers = house.workers(), "ready");
-    house.run(config, store, backends, inbox)
+/// A Xen host, of which this is dom0 or a driver domain.
+pub(super) struct XenPlatform {
+    xen: Metered<Xen>,
+    store: Arc<dyn Store>,
+    backends: Backends,
+    /// Where the sockets lie, and with them the ledgers of all rings.
+    directory: PathBuf,
+    on_stop: OnStop,
+    /// Held as long as this daemon serves its type of backends.
+    _lock: File,
+}
+
+impl XenPlatform {
+    /// Opens Xen's devices and the store.
+    pub(super) fn open(config: &Config) -> Result<Self, Error> {
+        let xen = Metered::new(Xen::open()?);
+        let kind = &config.xen.backend;
+        let lock = serve_alone(kind)?;
+        let store: Arc<dyn Store> = Arc::new(connect()?);
+        let own = own_domain(&*store).map_err(|error| match error {
+            Error::Store(StoreError::Gone(_)) => Error::Xen(OpenError::NoStore),
+            error => error,
+        })?;
+        let backends = Backends::new(own, kind);
+        let (directory, on_stop) = (config.daemon.directory.clone(), config.xen.on_stop);
+        info!(domain = own.0, backend = kind, "serving the backends of this domain");
+        Ok(Self { xen, store, backends, directory, on_stop, _lock: lock })
+    }
+}
+
+impl Platform for XenPlatform {
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    fn backends(&self) -> &Backends {
+        &self.backends
+    }
+
+    fn meter(&self) -> &Arc<Meter> {
+        self.xen.meter()
+    }
+
+    /// The rings outlive the daemon, and so must their ledgers.
+    fn adopt(&self, id: VifId, offered: Offered) -> Result<Box<dyn Backend>, VifError> {
+        let folder = self.directory.join("rings").join(format!("{}-{}", id.domain, id.handle));
+        let ledgers = Arc::new(Files::new(folder));
+        let (xen, store) = (self.xen.clone(), self.store.clone());
+        VifBackend::adopt(xen, store, &self.backends.path(id), offered, ledgers)
+    }
+
+    /// The store announces the backends.
+    fn look_for_guests(&self, _: mpsc::Sender<Event>) -> Result<Box<dyn FnOnce()>, Error> {
+        self.backends.watch(&*self.store)?;
+        Ok(Box::new(|| ()))
+    }
+
+    fn keeps_guests(&self) -> bool {
+        self.on_stop == OnStop::Keep
+    }
+
+    fn ends_with_its_node(&self) -> bool {
+        true
+    }
+
+    fn set_memory(&self, name: &str, _: VifId, mib: usize) -> Result<(), String> {
+        Err(format!("on Xen memory is the toolstack's: `xl mem-set {name} {mib}m`"))
+    }
 }
 
 /// Connects to xenstore. Guests stay connected, and their frames are carried, while it is away.

@@ -1,4 +1,4 @@
-//! From the backend to the stack: a frontend, a tap, and the threads that carry frames between.
+//! A frontend, a tap, and the threads that forward frames between them.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,52 +11,53 @@ use rustix::event::{PollFd, PollFlags, poll};
 use uplink::tap::{Tap, TapOffload, TapQueue};
 use xenstore::Store;
 
-use super::pump::Pump;
-use super::{Options, display};
+use super::forward::QueueThread;
+use super::options::Options;
+use crate::error::text;
 use crate::netns;
 
 /// How long the backend may take for each step of the handshake.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to say goodbye.
-const GOODBYE: Duration = Duration::from_secs(2);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the backend may take to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where an interface is.
-pub(super) struct Place {
+pub(super) struct Location {
     /// Its node in the store.
     pub(super) node: String,
-    /// The namespace of its stack, which this process is in; none if that is the system's own.
+    /// The namespace of its stack, in which this process is; none for the system's own.
     pub(super) namespace: Option<String>,
 }
 
 /// An interface that is up. Its frames are carried until it is dropped or [closed](Self::close).
 pub(super) struct Link<G: Guest> {
     frontend: Frontend<G>,
-    pumps: Vec<Pump>,
+    threads: Vec<QueueThread>,
 }
 
 impl<G: Guest> Link<G> {
-    /// Connects the frontend and brings the tap up. `own` is what this end can take.
+    /// Connects the frontend and brings the tap up. `own` are the offloads of this end.
     pub(super) fn open(
         guest: &G,
         store: &Arc<dyn Store>,
-        place: &Place,
+        location: &Location,
         own: Features,
         options: &Options,
     ) -> Result<Self, String> {
-        let (frontend, queues) = connect(guest, store, place, own, options)?;
-        let taps = open_tap(&frontend, queues.len(), place, own, options)?;
-        let pumps = queues
+        let (frontend, queues) = connect(guest, store, location, own, options)?;
+        let taps = open_tap(&frontend, queues.len(), location, own, options)?;
+        let threads = queues
             .into_iter()
             .zip(taps)
             .enumerate()
-            .map(|(number, (queue, tap))| Pump::start(number, queue, tap))
+            .map(|(number, (queue, tap))| QueueThread::start(number, queue, tap))
             .collect::<Result<_, _>>()
-            .map_err(display)?;
-        Ok(Self { frontend, pumps })
+            .map_err(text)?;
+        Ok(Self { frontend, threads })
     }
 
-    /// Waits for the first reason to end: a signal, a backend that has gone, a pump that failed.
-    /// `follow` is called at first and when something in the store has changed.
+    /// Waits for the first reason to end: a signal, a backend that has gone, a queue that failed.
+    /// `follow` is called once, and again when something in the store has changed.
     pub(super) fn wait(&self, signals: impl AsFd, mut follow: impl FnMut()) -> Result<(), String> {
         loop {
             follow();
@@ -64,9 +65,9 @@ impl<G: Guest> Link<G> {
             let mut fds: Vec<_> = [store, signals.as_fd()]
                 .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
                 .into();
-            let ended = self.pumps.iter().map(Pump::ended);
+            let ended = self.threads.iter().map(QueueThread::ended);
             fds.extend(ended.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(display)?;
+            rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(text)?;
             let signalled = !fds[1].revents().is_empty();
             let failed = fds[2..].iter().any(|fd| !fd.revents().is_empty());
             if signalled || failed || !self.frontend.is_open().unwrap_or(false) {
@@ -75,14 +76,14 @@ impl<G: Guest> Link<G> {
         }
     }
 
-    /// Stops carrying and leaves in an orderly way. The error is why a pump had ended by itself.
+    /// Stops forwarding and closes the interface. The error is why a queue's thread had ended unasked.
     pub(super) fn close(self) -> Result<(), String> {
-        for pump in &self.pumps {
-            pump.stop();
+        for thread in &self.threads {
+            thread.stop();
         }
-        let faults: Vec<String> = self.pumps.into_iter().filter_map(Pump::join).collect();
-        // The backend may be the one that left; then there is nobody to say goodbye to.
-        let _ = self.frontend.close(GOODBYE);
+        let faults: Vec<String> = self.threads.into_iter().filter_map(QueueThread::join).collect();
+        // If the backend has gone first, nobody answers.
+        let _ = self.frontend.close(CLOSE_TIMEOUT);
         faults.into_iter().next().map_or(Ok(()), Err)
     }
 }
@@ -90,7 +91,7 @@ impl<G: Guest> Link<G> {
 fn connect<G: Guest>(
     guest: &G,
     store: &Arc<dyn Store>,
-    place: &Place,
+    location: &Location,
     own: Features,
     options: &Options,
 ) -> Result<(Frontend<G>, Vec<Queue<G>>), String> {
@@ -101,17 +102,17 @@ fn connect<G: Guest>(
         split_event_channels: !options.one_event_channel,
         header_channel: !options.no_header_channel,
         persistent_grants: !options.no_persistent_grants,
-        timeout: PATIENCE,
+        timeout: HANDSHAKE_TIMEOUT,
     };
-    Frontend::connect(guest, store.clone(), &place.node, &config).map_err(display)
+    Frontend::connect(guest, store.clone(), &location.node, &config).map_err(text)
 }
 
-/// The tap between the stack and the frontend. The stack leaves to it what this end may leave
-/// to the backend, no more.
+/// The tap between the stack and the frontend. It offers the stack the offloads that this end may
+/// leave to the backend, no more.
 fn open_tap<G: Guest>(
     frontend: &Frontend<G>,
     queues: usize,
-    place: &Place,
+    location: &Location,
     own: Features,
     options: &Options,
 ) -> Result<Vec<TapQueue>, String> {
@@ -122,13 +123,13 @@ fn open_tap<G: Guest>(
         tso4: own.tso_v4 && backend.tso_v4 && backend.sg,
         tso6: own.tso_v6 && backend.tso_v6 && backend.sg,
     };
-    let taps = Tap::open(&options.device, queues, offload).map_err(display)?;
+    let taps = Tap::open(&options.device, queues, offload).map_err(text)?;
     let configured = || {
         let text = frontend.store().read(None, "data/addresses").unwrap_or_default();
         text.split_whitespace().map(str::to_owned).collect()
     };
     let addresses = options.addresses.clone().unwrap_or_else(configured);
-    let namespace = place.namespace.as_deref();
+    let namespace = location.namespace.as_deref();
     netns::set_mac(namespace, &options.device, &frontend.mac().to_string())?;
     netns::bring_up(namespace, &options.device, &addresses)?;
     Ok(taps)

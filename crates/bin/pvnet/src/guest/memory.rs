@@ -1,4 +1,4 @@
-//! The guest's balloon: it has as much memory as the toolstack says.
+//! The guest's balloon: it keeps the guest's memory at the toolstack's target.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ const PAGE_KIB: usize = PAGE_SIZE / 1024;
 pub(super) struct Balloon {
     guest: MachineGuest,
     store: Arc<dyn Store>,
-    /// The target, in KiB, that was followed last.
+    /// The last target, in KiB.
     followed: usize,
 }
 
 impl Balloon {
-    /// From now on the store's events tell of new targets too.
+    /// Watches the target: the store then has events for it.
     pub(super) fn watch(guest: MachineGuest, store: Arc<dyn Store>) -> Result<Self, StoreError> {
         store.watch(MEMORY_TARGET, MEMORY_TARGET)?;
         let followed = guest.reservation() * PAGE_KIB;
         Ok(Self { guest, store, followed })
     }
 
-    /// Has as much memory as the target says, or as near to it as may be. Each target is tried
+    /// Sets the guest's memory to the target, or as near to it as possible. Each target is tried
     /// once: a guest whose memory is in use waits for the next.
     pub(super) fn follow(&mut self) {
         let target = self.store.read(None, MEMORY_TARGET).ok().and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! `pvnet top`: what the daemon does now, and what that costs.
+//! `pvnet top`: what the daemon carries now, and what that costs.
 
 mod rates;
 mod screen;
@@ -8,40 +8,40 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use control_socket::{Status, control_socket};
 use lab::Interrupt;
 
-use crate::config::control_socket;
-use crate::daemon::server;
-use crate::daemon::status::Status;
+use crate::args::DaemonArgs;
 use rates::Rates;
 use screen::Screen;
 
-/// What to show, and how often.
+/// Options of `pvnet top`.
 #[derive(Args)]
 pub struct TopArgs {
     #[command(flatten)]
-    daemon: crate::DaemonArgs,
+    daemon: DaemonArgs,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
     /// End after that many intervals [default: at Ctrl-C].
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// As one JSON object a line and interval.
+    /// As one line per interval, a JSON object.
     ///
     /// Its fields: `seconds`, how long the interval was; `processors`; `cpus`, processors kept
     /// busy by `guest`, `driver`, `hypervisor`, and `idle` and `stolen` ones; `per_second` and
     /// `per_packet`, objects that hold `packets` and `bytes` (in the first only), each counter
     /// of `pvnet status --json` by name and `guest_bytes`; `us_per_packet` and
     /// `s_per_gigabyte`, CPU time by `guest`, `driver` and `hypervisor`; `ports`, a list of
-    /// `name`, `state`, `reason` if there is one, `rx` and `tx` (from and to the port) with
-    /// `frames_per_second` and `bits_per_second`, and `drops_per_second`. What is per packet or
+    /// `name`, `state`, `reason` if there is one (a `code` and perhaps a `detail`), `ingress` (from
+    /// the port into the switch) and `egress` (out of the port) with `frames_per_second` and
+    /// `bits_per_second`, and `drops_per_second`. What is per packet or
     /// gigabyte is null when nothing was carried.
     #[arg(long)]
     json: bool,
 }
 
-/// The shortest interval: the kernel tells idle time by ticks of up to 10 ms.
+/// The shortest interval: the kernel counts idle time in ticks of up to 10 ms.
 const SHORTEST: f64 = 0.1;
 /// The longest interval, a day.
 const LONGEST: f64 = 86_400.0;
@@ -58,8 +58,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 pub fn run(args: &TopArgs) -> Result<(), String> {
     Interrupt::install().map_err(|error| error.to_string())?;
     let socket = control_socket(&args.daemon.directory);
-    let _metered = server::meter(&socket)?;
-    let mut before = server::status(&socket)?;
+    let _metered = control_socket::meter(&socket)?;
+    let mut before = control_socket::status(&socket)?;
     let mut screen = Screen::start(args.json);
     for _ in 0..args.count.unwrap_or(u64::MAX) {
         if Interrupt::sleep(args.interval).is_err() {
@@ -70,7 +70,7 @@ pub fn run(args: &TopArgs) -> Result<(), String> {
             .ok_or("the daemon cannot tell the machine's processor time")?;
         let text = if args.json { show::json(&rates) } else { show::text(&rates) };
         match screen.show(&text) {
-            // Whoever read it has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
             shown => shown.map_err(|error| format!("standard output: {error}"))?,
         }
@@ -79,11 +79,11 @@ pub fn run(args: &TopArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The status of the daemon that has been watched so far. Another one in its place has no lease
-/// of ours, and counts from zero.
+/// The status of the daemon that was watched so far. A new one in its place does not have its meter
+/// on for us, and counts from zero.
 fn look(socket: &Path, pid: u32) -> Result<Status, String> {
     let gone = |why| format!("the daemon (process {pid}) has gone: {why}");
-    let status = server::status(socket).map_err(gone)?;
+    let status = control_socket::status(socket).map_err(gone)?;
     if status.pid != pid {
         return Err(gone(format!("process {} is in its place", status.pid)));
     }

@@ -1,10 +1,12 @@
-//! What happened between two statuses of a daemon.
+//! The difference of two statuses of a daemon.
 
+use std::time::Duration;
+
+use accounting::{Carried, Measured};
+use control_socket::{CpuStatus, PortKind, PortState, PortStatus, Reason, Status, Traffic};
 use hypervisor::Counted;
+use lab::CpuUsage;
 use report::CpuSplit;
-
-use crate::daemon::status::{PortStatus, Status, Traffic};
-use crate::testbed::{Counts, Measured};
 
 /// What was done in an interval, and what it cost.
 #[derive(Debug)]
@@ -24,69 +26,70 @@ pub struct Rates {
 pub struct PortRates {
     /// Its name.
     pub name: String,
-    /// `up` or `down`, at the end.
-    pub state: String,
+    /// Whether it was up at the end.
+    pub state: PortState,
     /// Why it is down or not well.
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
     /// From the port into the switch.
-    pub rx: Traffic,
+    pub ingress: Traffic,
     /// From the switch out of the port.
-    pub tx: Traffic,
-    /// Frames that went nowhere.
+    pub egress: Traffic,
+    /// Dropped frames.
     pub drops: u64,
 }
 
 impl Rates {
-    /// The difference; none if the daemon does not tell processor time.
+    /// The difference; none if the daemon does not report processor time.
     pub fn between(before: &Status, after: &Status) -> Option<Self> {
-        let cpu = after.cpu?.since(&before.cpu?, after.pid);
+        let cpu = usage(&before.cpu?, &after.cpu?, after.pid);
         let ports: Vec<_> =
             after.ports.iter().map(|port| PortRates::between(&before.ports, port)).collect();
-        // Port by port: what a port that has gone carried must not be missed from the others'.
-        let counts = Counts {
-            frames: ports.iter().map(|port| port.rx.frames).sum(),
-            bytes: ports.iter().map(|port| port.rx.bytes).sum(),
-            ..Counts::from(after) - Counts::from(before)
+        // Port by port: a port that is gone must not reduce the sum of the others.
+        let carried = Carried {
+            frames: ports.iter().map(|port| port.ingress.frames).sum(),
+            bytes: ports.iter().map(|port| port.ingress.bytes).sum(),
+            ..Carried::from(after) - Carried::from(before)
         };
-        let guests = after.ports.iter().zip(&ports).filter(|(port, _)| port.kind == "guest");
+        let guests =
+            after.ports.iter().zip(&ports).filter(|(port, _)| port.kind == PortKind::Guest);
         Some(Self {
             processors: cpu.processors,
-            guest_bytes: guests.map(|(_, port)| port.rx.bytes + port.tx.bytes).sum(),
-            measured: Measured::new((), counts, &cpu),
+            guest_bytes: guests.map(|(_, port)| port.ingress.bytes + port.egress.bytes).sum(),
+            measured: Measured::new((), carried, &cpu),
             ports,
         })
     }
 
-    /// How many a second `n` in the interval are.
+    /// The rate of `n` in the interval, per second.
     pub fn per_second(&self, n: u64) -> f64 {
         n as f64 / self.measured.wall.as_secs_f64().max(f64::EPSILON)
     }
 
-    /// Every counter by name: a second, and a packet if there were any.
+    /// Every counter by name: per second, and per packet if there were any.
     pub fn operations(&self) -> Vec<(&'static str, f64, Option<f64>)> {
-        let counts = &self.measured.counts;
-        let carried = counts.frames > 0;
+        let carried = &self.measured.carried;
+        let any = carried.frames > 0;
         let counted = Counted::ALL.map(|what| {
-            let per_packet = carried.then(|| counts.per_packet(what));
-            (what.name(), self.per_second(counts.operations.of(what)), per_packet)
+            let per_packet = any.then(|| carried.per_packet(what));
+            (what.name(), self.per_second(carried.operations.of(what)), per_packet)
         });
-        let per_packet = carried.then(|| self.guest_bytes as f64 / counts.frames as f64);
+        let per_packet = any.then(|| self.guest_bytes as f64 / carried.frames as f64);
         let guests = ("guest_bytes", self.per_second(self.guest_bytes), per_packet);
         counted.into_iter().chain([guests]).collect()
     }
 
-    /// Processors that were kept from this machine.
+    /// Processors that a hypervisor below gave to other machines.
     pub fn stolen(&self) -> f64 {
         self.measured.stolen * f64::from(self.processors)
     }
 
-    /// CPU seconds for 10⁹ bytes carried, if any were.
+    /// CPU seconds per 10⁹ bytes carried, if any were.
     pub fn per_gigabyte(&self) -> Option<CpuSplit> {
-        let bytes = self.measured.counts.bytes;
+        let bytes = self.measured.carried.bytes;
         (bytes > 0).then(|| self.measured.per_gigabyte(bytes))
     }
 
-    /// CPU microseconds for each packet carried, if any were.
+    /// CPU microseconds per packet carried, if any were.
     pub fn per_packet(&self) -> Option<CpuSplit> {
         let frames = self.measured.frames_per_second();
         let microseconds = |cpus: f64| cpus * 1e6 / frames;
@@ -100,30 +103,45 @@ impl Rates {
     }
 }
 
+/// The processor time between two readings, with the daemon as process `pid`.
+fn usage(before: &CpuStatus, after: &CpuStatus, pid: u32) -> CpuUsage {
+    let of = |field: fn(&CpuStatus) -> u64| {
+        Duration::from_nanos(field(after).saturating_sub(field(before)))
+    };
+    CpuUsage {
+        processors: after.processors,
+        wall: of(|cpu| cpu.wall_nanoseconds),
+        busy: of(|cpu| cpu.busy_nanoseconds),
+        idle: of(|cpu| cpu.idle_nanoseconds),
+        steal: of(|cpu| cpu.steal_nanoseconds),
+        processes: vec![(pid, of(|cpu| cpu.daemon_nanoseconds))],
+    }
+}
+
 impl PortRates {
     fn between(before: &[PortStatus], after: &PortStatus) -> Self {
-        // A port that is back counts from zero again, as a new one does.
+        // A port that has come back counts from zero, as a new one does.
         let same = |port: &&PortStatus| {
             port.name == after.name
-                && port.rx.frames <= after.rx.frames
-                && port.tx.frames <= after.tx.frames
+                && port.ingress.frames <= after.ingress.frames
+                && port.egress.frames <= after.egress.frames
         };
         let before = before.iter().find(same);
         let since =
             |field: fn(&PortStatus) -> u64| field(after).saturating_sub(before.map_or(0, field));
         Self {
             name: after.name.clone(),
-            state: after.state.clone(),
+            state: after.state,
             reason: after.reason.clone(),
-            rx: Traffic {
-                frames: since(|port| port.rx.frames),
-                bytes: since(|port| port.rx.bytes),
+            ingress: Traffic {
+                frames: since(|port| port.ingress.frames),
+                bytes: since(|port| port.ingress.bytes),
             },
-            tx: Traffic {
-                frames: since(|port| port.tx.frames),
-                bytes: since(|port| port.tx.bytes),
+            egress: Traffic {
+                frames: since(|port| port.egress.frames),
+                bytes: since(|port| port.egress.bytes),
             },
-            drops: since(|port| port.drops.values().sum()),
+            drops: since(|port| port.drops.total()),
         }
     }
 }
@@ -131,32 +149,25 @@ impl PortRates {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::daemon::cpu::CpuStatus;
+    use frame::DropReason;
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn port(name: &str, kind: &str, frames: u64) -> PortStatus {
+    fn port(name: &str, kind: PortKind, frames: u64) -> PortStatus {
         PortStatus {
-            name: name.into(),
-            kind: kind.into(),
-            domain: None,
-            mac: None,
-            memory: None,
-            persistent_grants: None,
-            state: "up".into(),
-            reason: None,
-            queues: 1,
-            rx: Traffic { frames, bytes: frames * 1000 },
-            tx: Traffic { frames: frames / 2, bytes: frames * 500 },
-            drops: [("stalled".to_owned(), frames / 10)].into(),
+            ingress: Traffic { frames, bytes: frames * 1000 },
+            egress: Traffic { frames: frames / 2, bytes: frames * 500 },
+            drops: [(DropReason::Stalled, frames / 10)].into_iter().collect(),
+            ..PortStatus::new(name, kind, PortState::Up)
         }
     }
 
     /// A daemon that has worked for `n` times two seconds, on a machine of two processors.
     fn status(n: u64) -> Status {
-        let ports = vec![port("red", "guest", 1000 * n), port("out", "uplink", 200 * n)];
-        let mut status = Status::of_ports(ports);
-        status.meter.counts.insert("copies".into(), 2400 * n);
+        let ports =
+            vec![port("red", PortKind::Guest, 1000 * n), port("out", PortKind::Uplink, 200 * n)];
+        let mut status = Status { ports, ..Status::default() };
+        status.meter.counts = [(Counted::Copies, 2400 * n)].into_iter().collect();
         status.meter.nanoseconds = SECOND / 5 * n;
         status.cpu = Some(CpuStatus {
             processors: 2,
@@ -185,10 +196,10 @@ pub(super) mod tests {
         assert_eq!(operations.len(), Counted::ALL.len() + 1);
         assert_eq!(of("copies"), &("copies", 1200.0, Some(2.0)));
         assert_eq!(of("maps"), &("maps", 0.0, Some(0.0)));
-        // Red's million and half a million; the uplink's are nobody's copies.
+        // Red's million and half a million; guests copy nothing for the uplink.
         assert_eq!(of("guest_bytes"), &("guest_bytes", 750_000.0, Some(1250.0)));
         let red = &rates.ports[0];
-        assert_eq!((red.rx.frames, red.tx.frames, red.drops), (1000, 500, 100));
+        assert_eq!((red.ingress.frames, red.egress.frames, red.drops), (1000, 500, 100));
     }
 
     #[test]
@@ -209,18 +220,18 @@ pub(super) mod tests {
     #[test]
     fn a_port_that_is_new_or_back_counts_from_zero() {
         let mut after = status(4);
-        after.ports.push(port("blue", "guest", 50));
-        after.ports[0] = port("red", "guest", 70);
+        after.ports.push(port("blue", PortKind::Guest, 50));
+        after.ports[0] = port("red", PortKind::Guest, 70);
         let rates = Rates::between(&status(3), &after).unwrap();
         assert_eq!(
-            rates.ports.iter().map(|port| port.rx.frames).collect::<Vec<_>>(),
+            rates.ports.iter().map(|port| port.ingress.frames).collect::<Vec<_>>(),
             [70, 200, 50]
         );
-        assert_eq!(rates.measured.counts.frames, 320);
+        assert_eq!(rates.measured.carried.frames, 320);
     }
 
     #[test]
-    fn a_daemon_that_does_not_tell_processor_time_has_no_rates() {
+    fn a_daemon_that_does_not_report_processor_time_has_no_rates() {
         let silent = Status { cpu: None, ..status(4) };
         assert!(Rates::between(&status(3), &silent).is_none());
         assert!(Rates::between(&silent, &status(4)).is_none());

@@ -1,4 +1,4 @@
-//! Where `pvnet top` shows what it has: a terminal drawn over, or text one after the other.
+//! The output of `pvnet top`: drawn in place on a terminal, else block after block.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -16,11 +16,11 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Takes standard output over: `plain`, or in place if it is a terminal.
+    /// Starts output: block after block if `plain`, in place if standard output is a terminal.
     pub fn start(plain: bool) -> Self {
         let this = Self { in_place: !plain && io::stdout().is_terminal() };
         if this.in_place {
-            // An error shows at the first text.
+            // An error shows again at the first text.
             let _ = write(BEGIN);
         }
         this
@@ -39,7 +39,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if self.in_place {
-            // The terminal may have gone.
+            // The terminal may be gone.
             let _ = write(END);
         }
     }
@@ -51,8 +51,8 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// The sequences that draw a text over the last one, from the top left on. What does not fit is
-/// left out, since it would scroll; a terminal that does not tell its size (0) gets everything.
+/// The sequences that draw a text over the last one, from the top left on. Lines that do not fit are
+/// left out, since they would scroll. A terminal of unknown size (0) gets everything.
 fn drawn(text: &str, rows: usize, columns: usize) -> String {
     let fit = |size| if size == 0 { usize::MAX } else { size };
     // The last row is for the cursor.

@@ -1,26 +1,26 @@
 //! Rates as tables and as JSON.
 
+use control_socket::Traffic;
 use report::{CpuSplit, Table, human};
 use serde_json::{Map, Value, json};
 
 use super::rates::{PortRates, Rates};
-use crate::daemon::status::Traffic;
 
 /// An interval as tables, with an empty line at the end.
 pub fn text(rates: &Rates) -> String {
-    let counts = &rates.measured.counts;
+    let carried = &rates.measured.carried;
     let head = format!(
         "{} packets/s, {} Mb/s, over {} s",
         human(rates.measured.frames_per_second()),
-        human(megabits(rates, counts.bytes)),
+        human(megabits(rates, carried.bytes)),
         human(rates.measured.wall.as_secs_f64())
     );
-    // The longest last: it is what a low terminal cuts off.
+    // The longest last: a low terminal cuts it off.
     let (processors, ports, operations) = (processors(rates), ports(rates), operations(rates));
     format!("{head}\n\n{processors}\n{ports}\n{operations}\n")
 }
 
-/// A share of the machine's time: its name, and where it stands in a split.
+/// A share of the machine's time: its name, and its field of a split.
 type Share = (&'static str, fn(&CpuSplit) -> f64);
 
 const WORK: [Share; 3] = [
@@ -55,7 +55,7 @@ fn operations(rates: &Rates) -> Table {
     table
 }
 
-/// The ports, and a line for each that is not well.
+/// The ports, and a line for each that has a reason.
 fn ports(rates: &Rates) -> String {
     let mut table = Table::new()
         .left("port")
@@ -68,11 +68,11 @@ fn ports(rates: &Rates) -> String {
     for port in &rates.ports {
         table.row([
             port.name.clone(),
-            port.state.clone(),
-            human(rates.per_second(port.rx.frames)),
-            human(megabits(rates, port.rx.bytes)),
-            human(rates.per_second(port.tx.frames)),
-            human(megabits(rates, port.tx.bytes)),
+            port.state.to_string(),
+            human(rates.per_second(port.ingress.frames)),
+            human(megabits(rates, port.ingress.bytes)),
+            human(rates.per_second(port.egress.frames)),
+            human(megabits(rates, port.egress.bytes)),
             human(rates.per_second(port.drops)),
         ]);
     }
@@ -89,7 +89,7 @@ fn or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), human)
 }
 
-/// An interval as a line with a JSON object; `pvnet top --help` says what is in it.
+/// An interval as a line with a JSON object; `pvnet top --help` lists its fields.
 pub fn json(rates: &Rates) -> String {
     let measured = &rates.measured;
     let CpuSplit { guest, driver, hypervisor, idle } = measured.cpu;
@@ -102,7 +102,7 @@ pub fn json(rates: &Rates) -> String {
     let mut per_second: Map<_, _> =
         operations.iter().map(|(name, rate, _)| ((*name).to_owned(), json!(rate))).collect();
     per_second.insert("packets".to_owned(), json!(measured.frames_per_second()));
-    per_second.insert("bytes".to_owned(), json!(rates.per_second(measured.counts.bytes)));
+    per_second.insert("bytes".to_owned(), json!(rates.per_second(measured.carried.bytes)));
     let per_packet: Option<Map<_, _>> = operations
         .iter()
         .map(|(name, _, each)| Some(((*name).to_owned(), json!((*each)?))))
@@ -124,7 +124,7 @@ pub fn json(rates: &Rates) -> String {
 }
 
 fn port_json(rates: &Rates, port: &PortRates) -> Value {
-    let way = |traffic: Traffic| {
+    let rates_of = |traffic: Traffic| {
         json!({
             "frames_per_second": rates.per_second(traffic.frames),
             "bits_per_second": rates.per_second(traffic.bytes) * 8.0,
@@ -133,8 +133,8 @@ fn port_json(rates: &Rates, port: &PortRates) -> Value {
     let mut object = json!({
         "name": port.name,
         "state": port.state,
-        "rx": way(port.rx),
-        "tx": way(port.tx),
+        "ingress": rates_of(port.ingress),
+        "egress": rates_of(port.egress),
         "drops_per_second": rates.per_second(port.drops),
     });
     if let Some(reason) = &port.reason {
@@ -147,12 +147,13 @@ fn port_json(rates: &Rates, port: &PortRates) -> Value {
 mod tests {
     use super::*;
     use crate::top::rates::tests::rates;
+    use control_socket::Reason;
     use hypervisor::Counted;
 
     #[test]
     fn the_tables_tell_all_of_it() {
         let mut rates = rates();
-        rates.ports[1].reason = Some("no carrier".into());
+        rates.ports[1].reason = Some(Reason::Stalled);
         let text = text(&rates);
         for line in [
             "600 packets/s, 4.80 Mb/s, over 2.00 s",
@@ -160,7 +161,7 @@ mod tests {
             "stolen         0.250  12.5",
             "copies           1,200     2.00",
             "red   up             500     4.00           250      2.00     50.0",
-            "out: no carrier",
+            "out: the guest takes no frames",
         ] {
             assert!(text.contains(line), "{line:?} is not in\n{text}");
         }
@@ -184,8 +185,8 @@ mod tests {
         assert!(object["s_per_gigabyte"]["hypervisor"].as_f64() > Some(166.0));
         let port = &object["ports"][0];
         assert_eq!((&port["name"], &port["state"]), (&"red".into(), &"up".into()));
-        assert_eq!(port["rx"]["bits_per_second"], 4e6);
-        assert_eq!(port["tx"]["frames_per_second"], 250.0);
+        assert_eq!(port["ingress"]["bits_per_second"], 4e6);
+        assert_eq!(port["egress"]["frames_per_second"], 250.0);
         assert_eq!(port["drops_per_second"], 50.0);
         assert!(port.get("reason").is_none());
     }
@@ -193,8 +194,8 @@ mod tests {
     #[test]
     fn without_packets_nothing_is_per_packet() {
         let mut rates = rates();
-        rates.measured.counts.frames = 0;
-        rates.measured.counts.bytes = 0;
+        rates.measured.carried.frames = 0;
+        rates.measured.carried.bytes = 0;
         let object: Value = serde_json::from_str(&json(&rates)).unwrap();
         for field in ["us_per_packet", "s_per_gigabyte", "per_packet"] {
             assert_eq!(object.get(field), Some(&Value::Null), "{field}");

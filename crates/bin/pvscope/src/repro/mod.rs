@@ -2,14 +2,13 @@
 //!
 //! ```text
 //!  recordings ──► measure ──► chadha07, menon06 ──► plot::Document ──► terminal, page, JSON
-//!                                    verdict ──┘
+//!                              report::Claim ──┘
 //! ```
 
 mod chadha07;
 mod measure;
 mod menon06;
 mod plot;
-mod verdict;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -221,7 +220,10 @@ fn print(document: &Document) -> Result<()> {
         for listing in &section.listings {
             text += &format!("{}:\n{}\n", listing.title, listing.table());
         }
-        section.claims.iter().for_each(|claim| text += &format!("{}\n", plot::sentences(claim)));
+        section
+            .claims
+            .iter()
+            .for_each(|claim| text += &format!("{} {}\n", claim.result(), claim.grounds()));
     }
     text += &format!("\nWhat came of it:\n{}", document.verdicts());
     document.notes.iter().for_each(|note| text += &format!("{note}\n"));

@@ -1,10 +1,8 @@
 //! What was read from recordings, as tables, plots and JSON alike.
 
 use report::html::{BarChart, Chart, LineChart, Report};
-use report::{Stats, Table, human};
+use report::{Claim, Stats, Table, claims_table, human};
 use serde::Serialize;
-
-use super::verdict::Claim;
 
 /// A plot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -222,26 +220,7 @@ pub struct Document {
 impl Document {
     /// All verdicts, in one table.
     pub fn verdicts(&self) -> Table {
-        let table = Table::new()
-            .left("in the paper")
-            .left("recorded")
-            .left("what is compared")
-            .right("paper")
-            .right("here")
-            .left("verdict");
-        let claims = self.sections.iter().flat_map(|section| &section.claims);
-        claims.fold(table, |mut table, claim| {
-            let number = |number: Option<f64>| number.map(|number| claim.unit.show(number));
-            table.row([
-                claim.source.to_owned(),
-                claim.workload.to_owned(),
-                claim.what.clone(),
-                number(claim.paper).unwrap_or_else(|| "in words".to_owned()),
-                number(claim.here).unwrap_or_else(|| "–".to_owned()),
-                claim.verdict.words().to_owned(),
-            ]);
-            table
-        })
+        claims_table(self.sections.iter().flat_map(|section| &section.claims))
     }
 
     /// What was recorded, as a table.
@@ -275,7 +254,7 @@ impl Document {
         for section in &self.sections {
             page.section(section.title);
             section.claims.iter().for_each(|claim| {
-                let (result, text) = (tied(&result(claim)), tied(&grounds(claim)));
+                let (result, text) = (tied(&claim.result()), tied(&claim.grounds()));
                 page.point(&result, &text);
             });
             section.plots.iter().for_each(|plot| {
@@ -289,28 +268,6 @@ impl Document {
     }
 }
 
-/// A claim in sentences.
-pub fn sentences(claim: &Claim) -> String {
-    format!("{} {}", result(claim), grounds(claim))
-}
-
-/// What came of a claim.
-fn result(claim: &Claim) -> String {
-    let number = |number: Option<f64>| number.map(|number| claim.unit.show(number));
-    let paper = number(claim.paper).map(|paper| format!(", the paper's {paper}"));
-    let here = number(claim.here).unwrap_or_else(|| "not known".to_owned());
-    let (source, verdict) = (claim.source, claim.verdict.words());
-    format!("{source}, {}: {verdict}: {here}{}.", claim.workload, paper.unwrap_or_default())
-}
-
-/// How that comes about.
-fn grounds(claim: &Claim) -> String {
-    let Claim { paper_says, what, rule, differs, .. } = claim;
-    format!("The paper says: {paper_says}. Compared: {what} ({rule}). {differs}")
-        .trim_end()
-        .to_owned()
-}
-
 /// A text whose numbers stay on one line with what they are of.
 fn tied(text: &str) -> String {
     text.replace(" %", "\u{a0}%").replace("× ", "×\u{a0}")
@@ -318,12 +275,15 @@ fn tied(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use report::{Rule, Statement, Unit};
+
     use super::*;
-    use crate::repro::verdict::{Rule, Said, Unit};
 
     fn document() -> Document {
-        let said = Said { source: "Figure 9", says: "fewer", number: Some(3.8), unit: Unit::Times };
-        let claim = said.held("tx", "misses", Some(2.0), Rule::AtLeast(3.0, 1.5)).differs("Less.");
+        let statement =
+            Statement { source: "Figure 9", says: "fewer", number: Some(3.8), unit: Unit::Times };
+        let claim =
+            statement.compare("tx", "misses", Some(2.0), Rule::AtLeast(3.0, 1.5)).differs("Less.");
         let plot = Plot::new("Misses", "entries", "misses");
         let plot = plot.steps(["64".to_owned(), "128".to_owned()]).values("real", [2.0, 1.0]);
         let bars = Plot { title: "Bars".to_owned(), ..plot.clone() }.bars();

@@ -11,8 +11,8 @@ use super::options::Options;
 use super::overlay::{HostFile, add, concatenate, read, read_whole, script};
 use super::qemu;
 use crate::image::{Archive, Images, Index, Kind};
-use crate::temp_dir::TempDir;
 use crate::{Emulator, Error, Result};
+use lab::TempDir;
 
 /// QEMU's `-cpu` for runs with [`CLOCK`]. Left out are features that QEMU's instruction clock or its string copies
 /// handle badly, and five-level page tables, which pvscope does not read.

@@ -188,7 +188,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::temp_dir::TempDir;
+    use lab::TempDir;
     use std::process::{Command, Stdio};
 
     const LIMIT: Duration = Duration::from_secs(20);

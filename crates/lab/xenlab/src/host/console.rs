@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn the_tail_of_a_log_is_whole_lines() {
-        let folder = crate::temp_dir::TempDir::new().expect("folder");
+        let folder = lab::TempDir::new().expect("folder");
         let log = folder.path().join("log");
         std::fs::write(&log, "one\r\ntwo\r\n").expect("write");
         assert_eq!(tail(&log), "one\ntwo\n");

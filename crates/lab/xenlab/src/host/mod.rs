@@ -27,12 +27,12 @@ use std::time::Duration;
 use lab::Process;
 
 use crate::image::Images;
-use crate::temp_dir::TempDir;
 use crate::{Error, Result};
 pub use batch::{Batch, BatchFiles, BatchHost, CLOCK, NO_ASLR, PROCESSOR};
 use channel::{Channel, WaitError};
 use domu::Ports;
 pub use domu::{Domu, DomuConfig};
+use lab::TempDir;
 pub use options::Options;
 pub use overlay::HostFile;
 use overlay::Roots;

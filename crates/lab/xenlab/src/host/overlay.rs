@@ -128,7 +128,7 @@ pub(super) fn read_whole(path: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::temp_dir::TempDir;
+    use lab::TempDir;
 
     #[test]
     fn programs_become_commands_and_other_files_go_to_the_working_folder() {

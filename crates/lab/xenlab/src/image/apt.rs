@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_file_is_found_by_name_and_exact_version() {
-        let folder = crate::temp_dir::TempDir::new().expect("folder");
+        let folder = lab::TempDir::new().expect("folder");
         let name = "busybox-static_1%3a1.35.0-4+b1_amd64.deb";
         write(&folder.path().join(name), "").expect("write");
         let found = |version: &str| find(&package("busybox-static", version), folder.path());

@@ -140,7 +140,7 @@ fn resolve(root: &Path, path: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::temp_dir::TempDir;
+    use lab::TempDir;
 
     fn this_program() -> Vec<u8> {
         std::fs::read("/proc/self/exe").expect("this program")

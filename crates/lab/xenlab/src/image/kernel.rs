@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_kernel_of_each_compression_is_unpacked() {
         let elf = [b"\x7fELF".as_slice(), &[7; 3000]].concat();
-        let folder = crate::temp_dir::TempDir::new().expect("folder");
+        let folder = lab::TempDir::new().expect("folder");
         let (vmlinuz, vmlinux) = (folder.path().join("vmlinuz"), folder.path().join("vmlinux"));
         for (program, size_appended) in
             [("gzip", false), ("xz", false), ("xz", true), ("zstd", true)]
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn what_is_no_kernel_is_named_with_the_reason() {
-        let folder = crate::temp_dir::TempDir::new().expect("folder");
+        let folder = lab::TempDir::new().expect("folder");
         let (vmlinuz, vmlinux) = (folder.path().join("vmlinuz"), folder.path().join("vmlinux"));
         for (content, reason) in [
             (b"text".to_vec(), "no bzImage"),
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_compressed_is_left_alone() {
-        let folder = crate::temp_dir::TempDir::new().expect("folder");
+        let folder = lab::TempDir::new().expect("folder");
         let path = folder.path().join("module.ko");
         for stored in [b"\x7fELF module".to_vec(), compressed("xz", b"\x7fELF module")] {
             std::fs::write(&path, stored).expect("write");

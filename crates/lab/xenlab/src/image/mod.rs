@@ -22,12 +22,12 @@ use lab::Progress;
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest as _, Sha256};
 
-use crate::temp_dir::TempDir;
 use crate::{Error, Result, Suite, tool};
 pub(crate) use apt::Apt;
 pub(crate) use cpio::{Archive, Index};
 pub(crate) use elf::{Linker, file_name};
 pub use kernel::read_boot_image;
+use lab::TempDir;
 use modules::Modules;
 
 /// The version of the images' format. Raise it when this code makes other images from the same packages.

@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_folder_without_a_kernel_or_with_two_is_refused() {
-        let folder = crate::temp_dir::TempDir::new().expect("folder");
+        let folder = lab::TempDir::new().expect("folder");
         assert!(Modules::find(folder.path()).is_err());
         for (release, is_alone) in [("6.1", true), ("6.12", false)] {
             let kernel = folder.path().join("usr/lib/modules").join(release);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_is_built_in_is_no_file_and_what_is_neither_is_an_error() {
-        let folder = crate::temp_dir::TempDir::new().expect("folder");
+        let folder = lab::TempDir::new().expect("folder");
         let kernel = folder.path().join("usr/lib/modules/6.1");
         std::fs::create_dir_all(&kernel).expect("folders");
         std::fs::write(kernel.join("modules.builtin"), "kernel/fs/xen-fs.ko\n").expect("list");

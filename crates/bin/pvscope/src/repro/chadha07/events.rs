@@ -1,5 +1,6 @@
 //! What comes after switches, flushes and unmaps: Figures 11 and 12.
 
+use report::{Rule, Statement, Unit};
 use scope_model::{Policy, TLB_ENTRIES};
 use scope_result::{EventKind, Profile, Recording, Sample};
 
@@ -9,7 +10,6 @@ use crate::packet::flow::{self, Flow, Line};
 use crate::repro::Named;
 use crate::repro::measure::{self, Aftermath, Quiet, is_flush, saved};
 use crate::repro::plot::{Executed, Listing, Plot, Section};
-use crate::repro::verdict::{Rule, Said, Unit};
 use crate::summary::function_name;
 
 /// Right after an event: 2000 instructions, as [`Profile`] counts.
@@ -20,20 +20,20 @@ const POINTS: usize = 400;
 const SURGE: Rule = Rule::AtLeast(2.0, 1.2);
 
 /// What the paper says in words, where today's number is a ratio.
-fn said(source: &'static str, says: &'static str) -> Said {
-    Said { source, says, number: None, unit: Unit::Times }
+fn statement(source: &'static str, says: &'static str) -> Statement {
+    Statement { source, says, number: None, unit: Unit::Times }
 }
 
 /// Figure 11(a, b).
 pub fn switches(named: &Named) -> Section {
     let Named { workload, recording } = named;
     let quiet = Quiet::of(recording, is_flush);
-    let a = said(
+    let a = statement(
         "Figure 11(a), §4.1.5",
         "a period without switches and TLB flushes has negligible TLB misses",
     );
     let a = a
-        .held(
+        .compare(
             workload,
             "TLB misses an instruction in time without flushes ÷ in time with them",
             quiet.ratio(),
@@ -49,12 +49,12 @@ pub fn switches(named: &Named) -> Section {
             spacing(recording)
         ));
     let after = Aftermath::of(recording, EventKind::Switch(0)).unwrap_or_default();
-    let b = said(
+    let b = statement(
         "Figure 11(b), §4.1.5",
         "a surge of TLB misses with each VM switch, and flat areas without",
     );
     let b = b
-        .held(
+        .compare(
             workload,
             format!("share of TLB misses within {} instructions of a switch ÷ share of time", reach()),
             after.tlb_density(Profile::STEPS),
@@ -130,12 +130,12 @@ fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 pub fn after_switch(named: &Named) -> Section {
     let Named { workload, recording } = named;
     let after = Aftermath::of(recording, EventKind::Switch(0)).unwrap_or_default();
-    let said = said(
+    let statement = statement(
         "Figure 11(c), §4.1.5",
         "CR3 is changed, all TLBs are emptied, and each page that is touched then misses",
     );
-    let claim = said
-        .held(
+    let claim = statement
+        .compare(
             workload,
             format!("TLB misses in the {} instructions after a switch ÷ on average", soon()),
             after.tlb_density(SOON),
@@ -164,15 +164,15 @@ fn after_plot(title: &str, afters: &[(&str, &Aftermath)], of: fn(&Aftermath) -> 
 /// Figure 11(d).
 pub fn after_unmap(named: &Named) -> Section {
     let Named { workload, recording } = named;
-    let said = said(
+    let statement = statement(
         "Figure 11(d), §4.1.5",
         "revoking a grant empties the TLBs as a whole, with misses like those of a VM switch",
     );
     let unmaps = Aftermath::of_unmaps(recording);
     let frames = recording.work.frames as f64;
     let share = unmaps.all[0] as f64 / recording.instructions.max(1) as f64;
-    let unmap = said
-        .held(
+    let unmap = statement
+        .compare(
             workload,
             format!("TLB misses in the {} instructions after an unmap's flush ÷ on average", soon()),
             unmaps.tlb_density(SOON),
@@ -189,8 +189,8 @@ pub fn after_unmap(named: &Named) -> Section {
             recording.events.iter().filter(|event| event.kind == EventKind::Invalidate).count()
         ));
     let whole = Quiet::of(recording, |kind| kind == EventKind::Cr4);
-    let whole = said
-        .held(
+    let whole = statement
+        .compare(
             workload,
             "TLB misses an instruction between samples with a write of CR4 ÷ on average",
             whole.surge(),
@@ -252,9 +252,10 @@ fn executed(recording: &Recording, line: &Line, since: i64) -> Executed {
 pub fn caches_after_switch(named: &Named) -> Section {
     let Named { workload, recording } = named;
     let after = Aftermath::of(recording, EventKind::Switch(0)).unwrap_or_default();
-    let said = said("Figure 12, §4.1.5", "cache misses increase with VM switches as well");
-    let claim = said
-        .held(
+    let statement =
+        statement("Figure 12, §4.1.5", "cache misses increase with VM switches as well");
+    let claim = statement
+        .compare(
             workload,
             format!("share of L2 misses within {} instructions of a switch ÷ share of time", reach()),
             after.l2_density(Profile::STEPS),

@@ -73,8 +73,8 @@ mod tests {
 
     use super::super::measure::tests::two_switches;
     use super::super::plot::Section;
-    use super::super::verdict::Verdict;
     use super::*;
+    use report::Verdict;
 
     /// A recording whose curves are as the paper tells.
     fn as_in_the_paper() -> Recording {

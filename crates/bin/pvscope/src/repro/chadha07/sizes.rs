@@ -1,12 +1,12 @@
 //! What larger caches and TLBs and other policies gain: Figures 13 to 17.
 
+use report::{Claim, Rule, Statement, Unit};
 use scope_model::{L2_BYTES, POLICIES, Policy, Sweep, TLB_ENTRIES};
 use scope_result::Recording;
 
 use crate::repro::Named;
 use crate::repro::measure::{self, GAIN, saved};
 use crate::repro::plot::{Plot, Section};
-use crate::repro::verdict::{Claim, Rule, Said, Unit};
 
 /// What is a gain, and what still is one.
 const GAINS: Rule = Rule::AtLeast(GAIN, GAIN / 4.0);
@@ -28,7 +28,7 @@ pub fn l2(named: &Named, title: &'static str) -> Section {
     let misses: Vec<u64> =
         sweep.l2i.iter().zip(&sweep.l2d).map(|(code, data)| code + data).collect();
     let source = source(workload, "Figure 13, §4.2", "Figure 15, §4.2");
-    let claim = |says, number, unit| Said { source, says, number, unit };
+    let statement = |says, number, unit| Statement { source, says, number, unit };
     let base = misses[PAPERS_L2];
     let of_base = |from: usize, to: usize| {
         (base > 0).then(|| misses[from].saturating_sub(misses[to]) as f64 / base as f64)
@@ -37,19 +37,19 @@ pub fn l2(named: &Named, title: &'static str) -> Section {
     let four = L2_BYTES[FOUR_MIB] as f64;
     let says = "good scaling up to 4 MB, after which the gain is minimal";
     let claims = vec![
-        claim(says, Some(four), Unit::Bytes)
-            .held(workload, "the knee", knee, Rule::Doubling(four))
+        statement(says, Some(four), Unit::Bytes)
+            .compare(workload, "the knee", knee, Rule::Doubling(four))
             .differs(format!(
                 "Of what 8 MiB save beyond 4, {} is data. Frames are of {:.0} bytes on average: what lies between who \
                  writes and who reads them takes its room.",
                 data_of(&sweep, &misses).map_or("an unknown part".to_owned(), |share| Unit::Share.show(share)),
                 recording.work.bytes as f64 / recording.work.frames.max(1) as f64
             )),
-        claim(says, None, Unit::Share)
-            .held(workload, "misses that 4 MiB save of those of 2 MiB", of_base(PAPERS_L2, FOUR_MIB), GAINS),
-        claim(says, None, Unit::Share)
-            .held(workload, "misses that 8 MiB save beyond 4, of those of 2 MiB", of_base(FOUR_MIB, EIGHT_MIB), NO_GAIN),
-        claim("beyond 8 MB misses are reduced only little", None, Unit::Share).held(
+        statement(says, None, Unit::Share)
+            .compare(workload, "misses that 4 MiB save of those of 2 MiB", of_base(PAPERS_L2, FOUR_MIB), GAINS),
+        statement(says, None, Unit::Share)
+            .compare(workload, "misses that 8 MiB save beyond 4, of those of 2 MiB", of_base(FOUR_MIB, EIGHT_MIB), NO_GAIN),
+        statement("beyond 8 MB misses are reduced only little", None, Unit::Share).compare(
             workload,
             "misses that 16 MiB save beyond 8, of those of 2 MiB",
             of_base(EIGHT_MIB, EIGHT_MIB + 1),
@@ -100,7 +100,7 @@ pub fn tlbs(named: &Named, title: &'static str) -> Section {
     let (data, code) = (&sweep.dtlb[real], &sweep.itlb[real]);
     let last = TLB_ENTRIES.len() - 1;
     let source = source(workload, "Figure 14, §4.2", "Figure 16, §4.2");
-    let claim = |says, number, unit| Said { source, says, number, unit };
+    let statement = |says, number, unit| Statement { source, says, number, unit };
     let [more_data, more_code] =
         [data, code].map(|counts| saved(counts[PAPERS_TLB], counts[ENTRIES_128]));
     let past = saved(data[ENTRIES_128], data[last]);
@@ -109,31 +109,31 @@ pub fn tlbs(named: &Named, title: &'static str) -> Section {
     let beside = more_code.zip(more_data).map(|(code, data)| code / data);
     let floor = "What stays is what flushes cost, whatever the size: no entry outlives them. The TLBs for 2 MiB pages \
                  are beside these, half as large; the paper does not tell its own.";
-    let claims =
-        vec![
-            claim("the DTLB's misses decrease up to 128 entries", Some(at_128), Unit::Entries)
-                .held(workload, "the DTLB's knee", knee, Rule::Doubling(at_128)),
-            claim("a sharp decrease of the DTLB's from 64 to 128 entries", None, Unit::Share).held(
+    let claims = vec![
+        statement("the DTLB's misses decrease up to 128 entries", Some(at_128), Unit::Entries)
+            .compare(workload, "the DTLB's knee", knee, Rule::Doubling(at_128)),
+        statement("a sharp decrease of the DTLB's from 64 to 128 entries", None, Unit::Share)
+            .compare(
                 workload,
                 "DTLB misses that 128 entries save of those of 64",
                 more_data,
                 GAINS,
             ),
-            claim("nearly constant for larger sizes", None, Unit::Share)
-                .held(workload, "DTLB misses that 1024 entries save of those of 128", past, NO_GAIN)
-                .differs(floor),
-            claim("the ITLB's decrease slightly, the DTLB's more sharply", None, Unit::Times)
-                .held(
-                    workload,
-                    "the ITLB's share saved from 64 to 128 ÷ the DTLB's",
-                    beside,
-                    Rule::AtMost(0.5, 1.0),
-                )
-                .differs(format!(
-                    "The ITLB's saving is {}.",
-                    more_code.map_or("not known".to_owned(), |saved| Unit::Share.show(saved))
-                )),
-        ];
+        statement("nearly constant for larger sizes", None, Unit::Share)
+            .compare(workload, "DTLB misses that 1024 entries save of those of 128", past, NO_GAIN)
+            .differs(floor),
+        statement("the ITLB's decrease slightly, the DTLB's more sharply", None, Unit::Times)
+            .compare(
+                workload,
+                "the ITLB's share saved from 64 to 128 ÷ the DTLB's",
+                beside,
+                Rule::AtMost(0.5, 1.0),
+            )
+            .differs(format!(
+                "The ITLB's saving is {}.",
+                more_code.map_or("not known".to_owned(), |saved| Unit::Share.show(saved))
+            )),
+    ];
     let sizes = || TLB_ENTRIES.iter().map(ToString::to_string);
     let misses = Plot::new("TLB misses", "entries", "a frame")
         .steps(sizes())
@@ -160,15 +160,15 @@ pub fn global(named: &Named) -> Section {
         |saved: Option<f64>| saved.map_or("not known".to_owned(), |saved| Unit::Share.show(saved));
     let source = "Figure 17, §4.2";
     let claims: Vec<Claim> = vec![
-        Said { source, says: "a global bit for the hypervisor's pages cuts DTLB misses substantially", number: None, unit: Unit::Share }
-            .held(workload, "DTLB misses that global-hypervisor saves of no-global's", by_bit[0], GAINS)
+        Statement { source, says: "a global bit for the hypervisor's pages cuts DTLB misses substantially", number: None, unit: Unit::Share }
+            .compare(workload, "DTLB misses that global-hypervisor saves of no-global's", by_bit[0], GAINS)
             .differs(format!(
                 "The recorded system has it already: real saves {} of no-global's DTLB misses, and {} of the ITLB's.",
                 show(today[0]),
                 show(today[1])
             )),
-        Said { source, says: "and ITLB misses to a lesser extent", number: None, unit: Unit::Times }
-            .held(
+        Statement { source, says: "and ITLB misses to a lesser extent", number: None, unit: Unit::Times }
+            .compare(
                 workload,
                 "the ITLB's share saved ÷ the DTLB's",
                 by_bit[1].zip(by_bit[0]).map(|(code, data)| code / data),

@@ -3,13 +3,13 @@
 
 mod tlb;
 
+use report::{Claim, Rule, Statement, Unit};
 use scope_model::{Costs, Counters};
 use scope_result::Recording;
 
 use super::Named;
 use super::measure::{self, saved};
 use super::plot::{Document, Plot, Section};
-use super::verdict::{Claim, Rule, Said, Unit};
 use crate::summary::{Summary, Who};
 
 /// What is recorded for it.
@@ -165,7 +165,7 @@ fn six([basic, tx]: [&Named; 2], [without, with]: [&Spent; 2]) -> Section {
     let [without_cycles, with_cycles] = [without, with].map(Spent::by_domain);
     let claims = (0..whose.len()).map(|n| {
         let number = OFFLOADS_DIVIDE[n];
-        let said = Said {
+        let statement = Statement {
             source: "Figure 6, §6.3.1",
             says: says[n],
             number: Some(number),
@@ -179,14 +179,14 @@ fn six([basic, tx]: [&Named; 2], [without, with]: [&Spent; 2]) -> Section {
         };
         let instructions = ratio(without.instructions[n], with.instructions[n]);
         let what = format!("{}'s cycles a byte without offloads ÷ with them", whose[n]);
-        said.held(basic.workload, what, ratio(without_cycles[n], with_cycles[n]), rule).differs(
-            format!(
+        statement
+            .compare(basic.workload, what, ratio(without_cycles[n], with_cycles[n]), rule)
+            .differs(format!(
                 "Its instructions a byte are divided by {}. {}{}",
                 instructions.map_or("nobody knows what".to_owned(), |ratio| format!("{ratio:.2}")),
                 DIFFERENT[n],
                 if n == 1 { &larger_l2 } else { "" }
-            ),
-        )
+            ))
     });
     let claims = claims.collect();
     let plot = Plot::new("Cycles a byte, by domain, by the guest's interface", "who", "cycles");
@@ -224,8 +224,8 @@ const DIFFERENT: [&str; 3] = [
 
 fn split_claims(named: &Named, spent: &Spent, split: (f64, f64, f64)) -> [Claim; 3] {
     let held = |says, number, what, part| {
-        let said = Said { source: "§2", says, number: Some(number), unit: Unit::Share };
-        said.held(named.workload, what, spent.share(part), Rule::Near(number, NEAR, FAR))
+        let statement = Statement { source: "§2", says, number: Some(number), unit: Unit::Share };
+        statement.compare(named.workload, what, spent.share(part), Rule::Near(number, NEAR, FAR))
     };
     let work = &named.recording.work;
     let share = |part| {
@@ -255,7 +255,7 @@ fn split_claims(named: &Named, spent: &Spent, split: (f64, f64, f64)) -> [Claim;
 const CHANNEL_SAVES: f64 = 0.38;
 
 fn eight(pvnet: &Named, stock: &Spent, other: &Spent) -> Section {
-    let said = Said {
+    let statement = Statement {
         source: "Figure 8, §6.3.2",
         says: "an I/O channel that maps no page unless it must takes 38 % from Xen's cost",
         number: Some(1.0 - CHANNEL_SAVES),
@@ -267,8 +267,8 @@ fn eight(pvnet: &Named, stock: &Spent, other: &Spent) -> Section {
     };
     // Two thirds of what the paper saved, and a third.
     let rule = Rule::AtMost(1.0 - CHANNEL_SAVES * 2.0 / 3.0, 1.0 - CHANNEL_SAVES / 3.0);
-    let all = said
-        .held(
+    let all = statement
+        .compare(
             pvnet.workload,
             "Xen's cycles a byte through pvnet ÷ through netback",
             ratio(stock.hypervisor, other.hypervisor),
@@ -278,8 +278,8 @@ fn eight(pvnet: &Named, stock: &Spent, other: &Spent) -> Section {
             "Not the paper's header channel: the driver domain there never touches the payload, here dom0 is where it \
              is read. pvnet has Xen copy it where netback maps it, so a copy that was dom0's is Xen's.",
         );
-    let rest = said
-        .held(
+    let rest = statement
+        .compare(
             pvnet.workload,
             "the same, without Xen's copying of bytes",
             ratio(stock.hypervisor - stock.copying, other.hypervisor - other.copying),
@@ -308,8 +308,8 @@ mod tests {
     use scope_model::{Policy, Sweep};
     use scope_result::{Block, Domain, Function, Mode, Owner, Work};
 
-    use super::super::verdict::Verdict;
     use super::*;
+    use report::Verdict;
 
     /// Cycles (half of the instructions) of the guest, of dom0, of Xen and of its copying.
     fn recording(cycles: [u64; 4]) -> Recording {

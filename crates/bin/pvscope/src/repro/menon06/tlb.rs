@@ -1,5 +1,6 @@
 //! TLB misses: Figures 9 and 12.
 
+use report::{Claim, Rule, Statement, Unit};
 use scope_model::{Policy, Sweep};
 use scope_result::{Domain, Mode, Recording};
 
@@ -7,7 +8,6 @@ use super::{divisor, share_saved};
 use crate::repro::Named;
 use crate::repro::measure::{self, saved};
 use crate::repro::plot::{Plot, Section};
-use crate::repro::verdict::{Claim, Rule, Said, Unit};
 
 /// What superpages divide DTLB misses by in the transmit benchmark (§6.3.3).
 pub const TX_SUPERPAGES: f64 = 3.8;
@@ -28,7 +28,7 @@ pub fn nine(tx: &Named) -> Section {
     let xen = measure::sweep(recording, |_, mode| mode == Mode::Hypervisor);
     let data = |policy| measure::tlb(&all, policy, size).0;
     let code_of_xen = |policy| measure::tlb(&xen, policy, size).1;
-    let superpages = Said {
+    let superpages = Statement {
         source: "Figure 9, §6.3.3",
         says: "superpages divide DTLB misses by 3.8",
         number: Some(TX_SUPERPAGES),
@@ -37,26 +37,27 @@ pub fn nine(tx: &Named) -> Section {
     // Half of the misses that the paper's saved, and what is just a change.
     let rule = Rule::AtLeast(divisor(share_saved(TX_SUPERPAGES) / 2.0), divisor(0.05));
     let over = |policy| (data(policy) > 0).then(|| data(Policy::Real) as f64 / data(policy) as f64);
-    let global = |says| Said { source: "Figure 9, §6.3.3", says, number: None, unit: Unit::Share };
+    let global =
+        |says| Statement { source: "Figure 9, §6.3.3", says, number: None, unit: Unit::Share };
     let change = saved(data(Policy::NoGlobal), data(Policy::Real));
     let xen_more =
         saved(code_of_xen(Policy::NoGlobal), code_of_xen(Policy::Real)).map(|saved| -saved);
     let claims = vec![
         superpages
-            .held(workload, "real's DTLB misses ÷ grouped-superpages'", over(Policy::GroupedSuperpages), rule)
+            .compare(workload, "real's DTLB misses ÷ grouped-superpages'", over(Policy::GroupedSuperpages), rule)
             .differs(LINEAR_MAP),
         superpages
-            .held(workload, "real's DTLB misses ÷ superpages', with what breaks blocks up where it is", over(Policy::Superpages), rule)
+            .compare(workload, "real's DTLB misses ÷ superpages', with what breaks blocks up where it is", over(Policy::Superpages), rule)
             .differs("The paper's special allocator (§5.3.1), which keeps page tables together, is what this one lacks."),
         global("global pages have no significant impact on DTLB misses")
-            .held(workload, "change of DTLB misses, no-global to real", change.map(f64::abs), INSIGNIFICANT)
+            .compare(workload, "change of DTLB misses, no-global to real", change.map(f64::abs), INSIGNIFICANT)
             .differs(format!(
                 "real has {} of no-global's DTLB misses. The paper's guests got global pages at the price of a whole \
                  flush at each switch; here they are those that the recorded page tables mark.",
                 change.map_or("an unknown part".to_owned(), |saved| Unit::Share.show(1.0 - saved))
             )),
         global("global pages increase Xen's ITLB misses significantly")
-            .held(workload, "more ITLB misses in Xen, no-global to real", xen_more, Rule::AtLeast(0.15, 0.05))
+            .compare(workload, "more ITLB misses in Xen, no-global to real", xen_more, Rule::AtLeast(0.15, 0.05))
             .differs(
                 "The paper's Xen had global pages of its own without the change, and lost them at each switch with it. \
                  Here no-global takes them from Xen as well.",
@@ -92,7 +93,7 @@ pub fn twelve(tx: &Named, basic: &Named, native: &Named) -> Section {
     let Named { workload, recording } = tx;
     let data = |policy| dom0_data(recording, policy);
     let source = TWELVE;
-    let superpages = Said {
+    let superpages = Statement {
         source,
         says: "superpages take 86 % of the driver domain's DTLB misses",
         number: Some(DRIVER_SUPERPAGES),
@@ -102,7 +103,7 @@ pub fn twelve(tx: &Named, basic: &Named, native: &Named) -> Section {
     let mut claims = Vec::from(beside_native(basic, native));
     claims.extend([
         superpages
-            .held(
+            .compare(
                 workload,
                 "dom0's DTLB misses that grouped-superpages save of real's",
                 saved(data(Policy::Real), data(Policy::GroupedSuperpages)),
@@ -112,13 +113,13 @@ pub fn twelve(tx: &Named, basic: &Named, native: &Named) -> Section {
                 "dom0 receives what the guest sends; the paper's driver domain received by itself, with no guest and \
                  few switches. Misses that flushes cause stay, whatever the pages' size.",
             ),
-        superpages.held(
+        superpages.compare(
             workload,
             "the same, superpages without grouping",
             saved(data(Policy::Real), data(Policy::Superpages)),
             rule,
         ),
-        Said { source, says: "global pages by themselves improve it only little", number: None, unit: Unit::Share }.held(
+        Statement { source, says: "global pages by themselves improve it only little", number: None, unit: Unit::Share }.compare(
             workload,
             "dom0's DTLB misses that real saves of no-global's",
             saved(data(Policy::NoGlobal), data(Policy::Real)),
@@ -173,11 +174,11 @@ fn beside_native(basic: &Named, native: &Named) -> [Claim; 2] {
         let work = &named.recording.work;
         work.bytes as f64 / work.frames.max(1) as f64
     };
-    let said =
-        |says, number| Said { source: TWELVE, says, number: Some(number), unit: Unit::Times };
+    let statement =
+        |says, number| Statement { source: TWELVE, says, number: Some(number), unit: Unit::Times };
     [
-        said("the driver domain has 18 times the DTLB misses of native Linux", OF_NATIVE)
-            .held(
+        statement("the driver domain has 18 times the DTLB misses of native Linux", OF_NATIVE)
+            .compare(
                 basic.workload,
                 "dom0's DTLB misses a byte ÷ native Linux's (virtio)",
                 of_native(Policy::Real),
@@ -190,8 +191,8 @@ fn beside_native(basic: &Named, native: &Named) -> [Claim; 2] {
                 bytes(basic),
                 bytes(native)
             )),
-        said("with superpages and global pages it comes within 26 % of native Linux", OF_NATIVE_AFTER)
-            .held(
+        statement("with superpages and global pages it comes within 26 % of native Linux", OF_NATIVE_AFTER)
+            .compare(
                 basic.workload,
                 "the same of grouped-superpages' misses",
                 of_native(Policy::GroupedSuperpages),

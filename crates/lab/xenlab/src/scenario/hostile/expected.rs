@@ -107,7 +107,7 @@ impl Expected {
             return Vec::new();
         }
         let mut complaints: Vec<_> = report.failure.iter().cloned().collect();
-        let reason = port.reason.as_deref().unwrap_or_default();
+        let reason = port.reason.as_ref().map_or_else(String::new, ToString::to_string);
         match self.end {
             End::Up if port.state != "up" => complaints.push(format!("down: {reason}")),
             End::Down(_) if port.state != "down" => complaints.push("still up".to_owned()),
@@ -159,13 +159,14 @@ impl std::fmt::Display for Expected {
 
 #[cfg(test)]
 mod tests {
+    use control_socket::Reason;
+
     use super::*;
 
-    fn port(state: &str, reason: Option<&str>) -> Port {
-        let (state, reason) = (state.to_owned(), reason.map(str::to_owned));
+    fn port(state: &str, reason: Option<Reason>) -> Port {
         Port {
             name: "hostile".to_owned(),
-            state,
+            state: state.to_owned(),
             reason,
             drops: [("stalled".to_owned(), 3)].into(),
         }
@@ -175,7 +176,7 @@ mod tests {
     fn an_expected_result_has_no_complaints() {
         let report = Report::new(Class::FatalSlots);
         let expected = Expected::of(report.class, 0);
-        let down = port("down", Some("disabled: a packet of 20 slots or more"));
+        let down = port("down", Some(Reason::Disabled("a packet of 20 slots or more".to_owned())));
         assert!(expected.complaints(&report, &down).is_empty());
         let mut report = Report::new(Class::DoledBuffers);
         report.echoes = 1;
@@ -190,7 +191,7 @@ mod tests {
         let complaints = Expected::of(report.class, 0).complaints(&report, &port("down", None));
         assert_eq!(complaints.len(), 4, "{complaints:?}");
         let report = Report::new(Class::QueueCounts);
-        let other = port("down", Some("the frontend closed"));
+        let other = port("down", Some(Reason::FrontendClosed));
         let complaints = Expected::of(report.class, 0).complaints(&report, &other);
         assert_eq!(
             complaints,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use control_socket::Reason;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -22,7 +23,7 @@ pub struct Port {
     /// `up` or `down`.
     pub state: String,
     /// Why it is down or degraded.
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
     /// Dropped frames, by reason.
     pub drops: BTreeMap<String, u64>,
 }
@@ -58,7 +59,7 @@ mod tests {
     // Recorded, and shortened to what is read here and a few other fields.
     const TEXT: &str = r#"{"pid":71,"worker_threads":[73],"ports":[
         {"name":"victim","kind":"guest","domain":1,"state":"up","queues":1,"drops":{}},
-        {"name":"hostile","kind":"guest","domain":2,"state":"down","reason":"disabled: x","queues":0,
+        {"name":"hostile","kind":"guest","domain":2,"state":"down","reason":{"code":"disabled","detail":"x"},"queues":0,
          "drops":{"stalled":4}}]}"#;
 
     #[test]
@@ -67,7 +68,8 @@ mod tests {
         assert_eq!(status.pid, 71);
         assert_eq!(status.port("victim").expect("there").state, "up");
         let port = status.port("hostile").expect("there");
-        assert_eq!((port.reason.as_deref(), port.drops["stalled"]), (Some("disabled: x"), 4));
+        let reason = Reason::Disabled("x".to_owned());
+        assert_eq!((port.reason.as_ref(), port.drops["stalled"]), (Some(&reason), 4));
         assert!(status.port("another").is_err());
         assert!(Status::parse("pvnet: no daemon").is_err());
     }

@@ -1,0 +1,31 @@
+//! The control socket of the daemon: one line with a [`Request`], one answer in JSON.
+//!
+//! ```text
+//! client                                   daemon
+//!   status ──────────────────────────────►
+//!          ◄────────────────────────────── Status, then the end of the stream
+//!   balloon GUEST MIB ───────────────────►
+//!          ◄────────────────────────────── nothing, or a Refusal
+//!   meter ───────────────────────────────►
+//!          ◄────────────────────────────── METERED; the meter is on until the client closes
+//! ```
+//!
+//! Anti-goals: no sockets are served here, and no text for people is made but by `Display`.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod counts;
+mod path;
+mod port;
+mod protocol;
+mod status;
+
+pub use client::{command, meter, status};
+pub use counts::{Counts, Drops, Key, Operations};
+pub use path::{DIRECTORY, control_socket, join_socket};
+pub use port::{
+    MemoryStatus, PersistentStatus, PortKind, PortState, PortStatus, Reason, Traffic, View,
+};
+pub use protocol::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
+pub use status::{Address, CpuStatus, MeterStatus, Status};

@@ -1,0 +1,208 @@
+//! One port of the switch.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::counts::{Drops, serialize_nonzero};
+
+/// One port at one moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// Its name.
+    pub name: String,
+    /// What is plugged in.
+    pub kind: PortKind,
+    /// The guest's domain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<u16>,
+    /// The guest's address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    /// Whether it carries traffic.
+    pub state: PortState,
+    /// Why it does not, or not well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    /// The guest's memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStatus>,
+    /// The guest's pages that stay mapped; absent if its frontend does not use persistent grants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_grants: Option<PersistentStatus>,
+    /// Queues in each direction.
+    pub queues: usize,
+    /// From the port into the switch.
+    pub ingress: Traffic,
+    /// From the switch out of the port.
+    pub egress: Traffic,
+    /// Dropped frames by reason; JSON leaves out reasons without a frame.
+    #[serde(serialize_with = "serialize_nonzero")]
+    pub drops: Drops,
+}
+
+impl PortStatus {
+    /// A port that has carried nothing yet.
+    #[must_use]
+    pub fn new(name: &str, kind: PortKind, state: PortState) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            domain: None,
+            mac: None,
+            state,
+            reason: None,
+            memory: None,
+            persistent_grants: None,
+            queues: 0,
+            ingress: Traffic::default(),
+            egress: Traffic::default(),
+            drops: Drops::default(),
+        }
+    }
+}
+
+/// What is plugged into a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortKind {
+    /// A guest's virtual interface.
+    Guest,
+    /// A device that leads out.
+    Uplink,
+}
+
+impl fmt::Display for PortKind {
+    /// The name that JSON has.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// Whether a port carries traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortState {
+    /// It does.
+    Up,
+    /// It does not.
+    Down,
+}
+
+impl fmt::Display for PortState {
+    /// The name that JSON has.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// Why a port carries no traffic, or not well. In JSON: an object with a `code` and, where there is
+/// more to say, a `detail`. `Display` makes the sentence for an operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "code", content = "detail", rename_all = "snake_case")]
+pub enum Reason {
+    /// The frontend has not connected yet.
+    WaitingForFrontend,
+    /// The frontend closed the interface, or its domain ended.
+    FrontendClosed,
+    /// The interface could not be connected: the frontend's keys or the store are at fault.
+    NotConnected(String),
+    /// The guest broke the protocol.
+    Disabled(String),
+    /// The guest posts no buffers, so frames for it are dropped. The port is up.
+    Stalled,
+    /// The daemon is stopping.
+    Stopping,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WaitingForFrontend => f.write_str("waiting for the frontend"),
+            Self::FrontendClosed => f.write_str("the frontend closed"),
+            Self::NotConnected(error) => f.write_str(error),
+            Self::Disabled(error) => write!(f, "disabled: {error}"),
+            Self::Stalled => f.write_str("the guest takes no frames: its receive ring is empty"),
+            Self::Stopping => f.write_str("the daemon is stopping"),
+        }
+    }
+}
+
+/// Frames and bytes in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Frames; a GSO frame counts once.
+    pub frames: u64,
+    /// Bytes, Ethernet headers included.
+    pub bytes: u64,
+}
+
+/// Persistent grants of all queues of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PersistentStatus {
+    /// Pages that are mapped.
+    pub mapped: usize,
+    /// Most pages that can be mapped.
+    pub bound: usize,
+}
+
+/// A guest's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Bytes of ordinary memory: what the guest started with, less what its balloon holds.
+    pub reservation: u64,
+    /// Whether the configuration asks for pages of 2 MiB.
+    pub huge_pages: bool,
+    /// How the daemon has it mapped; absent if unknown.
+    pub daemon: Option<View>,
+    /// How the guest's process has it mapped; absent if unknown.
+    pub guest: Option<View>,
+}
+
+/// How much of a guest's memory large pages map in one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// Bytes mapped by pages of 2 MiB.
+    pub large: u64,
+    /// Bytes of memory.
+    pub total: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use frame::DropReason;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_port_in_json_is_readable() {
+        let port = PortStatus {
+            domain: Some(2),
+            reason: Some(Reason::Disabled("req_prod 1".to_owned())),
+            ingress: Traffic { frames: 1, bytes: 60 },
+            drops: [(DropReason::Stalled, 4)].into_iter().collect(),
+            ..PortStatus::new("red", PortKind::Guest, PortState::Down)
+        };
+        let value = serde_json::to_value(&port).unwrap();
+        assert_eq!(
+            value,
+            json!({
+                "name": "red", "kind": "guest", "domain": 2, "state": "down", "queues": 0,
+                "reason": { "code": "disabled", "detail": "req_prod 1" },
+                "ingress": { "frames": 1, "bytes": 60 },
+                "egress": { "frames": 0, "bytes": 0 },
+                "drops": { "stalled": 4 },
+            })
+        );
+        assert_eq!(serde_json::from_value::<PortStatus>(value).unwrap(), port);
+    }
+
+    #[test]
+    fn what_operators_read() {
+        assert_eq!(format!("{} {}", PortKind::Uplink, PortState::Up), "uplink up");
+        assert_eq!(Reason::Disabled("x".to_owned()).to_string(), "disabled: x");
+        let stalled = serde_json::to_value(Reason::Stalled).unwrap();
+        assert_eq!(stalled, json!({ "code": "stalled" }));
+    }
+}

@@ -1,0 +1,69 @@
+//! The daemon and its ports at one moment: the answer to `status`, one JSON object.
+
+use serde::{Deserialize, Serialize};
+
+use crate::counts::Operations;
+use crate::port::PortStatus;
+
+/// The daemon and its ports at one moment.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon's process.
+    pub pid: u32,
+    /// Thread ids of the workers.
+    pub worker_threads: Vec<u32>,
+    /// Processor time; absent where the machine does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuStatus>,
+    /// Operations of the hypervisor since the start, while the meter was on.
+    pub meter: MeterStatus,
+    /// Every port.
+    pub ports: Vec<PortStatus>,
+    /// Guests of the configuration that have not joined.
+    pub absent: Vec<String>,
+    /// Addresses in the switch's table.
+    pub addresses: Vec<Address>,
+}
+
+/// What the meter has counted.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct MeterStatus {
+    /// Whether it counts now.
+    pub on: bool,
+    /// How many operations of each kind there were.
+    pub counts: Operations,
+    /// Bytes that guests copied between their stacks' taps and their granted pages, also while the
+    /// meter was off. Nobody counts them there: it is the ingress and egress of their ports.
+    pub guest_bytes: u64,
+    /// Time in grant and event operations.
+    pub nanoseconds: u64,
+}
+
+/// An address in the switch's table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Address {
+    /// The address.
+    pub mac: String,
+    /// The number of its port.
+    pub port: u16,
+    /// Seconds since a frame with this source was last seen.
+    pub age: u32,
+}
+
+/// Processor time since the daemon's start, in nanoseconds. The difference of two readings says
+/// who used it in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuStatus {
+    /// Processors that are online.
+    pub processors: u32,
+    /// Wall-clock time.
+    pub wall_nanoseconds: u64,
+    /// All processors, in programs, kernel and interrupts, the daemon included.
+    pub busy_nanoseconds: u64,
+    /// All processors, idle.
+    pub idle_nanoseconds: u64,
+    /// All processors, while a hypervisor below gave them to other machines.
+    pub steal_nanoseconds: u64,
+    /// The daemon's own threads.
+    pub daemon_nanoseconds: u64,
+}

@@ -1,0 +1,93 @@
+//! `[daemon]`, `[xen]` and `[switch]`: the daemon's own settings.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use control_socket::DIRECTORY;
+use serde::Deserialize;
+
+/// `[daemon]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Daemon {
+    /// The folder of the sockets.
+    pub directory: PathBuf,
+    /// The platform whose guests are served.
+    pub platform: Platform,
+    /// Threads that carry frames.
+    pub workers: usize,
+    /// Microseconds for which an empty queue is polled.
+    pub poll_us: u64,
+    /// The address where metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// Whether hypervisor time is measured from the start.
+    pub meter: bool,
+}
+
+impl Default for Daemon {
+    fn default() -> Self {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            directory: DIRECTORY.into(),
+            platform: Platform::Machine,
+            workers: (cpus / 2).max(1),
+            poll_us: 20,
+            metrics: None,
+            meter: false,
+        }
+    }
+}
+
+/// `platform`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Platform {
+    /// Guests are processes that join: `pvnet guest`.
+    #[default]
+    Machine,
+    /// Guests are domains of a Xen host; the daemon runs in dom0 or in a driver domain.
+    Xen,
+}
+
+/// `[xen]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Xen {
+    /// The backends' type: the name of their folder in the store.
+    pub backend: String,
+    /// What happens to the guests when the daemon stops.
+    pub on_stop: OnStop,
+}
+
+impl Default for Xen {
+    fn default() -> Self {
+        Self { backend: "vif".to_owned(), on_stop: OnStop::Keep }
+    }
+}
+
+/// `on_stop`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStop {
+    /// They stay connected and wait for the next daemon.
+    Keep,
+    /// They are disconnected.
+    Close,
+}
+
+/// `[switch]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Switch {
+    /// Seconds until an address is forgotten.
+    pub age_seconds: u32,
+    /// Most addresses that the switch learns from one port.
+    pub addresses_per_port: u32,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        let limits = switch::Limits::default();
+        Self { age_seconds: limits.age_seconds, addresses_per_port: limits.per_port }
+    }
+}

@@ -1,0 +1,157 @@
+//! `[[guest]]`: a guest and its interface.
+
+use netback::{RxChannel, TxChannel};
+use offload::Features;
+use serde::Deserialize;
+use wire::ethernet::MacAddr;
+
+/// `[[guest]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Guest {
+    /// Its name.
+    pub name: String,
+    /// Its interface's address; on Xen the toolstack gives it.
+    #[serde(deserialize_with = "parsed_if_any")]
+    pub mac: Option<MacAddr>,
+    /// Addresses for its namespace.
+    pub addresses: Vec<String>,
+    /// Queues at most; as many as workers if absent.
+    pub queues: Option<u32>,
+    /// MiB of memory.
+    pub memory_mib: usize,
+    /// 2 MiB pages.
+    pub huge_pages: bool,
+    /// Whether pages that break up 2 MiB pages are kept together in a few blocks.
+    pub group_pages: bool,
+    /// How its frames are read.
+    #[serde(deserialize_with = "parsed")]
+    pub tx: TxChannel,
+    /// How frames are delivered to it.
+    #[serde(deserialize_with = "parsed")]
+    pub rx: RxChannel,
+    /// Most pages of each queue that stay mapped.
+    pub persistent_grants: u16,
+    /// The offloads of its virtual interface.
+    pub interface: Interface,
+    /// Frames of several pages; as `interface` says if absent.
+    pub scatter_gather: Option<bool>,
+    /// Partial checksums.
+    pub checksum_offload: Option<bool>,
+    /// TCP frames beyond the MTU.
+    pub tcp_segmentation_offload: Option<bool>,
+    /// An event channel for each ring.
+    pub split_event_channels: bool,
+}
+
+impl Default for Guest {
+    /// The name is empty: every guest needs one.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            mac: None,
+            addresses: Vec::new(),
+            queues: None,
+            memory_mib: 64,
+            huge_pages: false,
+            group_pages: true,
+            tx: TxChannel::default(),
+            rx: RxChannel::default(),
+            persistent_grants: PERSISTENT_GRANTS,
+            interface: Interface::default(),
+            scatter_gather: None,
+            checksum_offload: None,
+            tcp_segmentation_offload: None,
+            split_event_channels: true,
+        }
+    }
+}
+
+/// `interface`: the offloads of a virtual interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Interface {
+    /// Scatter/gather, checksum offload and TSO, also where the uplink lacks them.
+    #[default]
+    High,
+    /// Frames of at most the MTU, in one page, with their checksums.
+    Basic,
+}
+
+/// Most queues of one guest: as many as workers. `xen-netback`'s default is 8.
+const QUEUES_MAX: u32 = 64;
+/// Most pages of one queue that stay mapped. [`PERSISTENT_GRANTS`] says why there is a limit.
+const PERSISTENT_GRANTS_MAX: u16 = 4096;
+/// The default: a ring of pages to send from and a ring of buffers, all that a frontend uses at a
+/// time. On the embedded machine each page can be a separate mapping, and a process has 65530 of
+/// them (`vm.max_map_count`): enough for 120 queues of scattered pages. The pages of `pvnet guest`
+/// are adjacent, and the kernel merges them into two mappings.
+const PERSISTENT_GRANTS: u16 = 512;
+
+impl Guest {
+    /// Checks what TOML cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if let Some(mac) = self.mac
+            && (mac.is_multicast() || mac.is_zero())
+        {
+            return Err(format!("mac {mac} is not a unicast address"));
+        }
+        if self.queues.is_some_and(|queues| !(1..=QUEUES_MAX).contains(&queues)) {
+            return Err(format!("queues is not 1 to {QUEUES_MAX}"));
+        }
+        if self.persistent_grants > PERSISTENT_GRANTS_MAX {
+            return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
+        }
+        if !(4..=65_536).contains(&self.memory_mib) {
+            return Err("memory_mib is not 4 to 65536".into());
+        }
+        let Features { sg, csum_v4, tso_v4, .. } = self.features();
+        if tso_v4 && !(sg && csum_v4) {
+            return Err("tcp_segmentation_offload needs scatter_gather and checksum_offload; \
+                        switch it off as well"
+                .into());
+        }
+        Ok(())
+    }
+
+    /// Checks what platform `xen` cannot do.
+    pub(super) fn check_for_xen(&self) -> Result<(), String> {
+        if self.rx == RxChannel::Flip {
+            return Err("rx = \"flip\" is not for Xen: Linux lets no process transfer pages".into());
+        }
+        Ok(())
+    }
+
+    /// The offloads as a set.
+    pub fn features(&self) -> Features {
+        let or_interface =
+            |option: Option<bool>| option.unwrap_or(self.interface == Interface::High);
+        let csum = or_interface(self.checksum_offload);
+        let tso = or_interface(self.tcp_segmentation_offload);
+        Features {
+            sg: or_interface(self.scatter_gather),
+            csum_v4: csum,
+            csum_v6: csum,
+            tso_v4: tso,
+            tso_v6: tso,
+        }
+    }
+}
+
+/// A string that the type parses.
+fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
+}
+
+fn parsed_if_any<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    parsed(deserializer).map(Some)
+}

@@ -1,0 +1,176 @@
+//! The configuration file: one file for each table of it, and the checks that span tables here.
+
+mod daemon;
+mod guest;
+mod overrides;
+#[cfg(test)]
+mod tests;
+mod uplink;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+pub use daemon::{Daemon, OnStop, Platform, Switch, Xen};
+pub use guest::Guest;
+pub use overrides::{EVERY_GUEST, Override};
+pub use uplink::{ReceiveBuffers, Uplink};
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It could not be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or not what pvnet expects; tells line and column.
+    #[error("{path}: {source}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// The command line names a guest, a key or a value that does not exist.
+    #[error("--set {set}: {reason}")]
+    Set {
+        /// The change.
+        set: String,
+        /// Why.
+        reason: String,
+    },
+    /// Each value is valid, but not all together.
+    #[error("{path}: {reason}")]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The whole file. `examples/pvnet.toml` documents every key.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The daemon's own settings.
+    #[serde(default)]
+    pub daemon: Daemon,
+    /// Settings of platform `xen` only.
+    #[serde(default)]
+    pub xen: Xen,
+    /// The switch's limits.
+    #[serde(default)]
+    pub switch: Switch,
+    /// Guests that may join.
+    #[serde(default, rename = "guest")]
+    pub guests: Vec<Guest>,
+    /// Devices that lead out of the host's guests.
+    #[serde(default, rename = "uplink")]
+    pub uplinks: Vec<Uplink>,
+}
+
+/// Longest name of a guest or uplink: it names namespaces and ports.
+const NAME_MAX: usize = 32;
+
+impl Config {
+    /// Reads a file, applies the changes of the command line, and checks the result.
+    pub fn read(path: &Path, overrides: &[Override]) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let parse =
+            |source: toml::de::Error| Error::Parse { path: path.to_owned(), source: source.into() };
+        // The unchanged file first: only its errors have a line number.
+        let mut config: Self = toml::from_str(&text).map_err(parse)?;
+        let mut table: toml::Table = toml::from_str(&text).map_err(parse)?;
+        for set in overrides {
+            config = Self::changed(&mut table, set)
+                .map_err(|reason| Error::Set { set: set.to_string(), reason })?;
+        }
+        config.check().map_err(|reason| Error::Invalid { path: path.to_owned(), reason })?;
+        Ok(config)
+    }
+
+    fn changed(table: &mut toml::Table, set: &Override) -> Result<Self, String> {
+        set.apply(table)?;
+        table.clone().try_into().map_err(|error| error.to_string().trim_end().to_owned())
+    }
+
+    /// Checks what TOML cannot express.
+    fn check(&self) -> Result<(), String> {
+        if !(1..=64).contains(&self.daemon.workers) {
+            return Err(format!("daemon.workers is {}, not 1 to 64", self.daemon.workers));
+        }
+        let mut names = HashSet::new();
+        let mut macs = HashSet::new();
+        let xen = self.daemon.platform == Platform::Xen;
+        let uplinks = self.uplinks.iter().map(|uplink| &uplink.name);
+        for name in self.guests.iter().map(|guest| &guest.name).chain(uplinks) {
+            if !(xen && name == EVERY_GUEST) {
+                check_name(name)?;
+            }
+            if !names.insert(name) {
+                return Err(format!("the name {name:?} is given twice"));
+            }
+        }
+        for guest in &self.guests {
+            let of_guest = |reason| format!("guest {:?}: {reason}", guest.name);
+            guest.check().map_err(of_guest)?;
+            match (xen, guest.mac) {
+                (true, None) => guest.check_for_xen().map_err(of_guest)?,
+                (true, Some(_)) => {
+                    return Err(of_guest(
+                        "on Xen the toolstack gives the mac; leave it out".into(),
+                    ));
+                }
+                (false, None) => return Err(of_guest("mac is missing".into())),
+                (false, Some(mac)) if !macs.insert(mac) => {
+                    return Err(of_guest(format!("mac {mac} is given twice")));
+                }
+                (false, Some(_)) => {}
+            }
+        }
+        if self.xen.backend.is_empty() || self.xen.backend.contains('/') {
+            return Err(format!("xen.backend is {:?}, not a folder's name", self.xen.backend));
+        }
+        Ok(())
+    }
+
+    /// The settings of a guest of this name. On Xen the toolstack decides which guests exist: one
+    /// without an entry has the settings of [`EVERY_GUEST`], or the defaults.
+    pub fn guest(&self, name: &str) -> Option<Guest> {
+        let entry = |name: &str| self.guests.iter().find(|guest| guest.name == name).cloned();
+        match self.daemon.platform {
+            Platform::Machine => entry(name),
+            Platform::Xen => {
+                let guest = entry(name).or_else(|| entry(EVERY_GUEST)).unwrap_or_default();
+                Some(Guest { name: name.to_owned(), ..guest })
+            }
+        }
+    }
+
+    /// The socket that guests join at.
+    pub fn join_socket(&self) -> PathBuf {
+        control_socket::join_socket(&self.daemon.directory)
+    }
+
+    /// The control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        control_socket::control_socket(&self.daemon.directory)
+    }
+}
+
+fn check_name(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(allowed) {
+        return Err(format!(
+            "the name {name:?} is not 1 to {NAME_MAX} letters, digits, '-', '_' or '.'"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Tests of the whole configuration.
+
+use offload::Features;
+
+use super::uplink::Capabilities;
+use super::*;
+
+fn parse(text: &str) -> Result<Config, String> {
+    let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+    config.check().map(|()| config)
+}
+
+const UP: &str = "[[uplink]]\nname = \"up\"\ntap = \"up0\"\n";
+const RED: &str = "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n";
+
+#[test]
+fn the_example_is_sound_and_shows_the_defaults() {
+    let text = include_str!("../../../../../examples/pvnet.toml");
+    let config = parse(text).unwrap();
+    assert_eq!(config.guests.len(), 2);
+    // What the example sets on `red` is what `blue` gets by saying nothing.
+    let [red, blue] = &config.guests[..] else { panic!() };
+    assert_eq!(red.features(), blue.features());
+    assert_eq!(red.memory_mib, blue.memory_mib);
+    assert_eq!(red.group_pages, blue.group_pages);
+    assert_eq!(red.persistent_grants, blue.persistent_grants);
+    assert_eq!(red.split_event_channels, blue.split_event_channels);
+    assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
+    assert_eq!(config.daemon.directory, Daemon::default().directory);
+    assert_eq!(config.switch.age_seconds, Switch::default().age_seconds);
+    assert_eq!(config.switch.addresses_per_port, Switch::default().addresses_per_port);
+}
+
+#[test]
+fn the_example_for_xen_is_sound_and_shows_the_defaults() {
+    let config = parse(include_str!("../../../../../examples/xen.toml")).unwrap();
+    let any = config.guest("any").unwrap();
+    let other = Guest::default();
+    assert_eq!(any.features(), other.features());
+    assert_eq!((any.queues, any.tx, any.rx), (other.queues, other.tx, other.rx));
+    assert_eq!(any.split_event_channels, other.split_event_channels);
+    let default = Xen::default();
+    assert_eq!((config.xen.backend, config.xen.on_stop), (default.backend, default.on_stop));
+}
+
+#[test]
+fn the_configurations_of_the_experiments_are_sound() {
+    let texts = experiments::repro::configurations();
+    assert!(!texts.is_empty());
+    for text in texts {
+        parse(&text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
+    }
+}
+
+#[test]
+fn an_interface_is_a_set_of_offloads_that_can_be_refined() {
+    let features = |more: &str| parse(&format!("{RED}{more}")).map(|c| c.guests[0].features());
+    assert_eq!(features("").unwrap(), Features::ALL);
+    assert_eq!(features("interface = \"basic\"\n").unwrap(), Features::NONE);
+    let refined = features("interface = \"basic\"\nscatter_gather = true\n").unwrap();
+    assert_eq!(refined, Features { sg: true, ..Features::NONE });
+    assert!(features("checksum_offload = false\n").is_err());
+}
+
+#[test]
+fn capabilities_are_a_set() {
+    let of = |set: &str| {
+        parse(&format!("{UP}capabilities = \"{set}\"\n")).unwrap().uplinks[0].capabilities
+    };
+    assert_eq!(of("none"), Capabilities { csum: false, sg: false, tso: false });
+    assert_eq!(of("csum+sg"), Capabilities { csum: true, sg: true, tso: false });
+    assert_eq!(of("csum+sg+tso"), Capabilities::default());
+    assert_eq!(parse(UP).unwrap().uplinks[0].capabilities, Capabilities::default());
+}
+
+#[test]
+fn the_command_line_changes_what_there_is() {
+    let text = format!("{RED}{UP}");
+    let changed = |set: &str| {
+        let mut table = toml::from_str(&text).unwrap();
+        Config::changed(&mut table, &set.parse().unwrap())
+    };
+    let config = changed("up.capabilities=csum+sg").unwrap();
+    assert_eq!(config.uplinks[0].capabilities.features(), {
+        Features { sg: true, csum_v4: true, csum_v6: true, ..Features::NONE }
+    });
+    assert_eq!(changed("*.queues=2").unwrap().guests[0].queues, Some(2));
+    for (set, reason) in [
+        ("green.queues=2", "there are: red, up"),
+        ("red.colour=2", "colour"),
+        ("up.capabilities=lro", "lro"),
+        ("red.queues=many", "many"),
+    ] {
+        let error = changed(set).unwrap_err();
+        assert!(error.contains(reason), "{set}: {error}");
+    }
+}
+
+#[test]
+fn on_xen_the_toolstack_decides_who_is_a_guest() {
+    const XEN: &str = "[daemon]\nplatform = \"xen\"\n";
+    let config = parse(&format!(
+        "{XEN}[[guest]]\nname = \"*\"\nqueues = 3\n[[guest]]\nname = \"web\"\nqueues = 2\n"
+    ))
+    .unwrap();
+    let queues = |name| config.guest(name).map(|guest| (guest.name, guest.queues));
+    assert_eq!(queues("web"), Some(("web".to_owned(), Some(2))));
+    assert_eq!(queues("any"), Some(("any".to_owned(), Some(3))));
+    assert_eq!(parse(XEN).unwrap().guest("any").unwrap().queues, None);
+    for (text, reason) in [
+        (RED.to_owned(), "leave it out"),
+        ("[[guest]]\nname = \"red\"\nrx = \"flip\"\n".to_owned(), "not for Xen"),
+        ("[xen]\nbackend = \"a/b\"\n".to_owned(), "folder"),
+    ] {
+        let error = parse(&format!("{XEN}{text}")).unwrap_err();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+    let error = parse("[[guest]]\nname = \"*\"\n").unwrap_err();
+    assert!(error.contains("letters"), "{error}");
+}
+
+#[test]
+fn errors_name_the_line_and_the_reason() {
+    let error = parse("[daemon]\nworkres = 2\n").unwrap_err();
+    assert!(error.contains("line 2") && error.contains("workres"), "{error}");
+    let error = parse("[[guest]]\nname = \"x\"\nmac = \"02:zz\"\n").unwrap_err();
+    assert!(error.contains("line 3") && error.contains("02:zz"), "{error}");
+    for (text, reason) in [
+        (format!("{RED}{RED}"), "twice"),
+        (RED.replace("02:", "03:"), "unicast"),
+        ("[[guest]]\nname = \"red\"\n".to_owned(), "mac is missing"),
+        (RED.replace("red", "r e d"), "letters"),
+        (format!("{RED}queues = 0\n"), "queues"),
+        (format!("{RED}scatter_gather = false\n"), "needs scatter_gather"),
+        (format!("{RED}memory_mib = 1\n"), "memory_mib"),
+        (format!("{RED}persistent_grants = 5000\n"), "persistent_grants"),
+        (format!("{RED}tx = \"flip\"\n"), "remap"),
+        (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
+        (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
+        ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+}

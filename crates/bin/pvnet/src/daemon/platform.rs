@@ -1,0 +1,168 @@
+//! What the daemon needs of the platform whose guests it serves.
+//!
+//! The control thread knows platforms and backends by these traits only: it never learns which
+//! hypervisor its guests run on.
+
+use std::sync::{Arc, Weak, mpsc};
+
+use control_socket::{PersistentStatus, Status};
+use hypervisor::{Hypervisor, Meter};
+use netback::{Change, ControlRing, Ledgers, Offered, PersistentGrants, Vif, VifError};
+use switch::MacAddr;
+use xenstore::{Store, XenbusState};
+
+use crate::daemon::Error;
+use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::event::Event;
+
+/// A platform.
+pub(super) trait Platform: Send + Sync {
+    /// Where the toolstack and the guests write.
+    fn store(&self) -> &Arc<dyn Store>;
+
+    /// Where in the store the backends are.
+    fn backends(&self) -> &Backends;
+
+    /// What counts the hypervisor's work.
+    fn meter(&self) -> &Arc<Meter>;
+
+    /// Serves an interface that the toolstack has made, or goes on with one that a daemon before
+    /// this one left connected.
+    ///
+    /// # Errors
+    /// The toolstack's node is incomplete, or the store failed.
+    fn adopt(&self, id: VifId, offered: Offered) -> Result<Box<dyn Backend>, VifError>;
+
+    /// Begins to look for guests. Returns what ends that.
+    ///
+    /// # Errors
+    /// A thread could not start.
+    fn look_for_guests(&self, events: mpsc::Sender<Event>) -> Result<Box<dyn FnOnce()>, Error>;
+
+    /// Whether guests stay connected when the daemon stops, for the next daemon.
+    fn keeps_guests(&self) -> bool;
+
+    /// Whether an interface ends when the toolstack removes it. Otherwise it ends with its guest's
+    /// process.
+    fn ends_with_its_node(&self) -> bool;
+
+    /// Sets how much memory the guest `name`, domain of the interface `id`, should have.
+    ///
+    /// # Errors
+    /// Why that is not for this daemon to do, for an operator.
+    fn set_memory(&self, name: &str, id: VifId, mib: usize) -> Result<(), String>;
+
+    /// Adds to a status what takes long to find out.
+    fn measure(&self, status: &mut Status) {
+        let _ = status;
+    }
+}
+
+/// The backend of one interface.
+pub(super) trait Backend: Send {
+    /// Where the frontend's keys are.
+    fn frontend(&self) -> &str;
+
+    /// The address that the toolstack gave the interface.
+    fn mac(&self) -> MacAddr;
+
+    /// This end's state.
+    fn state(&self) -> XenbusState;
+
+    /// Reacts to a change of the frontend's state. See [`Vif::frontend_changed`].
+    fn frontend_changed(&mut self) -> Result<Transition, VifError>;
+
+    /// The queues are carried.
+    fn connected(&mut self) -> Result<(), VifError>;
+
+    /// The queues are dropped.
+    fn disconnected(&mut self) -> Result<(), VifError>;
+
+    /// Removes what is left in the store.
+    fn remove(self: Box<Self>) -> Result<(), VifError>;
+
+    /// The frontend's pages that stay mapped; none if it uses no persistent grants.
+    fn persistent_grants(&self) -> Option<PersistentStatus>;
+}
+
+/// What a change of the frontend's state asks for; see [`Change`].
+pub(super) enum Transition {
+    None,
+    /// Carry these queues and serve these tasks, then call [`Backend::connected`].
+    Connect {
+        queues: Vec<port::Queue>,
+        tasks: Vec<Box<dyn port::Task>>,
+    },
+    /// Drop the queues, then call [`Backend::disconnected`].
+    Disconnect,
+    /// Drop the queues, then call [`Backend::remove`].
+    Remove,
+}
+
+/// The backend of an interface on the platform `H`.
+pub(super) struct VifBackend<H: Hypervisor> {
+    vif: Vif<H>,
+    /// The pages that stay mapped, while it is connected: the control ring owns them.
+    grants: Vec<Weak<PersistentGrants<H>>>,
+}
+
+impl<H: Hypervisor> VifBackend<H> {
+    /// See [`Vif::adopt`].
+    pub(super) fn adopt(
+        hypervisor: H,
+        store: Arc<dyn Store>,
+        path: &str,
+        offered: Offered,
+        ledgers: Arc<dyn Ledgers>,
+    ) -> Result<Box<dyn Backend>, VifError> {
+        let vif = Vif::adopt(hypervisor, store, path, offered, ledgers)?;
+        Ok(Box::new(Self { vif, grants: Vec::new() }))
+    }
+}
+
+impl<H: Hypervisor> Backend for VifBackend<H> {
+    fn frontend(&self) -> &str {
+        self.vif.frontend()
+    }
+
+    fn mac(&self) -> MacAddr {
+        self.vif.mac()
+    }
+
+    fn state(&self) -> XenbusState {
+        self.vif.state()
+    }
+
+    fn frontend_changed(&mut self) -> Result<Transition, VifError> {
+        Ok(match self.vif.frontend_changed()? {
+            Change::None => Transition::None,
+            Change::Connect(connection) => {
+                let grants = connection.control.iter().flat_map(ControlRing::grants);
+                self.grants = grants.map(Arc::downgrade).collect();
+                let (queues, tasks) = connection.into_port();
+                Transition::Connect { queues, tasks }
+            }
+            Change::Disconnect => Transition::Disconnect,
+            Change::Remove => Transition::Remove,
+        })
+    }
+
+    fn connected(&mut self) -> Result<(), VifError> {
+        self.vif.connected()
+    }
+
+    fn disconnected(&mut self) -> Result<(), VifError> {
+        self.vif.disconnected()
+    }
+
+    fn remove(self: Box<Self>) -> Result<(), VifError> {
+        self.vif.remove()
+    }
+
+    fn persistent_grants(&self) -> Option<PersistentStatus> {
+        let grants: Vec<_> = self.grants.iter().filter_map(Weak::upgrade).collect();
+        let sum = |of: fn(&PersistentGrants<H>) -> usize| grants.iter().map(|g| of(g)).sum();
+        let (mapped, bound) = (sum(PersistentGrants::mapped), sum(PersistentGrants::bound));
+        (!grants.is_empty()).then_some(PersistentStatus { mapped, bound })
+    }
+}

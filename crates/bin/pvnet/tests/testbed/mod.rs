@@ -1,0 +1,183 @@
+//! A daemon and its guests as the processes that users run.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lab::{Namespace, Process, TempDir};
+use serde_json::Value;
+
+/// Far more than any step here takes.
+pub const LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(10);
+/// The pause between two pings. After the last, ping waits for the longer of this pause and two
+/// round trips: on a busy machine a shorter pause would count a late answer as lost.
+pub const PING_PAUSE: Duration = Duration::from_millis(250);
+
+/// Whether the test can run; says why not.
+pub fn able(programs: &[&str]) -> bool {
+    lab::preflight(programs).inspect_err(|why| eprintln!("skipped: {why}")).is_ok()
+}
+
+/// The program under test.
+pub fn pvnet() -> Command {
+    lab::command(env!("CARGO_BIN_EXE_pvnet")).unwrap()
+}
+
+/// Waits until `ready`.
+pub fn wait(what: &str, mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < LIMIT, "{what} took more than {LIMIT:?}");
+        std::thread::sleep(POLL);
+    }
+}
+
+/// A running daemon, and guests that may or may not run.
+pub struct Testbed {
+    // Dropped in this order: guests before their daemon.
+    pub guests: Vec<Guest>,
+    pub daemon: Process,
+    folder: TempDir,
+}
+
+/// One guest of the configuration, with a namespace made beforehand.
+pub struct Guest {
+    process: Option<Process>,
+    pub namespace: Namespace,
+    pub mac: String,
+    pub ipv4: Ipv4Addr,
+    pub ipv6: Ipv6Addr,
+}
+
+impl Testbed {
+    /// Starts a daemon for so many guests, with these lines in its `[daemon]`. None joins yet.
+    pub fn start(guests: u8, daemon: &str) -> Self {
+        Self::start_with(guests, daemon, "")
+    }
+
+    /// As [`start`](Self::start), with these lines in each `[[guest]]`.
+    pub fn start_with(guests: u8, daemon: &str, guest: &str) -> Self {
+        let guests: Vec<_> = (1..=guests).map(Guest::new).collect();
+        let folder = TempDir::new().unwrap();
+        let tables: String = guests.iter().map(|each| each.table() + guest).collect();
+        let directory = folder.path().display();
+        let text = format!("[daemon]\ndirectory = \"{directory}\"\n{daemon}\n{tables}");
+        let config = folder.path().join("pvnet.toml");
+        std::fs::write(&config, text).unwrap();
+        let mut command = pvnet();
+        command.arg("run").arg("--config").arg(config);
+        let daemon = Process::capture(command).unwrap();
+        let testbed = Self { guests, daemon, folder };
+        wait("the daemon's start", || testbed.folder.path().join("control.sock").exists());
+        testbed
+    }
+
+    /// The daemon's folder.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A command of the program, for this daemon.
+    pub fn command(&self, subcommand: &str) -> Command {
+        let mut command = pvnet();
+        command.arg(subcommand).arg("--directory").arg(self.folder());
+        command
+    }
+
+    /// Starts a guest and waits until it is up.
+    pub fn join(&mut self, guest: usize, flags: &[&str]) {
+        let mut command = self.command("guest");
+        command.args(flags).arg(self.guests[guest].namespace.name());
+        let mut process = Process::capture(command).unwrap();
+        wait("the guest's start", || {
+            assert!(process.ended().unwrap().is_none(), "{}", process.stderr());
+            process.stdout().contains("is up")
+        });
+        self.guests[guest].process = Some(process);
+    }
+
+    /// Ends a guest with SIGTERM and waits until the daemon has noticed.
+    pub fn leave(&mut self, guest: usize) {
+        let mut process = self.guests[guest].process.take().unwrap();
+        assert!(process.stop().unwrap().success(), "{}", process.stderr());
+        self.wait_absent(guest);
+    }
+
+    /// Ends a guest with SIGKILL and waits until the daemon has noticed.
+    pub fn kill(&mut self, guest: usize) {
+        let mut process = self.guests[guest].process.take().unwrap();
+        let pid = rustix::process::Pid::from_raw(process.pid().cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        process.wait(LIMIT).unwrap();
+        self.wait_absent(guest);
+    }
+
+    fn wait_absent(&self, guest: usize) {
+        let name = self.guests[guest].namespace.name();
+        wait("the guest's end", || {
+            let status = self.status();
+            status["absent"].as_array().unwrap().iter().any(|absent| absent == name)
+        });
+    }
+
+    /// What `pvnet status --json` says.
+    pub fn status(&self) -> Value {
+        let mut command = self.command("status");
+        command.arg("--json");
+        serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap()
+    }
+
+    /// The status of a guest's port.
+    pub fn port(&self, guest: usize) -> Value {
+        let name = self.guests[guest].namespace.name();
+        let status = self.status();
+        let ports = status["ports"].as_array().unwrap();
+        ports.iter().find(|port| port["name"] == name).unwrap().clone()
+    }
+
+    /// Sends `bytes` from one guest to another, over both address families in turn, and compares.
+    pub fn transfer(&self, from: usize, to: usize, bytes: u64) {
+        let (from, to) = (&self.guests[from], &self.guests[to]);
+        lab::transfer_file(&from.namespace, &to.namespace, to.ipv4, bytes, 1).unwrap();
+        lab::transfer_file(&from.namespace, &to.namespace, to.ipv6, bytes / 4, 2).unwrap();
+    }
+
+    /// Pings one guest from another over both address families.
+    pub fn ping(&self, from: usize, to: usize) {
+        let (from, to) = (&self.guests[from].namespace, &self.guests[to]);
+        for address in [std::net::IpAddr::from(to.ipv4), to.ipv6.into()] {
+            let ping = lab::ping(from, address, 3, PING_PAUSE).unwrap();
+            assert_eq!((ping.sent, ping.received), (3, 3), "{address}");
+        }
+    }
+}
+
+impl Guest {
+    fn new(number: u8) -> Self {
+        Self {
+            process: None,
+            namespace: Namespace::create("pvt").unwrap(),
+            mac: format!("02:00:00:00:01:{number:02x}"),
+            ipv4: Ipv4Addr::new(10, 77, 1, number),
+            ipv6: Ipv6Addr::new(0xfd00, 0x77, 1, 0, 0, 0, 0, number.into()),
+        }
+    }
+
+    /// Waits until its process has ended.
+    pub fn wait(&mut self) -> std::process::ExitStatus {
+        self.process.take().unwrap().wait(LIMIT).unwrap()
+    }
+
+    /// Its table in the configuration.
+    fn table(&self) -> String {
+        format!(
+            "[[guest]]\nname = \"{}\"\nmac = \"{}\"\naddresses = [\"{}/24\", \"{}/64\"]\n",
+            self.namespace.name(),
+            self.mac,
+            self.ipv4,
+            self.ipv6
+        )
+    }
+}

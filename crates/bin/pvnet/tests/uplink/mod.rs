@@ -1,0 +1,205 @@
+//! A guest and a namespace behind an uplink: which offloads are left to the device.
+
+use std::net::Ipv4Addr;
+
+use lab::{Namespace, Process, TempDir};
+use serde_json::Value;
+
+use crate::MIB;
+use crate::testbed::{LIMIT, able, pvnet, wait};
+
+/// What tshark reads of the frames that crossed the tap in one direction.
+struct Captured {
+    longest: u64,
+    /// Frames with a checksum that is not (yet) right.
+    unfinished: usize,
+    finished: usize,
+}
+
+/// A daemon with one guest, and an uplink whose tap is in another namespace.
+struct UplinkTestbed {
+    outside: Namespace,
+    inside: Namespace,
+    folder: TempDir,
+}
+
+const INSIDE_MAC: &str = "02:00:00:00:03:01";
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 3, 254);
+const INSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 3, 1);
+
+impl UplinkTestbed {
+    fn new() -> Self {
+        let [outside, inside] = [(); 2].map(|()| Namespace::create("pvt").unwrap());
+        let folder = TempDir::new().unwrap();
+        let text = format!(
+            "[daemon]\ndirectory = \"{}\"\nmeter = true\n\
+             [[uplink]]\nname = \"out\"\ntap = \"out0\"\naddresses = [\"{OUTSIDE}/24\"]\n\
+             namespace = \"{}\"\n\
+             [[guest]]\nname = \"{}\"\nmac = \"{INSIDE_MAC}\"\naddresses = [\"{INSIDE}/24\"]\n",
+            folder.path().display(),
+            outside.name(),
+            inside.name()
+        );
+        std::fs::write(folder.path().join("pvnet.toml"), text).unwrap();
+        Self { outside, inside, folder }
+    }
+
+    /// The daemon with these changes to its configuration, and its guest.
+    fn start(&self, set: &[&str]) -> [Process; 2] {
+        let folder = self.folder.path();
+        let mut command = pvnet();
+        command.arg("run").arg("--config").arg(folder.join("pvnet.toml"));
+        for set in set {
+            command.args(["--set", set]);
+        }
+        let mut daemon = Process::capture(command).unwrap();
+        wait("the daemon's start", || {
+            assert!(daemon.ended().unwrap().is_none(), "{}", daemon.stderr());
+            folder.join("control.sock").exists()
+        });
+        let mut command = pvnet();
+        command.args(["guest", "--directory"]).arg(folder).arg(self.inside.name());
+        let mut guest = Process::capture(command).unwrap();
+        wait("the guest's start", || {
+            assert!(guest.ended().unwrap().is_none(), "{}", guest.stderr());
+            guest.stdout().contains("is up")
+        });
+        [guest, daemon]
+    }
+
+    /// What the daemon counted, by name.
+    fn counts(&self) -> Value {
+        let mut command = pvnet();
+        command.args(["status", "--json", "--directory"]).arg(self.folder.path());
+        let status: Value = serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap();
+        status["meter"]["counts"].clone()
+    }
+
+    /// Captures what goes over the tap while `work` is done, which must be `bytes` at least, and
+    /// reads the frames that `direction` selects.
+    fn capture(&self, bytes: u64, direction: &str, work: impl FnOnce()) -> Captured {
+        let file = self.folder.path().join("out.pcapng");
+        let mut tshark = self.outside.exec("tshark").unwrap();
+        tshark.args(["-q", "-B", "64", "-i", "out0", "-f", "tcp", "-w"]).arg(&file);
+        let mut tshark = Process::capture(tshark).unwrap();
+        wait("the start of the capture", || {
+            assert!(tshark.ended().unwrap().is_none(), "{}", tshark.stderr());
+            tshark.stderr().contains("Capturing on") && file.exists()
+        });
+        work();
+        wait("the end of the capture", || file.metadata().unwrap().len() > bytes);
+        tshark.stop().unwrap();
+        let mut tshark = lab::command("tshark").unwrap();
+        tshark.args(["-o", "tcp.check_checksum:TRUE", "-r"]).arg(&file);
+        tshark.args(["-Y", direction, "-T", "fields", "-e", "frame.len"]);
+        tshark.args(["-e", "tcp.checksum.status"]);
+        let lines = lab::run(tshark, LIMIT).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let frames: Vec<(u64, bool)> = lines
+            .lines()
+            .filter_map(|line| {
+                let (len, status) = line.split_once('\t')?;
+                Some((len.parse().unwrap(), matches!(status, "1" | "Good")))
+            })
+            .collect();
+        let finished = frames.iter().filter(|(_, good)| *good).count();
+        Captured {
+            longest: frames.iter().map(|(len, _)| *len).max().unwrap_or(0),
+            unfinished: frames.len() - finished,
+            finished,
+        }
+    }
+}
+
+#[test]
+fn an_uplink_is_trusted_with_what_it_can_do_and_no_more() {
+    if !able(&["tshark"]) {
+        return;
+    }
+    let testbed = UplinkTestbed::new();
+    let from_guest = format!("eth.src == {INSIDE_MAC}");
+    for (set, [csum, sg, tso]) in [
+        ("none", [false; 3]),
+        ("csum", [true, false, false]),
+        ("csum+sg", [true, true, false]),
+        ("csum+sg+tso", [true; 3]),
+    ] {
+        let change = format!("out.capabilities={set}");
+        // A page that stays mapped needs neither a grant copy nor a DMA mapping.
+        let granted = "*.persistent_grants=0";
+        let [mut guest, mut daemon] = testbed.start(&[&change, granted]);
+        let bytes = 4 * MIB;
+        let seen = testbed.capture(bytes, &from_guest, || {
+            lab::transfer_file(&testbed.inside, &testbed.outside, OUTSIDE, bytes, 1).unwrap();
+        });
+        let frames = seen.finished + seen.unfinished;
+        assert!(frames > 60, "{set}: {frames} frames");
+        assert_eq!(seen.longest > 1514, tso, "{set}: a frame of {}", seen.longest);
+        match csum {
+            // An unfinished sum is right by chance now and then.
+            true => assert!(seen.finished <= frames / 20, "{set}: {} of {frames}", seen.finished),
+            false => assert_eq!(seen.unfinished, 0, "{set}: of {frames}"),
+        }
+
+        let counts = testbed.counts();
+        let count = |name: &str| counts[name].as_u64().unwrap();
+        assert_eq!(count("segments") > bytes / 1448 / 2, !tso, "{set}: {counts}");
+        assert_eq!(count("dma_maps") > bytes / 4096 / 2, sg, "{set}: {counts}");
+        assert_eq!(count("copied_bytes") > bytes / 2, !sg, "{set}: {counts}");
+        assert!(guest.stop().unwrap().success(), "{}", guest.stderr());
+        assert!(daemon.stop().unwrap().success(), "{}", daemon.stderr());
+    }
+}
+
+#[test]
+fn an_uplink_receives_into_the_buffers_it_is_given() {
+    if !able(&["tshark"]) {
+        return;
+    }
+    let testbed = UplinkTestbed::new();
+    let to_guest = format!("eth.dst == {INSIDE_MAC}");
+    for large in [true, false] {
+        for (buffers, huge) in [("recycled", true), ("zeroed-pages", false)] {
+            let changes = [
+                format!("out.large_receive={large}"),
+                format!("out.receive_buffers={buffers}"),
+                format!("out.huge_pages={huge}"),
+            ];
+            let [mut guest, mut daemon] = testbed.start(&changes.each_ref().map(String::as_str));
+            let bytes = 4 * MIB;
+            let seen = testbed.capture(bytes, &to_guest, || {
+                lab::transfer_file(&testbed.outside, &testbed.inside, INSIDE, bytes, 2).unwrap();
+            });
+            assert_eq!(seen.longest > 1514, large, "{changes:?}: {}", seen.longest);
+            let zeroed = testbed.counts()["pages_zeroed"].as_u64().unwrap();
+            // The first use of each is of a page that the kernel zeroed.
+            let pages = if large { bytes / 4096 } else { bytes / 1448 };
+            let expected = if buffers == "recycled" { 0..=0 } else { pages / 2..=4 * pages };
+            assert!(expected.contains(&zeroed), "{changes:?}: {zeroed} pages zeroed");
+            assert!(guest.stop().unwrap().success(), "{}", guest.stderr());
+            assert!(daemon.stop().unwrap().success(), "{}", daemon.stderr());
+        }
+    }
+}
+
+#[test]
+fn an_uplink_without_its_namespace_says_how_to_make_it() {
+    if !able(&[]) {
+        return;
+    }
+    let testbed = UplinkTestbed::new();
+    for (set, code, parts) in [
+        ("out.namespace=nowhere", 1, &["uplink out", "nowhere", "ip netns add"][..]),
+        ("out.colour=red", 2, &["out.colour=red", "unknown field"]),
+        ("inn.capabilities=none", 2, &["\"inn\"", "out"]),
+        ("capabilities=none", 2, &["NAME.KEY=VALUE"]),
+    ] {
+        let mut command = pvnet();
+        command.arg("run").arg("--config").arg(testbed.folder.path().join("pvnet.toml"));
+        command.args(["--set", set]);
+        let mut process = Process::capture(command).unwrap();
+        assert_eq!(process.wait(LIMIT).unwrap().code(), Some(code), "{set}");
+        let message = process.stderr();
+        assert!(parts.iter().all(|part| message.contains(part)), "{set}: {message}");
+    }
+}

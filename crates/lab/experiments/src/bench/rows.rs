@@ -1,0 +1,87 @@
+//! Collects samples round by round and makes rows of them.
+
+use report::{Benchmark, CpuSplit, Row, Samples};
+
+/// Rows under measurement, in the order of their first values.
+#[derive(Debug, Default)]
+pub struct Rows(Vec<Measurement>);
+
+#[derive(Debug)]
+struct Measurement {
+    name: String,
+    unit: &'static str,
+    samples: Samples,
+    cpu: Vec<CpuSplit>,
+}
+
+impl Rows {
+    /// Adds a value to the row `name`.
+    pub fn push(&mut self, name: &str, unit: &'static str, value: f64) {
+        self.row(name, unit).samples.push(value);
+    }
+
+    /// Adds a value and the split of processor time while it was measured.
+    pub fn push_with_cpu(&mut self, name: &str, unit: &'static str, value: f64, cpu: CpuSplit) {
+        let row = self.row(name, unit);
+        row.samples.push(value);
+        row.cpu.push(cpu);
+    }
+
+    fn row(&mut self, name: &str, unit: &'static str) -> &mut Measurement {
+        let known = self.0.iter().position(|row| row.name == name);
+        let index = known.unwrap_or_else(|| {
+            let (name, samples, cpu) = (name.to_owned(), Samples::new(), Vec::new());
+            self.0.push(Measurement { name, unit, samples, cpu });
+            self.0.len() - 1
+        });
+        &mut self.0[index]
+    }
+
+    /// The document: medians, and for each row of pvnet its ratio to the kernel's, if there is
+    /// one.
+    pub fn finish(self, bench: &str) -> Benchmark {
+        let mut benchmark = Benchmark::new(bench);
+        for Measurement { name, unit, samples, cpu } in self.0 {
+            let Some(stats) = samples.stats() else { continue };
+            let row = Row::new(name, unit, stats);
+            benchmark.rows.push(match CpuSplit::mean(cpu) {
+                Some(cpu) => row.with_cpu(cpu),
+                None => row,
+            });
+        }
+        let names: Vec<String> = benchmark.rows.iter().map(|row| row.name.clone()).collect();
+        for name in names {
+            if let Some(case) = name.strip_suffix("/pvnet") {
+                benchmark.compare(&name, &format!("{case}/veth-bridge"));
+            }
+        }
+        benchmark
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_become_medians_and_ratios() {
+        let mut rows = Rows::default();
+        let cpu = |guest| CpuSplit { guest, driver: 1.0, hypervisor: 0.0, idle: 0.5 };
+        for value in [3.0, 1.0, 2.0] {
+            rows.push_with_cpu("tcp-1/pvnet", "Mb/s", value, cpu(value));
+            rows.push("tcp-1/veth-bridge", "Mb/s", value * 2.0);
+            rows.push("idle-cpu", "%", value);
+        }
+        let benchmark = rows.finish("stream");
+        let names: Vec<_> = benchmark.rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(names, ["tcp-1/pvnet", "tcp-1/veth-bridge", "idle-cpu"]);
+        let row = benchmark.row("tcp-1/pvnet").unwrap();
+        assert_eq!(
+            (row.stats.median, row.stats.min, row.stats.max, row.stats.n),
+            (2.0, 1.0, 3.0, 3)
+        );
+        assert_eq!(row.ratio.as_ref().map(|ratio| ratio.value), Some(0.5));
+        assert_eq!(row.cpu, Some(cpu(2.0)));
+        assert!(benchmark.rows[1..].iter().all(|row| row.ratio.is_none() && row.cpu.is_none()));
+    }
+}

@@ -1,0 +1,135 @@
+//! A benchmark for people: a table for the terminal, a page with plots.
+
+use report::html::{BarChart, Report, StackedChart};
+use report::{Benchmark, Row, Table, human};
+
+use crate::error::{Error, Result};
+
+/// The subjects' names in rows, and for people.
+const SUBJECTS: [(&str, &str); 2] = [("pvnet", "pvnet"), ("veth-bridge", "veth + bridge")];
+
+/// Prints the table.
+pub fn print(benchmark: &Benchmark) -> Result<()> {
+    table(benchmark).print().map_err(Error::Print)
+}
+
+/// The part of a row's name before the subject.
+fn case(row: &Row) -> &str {
+    row.name.split_once('/').map_or(&row.name, |(case, _)| case)
+}
+
+/// The cases, each once, in their order.
+fn cases(benchmark: &Benchmark) -> Vec<&str> {
+    let mut cases: Vec<&str> = benchmark.rows.iter().map(case).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    cases.retain(|case| seen.insert(*case));
+    cases
+}
+
+/// The rows of a case, one per subject. A row without a subject is pvnet's.
+fn rows<'a>(benchmark: &'a Benchmark, case: &str) -> [Option<&'a Row>; 2] {
+    let [pvnet, bridge] = SUBJECTS.map(|(name, _)| benchmark.row(&format!("{case}/{name}")));
+    [pvnet.or_else(|| benchmark.row(case)), bridge]
+}
+
+fn table(benchmark: &Benchmark) -> Table {
+    let compared = benchmark.rows.iter().any(|row| row.ratio.is_some());
+    let mut table = Table::new().left("case").left("unit").right("pvnet: median (min–max)");
+    if compared {
+        table = table.right("veth + bridge").right("ratio");
+    }
+    for case in cases(benchmark) {
+        let [pvnet, bridge] = rows(benchmark, case);
+        let unit = pvnet.or(bridge).map_or("", |row| &row.unit);
+        let numbers =
+            [pvnet, bridge].map(|row| row.map_or(String::new(), |row| row.stats.spread()));
+        let ratio = pvnet.and_then(|row| row.ratio.as_ref()).map(|ratio| human(ratio.value));
+        let mut cells = vec![case.to_owned(), unit.to_owned(), numbers[0].clone()];
+        if compared {
+            cells.extend([numbers[1].clone(), ratio.unwrap_or_default()]);
+        }
+        table.row(cells);
+    }
+    table
+}
+
+/// The page: the table, a chart for each unit, processor time where it was measured.
+pub fn page(benchmark: &Benchmark) -> Report {
+    let mut page = Report::new(format!("pvnet bench {}", benchmark.bench));
+    let rounds = benchmark.rows.iter().map(|row| row.stats.n).max().unwrap_or(0);
+    page.lead(&format!(
+        "Medians of {rounds} rounds. Subjects that are compared were measured in turn, in one run."
+    ));
+    page.table("", &table(benchmark));
+    let mut units: Vec<&str> = benchmark.rows.iter().map(|row| row.unit.as_str()).collect();
+    units.dedup();
+    let mut seen = std::collections::BTreeSet::new();
+    for unit in units.into_iter().filter(|unit| seen.insert(*unit)) {
+        page.figure(&bars(benchmark, unit), "Bars are medians, whiskers the extremes.");
+    }
+    if benchmark.rows.iter().any(|row| row.cpu.is_some()) {
+        let caption = "CPU seconds per second. All time that is neither the daemon's nor idle \
+                       counts as guest: stacks, programs, frontends, and other programs that ran.";
+        page.figure(&processors(benchmark), caption);
+    }
+    page.machine(&benchmark.machine);
+    page
+}
+
+fn bars(benchmark: &Benchmark, unit: &str) -> BarChart {
+    let of_unit = |case: &&str| rows(benchmark, case).iter().flatten().any(|row| row.unit == unit);
+    let cases: Vec<&str> = cases(benchmark).into_iter().filter(of_unit).collect();
+    let compared = cases.iter().any(|case| rows(benchmark, case)[1].is_some());
+    let mut chart = BarChart::new(format!("{}, {unit}", benchmark.bench), unit);
+    if compared {
+        chart = chart.series(SUBJECTS.map(|(_, name)| name));
+    }
+    for case in cases {
+        let stats = rows(benchmark, case).map(|row| row.map(|row| row.stats));
+        chart = chart.group(case, stats.into_iter().take(if compared { 2 } else { 1 }));
+    }
+    chart
+}
+
+fn processors(benchmark: &Benchmark) -> StackedChart {
+    let rows = benchmark.rows.iter();
+    rows.fold(StackedChart::cpu("Where the processors' time went"), |chart, row| match &row.cpu {
+        Some(cpu) => chart.split(&*row.name, cpu),
+        None => chart,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::rows::Rows;
+
+    fn benchmark() -> Benchmark {
+        let mut rows = Rows::default();
+        for value in [90.0, 100.0, 110.0] {
+            rows.push("tcp-1/pvnet", "Mb/s", value);
+            rows.push("tcp-1/veth-bridge", "Mb/s", value * 2.0);
+        }
+        rows.push("idle-cpu", "%", 0.5);
+        rows.finish("sample")
+    }
+
+    #[test]
+    fn subjects_stand_side_by_side() {
+        let table = table(&benchmark());
+        assert_eq!(
+            table.rows(),
+            [
+                ["tcp-1", "Mb/s", "100 (90.0–110)", "200 (180–220)", "0.500"],
+                ["idle-cpu", "%", "0.500", "", ""]
+            ]
+        );
+    }
+
+    #[test]
+    fn a_page_has_a_chart_for_each_unit() {
+        let page = page(&benchmark()).to_html();
+        assert_eq!(page.matches("<figure>").count(), 2);
+        assert!(page.contains("veth + bridge") && page.contains("Medians of 3 rounds"));
+    }
+}

@@ -1,0 +1,47 @@
+//! Files and standard output for results.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use crate::error::{Error, Result};
+
+/// Makes the folder of `file` and checks that it is writable, before minutes of measuring instead of
+/// after.
+pub fn prepare(file: &Path) -> Result<()> {
+    let failed = |source| Error::Path { path: file.to_owned(), source };
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    access(folder, Access::WRITE_OK).map_err(|errno| failed(errno.into()))?;
+    if file.is_dir() {
+        return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+    }
+    Ok(())
+}
+
+/// Writes to standard output. It may be closed by now.
+pub fn print(text: &str) -> Result<()> {
+    std::io::stdout().write_all(text.as_bytes()).map_err(Error::Print)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lab::TempDir;
+
+    #[test]
+    fn folders_are_made_and_obstacles_named() {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("a/b/report.html");
+        prepare(&file).unwrap();
+        assert!(file.parent().unwrap().is_dir());
+        assert!(prepare(Path::new("report.html")).is_ok());
+
+        let message = prepare(folder.path()).unwrap_err().to_string();
+        assert!(message.starts_with(&folder.path().display().to_string()), "{message}");
+        std::fs::write(&file, "").unwrap();
+        assert!(prepare(&file.join("report.html")).is_err());
+    }
+}

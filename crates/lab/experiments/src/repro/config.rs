@@ -1,0 +1,201 @@
+//! The paper's configurations, as pvnet's.
+
+use std::path::Path;
+
+/// What the server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// The program runs in a guest.
+    Guest(Guest),
+    /// The program runs in the driver domain.
+    Driver(Buffers),
+    /// The program runs on the kernel that has the NIC.
+    Native,
+}
+
+/// A guest and its driver domain, in the words of the configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// `interface`.
+    pub interface: &'static str,
+    /// `tx`.
+    pub tx: &'static str,
+    /// `rx`.
+    pub rx: &'static str,
+    /// The NIC's `capabilities`.
+    pub nic: &'static str,
+    /// The driver domain's receive buffers; guest memory has pages of the same size.
+    pub buffers: Buffers,
+}
+
+/// The driver domain's receive buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    /// `receive_buffers`.
+    pub kind: &'static str,
+    /// `huge_pages`: superpages, in the paper's words.
+    pub huge_pages: bool,
+}
+
+const ALL: &str = "csum+sg+tso";
+const RECYCLED: Buffers = Buffers { kind: "recycled", huge_pages: false };
+const ZEROED: Buffers = Buffers { kind: "zeroed-pages", huge_pages: false };
+
+const fn huge(server: Server) -> Server {
+    match server {
+        Server::Guest(guest) => {
+            let buffers = Buffers { huge_pages: true, ..guest.buffers };
+            Server::Guest(Guest { buffers, ..guest })
+        }
+        Server::Driver(buffers) => Server::Driver(Buffers { huge_pages: true, ..buffers }),
+        Server::Native => Server::Native,
+    }
+}
+
+const fn transmitting(interface: &'static str, tx: &'static str) -> Server {
+    Server::Guest(Guest { interface, tx, rx: "copy", nic: ALL, buffers: RECYCLED })
+}
+
+const fn receiving(rx: &'static str, buffers: Buffers) -> Server {
+    Server::Guest(Guest { interface: "basic", tx: "remap", rx, nic: ALL, buffers })
+}
+
+// Transmit. What comes back are acknowledgements, which are received alike by all.
+/// No optimisation.
+pub const NONE: Server = transmitting("basic", "remap");
+/// Superpages alone.
+pub const SP: Server = huge(NONE);
+/// The I/O channel alone.
+pub const IOC: Server = transmitting("basic", "header");
+/// The high-level interface alone.
+pub const HIGH: Server = transmitting("high", "remap");
+/// The interface and the channel.
+pub const HIGH_IOC: Server = transmitting("high", "header");
+/// All three.
+pub const HIGH_IOC_SP: Server = huge(HIGH_IOC);
+
+// Receive. What goes back are acknowledgements, which are sent alike by all.
+/// Page flips out of zeroed pages.
+pub const GUEST_NONE: Server = receiving("flip", ZEROED);
+/// Copies out of buffers of the MTU.
+pub const GUEST_COPY: Server = receiving("copy", RECYCLED);
+/// The same with superpages.
+pub const GUEST_COPY_SP: Server = huge(GUEST_COPY);
+
+// The driver domain.
+/// Whole pages, zeroed before each use.
+pub const DRIVER_NONE: Server = Server::Driver(ZEROED);
+/// Buffers of the MTU.
+pub const DRIVER_MTU: Server = Server::Driver(RECYCLED);
+/// The same with superpages.
+pub const DRIVER_MTU_SP: Server = huge(DRIVER_MTU);
+
+/// The high-level interface alone, over a NIC with these capabilities.
+pub const fn high_over(nic: &'static str) -> Server {
+    match HIGH {
+        Server::Guest(guest) => Server::Guest(Guest { nic, ..guest }),
+        other => other,
+    }
+}
+
+/// The client's NIC device, in its namespace.
+pub const NIC: &str = "nic0";
+/// The port of that name.
+pub const NIC_PORT: &str = "nic";
+/// The server's device, in its namespace.
+pub const DEVICE: &str = "eth0";
+/// The server's address.
+pub const SERVER_ADDRESS: [u8; 4] = [10, 77, 6, 1];
+/// The client's address.
+pub const CLIENT_ADDRESS: [u8; 4] = [10, 77, 6, 2];
+
+/// `10.77.6.1/24`.
+pub fn with_prefix(address: [u8; 4]) -> String {
+    format!("{}/24", std::net::Ipv4Addr::from(address))
+}
+
+impl Server {
+    /// Whether it has superpages.
+    pub fn huge_pages(self) -> bool {
+        match self {
+            Self::Guest(Guest { buffers, .. }) | Self::Driver(buffers) => buffers.huge_pages,
+            Self::Native => false,
+        }
+    }
+
+    /// The same with pages of 4 KiB.
+    pub fn small_pages(self) -> Self {
+        let small = |buffers| Buffers { huge_pages: false, ..buffers };
+        match self {
+            Self::Guest(guest) => Self::Guest(Guest { buffers: small(guest.buffers), ..guest }),
+            Self::Driver(buffers) => Self::Driver(small(buffers)),
+            Self::Native => self,
+        }
+    }
+
+    /// The daemon's configuration, between namespaces of these names; none where there is no
+    /// daemon.
+    pub fn toml(self, folder: &Path, server: &str, client: &str) -> Option<String> {
+        // Quoted by TOML: the folder's name may have any character.
+        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
+        // On one CPU nothing arrives while the worker polls: it sleeps at once.
+        let daemon =
+            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
+        let (nic, inner) = match self {
+            Self::Guest(guest) => (uplink(guest.nic, guest.buffers, client), guest.toml(server)),
+            Self::Driver(buffers) => (uplink(ALL, buffers, client), stack(buffers)),
+            Self::Native => return None,
+        };
+        Some(daemon + &nic + &inner)
+    }
+}
+
+/// The NIC: the client's stack is at its other end, as at the end of a wire.
+fn uplink(capabilities: &str, buffers: Buffers, client: &str) -> String {
+    format!(
+        "\n[[uplink]]\nname = \"{NIC_PORT}\"\ntap = \"{NIC}\"\nnamespace = \"{client}\"\n\
+         addresses = [\"{}\"]\ncapabilities = \"{capabilities}\"\nlarge_receive = false\n\
+         receive_buffers = \"{}\"\nhuge_pages = {}\n",
+        with_prefix(CLIENT_ADDRESS),
+        buffers.kind,
+        buffers.huge_pages
+    )
+}
+
+/// The driver domain's own stack, in the daemon's own namespace.
+fn stack(buffers: Buffers) -> String {
+    format!(
+        "\n[[uplink]]\nname = \"stack\"\ntap = \"{DEVICE}\"\naddresses = [\"{}\"]\n\
+         huge_pages = {}\n",
+        with_prefix(SERVER_ADDRESS),
+        buffers.huge_pages
+    )
+}
+
+impl Guest {
+    fn toml(&self, name: &str) -> String {
+        // The paper's driver domain kept no guest pages mapped: that came two years later.
+        format!(
+            "\n[[guest]]\nname = \"{name}\"\nmac = \"02:70:76:6e:06:01\"\naddresses = [\"{}\"]\n\
+             interface = \"{}\"\ntx = \"{}\"\nrx = \"{}\"\nhuge_pages = {}\n\
+             persistent_grants = 0\n",
+            with_prefix(SERVER_ADDRESS),
+            self.interface,
+            self.tx,
+            self.rx,
+            self.buffers.huge_pages
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pages_change_nothing_else() {
+        assert_eq!(HIGH_IOC_SP.small_pages(), HIGH_IOC);
+        assert_eq!(DRIVER_MTU_SP.small_pages(), DRIVER_MTU);
+        assert!(HIGH_IOC_SP.huge_pages() && !HIGH_IOC.huge_pages());
+    }
+}

@@ -1,0 +1,220 @@
+//! One transfer, and whose time it took on the server's CPU.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use control_socket::{Operations, Status};
+use hypervisor::Counted;
+use lab::{Children, CpuMeter, CpuUsage, Iperf, Throughput};
+use report::CpuSplit;
+use serde::Serialize;
+
+use super::config::{CLIENT_ADDRESS, SERVER_ADDRESS, Server};
+use super::cpus::Cpus;
+use super::paper::{Direction, Program};
+use super::plan::Key;
+use super::topology::{Topology, carried};
+use crate::error::{Error, Result};
+
+/// What one transfer showed.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Payload received, in 10⁶ bits per second.
+    pub mbps: f64,
+    /// Where the server CPU's time went, in CPU seconds per second.
+    pub cpu: CpuSplit,
+    /// What a gigabyte cost.
+    pub cost: Cost,
+    /// Operations of the hypervisor per [`PAYLOAD`] bytes received; none without pvnet.
+    pub per_packet: Option<BTreeMap<String, f64>>,
+    /// The share of the server CPU's time, 0 to 1, that a hypervisor below gave to others.
+    pub stolen: f64,
+}
+
+/// CPU seconds for 10⁹ bytes received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// The guest: its program, stack and frontend.
+    pub guest: f64,
+    /// The driver domain.
+    pub driver: f64,
+    /// The hypervisor.
+    pub hypervisor: f64,
+}
+
+/// Payload of a frame of the MTU with TCP's usual options, in bytes: a packet on a wire, also where
+/// larger frames carried it.
+pub const PAYLOAD: u32 = 1448;
+
+/// Runs a transfer.
+pub fn measure(topology: &Topology, key: Key, seconds: u32, cpus: &Cpus) -> Result<Sample> {
+    let daemon: Vec<u32> = topology.daemon().into_iter().collect();
+    let before = topology.status()?;
+    let meter = CpuMeter::start_on(cpus.server, &daemon, Children::Ignored)?;
+    let throughput = match iperf(topology, key, seconds, cpus).run() {
+        // If pvnet has failed, its own error says more.
+        Err(error) if !matches!(error, lab::Error::Interrupted) => {
+            topology.status()?;
+            return Err(error.into());
+        }
+        throughput => throughput?,
+    };
+    let usage = meter.read()?;
+    let asked = match (before, topology.status()?) {
+        (Some(before), Some(after)) => Some(Asked::between(&before, &after)),
+        _ => None,
+    };
+    sample(key.server, &throughput, &usage, asked.as_ref())
+}
+
+fn iperf<'a>(topology: &'a Topology, key: Key, seconds: u32, cpus: &Cpus) -> Iperf<'a> {
+    let (server, client) = ((&topology.server, cpus.server), (&topology.client, cpus.client));
+    let (from, to, address) = match key.direction {
+        Direction::Tx => (server, client, CLIENT_ADDRESS),
+        Direction::Rx => (client, server, SERVER_ADDRESS),
+    };
+    Iperf::tcp(from.0, to.0, Ipv4Addr::from(address), seconds)
+        .zerocopy(key.program == Program::Sendfile)
+        .on([from.1, to.1])
+}
+
+/// What pvnet did during a transfer.
+struct Asked {
+    operations: Operations,
+    /// Frames at the NIC, both ways.
+    frames: u64,
+    hypervisor: Duration,
+    /// Their bytes.
+    bytes: u64,
+}
+
+impl Asked {
+    fn between(before: &Status, after: &Status) -> Self {
+        let (frames, bytes) = carried(after);
+        let (frames_before, bytes_before) = carried(before);
+        let nanoseconds = after.meter.nanoseconds.saturating_sub(before.meter.nanoseconds);
+        Self {
+            operations: after.meter.counts - before.meter.counts,
+            frames: frames.saturating_sub(frames_before),
+            hypervisor: Duration::from_nanos(nanoseconds),
+            bytes: bytes.saturating_sub(bytes_before),
+        }
+    }
+
+    /// Divided by `packets`, by the names that rows have.
+    fn per_packet(&self, packets: f64) -> BTreeMap<String, f64> {
+        let name = |what: Counted| match what {
+            Counted::CopiedBytes => "bytes_copied",
+            what => what.name(),
+        };
+        let operations = self.operations.iter().map(|(what, count)| (name(what), count as f64));
+        let nanoseconds = self.hypervisor.as_secs_f64() * 1e9;
+        let others = [("frames", self.frames as f64), ("hypervisor_ns", nanoseconds)];
+        let all = operations.chain(others);
+        all.map(|(name, count)| (name.to_owned(), count / packets)).collect()
+    }
+}
+
+fn sample(
+    server: Server,
+    throughput: &Throughput,
+    usage: &CpuUsage,
+    asked: Option<&Asked>,
+) -> Result<Sample> {
+    let received = throughput.bytes;
+    if let Some(asked) = asked.filter(|asked| asked.bytes < received) {
+        let bytes = asked.bytes;
+        let text = format!("{received} bytes arrived, but pvnet's NIC carried only {bytes}");
+        return Err(Error::Failed(text));
+    }
+    let cpu = split(server, usage, asked.map_or(Duration::ZERO, |asked| asked.hypervisor));
+    let received = (received.max(1)) as f64;
+    let gigabyte = usage.wall.as_secs_f64() * 1e9 / received;
+    let cost = Cost {
+        guest: cpu.guest * gigabyte,
+        driver: cpu.driver * gigabyte,
+        hypervisor: cpu.hypervisor * gigabyte,
+    };
+    Ok(Sample {
+        mbps: throughput.mbps,
+        cpu,
+        cost,
+        per_packet: asked.map(|asked| asked.per_packet(received / f64::from(PAYLOAD))),
+        stolen: accounting::stolen(usage),
+    })
+}
+
+/// Divides the time of the server's CPU. Time that is neither the daemon's nor idle is the program's
+/// and its stack's: in a guest, in the driver domain, or on Linux, whose time is counted as the
+/// guest's.
+fn split(server: Server, usage: &CpuUsage, hypervisor: Duration) -> CpuSplit {
+    let split = accounting::split(usage, hypervisor);
+    match server {
+        Server::Driver(_) => CpuSplit { guest: 0.0, driver: split.driver + split.guest, ..split },
+        Server::Guest(_) | Server::Native => split,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config;
+    use super::*;
+
+    fn usage() -> CpuUsage {
+        let s = Duration::from_secs;
+        let processes = vec![(7, s(2))];
+        CpuUsage { wall: s(4), busy: s(3), idle: s(1), processes, ..CpuUsage::default() }
+    }
+
+    fn throughput() -> Throughput {
+        Throughput {
+            mbps: 1.0,
+            bytes: 1_448_000,
+            retransmits: 0,
+            seconds: 4.0,
+            lost_percent: 0.0,
+            packets: 0,
+            per_second: vec![],
+        }
+    }
+
+    fn asked() -> Asked {
+        Asked {
+            operations: [(Counted::Maps, 2000), (Counted::CopiedBytes, 66_000)]
+                .into_iter()
+                .collect(),
+            frames: 1000,
+            hypervisor: Duration::from_secs(1),
+            bytes: 1_500_000,
+        }
+    }
+
+    #[test]
+    fn the_program_belongs_to_where_it_runs() {
+        let parts = |server| {
+            let cpu = split(server, &usage(), Duration::from_secs(1));
+            (cpu.guest, cpu.driver, cpu.hypervisor, cpu.idle)
+        };
+        assert_eq!(parts(config::NONE), (0.25, 0.25, 0.25, 0.25));
+        assert_eq!(parts(config::DRIVER_NONE), (0.0, 0.5, 0.25, 0.25));
+    }
+
+    #[test]
+    fn a_packet_is_what_a_frame_of_the_mtu_holds() {
+        let sample = sample(config::NONE, &throughput(), &usage(), Some(&asked())).unwrap();
+        let per_packet = sample.per_packet.unwrap();
+        assert_eq!((per_packet["maps"], per_packet["bytes_copied"]), (2.0, 66.0));
+        assert_eq!(per_packet["hypervisor_ns"], 1e6);
+        // A second for 1448000 bytes.
+        assert_eq!(sample.cost.hypervisor.round(), 691.0);
+        let native = super::sample(Server::Native, &throughput(), &usage(), None).unwrap();
+        assert_eq!(native.per_packet, None);
+    }
+
+    #[test]
+    fn bytes_that_pvnet_did_not_carry_are_an_error() {
+        let asked = Asked { bytes: 1_447_999, ..asked() };
+        assert!(sample(config::NONE, &throughput(), &usage(), Some(&asked)).is_err());
+    }
+}

@@ -1,0 +1,423 @@
+//! What the paper reports: Menon, Cox, Zwaenepoel, "Optimizing Network Virtualization in Xen",
+//! USENIX 2006, on a server whose one CPU saturates.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::config::{self, Server};
+
+/// A figure or table of the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Figure {
+    /// Linux, driver domain and guest, without optimisations.
+    Table1,
+    /// Transmit, all in all.
+    #[value(name = "3")]
+    Three,
+    /// Receive, all in all.
+    #[value(name = "4")]
+    Four,
+    /// Transmit, each optimisation.
+    #[value(name = "5")]
+    Five,
+    /// What the high-level interface saves each domain.
+    #[value(name = "6")]
+    Six,
+    /// The high-level interface over NICs that offer less.
+    #[value(name = "7")]
+    Seven,
+    /// What the I/O channel saves the hypervisor.
+    #[value(name = "8")]
+    Eight,
+    /// TLB misses on transmit.
+    #[value(name = "9")]
+    Nine,
+    /// Transmit with copying writes.
+    #[value(name = "10")]
+    Ten,
+    /// Receive in the driver domain.
+    #[value(name = "11")]
+    Eleven,
+    /// Receive in guests.
+    #[value(name = "13")]
+    Thirteen,
+}
+
+impl Figure {
+    /// Its number, as on the command line and in rows.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Table1 => "table1",
+            Self::Three => "3",
+            Self::Four => "4",
+            Self::Five => "5",
+            Self::Six => "6",
+            Self::Seven => "7",
+            Self::Eight => "8",
+            Self::Nine => "9",
+            Self::Ten => "10",
+            Self::Eleven => "11",
+            Self::Thirteen => "13",
+        }
+    }
+
+    /// Its title.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Table1 => "Table 1: network performance under Xen",
+            Self::Three => "Figure 3: transmit throughput in different configurations",
+            Self::Four => "Figure 4: receive throughput in different configurations",
+            Self::Five => "Figure 5: contribution of individual transmit optimisations",
+            Self::Six => "Figure 6: execution cost, high-level and unoptimised interface",
+            Self::Seven => "Figure 7: the high-level interface over NICs that offer less",
+            Self::Eight => "Figure 8: I/O channel optimisation benefit",
+            Self::Nine => "Figure 9: TLB misses for the transmit benchmark",
+            Self::Ten => "Figure 10: transmit performance with writes",
+            Self::Eleven => "Figure 11: receive performance in driver domain configurations",
+            Self::Thirteen => "Figure 13: receive performance in guest domains and Linux",
+        }
+    }
+
+    /// The configuration that the others are compared with, by its name in the figure.
+    pub fn none(self) -> &'static str {
+        match self {
+            Self::Table1 | Self::Three | Self::Four => XEN_GUEST,
+            Self::Seven | Self::Thirteen => GUEST_NONE,
+            Self::Eleven => DRIVER_NONE,
+            Self::Eight => "high",
+            Self::Five | Self::Six | Self::Nine | Self::Ten => "none",
+        }
+    }
+
+    /// Whether it shows what the throughput costs, not the throughput.
+    pub fn shows_costs(self) -> bool {
+        matches!(self, Self::Six | Self::Eight)
+    }
+}
+
+/// Which way the stream goes, seen from the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// The server sends.
+    Tx,
+    /// The server receives.
+    Rx,
+}
+
+impl Direction {
+    /// Its name in rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tx => "tx",
+            Self::Rx => "rx",
+        }
+    }
+}
+
+/// How the sending program sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Program {
+    /// Pages of a file, without a copy.
+    Sendfile,
+    /// From its own buffer.
+    Write,
+}
+
+/// How a bar is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// A measurement of this server.
+    Measure(Server),
+    /// Not at all, and why.
+    Impossible(&'static str),
+}
+
+/// One bar of a figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bar {
+    /// Its figure.
+    pub figure: Figure,
+    /// Its name there.
+    pub config: &'static str,
+    /// Which way the stream goes.
+    pub direction: Direction,
+    /// How it is sent.
+    pub program: Program,
+    /// Its height in the paper, in Mb/s, where the paper gives the number.
+    pub mbps: Option<f64>,
+    /// What the paper says without a number, or beside it.
+    pub says: Option<&'static str>,
+    /// How it is measured here.
+    pub means: Means,
+}
+
+/// By how much the high-level interface divides the cost of the guest, of the driver domain and
+/// of the hypervisor (figure 6).
+pub const HIGH_DIVIDES: [f64; 3] = [4.0, 2.1, 1.9];
+/// The part of the hypervisor's cost that the I/O channel saves (figure 8).
+pub const CHANNEL_SAVES: f64 = 0.38;
+
+/// Native Linux.
+pub const LINUX: &str = "Linux";
+/// The unoptimised guest, where all domains are compared.
+pub const XEN_GUEST: &str = "Xen-guest";
+/// The unoptimised guest, where guests are compared.
+pub const GUEST_NONE: &str = "Guest-none";
+/// The unoptimised driver domain.
+pub const DRIVER_NONE: &str = "Driver-none";
+
+const GLOBAL_PAGES: &str = "x86 kernels decide about global pages, not programs";
+const TLB_MISSES: &str = "TLB misses need performance counters; throughput is in figure 5";
+const NO_GAIN: &str = "no significant gain over none";
+const LINK: &str = "limited by the paper's four links, not by the CPU";
+
+/// Every bar of every figure, in the paper's order.
+pub fn bars() -> Vec<Bar> {
+    [table1(), overall(), transmit(), costs(), capabilities(), writes(), driver(), guest()].concat()
+}
+
+fn bar(figure: Figure, config: &'static str, direction: Direction, server: Server) -> Bar {
+    let (program, means) = (Program::Sendfile, Means::Measure(server));
+    Bar { figure, config, direction, program, mbps: None, says: None, means }
+}
+
+impl Bar {
+    fn mbps(self, mbps: u32) -> Self {
+        Self { mbps: Some(f64::from(mbps)), ..self }
+    }
+
+    fn says(self, says: &'static str) -> Self {
+        Self { says: Some(says), ..self }
+    }
+
+    fn impossible(self, why: &'static str) -> Self {
+        Self { means: Means::Impossible(why), ..self }
+    }
+}
+
+fn table1() -> Vec<Bar> {
+    let tx = |config, server| bar(Figure::Table1, config, Direction::Tx, server);
+    let rx = |config, server| bar(Figure::Table1, config, Direction::Rx, server);
+    vec![
+        tx(LINUX, Server::Native).mbps(3760).says(LINK),
+        tx("Xen-driver", config::DRIVER_NONE).mbps(3760).says(LINK),
+        tx(XEN_GUEST, config::NONE).mbps(750),
+        rx(LINUX, Server::Native).mbps(2508),
+        rx("Xen-driver", config::DRIVER_NONE).mbps(1738),
+        rx(XEN_GUEST, config::GUEST_NONE).mbps(820),
+    ]
+}
+
+fn overall() -> Vec<Bar> {
+    let tx = |config, server| bar(Figure::Three, config, Direction::Tx, server);
+    let rx = |config, server| bar(Figure::Four, config, Direction::Rx, server);
+    vec![
+        tx(LINUX, Server::Native).mbps(3760).says(LINK),
+        tx("Xen-driver", config::DRIVER_NONE).mbps(3760).says(LINK),
+        tx("Xen-driver-opt", config::DRIVER_MTU_SP).mbps(3760).says(LINK),
+        tx(XEN_GUEST, config::NONE).mbps(750),
+        tx("Xen-guest-opt", config::HIGH_IOC_SP).mbps(3310),
+        rx(LINUX, Server::Native).mbps(2508),
+        rx("Xen-driver", config::DRIVER_NONE).mbps(1738),
+        rx("Xen-driver-opt", config::DRIVER_MTU_SP).mbps(2343).says("with global pages as well"),
+        rx(XEN_GUEST, config::GUEST_NONE).mbps(820),
+        rx("Xen-guest-opt", config::GUEST_COPY_SP).mbps(970),
+    ]
+}
+
+/// The configurations of figures 5 and 10.
+const COMBINATIONS: [(&str, Server); 6] = [
+    ("none", config::NONE),
+    ("sp", config::SP),
+    ("ioc", config::IOC),
+    ("high", config::HIGH),
+    ("high-ioc", config::HIGH_IOC),
+    ("high-ioc-sp", config::HIGH_IOC_SP),
+];
+
+fn transmit() -> Vec<Bar> {
+    let fill = |(config, server)| {
+        let bar = bar(Figure::Five, config, Direction::Tx, server);
+        match config {
+            "none" => bar.mbps(750),
+            "high" => bar.mbps(2794),
+            "high-ioc" => bar.mbps(3230),
+            "high-ioc-sp" => bar.mbps(3310),
+            _ => bar.says(NO_GAIN),
+        }
+    };
+    COMBINATIONS.map(fill).into()
+}
+
+fn costs() -> Vec<Bar> {
+    let tx = |figure, config, server| bar(figure, config, Direction::Tx, server);
+    let misses = |config, server| tx(Figure::Nine, config, server).impossible(TLB_MISSES);
+    vec![
+        tx(Figure::Six, "none", config::NONE),
+        tx(Figure::Six, "high", config::HIGH).says("guest ÷ 4, driver domain ÷ 2.1, Xen ÷ 1.9"),
+        tx(Figure::Eight, "high", config::HIGH),
+        tx(Figure::Eight, "high-ioc", config::HIGH_IOC).says("Xen − 38 %"),
+        misses("Base", config::HIGH_IOC),
+        misses("SP", config::HIGH_IOC_SP).says("data TLB misses ÷ 3.8"),
+        misses("SP-GP", config::HIGH_IOC_SP).says("no gain by global pages"),
+    ]
+}
+
+fn capabilities() -> Vec<Bar> {
+    let tx = |config, server| bar(Figure::Seven, config, Direction::Tx, server);
+    vec![
+        tx(GUEST_NONE, config::NONE).mbps(750),
+        tx("high/none", config::high_over("none")).mbps(1461),
+        tx("high/csum", config::high_over("csum")).mbps(1461).says("comparable to none offered"),
+        tx("high/csum+sg", config::high_over("csum+sg")).mbps(2007),
+        tx("high/csum+sg+tso", config::HIGH).mbps(2794),
+    ]
+}
+
+fn writes() -> Vec<Bar> {
+    let fill = |(config, server)| {
+        let bar = bar(Figure::Ten, config, Direction::Tx, server);
+        let bar = Bar { program: Program::Write, ..bar };
+        if config == "high-ioc-sp" { bar.mbps(1848) } else { bar.says("similar to figure 5") }
+    };
+    COMBINATIONS.map(fill).into()
+}
+
+fn driver() -> Vec<Bar> {
+    let rx = |config, server| bar(Figure::Eleven, config, Direction::Rx, server);
+    vec![
+        rx(DRIVER_NONE, config::DRIVER_NONE).mbps(1738),
+        rx("Driver-MTU", config::DRIVER_MTU).mbps(2033),
+        rx("Driver-MTU-GP", config::DRIVER_MTU)
+            .impossible(GLOBAL_PAGES)
+            .says("no significant gain over Driver-MTU"),
+        rx("Driver-MTU-SP", config::DRIVER_MTU_SP).mbps(2301),
+        rx("Driver-MTU-SP-GP", config::DRIVER_MTU_SP).mbps(2343).impossible(GLOBAL_PAGES),
+        rx(LINUX, Server::Native).mbps(2508),
+    ]
+}
+
+fn guest() -> Vec<Bar> {
+    let rx = |config, server| bar(Figure::Thirteen, config, Direction::Rx, server);
+    vec![
+        rx(GUEST_NONE, config::GUEST_NONE).mbps(820),
+        rx("Guest-copy", config::GUEST_COPY).mbps(970),
+        rx("Guest-copy-SP", config::GUEST_COPY_SP).mbps(970).says("no noticeable difference"),
+        rx(LINUX, Server::Native).mbps(2508),
+    ]
+}
+
+/// The paper's ratio of one bar to another of its figure, of the same direction; none where the
+/// paper gives no number for one of them.
+pub fn ratio(bar: &Bar, to: &str) -> Option<f64> {
+    let other = bars().into_iter().find(|other| {
+        other.figure == bar.figure && other.direction == bar.direction && other.config == to
+    })?;
+    Some(bar.mbps? / other.mbps?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(figure: Figure, config: &str, direction: Direction) -> Bar {
+        let here =
+            |bar: &Bar| bar.figure == figure && bar.config == config && bar.direction == direction;
+        bars().into_iter().find(here).unwrap()
+    }
+
+    /// In whole per cent.
+    fn percent(figure: Figure, config: &str, direction: Direction, to: &str) -> f64 {
+        (100.0 * ratio(&find(figure, config, direction), to).unwrap()).round()
+    }
+
+    #[test]
+    fn a_daemon_has_a_nic_and_one_more_port() {
+        for bar in bars() {
+            let Means::Measure(server) = bar.means else { continue };
+            let Some(text) = server.toml("/run".as_ref(), "server", "client") else { continue };
+            let config: toml::Table = toml::from_str(&text).unwrap();
+            let tables = |kind: &str| match config.get(kind) {
+                Some(tables) => tables.as_array().unwrap().clone(),
+                None => Vec::new(),
+            };
+            let (guests, uplinks) = (tables("guest"), tables("uplink"));
+            assert_eq!(guests.len() + uplinks.len(), 2, "{text}");
+            assert_eq!(uplinks[0]["large_receive"].as_bool(), Some(false));
+            let none = |guest: &toml::Value| guest["persistent_grants"].as_integer() == Some(0);
+            assert!(guests.iter().all(none), "{text}");
+            let mut ports = guests.iter().chain(&uplinks);
+            let huge = ports.all(|port| port["huge_pages"].as_bool() == Some(true));
+            assert_eq!(huge, server.huge_pages(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_numbers_give_the_ratios_that_the_text_gives() {
+        use Direction::{Rx, Tx};
+        // Table 1 prints its percentages.
+        assert_eq!(percent(Figure::Table1, "Xen-driver", Rx, LINUX), 69.0);
+        assert_eq!(percent(Figure::Table1, XEN_GUEST, Rx, LINUX), 33.0);
+        assert_eq!(percent(Figure::Table1, XEN_GUEST, Tx, LINUX), 20.0);
+        // "by a factor of 4.4", "by 35%"
+        assert_eq!(percent(Figure::Three, "Xen-guest-opt", Tx, XEN_GUEST), 441.0);
+        assert_eq!(percent(Figure::Four, "Xen-driver-opt", Rx, "Xen-driver"), 135.0);
+        // "by 272%", "15.7%", "2.5%": less exact in the text than its own numbers.
+        assert_eq!(percent(Figure::Five, "high", Tx, "none"), 373.0);
+        assert_eq!(percent(Figure::Five, "high-ioc", Tx, "high"), 116.0);
+        assert_eq!(percent(Figure::Five, "high-ioc-sp", Tx, "high-ioc"), 102.0);
+        // "nearly twice"
+        assert_eq!(percent(Figure::Seven, "high/none", Tx, GUEST_NONE), 195.0);
+        // "17%", "13%", "within 7%"
+        assert_eq!(percent(Figure::Eleven, "Driver-MTU", Rx, DRIVER_NONE), 117.0);
+        assert_eq!(percent(Figure::Eleven, "Driver-MTU-SP", Rx, "Driver-MTU"), 113.0);
+        assert_eq!(percent(Figure::Eleven, "Driver-MTU-SP-GP", Rx, LINUX), 93.0);
+        assert_eq!(percent(Figure::Thirteen, "Guest-copy", Rx, GUEST_NONE), 118.0);
+        assert_eq!(ratio(&find(Figure::Five, "sp", Tx), "none"), None);
+    }
+
+    #[test]
+    fn a_bar_has_one_name_and_every_figure_its_none() {
+        let bars = bars();
+        for (index, bar) in bars.iter().enumerate() {
+            let same = |other: &Bar| {
+                (other.figure, other.direction, other.config)
+                    == (bar.figure, bar.direction, bar.config)
+            };
+            assert!(!bars[..index].iter().any(same), "{bar:?}");
+            let none =
+                |other: &&Bar| other.figure == bar.figure && other.config == bar.figure.none();
+            let nones = bars.iter().filter(none).filter(|none| none.direction == bar.direction);
+            let expected = usize::from(bar.figure != Figure::Nine);
+            assert_eq!(nones.count(), expected, "{bar:?}");
+            assert!(
+                bar.mbps.is_some()
+                    || bar.says.is_some()
+                    || bar.figure.shows_costs()
+                    || bar.figure == Figure::Nine,
+                "{bar:?}"
+            );
+        }
+        for figure in Figure::value_variants() {
+            assert!(bars.iter().any(|bar| bar.figure == *figure), "{figure:?}");
+            let name = figure.to_possible_value().unwrap();
+            assert_eq!(name.get_name(), figure.key());
+        }
+    }
+
+    #[test]
+    fn figures_share_what_is_the_same() {
+        use Direction::{Rx, Tx};
+        for [one, other] in [
+            [find(Figure::Five, "none", Tx), find(Figure::Seven, GUEST_NONE, Tx)],
+            [find(Figure::Five, "high-ioc-sp", Tx), find(Figure::Three, "Xen-guest-opt", Tx)],
+            [find(Figure::Six, "high", Tx), find(Figure::Five, "high", Tx)],
+            [find(Figure::Thirteen, GUEST_NONE, Rx), find(Figure::Table1, XEN_GUEST, Rx)],
+            [find(Figure::Eleven, LINUX, Rx), find(Figure::Four, LINUX, Rx)],
+        ] {
+            assert_eq!((one.means, one.program), (other.means, other.program), "{one:?}");
+        }
+    }
+}

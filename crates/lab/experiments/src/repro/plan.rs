@@ -1,0 +1,151 @@
+//! What is measured: each thing once, even if several figures show it.
+
+use shm::{PageSize, Region, create_memfd};
+
+use super::config::Server;
+use super::paper::{Bar, Direction, Figure, Means, Program, bars};
+
+/// One kind of measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// On what.
+    pub server: Server,
+    /// Which way.
+    pub direction: Direction,
+    /// How it is sent.
+    pub program: Program,
+}
+
+/// A bar and where its height comes from.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The paper's.
+    pub bar: Bar,
+    /// What is measured for it, or why nothing is.
+    pub key: Result<Key, String>,
+    /// How the measurement differs from the bar.
+    pub note: Option<String>,
+}
+
+/// The bars of `figures` whose configuration is among `configs`; all where nothing is given.
+/// `superpages` says why this machine has none, if it has none.
+pub fn plan(figures: &[Figure], configs: &[String], superpages: Result<(), &str>) -> Vec<Planned> {
+    let wanted = |bar: &Bar| {
+        (figures.is_empty() || figures.contains(&bar.figure))
+            && (configs.is_empty() || configs.iter().any(|config| is_called(bar, config)))
+    };
+    bars().into_iter().filter(wanted).map(|bar| resolve(bar, superpages)).collect()
+}
+
+/// The paper writes `none` or `Guest-none`.
+fn is_called(bar: &Bar, config: &str) -> bool {
+    let bare = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        name.strip_prefix("guest-").map(str::to_owned).unwrap_or(name)
+    };
+    bare(bar.config) == bare(config)
+}
+
+fn resolve(bar: Bar, superpages: Result<(), &str>) -> Planned {
+    let key = |server| Key { server, direction: bar.direction, program: bar.program };
+    let (key, note) = match (bar.means, superpages) {
+        (Means::Impossible(why), _) => (Err(why.to_owned()), None),
+        (Means::Measure(server), Err(why)) if server.huge_pages() => {
+            // "All optimisations" can be measured without one of them; that one alone cannot.
+            match bar.config.ends_with("-opt") {
+                true => (Ok(key(server.small_pages())), Some(format!("without superpages: {why}"))),
+                false => (Err(why.to_owned()), None),
+            }
+        }
+        (Means::Measure(server), _) => (Ok(key(server)), None),
+    };
+    Planned { bar, key, note }
+}
+
+/// Everything to measure, each once.
+pub fn keys(plan: &[Planned]) -> Vec<Key> {
+    let mut keys: Vec<Key> = Vec::new();
+    for key in plan.iter().filter_map(|planned| planned.key.as_ref().ok()) {
+        if !keys.contains(key) {
+            keys.push(*key);
+        }
+    }
+    keys
+}
+
+/// Every server to start, each once.
+pub fn servers(keys: &[Key]) -> Vec<Server> {
+    let mut servers: Vec<Server> = Vec::new();
+    for key in keys {
+        if !servers.contains(&key.server) {
+            servers.push(key.server);
+        }
+    }
+    servers
+}
+
+/// The order of a round: forwards and backwards in turn. A machine that is slower for a while then
+/// does not slow the same ones each time.
+pub fn in_turn(keys: &[Key], round: u32) -> Vec<Key> {
+    let forwards = keys.iter().copied();
+    if round.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() }
+}
+
+/// Takes a superpage as guests do; the error says why this machine has none.
+pub fn superpages() -> Result<(), String> {
+    let bytes = PageSize::Huge.bytes();
+    let taken = create_memfd("pvnet-probe", bytes / PageSize::Small.bytes(), PageSize::Huge)
+        .and_then(|fd| Region::map_aligned(&fd, 0, bytes))
+        .and_then(|region| region.populate_huge(0..bytes));
+    taken.map_err(|error| {
+        format!(
+            "the kernel gives shared memory no 2 MiB pages ({error}): \
+             /sys/kernel/mm/transparent_hugepage/shmem_enabled must not be deny, and memory must \
+             be free in pieces of 2 MiB"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_measured_once() {
+        let all = plan(&[], &[], Ok(()));
+        let keys = keys(&all);
+        // Figures 5 and 7: 9; 10: 6; 11 and 13 with one Linux: 7; 3: 2 driver domains and Linux.
+        assert_eq!(keys.len(), 9 + 6 + 7 + 3);
+        // Guest-copy sends as none does, and none receives as Guest-copy does, with superpages too.
+        assert_eq!(servers(&keys).len(), 9 + 3 + 3 + 1 - 2);
+        let [even, odd] = [0, 1].map(|round| in_turn(&keys, round));
+        assert_eq!(even, keys);
+        assert!(odd.iter().eq(keys.iter().rev()));
+    }
+
+    #[test]
+    fn figures_and_configurations_can_be_chosen() {
+        let names = |figures: &[Figure], configs: &[&str]| -> Vec<&str> {
+            let configs: Vec<String> = configs.iter().map(|&name| name.to_owned()).collect();
+            plan(figures, &configs, Ok(())).iter().map(|planned| planned.bar.config).collect()
+        };
+        assert_eq!(names(&[Figure::Five], &["high", "None"]), ["none", "high"]);
+        assert_eq!(
+            names(&[Figure::Thirteen], &["copy", "guest-none"]),
+            ["Guest-none", "Guest-copy"]
+        );
+        assert!(names(&[Figure::Five], &["Linux"]).is_empty());
+    }
+
+    #[test]
+    fn without_superpages_rows_say_so() {
+        let reason = "there are none".to_owned();
+        let plan = plan(&[Figure::Three, Figure::Five], &[], Err(&reason));
+        let find = |config: &str| plan.iter().find(|planned| planned.bar.config == config).unwrap();
+        assert_eq!(find("sp").key.as_ref().unwrap_err(), &reason);
+        let best = find("Xen-guest-opt");
+        assert_eq!(best.key, find("high-ioc").key);
+        assert!(best.note.as_ref().unwrap().starts_with("without superpages"));
+        assert!(!keys(&plan).iter().any(|key| key.server.huge_pages()));
+    }
+}

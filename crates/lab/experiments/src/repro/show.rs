@@ -1,0 +1,226 @@
+//! The result for a terminal.
+
+use std::collections::BTreeSet;
+
+use report::{Claim, Stats, Table, claims_table, human};
+
+use super::document::Document;
+use super::orders::Order;
+use super::paper::Figure;
+use super::rows::{Divided, Row};
+use crate::error::{Error, Result};
+use crate::output;
+
+/// Prints everything.
+pub fn print(document: &Document) -> Result<()> {
+    for figure in figures(document) {
+        output::print(&format!("\n{}\n", figure.title()))?;
+        table(document, figure).print().map_err(Error::Print)?;
+        for remark in remarks(document, figure) {
+            output::print(&format!("{remark}\n"))?;
+        }
+    }
+    if !document.claims.is_empty() {
+        output::print("\nWhat the paper claims\n")?;
+        claims_table(&document.claims).print().map_err(Error::Print)?;
+        document
+            .claims
+            .iter()
+            .try_for_each(|claim| output::print(&format!("{}\n", grounds(claim))))?;
+    }
+    let mut text = format!("\n{}\n", order_sentences(document).join("\n"));
+    text +=
+        &document.method.notes.iter().map(|note| format!("Note: {note}.\n")).collect::<String>();
+    output::print(&text)
+}
+
+/// The figures that have rows, in the paper's order.
+pub fn figures(document: &Document) -> Vec<Figure> {
+    let figures: BTreeSet<Figure> = document.rows.iter().map(|row| row.of).collect();
+    figures.into_iter().collect()
+}
+
+/// The rows of a figure.
+pub fn rows(document: &Document, figure: Figure) -> impl Iterator<Item = &Row> {
+    document.rows.iter().filter(move |row| row.of == figure)
+}
+
+/// A figure's table.
+pub fn table(document: &Document, figure: Figure) -> Table {
+    if figure.shows_costs() { costs(document, figure) } else { throughput(document, figure) }
+}
+
+fn throughput(document: &Document, figure: Figure) -> Table {
+    let to_linux = rows(document, figure).any(|row| row.paper_ratio_to_linux.is_some());
+    let mut table = Table::new()
+        .left("configuration")
+        .left("")
+        .right("paper Mb/s")
+        .right(format!("÷ {}", figure.none()));
+    if to_linux {
+        table = table.right("÷ Linux");
+    }
+    table = table.right("Mb/s: median (min–max)").right(format!("÷ {}", figure.none()));
+    if to_linux {
+        table = table.right("÷ Linux");
+    }
+    table = table.right("guest s/GB").right("driver dom.").right("hypervisor").right("CPU busy");
+    for row in rows(document, figure) {
+        let number = |value: Option<f64>| value.map_or(String::new(), human);
+        let mut cells = vec![row.config.to_owned(), row.direction.name().to_owned()];
+        cells.extend([number(row.paper_mbps), number(row.paper_ratio_to_none)]);
+        cells.extend(to_linux.then(|| number(row.paper_ratio_to_linux)));
+        cells.extend([
+            row.mbps.as_ref().map_or(String::new(), Stats::spread),
+            number(row.ratio_to_none),
+        ]);
+        cells.extend(to_linux.then(|| number(row.ratio_to_linux)));
+        cells.extend(parts(row));
+        cells.push(busy(row).map_or(String::new(), |busy| format!("{busy:.0} %")));
+        table.row(cells);
+    }
+    table
+}
+
+/// What a gigabyte costs each domain.
+fn parts(row: &Row) -> [String; 3] {
+    let parts = row.cpu_s_per_gb.map(|cost| [cost.guest, cost.driver, cost.hypervisor]);
+    parts.map_or_else(Default::default, |parts| parts.map(|part| format!("{part:.2}")))
+}
+
+/// The part of its time that the server's CPU worked, in per cent.
+fn busy(row: &Row) -> Option<f64> {
+    row.cpu.as_ref().map(|cpu| {
+        let busy = cpu.guest + cpu.driver + cpu.hypervisor;
+        100.0 * busy / (busy + cpu.idle).max(f64::EPSILON)
+    })
+}
+
+fn costs(document: &Document, figure: Figure) -> Table {
+    let by = format!("{} ÷ this", figure.none());
+    let mut table = Table::new()
+        .left("configuration")
+        .right("guest s/GB")
+        .right("driver dom.")
+        .right("hypervisor")
+        .right("hypervisor µs/packet")
+        .right(format!("{by}: guest"))
+        .right("driver dom.")
+        .right("hypervisor")
+        .left("paper: the same");
+    for row in rows(document, figure) {
+        let time = row.per_packet.as_ref().and_then(|counts| counts.get("hypervisor_ns"));
+        let mut cells = vec![row.config.to_owned()];
+        cells.extend(parts(row));
+        cells.push(time.map_or(String::new(), |time| human(time / 1e3)));
+        cells.extend(divided(row.cost_divided_by));
+        cells.push(row.paper_cost_divided_by.map_or(String::new(), in_one_cell));
+        table.row(cells);
+    }
+    table
+}
+
+fn divided(by: Option<Divided>) -> [String; 3] {
+    let by = by.unwrap_or_default();
+    [by.guest, by.driver, by.hypervisor].map(|by| by.map_or(String::new(), human))
+}
+
+/// `4.00 / 2.10 / 1.90`.
+fn in_one_cell(by: Divided) -> String {
+    let part = |by: String| if by.is_empty() { "–".to_owned() } else { by };
+    divided(Some(by)).map(part).join(" / ")
+}
+
+/// Remarks on a figure's rows; a remark on several rows is made once.
+pub fn remarks(document: &Document, figure: Figure) -> Vec<String> {
+    let mut remarks: Vec<(String, Vec<&str>)> = Vec::new();
+    for row in rows(document, figure) {
+        for remark in of_row(row) {
+            match remarks.iter_mut().find(|(known, _)| *known == remark) {
+                Some((_, configs)) => configs.push(row.config),
+                None => remarks.push((remark, vec![row.config])),
+            }
+        }
+    }
+    let sentence = |(remark, mut configs): (String, Vec<&str>)| {
+        configs.dedup();
+        format!("{}: {remark}", configs.join(", "))
+    };
+    remarks.into_iter().map(sentence).collect()
+}
+
+/// Below this share of its time, in per cent, it was not the server's CPU that limited.
+const SATURATED: f64 = 90.0;
+
+fn of_row(row: &Row) -> impl Iterator<Item = String> {
+    let why = row.not_measurable.as_ref().map(|why| format!("not measurable: {why}"));
+    let idle = busy(row).filter(|busy| *busy < SATURATED);
+    let idle = idle.map(|_| "the server's CPU had time left: something else limits".to_owned());
+    let says = row.paper_says.map(|says| format!("the paper: {says}"));
+    [why, row.note.clone(), idle, says].into_iter().flatten()
+}
+
+/// What a verdict is based on.
+pub fn grounds(claim: &Claim) -> String {
+    format!("{}: {}", claim.source, claim.grounds())
+}
+
+/// Where the order is not the paper's.
+pub fn order_sentences(document: &Document) -> Vec<String> {
+    if document.orders.is_empty() {
+        return vec![
+            "No two measured configurations are in another order than the paper's.".into(),
+        ];
+    }
+    document.orders.iter().map(Order::sentence).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use report::Verdict;
+
+    use super::super::document::tests::document;
+    use super::*;
+
+    #[test]
+    fn the_papers_numbers_stand_beside_those_measured() {
+        let rates = |config: &str| if config == "none" { 100.0 } else { 200.0 };
+        let document = document(&[Figure::Seven, Figure::Six], rates);
+        assert_eq!(figures(&document), [Figure::Six, Figure::Seven]);
+        let table = table(&document, Figure::Seven);
+        let row = table.rows().iter().find(|row| row[0] == "high/none").unwrap();
+        assert_eq!(row[2..5], ["1,461", "1.95", "210 (200–220)"]);
+        assert_eq!(row[5], "2.00");
+        assert_eq!(row[9], "100 %");
+        let costs = super::table(&document, Figure::Six);
+        let high = costs.rows().iter().find(|row| row[0] == "high").unwrap();
+        assert_eq!(high[8], "4.00 / 2.10 / 1.90");
+    }
+
+    #[test]
+    fn rows_without_a_measurement_say_why() {
+        let document = document(&[Figure::Nine, Figure::Eleven], |_| 100.0);
+        for figure in figures(&document) {
+            let remarks = remarks(&document, figure);
+            for row in table(&document, figure).rows() {
+                let about = |remark: &&String| {
+                    let (configs, why) = remark.split_once(": ").unwrap();
+                    configs.split(", ").any(|config| config == row[0])
+                        && why.starts_with("not measurable: ")
+                };
+                let measured = !row[4].is_empty();
+                assert_eq!(usize::from(!measured), remarks.iter().filter(about).count(), "{row:?}");
+            }
+        }
+        let remarks = remarks(&document, Figure::Nine);
+        assert!(remarks[0].starts_with("Base, SP, SP-GP: not measurable: TLB"), "{remarks:?}");
+    }
+
+    #[test]
+    fn orders_and_claims_are_told() {
+        let document = document(&[Figure::Five], |_| 100.0);
+        assert_eq!(order_sentences(&document).len(), document.orders.len());
+        let failed = |claim: &Claim| claim.verdict == Verdict::DoesNotHold;
+        assert!(document.claims.iter().all(failed));
+    }
+}

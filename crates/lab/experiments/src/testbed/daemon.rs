@@ -1,0 +1,149 @@
+//! A daemon under test: a process with its own folder.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use control_socket::{PortStatus, Status, control_socket};
+use hypervisor::Counted;
+use lab::{Interrupt, Namespace, Process, TempDir};
+
+use crate::error::{Error, Result};
+
+/// How long a daemon or a guest may take to start on a busy machine.
+const LIMIT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+
+/// A running daemon. Dropping it stops it and removes what it had.
+#[derive(Debug)]
+pub struct Daemon {
+    // Dropped in this order: the process before the folder of its sockets.
+    process: Process,
+    folder: TempDir,
+}
+
+impl Daemon {
+    /// Starts a daemon; it answers on return. `config` gets the folder for its sockets.
+    pub fn start(config: impl FnOnce(&Path) -> String) -> Result<Self> {
+        Self::launch(None, config)
+    }
+
+    /// The same in a namespace.
+    pub fn start_inside(
+        namespace: &Namespace,
+        config: impl FnOnce(&Path) -> String,
+    ) -> Result<Self> {
+        Self::launch(Some(namespace), config)
+    }
+
+    fn launch(namespace: Option<&Namespace>, config: impl FnOnce(&Path) -> String) -> Result<Self> {
+        let folder = TempDir::new()?;
+        let file = folder.path().join("pvnet.toml");
+        std::fs::write(&file, config(folder.path()))
+            .map_err(|source| Error::Path { path: file.clone(), source })?;
+        let mut command = program(namespace)?;
+        command.args(["run", "--config"]).arg(&file);
+        let mut daemon = Self { process: Process::capture(command)?, folder };
+        daemon.wait("the daemon's start", &mut [], |_, _| true)?;
+        Ok(daemon)
+    }
+
+    /// Where its sockets are.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Its ports and counters, or nothing if it does not answer.
+    pub fn status(&self) -> std::result::Result<Status, String> {
+        control_socket::status(&self.socket())
+    }
+
+    /// Switches the meter on while `work` runs. Returns how many operations of this kind it counted.
+    pub fn metered(&self, what: Counted, work: impl FnOnce() -> Result<()>) -> Result<u64> {
+        let count = || {
+            let status = self.status().map_err(Error::Failed)?;
+            Ok::<_, Error>(status.meter.counts.of(what))
+        };
+        let _on = control_socket::meter(&self.socket()).map_err(Error::Failed)?;
+        let before = count()?;
+        work()?;
+        Ok(count()? - before)
+    }
+
+    fn socket(&self) -> PathBuf {
+        control_socket(self.folder())
+    }
+
+    /// Waits until the daemon answers and `ready` returns true. Fails if the daemon or a guest ends.
+    pub fn wait(
+        &mut self,
+        what: &str,
+        guests: &mut [Process],
+        ready: impl Fn(&Status, &[Process]) -> bool,
+    ) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            // In this order: an answer after the end would be another daemon's.
+            let status = self.status();
+            for process in std::iter::once(&mut self.process).chain(&mut *guests) {
+                check(process)?;
+            }
+            let problem = match &status {
+                Ok(status) if ready(status, guests) => return Ok(()),
+                Ok(status) => ports(status),
+                Err(problem) => problem.clone(),
+            };
+            if start.elapsed() > LIMIT {
+                let said = problem + &self.said(guests);
+                return Err(Error::Late { what: what.to_owned(), limit: LIMIT, said });
+            }
+            Interrupt::sleep(POLL)?;
+        }
+    }
+
+    /// The last complaints of the processes, to append to a problem.
+    pub fn said(&self, guests: &[Process]) -> String {
+        let all = std::iter::once(&self.process).chain(guests);
+        all.filter_map(complaint).map(|line| format!("; {line}")).collect()
+    }
+}
+
+/// This program, in a namespace if one is given. It dies with the thread that starts it.
+pub fn program(namespace: Option<&Namespace>) -> Result<Command> {
+    let path = std::env::current_exe()
+        .map_err(|source| Error::Path { path: "/proc/self/exe".into(), source })?;
+    let path = path.to_string_lossy();
+    Ok(match namespace {
+        Some(namespace) => namespace.exec(&path)?,
+        None => lab::command(&path)?,
+    })
+}
+
+/// Fails if a process has ended.
+fn check(process: &mut Process) -> Result<()> {
+    let Some(status) = process.ended()? else { return Ok(()) };
+    let said = complaint(process).unwrap_or_else(|| "it said nothing".to_owned());
+    Err(Error::Ended { who: process.name().to_owned(), status, said })
+}
+
+/// The ports' states in one line.
+pub fn ports(status: &Status) -> String {
+    let port = |port: &PortStatus| {
+        let reason = port.reason.as_ref().map(|reason| format!(" ({reason})"));
+        format!("{} is {}{}", port.name, port.state, reason.unwrap_or_default())
+    };
+    let absent = status.absent.iter().map(|name| format!("{name} is absent"));
+    status.ports.iter().map(port).chain(absent).collect::<Vec<_>>().join(", ")
+}
+
+/// The last line of a process's standard error that is a complaint.
+fn complaint(process: &Process) -> Option<String> {
+    let text = process.stderr();
+    let news = |line: &str| line.contains(" INFO ") || line.trim().is_empty();
+    text.lines().rfind(|line| !news(line)).map(str::to_owned)
+}

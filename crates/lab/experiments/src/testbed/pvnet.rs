@@ -1,0 +1,189 @@
+//! pvnet under test: a daemon and two guests as processes.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use accounting::Carried;
+use control_socket::{PortState, Status};
+use lab::{Endpoint, Namespace, Offloads, Process};
+
+use super::daemon::{Daemon, ports, program};
+use super::subject::Subject;
+use crate::error::{Error, Result};
+
+/// How the daemon and its guests are configured.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The daemon's workers; its default if absent.
+    pub workers: Option<usize>,
+    /// Queues of each guest, at most; as many as workers if absent.
+    pub queues: Option<u32>,
+    /// Offloads between guests and pvnet, in both directions.
+    pub offloads: Offloads,
+    /// Whether hypervisor time is measured.
+    pub meter: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { workers: None, queues: None, offloads: Offloads::ALL, meter: false }
+    }
+}
+
+/// A running daemon and two connected guests. Dropping it stops them and removes what they had.
+#[derive(Debug)]
+pub struct Testbed {
+    // Dropped in this order: each before what it uses.
+    guests: Vec<Process>,
+    daemon: Daemon,
+    left: Endpoint,
+    right: Endpoint,
+}
+
+/// The interface in each guest.
+const DEVICE: &str = "eth0";
+impl Testbed {
+    /// Starts everything; guests are connected on return. Nothing in it is shared with another
+    /// testbed or daemon.
+    pub fn start(setup: &Setup) -> Result<Self> {
+        // Made here and not by the guests: they are removed even if a guest is killed.
+        let left = endpoint("pvnet-red", 1)?;
+        let right = endpoint("pvnet-blue", 2)?;
+        let config = |folder: &Path| config_text(setup, folder, [&left, &right]);
+        let daemon = Daemon::start(config)?;
+        let mut testbed = Self { guests: Vec::new(), daemon, left, right };
+        testbed.start_guests(setup.offloads)?;
+        Ok(testbed)
+    }
+
+    /// Ends both guests and starts them again with other offloads.
+    pub fn restart_guests(&mut self, offloads: Offloads) -> Result<()> {
+        self.guests.clear();
+        // The daemon refuses a second guest of a name until it has removed the first.
+        self.wait("the guests' end", |status, _| status.absent.len() == 2)?;
+        self.start_guests(offloads)
+    }
+
+    fn start_guests(&mut self, offloads: Offloads) -> Result<()> {
+        for end in [&self.left, &self.right] {
+            let mut command = program(None)?;
+            command.arg("guest").arg("--directory").arg(self.daemon.folder());
+            command.args(["--device", end.device]).args(flags(offloads));
+            command.arg(end.namespace.name());
+            self.guests.push(Process::capture(command)?);
+        }
+        self.wait("the guests' start", |status, guests| {
+            // A port is up before its interface has addresses; the guest prints when it has.
+            up(status) == 2 && guests.iter().all(|guest| guest.stdout().contains("is up"))
+        })?;
+        if !offloads.gso {
+            // Segmentation in the stack itself (GSO) does not depend on pvnet: ethtool switches it off.
+            for end in [&self.left, &self.right] {
+                Offloads { gso: false, ..Offloads::ALL }.apply(&end.namespace, end.device)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The daemon's ports and counters.
+    pub fn status(&self) -> Result<Status> {
+        let no_answer = |_| Error::Status(format!("the daemon does not answer{}", self.said()));
+        self.daemon.status().map_err(no_answer)
+    }
+
+    /// The daemon's process.
+    pub fn pid(&self) -> u32 {
+        self.daemon.pid()
+    }
+
+    fn wait(&mut self, what: &str, ready: impl Fn(&Status, &[Process]) -> bool) -> Result<()> {
+        self.daemon.wait(what, &mut self.guests, ready)
+    }
+
+    fn said(&self) -> String {
+        self.daemon.said(&self.guests)
+    }
+}
+
+impl Subject for Testbed {
+    fn name(&self) -> &'static str {
+        "pvnet"
+    }
+
+    fn left(&self) -> &Endpoint {
+        &self.left
+    }
+
+    fn right(&self) -> &Endpoint {
+        &self.right
+    }
+
+    fn carried(&self) -> Result<Carried> {
+        let status = self.status()?;
+        if up(&status) != 2 {
+            return Err(Error::Status(format!("{}{}", ports(&status), self.said())));
+        }
+        Ok(Carried::from(&status))
+    }
+
+    fn daemon(&self) -> Option<u32> {
+        Some(self.pid())
+    }
+}
+
+/// A namespace with the addresses that its guest will have: those of [`lab::VethBridge`].
+fn endpoint(prefix: &str, host: u8) -> Result<Endpoint> {
+    Ok(Endpoint {
+        namespace: Namespace::create(prefix)?,
+        device: DEVICE,
+        ipv4: Ipv4Addr::new(10, 77, 0, host),
+        ipv6: Ipv6Addr::new(0xfd70, 0x766e, 0x6574, 0, 0, 0, 0, u16::from(host)),
+    })
+}
+
+/// `pvnet guest`'s flags for offloads that are off.
+fn flags(offloads: Offloads) -> impl Iterator<Item = &'static str> {
+    let flags =
+        [(offloads.tso, "--no-tso"), (offloads.csum, "--no-csum"), (offloads.sg, "--no-sg")];
+    flags.into_iter().filter(|(on, _)| !on).map(|(_, flag)| flag)
+}
+
+fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
+    // Quoted by TOML: the folder's name may have any character.
+    let folder = toml::Value::from(folder.to_string_lossy().into_owned());
+    let mut text = format!("[daemon]\ndirectory = {folder}\nmeter = {}\n", setup.meter);
+    if let Some(workers) = setup.workers {
+        text += &format!("workers = {workers}\n");
+    }
+    for (number, end) in ends.iter().enumerate() {
+        text += &format!(
+            "\n[[guest]]\nname = \"{}\"\nmac = \"02:70:76:6e:00:{:02x}\"\n\
+             addresses = [\"{}/24\", \"{}/64\"]\n",
+            end.namespace.name(),
+            number + 1,
+            end.ipv4,
+            end.ipv6
+        );
+        if let Some(queues) = setup.queues {
+            text += &format!("queues = {queues}\n");
+        }
+    }
+    text
+}
+
+/// How many ports are up.
+fn up(status: &Status) -> usize {
+    status.ports.iter().filter(|port| port.state == PortState::Up).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_say_what_is_off() {
+        assert_eq!(flags(Offloads::ALL).count(), 0);
+        let off: Vec<_> = flags(Offloads::NONE).collect();
+        assert_eq!(off, ["--no-tso", "--no-csum", "--no-sg"]);
+    }
+}

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use common::{Guest, Host, Platform, frame, receive, send, wait_until};
-use frame::{Offer, Outcome, WINDOW};
 use netback::{RxChannel, TxChannel};
+use port::{Budget, Egress, Ingress, Offer, Outcome, Received, WINDOW};
 use proptest::prelude::*;
 use xenstore::XenbusState;
 
@@ -88,7 +88,7 @@ impl Backend {
 
     /// Takes A's frames, and delivers to B all but the frames in the slots of `held`.
     fn pass(&mut self, held: u64, until: Until) {
-        self.a.tx.receive().unwrap();
+        self.a.tx.receive(&mut Budget::default(), &mut Received::default()).unwrap();
         if until < Until::Delivered {
             return;
         }
@@ -97,10 +97,10 @@ impl Backend {
             if held & (1 << slot) == 0 {
                 let frame = self.a.tx.window().frame(*slot);
                 let rx = &mut self.b.rx;
-                outcomes[usize::from(*slot)] = self.a.tx.with_body(|body| {
-                    let mut offers = [Offer { frame, outcome: Outcome::Waiting }];
+                self.a.tx.with_body(&mut |body| {
+                    let mut offers = [Offer::new(frame)];
                     rx.deliver(body, &mut offers, Duration::ZERO).unwrap();
-                    offers[0].outcome
+                    outcomes[usize::from(*slot)] = offers[0].outcome;
                 });
             }
         }

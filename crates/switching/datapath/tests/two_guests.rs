@@ -49,7 +49,7 @@ fn cross(host: &Host, header_channel: bool) {
         next == sent.len()
     });
     assert_eq!(a.queues[0].tx.take_errors(), 0);
-    assert_eq!(b.port.counters().snapshot().tx_frames, sent.len() as u64);
+    assert_eq!(b.port.counters().snapshot().egress_frames, sent.len() as u64);
     // No channel still holds pages of frames. The rings, the header pages and the persistent
     // grants stay mapped.
     let control = a.frontend.control().map_or(0, |_| 1 + usize::from(PERSISTENT));

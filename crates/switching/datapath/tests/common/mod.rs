@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use datapath::{Config, Datapath, Egress, Failure, Ingress, Port};
+use datapath::{Config, Datapath, Failure, Port};
 use hypervisor::{DomId, Metered};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
 use netback::{Anonymous, Change, Connection, Offered, RxChannel, TxChannel, Vif};
@@ -26,7 +26,7 @@ pub struct Host {
     pub machine: Machine,
     pub platform: Platform,
     pub store: Arc<dyn Store>,
-    pub datapath: Datapath<Platform>,
+    pub datapath: Datapath,
     pub failures: Mutex<mpsc::Receiver<Failure>>,
     offered: Offered,
     /// The ledgers, which outlive the backends.
@@ -40,7 +40,7 @@ pub struct Guest {
     pub frontend: Frontend<MachineGuest>,
     pub queues: Vec<Queue<MachineGuest>>,
     pub vif: Vif<Platform>,
-    pub port: Arc<Port<Platform>>,
+    pub port: Arc<Port>,
 }
 
 impl Host {
@@ -111,7 +111,7 @@ impl Host {
     }
 
     /// Waits for the frontend and adds its queues to the datapath.
-    pub fn attach(&self, vif: &mut Vif<Platform>, domain: DomId) -> Arc<Port<Platform>> {
+    pub fn attach(&self, vif: &mut Vif<Platform>, domain: DomId) -> Arc<Port> {
         let connection = self.connect(vif);
         self.carry(domain, connection)
     }
@@ -130,12 +130,9 @@ impl Host {
     }
 
     /// Adds a connection to the datapath.
-    pub fn carry(&self, domain: DomId, connection: Connection<Platform>) -> Arc<Port<Platform>> {
-        let Connection { queues, control } = connection;
-        let split =
-            |queue: netback::Queue<_>| (Egress::Netback(queue.rx), Ingress::Netback(queue.tx));
-        let (egress, ingress) = queues.into_iter().map(split).unzip();
-        self.datapath.attach(&format!("vif{domain}.0"), egress, ingress, control)
+    pub fn carry(&self, domain: DomId, connection: Connection<Platform>) -> Arc<Port> {
+        let (queues, tasks) = connection.into_port();
+        self.datapath.attach(&format!("vif{domain}.0"), queues, tasks)
     }
 }
 

@@ -17,6 +17,7 @@ mod raw;
 mod receive;
 mod rings;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Guest, Host, frame, receive, send, wait_until};
@@ -81,7 +82,7 @@ impl World {
         let failures = self.host.failures.lock().unwrap();
         let failure = failures.recv_timeout(Duration::from_secs(20)).unwrap();
         drop(failures);
-        assert_eq!(failure.port, self.h.port.as_ref().unwrap().id());
+        assert!(Arc::ptr_eq(&failure.port, self.h.port.as_ref().unwrap()));
         self.traffic_flows();
         self.h.detach(&self.host);
         self.traffic_flows();

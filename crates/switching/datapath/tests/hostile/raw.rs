@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use datapath::{Egress, Ingress, Port};
+use datapath::Port;
 use hypervisor::{EventChannel, Guest};
 use machine::{DRIVER_DOMAIN, Domain, GuestEvent, MachineGuest, toolstack};
 use netback::{Change, Vif, VifError};
@@ -106,7 +106,7 @@ pub struct Hostile {
     pub store: Arc<dyn Store>,
     pub vif: Vif<Platform>,
     /// The connection, if there is one.
-    pub port: Option<Arc<Port<Platform>>>,
+    pub port: Option<Arc<Port>>,
     pub event: Option<GuestEvent>,
     tx_prod: u32,
     tx_cons: u32,
@@ -187,11 +187,8 @@ impl Hostile {
             match self.vif.frontend_changed() {
                 Ok(Change::None) => return Ok(()),
                 Ok(Change::Connect(connection)) => {
-                    let split =
-                        |q: netback::Queue<_>| (Egress::Netback(q.rx), Ingress::Netback(q.tx));
-                    let (egress, ingress) = connection.queues.into_iter().map(split).unzip();
-                    let control = connection.control;
-                    self.port = Some(host.datapath.attach("hostile", egress, ingress, control));
+                    let (queues, tasks) = connection.into_port();
+                    self.port = Some(host.datapath.attach("hostile", queues, tasks));
                     self.vif.connected()?;
                 }
                 Ok(Change::Disconnect | Change::Remove) => {

@@ -10,7 +10,7 @@
 //!          ◄────────────────────────────── METERED; the meter is on until the client closes
 //! ```
 //!
-//! Anti-goals: no sockets are served here, and no text for people is made but by `Display`.
+//! Anti-goals: it serves no sockets, and makes no text for people except by `Display`.
 
 #![forbid(unsafe_code)]
 

@@ -105,7 +105,7 @@ pub enum Reason {
     WaitingForFrontend,
     /// The frontend closed the interface, or its domain ended.
     FrontendClosed,
-    /// The interface could not be connected: the frontend's keys or the store are at fault.
+    /// The handshake failed: invalid keys of the frontend, or an error of the store.
     NotConnected(String),
     /// The guest broke the protocol.
     Disabled(String),

@@ -238,32 +238,4 @@ impl Drop for Pins {
 }
 
 #[cfg(test)]
-mod tests {
-    use shm::PageSize;
-
-    use super::*;
-    use crate::coverage::{AddressSpace, Coverage};
-
-    fn coverage(domain: &Domain) -> Coverage {
-        domain.coverage(&AddressSpace::of_self().unwrap())
-    }
-
-    #[test]
-    fn large_pages_stand_behind_memory_that_asks_for_them() {
-        let size = MemorySize { pages: 2048, page_size: PageSize::Huge, ..MemorySize::default() };
-        let domain = Domain::new(DomId(7001), size).unwrap();
-        if domain.memory().populate_huge(0..2048 * PAGE_SIZE).is_err() {
-            eprintln!("skipped: this kernel has no 2 MiB pages to give");
-            return;
-        }
-        assert_eq!(coverage(&domain), Coverage { large: 8 << 20, total: 8 << 20 });
-    }
-
-    #[test]
-    fn small_pages_are_taken_only_when_touched() {
-        let domain = Domain::new(DomId(7002), MemorySize::default()).unwrap();
-        domain.memory().write(0, 1u8).unwrap();
-        assert_eq!(coverage(&domain), Coverage { large: 0, total: 64 << 20 });
-        assert_eq!(rustix::fs::fstat(domain.fd()).unwrap().st_blocks, 8);
-    }
-}
+mod tests;

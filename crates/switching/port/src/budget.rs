@@ -101,7 +101,7 @@ mod tests {
         budget.charge(1, 200);
         assert!(budget.is_spent(), "the last frame may go over");
         assert_eq!((budget.work(), budget.bytes()), (9, 0));
-        Budget::TURN.within(u64::MAX, 2, |budget| {
+        Budget::default().within(u64::MAX, 2, |budget| {
             budget.charge(Budget::SYSTEM_CALL, 0);
             budget.charge(1, 60);
             assert!(!budget.is_spent(), "work without bytes is no packet");
@@ -130,7 +130,7 @@ mod tests {
         frame.len = 54 + 4000;
         frame.headers.payload_offset = 54;
         frame.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
-        let left = Budget::TURN.within(10_000, 4, |budget| {
+        let left = Budget::default().within(10_000, 4, |budget| {
             budget.charge_frame(3, &frame);
             *budget
         });

@@ -142,6 +142,15 @@ impl Frame {
         self.headers.flow_hash(self.header(), &FLOWS)
     }
 
+    /// How many packets it stands for on a wire: its segments, or one.
+    #[inline]
+    #[must_use]
+    pub fn packets(&self) -> u32 {
+        let Some(gso) = self.gso else { return 1 };
+        let payload = self.len.saturating_sub(self.headers.payload_offset.into());
+        payload.div_ceil(u32::from(gso.size).max(1)).max(1)
+    }
+
     /// Where the frame says it comes from.
     #[inline]
     #[must_use]

@@ -18,6 +18,7 @@ pub enum Layer {
     Udp,
     Icmp,
     Icmpv6,
+    Ndp,
 }
 
 impl fmt::Display for Layer {
@@ -33,6 +34,7 @@ impl fmt::Display for Layer {
             Self::Udp => "UDP",
             Self::Icmp => "ICMP",
             Self::Icmpv6 => "ICMPv6",
+            Self::Ndp => "neighbour discovery",
         })
     }
 }

@@ -5,6 +5,7 @@ use core::ops::Range;
 
 use crate::bytes::{array, be16, be32, read, set_be16, set_be32, write};
 use crate::error::{Layer, ParseError};
+use crate::ethernet::MacAddr;
 use crate::ip::Protocol;
 
 /// Bytes of the fixed header.
@@ -24,6 +25,13 @@ mod field {
     pub const HOP_LIMIT: usize = 7;
     pub const SRC: usize = 8;
     pub const DST: usize = 24;
+}
+
+/// The link-local address that a host with this MAC address gives itself (RFC 4291, appendix A).
+#[must_use]
+pub fn link_local(mac: MacAddr) -> Ipv6Addr {
+    let [a, b, c, d, e, f] = mac.0;
+    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
 /// A fragment header's offset and "more fragments" flag.
@@ -348,6 +356,12 @@ mod tests {
         let mut bytes = BYTES;
         bytes[0] = 0x45;
         assert_eq!(Packet::new_checked(bytes), Err(ParseError::Version(Layer::Ipv6)));
+    }
+
+    #[test]
+    fn link_local_address() {
+        let expected: Ipv6Addr = "fe80::216:3eff:fe12:3456".parse().unwrap();
+        assert_eq!(link_local(MacAddr([0x00, 0x16, 0x3e, 0x12, 0x34, 0x56])), expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! | layer | modules |
 //! | --- | --- |
 //! | link | [`ethernet`], [`arp`] |
-//! | network | [`ipv4`], [`ipv6`], [`icmp`] |
+//! | network | [`ipv4`], [`ipv6`], [`icmp`], [`ndp`] |
 //! | transport | [`tcp`], [`udp`] |
 //! | the datapath's one parse of a frame | [`headers`], with [`toeplitz`] for its flow hash |
 //! | arithmetic | [`checksum`] |
@@ -27,6 +27,7 @@ pub mod icmp;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
+pub mod ndp;
 pub mod netif;
 pub mod pcap;
 pub mod tcp;

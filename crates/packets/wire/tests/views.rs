@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use wire::headers::Headers;
 use wire::netif::{CtrlRequest, Extra, ExtraInfo};
 use wire::toeplitz::{MICROSOFT_KEY, Table};
-use wire::{arp, ethernet, icmp, ipv4, ipv6, tcp, udp};
+use wire::{arp, ethernet, icmp, ipv4, ipv6, ndp, tcp, udp};
 use zerocopy::FromBytes;
 
 static TOEPLITZ: Table = Table::new(&MICROSOFT_KEY);
@@ -105,6 +105,19 @@ proptest! {
             let repr = ipv6::Repr::parse(&packet);
             repr.emit(&mut packet);
             prop_assert_eq!(ipv6::Repr::parse(&packet), repr);
+        }
+    }
+
+    #[test]
+    fn ndp(bytes in bytes_after(&[&[], b"\x85\0\0\0\0\0\0\0\x01\x01", b"\x86", b"\x87", b"\x88"])) {
+        if let Ok(packet) = ndp::Packet::new_checked(bytes) {
+            let _ = (packet.flags(), packet.target());
+            if let Ok(Some(repr)) = ndp::Repr::parse(&packet) {
+                prop_assert!(packet.options().all(|option| option.is_ok()));
+                let mut emitted = ndp::Packet::new_unchecked(vec![0; repr.buffer_len()]);
+                repr.emit(&mut emitted);
+                prop_assert_eq!(ndp::Repr::parse(&emitted), Ok(Some(repr)));
+            }
         }
     }
 

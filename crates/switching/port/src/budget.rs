@@ -1,6 +1,8 @@
 //! How much a queue may do in one turn.
 
-/// What a queue may still do in its turn, in work and in bytes.
+use frame::Frame;
+
+/// What a queue may still do in its turn, in work, bytes and packets.
 ///
 /// One unit of work is about what one ring slot costs: some tens of nanoseconds. Whoever does work
 /// charges it, useful or not. A turn may go over by what its last frame costs, never by more.
@@ -8,39 +10,57 @@
 pub struct Budget {
     work: u32,
     bytes: u64,
+    packets: u64,
 }
 
 impl Budget {
     /// One turn of a queue among others: a ring of slots.
-    pub const TURN: Self = Self { work: 256, bytes: u64::MAX };
+    pub const TURN: Self = Self::new(256, u64::MAX);
     /// Units that a system call costs.
     pub const SYSTEM_CALL: u32 = 8;
 
-    /// A budget of its own.
+    /// A budget without a limit on packets.
     #[must_use]
     pub const fn new(work: u32, bytes: u64) -> Self {
-        Self { work, bytes }
-    }
-
-    /// The part of this budget that has no more than `bytes`. What is charged to the part is charged
-    /// to the whole by [`spend_like`](Self::spend_like).
-    #[must_use]
-    pub fn at_most(self, bytes: u64) -> Self {
-        Self { bytes: self.bytes.min(bytes), ..self }
+        Self { work, bytes, packets: u64::MAX }
     }
 
     /// Whether nothing is left: no further frame may be begun.
     #[inline]
     #[must_use]
     pub fn is_spent(self) -> bool {
-        self.work == 0 || self.bytes == 0
+        self.work == 0 || self.bytes == 0 || self.packets == 0
     }
 
-    /// Charges work, and the bytes of a frame.
+    /// Charges work, and the bytes of a packet. Work without bytes is no packet.
     #[inline]
     pub fn charge(&mut self, work: u32, bytes: usize) {
+        self.charge_all(work, bytes as u64, u64::from(bytes != 0));
+    }
+
+    /// Charges work, and the bytes and [packets](Frame::packets) of a frame. A port whose frames
+    /// may be segmented charges them with this: only so is a limit on packets exact.
+    #[inline]
+    pub fn charge_frame(&mut self, work: u32, frame: &Frame) {
+        self.charge_all(work, frame.len.into(), frame.packets().into());
+    }
+
+    #[inline]
+    fn charge_all(&mut self, work: u32, bytes: u64, packets: u64) {
         self.work = self.work.saturating_sub(work);
-        self.bytes = self.bytes.saturating_sub(bytes as u64);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.packets = self.packets.saturating_sub(packets);
+    }
+
+    /// Runs `take` on the part of this budget that has no more than `bytes` and `packets`, and
+    /// charges to the whole what `take` charges to the part.
+    pub fn within<T>(&mut self, bytes: u64, packets: u64, take: impl FnOnce(&mut Self) -> T) -> T {
+        let bytes = self.bytes.min(bytes);
+        let packets = self.packets.min(packets);
+        let mut part = Self { work: self.work, bytes, packets };
+        let result = take(&mut part);
+        self.charge_all(self.work - part.work, bytes - part.bytes, packets - part.packets);
+        result
     }
 
     /// The units of work that are left.
@@ -56,11 +76,6 @@ impl Budget {
     pub fn bytes(self) -> u64 {
         self.bytes
     }
-
-    /// Takes the work over that was charged to a part of this budget.
-    pub fn spend_like(&mut self, part: Self) {
-        self.work = self.work.min(part.work);
-    }
 }
 
 impl Default for Budget {
@@ -71,10 +86,12 @@ impl Default for Budget {
 
 #[cfg(test)]
 mod tests {
+    use offload::{Gso, GsoKind};
+
     use super::*;
 
     #[test]
-    fn either_kind_ends_a_turn() {
+    fn every_kind_ends_a_turn() {
         let mut budget = Budget::new(2, 100);
         budget.charge(1, 60);
         assert!(!budget.is_spent());
@@ -84,15 +101,39 @@ mod tests {
         budget.charge(1, 200);
         assert!(budget.is_spent(), "the last frame may go over");
         assert_eq!((budget.work(), budget.bytes()), (9, 0));
+        Budget::default().within(u64::MAX, 2, |budget| {
+            budget.charge(Budget::SYSTEM_CALL, 0);
+            budget.charge(1, 60);
+            assert!(!budget.is_spent(), "work without bytes is no packet");
+            budget.charge(1, 60);
+            assert!(budget.is_spent(), "no packets left");
+        });
     }
 
     #[test]
     fn a_part_charges_the_whole() {
-        let mut whole = Budget::TURN;
-        let mut part = whole.at_most(1000);
-        part.charge(56, 1500);
-        assert!(part.is_spent());
-        whole.spend_like(part);
-        assert_eq!((whole.work(), whole.bytes()), (200, u64::MAX));
+        let mut whole = Budget::new(256, 5000);
+        whole.within(1000, u64::MAX, |part| {
+            part.charge(56, 400);
+            assert!(!part.is_spent());
+            part.charge(0, 1500);
+            assert!(part.is_spent());
+        });
+        assert_eq!((whole.work(), whole.bytes()), (200, 4000));
+        let bytes = whole.within(u64::MAX, 1, |part| part.bytes());
+        assert_eq!(bytes, 4000, "a part is no larger than the whole");
+    }
+
+    #[test]
+    fn a_frame_is_the_packets_it_becomes() {
+        let mut frame = Frame::empty();
+        frame.len = 54 + 4000;
+        frame.headers.payload_offset = 54;
+        frame.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+        let left = Budget::default().within(10_000, 4, |budget| {
+            budget.charge_frame(3, &frame);
+            *budget
+        });
+        assert_eq!((left.work, left.bytes, left.packets), (253, 10_000 - 4054, 1));
     }
 }

@@ -23,7 +23,7 @@ fn a_tx_index_that_runs_away_disables_the_vif_xsa_39() {
         world.h.memory.set_req_prod(TX_RING, req_prod);
         world.h.ring();
         let found = world.disabled();
-        assert!(told.contains("more than 256 slots ahead"), "{req_prod}: {told}");
+        assert!(found.contains("more than 256 slots ahead"), "{req_prod}: {found}");
     }
 }
 
@@ -37,7 +37,7 @@ fn an_rx_index_that_runs_away_disables_the_vif_xsa_39() {
             while !send(&mut world.a.queues[0], &frame(raw::MAC, crate::A, 60, n)) {}
         }
         let found = world.disabled();
-        assert!(told.contains("req_prod"), "{told}");
+        assert!(found.contains("req_prod"), "{found}");
     }
 }
 

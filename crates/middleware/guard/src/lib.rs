@@ -1,0 +1,138 @@
+//! A wrapper around a port that refuses frames with a false source.
+//!
+//! A switch learns from source addresses, and neighbours learn from ARP and neighbour discovery.
+//! A guest that forges either diverts its neighbours' traffic: one frame is enough. Wrapped in a
+//! [`Guard`], a port's frames have the source that the operator gave it, or they go nowhere.
+//!
+//! ```
+//! use guard::{Guard, Policy};
+//!
+//! # fn plug_in(port: Box<dyn port::Ingress>) -> Result<Box<dyn port::Ingress>, Box<dyn std::error::Error>> {
+//! let policy = Policy {
+//!     mac: "00:16:3e:00:00:01".parse()?,
+//!     addresses: Some(vec!["10.77.0.1/24".parse()?, "fd00:77::1".parse()?]),
+//! };
+//! # Ok(
+//! Guard::wrap(port, &policy)
+//! # )
+//! # }
+//! ```
+//!
+//! # What is refused
+//! | reason | the frame is |
+//! | --- | --- |
+//! | `spoofed_mac` | from another MAC address than the policy's |
+//! | `spoofed_arp` | ARP with another sender MAC address, with another sender IP address\*, or not for Ethernet and IPv4 |
+//! | `spoofed_ipv4` | IPv4 from another address\* |
+//! | `spoofed_ipv6` | IPv6 from another address\*, or false neighbour discovery |
+//! | `malformed` | behind more VLAN tags than the parser sees through (two), where nobody can check it |
+//!
+//! The checks with a star need [`Policy::addresses`]. Without them a guest may use any IP address,
+//! but only its own MAC address.
+//!
+//! Frames of other protocols pass if their MAC address is right. VLAN tags change nothing: what is
+//! behind one or two tags is checked as if it were not tagged.
+//!
+//! # Which addresses are a port's own
+//! Those of the policy ([`Allowed`] says how they are written), and the link-local IPv6 address that
+//! follows from the MAC address (EUI-64). A guest that makes its link-local address otherwise
+//! (RFC 7217, as NetworkManager does) needs it in the policy, or `fe80::/64`.
+//!
+//! A host that has no address yet sends from the unspecified address. That passes where it claims
+//! nothing that is another's:
+//! - ARP probes (RFC 5227), for addresses of its own.
+//! - IPv4: DHCP requests, from UDP port 68 to 67. Nothing else.
+//! - IPv6: duplicate address detection for addresses of its own, router solicitations, and
+//!   multicast listener reports.
+//!
+//! # Neighbour discovery
+//! These rules hold with and without addresses:
+//! - Router advertisements and redirects are refused: a guest is no router (RFC 6105).
+//! - Link-layer addresses in options are the policy's.
+//! - A message is whole in the private header ([`port::HEADER_MAX`] bytes), is not fragmented (RFC
+//!   6980), and has no extension header before it. Hosts send none that is otherwise. A first
+//!   fragment that does not show what it is a fragment of (RFC 7112) is refused too.
+//!
+//! With addresses, a neighbour advertisement and duplicate address detection are for addresses of
+//! the port's own.
+//!
+//! # What it does not do
+//! Filter by destination or payload: a guest may still answer DHCP requests from its own address,
+//! as it may offer any other service.
+//!
+//! # Cost
+//! A comparison of the MAC address and one of each allowed address of the frame's protocol, per
+//! frame. No lock, no allocation, no look at the frame's body.
+
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod checker;
+mod nd;
+
+use std::sync::Arc;
+
+use port::{Armed, Body, Broken, Budget, Event, Ingress, Outcomes, Received, Window};
+use wire::ethernet::MacAddr;
+
+pub use addresses::{Allowed, ParseAllowedError};
+pub use checker::Checker;
+
+/// Who a port may say it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Its MAC address.
+    pub mac: MacAddr,
+    /// Its IP addresses, besides the link-local one that follows from the MAC address. None leaves
+    /// IP sources unchecked.
+    pub addresses: Option<Vec<Allowed>>,
+}
+
+/// An ingress queue whose frames all have the source that a policy allows.
+pub struct Guard {
+    inner: Box<dyn Ingress>,
+    checker: Checker,
+}
+
+impl Guard {
+    /// Wraps a queue. All queues of a port have the same policy.
+    #[must_use]
+    pub fn wrap(inner: Box<dyn Ingress>, policy: &Policy) -> Box<dyn Ingress> {
+        Box::new(Self { inner, checker: Checker::new(policy) })
+    }
+}
+
+impl Ingress for Guard {
+    fn event(&self) -> Arc<dyn Event> {
+        self.inner.event()
+    }
+
+    fn window(&self) -> &Window {
+        self.inner.window()
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        self.inner.receive(budget, received)?;
+        let window = self.inner.window();
+        let order = window.order();
+        for &slot in &order[order.len().saturating_sub(received.fresh)..] {
+            let Err(reason) = self.checker.check(window.frame(slot)) else { continue };
+            if received.refused.iter().all(|(refused, _)| *refused != slot) {
+                received.refused.push((slot, reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        self.inner.with_body(work);
+    }
+
+    fn finish(&mut self, outcomes: &Outcomes) {
+        self.inner.finish(outcomes);
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        self.inner.arm()
+    }
+}

@@ -1,0 +1,83 @@
+//! Frames to the port: those beyond the limit are dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Ticket};
+
+use crate::meter::Meter;
+use crate::tokens::Tokens;
+
+/// Polices what goes to a queue. All queues of a port share its meter.
+#[must_use]
+pub fn police(inner: Box<dyn Egress>, meter: &Arc<Meter>) -> Box<dyn Egress> {
+    if meter.is_unlimited() {
+        return inner;
+    }
+    Box::new(Policer { inner, meter: Arc::clone(meter) })
+}
+
+/// A queue that delivers no more than its meter allows.
+struct Policer {
+    inner: Box<dyn Egress>,
+    meter: Arc<Meter>,
+}
+
+impl Egress for Policer {
+    fn deliver(
+        &mut self,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Broken> {
+        let mut rest = offers;
+        // One round, unless the port drops frames: those behind may use their tokens.
+        while !rest.is_empty() {
+            let costs = rest.iter().map(|offer| Tokens::of(offer.frame));
+            let (admitted, taken) = self.meter.admit(now, costs);
+            let (run, beyond) = rest.split_at_mut(admitted);
+            if run.is_empty() {
+                for offer in beyond {
+                    offer.outcome = Outcome::Dropped(DropReason::RateLimit);
+                }
+                return Ok(());
+            }
+            let result = self.inner.deliver(body, run, now);
+            self.meter.correct(taken, used(run));
+            result?;
+            if run.iter().any(|offer| offer.outcome == Outcome::Waiting) {
+                // Those behind wait too, for room: the order is kept.
+                return Ok(());
+            }
+            rest = beyond;
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self, deliveries: &mut [InFlight]) {
+        self.inner.reap(deliveries);
+    }
+
+    fn cancel(&mut self, tickets: &[Ticket]) {
+        self.inner.cancel(tickets);
+    }
+
+    fn room_event(&self) -> Option<Arc<dyn Event>> {
+        self.inner.room_event()
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.inner.is_stalled()
+    }
+}
+
+/// What the frames cost that the port took.
+fn used(run: &[Offer<'_>]) -> Tokens {
+    let mut used = Tokens::default();
+    for offer in run {
+        if matches!(offer.outcome, Outcome::Delivered | Outcome::InFlight(_)) {
+            used += Tokens::of(offer.frame);
+        }
+    }
+    used
+}

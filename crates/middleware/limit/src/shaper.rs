@@ -1,0 +1,99 @@
+//! Frames from the port: those beyond the limit stay in the sender's ring.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use port::{Armed, Body, Broken, Budget, Event, Ingress, Outcomes, Received, Window};
+
+use crate::meter::{Meter, QueueId};
+use crate::tokens::Tokens;
+
+/// The longest time until a queue looks again: a rate of zero never has tokens.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// Shapes what comes from a queue. All queues of a port share its meter.
+#[must_use]
+pub fn shape(inner: Box<dyn Ingress>, meter: &Arc<Meter>) -> Box<dyn Ingress> {
+    if meter.is_unlimited() {
+        return inner;
+    }
+    Box::new(Shaper::new(inner, meter, Instant::now))
+}
+
+/// A queue that takes no more than its meter allows.
+pub(crate) struct Shaper<C> {
+    inner: Box<dyn Ingress>,
+    meter: Arc<Meter>,
+    id: QueueId,
+    clock: C,
+}
+
+impl<C: Fn() -> Instant> Shaper<C> {
+    pub fn new(inner: Box<dyn Ingress>, meter: &Arc<Meter>, clock: C) -> Self {
+        Self { inner, meter: Arc::clone(meter), id: meter.join(), clock }
+    }
+
+    /// What the turn took that brought the last `fresh` frames.
+    fn used(&self, fresh: usize, malformed: u64) -> Tokens {
+        let window = self.inner.window();
+        let order = window.order();
+        let mut used = Tokens { bytes: 0, packets: malformed };
+        for slot in &order[order.len().saturating_sub(fresh)..] {
+            used += Tokens::of(window.frame(*slot));
+        }
+        used
+    }
+}
+
+impl<C: Fn() -> Instant + Send> Ingress for Shaper<C> {
+    fn event(&self) -> Arc<dyn Event> {
+        self.inner.event()
+    }
+
+    fn window(&self) -> &Window {
+        self.inner.window()
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        let now = self.meter.time((self.clock)());
+        let Some(reserved) = self.meter.reserve(self.id, now) else { return Ok(()) };
+        let (fresh, malformed) = (received.fresh, received.malformed);
+        let result = budget
+            .within(reserved.bytes, reserved.packets, |part| self.inner.receive(part, received));
+        let used = self.used(received.fresh - fresh, received.malformed - malformed);
+        self.meter.correct(reserved, used);
+        result
+    }
+
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        self.inner.with_body(work);
+    }
+
+    fn finish(&mut self, outcomes: &Outcomes) {
+        self.inner.finish(outcomes);
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        let armed = self.inner.arm()?;
+        if armed == Armed::Asleep {
+            self.meter.leave(self.id);
+            return Ok(armed);
+        }
+        let now = (self.clock)();
+        let wait = self.meter.time_until_turn(self.id, self.meter.time(now));
+        if wait.is_zero() {
+            return Ok(armed);
+        }
+        let turn = now + wait.min(LONGEST_WAIT);
+        Ok(Armed::Until(match armed {
+            Armed::Until(instant) => instant.max(turn),
+            Armed::Ready | Armed::Asleep => turn,
+        }))
+    }
+}
+
+impl<C> Drop for Shaper<C> {
+    fn drop(&mut self) {
+        self.meter.leave(self.id);
+    }
+}

@@ -8,7 +8,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use capture::{BUFFER_BYTES, CAPTURES_MAX, CapturePoint, Options, StartError};
-use common::{Port, Sent, blocks, file_of, number, options, packets, packets_of, start, tcp_frame};
+use common::{
+    Captured, Port, Sent, blocks, file_of, number, options, packets, packets_of, start, tcp_frame,
+};
 use offload::{Checksum, Gso, GsoKind};
 use port::{DropReason, Outcome, Ticket, WINDOW};
 
@@ -57,7 +59,7 @@ fn both_directions_with_what_was_on_the_wire_and_in_order() {
     let packets = packets_of(capture);
     let bytes: Vec<_> = packets.iter().map(|packet| packet.bytes.clone()).collect();
     assert_eq!(bytes, [sent.clone(), sent.clone(), sent.clone()].concat());
-    let directions: Vec<_> = packets.iter().map(|packet| packet.direction()).collect();
+    let directions: Vec<_> = packets.iter().map(Captured::direction).collect();
     assert_eq!(directions, [[1; 5], [2; 5], [1; 5]].concat());
     assert!(packets.is_sorted_by_key(|packet| packet.timestamp));
     assert!(packets.iter().all(|packet| packet.comment.is_none()));
@@ -207,6 +209,38 @@ fn a_full_sink_loses_packets_and_says_how_many() {
     assert_eq!((count(4), count(5)), (all, totals.lost));
     // The other capture has enough space, and has lost nothing.
     assert_eq!(file_of(headers).1.written, all);
+}
+
+/// An output that hands over what is written.
+struct Live(mpsc::Sender<Vec<u8>>);
+
+impl Write for Live {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(bytes.to_vec()).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_live_reader_has_each_packet_while_the_capture_runs() {
+    let point = CapturePoint::new("red");
+    let mut port = Port::wrapped(&point);
+    let capture = start(&point, &Options::default());
+    let (output, written) = mpsc::channel();
+    let reader = thread::spawn(move || capture.run(&mut Live(output), &mut || false));
+    let preamble = written.recv().unwrap();
+    assert_eq!(blocks(&preamble).len(), 2);
+    for sent in numbered(0..3) {
+        port.carry([sent.clone()]);
+        assert_eq!(packets(&written.recv().unwrap())[0].bytes, sent);
+    }
+    drop(written);
+    port.carry(numbered(3..4));
+    assert_eq!(reader.join().unwrap().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
 }
 
 /// An output that says when it is written to, and goes on when it may.

@@ -1,4 +1,4 @@
-//! Wire formats: what lies in packets, ring slots and capture files.
+//! Wire formats: what lies in packets and ring slots.
 //!
 //! | layer | modules |
 //! | --- | --- |
@@ -7,7 +7,7 @@
 //! | transport | [`tcp`], [`udp`] |
 //! | the datapath's one look at a frame | [`headers`], with [`toeplitz`] for its flow hash |
 //! | arithmetic | [`checksum`] |
-//! | I/O channels and files | [`netif`], [`virtio_net`], [`pcap`] |
+//! | I/O channels | [`netif`], [`virtio_net`] |
 //!
 //! A protocol is a view over bytes (`Packet<T>` or `Frame<T>`) and a `Repr` or typed enum of what
 //! it says. `new_checked` verifies every length the view relies on; after it no accessor panics,
@@ -28,7 +28,6 @@ pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
 pub mod netif;
-pub mod pcap;
 pub mod tcp;
 pub mod toeplitz;
 pub mod udp;

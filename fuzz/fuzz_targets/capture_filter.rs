@@ -1,5 +1,5 @@
-//! Whatever an operator types, and whatever the frame is: a filter or an error with a position in
-//! the text, and an answer.
+//! Any text is a filter, or an error with a position in the text. Any filter can look at any
+//! frame, and its negation says the opposite.
 //!
 //! Input: a length, a frame's first bytes, of that length, and the text. Run with
 //! `cargo +nightly fuzz run capture_filter`.

@@ -10,13 +10,13 @@ use crate::sink::{BUFFERS, Sink};
 pub(crate) struct Merge {
     /// The buffers last emptied.
     taken: [Vec<u8>; BUFFERS],
-    /// Blocks that may still be overtaken by earlier ones.
+    /// Packets from after the last call's `before`: earlier ones may still come.
     held: Vec<u8>,
 }
 
 impl Merge {
-    /// Writes the packets from before a time which the sink's clock has reached, at most `most`.
-    /// Returns how many.
+    /// Writes the packets from before the time `before`, which must not be later than the sink's
+    /// clock while workers record; at most `most` of them. Returns how many.
     pub(crate) fn write_before(
         &mut self,
         before: u64,

@@ -81,7 +81,7 @@ pub(crate) struct Statistics {
     pub(crate) end: u64,
     /// How many packets there were.
     pub(crate) received: u64,
-    /// How many of them are missing for lack of space.
+    /// How many of them were not recorded.
     pub(crate) lost: u64,
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn append_statistics(out: &mut Vec<u8>, statistics: &Statistics) {
     block.end();
 }
 
-/// Takes packets' blocks, and nothing else, apart: the timestamp and the block of each.
+/// The timestamp and the bytes of each block in `blocks`, which are all packets.
 pub(crate) fn packets(mut blocks: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::try_from(u32_at(blocks, 4)?).ok()?;
@@ -201,7 +201,7 @@ impl<'a> Block<'a> {
         self.out.resize(self.start + len.next_multiple_of(4), 0);
     }
 
-    /// Appends an option of these bytes, of which 65,535 fit.
+    /// Appends an option. Its value is cut at 65,535 bytes.
     fn option(&mut self, code: u16, value: &[&[u8]]) {
         self.u16(code);
         let at = self.out.len();
@@ -341,6 +341,6 @@ mod tests {
         let (times, blocks): (Vec<_>, Vec<_>) = packets(&out).unzip();
         assert_eq!(times, [5, u64::MAX, 7]);
         assert_eq!(blocks.concat(), out);
-        assert_eq!(packets(&out[..out.len() - 1]).count(), 2, "half a block is none");
+        assert_eq!(packets(&out[..out.len() - 1]).count(), 2, "half a block does not count");
     }
 }

@@ -13,7 +13,7 @@ use crate::sink::Sink;
 use crate::sinks::{CAPTURES_MAX, Sinks};
 use crate::wrapper::{CaptureEgress, CaptureIngress};
 
-/// What wrote the stream.
+/// The program that writes the stream.
 const APPLICATION: &str = concat!("pvnet ", env!("CARGO_PKG_VERSION"));
 
 /// A port at which captures can be started. Its captures end when it and the queues that it has
@@ -26,10 +26,10 @@ pub struct CapturePoint {
 /// Why a capture does not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// The filter's text is none.
+    /// The text is not a filter.
     #[error(transparent)]
     Filter(#[from] FilterError),
-    /// As many run as can.
+    /// The port has [`CAPTURES_MAX`] captures.
     #[error("port {0:?} has {CAPTURES_MAX} captures already; end one of them first")]
     TooMany(String),
 }
@@ -41,9 +41,8 @@ impl CapturePoint {
         Self { name: name.into(), sinks: Arc::default() }
     }
 
-    /// A queue of the port, with both sides wrapped. What is wrapped around the result and drops
-    /// frames on their way out hides them from captures; a frame refused on its way in is seen
-    /// with the reason, on either side of the wrapper.
+    /// Wraps both sides of a queue. Capture should be the outermost wrapper: it does not see frames
+    /// that a wrapper around it drops on the way out of the port.
     #[must_use]
     pub fn wrap(&self, queue: Queue) -> Queue {
         let recorder = || Recorder::new(Arc::clone(&self.sinks));

@@ -10,8 +10,8 @@ use crate::pcapng::{self, Statistics};
 use crate::sink::Sink;
 use crate::sinks::Sinks;
 
-/// How often the buffers are emptied: at 10 Gbit/s they fill up in 6 ms. Live viewers see a packet
-/// after as long.
+/// How often the buffers are emptied: at 10 Gbit/s they fill up in 6 ms. A live viewer sees each
+/// packet within this time.
 const INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes per write.
 const WRITE_BYTES: usize = 256 << 10;
@@ -19,7 +19,7 @@ const WRITE_BYTES: usize = 256 << 10;
 /// A capture at a port. It takes packets from the moment it [is
 /// started](crate::CapturePoint::start), and ends when it is dropped.
 pub struct Capture {
-    /// The captures of the port. Gone with the port.
+    /// The captures of the port. Dropped with the port.
     pub(crate) sinks: Weak<Sinks>,
     pub(crate) sink: Arc<Sink>,
     /// The blocks that the stream starts with.
@@ -38,10 +38,9 @@ pub struct Totals {
 }
 
 impl Capture {
-    /// Writes the capture to `out` until it has [as many packets as it
-    /// should](crate::Options::count), the port is gone, or `stop` returns true. Asks `stop` about
-    /// every 5 ms, flushes as often where there was anything, and blocks in between only where
-    /// `out` does.
+    /// Writes the capture to `out` until the packets reach the [count](crate::Options::count), the
+    /// port is gone, or `stop` returns true. Calls `stop` about every 5 ms and flushes new packets
+    /// as often, except while a write to `out` blocks.
     ///
     /// # Errors
     /// The output's first error, for example that its reader has gone. The capture is over then.
@@ -86,7 +85,7 @@ impl Capture {
         Ok(totals)
     }
 
-    /// Takes no packets any more.
+    /// Stops taking packets.
     fn detach(&self) {
         if let Some(sinks) = self.sinks.upgrade() {
             sinks.remove(&self.sink);

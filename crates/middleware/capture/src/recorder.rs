@@ -21,7 +21,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new(sinks: Arc<Sinks>) -> Self {
         let buffer = sinks.next_buffer();
-        // A capture is no work of the port's: nothing counts it.
+        // The port's meter does not count the work of captures.
         let finisher = Finisher::new(Features::NONE, |_, _| {});
         Self { sinks, buffer, copier: Copier { finisher, shortened: Frame::empty() } }
     }
@@ -94,8 +94,8 @@ impl Copier {
         cut.is_ok()
     }
 
-    /// The first `wanted` bytes of a frame, or what its private header has of them where the body
-    /// cannot be read. No more of the body is touched.
+    /// The first `wanted` bytes of a frame; the private header alone if the body cannot be read.
+    /// Later bytes of the body are not read.
     fn first_bytes<'a>(&'a mut self, frame: &'a Frame, body: Body<'_>, wanted: usize) -> &'a [u8] {
         let header = frame.header();
         if wanted <= header.len() {

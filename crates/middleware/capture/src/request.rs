@@ -21,7 +21,7 @@ pub struct Options {
     pub snaplen: u32,
     /// Whether frames to be segmented are recorded as their segments.
     pub segmented: bool,
-    /// After how many packets the capture ends; none for no limit.
+    /// After how many packets the capture ends. Without it, there is no limit.
     pub count: Option<u64>,
     /// The text of a [`Filter`](crate::Filter); empty for every frame.
     pub filter: String,

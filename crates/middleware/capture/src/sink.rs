@@ -11,8 +11,8 @@ use crate::pcapng::{self, CapturedPacket, PACKET_OVERHEAD};
 /// How many bytes of packets may wait for the reader of one capture.
 pub const BUFFER_BYTES: usize = 8 << 20;
 
-/// Buffers of a sink. Each side of a queue has its own, up to eight queues, so that workers meet
-/// only the reader, which holds a buffer for as long as it takes to exchange two pointers.
+/// Buffers of a sink. With up to eight queues, each side of each queue has one, so that a worker
+/// competes for it with the reader only, which holds it for a swap of two pointers.
 pub(crate) const BUFFERS: usize = 16;
 
 /// The buffers of one capture, filled by workers and emptied by one reader.
@@ -25,9 +25,9 @@ pub(crate) struct Sink {
     clock: Clock,
     /// Blocks of packets, in each buffer in the order of their timestamps.
     buffers: [Mutex<Vec<u8>>; BUFFERS],
-    /// Bytes that the reader has not written yet.
+    /// How many bytes the reader has not written yet.
     waiting: AtomicUsize,
-    /// Packets that found no space.
+    /// How many packets were not recorded.
     lost: AtomicU64,
 }
 
@@ -44,12 +44,12 @@ impl Sink {
         }
     }
 
-    /// Whether a packet is to be recorded.
+    /// Whether the filter takes a packet.
     pub(crate) fn takes(&self, packet: &Packet<'_>) -> bool {
         self.filter.matches(packet)
     }
 
-    /// Begins to record a batch; none where somebody else holds the buffer.
+    /// Begins to record a batch. Returns none if another thread holds the buffer.
     pub(crate) fn batch(&self, buffer: usize) -> Option<Batch<'_>> {
         let blocks = match self.buffers[buffer % BUFFERS].try_lock() {
             Ok(blocks) => blocks,
@@ -75,7 +75,7 @@ impl Sink {
         self.clock.now()
     }
 
-    /// Hands the reader what is in a buffer, for an emptied one.
+    /// Swaps a buffer with one that the reader has emptied.
     ///
     /// A batch whose timestamp is before this call is in the buffer: its worker had the lock when
     /// it took the time, and this call gets the lock when the worker is done.
@@ -87,7 +87,7 @@ impl Sink {
         std::mem::swap(&mut *blocks, emptied);
     }
 
-    /// Takes note that the reader has written so many bytes.
+    /// Frees the space of bytes that the reader has written.
     pub(crate) fn written(&self, bytes: usize) {
         self.waiting.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -101,14 +101,14 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Whether there is space for a packet of so many bytes. Workers that ask at the same time
-    /// may go over by a packet each.
+    /// Whether a packet of so many bytes fits. Workers that ask at the same time may exceed the
+    /// limit by one packet each.
     pub(crate) fn has_space(&self, bytes: usize) -> bool {
         let waiting = self.sink.waiting.load(Ordering::Relaxed);
         waiting + bytes + PACKET_OVERHEAD <= BUFFER_BYTES
     }
 
-    /// Records the first bytes of a packet, if there is space.
+    /// Records the first bytes of a packet if they fit, else counts it as lost.
     pub(crate) fn push(
         &mut self,
         bytes: &[u8],

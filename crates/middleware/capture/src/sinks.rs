@@ -11,10 +11,10 @@ pub const CAPTURES_MAX: usize = 4;
 /// The sinks of a port's captures.
 #[derive(Default)]
 pub(crate) struct Sinks {
-    /// Whether there are any. All that a batch looks at while there are none.
+    /// Whether there are any. While there are none, a batch looks at nothing else.
     active: AtomicBool,
     list: RwLock<Vec<Arc<Sink>>>,
-    /// Sides that were given a buffer's number.
+    /// How many sides have a buffer's number.
     sides: AtomicUsize,
 }
 
@@ -24,7 +24,8 @@ impl Sinks {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// The sinks; none while the list changes, which workers do not wait for.
+    /// The sinks, or none while the list changes: workers do not wait for that, so a batch may be
+    /// missing where another capture starts or ends.
     pub(crate) fn get(&self) -> Option<RwLockReadGuard<'_, Vec<Arc<Sink>>>> {
         match self.list.try_read() {
             Ok(list) => Some(list),
@@ -33,7 +34,7 @@ impl Sinks {
         }
     }
 
-    /// Adds a sink. Returns whether there was a place for it.
+    /// Adds a sink. Returns false if the port has [`CAPTURES_MAX`] already.
     pub(crate) fn add(&self, sink: Arc<Sink>) -> bool {
         self.change(|list| {
             let has_place = list.len() < CAPTURES_MAX;
@@ -56,7 +57,7 @@ impl Sinks {
         result
     }
 
-    /// A number for another side of a queue: which of each sink's buffers it fills.
+    /// Which of each sink's buffers the next side of a queue fills.
     pub(crate) fn next_buffer(&self) -> usize {
         self.sides.fetch_add(1, Ordering::Relaxed)
     }

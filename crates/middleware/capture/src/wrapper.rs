@@ -1,4 +1,4 @@
-//! Both sides of a queue, with a look at what goes through.
+//! Both sides of a queue, wrapped to record the frames that go through.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,10 +74,10 @@ impl CaptureEgress {
     /// Records the frames that will not be offered again.
     #[cold]
     fn record(&mut self, body: Body<'_>, offers: &[Offer<'_>]) {
-        let settled = offers.iter().filter(|offer| offer.outcome != Outcome::Waiting);
+        let done = offers.iter().filter(|offer| offer.outcome != Outcome::Waiting);
         let direction = Direction::Outbound;
         let packets =
-            settled.map(|offer| Packet { frame: offer.frame, direction, outcome: offer.outcome });
+            done.map(|offer| Packet { frame: offer.frame, direction, outcome: offer.outcome });
         self.recorder.record(body, &packets);
     }
 }

@@ -1,4 +1,4 @@
-//! What each part of the filter language takes, and what it answers to text that is none of it.
+//! What each part of the filter language takes, and how other text is refused.
 
 mod common;
 

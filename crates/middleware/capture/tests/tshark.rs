@@ -43,7 +43,7 @@ impl Drop for File {
     }
 }
 
-/// What a program prints about a file; none where it is not installed.
+/// What a program prints about a file, or none if it is not installed.
 fn output(program: &str, args: &[&str], path: &Path) -> Option<String> {
     match Command::new(program).args(args).arg(path).output() {
         Ok(output) => {

@@ -119,8 +119,8 @@ impl End {
 }
 
 impl Subnet {
-    /// The addresses that begin with the first `prefix` bits of `address`. None where the address
-    /// has fewer bits, or further ones that are set.
+    /// The addresses that begin with the first `prefix` bits of `address`. None if the address has
+    /// fewer bits, or if a later bit is set.
     pub(crate) fn new(address: IpAddr, prefix: u8) -> Option<Self> {
         let subnet = Self { address, prefix };
         let rest = match address {

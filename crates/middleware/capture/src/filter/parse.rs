@@ -24,7 +24,7 @@ const PORT_RANGE: &str = "a range of ports such as 6000-6008";
 const VLAN_ID: &str = "a VLAN identifier from 0 to 4095";
 const LENGTH: &str = "a length in bytes";
 
-/// A text that is no filter.
+/// Why a text is not a filter.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("filter, character {position}: found {found}, expected {expected}")]
 pub struct FilterError {

@@ -7,7 +7,7 @@
 //! | transport | [`tcp`], [`udp`] |
 //! | the datapath's one parse of a frame | [`headers`], with [`toeplitz`] for its flow hash |
 //! | arithmetic | [`checksum`] |
-//! | I/O channels and files | [`netif`], [`virtio_net`], [`pcap`] |
+//! | I/O channels | [`netif`], [`virtio_net`] |
 //!
 //! A protocol is a view over bytes (`Packet<T>` or `Frame<T>`) and a `Repr` or typed enum of its
 //! content. `new_checked` verifies every length the view relies on. After it no accessor panics,
@@ -29,7 +29,6 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod ndp;
 pub mod netif;
-pub mod pcap;
 pub mod tcp;
 pub mod toeplitz;
 pub mod udp;

@@ -1,0 +1,141 @@
+//! One side of a queue copies its packets for the captures that run.
+
+use std::sync::Arc;
+
+use offload::{Checksum, Features};
+use port::{Body, DropReason, Finisher, Frame};
+
+use crate::packet::{Direction, Packet};
+use crate::pcapng::flag;
+use crate::sink::Batch;
+use crate::sinks::Sinks;
+
+/// Records the packets of one side of a queue.
+pub(crate) struct Recorder {
+    sinks: Arc<Sinks>,
+    /// Which of each sink's buffers is this side's.
+    buffer: usize,
+    copier: Copier,
+}
+
+impl Recorder {
+    pub(crate) fn new(sinks: Arc<Sinks>) -> Self {
+        let buffer = sinks.next_buffer();
+        // The port's meter does not count the work of captures.
+        let finisher = Finisher::new(Features::NONE, |_, _| {});
+        Self { sinks, buffer, copier: Copier { finisher, shortened: Frame::empty() } }
+    }
+
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.sinks.is_active()
+    }
+
+    /// Records a batch for every capture whose filter takes something of it.
+    pub(crate) fn record<'a>(
+        &mut self,
+        body: Body<'_>,
+        packets: &(impl Iterator<Item = Packet<'a>> + Clone),
+    ) {
+        let Some(sinks) = self.sinks.get() else { return };
+        for sink in sinks.iter() {
+            let mut taken = packets.clone().filter(|packet| sink.takes(packet)).peekable();
+            if taken.peek().is_none() {
+                continue;
+            }
+            let Some(mut batch) = sink.batch(self.buffer) else {
+                sink.lose(taken.count());
+                continue;
+            };
+            for packet in taken {
+                let wanted = sink.snaplen.min(packet.frame.len as usize);
+                if !batch.has_space(wanted) {
+                    sink.lose(1);
+                } else if !(sink.segmented && self.copier.segments(&packet, body, &mut batch)) {
+                    self.copier.packet(&packet, body, wanted, &mut batch);
+                }
+            }
+        }
+    }
+}
+
+/// Copies packets out of the memory that they lie in.
+struct Copier {
+    finisher: Finisher,
+    /// A frame without the bytes that are not recorded.
+    shortened: Frame,
+}
+
+impl Copier {
+    /// Records a packet as it is.
+    fn packet(
+        &mut self,
+        packet: &Packet<'_>,
+        body: Body<'_>,
+        wanted: usize,
+        batch: &mut Batch<'_>,
+    ) {
+        let frame = packet.frame;
+        let bytes = self.first_bytes(frame, body, wanted);
+        let flags = direction_flags(packet.direction) | offload_flags(frame);
+        batch.push(bytes, frame.len, flags, packet.drop_reason().map(DropReason::name));
+    }
+
+    /// Records the segments of a packet. Returns whether it is one that can be cut.
+    fn segments(&mut self, packet: &Packet<'_>, body: Body<'_>, batch: &mut Batch<'_>) -> bool {
+        let Some(gso) = packet.frame.gso else { return false };
+        let flags = direction_flags(packet.direction);
+        let drop_reason = packet.drop_reason().map(DropReason::name);
+        let cut = self.finisher.contiguous_segments(packet.frame, gso, body, false, |segment| {
+            let len = u32::try_from(segment.len()).unwrap_or(u32::MAX);
+            batch.push(segment, len, flags, drop_reason);
+            Ok(())
+        });
+        cut.is_ok()
+    }
+
+    /// The first `wanted` bytes of a frame; the private header alone if the body cannot be read.
+    /// Later bytes of the body are not read.
+    fn first_bytes<'a>(&'a mut self, frame: &'a Frame, body: Body<'_>, wanted: usize) -> &'a [u8] {
+        let header = frame.header();
+        if wanted <= header.len() {
+            return &header[..wanted];
+        }
+        let read = if wanted < frame.len as usize {
+            self.shorten(frame, wanted);
+            self.finisher.whole(&self.shortened, body)
+        } else {
+            self.finisher.whole(frame, body)
+        };
+        read.map_or(header, |bytes| bytes)
+    }
+
+    /// Makes `shortened` the first `len` bytes of a frame, which are more than its header.
+    fn shorten(&mut self, frame: &Frame, len: usize) {
+        let shortened = &mut self.shortened;
+        shortened.clone_from(frame);
+        shortened.len = u32::try_from(len).unwrap_or(frame.len);
+        let mut left = len - frame.header().len();
+        for piece in &mut shortened.pieces {
+            piece.len = piece.len.min(u16::try_from(left).unwrap_or(u16::MAX));
+            left -= usize::from(piece.len);
+        }
+        shortened.pieces.retain(|piece| piece.len > 0);
+    }
+}
+
+fn direction_flags(direction: Direction) -> u32 {
+    match direction {
+        Direction::Inbound => flag::INBOUND,
+        Direction::Outbound => flag::OUTBOUND,
+    }
+}
+
+fn offload_flags(frame: &Frame) -> u32 {
+    let checksum = match frame.checksum {
+        Checksum::Partial => flag::CHECKSUM_NOT_READY,
+        Checksum::Validated => flag::CHECKSUM_VALID,
+        Checksum::Unknown => 0,
+    };
+    checksum | frame.gso.map_or(0, |_| flag::TCP_SEGMENTATION_OFFLOADED)
+}

@@ -1,0 +1,150 @@
+//! What lies between the workers and the reader of one capture.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::filter::Filter;
+use crate::packet::Packet;
+use crate::pcapng::{self, CapturedPacket, PACKET_OVERHEAD};
+
+/// How many bytes of packets may wait for the reader of one capture.
+pub const BUFFER_BYTES: usize = 8 << 20;
+
+/// Buffers of a sink. With up to eight queues, each side of each queue has one, so that a worker
+/// competes for it with the reader only, which holds it for a swap of two pointers.
+pub(crate) const BUFFERS: usize = 16;
+
+/// The buffers of one capture, filled by workers and emptied by one reader.
+pub(crate) struct Sink {
+    filter: Filter,
+    /// Most bytes recorded per packet.
+    pub(crate) snaplen: usize,
+    /// Whether frames to be segmented are recorded as their segments.
+    pub(crate) segmented: bool,
+    clock: Clock,
+    /// Blocks of packets, in each buffer in the order of their timestamps.
+    buffers: [Mutex<Vec<u8>>; BUFFERS],
+    /// How many bytes the reader has not written yet.
+    waiting: AtomicUsize,
+    /// How many packets were not recorded.
+    lost: AtomicU64,
+}
+
+impl Sink {
+    pub(crate) fn new(filter: Filter, snaplen: usize, segmented: bool) -> Self {
+        Self {
+            filter,
+            snaplen,
+            segmented,
+            clock: Clock::start(),
+            buffers: Default::default(),
+            waiting: AtomicUsize::new(0),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the filter takes a packet.
+    pub(crate) fn takes(&self, packet: &Packet<'_>) -> bool {
+        self.filter.matches(packet)
+    }
+
+    /// Begins to record a batch. Returns none if another thread holds the buffer.
+    pub(crate) fn batch(&self, buffer: usize) -> Option<Batch<'_>> {
+        let blocks = match self.buffers[buffer % BUFFERS].try_lock() {
+            Ok(blocks) => blocks,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        // Under the lock: the reader relies on it, see `exchange`.
+        Some(Batch { sink: self, timestamp: self.now(), blocks })
+    }
+
+    /// Counts packets that are not recorded.
+    pub(crate) fn lose(&self, packets: usize) {
+        self.lost.fetch_add(packets as u64, Ordering::Relaxed);
+    }
+
+    /// How many packets were not recorded.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Nanoseconds since the Unix epoch. Never goes back.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    /// Swaps a buffer with one that the reader has emptied.
+    ///
+    /// A batch whose timestamp is before this call is in the buffer: its worker had the lock when
+    /// it took the time, and this call gets the lock when the worker is done.
+    pub(crate) fn exchange(&self, buffer: usize, emptied: &mut Vec<u8>) {
+        emptied.clear();
+        // One burst must not make every buffer large for good.
+        emptied.shrink_to(BUFFER_BYTES / BUFFERS);
+        let mut blocks = self.buffers[buffer].lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut *blocks, emptied);
+    }
+
+    /// Frees the space of bytes that the reader has written.
+    pub(crate) fn written(&self, bytes: usize) {
+        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A batch of packets being recorded. All have the time of its start.
+pub(crate) struct Batch<'a> {
+    sink: &'a Sink,
+    timestamp: u64,
+    blocks: MutexGuard<'a, Vec<u8>>,
+}
+
+impl Batch<'_> {
+    /// Whether a packet of so many bytes fits. Workers that ask at the same time may exceed the
+    /// limit by one packet each.
+    pub(crate) fn has_space(&self, bytes: usize) -> bool {
+        let waiting = self.sink.waiting.load(Ordering::Relaxed);
+        waiting + bytes + PACKET_OVERHEAD <= BUFFER_BYTES
+    }
+
+    /// Records the first bytes of a packet if they fit, else counts it as lost.
+    pub(crate) fn push(
+        &mut self,
+        bytes: &[u8],
+        original_len: u32,
+        flags: u32,
+        drop_reason: Option<&str>,
+    ) {
+        let bytes = &bytes[..bytes.len().min(self.sink.snaplen)];
+        if !self.has_space(bytes.len()) {
+            self.sink.lose(1);
+            return;
+        }
+        let timestamp = self.timestamp;
+        let packet = CapturedPacket { timestamp, original_len, flags, drop_reason, bytes };
+        let before = self.blocks.len();
+        pcapng::append_packet(&mut self.blocks, &packet);
+        let appended = self.blocks.len() - before;
+        self.sink.waiting.fetch_add(appended, Ordering::Relaxed);
+    }
+}
+
+/// The wall clock as it was at the start, and the time since: steps of the wall clock must not
+/// change the order of packets.
+struct Clock {
+    start: Instant,
+    epoch: Duration,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { start: Instant::now(), epoch }
+    }
+
+    fn now(&self) -> u64 {
+        // Until the year 2554.
+        u64::try_from((self.epoch + self.start.elapsed()).as_nanos()).unwrap_or(u64::MAX)
+    }
+}

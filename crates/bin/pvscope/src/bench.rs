@@ -9,7 +9,7 @@ use lab::{Interrupt, Process, Progress};
 use xenlab::{BatchHost, Emulator, Images, Suite, default_cache};
 
 use crate::error::{Error, Result};
-use crate::run::{absolute, built};
+use crate::paths::{absolute, built};
 use crate::workload::Workload;
 
 /// What can be told to it.
@@ -60,7 +60,7 @@ impl Mode {
         let plugin = format!("{},out={}", plugin.display(), out.display());
         match self {
             Self::None => None,
-            Self::Waiting => Some(plugin + ",wait=on"),
+            Self::Waiting => Some(plugin + ",ignore_marks=on"),
             Self::Single => Some(plugin + ",single=on"),
             Self::All => Some(plugin),
         }

@@ -255,7 +255,7 @@ mod tests {
                 bytes: 4,
                 instructions: 1,
                 space: 0,
-                home: 0,
+                domain: 0,
                 function,
                 counters: vec![(0, counters)],
             }

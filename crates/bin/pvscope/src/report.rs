@@ -367,7 +367,7 @@ mod tests {
             bytes: 4,
             instructions: 1,
             space: 0,
-            home: 0,
+            domain: 0,
             function: 0,
             counters: vec![(0, counters)],
         };

@@ -146,7 +146,7 @@ mod tests {
     fn block(address: u64, function: u32, instructions: &[(u8, u64)]) -> Block {
         let counters = |n| Counters { instructions: n, ..Counters::default() };
         let counters = instructions.iter().map(|(domain, n)| (*domain, counters(*n))).collect();
-        Block { address, bytes: 4, instructions: 1, space: 0, home: 0, function, counters }
+        Block { address, bytes: 4, instructions: 1, space: 0, domain: 0, function, counters }
     }
 
     #[test]

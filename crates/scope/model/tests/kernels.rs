@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use scope_model::{
-    Asked, Cache, Config, Counters, Flush, L2_BYTES, LINE, Line, Model, Outcome, POLICIES,
-    PageSize, Paging, PhysicalMemory, Policy, Second, Side, Sweep, TLB_ENTRIES, WAYS, Walker, walk,
+    Cache, Config, Counters, Flush, L2_BYTES, L2Bank, LINE, LineId, Lookup, Model, Outcome,
+    POLICIES, PageSize, Paging, PhysicalMemory, Policy, Side, Sweep, TLB_ENTRIES, WAYS, Walker,
+    walk,
 };
 
 const PAGE: u64 = 4096;
@@ -56,17 +57,17 @@ impl Memory {
 struct World {
     walker: Walker<Memory>,
     model: Model,
-    l2: Second,
+    l2: L2Bank,
     site: Counters,
     sweep: Sweep,
 }
 
 /// Which L2s missed each of these lines.
-fn missed(l2: &mut Second, lines: &[u64]) -> Vec<u8> {
-    let mut asked: Vec<Asked> =
-        lines.iter().enumerate().map(|(place, line)| Asked::new(*line, place)).collect();
+fn missed(l2: &mut L2Bank, lines: &[u64]) -> Vec<u8> {
+    let mut lookups: Vec<Lookup> =
+        lines.iter().enumerate().map(|(place, line)| Lookup::new(*line, place)).collect();
     let mut missed = vec![0; lines.len()];
-    l2.access_all(&mut asked, &mut missed);
+    l2.access_all(&mut lookups, &mut missed);
     missed
 }
 
@@ -79,13 +80,13 @@ impl World {
         let paging = Paging { root: ROOT, global: true, ..Paging::default() };
         let walker = Walker::new(memory, paging, config.single);
         let model = Model::new(config, paging, walker.lines());
-        let l2 = Second::new(config, walker.lines());
+        let l2 = L2Bank::new(config, walker.lines());
         Self { walker, model, l2, site: Counters::default(), sweep: Sweep::default() }
     }
 
     fn map(&mut self, side: Side, address: u64) {
         let page = address / PAGE;
-        if !self.walker.knows(side, page) {
+        if !self.walker.is_current(side, page) {
             self.model.map(side, page, self.walker.walk(side, page));
         }
     }
@@ -99,31 +100,31 @@ impl World {
         self.map(Side::Data, address + 7);
         let (first, last) = (address / LINE as u64, (address + 7) / LINE as u64);
         for line in first..=last {
-            let used = self.model.access(Line::of(Side::Data, line * LINE as u64));
+            let used = self.model.access(LineId::of(Side::Data, line * LINE as u64));
             self.count(used, Some(write));
         }
     }
 
     fn fetch(&mut self, address: u64) {
         self.map(Side::Code, address);
-        let used = self.model.access(Line::of(Side::Code, address));
+        let used = self.model.access(LineId::of(Side::Code, address));
         self.count(used, None);
     }
 
     fn count(&mut self, used: Outcome, write: Option<bool>) {
         let is_code = write.is_none();
-        let second = if used.missed { missed(&mut self.l2, &[used.line])[0] } else { 0 };
+        let second = if used.l1_miss { missed(&mut self.l2, &[used.line])[0] } else { 0 };
         self.sweep.add_lines(second, is_code, 1);
-        self.sweep.add_page(used.pages, is_code);
+        self.sweep.add_page(used.tlb_misses, is_code);
         let site = &mut self.site;
         let (l1, l2, tlb) = match write {
             None => (&mut site.l1i_misses, &mut site.l2i_misses, &mut site.itlb_misses),
             Some(false) => (&mut site.read_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
             Some(true) => (&mut site.write_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
         };
-        *l1 += u64::from(used.missed);
+        *l1 += u64::from(used.l1_miss);
         *l2 += u64::from(self.model.config().counts_line(second));
-        *tlb += u64::from(used.pages.meets(self.model.config().counted()));
+        *tlb += u64::from(used.tlb_misses.intersects(self.model.config().counted()));
     }
 
     fn flush(&mut self, what: Flush) {
@@ -338,10 +339,10 @@ fn what_no_page_table_maps_is_counted() {
     world.read(0x7f00_0000_0000);
     assert_eq!(world.walker.untranslated(), 1);
     assert_eq!(world.site.read_misses, 1);
-    // One that is a physical address is where it says, and no TLB is asked.
+    // One that is a physical address is where it says, and no TLB is lookups.
     world.read(FIRST);
     assert_eq!(world.walker.untranslated(), 1);
-    assert_eq!(world.model.claimed(FIRST), FIRST);
+    assert_eq!(world.model.cached_address(FIRST), FIRST);
     assert_eq!((world.site.read_misses, world.site.dtlb_misses), (2, 0));
 }
 
@@ -425,7 +426,7 @@ proptest! {
         lines in prop::collection::vec((0u64..1 << 20, 1u64..2000, prop::bool::ANY), 1..200),
     ) {
         let limit = END / LINE as u64;
-        let mut all = Second::new(Config::default(), limit);
+        let mut all = L2Bank::new(Config::default(), limit);
         let mut single = L2_BYTES.map(|bytes| Cache::new(bytes, limit));
         for (first, count, again) in lines {
             // Runs of lines, and the same set of small caches over and over.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use scope_model::{Cache, LINE, Mask, POLICIES, Policy, TLB_ENTRIES, TLB_SIZES, Tlb, WAYS};
+use scope_model::{Cache, LINE, POLICIES, Policy, TLB_ENTRIES, TLB_SIZES, Tlb, TlbSet, WAYS};
 
 /// A set: what is in it, the most recently used first.
 #[derive(Clone, Default)]
@@ -37,19 +37,19 @@ enum Step {
 }
 
 /// Which policies use a page: a property of the page.
-fn policies_of(key: u64, choice: u64) -> Mask {
+fn policies_of(key: u64, choice: u64) -> TlbSet {
     match key % 5 {
-        0 => Mask::ALL,
-        1 => Mask::ALL.without(Mask::of(Policy::Superpages)),
-        2 => Mask::of(Policy::Tagged).and(Mask::of(Policy::NoGlobal)),
-        _ if choice == 0 => Mask::ALL,
-        _ => Mask::ALL.without(Mask::of(Policy::GlobalHypervisor)),
+        0 => TlbSet::ALL,
+        1 => TlbSet::ALL.without(TlbSet::of(Policy::Superpages)),
+        2 => TlbSet::of(Policy::Tagged).union(TlbSet::of(Policy::NoGlobal)),
+        _ if choice == 0 => TlbSet::ALL,
+        _ => TlbSet::ALL.without(TlbSet::of(Policy::GlobalHypervisor)),
     }
 }
 
-fn policies(bits: u64) -> Mask {
+fn policies(bits: u64) -> TlbSet {
     let chosen = POLICIES.iter().enumerate().filter(|(n, _)| bits & (1 << n) != 0);
-    chosen.fold(Mask::NONE, |mask, (_, policy)| mask.and(Mask::of(*policy)))
+    chosen.fold(TlbSet::NONE, |mask, (_, policy)| mask.union(TlbSet::of(*policy)))
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -68,11 +68,11 @@ proptest! {
 
     #[test]
     fn every_tlb_hits_as_one_of_its_own_would(steps in prop::collection::vec(step(), 1..3000)) {
-        let mut tlbs = Tlb::new(TLB_ENTRIES, Mask::ALL);
+        let mut tlbs = Tlb::new(TLB_ENTRIES, TlbSet::ALL);
         let mut naive: Vec<Lru> = (0..TLB_SIZES * POLICIES.len())
             .map(|n| Lru::new(TLB_ENTRIES[n % TLB_SIZES].into()))
             .collect();
-        let has = |mask: Mask, n: usize| mask.0 & (1 << n) != 0;
+        let has = |mask: TlbSet, n: usize| mask.0 & (1 << n) != 0;
         for step in steps {
             match step {
                 Step::Access(key, global, choice) => {
@@ -83,7 +83,7 @@ proptest! {
                     for (n, lru) in naive.iter_mut().enumerate().filter(|(n, _)| has(mask, *n)) {
                         prop_assert_eq!(!has(missed, n), lru.access(key, global), "TLB {}", n);
                     }
-                    prop_assert_eq!(missed.without(mask), Mask::NONE);
+                    prop_assert_eq!(missed.without(mask), TlbSet::NONE);
                 }
                 Step::Invalidate(key, bits) => {
                     let mask = policies(bits);

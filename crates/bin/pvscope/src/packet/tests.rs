@@ -44,8 +44,15 @@ fn function(recording: &mut Recording, module: &str, name: &str) -> u32 {
             let address = base + 0x100 * place as u64 + 0x10 * part;
             let function = place_number;
             let counters = Vec::new();
-            let block =
-                Block { address, bytes: 4, instructions: 2, space: 0, home: 0, function, counters };
+            let block = Block {
+                address,
+                bytes: 4,
+                instructions: 2,
+                space: 0,
+                domain: 0,
+                function,
+                counters,
+            };
             recording.blocks.push(block);
         }
     }

@@ -342,7 +342,7 @@ pub mod tests {
             bytes: 8,
             instructions: 100,
             space: 0,
-            home: 0,
+            domain: 0,
             function,
             counters: Vec::new(),
         };

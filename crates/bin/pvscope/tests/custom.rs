@@ -142,9 +142,9 @@ fn options_of_other_forms_are_refused() {
     let qemu = folder.qemu("10.0.2", "exit 1");
     for (options, line, part) in [
         (&["--milliseconds", "5"][..], &[qemu.as_str()][..], "--milliseconds is for"),
-        (&["--kernel", "x"], &[&qemu], "give them there"),
+        (&["--kernel", "x"], &[&qemu], "belong in the command line"),
         (&[], &[&qemu, "-enable-kvm"], "leave out -enable-kvm"),
-        (&[], &[&qemu, "-m", "much"], "-m much: this is no size"),
+        (&[], &[&qemu, "-m", "much"], "-m much: not a size"),
     ] {
         let said = failure(&folder, options, line);
         assert!(said.contains(part), "{part}: {said}");

@@ -79,7 +79,7 @@ fn a_machine_is_recorded_the_same_twice_and_all_of_it_is_accounted_for() {
     let whole = record(&plugin, &checked, &["--check"]);
     assert!(whole.checks.compared > 1_000_000);
     assert_eq!(whole.checks.stale, 0);
-    let deaf = record(&plugin, &checked, &["--check", "--deaf-to", "cr3"]);
+    let deaf = record(&plugin, &checked, &["--check", "--ignore-flush", "cr3"]);
     assert!(deaf.checks.stale > 1000, "{:?}", deaf.checks);
 
     // What was told of group by group is what is told of one by one, but for blocks that exceptions leave and the order

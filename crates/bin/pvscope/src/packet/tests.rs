@@ -1,7 +1,10 @@
-use scope_result::{Block, Function, Step, Work};
+use scope_model::Costs;
+use scope_result::{Block, Domain, Function, Recording, Step, Work};
 
+use super::span::Span;
+use super::stages::Stage;
 use super::*;
-use crate::packet::flow::{brief, by_function, fold, lines};
+use crate::packet::flow::{Line, Row, brief, by_function, fold, lines};
 
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const HYPERVISOR: u64 = 0xffff_82d0_4000_0000;
@@ -305,7 +308,7 @@ fn errors_say_what_to_do() {
     other.domains = vec![Domain::Machine];
     assert!(error(&other, None).contains("has no Xen"));
     let text = error(&recording(&GUEST_SENDS), Some(3));
-    assert!(text.starts_with("the flow has 2 packets, and not a number 3"), "{text}");
+    assert!(text.starts_with("the flow has 2 packets, and no number 3"), "{text}");
 }
 
 #[test]
@@ -329,7 +332,7 @@ fn the_document_and_the_page_have_the_same_packet() {
     ]);
     let packet = Packet::pick(&Flow::new(&recording), Direction::Tx, Some(2), false).expect("one");
     let costs = Costs::default();
-    let text = packet.json(&costs).expect("JSON");
+    let text = json::json(&packet, &costs).expect("JSON");
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&document["nth"], &document["complete"]), (&2.into(), &true.into()));
     assert_eq!(document["lines"][0]["function"], "__tcp_transmit_skb");

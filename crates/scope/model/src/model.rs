@@ -22,7 +22,7 @@ pub struct Outcome {
     pub tlb_misses: TlbSet,
     /// Its physical number.
     pub line: u64,
-    /// Whether L1 missed it, so that it is to be looked up in the [L2s](crate::L2Bank).
+    /// Whether L1 missed it, so that the [L2s](crate::L2Bank) see it.
     pub l1_miss: bool,
 }
 

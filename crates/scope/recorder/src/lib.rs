@@ -35,6 +35,6 @@ pub use decode::{
 };
 pub use group_word::GroupWord;
 pub use instrumentation::{AccessCallback, Covers, Instrumentation};
-pub use memory::{MEMFD_NAME, MemoryMap, bytes_at, shared_memory};
+pub use memory::{MemoryMap, bytes_at, shared_memory};
 pub use trace::TraceEvent;
 pub use tracer::{ControlRegisters, Tracer};

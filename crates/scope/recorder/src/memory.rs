@@ -3,7 +3,7 @@
 use scope_model::{Paging, PhysicalMemory, walk};
 
 /// The name in `/proc/self/maps` of the memory that QEMU makes for `-object memory-backend-memfd`.
-pub const MEMFD_NAME: &str = "/memfd:memory-backend-memfd";
+const MEMFD_NAME: &str = "/memfd:memory-backend-memfd";
 /// Where the memory above the device hole begins.
 const ABOVE: u64 = 1 << 32;
 

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use scope_model::{Counters, PhysicalMemory};
-use scope_recorder::{AccessCallback, Arguments, ControlRegisters, Covers, Instrumentation, Tracer};
+use scope_recorder::{
+    AccessCallback, Arguments, ControlRegisters, Covers, Instrumentation, Tracer,
+};
 use scope_result::Recording;
 
 const ROOT: u64 = 0x1000;
@@ -104,8 +106,9 @@ fn record(program: &[Executed], check: bool) -> Recording {
                 Rdi => rdi,
                 Rsp => rsp,
             };
-            let is_called =
-                |callback: &&AccessCallback| (callback.instruction, callback.write) == (*instruction, *write);
+            let is_called = |callback: &&AccessCallback| {
+                (callback.instruction, callback.write) == (*instruction, *write)
+            };
             for callback in plan.accesses.iter().filter(is_called) {
                 match callback.covers {
                     Covers::Access => tracer.data(base + plus, *bytes, *write),

@@ -1,5 +1,5 @@
-//! Whatever a guest executes: instructions are decoded or let alone without a panic, alone and as blocks, as are the
-//! plugin's own words and those between its threads.
+//! The bytes of code that a guest executes, the plugin's arguments and the words between its threads: all are decoded or
+//! refused without a panic, single instructions and blocks.
 //!
 //! Input: the bytes. Run with `cargo +nightly fuzz run scope_recorder`.
 #![no_main]
@@ -8,8 +8,8 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     scope_recorder::mark(bytes);
-    if let Some(special) = scope_recorder::special(bytes) {
-        special.flush(|number| Some(u64::MAX - u64::from(number)), Some);
+    if let Some(instruction) = scope_recorder::flush_instruction(bytes) {
+        instruction.flush(|number| Some(u64::MAX - u64::from(number)), Some);
     }
     let block = bytes.chunks(5);
     let found = scope_recorder::accesses(0x1000, block.clone());
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     let words: Vec<u64> =
         bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();
     let mut words = words.as_slice();
-    while scope_recorder::Step::take(&mut words).is_some() {}
+    while scope_recorder::TraceEvent::take(&mut words).is_some() {}
     let text = String::from_utf8_lossy(bytes);
     let words: Vec<String> = text.split(',').map(str::to_owned).collect();
     let _ = scope_recorder::Arguments::parse(&words);

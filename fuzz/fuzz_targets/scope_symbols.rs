@@ -1,5 +1,5 @@
-//! Whatever an image, a program or a guest's /proc says: its symbols are read or refused, without a panic, and what
-//! was read can be looked up anywhere.
+//! The symbols of arbitrary images, programs and texts of /proc: they are read or refused without a panic, and any address
+//! can be looked up in them.
 //!
 //! Input: the bytes. Run with `cargo +nightly fuzz run scope_symbols`.
 #![no_main]

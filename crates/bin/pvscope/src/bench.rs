@@ -1,4 +1,4 @@
-//! `pvscope bench`: what the plugin costs, beside QEMU without it.
+//! `pvscope bench`: how much the plugin slows QEMU down.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,22 +9,22 @@ use lab::{Interrupt, Process, Progress};
 use xenlab::{BatchHost, Emulator, Images, Suite, default_cache};
 
 use crate::error::{Error, Result};
-use crate::run::{absolute, built};
+use crate::paths::{absolute, built};
 use crate::workload::Workload;
 
-/// What can be told to it.
+/// Arguments of `pvscope bench`.
 #[derive(Args)]
 pub struct BenchArgs {
-    /// How often everything is measured; rows are medians, with minimum and maximum.
+    /// The number of rounds; rows are medians, with minimum and maximum.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The part that is measured, in milliseconds of the machine's own time.
+    /// The length of the measured part, in milliseconds of the machine's own time.
     #[arg(long, value_name = "N", default_value_t = 500)]
     milliseconds: u32,
-    /// What the machine does: `pvscope list` names it.
+    /// The workload: `pvscope list` names it.
     #[arg(long, default_value = "loopback")]
     workload: String,
-    /// Where to write the rows for programs.
+    /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// The plugin [default: the one beside this program].
@@ -35,7 +35,7 @@ pub struct BenchArgs {
     quiet: bool,
 }
 
-/// What QEMU has loaded.
+/// What QEMU has loaded, and what that models.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     None,
@@ -60,19 +60,19 @@ impl Mode {
         let plugin = format!("{},out={}", plugin.display(), out.display());
         match self {
             Self::None => None,
-            Self::Waiting => Some(plugin + ",wait=on"),
+            Self::Waiting => Some(plugin + ",ignore_marks=on"),
             Self::Single => Some(plugin + ",single=on"),
             Self::All => Some(plugin),
         }
     }
 }
 
-/// How often it is looked where the machine is.
+/// The interval at which the machine's output is checked.
 const POLL: Duration = Duration::from_millis(2);
-/// How long a machine may take.
+/// The time limit of a machine.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: &BenchArgs) -> Result<()> {
     let workload = Workload::named(&args.workload)?;
     let plugin = built(args.plugin.as_ref(), "libscope_plugin.so")?;
@@ -99,7 +99,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         .left("QEMU with")
         .right("seconds")
         .right("ratio: median (min–max)")
-        .right("processors' time: ratio");
+        .right("processor time: ratio");
     for Measured { mode, seconds, ratios, processors } in &samples {
         let stats = (seconds.stats(), ratios.stats(), processors.stats());
         let (Some(seconds), Some(ratio), Some(processors)) = stats else { continue };
@@ -120,22 +120,22 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
 }
 
-/// Time, in seconds.
+/// Time in seconds.
 #[derive(Clone, Copy)]
 struct Spent {
-    /// Anybody's.
+    /// Wall-clock time.
     wall: f64,
-    /// All processors' that QEMU had: the models have a thread of their own.
+    /// Processor time of all threads of QEMU, including the models.
     processors: f64,
 }
 
-/// What came of one mode, round by round.
+/// The measurements of one mode, by round.
 struct Measured {
     mode: Mode,
     seconds: Samples,
-    /// Of the time, to that without a plugin in the same round.
+    /// Ratios of wall-clock time to that without a plugin in the same round.
     ratios: Samples,
-    /// Of processors' time.
+    /// Ratios of processor time.
     processors: Samples,
 }
 
@@ -152,7 +152,7 @@ impl Measured {
     }
 }
 
-/// Time between what the machine prints before the marks and after them.
+/// Measures the time between the lines that the machine prints before the marks and after them.
 fn measure(mode: Mode, host: &BatchHost, emulator: &Emulator, plugin: &Path) -> Result<Spent> {
     let mut command = host.command(emulator)?;
     let out = host.folder().join("recording");
@@ -169,7 +169,7 @@ fn measure(mode: Mode, host: &BatchHost, emulator: &Emulator, plugin: &Path) -> 
     Ok(Spent { wall, processors })
 }
 
-/// Waits until the machine has printed a line; answers what QEMU has spent since the start.
+/// Waits until the machine has printed a line. Returns the time that QEMU has spent since the start.
 fn until(qemu: &mut Process, host: &BatchHost, start: Instant, line: &str) -> Result<Spent> {
     loop {
         let ended = qemu.ended()?;
@@ -190,10 +190,10 @@ fn until(qemu: &mut Process, host: &BatchHost, start: Instant, line: &str) -> Re
 
 /// The processor time of a process and of its threads, ended ones too, from `/proc/PID/stat`, in seconds.
 fn spent(pid: u32) -> Option<f64> {
-    /// What Linux counts them in, on every x86.
+    /// Ticks per second of Linux on x86.
     const TICKS: f64 = 100.0;
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may have spaces, and ends with the last parenthesis; user and system time come 12 words later.
+    // The name may contain spaces and ends with the last parenthesis; user and system time come 12 words later.
     let (_, words) = text.rsplit_once(')')?;
     let ticks = words.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().ok());
     Some(ticks.sum::<Option<u64>>()? as f64 / TICKS)

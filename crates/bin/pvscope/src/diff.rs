@@ -1,4 +1,4 @@
-//! `pvscope diff`: what a frame takes in one recording and in another.
+//! `pvscope diff`: the costs of a frame in two recordings.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, stdout};
@@ -14,24 +14,24 @@ use crate::error::{Error, Result};
 use crate::report::{CostArgs, show};
 use crate::summary::{Part, Summary, function_name, mode_name};
 
-/// What can be told to it.
+/// Arguments of `pvscope diff`.
 #[derive(Args)]
 pub struct DiffArgs {
-    /// What `pvscope run` wrote.
+    /// A recording of `pvscope run`.
     a: PathBuf,
-    /// The same of something else.
+    /// The recording to compare it with.
     b: PathBuf,
-    /// Functions that are shown, those whose cycles differ most.
+    /// The number of functions to show, those whose cycles differ most.
     #[arg(long, value_name = "N", default_value_t = 30)]
     top: usize,
-    /// Print one JSON document instead.
+    /// Print a JSON document instead.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     costs: CostArgs,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: &DiffArgs) -> Result<()> {
     let (a, b) = (scope_result::read(&args.a)?, scope_result::read(&args.b)?);
     let costs = args.costs.read()?;
@@ -50,7 +50,7 @@ pub fn run(args: &DiffArgs) -> Result<()> {
     show(&text)
 }
 
-/// What is compared.
+/// One of the recordings.
 #[derive(Debug, Serialize)]
 struct Side {
     what: String,
@@ -66,7 +66,7 @@ impl Side {
 
     fn line(&self, letter: &str, path: &Path) -> String {
         let frames = match self.frames {
-            0 => "no frames were counted, and all counts are of the whole".to_owned(),
+            0 => "no frames were counted, so all counts are totals".to_owned(),
             frames => {
                 let mean = human(self.bytes as f64 / frames as f64);
                 format!("{frames} frames of {mean} bytes on average")
@@ -76,7 +76,7 @@ impl Side {
     }
 }
 
-/// Something of both, for each frame.
+/// A count of both recordings, per frame.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Change {
     names: Vec<String>,
@@ -84,7 +84,7 @@ struct Change {
     b: f64,
     /// b less a.
     difference: f64,
-    /// b for each of a; none where a has nothing.
+    /// b divided by a; none if a is 0.
     ratio: Option<f64>,
 }
 
@@ -105,7 +105,7 @@ impl Change {
     }
 }
 
-/// Two recordings, frame by frame.
+/// Two recordings, compared per frame.
 #[derive(Debug, Serialize)]
 struct Diff {
     a: Side,
@@ -140,14 +140,14 @@ impl Diff {
     fn tables(&self) -> [(&'static str, Table); 5] {
         [
             ("A frame takes:", table(&["what"], &self.totals)),
-            ("Cycles of a frame, by who works:", table(&["who", "code"], &self.cycles_by_who)),
+            ("Cycles per frame, by who works:", table(&["who", "code"], &self.cycles_by_who)),
             (
-                "Cycles of a frame, by function, what differs most first:",
+                "Cycles per frame, by function, largest difference first:",
                 table(&["who", "module", "function"], &self.cycles_by_function),
             ),
-            ("L2 misses of a frame, by its size in KiB:", table(&["KiB"], &self.l2_misses_by_kib)),
+            ("L2 misses per frame, by size of L2 in KiB:", table(&["KiB"], &self.l2_misses_by_kib)),
             (
-                "TLB misses of a frame, code and data, by policy and entries:",
+                "TLB misses per frame, code and data, by policy and entries:",
                 table(&["policy", "entries"], &self.tlb_misses_by_entries),
             ),
         ]
@@ -179,11 +179,11 @@ fn totals(a: &Summary<'_>, b: &Summary<'_>) -> Vec<Change> {
         let of = |side: &Summary<'_>| side.per_frame(count(&side.total) as f64);
         Change::new(vec![name.to_owned()], of(a), of(b))
     });
-    // Frames of the two need not be as long.
+    // The lengths of frames may differ.
     let per_byte = |side: &Summary<'_>| side.per_gigabyte(side.cycles(&side.total)) / 1e9;
     [
         ("bytes", bytes(a), bytes(b)),
-        ("cycles of a byte", per_byte(a), per_byte(b)),
+        ("cycles per byte", per_byte(a), per_byte(b)),
         ("cycles", cycles(a), cycles(b)),
     ]
     .map(|(name, a, b)| Change::new(vec![name.to_owned()], a, b))
@@ -192,8 +192,7 @@ fn totals(a: &Summary<'_>, b: &Summary<'_>) -> Vec<Change> {
     .collect()
 }
 
-/// Cycles of parts that have the same names, those that differ most first. Parts of one side only are
-/// compared with nothing.
+/// Cycles of parts with the same names, those that differ most first. A part of one side only is compared with 0.
 fn cycles(a: &Summary<'_>, b: &Summary<'_>, names: impl Fn(&Part) -> Vec<String>) -> Vec<Change> {
     let mut both = BTreeMap::<Vec<String>, [f64; 2]>::new();
     for (place, side) in [a, b].into_iter().enumerate() {
@@ -231,7 +230,7 @@ fn tlb(a: &Summary<'_>, b: &Summary<'_>) -> Vec<Change> {
     of_both(changes)
 }
 
-/// Those that both sides modelled: one that was recorded with `--single` has only zeros elsewhere.
+/// The sizes that both sides modelled: a recording with `--single` has zeros for all others.
 fn of_both(changes: impl Iterator<Item = Change>) -> Vec<Change> {
     changes.filter(|change| change.a > 0.0 && change.b > 0.0).collect()
 }
@@ -255,7 +254,7 @@ mod tests {
                 bytes: 4,
                 instructions: 1,
                 space: 0,
-                home: 0,
+                domain: 0,
                 function,
                 counters: vec![(0, counters)],
             }
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_most_is_first_whichever_way() {
+    fn the_largest_difference_is_first_in_both_directions() {
         let a = recording(10, &[("same", 1000), ("less", 9000), ("gone", 400)], 0);
         let b = recording(20, &[("same", 2000), ("less", 2000), ("new", 16_000)], 0);
         let diff = diff(&a, &b);
@@ -323,7 +322,7 @@ mod tests {
         let side = Side::new(&recording(2, &[], 0)).line("a", Path::new("x.pvs"));
         assert_eq!(side, "a: x.pvs: work; 2 frames of 100 bytes on average");
         let side = Side::new(&recording(0, &[], 0)).line("b", Path::new("x.pvs"));
-        assert!(side.ends_with("no frames were counted, and all counts are of the whole"));
+        assert!(side.ends_with("no frames were counted, so all counts are totals"));
         let (a, b) = (recording(1, &[("f", 1)], 7), recording(1, &[("f", 2)], 7));
         let text = serde_json::to_string(&diff(&a, &b)).expect("JSON");
         assert!(text.contains(r#""what":"work","frames":1"#), "{text}");

@@ -1,63 +1,63 @@
-//! What can go wrong.
+//! Errors of pvscope.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a command did not come to its end.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The lab.
+    /// An error of the lab.
     #[error(transparent)]
     Lab(#[from] xenlab::Error),
-    /// A tool or a process.
+    /// An error of a tool or a process.
     #[error(transparent)]
     Tool(#[from] lab::Error),
-    /// A result's file.
+    /// An error of a recording's file.
     #[error(transparent)]
     Result(#[from] scope_result::Error),
-    /// Symbols of an image.
+    /// The symbols of an image could not be read.
     #[error("{}: {cause}", path.display())]
     Symbols {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: scope_symbols::Error,
     },
-    /// A file.
+    /// A file could not be used.
     #[error("{}: {cause}", path.display())]
     Path {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
-    /// QEMU ended, or did not get there in time.
+    /// QEMU ended or exceeded a time limit.
     #[error("{what}{said}")]
     Machine {
-        /// What did not happen.
+        /// What failed.
         what: String,
-        /// What QEMU and the machine said last.
+        /// The last output of QEMU and the machine.
         said: String,
     },
-    /// A program of this project that was not built.
-    #[error("{0} is not there: `cargo build --release --workspace` makes it")]
+    /// A program of this project is not built.
+    #[error("{0} is not built: run `cargo build --release --workspace`")]
     NotBuilt(String),
-    /// Something that was asked for.
+    /// Wrong arguments.
     #[error("{0}")]
     Usage(String),
 }
 
-/// What most functions here answer.
+/// The result of most functions here.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Makes one of a file's error.
+    /// Converts an I/O error of a file.
     pub fn path(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Self::Path { path, cause }
     }
 
-    /// Whether it is Ctrl-C.
+    /// Whether Ctrl-C caused it.
     pub fn is_interrupt(&self) -> bool {
         match self {
             Self::Lab(error) => error.is_interrupt(),

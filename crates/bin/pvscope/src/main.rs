@@ -3,19 +3,23 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod command_line;
+mod custom;
 mod diff;
 mod error;
-mod line;
+mod guest_report;
+mod image_symbols;
 mod mark;
 mod names;
-mod own;
 mod packet;
+mod paths;
 mod programs;
+mod record;
 mod report;
 mod repro;
 mod run;
 mod summary;
-mod tables;
+mod watch;
 mod workload;
 
 use std::process::ExitCode;
@@ -29,8 +33,8 @@ use workload::Workload;
 /// Runs a whole machine (Xen, dom0, guests) in QEMU, and shows what every function of it costs in
 /// instructions, cache misses and TLB misses, for every packet.
 ///
-/// Needs no root, no virtualisation and no performance counters: caches and TLBs are models, and a second
-/// run counts the same, bit for bit.
+/// Needs no root, no virtualisation and no performance counters: caches and TLBs are models, and a second run gives the same
+/// counts, bit for bit.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -40,19 +44,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Boot a machine, record a part of what it does, and write what was found to a file.
+    /// Boot a machine, record a part of its execution, and write the recording to a file.
     Run(Box<run::RunArgs>),
-    /// Show what was found, as tables and as a page with plots.
+    /// Show a recording as tables and as a page with plots.
     Report(report::ReportArgs),
-    /// Measure what the plugin costs, beside QEMU without it.
+    /// Measure how much the plugin slows QEMU down.
     Bench(bench::BenchArgs),
-    /// Show the life of one packet: every function that worked for it, one after the other.
+    /// Show the path of one packet: every function that worked for it, in order.
     Packet(packet::PacketArgs),
-    /// Compare two recordings, frame by frame.
+    /// Compare two recordings per frame.
     Diff(diff::DiffArgs),
-    /// Set a paper's figures beside what today's system shows.
+    /// Compare a paper's figures with today's system.
     Repro(repro::ReproArgs),
-    /// Write the programs that a guest of your own marks with, and the script that tells what names need.
+    /// Write the programs that mark a recording in your own guest, and the script that prints its report.
     Marks(mark::MarksArgs),
     /// Show what can be profiled.
     List,
@@ -80,7 +84,7 @@ fn execute(command: &Command) -> Result<()> {
 fn list() -> Result<()> {
     let table = Table::new().left("workload").left("what it is");
     let ready = Workload::ALL.iter().map(|workload| (workload.name, workload.about));
-    let table = ready.chain(own::FORMS).fold(table, |mut table, (name, about)| {
+    let table = ready.chain(custom::FORMS).fold(table, |mut table, (name, about)| {
         table.row([name.to_owned(), about.to_owned()]);
         table
     });

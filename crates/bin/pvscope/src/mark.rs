@@ -1,26 +1,27 @@
-//! The programs that mark where recording begins and ends, and the script that tells what names need.
+//! The programs that mark the begin and the end of a recording, and the script that prints a guest's report.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use scope_recorder::{BEGIN, END};
+use scope_recorder::{MARK_BEGIN, MARK_END};
 
 use crate::error::{Error, Result};
 
-/// A shell's function that tells what names need: symbols of modules, and where programs lie.
+/// A shell function that prints a guest's report: symbols of modules, and mappings of programs. Its text is part of what the
+/// lab's guests execute, so any change of it changes recordings.
 pub const TELL: &str = include_str!("tell.sh").trim_ascii_end();
 const SCRIPT: &str = include_str!("pvscope-tell.sh");
 
-/// What can be told to it.
+/// Arguments of `pvscope marks`.
 #[derive(Args)]
 pub struct MarksArgs {
-    /// The folder that they go to, which is made if it is not there.
+    /// The folder to write to, which is created if missing.
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
 
-/// Writes programs and script, for images of one's own.
+/// Writes the programs and the script.
 pub fn run(args: &MarksArgs) -> Result<()> {
     std::fs::create_dir_all(&args.folder).map_err(Error::path(&args.folder))?;
     let script = ("pvscope-tell".to_owned(), SCRIPT.replace("TELL", TELL).into_bytes());
@@ -34,16 +35,16 @@ pub fn run(args: &MarksArgs) -> Result<()> {
     Ok(())
 }
 
-/// Their names in the guest, and their bytes.
+/// The names of the programs in the guest, and their files.
 pub fn programs() -> Vec<(String, Vec<u8>)> {
-    [("mark-begin", BEGIN), ("mark-end", END)]
+    [("mark-begin", MARK_BEGIN), ("mark-end", MARK_END)]
         .map(|(name, number)| (name.to_owned(), program(number)))
         .into()
 }
 
-/// A program that executes one instruction which does nothing, and ends.
+/// A program that executes the mark, a no-op instruction, and exits.
 fn program(number: [u8; 4]) -> Vec<u8> {
-    /// Where it is loaded, as most static programs are.
+    /// Its address, which most static programs have.
     const BASE: u64 = 0x40_0000;
     /// The sizes of the file's two headers.
     const HEADERS: u64 = 64 + 56;
@@ -94,7 +95,7 @@ mod tests {
         let tell = |words: &[&str]| {
             std::process::Command::new(file("pvscope-tell")).args(words).output().unwrap()
         };
-        // Kernels without modules have no list of them, and those here show no addresses: it tells what there is.
+        // The kernel here may have no modules and hide its addresses: the script prints what there is.
         let told = String::from_utf8(tell(&[]).stdout).unwrap();
         assert!(told.starts_with("\n@domain 0\n@modules\n") && told.ends_with("@end\n"), "{told}");
         let own = format!("@process {} ", std::process::id());

@@ -1,9 +1,9 @@
-//! The programs and libraries whose code runs in domains, for the names of their functions.
+//! The programs and libraries that run in domains, for the names of their functions.
 //!
 //! ```text
-//!  pvnet, --program ─ a file on this machine, which has symbols; the domains' copy may be stripped
+//!  pvnet, --program ─ a file with symbols on this host; the domains' copy may be stripped
 //!  [vdso] ─────────── the kernel's image
-//!  anything else ──── the archive that the domain started from: a library's functions are those it exports
+//!  all others ─────── the archive that the domain booted from; a library has its exported functions
 //! ```
 
 use std::collections::HashMap;
@@ -15,42 +15,42 @@ use xenlab::{BatchFiles, Kind};
 
 use crate::error::{Error, Result};
 
-/// How Linux calls the library of its own.
+/// Linux's name for the library that it maps into every process.
 const VDSO: &str = "[vdso]";
 
-/// All of a machine's, each read when it is first asked for.
+/// The programs of a machine. Each is read at its first use.
 pub struct Programs<'a> {
-    /// The archives from which the domains of the lab started.
+    /// The archives that the domains of the lab booted from.
     files: Option<&'a BatchFiles>,
-    /// Those that are the same in every domain, by path.
+    /// Programs that are the same in every domain, by path.
     everywhere: HashMap<String, Arc<Program>>,
-    /// Those that were asked for.
+    /// Programs that were used, or that could not be read.
     read: HashMap<(Kind, String), Option<Arc<Program>>>,
 }
 
 impl<'a> Programs<'a> {
-    /// Those in the archives from which the domains of the lab started, all of which run `vmlinux`.
+    /// The programs in the archives that the domains of the lab booted from, with the vDSO of `vmlinux`.
     pub fn of_lab(files: &'a BatchFiles, vmlinux: &[u8]) -> Self {
         let vdso = scope_symbols::vdso(vmlinux).map(|vdso| (VDSO.to_owned(), Arc::new(vdso)));
         let everywhere = vdso.into_iter().collect();
         Self { files: Some(files), everywhere, read: HashMap::new() }
     }
 
-    /// None but those that are read from [here](Self::here).
-    pub fn of_nobody() -> Self {
+    /// No programs except those that are [added](Self::add_host_file).
+    pub fn none() -> Self {
         Self { files: None, everywhere: HashMap::new(), read: HashMap::new() }
     }
 
-    /// Reads one from this machine that domains have at `place`, stripped or not.
-    pub fn here(&mut self, place: &str, path: &Path) -> Result<()> {
+    /// Adds a file of this host, which domains have at `guest_path`, perhaps stripped.
+    pub fn add_host_file(&mut self, guest_path: &str, path: &Path) -> Result<()> {
         let bytes = std::fs::read(path).map_err(Error::path(path))?;
-        let program = Program::parse(file_name(place), bytes);
+        let program = Program::parse(file_name(guest_path), bytes);
         let program = program.map_err(|cause| Error::Symbols { path: path.to_owned(), cause })?;
-        self.everywhere.insert(place.to_owned(), Arc::new(program));
+        self.everywhere.insert(guest_path.to_owned(), Arc::new(program));
         Ok(())
     }
 
-    /// What a domain has at a path; nothing if that is no ELF file of its archive.
+    /// The program at a path in a domain; none if it is not an ELF file in the domain's archive.
     pub fn open(&mut self, domain: u16, path: &str) -> Option<Arc<Program>> {
         if let Some(program) = self.everywhere.get(path) {
             return Some(Arc::clone(program));

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Prints what pvscope needs for names and counts; a console that QEMU writes to a file is the place for it.
+# Prints what pvscope needs for names and counts, to a console that QEMU writes to a file.
 #
-#   pvscope-tell before INTERFACE   what the interface has carried until now: before mark-begin
-#   pvscope-tell after INTERFACE    the same after mark-end
-#   pvscope-tell [DOMAIN]           the modules' symbols, and where programs lie: while they still run.
-#                                   Under Xen with the domain's number; domain 0 comes last, for it ends what is told.
-# As root. Needs sh, cat, grep, readlink and sed.
+#   pvscope-tell before INTERFACE   the interface's counters, before mark-begin
+#   pvscope-tell after INTERFACE    the interface's counters, after mark-end
+#   pvscope-tell [DOMAIN]           the modules' symbols and the mappings of programs, while these still run.
+#                                   Under Xen give the domain's number; domain 0 comes last, as it ends the report.
+# Run as root. Needs sh, cat, grep, readlink and sed.
 
 TELL
 

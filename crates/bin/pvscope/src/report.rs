@@ -1,4 +1,4 @@
-//! `pvscope report`: tables, and a page with plots.
+//! `pvscope report`: a recording as tables, and as a page with plots.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -12,32 +12,31 @@ use scope_result::{EventKind, Profile};
 use crate::error::{Error, Result};
 use crate::summary::{Summary, function_name, mode_name};
 
-/// What can be told to it.
+/// Arguments of `pvscope report`.
 #[derive(Args)]
 pub struct ReportArgs {
-    /// What `pvscope run` wrote.
+    /// A recording of `pvscope run`.
     file: PathBuf,
-    /// Where a page with plots goes.
+    /// Write a page with plots to FILE.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Functions that are shown, those that cost most.
+    /// The number of functions to show, the most expensive first.
     #[arg(long, value_name = "N", default_value_t = 30)]
     top: usize,
     #[command(flatten)]
     costs: CostArgs,
 }
 
-/// What things cost.
+/// The costs of events.
 #[derive(Args)]
 pub struct CostArgs {
-    /// A file that says what things cost, in cycles, with the keys instruction, l2_hit, memory and page_walk [default:
-    /// 0.5, 14, 270 and 30].
+    /// A TOML file with costs in cycles: instruction, l2_hit, memory and page_walk [default: 0.5, 14, 270 and 30].
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
 }
 
 impl CostArgs {
-    /// Reads them.
+    /// Reads the costs.
     pub fn read(&self) -> Result<Costs> {
         let Some(path) = &self.costs else { return Ok(Costs::default()) };
         let text = std::fs::read_to_string(path).map_err(Error::path(path))?;
@@ -46,7 +45,7 @@ impl CostArgs {
     }
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: &ReportArgs) -> Result<()> {
     let recording = scope_result::read(&args.file)?;
     let summary = Summary::new(&recording, args.costs.read()?);
@@ -54,7 +53,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     for (caption, table) in tables(&summary, args.top) {
         text += &format!("{caption}\n{}\n", table.render(std::io::stdout().is_terminal()));
     }
-    text += &format!("{}\n", doubts(&summary));
+    text += &format!("{}\n", caveats(&summary));
     if let Some(path) = &args.html {
         let page = page(&summary, args.top);
         page.write(path).map_err(|error| Error::Usage(error.to_string()))?;
@@ -63,7 +62,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     show(&text)
 }
 
-/// Prints a text. A reader that has seen enough, such as `head`, is no error.
+/// Prints a text. A reader that stops early, such as `head`, is no error.
 pub fn show(text: &str) -> Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
@@ -71,14 +70,14 @@ pub fn show(text: &str) -> Result<()> {
     }
 }
 
-/// The most important in a sentence or two.
+/// A summary in a sentence or two.
 fn lead(summary: &Summary<'_>) -> String {
     let work = &summary.recording.work;
     let cycles = summary.cycles(&summary.total);
     let instructions = summary.total.instructions as f64;
     if work.frames == 0 {
         return format!(
-            "{}: no frames were counted, and all counts are of the whole: {} instructions and {} cycles.",
+            "{}: no frames were counted, so all counts are totals: {} instructions and {} cycles.",
             work.what,
             human(instructions),
             human(cycles),
@@ -97,43 +96,43 @@ fn lead(summary: &Summary<'_>) -> String {
     )
 }
 
-/// What counts are of: of a frame, or of the whole where no frames were counted.
+/// The unit of counts: per frame, or in total if no frames were counted.
 fn unit(summary: &Summary<'_>) -> &'static str {
-    if summary.recording.work.frames == 0 { "in all" } else { "a frame" }
+    if summary.recording.work.frames == 0 { "in total" } else { "per frame" }
 }
 
-/// A text as a sentence: with a capital.
+/// The text with a capital first letter.
 pub fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// What is to be known of how far the rest can be trusted.
-fn doubts(summary: &Summary<'_>) -> String {
+/// The limits of the recording's validity.
+fn caveats(summary: &Summary<'_>) -> String {
     let checks = &summary.recording.checks;
     let unknown = summary.by(|part| part.function.module.is_empty());
     let unknown = unknown.iter().find(|(is, _)| *is).map_or(0, |(_, sum)| sum.instructions);
     let share = |count: u64| 100.0 * count as f64 / summary.total.instructions.max(1) as f64;
     let mut text = format!(
-        "Of {} instructions {:.2} % are in code that nobody has a name for. ",
+        "Of {} instructions {:.2} % are in code without a known name. ",
         count(summary.total.instructions),
         share(unknown)
     );
     text += &format!("{} accesses could not be translated. ", checks.untranslated);
     if checks.unknown_switches > 0 {
         text += &format!(
-            "{} switches were to a domain whose number could not be read: this Xen keeps it elsewhere. ",
+            "{} switches were to a domain whose number could not be read: this Xen keeps it at another offset. ",
             checks.unknown_switches
         );
     }
     if checks.compared > 0 {
         text += &format!(
-            "Of {} accesses {} were to where QEMU's own translation did not agree. ",
+            "Of {} accesses {} differed from QEMU's own translation. ",
             checks.compared, checks.stale
         );
     }
     if summary.recording.events_lost > 0 {
-        text += &format!("{} events were not kept. ", summary.recording.events_lost);
+        text += &format!("{} events were dropped. ", summary.recording.events_lost);
     }
     text.trim_end().to_owned()
 }
@@ -153,7 +152,7 @@ fn with_columns(table: Table) -> Table {
     COLUMNS.into_iter().fold(table, Table::right)
 }
 
-/// The columns of what was counted, for each frame.
+/// The cells of counts, per frame.
 fn cells(summary: &Summary<'_>, counters: &Counters) -> Vec<String> {
     let all = summary.cycles(&summary.total);
     let cycles = summary.cycles(counters);
@@ -194,9 +193,9 @@ fn tables(summary: &Summary<'_>, top: usize) -> [(String, Table); 6] {
         functions.row(names.into_iter().chain(cells(summary, &counters)));
     }
     let unit = unit(summary);
-    let whose = if unit == "a frame" { "For each frame" } else { "In all" };
+    let unit_first = sentence(unit);
     [
-        (format!("{whose}, by who works:"), domains),
+        (format!("{unit_first}, by who works:"), domains),
         ("By module:".to_owned(), modules),
         ("By function:".to_owned(), functions),
         (format!("L2 misses {unit}, by its size:"), l2(summary)),
@@ -241,12 +240,12 @@ fn tlb(summary: &Summary<'_>) -> Table {
 }
 
 fn events(summary: &Summary<'_>) -> Table {
-    let mut table = Table::new().left("event").right("in all").right("a frame");
+    let mut table = Table::new().left("event").right("total").right("per frame");
     for (what, events) in [
-        ("another domain runs", summary.events(|kind| matches!(kind, EventKind::Switch(_)))),
-        ("CR3 written", summary.events(|kind| kind == EventKind::Cr3)),
-        ("CR4 written", summary.events(|kind| kind == EventKind::Cr4)),
-        ("a page taken out of the TLBs", summary.events(|kind| kind == EventKind::Invalidate)),
+        ("switch to another domain", summary.events(|kind| matches!(kind, EventKind::Switch(_)))),
+        ("write of CR3", summary.events(|kind| kind == EventKind::Cr3)),
+        ("write of CR4", summary.events(|kind| kind == EventKind::Cr4)),
+        ("invalidation of a page", summary.events(|kind| kind == EventKind::Invalidate)),
     ] {
         let per_frame = human(summary.per_frame(events as f64));
         table.row([what.to_owned(), count(events), per_frame]);
@@ -273,7 +272,7 @@ fn page(summary: &Summary<'_>, top: usize) -> Report {
         });
         page.table(caption.trim_end_matches(':'), &table);
     }
-    page.paragraph(&doubts(summary));
+    page.paragraph(&caveats(summary));
     page
 }
 
@@ -285,7 +284,7 @@ fn by_who_chart(summary: &Summary<'_>) -> Figure {
         let cycles = summary.per_frame(summary.cycles(&counters));
         bars = bars.bar(format!("{who}, {}", mode_name(mode)), Stats::single(cycles));
     }
-    (Box::new(bars), "What costs, where.".to_owned())
+    (Box::new(bars), "Cycles by domain and kind of code.".to_owned())
 }
 
 fn per_frame(summary: &Summary<'_>, counts: &[u64]) -> Vec<f64> {
@@ -302,7 +301,7 @@ fn l2_chart(summary: &Summary<'_>) -> Figure {
         .steps(sizes)
         .values("code", per_frame(summary, &sweep.l2i))
         .values("data", per_frame(summary, &sweep.l2d));
-    (Box::new(chart), "Where the curve is flat, a larger cache gains nothing.".to_owned())
+    (Box::new(chart), "Where the curve is flat, a larger cache saves nothing.".to_owned())
 }
 
 fn tlb_chart(summary: &Summary<'_>) -> Figure {
@@ -313,10 +312,10 @@ fn tlb_chart(summary: &Summary<'_>) -> Figure {
         let misses = per_frame(summary, &summary.sweep.dtlb[*policy as usize]);
         chart.values(policy.name(), misses)
     });
-    (Box::new(chart), "What a larger TLB, or another policy, would gain.".to_owned())
+    (Box::new(chart), "What a larger TLB or another policy would save.".to_owned())
 }
 
-/// Fewer events than these have no average that tells anything.
+/// The fewest events whose average means anything.
 const FEW: usize = 20;
 
 fn after_charts(summary: &Summary<'_>) -> Vec<Figure> {
@@ -324,12 +323,12 @@ fn after_charts(summary: &Summary<'_>) -> Vec<Figure> {
         |one: EventKind, other| std::mem::discriminant(&one) == std::mem::discriminant(&other);
     let known = summary.recording.after.iter().filter_map(|after| {
         let what = match after.kind {
-            EventKind::Switch(_) => "another domain runs",
-            EventKind::Invalidate => "a page was taken out of the TLBs",
+            EventKind::Switch(_) => "a switch to another domain",
+            EventKind::Invalidate => "the invalidation of a page",
             _ => return None,
         };
         let events = summary.events(|kind| alike(kind, after.kind));
-        let caption = format!("The time after {what}, on average of {} events.", count(events));
+        let caption = format!("The time after {what}, average of {} events.", count(events));
         let chart = || -> Figure { (Box::new(after_chart(what, &after.profile)), caption) };
         (events >= FEW as u64).then(chart)
     });
@@ -360,14 +359,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_frames_counts_are_of_the_whole_and_it_is_said() {
+    fn without_frames_counts_are_totals_and_the_report_says_so() {
         let counters = Counters { instructions: 200, ..Counters::default() };
         let block = Block {
             address: 0x40_0000,
             bytes: 4,
             instructions: 1,
             space: 0,
-            home: 0,
+            domain: 0,
             function: 0,
             counters: vec![(0, counters)],
         };
@@ -383,13 +382,10 @@ mod tests {
             format!("{}\n{}", lead(&summary), captions.collect::<Vec<_>>().join("\n"))
         };
         let none = text(0);
-        assert!(
-            none.contains("no frames were counted, and all counts are of the whole: 200"),
-            "{none}"
-        );
-        assert!(none.contains("In all, by who works") && !none.contains("frame,"), "{none}");
+        assert!(none.contains("no frames were counted, so all counts are totals: 200"), "{none}");
+        assert!(none.contains("In total, by who works") && !none.contains("frame,"), "{none}");
         let some = text(2);
         assert!(some.contains("A frame takes 100 instructions"), "{some}");
-        assert!(some.contains("L2 misses a frame"), "{some}");
+        assert!(some.contains("L2 misses per frame"), "{some}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a recording comes to: for whom, where, for each frame.
+//! Sums over a recording, by domain and function, and per frame.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use scope_result::{Domain, EventKind, Function, Mode, Recording};
 /// Who works.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Who {
-    /// The hypervisor, whomever it works for.
+    /// The hypervisor, on behalf of any domain.
     Xen,
-    /// A domain's kernel or programs: its name.
+    /// The kernel and programs of a domain, by the domain's name.
     Domain(String),
-    /// Nobody.
+    /// The idle domain.
     Idle,
 }
 
@@ -26,7 +26,7 @@ impl std::fmt::Display for Who {
     }
 }
 
-/// Who works when code of this kind runs for this domain.
+/// Who works when this kind of code runs for this domain.
 pub fn who(domain: Option<&Domain>, mode: Mode) -> Who {
     match (domain, mode) {
         (Some(Domain::Idle), _) => Who::Idle,
@@ -47,32 +47,32 @@ pub fn mode_name(mode: Mode) -> &'static str {
     }
 }
 
-/// A part of the work.
+/// A part of the work, for sums.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Part {
     /// Who works.
     pub who: Who,
-    /// In what kind of code.
+    /// The kind of code.
     pub mode: Mode,
-    /// Whose code it is.
+    /// The function.
     pub function: Function,
 }
 
 /// Sums over a recording.
 #[derive(Debug)]
 pub struct Summary<'a> {
-    /// What was recorded.
+    /// The recording.
     pub recording: &'a Recording,
     costs: Costs,
     parts: BTreeMap<Part, Counters>,
-    /// Of everything.
+    /// The counts of everything.
     pub total: Counters,
-    /// Misses of all sizes and policies, of everything.
+    /// The misses of everything under every size and policy.
     pub sweep: Sweep,
 }
 
 impl<'a> Summary<'a> {
-    /// The sums, and what things cost.
+    /// The sums of a recording, with the costs of events.
     pub fn new(recording: &'a Recording, costs: Costs) -> Self {
         let mut parts = BTreeMap::<Part, Counters>::new();
         let mut total = Counters::default();
@@ -93,12 +93,12 @@ impl<'a> Summary<'a> {
         Self { recording, costs, parts, total, sweep }
     }
 
-    /// Cycles of what was counted.
+    /// The cycles of these counts.
     pub fn cycles(&self, counters: &Counters) -> f64 {
         self.costs.cycles(counters)
     }
 
-    /// Sums of parts that are alike in what `key` takes of them, those that cost most first.
+    /// The sums of all parts with the same `key`, the most expensive first.
     pub fn by<K: Ord + Clone>(&self, key: impl Fn(&Part) -> K) -> Vec<(K, Counters)> {
         let mut sums = BTreeMap::<K, Counters>::new();
         for (part, counters) in &self.parts {
@@ -109,29 +109,29 @@ impl<'a> Summary<'a> {
         sums
     }
 
-    /// A count for each frame; of the whole, where no frames were counted.
+    /// A count per frame; the total if no frames were counted.
     pub fn per_frame(&self, count: f64) -> f64 {
         count / self.frames()
     }
 
-    /// Frames, or 1 where none were counted.
+    /// The number of frames, or 1 if none were counted.
     pub fn frames(&self) -> f64 {
         self.recording.work.frames.max(1) as f64
     }
 
-    /// A count for each 10⁹ bytes of frames.
+    /// A count per 10⁹ bytes of frames.
     pub fn per_gigabyte(&self, count: f64) -> f64 {
         count / self.recording.work.bytes.max(1) as f64 * 1e9
     }
 
-    /// Events of kinds.
+    /// The number of events of some kinds.
     pub fn events(&self, is: impl Fn(EventKind) -> bool) -> u64 {
         let events = self.recording.events.iter();
         events.filter(|event| is(event.kind)).count() as u64
     }
 }
 
-/// A function's name for people.
+/// A function's module and name for display.
 pub fn function_name(function: &Function) -> (String, String) {
     let unknown = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
     (unknown(&function.module), unknown(&function.name))
@@ -146,11 +146,11 @@ mod tests {
     fn block(address: u64, function: u32, instructions: &[(u8, u64)]) -> Block {
         let counters = |n| Counters { instructions: n, ..Counters::default() };
         let counters = instructions.iter().map(|(domain, n)| (*domain, counters(*n))).collect();
-        Block { address, bytes: 4, instructions: 1, space: 0, home: 0, function, counters }
+        Block { address, bytes: 4, instructions: 1, space: 0, domain: 0, function, counters }
     }
 
     #[test]
-    fn totals_add_up_whoever_is_asked_and_the_unknown_is_among_them() {
+    fn sums_by_any_key_add_up_and_include_unknown_code() {
         let function = |module: &str| Function { module: module.to_owned(), name: "f".to_owned() };
         let recording = Recording {
             instructions: 111,

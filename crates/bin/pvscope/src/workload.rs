@@ -1,4 +1,6 @@
-//! What can be profiled without more ado: a Xen host with one guest, and TCP.
+//! Ready-made workloads: TCP on a Xen host with one guest, or on Linux alone.
+//!
+//! Every byte of the scripts here is part of what the machine executes, so any change of them changes recordings.
 
 use std::path::PathBuf;
 
@@ -12,18 +14,18 @@ const MAC: &str = "00:16:3e:00:00:02";
 /// The guest.
 pub const GUEST: &str = "guest";
 
-/// Who serves the guest.
+/// The guest's backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// The kernel's xen-netback and a bridge.
     Stock,
-    /// The same for an interface without offloads: each frame whole, with its checksum, no longer than the MTU.
+    /// The same for an interface without offloads: frames have a checksum and are no longer than the MTU.
     Basic,
     /// pvnet.
     Pvnet,
 }
 
-/// Which way TCP's payload goes.
+/// The direction of TCP's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the guest.
@@ -32,7 +34,7 @@ pub enum Direction {
     Rx,
 }
 
-/// What a workload needs.
+/// The machine of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A Xen host with one guest, and TCP between it and dom0.
@@ -43,18 +45,18 @@ enum Kind {
     Virtio,
 }
 
-/// One that is ready-made.
+/// A ready-made workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Its name.
     pub name: &'static str,
-    /// What it is.
+    /// Its description, which recordings contain.
     pub about: &'static str,
     kind: Kind,
 }
 
 impl Workload {
-    /// All that there are.
+    /// All workloads.
     pub const ALL: [Self; 7] = [
         Self {
             name: "tx-stock",
@@ -93,14 +95,13 @@ impl Workload {
         },
     ];
 
-    /// By its name.
+    /// The workload of this name.
     pub fn named(name: &str) -> crate::error::Result<Self> {
-        let unknown =
-            || Error::Usage(format!("no workload {name:?}: `pvscope list` shows those there are"));
+        let unknown = || Error::Usage(format!("no workload {name:?}: `pvscope list` shows all"));
         Self::ALL.into_iter().find(|workload| workload.name == name).ok_or_else(unknown)
     }
 
-    /// Whether pvnet takes part.
+    /// Whether it runs pvnet.
     pub fn needs_pvnet(self) -> bool {
         matches!(self.kind, Kind::Xen(Backend::Pvnet, _))
     }
@@ -110,7 +111,7 @@ impl Workload {
         matches!(self.kind, Kind::Xen(..))
     }
 
-    /// The machine, and what it does: TCP for good, and marks around a part of it.
+    /// The machine and its scripts: endless TCP traffic, and marks around a part of it.
     pub fn batch(self, milliseconds: u32, pvnet: Option<PathBuf>) -> Result<Batch> {
         let files = pvnet.into_iter().map(HostFile::new).collect::<Result<_>>()?;
         let programs = mark::programs();
@@ -174,7 +175,7 @@ fn linux_script(start: &str, interface: &str, address: &str, milliseconds: u32) 
     format!("set -e\n{start}\n{traffic}\necho '@end'\n")
 }
 
-/// TCP for good once it has begun, what is counted of it, and the marks.
+/// A script that starts endless TCP traffic, prints the interface's counters and executes the marks.
 fn marked(server: &str, interface: &str, address: &str, more: &str, milliseconds: u32) -> String {
     let seconds = f64::from(milliseconds) / 1000.0;
     format!(
@@ -201,7 +202,7 @@ printf '[daemon]\\nplatform = \"xen\"\\n\\n[[uplink]]\\nname = \"host\"\\ntap = 
 pvnet run --config /lab/pvnet.toml >/run/pvnet.log 2>&1 &
 until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done";
 
-/// Two cards on one wire that QEMU plays, and a namespace for the second.
+/// Two network cards on an emulated hub, and a namespace for the second.
 const CARDS: &str = "-netdev hubport,hubid=0,id=a -netdev hubport,hubid=0,id=b
 -device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01 -device virtio-net-pci,netdev=b,mac=52:54:00:00:00:02";
 const NAMESPACES: &str = "ip netns add other
@@ -212,7 +213,7 @@ ip -n other addr add 10.0.0.2/24 dev eth1
 ip -n other link set eth1 up
 ip -n other link set lo up";
 
-/// Before the interface is up: what it does without by then is not asked of the driver any more.
+/// Runs before the interface is up, so that the driver does not negotiate these offloads.
 const NO_OFFLOADS: &str =
     "ethtool -K eth0 tso off gso off sg off tx off rx off gro off >/dev/null\n";
 

@@ -1,4 +1,4 @@
-//! Wire formats: packets, ring slots and capture files.
+//! Wire formats: what lies in packets and ring slots.
 //!
 //! | layer | modules |
 //! | --- | --- |

@@ -2,31 +2,32 @@
 
 use wide::{u16x8, u32x8, u64x2, u64x4};
 
-/// The lines of a set.
+use crate::geometry::LINE;
+
+/// Lines of a set.
 pub const WAYS: usize = 8;
 
-/// A cache of sets of [`WAYS`] lines, least recently used out first, that allocates on reads and writes
-/// alike.
+/// A cache of sets of [`WAYS`] lines with LRU replacement, which allocates on reads and on writes.
 ///
-/// Lines are told apart by as few bits as they need: the less memory a cache of the model takes, the less often
-/// it misses the caches of the machine that it runs on.
+/// Tags have as few bits as the lines need: the less memory a modelled cache takes, the less often it misses the caches of
+/// the host.
 #[derive(Clone, Debug)]
 pub struct Cache {
     tags: Tags,
     index: Index,
 }
 
-/// Which bits of a line's number choose its set.
+/// Divides a line's number into set and tag.
 #[derive(Clone, Copy, Debug)]
 struct Index {
-    /// Sets less one.
+    /// The number of sets, less one.
     mask: u64,
-    /// How many bits that are.
+    /// Bits of the mask.
     bits: u32,
 }
 
 impl Index {
-    /// The set of a line, and what tells it apart there.
+    /// The set and the tag of a line.
     #[inline]
     fn of(self, line: u64) -> (usize, u64) {
         (usize::try_from(line & self.mask).unwrap_or(0), line >> self.bits)
@@ -41,19 +42,19 @@ enum Tags {
 }
 
 impl Cache {
-    /// A cache of so many bytes in lines of [`LINE`](crate::LINE), for lines whose numbers are below `lines`. The
-    /// number of sets is rounded down to a power of two.
+    /// An empty cache of `bytes` bytes in lines of [`LINE`], for lines whose numbers are below `lines`. The number of sets
+    /// is rounded down to a power of two.
     ///
     /// # Panics
-    /// If there is not one set, or there are more lines than in 16 TiB.
+    /// If the cache has no set, or `lines` are more than 16 TiB.
     #[must_use]
     pub fn new(bytes: usize, lines: u64) -> Self {
-        let sets = bytes / crate::LINE / WAYS;
+        let sets = bytes / LINE / WAYS;
         assert!(sets > 0, "a cache of no sets");
         let bits = sets.ilog2();
         let (tags, sets) = (lines >> bits, 1 << bits);
         assert!(tags < u32::MAX.into(), "too much memory for the models");
-        // The last number is that of no line.
+        // The highest tag marks an empty way.
         let tags = if tags < u16::MAX.into() {
             Tags::Short(vec![[u16::MAX; WAYS]; sets].into())
         } else {
@@ -62,8 +63,9 @@ impl Cache {
         Self { tags, index: Index { mask: (1 << bits) - 1, bits } }
     }
 
-    /// Uses a line, by its physical number: answers in which way it was, or [`WAYS`]. (A cache that is indexed by virtual
-    /// numbers is one that is indexed by physical ones as long as its sets are no more than a page's lines.)
+    /// Looks a line up by its physical number, and makes it the newest of its set. Returns the way that it was in, or
+    /// [`WAYS`] for a miss. (A virtually indexed cache behaves the same as long as it has no more sets than a page has
+    /// lines.)
     #[inline]
     pub fn access(&mut self, line: u64) -> usize {
         let (set, tag) = self.index.of(line);
@@ -73,16 +75,16 @@ impl Cache {
         }
     }
 
-    /// Uses lines, in their order. Sets the bits of `mark` in `missed`, in the place of each that missed. Those that were the newest
-    /// of their sets already are taken out: answers how many are left.
-    pub fn access_all(&mut self, asked: &mut [Asked], missed: &mut [u8], mark: u8) -> usize {
+    /// Looks lines up in their order. Sets the bits of `mark` in `missed` at the index of each lookup that misses. Lookups
+    /// of lines that were already the newest of their sets are removed; returns how many remain, at the front.
+    pub fn access_all(&mut self, lookups: &mut [Lookup], missed: &mut [u8], mark: u8) -> usize {
         let index = self.index;
         match &mut self.tags {
-            Tags::Short(sets) => sift(asked, missed, mark, |line| {
+            Tags::Short(sets) => filter(lookups, missed, mark, |line| {
                 let (set, tag) = index.of(line);
                 use_short(sets, set, short(tag))
             }),
-            Tags::Long(sets) => sift(asked, missed, mark, |line| {
+            Tags::Long(sets) => filter(lookups, missed, mark, |line| {
                 let (set, tag) = index.of(line);
                 use_long(sets, set, long(tag))
             }),
@@ -90,25 +92,25 @@ impl Cache {
     }
 }
 
-/// A line that is asked for by its physical number, and the place of the answer.
+/// A lookup of a line by its physical number, and the index at which its result is stored.
 ///
 /// ```text
 ///  63…48   47…0
 ///  ┌──────┬──────┐
-///  │place │line  │
+///  │index │line  │
 ///  └──────┴──────┘
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked(u64);
+pub struct Lookup(u64);
 
-impl Asked {
+impl Lookup {
     const LINE_BITS: u32 = 48;
 
-    /// A line, and a place below 65536.
+    /// A lookup of `line`; `index` is below 65536.
     #[inline]
     #[must_use]
-    pub fn new(line: u64, place: usize) -> Self {
-        Self(line | (place as u64) << Self::LINE_BITS)
+    pub fn new(line: u64, index: usize) -> Self {
+        Self(line | (index as u64) << Self::LINE_BITS)
     }
 
     #[inline]
@@ -117,27 +119,27 @@ impl Asked {
     }
 
     #[inline]
-    fn place(self) -> usize {
+    fn index(self) -> usize {
         (self.0 >> Self::LINE_BITS) as usize
     }
 }
 
-/// Asks for each line in which `way` it was: what [`Cache::access_all`] does. Without a branch, as below.
+/// Does what [`Cache::access_all`] promises; `way` looks one line up. It has no branch, for the reason given below.
 #[inline]
-fn sift(
-    asked: &mut [Asked],
+fn filter(
+    lookups: &mut [Lookup],
     missed: &mut [u8],
     mark: u8,
     mut way: impl FnMut(u64) -> usize,
 ) -> usize {
     let mut left = 0;
-    for number in 0..asked.len() {
-        let this = asked[number];
+    for number in 0..lookups.len() {
+        let this = lookups[number];
         let way = way(this.line());
-        if let Some(missed) = missed.get_mut(this.place()) {
+        if let Some(missed) = missed.get_mut(this.index()) {
             *missed |= if way == WAYS { mark } else { 0 };
         }
-        asked[left] = this;
+        lookups[left] = this;
         left += usize::from(way != 0);
     }
     left
@@ -145,7 +147,7 @@ fn sift(
 
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "`Cache::new` was told how many lines there are"
+    reason = "`Cache::new` checked how many lines there are"
 )]
 fn short(tag: u64) -> u16 {
     tag as u16
@@ -153,21 +155,21 @@ fn short(tag: u64) -> u16 {
 
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "`Cache::new` was told how many lines there are"
+    reason = "`Cache::new` checked how many lines there are"
 )]
 fn long(tag: u64) -> u32 {
     tag as u32
 }
 
-const _: () = assert!(cfg!(target_endian = "little"), "sets are shifted as longer numbers");
+const _: () = assert!(cfg!(target_endian = "little"), "sets are shifted as wider integers");
 
-/// Makes the function that uses a tag in a set. Without a branch: which way it is in nobody could predict. A set is read
-/// and written as one vector, since a processor waits to read what it wrote in other parts a moment ago.
+/// Defines the function that looks a tag up in a set. It has no branch, since the way of a hit is unpredictable. It reads and
+/// writes the set as one vector, because a load that spans several recent smaller stores stalls until they reach the cache.
 macro_rules! use_tag {
     ($name:ident, $tag:ty, $set:ty, $halves:ty, $carry:expr) => {
         #[inline]
         fn $name(sets: &mut [[$tag; WAYS]], set: usize, tag: $tag) -> usize {
-            /// Which ways are another's after a use, by the way that the tag was in, or `WAYS`.
+            /// The ways whose tag changes, by the way that the tag was in, or `WAYS`.
             static MOVED: [[$tag; WAYS]; WAYS + 1] = {
                 let mut moved = [[0; WAYS]; WAYS + 1];
                 let mut used = 0;
@@ -185,11 +187,11 @@ macro_rules! use_tag {
             let old = <$set>::from(*ways);
             let found = old.simd_eq(<$set>::splat(tag)).to_bitmask();
             let way = (found | 1 << WAYS).trailing_zeros() as usize;
-            // Each tag one way further on: shifted as longer numbers are, with what that pushes out of each carried on.
+            // Move each tag one way on: shift wider integers, and carry what leaves each of them into the next.
             let halves: $halves = bytemuck::cast(old);
             let carried = <$halves>::from($carry(tag.into(), halves.to_array()));
             let later: $set = bytemuck::cast(halves << <$tag>::BITS | carried);
-            // Each makes room for the one before it, up to where the tag was, or the last way.
+            // The tags move up to the way that the tag was in, or up to the last way.
             let moved = <$set>::from(MOVED[way]);
             *ways = ((later & moved) | (old & !moved)).to_array();
             way

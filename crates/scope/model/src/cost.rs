@@ -1,34 +1,33 @@
-//! From counts to cycles.
+//! Cycles from counts.
 
 use serde::{Deserialize, Serialize};
 
-use crate::Counters;
+use crate::counters::Counters;
 
-/// What things cost, in cycles. A model, and no more: a real processor does much of this at the same
-/// time.
+/// The cost of each kind of event, in cycles. This is only a model: a real processor overlaps much of this work.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Costs {
     /// An instruction whose code and data are in L1.
     pub instruction: f64,
-    /// A line that L1 does not have and L2 has.
+    /// A line that L1 misses and L2 hits.
     pub l2_hit: f64,
-    /// A line that comes from memory.
+    /// A line that L2 misses.
     pub memory: f64,
     /// A walk of the page tables.
     pub page_walk: f64,
 }
 
 impl Default for Costs {
-    /// About those of a server's core of today at 3 GHz: L2 in 14 cycles, memory in 90 ns, a walk whose
-    /// tables are in the caches.
+    /// About the costs of a current server core at 3 GHz: L2 in 14 cycles, memory in 90 ns, a page walk whose tables are in
+    /// the caches.
     fn default() -> Self {
         Self { instruction: 0.5, l2_hit: 14.0, memory: 270.0, page_walk: 30.0 }
     }
 }
 
 impl Costs {
-    /// The cycles of what was counted.
+    /// The cycles that these counts cost.
     #[must_use]
     pub fn cycles(&self, counters: &Counters) -> f64 {
         let l1 = counters.l1i_misses + counters.read_misses + counters.write_misses;

@@ -1,37 +1,37 @@
-//! What is counted.
+//! Counts of instructions, accesses and misses.
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{L2_SIZES, TLB_SIZES};
+use crate::geometry::{L2_SIZES, TLB_SIZES};
 use crate::policy::POLICIES;
-use crate::tlb::Mask;
+use crate::tlb_set::TlbSet;
 
-/// Counts of one place in the code, or of many, for the processor of a [`Config`](crate::Config).
+/// Counts of one piece of code, or of many, for the processor of a [`Config`](crate::Config).
 ///
-/// Hits are what was looked up and did not miss.
+/// Hits are lookups that did not miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Instructions.
+    /// Instructions executed.
     pub instructions: u64,
     /// Lines of code looked up in L1I.
     pub l1i: u64,
-    /// Those that L1I did not have: what L2 is asked for.
+    /// Lines of code that L1I missed: lookups in L2.
     pub l1i_misses: u64,
-    /// Those that L2 did not have either.
+    /// Lines of code that L2 missed too.
     pub l2i_misses: u64,
-    /// Data read, in lines looked up in L1D.
+    /// Reads of data, in lines looked up in L1D.
     pub reads: u64,
-    /// Data written.
+    /// Writes of data, in lines looked up in L1D.
     pub writes: u64,
-    /// Reads that L1D did not have.
+    /// Reads that L1D missed.
     pub read_misses: u64,
-    /// Writes that L1D did not have.
+    /// Writes that L1D missed.
     pub write_misses: u64,
-    /// Data that L2 did not have either.
+    /// Lines of data that L2 missed too.
     pub l2d_misses: u64,
-    /// Translations of code that the ITLB did not have; all of `l1i` were looked up.
+    /// Translations of code that the ITLB missed, of `l1i` lookups.
     pub itlb_misses: u64,
-    /// Translations of data that the DTLB did not have; all of `reads` and `writes` were looked up.
+    /// Translations of data that the DTLB missed, of `reads` and `writes` lookups.
     pub dtlb_misses: u64,
 }
 
@@ -51,34 +51,34 @@ impl std::ops::AddAssign<&Self> for Counters {
     }
 }
 
-/// Misses of every size and policy.
+/// Misses under every size and policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sweep {
-    /// Code that each L2 did not have.
+    /// Lines of code that each L2 missed.
     pub l2i: [u64; L2_SIZES],
-    /// Data that each L2 did not have.
+    /// Lines of data that each L2 missed.
     pub l2d: [u64; L2_SIZES],
-    /// Misses of each ITLB: sizes of the first policy, of the second, ….
+    /// Misses of each ITLB, by policy and size.
     pub itlb: [[u64; TLB_SIZES]; POLICIES.len()],
-    /// Misses of each DTLB.
+    /// Misses of each DTLB, by policy and size.
     pub dtlb: [[u64; TLB_SIZES]; POLICIES.len()],
 }
 
 impl Sweep {
-    /// Counts the L2s that missed a line, so many times.
+    /// Counts `times` lines of which each was missed by the L2s of `missed`, one bit each.
     pub fn add_lines(&mut self, missed: u8, is_code: bool, times: u64) {
         let counts = if is_code { &mut self.l2i } else { &mut self.l2d };
         count(missed.into(), counts, times);
     }
 
-    /// Counts the TLBs that missed a page.
-    pub fn add_page(&mut self, missed: Mask, is_code: bool) {
+    /// Counts a page that the TLBs of `missed` missed.
+    pub fn add_page(&mut self, missed: TlbSet, is_code: bool) {
         let counts = if is_code { &mut self.itlb } else { &mut self.dtlb };
         count(missed.0, counts.as_flattened_mut(), 1);
     }
 }
 
-/// Counts bits, each in its place.
+/// Adds `times` to the count of each bit that is set.
 fn count(mut bits: u64, counts: &mut [u64], times: u64) {
     while bits != 0 {
         if let Some(count) = counts.get_mut(bits.trailing_zeros() as usize) {

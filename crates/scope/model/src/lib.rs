@@ -1,17 +1,15 @@
-//! What a processor's caches and TLBs make of a stream of instructions and data accesses.
+//! Simulates the caches and TLBs of a processor on a stream of instructions and data accesses.
 //!
 //! ```text
 //!                  ┌─ ITLB, DTLB: 4 KiB and large pages ── every size × every policy, one pass
-//!  blocks, data ──►│     └─ pages are told of by what walks the page tables
+//!  blocks, data ──►│     └─ mappings come from a walker of the page tables
 //!  CR3, INVLPG ──► └─ L1I, L1D ── misses ──► unified L2: every size, side by side
 //! ```
 //!
-//! The method is Chadha et al.'s (2007): CASPER's caches and TLBs behind an execution-driven
-//! simulator. What is new is that one pass answers for all sizes, and for policies that no
-//! processor has.
+//! The method is that of Chadha et al. (2007): CASPER's caches and TLBs behind an execution-driven simulator. New here is that
+//! one pass covers all sizes, and policies that no processor has.
 //!
-//! Not modelled: prefetchers, write-backs, coherence (there is one processor), the memory traffic of
-//! page walks, speculation.
+//! Not modelled: prefetchers, write-backs, coherence (there is one processor), the memory traffic of page walks, speculation.
 
 #![forbid(unsafe_code)]
 
@@ -19,22 +17,33 @@ mod cache;
 mod config;
 mod cost;
 mod counters;
+mod flush;
+mod geometry;
+mod hot_pages;
 mod keys;
+mod l2_bank;
+mod line_id;
+mod mapping;
 mod model;
 mod paging;
 mod policy;
-mod recent;
-mod second;
 mod tlb;
+mod tlb_set;
+mod tlbs;
 mod walker;
 
-pub use cache::{Asked, Cache, WAYS};
-pub use config::{Config, L2_BYTES, L2_SIZES, LINE, TLB_ENTRIES, TLB_SIZES};
+pub use cache::{Cache, Lookup, WAYS};
+pub use config::Config;
 pub use cost::Costs;
 pub use counters::{Counters, Sweep};
-pub use model::{Flush, Line, Model, Outcome};
+pub use flush::Flush;
+pub use geometry::{L2_BYTES, L2_SIZES, LINE, TLB_ENTRIES, TLB_SIZES};
+pub use l2_bank::L2Bank;
+pub use line_id::LineId;
+pub use mapping::{Mapping, Side};
+pub use model::{Model, Outcome};
 pub use paging::{PageSize, Paging, PhysicalMemory, Translation, walk};
 pub use policy::{POLICIES, Policy};
-pub use second::Second;
-pub use tlb::{Mask, Tlb};
-pub use walker::{Mapping, Side, Walker};
+pub use tlb::Tlb;
+pub use tlb_set::TlbSet;
+pub use walker::Walker;

@@ -1,13 +1,13 @@
-//! The page tables of x86-64, four levels of them.
+//! The four-level page tables of x86-64.
 
-use crate::model::Flush;
+use crate::flush::Flush;
 
-/// The machine's memory.
+/// The guest's physical memory.
 pub trait PhysicalMemory {
     /// Eight aligned bytes at a physical address; none where there is no memory.
     fn read(&self, address: u64) -> Option<u64>;
 
-    /// An address beyond which there is none.
+    /// The end of memory: no memory lies at this address or above.
     fn end(&self) -> u64;
 }
 
@@ -18,16 +18,15 @@ pub struct Paging {
     pub root: u64,
     /// CR3's PCID, or 0 without CR4.PCIDE.
     pub pcid: u16,
-    /// CR4.PCIDE: entries have tags.
+    /// CR4.PCIDE: TLB entries have PCIDs.
     pub tagged: bool,
     /// CR4.PGE: pages can be global.
     pub global: bool,
 }
 
 impl Paging {
-    /// What control registers say when this was written to them. Answers whether global pages go from
-    /// TLBs, too.
-    pub fn write(&mut self, what: Flush) -> bool {
+    /// Applies a write of a control register. Returns whether it flushes global pages too.
+    pub fn apply(&mut self, what: Flush) -> bool {
         let before = *self;
         match what {
             Flush::Cr3(value) => {
@@ -45,7 +44,7 @@ impl Paging {
     }
 }
 
-/// How much one entry of the page tables maps.
+/// The size of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PageSize {
     /// 4 KiB.
@@ -57,7 +56,7 @@ pub enum PageSize {
 }
 
 impl PageSize {
-    /// Its bytes, as a power of two.
+    /// The base-2 logarithm of its bytes.
     #[must_use]
     pub fn bits(self) -> u32 {
         match self {
@@ -75,11 +74,11 @@ pub struct Translation {
     pub base: u64,
     /// The page's size.
     pub size: PageSize,
-    /// Whether its entry is global and CR4 lets it be.
+    /// Whether its entry is global and CR4.PGE is set.
     pub global: bool,
-    /// Whether its entry lets it be written to.
+    /// Whether its entry permits writes.
     pub writable: bool,
-    /// The physical address of the last table that was read, for pages of 4 KiB.
+    /// The physical address of the page table that holds the entry.
     pub table: u64,
 }
 
@@ -96,10 +95,10 @@ const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
 const LARGE: u64 = 1 << 7;
 const GLOBAL: u64 = 1 << 8;
-/// Bits 51 to 12 of an entry.
+/// The address in an entry: bits 51 to 12.
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
-/// Translates an address as the processor does at a TLB miss; none where nothing is mapped.
+/// Walks the page tables as the processor does at a TLB miss. Returns none where nothing is mapped.
 pub fn walk(memory: &impl PhysicalMemory, paging: Paging, address: u64) -> Option<Translation> {
     let mut table = paging.root & ADDRESS;
     for (shift, size) in
@@ -125,8 +124,8 @@ pub fn walk(memory: &impl PhysicalMemory, paging: Paging, address: u64) -> Optio
     None
 }
 
-/// Whether the 512 pages that a table of the lowest level maps could be one large page: all are there,
-/// and may be used alike. (Whether they lie side by side is left out: a paravirtual guest's never do.)
+/// Whether the 512 pages of a lowest-level table could be one large page: all are present with the same rights. (Whether they
+/// are physically contiguous is ignored, since the pages of a paravirtual guest never are.)
 pub fn is_uniform(memory: &impl PhysicalMemory, table: u64) -> bool {
     /// Present, writable, user, no-execute.
     const RIGHTS: u64 = PRESENT | WRITABLE | 4 | 1 << 63;

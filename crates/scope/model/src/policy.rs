@@ -1,28 +1,27 @@
-//! How TLBs are kept: as the processor does, and what if it did otherwise.
+//! How TLBs treat global pages, address spaces and large pages: as the processor does, and alternatives.
 
 use serde::{Deserialize, Serialize};
 
-/// A way to keep a TLB.
+/// How a TLB treats global pages, address spaces and large pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Policy {
-    /// As the processor does: a new CR3 takes all out but global pages (and, with PCID, but what is
-    /// other contexts').
+    /// As the processor does: a new CR3 removes everything but global pages and, with PCID, entries of other contexts.
     Real,
     /// No page is global.
     NoGlobal,
-    /// The hypervisor's pages are global, whatever their page tables say (Chadha §4.2).
+    /// The hypervisor's pages are global regardless of their page tables (Chadha §4.2).
     GlobalHypervisor,
-    /// Every entry has the tag of its address space (ASID, VPID): a new CR3 takes nothing out.
+    /// Every entry has the tag of its address space (ASID, VPID): a new CR3 removes nothing.
     Tagged,
-    /// As the processor, but the kernel's linear map is mapped by 2 MiB wherever nothing has
-    /// broken a block up (Menon 2006 §5.4).
+    /// As the processor does, with the kernel's linear map in pages of 2 MiB wherever nothing has broken a block up (Menon
+    /// 2006 §5.4).
     Superpages,
-    /// The same, and what breaks blocks up is kept in blocks of its own: the grouping allocator.
+    /// As `Superpages`, with the pages that break blocks up kept together: the grouping allocator.
     GroupedSuperpages,
 }
 
-/// All of them, in the order of their numbers.
+/// All policies, in the order of their numbers.
 pub const POLICIES: [Policy; 6] = [
     Policy::Real,
     Policy::NoGlobal,
@@ -33,7 +32,7 @@ pub const POLICIES: [Policy; 6] = [
 ];
 
 impl Policy {
-    /// Its name in results.
+    /// The policy's name in results.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

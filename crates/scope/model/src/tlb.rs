@@ -1,117 +1,61 @@
 //! Many fully associative TLBs at once: every size under every policy.
 //!
-//! All of them see the same pages in the same order, so one list of pages, the most recently used
-//! first, serves them all; each page has a bit for every TLB that it is resident in. A TLB's
-//! victim is the last page of the list with its bit. That is exact for any flush, since a
-//! flush clears bits and leaves the order (a stack distance would not: what is flushed from a
-//! large TLB leaves no room in a small one).
+//! All of them see the same pages in the same order, so one LRU list of pages serves them all. Each page has one bit for
+//! every TLB that it is resident in. A TLB's victim is the last page of the list with the TLB's bit. This is exact for any
+//! flush, since a flush clears bits and keeps the order. (Stack distances would not be: an entry flushed from a large TLB
+//! frees no entry of a small one.)
 //!
-//! Pages that are used now can be held: they are in no list, and whoever holds them knows their order. When one is
-//! let go it is the newest of the list.
+//! A page in use can be pinned: it is then in no list, and its owner knows the order of uses. When it is unpinned it becomes
+//! the newest of the list.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::config::TLB_SIZES;
-use crate::policy::{POLICIES, Policy};
+use crate::geometry::TLB_SIZES;
+use crate::tlb_set::{TLBS, TlbSet};
 
-/// TLBs, a bit each: those of a policy are neighbours, the smallest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mask(pub u64);
-
-const COUNT: usize = TLB_SIZES * POLICIES.len();
-
-impl Mask {
-    /// None.
-    pub const NONE: Self = Self(0);
-    /// All.
-    pub const ALL: Self = Self((1 << COUNT) - 1);
-
-    /// All sizes of one policy.
-    #[must_use]
-    pub const fn of(policy: Policy) -> Self {
-        Self(((1 << TLB_SIZES) - 1) << (policy as usize * TLB_SIZES))
-    }
-
-    /// One TLB.
-    #[must_use]
-    pub const fn one(policy: Policy, size: usize) -> Self {
-        Self(1 << (policy as usize * TLB_SIZES + size))
-    }
-
-    /// Both.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// These without those.
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// Whether this has any of those.
-    #[must_use]
-    pub const fn meets(self, other: Self) -> bool {
-        self.0 & other.0 != 0
-    }
-
-    /// The numbers of its TLBs.
-    fn numbers(self) -> impl Iterator<Item = usize> {
-        let mut left = self.0;
-        std::iter::from_fn(move || {
-            (left != 0).then(|| {
-                let number = left.trailing_zeros() as usize;
-                left &= left - 1;
-                number
-            })
-        })
-    }
-}
-
-/// A page that is [held](Tlb::hold).
-pub type Index = u32;
-const NOWHERE: Index = Index::MAX;
-/// No page's name: they have fewer bits.
+/// The index of a page's entry, which stays the same while it is [pinned](Tlb::pin).
+pub type Entry = u32;
+const NOWHERE: Entry = Entry::MAX;
+/// The key of no page: keys have fewer bits.
 const NO_KEY: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Page {
     key: u64,
-    /// Whether a flush that spares global pages spares it.
+    /// Whether a flush that keeps global pages keeps it.
     global: bool,
-    /// Nearer to the front, and to the back.
-    newer: Index,
-    older: Index,
-    /// Where it is resident.
+    /// Its neighbours in the list.
+    newer: Entry,
+    older: Entry,
+    /// The TLBs that it is resident in.
     resident: u64,
-    /// Whose next victim it is.
+    /// The TLBs whose next victim it is.
     victim: u64,
-    /// How often it is held.
-    holds: u32,
+    /// How often it is pinned.
+    pins: u32,
 }
 
-/// The TLBs.
+/// Fully associative LRU TLBs of every size under every policy.
 #[derive(Debug)]
 pub struct Tlb {
     pages: Vec<Page>,
-    free: Vec<Index>,
-    by_key: HashMap<u64, Index, BuildHasherDefault<Fold>>,
-    newest: Index,
-    /// Those that are simulated at all.
+    free: Vec<Entry>,
+    by_key: HashMap<u64, Entry, BuildHasherDefault<Fold>>,
+    newest: Entry,
+    /// The TLBs that are modelled.
     all: u64,
-    capacity: [u16; COUNT],
-    count: [u16; COUNT],
-    victim: [Index; COUNT],
-    /// Those that have no victim: all their pages are held.
+    capacity: [u16; TLBS],
+    count: [u16; TLBS],
+    victim: [Entry; TLBS],
+    /// TLBs without a victim: all their entries are pinned.
     no_victim: u64,
 }
 
 impl Tlb {
-    /// Empty TLBs, of these sizes under each policy; only those of `all` are simulated.
+    /// Empty TLBs of these sizes under each policy; only those of `all` are modelled.
     #[must_use]
-    pub fn new(entries: [u16; TLB_SIZES], all: Mask) -> Self {
+    pub fn new(entries: [u16; TLB_SIZES], all: TlbSet) -> Self {
         Self {
             pages: Vec::new(),
             free: Vec::new(),
@@ -119,49 +63,49 @@ impl Tlb {
             newest: NOWHERE,
             all: all.0,
             capacity: std::array::from_fn(|tlb| entries[tlb % TLB_SIZES]),
-            count: [0; COUNT],
-            victim: [NOWHERE; COUNT],
+            count: [0; TLBS],
+            victim: [NOWHERE; TLBS],
             no_victim: u64::MAX,
         }
     }
 
-    /// Uses a page in the TLBs of `mask`, which depends on the page alone. Answers those that missed; it
-    /// is resident in all of `mask` now.
-    pub fn access(&mut self, key: u64, global: bool, mask: Mask) -> Mask {
-        let (page, missed) = self.hold(key, global, mask, None);
-        page.inspect(|page| self.release(*page));
+    /// Looks a page up in the TLBs of `tlbs`, which depend on the page alone. Returns those that missed. The page is
+    /// resident in all of `tlbs` afterwards.
+    pub fn access(&mut self, key: u64, global: bool, tlbs: TlbSet) -> TlbSet {
+        let (page, missed) = self.pin(key, global, tlbs, None);
+        page.inspect(|page| self.unpin(*page));
         missed
     }
 
-    /// The same, and holds the page: as long as it is, it is newer than all that are not. No more may be held than
-    /// the smallest TLB has entries. There is no page where the TLBs are not simulated. `hint` is what the page was when
-    /// it was held before: where that is so still, it has not to be looked for.
-    pub fn hold(
+    /// As [`access`](Self::access), and pins the page's entry: while it is pinned it is newer than all that are not. At most
+    /// as many entries may be pinned as the smallest TLB has. Returns no entry if none of `tlbs` is modelled. `hint` is the
+    /// entry that the page had before; if it still is the page's, this saves a search.
+    pub fn pin(
         &mut self,
         key: u64,
         global: bool,
-        mask: Mask,
-        hint: Option<Index>,
-    ) -> (Option<Index>, Mask) {
-        let mask = mask.0 & self.all;
+        tlbs: TlbSet,
+        hint: Option<Entry>,
+    ) -> (Option<Entry>, TlbSet) {
+        let tlbs = tlbs.0 & self.all;
         let known = hint.filter(|page| self.is(*page, key));
         let page = match known.or_else(|| self.by_key.get(&key).copied()) {
             Some(page) => page,
-            None if mask == 0 => return (None, Mask::NONE),
+            None if tlbs == 0 => return (None, TlbSet::NONE),
             None => self.insert(key),
         };
         let entry = &mut self.pages[page as usize];
         entry.global = global;
-        entry.holds += 1;
-        let is_linked = entry.holds == 1 && entry.resident != 0;
-        let missed = Mask(mask & !entry.resident);
-        entry.resident |= mask;
+        entry.pins += 1;
+        let is_linked = entry.pins == 1 && entry.resident != 0;
+        let missed = TlbSet(tlbs & !entry.resident);
+        entry.resident |= tlbs;
         if is_linked {
-            self.take_out(page);
+            self.remove_from_list(page);
         }
         for tlb in missed.numbers() {
             self.count[tlb] += 1;
-            // All may be held where a page became global without a flush: there is no victim then.
+            // There is no victim if all are pinned, as when a page became global without a flush.
             if self.count[tlb] > self.capacity[tlb] && self.victim[tlb] != NOWHERE {
                 self.remove(self.victim[tlb], 1 << tlb);
             }
@@ -169,45 +113,45 @@ impl Tlb {
         (Some(page), missed)
     }
 
-    fn is(&self, page: Index, key: u64) -> bool {
+    fn is(&self, page: Entry, key: u64) -> bool {
         self.pages.get(page as usize).is_some_and(|page| page.key == key)
     }
 
-    /// Lets a page go: unless it is held another time, it is the newest of those that are not.
-    pub fn release(&mut self, page: Index) {
+    /// Unpins an entry. Unless it is pinned another time, it becomes the newest of those that are not.
+    pub fn unpin(&mut self, page: Entry) {
         let entry = &mut self.pages[page as usize];
-        entry.holds -= 1;
-        if entry.holds > 0 {
+        entry.pins -= 1;
+        if entry.pins > 0 {
             return;
         }
         let first_of = entry.resident & self.no_victim;
         entry.victim = first_of;
         self.no_victim &= !first_of;
-        for tlb in Mask(first_of).numbers() {
+        for tlb in TlbSet(first_of).numbers() {
             self.victim[tlb] = page;
         }
         self.link(page);
     }
 
-    /// Takes a page out of the list, but out of no TLB.
-    fn take_out(&mut self, page: Index) {
-        for tlb in Mask(self.pages[page as usize].victim).numbers() {
-            self.pass_on(tlb, page);
+    /// Removes an entry from the list, but from no TLB.
+    fn remove_from_list(&mut self, page: Entry) {
+        for tlb in TlbSet(self.pages[page as usize].victim).numbers() {
+            self.replace_victim(tlb, page);
         }
         self.unlink(page);
     }
 
-    /// Takes a page out of the TLBs of `mask`. None is held.
-    pub fn invalidate(&mut self, key: u64, mask: Mask) {
+    /// Removes a page from the TLBs of `tlbs`. No entry is pinned.
+    pub fn invalidate(&mut self, key: u64, tlbs: TlbSet) {
         if let Some(page) = self.by_key.get(&key).copied() {
-            self.remove(page, mask.0 & self.pages[page as usize].resident);
+            self.remove(page, tlbs.0 & self.pages[page as usize].resident);
         }
     }
 
-    /// Empties the TLBs of `mask`, of the pages that `goes` says; it is told a page's key and whether
-    /// it is global.
-    pub fn flush(&mut self, mask: Mask, mut goes: impl FnMut(u64, bool) -> bool) {
-        for tlb in Mask(mask.0 & self.all).numbers() {
+    /// Removes the pages that `goes` selects from the TLBs of `tlbs`; it gets a page's key and whether the page is global. No
+    /// entry is pinned.
+    pub fn flush(&mut self, tlbs: TlbSet, mut goes: impl FnMut(u64, bool) -> bool) {
+        for tlb in TlbSet(tlbs.0 & self.all).numbers() {
             self.count[tlb] = 0;
             self.victim[tlb] = NOWHERE;
             self.no_victim |= 1 << tlb;
@@ -216,13 +160,13 @@ impl Tlb {
         while page != NOWHERE {
             let entry = &mut self.pages[page as usize];
             let (this, older) = (page, entry.older);
-            entry.victim &= !mask.0;
+            entry.victim &= !tlbs.0;
             if goes(entry.key, entry.global) {
-                entry.resident &= !mask.0;
+                entry.resident &= !tlbs.0;
             }
-            for tlb in Mask(entry.resident & mask.0).numbers() {
+            for tlb in TlbSet(entry.resident & tlbs.0).numbers() {
                 self.count[tlb] += 1;
-                // The last that is seen stays.
+                // The oldest one remains.
                 self.victim[tlb] = this;
             }
             if self.pages[this as usize].resident == 0 {
@@ -231,7 +175,7 @@ impl Tlb {
             }
             page = older;
         }
-        for tlb in Mask(mask.0 & self.all).numbers() {
+        for tlb in TlbSet(tlbs.0 & self.all).numbers() {
             if self.victim[tlb] != NOWHERE {
                 self.pages[self.victim[tlb] as usize].victim |= 1 << tlb;
                 self.no_victim &= !(1 << tlb);
@@ -239,18 +183,20 @@ impl Tlb {
         }
     }
 
-    /// Where a page is resident.
+    /// The TLBs that a page is resident in.
     #[must_use]
-    pub fn resident(&self, key: u64) -> Mask {
-        self.by_key.get(&key).map_or(Mask::NONE, |page| Mask(self.pages[*page as usize].resident))
+    pub fn resident(&self, key: u64) -> TlbSet {
+        self.by_key
+            .get(&key)
+            .map_or(TlbSet::NONE, |page| TlbSet(self.pages[*page as usize].resident))
     }
 
-    /// Takes a page out of TLBs that it is resident in.
-    fn remove(&mut self, page: Index, from: u64) {
-        for tlb in Mask(from).numbers() {
+    /// Removes an entry from TLBs that it is resident in.
+    fn remove(&mut self, page: Entry, from: u64) {
+        for tlb in TlbSet(from).numbers() {
             self.count[tlb] -= 1;
             if self.pages[page as usize].victim & (1 << tlb) != 0 {
-                self.pass_on(tlb, page);
+                self.replace_victim(tlb, page);
             }
         }
         let entry = &mut self.pages[page as usize];
@@ -261,8 +207,8 @@ impl Tlb {
         }
     }
 
-    /// Makes the next newer resident page a TLB's victim in the place of this one.
-    fn pass_on(&mut self, tlb: usize, page: Index) {
+    /// Makes the next newer resident entry a TLB's victim instead of this one.
+    fn replace_victim(&mut self, tlb: usize, page: Entry) {
         self.pages[page as usize].victim &= !(1 << tlb);
         let mut next = self.pages[page as usize].newer;
         while next != NOWHERE && self.pages[next as usize].resident & (1 << tlb) == 0 {
@@ -276,8 +222,8 @@ impl Tlb {
         }
     }
 
-    /// A page in no list.
-    fn insert(&mut self, key: u64) -> Index {
+    /// Makes an entry, in no list.
+    fn insert(&mut self, key: u64) -> Entry {
         let page = Page {
             key,
             global: false,
@@ -285,7 +231,7 @@ impl Tlb {
             older: NOWHERE,
             resident: 0,
             victim: 0,
-            holds: 0,
+            pins: 0,
         };
         let index = match self.free.pop() {
             Some(index) => {
@@ -294,14 +240,14 @@ impl Tlb {
             }
             None => {
                 self.pages.push(page);
-                Index::try_from(self.pages.len() - 1).unwrap_or(NOWHERE)
+                Entry::try_from(self.pages.len() - 1).unwrap_or(NOWHERE)
             }
         };
         self.by_key.insert(key, index);
         index
     }
 
-    fn link(&mut self, page: Index) {
+    fn link(&mut self, page: Entry) {
         let older = std::mem::replace(&mut self.newest, page);
         let entry = &mut self.pages[page as usize];
         (entry.newer, entry.older) = (NOWHERE, older);
@@ -310,7 +256,7 @@ impl Tlb {
         }
     }
 
-    fn unlink(&mut self, page: Index) {
+    fn unlink(&mut self, page: Entry) {
         let Page { newer, older, .. } = self.pages[page as usize];
         match newer {
             NOWHERE => self.newest = older,
@@ -321,14 +267,14 @@ impl Tlb {
         }
     }
 
-    fn drop_page(&mut self, page: Index) {
+    fn drop_page(&mut self, page: Entry) {
         let key = std::mem::replace(&mut self.pages[page as usize].key, NO_KEY);
         self.by_key.remove(&key);
         self.free.push(page);
     }
 }
 
-/// A hash of one number: the keys are pages', whose lower bits differ.
+/// A hash of one number. Keys differ in their lower bits mostly.
 #[derive(Default)]
 struct Fold(u64);
 
@@ -345,9 +291,9 @@ impl Hasher for Fold {
 
     #[inline]
     fn write_u64(&mut self, number: u64) {
-        // The table takes the upper bits for one thing and the lower for another.
+        // The hash table uses both the upper and the lower bits.
         let product = u128::from(number) * 0x9e37_79b9_7f4a_7c15;
-        #[expect(clippy::cast_possible_truncation, reason = "both halves are taken")]
+        #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
         let folded = (product >> 64) as u64 ^ product as u64;
         self.0 = folded;
     }

@@ -1,100 +1,41 @@
-//! What walks the page tables.
+//! Walks the guest's page tables.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::config::LINE;
-use crate::model::Flush;
+use crate::flush::Flush;
+use crate::geometry::LINE;
+use crate::mapping::{Mapping, PAGE_SLOTS, Side};
 use crate::paging::{PageSize, Paging, PhysicalMemory, Translation, is_uniform, walk};
 use crate::policy::Policy;
-use crate::tlb::Mask;
+use crate::tlb_set::TlbSet;
 
 /// Linux's map of all memory, without KASLR (`Documentation/arch/x86/x86_64/mm.rst`).
 const LINEAR_MAP: Range<u64> = 0xffff_8880_0000_0000..0xffff_c880_0000_0000;
-/// No page: addresses have fewer bits.
+/// The number of no page: page numbers have fewer bits.
 const NONE: u64 = u64::MAX;
-/// How often, in writes of CR3, it is looked whether a block of pages could be one.
+/// For how many flushes the answer holds whether a block of pages could be one large page.
 const UNIFORM_FOR: u64 = 64;
-/// Pages of a side whose mappings are known, each in the one place where it can be: neighbours have
-/// different ones.
-pub const KNOWN: usize = 1024;
-const _: () = assert!(KNOWN.is_power_of_two(), "a place is the lower bits of a page's number");
 
-/// Numbers for lines of pages that nothing maps, or that are a device's: of 128 MiB.
+/// Line numbers beyond memory, for pages that nothing maps and for devices: 128 MiB of them.
 const BEYOND: u64 = 1 << 21;
 
-/// What a page is used for: the ITLB's side, or the DTLB's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// Instructions.
-    Code,
-    /// Data.
-    Data,
-}
-
-/// The place of a page among those that are known.
+/// The slot of a page among the current ones.
 #[inline]
-fn place(page: u64) -> usize {
-    usize::try_from(page % KNOWN as u64).unwrap_or(0)
+fn slot(page: u64) -> usize {
+    usize::try_from(page % PAGE_SLOTS as u64).unwrap_or(0)
 }
 
-/// Where a page of 4 KiB lies, and how it is mapped: what a [`Model`](crate::Model) has to know of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mapping {
-    /// The physical number of its first line.
-    pub frame: u64,
-    /// The size of the page that it is part of; none where no page table maps it.
-    pub size: Option<PageSize>,
-    /// Whether that page is global.
-    pub global: bool,
-    /// The policies under which it is part of a large page.
-    pub large: Mask,
-}
-
-/// The numbers of [`Mapping::large`] in a word.
-const LARGE: [Mask; 4] = [
-    Mask::NONE,
-    Mask::of(Policy::Superpages),
-    Mask::of(Policy::GroupedSuperpages),
-    Mask::of(Policy::Superpages).and(Mask::of(Policy::GroupedSuperpages)),
-];
-
-impl Mapping {
-    /// Where lines have 48 bits: 16 PiB.
-    const FRAME_BITS: u32 = 48;
-
-    /// In 64 bits.
-    #[must_use]
-    pub fn to_word(self) -> u64 {
-        let size = self.size.map_or(3, |size| size as u64);
-        let large = LARGE.iter().position(|large| *large == self.large).unwrap_or(0) as u64;
-        self.frame | (size | u64::from(self.global) << 2 | large << 3) << Self::FRAME_BITS
-    }
-
-    /// From those.
-    #[must_use]
-    pub fn from_word(word: u64) -> Self {
-        let flags = word >> Self::FRAME_BITS;
-        let size = [Some(PageSize::Small), Some(PageSize::Large), Some(PageSize::Huge), None];
-        Self {
-            frame: word & ((1 << Self::FRAME_BITS) - 1),
-            size: size[(flags & 3) as usize],
-            global: flags & 4 != 0,
-            large: LARGE[(flags >> 3 & 3) as usize],
-        }
-    }
-}
-
-/// Pages that were told of, by their [places](place).
+/// The pages whose mappings the model has and that have not changed since, by [slot].
 #[derive(Debug)]
-struct Known {
-    pages: Box<[u64; KNOWN]>,
-    global: Box<[bool; KNOWN]>,
+struct CurrentPages {
+    pages: Box<[u64; PAGE_SLOTS]>,
+    global: Box<[bool; PAGE_SLOTS]>,
 }
 
-impl Known {
+impl CurrentPages {
     fn new() -> Self {
-        Self { pages: Box::new([NONE; KNOWN]), global: Box::new([false; KNOWN]) }
+        Self { pages: Box::new([NONE; PAGE_SLOTS]), global: Box::new([false; PAGE_SLOTS]) }
     }
 
     fn forget(&mut self, globals: bool) {
@@ -106,29 +47,29 @@ impl Known {
     }
 }
 
-/// What walks the page tables of the guest at the time of an access: a model that comes later would find
-/// others. It tells of a page once, and again when that may have changed.
+/// Walks the guest's page tables at the time of an access: when the model sees the access they may be different. It walks once
+/// for each page, and again when the mapping may have changed.
 #[derive(Debug)]
 pub struct Walker<M> {
     memory: M,
     paging: Paging,
-    /// The pages that were told of, of each side.
-    known: [Known; 2],
-    /// Whether more than the processor's own policy is modelled.
+    /// The current pages of each side.
+    current: [CurrentPages; 2],
+    /// Whether policies other than the processor's own are modelled.
     policies: bool,
-    /// Counts changes of the address space.
+    /// Counts flushes.
     epoch: u64,
     uniform: HashMap<u64, (u64, bool)>,
     untranslated: u64,
 }
 
 impl<M: PhysicalMemory> Walker<M> {
-    /// One that knows nothing.
+    /// A walker to which no page is current.
     pub fn new(memory: M, paging: Paging, single: bool) -> Self {
         Self {
             memory,
             paging,
-            known: [Known::new(), Known::new()],
+            current: [CurrentPages::new(), CurrentPages::new()],
             policies: !single,
             epoch: 0,
             uniform: HashMap::new(),
@@ -136,21 +77,21 @@ impl<M: PhysicalMemory> Walker<M> {
         }
     }
 
-    /// Whether a page was told of, and nothing has happened since that could have changed it.
+    /// Whether a page was walked for, and nothing has happened since that could have changed its mapping.
     #[inline]
     #[must_use]
-    pub fn knows(&self, side: Side, page: u64) -> bool {
-        self.known[side as usize].pages[place(page)] == page
+    pub fn is_current(&self, side: Side, page: u64) -> bool {
+        self.current[side as usize].pages[slot(page)] == page
     }
 
-    /// Where a page lies that is accessed now. It is known from here on.
+    /// The mapping of a page that is accessed now. The page is current from here on.
     pub fn walk(&mut self, side: Side, page: u64) -> Mapping {
         let address = page << 12;
         let translation = walk(&self.memory, self.paging, address);
         let global = translation.is_some_and(|translation| translation.global);
-        let known = &mut self.known[side as usize];
-        (known.pages[place(page)], known.global[place(page)]) = (page, global);
-        let large = translation.as_ref().map_or(Mask::NONE, |own| self.large(address, own));
+        let current = &mut self.current[side as usize];
+        (current.pages[slot(page)], current.global[slot(page)]) = (page, global);
+        let large = translation.as_ref().map_or(TlbSet::NONE, |found| self.large(address, found));
         let size = translation.map(|translation| translation.size);
         let frame = self.frame(translation.as_ref(), page);
         Mapping { frame, size, global, large }
@@ -162,7 +103,7 @@ impl<M: PhysicalMemory> Walker<M> {
         let line = |physical: u64| physical / LINE as u64;
         match translation {
             Some(translation) => self.within(line(translation.physical(address))),
-            // A few instructions take a physical address (AMD's VMLOAD, with which Xen loads segments).
+            // A few instructions take a physical address, as AMD's VMLOAD, with which Xen loads segments.
             None if self.memory.read(address).is_some() => line(address),
             None => {
                 self.untranslated += 1;
@@ -171,32 +112,32 @@ impl<M: PhysicalMemory> Walker<M> {
         }
     }
 
-    /// A line of memory, or, of a device's, one beyond.
+    /// A line of memory, or of a device a line beyond memory.
     fn within(&self, line: u64) -> u64 {
         let beyond = self.first_beyond();
         if line < beyond { line } else { beyond + line % BEYOND }
     }
 
-    /// The number of the first line that no memory has, at a page's beginning.
+    /// The number of the first line beyond memory, at the start of a page.
     fn first_beyond(&self) -> u64 {
         self.memory.end().div_ceil(4096) * 4096 / LINE as u64
     }
 
-    /// How many numbers lines can have.
+    /// All physical lines have numbers below this.
     pub fn lines(&self) -> u64 {
         self.first_beyond() + BEYOND
     }
 
-    /// How often a page was told of that nothing maps; its lines are taken for others than all of memory's.
+    /// How many walks found nothing mapped. The lines of such pages are beyond memory.
     pub fn untranslated(&self) -> u64 {
         self.untranslated
     }
 
     /// Under which policies a small page of the linear map would be part of a large one.
-    fn large(&mut self, address: u64, translation: &Translation) -> Mask {
+    fn large(&mut self, address: u64, translation: &Translation) -> TlbSet {
         let small = translation.size == PageSize::Small;
         if !self.policies || !small || !LINEAR_MAP.contains(&address) {
-            return Mask::NONE;
+            return TlbSet::NONE;
         }
         let now = self.epoch / UNIFORM_FOR;
         let uniform = match self.uniform.get(&translation.table) {
@@ -207,33 +148,33 @@ impl<M: PhysicalMemory> Walker<M> {
                 uniform
             }
         };
-        let alone = if uniform { Mask::of(Policy::Superpages) } else { Mask::NONE };
-        // What must not be written to is what breaks blocks up: page tables, pages that are granted.
+        let alone = if uniform { TlbSet::of(Policy::Superpages) } else { TlbSet::NONE };
+        // Read-only pages break blocks up: page tables and granted pages.
         let grouped = translation.writable || uniform;
-        let grouped = if grouped { Mask::of(Policy::GroupedSuperpages) } else { Mask::NONE };
-        alone.and(grouped)
+        let grouped = if grouped { TlbSet::of(Policy::GroupedSuperpages) } else { TlbSet::NONE };
+        alone.union(grouped)
     }
 
-    /// Takes notice of what may change mappings.
+    /// Applies an instruction after which mappings may have changed.
     pub fn flush(&mut self, what: Flush) {
-        let globals = self.paging.write(what);
+        let globals = self.paging.apply(what);
         self.epoch += 1;
-        // One address can be in a large page, of which many parts are known.
+        // An address may lie in a large page, of which many 4 KiB parts are current.
         let all = globals || matches!(what, Flush::Page(_) | Flush::Pcid(0, ..));
-        self.known.iter_mut().for_each(|known| known.forget(all));
+        self.current.iter_mut().for_each(|current| current.forget(all));
     }
 
-    /// Where an address lies, physically, without any notice taken of it.
+    /// The physical address of a virtual one. This makes no page current.
     pub fn physical(&self, address: u64) -> Option<u64> {
         walk(&self.memory, self.paging, address).map(|page| page.physical(address))
     }
 
-    /// The memory.
+    /// The guest's memory.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// The address space.
+    /// The state of paging.
     pub fn paging(&self) -> Paging {
         self.paging
     }

@@ -1,19 +1,20 @@
-//! Programs whose misses can be counted by hand, in a machine with page tables of its own.
+//! Programs whose misses can be counted by hand, in a machine with its own page tables.
 
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use scope_model::{
-    Asked, Cache, Config, Counters, Flush, L2_BYTES, LINE, Line, Model, Outcome, POLICIES,
-    PageSize, Paging, PhysicalMemory, Policy, Second, Side, Sweep, TLB_ENTRIES, WAYS, Walker, walk,
+    Cache, Config, Counters, Flush, L2_BYTES, L2Bank, LINE, LineId, Lookup, Model, Outcome,
+    POLICIES, PageSize, Paging, PhysicalMemory, Policy, Side, Sweep, TLB_ENTRIES, WAYS, Walker,
+    walk,
 };
 
 const PAGE: u64 = 4096;
 const TABLES: u64 = 0x10_0000;
-/// Where memory ends.
+/// The end of memory.
 const END: u64 = 1 << 33;
 
-/// Memory that has nothing but page tables.
+/// Memory that contains only page tables.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     words: std::collections::HashMap<u64, u64>,
@@ -52,21 +53,21 @@ impl Memory {
     }
 }
 
-/// A processor that runs a program of one place in the code.
+/// A processor that runs a program, whose counts are all of one site.
 struct World {
     walker: Walker<Memory>,
     model: Model,
-    l2: Second,
+    l2: L2Bank,
     site: Counters,
     sweep: Sweep,
 }
 
 /// Which L2s missed each of these lines.
-fn missed(l2: &mut Second, lines: &[u64]) -> Vec<u8> {
-    let mut asked: Vec<Asked> =
-        lines.iter().enumerate().map(|(place, line)| Asked::new(*line, place)).collect();
+fn missed(l2: &mut L2Bank, lines: &[u64]) -> Vec<u8> {
+    let mut lookups: Vec<Lookup> =
+        lines.iter().enumerate().map(|(place, line)| Lookup::new(*line, place)).collect();
     let mut missed = vec![0; lines.len()];
-    l2.access_all(&mut asked, &mut missed);
+    l2.access_all(&mut lookups, &mut missed);
     missed
 }
 
@@ -79,13 +80,13 @@ impl World {
         let paging = Paging { root: ROOT, global: true, ..Paging::default() };
         let walker = Walker::new(memory, paging, config.single);
         let model = Model::new(config, paging, walker.lines());
-        let l2 = Second::new(config, walker.lines());
+        let l2 = L2Bank::new(config, walker.lines());
         Self { walker, model, l2, site: Counters::default(), sweep: Sweep::default() }
     }
 
     fn map(&mut self, side: Side, address: u64) {
         let page = address / PAGE;
-        if !self.walker.knows(side, page) {
+        if !self.walker.is_current(side, page) {
             self.model.map(side, page, self.walker.walk(side, page));
         }
     }
@@ -99,31 +100,31 @@ impl World {
         self.map(Side::Data, address + 7);
         let (first, last) = (address / LINE as u64, (address + 7) / LINE as u64);
         for line in first..=last {
-            let used = self.model.access(Line::of(Side::Data, line * LINE as u64));
+            let used = self.model.access(LineId::of(Side::Data, line * LINE as u64));
             self.count(used, Some(write));
         }
     }
 
     fn fetch(&mut self, address: u64) {
         self.map(Side::Code, address);
-        let used = self.model.access(Line::of(Side::Code, address));
+        let used = self.model.access(LineId::of(Side::Code, address));
         self.count(used, None);
     }
 
     fn count(&mut self, used: Outcome, write: Option<bool>) {
         let is_code = write.is_none();
-        let second = if used.missed { missed(&mut self.l2, &[used.line])[0] } else { 0 };
+        let second = if used.l1_miss { missed(&mut self.l2, &[used.line])[0] } else { 0 };
         self.sweep.add_lines(second, is_code, 1);
-        self.sweep.add_page(used.pages, is_code);
+        self.sweep.add_page(used.tlb_misses, is_code);
         let site = &mut self.site;
         let (l1, l2, tlb) = match write {
             None => (&mut site.l1i_misses, &mut site.l2i_misses, &mut site.itlb_misses),
             Some(false) => (&mut site.read_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
             Some(true) => (&mut site.write_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
         };
-        *l1 += u64::from(used.missed);
+        *l1 += u64::from(used.l1_miss);
         *l2 += u64::from(self.model.config().counts_line(second));
-        *tlb += u64::from(used.pages.meets(self.model.config().counted()));
+        *tlb += u64::from(used.tlb_misses.intersects(self.model.config().counted()));
     }
 
     fn flush(&mut self, what: Flush) {
@@ -132,7 +133,7 @@ impl World {
     }
 }
 
-/// So many pages in a row, mapped one to one.
+/// `count` consecutive pages, mapped one to one.
 fn pages(count: u64, first: u64, flags: u64) -> Memory {
     let mut memory = Memory::default();
     for page in 0..count {
@@ -146,8 +147,8 @@ fn pages(count: u64, first: u64, flags: u64) -> Memory {
 
 const FIRST: u64 = 0x5000_0000;
 
-/// Twice over an array: what fits misses once a line, what is larger by one misses every line of every
-/// round (LRU's worst case).
+/// Reads an array twice. A cache that holds it misses each line once; a smaller one misses every line in both rounds (the worst
+/// case of LRU).
 #[test]
 fn a_walk_over_an_array_misses_where_it_should() {
     for (number, bytes) in L2_BYTES.iter().enumerate().take(3) {
@@ -165,7 +166,7 @@ fn a_walk_over_an_array_misses_where_it_should() {
 }
 
 #[test]
-fn l1_holds_what_it_has_room_for() {
+fn l1_holds_as_much_as_its_size() {
     let lines = ((32 << 10) / LINE) as u64;
     let mut world = World::new(pages(8, FIRST, 0), Config::default());
     for _ in 0..3 {
@@ -174,7 +175,7 @@ fn l1_holds_what_it_has_room_for() {
     assert_eq!(world.site.read_misses, lines);
 }
 
-/// Once a page, over and over: a TLB of so many entries holds so many pages, and none of one more.
+/// Reads one word per page, in rounds. A TLB holds as many pages as it has entries, and with one page more it never hits.
 #[test]
 fn a_stride_of_a_page_misses_in_tlbs_that_are_too_small() {
     for count in [16u64, 17, 64, 65, 1024, 1025] {
@@ -212,7 +213,7 @@ fn large_pages_are_found_as_they_are_mapped() {
 }
 
 #[test]
-fn a_switch_takes_out_what_the_policy_says() {
+fn a_switch_flushes_what_the_policy_says() {
     let hypervisor = 0xffff_82d0_4000_0000;
     let mut memory = pages(4, FIRST, 0);
     for page in 0..4 {
@@ -236,12 +237,12 @@ fn a_switch_takes_out_what_the_policy_says() {
     assert_eq!(misses(Policy::Real), 4 + 4 * 4 + 4 * 4);
     assert_eq!(misses(Policy::NoGlobal), 4 * 12);
     assert_eq!(misses(Policy::GlobalHypervisor), 4 + 4 + 4 * 4);
-    // Each of both spaces is met once.
+    // Each of both spaces misses once.
     assert_eq!(misses(Policy::Tagged), 4 + 2 * 4 + 2 * 4);
 }
 
 #[test]
-fn pcid_keeps_other_contexts_and_its_own_when_told_to() {
+fn pcid_keeps_other_contexts_and_its_own_with_the_flag() {
     let memory = pages(4, FIRST, 0);
     let mut world = World::new(memory, Config::default());
     world.flush(Flush::Cr4(1 << 7 | 1 << 17));
@@ -255,8 +256,8 @@ fn pcid_keeps_other_contexts_and_its_own_when_told_to() {
     assert_eq!(visit(&mut world, ROOT | 1), 4);
     assert_eq!(visit(&mut world, OTHER | 2), 4);
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 0, "kept");
-    assert_eq!(visit(&mut world, OTHER | 2), 4, "its own go");
-    assert_eq!(visit(&mut world, ROOT | 1 | keep), 0, "others stay");
+    assert_eq!(visit(&mut world, OTHER | 2), 4, "its own are flushed");
+    assert_eq!(visit(&mut world, ROOT | 1 | keep), 0, "others are kept");
     world.flush(Flush::Pcid(1, 1, 0));
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 4, "INVPCID of one context");
     world.flush(Flush::Pcid(2, 0, 0));
@@ -264,7 +265,7 @@ fn pcid_keeps_other_contexts_and_its_own_when_told_to() {
 }
 
 #[test]
-fn one_page_goes_and_globals_go_with_cr4() {
+fn invlpg_removes_one_page_and_cr4_global_ones() {
     let mut world = World::new(pages(4, FIRST, GLOBAL), Config::default());
     let visit = |world: &mut World| {
         let before = world.sweep.dtlb[0][3];
@@ -281,7 +282,7 @@ fn one_page_goes_and_globals_go_with_cr4() {
 }
 
 #[test]
-fn superpages_need_blocks_that_nothing_breaks_up() {
+fn superpages_need_uniform_blocks() {
     let linear = 0xffff_8880_0000_0000;
     let mut memory = Memory::default();
     for page in 0..1024 {
@@ -333,25 +334,25 @@ fn data_across_two_lines_and_two_pages_is_both() {
 }
 
 #[test]
-fn what_no_page_table_maps_is_counted() {
+fn accesses_to_unmapped_pages_are_counted() {
     let mut world = World::new(Memory::default(), Config::default());
     world.read(0x7f00_0000_0000);
     assert_eq!(world.walker.untranslated(), 1);
     assert_eq!(world.site.read_misses, 1);
-    // One that is a physical address is where it says, and no TLB is asked.
+    // One that is a physical address is where it says, and no TLB is lookups.
     world.read(FIRST);
     assert_eq!(world.walker.untranslated(), 1);
-    assert_eq!(world.model.claimed(FIRST), FIRST);
+    assert_eq!(world.model.cached_address(FIRST), FIRST);
     assert_eq!((world.site.read_misses, world.site.dtlb_misses), (2, 0));
 }
 
 proptest! {
-    /// What is remembered of the last pages changes nothing, nor does it that few places are for all pages.
+    /// Hot pages change no count, nor does the small number of slots.
     #[test]
     fn a_stream_misses_as_one_by_one(
         accesses in prop::collection::vec((0u64..40, 0u64..64, any::<bool>(), 0u8..70), 1..3000),
     ) {
-        /// Pages that are known in the same places are so far apart; the first place is in the middle.
+        /// The distance of pages that share a slot. The first slot is in the middle of the pages.
         const APART: u64 = 1024;
         let from = FIRST / PAGE / APART * APART + APART - 10;
         let address = |page: u64| (from + page % 20 + page / 20 * APART) * PAGE;
@@ -372,7 +373,7 @@ proptest! {
                     naive.iter_mut().for_each(|side| side.held.retain(|held| *held != page));
                     continue;
                 }
-                // Mostly on where it was, or on the other side of a copy.
+                // Mostly continue, or change to the other side of a copy.
                 2..20 => at = at / PAGE * PAGE + (at + 8) % PAGE,
                 20..35 => std::mem::swap(&mut at, &mut other),
                 _ => at = address(page) + line * LINE as u64,
@@ -419,13 +420,13 @@ impl Naive {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// What is known of larger L2s without a look at them is so.
+    /// Skipping the lookups in larger L2s changes no count.
     #[test]
-    fn every_l2_misses_as_one_of_its_own_would(
+    fn every_l2_misses_as_a_separate_cache_would(
         lines in prop::collection::vec((0u64..1 << 20, 1u64..2000, prop::bool::ANY), 1..200),
     ) {
         let limit = END / LINE as u64;
-        let mut all = Second::new(Config::default(), limit);
+        let mut all = L2Bank::new(Config::default(), limit);
         let mut single = L2_BYTES.map(|bytes| Cache::new(bytes, limit));
         for (first, count, again) in lines {
             // Runs of lines, and the same set of small caches over and over.

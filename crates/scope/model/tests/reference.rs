@@ -1,11 +1,11 @@
-//! The models against naive ones, on random traces, and against programs whose misses are known.
+//! Compares the models with naive ones on random traces.
 
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use scope_model::{Cache, LINE, Mask, POLICIES, Policy, TLB_ENTRIES, TLB_SIZES, Tlb, WAYS};
+use scope_model::{Cache, LINE, POLICIES, Policy, TLB_ENTRIES, TLB_SIZES, Tlb, TlbSet, WAYS};
 
-/// A set: what is in it, the most recently used first.
+/// A naive LRU set, the most recently used first.
 #[derive(Clone, Default)]
 struct Lru {
     room: usize,
@@ -36,24 +36,24 @@ enum Step {
     FlushAll(u64),
 }
 
-/// Which policies use a page: a property of the page.
-fn policies_of(key: u64, choice: u64) -> Mask {
+/// The policies that use a page, which depend on the page only.
+fn policies_of(key: u64, choice: u64) -> TlbSet {
     match key % 5 {
-        0 => Mask::ALL,
-        1 => Mask::ALL.without(Mask::of(Policy::Superpages)),
-        2 => Mask::of(Policy::Tagged).and(Mask::of(Policy::NoGlobal)),
-        _ if choice == 0 => Mask::ALL,
-        _ => Mask::ALL.without(Mask::of(Policy::GlobalHypervisor)),
+        0 => TlbSet::ALL,
+        1 => TlbSet::ALL.without(TlbSet::of(Policy::Superpages)),
+        2 => TlbSet::of(Policy::Tagged).union(TlbSet::of(Policy::NoGlobal)),
+        _ if choice == 0 => TlbSet::ALL,
+        _ => TlbSet::ALL.without(TlbSet::of(Policy::GlobalHypervisor)),
     }
 }
 
-fn policies(bits: u64) -> Mask {
+fn policies(bits: u64) -> TlbSet {
     let chosen = POLICIES.iter().enumerate().filter(|(n, _)| bits & (1 << n) != 0);
-    chosen.fold(Mask::NONE, |mask, (_, policy)| mask.and(Mask::of(*policy)))
+    chosen.fold(TlbSet::NONE, |mask, (_, policy)| mask.union(TlbSet::of(*policy)))
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few pages that come often, some that come now and then, so that every size has hits and victims.
+    // Few frequent pages and some rare ones, so that every size has hits and victims.
     let key = prop_oneof![6 => 0u64..24, 3 => 0u64..200, 1 => 0u64..3000];
     prop_oneof![
         60 => (key.clone(), any::<bool>()).prop_map(|(key, global)| Step::Access(key, global, 0)),
@@ -67,23 +67,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_tlb_hits_as_one_of_its_own_would(steps in prop::collection::vec(step(), 1..3000)) {
-        let mut tlbs = Tlb::new(TLB_ENTRIES, Mask::ALL);
+    fn every_tlb_hits_as_a_separate_one_would(steps in prop::collection::vec(step(), 1..3000)) {
+        let mut tlbs = Tlb::new(TLB_ENTRIES, TlbSet::ALL);
         let mut naive: Vec<Lru> = (0..TLB_SIZES * POLICIES.len())
             .map(|n| Lru::new(TLB_ENTRIES[n % TLB_SIZES].into()))
             .collect();
-        let has = |mask: Mask, n: usize| mask.0 & (1 << n) != 0;
+        let has = |mask: TlbSet, n: usize| mask.0 & (1 << n) != 0;
         for step in steps {
             match step {
                 Step::Access(key, global, choice) => {
-                    // Global or not is a property of the page, too.
+                    // Whether a page is global depends on the page only.
                     let global = global && key % 3 == 0;
                     let (key, mask) = (key * 2 + u64::from(global), policies_of(key, choice));
                     let missed = tlbs.access(key, global, mask);
                     for (n, lru) in naive.iter_mut().enumerate().filter(|(n, _)| has(mask, *n)) {
                         prop_assert_eq!(!has(missed, n), lru.access(key, global), "TLB {}", n);
                     }
-                    prop_assert_eq!(missed.without(mask), Mask::NONE);
+                    prop_assert_eq!(missed.without(mask), TlbSet::NONE);
                 }
                 Step::Invalidate(key, bits) => {
                     let mask = policies(bits);
@@ -113,10 +113,10 @@ proptest! {
     }
 
     #[test]
-    fn a_cache_hits_as_a_list_for_each_set_would(
+    fn a_cache_hits_as_one_list_per_set_would(
         lines in prop::collection::vec(prop_oneof![4 => 0u64..64, 1 => 0u64..4096], 1..4000),
         sets in prop::sample::select(vec![1usize, 2, 8, 64]),
-        // Few enough to be told apart by short tags, and too many.
+        // For short tags, and for long ones.
         limit in prop::sample::select(vec![4096u64, 1 << 30]),
     ) {
         let mut cache = Cache::new(sets * WAYS * LINE, limit);

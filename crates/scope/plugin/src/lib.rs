@@ -1,17 +1,16 @@
-//! The plugin of QEMU (TCG's interface, version 4: QEMU 10) that pvscope runs guests under.
+//! The QEMU plugin that pvscope runs guests under (TCG's plugin interface, version 4: QEMU 10).
 //!
 //! ```text
 //!  QEMU ── blocks, data, control registers ──► Tracer ── a thread ──► scope_model::Model
-//!    │                                            └─────────────────► scope_result::Recording, at the mark's end
-//!    └─ the guest's memory, shared: page tables are read where they lie
+//!    │                                            └─────────────────► scope_result::Recording, at the second mark
+//!    └─ the guest's memory, shared: page tables are read in place
 //! ```
 //!
-//! Until the first mark (an instruction that does nothing, with a number in it) nothing is
-//! instrumented but the search for it. Then everything that was translated is dropped and translated
-//! anew, with the model attached, until the second.
+//! Until the first mark (a no-op instruction with a number in it) the plugin only searches for that mark. Then it has QEMU
+//! translate all code again, with callbacks for the models, until the second mark.
 //!
-//! `unsafe` is what this crate is for: `qemu` declares QEMU's functions, `memory` reads the guest's
-//! memory; the others are safe but for the entry points that QEMU calls.
+//! This crate contains `unsafe` code: `qemu` declares QEMU's functions, `memory` reads the guest's memory, and QEMU calls the
+//! entry points here.
 
 mod memory;
 mod qemu;
@@ -23,17 +22,18 @@ use memory::GuestMemory;
 use qemu::{CallbackRegisters, DataAccess, Id, Info, Instruction, OnData, Registers, Translation};
 use scope_model::Paging;
 use scope_recorder::{
-    Arguments, BlockId, Mark, Special, Start, Told, What, bytes_at, mark, special,
+    Arguments, BlockId, ControlRegisters, Covers, FlushInstruction, GroupWord, Mark, bytes_at,
+    flush_instruction, mark,
 };
 
 type Tracer = scope_recorder::Tracer<GuestMemory>;
 
-/// The version of the interface that this is for.
+/// The version of the interface that this plugin is written for.
 #[unsafe(no_mangle)]
 pub static qemu_plugin_version: c_int = qemu::VERSION;
 
-/// All there is. QEMU has one thread that executes, since there is one processor, and calls from no other
-/// while it does.
+/// The state of the plugin. With one guest processor QEMU has one thread that executes the guest, and calls from that thread
+/// only.
 struct Plugin {
     id: Id,
     arguments: Arguments,
@@ -42,40 +42,39 @@ struct Plugin {
 }
 
 enum Phase {
-    /// The first mark was not met.
+    /// Before the first mark.
     Before,
     /// Between the marks: [`TRACER`].
     Recording,
-    /// It is over, well or not.
+    /// Recording has ended or failed.
     Over,
 }
 
 static PLUGIN: AtomicPtr<Plugin> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The plugin, for one call of QEMU's.
+/// The plugin, for the duration of a callback.
 fn plugin() -> Option<&'static mut Plugin> {
-    // SAFETY: the pointer is null or that of a box which is never freed. QEMU calls from the one thread
-    // that executes the guest (`install` refuses more processors), no callback calls another, and
-    // none keeps the reference.
+    // SAFETY: the pointer is null or that of a box which is never freed. QEMU calls from the one thread that executes the
+    // guest (`install` refuses more processors), no callback calls another, and none keeps the reference.
     unsafe { PLUGIN.load(Ordering::Relaxed).as_mut() }
 }
 
-/// The tracer, for one call of QEMU's; null but between the marks.
+/// The tracer; null except between the marks.
 static TRACER: AtomicPtr<Tracer> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The tracer, between the marks.
+/// The tracer between the marks, for the duration of a callback.
 #[inline]
 fn tracer() -> Option<&'static mut Tracer> {
-    // SAFETY: as for `plugin`: it is null, or a box's that `finish` frees when it has taken the pointer away.
+    // SAFETY: as for `plugin`; the pointer is null or that of a box, which `finish` frees after it has replaced the pointer.
     unsafe { TRACER.load(Ordering::Relaxed).as_mut() }
 }
 
-/// Tells whoever has started QEMU.
+/// Prints a message for the program that started QEMU.
 fn say(text: &str) {
     eprintln!("pvscope: {text}");
 }
 
-/// QEMU loads the plugin.
+/// QEMU calls this when it loads the plugin.
 ///
 /// # Safety
 /// As QEMU calls it: `info` and `argv` are valid for the call.
@@ -116,7 +115,7 @@ extern "C" fn on_processor(_: Id, _: u32) {
     }
 }
 
-/// Before the first mark: a look at every instruction, once.
+/// Before the first mark: looks at every instruction once, when it is translated.
 extern "C" fn search(_: Id, translation: *mut Translation) {
     for instruction in Instruction::all(translation) {
         if mark(&instruction.bytes()) == Some(Mark::Begin) {
@@ -126,15 +125,15 @@ extern "C" fn search(_: Id, translation: *mut Translation) {
     }
 }
 
-/// An address, as QEMU carries it about.
+/// An address as the data of a callback.
 fn mark_address(address: u64) -> usize {
-    // QEMU runs where addresses have 64 bits: its plugin interface is for no other.
+    // Addresses of the host have 64 bits.
     usize::try_from(address).unwrap_or(0)
 }
 
 extern "C" fn begin(_: u32, at: *mut c_void) {
     let Some(plugin) = plugin() else { return };
-    if plugin.arguments.wait || !matches!(plugin.phase, Phase::Before) {
+    if plugin.arguments.ignore_marks || !matches!(plugin.phase, Phase::Before) {
         return;
     }
     plugin.phase = match start(plugin, at.addr() as u64) {
@@ -153,37 +152,37 @@ extern "C" fn begin(_: u32, at: *mut c_void) {
 
 fn start(plugin: &Plugin, at: u64) -> Result<Tracer, String> {
     let read = |name| plugin.registers.read(name).ok_or(format!("QEMU has no register {name}"));
-    let start = Start { cr3: read("cr3")?, cr4: read("cr4")? };
-    known_paging(read("efer")?, start.cr4)?;
+    let start = ControlRegisters { cr3: read("cr3")?, cr4: read("cr4")? };
+    check_paging(read("efer")?, start.cr4)?;
     let memory = GuestMemory::find(plugin.arguments.low_memory)?;
     let paging = Paging { root: start.cr3, ..Paging::default() };
-    /// The bytes of a mark.
+    /// The length of a mark in bytes.
     const MARK: usize = 7;
     let code = bytes_at::<MARK>(&memory, paging, at);
     if code.and_then(|code| mark(&code)) != Some(Mark::Begin) {
-        return Err("the first mark is not where the page tables lead: this machine's memory has another hole for \
-                    devices than is known here; use -m 2G or less"
+        return Err("the first mark is not at the address that the page tables give: this machine has another device \
+                    hole in its memory than pvscope expects; use -m 2G or less"
             .to_owned());
     }
     Tracer::new(memory, &plugin.arguments, start)
 }
 
-/// Refuses page tables that are not of four levels.
-fn known_paging(efer: u64, cr4: u64) -> Result<(), String> {
-    /// EFER.LMA: it is a 64-bit system.
+/// Refuses page tables that do not have four levels.
+fn check_paging(efer: u64, cr4: u64) -> Result<(), String> {
+    /// EFER.LMA: long mode.
     const LONG: u64 = 1 << 10;
     /// CR4.LA57: page tables have five levels.
     const FIVE_LEVELS: u64 = 1 << 12;
     match (efer & LONG, cr4 & FIVE_LEVELS) {
-        (0, _) => Err("the machine runs a system of 32 bits or less, and 64 are needed".to_owned()),
+        (0, _) => Err("the machine does not run a 64-bit system".to_owned()),
         (_, 0) => Ok(()),
-        _ => Err("the guest's page tables have five levels, and four are modelled: take la57 away, as in \
-                  -cpu max,-la57, or give its kernel no5lvl"
+        _ => Err("the guest's page tables have five levels, and only four are modelled: remove la57, as in -cpu \
+                  max,-la57, or add no5lvl to its kernel's command line"
             .to_owned()),
     }
 }
 
-/// Everything that was translated is dropped: from here on with the model.
+/// Called once QEMU has dropped all translations: adds callbacks to the new ones.
 extern "C" fn instrument(id: Id) {
     qemu::on_exit(id, on_exit);
     if tracer().is_some() {
@@ -203,27 +202,27 @@ extern "C" fn translated(_: Id, translation: *mut Translation) {
             &bytes[..usize::try_from(instruction.size()).unwrap_or(0).min(bytes.len())]
         })
         .collect();
-    let mut alone = false;
+    let mut has_callbacks = false;
     for (instruction, bytes) in instructions.iter().zip(&code) {
-        alone |= watch_for_itself(plugin, instruction, bytes);
+        has_callbacks |= instrument_instruction(plugin, instruction, bytes);
     }
-    let plan = tracer.translate(first.address(), &code, alone);
-    if let Some(block) = plan.block {
+    let instrumentation = tracer.translate(first.address(), &code, has_callbacks);
+    if let Some(block) = instrumentation.block {
         qemu::on_block(translation, executed, pointer(block.0.into()));
     }
-    for watch in plan.watches {
-        let which = if watch.write { DataAccess::Write } else { DataAccess::Read };
-        let (callback, data): (OnData, _) = match watch.what {
-            What::Group(told) => (group_accessed, pointer(told.0)),
-            What::Access if watch.write => (data_written, std::ptr::null_mut()),
-            What::Access => (data_read, std::ptr::null_mut()),
+    for access in instrumentation.accesses {
+        let which = if access.write { DataAccess::Write } else { DataAccess::Read };
+        let (callback, data): (OnData, _) = match access.covers {
+            Covers::Group(word) => (group_accessed, pointer(word.0)),
+            Covers::Access if access.write => (data_written, std::ptr::null_mut()),
+            Covers::Access => (data_read, std::ptr::null_mut()),
         };
-        instructions[watch.instruction].on_data(callback, which, data);
+        instructions[access.instruction].on_data(callback, which, data);
     }
 }
 
-/// Has the plugin called at an instruction that matters for itself. Answers whether it is one.
-fn watch_for_itself(plugin: &Plugin, instruction: &Instruction, bytes: &[u8]) -> bool {
+/// Adds callbacks for `context_switch`, probes, flushes and marks. Returns whether the instruction has any.
+fn instrument_instruction(plugin: &Plugin, instruction: &Instruction, bytes: &[u8]) -> bool {
     let mut callbacks = 0;
     let mut call = |callback, registers, data| {
         callbacks += 1;
@@ -236,10 +235,10 @@ fn watch_for_itself(plugin: &Plugin, instruction: &Instruction, bytes: &[u8]) ->
     if let Some(probe) = probe {
         call(probed, CallbackRegisters::None, probe as *mut c_void);
     }
-    if let Some(special) = special(bytes) {
-        // It is read again when it is executed; it lives as long as QEMU, as does what it is for.
-        let special = Box::into_raw(Box::new(special));
-        call(flushed, CallbackRegisters::Read, special.cast());
+    if let Some(flush) = flush_instruction(bytes) {
+        // The callback reads it at each execution, as long as QEMU runs: it is never freed.
+        let flush = Box::into_raw(Box::new(flush));
+        call(flushed, CallbackRegisters::Read, flush.cast());
     }
     if mark(bytes) == Some(Mark::End) {
         call(end, CallbackRegisters::None, std::ptr::null_mut());
@@ -247,14 +246,14 @@ fn watch_for_itself(plugin: &Plugin, instruction: &Instruction, bytes: &[u8]) ->
     callbacks > 0
 }
 
-/// A number, as QEMU carries it about.
+/// A number as the data of a callback.
 fn pointer(number: u64) -> *mut c_void {
-    // QEMU with this plugin is a program of 64 bits: all fit.
+    // Pointers of the host have 64 bits.
     std::ptr::without_provenance_mut(usize::try_from(number).unwrap_or_default())
 }
 
 fn block_of(pointer: *mut c_void) -> BlockId {
-    // It was made of 32 bits.
+    // `translated` made it of 32 bits.
     BlockId(u32::try_from(pointer.addr()).unwrap_or(0))
 }
 
@@ -264,9 +263,9 @@ extern "C" fn executed(_: u32, block: *mut c_void) {
     }
 }
 
-extern "C" fn group_accessed(_: u32, _: u32, address: u64, told: *mut c_void) {
+extern "C" fn group_accessed(_: u32, _: u32, address: u64, word: *mut c_void) {
     if let Some(tracer) = tracer() {
-        tracer.group(Told(told.addr() as u64), address);
+        tracer.group(GroupWord(word.addr() as u64), address);
     }
 }
 
@@ -281,14 +280,14 @@ extern "C" fn data_written(_: u32, info: u32, address: u64, _: *mut c_void) {
 #[inline]
 fn accessed(info: u32, address: u64, write: bool) {
     let Some(tracer) = tracer() else { return };
-    // What begins in the first half of a line ends in it: TCG has no vectors of more than 32 bytes.
+    // An access that begins in the first half of a line ends in that line: TCG's vectors have at most 32 bytes.
     let bytes = if address % 64 <= 32 && !tracer.checks_hits() {
         1
     } else {
         tracer.sizes.of(info, qemu::data_size_log2)
     };
     tracer.data(address, bytes, write);
-    // Where both pages of an access lie is not compared.
+    // Accesses to two pages are not compared.
     let one_page = address % 4096 + u64::from(bytes) <= 4096;
     if tracer.checks_hits()
         && one_page
@@ -298,12 +297,12 @@ fn accessed(info: u32, address: u64, write: bool) {
     }
 }
 
-extern "C" fn flushed(_: u32, special: *mut c_void) {
+extern "C" fn flushed(_: u32, instruction: *mut c_void) {
     let (Some(tracer), Some(plugin)) = (tracer(), plugin()) else { return };
     // SAFETY: made by `translated` and never freed.
-    let special = unsafe { &*special.cast::<Special>() };
+    let instruction = unsafe { &*instruction.cast::<FlushInstruction>() };
     let registers = |number| plugin.registers.general(number);
-    if let Some(flush) = special.flush(registers, |address| tracer.peek(address)) {
+    if let Some(flush) = instruction.flush(registers, |address| tracer.peek(address)) {
         tracer.flush(flush);
     }
 }
@@ -328,7 +327,7 @@ extern "C" fn end(_: u32, _: *mut c_void) {
     finish();
 }
 
-/// Also without a second mark: what there is so far is of no use, and nothing is written.
+/// QEMU ends. Without a second mark nothing is written.
 extern "C" fn on_exit(_: Id, _: *mut c_void) {
     let Some(plugin) = plugin() else { return };
     match plugin.phase {
@@ -345,7 +344,7 @@ fn finish() {
     if tracer.is_null() {
         return;
     }
-    // SAFETY: made by `begin` of a box, and taken away just now: nobody else has it.
+    // SAFETY: `begin` made it of a box, and the swap has removed the only other copy.
     let tracer = unsafe { Box::from_raw(tracer) };
     let written = tracer.finish().and_then(|recording| {
         scope_result::write(&plugin.arguments.out, &recording).map_err(|error| error.to_string())

@@ -3,7 +3,7 @@
 use scope_model::PhysicalMemory;
 use scope_recorder::{MemoryMap, shared_memory};
 
-/// All of the guest's memory; it stays mapped as long as QEMU runs.
+/// All of the guest's memory, which stays mapped as long as QEMU runs.
 #[derive(Debug)]
 pub struct GuestMemory {
     first: *const u64,
@@ -11,7 +11,7 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// Finds it. `low` bytes of it lie below the hole for devices, where not all do.
+    /// Finds the guest's memory among QEMU's mappings. Its first `low` bytes lie below the device hole; all of them if none.
     pub fn find(low: Option<u64>) -> Result<Self, String> {
         let maps = std::fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string())?;
         let (first, bytes) = shared_memory(&maps)?;
@@ -25,8 +25,8 @@ impl PhysicalMemory for GuestMemory {
     #[inline]
     fn read(&self, address: u64) -> Option<u64> {
         let at = self.map.word(address)?;
-        // SAFETY: within the mapping, which QEMU never takes away, and aligned. The guest may write
-        // there, through other mappings, but no thread executes it while the plugin is called.
+        // SAFETY: aligned, and within the mapping, which QEMU keeps. The guest may write there through other mappings, but no
+        // thread executes it during a callback.
         Some(unsafe { self.first.add(at).read_volatile() })
     }
 

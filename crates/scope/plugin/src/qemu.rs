@@ -1,13 +1,12 @@
-//! QEMU's functions for plugins (`include/qemu/qemu-plugin.h` of QEMU 10.0), which no package has a
-//! header of, and what is safe to make of them.
+//! QEMU's functions for plugins (`include/qemu/qemu-plugin.h` of QEMU 10.0; no package has the header), and safe wrappers.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-/// The version of the interface.
+/// The version of the plugin interface.
 pub const VERSION: c_int = 4;
 
-/// This plugin, in QEMU's words.
+/// QEMU's identifier of this plugin.
 pub type Id = u64;
 
 /// `struct qemu_info_t`
@@ -88,7 +87,7 @@ type OnTranslation = extern "C" fn(Id, *mut Translation);
 type OnExit = extern "C" fn(Id, *mut c_void);
 type OnReset = extern "C" fn(Id);
 type OnExecution = extern "C" fn(c_uint, *mut c_void);
-/// An access of data: the processor, QEMU's description of it, its virtual address, and what was registered.
+/// A data access: the processor, QEMU's descriptor of the access, its virtual address, and the data of the callback.
 pub type OnData = extern "C" fn(c_uint, u32, u64, *mut c_void);
 
 unsafe extern "C" {
@@ -138,25 +137,25 @@ unsafe extern "C" {
 impl Info {
     /// Whether this machine can be recorded.
     pub fn check(&self) -> Result<(), String> {
-        // SAFETY: QEMU's name of the target is a string that stays.
+        // SAFETY: QEMU's name of the target is a static string.
         let target = unsafe { CStr::from_ptr(self.target_name) };
         if target != c"x86_64" || !self.system_emulation {
-            return Err("only whole machines are recorded: use qemu-system-x86_64".to_owned());
+            return Err("only whole machines can be recorded: use qemu-system-x86_64".to_owned());
         }
         if !(self.version_min..=self.version_current).contains(&VERSION) {
             let (min, current) = (self.version_min, self.version_current);
             return Err(format!(
-                "this QEMU's plugin interface is {min} to {current}, and {VERSION} is needed: use QEMU 10"
+                "this QEMU has plugin interfaces {min} to {current}, and {VERSION} is needed: use QEMU 10"
             ));
         }
         if self.max_vcpus != 1 {
-            return Err("one processor can be recorded: use -smp 1".to_owned());
+            return Err("only one processor can be recorded: use -smp 1".to_owned());
         }
         Ok(())
     }
 }
 
-/// The words of a command line.
+/// The strings of an argument vector.
 ///
 /// # Safety
 /// `argv` has `argc` strings.
@@ -167,14 +166,14 @@ pub unsafe fn strings(argc: c_int, argv: *const *const c_char) -> Vec<String> {
     (0..count).map(word).collect()
 }
 
-/// Drops all that was translated and registered, then calls `callback`.
+/// Drops all translations and callbacks, then calls `callback`.
 pub fn reset(id: Id, callback: OnReset) {
-    // SAFETY: QEMU calls it once, when no code of the guest is executed.
+    // SAFETY: QEMU calls it once, while no code of the guest is executed.
     unsafe { qemu_plugin_reset(id, callback) }
 }
 
 pub fn on_processor(id: Id, callback: OnProcessor) {
-    // SAFETY: a function of this library, which is never unloaded.
+    // SAFETY: the callback is a function of this library, which is never unloaded.
     unsafe { qemu_plugin_register_vcpu_init_cb(id, callback) }
 }
 
@@ -188,10 +187,9 @@ pub fn on_exit(id: Id, callback: OnExit) {
     unsafe { qemu_plugin_register_atexit_cb(id, callback, std::ptr::null_mut()) }
 }
 
-/// Calls `callback` with `data` whenever the block that is being translated is executed.
+/// Calls `callback` with `data` at each execution of the block that is being translated.
 pub fn on_block(translation: *mut Translation, callback: OnExecution, data: *mut c_void) {
-    // SAFETY: QEMU passed `translation` to the callback that this is called from; `data` comes back as it
-    // is.
+    // SAFETY: QEMU passed `translation` to the present callback, and returns `data` unchanged.
     unsafe {
         qemu_plugin_register_vcpu_tb_exec_cb(translation, callback, CallbackRegisters::None, data);
     }
@@ -202,39 +200,39 @@ pub struct Instruction {
     raw: *mut RawInstruction,
 }
 
-/// No instruction has more bytes.
+/// The most bytes of an instruction.
 pub const INSTRUCTION_MAX: usize = 15;
 
 impl Instruction {
-    /// Those of a block.
+    /// The instructions of a block.
     pub fn all(translation: *mut Translation) -> impl Iterator<Item = Self> {
-        // SAFETY: QEMU passed `translation` to the callback that this is called from.
+        // SAFETY: QEMU passed `translation` to the present callback.
         let count = unsafe { qemu_plugin_tb_n_insns(translation) };
-        // SAFETY: there are so many.
+        // SAFETY: there are `count` of them.
         (0..count).map(move |n| Self { raw: unsafe { qemu_plugin_tb_get_insn(translation, n) } })
     }
 
     /// Its virtual address.
     pub fn address(&self) -> u64 {
-        // SAFETY: it is valid as long as its block is translated; nobody keeps it longer.
+        // SAFETY: it is valid while its block is translated, and is not kept longer.
         unsafe { qemu_plugin_insn_vaddr(self.raw) }
     }
 
-    /// Its bytes' number.
+    /// The number of its bytes.
     pub fn size(&self) -> u64 {
         // SAFETY: as above.
         unsafe { qemu_plugin_insn_size(self.raw) as u64 }
     }
 
-    /// Its bytes, and zeros.
+    /// Its bytes, padded with zeros.
     pub fn bytes(&self) -> [u8; INSTRUCTION_MAX] {
         let mut bytes = [0; INSTRUCTION_MAX];
-        // SAFETY: QEMU writes as many as there is room for.
+        // SAFETY: QEMU writes at most `len` bytes.
         unsafe { qemu_plugin_insn_data(self.raw, bytes.as_mut_ptr().cast(), bytes.len()) };
         bytes
     }
 
-    /// Calls `callback` before it is executed.
+    /// Calls `callback` with `data` before each execution.
     pub fn on_execution(
         &self,
         callback: OnExecution,
@@ -245,7 +243,7 @@ impl Instruction {
         unsafe { qemu_plugin_register_vcpu_insn_exec_cb(self.raw, callback, registers, data) }
     }
 
-    /// Calls `callback` with `data` after each such access of data.
+    /// Calls `callback` with `data` after each data access of this kind.
     pub fn on_data(&self, callback: OnData, which: DataAccess, data: *mut c_void) {
         // SAFETY: as for `on_block`.
         unsafe {
@@ -260,16 +258,16 @@ impl Instruction {
     }
 }
 
-/// The bytes of an access of data, as a power of two.
+/// The base-2 logarithm of the bytes of an access.
 #[inline]
 pub fn data_size_log2(info: u32) -> u32 {
-    // SAFETY: any number is taken apart.
+    // SAFETY: the function accepts any descriptor.
     unsafe { qemu_plugin_mem_size_shift(info) }
 }
 
-/// Where the data of this very access lies; none if that is a device.
+/// The physical address of the access that the present callback is for; none if it is a device's.
 pub fn physical_address(info: u32, address: u64) -> Option<u64> {
-    // SAFETY: called from the callback of that access, as QEMU demands; the answer is valid until the next.
+    // SAFETY: called from the callback of that access, as QEMU demands; the result is valid until the next call.
     unsafe {
         let hardware = qemu_plugin_get_hwaddr(info, address);
         let memory = !hardware.is_null() && !qemu_plugin_hwaddr_is_io(hardware);
@@ -291,34 +289,34 @@ const GENERAL: [&str; 16] = [
 ];
 
 impl Registers {
-    /// Finds them; to be called when QEMU tells of the processor.
+    /// Finds the registers. Call this when QEMU initialises the processor.
     pub fn find() -> Self {
-        // SAFETY: called from the callback that QEMU demands; it answers an array of descriptors.
+        // SAFETY: called from the callback that QEMU demands; it returns an array of descriptors.
         let array = unsafe { qemu_plugin_get_registers() };
         let mut by_name = BTreeMap::new();
         // SAFETY: the array is valid, or null without registers.
         if let Some(Array { data, len }) = unsafe { array.as_ref() } {
             for n in 0..*len as usize {
-                // SAFETY: there are `len`, each with a name that stays.
+                // SAFETY: there are `len` descriptors, each with a static name.
                 let (name, handle) = unsafe {
                     let descriptor = &*data.cast::<Descriptor>().add(n);
                     (CStr::from_ptr(descriptor.name), descriptor.handle)
                 };
                 by_name.insert(name.to_string_lossy().into_owned(), handle);
             }
-            // SAFETY: the array is this plugin's to free.
+            // SAFETY: the plugin owns the array.
             unsafe { g_array_free(array, 1) };
         }
         let general = GENERAL.map(|name| by_name.get(name).copied());
         Self { by_name, general }
     }
 
-    /// Reads one, from a callback that may.
+    /// Reads a register, from a callback that may.
     pub fn read(&self, name: &str) -> Option<u64> {
         self.by_name.get(name).and_then(|handle| value(*handle))
     }
 
-    /// Reads a general one by its number.
+    /// Reads a general register by its number.
     pub fn general(&self, number: u8) -> Option<u64> {
         self.general[usize::from(number & 15)].and_then(value)
     }
@@ -326,7 +324,7 @@ impl Registers {
 
 fn value(handle: *mut RawRegister) -> Option<u64> {
     thread_local! {
-        // SAFETY: GLib makes an array; it lives as long as the thread.
+        // SAFETY: GLib allocates the array, which lives as long as the thread.
         static BYTES: *mut ByteArray = unsafe { g_byte_array_new() };
     }
     BYTES.with(|bytes| {

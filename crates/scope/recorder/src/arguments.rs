@@ -1,43 +1,43 @@
-//! The words after the plugin's name on QEMU's command line: `key=value`.
+//! The plugin's arguments on QEMU's command line: `key=value`.
 
 use std::path::PathBuf;
 
 use scope_model::Config;
 
-/// What is recorded, and where to.
+/// What to record, and to which file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arguments {
-    /// The file.
+    /// The file of the recording.
     pub out: PathBuf,
-    /// What is modelled.
+    /// The caches and TLBs to model.
     pub config: Config,
     /// The address of Xen's `context_switch`.
     pub switch: Option<u64>,
-    /// The bytes of Xen's `struct vcpu` before its domain.
+    /// The offset of the domain pointer in Xen's `struct vcpu`, in bytes.
     pub vcpu_domain: u64,
-    /// Bytes of memory that lie below the hole for devices; none where all of it does.
+    /// Bytes of memory below the device hole; none if all of it lies there.
     pub low_memory: Option<u64>,
-    /// Addresses whose execution is an event.
+    /// Addresses whose execution is recorded as an event.
     pub probes: Vec<u64>,
-    /// Blocks of the flow that are kept.
+    /// The number of blocks in the recorded flow.
     pub flow: u32,
-    /// Instructions before the first of them.
+    /// Instructions before the flow begins.
     pub flow_after: u64,
-    /// Whether the marks are not heeded, so that nothing is recorded.
-    pub wait: bool,
-    /// Whether hits are compared with QEMU's own translation.
+    /// Whether to ignore the marks, so that nothing is recorded.
+    pub ignore_marks: bool,
+    /// Whether to compare TLB hits with QEMU's own translation.
     pub check: bool,
-    /// Writes of CR3 are kept from the model, so that the comparison has something to find.
-    pub deaf_to_cr3: bool,
-    /// INVLPG is.
-    pub deaf_to_invlpg: bool,
+    /// Whether to hide writes of CR3 from the models, so that the comparison finds stale entries.
+    pub ignore_cr3: bool,
+    /// Whether to hide INVLPG and INVPCID from the models.
+    pub ignore_invlpg: bool,
 }
 
 impl Arguments {
-    /// Reads them.
+    /// Parses the arguments.
     ///
     /// # Errors
-    /// In words, with the one that is not understood.
+    /// In words, with the argument that is wrong.
     pub fn parse(words: &[String]) -> Result<Self, String> {
         let mut arguments = Self::default();
         for word in words {
@@ -64,10 +64,10 @@ impl Arguments {
             "probe" => self.probes.push(address(value)?),
             "flow" => self.flow = value.parse().ok()?,
             "flow_after" => self.flow_after = value.parse().ok()?,
-            "wait" => self.wait = on(value)?,
+            "ignore_marks" => self.ignore_marks = on(value)?,
             "check" => self.check = on(value)?,
-            "deaf_to_cr3" => self.deaf_to_cr3 = on(value)?,
-            "deaf_to_invlpg" => self.deaf_to_invlpg = on(value)?,
+            "ignore_cr3" => self.ignore_cr3 = on(value)?,
+            "ignore_invlpg" => self.ignore_invlpg = on(value)?,
             _ => return None,
         }
         Some(())
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_taken_or_refused_by_name() {
+    fn arguments_are_parsed_or_refused_by_name() {
         let words = [
             "out=x",
             "single=on",

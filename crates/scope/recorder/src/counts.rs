@@ -1,33 +1,33 @@
-//! The counts of misses: for each place in the code, for each owner, and over time.
+//! Counts misses: for each block, for each owner, and over time.
 
-use scope_model::{Asked, Config, Counters, L2_SIZES, Mask, Second, Sweep};
+use scope_model::{Config, Counters, L2_SIZES, L2Bank, Lookup, Sweep, TlbSet};
 use scope_result::{After, EventKind, Profile, Sample, Step};
 
-use crate::code::{DOMAINS, KINDS, SiteId};
-use crate::found::{Batch, Executed, Found, Kind};
+use crate::batch::{Batch, Entry, EntryKind, ExecutedBlock};
+use crate::blocks::{DOMAINS, KINDS, SiteId};
 
-/// Samples that are kept; when there are as many every other one goes, and they come half as often.
+/// The most samples. When there are as many, every other one is dropped, and sampling becomes half as frequent.
 pub const SAMPLES: usize = 1 << 14;
 
-/// Owners of code.
+/// The number of owners: domains and kinds of code.
 const OWNERS: usize = DOMAINS * KINDS as usize;
 
-/// The time since an event of a kind, and what came of it.
+/// The misses in the time since the last event of a kind.
 #[derive(Debug)]
-struct Since {
+struct SinceEvent {
     kind: EventKind,
     at: Option<u64>,
     profile: Profile,
 }
 
-impl Since {
+impl SinceEvent {
     fn new(kind: EventKind) -> Self {
         let zeros = || vec![0; Profile::STEPS];
         let profile = Profile { events: zeros(), tlb: zeros(), l2: zeros() };
         Self { kind, at: None, profile }
     }
 
-    /// Notes an event; the steps that the one before had time for are counted.
+    /// An event happens. Counts the steps that the time since the last one had.
     fn happens(&mut self, now: u64) {
         if let Some(at) = self.at.replace(now) {
             let steps = usize::try_from((now - at) / Profile::STEP).unwrap_or(usize::MAX);
@@ -46,13 +46,13 @@ impl Since {
     }
 }
 
-/// Misses of a place in the code, in one line of a real cache.
+/// The misses of a block in a domain, in one cache line of the host.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct Misses {
-    /// By reads, writes and code, in the order of their [kinds](Kind).
+    /// Of reads, writes and code, in the order of the [kinds](EntryKind).
     l1: [u64; 3],
-    /// By code and data.
+    /// Of code and data.
     l2: [u64; 2],
     tlb: [u64; 2],
 }
@@ -73,102 +73,102 @@ impl Misses {
     }
 }
 
-/// Of an owner's code and data: how often which sizes of L2 missed.
-type Sizes = [[u64; 1 << L2_SIZES]; 2];
+/// How often which set of L2 sizes missed, for an owner's code and data.
+type MissesBySizes = [[u64; 1 << L2_SIZES]; 2];
 
-/// Lines that L2s are asked for at a time.
+/// Lines that are looked up in the L2s at a time.
 const LINES: usize = 1 << 10;
 
-/// What misses are counted in, and the L2s, which are asked for the lines that L1s missed.
+/// The counters, and the L2s, which see the lines that the L1s missed.
 #[derive(Debug)]
 pub struct Counts {
     config: Config,
-    second: Second,
-    /// The lines that they are asked for, and which sizes missed each.
-    lines: Vec<Asked>,
+    l2s: L2Bank,
+    /// The lines to look up, and the sizes that missed each.
+    lookups: Vec<Lookup>,
     missed: Vec<u8>,
     sites: Vec<Misses>,
-    /// Of each owner.
-    sizes: Vec<Sizes>,
+    /// By owner.
+    sizes: Vec<MissesBySizes>,
     sweeps: Vec<Sweep>,
     samples: Vec<Sample>,
     seen: Sample,
-    after_switch: Since,
-    after_invalidate: Since,
+    after_switch: SinceEvent,
+    after_invalidate: SinceEvent,
     flow: Vec<Step>,
 }
 
-/// What was counted.
+/// The final counts.
 #[derive(Debug)]
 pub struct Counted {
-    /// Misses of each place, by [`SiteId`]; there may be places without.
+    /// Misses by [`SiteId`]; the last sites may be missing.
     pub sites: Vec<Counters>,
-    /// Of each owner.
+    /// Misses of every size and policy, by owner.
     pub sweeps: Vec<Sweep>,
-    /// Over time.
+    /// Samples over time.
     pub samples: Vec<Sample>,
-    /// After events.
+    /// Misses after events.
     pub after: [After; 2],
-    /// Of each block of the flow.
+    /// The blocks of the flow.
     pub flow: Vec<Step>,
 }
 
 impl Counts {
-    /// Nothing. Lines have numbers below `lines`.
+    /// Counts of zero, and empty L2s. All lines have numbers below `lines`.
     pub fn new(config: Config, lines: u64) -> Self {
         Self {
             config,
-            second: Second::new(config, lines),
-            lines: vec![Asked::default(); LINES],
+            l2s: L2Bank::new(config, lines),
+            lookups: vec![Lookup::default(); LINES],
             missed: vec![0; LINES],
             sites: Vec::new(),
             sizes: vec![[[0; 1 << L2_SIZES]; 2]; OWNERS],
             sweeps: vec![Sweep::default(); OWNERS],
             samples: Vec::new(),
             seen: Sample::default(),
-            after_switch: Since::new(EventKind::Switch(0)),
-            after_invalidate: Since::new(EventKind::Invalidate),
+            after_switch: SinceEvent::new(EventKind::Switch(0)),
+            after_invalidate: SinceEvent::new(EventKind::Invalidate),
             flow: Vec::new(),
         }
     }
 
-    /// Takes notice of what was found. Answers the empty batch.
-    pub fn take(&mut self, batch: Batch) -> Option<Batch> {
-        for part in batch.found().chunks(LINES) {
-            self.ask(part);
+    /// Counts the entries of a batch. Returns it to be reused.
+    pub fn count(&mut self, batch: Batch) -> Option<Batch> {
+        for part in batch.entries().chunks(LINES) {
+            self.look_up(part);
             let mut line = 0;
-            for found in part.iter().copied() {
-                let (executed, at) = batch.executed_at(found);
-                if found.is_line() {
-                    self.line(found.kind(), self.missed[line % LINES], executed, at);
+            for entry in part.iter().copied() {
+                let (executed, at) = batch.executed_at(entry);
+                if entry.is_line() {
+                    self.line(entry.kind(), self.missed[line % LINES], executed, at);
                     line += 1;
                 } else {
-                    self.other(found, executed, at);
+                    self.other(entry, executed, at);
                 }
             }
         }
         Some(batch)
     }
 
-    /// Asks the L2s for the lines of these.
-    fn ask(&mut self, part: &[Found]) {
+    /// Looks up the lines of these entries in the L2s.
+    fn look_up(&mut self, part: &[Entry]) {
         let mut count = 0;
-        for found in part {
-            self.lines[count % LINES] = Asked::new(found.number(), count);
-            count += usize::from(found.is_line());
+        for entry in part {
+            self.lookups[count % LINES] = Lookup::new(entry.value(), count);
+            count += usize::from(entry.is_line());
         }
-        let lines = self.lines.get_mut(..count).unwrap_or_default();
-        self.second.access_all(lines, &mut self.missed);
+        let lines = self.lookups.get_mut(..count).unwrap_or_default();
+        self.l2s.access_all(lines, &mut self.missed);
     }
 
-    fn other(&mut self, found: Found, executed: Executed, at: u64) {
-        match found.kind() {
-            Kind::CodePage | Kind::DataPage => self.page(found, executed, at),
-            Kind::Switch => self.after_switch.happens(at),
-            Kind::Invalidate => self.after_invalidate.happens(at),
-            Kind::Sample => self.sample(at),
-            Kind::Block => self.block(found, executed),
-            Kind::Code | Kind::Read | Kind::Write => {}
+    fn other(&mut self, entry: Entry, executed: ExecutedBlock, at: u64) {
+        match entry.kind() {
+            EntryKind::CodePage | EntryKind::DataPage => self.page(entry, executed, at),
+            EntryKind::Switch => self.after_switch.happens(at),
+            EntryKind::Invalidate => self.after_invalidate.happens(at),
+            EntryKind::Sample => self.sample(at),
+            EntryKind::Block => self.block(entry, executed),
+            EntryKind::Code | EntryKind::Read | EntryKind::Write => {}
         }
     }
 
@@ -181,11 +181,11 @@ impl Counts {
         &mut self.sites[place]
     }
 
-    /// Counts a line that an L1 missed, and these sizes of L2.
+    /// Counts a line that an L1 and the L2s of `missed` missed.
     #[inline]
-    fn line(&mut self, kind: Kind, missed: u8, executed: Executed, at: u64) {
+    fn line(&mut self, kind: EntryKind, missed: u8, executed: ExecutedBlock, at: u64) {
         let (kind, counted) = (kind as usize, self.config.counts_line(missed));
-        let is_data = usize::from(kind != Kind::Code as usize);
+        let is_data = usize::from(kind != EntryKind::Code as usize);
         if let Some(sizes) = self.sizes.get_mut(usize::from(executed.owner)) {
             sizes[is_data][usize::from(missed) % (1 << L2_SIZES)] += 1;
         }
@@ -203,12 +203,12 @@ impl Counts {
         }
     }
 
-    fn page(&mut self, found: Found, executed: Executed, at: u64) {
-        let (missed, is_code) = (Mask(found.number()), found.kind() == Kind::CodePage);
+    fn page(&mut self, entry: Entry, executed: ExecutedBlock, at: u64) {
+        let (missed, is_code) = (TlbSet(entry.value()), entry.kind() == EntryKind::CodePage);
         if let Some(sweep) = self.sweeps.get_mut(usize::from(executed.owner)) {
             sweep.add_page(missed, is_code);
         }
-        if !missed.meets(self.config.counted()) {
+        if !missed.intersects(self.config.counted()) {
             return;
         }
         let site = self.site(executed.site);
@@ -233,14 +233,14 @@ impl Counts {
         self.samples.push(Sample { at, ..self.seen });
     }
 
-    /// A block of the flow begins: what is counted from here on is its.
-    fn block(&mut self, found: Found, executed: Executed) {
-        let block = u32::try_from(found.number()).unwrap_or(u32::MAX);
+    /// Begins a block of the flow, which owns the misses from here on.
+    fn block(&mut self, entry: Entry, executed: ExecutedBlock) {
+        let block = u32::try_from(entry.value()).unwrap_or(u32::MAX);
         let domain = executed.owner / KINDS;
         self.flow.push(Step { block, domain, l1: 0, l2: 0, itlb: 0, dtlb: 0 });
     }
 
-    /// What was counted; of the flow so many blocks.
+    /// Returns the counts, with the first `flow` blocks of the flow.
     pub fn finish(mut self, flow: usize) -> Counted {
         self.flow.truncate(flow);
         let after = [self.after_switch, self.after_invalidate]

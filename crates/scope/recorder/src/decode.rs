@@ -1,59 +1,58 @@
-//! The few instructions that matter for themselves: marks, and what empties TLBs.
+//! Decodes marks, and the instructions that empty TLBs.
 
 use scope_model::Flush;
 
-/// `nop dword [rax + NUMBER]`, of seven bytes; what a mark is told by is the number, which no
-/// compiler would choose.
+/// `nop dword [rax + NUMBER]`, of seven bytes. The number identifies a mark; no compiler chooses it.
 const NOP: [u8; 3] = [0x0f, 0x1f, 0x80];
-/// The number of the first mark.
-pub const BEGIN: [u8; 4] = *b"pvb0";
-/// The number of the second.
-pub const END: [u8; 4] = *b"pve0";
+/// The number of the mark that begins recording.
+pub const MARK_BEGIN: [u8; 4] = *b"pvb0";
+/// The number of the mark that ends recording.
+pub const MARK_END: [u8; 4] = *b"pve0";
 
-/// Where recording begins and ends.
+/// An instruction that begins or ends recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Here it begins.
+    /// Recording begins.
     Begin,
-    /// Here it ends.
+    /// Recording ends.
     End,
 }
 
-/// The mark that an instruction is.
+/// The mark that an instruction is, if it is one.
 #[must_use]
 pub fn mark(code: &[u8]) -> Option<Mark> {
     match *code.strip_prefix(&NOP)?.first_chunk()? {
-        BEGIN => Some(Mark::Begin),
-        END => Some(Mark::End),
+        MARK_BEGIN => Some(Mark::Begin),
+        MARK_END => Some(Mark::End),
         _ => None,
     }
 }
 
 /// An instruction that empties TLBs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special {
+pub enum FlushInstruction {
     /// `mov cr3, REGISTER`
     Cr3(u8),
     /// `mov cr4, REGISTER`
     Cr4(u8),
     /// `invlpg [ADDRESS]`
-    Invlpg(Address),
-    /// `invpcid REGISTER, [ADDRESS]`: the type, and where the descriptor lies.
-    Invpcid(u8, Address),
+    Invlpg(MemoryOperand),
+    /// `invpcid REGISTER, [ADDRESS]`: the register with the type, and the address of the descriptor.
+    Invpcid(u8, MemoryOperand),
 }
 
-/// The address in an instruction; registers by their numbers.
+/// The address operand of an instruction; registers by their numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Address {
+pub struct MemoryOperand {
     base: Option<u8>,
     index: Option<(u8, u8)>,
     displacement: i32,
 }
 
-/// The instruction that these bytes begin with, if it empties TLBs. Prefixes of segments are not
-/// expected, nor addresses relative to the instruction's: no kernel uses them here.
+/// Decodes the instruction at the start of these bytes if it empties TLBs. Segment prefixes and RIP-relative addresses are not
+/// decoded: no kernel uses them here.
 #[must_use]
-pub fn special(code: &[u8]) -> Option<Special> {
+pub fn flush_instruction(code: &[u8]) -> Option<FlushInstruction> {
     let (operand_size, code) = match code {
         [0x66, rest @ ..] => (true, rest),
         _ => (false, code),
@@ -65,10 +64,10 @@ pub fn special(code: &[u8]) -> Option<Special> {
     match code {
         [0x0f, 0x22, modrm, ..] => {
             let register = modrm & 7 | (rex & 1) << 3;
-            // With REX.R it is another register.
+            // With REX.R it is another control register.
             match (modrm >> 3 & 7, rex & 4) {
-                (3, 0) => Some(Special::Cr3(register)),
-                (4, 0) => Some(Special::Cr4(register)),
+                (3, 0) => Some(FlushInstruction::Cr3(register)),
+                (4, 0) => Some(FlushInstruction::Cr4(register)),
                 _ => None,
             }
         }
@@ -76,18 +75,18 @@ pub fn special(code: &[u8]) -> Option<Special> {
             let modrm = rest.first()?;
             let is_memory = modrm >> 6 != 3;
             (modrm >> 3 & 7 == 7 && is_memory)
-                .then(|| Address::decode(rex, rest).map(Special::Invlpg))?
+                .then(|| MemoryOperand::decode(rex, rest).map(FlushInstruction::Invlpg))?
         }
         [0x0f, 0x38, 0x82, rest @ ..] if operand_size => {
             let register = rest.first()? >> 3 & 7 | (rex & 4) << 1;
-            Some(Special::Invpcid(register, Address::decode(rex, rest)?))
+            Some(FlushInstruction::Invpcid(register, MemoryOperand::decode(rex, rest)?))
         }
         _ => None,
     }
 }
 
-impl Address {
-    /// From the ModRM byte on.
+impl MemoryOperand {
+    /// Decodes from the ModRM byte on.
     fn decode(rex: u8, code: &[u8]) -> Option<Self> {
         let (&modrm, mut rest) = code.split_first()?;
         let (mode, rm) = (modrm >> 6, modrm & 7);
@@ -123,8 +122,8 @@ impl Address {
     }
 }
 
-impl Special {
-    /// What it does, once the registers are as it finds them. `peek` reads the guest's memory.
+impl FlushInstruction {
+    /// What the instruction flushes, with these registers. `peek` reads eight bytes of the guest's memory.
     pub fn flush(
         &self,
         registers: impl Fn(u8) -> Option<u64>,
@@ -147,7 +146,7 @@ impl Special {
 mod tests {
     use super::*;
 
-    /// Each register holds its number, a thousand times over.
+    /// Each register holds a thousand times its number.
     fn registers(number: u8) -> Option<u64> {
         Some(u64::from(number) * 1000)
     }
@@ -155,12 +154,12 @@ mod tests {
     fn flush(code: &[u8]) -> Option<Flush> {
         let mut padded = [0x90; 15];
         padded[..code.len()].copy_from_slice(code);
-        special(&padded)?.flush(registers, |address| Some(address + 1))
+        flush_instruction(&padded)?.flush(registers, |address| Some(address + 1))
     }
 
     // As GNU as assembles them.
     #[test]
-    fn what_empties_tlbs_is_decoded() {
+    fn instructions_that_empty_tlbs_are_decoded() {
         for (code, expected) in [
             (&[0x0f, 0x22, 0xd8][..], Flush::Cr3(0)),
             (&[0x0f, 0x22, 0xdf], Flush::Cr3(7000)),
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_is_let_alone() {
+    fn other_instructions_are_ignored() {
         for code in [
             // mov cr0; mov cr8; mov from cr3; swapgs; lgdt; pcmpeq.
             &[0x0f, 0x22, 0xc0][..],

@@ -1,230 +1,239 @@
-//! Follows what is executed: which lines it uses, and where that is counted.
+//! Follows the execution: which blocks run, and which lines they use.
 
 use std::ops::Range;
 
-use scope_model::{Line, Side};
+use scope_model::{LineId, Side};
 
-use crate::accesses::Member;
-use crate::code::{BlockId, Codes, Hot};
-use crate::found::{Batch, Executed, FULL, USES, Use};
-use crate::told::Told;
+use crate::access_groups::Member;
+use crate::batch::{Batch, ExecutedBlock};
+use crate::block_id::BlockId;
+use crate::blocks::{Blocks, HotBlock};
+use crate::group_word::GroupWord;
+use crate::line_use::{FULL, LineUse, USES};
 
-/// No block that is known.
+/// The number of no block.
 const NO_BLOCK: BlockId = BlockId(u32::MAX);
-/// No line's name.
+/// The identifier of no line.
 const NO_LINE: u32 = u32::MAX;
 
-/// Who is executed, what, and the lines that it uses.
+/// The execution so far, and a buffer of the lines that it uses.
 ///
-/// Whether a line is used again nobody can foresee, and a branch that is not foreseen takes a processor as long as all that is
-/// done for a group. So what may be used is written down in any case, and the next takes its place if it is not.
+/// Whether a line repeats the last one is unpredictable, and a mispredicted branch takes as long as all other work for a group.
+/// So each possible use is written to the buffer, and the next one overwrites it if it does not count.
 #[derive(Debug)]
 pub struct Execution {
-    /// The code.
-    pub codes: Codes,
-    /// Groups that are looked up: each one's block, and where its members are.
-    many: Vec<(BlockId, Range<usize>)>,
+    /// The blocks.
+    pub blocks: Blocks,
+    /// The block of each indexed group, and the range of its members.
+    indexed: Vec<(BlockId, Range<usize>)>,
     members: Vec<Member>,
-    /// Who runs.
+    /// The number of the domain that runs.
     pub domain: u8,
-    /// When there is something to be taken notice of.
+    /// The number of instructions after which [`follow`](Self::follow) stops for the recorder.
     pub next: u64,
-    now: Now,
-    uses: Box<[Use; USES]>,
+    state: State,
+    uses: Box<[LineUse; USES]>,
 }
 
-/// What changes with every step.
+/// What changes with every event.
 #[derive(Clone, Copy, Debug)]
-struct Now {
+struct State {
     instructions: u64,
     block: BlockId,
-    /// The names of the lines that were used last, of code and of data: the same again changes nothing.
+    /// The lines of code and of data that were used last: using them again changes nothing.
     code: u32,
     data: u32,
-    /// How many uses there are.
+    /// The number of uses in the buffer.
     count: usize,
 }
 
-/// Why it is not gone on with.
+/// Why [`Execution::follow`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// There are no more words.
     End,
-    /// There is no room for more uses.
+    /// A buffer is full.
     Full,
-    /// This block was executed for another domain before.
-    Turn(BlockId),
-    /// It is time to take notice, as this block is about to be executed.
-    Notice(BlockId),
-    /// Something else happens.
+    /// This block was last executed for another domain.
+    DomainChanged(BlockId),
+    /// [`Execution::next`] is reached, and this block is about to be executed.
+    Due(BlockId),
+    /// The next event is neither a block nor a group.
     Other,
 }
 
 impl Execution {
-    /// Nothing.
+    /// Nothing is executed yet.
     pub fn new() -> Self {
         Self {
-            codes: Codes::new(),
-            many: Vec::new(),
+            blocks: Blocks::new(),
+            indexed: Vec::new(),
             members: Vec::new(),
             domain: 0,
-            now: Now { instructions: 0, block: NO_BLOCK, code: NO_LINE, data: NO_LINE, count: 0 },
+            state: State {
+                instructions: 0,
+                block: NO_BLOCK,
+                code: NO_LINE,
+                data: NO_LINE,
+                count: 0,
+            },
             next: 0,
-            uses: Box::new([Use::default(); USES]),
+            uses: Box::new([LineUse::default(); USES]),
         }
     }
 
-    /// Adds a group that is looked up, of a block.
+    /// Adds the next indexed group.
     pub fn add_members(&mut self, block: BlockId, members: &[Member]) {
         let first = self.members.len();
         self.members.extend(members);
-        self.many.push((block, first..self.members.len()));
+        self.indexed.push((block, first..self.members.len()));
     }
 
-    /// How many instructions were executed.
+    /// The number of executed instructions.
     pub fn instructions(&self) -> u64 {
-        self.now.instructions
+        self.state.instructions
     }
 
-    /// Has a block count for whoever runs.
-    pub fn turn(&mut self, block: BlockId) {
-        self.codes.turn(block, self.domain);
+    /// Makes a block count for the domain that runs.
+    pub fn switch_domain(&mut self, block: BlockId) {
+        self.blocks.switch_domain(block, self.domain);
     }
 
-    /// What was used.
-    pub fn uses(&self) -> &[Use] {
-        debug_assert!(self.now.count <= USES, "no block has so many more");
-        self.uses.get(..self.now.count).unwrap_or_default()
+    /// The uses of lines in the buffer.
+    pub fn uses(&self) -> &[LineUse] {
+        debug_assert!(self.state.count <= USES, "no block has so many uses");
+        self.uses.get(..self.state.count).unwrap_or_default()
     }
 
-    /// Forgets what was used.
+    /// Empties the buffer of uses.
     pub fn clear(&mut self) {
-        self.now.count = 0;
+        self.state.count = 0;
     }
 
-    /// Forgets which lines were used last: something may have changed for them.
+    /// Forgets the lines that were used last, as their mappings may have changed.
     pub fn forget_last(&mut self) {
-        (self.now.code, self.now.data, self.now.block) = (NO_LINE, NO_LINE, NO_BLOCK);
+        (self.state.code, self.state.data, self.state.block) = (NO_LINE, NO_LINE, NO_BLOCK);
     }
 
-    /// Follows steps as far as they are blocks and groups; they are left behind. What is executed is noted in the
-    /// `batch`.
+    /// Follows events as long as they are blocks and groups, and removes their words. Executed blocks go to the `batch`.
     pub fn follow(&mut self, words: &mut &[u64], batch: &mut Batch) -> Stop {
-        // What changes is kept where a processor has it at hand.
-        let (mut now, mut left) = (self.now, *words);
-        let (domain, next, hots) = (self.domain, self.next, self.codes.hots());
+        // A local copy stays in registers.
+        let (mut now, mut left) = (self.state, *words);
+        let (domain, next, hot_blocks) = (self.domain, self.next, self.blocks.hot_blocks());
         let mut sink = Sink::new(&mut self.uses, batch);
         let stop = loop {
             let Some((&word, rest)) = left.split_first() else { break Stop::End };
             if now.count > FULL {
                 break Stop::Full;
             }
-            let group = Told(word);
-            let many = if group.is_plain() {
+            let group = GroupWord(word);
+            let indexed = if group.is_plain() {
                 None
-            } else if let Some(many) = self.many.get(group.number() as usize)
-                && !group.is_other()
+            } else if let Some(indexed) = self.indexed.get(group.number() as usize)
+                && !group.is_no_group()
             {
-                Some(many)
+                Some(indexed)
             } else {
                 break Stop::Other;
             };
-            if group.begins() {
-                let block = many.map_or(BlockId(group.number()), |(block, _)| *block);
-                let Some(hot) = hots.get_mut(block.index()) else { break Stop::Other };
+            if group.begins_block() {
+                let block = indexed.map_or(BlockId(group.number()), |(block, _)| *block);
+                let Some(hot) = hot_blocks.get_mut(block.index()) else { break Stop::Other };
                 if hot.domain != domain {
-                    break Stop::Turn(block);
+                    break Stop::DomainChanged(block);
                 }
                 if *sink.last > FULL {
                     break Stop::Full;
                 }
                 if now.instructions >= next {
                     sink.note_begin(hot);
-                    break Stop::Notice(block);
+                    break Stop::Due(block);
                 }
                 sink.execute(&mut now, hot, block);
             }
             left = rest;
-            if let Some((_, members)) = many {
+            if let Some((_, members)) = indexed {
                 for member in self.members.get(members.clone()).unwrap_or_default() {
                     let bytes = (member.first(group.address()), member.length());
                     sink.data(&mut now, bytes, member.write);
                 }
-            } else if !group.is_other() {
+            } else if !group.is_no_group() {
                 sink.data(&mut now, (group.address(), group.length()), group.writes());
             }
         };
-        (self.now, *words) = (now, left);
+        (self.state, *words) = (now, left);
         stop
     }
 
-    /// Data is read or written, besides what groups say.
+    /// Applies an access that is in no group.
     pub fn data(&mut self, address: u64, bytes: u8, write: bool, batch: &mut Batch) {
-        self.codes.access(batch.now().site, write);
+        self.blocks.access(batch.now().site, write);
         let length = u64::from(bytes).saturating_sub(1);
         let mut sink = Sink::new(&mut self.uses, batch);
-        sink.data(&mut self.now, (address, length), write);
+        sink.data(&mut self.state, (address, length), write);
     }
 }
 
-/// Where it is written down.
+/// The buffers that are written to.
 struct Sink<'a> {
-    uses: &'a mut [Use; USES],
-    executed: &'a mut [Executed; USES],
-    /// The number of the last.
+    uses: &'a mut [LineUse; USES],
+    executed: &'a mut [ExecutedBlock; USES],
+    /// The number of the last executed block.
     last: &'a mut usize,
-    /// Instructions before the first.
+    /// Instructions before the batch.
     first: u64,
 }
 
 impl<'a> Sink<'a> {
-    fn new(uses: &'a mut [Use; USES], batch: &'a mut Batch) -> Self {
+    fn new(uses: &'a mut [LineUse; USES], batch: &'a mut Batch) -> Self {
         let first = batch.first();
         let (executed, last) = batch.executed();
         Self { uses, executed, last, first }
     }
 
-    /// Notices are of the block that is about to be executed.
-    fn note_begin(&mut self, hot: &Hot) {
+    /// Makes the block that is about to be executed the present one, for what the recorder notes.
+    fn note_begin(&mut self, hot: &HotBlock) {
         let after = self.executed[*self.last % USES].after;
         *self.last += 1;
-        self.executed[*self.last % USES] = Executed { site: hot.site, owner: hot.owner, after };
+        self.executed[*self.last % USES] =
+            ExecutedBlock { site: hot.site, owner: hot.owner, after };
     }
 
-    /// A block is executed.
+    /// Executes a block.
     #[inline(always)]
-    fn execute(&mut self, now: &mut Now, hot: &mut Hot, block: BlockId) {
+    fn execute(&mut self, now: &mut State, hot: &mut HotBlock, block: BlockId) {
         hot.executions += 1;
         now.instructions += u64::from(hot.instructions);
-        #[expect(clippy::cast_possible_truncation, reason = "a batch has no room for later ones")]
+        #[expect(clippy::cast_possible_truncation, reason = "a batch is handed over before")]
         let after = (now.instructions - self.first) as u32;
         *self.last += 1;
-        self.executed[*self.last % USES] = Executed { site: hot.site, owner: hot.owner, after };
-        // The same again, or a part of the same line: nothing is newer than it.
+        self.executed[*self.last % USES] =
+            ExecutedBlock { site: hot.site, owner: hot.owner, after };
+        // The same block again, or the same line: its lines are the newest already.
         let again = block == now.block;
         now.block = block;
         if hot.lines == 1 {
-            self.add(now, hot.line.name() != now.code, hot.line, false);
-            now.code = hot.line.name();
+            self.add(now, hot.line.bits() != now.code, hot.line, false);
+            now.code = hot.line.bits();
         } else if !again {
             (0..hot.lines).for_each(|number| self.add(now, true, hot.line.after(number), false));
-            now.code = hot.line.after(hot.lines - 1).name();
+            now.code = hot.line.after(hot.lines - 1).bits();
         }
     }
 
-    /// The lines of a byte and of that so many after it, which are the same or neighbours.
+    /// Uses the lines of the first byte and of the one `length` bytes further on, which are the same or neighbours.
     #[inline(always)]
-    fn data(&mut self, now: &mut Now, (first, length): (u64, u64), write: bool) {
-        let line = |address| Line::of(Side::Data, address);
+    fn data(&mut self, now: &mut State, (first, length): (u64, u64), write: bool) {
+        let line = |address| LineId::of(Side::Data, address);
         let (first, last) = (line(first), line(first.wrapping_add(length)));
-        self.add(now, first.name() != now.data, first, write);
+        self.add(now, first.bits() != now.data, first, write);
         self.add(now, first != last, last, write);
-        now.data = last.name();
+        now.data = last.bits();
     }
 
     #[inline(always)]
-    fn add(&mut self, now: &mut Now, is_so: bool, line: Line, write: bool) {
-        self.uses[now.count % USES] = Use::new(line, write, *self.last);
-        now.count += usize::from(is_so);
+    fn add(&mut self, now: &mut State, counts: bool, line: LineId, write: bool) {
+        self.uses[now.count % USES] = LineUse::new(line, write, *self.last);
+        now.count += usize::from(counts);
     }
 }

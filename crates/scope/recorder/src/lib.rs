@@ -1,30 +1,40 @@
-//! What is recorded of a guest's execution.
+//! Records the execution of a guest.
 //!
-//! [`Tracer`] is told of every block, of the accesses of data that [`accesses`] could not derive from others, and of the few
-//! instructions that [`special`] finds; it knows who runs, has threads with the models fed, and ends as a
-//! [`Recording`](scope_result::Recording). Nothing here knows QEMU: `scope-plugin` does.
+//! [`Tracer`] gets every block, the data accesses that [`accesses`] could not derive from others, and the few instructions that
+//! [`flush_instruction`] finds. It knows which domain runs, sends events to the threads of the models, and ends as a
+//! [`Recording`](scope_result::Recording). Nothing here depends on QEMU: `scope-plugin` does.
 
 #![forbid(unsafe_code)]
 
+mod access_groups;
 mod accesses;
 mod arguments;
-mod code;
+mod batch;
+mod block_id;
+mod blocks;
 mod counts;
 mod decode;
 mod execution;
-mod found;
+mod group_word;
+mod instrumentation;
+mod line_use;
 mod memory;
+mod message;
 mod recorder;
+mod register_values;
 mod stage;
-mod told;
 mod trace;
 mod tracer;
 
-pub use accesses::{Accesses, Group, Member, accesses};
+pub use access_groups::{Accesses, Group, Member};
+pub use accesses::accesses;
 pub use arguments::Arguments;
-pub use code::BlockId;
-pub use decode::{Address, BEGIN, END, Mark, Special, mark, special};
-pub use memory::{MEMORY, MemoryMap, bytes_at, shared_memory};
-pub use told::{Plan, Told, Watch, What};
-pub use trace::Step;
-pub use tracer::{Start, Tracer};
+pub use block_id::BlockId;
+pub use decode::{
+    FlushInstruction, MARK_BEGIN, MARK_END, Mark, MemoryOperand, flush_instruction, mark,
+};
+pub use group_word::GroupWord;
+pub use instrumentation::{AccessCallback, Covers, Instrumentation};
+pub use memory::{MemoryMap, bytes_at, shared_memory};
+pub use trace::TraceEvent;
+pub use tracer::{ControlRegisters, Tracer};

@@ -1,38 +1,37 @@
-//! Where QEMU keeps the guest's memory, and where the guest sees it.
+//! Where QEMU keeps the guest's memory, and at which physical addresses the guest has it.
 
 use scope_model::{Paging, PhysicalMemory, walk};
 
-/// What the system calls the memory that QEMU makes for `-object memory-backend-memfd`.
-pub const MEMORY: &str = "/memfd:memory-backend-memfd";
-/// Where memory goes on that lies above the devices.
+/// The name in `/proc/self/maps` of the memory that QEMU makes for `-object memory-backend-memfd`.
+const MEMFD_NAME: &str = "/memfd:memory-backend-memfd";
+/// Where the memory above the device hole begins.
 const ABOVE: u64 = 1 << 32;
 
-/// The guest's memory among the mappings of QEMU, as `/proc/self/maps` has them: its first byte and its
-/// length.
+/// Finds the guest's memory in the text of QEMU's `/proc/self/maps`. Returns its address and its length in bytes.
 ///
 /// # Errors
-/// In words, if it is not there, or there is more than one.
+/// In words, if there is none or more than one.
 pub fn shared_memory(maps: &str) -> Result<(u64, u64), String> {
-    let lines = maps.lines().filter(|line| line.contains(MEMORY)).filter_map(range);
+    let lines = maps.lines().filter(|line| line.contains(MEMFD_NAME)).filter_map(range);
     let mut whole: Option<(u64, u64)> = None;
     for (first, end) in lines {
         whole = match whole {
             None => Some((first, end)),
-            // The system splits a mapping whose parts are used in different ways.
+            // The kernel splits a mapping whose parts have different flags.
             Some((from, to)) if to == first => Some((from, end)),
             Some(_) => {
-                return Err("the machine has memory of several backends, and one can be read: use one \
-                            -object memory-backend-memfd, and no -numa node,memdev= nor memory devices"
+                return Err("the machine has several memory backends, and only one can be read: use one -object \
+                            memory-backend-memfd, and neither -numa node,memdev= nor memory devices"
                     .to_owned());
             }
         };
     }
     let missing = "the machine's memory is not shared: QEMU needs -object memory-backend-memfd and -machine \
-                   memory-backend=, which `pvscope run` gives it where the command line has none of its own";
+                   memory-backend=; `pvscope run` adds both if the command line has no backend";
     whole.map(|(first, end)| (first, end - first)).ok_or_else(|| missing.to_owned())
 }
 
-/// The first address of a line, and the one after the last.
+/// The address range of a line of the text: its start and its end.
 fn range(line: &str) -> Option<(u64, u64)> {
     let (first, end) = line.split_once(' ')?.0.split_once('-')?;
     let first = u64::from_str_radix(first, 16).ok()?;
@@ -40,8 +39,7 @@ fn range(line: &str) -> Option<(u64, u64)> {
     (first <= end).then_some((first, end))
 }
 
-/// Which physical addresses the memory has: from 0 on, but for what lies above a hole for devices, which
-/// goes on at 4 GiB.
+/// The physical addresses of the memory: from 0 on, and what lies above the device hole from 4 GiB on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryMap {
     bytes: u64,
@@ -49,21 +47,19 @@ pub struct MemoryMap {
 }
 
 impl MemoryMap {
-    /// Of memory of so many bytes, of which the first `low` lie below the hole; all of them where
-    /// there is none.
+    /// Memory of `bytes` bytes, of which the first `low` lie below the device hole; all of them if none.
     #[must_use]
     pub fn new(bytes: u64, low: Option<u64>) -> Self {
         Self { bytes, low: low.unwrap_or(bytes).min(bytes) }
     }
 
-    /// The address after the last one.
+    /// The address after the last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         if self.low < self.bytes { ABOVE + (self.bytes - self.low) } else { self.bytes }
     }
 
-    /// The place in memory of the word that holds a physical address, in words; none where there is no
-    /// memory.
+    /// The index of the 8-byte word at a physical address; none where there is no memory.
     #[inline]
     #[must_use]
     pub fn word(&self, address: u64) -> Option<usize> {
@@ -72,12 +68,12 @@ impl MemoryMap {
         } else {
             address.checked_sub(ABOVE)?.checked_add(self.low)?
         };
-        // Never one of which a part is missing: addresses of words are read, and memory ends with one.
+        // A word at the end that is not whole is left out.
         usize::try_from(at / 8).ok().filter(|_| at < self.bytes & !7)
     }
 }
 
-/// The bytes at a virtual address, by the page tables; none where nothing is mapped.
+/// Reads the bytes at a virtual address through the page tables. Returns none where nothing is mapped.
 #[must_use]
 pub fn bytes_at<const COUNT: usize>(
     memory: &impl PhysicalMemory,
@@ -118,7 +114,7 @@ mod tests {
         let parts = format!("{}{}", line(0x1000, 0x2000), line(0x2000, 0x5000));
         assert_eq!(shared_memory(&parts), Ok((0x1000, 0x4000)));
         let two = format!("{}{}", line(0x1000, 0x2000), line(0x3000, 0x5000));
-        assert!(shared_memory(&two).unwrap_err().contains("several backends"));
+        assert!(shared_memory(&two).unwrap_err().contains("several memory backends"));
     }
 
     #[test]
@@ -144,7 +140,7 @@ mod tests {
         ] {
             assert_eq!(split.word(address), at.and_then(word), "{address:#x}");
         }
-        // What is said of the hole is no more than there is.
+        // A hole above the end of memory changes nothing.
         assert_eq!(MemoryMap::new(GIB, Some(3 * GIB)).word(GIB), None);
         assert_eq!(MemoryMap::new(12, None).word(8), None);
         assert_eq!((whole.end(), split.end()), (2 * GIB, 6 * GIB));

@@ -1,33 +1,34 @@
-//! What is recorded between the marks.
+//! Records what happens between the marks.
 
 use std::sync::Arc;
 
-use scope_model::{Flush, Mapping, Mask, Model, Paging, Side, Sweep};
+use scope_model::{Flush, Mapping, Model, Paging, Side, Sweep, TlbSet};
 use scope_result::{Checks, Event, EventKind, Function, Owner, Recording};
 
 use crate::arguments::Arguments;
-use crate::code::{BlockId, DOMAINS, LAST_DOMAIN, MODES};
+use crate::batch::{Batch, Entry, EntryKind};
+use crate::block_id::BlockId;
+use crate::blocks::{DOMAINS, LAST_DOMAIN, MODES};
 use crate::counts::{Counts, SAMPLES};
 use crate::execution::{Execution, Stop};
-use crate::found::{Batch, Kind};
-use crate::stage::{Shared, Stage};
-use crate::trace::Step;
-use crate::tracer::Message;
+use crate::message::Message;
+use crate::stage::{SharedWork, Stage};
+use crate::trace::TraceEvent;
 
-/// Events that are kept.
+/// The most events.
 const EVENTS: usize = 1 << 20;
-/// Batches that there are.
+/// The number of batches.
 const BATCHES: usize = 64;
 
-/// The counting of what was found.
-pub type Work = Arc<Shared<Batch, Batch, Counts>>;
+/// Counting, as work that other threads can help with.
+pub type SharedCounts = Arc<SharedWork<Batch, Batch, Counts>>;
 
-/// Everything that is recorded.
+/// The recorder: it follows events, runs the models and has misses counted.
 pub struct Recorder {
     model: Model,
-    /// Who is executed, and what it uses: the models are asked for many lines at a time.
+    /// The execution, whose uses of lines go to the models many at a time.
     execution: Execution,
-    /// What was found, for those who count it.
+    /// Misses to be counted.
     batch: Batch,
     counts: Stage<Batch, Batch, Counts>,
     events: Vec<Event>,
@@ -35,19 +36,20 @@ pub struct Recorder {
     samples: usize,
     sample_every: u64,
     sample_next: u64,
-    /// Blocks of the flow that are wanted, and where they begin.
+    /// The number of blocks in the flow, and the instructions before it.
     flow: usize,
     flow_after: u64,
-    /// Blocks to come, and one more, which ends the last.
-    flow_room: usize,
+    /// Blocks of the flow that are left, and one more, which ends the last.
+    flow_left: usize,
     checks: Checks,
 }
 
 impl Recorder {
-    /// A recorder whose models are empty, of a machine with so many lines of memory; on one of so many processors.
+    /// A recorder with empty models. All physical lines of the guest have numbers below `lines`; the host has `processors`
+    /// processors.
     ///
     /// # Errors
-    /// In words, if there is no thread to be had.
+    /// In words, if the system gives no thread.
     pub fn new(
         arguments: &Arguments,
         paging: Paging,
@@ -56,15 +58,15 @@ impl Recorder {
     ) -> Result<Self, String> {
         let mut model = Model::new(arguments.config, paging, lines);
         if arguments.check {
-            model.remember_hits();
+            model.keep_translations();
         }
         let counts = Counts::new(arguments.config, lines);
         let batches = (1..BATCHES).map(|_| Batch::new()).collect();
-        // With two processors a third thread would only take the others' place: who waits counts.
+        // With two processors a third thread would only displace the others, so threads that wait do the counting.
         let counts = if processors > 2 {
-            Stage::thread("pvscope-counts", batches, counts, Counts::take)?
+            Stage::thread("pvscope-counts", batches, counts, Counts::count)?
         } else {
-            Stage::shared(batches, counts, Counts::take)
+            Stage::shared(batches, counts, Counts::count)
         };
         let flow = arguments.flow as usize;
         Ok(Self {
@@ -79,37 +81,37 @@ impl Recorder {
             sample_next: 0,
             flow,
             flow_after: arguments.flow_after,
-            flow_room: if flow > 0 { flow + 1 } else { 0 },
+            flow_left: if flow > 0 { flow + 1 } else { 0 },
             checks: Checks::default(),
         })
     }
 
-    /// For a thread that waits for this one: what it can do meanwhile.
-    pub fn work(&self) -> Option<Work> {
-        self.counts.work()
+    /// The counting that a thread which waits for this one can help with.
+    pub fn shared_counts(&self) -> Option<SharedCounts> {
+        self.counts.shared_work()
     }
 
-    /// Takes notice of a message. Answers it, empty.
-    pub fn take(&mut self, mut message: Message) -> Option<Message> {
-        for code in message.code.drain(..) {
-            self.execution.codes.add(code);
+    /// Processes a message. Returns it, emptied.
+    pub fn process(&mut self, mut message: Message) -> Option<Message> {
+        for code in message.blocks.drain(..) {
+            self.execution.blocks.add(code);
         }
         for (block, members) in message.members.drain(..) {
             self.execution.add_members(block, &members);
         }
-        self.steps(message.steps());
+        self.follow(message.words());
         message.clear();
         Some(message)
     }
 
-    fn steps(&mut self, mut words: &[u64]) {
+    fn follow(&mut self, mut words: &[u64]) {
         loop {
             match self.execution.follow(&mut words, &mut self.batch) {
-                Stop::Full => self.ask(),
-                Stop::Turn(block) => self.execution.turn(block),
-                Stop::Notice(block) => self.take_notice(block),
-                Stop::Other => match Step::take(&mut words) {
-                    Some(step) => self.step(step),
+                Stop::Full => self.run_models(),
+                Stop::DomainChanged(block) => self.execution.switch_domain(block),
+                Stop::Due(block) => self.sample_or_log(block),
+                Stop::Other => match TraceEvent::take(&mut words) {
+                    Some(event) => self.event(event),
                     None => return,
                 },
                 Stop::End => return,
@@ -117,29 +119,29 @@ impl Recorder {
         }
     }
 
-    fn step(&mut self, step: Step) {
-        match step {
-            // Of a block that nobody has told of.
-            Step::Group(_) | Step::Block(_) => {}
-            Step::Access { address, bytes, write } => {
+    fn event(&mut self, event: TraceEvent) {
+        match event {
+            // Of an unknown block.
+            TraceEvent::Group(_) | TraceEvent::Block(_) => {}
+            TraceEvent::Access { address, bytes, write } => {
                 self.execution.data(address, bytes, write, &mut self.batch);
             }
-            Step::Page(side, page, mapping) => self.map(side, page, mapping),
-            Step::Flush(flush, deaf) => self.flush(flush, deaf),
-            Step::Switch(place) => self.switch(place),
-            Step::Probe(number) => self.event(EventKind::Probe(number)),
-            Step::Compare(address, physical) => self.compare(address, physical),
+            TraceEvent::Page(side, page, mapping) => self.map(side, page, mapping),
+            TraceEvent::Flush(flush, ignored) => self.flush(flush, ignored),
+            TraceEvent::Switch(number) => self.switch(number),
+            TraceEvent::Probe(number) => self.record(EventKind::Probe(number)),
+            TraceEvent::Compare(address, physical) => self.compare(address, physical),
         }
     }
 
-    /// Asks the models for the lines that were used, and has what came of that counted.
-    fn ask(&mut self) {
+    /// Runs the models on the lines that were used, and has the misses counted.
+    fn run_models(&mut self) {
         for used in self.execution.uses() {
-            let came = self.model.access(used.line());
-            if came.pages != Mask::NONE {
-                self.batch.add(true, used.page(came.pages));
+            let outcome = self.model.access(used.line());
+            if outcome.tlb_misses != TlbSet::NONE {
+                self.batch.add(true, Entry::tlb_miss(*used, outcome.tlb_misses));
             }
-            self.batch.add(came.missed, used.missed(came.line));
+            self.batch.add(outcome.l1_miss, Entry::l1_miss(*used, outcome.line));
         }
         let now = self.execution.instructions();
         if self.batch.is_enough(now) {
@@ -150,76 +152,76 @@ impl Recorder {
         self.execution.clear();
     }
 
-    /// Has something else counted, after all that was used.
-    fn note(&mut self, kind: Kind, number: u64) {
-        self.ask();
-        self.batch.note(kind, number, self.execution.instructions());
+    /// Adds an entry that is no miss, after all uses so far.
+    fn note(&mut self, kind: EntryKind, value: u64) {
+        self.run_models();
+        self.batch.note(kind, value, self.execution.instructions());
     }
 
-    /// A page is told of. Lines of the one that was in its place are others from here on.
+    /// Maps a page. Identifiers of lines in its slot mean other lines from here on.
     fn map(&mut self, side: Side, page: u64, mapping: Mapping) {
-        self.ask();
+        self.run_models();
         self.execution.forget_last();
         self.model.map(side, page, mapping);
     }
 
-    /// What is not done at every block.
+    /// Samples the counts, or logs a block of the flow: neither is due at every block.
     #[cold]
-    fn take_notice(&mut self, block: BlockId) {
+    fn sample_or_log(&mut self, block: BlockId) {
         let now = self.execution.instructions();
         if now >= self.sample_next {
             self.sample();
         }
-        if self.flow_room > 0 && now >= self.flow_after {
-            self.flow_room -= 1;
-            self.note(Kind::Block, block.0.into());
+        if self.flow_left > 0 && now >= self.flow_after {
+            self.flow_left -= 1;
+            self.note(EntryKind::Block, block.0.into());
         }
-        let flow_next = if self.flow_room > 0 { self.flow_after.max(now + 1) } else { u64::MAX };
+        let flow_next = if self.flow_left > 0 { self.flow_after.max(now + 1) } else { u64::MAX };
         self.execution.next = self.sample_next.min(flow_next);
     }
 
     #[cold]
     fn sample(&mut self) {
-        // As those who count it do.
+        // As `Counts` does.
         if self.samples == SAMPLES {
             self.samples /= 2;
             self.sample_every *= 2;
         }
         self.samples += 1;
         self.sample_next = self.execution.instructions() + self.sample_every;
-        self.note(Kind::Sample, 0);
+        self.note(EntryKind::Sample, 0);
     }
 
-    /// The TLBs are emptied, of some or all, or the models do not know it.
-    fn flush(&mut self, flush: Flush, deaf: bool) {
+    /// Flushes the TLBs, unless the models ignore it.
+    fn flush(&mut self, flush: Flush, ignored: bool) {
         let kind = match flush {
             Flush::Cr3(_) => EventKind::Cr3,
             Flush::Cr4(_) => EventKind::Cr4,
             Flush::Page(_) | Flush::Pcid(..) => EventKind::Invalidate,
         };
-        self.event(kind);
-        if deaf {
+        self.record(kind);
+        if ignored {
             return;
         }
         if kind == EventKind::Invalidate {
-            self.note(Kind::Invalidate, 0);
+            self.note(EntryKind::Invalidate, 0);
         } else {
-            self.ask();
+            self.run_models();
         }
         self.execution.forget_last();
         self.model.flush(flush);
     }
 
-    /// Xen goes on with another domain.
-    fn switch(&mut self, place: u8) {
-        // No domain has a place beyond.
-        let domain = place.min(LAST_DOMAIN);
+    /// Switches to another domain.
+    fn switch(&mut self, number: u8) {
+        // All further domains share the last number.
+        let domain = number.min(LAST_DOMAIN);
         self.execution.domain = domain;
-        self.event(EventKind::Switch(domain));
-        self.note(Kind::Switch, 0);
+        self.record(EventKind::Switch(domain));
+        self.note(EntryKind::Switch, 0);
     }
 
-    fn event(&mut self, kind: EventKind) {
+    fn record(&mut self, kind: EventKind) {
         if self.events.len() < EVENTS {
             self.events.push(Event { at: self.execution.instructions(), kind });
         } else {
@@ -227,20 +229,20 @@ impl Recorder {
         }
     }
 
-    /// Compares where the model takes the last data to be with where it is.
+    /// Compares the physical address of the last data access in the model's DTLB with the true one.
     fn compare(&mut self, address: u64, physical: u64) {
-        self.ask();
+        self.run_models();
         self.checks.compared += 1;
-        self.checks.stale += u64::from(self.model.claimed(address) != physical);
+        self.checks.stale += u64::from(self.model.cached_address(address) != physical);
     }
 
-    /// What was recorded.
+    /// Returns the recording.
     ///
     /// # Errors
-    /// In words, if the thread that counts has failed.
+    /// In words, if counting has panicked.
     pub fn finish(mut self) -> Result<Recording, String> {
         self.sample();
-        self.ask();
+        self.run_models();
         self.counts.send(self.batch);
         let counted = self.counts.finish()?.finish(self.flow);
         let owners = (0u8..)
@@ -250,7 +252,7 @@ impl Recorder {
         Ok(Recording {
             config: *self.model.config(),
             instructions: self.execution.instructions(),
-            blocks: self.execution.codes.finish(&counted.sites),
+            blocks: self.execution.blocks.finish(&counted.sites),
             sweeps: sweeps.collect(),
             events: self.events,
             events_lost: self.events_lost,
@@ -269,19 +271,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::accesses::{Accesses, Member};
-    use crate::code::Code;
+    use crate::access_groups::{Accesses, Member};
+    use crate::blocks::BlockCode;
 
     const PAGING: Paging = Paging { root: 0x1000, pcid: 0, tagged: false, global: true };
 
-    /// A recorder that knows some blocks, and a group of many members of the last.
+    /// A recorder with eight blocks, and an indexed group of the last one.
     fn recorder(check: bool, processors: usize) -> Recorder {
         let arguments = Arguments { check, flow: 100, ..Arguments::default() };
         let mut recorder = Recorder::new(&arguments, PAGING, 1 << 26, processors).unwrap();
         for number in 0..8 {
             let code =
-                Code::new(number * 0xfc0, 60 + number * 60, (9, &Accesses::default()), (0, 0));
-            recorder.execution.codes.add(code);
+                BlockCode::new(number * 0xfc0, 60 + number * 60, (9, &Accesses::default()), (0, 0));
+            recorder.execution.blocks.add(code);
         }
         let member = |offset| Member { offset, bytes: 8, write: offset % 3 == 0 };
         let members: Vec<Member> = (-100..100).map(|at| member(at * 20)).collect();
@@ -289,7 +291,7 @@ mod tests {
         recorder
     }
 
-    /// Any words, most of them of blocks that there are.
+    /// Arbitrary words, most of them of known blocks.
     fn words() -> impl Strategy<Value = Vec<u64>> {
         let known = (any::<u64>(), 0u64..9).prop_map(|(word, number)| word >> 32 << 32 | number);
         prop::collection::vec(prop_oneof![9 => known, 1 => any::<u64>()], 0..3000)
@@ -299,13 +301,13 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn any_words_are_followed_to_their_end(words in words(), check: bool) {
+        fn arbitrary_words_are_followed_to_their_end(words in words(), check: bool) {
             let results = [2, 3].map(|processors| {
                 let mut recorder = recorder(check, processors);
-                words.chunks(1000).for_each(|words| recorder.steps(words));
+                words.chunks(1000).for_each(|words| recorder.follow(words));
                 recorder.finish().unwrap()
             });
-            // Whoever counts comes to the same.
+            // The result does not depend on the thread that counts.
             prop_assert_eq!(&results[0], &results[1]);
         }
     }

@@ -1,4 +1,4 @@
-//! Work on messages, in a thread of its own or by whoever has time.
+//! A stage of a pipeline, in its own thread or run by threads that wait.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,46 +7,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-/// How long there is waited for an empty buffer before it is looked again whether there is something else to do.
+/// How long a thread waits for an empty buffer before it looks again for other work.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// A stage of a pipeline: messages go in, their empty buffers come back, and its state at the end. What it comes to
-/// depends on the messages' order alone, and not on where it works.
+/// A stage of a pipeline: messages go in, their empty buffers come back, and finally its state. The state depends on the
+/// order of the messages only, not on the threads.
 pub struct Stage<Message, Buffer, State> {
-    place: Place<Message, Buffer, State>,
+    runs: Runs<Message, Buffer, State>,
 }
 
-/// What a stage does with a message. Answers its empty buffer.
-type Take<Message, Buffer, State> = fn(&mut State, Message) -> Option<Buffer>;
+/// Processes a message. Returns its empty buffer.
+type Process<Message, Buffer, State> = fn(&mut State, Message) -> Option<Buffer>;
 
-enum Place<Message, Buffer, State> {
+/// Where a stage runs.
+enum Runs<Message, Buffer, State> {
     Thread { to: Sender<Message>, empty: Receiver<Buffer>, thread: JoinHandle<State> },
-    Shared { work: Arc<Shared<Message, Buffer, State>>, room: usize },
+    Shared { work: Arc<SharedWork<Message, Buffer, State>>, queue_limit: usize },
 }
 
-/// Work that is done by whoever has time: one message after the other, in their order.
-pub struct Shared<Message, Buffer, State> {
-    /// None when it is over. Whoever has it locked takes the next message.
+/// Messages that any thread may process, one at a time and in their order.
+pub struct SharedWork<Message, Buffer, State> {
+    /// None once the stage has finished. The thread that holds this lock takes the next message.
     state: Mutex<Option<State>>,
-    inbox: Mutex<VecDeque<Message>>,
+    queue: Mutex<VecDeque<Message>>,
     empty: Mutex<Vec<Buffer>>,
-    take: Take<Message, Buffer, State>,
+    process: Process<Message, Buffer, State>,
 }
 
-impl<Message, Buffer, State> Shared<Message, Buffer, State> {
-    /// Works on a message, if there is one, as soon as nobody else does. Answers whether it did.
+impl<Message, Buffer, State> SharedWork<Message, Buffer, State> {
+    /// Processes a message, if there is one, once no other thread does. Returns whether it did.
     pub fn help(&self) -> bool {
-        let waits = !lock(&self.inbox).is_empty();
-        let work = || self.state.lock().is_ok_and(|mut state| self.work(&mut state));
-        // Who helps has other things to do, whatever becomes of this; who wants the state finds that it failed.
-        waits && catch_unwind(AssertUnwindSafe(work)).unwrap_or(false)
+        let is_queued = !lock(&self.queue).is_empty();
+        let work = || self.state.lock().is_ok_and(|mut state| self.next(&mut state));
+        // A panic must not end the helping thread. `finish` reports it.
+        is_queued && catch_unwind(AssertUnwindSafe(work)).unwrap_or(false)
     }
 
-    fn work(&self, state: &mut Option<State>) -> bool {
-        let (Some(state), Some(message)) = (state, lock(&self.inbox).pop_front()) else {
+    fn next(&self, state: &mut Option<State>) -> bool {
+        let (Some(state), Some(message)) = (state, lock(&self.queue).pop_front()) else {
             return false;
         };
-        let buffer = (self.take)(state, message);
+        let buffer = (self.process)(state, message);
         lock(&self.empty).extend(buffer);
         true
     }
@@ -58,37 +59,42 @@ where
     Buffer: Send + 'static,
     State: Send + 'static,
 {
-    /// Has whoever [helps](Shared::help) work on messages; who sends one helps when all buffers but one are on their way.
-    pub fn shared(buffers: Vec<Buffer>, state: State, take: Take<Message, Buffer, State>) -> Self {
-        let room = buffers.len().saturating_sub(1);
-        let work = Shared {
+    /// A stage whose messages are processed by threads that [help](SharedWork::help). The sender helps when all buffers but
+    /// one are in use.
+    pub fn shared(
+        buffers: Vec<Buffer>,
+        state: State,
+        process: Process<Message, Buffer, State>,
+    ) -> Self {
+        let queue_limit = buffers.len().saturating_sub(1);
+        let work = SharedWork {
             state: Mutex::new(Some(state)),
-            inbox: Mutex::default(),
+            queue: Mutex::default(),
             empty: Mutex::new(buffers),
-            take,
+            process,
         };
-        Self { place: Place::Shared { work: Arc::new(work), room } }
+        Self { runs: Runs::Shared { work: Arc::new(work), queue_limit } }
     }
 
-    /// Has `take` work on messages in a thread, with so many buffers.
+    /// A stage that processes messages in its own thread.
     ///
     /// # Errors
-    /// In words, if there is no thread to be had.
+    /// In words, if the system gives no thread.
     pub fn thread(
         name: &str,
         buffers: Vec<Buffer>,
         state: State,
-        take: Take<Message, Buffer, State>,
+        process: Process<Message, Buffer, State>,
     ) -> Result<Self, String> {
-        let (to, inbox) = channel();
+        let (to, messages) = channel();
         let (give_back, empty) = channel();
         for buffer in buffers {
             give(&give_back, buffer);
         }
         let work = move || {
             let mut state = state;
-            for message in inbox {
-                if let Some(buffer) = take(&mut state, message) {
+            for message in messages {
+                if let Some(buffer) = process(&mut state, message) {
                     give(&give_back, buffer);
                 }
             }
@@ -96,39 +102,38 @@ where
         };
         let thread = Builder::new().name(name.to_owned()).spawn(work);
         let thread = thread.map_err(|error| format!("no thread for the models: {error}"))?;
-        Ok(Self { place: Place::Thread { to, empty, thread } })
+        Ok(Self { runs: Runs::Thread { to, empty, thread } })
     }
 
     /// Sends a message. If the stage has failed, [`finish`](Self::finish) says so.
     pub fn send(&mut self, message: Message) {
-        match &mut self.place {
-            Place::Thread { to, .. } => drop(to.send(message)),
-            Place::Shared { work, room } => {
-                lock(&work.inbox).push_back(message);
-                while lock(&work.inbox).len() > *room {
+        match &mut self.runs {
+            Runs::Thread { to, .. } => drop(to.send(message)),
+            Runs::Shared { work, queue_limit } => {
+                lock(&work.queue).push_back(message);
+                while lock(&work.queue).len() > *queue_limit {
                     match work.state.try_lock() {
-                        Ok(mut state) => work.work(&mut state),
-                        // Who has it is at work; to wait for the lock could take until there is nothing left to do.
+                        Ok(mut state) => work.next(&mut state),
+                        // Another thread processes one. Waiting for the lock could take until the queue is empty.
                         Err(TryLockError::WouldBlock) => break,
-                        Err(TryLockError::Poisoned(_)) => lock(&work.inbox).pop_front().is_some(),
+                        Err(TryLockError::Poisoned(_)) => lock(&work.queue).pop_front().is_some(),
                     };
                 }
             }
         }
     }
 
-    /// An empty buffer, when there is one; none if the stage has failed, or if its work is shared and all are on their way.
+    /// Waits for an empty buffer. Returns none if the stage has failed, or if its work is shared and all buffers are in use.
     pub fn buffer(&mut self) -> Option<Buffer> {
-        match &mut self.place {
-            Place::Shared { work, .. } => lock(&work.empty).pop(),
-            Place::Thread { empty, .. } => empty.recv().ok(),
+        match &mut self.runs {
+            Runs::Shared { work, .. } => lock(&work.empty).pop(),
+            Runs::Thread { empty, .. } => empty.recv().ok(),
         }
     }
 
-    /// The same for who has something else to do until then: `help` does some of it, if there is some, and answers whether
-    /// there was.
+    /// As [`buffer`](Self::buffer), and calls `help` while it waits, which returns whether it found work.
     pub fn buffer_after(&mut self, mut help: impl FnMut() -> bool) -> Option<Buffer> {
-        let Place::Thread { empty, .. } = &mut self.place else { return self.buffer() };
+        let Runs::Thread { empty, .. } = &mut self.runs else { return self.buffer() };
         loop {
             let wait = if help() { Duration::ZERO } else { PAUSE };
             match empty.recv_timeout(wait) {
@@ -139,28 +144,28 @@ where
         }
     }
 
-    /// For those who have time: the work, if it is shared.
-    pub fn work(&self) -> Option<Arc<Shared<Message, Buffer, State>>> {
-        match &self.place {
-            Place::Thread { .. } => None,
-            Place::Shared { work, .. } => Some(Arc::clone(work)),
+    /// The work that other threads can help with, if it is shared.
+    pub fn shared_work(&self) -> Option<Arc<SharedWork<Message, Buffer, State>>> {
+        match &self.runs {
+            Runs::Thread { .. } => None,
+            Runs::Shared { work, .. } => Some(Arc::clone(work)),
         }
     }
 
-    /// Its state, when all messages are worked on.
+    /// Returns the state once all messages are processed.
     ///
     /// # Errors
-    /// In words, if it has failed.
+    /// In words, if the stage has panicked.
     pub fn finish(self) -> Result<State, String> {
-        let state = match self.place {
-            Place::Thread { to, thread, .. } => {
+        let state = match self.runs {
+            Runs::Thread { to, thread, .. } => {
                 drop(to);
                 thread.join().ok()
             }
-            Place::Shared { work, .. } => {
+            Runs::Shared { work, .. } => {
                 let finish = || {
                     let mut state = work.state.lock().ok()?;
-                    while work.work(&mut state) {}
+                    while work.next(&mut state) {}
                     state.take()
                 };
                 catch_unwind(AssertUnwindSafe(finish)).ok().flatten()
@@ -170,12 +175,12 @@ where
     }
 }
 
-/// What a lock is for; also after who had it has failed, which others find out by themselves.
+/// Locks a mutex, even one whose holder has panicked: `finish` reports that.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives a buffer back to whoever fills it; who has ended needs none.
+/// Returns a buffer to the sender, unless that has ended.
 fn give<Buffer>(to: &Sender<Buffer>, buffer: Buffer) {
     let _ = to.send(buffer);
 }
@@ -195,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_worked_on_in_their_order_and_buffers_come_back() {
+    fn messages_are_processed_in_their_order_and_buffers_come_back() {
         let thread = Stage::thread("adds", buffers(), Vec::new(), adds).unwrap();
         for mut stage in [thread, Stage::shared(buffers(), Vec::new(), adds)] {
             for number in 20..40 {
@@ -209,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn work_is_done_in_its_order_whoever_does_it() {
+    fn shared_work_keeps_its_order() {
         let mut stage = Stage::shared(buffers(), Vec::new(), adds);
-        let work = stage.work().unwrap();
+        let work = stage.shared_work().unwrap();
         let (done, over) = channel::<()>();
         let helper = std::thread::spawn(move || {
             let mut helped = 0;
             loop {
-                // After the last message there is one left, or there was help before.
+                // Either a message is left after the last one was sent, or this thread has helped before.
                 let is_last = over.try_recv().is_ok();
                 helped += u32::from(work.help());
                 if is_last {
@@ -233,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_fails_stops_nobody_and_is_told_of() {
+    fn a_stage_that_panics_blocks_no_sender_and_is_reported() {
         let mut stage = Stage::thread("fails", buffers(), Vec::new(), adds).unwrap();
         for number in 10..20 {
             stage.send(vec![number]);
@@ -243,10 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn shared_work_that_fails_is_told_of() {
+    fn shared_work_that_panics_is_reported() {
         let mut stage = Stage::shared(buffers(), Vec::new(), adds);
         stage.send(vec![13]);
-        let work = stage.work().unwrap();
+        let work = stage.shared_work().unwrap();
         assert!(!work.help());
         stage.send(vec![14]);
         assert!(stage.finish().is_err());

@@ -1,74 +1,74 @@
-//! What is handed from the thread that executes the guest to that of the models: words of 64 bits.
+//! Events in words of 64 bits: the messages from the thread that executes the guest to the thread of the models.
 
 use scope_model::{Flush, Mapping, Side};
 
-use crate::code::BlockId;
-use crate::told::{OTHER, Told};
+use crate::block_id::BlockId;
+use crate::group_word::{GroupWord, NO_GROUP};
 
-/// Something that happened, in the order in which it did.
+/// An event in the execution of the guest.
 ///
 /// ```text
 ///  63…61  60
 ///  ┌──────┬───┬───────────────┐
-///  │ flags│ 0 │ a group       │ nothing more
-///  │ kind │ 1 │ a number      │ up to two more words
+///  │ flags│ 0 │ group         │ one word
+///  │ kind │ 1 │ number        │ up to two more words
 ///  └──────┴───┴───────────────┘
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A group of accesses, with the lower bits of where it happens.
-    Group(Told),
-    /// A block is executed that no group begins.
+pub enum TraceEvent {
+    /// A group of accesses, with the lower bits of its address.
+    Group(GroupWord),
+    /// A block is executed which no group begins.
     Block(BlockId),
-    /// Data of so many bytes is read or written.
+    /// Data is read or written.
     Access {
-        /// Where.
+        /// The virtual address.
         address: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u8,
-        /// Whether they are written.
+        /// Whether it is a write.
         write: bool,
     },
-    /// A page of 4 KiB is used from here on, which lies there.
+    /// The mapping of a page of 4 KiB, which is used from here on.
     Page(Side, u64, Mapping),
-    /// TLBs are emptied. Second: whether the models are not to know.
+    /// A flush of TLBs, and whether the models ignore it.
     Flush(Flush, bool),
     /// Another domain runs.
     Switch(u8),
-    /// A probe's place is reached.
+    /// The address of a probe is reached.
     Probe(u8),
-    /// Where the data that was accessed last lies, virtually and physically, as QEMU says.
+    /// The virtual and the physical address of the last data access, according to QEMU.
     Compare(u64, u64),
 }
 
-/// No step has more words.
+/// The most words of an event.
 pub const LONGEST: usize = 3;
-const NUMBER: u64 = OTHER - 1;
-/// Pages' numbers have 52 bits.
+const NUMBER: u64 = NO_GROUP - 1;
+/// Page numbers have 52 bits.
 const PAGE_NUMBER: u64 = (1 << 52) - 1;
 const ACCESS: u64 = 0;
 const PAGE: u64 = 1;
 const FLUSH: u64 = 2;
 const SWITCH: u64 = 3;
-/// With the bit of what begins a block.
+/// Includes the bit that begins a block.
 const BLOCK: u64 = 4;
 const PROBE: u64 = 5;
 const COMPARE: u64 = 6;
 
-/// [`Step::Block`], in its one word.
+/// [`TraceEvent::Block`], in its one word.
 #[inline]
 pub fn block_word(block: BlockId) -> u64 {
-    BLOCK << 61 | OTHER | u64::from(block.0)
+    BLOCK << 61 | NO_GROUP | u64::from(block.0)
 }
 
-impl Step {
-    /// Its words, of which so many count.
+impl TraceEvent {
+    /// The words of the event, and how many of them are used.
     #[inline]
     #[must_use]
     pub fn words(self) -> ([u64; LONGEST], usize) {
-        let other = |kind: u64, number: u64| kind << 61 | OTHER | number;
+        let other = |kind: u64, number: u64| kind << 61 | NO_GROUP | number;
         match self {
-            Self::Group(told) => ([told.0, 0, 0], 1),
+            Self::Group(word) => ([word.0, 0, 0], 1),
             Self::Block(block) => ([block_word(block), 0, 0], 1),
             Self::Access { address, bytes, write } => {
                 ([other(ACCESS, u64::from(bytes) << 1 | u64::from(write)), address, 0], 2)
@@ -77,7 +77,7 @@ impl Step {
                 let number = (page & PAGE_NUMBER) << 1 | side as u64;
                 ([other(PAGE, number), mapping.to_word(), 0], 2)
             }
-            Self::Flush(flush, deaf) => {
+            Self::Flush(flush, ignored) => {
                 let (kind, first, second) = match flush {
                     Flush::Cr3(value) => (0, value, 0),
                     Flush::Cr4(value) => (1, value, 0),
@@ -86,7 +86,7 @@ impl Step {
                         (3 | u64::from(pcid) << 8 | (which & 0xff) << 24, address, 0)
                     }
                 };
-                ([other(FLUSH, kind << 1 | u64::from(deaf)), first, second], 3)
+                ([other(FLUSH, kind << 1 | u64::from(ignored)), first, second], 3)
             }
             Self::Switch(place) => ([other(SWITCH, place.into()), 0, 0], 1),
             Self::Probe(number) => ([other(PROBE, number.into()), 0, 0], 1),
@@ -94,7 +94,7 @@ impl Step {
         }
     }
 
-    /// The step that these words begin with; they are left behind.
+    /// Decodes the event at the start of these words, and removes its words.
     #[inline]
     pub fn take(words: &mut &[u64]) -> Option<Self> {
         let (&head, rest) = words.split_first()?;
@@ -104,10 +104,10 @@ impl Step {
             *words = rest;
             Some(word)
         };
-        if head & OTHER == 0 {
-            return Some(Self::Group(Told(head)));
+        if head & NO_GROUP == 0 {
+            return Some(Self::Group(GroupWord(head)));
         }
-        #[expect(clippy::cast_possible_truncation, reason = "so many bits were put there")]
+        #[expect(clippy::cast_possible_truncation, reason = "`words` encoded no more bits")]
         let (byte, half, number) = (head as u8, head as u32, head & NUMBER);
         Some(match head >> 61 {
             BLOCK => Self::Block(BlockId(half)),
@@ -122,14 +122,14 @@ impl Step {
             }
             FLUSH => {
                 let (first, _) = (next()?, next()?);
-                let (kind, deaf) = (number >> 1, number & 1 != 0);
+                let (kind, ignored) = (number >> 1, number & 1 != 0);
                 let flush = match kind & 0xff {
                     0 => Flush::Cr3(first),
                     1 => Flush::Cr4(first),
                     2 => Flush::Page(first),
                     _ => Flush::Pcid(kind >> 24, (kind >> 8 & 0xffff) as u16, first),
                 };
-                Self::Flush(flush, deaf)
+                Self::Flush(flush, ignored)
             }
             SWITCH => Self::Switch(byte),
             PROBE => Self::Probe(byte),
@@ -142,7 +142,7 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use scope_model::{Mask, PageSize, Policy};
+    use scope_model::{PageSize, Policy, TlbSet};
 
     use super::*;
 
@@ -164,53 +164,51 @@ mod tests {
             Some(PageSize::Huge),
         ]);
         let large = prop::sample::select(vec![
-            Mask::NONE,
-            Mask::of(Policy::Superpages),
-            Mask::of(Policy::GroupedSuperpages),
-            Mask::of(Policy::Superpages).and(Mask::of(Policy::GroupedSuperpages)),
+            TlbSet::NONE,
+            TlbSet::of(Policy::Superpages),
+            TlbSet::of(Policy::GroupedSuperpages),
+            TlbSet::of(Policy::Superpages).union(TlbSet::of(Policy::GroupedSuperpages)),
         ]);
         (0u64..1 << 46, size, any::<bool>(), large)
             .prop_map(|(frame, size, global, large)| Mapping { frame, size, global, large })
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn event() -> impl Strategy<Value = TraceEvent> {
         prop_oneof![
-            any::<u64>().prop_map(|told| Step::Group(Told(told & !OTHER))),
-            any::<u32>().prop_map(|number| Step::Block(BlockId(number))),
-            (any::<u64>(), 1u8.., any::<bool>()).prop_map(|(address, bytes, write)| Step::Access {
-                address,
-                bytes,
-                write
-            }),
+            any::<u64>().prop_map(|word| TraceEvent::Group(GroupWord(word & !NO_GROUP))),
+            any::<u32>().prop_map(|number| TraceEvent::Block(BlockId(number))),
+            (any::<u64>(), 1u8.., any::<bool>())
+                .prop_map(|(address, bytes, write)| TraceEvent::Access { address, bytes, write }),
             (prop::sample::select(vec![Side::Code, Side::Data]), 0u64..1 << 52, mapping())
-                .prop_map(|(side, page, mapping)| Step::Page(side, page, mapping)),
-            (flush(), any::<bool>()).prop_map(|(flush, deaf)| Step::Flush(flush, deaf)),
-            any::<u8>().prop_map(Step::Switch),
-            any::<u8>().prop_map(Step::Probe),
-            (any::<u64>(), any::<u64>()).prop_map(|(at, physical)| Step::Compare(at, physical)),
+                .prop_map(|(side, page, mapping)| TraceEvent::Page(side, page, mapping)),
+            (flush(), any::<bool>()).prop_map(|(flush, ignored)| TraceEvent::Flush(flush, ignored)),
+            any::<u8>().prop_map(TraceEvent::Switch),
+            any::<u8>().prop_map(TraceEvent::Probe),
+            (any::<u64>(), any::<u64>())
+                .prop_map(|(at, physical)| TraceEvent::Compare(at, physical)),
         ]
     }
 
     proptest! {
         #[test]
-        fn steps_come_back_from_their_words(steps in prop::collection::vec(step(), 0..50)) {
-            let words: Vec<u64> = steps
+        fn events_decode_to_themselves(events in prop::collection::vec(event(), 0..50)) {
+            let words: Vec<u64> = events
                 .iter()
-                .flat_map(|step| {
-                    let (words, count) = step.words();
+                .flat_map(|event| {
+                    let (words, count) = event.words();
                     words.into_iter().take(count)
                 })
                 .collect();
             let mut left = &words[..];
-            let back: Vec<Step> = std::iter::from_fn(|| Step::take(&mut left)).collect();
-            prop_assert_eq!(back, steps);
+            let back: Vec<TraceEvent> = std::iter::from_fn(|| TraceEvent::take(&mut left)).collect();
+            prop_assert_eq!(back, events);
             prop_assert!(left.is_empty());
         }
 
         #[test]
-        fn arbitrary_words_are_taken_or_let_alone(words in prop::collection::vec(any::<u64>(), 0..50)) {
+        fn arbitrary_words_are_decoded_or_left(words in prop::collection::vec(any::<u64>(), 0..50)) {
             let mut left = &words[..];
-            while Step::take(&mut left).is_some() {}
+            while TraceEvent::take(&mut left).is_some() {}
         }
     }
 }

@@ -1,17 +1,19 @@
-//! Programs whose accesses are known, recorded group by group and one by one.
+//! Records programs with known accesses, group by group and one by one.
 
 use proptest::prelude::*;
 use scope_model::{Counters, PhysicalMemory};
-use scope_recorder::{Arguments, Plan, Start, Tracer, Watch, What};
+use scope_recorder::{
+    AccessCallback, Arguments, ControlRegisters, Covers, Instrumentation, Tracer,
+};
 use scope_result::Recording;
 
 const ROOT: u64 = 0x1000;
 const CODE: u64 = 0x40_0000;
 const DATA: u64 = 0x60_0000;
-/// All of it is mapped one to one, by pages of 2 MiB.
+/// The size of memory. Virtual and physical addresses are equal, in pages of 2 MiB.
 const BYTES: u64 = 1 << 30;
 
-/// Memory that has nothing but page tables.
+/// Memory that contains only page tables.
 struct Memory;
 
 impl PhysicalMemory for Memory {
@@ -39,10 +41,10 @@ enum Register {
 }
 use Register::{Rdi, Rsi, Rsp};
 
-/// An access: by which instruction, whether it writes, the register that has its address, what is added to that, bytes.
+/// An access: its instruction, whether it writes, the register and the constant of its address, its bytes.
 type Access = (usize, bool, Register, u64, u8);
 
-/// Blocks, and what they access, as GNU as assembles them.
+/// Blocks as GNU as assembles them, and their accesses.
 const BLOCKS: [(&[&[u8]], &[Access]); 4] = [
     // mov r8, [rsi]; mov r9, [rsi + 8]; lea rsi, [rsi + 32]; mov [rdi], r8; mov [rdi + 8], r9; mov r10, [rsi - 16]
     (
@@ -73,7 +75,7 @@ const BLOCKS: [(&[&[u8]], &[Access]); 4] = [
             (3, true, Rdi, 0, 4),
         ],
     ),
-    // nop; bts [rdi], rax; mov rax, [rsi]: where the second accesses data is not known from the code.
+    // nop; bts [rdi], rax; mov rax, [rsi]: the code does not tell the address of the second.
     (
         &[&[0x90], &[0x48, 0x0f, 0xab, 0x07], &[0x48, 0x8b, 0x06]],
         &[(1, false, Rdi, 24, 8), (1, true, Rdi, 24, 8), (2, false, Rsi, 0, 8)],
@@ -82,14 +84,14 @@ const BLOCKS: [(&[&[u8]], &[Access]); 4] = [
     (&[&[0x85, 0xc0], &[0x75, 0x00]], &[]),
 ];
 
-/// What is executed: a block, and the registers as it finds them.
+/// An executed block, and RSI, RDI and RSP before it.
 type Executed = (usize, u64, u64, u64);
 
 fn record(program: &[Executed], check: bool) -> Recording {
     let arguments = Arguments { check, ..Arguments::default() };
-    let start = Start { cr3: ROOT, cr4: 1 << 7 };
+    let start = ControlRegisters { cr3: ROOT, cr4: 1 << 7 };
     let mut tracer = Tracer::new(Memory, &arguments, start).unwrap();
-    let plans: Vec<Plan> = (0..)
+    let plans: Vec<Instrumentation> = (0..)
         .zip(BLOCKS)
         .map(|(number, (code, _))| tracer.translate(CODE + number * 0x1010, code, false))
         .collect();
@@ -104,12 +106,13 @@ fn record(program: &[Executed], check: bool) -> Recording {
                 Rdi => rdi,
                 Rsp => rsp,
             };
-            let is_told =
-                |watch: &&Watch| (watch.instruction, watch.write) == (*instruction, *write);
-            for watch in plan.watches.iter().filter(is_told) {
-                match watch.what {
-                    What::Access => tracer.data(base + plus, *bytes, *write),
-                    What::Group(group) => tracer.group(group, base + plus),
+            let is_called = |callback: &&AccessCallback| {
+                (callback.instruction, callback.write) == (*instruction, *write)
+            };
+            for callback in plan.accesses.iter().filter(is_called) {
+                match callback.covers {
+                    Covers::Access => tracer.data(base + plus, *bytes, *write),
+                    Covers::Group(group) => tracer.group(group, base + plus),
                 }
             }
         }
@@ -127,12 +130,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn groups_come_to_what_their_accesses_do(
+    fn groups_count_the_same_as_single_accesses(
         program in
             prop::collection::vec((0..BLOCKS.len(), 0u64..1 << 16, 0u64..1 << 16, 0u64..64), 1..2000),
     ) {
-        // Each register in a part of memory of its own, whose pages are known in the same places.
-        let at = |place: u64, more: u64| DATA + place * 0x40_0000 + more;
+        // Each register has its own part of memory. The pages of all parts share slots.
+        let at = |part: u64, more: u64| DATA + part * 0x40_0000 + more;
         let program: Vec<Executed> = program
             .into_iter()
             .map(|(block, rsi, rdi, rsp)| (block, at(0, rsi), at(1, rdi), at(2, rsp * 8)))
@@ -155,7 +158,7 @@ proptest! {
         for count in same {
             prop_assert_eq!(count(&by_group), count(&one_by_one));
         }
-        // The groups of a block come in another order than their accesses.
+        // The groups of a block are used in another order than its accesses.
         let near: [fn(&Counters) -> u64; 3] = [
             |counters| counters.read_misses + counters.write_misses,
             |counters| counters.l2d_misses,

@@ -1,4 +1,4 @@
-//! The file.
+//! The file of a recording.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use crate::Recording;
 
 const MAGIC: [u8; 8] = *b"PVSCOPE\n";
-/// Changes whenever [`Recording`] does.
+/// The version of the format, which changes whenever [`Recording`] does.
 const VERSION: u32 = 2;
-/// The head: magic, version, length, sum.
+/// Bytes of the header: magic, version, length, checksum.
 const HEAD: usize = 8 + 4 + 8 + 4;
 
-/// Why a file can not be used.
+/// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The system said no.
+    /// A system call failed.
     #[error("{}: {cause}", path.display())]
     Path {
         /// Which file.
@@ -24,36 +24,36 @@ pub enum Error {
         /// Why.
         cause: io::Error,
     },
-    /// Something else.
-    #[error("{} is no result of pvscope", .0.display())]
+    /// The file is something else.
+    #[error("{} is not a recording of pvscope", .0.display())]
     Foreign(PathBuf),
-    /// Made by another pvscope.
-    #[error("{} is of version {found}, and this pvscope reads {VERSION}: record it anew with `pvscope run`", path.display())]
+    /// Another version of pvscope wrote it.
+    #[error("{} has version {found}, and this pvscope reads version {VERSION}: record it again with `pvscope run`", path.display())]
     Version {
         /// Which file.
         path: PathBuf,
         /// Its version.
         found: u32,
     },
-    /// Its end is missing.
-    #[error("{} is cut short: {found} of {length} bytes are there", path.display())]
+    /// The end of the file is missing.
+    #[error("{} is cut short: it has {found} of {length} bytes", path.display())]
     Truncated {
         /// Which file.
         path: PathBuf,
-        /// What is there of the body.
+        /// Bytes of the body in the file.
         found: u64,
-        /// What should be.
+        /// Bytes of the whole body.
         length: u64,
     },
-    /// It was altered.
+    /// The file was altered.
     #[error("{} is damaged: its checksum differs", .0.display())]
     Damaged(PathBuf),
 }
 
-/// Writes a file that is there as a whole or not at all.
+/// Writes a recording to a file, atomically.
 ///
 /// # Errors
-/// [`Error::Path`], such as of a disk that is full: then nothing is left behind.
+/// [`Error::Path`], as for a full disk: then no file is left behind.
 pub fn write(path: &Path, recording: &Recording) -> Result<(), Error> {
     let failed = |cause| Error::Path { path: path.to_owned(), cause };
     let body = postcard::to_stdvec(recording).map_err(|error| failed(io::Error::other(error)))?;
@@ -73,16 +73,16 @@ pub fn write(path: &Path, recording: &Recording) -> Result<(), Error> {
         fs::rename(&unfinished, path)
     };
     save().map_err(|cause| {
-        // It may not even have been made.
+        // It may not exist.
         let _ = fs::remove_file(&unfinished);
         failed(cause)
     })
 }
 
-/// Reads a file.
+/// Reads a recording from a file.
 ///
 /// # Errors
-/// All of [`Error`].
+/// Every variant of [`Error`].
 pub fn read(path: &Path) -> Result<Recording, Error> {
     let bytes = fs::read(path).map_err(|cause| Error::Path { path: path.to_owned(), cause })?;
     parse(path, &bytes)
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_cut_short_altered_or_of_others_are_told_apart() {
+    fn files_that_are_cut_short_altered_or_foreign_are_refused_with_the_reason() {
         let path = file("parts");
         write(&path, &recording()).unwrap();
         let whole = fs::read(&path).unwrap();
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_leaves_nothing_behind() {
-        // No disk is as full as this.
+        // This device is always full.
         let error = write(Path::new("/dev/full/result"), &recording()).unwrap_err();
         assert!(error.to_string().starts_with("/dev/full/result: "), "{error}");
     }
@@ -169,7 +169,7 @@ mod tests {
             let length = (bytes.len() as u64).to_le_bytes();
             let head = [&MAGIC[..], &VERSION.to_le_bytes(), &length, &sum].concat();
             bytes.splice(0..0, head);
-            // Whatever comes of a body that is nonsense, it comes without a panic.
+            // A body that is nonsense is parsed without a panic.
             let _ = parse(Path::new("x"), &bytes);
         }
     }

@@ -1,11 +1,11 @@
-//! What a run found: the file that the plugin writes and the reports read.
+//! The recording: the file that the plugin writes and the reports read.
 //!
 //! ```text
 //!  magic · version · length · CRC-32 · body (postcard)
 //! ```
 //!
-//! It is written under another name and then renamed, so a file that has the name is whole; one that was
-//! cut short or altered since is refused by its length and its sum.
+//! The file is written under another name and then renamed, so a file with the final name is whole. A file that was cut short
+//! or altered since is refused by its length or its checksum.
 
 #![forbid(unsafe_code)]
 

@@ -1,85 +1,85 @@
-//! The contents.
+//! The contents of a recording.
 
 use scope_model::{Config, Counters, Sweep};
 use serde::{Deserialize, Serialize};
 
-/// All that was recorded between two marks.
+/// Everything that was recorded between two marks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
-    /// What was modelled.
+    /// The caches and TLBs that were modelled.
     pub config: Config,
-    /// Instructions in all.
+    /// All instructions.
     pub instructions: u64,
-    /// Who ran, in the order in which they were met; others name them by their place here.
+    /// The domains that ran, in the order of their appearance. Other fields refer to them by index.
     pub domains: Vec<Domain>,
-    /// The code that ran.
+    /// The blocks of code that ran.
     pub blocks: Vec<Block>,
-    /// Misses of all sizes and policies.
+    /// Misses under every size and policy.
     pub sweeps: Vec<(Owner, Sweep)>,
-    /// What happened when.
+    /// Events, in the order of time.
     pub events: Vec<Event>,
-    /// Events that came when there was no room for them any more.
+    /// The number of events that were dropped because there were too many.
     pub events_lost: u64,
-    /// Counts as they grew.
+    /// Counts over time.
     pub samples: Vec<Sample>,
-    /// Misses in the time after events.
+    /// Misses after events.
     pub after: Vec<After>,
-    /// What was executed, block by block, in a part of the time.
+    /// The flow: every executed block, for a part of the time.
     pub flow: Vec<Step>,
-    /// What speaks for and against the rest.
+    /// Checks of the recording's validity.
     pub checks: Checks,
-    /// The names of the code; the first is that of unknown code.
+    /// The functions of the code; the first one stands for unknown code.
     pub functions: Vec<Function>,
-    /// How much work was done meanwhile.
+    /// The work that was done meanwhile.
     pub work: Work,
 }
 
 /// A function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Function {
-    /// Whose it is: `xen`, `vmlinux`, a module, a program, a library. Empty where that is unknown.
+    /// Its module: `xen`, `vmlinux`, a kernel module, a program or a library. Empty if unknown.
     pub module: String,
-    /// Its name; empty where that is unknown.
+    /// Its name; empty if unknown.
     pub name: String,
 }
 
-/// What the guests did, by their own counters.
+/// The work of the guests, by their own counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// What was done, in the words of who had it done.
+    /// A description of the work.
     pub what: String,
-    /// Frames that crossed, however long.
+    /// Frames that crossed, of any length.
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Who runs.
+/// A domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Domain {
-    /// A domain of Xen's, by its number.
+    /// A Xen domain, by its number.
     Xen(u16),
-    /// Nobody.
+    /// Xen's idle domain.
     Idle,
-    /// The one system of a machine without a hypervisor of its own.
+    /// The system of a machine without a hypervisor.
     Machine,
-    /// It could not be told.
+    /// A domain that could not be determined.
     Unknown,
 }
 
-/// What kind of code.
+/// A kind of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Mode {
-    /// The hypervisor's.
+    /// Hypervisor code.
     Hypervisor,
-    /// A kernel's.
+    /// Kernel code.
     Kernel,
-    /// A program's.
+    /// Program code.
     User,
 }
 
 impl Mode {
-    /// By the place of its address.
+    /// The kind of the code at an address.
     #[must_use]
     pub fn of(address: u64) -> Self {
         match address {
@@ -90,36 +90,36 @@ impl Mode {
     }
 }
 
-/// Whom a sweep is for.
+/// The owner of misses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Owner {
-    /// Who runs: the place in [`Recording::domains`].
+    /// The domain that runs: an index into [`Recording::domains`].
     pub domain: u8,
-    /// What kind of code.
+    /// A kind of code.
     pub mode: Mode,
 }
 
-/// Instructions that are executed one after the other.
+/// A block: instructions that are executed one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// The first one's virtual address.
+    /// The virtual address of the first instruction.
     pub address: u64,
-    /// Bytes of all.
+    /// Bytes of all instructions.
     pub bytes: u16,
-    /// How many.
+    /// The number of instructions.
     pub instructions: u16,
-    /// Of a program: the root of its page tables when it was first met. 0 of other code.
+    /// The root of the page tables when it was first executed, for program code; otherwise 0.
     pub space: u64,
-    /// Who ran when it was first met.
-    pub home: u8,
-    /// Whose code it is: the place in [`Recording::functions`].
+    /// The domain that ran when it was first executed: an index into [`Recording::domains`].
+    pub domain: u8,
+    /// Its function: an index into [`Recording::functions`].
     pub function: u32,
-    /// What was counted, for each that it ran for.
+    /// The counts, by the domain that it was executed for.
     pub counters: Vec<(u8, Counters)>,
 }
 
 impl Block {
-    /// What was counted in all.
+    /// The counts of all domains together.
     #[must_use]
     pub fn total(&self) -> Counters {
         let mut total = Counters::default();
@@ -128,31 +128,31 @@ impl Block {
     }
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Instructions until then.
     pub at: u64,
-    /// What.
+    /// What happened.
     pub kind: EventKind,
 }
 
-/// What can happen.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EventKind {
-    /// Another domain runs: its place in [`Recording::domains`].
+    /// A switch to another domain: an index into [`Recording::domains`].
     Switch(u8),
-    /// CR3 was written.
+    /// A write of CR3.
     Cr3,
-    /// CR4 was written.
+    /// A write of CR4.
     Cr4,
-    /// A page was taken out of the TLBs.
+    /// The invalidation of a page in the TLBs.
     Invalidate,
-    /// A place that was asked for was reached: its number.
+    /// The execution of a probe's address: its number.
     Probe(u8),
 }
 
-/// Counts at a time.
+/// Counts at one point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Instructions until then.
@@ -161,23 +161,23 @@ pub struct Sample {
     pub itlb: u64,
     /// Misses of the DTLB.
     pub dtlb: u64,
-    /// Misses of L2, of code and data.
+    /// Misses of L2 for code and data.
     pub l2: u64,
 }
 
-/// What comes after an event, on average.
+/// The misses after events of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct After {
-    /// Which: its data is nothing.
+    /// The kind of event; its data has no meaning.
     pub kind: EventKind,
-    /// Sums over all such events, by the time since.
+    /// Sums over all these events, by the time since.
     pub profile: Profile,
 }
 
 /// Sums over events, in steps of [`Profile::STEP`] instructions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Events after which this step was reached before the next of the kind.
+    /// Events after which this step ended before the next event of the kind.
     pub events: Vec<u64>,
     /// Misses of both TLBs in the step.
     pub tlb: Vec<u64>,
@@ -188,35 +188,35 @@ pub struct Profile {
 impl Profile {
     /// Instructions of a step.
     pub const STEP: u64 = 500;
-    /// How many steps there are.
+    /// The number of steps.
     pub const STEPS: usize = 64;
 }
 
-/// A block that was executed.
+/// A block of the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// Which: the place in [`Recording::blocks`].
+    /// The block: an index into [`Recording::blocks`].
     pub block: u32,
-    /// For whom: the place in [`Recording::domains`].
+    /// The domain: an index into [`Recording::domains`].
     pub domain: u8,
-    /// Lines that L1 did not have, code and data.
+    /// Lines of code and data that L1 missed.
     pub l1: u16,
-    /// Lines that L2 did not have.
+    /// Lines that L2 missed.
     pub l2: u16,
-    /// Translations that the ITLB did not have.
+    /// Translations that the ITLB missed.
     pub itlb: u16,
-    /// Translations that the DTLB did not have.
+    /// Translations that the DTLB missed.
     pub dtlb: u16,
 }
 
-/// What was checked.
+/// Checks of a recording's validity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
-    /// Accesses whose page tables could not be read.
+    /// Page walks that found nothing mapped.
     pub untranslated: u64,
     /// Hits of the model's DTLB that were compared with QEMU's own translation.
     pub compared: u64,
-    /// Those that differed.
+    /// Those of them that differed.
     pub stale: u64,
     /// Switches to a domain whose number could not be read.
     pub unknown_switches: u64,

@@ -1,8 +1,8 @@
-//! Why addresses could not be given names.
+//! Errors of images and texts.
 
 use thiserror::Error;
 
-/// What is wrong with an image or a text, and what to do about it.
+/// What is wrong with an image or a text, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Error {
     /// The image is compressed, or holds a compressed one.
@@ -15,7 +15,7 @@ pub enum Error {
         /// The command that unpacks it.
         remedy: &'static str,
     },
-    /// The headers do not lead through the bytes.
+    /// The headers are not valid.
     #[error("{what} cannot be read ({cause}); check that it is the file itself, and whole")]
     NotExecutable {
         /// What was expected, in words.
@@ -23,15 +23,15 @@ pub enum Error {
         /// What the reader of ELF and PE headers said.
         cause: String,
     },
-    /// The image has no symbol table that holds together.
-    #[error("{what} has no symbol table of a form that is known here, or it is cut off; {remedy}")]
+    /// The image has no consistent symbol table.
+    #[error("{what} has no symbol table of a known form, or it is cut off; {remedy}")]
     NoSymbols {
         /// What was expected, in words.
         what: &'static str,
         /// Where names can be had instead.
         remedy: &'static str,
     },
-    /// The names would take far more memory than the file: no linker writes such tables.
+    /// The names would take far more memory than the file, which no linker's tables do.
     #[error(
         "the names in {module} expand to more than {limit} bytes; the file is damaged or hostile"
     )]
@@ -46,7 +46,7 @@ pub enum Error {
         "every address in /proc/kallsyms is 0: the kernel hides them; read it as root after `sysctl kernel.kptr_restrict=0`"
     )]
     Restricted,
-    /// A line that the kernel does not write.
+    /// A line that no kernel writes.
     #[error(
         "{file}, line {line}: {text:?} is not `{expected}`; give the file as the kernel writes it"
     )]

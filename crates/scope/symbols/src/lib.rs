@@ -9,9 +9,9 @@
 //! /proc/PID/maps ──► Maps ──► Process ───────────────────────────┴─► space ─┘
 //! ```
 //!
-//! Everything takes bytes or text, so that a guest's files serve as well as the host's: nothing here opens a file.
-//! Whatever the input, no function panics, and what they allocate is bounded by the input's length: guests write some
-//! of it. A name that is not known is a value ([`Named::Unknown`]), so that a profile's sums stay whole.
+//! All functions take bytes or text, so they work on files of guests as well as of the host; none opens a file. Guests write
+//! some of the input: no input makes a function panic, and memory is bounded by the input's length. An unknown name is a value
+//! ([`Named::Unknown`]), so that the sums of a profile are complete.
 //!
 //! ```
 //! # use std::sync::Arc;

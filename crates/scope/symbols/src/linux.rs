@@ -1,4 +1,4 @@
-//! Linux, out of its uncompressed kernel.
+//! The symbols of Linux in its uncompressed kernel.
 
 use std::ops::Range;
 
@@ -11,15 +11,15 @@ use crate::packed::Packed;
 use crate::table::containing;
 use crate::{Error, Program, Symbols};
 
-/// What is expected, in the words of the errors.
+/// The expected file, in error messages.
 const WHAT: &str = "the Linux kernel";
-/// Where the kernel half of the address space starts. Below it lie the per-CPU symbols, which are no addresses.
+/// The start of the kernel half of the address space. Values below it are per-CPU symbols, not addresses.
 const KERNEL_HALF: u64 = 1 << 63;
-/// The kernel's own libraries begin at a multiple of this.
+/// The alignment of the kernel's own libraries.
 const PAGE: usize = 4096;
-/// The most that the vDSO takes; today's has two pages.
+/// The most bytes of a vDSO; today's has two pages.
 const VDSO_MOST: usize = 16 * PAGE;
-/// How compressed files begin, and what unpacks them.
+/// The magic bytes of compressed files, their format, and the command that unpacks them.
 const FORMS: [(&[u8], &str, &str); 4] = [
     (&[0x1f, 0x8b], "gzip", "gunzip"),
     (&[0xfd, b'7', b'z', b'X', b'Z'], "XZ", "xz -d"),
@@ -30,8 +30,8 @@ const FORMS: [(&[u8], &str, &str); 4] = [
 /// The symbols of Linux, from the table (kallsyms) that the kernel itself prints its call traces with.
 ///
 /// `vmlinux` is the uncompressed ELF file of a 64-bit little-endian kernel, stripped or not; addresses are those that
-/// it is linked to, which under Xen PV are those it runs at. Per-CPU symbols are listed but hold no address. Read are
-/// tables of offsets from a base (the default since 4.6) in the orders before and since 6.4.
+/// it is linked to, which under Xen PV are those it runs at. Per-CPU symbols are listed but cover no address. Supported are
+/// tables of offsets from a base (the default since 4.6), in the orders before and since 6.4.
 ///
 /// # Errors
 /// [`Error::Compressed`], [`Error::NotExecutable`], [`Error::NoSymbols`] and, of a hostile table,
@@ -51,7 +51,7 @@ pub fn linux_image(vmlinux: &[u8]) -> Result<Symbols, Error> {
 }
 
 /// The vDSO: a library that Linux maps into every process, from its own image. `vmlinux` is as for [`linux_image`].
-/// None if there is none for 64-bit programs.
+/// Returns none if there is no vDSO for 64-bit programs.
 #[must_use]
 pub fn vdso(vmlinux: &[u8]) -> Option<Program> {
     let pages = (0..vmlinux.len()).step_by(PAGE).skip(1);
@@ -68,7 +68,7 @@ pub fn vdso(vmlinux: &[u8]) -> Option<Program> {
     })
 }
 
-/// What is loaded into the kernel half, sorted.
+/// The segments in the kernel half, sorted.
 fn segments(vmlinux: &[u8]) -> Result<Vec<Range<u64>>, Error> {
     let file = ElfFile64::<Endianness>::parse(vmlinux)
         .map_err(|cause| Error::NotExecutable { what: WHAT, cause: cause.to_string() })?;
@@ -83,7 +83,7 @@ fn segments(vmlinux: &[u8]) -> Result<Vec<Range<u64>>, Error> {
     Ok(ranges)
 }
 
-/// The addresses of the symbols that `table` names, before it or after it.
+/// The addresses of the symbols in `table`, which lie before or after it.
 fn addresses(vmlinux: &[u8], table: &Packed<'_>, segments: &[Range<u64>]) -> Option<Vec<u64>> {
     let count = table.count();
     let len = count.checked_mul(4)?;
@@ -101,7 +101,7 @@ fn addresses(vmlinux: &[u8], table: &Packed<'_>, segments: &[Range<u64>]) -> Opt
     older.chain(newer).find_map(|(offsets_at, base_at)| {
         let offsets = u32s_at(vmlinux, offsets_at, count)?;
         let addresses = absolute(offsets.collect(), u64_at(vmlinux, base_at)?)?;
-        // Some are per-CPU and some mark ends, but a table that is not this kernel's has next to none inside.
+        // Some symbols are per-CPU and some mark ends, but a wrong table has hardly any symbol inside.
         let inside = addresses.iter().filter(|address| containing(segments, **address).is_some());
         (addresses.is_sorted() && inside.count() * 2 > count).then_some(addresses)
     })
@@ -128,14 +128,14 @@ mod tests {
 
     const BASE: u64 = 0xffff_ffff_8100_0000;
 
-    /// Where the addresses lie.
+    /// The position of the addresses.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Layout {
         Before,
         After,
     }
 
-    /// An image with `count` symbols of 16 bytes each, the first two of them per-CPU if it is of `per_cpu` kind.
+    /// An image with `count` symbols of 16 bytes each, the first two of them per-CPU if `per_cpu`.
     fn image(count: u32, layout: Layout, order: Order, per_cpu: bool) -> Vec<u8> {
         let offsets = (0..count).flat_map(|symbol| {
             match symbol {
@@ -155,7 +155,7 @@ mod tests {
             Layout::Before => body.extend(addresses.iter().chain(&table)),
             Layout::After => body.extend(table.iter().chain(&addresses)),
         }
-        // The symbols reach further than this small image.
+        // Make the image as large as the range of the symbols.
         align_to(&mut body, 32 << 10);
         sample::elf(true, BASE, &body)
     }

@@ -14,11 +14,11 @@ use object::{
 use crate::table::{Builder, containing, merged};
 use crate::{Error, Symbols};
 
-/// What is expected, in the words of the errors.
+/// The expected file, in error messages.
 const WHAT: &str = "the ELF file";
-/// How much longer than the file the names may become; real ones are far shorter than it.
+/// The most by which names may be longer than the file; real ones are far shorter.
 const EXPANSION: usize = 4;
-/// Mappings begin at a multiple of this, segments need not.
+/// The alignment of mappings; segments need none.
 const PAGE: u64 = 4096;
 
 type Reader = EndianArcSlice<RunTimeEndian>;
@@ -30,14 +30,14 @@ pub struct Program {
     symbols: Arc<Symbols>,
     segments: Vec<Segment>,
     file: Arc<[u8]>,
-    /// The line tables: read when the first line is asked for, none if the file has none that can be read.
+    /// The line tables, read at the first lookup; none if the file has no readable ones.
     lines: OnceLock<Option<Mutex<Context<Reader>>>>,
 }
 
-/// A place in the source.
+/// A source line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Line {
-    /// The path that the compiler was given.
+    /// The path that the compiler recorded.
     pub file: String,
     /// From 1; 0 for code that belongs to no line.
     pub line: u32,
@@ -51,12 +51,11 @@ struct Segment {
 }
 
 impl Program {
-    /// Reads the symbols of an ELF file: those of `.symtab` or, where that is stripped, of `.dynsym`, which has no
-    /// more than what a library exports: what lies between its functions has no name. A file with neither has no
-    /// symbols and is still a module. Rust's names are demangled.
+    /// Reads the symbols of an ELF file: those of `.symtab` or, if that is stripped, of `.dynsym`, which has exported functions
+    /// only, so the code between them has no name. A file with neither is a module without symbols. Rust's names are demangled.
     ///
     /// # Errors
-    /// [`Error::NotExecutable`] for what is no ELF file or a broken one, [`Error::Overgrown`] for a hostile one.
+    /// [`Error::NotExecutable`] if it is not a valid ELF file, [`Error::Overgrown`] for a hostile one.
     pub fn parse(module: &str, file: impl Into<Arc<[u8]>>) -> Result<Self, Error> {
         let file = file.into();
         let elf = parse(&file)?;
@@ -72,8 +71,8 @@ impl Program {
         &self.symbols
     }
 
-    /// The address of the code at `offset` bytes into the file; what lies there in the page before a segment counts,
-    /// because mappings begin at a page.
+    /// The address of the code at `offset` bytes into the file. The part of a page before a segment counts too, because mappings
+    /// begin at a page.
     #[must_use]
     pub fn address_of(&self, offset: u64) -> Option<u64> {
         let exact = self.segments.iter().find(|segment| segment.holds(offset, segment.offset));
@@ -89,7 +88,7 @@ impl Program {
     #[must_use]
     pub fn line(&self, address: u64) -> Option<Line> {
         let context = self.lines.get_or_init(|| lines(&self.file).map(Mutex::new)).as_ref()?;
-        // What a panic of another thread left behind is a cache at worst half filled.
+        // A panic of another thread leaves at worst a half-filled cache.
         let context = context.lock().unwrap_or_else(PoisonError::into_inner);
         let location = context.find_location(address).ok()??;
         Some(Line { file: location.file?.to_owned(), line: location.line.unwrap_or(0) })
@@ -130,7 +129,7 @@ fn symbols(module: &str, elf: &object::File<'_>, file_len: usize) -> Result<Symb
     let names_code = |symbol: &object::Symbol<'_, '_>| names_code(symbol, &texts);
     let mut found: Vec<_> = elf.symbols().filter(names_code).collect();
     if found.is_empty() {
-        // Without a size, one would take the functions after it that are not exported.
+        // A symbol without a size would cover the functions after it that are not exported.
         let sized = |symbol: &object::Symbol<'_, '_>| symbol.size() != 0;
         found = elf.dynamic_symbols().filter(names_code).filter(sized).collect();
     }
@@ -139,7 +138,7 @@ fn symbols(module: &str, elf: &object::File<'_>, file_len: usize) -> Result<Symb
     let mut covered = 0;
     for symbol in found {
         let (start, size) = (symbol.address(), Some(symbol.size()).filter(|size| *size != 0));
-        // A label inside a function would take the rest of it.
+        // A label inside a function would cover the rest of it.
         if size.is_none() && start < covered {
             continue;
         }
@@ -150,8 +149,7 @@ fn symbols(module: &str, elf: &object::File<'_>, file_len: usize) -> Result<Symb
     Ok(builder.build(texts))
 }
 
-/// Where the code lies: the executable sections or, in a file without sections, the executable segments. Sorted and
-/// disjoint.
+/// The ranges of code: the executable sections or, in a file without sections, the executable segments. Sorted and disjoint.
 fn texts(elf: &object::File<'_>) -> Vec<Range<u64>> {
     let range = |start: u64, len: u64| start..start.saturating_add(len);
     let sections = elf.sections().filter(|section| section.kind() == SectionKind::Text);
@@ -172,8 +170,7 @@ fn names_code(symbol: &object::Symbol<'_, '_>, texts: &[Range<u64>]) -> bool {
         && symbol.name_bytes().is_ok_and(|name| !name.is_empty())
 }
 
-/// Which of several names of one address to take, the smallest first: what people call the function. The C library
-/// calls its own `__write` what it exports as `write`.
+/// The order of several names of one address: the usual name first. The C library has `__write` for what it exports as `write`.
 fn preference(symbol: &object::Symbol<'_, '_>) -> (bool, bool, usize, bool) {
     let name = symbol.name_bytes().unwrap_or_default();
     let underscores = name.iter().take_while(|byte| **byte == b'_').count();

@@ -1,4 +1,4 @@
-//! One address space with all that is in it: a domain's kernel, a process, Xen.
+//! An address space: a domain's kernel, a process, or Xen.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,36 +6,36 @@ use std::sync::Arc;
 
 use crate::{Line, Program, Symbols};
 
-/// Modules and where they lie in one address space.
+/// The modules of an address space, and their addresses.
 #[derive(Clone, Debug, Default)]
 pub struct AddressSpace {
-    /// Sorted by start. Of two that overlap, the one that starts later is asked.
+    /// Sorted by start. Of two that overlap, the one that starts later counts.
     placed: Vec<Placed>,
 }
 
 #[derive(Clone, Debug)]
 struct Placed {
     range: Range<u64>,
-    /// What to subtract from an address of this space to get the module's.
+    /// The difference from addresses of the module to those of this space.
     bias: u64,
     symbols: Arc<Symbols>,
-    /// Where source lines come from.
+    /// The program with the source lines.
     program: Option<Arc<Program>>,
 }
 
-/// What an address is called.
+/// The name of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Named<'a> {
     /// Inside a function.
     Function {
-        /// The module that the function is of.
+        /// The function's module.
         module: &'a str,
         /// The function.
         function: &'a str,
         /// Bytes from the function's start.
         offset: u64,
     },
-    /// Inside a module, but in no function that it names.
+    /// Inside a module, but in no known function.
     Module {
         /// The module.
         module: &'a str,
@@ -46,7 +46,7 @@ pub enum Named<'a> {
     Unknown,
 }
 
-/// As a kernel writes it in a call trace: `schedule+0x1f [vmlinux]`, `0x1040 [libc.so.6]`, `unknown`.
+/// The form of a kernel's call trace: `schedule+0x1f [vmlinux]`, `0x1040 [libc.so.6]`, `unknown`.
 impl fmt::Display for Named<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -60,19 +60,18 @@ impl fmt::Display for Named<'_> {
 }
 
 impl AddressSpace {
-    /// An address space in which nothing has a name.
+    /// An address space without names.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a module that lies at the addresses that its symbols have: Xen, a kernel, a kernel's module.
+    /// Adds a module at the addresses of its symbols: Xen, a kernel, a kernel's module.
     pub fn add(&mut self, symbols: &Arc<Symbols>) {
         self.add_moved(symbols, 0);
     }
 
-    /// Adds a module that lies so many bytes above the addresses that its symbols have: a kernel that has chosen its
-    /// place by chance.
+    /// Adds a module that lies `by` bytes above the addresses of its symbols: a kernel that KASLR has moved.
     pub fn add_moved(&mut self, symbols: &Arc<Symbols>, by: u64) {
         for range in symbols.ranges() {
             let range = range.start.saturating_add(by)..range.end.saturating_add(by);
@@ -80,14 +79,13 @@ impl AddressSpace {
         }
     }
 
-    /// Adds code of a program that lies at `range`, shifted by `bias`: an address of this space less `bias` is one of
-    /// the program's file, modulo 2^64.
+    /// Adds code of a program at `range`. An address of this space minus `bias` is one of the program's file, modulo 2^64.
     pub fn place_program(&mut self, range: Range<u64>, bias: u64, program: Arc<Program>) {
         let symbols = Arc::clone(program.symbols());
         self.insert(Placed { range, bias, symbols, program: Some(program) });
     }
 
-    /// Adds code at `range` of which nothing but the module's name is known. Its addresses count from the range's start.
+    /// Adds code at `range` of which only the module's name is known. Its addresses count from the range's start.
     pub fn place_nameless(&mut self, range: Range<u64>, module: &str) {
         let symbols = Arc::new(Symbols::nameless(module));
         self.insert(Placed { bias: range.start, range, symbols, program: None });
@@ -107,7 +105,7 @@ impl AddressSpace {
         }
     }
 
-    /// The source line of the code at `address`, where it is a program's that has line tables.
+    /// The source line of the code at `address`, if it belongs to a program with line tables.
     #[must_use]
     pub fn line(&self, address: u64) -> Option<Line> {
         let placed = self.find(address)?;

@@ -1,17 +1,17 @@
-//! The symbols of one module, sorted, their names in one piece of memory.
+//! The symbols of one module, sorted, with their names in one string.
 
 use std::fmt::{self, Write};
 use std::ops::Range;
 
 use crate::Error;
 
-/// How far a symbol of unknown size may reach to the next one where no range bounds it: beyond, there is a hole.
+/// The longest distance that a symbol of unknown size covers up to the next one, if no range bounds it; beyond it is a hole.
 const FAR: u64 = 64 << 10;
-/// A hole begins at the end of a page at the latest.
+/// Before a hole, such a symbol ends with its page.
 const PAGE: u64 = 4096;
-/// The longest name that is kept, in bytes; the longest of real programs have a few hundred.
+/// The longest name, in bytes; the longest of real programs have a few hundred.
 const NAME_MAX: usize = 4096;
-/// The entry that lies in no other.
+/// The index of no entry.
 const NONE: u32 = u32::MAX;
 
 /// The symbols of one module. Their addresses are those of its file: a program's start near 0, a kernel's are final.
@@ -21,7 +21,7 @@ pub struct Symbols {
     names: String,
     /// Sorted by start; of equal starts, the preferred name first.
     entries: Vec<Entry>,
-    /// What the headers say the module covers; sorted, disjoint. Empty where nothing says it.
+    /// The ranges of the module according to its headers; sorted, disjoint, empty if unknown.
     ranges: Vec<Range<u64>>,
 }
 
@@ -30,16 +30,16 @@ struct Entry {
     start: u64,
     /// The first address beyond the symbol.
     end: u64,
-    /// Where the name lies in `names`.
+    /// The offset of the name in `names`.
     name: u32,
     name_len: u16,
-    /// Whether `end` was given; otherwise it follows from what comes next.
+    /// Whether `end` was given; otherwise it follows from the next symbol.
     sized: bool,
-    /// The nearest entry before this one that reaches further: where to look once this one has ended.
+    /// The nearest entry before this one that ends later, for addresses after this one's end.
     outer: u32,
 }
 
-/// A symbol and where in it an address lies.
+/// A symbol, and the position of an address in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Symbol<'a> {
     /// The name, demangled where it is Rust's.
@@ -51,7 +51,7 @@ pub struct Symbol<'a> {
 }
 
 impl Symbols {
-    /// A module of which nothing but the name is known.
+    /// A module without symbols.
     #[must_use]
     pub fn nameless(module: &str) -> Self {
         Self { module: module.to_owned(), ..Self::default() }
@@ -63,20 +63,19 @@ impl Symbols {
         &self.module
     }
 
-    /// How many symbols there are, with those that share an address.
+    /// The number of symbols, including those that share an address.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is no symbol at all.
+    /// Whether there is no symbol.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The innermost symbol that `address` lies in. Of several that start at the same address it is the one that the
-    /// table prefers: the first in a kernel's own table; in a program's, global before local and plain before `__internal`.
+    /// The innermost symbol that covers `address`. Of several that start at the same address it is the preferred one: the first in a kernel's own table; in a program's, global before local and plain before `__internal`.
     #[must_use]
     pub fn lookup(&self, address: u64) -> Option<Symbol<'_>> {
         let after = self.entries.partition_point(|entry| entry.start <= address);
@@ -94,15 +93,14 @@ impl Symbols {
         self.entries.iter().map(|entry| self.symbol(entry))
     }
 
-    /// The addresses that are this module's, sorted and disjoint: what its headers or [`within`](Self::within) say, and
-    /// what its symbols cover.
+    /// The module's addresses, sorted and disjoint: those of its headers or [`within`](Self::within), and those of its symbols.
     #[must_use]
     pub fn ranges(&self) -> Vec<Range<u64>> {
         let covered = self.entries.iter().map(|entry| entry.start..entry.end);
         merged(self.ranges.iter().cloned().chain(covered).collect())
     }
 
-    /// Says which addresses are the module's: its last symbol, of unknown size, then reaches to the end of its range.
+    /// Sets the ranges of the module: its last symbol, of unknown size, then ends with its range.
     #[must_use]
     pub fn within(mut self, ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
         self.ranges = merged(ranges.into_iter().collect());
@@ -137,7 +135,7 @@ impl Symbols {
         }
     }
 
-    /// Names of one address name the same code: all of them reach as far as the furthest.
+    /// Symbols at one address name the same code: all of them get the largest end.
     fn share_ends(&mut self) {
         for group in self.entries.chunk_by_mut(|a, b| a.start == b.start) {
             let end = group.iter().map(|entry| entry.end).max().unwrap_or_default();
@@ -164,7 +162,7 @@ fn unsized_end(start: u64, next: Option<u64>, ranges: &[Range<u64>]) -> u64 {
     next.filter(|next| next - start <= FAR).unwrap_or(page)
 }
 
-/// Of sorted, disjoint ranges, the one that holds `address`.
+/// The range that contains `address`, of sorted and disjoint ones.
 pub(crate) fn containing(ranges: &[Range<u64>], address: u64) -> Option<&Range<u64>> {
     let after = ranges.partition_point(|range| range.start <= address);
     ranges.get(after.checked_sub(1)?).filter(|range| address < range.end)
@@ -184,7 +182,7 @@ pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// How a table of symbols is made.
+/// Builds a table of symbols.
 #[derive(Debug)]
 pub(crate) struct Builder {
     symbols: Symbols,
@@ -193,13 +191,13 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Nothing yet; the names will take at most `limit` bytes, which is to follow from the length of what is read.
+    /// An empty table. The names may take at most `limit` bytes, which callers derive from the length of the input.
     pub(crate) fn new(module: &str, limit: usize) -> Self {
         Self { symbols: Symbols::nameless(module), limit }
     }
 
-    /// Adds a symbol. `size` is in bytes: none means unknown, 0 a symbol that no address lies in. Names that share an
-    /// address come in the order of preference.
+    /// Adds a symbol. `size` is in bytes: none means unknown, 0 a symbol that covers no address. Names of one address come in
+    /// the order of preference.
     pub(crate) fn push(
         &mut self,
         name: impl fmt::Display,
@@ -222,7 +220,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The table, of a module that covers `ranges`; none where that is not known.
+    /// The table of a module that covers `ranges`, which are empty if unknown.
     pub(crate) fn build(mut self, ranges: impl IntoIterator<Item = Range<u64>>) -> Symbols {
         self.symbols.entries.sort_by_key(|entry| entry.start);
         self.symbols.names.shrink_to_fit();
@@ -231,7 +229,7 @@ impl Builder {
     }
 }
 
-/// Takes as much of a name as there is room for, and says where it was not enough.
+/// Appends at most `left` bytes of a name, and fails if it is longer.
 struct Bounded<'a> {
     names: &'a mut String,
     left: usize,

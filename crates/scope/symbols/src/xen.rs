@@ -1,4 +1,4 @@
-//! Xen, out of the image that boots.
+//! The symbols of Xen in its boot image.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,20 +11,20 @@ use crate::bytes::u32s_at;
 use crate::packed::Packed;
 use crate::{Error, Symbols};
 
-/// What is expected, in the words of the errors.
+/// The expected file, in error messages.
 const WHAT: &str = "the Xen image";
-/// Xen's addresses start at a multiple of this (`XEN_VIRT_START` in `asm-x86/config.h`), and none is further from it.
+/// Xen's addresses start at a multiple of this (`XEN_VIRT_START` in `asm-x86/config.h`), and none is further away from it.
 const ORIGIN_ALIGN: u64 = 1 << 30;
-/// Where the kernel half of the address space starts, which is where Xen is.
+/// The start of the kernel half of the address space, which contains Xen.
 const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
-/// Pointers to its own symbols that an image must hold for its origin to be believed. Debian's has over a thousand.
+/// The pointers to its own symbols that an image must contain for its origin to be accepted. Debian's has over a thousand.
 const POINTERS: usize = 16;
 
 /// The symbols of Xen on x86, from the table that the hypervisor itself prints its call traces with.
 ///
-/// `image` is what boots, stripped and uncompressed: `xen-4.17-amd64.gz` after `gunzip` (an ELF file) or
-/// `xen-4.17-amd64.efi` (a PE file). The table holds offsets from where Xen is linked to; that origin is the gigabyte
-/// that most pointers in the image lead to, and must make enough of them lead to symbols. Local symbols have the names
+/// `image` is the boot image, stripped and uncompressed: `xen-4.17-amd64.gz` after `gunzip` (an ELF file) or
+/// `xen-4.17-amd64.efi` (a PE file). The table holds offsets from the address that Xen is linked to. This origin is the
+/// gigabyte that most pointers in the image point into, and enough of them must point to symbols. Local symbols have the names
 /// that Xen gives them: `common/sched/core.c#schedule`.
 ///
 /// # Errors
@@ -45,10 +45,10 @@ pub fn xen_image(image: &[u8]) -> Result<Symbols, Error> {
     Err(Error::NoSymbols { what: WHAT, remedy })
 }
 
-/// Where the headers put the image, in their own addresses.
+/// The segments of the image, at the addresses in the headers.
 fn segments(image: &[u8]) -> Result<Vec<Range<u64>>, Error> {
     match FileKind::parse(image) {
-        // What mkelf32 writes: an ELF file for 32 bits, because boot loaders want one, with physical addresses.
+        // mkelf32 writes a 32-bit ELF file with physical addresses, which boot loaders need.
         Ok(FileKind::Elf32) => ElfFile32::<Endianness>::parse(image).map(|file| of(&file)),
         Ok(FileKind::Pe64) => PeFile64::parse(image).map(|file| of(&file)),
         _ => ElfFile64::<Endianness>::parse(image).map(|file| of(&file)),
@@ -61,13 +61,13 @@ fn of<'data>(file: &impl Object<'data>) -> Vec<Range<u64>> {
     file.segments().map(|segment| range(segment.address(), segment.size())).collect()
 }
 
-/// A range of physical or of final addresses, in final ones: Xen's physical addresses are offsets from its origin.
+/// Converts a range of physical or virtual addresses to virtual ones: Xen's physical addresses are offsets from its origin.
 fn linked(range: &Range<u64>, origin: u64) -> Range<u64> {
     let start = origin | (range.start % ORIGIN_ALIGN);
     start..start.saturating_add(range.end - range.start)
 }
 
-/// The origin and the addresses of the symbols that `table` names; none if they do not hold together.
+/// The origin and the addresses of the symbols in `table`; none if they are not consistent.
 fn addresses(image: &[u8], table: &Packed<'_>) -> Option<(u64, Vec<u64>)> {
     let at = table.front().checked_sub(table.count().checked_mul(4)?)?;
     let offsets: Vec<u32> = u32s_at(image, at, table.count())?.collect();

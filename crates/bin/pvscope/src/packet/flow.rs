@@ -1,4 +1,4 @@
-//! What was executed, one block after the other, and as lines that people can read.
+//! The flow of executed blocks, and its form as readable lines.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,18 +13,18 @@ use crate::summary::{Who, who};
 pub struct Tally {
     /// Instructions.
     pub instructions: u64,
-    /// Lines that L1 did not have.
+    /// Lines that L1 missed.
     pub l1: u64,
-    /// Lines that L2 did not have.
+    /// Lines that L2 missed.
     pub l2: u64,
-    /// Translations that the ITLB did not have.
+    /// Translations that the ITLB missed.
     pub itlb: u64,
-    /// Translations that the DTLB did not have.
+    /// Translations that the DTLB missed.
     pub dtlb: u64,
 }
 
 impl Tally {
-    /// Cycles of it. The flow does not tell code and data apart, and they cost the same.
+    /// The cycles of these counts. The flow does not separate code from data; both cost the same.
     pub fn cycles(&self, costs: &Costs) -> f64 {
         costs.cycles(&Counters {
             instructions: self.instructions,
@@ -47,32 +47,32 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// A block that was executed.
+/// The execution of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Visit<'a> {
-    /// Which.
+    /// The block.
     pub block: &'a Block,
     /// Instructions since the flow's start.
     pub at: u64,
-    /// It is the first of its function, which was not executed before: a call.
+    /// Whether it enters its function from another one: a call.
     pub entered: bool,
-    /// Another function than before, or the same one for another domain.
+    /// Whether the function or the domain differs from the visit before.
     pub changed: bool,
     step: &'a Step,
 }
 
 impl Visit<'_> {
-    /// For whom: the place in [`Recording::domains`].
+    /// The domain: an index into [`Recording::domains`].
     pub fn domain(&self) -> u8 {
         self.step.domain
     }
 
-    /// What kind of code.
+    /// The kind of code.
     pub fn mode(&self) -> Mode {
         Mode::of(self.block.address)
     }
 
-    /// What it came to.
+    /// The counts.
     pub fn tally(&self) -> Tally {
         Tally {
             instructions: u64::from(self.block.instructions),
@@ -83,7 +83,7 @@ impl Visit<'_> {
         }
     }
 
-    /// Whose activity goes on when this returns.
+    /// Identifies the activity that continues after a return.
     fn key(&self) -> Key {
         (self.block.function, self.block.space, self.domain(), self.mode())
     }
@@ -91,16 +91,16 @@ impl Visit<'_> {
 
 type Key = (u32, u64, u8, Mode);
 
-/// All that was executed, in order.
+/// The flow of a recording.
 pub struct Flow<'a> {
-    /// What it is of.
+    /// The recording.
     pub recording: &'a Recording,
-    /// The blocks.
+    /// The executed blocks in order.
     pub visits: Vec<Visit<'a>>,
 }
 
 impl<'a> Flow<'a> {
-    /// That of a recording.
+    /// The flow of a recording.
     pub fn new(recording: &'a Recording) -> Self {
         let starts = starts(recording);
         let mut visits = Vec::<Visit<'a>>::with_capacity(recording.flow.len());
@@ -112,7 +112,7 @@ impl<'a> Flow<'a> {
             let last = visits.last();
             visit.changed = last.is_none_or(|last| last.key() != visit.key());
             let from_kernel = last.is_none_or(|last| last.mode() != Mode::User);
-            // Where nobody knows the functions, a program's part begins when it is let run.
+            // Code without functions is entered where a program begins to run.
             let unknown_starts = visit.mode() == Mode::User && from_kernel;
             visit.entered = visit.changed
                 && if block.function == 0 { unknown_starts } else { start == Some(&block.address) };
@@ -127,19 +127,19 @@ impl<'a> Flow<'a> {
         self.recording.functions.get(block.function as usize)
     }
 
-    /// For whom a block was executed.
+    /// The domain of a visit.
     pub fn domain(&self, visit: &Visit<'_>) -> Option<&'a Domain> {
         self.recording.domains.get(usize::from(visit.domain()))
     }
 
-    /// Who worked.
+    /// Who works in a visit.
     pub fn who(&self, visit: &Visit<'_>) -> Who {
         who(self.domain(visit), visit.mode())
     }
 }
 
-/// Where functions begin: the lowest address at which each was seen anywhere in the recording. That is its
-/// first instruction, for no function can be executed without it.
+/// The starts of functions: the lowest address of each in the recording. That is its first instruction, which every call
+/// executes.
 fn starts(recording: &Recording) -> HashMap<(u32, u64), u64> {
     let mut starts = HashMap::new();
     for block in &recording.blocks {
@@ -149,14 +149,14 @@ fn starts(recording: &Recording) -> HashMap<(u32, u64), u64> {
     starts
 }
 
-/// A C function's name without the file that Xen puts in front of static ones, and without the
-/// compiler's suffixes: `common/event_fifo.c#evtchn_fifo_set_pending`, `xenvif_tx_build_gops.constprop.0`.
+/// A C function's name without the file name that Xen puts before static functions, and without the compiler's suffixes, as in
+/// `common/event_fifo.c#evtchn_fifo_set_pending`, `xenvif_tx_build_gops.constprop.0`.
 pub fn plain(name: &str) -> &str {
     let name = name.rsplit('#').next().unwrap_or(name);
     name.split('.').next().unwrap_or(name)
 }
 
-/// Whether it is what compilers put in place of an indirect jump or a return: no step of the work.
+/// Whether a function is a thunk that a compiler puts in place of an indirect jump or a return.
 fn is_thunk(name: &str) -> bool {
     name.starts_with("__x86_return_thunk")
         || name.starts_with("__x86_indirect_thunk")
@@ -169,23 +169,23 @@ fn is_thunk(name: &str) -> bool {
 pub struct Line {
     /// Instructions since the span's start.
     pub at: u64,
-    /// Where it begins.
+    /// The address where it begins.
     pub address: u64,
-    /// Its function: the place in [`Recording::functions`].
+    /// Its function: an index into [`Recording::functions`].
     pub function: u32,
     /// Who works.
     pub who: Who,
-    /// Whether it is a call; otherwise the function goes on.
+    /// Whether it is a call; otherwise the function continues.
     pub entered: bool,
-    /// How often, one after the other, with the lines that have the same number around it.
+    /// How often it repeats, together with the neighbouring lines of the same number.
     pub times: u32,
-    /// What it came to, without what it called.
+    /// The counts, without those of the functions that it calls.
     pub tally: Tally,
     key: Key,
 }
 
-/// Visits as lines: one for each call or, with `all`, for each change of function. Without `all`, what a
-/// function does after it was returned to counts to the line of its last call, and thunks to their users'.
+/// Visits as lines: one per call or, with `all`, per change of function. Without `all`, work after a return counts for the line
+/// of the function's last call, and thunks count for the lines of their callers.
 pub fn lines(flow: &Flow<'_>, visits: &[Visit<'_>], all: bool) -> Vec<Line> {
     let start = visits.first().map_or(0, |visit| visit.at);
     let mut lines = Vec::<Line>::new();
@@ -222,10 +222,10 @@ fn line(flow: &Flow<'_>, visit: &Visit<'_>, start: u64) -> Line {
     }
 }
 
-/// The longest loop that is folded, in lines.
+/// The longest loop to fold, in lines.
 const LONGEST: usize = 12;
 
-/// Folds repeats: the lines of a loop are shown once, with how often and the sums over all.
+/// Folds loops: their lines appear once, with the number of rounds and the sums over all rounds.
 pub fn fold(lines: &[Line]) -> Vec<Line> {
     let mut folded = Vec::new();
     let mut rest = lines;
@@ -243,7 +243,7 @@ pub fn fold(lines: &[Line]) -> Vec<Line> {
     folded
 }
 
-/// The length of the loop at the beginning and how often it is run: of all lengths the one that covers most.
+/// The length of the loop at the beginning and its number of rounds: of all lengths the one that covers most lines.
 fn repeats(lines: &[Line]) -> (usize, usize) {
     let alike = |a: &Line, b: &Line| (a.key, a.entered) == (b.key, b.entered);
     let times = |period: usize| {
@@ -253,7 +253,7 @@ fn repeats(lines: &[Line]) -> (usize, usize) {
     };
     let loops = (1..=LONGEST.min(lines.len() / 2)).map(|period| (period, times(period)));
     let loops = loops.filter(|(_, times)| *times > 1);
-    // Of those that cover as much, the shortest: A A A A is not a loop of A A.
+    // The shortest of those that cover as much: A A A A is not a loop of A A.
     loops.rev().max_by_key(|(period, times)| period * times).unwrap_or((1, 1))
 }
 
@@ -262,25 +262,25 @@ fn repeats(lines: &[Line]) -> (usize, usize) {
 pub enum Row<'a> {
     /// The first line of its function for who works.
     First(&'a Line),
-    /// What one works until the next of these, in functions that were there before.
+    /// Work in functions that were shown before.
     Known(Known),
 }
 
-/// Lines of functions that were there before.
+/// Consecutive lines of functions that were shown before.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Instructions since the span's start.
     pub at: u64,
     /// Who works.
     pub who: Who,
-    /// How many lines.
+    /// The number of lines.
     pub lines: usize,
-    /// What they came to.
+    /// Their counts.
     pub tally: Tally,
 }
 
-/// The flow with every function shown once for everyone who executes it, and sums in the place of the rest: a packet
-/// of tens of thousands of lines has some hundred functions.
+/// The flow with every function shown once per domain that executes it, and sums for the rest: a packet of tens of thousands of
+/// lines has some hundred functions.
 pub fn brief(lines: &[Line]) -> Vec<Row<'_>> {
     let mut seen = HashSet::new();
     let mut rows = Vec::new();
@@ -303,7 +303,7 @@ pub fn brief(lines: &[Line]) -> Vec<Row<'_>> {
     rows
 }
 
-/// Everyone's functions and what they came to in all, with how often they were called.
+/// The functions of every domain, with calls and total counts.
 pub fn by_function(lines: &[Line]) -> Vec<(&Who, u32, u64, Tally)> {
     let mut sums = HashMap::<(&Who, u32), (u64, Tally)>::new();
     for line in lines {

@@ -1,4 +1,4 @@
-//! The page.
+//! A packet as a page.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use ::report::html::{Report, Timeline};
 use ::report::human;
 use scope_model::Costs;
 
-use super::Packet;
 use super::stages::{Run, Stage};
+use super::view::Packet;
 use crate::report::sentence;
 use crate::summary::Who;
 
-/// Functions that are shown with their sums.
+/// Functions in the table of sums.
 const FUNCTIONS: usize = 30;
 
-/// The packet's timeline, stages and flow.
+/// The page with the packet's timeline, stages and flow.
 pub fn page(packet: &Packet<'_>, costs: &Costs) -> Report {
-    let mut page = Report::new("The life of a packet");
+    let mut page = Report::new("The path of a packet");
     page.lead(&sentence(&packet.lead(costs)));
     if let Some(missing) = packet.missing() {
         page.paragraph(&missing);
@@ -24,22 +24,22 @@ pub fn page(packet: &Packet<'_>, costs: &Costs) -> Report {
     let timeline = timeline(&packet.runs);
     page.figure(
         &timeline,
-        "Who works, and what for. In each thousandth of the time, what most of it was for.",
+        "Who works, and for which stage. Each thousandth of the time shows the stage with most of the work.",
     );
     page.table("Stages", &packet.stage_table(costs));
-    let caption = format!("Functions, the {FUNCTIONS} that took most cycles of all the time");
+    let caption = format!("The {FUNCTIONS} functions with the most cycles");
     page.table(&caption, &packet.function_table(costs, FUNCTIONS));
     page.section("Function by function");
     page.paragraph(
-        "Everything in the order in which it was executed. A function has a line of its own when somebody executes it \
-         for the first time; what is executed of functions that were there before is summed up until the next new one. \
-         `pvscope packet` prints every line, and --json has them too.",
+        "Everything in the order of execution. A function has a line when a domain first executes it; the functions that \
+         follow and were shown before are summed up until the next new one. `pvscope packet` prints every line, and so \
+         does --json.",
     );
     page.table("", &packet.brief_table());
     page
 }
 
-/// The least time that is drawn apart: a thousandth of all is less than a pixel of most screens.
+/// The parts into which the timeline is divided: one is less than a pixel of most screens.
 const PARTS: u64 = 1000;
 
 fn timeline(runs: &[Run]) -> Timeline {
@@ -61,8 +61,8 @@ struct Bar {
     to: u64,
 }
 
-/// What is drawn: in each step of time and for everyone who worked in it, the stage that they worked most
-/// for. Thousands of runs would be drawn one upon the other otherwise.
+/// The bars to draw: for each step of time and everyone who worked in it, the stage with most of the work. Otherwise thousands
+/// of runs would overlap.
 fn bars(runs: &[Run], step: u64) -> Vec<Bar> {
     let mut work = BTreeMap::<(Who, u64), BTreeMap<Stage, u64>>::new();
     for run in runs.iter().filter(|run| run.from < run.to) {
@@ -91,7 +91,7 @@ mod tests {
     use crate::packet::flow::Tally;
 
     #[test]
-    fn a_step_is_drawn_for_what_was_done_most_in_it() {
+    fn a_step_shows_the_stage_with_most_work() {
         let run = |from, to, who: Who, stage| Run { from, to, who, stage, tally: Tally::default() };
         let guest = Who::Domain("domU 1".to_owned());
         let runs = [

@@ -1,4 +1,4 @@
-//! A packet's part of the flow: from the beginning of its transmission to its completion.
+//! The span of a packet in the flow, from the beginning of its transmission to its completion.
 //!
 //! ```text
 //!            one side                                  the other side
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::flow::{Flow, plain};
 
-/// Which way a frame goes, as the guest sees it.
+/// The direction of a frame, as the guest sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -26,8 +26,8 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// That in which more was carried: the guest's driver has a part for each of them whose work grows
-    /// with the bytes, while the numbers of frames and of their acknowledgements are much the same.
+    /// The direction with more traffic: the guest's driver has functions for each direction whose work grows with the bytes,
+    /// while the numbers of frames and of acknowledgements are similar.
     pub fn of(recording: &Recording) -> Self {
         let work = |names: &[&str]| -> u64 {
             let of_names = |function: &Function| {
@@ -43,7 +43,7 @@ impl Direction {
         if received > sent { Self::Rx } else { Self::Tx }
     }
 
-    /// In words.
+    /// The direction in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tx => "transmit",
@@ -52,26 +52,26 @@ impl Direction {
     }
 }
 
-/// Functions that tell how far a packet has come.
+/// Functions that mark the progress of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Landmark {
     /// A program sends.
     Send,
     /// TCP makes a segment.
     Segment,
-    /// TCP receives, which can make it send what was held back.
+    /// TCP receives, which can make it send queued data.
     Received,
-    /// The guest's driver is given a frame.
+    /// The guest's driver gets a frame to send.
     FrontSends,
-    /// xen-netback or the tap is given a frame.
+    /// xen-netback or the tap gets a frame for the guest.
     BackSends,
     /// xen-netback reads the guest's ring.
     NetbackTakes,
-    /// pvnet does, or gives what it has read to the tap.
+    /// pvnet reads the guest's ring, or writes a frame to the tap.
     PvnetTakes,
-    /// xen-netback or pvnet has a frame for the guest.
+    /// xen-netback or pvnet takes a frame for the guest.
     BackReceives,
-    /// xen-netback says that a frame of the guest's is no longer needed.
+    /// xen-netback responds to a frame of the guest.
     Responds,
     /// An event is sent.
     Event,
@@ -79,11 +79,11 @@ enum Landmark {
     Reaps,
     /// The guest's driver receives.
     Polls,
-    /// The guest's driver gives its buffers back.
+    /// The guest's driver supplies new buffers.
     Refills,
-    /// What calls one that reaps.
+    /// A caller of `Reaps`.
     Interrupt,
-    /// What calls one that polls.
+    /// A caller of `Polls`.
     Napi,
     /// A program runs again.
     Program,
@@ -141,28 +141,28 @@ fn marks(flow: &Flow<'_>) -> Vec<Mark> {
     marks
 }
 
-/// How far a packet came in the flow.
+/// A packet's span in the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which way it goes.
+    /// The direction.
     pub direction: Direction,
-    /// Where it begins: a place in [`Flow::visits`].
+    /// Its first visit: an index into [`Flow::visits`].
     pub from: usize,
-    /// Where it ends: that after its last.
+    /// The index after its last visit.
     pub to: usize,
-    /// The other side took it.
+    /// Where the other side takes the packet.
     pub taken: Option<usize>,
-    /// The driver domain said so.
+    /// Where the driver domain responds.
     pub done: Option<usize>,
-    /// The rest is clearing up.
+    /// Where completion begins.
     pub completion: Option<usize>,
-    /// Whether it was completed; otherwise the flow ended before.
+    /// Whether it is complete; otherwise the flow ends before.
     pub complete: bool,
-    /// Frames that were sent in it, this one included.
+    /// Frames that are sent in it, including this one.
     pub frames: u64,
 }
 
-/// Every packet of a flow, in the order in which they were given to the driver.
+/// Every packet of a flow, in the order of transmission.
 pub fn spans(flow: &Flow<'_>, direction: Direction) -> Vec<Span> {
     let marks = marks(flow);
     let sends = match direction {
@@ -186,13 +186,13 @@ struct Follow<'a> {
 }
 
 impl Follow<'_> {
-    /// The first after a place that is so.
+    /// The first mark after an index that satisfies `is`.
     fn first(&self, after: usize, is: impl Fn(&Mark) -> bool) -> Option<Mark> {
         let from = self.marks.partition_point(|mark| mark.at <= after);
         self.marks[from..].iter().find(|mark| is(mark)).copied()
     }
 
-    /// The first call of a landmark by one whose domain is so.
+    /// The first call of one of these landmarks in a domain that satisfies `is`.
     fn call(&self, after: Mark, landmarks: &[Landmark], is: impl Fn(u8) -> bool) -> Option<Mark> {
         self.first(after.at, |mark| {
             mark.entered && landmarks.contains(&mark.landmark) && is(mark.domain)
@@ -222,13 +222,13 @@ impl Follow<'_> {
         }
     }
 
-    /// Who took it, who answered, where the last is over and where clearing up begins.
+    /// Where the packet is taken, where the response is, where its span ends, and where completion begins.
     fn transmit(&self, sent: Mark) -> (Option<Mark>, Option<Mark>, Option<usize>, Option<usize>) {
         let guest = sent.domain;
         let takes = [Landmark::NetbackTakes, Landmark::PvnetTakes];
         let taken = self.call(sent, &takes, |domain| domain != guest);
         let done = taken.and_then(|taken| {
-            // Events of xen-netback can be for frames to the guest, such as acknowledgements.
+            // An event of xen-netback may be for frames to the guest, such as acknowledgements.
             let answer = if taken.landmark == Landmark::NetbackTakes {
                 Landmark::Responds
             } else {
@@ -262,8 +262,8 @@ impl Follow<'_> {
         (taken, done, last.map(|mark| mark.at), refilled.map(|mark| mark.at))
     }
 
-    /// Where a frame's transmission begins: with the program's call, if it was sent in that; otherwise
-    /// where TCP made the segment; otherwise with the driver.
+    /// Where the transmission begins: at the program's call, if the frame is sent during it; otherwise where TCP makes the
+    /// segment; otherwise at the driver.
     fn beginning(&self, n: usize) -> usize {
         let sent = self.marks[n];
         let mut beginning = sent.at;

@@ -1,4 +1,4 @@
-//! A packet's stages: what each instruction of its span is done for.
+//! A packet's stages: the purpose of each instruction in its span.
 
 use scope_result::{Domain, Mode};
 use serde::Serialize;
@@ -7,26 +7,26 @@ use super::flow::{Flow, Tally, Visit, plain};
 use super::span::Span;
 use crate::summary::Who;
 
-/// A stage, after Chadha et al.'s figure 6.
+/// A stage, after Figure 6 of Chadha et al.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// The guest's kernel and programs, and Xen's work for them.
     Guest,
-    /// Grants, and events to the other side: hypercalls and what leads to them.
+    /// Grants and events: their hypercalls, and the kernel functions that make them.
     GrantAndEvent,
-    /// From one domain to another.
+    /// The switch from one domain to another.
     Switch,
     /// The driver domain's kernel and programs, and Xen's work for them.
     Driver,
-    /// Once the packet is where it is to be: what was lent is given back.
+    /// After delivery: buffers and grants are returned.
     Completion,
-    /// Nobody works.
+    /// The idle domain.
     Idle,
 }
 
 impl Stage {
-    /// All, in their order.
+    /// All stages in their order.
     pub const ALL: [Self; 6] = [
         Self::Guest,
         Self::GrantAndEvent,
@@ -36,7 +36,7 @@ impl Stage {
         Self::Idle,
     ];
 
-    /// In words.
+    /// The stage's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Guest => "guest",
@@ -49,19 +49,19 @@ impl Stage {
     }
 }
 
-/// What is done without a break, for one stage by one.
+/// Work of one domain or the hypervisor for one stage, without interruption.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Run {
     /// Instructions since the span's start.
     pub from: u64,
-    /// Until then.
+    /// Instructions since the span's start at its end.
     pub to: u64,
     /// Who works.
     #[serde(serialize_with = "in_words")]
     pub who: Who,
-    /// What for.
+    /// The stage.
     pub stage: Stage,
-    /// What it came to.
+    /// The counts.
     pub tally: Tally,
 }
 
@@ -74,7 +74,7 @@ pub fn runs(flow: &Flow<'_>, span: &Span) -> Vec<Run> {
     let visits = &flow.visits[span.from..span.to];
     let start = visits.first().map_or(0, |visit| visit.at);
     let mut runs = Vec::<Run>::new();
-    // What Xen does until it lets a domain run is for what it was entered for.
+    // Xen's work until it returns to a domain belongs to the stage that it was entered for.
     let mut within = None;
     for (at, visit) in (span.from..).zip(visits) {
         within =
@@ -99,7 +99,7 @@ pub fn runs(flow: &Flow<'_>, span: &Span) -> Vec<Run> {
     runs
 }
 
-/// What Xen is about once it comes to certain functions.
+/// The stage that certain functions of Xen begin.
 fn enters(flow: &Flow<'_>, visit: &Visit<'_>) -> Option<Stage> {
     match plain(&flow.function(visit.block)?.name) {
         "schedule" | "sched_context_switch" | "context_switch" => Some(Stage::Switch),
@@ -108,7 +108,7 @@ fn enters(flow: &Flow<'_>, visit: &Visit<'_>) -> Option<Stage> {
     }
 }
 
-/// A kernel's own part of grants and events.
+/// Whether a kernel function works on grants or events.
 fn kernel_grants(flow: &Flow<'_>, visit: &Visit<'_>) -> Option<Stage> {
     let name = &flow.function(visit.block)?.name;
     let is = visit.mode() == Mode::Kernel
@@ -123,7 +123,7 @@ fn side(flow: &Flow<'_>, visit: &Visit<'_>) -> Stage {
     }
 }
 
-/// The sums of each stage that there is, in the stages' order.
+/// The sums of each stage that occurs, in the order of stages.
 pub fn sums(runs: &[Run]) -> Vec<(Stage, Tally)> {
     let sum = |stage: Stage| {
         let mut tally = Tally::default();

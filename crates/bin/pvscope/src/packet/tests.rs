@@ -1,15 +1,17 @@
-use scope_result::{Block, Function, Step, Work};
+use scope_model::Costs;
+use scope_result::{Block, Domain, Function, Recording, Step, Work};
 
+use super::span::Span;
+use super::stages::Stage;
 use super::*;
-use crate::packet::flow::{brief, by_function, fold, lines};
+use crate::packet::flow::{Line, Row, brief, by_function, fold, lines};
 
 const KERNEL: u64 = 0xffff_ffff_8100_0000;
 const HYPERVISOR: u64 = 0xffff_82d0_4000_0000;
 const DOM0: u8 = 0;
 const GUEST: u8 = 1;
 
-/// A recording whose flow is of calls `(domain, "module:function")`. A name that begins with `+` goes on
-/// where it was left. Each block has two instructions and misses one line.
+/// A recording whose flow has the calls `(domain, "module:function")`. A name that begins with `+` continues the function. Each block has two instructions and misses one line.
 fn recording(calls: &[(u8, &str)]) -> Recording {
     let mut recording = Recording {
         domains: vec![Domain::Xen(0), Domain::Xen(1)],
@@ -27,7 +29,7 @@ fn recording(calls: &[(u8, &str)]) -> Recording {
     recording
 }
 
-/// The place of a function, whose first block and another one are there as well.
+/// The index of a function; adds it with two blocks if it is new.
 fn function(recording: &mut Recording, module: &str, name: &str) -> u32 {
     let function = Function { module: module.to_owned(), name: name.to_owned() };
     let known = recording.functions.iter().position(|other| *other == function);
@@ -44,8 +46,15 @@ fn function(recording: &mut Recording, module: &str, name: &str) -> u32 {
             let address = base + 0x100 * place as u64 + 0x10 * part;
             let function = place_number;
             let counters = Vec::new();
-            let block =
-                Block { address, bytes: 4, instructions: 2, space: 0, home: 0, function, counters };
+            let block = Block {
+                address,
+                bytes: 4,
+                instructions: 2,
+                space: 0,
+                domain: 0,
+                function,
+                counters,
+            };
             recording.blocks.push(block);
         }
     }
@@ -77,7 +86,7 @@ fn a_line_for_each_call_and_what_follows_a_return_is_the_callers() {
 }
 
 #[test]
-fn a_function_that_was_there_before_goes_on() {
+fn a_function_that_ran_before_continues() {
     let recording = recording(&[(0, "+v:a"), (0, "v:b"), (0, "+v:a")]);
     assert_eq!(shown(&recording, false), [row("a", false, 1, 4), row("b", true, 1, 2)]);
 }
@@ -91,7 +100,7 @@ fn the_same_function_for_another_domain_is_another_line() {
 }
 
 #[test]
-fn loops_are_folded_and_nothing_is_lost() {
+fn loops_are_folded_and_counts_are_complete() {
     let mut calls = vec![(0, "v:start")];
     for _ in 0..5 {
         calls.extend([(0, "v:a"), (0, "v:b")]);
@@ -99,7 +108,7 @@ fn loops_are_folded_and_nothing_is_lost() {
     calls.extend([(0, "v:a"), (0, "v:c"), (0, "v:c"), (0, "v:c")]);
     let recording = recording(&calls);
     let rows = shown(&recording, false);
-    // c is called by nobody between, so the three are one.
+    // Nothing else runs between the calls of c, so the three are one line.
     let expected = [
         row("start", true, 1, 2),
         row("a", true, 5, 10),
@@ -113,7 +122,7 @@ fn loops_are_folded_and_nothing_is_lost() {
 }
 
 #[test]
-fn in_brief_each_function_is_shown_once_and_nothing_is_lost() {
+fn in_brief_each_function_is_shown_once_and_counts_are_complete() {
     let calls = [
         (0, "v:a"),
         (0, "v:b"),
@@ -187,7 +196,7 @@ fn a_transmit_through_xen_netback_ends_when_the_guest_has_its_buffers_back() {
     let recording = transmit(&[
         (DOM0, "xen_netback:xenvif_tx_action"),
         (DOM0, "vmlinux:netif_receive_skb"),
-        // An acknowledgement's event answers nothing.
+        // The event of an acknowledgement is no response.
         (DOM0, "xen:evtchn_send"),
         (DOM0, "xen_netback:xenvif_idx_release"),
     ]);
@@ -211,7 +220,7 @@ fn a_transmit_through_pvnet_is_answered_by_an_event() {
     let span = only(&recording, Direction::Tx)[0];
     assert!(span.complete);
     assert_eq!((span.from, span.taken, span.done, span.to), (1, Some(9), Some(11), 15));
-    // Where its program has no names, the tap's functions tell.
+    // If the program has no names, the tap's functions mark the progress.
     let recording = transmit(&[(DOM0, "tun:tun_get_user"), (DOM0, "xen:evtchn_send")]);
     assert!(only(&recording, Direction::Tx)[0].complete);
 }
@@ -298,7 +307,7 @@ fn errors_say_what_to_do() {
     other.domains = vec![Domain::Machine];
     assert!(error(&other, None).contains("has no Xen"));
     let text = error(&recording(&GUEST_SENDS), Some(3));
-    assert!(text.starts_with("the flow has 2 packets, and not a number 3"), "{text}");
+    assert!(text.starts_with("the flow has 2 packets, and no number 3"), "{text}");
 }
 
 #[test]
@@ -322,7 +331,7 @@ fn the_document_and_the_page_have_the_same_packet() {
     ]);
     let packet = Packet::pick(&Flow::new(&recording), Direction::Tx, Some(2), false).expect("one");
     let costs = Costs::default();
-    let text = packet.json(&costs).expect("JSON");
+    let text = json::json(&packet, &costs).expect("JSON");
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&document["nth"], &document["complete"]), (&2.into(), &true.into()));
     assert_eq!(document["lines"][0]["function"], "__tcp_transmit_skb");

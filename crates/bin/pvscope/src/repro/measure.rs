@@ -1,31 +1,31 @@
-//! What is read from a recording: what comes after events, and where a curve turns.
+//! Measurements on a recording: misses after events, and the knee of a curve.
 
 use scope_model::{Policy, Sweep};
 use scope_result::{Domain, EventKind, Mode, Owner, Profile, Recording};
 
-/// A doubling that saves less than this share of the misses is no gain any more.
+/// The share of misses that a doubling must save to count as a gain.
 pub const GAIN: f64 = 0.2;
 
-/// What comes after events of a kind, in steps of [`Profile::STEP`] instructions, until the next of them.
+/// Misses after events of a kind until the next one, in steps of [`Profile::STEP`] instructions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Aftermath {
-    /// How many events there were.
+    /// The number of events.
     pub events: usize,
-    /// Instructions that were executed in each step, after all events together.
+    /// Instructions in each step, over all events.
     pub instructions: Vec<u64>,
     /// Misses of both TLBs.
     pub tlb: Vec<u64>,
     /// Misses of L2.
     pub l2: Vec<u64>,
-    /// Instructions, misses of TLBs and of L2 in all the time.
+    /// Instructions, TLB misses and L2 misses of the whole recording.
     pub all: [u64; 3],
 }
 
-/// Fewer events than these tell nothing.
+/// The fewest events that mean anything.
 const FEW: usize = 20;
 
 impl Aftermath {
-    /// Of all events of a kind in a recording that has a profile of them.
+    /// The misses after all events of a kind, if the recording has a profile of them.
     pub fn of(recording: &Recording, kind: EventKind) -> Option<Self> {
         let alike =
             |other: &EventKind| std::mem::discriminant(other) == std::mem::discriminant(&kind);
@@ -43,7 +43,7 @@ impl Aftermath {
         })
     }
 
-    /// Of the places in the flow where a grant was unmapped and the TLBs were emptied for it.
+    /// The misses after each TLB flush for the unmapping of a grant in the flow.
     pub fn of_unmaps(recording: &Recording) -> Self {
         let times = unmaps(recording);
         let mut all = [0; 3];
@@ -75,27 +75,27 @@ impl Aftermath {
         after
     }
 
-    /// Of all the time, what lies in the first steps after an event.
+    /// The share of all instructions in the first steps after an event.
     pub fn share_of_time(&self, steps: usize) -> f64 {
         share(&self.instructions, steps, self.all[0])
     }
 
-    /// Of all TLB misses.
+    /// The share of all TLB misses in these steps.
     pub fn share_of_tlb(&self, steps: usize) -> f64 {
         share(&self.tlb, steps, self.all[1])
     }
 
-    /// Of all L2 misses.
+    /// The share of all L2 misses in these steps.
     pub fn share_of_l2(&self, steps: usize) -> f64 {
         share(&self.l2, steps, self.all[2])
     }
 
-    /// How much more often TLBs miss in the first steps than on average; nothing where events are too few.
+    /// The rate of TLB misses in the first steps relative to the average; none if there are too few events.
     pub fn tlb_density(&self, steps: usize) -> Option<f64> {
         self.density(self.share_of_tlb(steps), steps)
     }
 
-    /// The same of L2.
+    /// The same for L2.
     pub fn l2_density(&self, steps: usize) -> Option<f64> {
         self.density(self.share_of_l2(steps), steps)
     }
@@ -105,7 +105,7 @@ impl Aftermath {
         (self.events >= FEW && time > 0.0).then(|| misses / time)
     }
 
-    /// Misses for each 1000 instructions, step by step.
+    /// Misses per 1000 instructions, by step.
     pub fn curve(&self, misses: &[u64]) -> Vec<(f64, f64)> {
         let steps = (0u32..).zip(misses.iter().zip(&self.instructions));
         let steps = steps.filter(|(_, (_, instructions))| **instructions > 0);
@@ -118,7 +118,7 @@ impl Aftermath {
     }
 }
 
-/// When the hypervisor emptied the TLBs after a grant was unmapped: instructions since the flow's start.
+/// The times of TLB flushes for the unmapping of grants: instructions since the flow's start.
 pub fn unmaps(recording: &Recording) -> Vec<u64> {
     let mut unmaps = Unmaps::default();
     let mut now = 0;
@@ -132,7 +132,7 @@ pub fn unmaps(recording: &Recording) -> Vec<u64> {
     unmaps.times
 }
 
-/// Finds where the hypervisor empties the TLBs after a grant was unmapped.
+/// Finds where the hypervisor flushes the TLBs after it has unmapped a grant.
 #[derive(Debug, Default)]
 struct Unmaps {
     unmapped: bool,
@@ -155,7 +155,7 @@ impl Unmaps {
     }
 }
 
-/// Instructions in each step after events, until the next or the end.
+/// Instructions in each step after events, until the next event or the end.
 fn exposure(times: &[u64], end: u64) -> Vec<u64> {
     let mut steps = vec![0; Profile::STEPS];
     let nexts = times.iter().skip(1).copied().chain([end]);
@@ -174,17 +174,17 @@ fn share(counts: &[u64], steps: usize, all: u64) -> f64 {
     counts.iter().take(steps).sum::<u64>() as f64 / all.max(1) as f64
 }
 
-/// TLB misses of the time with events of some kinds in it, and of the time without.
+/// TLB misses between samples with events of some kinds, and between samples without.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Quiet {
-    /// Instructions and misses between samples between which one happened.
+    /// Instructions and misses between samples with an event.
     pub disturbed: (u64, u64),
-    /// Between the others.
+    /// Instructions and misses between the other samples.
     pub quiet: (u64, u64),
 }
 
 impl Quiet {
-    /// Of a recording, by what happens.
+    /// Divides a recording by the events that `is` selects.
     pub fn of(recording: &Recording, is: impl Fn(EventKind) -> bool) -> Self {
         let mut this = Self::default();
         let mut events = recording.events.iter().filter(|event| is(event.kind)).peekable();
@@ -201,12 +201,12 @@ impl Quiet {
         this
     }
 
-    /// How often TLBs miss in quiet time, of how often they do in the rest.
+    /// The rate of TLB misses in quiet time relative to the rest.
     pub fn ratio(&self) -> Option<f64> {
         Some(rate(self.quiet)? / rate(self.disturbed).filter(|rate| *rate > 0.0)?)
     }
 
-    /// How often TLBs miss in the rest, of how often they do on average.
+    /// The rate of TLB misses outside quiet time relative to the average.
     pub fn surge(&self) -> Option<f64> {
         let all = (self.quiet.0 + self.disturbed.0, self.quiet.1 + self.disturbed.1);
         Some(rate(self.disturbed)? / rate(all).filter(|rate| *rate > 0.0)?)
@@ -222,22 +222,22 @@ fn rate((time, misses): (u64, u64)) -> Option<f64> {
     (time > 0).then(|| misses as f64 / time as f64)
 }
 
-/// Whether it takes all out of the TLBs, or all but global pages.
+/// Whether the event empties the TLBs, perhaps except for global pages.
 pub fn is_flush(kind: EventKind) -> bool {
     matches!(kind, EventKind::Switch(_) | EventKind::Cr3 | EventKind::Cr4)
 }
 
-/// What each step saves of what the one before left.
+/// The share of misses that each step saves of the step before.
 pub fn savings(counts: &[u64]) -> Vec<f64> {
     counts.windows(2).map(|pair| saved(pair[0], pair[1]).unwrap_or(0.0)).collect()
 }
 
-/// The share that is saved where so many became so many.
+/// The share that is saved from `before` to `after`.
 pub fn saved(before: u64, after: u64) -> Option<f64> {
     (before > 0).then(|| 1.0 - after as f64 / before as f64)
 }
 
-/// Where the curve turns: the step that is reached by the last doubling that saves at least [`GAIN`].
+/// The knee of the curve: the step that the last doubling reaches which saves at least [`GAIN`].
 pub fn knee(counts: &[u64]) -> Option<usize> {
     if counts.iter().all(|count| *count == 0) {
         return None;
@@ -245,7 +245,7 @@ pub fn knee(counts: &[u64]) -> Option<usize> {
     Some(savings(counts).iter().rposition(|saved| *saved >= GAIN).map_or(0, |n| n + 1))
 }
 
-/// The misses of some.
+/// The misses of the owners that `is` selects.
 pub fn sweep(recording: &Recording, is: impl Fn(Option<Domain>, Mode) -> bool) -> Sweep {
     let domain = |owner: &Owner| recording.domains.get(usize::from(owner.domain)).copied();
     let mut sum = Sweep::default();
@@ -254,7 +254,7 @@ pub fn sweep(recording: &Recording, is: impl Fn(Option<Domain>, Mode) -> bool) -
     sum
 }
 
-/// The misses of all.
+/// The misses of all owners.
 pub fn sweep_of_all(recording: &Recording) -> Sweep {
     sweep(recording, |_, _| true)
 }
@@ -342,7 +342,7 @@ pub mod tests {
             bytes: 8,
             instructions: 100,
             space: 0,
-            home: 0,
+            domain: 0,
             function,
             counters: Vec::new(),
         };

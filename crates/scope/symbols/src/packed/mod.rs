@@ -1,7 +1,7 @@
 //! The compressed symbol table that Xen and Linux carry to name their own addresses.
 //!
-//! Both are written by descendants of one program (Linux `scripts/kallsyms.c`, Xen `xen/tools/symbols.c`). In the
-//! image nothing points to it, so it is found by its form, from its most regular part outwards:
+//! Descendants of one program write both (Linux `scripts/kallsyms.c`, Xen `xen/tools/symbols.c`). Nothing in the image points to
+//! the table, so it is found by its form, from its most regular part outwards:
 //!
 //! ```text
 //! [offsets: N × u32] [Linux: base u64] [N: u32] [names: N × (length, tokens)] [markers: u32 for each 256 names]
@@ -9,8 +9,8 @@
 //! [Linux from 6.4: offsets and base here]
 //! ```
 //!
-//! The token index must lead to the 256 strings before it, and the markers must agree with a walk through all names:
-//! no other data passes for such a table.
+//! The token index must match the 256 strings before it, and the markers must match a walk through all names: no other data
+//! passes for such a table.
 
 mod names;
 #[cfg(test)]
@@ -23,14 +23,14 @@ use tokens::Tokens;
 use crate::Error;
 use crate::table::Builder;
 
-/// Strings of tokens that are looked at before the image is given up: a real one has one.
+/// The most token tables to try; a real image has one.
 const TABLES: usize = 16;
-/// The longest name that is taken, in bytes; Linux allows 511, Xen 127.
+/// The longest name, in bytes; Linux allows 511, Xen 127.
 const NAME_MAX: usize = 1023;
-/// How much longer than in the image the names may become; real ones take twice the room.
+/// The most by which names may expand; real ones double in length.
 const EXPANSION: usize = 16;
 
-/// A compressed symbol table in an image, its addresses aside.
+/// A compressed symbol table in an image, without its addresses.
 pub(crate) struct Packed<'a> {
     image: &'a [u8],
     tokens: Tokens<'a>,
@@ -38,7 +38,7 @@ pub(crate) struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// Every table in `image` whose names hold together.
+    /// Every table in `image` with consistent names.
     pub(crate) fn all(image: &'a [u8]) -> impl Iterator<Item = Self> {
         Tokens::all(image).take(TABLES).filter_map(move |tokens| {
             let names = Names::before(image, tokens.start)?;
@@ -51,17 +51,17 @@ impl<'a> Packed<'a> {
         self.names.count
     }
 
-    /// Where the number of symbols lies: what comes before it are the addresses, if the table is of the older order.
+    /// The offset of the number of symbols. In the older order the addresses come before it.
     pub(crate) fn front(&self) -> usize {
         self.names.count_at
     }
 
-    /// Where the table's last part ends: the addresses come after it, if the table is of the newer order.
+    /// The end of the table's last part. In the newer order the addresses come after it.
     pub(crate) fn back(&self) -> usize {
         self.tokens.end
     }
 
-    /// The symbols of `module`, named from this table, at `addresses`; absolute symbols, which are no code, hold none.
+    /// The symbols of `module` with the names of this table, at `addresses`. Absolute symbols are not code and cover no address.
     pub(crate) fn symbols(&self, module: &str, addresses: &[u64]) -> Result<Builder, Error> {
         let limit = (self.names.end - self.names.start).saturating_mul(EXPANSION);
         let mut builder = Builder::new(module, limit);
@@ -75,7 +75,7 @@ impl<'a> Packed<'a> {
         Ok(builder)
     }
 
-    /// Puts a name, the letter of its kind before it, in place of what `name` was.
+    /// Replaces `name` by the expanded name, after the letter of its kind.
     fn unpack(&self, packed: &[u8], name: &mut Vec<u8>) {
         name.clear();
         for token in packed {
@@ -94,7 +94,7 @@ mod tests {
     use super::sample::Order;
     use super::*;
 
-    /// Numbers of names about which the number of markers changes.
+    /// Numbers of names near those at which the number of markers changes.
     fn counts() -> impl Strategy<Value = usize> {
         prop_oneof![1usize..20, 250usize..260, 505usize..520, 765usize..1200]
     }

@@ -1,34 +1,34 @@
-//! The names of a compressed table: where they lie, how many there are.
+//! Finds the names of a compressed table.
 
 use std::iter;
 use std::ops::{Range, RangeInclusive};
 
 use crate::bytes::{size_at, u32_at, u32s_at};
 
-/// A marker says where every 256th name starts.
+/// Every 256th name has a marker with its offset.
 const STRIDE: usize = 256;
-/// The shortest a name is in the image: a byte of length and a token.
+/// The fewest bytes of a name in the image: a byte of length and a token.
 const PACKED_MIN: usize = 2;
-/// The longest a name is in the image: two bytes of length and 14 bits of tokens.
+/// The most bytes of a name in the image: two bytes of length and 14 bits of tokens.
 const PACKED_MAX: usize = 2 + 0x3fff;
-/// Arrays that look like markers before a token table is given up, and walks through the names for each. Both bound
-/// the time that a hostile image can take; a real one needs a few.
+/// The most arrays of apparent markers to try for a token table, and the most walks through names. Both bound the time for a
+/// hostile image; a real one needs few.
 const MARKERS: usize = 256;
 const WALKS: usize = 64;
 
-/// The names of a table whose markers agree with them.
+/// The names of a table, which match its markers.
 pub(super) struct Names {
-    /// Where the number of names lies.
+    /// The offset of the number of names.
     pub(super) count_at: usize,
     pub(super) count: usize,
-    /// Where the first name starts.
+    /// The start of the first name.
     pub(super) start: usize,
-    /// Where the last name ends.
+    /// The end of the last name.
     pub(super) end: usize,
     length: Length,
 }
 
-/// Names that markers could be of.
+/// Names that some markers may belong to.
 struct Candidate {
     count_at: usize,
     count: usize,
@@ -36,7 +36,7 @@ struct Candidate {
     markers: usize,
 }
 
-/// How the length of a name is written.
+/// The encoding of a name's length.
 #[derive(Clone, Copy)]
 enum Length {
     /// One byte, or two where the top bit of the first is set (Linux from 6.1).
@@ -45,11 +45,11 @@ enum Length {
     One,
 }
 
-/// An array that could be markers.
+/// An array that may be markers.
 struct Markers {
     at: usize,
     len: usize,
-    /// How many names there can be.
+    /// The possible numbers of names.
     counts: RangeInclusive<usize>,
 }
 
@@ -61,7 +61,7 @@ impl Names {
         let markers = plain.chain(ordered).take(MARKERS);
         let candidates = markers.flat_map(|markers| markers.candidates(image)).take(WALKS);
         let candidates: Vec<Candidate> = candidates.collect();
-        // What is long by one way to write lengths can be some names by the other: the one of today goes first.
+        // A long name in one encoding may be several names in the other: try today's encoding first.
         let lengths = [Length::OneOrTwo, Length::One].into_iter();
         lengths
             .flat_map(|length| candidates.iter().map(move |own| (own, length)))
@@ -81,7 +81,7 @@ impl Names {
 }
 
 impl Candidate {
-    /// The names, if the markers agree with a walk through all of them.
+    /// The names, if the markers match a walk through all of them.
     fn walk(&self, image: &[u8], length: Length) -> Option<Names> {
         let Self { count_at, count, start, markers } = *self;
         let mut at = start;
@@ -92,14 +92,14 @@ impl Candidate {
             }
             at = length.name(image, at)?.end;
         }
-        // Between the last name and the markers there is nothing but alignment.
+        // Only alignment lies between the last name and the markers.
         let adjacent = markers.checked_sub(at).is_some_and(|padding| padding < 8);
         adjacent.then_some(Names { count_at, count, start, end: at, length })
     }
 }
 
 impl Length {
-    /// Where the tokens of the name at `at` lie.
+    /// The range of the tokens of the name at `at`.
     fn name(self, image: &[u8], at: usize) -> Option<Range<usize>> {
         let first = usize::from(*image.get(at)?);
         let (start, len) = match self {
@@ -108,20 +108,20 @@ impl Length {
             }
             Self::OneOrTwo | Self::One => (at + 1, first),
         };
-        // A name has at least the letter of its kind; a run of zeros is no table.
+        // A name has at least the letter of its kind, so a run of zeros is no table.
         (len > 0).then_some(start..start + len)
     }
 }
 
 impl Markers {
-    /// Markers with nothing but alignment between them and the token table.
+    /// Markers with only alignment between them and the token table.
     fn right_before(image: &[u8], tokens: usize) -> Vec<Self> {
-        // The farther first: of a table with one marker, which is 0, alignment would pass for the marker.
+        // Try the farther one first: alignment looks like a single marker, which is 0.
         let ends = [(tokens & !3).saturating_sub(4), tokens & !3];
         ends.into_iter().filter_map(|end| Self::ending_at(image, end)).collect()
     }
 
-    /// The ascending words that end at `end`, back to the 0 that they start with.
+    /// The ascending words before `end`, from the 0 that they start with.
     fn ending_at(image: &[u8], end: usize) -> Option<Self> {
         let mut at = end.checked_sub(4)?;
         let mut last = u32_at(image, at)?;
@@ -135,8 +135,8 @@ impl Markers {
         Some(Self { at, len, counts: (len - 1) * STRIDE + 1..=len * STRIDE })
     }
 
-    /// Markers before the order of names, three bytes a name. How far they lie before the token table says how many
-    /// names there are, and so how many markers: each place has at most a few readings.
+    /// Markers before the order of names, which has three bytes per name. Their distance from the token table gives the number of
+    /// names, and so the number of markers: each place has few readings.
     fn before_order(image: &[u8], tokens: usize) -> impl Iterator<Item = Self> {
         let ends = (4..=tokens & !3).rev().step_by(4);
         ends.flat_map(move |end| {
@@ -144,7 +144,7 @@ impl Markers {
             let most = (tokens - end) / 3;
             let fewest = most.saturating_sub(2).max(1);
             let lens = fewest.div_ceil(STRIDE)..=most.div_ceil(STRIDE);
-            // The markers by 4 at most.
+            // At most 4 bytes of alignment follow the markers.
             let places =
                 lens.flat_map(move |len| [4 * len, 4 * len + 4].map(|before| (len, before)));
             places.filter_map(move |(len, before)| {
@@ -153,7 +153,7 @@ impl Markers {
         })
     }
 
-    /// The `len` words at `at`, if they are offsets from 0 of names that could lie before them.
+    /// The `len` words at `at`, if they can be offsets of names before them.
     fn plausible(
         image: &[u8],
         at: usize,
@@ -171,10 +171,10 @@ impl Markers {
         Some(Self { at, len, counts })
     }
 
-    /// Names that could lie before these markers; the number of names is found by its value.
+    /// Names that may lie before these markers; the number of names is found by its value.
     fn candidates(self, image: &[u8]) -> impl Iterator<Item = Candidate> {
         let last = size_at(image, self.at + (self.len - 1) * 4).unwrap_or(usize::MAX);
-        // Fewer than 256 names and a bit of alignment lie behind the last marker.
+        // At most 256 names and some alignment follow the last marker's name.
         let highest = self.at.saturating_sub(last) & !3;
         let lowest = highest.saturating_sub(STRIDE * PACKED_MAX + 8).max(8);
         let starts = (lowest.next_multiple_of(4)..=highest).rev().step_by(4);

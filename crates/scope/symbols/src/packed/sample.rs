@@ -1,6 +1,6 @@
-//! Compressed tables for tests, as the linkers' programs write them but for the choice of tokens.
+//! Compressed tables for tests, in the form that the kernels' build tools write, with other tokens.
 
-/// The tokens' strings: each byte stands for itself, but for a few that stand for more, or for nothing used.
+/// A token's string: most bytes stand for themselves, and a few for longer strings.
 pub(crate) fn token(byte: u8) -> String {
     match byte {
         b'!'..=b'~' => char::from(byte).to_string(),
@@ -11,7 +11,7 @@ pub(crate) fn token(byte: u8) -> String {
     }
 }
 
-/// `name`, the letter of its kind first, as a length and tokens.
+/// Encodes `name`, which begins with the letter of its kind, as a length and tokens.
 fn compressed(name: &str) -> Vec<u8> {
     let mut tokens = Vec::new();
     let mut rest = name;
@@ -28,14 +28,14 @@ fn compressed(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// What lies between the markers and the token table.
+/// Whether an order of names lies between the markers and the token table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Order {
     Absent,
     Present,
 }
 
-/// Everything from the number of names to the token index, aligned to `align`.
+/// The table from the number of names to the token index, aligned to `align`.
 pub(crate) fn table<'a>(
     names: impl Iterator<Item = &'a str>,
     align: usize,
@@ -78,7 +78,7 @@ pub(crate) fn align_to(bytes: &mut Vec<u8>, align: usize) {
     bytes.resize(bytes.len().next_multiple_of(align), 0);
 }
 
-/// An ELF file, for 32 bits or 64, whose one executable segment is `body`, at `address`.
+/// An ELF file of 64 bits (`wide`) or 32, whose only segment, executable, is `body` at `address`.
 pub(crate) fn elf(wide: bool, address: u64, body: &[u8]) -> Vec<u8> {
     let len = u64::try_from(body.len()).expect("short");
     let (header, segment): (u16, u16) = if wide { (64, 56) } else { (52, 32) };

@@ -1,10 +1,10 @@
-//! The 256 strings that names are made of.
+//! The 256 strings that names consist of.
 
 use crate::bytes::{u16_at, u32_at};
 
-/// Tokens there are: one for each value of a byte.
+/// The number of tokens: one per value of a byte.
 const COUNT: usize = 256;
-/// Bytes of the token index.
+/// The length of the token index in bytes.
 const INDEX_LEN: usize = COUNT * 2;
 /// The token index starts at a multiple of this: 4 in Xen, 8 in Linux.
 const ALIGN: usize = 4;
@@ -12,13 +12,13 @@ const ALIGN: usize = 4;
 /// A token table and its index.
 pub(super) struct Tokens<'a> {
     image: &'a [u8],
-    /// Where in the table each token's string starts.
+    /// The offset of each token's string in the table.
     offsets: [usize; COUNT],
-    /// Where the table starts.
+    /// The start of the table.
     pub(super) start: usize,
-    /// Where the strings end.
+    /// The end of the strings.
     strings_end: usize,
-    /// Where the index, and with it the table, ends.
+    /// The end of the index and of the table.
     pub(super) end: usize,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// The offsets that lie at `index`, if they ascend from 0, as those of NUL-terminated strings do.
+/// The offsets at `index`, if they ascend from 0 as those of NUL-terminated strings do.
 fn offsets(image: &[u8], index: usize) -> Option<[usize; COUNT]> {
     let mut offsets = [0; COUNT];
     for token in 1..COUNT {
@@ -65,7 +65,7 @@ fn offsets(image: &[u8], index: usize) -> Option<[usize; COUNT]> {
     Some(offsets)
 }
 
-/// Where the strings start that end at `end`, if each ends where `offsets` has the next begin.
+/// The start of the strings before `end`, if each one ends where the next begins according to `offsets`.
 fn start(image: &[u8], offsets: &[usize; COUNT], end: usize) -> Option<usize> {
     let (nul, strings) = image.get(..end)?.split_last()?;
     let last = strings.iter().rposition(|byte| *byte == 0)? + 1;

@@ -8,7 +8,7 @@ use crate::{Error, Symbols};
 
 const FILE: &str = "/proc/kallsyms";
 const FORM: &str = "ADDRESS TYPE NAME [MODULE]";
-/// The module of the lines that name none.
+/// The module of lines without one.
 const KERNEL: &str = "vmlinux";
 
 struct Line<'a> {
@@ -19,12 +19,12 @@ struct Line<'a> {
 }
 
 /// The symbols of every module in the text of `/proc/kallsyms`, in the order of the modules' names; those of the kernel
-/// itself are called `vmlinux`. Absolute symbols (per-CPU offsets) are listed but hold no address. Sizes are unknown:
-/// give each module its range from [`modules`](crate::modules) by [`Symbols::within`].
+/// itself are called `vmlinux`. Absolute symbols (per-CPU offsets) are listed but cover no address. Sizes are unknown: set
+/// each module's range from [`modules`](crate::modules) by [`Symbols::within`].
 ///
 /// # Errors
 /// [`Error::Restricted`] if the kernel hid all addresses from the reader, [`Error::Empty`], and [`Error::Line`] for
-/// what is not a line of that file.
+/// a line of another form.
 pub fn kallsyms_text(text: &str) -> Result<Vec<Symbols>, Error> {
     let mut modules: BTreeMap<&str, Builder> = BTreeMap::new();
     let mut restricted = true;

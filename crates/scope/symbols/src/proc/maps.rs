@@ -1,4 +1,4 @@
-//! `/proc/PID/maps`: which files' code a process has where.
+//! `/proc/PID/maps`: the mapped files of a process.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,19 +9,19 @@ use crate::{AddressSpace, Error, Program};
 
 const FILE: &str = "/proc/PID/maps";
 const FORM: &str = "START-END PERMISSIONS OFFSET DEVICE INODE [PATH]";
-/// What the kernel appends to the path of a file that is no longer there, as after an upgrade.
+/// The kernel appends this to the path of a deleted file, as after an upgrade.
 const DELETED: &str = " (deleted)";
 
-/// A piece of a process's address space that holds code.
+/// A mapping of code in a process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mapping {
-    /// The process's addresses.
+    /// Its addresses in the process.
     pub range: Range<u64>,
-    /// Where in the file the mapping begins, in bytes.
+    /// The offset in the file where it begins, in bytes.
     pub offset: u64,
-    /// The file's path or, in brackets, what the kernel calls it (`[vdso]`); empty for memory without a file.
+    /// The file's path or the kernel's name in brackets (`[vdso]`); empty for memory without a file.
     pub path: String,
-    /// Whether the file is gone from `path`; another may stand there.
+    /// Whether the file was deleted; another may have its path now.
     pub deleted: bool,
 }
 
@@ -31,14 +31,14 @@ pub struct Maps {
     mappings: Vec<Mapping>,
 }
 
-/// A process whose code is to be named.
+/// A process, to name its code.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// The number by which its kernel knows it.
+    /// The kernel's number for it.
     pub pid: u32,
-    /// What to call it: the text of `/proc/PID/comm`.
+    /// Its name: the text of `/proc/PID/comm`.
     pub name: String,
-    /// Where its code is.
+    /// The mappings of its code.
     pub maps: Maps,
 }
 
@@ -46,7 +46,7 @@ impl Maps {
     /// The executable mappings in the text of `/proc/PID/maps`. A kernel thread has none.
     ///
     /// # Errors
-    /// [`Error::Line`] for what is not a line of that file.
+    /// [`Error::Line`] for a line of another form.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let mut mappings = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -66,7 +66,7 @@ impl Maps {
         &self.mappings
     }
 
-    /// The mapping that holds `address`.
+    /// The mapping that contains `address`.
     #[must_use]
     pub fn find(&self, address: u64) -> Option<&Mapping> {
         let after = self.mappings.partition_point(|mapping| mapping.range.start <= address);
@@ -76,15 +76,15 @@ impl Maps {
 }
 
 impl Mapping {
-    /// What to call code that is mapped from here: the last part of the path, `[vdso]`, or `[anonymous]`.
+    /// The module name of its code: the last part of the path, `[vdso]`, or `[anonymous]`.
     #[must_use]
     pub fn module(&self) -> &str {
         let name = self.path.rsplit('/').next().unwrap_or_default();
         if name.is_empty() { "[anonymous]" } else { name }
     }
 
-    /// What has to be added to an address of `program`'s file to get the process's; none if the program has no code
-    /// where the mapping begins, because it is another file.
+    /// The difference from addresses of `program`'s file to those of the process. None if the program has no code at the start
+    /// of the mapping, because it is another file.
     #[must_use]
     pub fn bias(&self, program: &Program) -> Option<u64> {
         Some(self.range.start.wrapping_sub(program.address_of(self.offset)?))
@@ -92,9 +92,9 @@ impl Mapping {
 }
 
 impl Process {
-    /// The process's code, named. `open` is asked for the program or library of each path and may answer with the same
-    /// one for many processes; what it does not find is named by its file alone. It is not asked for a path whose file
-    /// is gone. A path is the word of the system that wrote it: a guest's is to be looked for among the guest's files.
+    /// The address space of the process. `open` returns the program or library of a path, which processes may share. Code for
+    /// which it returns none has the name of its file only. It is not called for deleted files. The paths are those of the
+    /// system that wrote the text: look up a guest's path among the guest's files.
     pub fn space(&self, mut open: impl FnMut(&Path) -> Option<Arc<Program>>) -> AddressSpace {
         let mut space = AddressSpace::new();
         for mapping in self.maps.mappings() {

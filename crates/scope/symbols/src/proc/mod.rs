@@ -1,4 +1,4 @@
-//! What a running Linux says in `/proc`.
+//! Texts in `/proc` of a running Linux.
 
 mod kallsyms;
 mod maps;
@@ -10,10 +10,10 @@ pub use modules::{Module, modules};
 
 use crate::Error;
 
-/// The most of a wrong line that an error shows, in characters.
+/// The most characters of a wrong line in an error.
 const SHOWN: usize = 80;
 
-/// The error for a line (counted from 0) of `file` that is not of the form `expected`.
+/// The error for a line of `file` (counted from 0) that does not have the form `expected`.
 fn line_error(file: &'static str, line: usize, text: &str, expected: &'static str) -> Error {
     Error::Line { file, line: line + 1, text: text.chars().take(SHOWN).collect(), expected }
 }

@@ -1,4 +1,4 @@
-//! `/proc/modules`: which addresses a kernel's modules cover.
+//! `/proc/modules`: the addresses of a kernel's modules.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ const FORM: &str = "NAME SIZE COUNT USERS STATE ADDRESS";
 pub struct Module {
     /// The name, with underscores: `xen_netback`.
     pub name: String,
-    /// The addresses of its code and data. Kernels since 6.4 lay a module out in several pieces; then it is as long as
-    /// all of them, from where the code starts.
+    /// The addresses of its code and data. Kernels since 6.4 place a module in several pieces: the range then starts with the
+    /// code and is as long as all pieces together.
     pub range: Range<u64>,
 }
 
-/// The modules in the text of `/proc/modules`. No modules are no error.
+/// The modules in the text of `/proc/modules`, which may be empty.
 ///
 /// # Errors
-/// [`Error::Restricted`] if the kernel hid an address from the reader, and [`Error::Line`] for what is not a line of
-/// that file.
+/// [`Error::Restricted`] if the kernel hid an address from the reader, and [`Error::Line`] for a line of
+/// another form.
 pub fn modules(text: &str) -> Result<Vec<Module>, Error> {
     let line = |(number, line): (usize, &str)| {
         let module = parse(line).ok_or_else(|| line_error(FILE, number, line, FORM))?;
@@ -34,7 +34,7 @@ pub fn modules(text: &str) -> Result<Vec<Module>, Error> {
 fn parse(line: &str) -> Option<Module> {
     let mut words = line.split(' ');
     let (name, size) = (words.next()?.to_owned(), words.next()?.parse::<u64>().ok()?);
-    // Skipped: how often it is used, by whom, its state.
+    // Skip the use count, the users and the state.
     let start = hex(words.nth(3)?)?;
     Some(Module { name, range: start..start.saturating_add(size) })
 }

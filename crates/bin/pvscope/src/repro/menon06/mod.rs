@@ -318,7 +318,7 @@ mod tests {
             bytes: 8,
             instructions: 1,
             space: 0,
-            home: 0,
+            domain: 0,
             function,
             counters: vec![(domain, Counters { instructions: 2 * cycles, ..Counters::default() })],
         };

@@ -1,4 +1,4 @@
-//! A command line of QEMU's that a user gave: what it says, and what a recording needs besides.
+//! The user's QEMU command line: what it says, and what a recording needs in addition.
 
 use std::path::PathBuf;
 
@@ -6,21 +6,21 @@ use xenlab::CLOCK;
 
 use crate::error::{Error, Result};
 
-/// What memory there is where nothing is said.
+/// QEMU's default size of memory.
 const MEMORY: u64 = 128 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The words after QEMU's name.
+/// The arguments of QEMU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line(Vec<String>);
+pub struct CommandLine(Vec<String>);
 
-impl Line {
-    /// Takes them, unless QEMU would run in a way in which nothing can be recorded.
-    pub fn new(words: Vec<String>) -> Result<Self> {
-        let line = Self(words);
-        match line.problem() {
+impl CommandLine {
+    /// Accepts the arguments, unless they make recording impossible.
+    pub fn new(arguments: Vec<String>) -> Result<Self> {
+        let command_line = Self(arguments);
+        match command_line.problem() {
             Some(problem) => Err(Error::Usage(problem.to_owned())),
-            None => Ok(line),
+            None => Ok(command_line),
         }
     }
 
@@ -29,24 +29,24 @@ impl Line {
         let hardware = accelerators.any(|value| !matches!(first(value), "tcg" | "accel=tcg"));
         if hardware || self.has("enable-kvm") {
             Some(
-                "a plugin sees only what QEMU itself executes: leave out -enable-kvm and every -accel but tcg",
+                "a plugin sees only what QEMU itself executes: leave out -enable-kvm and every -accel except tcg",
             )
         } else if self.has("daemonize") {
-            Some("pvscope waits for QEMU's end, which it would not see: leave out -daemonize")
+            Some("pvscope could not notice the end of QEMU: leave out -daemonize")
         } else if self.has("readconfig") {
-            Some("what is in a file of -readconfig is not looked at here: give it as options")
+            Some("pvscope does not read the file of -readconfig: give its contents as options")
         } else {
             None
         }
     }
 
-    /// The words as they were given.
-    pub fn words(&self) -> &[String] {
+    /// The arguments as given.
+    pub fn arguments(&self) -> &[String] {
         &self.0
     }
 
-    /// The words that are missing: a clock that counts instructions, unless there is an `-icount`, and
-    /// memory that the plugin can read, unless there is a backend.
+    /// The arguments to add: a clock that counts instructions, unless there is an `-icount`, and memory that the plugin can
+    /// read, unless there is a memory backend.
     pub fn missing(&self) -> Result<Vec<String>> {
         let mut words = Vec::new();
         if !self.has("icount") {
@@ -65,7 +65,7 @@ impl Line {
 
     /// The bytes of the machine's memory.
     pub fn memory(&self) -> Result<u64> {
-        // As QEMU does it: in megabytes where nothing else is said, and rounded up.
+        // QEMU's default unit is the megabyte, and it rounds up.
         const ALIGN: u64 = 8192;
         let sizes = self.values(&["m"]).filter_map(|value| {
             let implied = Some(first(value)).filter(|word| !word.contains('='));
@@ -73,11 +73,11 @@ impl Line {
         });
         let Some(text) = sizes.last() else { return Ok(MEMORY) };
         let size = size(text, 1 << 20).map(|size| size.next_multiple_of(ALIGN));
-        size.ok_or_else(|| Error::Usage(format!("-m {text}: this is no size of memory")))
+        size.ok_or_else(|| Error::Usage(format!("-m {text}: not a size of memory")))
     }
 
-    /// How much of the memory lies below the hole for devices, where not all of it does
-    /// (`hw/i386/pc_piix.c`, `pc_q35.c` and `microvm.c` of QEMU 10).
+    /// The bytes of memory below the device hole; none if all memory lies there (`hw/i386/pc_piix.c`, `pc_q35.c` and
+    /// `microvm.c` of QEMU 10).
     pub fn low_memory(&self) -> Result<Option<u64>> {
         let memory = self.memory()?;
         let most = self.machine_values("max-ram-below-4g").last();
@@ -100,8 +100,8 @@ impl Line {
         self.values(&["kernel"]).last().map(PathBuf::from)
     }
 
-    /// The file of the first module, which is dom0's kernel where QEMU loads a hypervisor:
-    /// `FILE ARGUMENTS,FILE ARGUMENTS`, with commas of their own doubled.
+    /// The file of the first module, which is dom0's kernel if QEMU loads a hypervisor. The option is
+    /// `FILE ARGUMENTS,FILE ARGUMENTS`, with commas inside doubled.
     pub fn first_module(&self) -> Option<PathBuf> {
         let modules = self.values(&["initrd"]).last()?;
         let first = first(&modules.replace(",,", "\0")).replace('\0', ",");
@@ -117,7 +117,7 @@ impl Line {
         serial.map(first).chain(devices).map(PathBuf::from).collect()
     }
 
-    /// Whether a console is QEMU's own output.
+    /// Whether a console writes to QEMU's own output.
     pub fn prints(&self) -> bool {
         self.has("nographic")
             || self.values(&["serial", "chardev"]).any(|value| value.contains("stdio"))
@@ -131,7 +131,7 @@ impl Line {
         self.values(&["machine", "M"]).filter_map(named).last().unwrap_or("pc")
     }
 
-    /// What the options of the machine say of a key, one after the other: the last counts.
+    /// The values of a key in the machine options. The last one counts.
     fn machine_values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         let words = self.values(&["machine", "M"]).flat_map(|value| value.split(','));
         words.filter_map(move |word| word.strip_prefix(key)?.strip_prefix('='))
@@ -141,7 +141,7 @@ impl Line {
         self.0.iter().any(|word| name(word) == Some(option))
     }
 
-    /// The words that follow options of these names.
+    /// The values of options of these names.
     fn values<'a>(&'a self, options: &'a [&str]) -> impl Iterator<Item = &'a str> {
         self.0.windows(2).filter_map(move |pair| {
             let [option, value] = pair else { return None };
@@ -150,18 +150,18 @@ impl Line {
     }
 }
 
-/// The name of an option, which has one or two dashes.
+/// The name of an option, which begins with one or two dashes.
 fn name(word: &str) -> Option<&str> {
     let name = word.strip_prefix('-')?;
     Some(name.strip_prefix('-').unwrap_or(name))
 }
 
-/// What stands before the first comma.
+/// The text before the first comma.
 fn first(value: &str) -> &str {
     value.split(',').next().unwrap_or_default()
 }
 
-/// A size as QEMU reads it: a number, with a fraction if it likes, and a letter for its unit.
+/// Parses a size as QEMU does: a number, perhaps with a fraction, and a letter for the unit.
 fn size(text: &str, unit: u64) -> Option<u64> {
     let (number, unit) = match text.char_indices().last()? {
         (at, letter) if letter.is_ascii_alphabetic() => {
@@ -174,7 +174,7 @@ fn size(text: &str, unit: u64) -> Option<u64> {
     let whole: u64 = whole.parse().ok()?;
     let fraction = match fraction {
         "" => 0,
-        // Nine digits are more than anybody writes.
+        // More digits than nine would overflow below.
         digits if digits.len() <= 9 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             let scale = 10_u128.pow(u32::try_from(digits.len()).ok()?);
             u64::try_from(digits.parse::<u128>().ok()? * u128::from(unit) / scale).ok()?
@@ -184,7 +184,7 @@ fn size(text: &str, unit: u64) -> Option<u64> {
     whole.checked_mul(unit)?.checked_add(fraction)
 }
 
-/// A value within a word of QEMU's command line, where commas divide.
+/// Escapes a value of an option of QEMU, in which commas separate.
 pub fn escaped(value: &str) -> String {
     value.replace(',', ",,")
 }
@@ -193,8 +193,8 @@ pub fn escaped(value: &str) -> String {
 mod tests {
     use super::*;
 
-    fn line(text: &str) -> Line {
-        Line::new(text.split_whitespace().map(str::to_owned).collect()).unwrap()
+    fn line(text: &str) -> CommandLine {
+        CommandLine::new(text.split_whitespace().map(str::to_owned).collect()).unwrap()
     }
 
     #[test]
@@ -214,13 +214,13 @@ mod tests {
         for text in ["-m much", "-m 1x", "-m 1.g.2", "-m 99999999999999999999G", "-m 17179869184G"]
         {
             let message = line(text).memory().unwrap_err().to_string();
-            assert!(message.contains("no size of memory"), "{text}: {message}");
+            assert!(message.contains("not a size of memory"), "{text}: {message}");
         }
     }
 
-    /// What `info mtree -f` of QEMU 10.0.2 says.
+    /// As `info mtree -f` of QEMU 10.0.2 shows it.
     #[test]
-    fn the_hole_is_where_qemu_makes_it() {
+    fn the_device_hole_is_where_qemu_puts_it() {
         for (text, expected) in [
             ("", None),
             ("-m 3583M", None),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_added_and_what_is_there_is_left() {
+    fn missing_arguments_are_added_and_present_ones_stay() {
         let memory = "-object memory-backend-memfd,id=pvscope-ram,size=134217728,share=on \
                       -machine memory-backend=pvscope-ram";
         let clock = "-icount shift=0,sleep=off -seed 1 -rtc base=2026-01-01,clock=vm";
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_recorded_is_refused_with_what_to_leave_out() {
+    fn command_lines_that_cannot_be_recorded_are_refused_with_a_remedy() {
         for (text, word) in [
             ("-m 1G -enable-kvm", "-enable-kvm"),
             ("-accel kvm", "-accel"),
@@ -272,7 +272,7 @@ mod tests {
             ("-readconfig x", "-readconfig"),
         ] {
             let words = text.split_whitespace().map(str::to_owned).collect();
-            let message = Line::new(words).unwrap_err().to_string();
+            let message = CommandLine::new(words).unwrap_err().to_string();
             assert!(message.contains("leave out") || message.contains("as options"), "{message}");
             assert!(message.contains(word), "{message}");
         }
@@ -283,7 +283,7 @@ mod tests {
     fn images_and_consoles_are_found() {
         let mut words = line("-kernel xen -serial file:console.log -chardev file,id=a,path=b").0;
         words.extend(["-initrd".to_owned(), "vm,,linux console=hvc0 a=1,,2,root.cpio".to_owned()]);
-        let xen = Line::new(words).unwrap();
+        let xen = CommandLine::new(words).unwrap();
         assert_eq!(xen.kernel(), Some("xen".into()));
         assert_eq!(xen.first_module(), Some("vm,linux".into()));
         assert_eq!(xen.consoles(), [PathBuf::from("console.log"), PathBuf::from("b")]);

@@ -1,9 +1,9 @@
-//! Machines of the user's own: a command line of QEMU's, or images.
+//! The user's own machines: a QEMU command line, or images.
 //!
 //! ```text
-//!  image ──► words ──┐
-//!  words ────────────┴─► Line ──► Machine ──► QEMU, the plugin ──► recording
-//!                                    └──► consoles ──► what the guest tells of itself
+//!  images ──► arguments ──┐
+//!  arguments ─────────────┴─► CommandLine ──► Machine ──► QEMU, the plugin ──► recording
+//!                                                └──► consoles ──► GuestReport
 //! ```
 
 use std::io::Read as _;
@@ -15,134 +15,141 @@ use lab::{Interrupt, Process, Progress};
 use scope_result::{Domain, Work};
 use xenlab::{CLOCK, Emulator, PROCESSOR, Suite, TempDir, default_cache};
 
+use crate::command_line::{CommandLine, escaped};
 use crate::error::{Error, Result};
-use crate::line::{Line, escaped};
-use crate::names::Told;
+use crate::guest_report::{GuestReport, frames_and_bytes};
+use crate::image_symbols::{ImageSymbols, SymbolFiles};
+use crate::names::name_code;
+use crate::paths::absolute;
 use crate::programs::Programs;
-use crate::run::{self, RunArgs, Watch, absolute, plugin_words};
-use crate::tables::{Given, Tables};
+use crate::record::RecordArgs;
+use crate::watch::Watch;
 
-/// What `pvscope list` says of them.
+/// The workload that boots the user's image.
+pub const IMAGE: &str = "image";
+
+/// How `pvscope list` describes them.
 pub const FORMS: [(&str, &str); 2] = [
-    (run::IMAGE, "a guest of your own image: --kernel FILE, --initrd FILE, --disk FILE"),
-    ("-- qemu-system-x86_64 …", "a machine of your own: any command line of QEMU's"),
+    (IMAGE, "a guest of your own image: --kernel FILE, --initrd FILE, --disk FILE"),
+    ("-- qemu-system-x86_64 …", "a machine of your own: any QEMU command line"),
 ];
 
-/// What there is to know of a machine of one's own.
+/// Facts about the user's machine.
 #[derive(Args, Debug, Default, PartialEq)]
 #[command(next_help_heading = "Your own machine (`image`, or a command line)")]
-pub struct OwnArgs {
-    /// Where the kernel's names are: a vmlinux, a bzImage, or what the guest's /proc/kallsyms says [default: the image
-    /// that QEMU loads].
+pub struct CustomArgs {
+    /// The kernel's symbols: a vmlinux, a bzImage, or the text of the guest's /proc/kallsyms [default: the image that QEMU
+    /// loads].
     #[arg(long, value_name = "FILE")]
     kernel_symbols: Option<PathBuf>,
-    /// Where Xen's names are: its image [default: the one that QEMU loads].
+    /// Xen's symbols: its image [default: the one that QEMU loads].
     #[arg(long, value_name = "FILE")]
     xen_symbols: Option<PathBuf>,
-    /// What pvscope-tell prints in the guest [default: what its consoles write to files or to QEMU's output].
-    #[arg(long, value_name = "FILE")]
-    told: Option<PathBuf>,
-    /// A program in the guest, and the file here that has its symbols; may be given more than once.
+    /// The output of pvscope-tell in the guest [default: the consoles that write to files or to QEMU's output].
+    #[arg(long, value_name = "FILE", alias = "told")]
+    guest_report: Option<PathBuf>,
+    /// A program in the guest, and the file on this host with its symbols; may be repeated.
     #[arg(long = "program", value_name = "PATH=FILE", value_parser = program)]
     programs: Vec<(String, PathBuf)>,
-    /// The frames that cross between the marks [default: what pvscope-tell before and after say].
+    /// The number of frames between the marks [default: from pvscope-tell before and after].
     #[arg(long, value_name = "N")]
     frames: Option<u64>,
-    /// Their bytes.
+    /// The bytes of these frames.
     #[arg(long, value_name = "N", requires = "frames")]
     bytes: Option<u64>,
-    /// What the machine does, for the report.
+    /// A description of the machine's work, for the report.
     #[arg(long, value_name = "TEXT")]
     about: Option<String>,
 }
 
-/// An image of one's own.
+/// The user's image.
 #[derive(Args, Debug, Default, PartialEq)]
 #[command(next_help_heading = "A guest of your own image (`pvscope run image`)")]
 pub struct ImageArgs {
-    /// Its Linux, a bzImage or a vmlinux.
+    /// The Linux kernel, a bzImage or a vmlinux.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// Its first root.
+    /// The initial root file system.
     #[arg(long, value_name = "FILE", requires = "kernel")]
     initrd: Option<PathBuf>,
-    /// A disk, raw or qcow2; nothing is written to it. Two runs with a disk are not the same to the last instruction.
+    /// A disk, raw or qcow2; nothing is written to it. Runs with a disk differ in a few instructions.
     #[arg(long, value_name = "FILE")]
     disk: Option<PathBuf>,
-    /// More words for the kernel, which has console=ttyS0, loglevel=4, panic=-1, nokaslr and norandmaps already.
+    /// More arguments for the kernel, after console=ttyS0 loglevel=4 panic=-1 nokaslr norandmaps.
     #[arg(long, value_name = "WORDS", requires = "kernel", allow_hyphen_values = true)]
     append: Option<String>,
-    /// Its memory, in megabytes [default: 1024].
+    /// The memory in megabytes [default: 1024].
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
     memory: Option<u32>,
 }
 
-impl OwnArgs {
-    /// Says what is wrong if anything was given.
+impl CustomArgs {
+    /// Returns an error if any of them was given.
     pub fn refuse(&self) -> Result<()> {
-        let what = "--kernel-symbols, --xen-symbols, --told, --program, --frames, --bytes and --about are for a machine of \
-                    your own";
+        let what = "--kernel-symbols, --xen-symbols, --guest-report, --program, --frames, --bytes and --about are for a \
+                    machine of your own";
         if *self == Self::default() { Ok(()) } else { Err(Error::Usage(what.to_owned())) }
     }
 }
 
 impl ImageArgs {
-    /// Says why they can not be heeded if any was given.
+    /// Returns an error with the reason `why` if any of them was given.
     pub fn refuse(&self, why: &str) -> Result<()> {
         let what = "--kernel, --initrd, --disk, --append and --memory";
         if *self == Self::default() { Ok(()) } else { Err(Error::Usage(format!("{what} {why}"))) }
     }
 }
 
-fn program(word: &str) -> std::result::Result<(String, PathBuf), String> {
-    let (guest, file) = word.split_once('=').ok_or("it is PATH=FILE, such as /bin/x=target/x")?;
+fn program(pair: &str) -> std::result::Result<(String, PathBuf), String> {
+    let (guest, file) =
+        pair.split_once('=').ok_or("expected PATH=FILE, such as /bin/x=target/x")?;
     Ok((guest.to_owned(), file.into()))
 }
 
-/// A machine that is ready to be started.
+/// A machine that is ready to start.
 pub struct Machine {
     emulator: Emulator,
-    line: Line,
+    command_line: CommandLine,
     folder: TempDir,
     consoles: Vec<(&'static str, PathBuf)>,
     about: &'static str,
 }
 
-/// Of a command line.
-pub fn of_line(words: &[String], quiet: bool) -> Result<Machine> {
-    let Some((program, words)) = words.split_first() else {
+/// The machine of a QEMU command line.
+pub fn from_command_line(words: &[String], quiet: bool) -> Result<Machine> {
+    let Some((program, arguments)) = words.split_first() else {
         return Err(Error::Usage(
-            "after `--` comes qemu-system-x86_64 with its arguments".to_owned(),
+            "give qemu-system-x86_64 and its arguments after `--`".to_owned(),
         ));
     };
-    // What is wrong with the words is known sooner than a QEMU is there.
-    let line = Line::new(words.to_vec())?;
+    // Check the arguments first: QEMU may have to be fetched.
+    let command_line = CommandLine::new(arguments.to_vec())?;
     let emulator = emulator(program, quiet)?;
-    let consoles = line.consoles().into_iter().map(|path| ("a console", path)).collect();
+    let consoles = command_line.consoles().into_iter().map(|path| ("a console", path)).collect();
     let about = "a machine of your own";
-    Ok(Machine { emulator, line, folder: TempDir::new()?, consoles, about })
+    Ok(Machine { emulator, command_line, folder: TempDir::new()?, consoles, about })
 }
 
-/// Of images.
-pub fn of_image(args: &ImageArgs, quiet: bool) -> Result<Machine> {
+/// The machine of images.
+pub fn from_image(args: &ImageArgs, quiet: bool) -> Result<Machine> {
     let folder = TempDir::new()?;
-    let consoles = [("the console", "console"), ("the second console", "told")]
+    let consoles = [("the console", "console"), ("the second console", "report")]
         .map(|(who, name)| (who, folder.path().join(name)));
-    let line = Line::new(words(args, &consoles)?)?;
+    let command_line = CommandLine::new(arguments(args, &consoles)?)?;
     let (emulator, about) = (emulator(PROGRAM, quiet)?, "a guest of your own image");
-    Ok(Machine { emulator, line, folder, consoles: consoles.into(), about })
+    Ok(Machine { emulator, command_line, folder, consoles: consoles.into(), about })
 }
 
-/// What QEMU is called.
+/// The name of QEMU.
 const PROGRAM: &str = "qemu-system-x86_64";
-/// An image's memory in megabytes.
+/// The default memory of an image in megabytes.
 const MEMORY: u32 = 1024;
 
-/// The command line of a machine that boots an image, the same in every run.
-fn words(args: &ImageArgs, consoles: &[(&str, PathBuf)]) -> Result<Vec<String>> {
+/// The arguments of QEMU for an image, the same in every run.
+fn arguments(args: &ImageArgs, consoles: &[(&str, PathBuf)]) -> Result<Vec<String>> {
     if args.kernel.is_none() && args.disk.is_none() {
         let what =
-            "an image is --kernel FILE, with --initrd FILE, or --disk FILE with a boot loader";
+            "give an image: --kernel FILE, with --initrd FILE, or --disk FILE with a boot loader";
         return Err(Error::Usage(what.to_owned()));
     }
     let memory = args.memory.unwrap_or(MEMORY).to_string();
@@ -155,7 +162,7 @@ fn words(args: &ImageArgs, consoles: &[(&str, PathBuf)]) -> Result<Vec<String>> 
     if let Some(kernel) = &args.kernel {
         readable(kernel)?;
         add("-kernel", kernel.display().to_string());
-        // What tells of a failure, ends with it, and stays where the image says.
+        // Show failures, end on a panic, and load all code at fixed addresses.
         let fixed = "console=ttyS0 loglevel=4 panic=-1 nokaslr norandmaps";
         let append = format!("{fixed} {}", args.append.as_deref().unwrap_or_default());
         add("-append", append.trim().to_owned());
@@ -181,7 +188,7 @@ fn readable(path: &Path) -> Result<()> {
     std::fs::File::open(path).map_err(Error::path(path)).map(drop)
 }
 
-/// A disk's format, by how it begins.
+/// A disk's format, by its first bytes.
 fn format(disk: &Path) -> Result<&'static str> {
     let mut magic = Vec::new();
     let file = std::fs::File::open(disk).map_err(Error::path(disk))?;
@@ -189,7 +196,7 @@ fn format(disk: &Path) -> Result<&'static str> {
     Ok(if magic == b"QFI\xfb" { "qcow2" } else { "raw" })
 }
 
-/// The QEMU that is called so: by its name one that fits, by a path that one.
+/// The QEMU of this name or path: for its name a suitable version is found.
 fn emulator(program: &str, quiet: bool) -> Result<Emulator> {
     if program.contains('/') {
         let missing = || Error::Usage(format!("{program}: no such program"));
@@ -198,127 +205,133 @@ fn emulator(program: &str, quiet: bool) -> Result<Emulator> {
             .map_err(|error| if error.is_missing_tool() { missing() } else { error.into() });
     }
     if program != PROGRAM {
-        let what = format!("{program:?}: only whole machines of x86-64 are recorded, by {PROGRAM}");
+        let what =
+            format!("{program:?}: only whole machines of x86-64 can be recorded: use {PROGRAM}");
         return Err(Error::Usage(what));
     }
     let emulator =
         Emulator::prepare(Suite::of_this_machine(), &absolute(&default_cache())?, quiet)?;
     if let Some(root) = emulator.root().filter(|_| !quiet) {
-        eprintln!("pvscope: {PROGRAM} is not version 10 here: {} is", root.display());
+        eprintln!("pvscope: the system's {PROGRAM} is not version 10: using {}", root.display());
     }
     Ok(emulator)
 }
 
-/// How often it is looked what a guest tells.
+/// The interval at which the guest's output is checked.
 const POLL: Duration = Duration::from_millis(100);
-/// What ends what is told.
+/// The last line of the guest report.
 const END: &str = "@end";
 
 impl Machine {
-    /// Runs it, from its start to the result.
-    pub fn run(&self, args: &RunArgs, own: &OwnArgs, plugin: &Path) -> Result<()> {
-        let given =
-            Given { kernel: own.kernel_symbols.as_deref(), xen: own.xen_symbols.as_deref() };
-        let (tables, notes) = Tables::of_line(given, &self.line)?;
+    /// Runs and records the machine.
+    pub fn run(&self, record: &RecordArgs, args: &CustomArgs, plugin: &Path) -> Result<()> {
+        let files = SymbolFiles {
+            kernel: args.kernel_symbols.as_deref(),
+            xen: args.xen_symbols.as_deref(),
+        };
+        let (symbols, notes) = ImageSymbols::of_command_line(files, &self.command_line)?;
         notes.iter().for_each(|text| note(text));
         let raw = self.folder.path().join("recording");
         let mut command = self.emulator.command()?;
-        command.args(self.line.words()).args(self.line.missing()?);
-        let low = self.line.low_memory()?;
-        command.arg("-plugin").arg(plugin_words(args, plugin, &raw, &tables, low));
-        let progress = Progress::new(4, args.is_quiet());
-        let watch = Watch::new(&self.consoles, &progress, args.limit());
+        command.args(self.command_line.arguments()).args(self.command_line.missing()?);
+        let low = self.command_line.low_memory()?;
+        command.arg("-plugin").arg(record.plugin_argument(plugin, &raw, &symbols, low));
+        let progress = Progress::new(4, record.is_quiet());
+        let watch = Watch::new(&self.consoles, &progress, record.limit());
         let mut qemu = Process::capture(command)?;
         watch.record(&mut qemu)?;
-        progress.step("hear what the guest tells");
-        let text = self.hear(&mut qemu, own, args.limit())?;
+        progress.step("wait for the guest's report");
+        let text = self.wait_for_report(&mut qemu, args, record.limit())?;
         qemu.stop()?;
         progress.step("name the code");
         let mut recording = scope_result::read(&raw)?;
-        let told = Told::parse(&text);
-        recording.domains = known(recording.domains, &told);
-        let mut programs = Programs::of_nobody();
-        for (place, path) in &own.programs {
-            programs.here(place, path)?;
+        let report = GuestReport::parse(&text);
+        recording.domains = with_reporting_domain(recording.domains, &report);
+        let mut programs = Programs::none();
+        for (guest_path, path) in &args.programs {
+            programs.add_host_file(guest_path, path)?;
         }
-        run::name(&mut recording, &tables, &told, programs);
-        recording.work = self.work(own, &text);
-        args.keep(&recording)?;
+        name_code(&mut recording, &symbols, &report, programs);
+        recording.work = self.work(args, &text);
+        record.save(&recording)?;
         progress.finish();
-        doubts(&told, &recording.work);
-        args.tell()
+        print_missing(&report, &recording.work);
+        record.print_path()
     }
 
-    /// Waits until the guest has told all, or has ended, or nothing more can come; answers what it told.
-    fn hear(&self, qemu: &mut Process, own: &OwnArgs, limit: u64) -> Result<String> {
+    /// Waits until the guest's report is complete, or the machine has ended, or no report can come. Returns the text.
+    fn wait_for_report(&self, qemu: &mut Process, args: &CustomArgs, limit: u64) -> Result<String> {
         let start = Instant::now();
-        let listens = own.told.is_some() || !self.consoles.is_empty() || self.line.prints();
+        let has_source =
+            args.guest_report.is_some() || !self.consoles.is_empty() || self.command_line.prints();
         loop {
             let ended = qemu.ended()?.is_some();
-            let text = self.text(qemu, own);
-            let all = text.lines().any(|line| line.trim() == END);
-            if ended || all || !listens {
+            let text = self.text(qemu, args);
+            let is_complete = text.lines().any(|line| line.trim() == END);
+            if ended || is_complete || !has_source {
                 return Ok(text);
             }
             if start.elapsed() > Duration::from_secs(limit) {
-                note(&format!("the guest has not told all within {limit} s ({END} is missing)"));
+                note(&format!(
+                    "the guest's report is not complete after {limit} s ({END} is missing)"
+                ));
                 return Ok(text);
             }
             Interrupt::sleep(POLL)?;
         }
     }
 
-    /// What was told, wherever that is.
-    fn text(&self, qemu: &Process, own: &OwnArgs) -> String {
+    /// The text of the given file, or of all consoles.
+    fn text(&self, qemu: &Process, args: &CustomArgs) -> String {
         let consoles = self.consoles.iter().map(|(_, path)| path);
-        let files: Vec<&PathBuf> = match &own.told {
-            Some(told) => vec![told],
+        let files: Vec<&PathBuf> = match &args.guest_report {
+            Some(file) => vec![file],
             None => consoles.collect(),
         };
         let read = |path: &PathBuf| {
             String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
         };
         let mut texts: Vec<String> = files.into_iter().map(read).collect();
-        if own.told.is_none() {
+        if args.guest_report.is_none() {
             texts.push(qemu.stdout());
         }
         texts.join("\n")
     }
 
-    /// What was done between the marks: as it was given, else as it was told.
-    fn work(&self, own: &OwnArgs, text: &str) -> Work {
-        let what = own.about.clone().unwrap_or_else(|| self.about.to_owned());
-        let told = run::work(text).unwrap_or_default();
+    /// The work between the marks: from the options, else from the guest's report.
+    fn work(&self, args: &CustomArgs, text: &str) -> Work {
+        let what = args.about.clone().unwrap_or_else(|| self.about.to_owned());
+        let reported = frames_and_bytes(text).unwrap_or_default();
         let (frames, bytes) =
-            own.frames.map_or(told, |frames| (frames, own.bytes.unwrap_or_default()));
+            args.frames.map_or(reported, |frames| (frames, args.bytes.unwrap_or_default()));
         Work { what, frames, bytes }
     }
 }
 
-/// Who ran. Who does is known from Xen's switches: where there was none, it is who told.
-fn known(domains: Vec<Domain>, told: &Told) -> Vec<Domain> {
-    match (&domains[..], told.only()) {
+/// The domains that ran. If Xen never switched, the only domain is unknown: it is the one that printed the report.
+fn with_reporting_domain(domains: Vec<Domain>, report: &GuestReport) -> Vec<Domain> {
+    match (&domains[..], report.only_domain()) {
         ([Domain::Unknown], Some(only)) => vec![Domain::Xen(only)],
         _ => domains,
     }
 }
 
-/// Says what is missing, and what to do about it.
-fn doubts(told: &Told, work: &Work) {
-    if told.is_empty() {
+/// Prints what is missing, and what to do about it.
+fn print_missing(report: &GuestReport, work: &Work) {
+    if report.is_empty() {
         note(
-            "the guest told nothing of its modules and programs, which are counted as unknown: run pvscope-tell in it \
-             after mark-end (`pvscope marks`), and let QEMU write that console to a file",
+            "the guest printed no report of its modules and programs, which are counted as unknown: run pvscope-tell in \
+             it after mark-end (`pvscope marks`), and let QEMU write that console to a file",
         );
-    } else if told.hides() {
+    } else if report.hides_addresses() {
         note(
             "the guest's kernel hides its addresses: run pvscope-tell as root, after sysctl kernel.kptr_restrict=0",
         );
     }
     if work.frames == 0 {
         note(
-            "no frames were counted, and all counts are of the whole: give --frames and --bytes, or run pvscope-tell \
-              before and after",
+            "no frames were counted, so all counts are totals: give --frames and --bytes, or run pvscope-tell before and \
+              after",
         );
     }
 }
@@ -332,7 +345,7 @@ mod tests {
     use super::*;
 
     fn image(args: &ImageArgs) -> Result<String> {
-        Ok(words(args, &[("the console", "/run/console".into())])?.join(" "))
+        Ok(arguments(args, &[("the console", "/run/console".into())])?.join(" "))
     }
 
     #[test]
@@ -367,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_of_an_image_is_named() {
+    fn a_missing_image_is_named() {
         let message = image(&ImageArgs::default()).unwrap_err().to_string();
         assert!(message.contains("--kernel FILE"), "{message}");
         let args = ImageArgs { kernel: Some("/no/such/linux".into()), ..ImageArgs::default() };
@@ -376,14 +389,18 @@ mod tests {
     }
 
     #[test]
-    fn without_a_switch_who_told_is_who_ran() {
+    fn without_a_switch_the_domain_that_reported_is_the_one_that_ran() {
         let (unknown, zero) = (vec![Domain::Unknown], "@domain 0\n@process 1 init\n");
-        assert_eq!(known(unknown.clone(), &Told::parse(zero)), [Domain::Xen(0)]);
-        let two = Told::parse(&format!("{zero}@process 1 init\n@domain 1\n@process 1 init\n"));
-        assert_eq!(known(unknown.clone(), &two), unknown);
-        assert_eq!(known(unknown.clone(), &Told::default()), unknown);
+        assert_eq!(
+            with_reporting_domain(unknown.clone(), &GuestReport::parse(zero)),
+            [Domain::Xen(0)]
+        );
+        let two =
+            GuestReport::parse(&format!("{zero}@process 1 init\n@domain 1\n@process 1 init\n"));
+        assert_eq!(with_reporting_domain(unknown.clone(), &two), unknown);
+        assert_eq!(with_reporting_domain(unknown.clone(), &GuestReport::default()), unknown);
         let machine = vec![Domain::Machine];
-        assert_eq!(known(machine.clone(), &Told::parse(zero)), machine);
+        assert_eq!(with_reporting_domain(machine.clone(), &GuestReport::parse(zero)), machine);
     }
 
     #[test]

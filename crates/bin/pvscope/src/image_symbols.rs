@@ -6,63 +6,65 @@ use std::sync::Arc;
 use scope_symbols::Symbols;
 use xenlab::{Images, read_boot_image};
 
+use crate::command_line::CommandLine;
 use crate::error::{Error, Result};
-use crate::line::Line;
 use crate::workload::Workload;
 
-/// The images' own symbols.
+/// The symbols of a machine's images.
 #[derive(Default)]
-pub struct Tables {
-    /// The kernel's, and its modules' where they are known from a running one.
+pub struct ImageSymbols {
+    /// The kernel's, and those of its modules if they come from a running kernel.
     pub kernel: Vec<Arc<Symbols>>,
-    /// The hypervisor's, and its function that switches domains.
+    /// The hypervisor's, and the address of its `context_switch`.
     pub xen: Option<(Arc<Symbols>, u64)>,
 }
 
-/// Where names are to come from, instead of the images that QEMU loads.
+/// Files with symbols, instead of the images that QEMU loads.
 #[derive(Clone, Copy, Default)]
-pub struct Given<'a> {
+pub struct SymbolFiles<'a> {
     /// The kernel's.
     pub kernel: Option<&'a Path>,
     /// The hypervisor's.
     pub xen: Option<&'a Path>,
 }
 
-impl Tables {
-    /// Of the lab's images.
+impl ImageSymbols {
+    /// The symbols of the lab's images.
     pub fn of_lab(images: &Images, workload: Workload) -> Result<Self> {
         let kernel = kernel(&images.kernel())?;
         let xen = workload.has_xen().then(|| hypervisor(&images.xen())).transpose()?;
         Ok(Self { kernel, xen })
     }
 
-    /// Of files that were given, and of the images in a command line; second is what to know of those
-    /// that have none.
+    /// The symbols of the given files, and of the images in a command line. Also returns notes on images without symbols.
     ///
     /// # Errors
-    /// If a file that was given has none.
-    pub fn of_line(given: Given<'_>, line: &Line) -> Result<(Self, Vec<String>)> {
-        let mut tables = Self {
-            kernel: given.kernel.map(kernel).transpose()?.unwrap_or_default(),
-            xen: given.xen.map(hypervisor).transpose()?,
+    /// If a given file has no symbols.
+    pub fn of_command_line(
+        files: SymbolFiles<'_>,
+        command_line: &CommandLine,
+    ) -> Result<(Self, Vec<String>)> {
+        let mut symbols = Self {
+            kernel: files.kernel.map(kernel).transpose()?.unwrap_or_default(),
+            xen: files.xen.map(hypervisor).transpose()?,
         };
         let mut notes = Vec::new();
-        if tables.kernel.is_empty() {
-            let why = tables.guess(line);
+        if symbols.kernel.is_empty() {
+            let why = symbols.guess(command_line);
             let why = why.map(|error| format!("{error}; ")).unwrap_or_default();
-            if tables.kernel.is_empty() {
+            if symbols.kernel.is_empty() {
                 notes.push(format!("{why}{NO_KERNEL}"));
             }
-        } else if tables.xen.is_none() {
-            tables.xen = line.kernel().and_then(|image| hypervisor(&image).ok());
+        } else if symbols.xen.is_none() {
+            symbols.xen = command_line.kernel().and_then(|image| hypervisor(&image).ok());
         }
-        Ok((tables, notes))
+        Ok((symbols, notes))
     }
 
-    /// From what QEMU loads: Linux, or a hypervisor with Linux as its first module. Answers why there are
-    /// no kernel's.
-    fn guess(&mut self, line: &Line) -> Option<Error> {
-        let image = line.kernel()?;
+    /// Reads the symbols of what QEMU loads: Linux, or a hypervisor with Linux as its first module. Returns why there are none
+    /// for the kernel.
+    fn guess(&mut self, command_line: &CommandLine) -> Option<Error> {
+        let image = command_line.kernel()?;
         let why = match kernel(&image) {
             Ok(symbols) => {
                 self.kernel = symbols;
@@ -76,7 +78,7 @@ impl Tables {
         if self.xen.is_none() {
             return Some(why);
         }
-        match kernel(&line.first_module()?) {
+        match kernel(&command_line.first_module()?) {
             Ok(symbols) => self.kernel = symbols,
             Err(why) => return Some(why),
         }
@@ -84,10 +86,10 @@ impl Tables {
     }
 }
 
-const NO_KERNEL: &str = "the kernel's functions are counted as unknown: give --kernel-symbols FILE, an uncompressed vmlinux, a \
-                         bzImage, or what /proc/kallsyms says in the guest, as root";
+const NO_KERNEL: &str = "the kernel's functions are counted as unknown: give --kernel-symbols FILE, with an uncompressed vmlinux, \
+                         a bzImage, or the text of the guest's /proc/kallsyms, read as root";
 
-/// Linux's: of an image, or as its `/proc/kallsyms` has them.
+/// The symbols of Linux: of an image, or in the text of `/proc/kallsyms`.
 fn kernel(path: &Path) -> Result<Vec<Arc<Symbols>>> {
     let bytes = read_boot_image(path)?;
     let text = std::str::from_utf8(&bytes).ok().filter(|text| !text.contains('\0'));
@@ -99,7 +101,7 @@ fn kernel(path: &Path) -> Result<Vec<Arc<Symbols>>> {
     Ok(symbols.into_iter().map(Arc::new).collect())
 }
 
-/// Xen's, and its function that switches domains.
+/// The symbols of Xen, and the address of its `context_switch`.
 fn hypervisor(path: &Path) -> Result<(Arc<Symbols>, u64)> {
     let xen = scope_symbols::xen_image(&read_boot_image(path)?).map_err(wrong(path))?;
     let switch = xen.iter().find(|symbol| symbol.name == "context_switch");
@@ -125,46 +127,55 @@ mod tests {
         (folder, path)
     }
 
-    fn line(kernel: &Path) -> Line {
-        Line::new(vec!["-kernel".to_owned(), kernel.display().to_string()]).unwrap()
+    fn line(kernel: &Path) -> CommandLine {
+        CommandLine::new(vec!["-kernel".to_owned(), kernel.display().to_string()]).unwrap()
     }
 
-    /// An ELF file for 64 bits of x86, of nothing but its head.
+    /// An ELF file for x86-64 with nothing but a header.
     const ELF: &[u8] = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\
         \0\0\0\0\0\0\0\0\0\0\0\0\x40\0\x38\0\0\0\0\0\0\0\0\0\xff";
 
     #[test]
     fn a_running_kernels_list_gives_names() {
         let (_folder, path) = file("kallsyms", b"ffffffff81000000 T _stext\n");
-        let given = Given { kernel: Some(&path), xen: None };
-        let (tables, notes) = Tables::of_line(given, &Line::default()).unwrap();
-        assert_eq!((tables.kernel.len(), notes.len()), (1, 0));
-        assert!(tables.xen.is_none());
+        let given = SymbolFiles { kernel: Some(&path), xen: None };
+        let (symbols, notes) =
+            ImageSymbols::of_command_line(given, &CommandLine::default()).unwrap();
+        assert_eq!((symbols.kernel.len(), notes.len()), (1, 0));
+        assert!(symbols.xen.is_none());
     }
 
     #[test]
-    fn an_image_without_symbols_is_an_error_if_it_was_given_and_else_a_note() {
+    fn a_given_image_without_symbols_is_an_error_and_another_one_a_note() {
         let (_folder, path) = file("vmlinux", ELF);
         for (given, remedy) in [
-            (Given { kernel: Some(&path), xen: None }, "/proc/kallsyms"),
-            (Given { kernel: None, xen: Some(&path) }, "give the image that boots"),
+            (SymbolFiles { kernel: Some(&path), xen: None }, "/proc/kallsyms"),
+            (SymbolFiles { kernel: None, xen: Some(&path) }, "give the image that boots"),
         ] {
-            let error = Tables::of_line(given, &Line::default()).err().unwrap().to_string();
+            let error = ImageSymbols::of_command_line(given, &CommandLine::default())
+                .err()
+                .unwrap()
+                .to_string();
             assert!(error.contains(&path.display().to_string()), "{error}");
             assert!(error.contains("no symbol table") && error.contains(remedy), "{error}");
         }
-        let (tables, notes) = Tables::of_line(Given::default(), &line(&path)).unwrap();
-        assert!(tables.kernel.is_empty() && tables.xen.is_none());
+        let (symbols, notes) =
+            ImageSymbols::of_command_line(SymbolFiles::default(), &line(&path)).unwrap();
+        assert!(symbols.kernel.is_empty() && symbols.xen.is_none());
         assert!(notes[0].contains("no symbol table"), "{notes:?}");
         assert!(notes[0].contains("--kernel-symbols"), "{notes:?}");
     }
 
     #[test]
-    fn without_any_image_the_note_says_what_to_give() {
-        let (_, notes) = Tables::of_line(Given::default(), &Line::default()).unwrap();
+    fn without_an_image_the_note_says_what_to_give() {
+        let (_, notes) =
+            ImageSymbols::of_command_line(SymbolFiles::default(), &CommandLine::default()).unwrap();
         assert!(notes[0].starts_with("the kernel's functions are counted as unknown"), "{notes:?}");
-        let missing = Given { kernel: Some(Path::new("/no/such/vmlinux")), xen: None };
-        let error = Tables::of_line(missing, &Line::default()).err().unwrap().to_string();
+        let missing = SymbolFiles { kernel: Some(Path::new("/no/such/vmlinux")), xen: None };
+        let error = ImageSymbols::of_command_line(missing, &CommandLine::default())
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.starts_with("/no/such/vmlinux: "), "{error}");
     }
 }

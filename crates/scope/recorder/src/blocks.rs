@@ -1,100 +1,89 @@
-//! Code that is executed, block by block, and how often.
+//! The blocks of code that are executed, and how often.
 
-use scope_model::{Counters, LINE, Line, Side};
+use scope_model::{Counters, LINE, LineId, Side};
 use scope_result::{Block, Mode};
 
-use crate::accesses::Accesses;
+use crate::access_groups::Accesses;
+use crate::block_id::BlockId;
 
-/// Domains that are told apart; the last place is everybody else's.
+/// Domains that are counted separately; the last number is shared by all others.
 pub const DOMAINS: usize = LAST_DOMAIN as usize + 1;
-/// The last of their places.
+/// The last of their numbers.
 pub const LAST_DOMAIN: u8 = 7;
-/// How many kinds of code there are.
+/// The number of kinds of code.
 pub const KINDS: u8 = 3;
 /// The kinds of code, in the order of their numbers.
 pub const MODES: [Mode; KINDS as usize] = [Mode::Hypervisor, Mode::Kernel, Mode::User];
-/// No counters yet.
+/// The number of no site.
 const NONE: u32 = 0;
 
-/// A block that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct BlockId(pub u32);
-
-impl BlockId {
-    /// Its place among all.
-    #[inline]
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// What is looked at whenever a block is executed: half a line of a real cache.
+/// The data of a block that each execution uses: half a cache line of the host.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
-pub struct Hot {
-    /// For the domain that it ran for last, since it ran for another.
+pub struct HotBlock {
+    /// Executions for its present domain since that became its domain.
     pub executions: u64,
-    /// That domain's counters.
+    /// The counters of that domain.
     pub site: SiteId,
-    /// How many instructions.
+    /// The number of instructions.
     pub instructions: u16,
     /// The first line of its code.
-    pub line: Line,
-    /// Lines of code: one at least.
+    pub line: LineId,
+    /// Lines of code, at least one.
     pub lines: u16,
-    /// The domain.
+    /// The domain that it was last executed for.
     pub domain: u8,
-    /// The number of its owner: the domain and the kind of code.
+    /// The number of the domain and the kind of code.
     pub owner: u8,
 }
 
-/// What a block is.
+/// The code of a block, and its data accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Code {
+pub struct BlockCode {
     address: u64,
     space: u64,
     bytes: u16,
     instructions: u16,
-    home: u8,
-    /// What its groups access, each time.
+    domain: u8,
+    /// The reads and writes of its groups per execution.
     reads: u16,
     writes: u16,
 }
 
-impl Code {
-    /// So many bytes at an address, so many instructions, what they access, and whose they are: the root of
-    /// its page tables and the domain.
+impl BlockCode {
+    /// A block of `bytes` bytes at `address`; the number of its instructions and their accesses; the root of its page tables,
+    /// and the domain in which it was first executed.
     #[must_use]
     pub fn new(
         address: u64,
         bytes: u64,
         (instructions, accesses): (usize, &Accesses),
-        (space, home): (u64, u8),
+        (space, domain): (u64, u8),
     ) -> Self {
         let members = || accesses.groups.iter().flat_map(|group| &group.members);
         Self {
             address,
             space,
-            bytes: half(bytes),
-            instructions: half(instructions as u64),
-            home,
-            reads: half(members().filter(|member| !member.write).count() as u64),
-            writes: half(members().filter(|member| member.write).count() as u64),
+            bytes: clamp(bytes),
+            instructions: clamp(instructions as u64),
+            domain,
+            reads: clamp(members().filter(|member| !member.write).count() as u64),
+            writes: clamp(members().filter(|member| member.write).count() as u64),
         }
     }
 }
 
-/// A number that is never as large as that.
-fn half(number: u64) -> u16 {
+/// A number that is always small.
+fn clamp(number: u64) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-/// What one block came to for one domain.
+/// The counts of a block in one domain.
 #[derive(Clone, Copy, Debug, Default)]
 struct Site {
-    /// But for those that its block still has.
+    /// Executions, without those that the `HotBlock` still has.
     executions: u64,
-    /// Of the data that is accessed what does not follow from the code.
+    /// Reads and writes that are in no group.
     reads: u64,
     writes: u64,
 }
@@ -104,53 +93,53 @@ struct Site {
 pub struct SiteId(u32);
 
 impl SiteId {
-    /// Its place among all.
+    /// The number as an index.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// All blocks.
+/// All blocks that were translated.
 #[derive(Debug)]
-pub struct Codes {
-    hot: Vec<Hot>,
-    /// With where the counters are, for each domain.
-    cold: Vec<(Code, [u32; DOMAINS])>,
+pub struct Blocks {
+    hot: Vec<HotBlock>,
+    /// The code of each block, and its site in each domain.
+    cold: Vec<(BlockCode, [u32; DOMAINS])>,
     sites: Vec<Site>,
 }
 
-impl Codes {
-    /// None.
+impl Blocks {
+    /// No block.
     pub fn new() -> Self {
         Self { hot: Vec::new(), cold: Vec::new(), sites: vec![Site::default()] }
     }
 
     /// Adds the next block.
-    pub fn add(&mut self, code: Code) {
+    pub fn add(&mut self, code: BlockCode) {
         let line = code.address / LINE as u64;
         let last_line = (code.address + u64::from(code.bytes).saturating_sub(1)) / LINE as u64;
-        self.hot.push(Hot {
-            line: Line::of(Side::Code, code.address),
+        self.hot.push(HotBlock {
+            line: LineId::of(Side::Code, code.address),
             executions: 0,
             site: SiteId(NONE),
             instructions: code.instructions,
-            lines: half(last_line - line + 1),
-            // No domain's: its counters are looked for when it is executed.
+            lines: clamp(last_line - line + 1),
+            // No domain's: its first execution finds the site.
             domain: u8::MAX,
             owner: 0,
         });
         self.cold.push((code, [NONE; DOMAINS]));
     }
 
-    /// The blocks, by their numbers.
+    /// The blocks by their numbers.
     #[inline]
-    pub fn hots(&mut self) -> &mut [Hot] {
+    pub fn hot_blocks(&mut self) -> &mut [HotBlock] {
         &mut self.hot
     }
 
-    /// Has a block count for another domain than before.
+    /// Makes a block count for another domain than before.
     #[cold]
-    pub fn turn(&mut self, block: BlockId, domain: u8) {
+    pub fn switch_domain(&mut self, block: BlockId, domain: u8) {
         let hot = &mut self.hot[block.index()];
         self.sites[hot.site.index()].executions += std::mem::take(&mut hot.executions);
         let mode = Mode::of(self.cold[block.index()].0.address) as u8;
@@ -162,14 +151,14 @@ impl Codes {
         (hot.site, hot.domain, hot.owner) = (SiteId(*site), domain, domain * KINDS + mode);
     }
 
-    /// Counts an access of data besides those that follow from the code.
+    /// Counts an access that is in no group.
     pub fn access(&mut self, site: SiteId, write: bool) {
         if let Some(site) = self.sites.get_mut(site.index()) {
             *(if write { &mut site.writes } else { &mut site.reads }) += 1;
         }
     }
 
-    /// What was counted, and the misses of each site.
+    /// The blocks with their counts; `misses` are those of each site.
     pub fn finish(mut self, misses: &[Counters]) -> Vec<Block> {
         for hot in &self.hot {
             self.sites[hot.site.index()].executions += hot.executions;
@@ -188,8 +177,8 @@ impl Codes {
                 }
             };
             let counters = sites.map(|(domain, site)| (domain, total(*site))).collect();
-            let Code { address, bytes, instructions, space, home, .. } = *code;
-            Block { address, bytes, instructions, space, home, function: 0, counters }
+            let BlockCode { address, bytes, instructions, space, domain, .. } = *code;
+            Block { address, bytes, instructions, space, domain, function: 0, counters }
         });
         blocks.collect()
     }

@@ -1,12 +1,12 @@
-//! Machines of the user's own, and what is said when they can not be recorded.
+//! The user's own machines, and the messages when they cannot be recorded.
 //!
-//! Nothing here needs the network. What needs a real QEMU 10 skips itself without one.
+//! No test needs the network. Tests that need QEMU 10 are skipped without it.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A folder that goes with the value.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -23,7 +23,7 @@ impl Folder {
         path.display().to_string()
     }
 
-    /// A program that says that it is this QEMU, and else does as it is told.
+    /// A program that prints this QEMU version, and otherwise runs the given commands.
     fn qemu(&self, version: &str, otherwise: &str) -> String {
         let text = format!(
             "#!/bin/sh\n[ \"$1\" = --version ] && {{ echo 'QEMU emulator version {version}'; exit; }}\n{otherwise}\n"
@@ -49,7 +49,7 @@ impl Drop for Folder {
     }
 }
 
-/// `pvscope run` with a plugin that is there, if not one.
+/// Runs `pvscope run`, with an empty file as plugin unless one is given.
 fn run(folder: &Folder, options: &[&str], line: &[&str]) -> Output {
     let plugin = folder.file("plugin.so", b"");
     let out = folder.0.join("out.pvs").display().to_string();
@@ -60,13 +60,13 @@ fn run(folder: &Folder, options: &[&str], line: &[&str]) -> Output {
     std::fs::create_dir_all(&temporary).expect("folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_pvscope"));
     let output = command.args(words).env("TMPDIR", &temporary).output().expect("pvscope");
-    // Nothing half-written is left, neither in the result's place nor elsewhere.
+    // No temporary file is left.
     let left: Vec<_> = std::fs::read_dir(&temporary).expect("folder").flatten().collect();
     assert!(left.is_empty(), "{left:?}");
     output
 }
 
-/// The words of a failure, after which no result is there.
+/// The error message of a run that fails and leaves no result.
 fn failure(folder: &Folder, options: &[&str], line: &[&str]) -> String {
     let before = folder.names();
     let output = run(folder, options, line);
@@ -110,10 +110,10 @@ fn a_qemu_without_plugins_is_recognised() {
 }
 
 #[test]
-fn a_machine_that_ends_early_is_told_with_its_last_words() {
+fn a_machine_that_ends_early_is_reported_with_its_last_output() {
     let folder = Folder::new("early");
     let qemu = folder.qemu("10.0.2", "echo 'no bootable device'; exit 0");
-    // What another machine has written there is not shown.
+    // Output of an earlier machine is not shown.
     let console = format!("file:{}", folder.file("console", b"long ago"));
     let said = failure(&folder, &[], &[&qemu, "-nographic", "-serial", &console]);
     assert!(!said.contains("long ago"), "{said}");
@@ -122,7 +122,7 @@ fn a_machine_that_ends_early_is_told_with_its_last_words() {
 }
 
 #[test]
-fn an_image_without_symbols_is_refused_if_it_was_given_and_else_told() {
+fn a_given_image_without_symbols_is_refused_and_another_one_noted() {
     let folder = Folder::new("symbols");
     let image = folder.file("vmlinux", &[0x7f; 64]);
     let qemu = folder.qemu("10.0.2", "exit 1");
@@ -130,7 +130,7 @@ fn an_image_without_symbols_is_refused_if_it_was_given_and_else_told() {
         let said = failure(&folder, &[option, &image], &[&qemu]);
         assert!(said.contains(&image), "{said}");
     }
-    // Here it is only what QEMU loads: the run goes on, to where this QEMU ends it.
+    // If QEMU loads the image, the run continues until this QEMU ends.
     let said = failure(&folder, &[], &[&qemu, "-kernel", &image]);
     assert!(said.contains("the kernel's functions are counted as unknown"), "{said}");
     assert!(said.contains("QEMU ended"), "{said}");
@@ -142,16 +142,16 @@ fn options_of_other_forms_are_refused() {
     let qemu = folder.qemu("10.0.2", "exit 1");
     for (options, line, part) in [
         (&["--milliseconds", "5"][..], &[qemu.as_str()][..], "--milliseconds is for"),
-        (&["--kernel", "x"], &[&qemu], "give them there"),
+        (&["--kernel", "x"], &[&qemu], "belong in the command line"),
         (&[], &[&qemu, "-enable-kvm"], "leave out -enable-kvm"),
-        (&[], &[&qemu, "-m", "much"], "-m much: this is no size"),
+        (&[], &[&qemu, "-m", "much"], "-m much: not a size"),
     ] {
         let said = failure(&folder, options, line);
         assert!(said.contains(part), "{part}: {said}");
     }
 }
 
-/// A QEMU 10 and the plugin, if there are.
+/// QEMU 10 and the plugin, if there is a QEMU 10.
 fn real() -> Option<(String, String)> {
     let program = Path::new(env!("CARGO_BIN_EXE_pvscope"));
     let target = program.parent()?.parent()?;
@@ -159,7 +159,7 @@ fn real() -> Option<(String, String)> {
         let output = command.arg("--version").output();
         output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("version 10."))
     };
-    // One that was unpacked already does as well; none is fetched for this.
+    // An unpacked QEMU is used too, but none is fetched.
     let roots = std::fs::read_dir(target.join("xenlab/qemu")).into_iter().flatten().flatten();
     let unpacked = roots.map(|root| root.path().join("usr/bin/qemu-system-x86_64"));
     let there = fits(&mut Command::new("qemu-system-x86_64"))
@@ -182,7 +182,7 @@ fn real() -> Option<(String, String)> {
 fn a_mark_that_never_comes_ends_the_run_in_time_and_says_so() {
     let Some((qemu, plugin)) = real() else { return };
     let folder = Folder::new("mark");
-    // No disk, no kernel: the firmware looks for something to boot for good.
+    // Without disk and kernel the firmware searches for something to boot forever.
     let line = [qemu.as_str(), "-m", "64M", "-nodefaults", "-display", "none", "-no-reboot"];
     let said = failure(&folder, &["--plugin", &plugin, "--limit", "2"], &line);
     assert!(said.contains("mark-begin was not executed within 2 s"), "{said}");
@@ -191,7 +191,7 @@ fn a_mark_that_never_comes_ends_the_run_in_time_and_says_so() {
     assert!(said.contains("one processor can be recorded: use -smp 1"), "{said}");
 }
 
-/// The lab's images, if they were made.
+/// The lab's images, if they exist.
 fn images() -> Option<(String, Vec<u8>)> {
     let target = Path::new(env!("CARGO_BIN_EXE_pvscope")).parent()?.parent()?;
     let suites = std::fs::read_dir(target.join("xenlab")).ok()?.flatten();
@@ -204,7 +204,7 @@ fn images() -> Option<(String, Vec<u8>)> {
     Some((image.join("vmlinux").display().to_string(), root))
 }
 
-/// A file in an archive as the kernel reads it (newc).
+/// A file in a cpio archive (newc).
 fn archived(name: &str, content: &[u8]) -> Vec<u8> {
     let mut entry = b"070701".to_vec();
     let lengths = [content.len(), 0, 0, 0, 0, name.len() + 1, 0];
@@ -239,7 +239,7 @@ busybox poweroff -f
 fn a_guest_of_ones_own_image_is_recorded_with_memory_above_the_hole() {
     let Some((_, plugin)) = real() else { return };
     let Some((kernel, mut root)) = images() else {
-        eprintln!("skipped: the lab's images were not made");
+        eprintln!("skipped: the lab's images do not exist");
         return;
     };
     let folder = Folder::new("image");
@@ -262,15 +262,15 @@ fn a_guest_of_ones_own_image_is_recorded_with_memory_above_the_hole() {
         .expect("pvscope");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said, "", "all was told");
+    assert_eq!(said, "", "nothing is missing");
     let recording = scope_result::read(&out).expect("a recording");
-    // Both the question and the answer, each sent and received.
+    // Request and reply, each sent and received.
     let work = &recording.work;
     assert_eq!((work.what.as_str(), work.frames), ("one ping", 4), "{work:?}");
     assert!(recording.checks.compared > 10_000, "{:?}", recording.checks);
     assert_eq!(recording.checks.stale, 0);
     let functions = &recording.functions;
     assert!(functions.iter().any(|function| function.name == "icmp_rcv"));
-    // The shell still runs when it tells where it lies; ping has ended.
+    // The shell still runs when it prints its mappings; ping has ended.
     assert!(functions.iter().any(|function| function.module == "dash"), "{functions:?}");
 }

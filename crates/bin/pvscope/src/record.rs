@@ -1,0 +1,107 @@
+//! The options of every recording, and the plugin's argument.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use scope_result::Recording;
+
+use crate::command_line::escaped;
+use crate::error::{Error, Result};
+use crate::image_symbols::ImageSymbols;
+use crate::paths::built;
+
+/// Options of every recording.
+#[derive(Args)]
+pub struct RecordArgs {
+    /// The file of the recording.
+    #[arg(long, short, value_name = "FILE", default_value = "out/scope.pvs")]
+    out: PathBuf,
+    /// Model one L2, one size of TLB and the processor's policy only: faster.
+    #[arg(long)]
+    single: bool,
+    /// Keep the order of N blocks of code, for `pvscope packet`.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    flow: u32,
+    /// Compare every hit of the model's TLBs with QEMU's own translation, and report how many were stale.
+    #[arg(long)]
+    check: bool,
+    /// Hide flushes of one kind from the model, so that --check finds stale entries.
+    #[arg(long, value_name = "KIND", requires = "check", alias = "deaf-to", value_parser = ["cr3", "invlpg"])]
+    ignore_flush: Option<String>,
+    /// The time limit of each phase, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    limit: u64,
+    /// The plugin [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    plugin: Option<PathBuf>,
+    /// Show no progress on standard error.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// The offset of the domain pointer in `struct vcpu` of Xen 4.17 to 4.20, in bytes. With another offset the recording reports
+/// switches to unknown domains only.
+const VCPU_DOMAIN: u64 = 0x10;
+/// Instructions before the flow begins: the programs that mark and wait start first.
+const FLOW_AFTER: u64 = 4_000_000;
+
+impl RecordArgs {
+    /// The path of the plugin.
+    pub fn plugin(&self) -> Result<PathBuf> {
+        built(self.plugin.as_ref(), "libscope_plugin.so")
+    }
+
+    /// Writes the recording.
+    pub fn save(&self, recording: &Recording) -> Result<()> {
+        if let Some(folder) = self.out.parent() {
+            std::fs::create_dir_all(folder).map_err(Error::path(folder))?;
+        }
+        Ok(scope_result::write(&self.out, recording)?)
+    }
+
+    /// Prints the path of the recording.
+    pub fn print_path(&self) -> Result<()> {
+        crate::report::show(&format!("{}\n", self.out.display()))
+    }
+
+    /// Whether to show no progress.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
+    /// The time limit of each phase, in seconds.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The value of QEMU's option `-plugin`. The plugin writes to `raw`. The first `low` bytes of memory lie below the device
+    /// hole; all of them if none.
+    pub fn plugin_argument(
+        &self,
+        plugin: &Path,
+        raw: &Path,
+        symbols: &ImageSymbols,
+        low: Option<u64>,
+    ) -> String {
+        let on = |on: bool| if on { "on" } else { "off" };
+        let ignored = |kind: &str| on(self.ignore_flush.as_deref() == Some(kind));
+        let switch = symbols
+            .xen
+            .as_ref()
+            .map(|(_, switch)| format!(",switch={switch:#x},vcpu_domain={VCPU_DOMAIN:#x}"));
+        let low = low.map(|low| format!(",low_memory={low:#x}"));
+        let file = |path: &Path| escaped(&path.display().to_string());
+        format!(
+            "{},out={}{}{},single={},flow={},flow_after={FLOW_AFTER},check={},ignore_cr3={},ignore_invlpg={}",
+            file(plugin),
+            file(raw),
+            switch.unwrap_or_default(),
+            low.unwrap_or_default(),
+            on(self.single),
+            self.flow,
+            on(self.check),
+            ignored("cr3"),
+            ignored("invlpg"),
+        )
+    }
+}

@@ -88,7 +88,7 @@ impl<'a> Offer<'a> {
 
 /// A delivery that goes on after the call that began it: its number at the egress queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u32);
+pub struct Ticket(pub u16);
 
 /// What became of a frame that was offered to an egress port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

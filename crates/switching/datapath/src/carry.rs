@@ -44,9 +44,28 @@ impl IngressQueue {
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route<'a> {
-    To { port: u16, queue: u8 },
-    Flood(&'a PortSet),
+enum Route {
+    To {
+        port: u16,
+        queue: u8,
+    },
+    /// To the set of ports in [`Routes::flood`].
+    Flood,
+    Nowhere,
+}
+
+/// Where the frames of a window go, in order of arrival.
+struct Routes<'a> {
+    of: ArrayVec<Route, WINDOW>,
+    /// The ports that flooded frames go to: the same for all frames of an ingress port.
+    flood: Option<&'a PortSet>,
+}
+
+/// A verdict of the switch, small enough to be remembered from frame to frame.
+#[derive(Clone, Copy)]
+enum To {
+    Port(PortId),
+    Flood,
     Nowhere,
 }
 
@@ -129,12 +148,13 @@ impl Carrier {
         window: &Window,
         fresh: usize,
         decided: u64,
-    ) -> ArrayVec<Route<'a>, WINDOW> {
+    ) -> Routes<'a> {
         let first_fresh = window.len() - fresh;
         let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
         let Shared { table, .. } = &*self.shared;
         let mut bytes = 0;
         let mut last = None;
+        let mut flood = None;
         let route = |(n, slot): (usize, &u8)| {
             let frame = window.frame(*slot);
             let is_fresh = n >= first_fresh;
@@ -144,30 +164,38 @@ impl Carrier {
             }
             // Frames of one flow come in a row: what was just looked up is not looked up again.
             let addresses = (frame.source(), frame.destination());
-            let verdict = match last {
-                Some((same, learnt, verdict)) if same == addresses && learnt == is_fresh => verdict,
+            let to = match last {
+                Some((same, learnt, to)) if same == addresses && learnt == is_fresh => to,
                 _ => {
                     if is_fresh {
                         table.learn(addresses.0, port.id(), seconds);
                     }
-                    forward(table, &self.ports.all, port.id(), frame, seconds)
+                    let to = match forward(table, &self.ports.all, port.id(), frame, seconds) {
+                        Verdict::Port(id) => To::Port(id),
+                        Verdict::Flood(ports) => {
+                            flood = Some(ports);
+                            To::Flood
+                        }
+                        Verdict::Drop => To::Nowhere,
+                    };
+                    last = Some((addresses, is_fresh, to));
+                    to
                 }
             };
-            last = Some((addresses, is_fresh, verdict));
-            self.route(verdict, frame)
+            self.route(to, frame)
         };
-        let routes = window.order().iter().enumerate().map(route).collect();
+        let of = window.order().iter().enumerate().map(route).collect();
         if fresh > 0 {
             port.counters().add_ingress(fresh as u64, bytes);
         }
-        routes
+        Routes { of, flood }
     }
 
-    fn route<'a>(&self, verdict: Verdict<'a>, frame: &Frame) -> Route<'a> {
-        let id = match verdict {
-            Verdict::Port(id) => id,
-            Verdict::Flood(ports) => return Route::Flood(ports),
-            Verdict::Drop => return Route::Nowhere,
+    fn route(&self, to: To, frame: &Frame) -> Route {
+        let id = match to {
+            To::Port(id) => id,
+            To::Flood => return Route::Flood,
+            To::Nowhere => return Route::Nowhere,
         };
         let Some(port) = self.ports.get(id) else { return Route::Nowhere };
         let queue = steer(port, frame);
@@ -179,7 +207,7 @@ impl Carrier {
         &self,
         from: &Port,
         batch: Batch<'_>,
-        routes: &[Route<'_>],
+        routes: &Routes<'_>,
         decided: u64,
         deliveries: &mut Deliveries,
         outcomes: &mut Outcomes,
@@ -192,14 +220,14 @@ impl Carrier {
             }
         }
         while left != 0 {
-            let route = routes[left.trailing_zeros() as usize];
+            let route = routes.of[left.trailing_zeros() as usize];
             // In order of arrival: frames of one flow stay in order.
             let mut group = Slots::new();
             let mut others = 0u64;
             while left != 0 {
                 let n = left.trailing_zeros() as usize;
                 left &= left - 1;
-                if routes[n] == route {
+                if routes.of[n] == route {
                     group.push(order[n]);
                 } else {
                     others |= 1 << n;
@@ -213,7 +241,8 @@ impl Carrier {
                         self.unicast(to, queue, batch, &group, deliveries, outcomes);
                     }
                 }
-                Route::Flood(ports) => {
+                Route::Flood => {
+                    let ports = routes.flood.unwrap_or(&self.ports.all);
                     self.flood(from, ports, batch, &group, deliveries, outcomes);
                 }
                 Route::Nowhere => {

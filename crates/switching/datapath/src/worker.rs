@@ -28,7 +28,6 @@ const LOOK_EVERY: u32 = 16;
 const RETRY: Duration = Duration::from_millis(50);
 
 /// An order to a worker.
-#[expect(clippy::large_enum_variant, reason = "sent once in a queue's life")]
 pub(crate) enum Command {
     Add { port: Arc<Port>, work: Work },
     Remove { port: PortId, done: mpsc::Sender<()> },
@@ -36,7 +35,6 @@ pub(crate) enum Command {
 }
 
 /// What a worker does for a port.
-#[expect(clippy::large_enum_variant, reason = "one per queue, and never moved once it is owned")]
 pub(crate) enum Work {
     /// Carries the frames of a queue, and hears of room in the other direction.
     Carry { queue: usize, ingress: IngressQueue },

@@ -151,6 +151,7 @@ pub struct Broken(pub String);
 
 impl Broken {
     /// A queue that broke for this reason.
+    #[expect(clippy::needless_pass_by_value, reason = "an error, as `map_err` passes it")]
     pub fn new(reason: impl ToString) -> Self {
         Self(reason.to_string())
     }

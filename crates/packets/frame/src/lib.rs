@@ -127,6 +127,14 @@ impl Frame {
         self.pieces.drain(..whole)
     }
 
+    /// Destination and source as they lie in the frame.
+    #[inline]
+    #[must_use]
+    pub fn addresses(&self) -> &[u8; 12] {
+        // The array has HEADER_MAX bytes.
+        self.bytes.first_chunk().unwrap_or(&[0; 12])
+    }
+
     /// Where the frame goes. Zero for a frame too short to say.
     #[inline]
     #[must_use]

@@ -148,14 +148,21 @@ impl<H: Hypervisor> PacketAccess<H> {
         unreadable
     }
 
-    /// Releases what is held for the frame in `slot`.
-    #[inline]
+    /// Releases what is held for the frame in `slot`. Most frames hold nothing.
+    #[inline(always)]
     pub(crate) fn release(&mut self, slot: u8, frame: &Frame) {
+        if matches!(self.headers, HeaderSource::Remap(_)) {
+            self.unmap(slot);
+        }
+        if let (Some(grants), false) = (&mut self.grants, frame.pieces.is_empty()) {
+            grants.release(frame.pieces.iter().copied());
+        }
+    }
+
+    #[cold]
+    fn unmap(&mut self, slot: u8) {
         if let HeaderSource::Remap(remapped) = &mut self.headers {
             remapped.unmap(&self.memory.hypervisor, slot);
-        }
-        if let Some(grants) = &mut self.grants {
-            grants.release(frame.pieces.iter().copied());
         }
     }
 }

@@ -118,7 +118,9 @@ impl<H: Hypervisor> TxQueue<H> {
     ) -> Result<(), Fault> {
         let mut fresh = 0u64;
         self.access.prefetch(self.ring.consumed(), self.ring.unconsumed()?);
-        while !self.window.is_full() && !budget.is_spent() {
+        // A copy, which stays in registers.
+        let mut left = *budget;
+        while !self.window.is_full() && !left.is_spent() {
             let present = self.ring.unconsumed()?;
             if present == 0 {
                 break;
@@ -126,11 +128,12 @@ impl<H: Hypervisor> TxQueue<H> {
             let first = self.ring.peek(0);
             let header = first.size.min(self.access.header_max());
             let slot = match is_whole(first, header) {
-                true => self.take_whole(first, header, budget),
-                false => self.take_chain(first, present, budget, received)?,
+                true => self.take_whole(first, header, &mut left),
+                false => self.take_chain(first, present, &mut left, received)?,
             };
             fresh |= slot.map_or(0, |slot| 1 << slot);
         }
+        *budget = left;
         if fresh != 0 {
             let unreadable = self.access.fetch_headers(&mut self.window, fresh);
             self.check(fresh, unreadable, received);

@@ -61,12 +61,25 @@ struct Routes<'a> {
     flood: Option<&'a PortSet>,
 }
 
-/// A verdict of the switch, small enough to be remembered from frame to frame.
-#[derive(Clone, Copy)]
-enum To {
-    Port(PortId),
-    Flood,
-    Nowhere,
+/// What the switch said about the frames from one station to another.
+struct Lookup<'a> {
+    /// Destination and source.
+    addresses: [u8; 12],
+    route: Route,
+    /// The port, if it has several queues: the flow decides to which one a frame goes.
+    steered: Option<&'a Port>,
+}
+
+impl Lookup<'_> {
+    #[inline]
+    fn route(&self, frame: &Frame) -> Route {
+        match (self.steered, self.route) {
+            (Some(to), Route::To { port, .. }) => {
+                Route::To { port, queue: u8::try_from(steer(to, frame)).unwrap_or(0) }
+            }
+            (_, route) => route,
+        }
+    }
 }
 
 /// What a queue has in hand, and the memory that it lies in.
@@ -151,55 +164,61 @@ impl Carrier {
     ) -> Routes<'a> {
         let first_fresh = window.len() - fresh;
         let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
-        let Shared { table, .. } = &*self.shared;
+        let mut routes = Routes { of: ArrayVec::new(), flood: None };
         let mut bytes = 0;
-        let mut last = None;
-        let mut flood = None;
-        let route = |(n, slot): (usize, &u8)| {
+        // Frames of one flow come in a row: what was just looked up is not looked up again.
+        let mut last: Option<Lookup<'a>> = None;
+        for (n, slot) in window.order().iter().enumerate() {
             let frame = window.frame(*slot);
             let is_fresh = n >= first_fresh;
-            bytes += if is_fresh { u64::from(frame.len) } else { 0 };
-            if decided & (1 << slot) != 0 {
-                return Route::Nowhere;
+            if is_fresh {
+                bytes += u64::from(frame.len);
+                if n == first_fresh {
+                    last = None;
+                }
             }
-            // Frames of one flow come in a row: what was just looked up is not looked up again.
-            let addresses = (frame.source(), frame.destination());
-            let to = match last {
-                Some((same, learnt, to)) if same == addresses && learnt == is_fresh => to,
+            let route = match &last {
+                _ if decided & (1 << slot) != 0 => Route::Nowhere,
+                Some(last) if last.addresses == *frame.addresses() => last.route(frame),
                 _ => {
                     if is_fresh {
-                        table.learn(addresses.0, port.id(), seconds);
+                        self.shared.table.learn(frame.source(), port.id(), seconds);
                     }
-                    let to = match forward(table, &self.ports.all, port.id(), frame, seconds) {
-                        Verdict::Port(id) => To::Port(id),
-                        Verdict::Flood(ports) => {
-                            flood = Some(ports);
-                            To::Flood
-                        }
-                        Verdict::Drop => To::Nowhere,
-                    };
-                    last = Some((addresses, is_fresh, to));
-                    to
+                    let lookup = self.look_up(port, frame, seconds, &mut routes.flood);
+                    last.insert(lookup).route(frame)
                 }
             };
-            self.route(to, frame)
-        };
-        let of = window.order().iter().enumerate().map(route).collect();
+            routes.of.push(route);
+        }
         if fresh > 0 {
             port.counters().add_ingress(fresh as u64, bytes);
         }
-        Routes { of, flood }
+        routes
     }
 
-    fn route(&self, to: To, frame: &Frame) -> Route {
-        let id = match to {
-            To::Port(id) => id,
-            To::Flood => return Route::Flood,
-            To::Nowhere => return Route::Nowhere,
+    /// Asks the switch where a frame goes. Sets `flood` if it goes to a set of ports.
+    fn look_up<'a>(
+        &'a self,
+        port: &Port,
+        frame: &Frame,
+        seconds: u32,
+        flood: &mut Option<&'a PortSet>,
+    ) -> Lookup<'a> {
+        let addresses = *frame.addresses();
+        let Shared { table, .. } = &*self.shared;
+        let id = match forward(table, &self.ports.all, port.id(), frame, seconds) {
+            Verdict::Port(id) => id,
+            Verdict::Flood(ports) => {
+                *flood = Some(ports);
+                return Lookup { addresses, route: Route::Flood, steered: None };
+            }
+            Verdict::Drop => return Lookup { addresses, route: Route::Nowhere, steered: None },
         };
-        let Some(port) = self.ports.get(id) else { return Route::Nowhere };
-        let queue = steer(port, frame);
-        Route::To { port: id.0, queue: u8::try_from(queue).unwrap_or(0) }
+        let Some(to) = self.ports.get(id) else {
+            return Lookup { addresses, route: Route::Nowhere, steered: None };
+        };
+        let steered = (to.queues() > 1).then_some(&**to);
+        Lookup { addresses, route: Route::To { port: id.0, queue: 0 }, steered }
     }
 
     /// Delivers the frames that are not decided, those with the same destination in one batch.

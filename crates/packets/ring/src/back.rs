@@ -190,11 +190,18 @@ impl<S: Slots, P: SharedPage> BackRing<S, P> {
                 self.catch_up();
             }
         } else {
-            self.early.insert(index & (S::COUNT - 1));
+            self.answer_early(index);
         }
     }
 
+    /// Notes that a request was answered before an earlier one.
+    #[cold]
+    fn answer_early(&mut self, index: u32) {
+        self.early.insert(index & (S::COUNT - 1));
+    }
+
     /// Moves `answered` past requests that were answered early.
+    #[cold]
     fn catch_up(&mut self) {
         while self.early.remove(self.answered & (S::COUNT - 1)) {
             self.answered = self.answered.wrapping_add(1);

@@ -187,7 +187,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
 }
 
 /// Writes one response. Returns what went wrong with its copies, if anything did.
-#[inline]
+#[inline(always)]
 fn respond<'a, 'c: 'a, P: 'a + 'c>(
     ring: &mut BackRing<Rx, impl SharedPage>,
     slot: &Planned,

@@ -3,7 +3,7 @@
 //! An ingress port copies the first bytes of a frame once into private memory and parses that
 //! copy ([`Frame::header`]). The rest of the body stays where the sender put it and is described
 //! by [`Piece`]s, which lie in a [`Body`]. Whoever sends the frame on writes the private header,
-//! never the sender's bytes again, so nothing that was checked can change (law 1). The body is
+//! never the sender's bytes again, so nothing that was checked can change. The body is
 //! copied once: by the egress port, or by the device behind it ([`ScatterList`]).
 //!
 //! What a port lacks is done in software, the same way for every port ([`Finisher`]).

@@ -69,24 +69,15 @@
 mod addresses;
 mod checker;
 mod nd;
+mod policy;
 
 use std::sync::Arc;
 
 use port::{Armed, Body, Broken, Budget, Event, Ingress, Outcomes, Received, Window};
-use wire::ethernet::MacAddr;
 
 pub use addresses::{Allowed, ParseAllowedError};
 pub use checker::Checker;
-
-/// Who a port may say it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// Its MAC address.
-    pub mac: MacAddr,
-    /// Its IP addresses, besides the link-local one that follows from the MAC address. None leaves
-    /// IP sources unchecked.
-    pub addresses: Option<Vec<Allowed>>,
-}
+pub use policy::Policy;
 
 /// An ingress queue whose frames all have the source that a policy allows.
 pub struct Guard {

@@ -94,6 +94,12 @@ impl Window {
         &mut self.frames
     }
 
+    /// The frames of the slots in `set`, a bit for each slot, in the order of the slots.
+    #[inline]
+    pub fn in_slots(&mut self, set: u64) -> impl Iterator<Item = (u8, &mut Frame)> {
+        (0u8..).zip(self.slots_mut()).filter(move |(slot, _)| set & (1 << slot) != 0)
+    }
+
     /// Walks the frames in order of arrival and releases those for which `keep` says no.
     #[inline]
     pub fn retain(&mut self, mut keep: impl FnMut(u8, &Frame) -> bool) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shm::{Piece, Region};
 
-use crate::Granted;
+use crate::pages::Granted;
 
 /// A range that a device reads, and the memory in which it finds it.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use crate::Error;
+use crate::error::Error;
 
 /// One end of an event channel.
 ///

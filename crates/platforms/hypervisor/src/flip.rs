@@ -10,7 +10,8 @@ use std::ops::Deref;
 
 use shm::Region;
 
-use crate::{DomId, Error, GrantRef};
+use crate::error::Error;
+use crate::id::{DomId, GrantRef};
 
 /// A page that can change its owner, mapped in this domain's address space. Dropping it unmaps it.
 pub trait FlipPage: Any + Deref<Target = Region> + Send + Sync {}

@@ -9,85 +9,11 @@ use std::any::Any;
 use std::fmt;
 
 use arrayvec::ArrayVec;
-use shm::{Piece, Region};
 
-use crate::{
-    CopyStatus, Dest, DmaHold, DmaRange, GrantCopy, GrantRef, Hypervisor, MappedGrants, PAGE_SIZE,
-    Source,
-};
-
-/// Granted pages that are also mapped in this domain. Whose they are is said elsewhere.
-#[derive(Clone, Copy, Debug)]
-pub struct MappedPages<'a> {
-    /// Where they lie: place after place, each of a page.
-    pub region: &'a Region,
-    /// What is mapped at each place.
-    pub grefs: &'a [Option<GrantRef>],
-}
-
-impl<'a> MappedPages<'a> {
-    /// What is mapped at a place.
-    #[inline]
-    #[must_use]
-    pub fn at(&self, place: u16) -> Option<GrantRef> {
-        self.grefs.get(usize::from(place)).copied().flatten()
-    }
-
-    /// The place where granted bytes are mapped, if they are: `len` of them, within one page.
-    #[inline]
-    #[must_use]
-    pub fn find(&self, bytes: Granted, len: u16) -> Option<u16> {
-        // The owner may have had the page unmapped, and another one mapped in its place, since it
-        // was found there. And nothing may be touched beyond the page.
-        let within_page = usize::from(bytes.offset) + usize::from(len) <= PAGE_SIZE;
-        bytes.mapped.filter(|place| within_page && self.at(*place) == Some(bytes.gref))
-    }
-
-    /// Where granted bytes lie in this domain's address space, if they do.
-    #[must_use]
-    pub fn address(&self, bytes: Granted, len: u16) -> Option<Piece<'a>> {
-        let place = usize::from(self.find(bytes, len)?);
-        let offset = place * PAGE_SIZE + usize::from(bytes.offset);
-        Some(Piece::Shared { region: self.region, offset, len: len.into() })
-    }
-}
-
-/// Bytes within one granted page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Granted {
-    /// Which page.
-    pub gref: GrantRef,
-    /// First byte within the page.
-    pub offset: u16,
-    /// Where the page is [mapped](MappedPages), if it is. A hint: checked at every use, because
-    /// the owner may have had another page mapped in its place since.
-    pub mapped: Option<u16>,
-}
-
-impl Granted {
-    /// The bytes from the byte `skip` on.
-    #[inline]
-    #[must_use]
-    pub fn skip(self, skip: u16) -> Self {
-        Self { offset: self.offset.saturating_add(skip), ..self }
-    }
-
-    /// `len` of the bytes as a platform's copy reads them.
-    #[inline]
-    pub fn source<'a, P>(
-        self,
-        peer: &'a P,
-        mapped: Option<&'a MappedGrants<'a, P>>,
-        len: u16,
-    ) -> Source<'a, P> {
-        let Self { gref, offset, .. } = self;
-        let place = mapped.and_then(|mapped| mapped.pages.find(self, len));
-        match (mapped, place) {
-            (Some(pages), Some(place)) => Source::MappedGrant { pages, place, offset },
-            _ => Source::Grant { peer, gref, offset },
-        }
-    }
-}
+use crate::dma::{DmaHold, DmaRange};
+use crate::grant::{CopyStatus, Dest, GrantCopy, MappedGrants};
+use crate::hypervisor::Hypervisor;
+use crate::pages::{Granted, MappedPages};
 
 /// One copy out of granted memory: from `from` on, as many bytes as `to` has, within one page.
 #[derive(Debug)]

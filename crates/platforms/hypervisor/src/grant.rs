@@ -1,20 +1,9 @@
 //! Grants: pages that their owner lets another domain use.
 
-use std::fmt;
-
 use shm::Region;
 
-use crate::{MappedPages, PAGE_SIZE};
-
-/// An index into a domain's grant table (`grant_ref_t`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GrantRef(pub u32);
-
-impl fmt::Display for GrantRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+use crate::id::GrantRef;
+use crate::pages::{Granted, MappedPages, PAGE_SIZE};
 
 /// Pages that their owner grants and that are mapped in this domain as well.
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +144,24 @@ impl<'a, P> Dest<'a, P> {
             Self::MappedGrant { pages, place, offset } => Some(pages.mapped(place, offset)),
             Self::Mapped { region, offset } => Some((region, offset)),
             Self::Grant { .. } | Self::Private(_) => None,
+        }
+    }
+}
+
+impl Granted {
+    /// `len` of the bytes as a platform's copy reads them.
+    #[inline]
+    pub fn source<'a, P>(
+        self,
+        peer: &'a P,
+        mapped: Option<&'a MappedGrants<'a, P>>,
+        len: u16,
+    ) -> Source<'a, P> {
+        let Self { gref, offset, .. } = self;
+        let place = mapped.and_then(|mapped| mapped.pages.find(self, len));
+        match (mapped, place) {
+            (Some(pages), Some(place)) => Source::MappedGrant { pages, place, offset },
+            _ => Source::Grant { peer, gref, offset },
         }
     }
 }

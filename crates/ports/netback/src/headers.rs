@@ -139,7 +139,7 @@ impl<H: Hypervisor> PacketAccess<H> {
                 remapped.map_all(&self.memory.hypervisor, window, fresh)
             }
         };
-        for (_, frame) in in_slots(window, fresh) {
+        for (_, frame) in window.in_slots(fresh) {
             let removed = frame.skip_header();
             if let Some(grants) = &mut self.grants {
                 grants.release(removed);
@@ -171,12 +171,6 @@ impl<H: Hypervisor> PacketAccess<H> {
 const PREFETCHED: u32 = 8;
 const CACHE_LINE: usize = 64;
 
-/// The frames of the slots in `set`.
-#[inline]
-pub(crate) fn in_slots(window: &mut Window, set: u64) -> impl Iterator<Item = (u8, &mut Frame)> {
-    (0u8..).zip(window.slots_mut()).filter(move |(slot, _)| set & (1 << slot) != 0)
-}
-
 /// Most header copies in one batch. Nearly every frame needs one.
 const BATCH: usize = WINDOW + PIECES_MAX;
 
@@ -202,7 +196,7 @@ fn copy_headers<H: Hypervisor>(
         ops.clear();
         slots.clear();
     };
-    for (slot, frame) in in_slots(window, fresh) {
+    for (slot, frame) in window.in_slots(fresh) {
         if ops.remaining_capacity() < PIECES_MAX {
             flush(&mut ops, &mut slots);
         }

@@ -36,7 +36,6 @@ use hypervisor::{
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
 
-use crate::headers::in_slots;
 use index::{Found, Index};
 
 /// The pages of one queue that are kept mapped: as many as were offered, at most.
@@ -228,7 +227,7 @@ impl<H: Hypervisor> PiecesInUse<H> {
         // Frames that are all header have no pages to be found: the lock is not needed for them.
         let mut pages = None;
         let (mut hits, mut misses) = (0, 0);
-        for (_, frame) in in_slots(window, fresh) {
+        for (_, frame) in window.in_slots(fresh) {
             for piece in &mut frame.pieces {
                 let Place::Grant(Granted { gref, mapped, .. }) = &mut piece.place else { continue };
                 let pages = pages.get_or_insert_with(|| self.grants.pages());

@@ -6,8 +6,6 @@ use arrayvec::ArrayVec;
 use frame::{Frame, PIECES_MAX, Piece, Place, WINDOW, Window};
 use hypervisor::{GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages, PAGE_SIZE};
 
-use crate::headers::in_slots;
-
 /// The packets in hand, each mapped at the places of its slot in the window.
 pub(crate) struct Remapped<H: Hypervisor> {
     aperture: H::Aperture,
@@ -38,7 +36,7 @@ impl<H: Hypervisor> Remapped<H> {
     /// aperture. Answers those whose memory refused.
     pub(crate) fn map_all(&mut self, hypervisor: &H, window: &mut Window, fresh: u64) -> u64 {
         let mut unreadable = 0;
-        for (slot, frame) in in_slots(window, fresh) {
+        for (slot, frame) in window.in_slots(fresh) {
             let mapped = self.map(hypervisor, slot, frame) && self.copy_header(frame);
             unreadable |= u64::from(!mapped) << slot;
         }

@@ -3,43 +3,14 @@
 use std::sync::Arc;
 
 use hypervisor::{DomId, Hypervisor};
-use offload::Features;
 use wire::ethernet::MacAddr;
 use wire::netif::keys;
 use xenstore::{Store, StoreError, XenbusState, in_transaction};
 
-use crate::Ledgers;
 use crate::channel::{RxChannel, TxChannel};
 use crate::connect::{ConnectError, Connection, Rings, connect};
-
-/// What a backend offers to its frontend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offered {
-    /// Most queues.
-    pub max_queues: u32,
-    /// Offloads the frontend may leave to the backend on transmit.
-    pub features: Features,
-    /// An event channel for each ring instead of one for both.
-    pub split_event_channels: bool,
-    /// How packets come from the guest.
-    pub tx: TxChannel,
-    /// How packets go to the guest.
-    pub rx: RxChannel,
-    /// Most pages of each queue that the frontend can have kept mapped; see
-    /// [`persistent_pages`](Self::persistent_pages).
-    pub persistent_grants: u16,
-}
-
-impl Offered {
-    /// Most pages of each queue that the frontend can have kept mapped. None where packets are
-    /// mapped or change hands anyway: there would be nothing to save.
-    pub fn persistent_pages(&self) -> u16 {
-        match (self.tx, self.rx) {
-            (TxChannel::Header, RxChannel::Copy) => self.persistent_grants,
-            _ => 0,
-        }
-    }
-}
+use crate::ledger::Ledgers;
+use crate::offered::Offered;
 
 /// Why a vif is not, or no longer, connected.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +128,7 @@ impl<H: Hypervisor> Vif<H> {
     }
 
     fn write_features(&self) -> Result<(), StoreError> {
-        let Features { sg, csum_v6, tso_v4, tso_v6, .. } = self.offered.features;
+        let offload::Features { sg, csum_v6, tso_v4, tso_v6, .. } = self.offered.features;
         let bit = |on| u32::from(on);
         let values = [
             (keys::FEATURE_SG, bit(sg)),

@@ -12,7 +12,8 @@ use port::{
 use switch::{PortId, PortSet, Verdict, forward};
 
 use crate::in_flight::Deliveries;
-use crate::{Port, Ports, Shared};
+use crate::port::Port;
+use crate::shared::{Ports, Shared};
 
 /// What a pass over a queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

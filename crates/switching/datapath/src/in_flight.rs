@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use port::{InFlight, Outcome, Outcomes, Ticket, WINDOW, Window};
 
-use crate::Port;
+use crate::port::Port;
 
 /// A delivery of a frame that goes on.
 struct Delivery {

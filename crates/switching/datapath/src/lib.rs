@@ -23,20 +23,23 @@
 mod carry;
 mod in_flight;
 mod port;
+mod shared;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use ::port::{Doorbell, Egress, Queue, Task};
-use switch::{Limits, MacAddr, MacTable, PortId, PortSet};
+use ::port::{Doorbell, Queue, Task};
+use switch::{Limits, MacAddr, MacTable, PortId};
 
 pub use port::Port;
+pub use shared::{Failure, FailureSink};
 
 use carry::IngressQueue;
+use shared::Shared;
 use worker::{Command, Work, Worker, WorkerHandle};
 
 /// How workers behave.
@@ -63,46 +66,6 @@ impl Default for Config {
     }
 }
 
-/// A queue broke and was dropped. Reported once per port, whichever of its queues broke.
-#[derive(Debug)]
-pub struct Failure {
-    /// The port it belonged to. It may be detached already, and its number another port's.
-    pub port: Arc<Port>,
-    /// Why, for an operator.
-    pub reason: String,
-}
-
-/// Hears of failures, on the worker's thread: it must not block.
-pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
-
-/// The ports at one moment.
-#[derive(Clone, Default)]
-struct Ports {
-    /// By number.
-    list: Vec<Option<Arc<Port>>>,
-    /// Those there are.
-    all: PortSet,
-}
-
-impl Ports {
-    #[inline]
-    fn get(&self, PortId(port): PortId) -> Option<&Arc<Port>> {
-        self.list.get(usize::from(port))?.as_ref()
-    }
-}
-
-/// What workers share.
-struct Shared {
-    table: MacTable,
-    ports: RwLock<Arc<Ports>>,
-    /// Counts changes of `ports`: a worker looks here once per round, and takes the lock only then.
-    generation: AtomicU64,
-    started: Instant,
-    poll: Duration,
-    failures: FailureSink,
-    doorbells: Box<[Doorbell]>,
-}
-
 /// The workers, the ports and the switch between them.
 pub struct Datapath {
     shared: Arc<Shared>,
@@ -117,15 +80,8 @@ impl Datapath {
     pub fn start(config: &Config, failures: FailureSink) -> std::io::Result<Self> {
         let count = config.workers.clamp(1, worker::MAX);
         let doorbells = (0..count).map(|_| Doorbell::new()).collect::<Result<_, _>>()?;
-        let shared = Arc::new(Shared {
-            table: MacTable::new(config.capacity, config.limits),
-            ports: RwLock::default(),
-            generation: AtomicU64::new(0),
-            started: Instant::now(),
-            poll: config.poll,
-            failures,
-            doorbells,
-        });
+        let table = MacTable::new(config.capacity, config.limits);
+        let shared = Arc::new(Shared::new(table, config.poll, failures, doorbells));
         let workers = (0..count)
             .map(|number| Worker::start(number, shared.clone()))
             .collect::<Result<_, _>>()?;
@@ -212,53 +168,5 @@ impl Drop for Datapath {
         for worker in &mut self.workers {
             worker.join();
         }
-    }
-}
-
-impl Shared {
-    fn ports(&self) -> Arc<Ports> {
-        self.ports.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Reports that a port has failed.
-    fn fail(&self, port: &Arc<Port>, reason: String) {
-        if port.fail() {
-            (self.failures)(Failure { port: Arc::clone(port), reason });
-        }
-    }
-
-    /// The switch's clock.
-    fn seconds(&self) -> u32 {
-        u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
-    }
-
-    fn change<R>(&self, change: impl FnOnce(&mut Ports) -> R) -> R {
-        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
-        let mut copy = Ports::clone(&ports);
-        let result = change(&mut copy);
-        *ports = Arc::new(copy);
-        self.generation.fetch_add(1, Ordering::Release);
-        result
-    }
-
-    fn add(&self, name: &str, egress: Vec<Box<dyn Egress>>) -> Arc<Port> {
-        self.change(|Ports { list, all }| {
-            let number = list.iter().position(Option::is_none).unwrap_or(list.len());
-            let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
-            let port = Arc::new(Port::new(id, name, egress));
-            if number == list.len() {
-                list.push(None);
-            }
-            list[number] = Some(port.clone());
-            all.insert(id);
-            port
-        })
-    }
-
-    fn remove(&self, id: PortId) -> Option<Arc<Port>> {
-        self.change(|Ports { list, all }| {
-            all.remove(id);
-            list.get_mut(usize::from(id.0))?.take()
-        })
     }
 }

@@ -15,7 +15,8 @@ use switch::PortId;
 use tracing::{debug, error};
 
 use crate::carry::{Carrier, IngressQueue, Progress};
-use crate::{Port, Shared};
+use crate::port::Port;
+use crate::shared::Shared;
 
 /// Most workers: who waits for a queue is noted in one word.
 pub(crate) const MAX: usize = 64;

@@ -15,9 +15,11 @@ use xenstore::{Store, StoreError, WatchEvent, XenbusState};
 use crate::config::{Config, EVERY_GUEST, Guest};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
+use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::platform::{Backend, Platform, Transition};
-use crate::daemon::{Error, spawn, status};
+use crate::daemon::status;
+use crate::daemon::thread::spawn;
 
 /// How often old addresses are looked for.
 const SWEEP: Duration = Duration::from_secs(1);

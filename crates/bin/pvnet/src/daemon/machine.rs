@@ -16,9 +16,11 @@ use xenstore::{Store, StoreError};
 
 use crate::config::{Config, Guest};
 use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::error::Error;
 use crate::daemon::event::Event;
+use crate::daemon::memory;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
-use crate::daemon::{Error, memory, spawn};
+use crate::daemon::thread::spawn;
 
 /// The embedded machine, and the socket at which guests join.
 pub(super) struct MachinePlatform {

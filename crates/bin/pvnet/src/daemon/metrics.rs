@@ -14,8 +14,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use crate::daemon::error::Error;
 use crate::daemon::event::Event;
-use crate::daemon::{Error, spawn};
+use crate::daemon::thread::spawn;
 
 /// How long a scraper may take to ask, and to take its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -7,6 +7,7 @@
 mod backends;
 mod control;
 mod cpu;
+mod error;
 mod event;
 mod leases;
 mod machine;
@@ -15,11 +16,10 @@ mod metrics;
 mod platform;
 mod server;
 mod status;
+mod thread;
 mod uplinks;
 mod xen;
 
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -30,71 +30,11 @@ use tracing::info;
 
 use crate::config::{self, Config};
 use control::Control;
+use error::Error;
 use event::Event;
 use leases::Leases;
 use platform::Platform;
-
-/// Why the daemon could not start, or ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A folder or socket could not be made.
-    #[error("{path}: {source}")]
-    Path {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The system refused.
-    #[error("{what}: {source}")]
-    System {
-        /// What was attempted.
-        what: &'static str,
-        /// Its answer.
-        source: io::Error,
-    },
-    /// An uplink's tap could not be had.
-    #[error("uplink {name}: {reason}")]
-    Uplink {
-        /// Its name.
-        name: String,
-        /// Why.
-        reason: String,
-    },
-    /// The address for metrics could not be had.
-    #[error("metrics at {address}: {source}")]
-    Metrics {
-        /// Which.
-        address: std::net::SocketAddr,
-        /// Why.
-        source: io::Error,
-    },
-    /// Not a Xen host, or one that lacks something.
-    #[error(transparent)]
-    Xen(#[from] ::xen::OpenError),
-    /// Another daemon serves the same backends.
-    #[error("another pvnet serves the backends of type {kind:?} already (it holds {lock})")]
-    Served {
-        /// The backends' type.
-        kind: String,
-        /// The file that it holds.
-        lock: PathBuf,
-    },
-    /// The store failed.
-    #[error("store: {0}")]
-    Store(#[from] xenstore::StoreError),
-}
-
-impl Error {
-    fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Self::System { what, source: source.into() }
-    }
-
-    fn path(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        let path = path.to_owned();
-        move |source| Self::Path { path, source }
-    }
-}
+use thread::spawn;
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(config: Config) -> Result<(), Error> {
@@ -168,14 +108,6 @@ fn watch_signals(events: mpsc::Sender<Event>) -> Result<(), Error> {
         }
     })?;
     Ok(())
-}
-
-fn spawn(
-    name: &str,
-    work: impl FnOnce() + Send + 'static,
-) -> Result<std::thread::JoinHandle<()>, Error> {
-    let builder = std::thread::Builder::new().name(name.to_owned());
-    builder.spawn(work).map_err(Error::system("start a thread"))
 }
 
 /// A guest costs a handful of descriptors and each of its queues four: the usual soft limit of

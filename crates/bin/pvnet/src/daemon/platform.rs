@@ -11,8 +11,8 @@ use netback::{Change, ControlRing, Ledgers, Offered, PersistentGrants, Vif, VifE
 use switch::MacAddr;
 use xenstore::{Store, XenbusState};
 
-use crate::daemon::Error;
 use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 
 /// A platform.

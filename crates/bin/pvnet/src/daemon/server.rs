@@ -8,10 +8,11 @@ use std::sync::{Arc, mpsc};
 use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 
 use crate::config::Config;
+use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::platform::Platform;
-use crate::daemon::{Error, spawn};
+use crate::daemon::thread::spawn;
 
 /// The listening socket; its file goes with it.
 pub(super) struct Server {

@@ -11,7 +11,7 @@ use uplink::tap::{Tap, TapOffload, TapQueue};
 use uplink::{BufferOptions, Buffers, TapEgress, TapIngress};
 
 use crate::config::{Config, ReceiveBuffers, Uplink};
-use crate::daemon::Error;
+use crate::daemon::error::Error;
 use crate::netns;
 
 /// Opens every uplink's tap and plugs it in.

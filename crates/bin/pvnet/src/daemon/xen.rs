@@ -14,8 +14,8 @@ use xen::{OpenError, Xen};
 use xenstore::{Reconnecting, Store, StoreError};
 
 use crate::config::{Config, OnStop};
-use crate::daemon::Error;
 use crate::daemon::backends::{Backends, VifId};
+use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
 

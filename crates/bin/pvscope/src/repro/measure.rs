@@ -232,6 +232,16 @@ pub fn savings(counts: &[u64]) -> Vec<f64> {
     counts.windows(2).map(|pair| saved(pair[0], pair[1]).unwrap_or(0.0)).collect()
 }
 
+/// The share that is saved where misses are divided by a number.
+pub fn share_saved(divided_by: f64) -> f64 {
+    1.0 - 1.0 / divided_by
+}
+
+/// The number that misses are divided by where a share is saved.
+pub fn divisor(saved: f64) -> f64 {
+    1.0 / (1.0 - saved)
+}
+
 /// The share that is saved from `before` to `after`.
 pub fn saved(before: u64, after: u64) -> Option<f64> {
     (before > 0).then(|| 1.0 - after as f64 / before as f64)

@@ -9,18 +9,19 @@ mod chadha07;
 mod measure;
 mod menon06;
 mod plot;
+mod recordings;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
 use scope_model::Costs;
-use scope_result::Recording;
 
 use crate::error::{Error, Result};
 use crate::report::{CostArgs, show};
 use crate::run::{self, RunArgs};
-use plot::{Document, Used};
+use plot::Document;
+use recordings::Named;
 
 /// What can be told to it.
 #[derive(Args)]
@@ -79,25 +80,6 @@ impl Paper {
         match self {
             Self::Chadha07 => chadha07::document(recordings),
             Self::Menon06 => menon06::document(recordings, costs),
-        }
-    }
-}
-
-/// A recording and its workload.
-struct Named {
-    workload: &'static str,
-    recording: Recording,
-}
-
-impl Named {
-    fn used(&self) -> Used {
-        let work = &self.recording.work;
-        Used {
-            workload: self.workload.to_owned(),
-            what: work.what.clone(),
-            instructions: self.recording.instructions,
-            frames: work.frames,
-            bytes: work.bytes,
         }
     }
 }
@@ -232,6 +214,8 @@ fn print(document: &Document) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use scope_result::Recording;
+
     use super::*;
 
     fn folder(name: &str) -> PathBuf {

@@ -4,12 +4,14 @@ use report::{Rule, Statement, Unit};
 use scope_model::{Policy, TLB_ENTRIES};
 use scope_result::{EventKind, Profile, Recording, Sample};
 
-use super::FLOW;
 use super::sizes::PAPERS_TLB;
 use crate::packet::flow::{self, Flow, Line};
-use crate::repro::Named;
 use crate::repro::measure::{self, Aftermath, Quiet, is_flush, saved};
 use crate::repro::plot::{Executed, Listing, Plot, Section};
+use crate::repro::recordings::Named;
+
+/// Blocks whose order is kept, so that unmaps are among them: the first milliseconds have few.
+pub const FLOW: u32 = 4_000_000;
 use crate::summary::function_name;
 
 /// Right after an event: 2000 instructions, as [`Profile`] counts.

@@ -8,15 +8,14 @@ mod sizes;
 
 use scope_result::EventKind;
 
-use super::Named;
 use super::measure::GAIN;
 use super::plot::Document;
+use super::recordings::Named;
+
+pub use events::FLOW;
 
 /// What is recorded for it.
 pub const WORKLOADS: [&str; 2] = ["tx-stock", "rx-stock"];
-
-/// Blocks whose order is kept, so that unmaps are among them: the first milliseconds have few.
-pub const FLOW: u32 = 4_000_000;
 
 /// Everything.
 pub fn document(recordings: &[Named]) -> Document {

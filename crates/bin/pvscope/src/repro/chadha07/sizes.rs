@@ -4,9 +4,9 @@ use report::{Claim, Rule, Statement, Unit};
 use scope_model::{L2_BYTES, POLICIES, Policy, Sweep, TLB_ENTRIES};
 use scope_result::Recording;
 
-use crate::repro::Named;
 use crate::repro::measure::{self, GAIN, saved};
 use crate::repro::plot::{Plot, Section};
+use crate::repro::recordings::Named;
 
 /// What is a gain, and what still is one.
 const GAINS: Rule = Rule::AtLeast(GAIN, GAIN / 4.0);

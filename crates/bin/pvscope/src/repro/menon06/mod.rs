@@ -7,9 +7,9 @@ use report::{Claim, Rule, Statement, Unit};
 use scope_model::{Costs, Counters};
 use scope_result::Recording;
 
-use super::Named;
-use super::measure::{self, saved};
+use super::measure::{self, divisor, saved, share_saved};
 use super::plot::{Document, Plot, Section};
+use super::recordings::Named;
 use crate::summary::{Summary, Who};
 
 /// What is recorded for it.
@@ -291,16 +291,6 @@ fn eight(pvnet: &Named, stock: &Spent, other: &Spent) -> Section {
             pvnet.recording.work.bytes as f64 / pvnet.recording.work.frames.max(1) as f64
         ));
     Section::new("Figure 8: what mapping costs the hypervisor", vec![all, rest], Vec::new())
-}
-
-/// What is saved where misses are divided.
-fn share_saved(divided_by: f64) -> f64 {
-    1.0 - 1.0 / divided_by
-}
-
-/// What misses are divided by where a share is saved.
-fn divisor(saved: f64) -> f64 {
-    1.0 / (1.0 - saved)
 }
 
 #[cfg(test)]

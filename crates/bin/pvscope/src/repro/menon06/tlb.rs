@@ -4,10 +4,9 @@ use report::{Claim, Rule, Statement, Unit};
 use scope_model::{Policy, Sweep};
 use scope_result::{Domain, Mode, Recording};
 
-use super::{divisor, share_saved};
-use crate::repro::Named;
-use crate::repro::measure::{self, saved};
+use crate::repro::measure::{self, divisor, saved, share_saved};
 use crate::repro::plot::{Plot, Section};
+use crate::repro::recordings::Named;
 
 /// What superpages divide DTLB misses by in the transmit benchmark (§6.3.3).
 pub const TX_SUPERPAGES: f64 = 3.8;

@@ -1,0 +1,66 @@
+//! Why the daemon could not start, or ended early.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why the daemon could not start, or ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A folder or socket could not be made.
+    #[error("{path}: {source}")]
+    Path {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The system refused.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// An uplink's tap could not be had.
+    #[error("uplink {name}: {reason}")]
+    Uplink {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// The address for metrics could not be had.
+    #[error("metrics at {address}: {source}")]
+    Metrics {
+        /// Which.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not a Xen host, or one that lacks something.
+    #[error(transparent)]
+    Xen(#[from] ::xen::OpenError),
+    /// Another daemon serves the same backends.
+    #[error("another pvnet serves the backends of type {kind:?} already (it holds {lock})")]
+    Served {
+        /// The backends' type.
+        kind: String,
+        /// The file that it holds.
+        lock: PathBuf,
+    },
+    /// The store failed.
+    #[error("store: {0}")]
+    Store(#[from] xenstore::StoreError),
+}
+
+impl Error {
+    pub(super) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::System { what, source: source.into() }
+    }
+
+    pub(super) fn path(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Path { path, source }
+    }
+}

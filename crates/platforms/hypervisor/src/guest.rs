@@ -1,0 +1,34 @@
+//! What a frontend asks of its hypervisor.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::event::EventChannel;
+use crate::flip::PageReceiver;
+use crate::id::{DomId, GrantRef, Port};
+
+/// The services of the hypervisor for a frontend, in a guest.
+pub trait Guest: Clone + Send + Sync + 'static {
+    /// One end of an event channel.
+    type Event: EventChannel;
+    /// Pages of this guest's own memory, contiguous in its address space.
+    type Pages: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
+
+    /// This domain's number.
+    fn domid(&self) -> DomId;
+
+    /// Allocates `pages` zeroed pages and grants each to `to`, readable and writable.
+    ///
+    /// They are zeroed before they are shared, because stale data would leak to the backend
+    /// (XSA-403). The references are in the order of the pages. Dropping the pages revokes the
+    /// grants.
+    fn share(&self, to: DomId, pages: usize) -> Result<(Self::Pages, Vec<GrantRef>), Error>;
+
+    /// Offers an event channel to `to`. Returns this domain's end and its port.
+    fn alloc_unbound(&self, to: DomId) -> Result<(Self::Event, Port), Error>;
+
+    /// The receiving end of page flipping, if this platform has it.
+    fn page_receiver(&self) -> Option<Arc<dyn PageReceiver>> {
+        None
+    }
+}

@@ -1,0 +1,86 @@
+//! What a backend asks of its hypervisor.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::dma::{DmaHold, DmaRange};
+use crate::error::Error;
+use crate::event::EventChannel;
+use crate::flip::PageTransfer;
+use crate::grant::{GrantCopy, GrantMap};
+use crate::id::{DomId, GrantRef, Port};
+use crate::meter::Counted;
+use crate::pages::MappedPages;
+
+/// The services of the hypervisor for a backend, in the driver domain.
+pub trait Hypervisor: Clone + Send + Sync + 'static {
+    /// Another domain, resolved once so that a grant operation needs no look-up.
+    type Peer: Clone + Send + Sync + fmt::Debug + 'static;
+    /// Another domain's pages in this domain's address space. Dropping it unmaps them.
+    type Mapping: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
+    /// Reserved places in this domain's address space for pages of one peer. Dropping it unmaps all
+    /// pages there.
+    type Aperture: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
+    /// One end of an event channel.
+    type Event: EventChannel;
+
+    /// How many copies one hypercall performs.
+    const COPIES_PER_HYPERCALL: usize = usize::MAX;
+
+    /// Resolves a domain. When the domain dies, operations on the handle fail.
+    fn peer(&self, domain: DomId) -> Result<Self::Peer, Error>;
+
+    /// Maps granted pages, in order and contiguously, readable and writable.
+    fn map(&self, peer: &Self::Peer, grefs: &[GrantRef]) -> Result<Self::Mapping, Error>;
+
+    /// Reserves `places` pages of address space for pages of `peer`. Place `n` is at byte `n *
+    /// PAGE_SIZE`, and may be touched only while a page is mapped there.
+    fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error>;
+
+    /// Maps a batch of granted pages, each at its place, readable and if asked for writable. Each
+    /// operation gets its own status; a place that is taken is a bad grant.
+    fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]);
+
+    /// Unmaps the pages at these places; empty places are skipped.
+    fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>);
+
+    /// Finds out where a device can read bytes that `peer` grants, as an IOMMU does, and sets
+    /// each range's address. Every grant is checked at this use.
+    ///
+    /// The addresses hold while `mapped` is borrowed. Where there is a [`DmaHold`], they hold as
+    /// long as that lives: it is what a device needs that reads after this call.
+    fn dma_map<'a>(
+        &self,
+        peer: &'a Self::Peer,
+        mapped: Option<MappedPages<'a>>,
+        batch: &mut [DmaRange<'a>],
+    ) -> Option<DmaHold>;
+
+    /// Copies a batch between grants and private memory; each operation gets its own status.
+    ///
+    /// Every grant is checked at every use.
+    fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
+
+    /// Page flipping, if this platform has it.
+    fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
+        None
+    }
+
+    /// Binds to an event channel that `peer` offered to this domain and that is not bound. After
+    /// this end is dropped, or its process is killed, the channel can be bound again.
+    fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
+
+    /// Sends `event` once more when `mapping` is unmapped, also by the death of this process. A
+    /// backend that is killed between a response and its event would otherwise leave the frontend
+    /// waiting. On a platform whose channels do not outlive the backend, this does nothing.
+    #[inline]
+    fn notify_on_unmap(&self, mapping: &Self::Mapping, event: &Self::Event) {
+        let _ = (mapping, event);
+    }
+
+    /// Counts work that the driver domain did itself: see [`Meter`](crate::Meter).
+    #[inline]
+    fn note(&self, what: Counted, n: u64) {
+        let _ = (what, n);
+    }
+}

@@ -1,0 +1,34 @@
+//! What a backend offers to its frontends.
+
+use offload::Features;
+
+use crate::channel::{RxChannel, TxChannel};
+
+/// What a backend offers to its frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// Most queues.
+    pub max_queues: u32,
+    /// Offloads the frontend may leave to the backend on transmit.
+    pub features: Features,
+    /// An event channel for each ring instead of one for both.
+    pub split_event_channels: bool,
+    /// How packets come from the guest.
+    pub tx: TxChannel,
+    /// How packets go to the guest.
+    pub rx: RxChannel,
+    /// Most pages of each queue that the frontend can have kept mapped; see
+    /// [`persistent_pages`](Self::persistent_pages).
+    pub persistent_grants: u16,
+}
+
+impl Offered {
+    /// Most pages of each queue that the frontend can have kept mapped. None where packets are
+    /// mapped or change hands anyway: there would be nothing to save.
+    pub fn persistent_pages(&self) -> u16 {
+        match (self.tx, self.rx) {
+            (TxChannel::Header, RxChannel::Copy) => self.persistent_grants,
+            _ => 0,
+        }
+    }
+}

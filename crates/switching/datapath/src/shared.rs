@@ -1,0 +1,116 @@
+//! What the workers of a datapath share: the ports, the switch's table, the clock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use port::{Doorbell, Egress};
+use switch::{MacTable, PortId, PortSet};
+
+use crate::port::Port;
+
+/// A queue broke and was dropped. Reported once per port, whichever of its queues broke.
+#[derive(Debug)]
+pub struct Failure {
+    /// The port it belonged to. It may be detached already, and its number another port's.
+    pub port: Arc<Port>,
+    /// Why, for an operator.
+    pub reason: String,
+}
+
+/// Hears of failures, on the worker's thread: it must not block.
+pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
+
+/// The ports at one moment.
+#[derive(Clone, Default)]
+pub(crate) struct Ports {
+    /// By number.
+    pub(crate) list: Vec<Option<Arc<Port>>>,
+    /// Those there are.
+    pub(crate) all: PortSet,
+}
+
+impl Ports {
+    #[inline]
+    pub(crate) fn get(&self, PortId(port): PortId) -> Option<&Arc<Port>> {
+        self.list.get(usize::from(port))?.as_ref()
+    }
+}
+
+/// What workers share.
+pub(crate) struct Shared {
+    pub(crate) table: MacTable,
+    ports: RwLock<Arc<Ports>>,
+    /// Counts changes of `ports`: a worker looks here once per round, and takes the lock only then.
+    pub(crate) generation: AtomicU64,
+    pub(crate) started: Instant,
+    pub(crate) poll: Duration,
+    failures: FailureSink,
+    pub(crate) doorbells: Box<[Doorbell]>,
+}
+
+impl Shared {
+    /// Nothing attached yet.
+    pub(crate) fn new(
+        table: MacTable,
+        poll: Duration,
+        failures: FailureSink,
+        doorbells: Box<[Doorbell]>,
+    ) -> Self {
+        Self {
+            table,
+            ports: RwLock::default(),
+            generation: AtomicU64::new(0),
+            started: Instant::now(),
+            poll,
+            failures,
+            doorbells,
+        }
+    }
+
+    pub(crate) fn ports(&self) -> Arc<Ports> {
+        self.ports.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reports that a port has failed.
+    pub(crate) fn fail(&self, port: &Arc<Port>, reason: String) {
+        if port.fail() {
+            (self.failures)(Failure { port: Arc::clone(port), reason });
+        }
+    }
+
+    /// The switch's clock.
+    pub(crate) fn seconds(&self) -> u32 {
+        u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
+    }
+
+    fn change<R>(&self, change: impl FnOnce(&mut Ports) -> R) -> R {
+        let mut ports = self.ports.write().unwrap_or_else(PoisonError::into_inner);
+        let mut copy = Ports::clone(&ports);
+        let result = change(&mut copy);
+        *ports = Arc::new(copy);
+        self.generation.fetch_add(1, Ordering::Release);
+        result
+    }
+
+    pub(crate) fn add(&self, name: &str, egress: Vec<Box<dyn Egress>>) -> Arc<Port> {
+        self.change(|Ports { list, all }| {
+            let number = list.iter().position(Option::is_none).unwrap_or(list.len());
+            let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
+            let port = Arc::new(Port::new(id, name, egress));
+            if number == list.len() {
+                list.push(None);
+            }
+            list[number] = Some(port.clone());
+            all.insert(id);
+            port
+        })
+    }
+
+    pub(crate) fn remove(&self, id: PortId) -> Option<Arc<Port>> {
+        self.change(|Ports { list, all }| {
+            all.remove(id);
+            list.get_mut(usize::from(id.0))?.take()
+        })
+    }
+}

@@ -66,14 +66,14 @@ impl Deliveries {
             let mut asked: ArrayVec<InFlight, WINDOW> =
                 run.map(|d| InFlight { ticket: d.ticket, outcome: None }).collect();
             port.reap(queue, &mut asked, worker);
-            start = self.settle(start, &port, &asked, window, outcomes);
+            start = self.apply(start, &port, &asked, window, outcomes);
         }
         self.list.retain(|delivery| self.slots & (1 << delivery.slot) != 0);
         before
     }
 
     /// Takes the answers for the deliveries from `start` on. Returns where the next ones begin.
-    fn settle(
+    fn apply(
         &mut self,
         start: usize,
         port: &Port,

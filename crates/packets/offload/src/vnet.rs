@@ -35,14 +35,15 @@ pub fn decode(
         gso::TCPV6 => Some(Gso { kind: GsoKind::TcpV6, size: header.gso_size.get() }),
         other => return Err(Unsupported::Gso(other)),
     };
-    if header.flags & flags::NEEDS_CSUM == 0 {
-        let validated = header.flags & flags::DATA_VALID != 0;
-        return Ok((Checksum::from_flags(false, validated), gso));
+    let is_set = |flag| header.flags & flag != 0;
+    let checksum = Checksum::from_flags(is_set(flags::NEEDS_CSUM), is_set(flags::DATA_VALID));
+    if checksum != Checksum::Partial {
+        return Ok((checksum, gso));
     }
     // netif has no field for where the checksum is: the receiver looks in the headers.
     let (start, offset) = (header.csum_start.get(), header.csum_offset.get());
     match headers.checksum_location() {
-        Some(at) if at.start == start && at.offset == offset => Ok((Checksum::Partial, gso)),
+        Some(at) if at.start == start && at.offset == offset => Ok((checksum, gso)),
         _ => Err(Unsupported::Checksum { start, offset }),
     }
 }

@@ -190,11 +190,6 @@ impl<G: Guest> RxQueue<G> {
 
 #[inline]
 fn checksum(flags: u16) -> Checksum {
-    if flags & rx_flags::CSUM_BLANK != 0 {
-        Checksum::Partial
-    } else if flags & rx_flags::DATA_VALIDATED != 0 {
-        Checksum::Validated
-    } else {
-        Checksum::Unknown
-    }
+    let is_set = |flag| flags & flag != 0;
+    Checksum::from_flags(is_set(rx_flags::CSUM_BLANK), is_set(rx_flags::DATA_VALIDATED))
 }

@@ -199,11 +199,9 @@ impl<G: Guest> TxQueue<G> {
 
 #[inline]
 fn flags_of(checksum: Checksum) -> u16 {
-    match checksum {
-        Checksum::Partial => tx_flags::CSUM_BLANK | tx_flags::DATA_VALIDATED,
-        Checksum::Validated => tx_flags::DATA_VALIDATED,
-        Checksum::Unknown => 0,
-    }
+    let (blank, validated) = checksum.to_flags();
+    let bit = |set, flag| if set { flag } else { 0 };
+    bit(blank, tx_flags::CSUM_BLANK) | bit(validated, tx_flags::DATA_VALIDATED)
 }
 
 fn gso_slot(gso: Gso) -> Option<TxRequest> {

@@ -39,24 +39,21 @@ impl TapIngress {
             self.meter.note(Counted::PagesZeroed, zeroed);
         }
         let read = read(&self.tap, &mut self.buffers, slot, frame);
-        let len = if matches!(read, Ok(true)) { frame.len as usize } else { 0 };
-        budget.charge(Budget::SYSTEM_CALL, len);
-        match read {
-            Ok(true) => received.fresh += 1,
-            Ok(false) => {
-                self.window.undo_push();
-                received.malformed += 1;
-            }
-            Err(error) => {
-                self.window.undo_push();
-                return if error.kind() == io::ErrorKind::WouldBlock {
-                    Ok(false)
-                } else {
-                    Err(error)
-                };
-            }
+        if let Ok(true) = read {
+            budget.charge_frame(Budget::SYSTEM_CALL, frame);
+            received.fresh += 1;
+            return Ok(true);
         }
-        Ok(true)
+        budget.charge(Budget::SYSTEM_CALL, 0);
+        self.window.undo_push();
+        match read {
+            Ok(_) => {
+                received.malformed += 1;
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -5,7 +5,9 @@
 mod control;
 mod flip;
 mod guest;
+mod persistent;
 mod receive;
+mod restart;
 mod states;
 mod taker;
 mod tampered;

@@ -1,31 +1,16 @@
 //! The handshake: a frontend that jumps from any state to any other, and writes wrong values.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-
-use hypervisor::DomId;
 use machine::{Machine, toolstack};
-use netback::{
-    Anonymous, Change, Connection, Files, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif,
-};
+use netback::{Change, Connection, Vif};
 use offload::Features;
 use proptest::prelude::*;
 use wire::netif::keys;
-use xenstore::{Store, VifNodes, XenbusState};
+use xenstore::XenbusState;
 
 use crate::guest::{RX_RING, Raw, TX_RING};
 
-const OFFERED: Offered = Offered {
-    max_queues: 1,
-    features: Features::ALL,
-    split_event_channels: false,
-    tx: TxChannel::Header,
-    rx: RxChannel::Copy,
-    persistent_grants: 0,
-};
-
 /// The content of a frontend's state key: nothing, a wrong value, or a state.
-const TEXTS: [Option<&str>; 14] = [
+pub const TEXTS: [Option<&str>; 14] = [
     None,
     Some(""),
     Some("0"),
@@ -44,7 +29,7 @@ const TEXTS: [Option<&str>; 14] = [
 
 /// The stable states of the backend's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub enum End {
     InitWait,
     Connected,
     Closed,
@@ -54,7 +39,7 @@ enum End {
 
 impl End {
     /// The next state after the frontend, whose keys are valid, has written `text`.
-    fn after(self, text: Option<&str>, online: bool) -> Self {
+    pub fn after(self, text: Option<&str>, online: bool) -> Self {
         match (self, text) {
             (Self::Removed, _) => Self::Removed,
             (Self::InitWait, Some("4")) => Self::Connected,
@@ -68,7 +53,7 @@ impl End {
     }
 
     /// As `after`, for a frontend that wrote it while the backend was dead.
-    fn after_death(self, text: Option<&str>, online: bool) -> Self {
+    pub fn after_death(self, text: Option<&str>, online: bool) -> Self {
         match (self, text) {
             // With the frontend in one of these states there is no connection to adopt.
             (Self::Connected, Some("2" | "3" | "7" | "8")) => Self::Closed,
@@ -76,7 +61,7 @@ impl End {
         }
     }
 
-    fn state(self) -> XenbusState {
+    pub fn state(self) -> XenbusState {
         match self {
             Self::InitWait => XenbusState::InitWait,
             Self::Connected => XenbusState::Connected,
@@ -86,18 +71,18 @@ impl End {
 }
 
 /// A guest, and a daemon with one interface.
-struct World {
-    machine: Machine,
-    raw: Raw,
+pub struct World {
+    pub machine: Machine,
+    pub raw: Raw,
     /// The vif, until it is removed.
-    vif: Option<Vif<Machine>>,
-    connection: Option<Connection<Machine>>,
+    pub vif: Option<Vif<Machine>>,
+    pub connection: Option<Connection<Machine>>,
     /// How many connections there were.
-    connections: u32,
+    pub connections: u32,
 }
 
 impl World {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let machine = Machine::new();
         let raw = Raw::new(&machine);
         raw.prepare(Features::ALL);
@@ -105,7 +90,7 @@ impl World {
         Self { machine, raw, vif, connection: None, connections: 0 }
     }
 
-    fn write(&self, text: Option<&str>) {
+    pub fn write(&self, text: Option<&str>) {
         match text {
             Some(text) => self.raw.key("state", text),
             None => {
@@ -114,23 +99,23 @@ impl World {
         }
     }
 
-    fn set_online(&self, online: bool) {
+    pub fn set_online(&self, online: bool) {
         let path = format!("{}/online", self.backend());
         self.raw.driver_store.write(None, &path, if online { "1" } else { "0" }).unwrap();
     }
 
-    fn backend(&self) -> String {
+    pub fn backend(&self) -> String {
         toolstack::backend_path(self.raw.domain.id(), 0)
     }
 
     /// The backend's state, as the frontend sees it.
-    fn state(&self) -> Option<XenbusState> {
+    pub fn state(&self) -> Option<XenbusState> {
         let path = format!("{}/state", self.backend());
         XenbusState::parse(&self.raw.store.read(None, &path).unwrap())
     }
 
     /// Runs the daemon's reactions to a change, until there are none left.
-    fn drive(&mut self) {
+    pub fn drive(&mut self) {
         for _ in 0..4 {
             let Some(vif) = &mut self.vif else { return };
             match vif.frontend_changed() {
@@ -169,7 +154,7 @@ impl World {
     }
 
     /// The daemon is killed and started again.
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         if self.vif.take().is_none() {
             return;
         }
@@ -179,7 +164,7 @@ impl World {
     }
 }
 
-fn device() -> String {
+pub fn device() -> String {
     toolstack::device_path(0)
 }
 
@@ -199,27 +184,6 @@ fn every_jump_between_two_states_leads_where_it_should() {
                     assert_eq!(world.state(), Some(end.state()), "{path}");
                     assert_eq!(world.vif.is_none(), end == End::Removed, "{path}");
                 }
-            }
-        }
-    }
-}
-
-#[test]
-fn what_a_frontend_does_while_the_daemon_is_dead_is_seen_after_it() {
-    for online in [true, false] {
-        for first in TEXTS {
-            for second in TEXTS {
-                let mut world = World::new();
-                world.write(first);
-                world.drive();
-                let end = End::InitWait.after(first, true);
-                world.set_online(online);
-                world.write(second);
-                world.restart();
-                let end = end.after_death(second, online);
-                let path = format!("{first:?} {second:?} online={online}");
-                assert_eq!(world.state(), Some(end.state()), "{path}");
-                assert_eq!(world.vif.is_none(), end == End::Removed, "{path}");
             }
         }
     }
@@ -270,118 +234,6 @@ fn a_frontend_that_starts_over_never_sees_the_backend_close() {
     }
     // One write.
     assert_eq!(seen, [XenbusState::InitWait]);
-}
-
-#[test]
-fn of_a_connection_that_goes_on_nothing_is_written() {
-    let mut world = World::new();
-    world.write(Some("4"));
-    world.drive();
-    world.raw.driver_store.watch(&world.backend(), "all").unwrap();
-    while world.raw.driver_store.event().unwrap().is_some() {}
-    world.restart();
-    assert_eq!(world.connections, 2);
-    assert_eq!(world.raw.driver_store.event(), Ok(None));
-    // Only a connection without a backend is adopted.
-    world.drive();
-    assert_eq!(world.connections, 2);
-}
-
-#[test]
-fn a_connection_that_cannot_go_on_is_closed_and_made_anew() {
-    let mut world = World::new();
-    world.write(Some("4"));
-    world.drive();
-    // More requests than slots.
-    world.raw.write(TX_RING, 0, 1000u32);
-    world.restart();
-    assert_eq!(world.state(), Some(XenbusState::Closed));
-    world.raw.reset();
-    for text in ["1", "4"] {
-        world.write(Some(text));
-        world.drive();
-    }
-    assert_eq!(world.connections, 2);
-}
-
-#[test]
-fn headers_come_as_was_agreed_with_the_backend_before() {
-    for (tx, agreed) in [(TxChannel::Header, "1"), (TxChannel::Remap, "0")] {
-        let machine = Machine::new();
-        let raw = Raw::new(&machine);
-        raw.supply_headers();
-        let pinned = |vif: &mut Vif<Machine>| {
-            let Ok(Change::Connect(connection)) = vif.frontend_changed() else { panic!() };
-            vif.connected().unwrap();
-            assert_eq!(connection.queues.len(), 1);
-            raw.domain.pinned()
-        };
-        raw.prepare(Features::ALL);
-        raw.key("state", 4);
-        let mut first = raw.announce_by(machine.clone(), tx, RxChannel::Copy);
-        let mapped = pinned(&mut first);
-        let backend = toolstack::backend_path(raw.domain.id(), 0);
-        let key = format!("{backend}/{}", keys::HEADER_CHANNEL);
-        assert_eq!(raw.store.read(None, &key).unwrap(), agreed);
-        // A backend with other offers.
-        let other = match tx {
-            TxChannel::Header => TxChannel::Remap,
-            TxChannel::Remap => TxChannel::Header,
-        };
-        let mut second = raw.announce_by(machine.clone(), other, RxChannel::Copy);
-        assert_eq!(pinned(&mut second), mapped);
-    }
-}
-
-#[test]
-fn a_backend_in_a_domain_of_its_own_takes_its_node_away() {
-    let machine = Machine::new();
-    let raw = Raw::new(&machine);
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("ledgers");
-    for (domain, stays) in [(0, true), (5, false)] {
-        let path = format!("/local/domain/{domain}/backend/vif/{}/0", raw.domain.id());
-        let frontend = format!("/local/domain/{}/{}", raw.domain.id(), device());
-        for (key, value) in
-            [("frontend", &*frontend), ("frontend-id", "1"), ("mac", "02:00:00:00:00:01")]
-        {
-            raw.driver_store.write(None, &format!("{path}/{key}"), value).unwrap();
-        }
-        let ledgers = Arc::new(Files::new(&directory));
-        ledgers.ledger(0, RingKind::Tx).unwrap();
-        let store = raw.driver_store.clone();
-        let vif = Vif::adopt(machine.clone(), store, &path, OFFERED, ledgers).unwrap();
-        vif.remove().unwrap();
-        let state = raw.driver_store.read(None, &format!("{path}/state"));
-        assert_eq!(state.ok().as_deref(), stays.then_some("6"));
-        assert_eq!(raw.driver_store.directory(None, &path).is_ok(), stays);
-        assert!(!directory.exists());
-    }
-}
-
-/// A domain other than dom0 gets "permission denied" for a node that is gone.
-#[test]
-fn a_backend_in_a_domain_of_its_own_sees_that_the_frontend_is_gone() {
-    let machine = Machine::new();
-    let raw = Raw::new(&machine);
-    let own = DomId(5);
-    let nodes =
-        VifNodes { backend: own, kind: "vif".to_owned(), domain: raw.domain.id(), handle: 1 };
-    let store = &*raw.driver_store;
-    nodes.create(store, "02:00:00:00:00:01").unwrap();
-    let path = format!("/local/domain/{own}/backend/vif/{}/1", raw.domain.id());
-
-    let unprivileged: Arc<dyn Store> = Arc::new(machine.store().connect(own));
-    let (hypervisor, ledgers) = (machine.clone(), Arc::new(Anonymous::default()));
-    let mut vif = Vif::adopt(hypervisor, unprivileged, &path, OFFERED, ledgers).unwrap();
-    assert!(matches!(vif.frontend_changed(), Ok(Change::None)));
-    // As libxl destroys a guest: first it removes the frontend's nodes, then it asks the backend.
-    store.remove(None, vif.frontend()).unwrap();
-    assert!(matches!(vif.frontend_changed(), Ok(Change::Disconnect)));
-    vif.disconnected().unwrap();
-    store.write(None, &format!("{path}/online"), "0").unwrap();
-    assert!(matches!(vif.frontend_changed(), Ok(Change::Remove)));
-    vif.remove().unwrap();
-    assert!(store.directory(None, &path).is_err());
 }
 
 #[derive(Clone, Debug)]

@@ -16,6 +16,7 @@ mod platform;
 mod server;
 mod status;
 mod uplinks;
+mod wrap;
 mod xen;
 
 use std::io;

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::protocol::{METERED, Refusal, Request, TIMEOUT};
+use crate::protocol::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 use crate::status::Status;
 
 /// Asks the daemon at `socket` for its status.
@@ -46,6 +46,30 @@ pub fn meter(socket: &Path) -> Result<UnixStream, String> {
     }
 }
 
+/// Asks for the frames of a port. Returns the pcapng stream. It ends after the client has shut down
+/// its writing side, or with the port.
+///
+/// # Errors
+/// As [`command`], or the request is too long.
+pub fn capture(
+    socket: &Path,
+    request: &::capture::Request,
+) -> Result<BufReader<UnixStream>, String> {
+    let mut stream = BufReader::new(send(socket, &Request::Capture(request.clone()))?);
+    match stream.fill_buf().map_err(unclear)? {
+        [] => Err(unclear("it is empty")),
+        [b'{', ..] => {
+            let refusal: Refusal = serde_json::from_reader(stream).map_err(unclear)?;
+            Err(refusal.error)
+        }
+        _ => {
+            // Packets come when they come.
+            stream.get_ref().set_read_timeout(None).map_err(unclear)?;
+            Ok(stream)
+        }
+    }
+}
+
 fn send(socket: &Path, request: &Request) -> Result<UnixStream, String> {
     let no_daemon = |error| {
         format!(
@@ -53,9 +77,13 @@ fn send(socket: &Path, request: &Request) -> Result<UnixStream, String> {
             socket.display()
         )
     };
+    let line = format!("{request}\n");
+    if line.len() as u64 > REQUEST_MAX {
+        return Err(format!("the request is longer than {REQUEST_MAX} bytes"));
+    }
     let mut stream = UnixStream::connect(socket).map_err(no_daemon)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(|error| error.to_string())?;
-    writeln!(stream, "{request}").map_err(no_daemon)?;
+    stream.write_all(line.as_bytes()).map_err(no_daemon)?;
     Ok(stream)
 }
 

@@ -1,4 +1,5 @@
-//! The control socket of the daemon: one line with a [`Request`], one answer in JSON.
+//! The control socket of the daemon: one line with a [`Request`], one answer. It is JSON,
+//! except for the frames of a capture.
 //!
 //! ```text
 //! client                                   daemon
@@ -8,6 +9,10 @@
 //!          ◄────────────────────────────── nothing, or a Refusal
 //!   meter ───────────────────────────────►
 //!          ◄────────────────────────────── METERED; the meter is on until the client closes
+//!   capture {"port":"red"} ──────────────►
+//!          ◄────────────────────────────── a Refusal, or a pcapng stream
+//!   the end of the client's side ────────►
+//!          ◄────────────────────────────── the stream's last packets and statistics
 //! ```
 //!
 //! Anti-goals: it serves no sockets, and makes no text for people except by `Display`.
@@ -21,7 +26,7 @@ mod port;
 mod protocol;
 mod status;
 
-pub use client::{command, meter, status};
+pub use client::{capture, command, meter, status};
 pub use counts::{Counts, Drops, Key, Operations};
 pub use path::{DIRECTORY, control_socket, join_socket};
 pub use port::{

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// How long each side waits for the other.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest request in bytes, its newline included.
-pub const REQUEST_MAX: u64 = 64;
+/// Longest request in bytes, its newline included: most of it is a capture's filter.
+pub const REQUEST_MAX: u64 = 16 << 10;
 /// The answer to [`Request::Meter`], as one line.
 pub const METERED: &str = r#"{"meter":true}"#;
 
@@ -27,6 +27,8 @@ pub enum Request {
         /// MiB that the guest is to have.
         mib: usize,
     },
+    /// The frames of a port, as a pcapng stream that goes on until the client closes its side.
+    Capture(capture::Request),
 }
 
 impl fmt::Display for Request {
@@ -35,6 +37,10 @@ impl fmt::Display for Request {
             Self::Status => f.write_str("status"),
             Self::Meter => f.write_str("meter"),
             Self::Balloon { guest, mib } => write!(f, "balloon {guest} {mib}"),
+            Self::Capture(request) => {
+                let json = serde_json::to_string(request).map_err(|_| fmt::Error)?;
+                write!(f, "capture {json}")
+            }
         }
     }
 }
@@ -43,6 +49,10 @@ impl FromStr for Request {
     type Err = Refusal;
 
     fn from_str(line: &str) -> Result<Self, Refusal> {
+        if let Some(json) = line.strip_prefix("capture ") {
+            let malformed = |error| Refusal::new(format!("capture: {error}"));
+            return serde_json::from_str(json).map(Self::Capture).map_err(malformed);
+        }
         let words: Vec<_> = line.split_ascii_whitespace().collect();
         match words[..] {
             ["status"] => Ok(Self::Status),
@@ -78,7 +88,13 @@ mod tests {
     #[test]
     fn requests_survive_the_socket() {
         let balloon = Request::Balloon { guest: "red".to_owned(), mib: 48 };
-        for request in [Request::Status, Request::Meter, balloon] {
+        let options = capture::Options {
+            filter: "tcp and\n\"port 80\"".to_owned(),
+            ..capture::Options::default()
+        };
+        let capture = Request::Capture(capture::Request { port: "a red".to_owned(), options });
+        for request in [Request::Status, Request::Meter, balloon, capture] {
+            assert_eq!(request.to_string().lines().count(), 1);
             assert_eq!(request.to_string().parse(), Ok(request));
         }
     }
@@ -90,6 +106,9 @@ mod tests {
             ("", "unknown request"),
             ("balloon red", "a name and MiB"),
             ("balloon red many", "\"many\" MiB"),
+            ("capture", "unknown request"),
+            ("capture red", "capture: "),
+            ("capture {\"port\":\"red\",\"options\":{\"colour\":1}}", "colour"),
         ] {
             let refusal = line.parse::<Request>().unwrap_err();
             assert!(refusal.error.contains(reason), "{line}: {refusal:?}");

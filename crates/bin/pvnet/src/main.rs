@@ -5,11 +5,13 @@
 mod args;
 mod attach;
 mod balloon;
+mod capture;
 mod config;
 mod daemon;
 mod error;
 mod guest;
 mod netns;
+mod signals;
 mod status;
 mod top;
 
@@ -22,6 +24,7 @@ use experiments::demo::{self, DemoArgs};
 use experiments::repro::{self, ReproCommand};
 use offload::Features;
 
+use crate::capture::CaptureArgs;
 use args::DaemonArgs;
 use attach::VifArgs;
 use config::{Config, Override};
@@ -100,6 +103,20 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Capture the frames that pass a port, in both directions.
+    ///
+    /// Shows a line per frame, or writes pcapng, until Ctrl-C. Frames that went nowhere have the
+    /// reason. A frame of up to 64 KiB is one frame, and its checksum may be unfinished; see
+    /// --segmented.
+    ///
+    ///   pvnet capture red                                   a line per frame
+    ///   pvnet capture red -c 10 icmp or arp                 the first ten of these
+    ///   pvnet capture red dropped                           what went nowhere, and why
+    ///   pvnet capture red -w red.pcapng                     to a file
+    ///   pvnet capture red -w - | wireshark -k -i -          live in Wireshark
+    ///   pvnet capture red -w - --segmented tcp port 80 | tcpdump -n -r -
+    #[command(verbatim_doc_comment)]
+    Capture(CaptureArgs),
     /// Have a guest give memory back, or take some again, until it has this many MiB.
     ///
     /// It gives up free memory, whole 2 MiB blocks first. It never gets more than the memory_mib of
@@ -254,6 +271,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
         Command::Balloon { daemon, name, mib } => {
             balloon::run(&control_socket(&daemon.directory), &name, mib).map(|()| ExitCode::SUCCESS)
         }
+        Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => experiment(demo::run(&args)),
         Command::Bench(command) => experiment(bench::run(&command)),

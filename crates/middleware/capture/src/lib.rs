@@ -49,6 +49,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod filter;
 mod merge;
 mod packet;
@@ -61,6 +62,7 @@ mod sink;
 mod sinks;
 mod wrapper;
 
+pub use blocks::{Block, Blocks, CapturedFrame, Content};
 pub use filter::{Filter, FilterError};
 pub use packet::{Direction, Packet};
 pub use point::{CapturePoint, StartError};

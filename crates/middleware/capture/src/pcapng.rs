@@ -3,8 +3,8 @@
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
-const INTERFACE_STATISTICS: u32 = 5;
-const ENHANCED_PACKET: u32 = 6;
+pub(crate) const INTERFACE_STATISTICS: u32 = 5;
+pub(crate) const ENHANCED_PACKET: u32 = 6;
 
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// The section's length, in a stream that has no end yet.
@@ -16,19 +16,19 @@ const NANOSECONDS: u8 = 9;
 const FILTER_TEXT: u8 = 0;
 
 /// Codes of options.
-mod option {
-    pub const END: u16 = 0;
-    pub const COMMENT: u16 = 1;
-    pub const SHB_OS: u16 = 3;
-    pub const SHB_USERAPPL: u16 = 4;
-    pub const IF_NAME: u16 = 2;
-    pub const IF_TSRESOL: u16 = 9;
-    pub const IF_FILTER: u16 = 11;
-    pub const EPB_FLAGS: u16 = 2;
-    pub const ISB_STARTTIME: u16 = 2;
-    pub const ISB_ENDTIME: u16 = 3;
-    pub const ISB_IFRECV: u16 = 4;
-    pub const ISB_IFDROP: u16 = 5;
+pub(crate) mod option {
+    pub(crate) const END: u16 = 0;
+    pub(crate) const COMMENT: u16 = 1;
+    pub(crate) const SHB_OS: u16 = 3;
+    pub(crate) const SHB_USERAPPL: u16 = 4;
+    pub(crate) const IF_NAME: u16 = 2;
+    pub(crate) const IF_TSRESOL: u16 = 9;
+    pub(crate) const IF_FILTER: u16 = 11;
+    pub(crate) const EPB_FLAGS: u16 = 2;
+    pub(crate) const ISB_STARTTIME: u16 = 2;
+    pub(crate) const ISB_ENDTIME: u16 = 3;
+    pub(crate) const ISB_IFRECV: u16 = 4;
+    pub(crate) const ISB_IFDROP: u16 = 5;
 }
 
 /// Bits of `epb_flags`.
@@ -41,7 +41,9 @@ pub(crate) mod flag {
 }
 
 /// What the comment of a dropped packet starts with; the reason follows.
-const DROPPED: &str = "dropped: ";
+pub(crate) const DROPPED: &str = "dropped: ";
+/// Bytes of the shortest block: its type, and its length at both ends.
+pub(crate) const BLOCK_OVERHEAD: usize = 12;
 /// Bytes of a packet's block beside the packet, at most: header, padding, options, length.
 pub(crate) const PACKET_OVERHEAD: usize = 28 + 3 + (8 + 36 + 4) + 4;
 
@@ -147,7 +149,7 @@ pub(crate) fn packets(mut blocks: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     })
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word))
 }
 

@@ -1,9 +1,13 @@
 //! `[[guest]]`: a guest and its interface.
 
+use guard::Allowed;
 use netback::{RxChannel, TxChannel};
 use offload::Features;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
+
+use super::limits::Limits;
+use super::sources::{GuardMode, Sources, deserialize_allowed};
 
 /// `[[guest]]`
 #[derive(Clone, Debug, Deserialize)]
@@ -42,6 +46,13 @@ pub struct Guest {
     pub tcp_segmentation_offload: Option<bool>,
     /// An event channel for each ring.
     pub split_event_channels: bool,
+    /// Which sources its frames may have; [`Guest::sources`] has the default.
+    pub guard: Option<GuardMode>,
+    /// The addresses and networks that it may send from; `addresses` if empty.
+    #[serde(deserialize_with = "deserialize_allowed")]
+    pub guard_addresses: Vec<Allowed>,
+    /// What it may send and receive.
+    pub limit: Limits,
 }
 
 impl Default for Guest {
@@ -63,6 +74,9 @@ impl Default for Guest {
             checksum_offload: None,
             tcp_segmentation_offload: None,
             split_event_channels: true,
+            guard: None,
+            guard_addresses: Vec::new(),
+            limit: Limits::default(),
         }
     }
 }
@@ -89,8 +103,8 @@ const PERSISTENT_GRANTS_MAX: u16 = 4096;
 const PERSISTENT_GRANTS: u16 = 512;
 
 impl Guest {
-    /// Checks what TOML cannot express.
-    pub(super) fn check(&self) -> Result<(), String> {
+    /// Checks what TOML cannot express. On Xen the toolstack may know the guest's addresses.
+    pub(super) fn check(&self, is_xen: bool) -> Result<(), String> {
         if let Some(mac) = self.mac
             && (mac.is_multicast() || mac.is_zero())
         {
@@ -104,6 +118,9 @@ impl Guest {
         }
         if !(4..=65_536).contains(&self.memory_mib) {
             return Err("memory_mib is not 4 to 65536".into());
+        }
+        if !(is_xen && self.wants_addresses()) {
+            self.sources()?;
         }
         let Features { sg, csum_v4, tso_v4, .. } = self.features();
         if tso_v4 && !(sg && csum_v4) {
@@ -120,6 +137,20 @@ impl Guest {
             return Err("rx = \"flip\" is not for Xen: Linux lets no process transfer pages".into());
         }
         Ok(())
+    }
+
+    /// The sources that its frames may have.
+    ///
+    /// # Errors
+    /// Its addresses shall be checked, and are not known or malformed.
+    pub fn sources(&self) -> Result<Sources, String> {
+        Sources::new(self.guard, &self.guard_addresses, &self.addresses)
+    }
+
+    /// Whether its addresses shall be checked, and only the toolstack may know them.
+    pub fn wants_addresses(&self) -> bool {
+        let is_known = !(self.guard_addresses.is_empty() && self.addresses.is_empty());
+        self.guard == Some(GuardMode::Addresses) && !is_known
     }
 
     /// The offloads as a set.

@@ -2,7 +2,9 @@
 
 mod daemon;
 mod guest;
+mod limits;
 mod overrides;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod uplink;
@@ -14,7 +16,9 @@ use serde::Deserialize;
 
 pub use daemon::{Daemon, OnStop, Platform, Switch, Xen};
 pub use guest::Guest;
+pub use limits::Limits;
 pub use overrides::{EVERY_GUEST, Override};
+pub use sources::Sources;
 pub use uplink::{ReceiveBuffers, Uplink};
 
 /// What is wrong with a configuration.
@@ -120,7 +124,7 @@ impl Config {
         }
         for guest in &self.guests {
             let of_guest = |reason| format!("guest {:?}: {reason}", guest.name);
-            guest.check().map_err(of_guest)?;
+            guest.check(xen).map_err(of_guest)?;
             match (xen, guest.mac) {
                 (true, None) => guest.check_for_xen().map_err(of_guest)?,
                 (true, Some(_)) => {

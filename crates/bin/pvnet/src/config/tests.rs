@@ -25,6 +25,9 @@ fn the_example_is_sound_and_shows_the_defaults() {
     assert_eq!(red.group_pages, blue.group_pages);
     assert_eq!(red.persistent_grants, blue.persistent_grants);
     assert_eq!(red.split_event_channels, blue.split_event_channels);
+    let sources = |guest: &Guest| std::mem::discriminant(&guest.sources().unwrap());
+    assert_eq!(sources(red), sources(blue));
+    assert_eq!(red.limit, blue.limit);
     assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
     assert_eq!(config.daemon.directory, Daemon::default().directory);
     assert_eq!(config.switch.age_seconds, Switch::default().age_seconds);
@@ -39,6 +42,7 @@ fn the_example_for_xen_is_sound_and_shows_the_defaults() {
     assert_eq!(any.features(), other.features());
     assert_eq!((any.queues, any.tx, any.rx), (other.queues, other.tx, other.rx));
     assert_eq!(any.split_event_channels, other.split_event_channels);
+    assert_eq!((any.sources(), any.limit), (other.sources(), other.limit));
     let default = Xen::default();
     assert_eq!((config.xen.backend, config.xen.on_stop), (default.backend, default.on_stop));
 }
@@ -85,6 +89,11 @@ fn the_command_line_changes_what_there_is() {
         Features { sg: true, csum_v4: true, csum_v6: true, ..Features::NONE }
     });
     assert_eq!(changed("*.queues=2").unwrap().guests[0].queues, Some(2));
+    let guest = |set: &str| changed(set).unwrap().guests.remove(0);
+    assert_eq!(guest("red.guard=off").sources(), Ok(Sources::Any));
+    assert_eq!(guest("*.guard_addresses=[\"10.0.0.5\"]").guard_addresses.len(), 1);
+    let limited = guest("red.limit={ ingress = { mbps = 8 } }").limit;
+    assert_eq!(limited.ingress.bytes_per_second, Some(1_000_000));
     for (set, reason) in [
         ("green.queues=2", "there are: red, up"),
         ("red.colour=2", "colour"),
@@ -94,6 +103,49 @@ fn the_command_line_changes_what_there_is() {
         let error = changed(set).unwrap_err();
         assert!(error.contains(reason), "{set}: {error}");
     }
+}
+
+#[test]
+fn a_guest_sends_from_the_addresses_that_are_known() {
+    let of = |more: &str| parse(&format!("{RED}{more}")).unwrap().guests[0].sources().unwrap();
+    let addresses = |texts: &[&str]| {
+        Sources::Addresses(texts.iter().map(|text| text.parse().unwrap()).collect())
+    };
+    let its = "addresses = [\"10.0.0.4/31\", \"fd00::1/64\"]\n";
+    let other = "guard_addresses = [\"10.1.0.0/16\", \"fe80::/64\"]\n";
+    assert_eq!(of(""), Sources::OneMac);
+    // The address alone, also where it is its network's first.
+    assert_eq!(of(its), addresses(&["10.0.0.4", "fd00::1"]));
+    assert_eq!(of(&format!("{its}{other}")), addresses(&["10.1.0.0/16", "fe80::/64"]));
+    assert_eq!(of(&format!("{other}guard = \"addresses\"\n")), of(other));
+    assert_eq!(of(&format!("{its}{other}guard = \"mac\"\n")), Sources::OneMac);
+    assert_eq!(of(&format!("{its}guard = \"off\"\n")), Sources::Any);
+    let mac = "02:00:00:00:00:01".parse().unwrap();
+    assert_eq!(Sources::Any.policy(mac), None);
+    assert_eq!(Sources::OneMac.policy(mac).unwrap().addresses, None);
+    assert_eq!(of(its).policy(mac).unwrap().addresses.unwrap().len(), 2);
+}
+
+#[test]
+fn a_limit_has_the_bursts_that_fit_its_rates() {
+    use limit::Limit;
+    let text = "limit.ingress = { mbps = 100, packets = 50000 }\n\
+                limit.egress = { mbps = 8, burst_kib = 64 }\n";
+    let expected = Limits {
+        ingress: Limit::new(Some(12_500_000), Some(50_000)),
+        egress: Limit { burst_bytes: 64 << 10, ..Limit::new(Some(1_000_000), None) },
+    };
+    let config = parse(&format!(
+        "{RED}{text}{UP}{text}[[guest]]\nname = \"blue\"\n\
+                                 mac = \"02:00:00:00:00:02\"\n"
+    ))
+    .unwrap();
+    let [red, blue] = &config.guests[..] else { panic!() };
+    assert_eq!((red.limit, config.uplinks[0].limit), (expected, expected));
+    assert!(blue.limit.ingress.is_unlimited() && blue.limit.egress.is_unlimited());
+    let bursts = "limit.egress = { packets = 9, burst_packets = 7 }\n";
+    let egress = parse(&format!("{RED}{bursts}")).unwrap().guests[0].limit.egress;
+    assert_eq!((egress.packets_per_second, egress.burst_packets), (Some(9), 7));
 }
 
 #[test]
@@ -107,6 +159,9 @@ fn on_xen_the_toolstack_decides_who_is_a_guest() {
     assert_eq!(queues("web"), Some(("web".to_owned(), Some(2))));
     assert_eq!(queues("any"), Some(("any".to_owned(), Some(3))));
     assert_eq!(parse(XEN).unwrap().guest("any").unwrap().queues, None);
+    // It may know the addresses as well.
+    let guarded = format!("{XEN}[[guest]]\nname = \"*\"\nguard = \"addresses\"\n");
+    assert!(parse(&guarded).unwrap().guest("any").unwrap().wants_addresses());
     for (text, reason) in [
         (RED.to_owned(), "leave it out"),
         ("[[guest]]\nname = \"red\"\nrx = \"flip\"\n".to_owned(), "not for Xen"),
@@ -138,6 +193,20 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
         ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
+        (format!("{RED}guard = \"on\"\n"), "`addresses`, `mac`, `off`"),
+        (format!("{RED}guard = \"addresses\"\n"), "set guard_addresses"),
+        (format!("{RED}guard_addresses = [\"10.0.0.0/33\"]\n"), "prefix length from 0 to 32"),
+        (format!("{RED}guard_addresses = [\"ff02::1\"]\n"), "not the address of one host"),
+        (format!("{RED}addresses = [\"dhcp\"]\n"), "\"dhcp\" is not an IPv4 or IPv6 address"),
+        (format!("{UP}guard = \"mac\"\n"), "unknown field `guard`"),
+        (format!("{RED}limit = {{ mbps = 1 }}\n"), "expected `ingress` or `egress`"),
+        (format!("{RED}limit = {{ ingress = {{ gbps = 1 }} }}\n"), "unknown field `gbps`"),
+        (format!("{UP}limit = {{ egress = {{ mbps = 0 }} }}\n"), "for no limit leave it out"),
+        (format!("{UP}limit = {{ egress = {{ mbps = 9999999 }} }}\n"), "not 1 to 1000000"),
+        (format!("{RED}limit = {{ egress = {{ packets = 0 }} }}\n"), "packets is 0"),
+        (format!("{RED}limit.egress = {{ mbps = 1, burst_kib = 0 }}\n"), "for the default"),
+        (format!("{RED}limit.egress = {{ burst_kib = 9 }}\n"), "burst_kib needs mbps"),
+        (format!("{RED}limit.egress = {{ mbps = 1, burst_packets = 9 }}\n"), "needs packets"),
     ] {
         let error = parse(&text).unwrap_err();
         assert!(error.contains(reason), "{text}: {error}");

@@ -3,6 +3,8 @@
 use offload::Features;
 use serde::Deserialize;
 
+use super::limits::Limits;
+
 /// What a NIC can do on transmit; `capabilities` is these names joined by `+`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -90,6 +92,9 @@ pub struct Uplink {
     /// 2 MiB pages for these buffers.
     #[serde(default)]
     pub huge_pages: bool,
+    /// What may come in and go out.
+    #[serde(default)]
+    pub limit: Limits,
 }
 
 fn yes() -> bool {

@@ -96,6 +96,11 @@ impl Backends {
         Ok(ids)
     }
 
+    /// The IP addresses and networks that the toolstack has for it: words of the key `ip`.
+    pub(super) fn addresses(&self, store: &dyn Store, id: VifId) -> Result<String, StoreError> {
+        Ok(found(store.read(None, &format!("{}/ip", self.path(id))))?.unwrap_or_default())
+    }
+
     /// What an operator calls it: the toolstack's `vifname`, else its domain's name, as far as
     /// this domain may read that, and from a domain's second interface on its number.
     pub(super) fn name(&self, store: &dyn Store, id: VifId) -> String {
@@ -177,6 +182,9 @@ mod tests {
         assert_eq!((name(0), name(1)), ("web".to_owned(), "web.1".to_owned()));
         store.write(None, &format!("{BACKENDS}/7/1/vifname"), "dmz").unwrap();
         assert_eq!(name(1), "dmz");
+        store.write(None, &format!("{BACKENDS}/7/1/ip"), "10.0.0.5 fd00::5").unwrap();
+        let addresses = |handle| backends.addresses(&store, id(7, handle)).unwrap();
+        assert_eq!((addresses(0), addresses(1)), (String::new(), "10.0.0.5 fd00::5".to_owned()));
         assert_eq!(backends.name(&store, id(8, 0)), "dom8");
         store.remove(None, "/local/domain/7/device/vif/1").unwrap();
         assert_eq!(presence(1), Ok(Presence::Leaving), "its frontend has gone");

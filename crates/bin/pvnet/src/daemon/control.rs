@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use capture::{Capture, Request};
 use control_socket::{PortStatus, Reason, Status};
 use datapath::{Datapath, Failure, Port};
 use netback::{Offered, VifError};
@@ -20,6 +21,8 @@ use crate::daemon::event::Event;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::status;
 use crate::daemon::thread::spawn;
+use crate::daemon::uplinks::PluggedUplink;
+use crate::daemon::wrap::Wrappers;
 
 /// How often old addresses are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -28,6 +31,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 struct Interface {
     guest: Guest,
     backend: Box<dyn Backend>,
+    wrappers: Wrappers,
     port: Option<Arc<Port>>,
     /// Why it is not connected, for an operator.
     reason: Option<Reason>,
@@ -38,7 +42,7 @@ pub(super) struct Control {
     config: Config,
     platform: Arc<dyn Platform>,
     datapath: Datapath,
-    uplinks: Vec<Arc<Port>>,
+    uplinks: Vec<PluggedUplink>,
     interfaces: BTreeMap<VifId, Interface>,
     stopwatch: Stopwatch,
 }
@@ -48,7 +52,7 @@ impl Control {
         config: Config,
         platform: Arc<dyn Platform>,
         datapath: Datapath,
-        uplinks: Vec<Arc<Port>>,
+        uplinks: Vec<PluggedUplink>,
     ) -> Self {
         let stopwatch = Stopwatch::start();
         Self { config, platform, datapath, uplinks, interfaces: BTreeMap::new(), stopwatch }
@@ -100,6 +104,9 @@ impl Control {
             Event::Balloon { name, mib, answer } => {
                 let _ = answer.send(self.balloon(&name, mib));
             }
+            Event::Capture { request, answer } => {
+                let _ = answer.send(self.capture(&request));
+            }
             Event::Stop => {}
         }
     }
@@ -148,13 +155,27 @@ impl Control {
     fn plug_named(&mut self, id: VifId) {
         let name = self.platform.backends().name(self.store(), id);
         let guest = self.config.guest(&name).unwrap_or_default();
-        if let Err(reason) = self.plug(id, guest) {
+        let guest = self.with_addresses(id, guest);
+        if let Err(reason) = guest.and_then(|guest| self.plug(id, guest)) {
             warn!(vif = %id, guest = name, reason, "not served");
         }
     }
 
+    /// Adds the toolstack's addresses where the configuration wants them checked and names none.
+    fn with_addresses(&self, id: VifId, guest: Guest) -> Result<Guest, String> {
+        if !guest.wants_addresses() {
+            return Ok(guest);
+        }
+        let text = self.platform.backends().addresses(self.store(), id);
+        let text = text.map_err(|error| error.to_string())?;
+        let addresses = text.split_whitespace().map(str::parse).collect::<Result<_, _>>();
+        let guard_addresses = addresses.map_err(|error| format!("the toolstack's ip: {error}"))?;
+        Ok(Guest { guard_addresses, ..guest })
+    }
+
     /// Serves an interface.
     fn plug(&mut self, id: VifId, guest: Guest) -> Result<(), String> {
+        let sources = guest.sources()?;
         let workers = u32::try_from(self.datapath.workers()).unwrap_or(1);
         let offered = Offered {
             max_queues: guest.queues.unwrap_or(workers),
@@ -166,7 +187,9 @@ impl Control {
         };
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());
-        self.interfaces.insert(id, Interface { guest, backend, port: None, reason: None });
+        let wrappers = Wrappers::new(&guest.name, sources.policy(backend.mac()), &guest.limit);
+        let interface = Interface { guest, backend, wrappers, port: None, reason: None };
+        self.interfaces.insert(id, interface);
         self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
 
@@ -206,6 +229,7 @@ impl Control {
     fn connect(&mut self, id: VifId, queues: Vec<port::Queue>, tasks: Vec<Box<dyn port::Task>>) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         let count = queues.len();
+        let queues = queues.into_iter().map(|queue| interface.wrappers.wrap(queue)).collect();
         let name = &interface.guest.name;
         let port = self.datapath.attach(name, queues, tasks);
         self.datapath.teach(port.id(), interface.backend.mac());
@@ -258,11 +282,9 @@ impl Control {
     fn balloon(&self, name: &str, mib: usize) -> Result<(), String> {
         let is_named = |(_, interface): &(_, &Interface)| interface.guest.name == name;
         let Some((id, interface)) = self.interfaces.iter().find(is_named) else {
-            return Err(if self.config.guests.iter().any(|guest| guest.name == name) {
-                format!("guest {name:?} is not running; start it: `pvnet guest {name}`")
-            } else {
+            return Err(self.not_running(name).unwrap_or_else(|| {
                 format!("no guest {name:?} in the configuration; `pvnet status` shows who is")
-            });
+            }));
         };
         let most = interface.guest.memory_mib;
         if !(1..=most).contains(&mib) {
@@ -272,6 +294,27 @@ impl Control {
             ));
         }
         self.platform.set_memory(name, *id, mib)
+    }
+
+    /// What to say of a guest that is in the configuration, and not here.
+    fn not_running(&self, name: &str) -> Option<String> {
+        let is_known = self.config.guests.iter().any(|guest| guest.name == name);
+        is_known.then(|| format!("guest {name:?} is not running; start it: `pvnet guest {name}`"))
+    }
+
+    /// Starts a capture at the port of this name.
+    fn capture(&self, request: &Request) -> Result<Capture, String> {
+        let interfaces = self.interfaces.values();
+        let guests = interfaces.map(|interface| (&*interface.guest.name, &interface.wrappers));
+        let uplinks = self.uplinks.iter().map(|uplink| (uplink.port.name(), &uplink.wrappers));
+        let ports: Vec<_> = guests.chain(uplinks).collect();
+        if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
+            return wrappers.capture(&request.options).map_err(|error| error.to_string());
+        }
+        Err(self.not_running(&request.port).unwrap_or_else(|| {
+            let names: Vec<_> = ports.iter().map(|(name, _)| *name).collect();
+            format!("no port {:?} (there are: {})", request.port, names.join(", "))
+        }))
     }
 
     fn status(&self) -> Status {
@@ -288,7 +331,7 @@ impl Control {
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
             PortStatus { persistent_grants: interface.backend.persistent_grants(), ..status }
         });
-        let uplinks = self.uplinks.iter().map(|port| status::uplink(port));
+        let uplinks = self.uplinks.iter().map(|uplink| status::uplink(&uplink.port));
         let ports: Vec<_> = guests.chain(uplinks).collect();
         let absent = |guest: &&Guest| {
             !self.interfaces.values().any(|interface| interface.guest.name == guest.name)

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 
+use capture::{Capture, Request};
 use control_socket::Status;
 use datapath::Failure;
 use xenstore::WatchEvent;
@@ -23,6 +24,8 @@ pub(super) enum Event {
     Status(mpsc::Sender<Status>),
     /// Somebody wants a guest to have so many MiB of memory.
     Balloon { name: String, mib: usize, answer: mpsc::Sender<Result<(), String>> },
+    /// Somebody wants to see the frames of a port.
+    Capture { request: Request, answer: mpsc::Sender<Result<Capture, String>> },
     /// Time to stop.
     Stop,
 }

@@ -18,6 +18,7 @@ mod server;
 mod status;
 mod thread;
 mod uplinks;
+mod wrap;
 mod xen;
 
 use std::sync::{Arc, mpsc};

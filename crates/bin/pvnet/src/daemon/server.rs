@@ -5,7 +5,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
+use capture::Capture;
 use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::config::Config;
 use crate::daemon::error::Error;
@@ -77,6 +79,10 @@ fn answer(
                 serde_json::to_writer(stream, &Refusal::new(why))?;
             }
         }
+        Ok(Request::Capture(request)) => match capture(request, events) {
+            Ok(capture) => send(capture, stream)?,
+            Err(why) => serde_json::to_writer(stream, &Refusal::new(why))?,
+        },
         Ok(Request::Meter) => hold(stream, leases.take())?,
         Err(refusal) => serde_json::to_writer(stream, &refusal)?,
     }
@@ -88,6 +94,25 @@ fn balloon(name: String, mib: usize, events: &mpsc::Sender<Event>) -> Result<(),
     let event = Event::Balloon { name, mib, answer };
     events.send(event).map_err(|_| "the daemon is stopping")?;
     receiver.recv_timeout(TIMEOUT).map_err(|error| error.to_string())?
+}
+
+fn capture(request: capture::Request, events: &mpsc::Sender<Event>) -> Result<Capture, String> {
+    let (answer, receiver) = mpsc::channel();
+    let event = Event::Capture { request, answer };
+    events.send(event).map_err(|_| "the daemon is stopping")?;
+    receiver.recv_timeout(TIMEOUT).map_err(|error| error.to_string())?
+}
+
+/// Sends a capture until the client has closed its side.
+fn send(capture: Capture, mut stream: &UnixStream) -> io::Result<()> {
+    // A viewer may pause. What it misses then is counted as lost.
+    stream.set_write_timeout(None)?;
+    let mut has_closed = || {
+        let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+        // An error, as a signal, changes nothing: it is asked again soon.
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    };
+    capture.run(&mut stream, &mut has_closed).map(drop)
 }
 
 /// Confirms that the meter is on, and keeps the lease until the client goes.

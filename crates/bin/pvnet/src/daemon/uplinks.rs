@@ -12,14 +12,21 @@ use uplink::{BufferOptions, Buffers, TapEgress, TapIngress};
 
 use crate::config::{Config, ReceiveBuffers, Uplink};
 use crate::daemon::error::Error;
+use crate::daemon::wrap::Wrappers;
 use crate::netns;
+
+/// An uplink that is plugged in.
+pub(super) struct PluggedUplink {
+    pub(super) port: Arc<Port>,
+    pub(super) wrappers: Wrappers,
+}
 
 /// Opens every uplink's tap and plugs it in.
 pub(super) fn attach(
     config: &Config,
     meter: &Arc<Meter>,
     datapath: &Datapath,
-) -> Result<Vec<Arc<Port>>, Error> {
+) -> Result<Vec<PluggedUplink>, Error> {
     config.uplinks.iter().map(|uplink| attach_one(uplink, meter, datapath)).collect()
 }
 
@@ -27,7 +34,7 @@ fn attach_one(
     uplink: &Uplink,
     meter: &Arc<Meter>,
     datapath: &Datapath,
-) -> Result<Arc<Port>, Error> {
+) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
     let queues = open(uplink, datapath.workers()).map_err(failed)?;
     if uplink.persistent {
@@ -36,14 +43,16 @@ fn attach_one(
     netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
     let buffers = buffers(uplink, queues.len()).map_err(Error::system("memory for an uplink"))?;
     let features = uplink.capabilities.features();
+    let wrappers = Wrappers::new(&uplink.name, None, &uplink.limit);
     let queue = |(tap, buffers): (TapQueue, Buffers)| {
         let tap = Arc::new(tap);
         let egress = TapEgress::new(meter.clone(), tap.clone(), features);
         let ingress = TapIngress::new(meter.clone(), tap, buffers);
-        Queue { ingress: Box::new(ingress), egress: Box::new(egress) }
+        wrappers.wrap(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
     };
     let queues = queues.into_iter().zip(buffers).map(queue).collect();
-    Ok(datapath.attach(&uplink.name, queues, Vec::new()))
+    let port = datapath.attach(&uplink.name, queues, Vec::new());
+    Ok(PluggedUplink { port, wrappers })
 }
 
 /// Opens an uplink's tap, in its namespace.

@@ -16,6 +16,7 @@ use xenstore::{Client, Store};
 
 use crate::error::text;
 use crate::netns::{self, GuestNamespace};
+use crate::signals::stop_signal;
 use link::{Link, Location};
 use memory::Balloon;
 
@@ -74,16 +75,4 @@ fn features(store: &dyn Store) -> Features {
     let tso = flag("tcp-segmentation-offload");
     let sg = flag("scatter-gather");
     Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
-}
-
-/// A descriptor that becomes readable at SIGINT, SIGTERM or, except under `nohup`, SIGHUP.
-fn stop_signal() -> Result<std::os::unix::net::UnixStream, String> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let (reader, writer) = std::os::unix::net::UnixStream::pair().map_err(text)?;
-    let hangup = lab::Interrupt::signals().into_iter().filter(|signal| *signal == SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
-        let writer = writer.try_clone().map_err(text)?;
-        signal_hook::low_level::pipe::register(signal, writer).map_err(text)?;
-    }
-    Ok(reader)
 }

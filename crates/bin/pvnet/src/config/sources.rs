@@ -1,0 +1,87 @@
+//! `guard`: the sources that a guest's frames may have.
+
+use std::net::IpAddr;
+
+use guard::{Allowed, Policy};
+use serde::Deserialize;
+use wire::ethernet::MacAddr;
+
+/// `guard`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GuardMode {
+    /// The guest's MAC address, and IP addresses of its own.
+    Addresses,
+    /// The guest's MAC address.
+    Mac,
+    /// Anything.
+    Off,
+}
+
+/// The sources that a guest's frames may have, apart from its MAC address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// These IP addresses.
+    Addresses(Vec<Allowed>),
+    /// Any IP address.
+    OneMac,
+    /// Any MAC address as well.
+    Any,
+}
+
+impl Sources {
+    /// What `mode` allows a guest that has these `addresses` and may send from `allowed`. Without a
+    /// mode, what is known is checked.
+    ///
+    /// # Errors
+    /// No addresses are known to check, or one of `addresses` is none.
+    pub(super) fn new(
+        mode: Option<GuardMode>,
+        allowed: &[Allowed],
+        addresses: &[String],
+    ) -> Result<Self, String> {
+        let is_known = !(allowed.is_empty() && addresses.is_empty());
+        let default = if is_known { GuardMode::Addresses } else { GuardMode::Mac };
+        match mode.unwrap_or(default) {
+            GuardMode::Off => Ok(Self::Any),
+            GuardMode::Mac => Ok(Self::OneMac),
+            GuardMode::Addresses if !is_known => {
+                Err("guard = \"addresses\" needs the addresses: set guard_addresses".into())
+            }
+            GuardMode::Addresses if allowed.is_empty() => {
+                let hosts = addresses.iter().map(|text| host(text));
+                hosts.collect::<Result<_, _>>().map(Self::Addresses)
+            }
+            GuardMode::Addresses => Ok(Self::Addresses(allowed.to_vec())),
+        }
+    }
+
+    /// The guard's policy for a guest with this MAC address; none where nothing is checked.
+    pub fn policy(self, mac: MacAddr) -> Option<Policy> {
+        let addresses = match self {
+            Self::Addresses(addresses) => Some(addresses),
+            Self::OneMac => None,
+            Self::Any => return None,
+        };
+        Some(Policy { mac, addresses })
+    }
+}
+
+/// The address of an interface, without the prefix length of its network.
+fn host(text: &str) -> Result<Allowed, String> {
+    let (address, _) = text.split_once('/').unwrap_or((text, ""));
+    let error = |reason: String| format!("addresses: {reason}, so guard cannot check it");
+    let address: IpAddr =
+        address.parse().map_err(|_| error(format!("{text:?} is not an IPv4 or IPv6 address")))?;
+    Allowed::host(address).map_err(|reason| error(reason.to_string()))
+}
+
+/// A list of strings, each an address or a network.
+pub(super) fn deserialize_allowed<'de, D>(deserializer: D) -> Result<Vec<Allowed>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let parse = |text: &String| text.parse().map_err(serde::de::Error::custom);
+    texts.iter().map(parse).collect()
+}

@@ -13,6 +13,8 @@ mod guest;
 mod taker;
 #[path = "../../crates/ports/netback/tests/hostile/tampered.rs"]
 mod tampered;
+#[path = "../../crates/ports/netback/tests/hostile/turn.rs"]
+mod turn;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,6 +26,7 @@ use libfuzzer_sys::fuzz_target;
 use machine::Machine;
 use netback::Vif;
 use offload::Features;
+use port::Task;
 use taker::{BEHIND, Taker, pass};
 use tampered::Tampered;
 use wire::netif::{CtrlRequest, GrefMapping, TxRequest};
@@ -179,7 +182,7 @@ fn run(world: &mut World, mut input: &[u8]) {
                     }
                 });
                 now += Duration::from_millis(20);
-                let served = (0..SERVED).try_for_each(|_| control.serve().map(drop));
+                let served = (0..SERVED).try_for_each(|_| control.step().map(drop));
                 let broken = served.is_err() || pass(&mut queue, taker, now).is_err();
                 hypervisor.set(|| ());
                 assert!(guest.domain.pinned() <= rings + usize::from(PERSISTENT));

@@ -12,6 +12,8 @@ mod guest;
 mod taker;
 #[path = "../../crates/ports/netback/tests/hostile/tampered.rs"]
 mod tampered;
+#[path = "../../crates/ports/netback/tests/hostile/turn.rs"]
+mod turn;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

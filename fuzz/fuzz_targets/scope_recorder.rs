@@ -7,7 +7,7 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    scope_recorder::mark(bytes);
+    let _ = scope_recorder::mark(bytes);
     if let Some(instruction) = scope_recorder::flush_instruction(bytes) {
         instruction.flush(|number| Some(u64::MAX - u64::from(number)), Some);
     }

@@ -13,17 +13,17 @@ fuzz_target!(|bytes: &[u8]| {
     {
         let first = symbols.iter().next().map_or(0, |symbol| symbol.start);
         for address in [0, first, first.wrapping_add(1), u64::MAX] {
-            symbols.lookup(address);
+            let _ = symbols.lookup(address);
         }
     }
     if let Ok(program) = Program::parse("program", bytes) {
-        program.address_of(0x1000);
-        program.line(0x1000);
+        let _ = program.address_of(0x1000);
+        let _ = program.line(0x1000);
     }
     let text = String::from_utf8_lossy(bytes);
     let _ = scope_symbols::kallsyms_text(&text);
     let _ = scope_symbols::modules(&text);
     if let Ok(maps) = Maps::parse(&text) {
-        maps.find(0x1000);
+        let _ = maps.find(0x1000);
     }
 });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use port::{InFlight, Outcome, Outcomes, Ticket, WINDOW, Window};
+use port::{DropReason, InFlight, Outcome, Outcomes, Ticket, WINDOW, Window};
 
 use crate::port::Port;
 
@@ -66,14 +66,13 @@ impl Deliveries {
             let mut asked: ArrayVec<InFlight, WINDOW> =
                 run.map(|d| InFlight { ticket: d.ticket, outcome: None }).collect();
             port.reap(queue, &mut asked, worker);
-            start = self.apply(start, &port, &asked, window, outcomes);
+            start = self.take_answers(start, &port, &asked, window, outcomes);
         }
-        self.list.retain(|delivery| self.slots & (1 << delivery.slot) != 0);
         before
     }
 
     /// Takes the answers for the deliveries from `start` on. Returns where the next ones begin.
-    fn apply(
+    fn take_answers(
         &mut self,
         start: usize,
         port: &Port,
@@ -93,7 +92,8 @@ impl Deliveries {
                     port.counters().add_egress(1, window.frame(slot).len.into());
                 }
                 Outcome::Dropped(reason) => port.counters().add_drops(reason, 1),
-                _ => {}
+                Outcome::SourceFault => port.counters().add_drops(DropReason::MemoryFault, 1),
+                Outcome::Waiting | Outcome::InFlight(_) => {}
             }
             self.note(slot, outcome);
             if self.list.iter().all(|delivery| delivery.slot != slot) {

@@ -99,8 +99,9 @@
 //!     }
 //!
 //!     fn arm(&mut self) -> Result<Armed, Broken> {
-//!         let empty = self.echo.queue.lock().unwrap().is_empty();
-//!         Ok(if empty { Armed::Asleep } else { Armed::Ready })
+//!         // With a full window there is no work until a frame in hand is done with.
+//!         let waits = self.window.is_full() || self.echo.queue.lock().unwrap().is_empty();
+//!         Ok(if waits { Armed::Asleep } else { Armed::Ready })
 //!     }
 //! }
 //!
@@ -223,7 +224,8 @@ pub trait Ingress: Send {
     fn finish(&mut self, outcomes: &Outcomes);
 
     /// Prepares to wait. After [`Armed::Asleep`] the event comes with the next frame, also with one
-    /// that arrived while this was called.
+    /// that arrived while this was called. A queue with a full window is asleep: it is asked again
+    /// when a frame in hand is done with.
     ///
     /// # Errors
     /// The queue is of no use any more.

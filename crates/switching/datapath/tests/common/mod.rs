@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use datapath::{Config, Datapath, Failure, Port};
-use hypervisor::{DomId, Metered};
+use hypervisor::{DomId, Hypervisor, Metered};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
 use netback::{Anonymous, Change, Connection, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue};
@@ -34,12 +34,12 @@ pub struct Host {
 }
 
 /// A guest with a connected interface.
-pub struct Guest {
+pub struct Guest<H: Hypervisor = Platform> {
     pub domain: Arc<Domain>,
     pub inside: MachineGuest,
     pub frontend: Frontend<MachineGuest>,
     pub queues: Vec<Queue<MachineGuest>>,
-    pub vif: Vif<Platform>,
+    pub vif: Vif<H>,
     pub port: Arc<Port>,
 }
 
@@ -71,22 +71,35 @@ impl Host {
 
     /// Makes a domain with an interface announced in the store.
     pub fn domain(&self, mac: &str) -> (Arc<Domain>, MachineGuest, Vif<Platform>) {
+        self.domain_on(&self.platform, mac)
+    }
+
+    /// The same, with a backend on any platform.
+    pub fn domain_on<H: Hypervisor>(
+        &self,
+        platform: &H,
+        mac: &str,
+    ) -> (Arc<Domain>, MachineGuest, Vif<H>) {
         let exchange_pages = if self.offered.rx == RxChannel::Flip { 512 } else { 0 };
         let size = MemorySize { exchange_pages, ..MemorySize::default() };
         let domain = self.machine.create(size).unwrap();
         let id = domain.id();
         toolstack::create_domain(&*self.store, id, "test").unwrap();
         toolstack::create_vif(&*self.store, id, 0, mac).unwrap();
-        let vif = self.adopt(id);
+        let vif = self.adopt_on(platform, id);
         let inside = MachineGuest::inside(&self.machine, &domain).unwrap();
         (domain, inside, vif)
     }
 
     /// A backend for a domain's interface, the first one or a later one.
     pub fn adopt(&self, id: DomId) -> Vif<Platform> {
+        self.adopt_on(&self.platform, id)
+    }
+
+    fn adopt_on<H: Hypervisor>(&self, platform: &H, id: DomId) -> Vif<H> {
         let ledgers = self.ledgers.lock().unwrap().entry(id).or_default().clone();
         let path = toolstack::backend_path(id, 0);
-        let (platform, store) = (self.platform.clone(), self.store.clone());
+        let (platform, store) = (platform.clone(), self.store.clone());
         Vif::adopt(platform, store, &path, self.offered, ledgers).unwrap()
     }
 
@@ -99,7 +112,17 @@ impl Host {
 
     /// Makes a guest and connects it. Its frontend runs on another thread.
     pub fn guest(&self, mac: &str, config: netfront::Config) -> Guest {
-        let (domain, inside, mut vif) = self.domain(mac);
+        self.guest_on(&self.platform, mac, config)
+    }
+
+    /// The same, with a backend on any platform.
+    pub fn guest_on<H: Hypervisor>(
+        &self,
+        platform: &H,
+        mac: &str,
+        config: netfront::Config,
+    ) -> Guest<H> {
+        let (domain, inside, mut vif) = self.domain_on(platform, mac);
         let guest = inside.clone();
         let store: Arc<dyn Store> = Arc::new(self.machine.store().connect(domain.id()));
         let frontend = std::thread::spawn(move || {
@@ -111,13 +134,13 @@ impl Host {
     }
 
     /// Waits for the frontend and adds its queues to the datapath.
-    pub fn attach(&self, vif: &mut Vif<Platform>, domain: DomId) -> Arc<Port> {
+    pub fn attach<H: Hypervisor>(&self, vif: &mut Vif<H>, domain: DomId) -> Arc<Port> {
         let connection = self.connect(vif);
         self.carry(domain, connection)
     }
 
     /// Waits for the frontend.
-    pub fn connect(&self, vif: &mut Vif<Platform>) -> Connection<Platform> {
+    pub fn connect<H: Hypervisor>(&self, vif: &mut Vif<H>) -> Connection<H> {
         let deadline = Instant::now() + Duration::from_secs(10);
         while Instant::now() < deadline {
             if let Change::Connect(connection) = vif.frontend_changed().unwrap() {
@@ -130,7 +153,7 @@ impl Host {
     }
 
     /// Adds a connection to the datapath.
-    pub fn carry(&self, domain: DomId, connection: Connection<Platform>) -> Arc<Port> {
+    pub fn carry<H: Hypervisor>(&self, domain: DomId, connection: Connection<H>) -> Arc<Port> {
         let (queues, tasks) = connection.into_port();
         self.datapath.attach(&format!("vif{domain}.0"), queues, tasks)
     }

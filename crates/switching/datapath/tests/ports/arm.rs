@@ -1,0 +1,175 @@
+//! When a worker looks at a port, and for how long.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use port::{Armed, Body, Broken, Budget, Doorbell, Event, Ingress, Outcomes, Received, Window};
+use shm::Region;
+
+use crate::common::{frame, wait_until};
+use crate::receiver::Receiver;
+use crate::sender::Sender;
+use crate::{Switch, plain, plug};
+
+/// An ingress side that has frames later, and says when.
+struct Later {
+    inner: Box<dyn Ingress>,
+    /// How long after it is armed.
+    delay: Arc<Mutex<Option<Duration>>>,
+    log: Arc<Mutex<Log>>,
+}
+
+#[derive(Default)]
+struct Log {
+    /// When it was to be asked again.
+    until: Vec<Instant>,
+    /// When it was asked.
+    asked: Vec<Instant>,
+}
+
+impl Ingress for Later {
+    fn event(&self) -> Arc<dyn Event> {
+        self.inner.event()
+    }
+
+    fn window(&self) -> &Window {
+        self.inner.window()
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        self.log.lock().unwrap().asked.push(Instant::now());
+        self.inner.receive(budget, received)
+    }
+
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        self.inner.with_body(work);
+    }
+
+    fn finish(&mut self, outcomes: &Outcomes) {
+        self.inner.finish(outcomes);
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        let Some(delay) = self.delay.lock().unwrap().take() else { return Ok(Armed::Asleep) };
+        let due = Instant::now() + delay;
+        self.log.lock().unwrap().until.push(due);
+        Ok(Armed::Until(due))
+    }
+}
+
+#[test]
+fn until_an_instant_and_no_earlier_unless_its_event_comes() {
+    let switch = Switch::new(1);
+    let delay = Arc::new(Mutex::new(None));
+    let log = Arc::new(Mutex::new(Log::default()));
+    let (sender, inner) = Sender::new();
+    let later = Later { inner, delay: delay.clone(), log: log.clone() };
+    let a = plug(&switch.datapath, 0, (sender, Box::new(later)), Receiver::new());
+    // Another port keeps the worker busy meanwhile, which changes nothing.
+    let b = plain(&switch.datapath, 1);
+    let arm = |length| {
+        *delay.lock().unwrap() = Some(length);
+        a.sender.doorbell().ring();
+        wait_until("the port's arming", || delay.lock().unwrap().is_none());
+        *log.lock().unwrap().until.last().unwrap()
+    };
+    let asked_since = |instant: Instant| {
+        let log = log.lock().unwrap();
+        log.asked.iter().copied().filter(|asked| *asked > instant).collect::<Vec<_>>()
+    };
+    for busy in [false, true] {
+        let length = Duration::from_millis(200);
+        let due = arm(length);
+        let armed = due - length;
+        while Instant::now() < due {
+            if busy {
+                b.sender.send(&frame(a.mac, b.mac, 60, 0));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        wait_until("the look when it is due", || !asked_since(armed).is_empty());
+        let late = asked_since(armed)[0].checked_duration_since(due);
+        let late = late.expect("not before it is due");
+        assert!(late < 5 * length, "{late:?} late");
+        // Once only: then it is asleep.
+        std::thread::sleep(length / 4);
+        let looks = asked_since(armed).len();
+        std::thread::sleep(length);
+        assert_eq!(asked_since(armed).len(), looks);
+    }
+    let length = Duration::from_secs(60);
+    let due = arm(length);
+    a.sender.send(&frame(b.mac, a.mac, 60, 1));
+    wait_until("a frame before that", || a.sender.answers().len() == 1);
+    assert!(Instant::now() + length / 2 < due);
+}
+
+/// An ingress side that never has a frame, only malformed packets.
+struct Malformed {
+    window: Window,
+    doorbell: Arc<Doorbell>,
+    no_body: Arc<[Region]>,
+    count: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Ingress for Malformed {
+    fn event(&self) -> Arc<dyn Event> {
+        self.doorbell.clone()
+    }
+
+    fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        assert_eq!(*budget, Budget::TURN);
+        while !budget.is_spent() && !self.stop.load(Ordering::Relaxed) {
+            budget.charge(1, 0);
+            received.malformed += 1;
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        work(Body::Regions(&self.no_body));
+    }
+
+    fn finish(&mut self, _: &Outcomes) {}
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        Ok(Armed::Asleep)
+    }
+}
+
+#[test]
+fn a_port_with_nothing_but_malformed_packets_leaves_others_their_turn() {
+    const FRAMES: u32 = 200;
+    let switch = Switch::new(1);
+    let (count, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let ingress = Box::new(Malformed {
+        window: Window::new(),
+        doorbell: Arc::new(Doorbell::new().unwrap()),
+        no_body: Arc::new([]),
+        count: count.clone(),
+        stop: stop.clone(),
+    });
+    let bad = plug(&switch.datapath, 0, (Sender::new().0, ingress), Receiver::new());
+    let (a, b) = (plain(&switch.datapath, 1), plain(&switch.datapath, 2));
+    wait_until("malformed packets", || count.load(Ordering::Relaxed) > 10_000);
+    let before = count.load(Ordering::Relaxed);
+    // One by one: each waits for its worker's look at events.
+    for n in 0..FRAMES {
+        a.sender.send(&frame(b.mac, a.mac, 1000, n));
+        while b.egress.count() <= n as usize {
+            std::thread::yield_now();
+        }
+    }
+    assert!(count.load(Ordering::Relaxed) > before, "both had turns");
+    stop.store(true, Ordering::Relaxed);
+    let dropped = || bad.port.counters().snapshot().dropped(port::DropReason::Malformed);
+    wait_until("the count", || dropped() == count.load(Ordering::Relaxed));
+    assert_eq!(bad.port.counters().snapshot().ingress_frames, 0);
+}

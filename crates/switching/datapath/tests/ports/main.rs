@@ -1,0 +1,78 @@
+//! The datapath between ports that are not netback, and between those and guests.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod arm;
+mod device;
+mod faults;
+mod floods;
+mod in_flight;
+mod memory;
+mod receiver;
+mod sender;
+mod teardown;
+
+use std::sync::{Arc, Mutex, mpsc};
+
+use datapath::{Config, Datapath, Failure, Port};
+use port::{Egress, Ingress, Queue};
+use switch::MacAddr;
+
+use device::Device;
+use receiver::Receiver;
+use sender::Sender;
+
+/// The address of the station on port `n`.
+fn mac(n: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 1, n]
+}
+
+const ALL: [u8; 6] = [0xff; 6];
+
+/// A switch without guests.
+struct Switch {
+    datapath: Datapath,
+    failures: Mutex<mpsc::Receiver<Failure>>,
+}
+
+impl Switch {
+    fn new(workers: usize) -> Self {
+        let (sender, failures) = mpsc::channel();
+        let config = Config { workers, ..Config::default() };
+        let sink = Box::new(move |failure| sender.send(failure).unwrap());
+        let datapath = Datapath::start(&config, sink).unwrap();
+        Self { datapath, failures: Mutex::new(failures) }
+    }
+}
+
+/// A test port, and what the test holds of its two sides.
+struct Plugged<E> {
+    port: Arc<Port>,
+    mac: [u8; 6],
+    sender: Sender,
+    egress: E,
+}
+
+/// Attaches a port with one queue, and teaches the switch its address.
+fn plug<E>(
+    datapath: &Datapath,
+    n: u8,
+    (sender, ingress): (Sender, Box<dyn Ingress>),
+    (handle, egress): (E, Box<dyn Egress>),
+) -> Plugged<E> {
+    let queues = vec![Queue { ingress, egress }];
+    let port = datapath.attach(&format!("port{n}"), queues, Vec::new());
+    datapath.teach(port.id(), MacAddr(mac(n)));
+    Plugged { port, mac: mac(n), sender, egress: handle }
+}
+
+/// A port that takes frames at once.
+fn plain(datapath: &Datapath, n: u8) -> Plugged<Receiver> {
+    plug(datapath, n, Sender::new(), Receiver::new())
+}
+
+/// A port whose device finishes frames when the test says so.
+fn slow(datapath: &Datapath, n: u8) -> Plugged<Device> {
+    plug(datapath, n, Sender::new(), Device::new())
+}

@@ -15,7 +15,7 @@ use hypervisor::{Hypervisor, Port};
 use xenstore::{Permissions, Store, StoreError, TransactionId, WatchEvent};
 use libfuzzer_sys::fuzz_target;
 use machine::{Domain, Machine, MachineGuest, MemorySize};
-use netfront::{Config, Frontend, Place, Queue, Received};
+use netfront::{Config, Frontend, TxBuffer, Queue, Received};
 use offload::{Checksum, Gso, GsoKind};
 use rustix::event::{EventfdFlags, eventfd};
 use shm::{Piece, Region};
@@ -216,8 +216,8 @@ fn step(
 }
 
 fn send(queue: &mut Queue<MachineGuest>, len: u16, tag: u8) {
-    let places: Vec<_> = queue.tx.places().collect();
-    let address = |place: &Place<'_>| (place.len, place.offset);
+    let places: Vec<_> = queue.tx.buffers().collect();
+    let address = |place: &TxBuffer<'_>| (place.len, place.offset);
     let distinct: BTreeSet<_> = places.iter().map(address).collect();
     assert_eq!(distinct.len(), places.len(), "a page is in use twice");
     for place in &places {

@@ -62,7 +62,7 @@ impl Piece {
 /// none.
 #[derive(Clone, Copy)]
 pub enum Body<'a> {
-    /// Pages that a domain grants, some of which are mapped for the time of the batch.
+    /// Pages that a domain grants. Some of them may be mapped for the time of the batch.
     Granted {
         /// The domain's memory.
         memory: &'a Arc<dyn GrantedMemory>,

@@ -1,27 +1,27 @@
-//! What an egress port lacks, done in software: one way for every port.
+//! Offloads that an egress port lacks, done in software in the same way for every port.
 
 use hypervisor::Counted;
 use offload::{Features, Gso, MAX_HEADER, Need, Segmenter};
 
 use crate::{Body, DropReason, FRAME_MAX, Frame, Outcome, linearise};
 
-/// A frame that would become more segments than this is dropped: each costs a slot or a system
-/// call, which a guest could otherwise order by the thousand.
+/// A frame that would become more segments than this is dropped. Each segment costs a slot or a
+/// system call, and without a limit a guest could cause thousands of them with one frame.
 pub const SEGMENTS_MAX: usize = 192;
 
 const MALFORMED: Outcome = Outcome::Dropped(DropReason::Malformed);
 
-/// Finishes frames for a port: as they are, made whole with a complete checksum, or cut into
+/// Finishes frames for a port: unchanged, copied whole with a complete checksum, or cut into
 /// segments.
 pub struct Finisher {
     features: Features,
-    /// Where frames are made whole. Allocated with the first frame that needs it.
+    /// The buffer for whole frames. Allocated with the first frame that needs it.
     scratch: Option<Box<[u8]>>,
-    /// Counts the bytes copied and the segments made here.
+    /// Called with the number of bytes copied and of segments made.
     note: Box<dyn Fn(Counted, u64) + Send>,
 }
 
-/// A frame in private memory, to be cut into segments.
+/// A frame in private memory, and the segmenter that cuts it.
 pub struct Segments<'a> {
     /// Makes the header of each segment, checksums complete.
     pub segmenter: Segmenter<'a>,
@@ -69,7 +69,8 @@ impl Finisher {
         Ok(whole)
     }
 
-    /// Copies a frame to private memory, to be cut into segments with complete checksums.
+    /// Copies a frame to private memory and prepares to cut it into segments with complete
+    /// checksums.
     ///
     /// # Errors
     /// What became of the frame instead.
@@ -94,8 +95,8 @@ impl Finisher {
         self.admit(frame, gso)
     }
 
-    /// Cuts a frame into segments that are contiguous each, and hands them to `send` in order,
-    /// with complete checksums unless the port completes them (`sums`).
+    /// Cuts a frame into contiguous segments and passes them to `send` in order. Their checksums
+    /// are complete unless the port completes them (`sums`).
     ///
     /// # Errors
     /// What became of the frame instead: the first error of `send`, or of the frame.
@@ -111,7 +112,7 @@ impl Finisher {
         let whole = self.whole(frame, body)?;
         let mut header = [0; MAX_HEADER];
         while let Some(segment) = segmenter.next(&mut header) {
-            // Where the end of the payload before it was, which has been sent.
+            // Over the end of the previous segment's payload, which has been sent.
             let start = segment.payload.start - segment.header_len;
             let bytes = &mut whole[start..segment.payload.end];
             bytes[..segment.header_len].copy_from_slice(&header[..segment.header_len]);
@@ -123,7 +124,7 @@ impl Finisher {
         Ok(())
     }
 
-    /// Checks that a frame can be cut, and into how many segments, and counts them.
+    /// Checks that a frame can be cut into no more than [`SEGMENTS_MAX`] segments, and counts them.
     fn admit<'a>(&self, frame: &'a Frame, gso: Gso) -> Result<Segmenter<'a>, Outcome> {
         let len = frame.len as usize;
         let segmenter = Segmenter::of_header(frame.header(), len, &frame.headers, gso);

@@ -2,11 +2,11 @@
 //!
 //! An ingress port copies the first bytes of a frame once into private memory and parses that
 //! copy ([`Frame::header`]). The rest of the body stays where the sender put it and is described
-//! by [`Piece`]s, which lie in a [`Body`]. Whoever sends the frame on writes the private header,
-//! never the sender's bytes again, so nothing that was checked can change. The body is
+//! by [`Piece`]s, which lie in a [`Body`]. An egress port sends the private header, and never reads
+//! the sender's copy of it again, so nothing that was checked can change. The body is
 //! copied once: by the egress port, or by the device behind it ([`ScatterList`]).
 //!
-//! What a port lacks is done in software, the same way for every port ([`Finisher`]).
+//! Offloads that a port lacks are done in software, in the same way for every port ([`Finisher`]).
 
 #![forbid(unsafe_code)]
 
@@ -53,14 +53,14 @@ pub struct Frame {
     pub headers: Headers,
     /// What is known of the transport checksum.
     pub checksum: Checksum,
-    /// Set where the frame is to be cut into segments before it meets a wire.
+    /// Set if the frame must be cut into segments before it is sent on a wire.
     pub gso: Option<Gso>,
     /// The rest of the frame, in the sender's memory.
     pub pieces: ArrayVec<Piece, PIECES_MAX>,
 }
 
 impl Frame {
-    /// A frame of nothing, to be filled.
+    /// A frame without bytes.
     #[must_use]
     pub fn empty() -> Self {
         Self {
@@ -81,8 +81,8 @@ impl Frame {
         }
     }
 
-    /// Makes this a frame that is `bytes` and nothing else: at most [`HEADER_MAX`] of them, so
-    /// that it has no body. Nothing is known of its checksum.
+    /// Makes this a frame that consists of `bytes`: at most [`HEADER_MAX`] of them, so it has no
+    /// body. Its checksum is [`Checksum::Unknown`].
     ///
     /// # Errors
     /// It is too long, or its headers are truncated or contradict themselves.
@@ -107,7 +107,7 @@ impl Frame {
     }
 
     /// Takes the header's bytes off the pieces, which until now covered the whole frame. Returns
-    /// the pieces that this removes: they held header bytes only.
+    /// the pieces that this removes, which held header bytes only.
     #[inline]
     pub fn skip_header(&mut self) -> arrayvec::Drain<'_, Piece, PIECES_MAX> {
         if u32::from(self.header_len) == self.len {
@@ -150,7 +150,7 @@ impl Frame {
         self.headers.flow_hash(self.header(), &FLOWS)
     }
 
-    /// How many packets it stands for on a wire: its segments, or one.
+    /// How many packets the frame becomes on a wire: its segments, or one.
     #[inline]
     #[must_use]
     pub fn packets(&self) -> u32 {

@@ -5,15 +5,15 @@ use crate::Frame;
 /// Why a frame that came in on a port, or was meant for it, went nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DropReason {
-    /// It must not be forwarded: its destination is where it came from, or is the link's own.
+    /// It must not be forwarded: its destination is on its ingress port, or is a link-local group.
     NotForwarded,
     /// Its headers are truncated, or contradict themselves or the offload asked for.
     Malformed,
     /// It could not be read from, or written to, a guest's memory.
     MemoryFault,
-    /// The egress port had no room at once, and the frame was one that does not wait.
+    /// The egress port had no room, and the frame was flooded: such frames do not wait.
     NoRoom,
-    /// The egress port took nothing for so long that nothing waits for it any more.
+    /// The egress port is stalled: frames no longer wait for it.
     Stalled,
     /// It is longer than the egress port can take.
     TooLarge,
@@ -68,17 +68,17 @@ impl DropReason {
     }
 }
 
-/// A frame offered to an egress port, and what the port made of it.
+/// A frame offered to an egress port, and its outcome.
 #[derive(Debug)]
 pub struct Offer<'a> {
     /// The frame.
     pub frame: &'a Frame,
-    /// [`Outcome::Waiting`] until the port says otherwise.
+    /// [`Outcome::Waiting`] until the port sets it.
     pub outcome: Outcome,
 }
 
 impl<'a> Offer<'a> {
-    /// A frame that nothing has happened to yet.
+    /// An offer without an outcome yet.
     #[inline]
     #[must_use]
     pub fn new(frame: &'a Frame) -> Self {
@@ -86,21 +86,22 @@ impl<'a> Offer<'a> {
     }
 }
 
-/// A delivery that goes on after the call that began it: its number at the egress queue.
+/// The number of a delivery that continues after the call that began it. Each egress queue has its
+/// own numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u16);
 
 /// What became of a frame that was offered to an egress port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing yet: the port has no room at present. The frame is to be offered again.
+    /// None yet: the port has no room at present, and the datapath offers the frame again.
     Waiting,
-    /// A device is reading the frame. It is not offered again, and its pages stay the sender's
-    /// to lend until the egress port says how it ended.
+    /// A device is reading the frame. It is not offered again. The sender's pages stay in
+    /// use until the egress port reports how the delivery ended.
     InFlight(Ticket),
-    /// It is on its way; the sender's pages are no longer needed.
+    /// The port has taken it; the sender's pages are no longer needed.
     Delivered,
-    /// It went nowhere.
+    /// It was dropped.
     Dropped(DropReason),
     /// The sender's pages could not be read.
     SourceFault,

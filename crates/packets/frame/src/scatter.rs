@@ -29,8 +29,8 @@ pub enum BodyHold {
 }
 
 impl<'a> ScatterList<'a> {
-    /// Finds the addresses of a frame's bytes, in one batch. None where a grant does not permit
-    /// it, or where the sender's platform has no addresses to give.
+    /// Finds the addresses of a frame's bytes, in one batch. None if a grant does not permit
+    /// it, or if the sender's platform has no addresses for devices.
     #[must_use]
     pub fn of(frame: &'a Frame, body: Body<'a>) -> Option<Self> {
         let mut pieces = ArrayVec::new();
@@ -79,8 +79,8 @@ impl<'a> ScatterList<'a> {
         })
     }
 
-    /// What a device needs that reads the body after this call. None where the addresses are good
-    /// for this call only. The header is the caller's to copy.
+    /// The hold for a device that reads the body after this call. None if the addresses are valid
+    /// during this call only. The caller must copy the header.
     #[must_use]
     pub fn into_hold(self) -> Option<BodyHold> {
         self.hold

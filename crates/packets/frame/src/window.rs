@@ -6,7 +6,7 @@ use crate::{Frame, Outcome};
 
 /// How many frames a queue may have in hand: taken off its ring and not yet answered.
 ///
-/// It bounds what one stalled destination can hold back of a sender's ring.
+/// This bounds how much of a sender's ring one stalled destination can hold back.
 pub const WINDOW: usize = 64;
 
 /// What became of each frame of a window, by slot.
@@ -14,8 +14,8 @@ pub type Outcomes = [Outcome; WINDOW];
 
 /// A fixed arena of frames and the order in which they arrived.
 ///
-/// A frame keeps its slot until it is [released](Self::retain), so a queue can keep what
-/// belongs to it (request ids) in an array beside.
+/// A frame keeps its slot until it is [released](Self::retain), so a queue can keep data
+/// about it (request ids) in an array of the same size.
 #[derive(Debug)]
 pub struct Window {
     frames: Box<[Frame]>,
@@ -30,7 +30,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// An empty window. The only allocation of a queue's life.
+    /// An empty window. Nothing is allocated after this.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -88,7 +88,7 @@ impl Window {
         &self.frames[usize::from(slot)]
     }
 
-    /// Every slot's frame, in hand or not: for filling several in one batch.
+    /// The frames of all slots, in hand or not.
     #[inline]
     pub fn slots_mut(&mut self) -> &mut [Frame] {
         &mut self.frames
@@ -100,7 +100,7 @@ impl Window {
         (0u8..).zip(self.slots_mut()).filter(move |(slot, _)| set & (1 << slot) != 0)
     }
 
-    /// Walks the frames in order of arrival and releases those for which `keep` says no.
+    /// Releases the frames for which `keep` returns false. It is called in order of arrival.
     #[inline]
     pub fn retain(&mut self, mut keep: impl FnMut(u8, &Frame) -> bool) {
         let mut kept = 0;

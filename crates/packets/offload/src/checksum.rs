@@ -20,9 +20,9 @@ pub enum Checksum {
 }
 
 impl Checksum {
-    /// What the two flags say that every interface has: `blank`, the checksum is not finished
-    /// (netif `csum_blank`, virtio `NEEDS_CSUM`), and `validated`, it was found right. A blank one
-    /// is never right yet, so `blank` counts first.
+    /// Reads the two flags that every interface has: `blank`, the checksum is not finished (netif
+    /// `csum_blank`, virtio `NEEDS_CSUM`), and `validated`, it was found right. A blank checksum
+    /// is not right yet, so `blank` takes precedence.
     #[inline]
     #[must_use]
     pub fn from_flags(blank: bool, validated: bool) -> Self {
@@ -46,10 +46,10 @@ impl Checksum {
     }
 }
 
-/// Computes the TCP or UDP checksum of a linear frame from scratch, whatever the field holds.
+/// Computes the TCP or UDP checksum of a linear frame from scratch. The value in the field is ignored.
 ///
 /// The sum covers what the IP length (for UDP, its own) counts, so Ethernet padding is left out. A UDP checksum that
-/// comes to zero is stored as 0xffff, since zero says that there is none.
+/// comes to zero is stored as 0xffff, since zero means that there is none.
 ///
 /// # Errors
 /// All of [`Error`] but those about GSO. The frame is then unchanged.

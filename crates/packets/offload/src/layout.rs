@@ -1,4 +1,4 @@
-//! Where a frame's parts lie, checked once so that nothing after it can miss.
+//! Where a frame's parts lie, checked once so that no later access fails.
 
 use wire::checksum::{Sum, pseudo_v4, pseudo_v6};
 use wire::headers::{Headers, Network, Transport};
@@ -30,7 +30,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Of a frame of `frame_len` bytes that starts with `header`, which holds all of its headers.
+    /// The layout of a frame of `frame_len` bytes that starts with `header`, which holds all of its headers.
     ///
     /// # Errors
     /// [`Error::Transport`], [`Error::Headers`] or [`Error::Length`].
@@ -57,7 +57,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The variable-length headers say the lengths that the offsets say.
+    /// Checks that the lengths in the variable-length headers agree with the offsets.
     fn check_header_lengths(&self, header: &[u8]) -> Result<(), Error> {
         let network = &header[self.l3..self.l4];
         let ip_agrees = match self.ip {

@@ -1,4 +1,4 @@
-//! What an egress port lacks, in software: segmentation and checksums.
+//! Offloads that an egress port lacks, in software: segmentation and checksums.
 //!
 //! ```text
 //! frame, Headers, Checksum, Option<Gso>  +  the port's Features

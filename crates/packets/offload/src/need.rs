@@ -14,9 +14,9 @@ pub struct Features {
     pub csum_v4: bool,
     /// Partial checksums over IPv6.
     pub csum_v6: bool,
-    /// TCP over IPv4 to be segmented. Without `sg` and `csum_v4` it counts for nothing.
+    /// Unsegmented TCP over IPv4. It has no effect without `sg` and `csum_v4`.
     pub tso_v4: bool,
-    /// TCP over IPv6 to be segmented. Without `sg` and `csum_v6` it counts for nothing.
+    /// Unsegmented TCP over IPv6. It has no effect without `sg` and `csum_v6`.
     pub tso_v6: bool,
 }
 
@@ -28,7 +28,7 @@ impl Features {
     pub const ALL: Self =
         Self { sg: true, csum_v4: true, csum_v6: true, tso_v4: true, tso_v6: true };
 
-    /// What is left without `other`. Segmentation goes with what it depends on.
+    /// These features without `other`, and without segmentation if a feature that it needs is gone.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         let sg = self.sg && !other.sg;
@@ -75,7 +75,7 @@ pub enum Need {
 /// What a frame needs for a port with these features.
 ///
 /// A frame whose metadata contradicts its headers (a GSO type of another protocol, a partial checksum where there is
-/// none) gets the treatment that refuses it: no port's features let it pass on to another guest.
+/// none) gets the treatment that refuses it: it is never passed on to another guest.
 #[inline]
 pub fn need(headers: &Headers, checksum: Checksum, gso: Option<Gso>, features: Features) -> Need {
     match gso {

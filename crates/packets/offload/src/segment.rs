@@ -17,7 +17,7 @@ pub const MAX_HEADER: usize = 256;
 /// IPv6's length field leaves the fixed header out, IPv4's does not.
 const IPV6_UNCOUNTED: u16 = 40;
 
-/// How a frame is to be segmented.
+/// How a frame must be segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gso {
     /// Its protocol.
@@ -50,18 +50,18 @@ pub struct Segment {
 
 /// Cuts a TCP frame into frames of at most [`Gso::size`] payload bytes, as Linux does.
 ///
-/// All headers are those of the original, VLAN tags and options included, but for:
+/// All headers are those of the original, VLAN tags and options included, except
 /// IP lengths; IPv4 identifications, which count up; TCP sequence numbers; FIN and PSH, which only the last segment
-/// keeps; CWR, which only the first keeps (RFC 3168 §6.1.2: it answers one ECE); and the checksums. IPv4's is complete,
+/// keeps; CWR, which only the first keeps (RFC 3168 §6.1.2: it responds to one ECE); and the checksums. IPv4's is complete,
 /// TCP's as the constructor says.
 #[derive(Clone, Debug)]
 pub struct Segmenter<'a> {
-    /// The frame's headers, and what more of it there is.
+    /// The frame's headers, and as much of its payload as is at hand.
     header: &'a [u8],
-    /// The whole frame, if its payload is to be summed.
+    /// The whole frame, if the segmenter sums its payload.
     summed: Option<&'a [u8]>,
     layout: Layout,
-    /// The pseudo-header's sum, but for the length.
+    /// The pseudo-header's sum without the length.
     pseudo: Sum,
     /// Payload not yet given out.
     rest: Range<usize>,
@@ -89,8 +89,8 @@ impl<'a> Segmenter<'a> {
         Ok(Self { summed: Some(frame), ..segmenter })
     }
 
-    /// Prepares to segment a frame of `frame_len` bytes of which only the first, `header`, are at hand: they hold at
-    /// least what `headers` tells of. No payload is touched, so the TCP checksums are
+    /// Prepares to segment a frame of `frame_len` bytes of which only the first, `header`, are at hand. They hold at
+    /// least all headers. No payload is touched, so the TCP checksums are
     /// [partial](crate::Checksum::Partial).
     ///
     /// # Errors
@@ -134,13 +134,13 @@ impl<'a> Segmenter<'a> {
 
     /// Segments still to come: before the first [`next`](Self::next), all of them.
     ///
-    /// A guest may ask for segments of one byte. Whoever sends them bounds this number first, or a frame of 64 KiB
-    /// costs others the time of 65,000.
+    /// A guest may ask for segments of one byte. The sender must bound this number first, or a frame of 64 KiB
+    /// costs as much time as 65,000 frames.
     pub fn segments(&self) -> usize {
         self.segments
     }
 
-    /// Writes the next segment's headers to the start of `header` and says what follows them.
+    /// Writes the next segment's headers to the start of `header` and returns what follows them.
     pub fn next(&mut self, header: &mut [u8; MAX_HEADER]) -> Option<Segment> {
         self.segments = self.segments.checked_sub(1)?;
         let len = payload_len(&self.rest, self.size);
@@ -183,7 +183,7 @@ impl<'a> Segmenter<'a> {
         tcp::Packet::new_unchecked(transport).set_checksum(sum.finish());
     }
 
-    /// Those of the segment being written; `self.segments` no longer counts it.
+    /// The flags of the segment being written; `self.segments` no longer counts it.
     fn flags(&self, original: Flags) -> Flags {
         let mut flags = original;
         if !self.first {

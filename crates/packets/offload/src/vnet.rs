@@ -1,4 +1,4 @@
-//! Offload metadata as virtio-net and taps write it (`virtio_net_hdr`), and as a frame has it.
+//! Translation between `virtio_net_hdr`, the offload metadata of virtio-net and taps, and a frame's.
 
 use wire::headers::Headers;
 use wire::netif::GsoKind;
@@ -6,7 +6,7 @@ use wire::virtio_net::{VirtioNetHdr, flags, gso};
 
 use crate::{Checksum, Gso};
 
-/// The header asks for something no frame can carry.
+/// The header asks for an offload that a frame cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
     /// A checksum that is neither TCP's nor UDP's outermost.
@@ -40,7 +40,7 @@ pub fn decode(
     if checksum != Checksum::Partial {
         return Ok((checksum, gso));
     }
-    // netif has no field for where the checksum is: the receiver looks in the headers.
+    // netif has no field for the checksum's location: the receiver finds it from the headers.
     let (start, offset) = (header.csum_start.get(), header.csum_offset.get());
     match headers.checksum_location() {
         Some(at) if at.start == start && at.offset == offset => Ok((checksum, gso)),
@@ -48,8 +48,8 @@ pub fn decode(
     }
 }
 
-/// The header that goes with a frame. A partial checksum where the headers have none is left
-/// out, which the receiving stack takes for a bad one.
+/// The header for a frame. A partial checksum is left out if the headers have no checksum field;
+/// the receiving stack then finds the checksum wrong.
 #[must_use]
 pub fn encode(headers: &Headers, checksum: Checksum, gso: Option<Gso>) -> VirtioNetHdr {
     let mut header = VirtioNetHdr::default();

@@ -154,7 +154,7 @@ proptest! {
         prop_assert_eq!(segments(&frame, gso), with_length);
     }
 
-    /// Whatever bytes, whatever metadata: an error or segments of the frame's own payload.
+    /// Any bytes with any metadata: an error or segments of the frame's own payload.
     #[test]
     fn nothing_panics(
         network in network(),
@@ -255,7 +255,7 @@ fn a_frame_without_payload_is_one_segment() {
     assert_eq!(segments, Ok(vec![frame]));
 }
 
-/// Congestion marks: CWR answers one ECE and goes out once, ECE repeats until it is answered.
+/// Congestion marks: CWR responds to one ECE and is sent once, ECE repeats until it is answered.
 #[test]
 fn cwr_is_on_the_first_and_fin_psh_on_the_last() {
     let (network, tcp) = plain();

@@ -44,7 +44,7 @@ fn append_segments(capture: &mut Vec<u8>, frame: &[u8], kind: GsoKind) {
     }
 }
 
-/// What tshark says of the file, one line a frame: the status of the IPv4 and the TCP checksum (1 is good) and the
+/// What tshark says of the file, one line per frame: the status of the IPv4 and the TCP checksum (1 is good) and the
 /// TCP payload's length.
 fn statuses(path: &std::path::Path) -> Option<String> {
     let output = Command::new("tshark")

@@ -21,10 +21,10 @@ pub enum Piece<'a> {
     Private(&'a [u8]),
 }
 
-/// Most pieces per call: a frame's slots, a header before them, and some to spare.
+/// Most pieces per call: a frame's slots, a header before them, and some more.
 const MAX_PIECES: usize = 64;
 
-/// Raw vectors on the stack: a frame must cost no allocation.
+/// Raw vectors on the stack, so that a frame costs no allocation.
 struct Vectors {
     entries: [libc::iovec; MAX_PIECES],
     used: usize,
@@ -49,7 +49,7 @@ impl Vectors {
     }
 }
 
-fn answer(bytes: isize) -> io::Result<usize> {
+fn result(bytes: isize) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::Error::last_os_error())
 }
 
@@ -69,7 +69,7 @@ pub fn write_pieces<'a>(
     }
     // SAFETY: each vector covers mapped memory that the pieces borrow for this call; the
     // kernel only reads it.
-    answer(unsafe {
+    result(unsafe {
         libc::writev(fd.as_fd().as_raw_fd(), vectors.entries.as_ptr(), vectors.count())
     })
 }
@@ -90,7 +90,7 @@ pub fn read_pieces<'a>(
     }
     // SAFETY: each vector covers mapped, writable memory borrowed for this call; `header` is
     // borrowed mutably, the rest is shared memory that no reference covers.
-    answer(unsafe {
+    result(unsafe {
         libc::readv(fd.as_fd().as_raw_fd(), vectors.entries.as_ptr(), vectors.count())
     })
 }

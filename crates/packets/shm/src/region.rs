@@ -132,8 +132,8 @@ impl Region {
     ) -> Result<(), OutOfBounds> {
         let from = source.at(source_offset, len)?;
         let to = dest.at(dest_offset, len)?;
-        // SAFETY: both ranges are mapped; `copy` allows overlap, which a guest that sends to
-        // itself or two mappings of one page can bring about.
+        // SAFETY: both ranges are mapped; `copy` allows overlap, which which happens when a guest sends
+        // to itself or one page has two mappings.
         unsafe { std::ptr::copy(from, to, len) };
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Region {
     #[inline]
     pub fn atomic_u16(&self, offset: usize) -> Result<&AtomicU16, OutOfBounds> {
         let word = self.aligned::<AtomicU16>(offset)?;
-        // SAFETY: mapped, aligned, and atomics may be shared with whoever else writes them.
+        // SAFETY: mapped, aligned, and other domains may write to an atomic.
         Ok(unsafe { AtomicU16::from_ptr(word.cast()) })
     }
 
@@ -184,7 +184,7 @@ impl Region {
     #[inline]
     pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, OutOfBounds> {
         let word = self.aligned::<AtomicU32>(offset)?;
-        // SAFETY: mapped, aligned, and atomics may be shared with whoever else writes them.
+        // SAFETY: mapped, aligned, and other domains may write to an atomic.
         Ok(unsafe { AtomicU32::from_ptr(word.cast()) })
     }
 
@@ -192,7 +192,7 @@ impl Region {
     #[inline]
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, OutOfBounds> {
         let word = self.aligned::<AtomicU64>(offset)?;
-        // SAFETY: mapped, aligned, and atomics may be shared with whoever else writes them.
+        // SAFETY: mapped, aligned, and other domains may write to an atomic.
         Ok(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 

@@ -83,8 +83,8 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if self.lost.is_empty() {
-            // SAFETY: dropped here and nowhere else. With a place that may be somebody else's the
-            // addresses are lost instead.
+            // SAFETY: dropped here and nowhere else. If another mapping may have taken a place, the
+            // addresses are leaked instead.
             unsafe { ManuallyDrop::drop(&mut self.region) };
         }
     }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_somebody_elses_is_left_alone() {
+    fn a_place_that_another_mapping_took_is_left_alone() {
         let fd = create_memfd("test", 2, PageSize::Small).unwrap();
         let mut reserved = Reserved::new(3, 4096).unwrap();
         for place in [0, 2] {

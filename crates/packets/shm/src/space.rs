@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_outlives_whoever_made_it() {
+    fn a_page_outlives_its_space() {
         let fd = numbered(1);
         let space = Arc::new(Space::reserve(PAGE).unwrap());
         let page = space.replace(0, &fd, 0).unwrap();

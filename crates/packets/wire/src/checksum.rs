@@ -7,7 +7,7 @@ const BLOCK: usize = 32;
 
 /// A ones' complement sum of a byte string that arrives in pieces.
 ///
-/// The sum is kept in the machine's own byte order, which RFC 1071 (§2.B) proves harmless, and is
+/// The sum is kept in the machine's byte order, which RFC 1071 (§2.B) proves harmless, and is
 /// put in network order by [`Sum::fold`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {

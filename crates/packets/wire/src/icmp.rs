@@ -151,9 +151,9 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
 /// The two ends of a ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EchoKind {
-    /// To be answered with the same identifier, sequence number and payload.
+    /// Asks for a reply with the same identifier, sequence number and payload.
     Request,
-    /// The answer.
+    /// The reply.
     Reply,
 }
 

@@ -1,4 +1,4 @@
-//! What a device may fetch where it lies, and for how long.
+//! Granted bytes that a device reads in place, and how long it may.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use shm::{Piece, Region};
 
 use crate::pages::Granted;
 
-/// A range that a device reads, and the memory in which it finds it.
+/// A range of bytes that a device reads, and its address.
 #[derive(Clone, Copy, Debug)]
 pub struct DmaRange<'a> {
     /// Where the bytes lie.
@@ -15,7 +15,7 @@ pub struct DmaRange<'a> {
     /// How many, within one page.
     pub len: u16,
     /// Set by [`Hypervisor::dma_map`](crate::Hypervisor::dma_map). None if the grant does not
-    /// permit it, or if this platform's devices cannot reach pages that this domain has not
+    /// permit it, or if a device of this platform cannot reach pages that this domain has not
     /// mapped.
     pub address: Option<Piece<'a>>,
 }
@@ -31,25 +31,24 @@ impl DmaRange<'_> {
 
 /// A domain's memory, as a device reaches it.
 pub trait DmaMemory: Send + Sync {
-    /// All of it: [`DmaRange::address`] lies in it.
+    /// All of it. [`DmaRange::address`] lies in this region.
     fn region(&self) -> &Region;
 
-    /// A device begins to read. Returns what [`end`](Self::end) takes.
+    /// A device begins to read. Returns the argument for [`end`](Self::end).
     fn begin(&self) -> u8;
 
-    /// The device has finished what it began.
+    /// The device has finished reading.
     fn end(&self, began: u8);
 
-    /// Whether the domain has ended, or takes its pages back: a device should stop reading.
+    /// Whether the domain has ended or wants its pages back: the device should stop reading.
     fn is_revoked(&self) -> bool;
 }
 
-/// Pages that a device reads stay where they are for as long as this lives, whatever becomes of
-/// their domain: no page that the device may still read is given away.
+/// While this lives, the pages that a device reads stay in place, even if their domain ends: no
+/// page that the device may still read is reused.
 ///
-/// The hold says nothing about the bytes: their domain may change them at any time. It can be
-/// revoked: a device that looks at [`is_revoked`](Self::is_revoked) stops early, and whoever waits
-/// for the pages waits for the drop.
+/// The domain may still change the bytes at any time. A hold can be revoked: a device that checks
+/// [`is_revoked`](Self::is_revoked) stops early. The pages are reused only after the drop.
 pub struct DmaHold {
     memory: Arc<dyn DmaMemory>,
     began: u8,

@@ -9,7 +9,7 @@ pub enum Error {
     /// No such domain, or it is gone.
     #[error("domain {0} does not exist or is gone")]
     NoDomain(DomId),
-    /// The grant reference does not permit what was asked.
+    /// The grant reference does not permit the access.
     #[error("domain {dom} does not grant {what} of reference {gref}")]
     BadGrant {
         /// The granting domain.
@@ -30,7 +30,7 @@ pub enum Error {
     /// No such event channel, or it is not for this domain.
     #[error("domain {dom} has no event channel {port} for the caller")]
     BadPort {
-        /// The domain asked for.
+        /// The domain that owns the port.
         dom: DomId,
         /// Its port.
         port: Port,
@@ -38,7 +38,7 @@ pub enum Error {
     /// The other end or the hypervisor is gone.
     #[error("the other end is gone")]
     Gone,
-    /// This platform does not have the service.
+    /// This platform lacks the service.
     #[error("this platform has no {0}")]
     Unsupported(&'static str),
     /// A device still reads pages of the domain.
@@ -52,13 +52,13 @@ pub enum Error {
     Os {
         /// What was attempted.
         what: &'static str,
-        /// Its answer.
+        /// The error that it returned.
         source: std::io::Error,
     },
 }
 
 impl Error {
-    /// Names the attempt beside the system's answer, for `map_err`.
+    /// Adds what was attempted to the system's error, for `map_err`.
     pub fn os<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::Os { what, source: source.into() }
     }

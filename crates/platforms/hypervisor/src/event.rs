@@ -14,7 +14,6 @@ pub trait EventChannel: AsFd + Send + Sync + 'static {
 
     /// Clears a pending event, so that the next one makes a new edge. Never blocks.
     ///
-    /// Call it before looking at the ring, never after: an event that arrives in between would be
-    /// lost.
+    /// Call it before looking at the ring, never after: an event in between would be lost.
     fn take(&self) -> Result<(), Error>;
 }

@@ -20,16 +20,16 @@ impl<T: Any + Deref<Target = Region> + Send + Sync> FlipPage for T {}
 
 /// The backend's side: gives pages to the domains `P`.
 pub trait PageTransfer<P>: Send + Sync {
-    /// Takes a zeroed page that can be transferred to `peer`. Dropping it keeps it for another time.
+    /// Takes a zeroed page that can be transferred to `peer`. Dropping it returns it to the pool.
     ///
-    /// The page is zeroed at every take: the bytes behind a short frame must not show an earlier
+    /// The page is zeroed each time: the bytes after a short frame must not show an earlier
     /// frame (the class of XSA-403).
     ///
     /// # Errors
-    /// [`Error::Exhausted`] while `peer` holds all pages that there are for it.
+    /// [`Error::Exhausted`] while `peer` holds all pages of its pool.
     fn take_page(&self, peer: &P) -> Result<Box<dyn FlipPage>, Error>;
 
-    /// Transfers a batch of pages; each operation gets its own status.
+    /// Transfers a batch of pages; each operation gets a status.
     ///
     /// A transferred page has left this domain's address space when this returns, and its new
     /// owner can use it. A refused one stays in its operation, with its bytes.
@@ -41,14 +41,13 @@ pub trait PageReceiver: Send + Sync {
     /// Offers `from` a place for one page. The reference names the entry that accepts it.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when all places are on offer or hold a page.
+    /// [`Error::Exhausted`] when all places are offered or hold a page.
     fn accept_transfer(&self, from: DomId) -> Result<(Box<dyn TransferSlot>, GrantRef), Error>;
 
-    /// Gives all pages that were dropped back to the domain they came from, in one hypercall for
-    /// many.
+    /// Gives all dropped pages back to the domain that they came from, many in one hypercall.
     ///
     /// # Errors
-    /// [`Error::Gone`] when there is no hypervisor any more to take them.
+    /// [`Error::Gone`] if the hypervisor is gone.
     fn surrender(&self) -> Result<(), Error>;
 }
 

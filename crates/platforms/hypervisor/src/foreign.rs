@@ -1,4 +1,4 @@
-//! Another domain's granted memory, for whoever does not know the platform that it belongs to.
+//! Another domain's granted memory, for a user that does not know the domain's platform.
 //!
 //! A frame's sender and its receiver may belong to different platforms, or the receiver may be a
 //! device that belongs to none. Each reaches the sender's pages through [`GrantedMemory`]. A
@@ -24,20 +24,20 @@ pub struct CopyOut<'a> {
     pub to: &'a mut [u8],
 }
 
-/// Most copies of one batch: more than a body has pieces.
+/// Most copies of one batch: more than the pieces of a body.
 const BATCH: usize = 32;
 
 /// Memory that one domain grants to this one, on any platform.
 ///
-/// Every grant is checked at every use. What is [mapped](MappedPages) as well stays so while the
-/// caller borrows it.
+/// Every grant is checked at every use. [Mapped pages](MappedPages) stay mapped while the caller
+/// borrows them.
 pub trait GrantedMemory: Any + Send + Sync {
     /// Copies bytes to private memory. Returns whether all of them could be read.
     fn copy_out(&self, mapped: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool;
 
-    /// Finds out where a device can read the bytes, as an IOMMU does, and sets each range's
-    /// address. The addresses hold while `mapped` is borrowed, and as long as the hold lives, if
-    /// there is one.
+    /// Finds the addresses at which a device can read the bytes, as an IOMMU does, and sets each
+    /// range's address. The addresses are valid while `mapped` is borrowed, and as long as the
+    /// hold lives, if there is one.
     fn dma_map<'a>(
         &'a self,
         mapped: Option<MappedPages<'a>>,

@@ -28,7 +28,7 @@ impl<'a, P> MappedGrants<'a, P> {
         Some((self.peer, self.at(place)?, offset))
     }
 
-    /// The same where it is mapped.
+    /// A byte of the page at a place, where it is mapped.
     #[inline]
     fn mapped(&self, place: u16, offset: u16) -> (&'a Region, usize) {
         (self.pages.region, usize::from(place) * PAGE_SIZE + usize::from(offset))
@@ -47,10 +47,9 @@ pub enum Source<'a, P> {
         /// First byte within the page.
         offset: u16,
     },
-    /// Bytes of a granted page that is mapped as well: a platform reaches them the way that costs
-    /// it less.
+    /// Bytes of a granted page that is mapped as well. A platform uses the cheaper access.
     MappedGrant {
-        /// Such pages, this one among them.
+        /// Mapped pages, which include this one.
         pages: &'a MappedGrants<'a, P>,
         /// Which of them.
         place: u16,
@@ -82,7 +81,7 @@ pub enum Dest<'a, P> {
     },
     /// Bytes of a page that is granted for writing, and mapped so as well.
     MappedGrant {
-        /// Such pages, this one among them.
+        /// Mapped pages, which include this one.
         pages: &'a MappedGrants<'a, P>,
         /// Which of them.
         place: u16,
@@ -101,7 +100,7 @@ pub enum Dest<'a, P> {
 }
 
 impl<'a, P> Source<'a, P> {
-    /// The bytes by their grant, if they have one: whose page, which, and the first byte in it.
+    /// The bytes' grant, if they have one: the granting peer, the page and the first byte in it.
     #[inline]
     #[must_use]
     pub fn granted(&self) -> Option<(&'a P, GrantRef, u16)> {
@@ -112,7 +111,7 @@ impl<'a, P> Source<'a, P> {
         }
     }
 
-    /// The bytes in memory that is mapped here and shared, if they are: the first of them.
+    /// The bytes' place in shared memory that is mapped here, if they have one: the first byte.
     #[inline]
     #[must_use]
     pub fn mapped(&self) -> Option<(&'a Region, usize)> {
@@ -149,7 +148,7 @@ impl<'a, P> Dest<'a, P> {
 }
 
 impl Granted {
-    /// `len` of the bytes as a platform's copy reads them.
+    /// The first `len` of the bytes, as the source of a copy.
     #[inline]
     pub fn source<'a, P>(
         self,
@@ -171,9 +170,9 @@ impl Granted {
 pub enum CopyStatus {
     /// Done.
     Okay,
-    /// The source could not be read: whoever owns it is at fault.
+    /// The source could not be read: its owner is at fault.
     BadSource,
-    /// The destination could not be written: whoever owns it is at fault.
+    /// The destination could not be written: its owner is at fault.
     BadDest,
 }
 
@@ -197,8 +196,7 @@ impl<'a, P> GrantCopy<'a, P> {
         Self { source, dest, len, status: CopyStatus::Okay }
     }
 
-    /// Whether one side can be reached by its grant only: else the bytes are within reach of
-    /// whoever copies, and no hypervisor is needed.
+    /// Whether one side can be reached by its grant only. Otherwise no hypercall is needed.
     #[inline]
     pub fn is_granted(&self) -> bool {
         matches!(self.source, Source::Grant { .. }) || matches!(self.dest, Dest::Grant { .. })
@@ -214,28 +212,27 @@ pub enum MapStatus {
     BadGrant,
 }
 
-/// One page that is mapped, for a packet or for as long as its owner likes
-/// (`GNTTABOP_map_grant_ref`).
+/// One page that is mapped, for one packet or longer (`GNTTABOP_map_grant_ref`).
 #[derive(Clone, Copy, Debug)]
 pub struct GrantMap {
     /// Where: a free place of an [aperture](crate::Hypervisor::aperture).
     pub place: u32,
     /// Which page of the aperture's peer.
     pub gref: GrantRef,
-    /// Whether it is written to as well, which the grant must permit.
+    /// Whether it is also mapped for writing, which the grant must permit.
     pub writable: bool,
     /// Written by the hypervisor.
     pub status: MapStatus,
 }
 
 impl GrantMap {
-    /// An operation not yet performed: a page to be read.
+    /// An operation not yet performed: maps a page for reading.
     #[inline]
     pub fn new(place: u32, gref: GrantRef) -> Self {
         Self { place, gref, writable: false, status: MapStatus::Okay }
     }
 
-    /// An operation not yet performed: a page to be read and written.
+    /// An operation not yet performed: maps a page for reading and writing.
     #[inline]
     pub fn writable(place: u32, gref: GrantRef) -> Self {
         Self { writable: true, ..Self::new(place, gref) }

@@ -19,8 +19,7 @@ pub trait Guest: Clone + Send + Sync + 'static {
 
     /// Allocates `pages` zeroed pages and grants each to `to`, readable and writable.
     ///
-    /// They are zeroed before they are shared, because stale data would leak to the backend
-    /// (XSA-403). The references are in the order of the pages. Dropping the pages revokes the
+    /// They are zeroed before they are shared: stale data would leak to the backend (XSA-403). The references are in the order of the pages. Dropping the pages revokes the
     /// grants.
     fn share(&self, to: DomId, pages: usize) -> Result<(Self::Pages, Vec<GrantRef>), Error>;
 

@@ -14,12 +14,12 @@ use crate::pages::MappedPages;
 
 /// The services of the hypervisor for a backend, in the driver domain.
 pub trait Hypervisor: Clone + Send + Sync + 'static {
-    /// Another domain, resolved once so that a grant operation needs no look-up.
+    /// A handle of another domain, so that grant operations need no look-up.
     type Peer: Clone + Send + Sync + fmt::Debug + 'static;
     /// Another domain's pages in this domain's address space. Dropping it unmaps them.
     type Mapping: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
-    /// Reserved places in this domain's address space for pages of one peer. Dropping it unmaps all
-    /// pages there.
+    /// Reserved address space of this domain for pages of one peer. Dropping it unmaps all pages
+    /// in it.
     type Aperture: std::ops::Deref<Target = shm::Region> + Send + Sync + 'static;
     /// One end of an event channel.
     type Event: EventChannel;
@@ -37,18 +37,18 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// PAGE_SIZE`, and may be touched only while a page is mapped there.
     fn aperture(&self, peer: &Self::Peer, places: u32) -> Result<Self::Aperture, Error>;
 
-    /// Maps a batch of granted pages, each at its place, readable and if asked for writable. Each
-    /// operation gets its own status; a place that is taken is a bad grant.
+    /// Maps a batch of granted pages, each at its place. Each operation gets a status; a place
+    /// that is in use is [`BadGrant`](crate::MapStatus::BadGrant).
     fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]);
 
     /// Unmaps the pages at these places; empty places are skipped.
     fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>);
 
-    /// Finds out where a device can read bytes that `peer` grants, as an IOMMU does, and sets
-    /// each range's address. Every grant is checked at this use.
+    /// Finds the addresses at which a device can read bytes that `peer` grants, as an IOMMU does,
+    /// and sets each range's address. Every grant is checked.
     ///
-    /// The addresses hold while `mapped` is borrowed. Where there is a [`DmaHold`], they hold as
-    /// long as that lives: it is what a device needs that reads after this call.
+    /// The addresses are valid while `mapped` is borrowed. If a [`DmaHold`] is returned, they are
+    /// valid as long as it lives: a device that reads after this call needs it.
     fn dma_map<'a>(
         &self,
         peer: &'a Self::Peer,
@@ -56,7 +56,7 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
         batch: &mut [DmaRange<'a>],
     ) -> Option<DmaHold>;
 
-    /// Copies a batch between grants and private memory; each operation gets its own status.
+    /// Copies a batch between grants and private memory; each operation gets a status.
     ///
     /// Every grant is checked at every use.
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]);
@@ -70,15 +70,15 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// this end is dropped, or its process is killed, the channel can be bound again.
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error>;
 
-    /// Sends `event` once more when `mapping` is unmapped, also by the death of this process. A
-    /// backend that is killed between a response and its event would otherwise leave the frontend
-    /// waiting. On a platform whose channels do not outlive the backend, this does nothing.
+    /// Makes the hypervisor send `event` when `mapping` is unmapped, also by the end of this
+    /// process. Otherwise a backend that is killed between a response and its event would leave
+    /// the frontend waiting. On a platform whose channels do not outlive the backend, this does nothing.
     #[inline]
     fn notify_on_unmap(&self, mapping: &Self::Mapping, event: &Self::Event) {
         let _ = (mapping, event);
     }
 
-    /// Counts work that the driver domain did itself: see [`Meter`](crate::Meter).
+    /// Counts work that the driver domain does without the hypervisor: see [`Meter`](crate::Meter).
     #[inline]
     fn note(&self, what: Counted, n: u64) {
         let _ = (what, n);

@@ -25,8 +25,8 @@ pub enum Counted {
     Copies,
     /// Bytes copied by the hypervisor.
     CopiedBytes,
-    /// Packet bytes that the driver domain copied itself, into and out of its own buffers. Headers
-    /// are not counted: it reads them anyway.
+    /// Packet bytes that the driver domain copied without the hypervisor, into and out of its
+    /// buffers. Headers are not counted.
     DriverBytes,
     /// Granted pages mapped into the driver domain.
     Maps,
@@ -40,7 +40,7 @@ pub enum Counted {
     PagesZeroed,
     /// Events sent to guests.
     Notifications,
-    /// Events not sent, since the guest had not asked for one.
+    /// Events not sent, because the guest had not asked for one.
     Suppressed,
     /// Segments cut in software.
     Segments,
@@ -72,7 +72,7 @@ impl Counted {
         Self::GrantMisses,
     ];
 
-    /// Its name in metrics and in JSON.
+    /// The name in metrics and in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -135,7 +135,7 @@ impl Meter {
         }
     }
 
-    /// Counts work of the driver domain's own, while the meter is on.
+    /// Counts work of the driver domain, while the meter is on.
     #[inline]
     pub fn note(&self, what: Counted, n: u64) {
         if self.is_on() {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_its_own() {
+    fn names_are_distinct() {
         let names: std::collections::BTreeSet<_> = Counted::ALL.map(Counted::name).into();
         assert_eq!(names.len(), Counted::ALL.len());
         let places = Counted::ALL.map(|what| what as usize);

@@ -1,5 +1,4 @@
-//! A meter around the hypervisor's services; it measures what Xenoprof's "hypervisor" column
-//! showed.
+//! The hypervisor's services with a meter, which measures the "hypervisor" column of Xenoprof.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_whoever_is_woken_is_not_the_hypervisors() {
+    fn the_time_of_the_woken_thread_is_not_the_hypervisors() {
         let meter = Arc::new(Meter::default());
         meter.switch(true);
         let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();

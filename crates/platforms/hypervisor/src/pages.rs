@@ -7,10 +7,11 @@ use crate::id::GrantRef;
 /// Bytes in a page, the unit of grants (Xen's `XEN_PAGE_SIZE`).
 pub const PAGE_SIZE: usize = 4096;
 
-/// Granted pages that are also mapped in this domain. Whose they are is said elsewhere.
+/// Granted pages that are also mapped in this domain. [`MappedGrants`](crate::MappedGrants) adds
+/// their owner.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedPages<'a> {
-    /// Where they lie: place after place, each of a page.
+    /// The memory in which they lie, a page for each place.
     pub region: &'a Region,
     /// What is mapped at each place.
     pub grefs: &'a [Option<GrantRef>],
@@ -28,8 +29,8 @@ impl<'a> MappedPages<'a> {
     #[inline]
     #[must_use]
     pub fn find(&self, bytes: Granted, len: u16) -> Option<u16> {
-        // The owner may have had the page unmapped, and another one mapped in its place, since it
-        // was found there. And nothing may be touched beyond the page.
+        // Another page may have been mapped at this place since it was looked up. And the bytes
+        // must not reach beyond the page.
         let within_page = usize::from(bytes.offset) + usize::from(len) <= PAGE_SIZE;
         bytes.mapped.filter(|place| within_page && self.at(*place) == Some(bytes.gref))
     }
@@ -50,8 +51,8 @@ pub struct Granted {
     pub gref: GrantRef,
     /// First byte within the page.
     pub offset: u16,
-    /// Where the page is [mapped](MappedPages), if it is. A hint: checked at every use, because
-    /// the owner may have had another page mapped in its place since.
+    /// Where the page is [mapped](MappedPages), if it is. This is a hint, checked at
+    /// every use, because another page may have been mapped there since.
     pub mapped: Option<u16>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Menon, Cox and Zwaenepoel (2006, §4.1) start from a netback that maps every page of every
 //! packet ([`TxChannel::Remap`]: two changes of the address space per page) and arrive at one that
-//! gets the header beside the ring and never maps the body ([`TxChannel::Header`]).
+//! reads the header beside the ring and never maps the body ([`TxChannel::Header`]).
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +10,8 @@ use std::str::FromStr;
 /// How a packet's bytes come from a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TxChannel {
-    /// Its first bytes are copied, out of header pages if the frontend has some and out of its
-    /// grants if not; the rest stays in the guest's pages until the egress port fetches it.
+    /// Its first bytes are copied, from header pages if the frontend has some and otherwise from
+    /// its grants; the rest stays in the guest's pages until the egress port fetches it.
     #[default]
     Header,
     /// All its pages are mapped, and unmapped when it has been sent.
@@ -24,7 +24,7 @@ pub enum RxChannel {
     /// Copied into pages that the guest shares once.
     #[default]
     Copy,
-    /// Put into zeroed pages of the driver domain's, which become the guest's.
+    /// Copied into zeroed pages of the driver domain, which are transferred to the guest.
     Flip,
 }
 

@@ -27,21 +27,21 @@ pub enum ConnectError {
     /// More queues than offered, or none (CVE-2026-45890).
     #[error("the frontend asks for {asked} queues; 1 to {offered} are offered")]
     Queues {
-        /// What it asks.
+        /// The number of queues that it asks for.
         asked: u32,
-        /// What the backend wrote.
+        /// The number that the backend offers.
         offered: u32,
     },
-    /// The frontend wants frames in another way than is offered.
+    /// The frontend wants another RX channel than is offered.
     #[error(
-        "the frontend's {} does not ask for rx = \"{offered}\", which is all that is offered",
+        "the frontend's {} does not ask for rx = \"{offered}\", the only mode that is offered",
         keys::REQUEST_RX_COPY
     )]
     RxChannel {
-        /// What is.
+        /// The offered channel.
         offered: RxChannel,
     },
-    /// Pages cannot change hands on this platform.
+    /// This platform has no page flipping.
     #[error("this platform has no page flipping: use rx = \"copy\"")]
     NoFlip,
     /// The store failed.
@@ -53,16 +53,16 @@ pub enum ConnectError {
     /// A ring is broken from the start.
     #[error(transparent)]
     Ring(#[from] Fault),
-    /// There is no memory to keep a ring's answers in.
+    /// A ring's ledger could not be opened.
     #[error("ledger: {0}")]
     Ledger(#[source] io::Error),
 }
 
-/// What a frontend has set up.
+/// The rings of a connected frontend.
 pub struct Connection<H: Hypervisor> {
-    /// What its frames go through.
+    /// Its queues.
     pub queues: Vec<Queue<H>>,
-    /// What it asks of us besides; not every frontend has one.
+    /// The control ring, if the frontend has one.
     pub control: Option<ControlRing<H>>,
 }
 
@@ -74,8 +74,8 @@ impl<H: Hypervisor> Connection<H> {
         (self.queues.into_iter().map(queue).collect(), self.control.map(task).into_iter().collect())
     }
 
-    /// Makes the frontend look at all rings: whoever was here before may have died between a
-    /// publication and its notification.
+    /// Notifies the frontend on all rings: an earlier backend may have died between a publication
+    /// and its notification.
     pub(crate) fn wake(&self) {
         for Queue { tx, rx } in &self.queues {
             tx.notify();
@@ -95,17 +95,17 @@ pub struct Queue<H: Hypervisor> {
     pub rx: RxQueue<H>,
 }
 
-/// What a queue's rings are begun with.
+/// How a queue's rings are opened.
 #[derive(Clone, Copy)]
 pub(crate) struct Rings<'a> {
     pub(crate) ledgers: &'a dyn Ledgers,
-    /// They are live, left by a backend that died, and gone on with.
+    /// They are live, left by an earlier backend, and are resumed.
     pub(crate) resumes: bool,
-    /// The header pages of a frontend that has some are used.
+    /// Header pages are used, if the frontend has some.
     pub(crate) headers: bool,
 }
 
-/// What the rings of a frontend are connected with.
+/// The parameters of connecting one frontend's rings.
 struct ConnectContext<'a, H: Hypervisor> {
     hypervisor: &'a H,
     peer: &'a H::Peer,
@@ -151,8 +151,8 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
         let number = |key: &str| keys.number(&format!("{prefix}{key}"));
         let (tx, rx) = (GrantRef(need(keys::TX_RING_REF)?), GrantRef(need(keys::RX_RING_REF)?));
-        // One each first, as Linux does: a driver that was here before may have left the key of
-        // the channel for both.
+        // Split channels first, as Linux does: an earlier driver may have left the key of the
+        // shared channel.
         let split = number(keys::EVENT_CHANNEL_TX)?.zip(number(keys::EVENT_CHANNEL_RX)?);
         let (tx_event, rx_event) = match split {
             Some((tx, rx)) => (Arc::new(self.bind(tx)?), Arc::new(self.bind(rx)?)),
@@ -182,7 +182,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, flips) })
     }
 
-    /// Connects the control ring, by which all queues' pages are kept mapped.
+    /// Connects the control ring, which serves the persistent grants of all queues.
     fn control(
         &self,
         (gref, port): (GrantRef, u32),
@@ -222,8 +222,8 @@ impl Keys<'_> {
         Ok(self.number(key)?.is_some_and(|value| value != 0))
     }
 
-    /// Absent keys mean what they meant before the keys were invented: IPv4 checksums are
-    /// offloaded unless refused, IPv6 ones only if asked for.
+    /// Reads the features. Without a key the default applies: IPv4 checksums are offloaded unless
+    /// refused, IPv6 ones only if asked for.
     fn features(&self) -> Result<Features, StoreError> {
         Ok(Features {
             sg: self.flag(keys::FEATURE_SG)?,
@@ -235,7 +235,7 @@ impl Keys<'_> {
     }
 }
 
-/// Connects all that a frontend has, or nothing.
+/// Connects all rings of a frontend, or none.
 pub(crate) fn connect<H: Hypervisor>(
     hypervisor: &H,
     store: &dyn Store,
@@ -260,7 +260,7 @@ pub(crate) fn connect<H: Hypervisor>(
     let mut all_grants = Vec::new();
     let queues = (0..asked)
         .map(|n| {
-            // A single queue has its keys where they were before there were queues.
+            // A single queue has its keys in the frontend's directory.
             let prefix = match asked {
                 1 => String::new(),
                 _ => format!("{}{n}/", keys::QUEUE_PREFIX),
@@ -275,13 +275,13 @@ pub(crate) fn connect<H: Hypervisor>(
     Ok(Connection { queues, control })
 }
 
-/// Where the control ring of a frontend is that has one: its page, and its port.
+/// The page and the port of the control ring, if the frontend has one.
 fn control_keys(keys: &Keys<'_>) -> Result<Option<(GrantRef, u32)>, ConnectError> {
     let Some(gref) = keys.number(keys::CTRL_RING_REF)? else { return Ok(None) };
     Ok(Some((GrantRef(gref), keys.need(keys::EVENT_CHANNEL_CTRL)?)))
 }
 
-/// The header pages of a frontend that has some: all of them, or it is an error.
+/// The header pages, if the frontend has some. It must have all of them.
 fn header_pages(keys: &Keys<'_>, prefix: &str) -> Result<Option<Vec<GrantRef>>, ConnectError> {
     let key = format!("{prefix}{}", keys::TX_HEADER_REFS);
     let Some(text) = keys.text(&key)? else { return Ok(None) };

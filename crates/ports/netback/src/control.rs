@@ -1,11 +1,11 @@
-//! The control ring: what a frontend asks of its backend that is no frame.
+//! The control ring: requests of a frontend other than frames.
 //!
-//! It asks for [persistent grants](crate::PersistentGrants): how many there can be, to map some,
+//! They are about [persistent grants](crate::PersistentGrants): how many are possible, to map some,
 //! to unmap some. Hashes are not offered.
 //!
-//! A worker serves it between the frames of others, so that a pass takes a step only: a message,
-//! or a few of the pages that one is about. A list is read once, as a whole; what the frontend
-//! makes of its page afterwards changes nothing (XSA-155).
+//! A worker serves it between frames in small steps: one message, or a few of the pages of one
+//! message. A list is copied once, as a whole; later changes of the frontend's page have no effect
+//! (XSA-155).
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use zerocopy::IntoBytes;
 
 use crate::{Fault, PersistentGrants};
 
-/// Pages mapped or unmapped in one step: about the time that a batch of frames takes.
+/// Pages mapped or unmapped in one step, which takes about as long as a batch of frames.
 const STEP: usize = 16;
 
 /// A control ring.
@@ -29,7 +29,7 @@ pub struct ControlRing<H: Hypervisor> {
     peer: H::Peer,
     ring: BackRing<Ctrl, RegionPage<H::Mapping>>,
     event: Arc<H::Event>,
-    /// Those of each queue.
+    /// The persistent grants of each queue.
     grants: Vec<Arc<PersistentGrants<H>>>,
     job: Option<Job>,
 }
@@ -42,20 +42,20 @@ struct Job {
     list: GrantRef,
     /// The private copy of the list.
     entries: Vec<GrefMapping>,
-    /// Entries that are done; of those to be taken back: that are left.
+    /// Entries that are mapped or unmapped so far. While mappings are undone: those left.
     done: usize,
     doing: Doing,
 }
 
 enum Doing {
     Adding,
-    /// One could not be mapped, for which the frontend gets this status: so none shall be.
-    TakingBack(u32),
-    /// So many have been unmapped.
+    /// One entry could not be mapped: the others are unmapped, and the frontend gets this status.
+    Undoing(u32),
+    /// How many have been unmapped.
     Removing(u32),
 }
 
-/// What is left to do of a message: an answer, or a job.
+/// What follows for a message: a response, or more work.
 enum Next {
     Answer { status: u32, data: u32 },
     Work(Job),
@@ -93,11 +93,11 @@ impl<H: Hypervisor> ControlRing<H> {
 
     /// Wakes the frontend.
     pub(crate) fn notify(&self) {
-        // A frontend that is gone cannot be notified; its domain's end detaches the vif.
+        // This fails if the frontend is gone, and then the store reports it.
         let _ = self.event.notify();
     }
 
-    /// What it rules over, queue by queue.
+    /// The persistent grants that it controls, by queue.
     pub fn grants(&self) -> &[Arc<PersistentGrants<H>>] {
         &self.grants
     }
@@ -159,7 +159,7 @@ impl<H: Hypervisor> ControlRing<H> {
         usize::try_from(queue).ok().filter(|queue| *queue < self.grants.len())
     }
 
-    /// A private copy of a list, its one reading.
+    /// A private copy of a list. This is its only read.
     fn read(&self, list: GrantRef, count: usize) -> Option<Vec<GrefMapping>> {
         let mut entries = vec![GrefMapping::default(); count];
         let source = Source::Grant { peer: &self.peer, gref: list, offset: 0 };
@@ -182,7 +182,7 @@ impl<H: Hypervisor> ControlRing<H> {
         batch[0].status == CopyStatus::Okay
     }
 
-    /// Does what a job is about to the next few of its entries.
+    /// Processes the next few entries of a job.
     fn advance(&self, mut job: Job) -> Next {
         let grants = &self.grants[job.queue];
         let count = job.entries.len();
@@ -194,12 +194,12 @@ impl<H: Hypervisor> ControlRing<H> {
                         return Next::Answer { status: status::SUCCESS, data: 0 };
                     }
                     Ok(()) => job.done = end,
-                    Err(status) => job.doing = Doing::TakingBack(status),
+                    Err(status) => job.doing = Doing::Undoing(status),
                 }
             }
             // The entries before the refused ones were all mapped by this job: a reference that
-            // was mapped before it would have been refused itself.
-            Doing::TakingBack(status) => {
+            // was mapped before would have been refused.
+            Doing::Undoing(status) => {
                 let start = job.done.saturating_sub(STEP);
                 grants.take_back(&job.entries[start..job.done]);
                 job.done = start;
@@ -211,8 +211,8 @@ impl<H: Hypervisor> ControlRing<H> {
                 let end = count.min(job.done + STEP);
                 let removed = removed + grants.remove(&mut job.entries[job.done..end]);
                 if end == count {
-                    let told = self.write(job.list, &job.entries);
-                    let status = if told { status::SUCCESS } else { status::INVALID_PARAMETER };
+                    let written = self.write(job.list, &job.entries);
+                    let status = if written { status::SUCCESS } else { status::INVALID_PARAMETER };
                     return Next::Answer { status, data: removed };
                 }
                 (job.done, job.doing) = (end, Doing::Removing(removed));

@@ -1,4 +1,4 @@
-//! Where a TX queue gets the headers of its packets from, and the memory that their bodies lie in.
+//! How a TX queue reads the headers of its packets, and the memory that their bodies lie in.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use wire::netif::header_channel;
 use crate::persistent::PiecesInUse;
 use crate::remap::Remapped;
 
-/// Where a TX queue gets its packets' headers from.
+/// Where a TX queue reads its packets' headers.
 enum HeaderSource<H: Hypervisor> {
-    /// Grant copies of them.
+    /// From grant copies.
     GrantCopy,
-    /// The header pages that the frontend fills.
+    /// From the header pages that the frontend fills.
     HeaderPages(H::Mapping),
-    /// Mappings of all pages of each packet.
+    /// From mappings of all pages of each packet.
     Remap(Remapped<H>),
 }
 
@@ -29,10 +29,10 @@ enum HeaderSource<H: Hypervisor> {
 pub(crate) struct PacketAccess<H: Hypervisor> {
     /// The frontend's memory.
     memory: Arc<PeerMemory<H>>,
-    /// The same, as a port of any platform reaches it.
+    /// The same, for ports of any platform.
     shared: Arc<dyn GrantedMemory>,
     headers: HeaderSource<H>,
-    /// Pages that stay mapped, if the frontend can have some: no copy needs a grant there.
+    /// Pages that stay mapped, if the frontend may have some: copies from there need no hypercall.
     grants: Option<PiecesInUse<H>>,
 }
 
@@ -48,14 +48,14 @@ impl<H: Hypervisor> PacketAccess<H> {
         Self { shared: memory.clone(), memory, headers, grants }
     }
 
-    /// Maps packets of `peer`.
+    /// Access by mapping the packets of `peer`.
     pub(crate) fn by_remap(hypervisor: &H, peer: &H::Peer) -> Result<Self, hypervisor::Error> {
         let headers = HeaderSource::Remap(Remapped::new(hypervisor, peer)?);
         Ok(Self::new(hypervisor, peer, headers, None))
     }
 
-    /// Copies headers of packets of `peer`: out of header pages, if there are some. Some of the
-    /// frontend's pages may stay mapped.
+    /// Access by copying the headers of packets of `peer`: from header pages, if it has some. Some
+    /// of its pages may stay mapped.
     pub(crate) fn by_copy(
         hypervisor: &H,
         peer: &H::Peer,
@@ -76,7 +76,7 @@ impl<H: Hypervisor> PacketAccess<H> {
         matches!(self.headers, HeaderSource::HeaderPages(_))
     }
 
-    /// How many of a packet's bytes, at most, come beside the ring instead of in its fragments.
+    /// The most bytes of a packet that come beside the ring instead of in its fragments.
     #[inline]
     pub(crate) fn header_max(&self) -> u16 {
         match self.headers {
@@ -85,18 +85,18 @@ impl<H: Hypervisor> PacketAccess<H> {
         }
     }
 
-    /// Copies the header that came beside request `index`: its only read. Nothing where headers do
-    /// not come that way.
+    /// Copies the header that came beside request `index`. This is its only read. Does nothing
+    /// without header pages.
     #[inline]
     pub(crate) fn read_header_page(&self, index: u32, frame: &mut Frame) {
         if let HeaderSource::HeaderPages(pages) = &self.headers {
             let header = &mut frame.bytes[..usize::from(frame.header_len)];
-            // Every index has its place in the pages that were mapped.
+            // This cannot fail: every index has a place in the mapped pages.
             let _ = pages.copy_out(header_channel::place(index), header);
         }
     }
 
-    /// Starts to fetch the headers of the requests from `index` on.
+    /// Prefetches the headers of the requests from `index` on.
     #[inline]
     pub(crate) fn prefetch(&self, index: u32, requests: u32) {
         if let HeaderSource::HeaderPages(pages) = &self.headers {
@@ -108,8 +108,8 @@ impl<H: Hypervisor> PacketAccess<H> {
         }
     }
 
-    /// Calls `work` with the memory that the frames' pieces lie in, for one batch: pages that are
-    /// mapped stay mapped no longer than it takes.
+    /// Calls `work` with the memory that the frames' pieces lie in, for one batch. Mapped
+    /// pages stay mapped until it returns.
     #[inline]
     pub(crate) fn with_body<R>(&self, work: impl FnOnce(Body<'_>) -> R) -> R {
         let memory = &self.shared;
@@ -121,8 +121,8 @@ impl<H: Hypervisor> PacketAccess<H> {
         }
     }
 
-    /// Gets the headers of the frames in `fresh` into their private copies, off their pieces.
-    /// Returns the frames whose memory cannot be read.
+    /// Copies the headers of the frames in `fresh` into their private copies, and removes these bytes
+    /// from the pieces. Returns the slots of frames whose memory cannot be read.
     #[inline]
     pub(crate) fn fetch_headers(&mut self, window: &mut Window, fresh: u64) -> u64 {
         if let Some(grants) = &mut self.grants {
@@ -148,7 +148,7 @@ impl<H: Hypervisor> PacketAccess<H> {
         unreadable
     }
 
-    /// Releases what is held for the frame in `slot`. Most frames hold nothing.
+    /// Unmaps or releases the pages of the frame in `slot`. Most frames have none.
     #[inline(always)]
     pub(crate) fn release(&mut self, slot: u8, frame: &Frame) {
         if matches!(self.headers, HeaderSource::Remap(_)) {
@@ -167,7 +167,7 @@ impl<H: Hypervisor> PacketAccess<H> {
     }
 }
 
-/// Headers fetched ahead of their reading: they come from another core's cache.
+/// Headers to prefetch: they come from another core's cache.
 const PREFETCHED: u32 = 8;
 const CACHE_LINE: usize = 64;
 
@@ -175,7 +175,7 @@ const CACHE_LINE: usize = 64;
 const BATCH: usize = WINDOW + PIECES_MAX;
 
 /// Copies the header bytes of the frames in `fresh` into their private copies, across fragments
-/// where they are split (XSA-423). Returns the frames whose memory cannot be read.
+/// where they are split (XSA-423). Returns the slots of frames whose memory cannot be read.
 fn copy_headers<H: Hypervisor>(
     memory: &PeerMemory<H>,
     mapped: Option<MappedPages<'_>>,
@@ -216,7 +216,7 @@ fn copy_headers<H: Hypervisor>(
     unreadable
 }
 
-// A header beside the ring has its place in the frame's private copy.
+// A header from the header pages fits the frame's private copy.
 const _: () = assert!(header_channel::HEADER_LEN as usize == HEADER_MAX);
-// And every request of a ring has a place for one.
+// Every request of a ring has a place in the header pages.
 const _: () = assert!(header_channel::PAGES * PAGE_SIZE == Tx::COUNT as usize * HEADER_MAX);

@@ -1,4 +1,4 @@
-//! Where a vif's answers are kept while they are published: see [`ring::Ledger`].
+//! Storage for the ledgers of a vif's rings: see [`ring::Ledger`].
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +19,7 @@ pub enum RingKind {
     Tx,
     /// To the guest.
     Rx,
-    /// What the guest asks of its backend; one for all queues.
+    /// Control requests of the guest; one ring for all queues.
     Ctrl,
 }
 
@@ -35,15 +35,15 @@ impl fmt::Display for RingKind {
 
 /// The ledgers of one vif.
 pub trait Ledgers: Send + Sync {
-    /// The memory of one ring's ledger, of [`LEDGER_LEN`] bytes: what an earlier backend had, if
-    /// there was one.
+    /// The memory of one ring's ledger, of [`LEDGER_LEN`] bytes, with the content that an earlier
+    /// backend left.
     fn ledger(&self, queue: u32, ring: RingKind) -> io::Result<Region>;
 
-    /// Removes them all: the vif is gone.
+    /// Removes all of them, after the vif is gone.
     fn remove(&self) -> io::Result<()>;
 }
 
-/// Ledgers that end with their process: where its guests' rings do too, nothing is lost.
+/// Ledgers in anonymous memory, for a platform where the guests' rings end with the process too.
 #[derive(Debug, Default)]
 pub struct Anonymous {
     regions: Mutex<HashMap<(u32, RingKind), Arc<Region>>>,
@@ -70,16 +70,16 @@ impl Ledgers for Anonymous {
     }
 }
 
-/// Ledgers in files, which outlive the process though nothing waits for a disk: the memory behind
-/// them is the kernel's. They belong where a restart of the machine empties the directory
-/// (`/run`), since it ends the rings as well.
+/// Ledgers in files, which outlive the process. They are mapped, so no write waits for a disk.
+/// They belong into a directory that a restart of the machine empties (`/run`), since that ends the
+/// rings too.
 #[derive(Clone, Debug)]
 pub struct Files {
     directory: PathBuf,
 }
 
 impl Files {
-    /// Files in `directory`, which is one vif's own. It is made when it is needed.
+    /// Files in `directory`, which must be used for one vif only. It is created when needed.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
@@ -119,7 +119,7 @@ mod tests {
 
     const LAST: usize = LEDGER_LEN - 8;
 
-    /// Each is a memory of its own, and is there again for the next who asks.
+    /// The ledgers are separate, and keep their content.
     fn keep_what_was_written(ledgers: &impl Ledgers) {
         let read = |queue, ring| ledgers.ledger(queue, ring).unwrap().read(LAST);
         ledgers.ledger(0, RingKind::Tx).unwrap().write(LAST, 7u64).unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_kept_until_the_vif_is_gone_and_are_nobody_elses() {
+    fn files_are_kept_until_the_vif_is_gone_and_only_the_owner_reads_them() {
         let name = format!("pvnet-ledgers-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         let mode = |path: &PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(mode(&directory), 0o700);
         assert_eq!(mode(&directory.join("tx-0")), 0o600);
 
-        // One whose maker was killed before it had written all of it.
+        // A file whose creator was killed before it had written all of it.
         fs::write(directory.join("rx-1"), [1; 100]).unwrap();
         assert_eq!(ledgers.ledger(1, RingKind::Rx).unwrap().read(0), Ok(0u64));
 

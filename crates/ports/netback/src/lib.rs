@@ -3,15 +3,15 @@
 //! A [`Vif`] is the interface in the store: it offers features, waits for the frontend and
 //! connects its queues. A [`Queue`] is a ring each way. [`TxQueue`] takes packets off the TX
 //! ring, checks them and makes frames of them, whose bodies stay in the guest's memory;
-//! [`RxQueue`] copies frames from wherever they lie into the buffers the guest posted, or hands
-//! them over in pages that become the guest's. A [`ControlRing`] beside them serves a frontend
-//! that wants pages to stay mapped between packets: [`PersistentGrants`].
+//! [`RxQueue`] copies frames into the buffers that the guest posted, or transfers pages with the
+//! frames to the guest. A [`ControlRing`] serves requests of the frontend to
+//! keep pages mapped between packets: [`PersistentGrants`].
 //!
-//! A backend that is killed and started again goes on with the interfaces that it finds: the rings
-//! are live, and what was being answered lies in [`Ledgers`].
+//! A backend that is killed and started again continues the connected interfaces: the rings are
+//! live, and [`Ledgers`] hold the responses that were being published.
 //!
-//! The frontend is hostile until shown otherwise. What it can break is a [`Fault`]: the owner
-//! of the queue drops it and says why; no other interface notices.
+//! The frontend is not trusted. A violation of the protocol is a [`Fault`]: the owner of the queue
+//! drops it and reports why, and no other interface is affected.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a backend offers to its frontends.
+//! The features and limits that a backend offers.
 
 use offload::Features;
 
@@ -13,18 +13,18 @@ pub struct Offered {
     pub features: Features,
     /// An event channel for each ring instead of one for both.
     pub split_event_channels: bool,
-    /// How packets come from the guest.
+    /// The channel of packets from the guest.
     pub tx: TxChannel,
-    /// How packets go to the guest.
+    /// The channel of packets to the guest.
     pub rx: RxChannel,
-    /// Most pages of each queue that the frontend can have kept mapped; see
+    /// Most pages of each queue that stay mapped, if the channels permit it; see
     /// [`persistent_pages`](Self::persistent_pages).
     pub persistent_grants: u16,
 }
 
 impl Offered {
-    /// Most pages of each queue that the frontend can have kept mapped. None where packets are
-    /// mapped or change hands anyway: there would be nothing to save.
+    /// Most pages of each queue that stay mapped. Zero if packets are mapped or flipped, where it
+    /// would save nothing.
     pub fn persistent_pages(&self) -> u16 {
         match (self.tx, self.rx) {
             (TxChannel::Header, RxChannel::Copy) => self.persistent_grants,

@@ -1,27 +1,26 @@
 //! Persistent grants: pages that stay mapped between packets, so that no grant operation is
 //! needed to reach them.
 //!
-//! Santos et al. (2008, §4.4) propose to keep granted pages mapped in the driver domain and leave
-//! it undone. Xen's netif has it since (`netif-staging-grants`): the frontend says over the
-//! [control ring](crate::ControlRing) which of its pages are to be mapped, and only it can say
-//! when they are to be let go. A page that is not among them is reached by a grant copy, as ever.
+//! Santos et al. (2008, §4.4) propose to keep granted pages mapped in the driver domain, but did
+//! not implement it. Xen's netif has it since (`netif-staging-grants`): the frontend asks over the
+//! [control ring](crate::ControlRing) to map some of its pages, and only it can ask to unmap them.
+//! All other pages are reached by grant copies.
 //!
 //! ```text
 //!   control ring ── ADD, DEL ──►  table of a queue:  gref ─► place in an aperture
 //!      (writes, rarely)               ▲          ▲
-//!                      TX: pieces of packets    RX: buffers      (read, once a batch)
+//!                      TX: pieces of packets    RX: buffers      (read, once per batch)
 //! ```
 //!
-//! **Who may look when.** Whoever uses mapped pages holds the table's lock for reading as long as
-//! the batch takes, and gets it at once or not at all: while pages are mapped or unmapped a batch
-//! goes by grant copies, which is always right. So no copy that is under way ever loses the
-//! mapping it uses, and no worker waits for a guest.
+//! **Locking.** A batch that uses mapped pages holds the table's lock for reading, and never waits
+//! for it: while pages are mapped or unmapped, a batch uses grant copies, which are always
+//! possible. So no copy loses its mapping while it runs, and no worker waits for a guest.
 //!
-//! **What is in use.** A page is not unmapped while a packet in hand has bytes in it that are still
-//! to be read. Each place has a count of the pieces that do. Only the TX queue of the table changes it, so that plain loads
-//! and stores do: no locked instruction for a packet. It is a courtesy to the frontend, which must
-//! not believe that it can have a page back too early; no mapping is relied upon for it. Buffers
-//! on the RX ring are taken and answered within one batch, under the lock.
+//! **Pages in use.** A page is not unmapped while a packet in hand has unread bytes in it. Each
+//! place has a count of such pieces. Only the TX queue of the table changes it, so plain loads and
+//! stores suffice, without a locked instruction per packet. The count protects the frontend, which
+//! must not get a page back too early; the backend's safety does not depend on it. Buffers on the
+//! RX ring are taken and answered within one batch, under the lock.
 
 mod index;
 
@@ -38,7 +37,7 @@ use wire::netif::ctrl::status;
 
 use index::{Found, Index};
 
-/// The pages of one queue that are kept mapped: as many as were offered, at most.
+/// The pages of one queue that stay mapped: at most as many as were offered.
 pub struct PersistentGrants<H: Hypervisor> {
     hypervisor: H,
     table: RwLock<Table<H>>,
@@ -50,16 +49,16 @@ struct Table<H: Hypervisor> {
     aperture: H::Aperture,
     /// What is mapped at each place.
     grefs: Box<[Option<GrantRef>]>,
-    /// The same, to be found by its reference.
+    /// The places of mapped pages, by reference.
     index: Index,
     free: Vec<u16>,
 }
 
-/// The mapped pages, which stay while this is held.
+/// The mapped pages, which stay mapped while this lives.
 pub(crate) struct Pages<'a, H: Hypervisor>(RwLockReadGuard<'a, Table<H>>);
 
 impl<H: Hypervisor> PersistentGrants<H> {
-    /// Room for `bound` pages of `peer`. It costs addresses only until some are mapped.
+    /// Reserves address space for `bound` pages of `peer`.
     pub(crate) fn new(
         hypervisor: &H,
         peer: &H::Peer,
@@ -86,7 +85,7 @@ impl<H: Hypervisor> PersistentGrants<H> {
         self.bound() - table.free.len()
     }
 
-    /// The pages, to be used for a batch; none while they change.
+    /// The pages, for one batch; none while they change.
     #[inline]
     pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {
         match self.table.try_read() {
@@ -96,7 +95,7 @@ impl<H: Hypervisor> PersistentGrants<H> {
         }
     }
 
-    /// Waits for the batches that use the pages. None of them waits for this.
+    /// Locks the table for a change. Waits for the batches that use the pages.
     fn change(&self) -> RwLockWriteGuard<'_, Table<H>> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +106,7 @@ impl<H: Hypervisor> PersistentGrants<H> {
         let table = &mut *table;
         let left = table.free.len().checked_sub(entries.len()).ok_or(status::BUFFER_OVERFLOW)?;
         let mut ops = Vec::<GrantMap>::with_capacity(entries.len());
-        // The last of the free places first, so that neighbours become neighbours.
+        // The last of the free places first, so that adjacent entries get adjacent places.
         for (entry, place) in entries.iter().zip(table.free[left..].iter().rev()) {
             let (gref, place) = (GrantRef(entry.gref), u32::from(*place));
             let known = table.index.find(gref).is_some() || ops.iter().any(|op| op.gref == gref);
@@ -132,7 +131,7 @@ impl<H: Hypervisor> PersistentGrants<H> {
         Err(status::INVALID_PARAMETER)
     }
 
-    /// Unmaps pages, each that is mapped and not in use, and writes each one's status. Answers
+    /// Unmaps those pages that are mapped and not in use, and writes the status of each. Returns
     /// how many were unmapped.
     pub(crate) fn remove(&self, entries: &mut [GrefMapping]) -> u32 {
         let mut table = self.change();
@@ -153,8 +152,8 @@ impl<H: Hypervisor> PersistentGrants<H> {
         removed
     }
 
-    /// Unmaps pages that [`add`](Self::add) has mapped, in use or not: a packet that was taken
-    /// meanwhile is reached by grant copies from here on.
+    /// Unmaps pages that [`add`](Self::add) has mapped, even if they are in use: a packet that
+    /// was taken meanwhile is then reached by grant copies.
     pub(crate) fn take_back(&self, entries: &[GrefMapping]) {
         let mut table = self.change();
         for entry in entries {
@@ -163,11 +162,11 @@ impl<H: Hypervisor> PersistentGrants<H> {
     }
 
     fn is_in_use(&self, place: u16) -> bool {
-        // What was counted under the lock is seen under the lock.
+        // Relaxed, because counts are changed under the lock too.
         self.users[usize::from(place)].load(Ordering::Relaxed) > 0
     }
 
-    /// Changes a place's count, as the queue that is the only one to do so.
+    /// Changes a place's count. Only the TX queue calls this.
     #[inline]
     fn count(&self, place: u16, change: impl FnOnce(u16) -> u16) {
         let users = &self.users[usize::from(place)];
@@ -178,7 +177,7 @@ impl<H: Hypervisor> PersistentGrants<H> {
 impl<H: Hypervisor> Table<H> {
     /// Notes a page that was mapped.
     fn insert(&mut self, op: &GrantMap) {
-        // It was a place of the free ones, which have 16 bits.
+        // Free places have 16 bits.
         let place = u16::try_from(op.place).unwrap_or(u16::MAX);
         self.grefs[usize::from(place)] = Some(op.gref);
         self.index.insert(op.gref, Found { place, writable: op.writable });
@@ -187,7 +186,7 @@ impl<H: Hypervisor> Table<H> {
     /// Unmaps a page, if it is mapped.
     fn remove(&mut self, hypervisor: &H, gref: GrantRef) {
         let Some(Found { place, .. }) = self.index.remove(gref) else { return };
-        // Gone from both before it is unmapped: whoever finds it finds it mapped.
+        // Removed from both before it is unmapped, so that every page found is mapped.
         self.grefs[usize::from(place)] = None;
         let at = u32::from(place);
         hypervisor.unmap(&mut self.aperture, at..at + 1);
@@ -215,16 +214,16 @@ impl<H: Hypervisor> PiecesInUse<H> {
         Self { grants, pieces: 0 }
     }
 
-    /// The pages, to be used for a batch; none while they change, or when none is in hand.
+    /// The pages, for one batch; none while they change, or if no packet in hand uses one.
     #[inline]
     pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {
         if self.pieces > 0 { self.grants.pages() } else { None }
     }
 
-    /// Finds the pages of the packets in `fresh`, which from here on are in use.
+    /// Finds the pages of the packets in `fresh` and marks them as in use.
     #[inline]
     pub(crate) fn take(&mut self, window: &mut Window, fresh: u64) {
-        // Frames that are all header have no pages to be found: the lock is not needed for them.
+        // Frames that are all header have no pieces, so they need no lock.
         let mut pages = None;
         let (mut hits, mut misses) = (0, 0);
         for (_, frame) in window.in_slots(fresh) {
@@ -245,7 +244,7 @@ impl<H: Hypervisor> PiecesInUse<H> {
         note(&self.grants.hypervisor, hits as u64, misses);
     }
 
-    /// Pieces are needed no longer: they were copied, or their packet is about to be answered.
+    /// Marks pieces as not in use: they were copied, or their packet is about to be answered.
     #[inline]
     pub(crate) fn release(&mut self, pieces: impl IntoIterator<Item = Piece>) {
         for piece in pieces {
@@ -262,10 +261,10 @@ fn note<H: Hypervisor>(hypervisor: &H, hits: u64, misses: u64) {
     hypervisor.note(Counted::GrantMisses, misses);
 }
 
-/// Whose buffers an RX queue fills.
+/// The frontend whose buffers an RX queue fills.
 pub(crate) struct Destination<H: Hypervisor> {
     peer: H::Peer,
-    /// Those that are kept mapped, if the frontend can have some.
+    /// Its pages that stay mapped, if it may have some.
     grants: Option<Arc<PersistentGrants<H>>>,
 }
 
@@ -284,7 +283,7 @@ impl<H: Hypervisor> Destination<H> {
         self.grants.as_ref().and_then(|grants| grants.pages())
     }
 
-    /// The buffers, to be filled in a batch.
+    /// The buffers, for one batch.
     #[inline]
     pub(crate) fn buffers<'a>(&'a self, pages: Option<&'a Pages<'_, H>>) -> Buffers<'a, H> {
         let mapped = pages.map(|pages| {
@@ -297,13 +296,13 @@ impl<H: Hypervisor> Destination<H> {
 /// Where the buffers of an RX queue lie, for one batch.
 pub(crate) struct Buffers<'a, H: Hypervisor> {
     to: &'a Destination<H>,
-    /// Those that are mapped, and how to find them.
+    /// The index of mapped pages, and the pages.
     mapped: Option<(&'a Index, MappedGrants<'a, H::Peer>)>,
     hits: Cell<u64>,
     misses: Cell<u64>,
 }
 
-/// A buffer: a page to be written to.
+/// A buffer: a page that the backend writes to.
 #[derive(Debug)]
 pub(crate) enum Buffer<'a, P> {
     Granted { peer: &'a P, gref: GrantRef },
@@ -311,8 +310,8 @@ pub(crate) enum Buffer<'a, P> {
 }
 
 impl<H: Hypervisor> Buffers<'_, H> {
-    /// The buffer that a request grants. One that is mapped to be read only is reached by its
-    /// grant, which will refuse.
+    /// The buffer that a request grants. A page that is mapped read-only is reached by its
+    /// grant, which then refuses the write.
     #[inline]
     pub(crate) fn find(&self, gref: GrantRef) -> Buffer<'_, H::Peer> {
         if let Some((index, pages)) = &self.mapped
@@ -325,7 +324,7 @@ impl<H: Hypervisor> Buffers<'_, H> {
         Buffer::Granted { peer: &self.to.peer, gref }
     }
 
-    /// Books what was found, of a frontend that could have had it mapped.
+    /// Counts hits and misses, if the frontend may have persistent grants.
     #[inline]
     pub(crate) fn note(&self, hypervisor: &H) {
         if self.to.grants.is_some() {

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use frame::{Frame, PIECES_MAX, Piece, Place, WINDOW, Window};
 use hypervisor::{GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages, PAGE_SIZE};
 
-/// The packets in hand, each mapped at the places of its slot in the window.
+/// The packets in hand, each mapped at its window slot's places.
 pub(crate) struct Remapped<H: Hypervisor> {
     aperture: H::Aperture,
     /// What is mapped at each place.
@@ -19,21 +19,21 @@ pub(crate) struct Remapped<H: Hypervisor> {
 fn granted(piece: &Piece) -> Granted {
     match piece.place {
         Place::Grant(granted) => granted,
-        // A TX queue makes no such piece. The reference is nobody's, so that its use is refused.
+        // A TX queue makes no such piece. The reference is invalid, so its use is refused.
         Place::Region { .. } => Granted { gref: GrantRef(u32::MAX), offset: 0, mapped: None },
     }
 }
 
 impl<H: Hypervisor> Remapped<H> {
-    /// Room for the packets of a window of `peer`.
+    /// Reserves address space for a window of packets of `peer`.
     pub(crate) fn new(hypervisor: &H, peer: &H::Peer) -> Result<Self, hypervisor::Error> {
         let places = WINDOW * PIECES_MAX;
         let aperture = hypervisor.aperture(peer, u32::try_from(places).unwrap_or(u32::MAX))?;
         Ok(Self { aperture, grefs: vec![None; places].into(), mapped: [0; WINDOW] })
     }
 
-    /// Maps the frames in `fresh` and copies their headers; from here on their pieces lie in the
-    /// aperture. Answers those whose memory refused.
+    /// Maps the frames in `fresh` and copies their headers; from then on their pieces lie in the
+    /// aperture. Returns the slots of frames whose memory cannot be read.
     pub(crate) fn map_all(&mut self, hypervisor: &H, window: &mut Window, fresh: u64) -> u64 {
         let mut unreadable = 0;
         for (slot, frame) in window.in_slots(fresh) {
@@ -43,14 +43,14 @@ impl<H: Hypervisor> Remapped<H> {
         unreadable
     }
 
-    /// Maps one frame's pages, one a piece. Answers whether all of them came.
+    /// Maps one frame's pages, one per piece. Returns whether all of them were mapped.
     fn map(&mut self, hypervisor: &H, slot: u8, frame: &mut Frame) -> bool {
         let places = places(slot, PIECES_MAX);
         let ops = places.clone().zip(&frame.pieces);
         let mut ops: ArrayVec<GrantMap, PIECES_MAX> =
             ops.map(|(place, piece)| GrantMap::new(place.into(), granted(piece).gref)).collect();
         hypervisor.map_at(&mut self.aperture, &mut ops);
-        // Of those that failed there is nothing to unmap, which does no harm.
+        // Unmapping a place whose mapping failed has no effect.
         self.mapped[usize::from(slot)] = u8::try_from(ops.len()).unwrap_or(u8::MAX);
         for (place, piece) in places.zip(&mut frame.pieces) {
             let at = Granted { mapped: Some(place), ..granted(piece) };
@@ -65,7 +65,7 @@ impl<H: Hypervisor> Remapped<H> {
         MappedPages { region: &self.aperture, grefs: &self.grefs }
     }
 
-    /// The only read of the header; the guest can still write to these pages.
+    /// Copies the header. This is its only read, because the guest can still write to these pages.
     fn copy_header(&self, frame: &mut Frame) -> bool {
         let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
         for piece in &frame.pieces {
@@ -89,7 +89,7 @@ impl<H: Hypervisor> Remapped<H> {
     }
 }
 
-/// The first places of a slot's.
+/// The first `count` places of a slot.
 #[expect(clippy::cast_possible_truncation, reason = "at most WINDOW * PIECES_MAX")]
 fn places(slot: u8, count: usize) -> Range<u16> {
     let first = (usize::from(slot) * PIECES_MAX) as u16;

@@ -1,4 +1,4 @@
-//! What one packet on the TX ring says: the chain of slots, checked before anything is done.
+//! One packet on the TX ring: a chain of slots, checked before it is used.
 
 use arrayvec::ArrayVec;
 use frame::PIECES_MAX;
@@ -12,14 +12,14 @@ const SLOTS_FATAL: u32 = 20;
 /// Smallest Ethernet frame: its header.
 pub(crate) const FRAME_MIN: u16 = 14;
 /// Smaller segments are refused, as Linux's `TCP_MIN_GSO_SIZE` is: 64 KiB of one-byte segments
-/// would make the egress work for a thousand frames.
+/// would cost the egress as much as 65,000 frames.
 const GSO_SIZE_MIN: u16 = 8;
 
-/// The frontend broke the protocol so that the ring can not be followed any more: the vif is
+/// The frontend broke the protocol in such a way that the ring cannot be used any more: the vif is
 /// disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// An index ran away.
+    /// An index is out of range.
     #[error(transparent)]
     Ring(#[from] ring::Broken),
     /// A chain announces slots that are not on the ring.
@@ -39,32 +39,32 @@ pub enum Fault {
     /// The fragments hold more than the packet.
     #[error("the fragments are larger than the packet of {0} bytes")]
     Sizes(u16),
-    /// An extra that is not one.
+    /// A malformed extra.
     #[error(transparent)]
     Extra(#[from] ExtraError),
 }
 
-/// A packet's fragments, in order, each inside its page; what they sum up to is `len`.
+/// A packet's fragments, in order, each inside its page; their sizes add up to `len`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Packet {
-    /// The slots with data, `size` being each fragment's own. More than a frame may have, so
-    /// that the slots of a packet that is refused can be answered.
+    /// The slots with data; `size` is the fragment's. There is room for more than a frame may
+    /// have, so that all slots of a refused packet can be answered.
     pub(crate) fragments: ArrayVec<TxRequest, { SLOTS_FATAL as usize }>,
     /// Slots that held extras; each is answered with NULL.
     pub(crate) extras: u8,
-    /// Bytes in all.
+    /// Bytes of the whole packet.
     pub(crate) len: u16,
     /// From the GSO extra.
     pub(crate) gso: Option<Gso>,
     /// Slots of the ring the packet took.
     pub(crate) slots: u32,
-    /// A packet that keeps to the protocol and can not be sent: answered with ERROR.
+    /// Whether the packet follows the protocol but cannot be sent: it is answered with ERROR.
     pub(crate) refused: bool,
 }
 
 impl Packet {
     /// Parses the packet whose first slot is `slot(0)`, of `present` slots on the ring. Each
-    /// slot is asked for once. The first `supplied` bytes of the packet, or all of a shorter one,
+    /// slot is read once. The first `supplied` bytes of the packet, or all of a shorter one,
     /// are not in its fragments.
     #[inline]
     pub(crate) fn parse(
@@ -115,9 +115,9 @@ impl Packet {
                 }
                 // Multicast control is not offered, so a frontend that asks gets an error.
                 Extra::McastAdd(_) | Extra::McastDel(_) => self.refused = true,
-                // The hash is the frontend's word; flows are hashed here.
+                // The frontend's hash is ignored: the backend hashes flows.
                 Extra::Hash { .. } => {}
-                // Only ever goes from backend to frontend.
+                // Only sent from backend to frontend.
                 Extra::Xdp { .. } => return Err(ExtraError::Kind(info.kind).into()),
             }
             if !info.more() {
@@ -129,7 +129,7 @@ impl Packet {
         }
     }
 
-    /// The first slot's size is the whole packet's; what the others leave of it is its own.
+    /// The first slot's size is the whole packet's, so the first fragment's is the remainder.
     #[inline]
     fn take_fragments(
         &mut self,
@@ -149,13 +149,13 @@ impl Packet {
             }
             left = left.checked_sub(next.size).ok_or(Fault::Sizes(first.size))?;
             within_page(next.offset, next.size)?;
-            // Fragments of nothing crashed Linux's netback (XSA-448).
+            // Empty fragments crashed Linux's netback (XSA-448).
             self.refused |= next.size == 0;
             self.fragments.push(next);
             more = next.flags & tx_flags::MORE_DATA != 0;
         }
         within_page(first.offset, left)?;
-        // A packet that is all header has one fragment, of nothing.
+        // A packet that fits the header channel has one empty fragment.
         self.refused |= (left == 0 && !no_body) || self.fragments.len() > PIECES_MAX;
         self.fragments[0].size = left;
         Ok(())

@@ -1,4 +1,4 @@
-//! One virtual interface in the store: features, states, coming and going.
+//! One virtual interface in the store: its features and states.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::connect::{ConnectError, Connection, Rings, connect};
 use crate::ledger::Ledgers;
 use crate::offered::Offered;
 
-/// Why a vif is not, or no longer, connected.
+/// Why a vif is not connected, or not any more.
 #[derive(Debug, thiserror::Error)]
 pub enum VifError {
     /// The toolstack's node lacks a key.
@@ -29,7 +29,7 @@ pub enum VifError {
     /// The hypervisor refused.
     #[error(transparent)]
     Hypervisor(#[from] hypervisor::Error),
-    /// The frontend wrote something that can not be connected.
+    /// The frontend wrote something that cannot be connected.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The ledgers of a vif that is gone could not be removed.
@@ -37,7 +37,7 @@ pub enum VifError {
     Ledgers(#[source] std::io::Error),
 }
 
-/// What a change of the frontend's state asks of whoever owns the queues.
+/// What the owner of the queues must do after a change of the frontend's state.
 pub enum Change<H: Hypervisor> {
     /// Nothing.
     None,
@@ -46,7 +46,7 @@ pub enum Change<H: Hypervisor> {
     Connect(Connection<H>),
     /// Drop all of the connection, then call [`Vif::disconnected`].
     Disconnect,
-    /// Drop the queues, then call [`Vif::remove`]: nobody will come back.
+    /// Drop the queues, then call [`Vif::remove`]: the interface is gone.
     Remove,
 }
 
@@ -61,16 +61,16 @@ pub struct Vif<H: Hypervisor> {
     mac: MacAddr,
     offered: Offered,
     state: XenbusState,
-    /// The connection is one that a dead backend left, and nobody has taken it over yet.
+    /// Whether an earlier backend left a connection that is not taken over yet.
     orphaned: bool,
 }
 
 impl<H: Hypervisor> Vif<H> {
-    /// Reads what the toolstack wrote at `path`, and what a backend that was killed left there.
+    /// Reads the nodes that the toolstack, and perhaps an earlier backend, wrote at `path`.
     ///
-    /// Where it was connected, nothing is written, and the first
-    /// [`frontend_changed`](Self::frontend_changed) takes the connection over, which the frontend
-    /// does not notice. Where it was closed, a frontend that starts over is waited for. Otherwise
+    /// If the vif was connected, this writes nothing, and the first
+    /// [`frontend_changed`](Self::frontend_changed) takes the connection over; the frontend does
+    /// not notice. If it was closed, this end waits for a frontend that starts over. Otherwise
     /// this end writes its features and waits for the frontend in state `InitWait`.
     pub fn adopt(
         hypervisor: H,
@@ -100,19 +100,19 @@ impl<H: Hypervisor> Vif<H> {
             Some(XenbusState::Connected) => {
                 (vif.state, vif.orphaned) = (XenbusState::Connected, true);
             }
-            // It was leaving, or the toolstack has asked it to. It holds nothing any more.
+            // It was closing, or the toolstack has asked it to close. It holds no pages any more.
             Some(XenbusState::Closing | XenbusState::Closed) => vif.enter(XenbusState::Closed)?,
             _ => vif.invite()?,
         }
         Ok(vif)
     }
 
-    /// Where the frontend's keys are: what to watch.
+    /// The path of the frontend's keys, which the owner must watch.
     pub fn frontend(&self) -> &str {
         &self.frontend
     }
 
-    /// Whose interface it is.
+    /// The domain of the frontend.
     pub fn domain(&self) -> DomId {
         self.domain
     }
@@ -149,13 +149,14 @@ impl<H: Hypervisor> Vif<H> {
         Ok(())
     }
 
-    /// Waits for a frontend. What an earlier backend offered may be something else.
+    /// Waits for a frontend. Writes the features first, since an earlier backend may have offered
+    /// others.
     fn invite(&mut self) -> Result<(), StoreError> {
         self.write_features()?;
         self.enter(XenbusState::InitWait)
     }
 
-    /// The state is written last: it says that everything else is there.
+    /// Enters a state. It is written after all other keys, because the frontend then reads them.
     fn enter(&mut self, state: XenbusState) -> Result<(), StoreError> {
         if self.state != state {
             self.write_state(state)?;
@@ -164,7 +165,7 @@ impl<H: Hypervisor> Vif<H> {
         Ok(())
     }
 
-    /// Not where the toolstack has taken the node away meanwhile: writing would make it again.
+    /// Writes a state, unless the toolstack has removed the node: writing would create it again.
     fn write_state(&self, state: XenbusState) -> Result<(), StoreError> {
         let (node, state) = (format!("{}/frontend", self.path), state.to_string());
         let path = format!("{}/state", self.path);
@@ -174,8 +175,9 @@ impl<H: Hypervisor> Vif<H> {
         }))
     }
 
-    /// None where there is no frontend any more. To an unprivileged driver domain that looks like one
-    /// that it may not read: where a node is not there, the permissions of what is above it count.
+    /// None if there is no frontend any more. An unprivileged driver domain then gets
+    /// [`Denied`](StoreError::Denied), because the permissions of a missing node are those of its
+    /// parent.
     fn frontend_state(&self) -> Result<Option<XenbusState>, StoreError> {
         match self.state_at(&self.frontend) {
             Err(StoreError::Denied(_)) => Ok(None),
@@ -191,14 +193,14 @@ impl<H: Hypervisor> Vif<H> {
         }
     }
 
-    /// Whether the toolstack means the interface to be there; none if it does not say.
+    /// Whether the toolstack wants the interface; none if it does not say.
     fn is_online(&self) -> Option<bool> {
         let online = self.store.read(None, &format!("{}/online", self.path));
         online.ok().map(|text| text.trim() == "1")
     }
 
-    /// Looks at the frontend's state and says what follows. The frontend may go from any state
-    /// to any other, and write nonsense: nothing is assumed from what it wrote before.
+    /// Reads the frontend's state and returns what the owner must do. The frontend may change from
+    /// any state to any other and write any value: nothing is assumed from its earlier states.
     pub fn frontend_changed(&mut self) -> Result<Change<H>, VifError> {
         use XenbusState::{
             Closed, Closing, Connected, InitWait, Initialised, Initialising, Reconfigured,
@@ -210,7 +212,7 @@ impl<H: Hypervisor> Vif<H> {
             }
             Some(Connected) if self.state == InitWait => Change::Connect(self.connect()?),
             Some(Connected) => Change::None,
-            // Left by both ends.
+            // Both ends have left the connection.
             Some(InitWait | Initialised | Reconfiguring | Reconfigured) if self.orphaned => {
                 Change::Disconnect
             }
@@ -218,7 +220,7 @@ impl<H: Hypervisor> Vif<H> {
             Some(InitWait | Initialised) => Change::None,
             // XDP headroom is not offered, so there is nothing to reconfigure.
             Some(Reconfiguring | Reconfigured) => Change::None,
-            // Of a device that nobody has used, nobody closes the other end.
+            // The frontend of a device that was never used does not close.
             Some(Initialising) if self.is_online() == Some(false) => Change::Remove,
             // A frontend that starts over: at first, or after it had closed, or crashed.
             Some(Initialising) => match self.state {
@@ -230,7 +232,7 @@ impl<H: Hypervisor> Vif<H> {
                 _ => Change::Disconnect,
             },
             Some(Closed) | None if self.is_online() != Some(true) => Change::Remove,
-            // Also before it was connected: Linux's netfront waits for this end to follow.
+            // Also before it was connected: Linux's netfront waits until this end closes too.
             Some(Closing | Closed) | None => match self.state {
                 Closed => Change::None,
                 _ => Change::Disconnect,
@@ -247,7 +249,7 @@ impl<H: Hypervisor> Vif<H> {
         Ok(connection)
     }
 
-    /// Connects to rings that are live, with what was agreed on then: nothing is written.
+    /// Connects to live rings, with the header channel as negotiated before. Writes nothing.
     fn take_over(&self) -> Result<Connection<H>, VifError> {
         let headers =
             self.store.read(None, &self.header_channel()).is_ok_and(|text| text.trim() == "1");
@@ -266,15 +268,15 @@ impl<H: Hypervisor> Vif<H> {
         format!("{}/{}", self.path, keys::HEADER_CHANNEL)
     }
 
-    /// The queues are carried: tells the frontend that it may send.
+    /// The queues are attached to the datapath: the frontend may send.
     pub fn connected(&mut self) -> Result<(), VifError> {
         Ok(self.enter(XenbusState::Connected)?)
     }
 
-    /// Removes the keys of a header channel and of a control ring: the next driver of this device
-    /// may not know of them, and so would not remove them. A backend that may not write there can
-    /// not help it. A driver that has written new ones meanwhile learns that they are gone: from
-    /// [`keys::HEADER_CHANNEL`], and from a look at its control ring's.
+    /// Removes the keys of a header channel and of a control ring, because the next driver of this
+    /// device may not know them. This fails without effect if this domain may not write there. A
+    /// driver that has already written new ones detects their removal: by
+    /// [`keys::HEADER_CHANNEL`], and by reading its control ring's key.
     fn forget_channels(&self) {
         let queues = (0..self.offered.max_queues).map(|n| format!("{}{n}/", keys::QUEUE_PREFIX));
         let prefixes = std::iter::once(String::new()).chain(queues);
@@ -285,10 +287,10 @@ impl<H: Hypervisor> Vif<H> {
         }
     }
 
-    /// The queues are dropped, nothing of the frontend is held any more: tells it so.
+    /// The queues are dropped, and no page of the frontend is mapped any more: enters `Closed`.
     ///
-    /// A frontend that has started over is waited for again at once: Linux's netfront would follow
-    /// this end into Closing, and stay closed.
+    /// If the frontend has started over, this end enters `InitWait` at once: Linux's netfront would
+    /// follow this end into Closing, and stay closed.
     pub fn disconnected(&mut self) -> Result<(), VifError> {
         self.orphaned = false;
         self.forget_channels();
@@ -301,14 +303,14 @@ impl<H: Hypervisor> Vif<H> {
         Ok(self.enter(XenbusState::Closed)?)
     }
 
-    /// The queues are dropped and nobody will come back: leaves the store, and lets go of the
+    /// The queues are dropped and the interface is gone: closes this end, and removes its nodes and
     /// ledgers.
     ///
-    /// libxl in domain 0 waits for `Closed` and removes the nodes itself. Those of a backend in a
-    /// domain of its own are left to it, and waited for, ten seconds long; those of a type that
-    /// libxl does not know are nobody else's.
+    /// For a `vif` backend in domain 0, libxl waits for `Closed` and removes the nodes. In another
+    /// domain the backend must remove them, for which libxl waits ten seconds; so must a backend of
+    /// a type that libxl does not know.
     pub fn remove(self) -> Result<(), VifError> {
-        // Whatever this end has written before: the toolstack may have written Closing here.
+        // In any state of this end: the toolstack may have written Closing here.
         self.write_state(XenbusState::Closed)?;
         if !self.path.starts_with("/local/domain/0/backend/vif/") {
             gone_is_fine(self.store.remove(None, &self.path))?;
@@ -317,7 +319,7 @@ impl<H: Hypervisor> Vif<H> {
     }
 }
 
-/// A node that the toolstack has taken away needs nothing more.
+/// A node that the toolstack has removed is no error.
 fn gone_is_fine(result: Result<(), StoreError>) -> Result<(), StoreError> {
     match result {
         Err(StoreError::NotFound(_) | StoreError::Denied(_)) => Ok(()),

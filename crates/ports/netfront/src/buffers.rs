@@ -12,11 +12,11 @@ use crate::RING_LEN;
 pub(crate) enum Buffers<G: Guest> {
     /// Pages that the backend copies into; slot `n` always has page `n`.
     Shared { pages: G::Pages, grefs: Box<[GrantRef]> },
-    /// Places for pages that the backend gives away.
+    /// Transfer slots for pages that the backend gives to this guest.
     Flipped(Flipped),
 }
 
-/// Places on offer, and the pages that came to them.
+/// Offered transfer slots, and the pages that have arrived in them.
 pub(crate) struct Flipped {
     receiver: Arc<dyn PageReceiver>,
     backend: DomId,
@@ -31,7 +31,7 @@ impl<G: Guest> Buffers<G> {
         Ok(Self::Shared { pages, grefs: grefs.into() })
     }
 
-    /// Will offer places to `backend`, slot by slot.
+    /// Buffers that will offer transfer slots to `backend`.
     pub(crate) fn flipped(guest: &G, backend: DomId) -> Result<Self, Error> {
         let receiver = guest.page_receiver().ok_or(Error::Unsupported("page flipping"))?;
         Ok(Self::Flipped(Flipped {
@@ -59,7 +59,7 @@ impl<G: Guest> Buffers<G> {
         }
     }
 
-    /// The backend says that a slot has data. Returns whether there is a page.
+    /// The backend has announced data in a slot. Returns whether there is a page.
     #[inline]
     pub(crate) fn arrived(&mut self, slot: usize) -> bool {
         match self {
@@ -82,7 +82,7 @@ impl<G: Guest> Buffers<G> {
     pub(crate) fn give_back(&mut self) {
         if let Self::Flipped(flipped) = self {
             flipped.pages.fill_with(|| None);
-            // A backend that is gone takes nothing back; that it is, is learnt of elsewhere.
+            // This fails if the backend is gone, which the store reports.
             let _ = flipped.receiver.surrender();
         }
     }

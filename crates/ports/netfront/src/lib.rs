@@ -24,7 +24,7 @@ pub use fault::Fault;
 pub use handshake::{Config, ConnectError, Frontend};
 pub use queue::Queue;
 pub use rx::{Received, RxQueue};
-pub use tx::{Full, Place, TxQueue};
+pub use tx::{Full, TxBuffer, TxQueue};
 
 /// Requests on a full ring, and pages of each ring.
 pub const RING_LEN: usize = 256;

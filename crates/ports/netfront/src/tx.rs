@@ -23,9 +23,9 @@ use crate::{Fault, RING_LEN};
 #[error("no room on the transmit ring")]
 pub struct Full;
 
-/// A contiguous part of the next frame.
+/// Free memory for a part of the next frame.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct TxBuffer<'a> {
     /// The memory.
     pub region: &'a Region,
     /// The first byte's offset.
@@ -88,16 +88,16 @@ impl<G: Guest> TxQueue<G> {
         self.headers.as_deref()
     }
 
-    /// Where the next frame's bytes belong, in order: the header's place if the header channel is
-    /// in use, then pages. Never more than a frame may have, and no page when the ring is full.
-    pub fn places(&self) -> impl Iterator<Item = Place<'_>> {
+    /// The memory for the next frame's bytes, in order: its place in the header channel if that is
+    /// in use, then pages. No more than one frame may use, and no pages if the ring is full.
+    pub fn buffers(&self) -> impl Iterator<Item = TxBuffer<'_>> {
         let offset = header_channel::place(self.ring.next_index());
         let len = header_channel::HEADER_LEN.into();
-        let header = self.headers.as_deref().map(|region| Place { region, offset, len });
+        let header = self.headers.as_deref().map(|region| TxBuffer { region, offset, len });
         // One slot may go to a GSO extra.
         let room = (self.ring.free() as usize).saturating_sub(1);
         let pages = self.spare.iter().rev().take(room.min(16));
-        header.into_iter().chain(pages.map(|page| Place {
+        header.into_iter().chain(pages.map(|page| TxBuffer {
             region: &self.pages,
             offset: usize::from(*page) * PAGE_SIZE,
             len: PAGE_SIZE,
@@ -114,7 +114,7 @@ impl<G: Guest> TxQueue<G> {
         std::mem::take(&mut self.errors)
     }
 
-    /// Sends the frame of `len` bytes that the caller has put into [`places`](Self::places), each
+    /// Sends the frame of `len` bytes that the caller has put into [`buffers`](Self::buffers), each
     /// full except the last. The next [`publish`](Self::publish) hands it over.
     #[inline]
     pub fn send(&mut self, len: u16, checksum: Checksum, gso: Option<Gso>) -> Result<(), Full> {

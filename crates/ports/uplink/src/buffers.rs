@@ -1,4 +1,4 @@
-//! Where frames from the tap are read into.
+//! The memory that frames from the tap are read into.
 
 use std::io;
 use std::sync::Arc;
@@ -8,25 +8,25 @@ use shm::{PageSize, Region};
 
 /// Bytes of a buffer for a frame of the MTU, as drivers of NICs size it.
 const SMALL: usize = 2048;
-/// Bytes of a page that could be handed to a guest.
+/// Bytes of a page.
 const PAGE: usize = PageSize::Small.bytes();
 
-/// What buffers are wanted.
+/// Options of the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferOptions {
-    /// Frames beyond the MTU come in whole: 64 KiB a frame instead of 2 KiB.
+    /// Accept frames larger than the MTU: 64 KiB per frame instead of 2 KiB.
     pub large: bool,
-    /// Each frame lies in pages of its own, which the system gives zeroed for it and gets back
-    /// after it. That is what pages that may be handed to a guest cost (Menon et al. 2006, §4.2
-    /// and §6.4.1): one must tell it nothing of an earlier frame, and one that was handed over
-    /// has to be replaced. Otherwise buffers are used again as they are.
+    /// Put each frame into separate pages, which the system zeroes before and takes back
+    /// after it. This is the cost of pages that may be transferred to a guest (Menon et al. 2006,
+    /// §4.2 and §6.4.1): they must not hold bytes of an earlier frame, and a transferred page must
+    /// be replaced. Otherwise buffers are reused without zeroing.
     pub zeroed_pages: bool,
     /// Room for 2 MiB pages: see [`Buffers::populate_huge`].
     pub huge_pages: bool,
 }
 
 impl BufferOptions {
-    /// Bytes of one buffer, and how many a frame may take.
+    /// Bytes of one buffer, and the most buffers of a frame.
     fn layout(self) -> (usize, usize) {
         match (self.large, self.zeroed_pages) {
             (true, true) => (PAGE, (FRAME_MAX - HEADER_MAX).div_ceil(PAGE)),
@@ -37,25 +37,26 @@ impl BufferOptions {
     }
 }
 
-/// Memory for the body of each frame in hand, by slot of the window. It costs memory once touched.
+/// Memory for the body of each frame in hand, by slot of the window. It uses no memory before it is
+/// touched.
 #[derive(Debug)]
 pub struct Buffers {
     /// One region.
     regions: Arc<[Region]>,
     /// Bytes of one buffer.
     size: usize,
-    /// Buffers that a frame may take.
+    /// The most buffers of a frame.
     each: usize,
     zeroed: bool,
-    /// Buffers of each slot that hold bytes of the frame that had it last.
+    /// For each slot, how many of its buffers hold bytes of an earlier frame.
     used: [u8; WINDOW],
 }
 
 impl Buffers {
-    /// Memory as wanted.
+    /// Allocates buffers with these options.
     ///
     /// # Errors
-    /// The kernel has none to give.
+    /// The kernel has no memory left.
     pub fn new(options: BufferOptions) -> io::Result<Self> {
         let (size, each) = options.layout();
         let allocate = if options.huge_pages { Region::anonymous_huge } else { Region::anonymous };
@@ -69,10 +70,10 @@ impl Buffers {
         })
     }
 
-    /// Takes all of them at once, in 2 MiB pages.
+    /// Populates all buffers now, in 2 MiB pages.
     ///
     /// # Errors
-    /// The kernel has none to give; the buffers are good all the same, in pages of 4 KiB.
+    /// The kernel has no such pages. The buffers are still usable, in pages of 4 KiB.
     pub fn populate_huge(&self) -> io::Result<()> {
         self.region().populate_huge(0..self.region().len())
     }
@@ -81,21 +82,21 @@ impl Buffers {
         &self.regions[0]
     }
 
-    /// The same, for those that read bodies.
+    /// The same, for readers of bodies.
     pub(crate) fn regions(&self) -> &Arc<[Region]> {
         &self.regions
     }
 
-    /// Makes a slot's buffers fit to be read into; answers how many are new and zeroed.
+    /// Prepares a slot's buffers for a read. Returns how many pages were zeroed.
     pub(crate) fn prepare(&mut self, slot: usize) -> u64 {
         let used = std::mem::take(&mut self.used[slot]);
         if !self.zeroed || used == 0 {
             return 0;
         }
-        // Side by side, and within the region whatever the slot.
+        // A slot's buffers are adjacent, and within the region for any slot.
         let (start, len) = (slot * self.each * self.size, usize::from(used) * self.size);
         if self.region().renew(start, len).is_err() {
-            // The system takes back what it gave, except under a debugger's eyes.
+            // The system refuses to take back locked pages, which are zeroed in place instead.
             let _ = self.region().zero(start, len);
         }
         used.into()

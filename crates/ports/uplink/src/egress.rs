@@ -13,10 +13,10 @@ use zerocopy::IntoBytes;
 
 use crate::tap::TapQueue;
 
-/// A queue of the tap, written.
+/// The write side of a tap queue.
 pub struct TapEgress {
     tap: Arc<TapQueue>,
-    /// Does what the device is not trusted with.
+    /// Does the offloads that the device lacks.
     finisher: Finisher,
 }
 
@@ -37,11 +37,11 @@ impl Egress for TapEgress {
 }
 
 impl TapEgress {
-    /// Frames to `tap`, which is trusted with no more than `features`: what a NIC can do on
-    /// transmit. The rest is done here, as late as possible.
+    /// Writes frames to `tap`. `features` are what its device can do on transmit, as a NIC. Other
+    /// offloads are done here, as late as possible.
     ///
-    /// With `sg` the device gathers a frame from where it lies; without, each is one contiguous
-    /// piece of memory.
+    /// With `sg` the device gathers a frame's pieces in place. Without it, each frame is copied to
+    /// one piece of memory.
     pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, features: Features) -> Self {
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
         Self { tap, finisher }
@@ -75,8 +75,8 @@ impl TapEgress {
         write(&self.tap, &metadata, [Piece::Private(whole)])
     }
 
-    /// Sends a frame that the device does not segment. If it sums and gathers, no byte of payload
-    /// is touched here.
+    /// Sends a frame that the device does not segment. If the device sums and gathers, the payload
+    /// is not touched here.
     fn segment(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Outcome> {
         let Self { tap, finisher } = self;
         let features = finisher.features();
@@ -114,8 +114,8 @@ fn write<'a>(
     let metadata = std::iter::once(Piece::Private(metadata.as_bytes()));
     match shm::write_pieces(tap, metadata.chain(frame)) {
         Ok(_) => Ok(()),
-        // The stack behind the tap is short of memory or queue: this frame is lost, as on any
-        // wire. Taking it for the end of the port has killed networks elsewhere.
+        // The stack behind the tap is short of memory or queue space: this frame is lost, as on
+        // any wire. It must not disable the port.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(Outcome::Dropped(DropReason::NoRoom))
         }

@@ -16,7 +16,7 @@ use zerocopy::FromBytes;
 use crate::buffers::Buffers;
 use crate::tap::{TapQueue, VNET_HEADER_LEN};
 
-/// A queue of the tap, read.
+/// The read side of a tap queue.
 pub struct TapIngress {
     meter: Arc<Meter>,
     tap: Arc<TapQueue>,
@@ -26,12 +26,12 @@ pub struct TapIngress {
 }
 
 impl TapIngress {
-    /// Frames from `tap`, read into `buffers`. A frame that they have no room for is dropped.
+    /// Reads frames from `tap` into `buffers`. A frame that does not fit is dropped.
     pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, buffers: Buffers) -> Self {
         Self { meter, tap, window: Window::new(), buffers }
     }
 
-    /// Reads one frame into a free slot. Returns whether there was anything to read.
+    /// Reads one frame into a free slot. Returns whether there was a frame.
     fn receive_one(&mut self, received: &mut Received, budget: &mut Budget) -> io::Result<bool> {
         let Some((slot, frame)) = self.window.push() else { return Ok(false) };
         let zeroed = self.buffers.prepare(slot);
@@ -80,12 +80,12 @@ impl Ingress for TapIngress {
     }
 
     fn arm(&mut self) -> Result<Armed, Broken> {
-        // A tap is waited for edge-triggered and was read until it had nothing.
+        // The tap's event is edge-triggered, and the tap was read until it was empty.
         Ok(Armed::Asleep)
     }
 }
 
-/// Reads one frame. Returns whether it is one that can be carried.
+/// Reads one frame. Returns whether it is well-formed.
 fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -> io::Result<bool> {
     let mut head = [0; VNET_HEADER_LEN + HEADER_MAX];
     let places = buffers.places(slot).map(|(offset, len)| (buffers.region(), offset, len));
@@ -108,8 +108,8 @@ fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -
     Ok(len <= FRAME_MAX)
 }
 
-/// Notes in which places a body of `left` bytes lies. Returns whether there was room to spare. A
-/// tap silently cuts off what does not fit.
+/// Sets the pieces of a body of `left` bytes. Returns whether the places have room left: a tap
+/// silently truncates a frame that does not fit.
 fn place(frame: &mut Frame, mut left: usize, places: impl Iterator<Item = (usize, usize)>) -> bool {
     frame.pieces.clear();
     for (offset, room) in places {

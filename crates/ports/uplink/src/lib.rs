@@ -1,8 +1,8 @@
-//! The way out: a tap device as a port.
+//! A tap device as a port: the way to the outside network.
 //!
 //! [`tap`] opens the device. [`TapIngress`] makes frames of what the Linux stack behind it sends,
-//! in [`Buffers`]. [`TapEgress`] writes frames to the device, and does in software what the device
-//! is not trusted with.
+//! in [`Buffers`]. [`TapEgress`] writes frames to the device, and does in software the offloads
+//! that the device lacks.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! The tun driver's ioctls (`linux/if_tun.h`), each as a safe function.
 //!
-//! The one file of this crate with `unsafe`: rustix cannot know what a driver reads and writes, so whoever
-//! issues an ioctl vouches for its number and its argument's type.
+//! The one file of this crate with `unsafe`: rustix does not know what a driver reads and writes, so the
+//! caller of an ioctl must guarantee its number and its argument's type.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_short, c_uint};
@@ -46,7 +46,7 @@ pub(crate) fn set_interface(fd: BorrowedFd<'_>, request: &mut InterfaceRequest) 
     unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(request)) }
 }
 
-/// Has the interface stay when its last queue is closed, with its addresses and where it is plugged in.
+/// Makes the interface stay when its last queue is closed, with its addresses and its bridge.
 pub(crate) fn set_persistent(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: TUNSETPERSIST takes its flag by value and touches no memory of ours.
     unsafe { ioctl(fd, IntegerSetter::<TUNSETPERSIST>::new_usize(1)) }
@@ -67,13 +67,13 @@ pub(crate) fn set_vnet_header_len(fd: BorrowedFd<'_>, len: u8) -> Result<()> {
     unsafe { ioctl(fd, Setter::<TUNSETVNETHDRSZ, c_int>::new(len)) }
 }
 
-/// Makes the fields of that header little-endian, whatever the machine is.
+/// Makes the fields of that header little-endian on any machine.
 pub(crate) fn set_vnet_little_endian(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: TUNSETVNETLE reads one `int`.
     unsafe { ioctl(fd, Setter::<TUNSETVNETLE, c_int>::new(1)) }
 }
 
-/// Moves the calling thread into a network namespace of its own.
+/// Moves the calling thread into a new network namespace.
 #[cfg(test)]
 pub(crate) fn unshare_network() -> Result<()> {
     // SAFETY: only CLONE_FILES is unsafe (it would hide file descriptors from other threads); this is

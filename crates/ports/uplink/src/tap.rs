@@ -1,8 +1,8 @@
 //! A Linux tap device, opened for whole frames with their offload metadata.
 //!
-//! A tap queue is a file descriptor: one `read` or `readv` takes one frame, one `writev` gives one, each with
+//! A tap queue is a file descriptor: one `read` or `readv` reads one frame, one `writev` writes one, each with
 //! a 10-byte little-endian `virtio_net_hdr` in front. The Linux stack behind the tap hands over unfinished
-//! checksums and unsegmented TCP exactly as far as [`TapOffload`] allows.
+//! checksums and unsegmented TCP only as far as [`TapOffload`] allows.
 
 use std::ffi::{c_short, c_uint};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ pub const VNET_HEADER_LEN: usize = HEADER_LEN as usize;
 
 const HEADER_LEN: u8 = 10;
 
-/// Queues that the tun driver gives one interface at most (`MAX_TAP_QUEUES`).
+/// Most queues that the tun driver gives one interface (`MAX_TAP_QUEUES`).
 pub const MAX_QUEUES: usize = 256;
 
 /// `IFF_*` bits of `linux/if_tun.h`.
@@ -61,8 +61,8 @@ impl TapOffload {
         self.tso4 || self.tso6
     }
 
-    /// The wanted bits and no others. ECN comes with either TSO: whoever segments these frames later (a guest,
-    /// or the `offload` crate) keeps CWR on the first segment only, which is all that the bit asks for.
+    /// The wanted bits and no others. ECN comes with either TSO: a guest or the `offload` crate, which
+    /// segment these frames later, keep CWR on the first segment only, as the bit demands.
     fn bits(self) -> c_uint {
         [
             (self.csum, offload_bit::CSUM),
@@ -94,7 +94,7 @@ pub enum TapError {
         /// The interface wanted.
         name: String,
     },
-    /// An interface of this name exists and is no tap that can be opened this way.
+    /// An interface of this name exists, but is not a tap that can be opened this way.
     #[error(
         "{name} exists but is no tap with {queues} queue(s): choose another name, or delete it \
          (ip link delete {name})"
@@ -130,7 +130,7 @@ pub enum TapError {
         name: String,
         /// The step: a system call, or the name of an ioctl.
         step: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -173,17 +173,17 @@ impl TapQueue {
         &self.name
     }
 
-    /// Has the interface stay when its last queue is closed, for the next process that opens it.
+    /// Makes the interface stay when its last queue is closed, for the next process that opens it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn persist(&self) -> Result<(), TapError> {
         let failed =
             |errno| TapError::System { name: self.name.to_string(), step: "TUNSETPERSIST", errno };
         sys::set_persistent(self.fd.as_fd()).map_err(failed)
     }
 
-    /// Something else that takes and gives frames as a tap does.
+    /// Another descriptor that reads and writes frames like a tap, for tests.
     #[cfg(test)]
     pub(crate) fn stand_in(fd: OwnedFd) -> Self {
         Self { fd, name: "stand-in".into() }
@@ -191,7 +191,7 @@ impl TapQueue {
 }
 
 impl port::Event for TapQueue {
-    /// Nothing: each frame makes a new edge.
+    /// Does nothing: each frame makes a new edge.
     fn take(&self) {}
 }
 
@@ -252,8 +252,8 @@ impl Opening<'_> {
     }
 }
 
-/// The name as the kernel takes it: zero-terminated in 16 bytes, with what `dev_valid_name` refuses refused,
-/// and '%', with which the kernel would number the interface itself.
+/// The name as the kernel takes it: zero-terminated in 16 bytes, without names that `dev_valid_name` refuses,
+/// and without '%', which the kernel would replace by a number.
 fn raw_name(name: &str) -> Result<[u8; sys::IFNAMSIZ], TapError> {
     let forbidden = |byte: u8| matches!(byte, b'/' | b':' | b'%') || !byte.is_ascii_graphic();
     let fits = (1..sys::IFNAMSIZ).contains(&name.len());

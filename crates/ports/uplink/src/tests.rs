@@ -1,5 +1,5 @@
-//! Frames to and from a socket that stands in for the tap: what the device would be told, byte for
-//! byte. What the kernel makes of it is for the tests of the tap and of the whole system.
+//! Frames to and from a socket that stands in for the tap: the bytes that the device would
+//! get. The tests of the tap and of the whole system cover the kernel's side.
 
 mod egress;
 mod ingress;

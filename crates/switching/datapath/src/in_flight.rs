@@ -7,7 +7,7 @@ use port::{DropReason, InFlight, Outcome, Outcomes, Ticket, WINDOW, Window};
 
 use crate::port::Port;
 
-/// A delivery of a frame that goes on.
+/// A delivery of a frame that is in flight.
 struct Delivery {
     /// The frame's slot in its window.
     slot: u8,
@@ -16,17 +16,17 @@ struct Delivery {
     ticket: Ticket,
 }
 
-/// The deliveries of one ingress queue's frames that go on. A flooded frame may have several; it
-/// is done with when all of them are.
+/// The deliveries of one ingress queue's frames that are in flight. A flooded frame may have
+/// several; it has an outcome when all of them have ended.
 #[derive(Default)]
 pub(crate) struct Deliveries {
-    /// Those that go on, oldest first.
+    /// Oldest first.
     list: Vec<Delivery>,
     /// A bit for each slot with a delivery in the list.
     slots: u64,
-    /// Slots of which a delivery found the sender's pages unreadable.
+    /// Slots of frames for which a delivery could not read the sender's pages.
     faulty: u64,
-    /// Slots whose frame at least one delivery got through.
+    /// Slots of frames with at least one successful delivery.
     delivered: u64,
 }
 
@@ -36,13 +36,13 @@ impl Deliveries {
         self.slots
     }
 
-    /// Notes a delivery that goes on.
+    /// Adds a delivery in flight.
     pub(crate) fn add(&mut self, slot: u8, port: &Arc<Port>, queue: usize, ticket: Ticket) {
         self.list.push(Delivery { slot, port: Arc::clone(port), queue, ticket });
         self.slots |= 1 << slot;
     }
 
-    /// Notes how one of several deliveries of a frame ended at once, while others go on.
+    /// Notes how one of several deliveries of a frame ended.
     pub(crate) fn note(&mut self, slot: u8, outcome: Outcome) {
         match outcome {
             Outcome::Delivered => self.delivered |= 1 << slot,
@@ -51,8 +51,8 @@ impl Deliveries {
         }
     }
 
-    /// Asks how the deliveries ended, as `worker`, and sets the outcome of each frame that is done
-    /// with. Returns the slots that are in flight, or were until now.
+    /// Asks the ports of `worker`'s deliveries which have ended, and sets the outcomes of frames
+    /// without further deliveries. Returns the slots that were in flight before this call.
     pub(crate) fn reap(&mut self, window: &Window, outcomes: &mut Outcomes, worker: usize) -> u64 {
         let before = self.slots;
         if before == 0 {
@@ -66,23 +66,23 @@ impl Deliveries {
             let mut asked: ArrayVec<InFlight, WINDOW> =
                 run.map(|d| InFlight { ticket: d.ticket, outcome: None }).collect();
             port.reap(queue, &mut asked, worker);
-            start = self.take_answers(start, &port, &asked, window, outcomes);
+            start = self.record(start, &port, &asked, window, outcomes);
         }
         before
     }
 
-    /// Takes the answers for the deliveries from `start` on. Returns where the next ones begin.
-    fn take_answers(
+    /// Records the results for the deliveries from `start` on. Returns where the next ones begin.
+    fn record(
         &mut self,
         start: usize,
         port: &Port,
-        answers: &[InFlight],
+        results: &[InFlight],
         window: &Window,
         outcomes: &mut Outcomes,
     ) -> usize {
         let mut at = start;
-        for answer in answers {
-            let Some(outcome) = answer.outcome else {
+        for result in results {
+            let Some(outcome) = result.outcome else {
                 at += 1;
                 continue;
             };
@@ -103,7 +103,8 @@ impl Deliveries {
         at
     }
 
-    /// A frame's last delivery ended like this: what became of the frame.
+    /// Ends the frame in `slot`, whose last delivery had the outcome `last`. Returns the frame's
+    /// outcome.
     fn end(&mut self, slot: u8, last: Outcome) -> Outcome {
         let bit = 1 << slot;
         let (faulty, delivered) = (self.faulty & bit != 0, self.delivered & bit != 0);

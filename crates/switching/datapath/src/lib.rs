@@ -6,17 +6,17 @@
 //!                        MacTable
 //! ```
 //!
-//! A [`Datapath`] has the workers, the ports and the switch's table. It knows ports by the traits
-//! of crate [`port`](::port) only. Each worker owns ingress queues; the egress side of a port may be used
+//! A [`Datapath`] has the workers, the ports and the switch's table. It uses ports only through
+//! the traits of crate [`port`](::port). Each worker owns ingress queues; the egress side of a port may be used
 //! by every worker and is locked per batch. A frame stays in its ingress queue's window until it is
-//! delivered or dropped: a destination without room makes it wait there, so back-pressure reaches
-//! the sender, and a destination that stays without room drops it in the end. A device that reads a
-//! frame after its delivery was begun keeps it there, too, until it is done.
+//! delivered or dropped: while a destination has no room, the frame waits there, so back-pressure
+//! reaches the sender; a destination that stays without room drops it in the end. A frame that a
+//! device still reads stays there too.
 //!
 //! A port's tasks are served between the queues by one of the workers, a step at a time.
 //!
 //! An ingress queue is *active* while it has work and for a moment after; then it is armed and
-//! left to its event. A worker whose queues are all armed sleeps: an idle daemon uses no CPU.
+//! waits for its event. A worker whose queues are all armed sleeps: an idle daemon uses no CPU.
 
 #![forbid(unsafe_code)]
 
@@ -45,13 +45,13 @@ use worker::{Command, Work, Worker, WorkerHandle};
 /// How workers behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// How many.
+    /// How many workers.
     pub workers: usize,
-    /// How long a queue that has run dry is polled before its event is asked for.
+    /// How long a queue without work is polled before it is armed.
     pub poll: Duration,
     /// Bounds of the switch's table.
     pub limits: Limits,
-    /// Addresses it can hold.
+    /// Addresses that the table can hold.
     pub capacity: usize,
 }
 
@@ -94,12 +94,12 @@ impl Datapath {
         self.workers.len()
     }
 
-    /// The kernel's thread numbers of the workers, for CPU accounting.
+    /// The kernel's thread ids of the workers, for CPU accounting.
     pub fn worker_threads(&self) -> Vec<u32> {
         self.workers.iter().map(WorkerHandle::thread).collect()
     }
 
-    /// The ports there are.
+    /// All attached ports.
     pub fn ports(&self) -> Vec<Arc<Port>> {
         self.shared.ports().list.iter().flatten().cloned().collect()
     }
@@ -109,13 +109,12 @@ impl Datapath {
         self.shared.table.entries(self.shared.seconds())
     }
 
-    /// Forgets addresses that were not seen for long. To be called about once a second.
+    /// Forgets aged addresses. Call it about once a second.
     pub fn sweep(&self) {
         self.shared.table.sweep(self.shared.seconds());
     }
 
-    /// Adds a port: its egress queues can be sent to, its ingress queues and tasks are spread over
-    /// the workers.
+    /// Adds a port. Its ingress queues and tasks are spread over the workers.
     pub fn attach(&self, name: &str, queues: Vec<Queue>, tasks: Vec<Box<dyn Task>>) -> Arc<Port> {
         let (ingress, egress): (Vec<_>, Vec<_>) =
             queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
@@ -133,14 +132,13 @@ impl Datapath {
         port
     }
 
-    /// Teaches the switch where an address is before any frame came from there: frames for a guest
-    /// that was there before this datapath need not go to everybody.
+    /// Adds an address to the switch's table before a frame has come from it. Frames for a guest that
+    /// an earlier daemon served are then not flooded.
     pub fn teach(&self, port: PortId, address: MacAddr) {
         self.shared.table.learn(address, port, self.shared.seconds());
     }
 
-    /// Removes a port. When this returns no worker has anything of it any more: its memory is
-    /// unmapped and its owner may be told so.
+    /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped.
     pub fn detach(&self, id: PortId) {
         let Some(port) = self.shared.remove(id) else { return };
         let owners = self.owners().remove(&id).unwrap_or_default();
@@ -149,7 +147,7 @@ impl Datapath {
             self.workers[worker].send(Command::Remove { port: id, done: done.clone() });
         }
         drop(done);
-        // Ends when every worker has dropped its sender, whether it answered or not.
+        // Ends when every worker has dropped its sender, with or without an answer.
         while finished.recv().is_ok() {}
         port.close();
         self.shared.table.forget_port(id);

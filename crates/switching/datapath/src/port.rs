@@ -38,7 +38,7 @@ impl Port {
         }
     }
 
-    /// Its number. Another port may have it once this one is detached.
+    /// Its number. Another port may get it after this one is detached.
     pub fn id(&self) -> PortId {
         self.id
     }
@@ -58,7 +58,7 @@ impl Port {
         self.egress.len()
     }
 
-    /// Whether its guest has taken nothing for so long that frames for it are dropped.
+    /// Whether its guest has posted too few buffers for so long that frames for it are dropped.
     pub fn is_stalled(&self) -> bool {
         self.egress.iter().any(|queue| queue.lock().as_ref().is_some_and(|e| e.is_stalled()))
     }
@@ -68,12 +68,12 @@ impl Port {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Notes that a queue of it broke. Returns whether that is news.
+    /// Notes that a queue of it broke. Returns whether it is the first one.
     pub(crate) fn fail(&self) -> bool {
         !self.failed.swap(true, Ordering::AcqRel)
     }
 
-    /// What announces room in a queue, and the end of deliveries.
+    /// What announces room in a queue, and the end of deliveries in flight.
     pub(crate) fn room_event(&self, queue: usize) -> Option<Arc<dyn Event>> {
         self.egress.get(queue)?.lock().as_ref()?.room_event()
     }
@@ -85,8 +85,8 @@ impl Port {
         ((u64::from(hash) * self.egress.len() as u64) >> 32) as usize
     }
 
-    /// Delivers a batch to one queue, as `worker`. When frames are left waiting, the worker is
-    /// among the [`take_waiters`](Self::take_waiters) once there is room.
+    /// Delivers a batch of `worker` to one queue. If frames are left waiting, the worker is among
+    /// the [`take_waiters`](Self::take_waiters) once there is room.
     pub(crate) fn deliver(
         &self,
         queue: usize,
@@ -106,18 +106,18 @@ impl Port {
         egress.deliver(body, offers, now)?;
         let waiting = offers.iter().position(|offer| offer.outcome == Outcome::Waiting);
         if let Some(waiting) = waiting {
-            // The guest's event may have come between the look at its ring and this mark, and
-            // found nobody waiting. So look once more, now that it finds us.
+            // The guest's event may have come between the look at its ring and this mark, when no
+            // worker waited for it. So look once more.
             queue.wait(worker);
             egress.deliver(body, &mut offers[waiting..], now)?;
         }
         Ok(())
     }
 
-    /// Asks how deliveries under way ended, as `worker`, which waits for those that go on.
+    /// Asks how deliveries in flight ended. `worker` then waits for the others.
     pub(crate) fn reap(&self, queue: usize, deliveries: &mut [InFlight], worker: usize) {
         let queue = &self.egress[queue];
-        // Before the look: a delivery that ends after it then finds somebody waiting.
+        // Before asking: a delivery that ends after it then finds the worker waiting.
         queue.wait(worker);
         match queue.lock().as_mut() {
             Some(egress) => egress.reap(deliveries),
@@ -127,19 +127,19 @@ impl Port {
         }
     }
 
-    /// Nobody waits for these deliveries any more.
+    /// Cancels deliveries: their sender is gone.
     pub(crate) fn cancel(&self, queue: usize, tickets: &[Ticket]) {
         if let Some(egress) = self.egress[queue].lock().as_mut() {
             egress.cancel(tickets);
         }
     }
 
-    /// Takes the workers that wait for a queue, a bit each.
+    /// Takes the set of workers that wait for a queue, a bit for each.
     pub(crate) fn take_waiters(&self, queue: usize) -> u64 {
         self.egress[queue].waiters.swap(0, Ordering::AcqRel)
     }
 
-    /// Drops the egress queues and with them what they hold of the guest.
+    /// Drops the egress queues, and with them their mappings of the guest's memory.
     pub(crate) fn close(&self) {
         for queue in &self.egress {
             *queue.lock() = None;

@@ -9,16 +9,16 @@ use switch::{MacTable, PortId, PortSet};
 
 use crate::port::Port;
 
-/// A queue broke and was dropped. Reported once per port, whichever of its queues broke.
+/// A queue broke and was dropped. Reported once per port, for the first of its queues that breaks.
 #[derive(Debug)]
 pub struct Failure {
-    /// The port it belonged to. It may be detached already, and its number another port's.
+    /// The port it belonged to. It may be detached already, and its number reused.
     pub port: Arc<Port>,
     /// Why, for an operator.
     pub reason: String,
 }
 
-/// Hears of failures, on the worker's thread: it must not block.
+/// Called for each failure, on a worker's thread: it must not block.
 pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
 
 /// The ports at one moment.
@@ -26,7 +26,7 @@ pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
 pub(crate) struct Ports {
     /// By number.
     pub(crate) list: Vec<Option<Arc<Port>>>,
-    /// Those there are.
+    /// Their numbers, as a set.
     pub(crate) all: PortSet,
 }
 
@@ -41,7 +41,8 @@ impl Ports {
 pub(crate) struct Shared {
     pub(crate) table: MacTable,
     ports: RwLock<Arc<Ports>>,
-    /// Counts changes of `ports`: a worker looks here once per round, and takes the lock only then.
+    /// Counts changes of `ports`. A worker reads it once per round, and takes the lock only after a
+    /// change.
     pub(crate) generation: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) poll: Duration,

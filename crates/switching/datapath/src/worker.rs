@@ -1,4 +1,4 @@
-//! A thread that owns ingress queues and tasks: polls those with work, sleeps when none has any.
+//! A thread that owns ingress queues and tasks: polls those with work, and sleeps when none has work.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,17 +18,17 @@ use crate::carry::{Carrier, IngressQueue, Progress};
 use crate::port::Port;
 use crate::shared::Shared;
 
-/// Most workers: who waits for a queue is noted in one word.
+/// Most workers: a queue has its waiting workers in one 64-bit word.
 pub(crate) const MAX: usize = 64;
-/// The token of a worker's own doorbell; queues have their index.
+/// The epoll token of a worker's doorbell. Queues have their index.
 const DOORBELL: u64 = u64::MAX;
-/// A busy worker looks for events of its other queues once in so many rounds.
+/// A busy worker looks for events of its other queues once per this many rounds.
 const LOOK_EVERY: u32 = 16;
 /// Frames that wait for room are tried again after this, so that a stall is noticed even if
-/// its guest never says anything again.
+/// its guest sends no event.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// An order to a worker.
+/// A command to a worker.
 pub(crate) enum Command {
     Add { port: Arc<Port>, work: Work },
     Remove { port: PortId, done: mpsc::Sender<()> },
@@ -37,14 +37,14 @@ pub(crate) enum Command {
 
 /// What a worker does for a port.
 pub(crate) enum Work {
-    /// Carries the frames of a queue, and hears of room in the other direction.
+    /// Carries the frames of a queue, and gets the events of room in the other direction.
     Carry { queue: usize, ingress: IngressQueue },
     /// Serves a task.
     Serve(Box<dyn Task>),
 }
 
 impl Work {
-    /// Prepares to wait for the next thing to do.
+    /// Prepares to wait for work.
     fn arm(&mut self) -> Result<Armed, Broken> {
         match self {
             Self::Carry { ingress, .. } => ingress.ingress().arm(),
@@ -52,7 +52,7 @@ impl Work {
         }
     }
 
-    /// What announces things to do.
+    /// What announces work.
     fn events(&mut self, port: &Port) -> Vec<Arc<dyn Event>> {
         match self {
             Self::Carry { queue, ingress } => {
@@ -64,7 +64,7 @@ impl Work {
     }
 }
 
-/// The outside of a worker.
+/// A worker, for its datapath.
 pub(crate) struct WorkerHandle {
     number: usize,
     thread: u32,
@@ -75,7 +75,7 @@ pub(crate) struct WorkerHandle {
 
 impl WorkerHandle {
     pub(crate) fn send(&self, command: Command) {
-        // A worker ends only when it is told to; a command after that needs no answer.
+        // This fails after the worker has got `Stop`. Then the command needs no effect.
         let _ = self.commands.send(command);
         self.shared.doorbells[self.number].ring();
     }
@@ -98,16 +98,16 @@ struct Slot {
     port: Arc<Port>,
     work: Work,
     events: Vec<Arc<dyn Event>>,
-    /// Polled; otherwise it is armed.
+    /// Whether it is polled; otherwise it is armed.
     active: bool,
-    /// Frames wait for room elsewhere, or for a device.
+    /// Whether frames wait for room in another port, or for a device.
     blocked: bool,
-    /// When it is to be polled again, event or not.
+    /// When it must be polled again, even without an event.
     due: Option<Instant>,
     last_work: Instant,
 }
 
-/// The inside of a worker.
+/// A worker, on its thread.
 pub(crate) struct Worker {
     number: usize,
     shared: Arc<Shared>,
@@ -174,7 +174,7 @@ impl Worker {
         }
     }
 
-    /// How long there is nothing to do, unless an event comes: forever, as a rule.
+    /// How long to wait for an event; none for no limit.
     fn timeout(&self, now: Instant) -> Option<Duration> {
         let slots = || self.slots.iter().flatten();
         let retry = slots().any(|slot| slot.blocked).then_some(RETRY);
@@ -218,7 +218,7 @@ impl Worker {
         }
     }
 
-    /// Drops a queue that cannot be used any more, and says so.
+    /// Drops a queue that cannot be used any more, and reports it.
     fn fail(&mut self, index: usize, reason: String) {
         if let Some(slot) = self.slots[index].take() {
             self.forget_events(&slot.events);
@@ -226,7 +226,7 @@ impl Worker {
         }
     }
 
-    /// Waits for events and serves them. Answers false when the worker is to end.
+    /// Waits for events and handles them. Returns false when the worker must end.
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<epoll::Event>) -> bool {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         events.clear();
@@ -237,8 +237,8 @@ impl Worker {
                 return false;
             }
         }
-        // Not only when nothing happens: a guest that rings without end (XSA-332) would keep the
-        // stall of another from being noticed, and the frames that wait for it from being dropped.
+        // Also while events come: otherwise a guest that sends events without end (XSA-332) would
+        // keep the stall of another guest unnoticed, and the frames for it waiting.
         if events.is_empty() || self.retried.elapsed() >= RETRY {
             self.unblock();
         }
@@ -247,7 +247,7 @@ impl Worker {
             match event.data.u64() {
                 DOORBELL => {
                     self.unblock();
-                    if !self.obey() {
+                    if !self.run_commands() {
                         return false;
                     }
                 }
@@ -257,7 +257,7 @@ impl Worker {
         true
     }
 
-    /// Frames that waited for room are tried again.
+    /// Activates the queues whose frames wait for room.
     fn unblock(&mut self) {
         self.retried = Instant::now();
         for slot in self.slots.iter_mut().flatten() {
@@ -265,7 +265,7 @@ impl Worker {
         }
     }
 
-    /// Queues whose time has come are polled again.
+    /// Activates the queues that are due.
     fn wake_due(&mut self) {
         if self.slots.iter().flatten().any(|slot| slot.due.is_some()) {
             let now = Instant::now();
@@ -277,8 +277,8 @@ impl Worker {
         }
     }
 
-    /// An event of a queue: it has frames, or it has room for those that wait, or (with one
-    /// event channel for both rings) either.
+    /// Handles an event of a queue: it has frames, or room for waiting frames, or (with one event
+    /// channel for both rings) either.
     fn event(&mut self, index: usize) {
         let Some(Some(slot)) = self.slots.get_mut(index) else { return };
         slot.events.iter().for_each(|event| event.take());
@@ -294,13 +294,13 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self) -> bool {
+    fn run_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Add { port, work } => self.add(port, work),
                 Command::Remove { port, done } => {
                     self.remove(port);
-                    // The caller waits for the answer, or has given up.
+                    // This fails if the caller no longer waits.
                     let _ = done.send(());
                 }
                 Command::Stop => return false,
@@ -334,7 +334,7 @@ impl Worker {
             Work::Serve(_) => debug!(worker = self.number, port = port.name(), "task added"),
         }
         let last_work = Instant::now();
-        // What is on the ring already needs no event.
+        // The ring may have requests already, for which no event comes.
         let active = true;
         self.slots[index] =
             Some(Slot { port, work, events, active, blocked: false, due: None, last_work });
@@ -347,13 +347,13 @@ impl Worker {
                 self.forget_events(&slot.events);
             }
         }
-        // Nothing of the port may be left here: not in the worker's copy of the ports either.
+        // The worker's copy of the set of ports must not hold the port either.
         self.carrier.begin(Instant::now());
     }
 
     fn forget_events(&self, events: &[Arc<dyn Event>]) {
         for event in events {
-            // The second of two equal descriptors is gone with the first.
+            // This fails for the second of two equal descriptors, which was removed with the first.
             let _ = epoll::delete(&self.epoll, event);
         }
     }

@@ -16,7 +16,7 @@ const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
 const ALL: [u8; 6] = [0xff; 6];
 
 /// The backend's and the frontend's choice of header source.
-const WAYS: [(TxChannel, bool); 3] =
+const HEADER_SOURCES: [(TxChannel, bool); 3] =
     [(TxChannel::Header, true), (TxChannel::Header, false), (TxChannel::Remap, false)];
 
 fn guests(host: &Host, header_channel: bool) -> [Guest; 2] {
@@ -26,8 +26,8 @@ fn guests(host: &Host, header_channel: bool) -> [Guest; 2] {
 
 #[test]
 fn traffic_goes_on_after_the_daemon_was_killed() {
-    for (tx, header_channel) in WAYS {
-        let host = Host::by(1, 1, tx, RxChannel::Copy);
+    for (tx, header_channel) in HEADER_SOURCES {
+        let host = Host::with_channels(1, 1, tx, RxChannel::Copy);
         let [mut a, mut b] = guests(&host, header_channel);
         let mut sent = 0;
         for round in 0..12 {
@@ -143,15 +143,15 @@ fn take(b: &mut Guest, sent: &[Vec<u8>], came: &mut BTreeMap<usize, u32>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
     #[test]
-    fn every_frame_arrives_whenever_the_backend_is_killed(
-        (tx, header_channel) in prop::sample::select(WAYS.to_vec()),
+    fn every_frame_arrives_wherever_the_backend_is_killed(
+        (tx, header_channel) in prop::sample::select(HEADER_SOURCES.to_vec()),
         steps in prop::collection::vec(step(), 1..80),
     ) {
-        let host = Host::by(1, 1, tx, RxChannel::Copy);
+        let host = Host::with_channels(1, 1, tx, RxChannel::Copy);
         let [mut a, mut b] = guests(&host, header_channel);
         let mut backend = Backend::restart(&host, &mut a, &mut b);
         let (mut sent, mut came) = (Vec::new(), BTreeMap::new());
-        let mut settled = true;
+        let mut finished = true;
         for step in steps {
             match step {
                 Step::Send(len) => {
@@ -163,17 +163,17 @@ proptest! {
                 Step::Receive => take(&mut b, &sent, &mut came),
                 Step::Pass(held, until) => {
                     // A pass that does not finish is the backend's last.
-                    if !settled {
+                    if !finished {
                         drop(backend);
                         backend = Backend::restart(&host, &mut a, &mut b);
                     }
                     backend.pass(held, until);
-                    settled = until == Until::Finished;
+                    finished = until == Until::Finished;
                 }
                 Step::Restart => {
                     drop(backend);
                     backend = Backend::restart(&host, &mut a, &mut b);
-                    settled = true;
+                    finished = true;
                 }
             }
         }

@@ -17,7 +17,7 @@ fn frames_of_every_size_cross_whole_and_in_order() {
     for header_channel in [true, false] {
         for (tx, rx) in [(Header, Copy), (Remap, Copy), (Header, Flip), (Remap, Flip)] {
             println!("tx {tx}, rx {rx}, header channel {header_channel}");
-            cross(&Host::by(1, 1, tx, rx), header_channel);
+            cross(&Host::with_channels(1, 1, tx, rx), header_channel);
         }
     }
 }

@@ -4,8 +4,8 @@ use frame::Frame;
 
 /// What a queue may still do in its turn, in work, bytes and packets.
 ///
-/// One unit of work is about what one ring slot costs: some tens of nanoseconds. Whoever does work
-/// charges it, useful or not. A turn may go over by what its last frame costs, never by more.
+/// One unit of work is about what one ring slot costs: some tens of nanoseconds. All work
+/// is charged, useful or not. A turn may exceed its budget by the cost of its last frame only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     work: u32,
@@ -14,7 +14,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// One turn of a queue among others: a ring of slots.
+    /// The budget of one turn: a ring of slots.
     pub const TURN: Self = Self::new(256, u64::MAX);
     /// Units that a system call costs.
     pub const SYSTEM_CALL: u32 = 8;
@@ -25,7 +25,7 @@ impl Budget {
         Self { work, bytes, packets: u64::MAX }
     }
 
-    /// Whether nothing is left: no further frame may be begun.
+    /// Whether nothing is left, so that the turn ends.
     #[inline]
     #[must_use]
     pub fn is_spent(self) -> bool {
@@ -39,7 +39,7 @@ impl Budget {
     }
 
     /// Charges work, and the bytes and [packets](Frame::packets) of a frame. A port whose frames
-    /// may be segmented charges them with this: only so is a limit on packets exact.
+    /// may be segmented must use this, because a limit on packets counts segments.
     #[inline]
     pub fn charge_frame(&mut self, work: u32, frame: &Frame) {
         self.charge_all(work, frame.len.into(), frame.packets().into());
@@ -52,8 +52,8 @@ impl Budget {
         self.packets = self.packets.saturating_sub(packets);
     }
 
-    /// Runs `take` on the part of this budget that has no more than `bytes` and `packets`, and
-    /// charges to the whole what `take` charges to the part.
+    /// Runs `take` with a part of this budget, of at most `bytes` and `packets`, and charges its
+    /// costs to the whole budget.
     pub fn within<T>(&mut self, bytes: u64, packets: u64, take: impl FnOnce(&mut Self) -> T) -> T {
         let bytes = self.bytes.min(bytes);
         let packets = self.packets.min(packets);

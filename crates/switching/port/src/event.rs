@@ -9,15 +9,15 @@ use rustix::event::{EventfdFlags, eventfd};
 /// Something that announces work. Its descriptor becomes readable with an event and is waited for
 /// edge-triggered.
 pub trait Event: AsFd + Send + Sync {
-    /// Takes what is pending, so that the next event makes a new edge. Never blocks.
+    /// Takes pending events, so that the next one makes a new edge. Never blocks.
     ///
-    /// Called before the look at the work, never after: an event between the two would be lost.
+    /// Call it before looking for work, never after: an event in between would be lost.
     fn take(&self);
 }
 
 impl<E: EventChannel> Event for E {
     fn take(&self) {
-        // A guest that is gone announces nothing more; the daemon notices its end elsewhere.
+        // This fails only if the guest is gone, and then no event comes.
         let _ = EventChannel::take(self);
     }
 }
@@ -27,7 +27,7 @@ impl<E: EventChannel> Event for E {
 pub struct Doorbell(OwnedFd);
 
 impl Doorbell {
-    /// A doorbell that nobody has rung.
+    /// A doorbell without a pending event.
     ///
     /// # Errors
     /// The process is out of descriptors.
@@ -37,7 +37,7 @@ impl Doorbell {
 
     /// Announces work. Never blocks.
     pub fn ring(&self) {
-        // The counter cannot fill up within the life of a machine.
+        // The counter has 64 bits and cannot fill up.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
@@ -49,6 +49,6 @@ impl AsFd for Doorbell {
 }
 
 impl Event for Doorbell {
-    /// Nothing: each ring makes a new edge, read or not.
+    /// Does nothing: each ring makes a new edge, read or not.
     fn take(&self) {}
 }

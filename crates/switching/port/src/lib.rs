@@ -1,9 +1,9 @@
-//! The contract between the datapath and whatever is plugged into its switch.
+//! The contract between the datapath and the ports of its switch.
 //!
 //! A port is one or more queues. Each queue has two sides: an [`Ingress`] takes frames from the
 //! port into the switch, an [`Egress`] takes frames from the switch out of the port. A port may
-//! also have [`Task`]s: work that is not frames, such as a control ring, in small steps between
-//! them.
+//! also have [`Task`]s: other work, such as a control ring, done in small steps between the
+//! frames.
 //!
 //! ```text
 //!            ┌───────────────── one worker ─────────────────┐
@@ -19,24 +19,25 @@
 //! 2. The switch decides from the ingress port and the private header where each frame goes.
 //!    Frames for the same egress queue form one batch.
 //! 3. [`Ingress::with_body`] lends the memory that the bodies lie in, for the time of the batch.
-//!    [`Egress::deliver`] fetches the bodies from there and says what became of each frame.
-//! 4. [`Ingress::finish`] gets the outcomes. It answers the sender for every frame that is done
-//!    with and keeps the others in the window: they wait for room, or a device still reads them.
+//!    [`Egress::deliver`] fetches the bodies from there and sets the outcome of each frame.
+//! 4. [`Ingress::finish`] gets the outcomes. It sends a response for every frame with a final
+//!    outcome and keeps the others in the window: they wait for room, or a device still reads them.
 //!
 //! Every call but the constructors is made once per batch, through one dynamic call. None is made
 //! per frame.
 //!
 //! # What a port must not do
 //! - Block. Workers carry the frames of many ports.
-//! - Panic on anything that the other side of the port wrote. A port that cannot go on returns
-//!   [`Broken`]; the datapath drops it and tells the operator why. No other port notices.
+//! - Panic on data that the other side of the port wrote. A port that cannot continue returns
+//!   [`Broken`]; the datapath drops it and reports the reason to the operator. Other ports are not
+//!   affected.
 //! - Read memory that another domain can write twice.
 //!
 //! # Wrappers
 //! A wrapper implements the same traits around another port: it sees what goes through and may
 //! refuse it. Wrappers compose in any order, and a port without one pays nothing.
 //!
-//! # A port of your own
+//! # How to write a port
 //! This one echoes: what is sent out of it comes back in, with source and destination swapped.
 //! `examples/two_ports.rs` is a whole program.
 //!
@@ -145,7 +146,7 @@ pub use frame::{
     Ticket, WINDOW, Window, linearise,
 };
 
-/// A queue that is of no use any more. The text tells an operator why.
+/// A queue that cannot be used any more. The text is the reason, for an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Broken(pub String);
@@ -163,15 +164,15 @@ impl Broken {
 pub struct Received {
     /// How many frames are new in the window. They are the last in its order.
     pub fresh: usize,
-    /// How many packets never became frames, because they cannot be sent.
+    /// How many packets were malformed and did not become frames.
     pub malformed: u64,
-    /// Which of the new frames go nowhere, by slot of the window, and why. Wrappers add to it;
+    /// The new frames that must be dropped, by slot of the window, and why. Wrappers add to it;
     /// the datapath counts them and hands their outcome to [`Ingress::finish`].
     pub refused: Vec<(u8, DropReason)>,
 }
 
 impl Received {
-    /// Empties it for the next call; what it has allocated stays.
+    /// Empties it for the next call, and keeps its allocations.
     pub fn clear(&mut self) {
         self.fresh = 0;
         self.malformed = 0;
@@ -195,40 +196,40 @@ pub enum Armed {
 /// The datapath calls `receive`, then `with_body` if there are frames to deliver, then `finish`.
 /// When `receive` has taken nothing for a while, it calls `arm`.
 pub trait Ingress: Send {
-    /// What announces new frames, once [`arm`](Self::arm) has said [`Armed::Asleep`]. Asked for
-    /// once, before anything else.
+    /// What announces new frames after [`arm`](Self::arm) has returned [`Armed::Asleep`]. Called
+    /// once, before any other method.
     fn event(&self) -> Arc<dyn Event>;
 
     /// The frames in hand.
     fn window(&self) -> &Window;
 
     /// Takes new frames into the window, until there are none, the window is full or the budget is
-    /// spent. The caller does not wait: nothing new is no error.
+    /// spent. It never waits: no new frame is not an error.
     ///
-    /// Every unit of work is charged to the budget, work on packets that never become frames
-    /// included: they cost the same, and a sender could have a worker do nothing else.
+    /// Every unit of work is charged to the budget, also for malformed packets: they cost the same
+    /// time, and a sender could otherwise keep a worker busy with nothing else.
     ///
     /// # Errors
-    /// The queue is of no use any more. Its frames are dropped with it.
+    /// The queue cannot be used any more. Its frames are dropped with it.
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken>;
 
-    /// Calls `work` once with the memory that the bodies of the frames in hand lie in. What is
-    /// mapped for the batch stays mapped until `work` returns.
+    /// Calls `work` once with the memory that the bodies of the frames in hand lie in. Pages
+    /// that are mapped for the batch stay mapped until `work` returns.
     fn with_body(&self, work: &mut dyn FnMut(Body<'_>));
 
-    /// Takes note of what became of the frames, by slot. Frames whose outcome
-    /// [is final](Outcome::is_final) leave the window and are answered, those that were
-    /// malformed on receipt as well. The sender is notified at most once.
+    /// Takes the outcomes of the frames, by slot. Frames whose outcome [is
+    /// final](Outcome::is_final) leave the window, and the sender gets their responses and those
+    /// of malformed packets. It is notified at most once.
     ///
     /// Called after every `receive` that took anything, even where no frame is in hand.
     fn finish(&mut self, outcomes: &Outcomes);
 
-    /// Prepares to wait. After [`Armed::Asleep`] the event comes with the next frame, also with one
-    /// that arrived while this was called. A queue with a full window is asleep: it is asked again
-    /// when a frame in hand is done with.
+    /// Prepares to wait. After [`Armed::Asleep`] the event comes with the next frame, even if it
+    /// arrived during this call. A queue with a full window is asleep: it is asked again when a
+    /// frame in hand is done with.
     ///
     /// # Errors
-    /// The queue is of no use any more.
+    /// The queue cannot be used any more.
     fn arm(&mut self) -> Result<Armed, Broken>;
 }
 
@@ -237,26 +238,27 @@ pub trait Ingress: Send {
 pub struct InFlight {
     /// Its number, from [`Outcome::InFlight`].
     pub ticket: Ticket,
-    /// How it ended; none while it goes on.
+    /// How it ended; none while the device reads.
     pub outcome: Option<Outcome>,
 }
 
 /// The side of a queue by which frames leave the switch. Any worker may use it, one at a time.
 pub trait Egress: Send {
-    /// Delivers frames in order and sets what became of each.
+    /// Delivers frames in order and sets the outcome of each.
     ///
-    /// When it has no room for a frame, it leaves this frame and all behind it
+    /// When it has no room for a frame, it leaves this frame and all that follow
     /// [`Waiting`](Outcome::Waiting); the datapath offers them again after the
-    /// [room event](Self::room_event), or after a while. It drops a frame instead where nothing
-    /// should wait for it.
+    /// [room event](Self::room_event), or after a while. If it is
+    /// stalled, it drops the frame instead.
     ///
-    /// A device that reads a body after this call returns says [`Outcome::InFlight`], and keeps
-    /// the memory by a [`BodyHold`] until it is done. It copies the header now.
+    /// An egress whose device reads a body after this call sets [`Outcome::InFlight`], and keeps
+    /// the memory with a [`BodyHold`] until the device is done. It copies the header during the
+    /// call.
     ///
     /// `now` is a clock that never goes back, the same for all workers.
     ///
     /// # Errors
-    /// The port is of no use any more: the datapath closes it.
+    /// The port cannot be used any more: the datapath closes it.
     fn deliver(
         &mut self,
         body: Body<'_>,
@@ -264,23 +266,23 @@ pub trait Egress: Send {
         now: Duration,
     ) -> Result<(), Broken>;
 
-    /// Sets the outcome of those deliveries under way that have ended. Each is asked for until it
-    /// has an outcome, and then no more.
+    /// Sets the outcomes of the deliveries that have ended. The datapath passes each delivery until
+    /// it has an outcome.
     fn reap(&mut self, deliveries: &mut [InFlight]) {
         for delivery in deliveries {
-            // Without deliveries that go on, no ticket is from here.
+            // An egress without deliveries in flight gives out no tickets.
             delivery.outcome.get_or_insert(Outcome::Dropped(DropReason::PortGone));
         }
     }
 
-    /// Nobody asks for these deliveries any more, because their sender is gone. Their hold lasts
-    /// until the device is done with them.
+    /// These deliveries are not [reaped](Self::reap) any more, because their sender is gone. Their
+    /// holds last until the device is done with them.
     fn cancel(&mut self, tickets: &[Ticket]) {
         let _ = tickets;
     }
 
-    /// What announces room after a frame was left waiting, and the end of deliveries under way.
-    /// None where neither happens. Asked for once.
+    /// What announces room after a frame was left waiting, and the end of deliveries in flight.
+    /// None if neither can happen. Called once.
     fn room_event(&self) -> Option<Arc<dyn Event>> {
         None
     }
@@ -291,22 +293,22 @@ pub trait Egress: Send {
     }
 }
 
-/// Work of a port that is not frames, done between them in small steps. One worker owns it.
+/// Work of a port other than frames, done between them in small steps. One worker owns it.
 pub trait Task: Send {
-    /// What announces work. Asked for once.
+    /// What announces work. Called once.
     fn event(&self) -> Arc<dyn Event>;
 
-    /// Takes a step, about as long as a batch of frames takes. Returns whether there was anything
+    /// Does a step, which takes about as long as a batch of frames. Returns whether there was anything
     /// to do.
     ///
     /// # Errors
-    /// The port is of no use any more.
+    /// The port cannot be used any more.
     fn step(&mut self) -> Result<bool, Broken>;
 
     /// Prepares to wait, as [`Ingress::arm`] does.
     ///
     /// # Errors
-    /// The port is of no use any more.
+    /// The port cannot be used any more.
     fn arm(&mut self) -> Result<Armed, Broken>;
 }
 

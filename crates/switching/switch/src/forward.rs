@@ -13,7 +13,7 @@ pub enum Verdict<'a> {
     /// To every port of the set but the ingress: its destination is a group address, or a station not (or no
     /// longer) known.
     Flood(&'a PortSet),
-    /// Nowhere: the destination lives on the ingress port, or is one that no bridge may forward to.
+    /// Nowhere: the destination is on the ingress port, or is an address that no bridge may forward to.
     Drop,
 }
 

@@ -9,14 +9,14 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) struct HashKey([u64; 4]);
 
 impl HashKey {
-    /// Fresh keys from the system's randomness (by way of the standard library's hash map seed).
+    /// Fresh keys from the system's randomness (through the standard library's hash map seed).
     pub(crate) fn random() -> Self {
         let seed = RandomState::new();
         Self(std::array::from_fn(|i| seed.hash_one(i)))
     }
 
-    /// Two keyed multiply-and-fold rounds: the second hides the first round's linearity, which a guest that
-    /// sends regularly spaced addresses could otherwise lean on.
+    /// Two keyed multiply-and-fold rounds: the second hides the first round's linearity, which a guest
+    /// could otherwise exploit with regularly spaced addresses.
     pub(crate) fn hash(&self, word: u64) -> u64 {
         let [k0, k1, k2, k3] = self.0;
         let once = fold(word ^ k0, k1 | 1);

@@ -13,7 +13,7 @@ use crate::PortId;
 use crate::entry::{Word, is_station, key};
 use crate::hash::HashKey;
 
-/// Entries in a table unless its owner wants otherwise.
+/// The default number of entries.
 pub const DEFAULT_CAPACITY: usize = 8192;
 
 /// Slots per bucket: eight words fill one 64-byte cache line.
@@ -26,7 +26,7 @@ const ATTEMPTS: usize = 4;
 /// What a table allows.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Limits {
-    /// Addresses learnt per port. What a guest that floods source addresses can occupy at most.
+    /// Addresses learnt per port. This is the most that a guest which floods source addresses can occupy.
     pub per_port: u32,
     /// Seconds without a frame after which an address is forgotten.
     pub age_seconds: u32,
@@ -79,7 +79,7 @@ struct Words([AtomicU64; SLOTS]);
 #[repr(align(32))]
 struct Seen([AtomicU32; SLOTS]);
 
-/// On a line of its own: a flood of addresses must not slow the readers of the fields beside it.
+/// On a separate cache line: a flood of addresses must not slow the readers of the fields beside it.
 #[derive(Default)]
 #[repr(align(64))]
 struct Refused(AtomicU64);
@@ -178,8 +178,8 @@ impl MacTable {
         self.remove_where(|word, _| word.port() == port);
     }
 
-    /// Removes aged entries, and so returns their ports' share to them. To be called about once a second, by
-    /// any one thread.
+    /// Removes aged entries, and so returns their ports' share to them. Call it about once a second, from
+    /// one thread at a time.
     pub fn sweep(&self, now: u32) {
         self.remove_where(|_, seen| self.is_aged(seen, now));
     }
@@ -202,7 +202,7 @@ impl MacTable {
         self.learnt[usize::from(port.0)].load(Ordering::Relaxed)
     }
 
-    /// How often an address was not learnt, for its port's bound or its bucket's want of room.
+    /// How often an address was not learnt, because of its port's bound or because its bucket was full.
     pub fn refused(&self) -> u64 {
         self.refused.0.load(Ordering::Relaxed)
     }
@@ -321,7 +321,7 @@ impl MacTable {
             .is_ok()
     }
 
-    /// Gives an entry back to its port; an empty word has none to give.
+    /// Gives an entry back to its port. An empty word has no entry.
     fn release(&self, word: Word) {
         if !word.is_empty() {
             self.learnt[usize::from(word.port().0)].fetch_sub(1, Ordering::Relaxed);
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     /// Two workers miss the same address in a bucket, and a slot that was freed meanwhile sends them to different
-    /// slots. (The rest of the table's tests need only its public face: see `tests/table.rs`.)
+    /// slots. (Tests that need only the public interface are in `tests/table.rs`.)
     #[test]
     fn an_address_inserted_twice_keeps_one_slot_and_one_count() {
         for (first, second) in [(0, 1), (1, 0)] {

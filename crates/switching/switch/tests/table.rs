@@ -37,7 +37,7 @@ fn step(stations: u32, ports: u16) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the table must do, told as a map. All its stations share one bucket, or there are no more of them
+/// A model of the table, as a map. All its stations share one bucket, or there are no more of them
 /// than a bucket has slots.
 struct Model {
     limits: Limits,
@@ -181,7 +181,7 @@ fn a_worker_with_a_lagging_clock_ages_nothing() {
     assert_eq!(table.lookup(station(1), 12), None);
 }
 
-/// However many addresses a port floods, and whatever its bound: the stations of others stay.
+/// A flood of addresses never evicts the stations of other ports, with any bound.
 #[test]
 fn a_flood_evicts_no_fresh_entry_of_another_port() {
     const VICTIMS: u32 = 32;
@@ -278,7 +278,7 @@ fn a_moving_station_is_always_found() {
     assert_eq!(table.learnt(PortId(0)) + table.learnt(PortId(1)), 1);
 }
 
-/// Stations that each worker learns for itself are all there afterwards.
+/// Stations that different workers learn at the same time are all found afterwards.
 #[test]
 fn workers_learn_side_by_side() {
     const PER_WORKER: u32 = 64;

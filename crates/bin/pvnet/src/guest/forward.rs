@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use hypervisor::{EventChannel, Guest};
-use netfront::{Fault, Place, Queue, Received};
+use netfront::{Fault, Queue, Received, TxBuffer};
 use offload::vnet;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
@@ -207,11 +207,11 @@ impl<G: Guest> Forwarder<G> {
     /// Returns its length. A frame that netif cannot carry is dropped.
     fn read(&mut self) -> io::Result<usize> {
         let mut metadata = [0; VNET_HEADER_LEN];
-        let places = self.queue.tx.places();
-        let places = places.map(|Place { region, offset, len }| (region, offset, len));
+        let places = self.queue.tx.buffers();
+        let places = places.map(|TxBuffer { region, offset, len }| (region, offset, len));
         let bytes = shm::read_pieces(&self.tap, &mut metadata, places)?;
         let len = bytes.saturating_sub(VNET_HEADER_LEN);
-        let Some(first) = self.queue.tx.places().next() else { return Ok(0) };
+        let Some(first) = self.queue.tx.buffers().next() else { return Ok(0) };
         let mut head = [0; HEADER_MAX];
         let head = &mut head[..HEADER_MAX.min(len)];
         first.region.copy_out(first.offset, head).map_err(io::Error::other)?;

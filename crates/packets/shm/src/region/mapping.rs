@@ -13,7 +13,7 @@ use crate::pages::PageSize;
 impl Region {
     /// Private zeroed memory of `len` bytes: a buffer that only this process sees.
     pub fn anonymous(len: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -43,7 +43,7 @@ impl Region {
 
     /// Maps `len` bytes of `fd` from `offset`, shared, readable and writable.
     pub fn map(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -70,7 +70,7 @@ impl Region {
 
     /// Reserves addresses without memory.
     pub(crate) fn reserve(len: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -173,7 +173,7 @@ impl Region {
         let align = PageSize::Huge.bytes();
         let size = len.next_multiple_of(PageSize::Small.bytes());
         let room = size.checked_add(align).ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: a new mapping at an address of the kernel's choosing overlaps nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -186,7 +186,7 @@ impl Region {
         for (offset, len) in [(0, before), (before + size, align - before)] {
             if len > 0 {
                 // SAFETY: both ends of the room made above, which nothing uses yet. If one can
-                // not be unmapped, addresses are lost and nothing else.
+                // not be unmapped, only addresses are leaked.
                 let _ = unsafe { rustix::mm::munmap(start.byte_add(offset), len) };
             }
         }

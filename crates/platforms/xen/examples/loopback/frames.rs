@@ -143,7 +143,7 @@ fn send(queue: &mut Queue<XenGuest>, bytes: &[u8]) -> Result<bool, Box<dyn Error
         return Ok(false);
     }
     let mut rest = bytes;
-    for place in queue.tx.places() {
+    for place in queue.tx.buffers() {
         let (part, after) = rest.split_at(place.len.min(rest.len()));
         place.region.copy_in(place.offset, part)?;
         rest = after;

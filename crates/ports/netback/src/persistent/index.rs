@@ -12,8 +12,8 @@ pub(super) struct Found {
     pub(super) writable: bool,
 }
 
-/// References that differ in their last bits only are kept side by side: rings are filled with
-/// neighbours, and what is found for one has the next ones in the same cache line.
+/// References that differ in their last bits only are stored together: frontends use adjacent
+/// references, and these then lie in one cache line.
 const RUN: usize = 16;
 
 /// The pages of a run of references.
@@ -22,17 +22,17 @@ struct Run {
     pages: [Option<Found>; RUN],
 }
 
-/// A map for a look-up for each piece of a packet: a hash table with open addressing, of runs.
+/// A map with a look-up per piece of a packet: a hash table of runs, with open addressing.
 ///
-/// References are a guest's choice, and it must not be able to make them collide: the multiplier
-/// is a secret of each table.
+/// A guest chooses the references and must not be able to make them collide, so each table has a
+/// secret multiplier.
 pub(super) struct Index {
-    /// The runs there are, each by the bits that its references share, and where it is kept.
+    /// The slots: a run, and the bits that its references share.
     slots: Box<[Option<(u32, u16)>]>,
     runs: Box<[Run]>,
     unused: Vec<u16>,
     multiplier: u64,
-    /// The bits of a product above these are a slot's number.
+    /// The bits of a product above these are the slot's number.
     shift: u32,
 }
 
@@ -43,7 +43,7 @@ impl Index {
         let len = (usize::from(bound) * 2).next_power_of_two().max(2);
         Self {
             slots: vec![None; len].into(),
-            // None may be the neighbour of another.
+            // Every reference may belong to a different run.
             runs: vec![Run::default(); bound.into()].into(),
             unused: (0..bound).rev().collect(),
             multiplier: RandomState::new().hash_one(bound) | 1,
@@ -113,7 +113,8 @@ impl Index {
     /// Empties a slot.
     fn clear(&mut self, mut hole: usize) {
         self.slots[hole] = None;
-        // What was pushed beyond the hole is moved into it, or no search would find it again.
+        // A run that collided with this one is moved into the hole; otherwise no search would find
+        // it.
         let mut slot = self.after(hole);
         while let Some((other, _)) = self.slots[slot] {
             let mask = self.slots.len() - 1;
@@ -154,7 +155,7 @@ mod tests {
             spread in prop::sample::select(vec![1u32, 7, 16, 0x0808_8405]),
         ) {
             let mut index = Index::new(20);
-            // With nothing to tell runs apart all of them collide.
+            // With a multiplier of zero, all runs collide.
             index.multiplier = multiplier.unwrap_or(index.multiplier);
             let mut model = HashMap::new();
             for (n, (key, add, writable)) in (0..).zip(steps) {

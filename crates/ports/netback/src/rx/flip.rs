@@ -1,9 +1,9 @@
-//! Page flipping: frames in pages of the driver domain's that become the guest's.
+//! Page flipping: frames in pages of the driver domain that are transferred to the guest.
 //!
-//! The original receive path (Menon et al. 2006, §4.2). For each page the driver domain takes
-//! one that is its own and zeroed, fills it, and transfers it; the guest maps it, and gives one
-//! back. No byte of another guest's, nor of an earlier frame, can be in it: the pool is this
-//! guest's alone, and every page is zeroed when it is taken (XSA-403).
+//! The original receive path (Menon et al. 2006, §4.2). The driver domain takes a zeroed page,
+//! fills it, and transfers it; the guest maps it, and gives another page back. A page cannot hold
+//! bytes of another guest or of an earlier frame: each guest has a separate pool, and every page is
+//! zeroed when it is taken (XSA-403).
 
 use arrayvec::ArrayVec;
 use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
@@ -16,7 +16,7 @@ use super::plan::{PacketShape, gso_extra};
 
 /// Most pages of a packet: 64 KiB of frame.
 const PAGES: usize = 16;
-/// Most copies of a packet: a run for each page, and one more for each piece that ends in it.
+/// Most copies of a packet: one for each page, and one more for each piece that ends within one.
 const COPIES: usize = 2 * PAGES + PIECES_MAX + 1;
 
 type Pages = ArrayVec<Box<dyn FlipPage>, PAGES>;
@@ -43,14 +43,15 @@ impl<H: Hypervisor> RxQueue<H> {
             // itself, so nothing waits for it.
             return Outcome::Dropped(DropReason::NoRoom);
         };
-        // Nothing has been taken off the ring yet: a sender's fault costs the receiver nothing.
+        // Nothing has been taken off the ring yet, so a fault of the sender does not affect the
+        // receiver.
         match self.fill(&pages, len, next) {
             Some(fault) => fault,
             None => self.hand_over(&*flips, pages, packet),
         }
     }
 
-    /// Copies a packet into pages, from the start of the first one on.
+    /// Copies a packet into pages, from the start of the first page on.
     fn fill<'p, 'a: 'p>(
         &self,
         pages: &'p Pages,
@@ -76,7 +77,7 @@ impl<H: Hypervisor> RxQueue<H> {
         (!readable).then_some(Outcome::SourceFault)
     }
 
-    /// Transfers pages to the slots that the guest has posted, and answers them.
+    /// Transfers pages to the slots that the guest has posted, and writes the responses.
     fn hand_over(
         &mut self,
         flips: &dyn PageTransfer<H::Peer>,

@@ -13,37 +13,37 @@ use crate::persistent::Buffers;
 
 /// Most copies in one batch.
 const COPIES_MAX: usize = 128;
-/// Most copies that a frame of one slot needs.
+/// Most copies for a frame of one slot.
 const COPIES_OF_SHORT: usize = 1 + PIECES_MAX;
 /// Most ring slots filled by one batch.
 const SLOTS_MAX: usize = 64;
 /// Buffers are pages, and frames at the start of every page would share a handful of cache sets.
-/// Short frames are spread over the page by this step instead (cache colouring).
+/// Short frames are placed at multiples of this offset instead.
 const CACHE_OFFSET_STEP: u16 = 64;
-/// Longest frame that is spread: up to half a page before it still fits.
+/// Longest frame that gets an offset. Offsets are below half a page, so it still fits.
 const SHORT_MAX: u32 = PAGE_SIZE as u32 / 2;
 
 /// An RX ring.
 pub(super) type RxRing<H> = BackRing<Rx, RegionPage<<H as Hypervisor>::Mapping>>;
 
-/// A packet that is split over as many slots as it needs.
+/// The lengths of a packet, which decide how many slots it takes.
 #[derive(Clone, Copy)]
 pub(super) struct PacketShape {
-    /// Bytes in all.
+    /// Bytes of the whole packet.
     pub(super) len: u32,
-    /// Of the first slot.
+    /// Flags of the first slot.
     pub(super) flags: u16,
     pub(super) gso: Option<Gso>,
 }
 
 impl PacketShape {
-    /// A frame as it is.
+    /// The shape of an unchanged frame.
     #[inline]
     pub(super) fn of(frame: &Frame) -> Self {
         Self { len: frame.len, flags: flags_of(frame.checksum), gso: frame.gso }
     }
 
-    /// A packet that software has finished, of `len` bytes.
+    /// The shape of a packet of `len` bytes that software has finished.
     pub(super) fn finished(len: u32) -> Self {
         Self { len, flags: 0, gso: None }
     }
@@ -55,7 +55,7 @@ impl PacketShape {
     }
 }
 
-/// One response to be written once the copies are done.
+/// One response that is written after the copies.
 enum Planned {
     Data { id: u16, offset: u16, len: u16, flags: u16, copies: u8 },
     Extra(ExtraInfo),
@@ -79,7 +79,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         self.copies.remaining_capacity() >= COPIES_OF_SHORT && !self.slots.is_full()
     }
 
-    /// Whether a packet still fits that takes so many copies and slots.
+    /// Whether a packet of so many copies and slots still fits.
     #[inline]
     pub(super) fn fits(&self, copies: usize, slots: u32) -> bool {
         self.copies.remaining_capacity() >= copies
@@ -90,7 +90,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         self.slots.is_empty()
     }
 
-    /// [`add`](Self::add) for a frame that [is short](is_short): no slots to split it over.
+    /// [`add`](Self::add) for a frame that [is short](is_short): it takes one slot.
     #[inline]
     pub(super) fn add_short(
         &mut self,
@@ -120,9 +120,8 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         });
     }
 
-    /// Reserves the slots of one packet, which `next` hands out in runs of at most so many bytes,
-    /// and notes the copies that fill them. The caller has checked that there is room for all of
-    /// it.
+    /// Reserves the slots of one packet and adds the copies that fill them. `next` returns the
+    /// packet's runs, each of at most so many bytes. The caller has checked that all of it fits.
     #[inline]
     pub(super) fn add(
         &mut self,
@@ -161,7 +160,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
                 copies: (self.copies.len() - before) as u8,
             });
             if let Some(info) = extra.and_then(gso_extra) {
-                // The extra overlays a response, so a request is spent on it.
+                // The extra takes a response's slot, so it uses up a request.
                 ring.consume(1);
                 self.slots.push(Planned::Extra(info));
             }
@@ -169,8 +168,8 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         }
     }
 
-    /// Performs the copies and writes the responses. `each` gets, for one slot after the other,
-    /// what went wrong with its copies, if anything did.
+    /// Performs the copies and writes the responses. `each` is called for each slot
+    /// in order, with the error of its copies, if there was one.
     #[inline]
     pub(super) fn perform(
         &mut self,
@@ -186,7 +185,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
     }
 }
 
-/// Writes one response. Returns what went wrong with its copies, if anything did.
+/// Writes one response. Returns the error of its copies, if there was one.
 #[inline(always)]
 fn respond<'a, 'c: 'a, P: 'a + 'c>(
     ring: &mut BackRing<Rx, impl SharedPage>,
@@ -215,7 +214,7 @@ fn respond<'a, 'c: 'a, P: 'a + 'c>(
     }
 }
 
-/// Whether a frame fits one buffer and needs nothing done to it, as most do.
+/// Whether a frame fits one buffer and needs no offload, as most frames do.
 #[inline]
 pub(super) fn is_short(frame: &Frame) -> bool {
     frame.gso.is_none() && frame.checksum != Checksum::Partial && frame.len <= SHORT_MAX

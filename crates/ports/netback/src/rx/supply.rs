@@ -1,4 +1,4 @@
-//! Whether a frontend gives buffers fast enough for frames to wait for it.
+//! Whether a frontend posts buffers fast enough for frames to wait for it.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use ring::{BackRing, SharedPage, Slots};
 
 use crate::request::Fault;
 
-/// Frames in hand hold back their sender's ring, and all that is behind them on it. So they wait
-/// only for a frontend that gives [`PACE`] buffers in this time: XSA-392 is what became of a
-/// detector that one buffer now and then kept quiet.
+/// Frames that wait block their sender's ring. So they wait only for a frontend that posts [`PACE`]
+/// buffers in this time. In XSA-392 a single buffer now and then was enough to avoid the detection
+/// of a stall.
 const STALL: Duration = Duration::from_millis(200);
 /// Buffers that end a shortage, or a stall: a whole ring.
 const PACE: u32 = Rx::COUNT;
 
-/// Whether the frontend gives buffers.
+/// Whether the frontend posts enough buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BufferSupply {
     Enough,
-    /// Too few since then, when request `at` was the next.
+    /// Too few since the time `since`, when request `at` was the next.
     Short {
         since: Duration,
         at: u32,
     },
-    /// Too few for too long, as was noticed when request `at` was the next.
+    /// Too few for too long. When this was noticed, request `at` was the next.
     Stalled {
         at: u32,
     },
@@ -55,8 +55,8 @@ impl BufferSupply {
         Ok(enough)
     }
 
-    /// Decides whether frames may wait for this frontend, which has, or has not, `enough` buffers
-    /// for the next one.
+    /// Decides whether frames may wait for this frontend. `enough`: it has buffers for the next
+    /// frame.
     pub(super) fn judge<P: SharedPage>(
         &mut self,
         ring: &mut BackRing<Rx, P>,
@@ -83,7 +83,7 @@ impl BufferSupply {
         Ok(())
     }
 
-    /// What to do with a frame that there is no room for.
+    /// The outcome of a frame for which there are too few buffers.
     pub(super) fn without_room(self) -> Outcome {
         match self {
             Self::Stalled { .. } => Outcome::Dropped(DropReason::Stalled),

@@ -1,5 +1,5 @@
-//! Against the real tun driver, each test in a network namespace of its own. They need root, and say so when
-//! they cannot run.
+//! Against the real tun driver, each test in a separate network namespace. They need root, and are skipped
+//! with a message without it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
@@ -23,7 +23,7 @@ const UDP_START: usize = ETHERNET_LEN + 20;
 /// The longest complete frame of an interface with the default MTU.
 const MTU_FRAME_LEN: usize = ETHERNET_LEN + 1500;
 
-/// A frame as a tap gives it.
+/// A frame as it is read from a tap.
 struct Received {
     flags: u8,
     gso_type: u8,
@@ -59,7 +59,7 @@ impl Received {
     }
 }
 
-/// Runs `test` on a thread in a fresh network namespace, or says why not.
+/// Runs `test` on a thread in a fresh network namespace, or prints why it cannot.
 fn in_own_network<T: Send>(test: impl FnOnce() -> T + Send) -> Option<T> {
     let run = || match sys::unshare_network() {
         Ok(()) => Some(test()),
@@ -235,7 +235,7 @@ fn queues_do_not_block_and_close_on_exec() {
 }
 
 #[test]
-fn a_name_in_use_is_told_from_one_of_another_kind() {
+fn a_name_in_use_and_one_of_another_kind_are_different_errors() {
     in_own_network(|| {
         let _held = open_one(TapOffload::NONE);
         let again = Tap::open("pv0", 1, TapOffload::NONE);
@@ -261,7 +261,7 @@ fn the_wanted_offloads_and_no_others() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_the_kernel_sees_it() {
+fn impossible_arguments_are_refused_before_the_kernel_sees_them() {
     for name in ["", ".", "..", "a/b", "a b", "tap%d", "sixteen-bytes-ab", "a\0b", "täp"] {
         let error = Tap::open(name, 1, TapOffload::NONE).expect_err(name);
         assert!(matches!(error, TapError::BadName { .. }), "{name:?}: {error}");

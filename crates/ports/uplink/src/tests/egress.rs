@@ -1,4 +1,4 @@
-//! What a device is told to send, by what it can do.
+//! What is written to a device, depending on its features.
 
 use std::time::Duration;
 
@@ -117,8 +117,8 @@ fn finish((metadata, mut frame): (VirtioNetHdr, Vec<u8>)) -> Vec<u8> {
     frame
 }
 
-/// A frame beyond the MTU from a guest's pages: what it counts for is the copied bytes, those
-/// copied here, the pages a device fetched from, and the segments.
+/// A frame beyond the MTU from a guest's pages: the counts are of copied bytes, those copied
+/// here, pages that a device fetched from, and segments.
 #[test]
 fn what_a_device_lacks_is_done_in_software() {
     use Counted::{CopiedBytes, DmaMaps, DriverBytes, Segments};
@@ -188,7 +188,7 @@ fn a_frame_of_the_mtu_is_summed_or_gathered_where_the_device_does_not() {
 }
 
 #[test]
-fn a_frame_that_is_all_header_is_copied_by_nobody() {
+fn a_frame_that_is_all_header_is_not_copied() {
     let bytes = tcp_frame(10);
     for features in [CSUM, CSUM_SG] {
         let platform = platform();

@@ -1,4 +1,4 @@
-//! Where frames from a device are read to.
+//! Buffers of frames that are read from a device.
 
 use offload::{Checksum, Gso, GsoKind, vnet};
 use port::{Body, Budget, Frame, Ingress, Outcome, Place, Received, WINDOW, linearise};
@@ -75,7 +75,7 @@ impl Receiver {
 }
 
 #[test]
-fn a_large_frame_comes_whole_into_whatever_buffers() {
+fn a_large_frame_is_whole_with_any_buffers() {
     let bytes = tcp_frame(60_000);
     let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
     let body = bytes.len() - HEADER_MAX;
@@ -136,7 +136,7 @@ fn what_does_not_fit_is_dropped_not_cut_off() {
 }
 
 #[test]
-fn every_frame_in_hand_has_buffers_of_its_own() {
+fn frames_in_hand_share_no_buffers() {
     for (large, zeroed_pages) in [(true, false), (true, true), (false, false), (false, true)] {
         let mut receiver = Receiver::new(BufferOptions { large, zeroed_pages, ..LARGE });
         let frames: Vec<_> = (0..5).map(|n| tcp_frame(1000 + n)).collect();
@@ -149,10 +149,9 @@ fn every_frame_in_hand_has_buffers_of_its_own() {
     }
 }
 
-/// Frames that cannot be carried cost their sender its turn, too: a remote sender of nothing else
-/// does not keep a worker to itself.
+/// Malformed frames are charged too: a remote sender of nothing else does not keep a worker busy.
 #[test]
-fn a_turn_ends_whatever_is_sent() {
+fn a_turn_ends_even_if_all_frames_are_malformed() {
     let mut receiver = Receiver::new(LARGE);
     let turn = Budget::TURN.work() / Budget::SYSTEM_CALL;
     for _ in 0..turn + 5 {

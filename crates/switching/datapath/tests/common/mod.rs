@@ -45,11 +45,11 @@ pub struct Guest<H: Hypervisor = Platform> {
 
 impl Host {
     pub fn new(workers: usize, max_queues: u32) -> Self {
-        Self::by(workers, max_queues, TxChannel::Header, RxChannel::Copy)
+        Self::with_channels(workers, max_queues, TxChannel::Header, RxChannel::Copy)
     }
 
     /// A host whose backends use these channels.
-    pub fn by(workers: usize, max_queues: u32, tx: TxChannel, rx: RxChannel) -> Self {
+    pub fn with_channels(workers: usize, max_queues: u32, tx: TxChannel, rx: RxChannel) -> Self {
         let machine = Machine::new();
         let platform = Metered::new(machine.clone());
         let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
@@ -185,7 +185,7 @@ pub fn frame(dst: [u8; 6], src: [u8; 6], len: usize, n: u32) -> Vec<u8> {
 pub fn send(queue: &mut Queue<MachineGuest>, bytes: &[u8]) -> bool {
     queue.tx.reclaim().unwrap();
     let mut rest = bytes;
-    for place in queue.tx.places() {
+    for place in queue.tx.buffers() {
         let (part, after) = rest.split_at(place.len.min(rest.len()));
         place.region.copy_in(place.offset, part).unwrap();
         rest = after;

@@ -96,7 +96,7 @@ impl Generator {
         let tx = &mut self.sender.queue.tx;
         tx.reclaim().map_err(text)?;
         for _ in 0..BATCH {
-            let mut places = tx.places();
+            let mut places = tx.buffers();
             let Some(first) = places.next() else { break };
             // With a header channel, a frame's first place is there and its pages follow.
             let (start, page) = match tx.headers() {
@@ -196,7 +196,7 @@ impl Guest {
     }
 
     fn send_hello(&mut self) -> Result<(), String> {
-        let place = self.queue.tx.places().next().ok_or("no room")?;
+        let place = self.queue.tx.buffers().next().ok_or("no room")?;
         let (region, offset) = (place.region, place.offset);
         let mut frame = [0xffu8; 60];
         frame[6..12].copy_from_slice(&self.mac);

@@ -175,7 +175,8 @@ struct InterfaceArgs {
     /// Queues, at most [default: as many as there are CPUs; the backend may offer fewer].
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
-    /// An address with its prefix length, instead of those of the configuration; repeatable.
+    /// An address with its prefix length, instead of those of the configuration; repeatable. The
+    /// `guard` of the configuration has to allow it.
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<String>,
     /// Use no scatter/gather: frames of one page.

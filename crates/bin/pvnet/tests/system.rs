@@ -3,6 +3,7 @@
 
 mod testbed;
 mod uplink;
+mod wrappers;
 
 use lab::{Process, TempDir};
 use testbed::{LIMIT, PING_PAUSE, Testbed, able, pvnet, wait};

@@ -8,10 +8,10 @@ use wire::headers::{Headers, Network, Transport};
 use wire::tcp::Flags;
 use wire::{arp, ethernet, icmp, tcp};
 
-/// The first bytes of a frame, of which a line is made.
-pub(super) const SNAPLEN: u32 = wire::headers::MAX_LEN as u32;
+/// How many bytes of a frame a line is made of: as many as [`Headers::parse`] reads.
+pub(super) const SNAPLEN: u32 = 255;
 
-/// A frame as a line, `start` nanoseconds after which it came.
+/// A frame as a line, with the time since the first.
 pub(super) struct Line<'a> {
     pub(super) frame: CapturedFrame<'a>,
     /// When the first frame came: nanoseconds since the Unix epoch.

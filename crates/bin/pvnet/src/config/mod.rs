@@ -18,7 +18,6 @@ pub use daemon::{Daemon, OnStop, Platform, Switch, Xen};
 pub use guest::Guest;
 pub use limits::Limits;
 pub use overrides::{EVERY_GUEST, Override};
-pub use sources::Sources;
 pub use uplink::{ReceiveBuffers, Uplink};
 
 /// What is wrong with a configuration.

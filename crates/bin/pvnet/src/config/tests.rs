@@ -2,6 +2,7 @@
 
 use offload::Features;
 
+use super::sources::Sources;
 use super::uplink::Capabilities;
 use super::*;
 
@@ -28,6 +29,11 @@ fn the_example_is_sound_and_shows_the_defaults() {
     let sources = |guest: &Guest| std::mem::discriminant(&guest.sources().unwrap());
     assert_eq!(sources(red), sources(blue));
     assert_eq!(red.limit, blue.limit);
+    // What is commented out is sound as well.
+    let set = text.replace("\n#limit", "\nlimit").replace("\n#guard", "\nguard");
+    let set = parse(&set).unwrap();
+    assert_eq!(set.guests[0].sources(), red.sources());
+    assert!(!set.guests[0].limit.ingress.is_unlimited());
     assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
     assert_eq!(config.daemon.directory, Daemon::default().directory);
     assert_eq!(config.switch.age_seconds, Switch::default().age_seconds);

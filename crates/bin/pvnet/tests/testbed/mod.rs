@@ -59,9 +59,15 @@ impl Testbed {
 
     /// As [`start`](Self::start), with these lines in each `[[guest]]`.
     pub fn start_with(guests: u8, daemon: &str, guest: &str) -> Self {
+        Self::start_each(guests, daemon, |_| guest)
+    }
+
+    /// As [`start`](Self::start), with lines in each `[[guest]]` by its number.
+    pub fn start_each<'a>(guests: u8, daemon: &str, lines: impl Fn(usize) -> &'a str) -> Self {
         let guests: Vec<_> = (1..=guests).map(Guest::new).collect();
         let folder = TempDir::new().unwrap();
-        let tables: String = guests.iter().map(|each| each.table() + guest).collect();
+        let tables = guests.iter().enumerate();
+        let tables: String = tables.map(|(number, guest)| guest.table() + lines(number)).collect();
         let directory = folder.path().display();
         let text = format!("[daemon]\ndirectory = \"{directory}\"\n{daemon}\n{tables}");
         let config = folder.path().join("pvnet.toml");

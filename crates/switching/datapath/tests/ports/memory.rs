@@ -131,7 +131,7 @@ fn frames_cross_from_any_platform_to_any_other() {
     use TxChannel::{Header, Remap};
     for (tx, rx) in [(Header, Copy), (Remap, Copy), (Header, Flip), (Remap, Flip)] {
         println!("tx {tx}, rx {rx}");
-        let host = Host::by(1, 1, tx, rx);
+        let host = Host::with_channels(1, 1, tx, rx);
         let config = netfront::Config::default();
         let mut metered = host.guest("02:00:00:00:00:0a", config);
         let mut plain_machine = host.guest_on(&host.machine, "02:00:00:00:00:0b", config);

@@ -79,7 +79,7 @@ impl Expected {
             Class::RxBadGrants => Self { rx_errors: 20, ..Self::up().drops("memory_fault") },
             Class::ManyAddresses => {
                 let answers = Answers { dropped: 4096, ..Answers::default() };
-                Self { answers: Some(answers), ..Self::up() }
+                Self { answers: Some(answers), ..Self::up().drops("spoofed_mac") }
             }
             Class::DoledBuffers => Self::up().drops("stalled"),
             Class::QueueCounts => Self::down("asks for 4294967295 queues").refused(3),

@@ -66,7 +66,7 @@ fn serve(
     let _metered = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(&config, &events)?;
     let uplinks = uplinks::attach(&config, platform.meter(), &datapath)?;
-    let _server = server::Server::start(&config, platform.clone(), events.clone(), leases)?;
+    let _server = server::Server::start(&config, platform, events.clone(), leases)?;
     if let Some(address) = config.daemon.metrics {
         metrics::serve(address, events.clone())?;
     }

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 
 use capture::Capture;
 use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
@@ -24,7 +24,7 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(
         config: &Config,
-        platform: Arc<dyn Platform>,
+        platform: &Arc<dyn Platform>,
         events: mpsc::Sender<Event>,
         leases: Leases,
     ) -> Result<Self, Error> {
@@ -32,6 +32,8 @@ impl Server {
         // It is of a daemon that has ended: the machine's socket, bound before, is ours.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;
+        // The thread never ends: it must not keep the platform, whose end removes its socket.
+        let platform = Arc::downgrade(platform);
         spawn("control socket", move || {
             for stream in listener.incoming().flatten() {
                 let (platform, events, leases) = (platform.clone(), events.clone(), leases.clone());
@@ -39,7 +41,7 @@ impl Server {
                 // If no thread starts, the client sees its connection end.
                 let _ = spawn("control client", move || {
                     // A client that went away needs no answer.
-                    let _ = answer(&stream, &*platform, &events, &leases);
+                    let _ = answer(&stream, &platform, &events, &leases);
                 });
             }
         })?;
@@ -56,7 +58,7 @@ impl Drop for Server {
 
 fn answer(
     stream: &UnixStream,
-    platform: &dyn Platform,
+    platform: &Weak<dyn Platform>,
     events: &mpsc::Sender<Event>,
     leases: &Leases,
 ) -> io::Result<()> {
@@ -71,7 +73,9 @@ fn answer(
             events.send(Event::Status(sender)).map_err(gone)?;
             let mut status = receiver.recv_timeout(TIMEOUT).map_err(io::Error::other)?;
             // Here and not in the control thread: it must not wait for /proc.
-            platform.measure(&mut status);
+            if let Some(platform) = platform.upgrade() {
+                platform.measure(&mut status);
+            }
             serde_json::to_writer(stream, &status)?;
         }
         Ok(Request::Balloon { guest, mib }) => {

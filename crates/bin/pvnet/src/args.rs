@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use control_socket::DIRECTORY;
 
-/// Where the daemon is.
+/// The daemon's directory.
 #[derive(Args)]
 pub struct DaemonArgs {
     /// The daemon's directory, as in its configuration.

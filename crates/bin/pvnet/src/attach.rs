@@ -1,5 +1,5 @@
-//! `pvnet attach` and `pvnet detach`: interfaces of Xen domains whose backends have a type that `xl`
-//! does not know. pvnet and the kernel's xen-netback can then serve one host side by side.
+//! `pvnet attach` and `pvnet detach`: interfaces of Xen domains whose backends have a type unknown
+//! to `xl`. pvnet and the kernel's xen-netback can then serve one host side by side.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use xenstore::{Client, Store, StoreError, VifNodes, XenbusState};
 
 use crate::error::text;
 
-/// Which interface.
+/// The interface.
 #[derive(Args)]
 pub struct VifArgs {
     /// The guest: its domain's name or number.
@@ -21,7 +21,7 @@ pub struct VifArgs {
     /// The interface's number in the guest.
     #[arg(long, default_value_t = 0, value_name = "N")]
     vif: u32,
-    /// The backends' type, as in the daemon's configuration; `vif` is the toolstack's own.
+    /// The backends' type, as in the daemon's configuration; `vif` is the toolstack's.
     #[arg(long, default_value = "pvnet", value_name = "TYPE")]
     backend: String,
     /// The driver domain that the daemon runs in.
@@ -29,7 +29,7 @@ pub struct VifArgs {
     backend_domain: u16,
 }
 
-/// How long both ends may take.
+/// How long both ends may take to connect or close.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The first half of Xen's addresses.
 const XEN_OUI: [u8; 3] = [0x00, 0x16, 0x3e];
@@ -68,7 +68,7 @@ pub fn attach(args: &VifArgs, mac: Option<MacAddr>) -> Result<(), String> {
     }
 }
 
-/// Removes an interface, after the guest has closed it or the time is up.
+/// Removes an interface, after the guest has closed it or after the time limit.
 pub fn detach(args: &VifArgs) -> Result<(), String> {
     let store = connect()?;
     let nodes = args.nodes(&*store)?;

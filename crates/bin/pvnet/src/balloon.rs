@@ -1,4 +1,4 @@
-//! `pvnet balloon`: a guest's memory, made smaller or larger while it runs.
+//! `pvnet balloon`: a guest's memory, reduced or increased while it runs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -34,14 +34,14 @@ use wire::ethernet::MacAddr;
 
 /// Gives the virtual machines of one host their network: a driver domain in user space.
 ///
-/// Start the daemon with a configuration, then guests of it, then run anything inside:
+/// Start the daemon with a configuration, then its guests, then run commands in them:
 ///
 ///   pvnet run --config examples/pvnet.toml &
 ///   pvnet guest red &
 ///   pvnet guest blue &
 ///   pvnet exec red -- ping 10.77.0.2
 ///
-/// Or see it all at once: pvnet demo
+/// To see everything at once: pvnet demo
 #[derive(Parser)]
 #[command(version, verbatim_doc_comment)]
 struct Cli {
@@ -56,10 +56,10 @@ enum Command {
         /// The configuration; examples/pvnet.toml explains every key.
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
-        /// Set a key of a guest or uplink, in place of the file's; NAME may be * for every guest.
+        /// Set a key of a guest or uplink, instead of the file's; NAME may be * for every guest.
         #[arg(long, value_name = "NAME.KEY=VALUE")]
         set: Vec<Override>,
-        /// Only check the configuration, and print what is wrong with it.
+        /// Only check the configuration, and print its errors.
         #[arg(long)]
         check: bool,
     },
@@ -67,8 +67,8 @@ enum Command {
     Guest(GuestArgs),
     /// In a Xen domain: run the frontend of one of its interfaces, instead of the kernel's.
     ///
-    /// The domain's own stack uses it by a tap device. Needs root, the modules xen-gntalloc and
-    /// xen-evtchn, and that xen-netfront leaves the interface alone (not loaded, or unbound).
+    /// The domain's network stack uses it through a tap device. Needs root and the modules
+    /// xen-gntalloc and xen-evtchn; xen-netfront must not use the interface (not loaded, or unbound).
     Frontend {
         /// The interface: the N of device/vif/N.
         #[arg(long, default_value_t = 0, value_name = "N")]
@@ -81,7 +81,7 @@ enum Command {
     Attach {
         #[command(flatten)]
         vif: VifArgs,
-        /// Its address [default: one of Xen's, at random].
+        /// Its MAC address [default: a random one of Xen's].
         #[arg(long)]
         mac: Option<MacAddr>,
     },
@@ -95,11 +95,11 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Show the daemon's ports: what they carry, and why one is down.
+    /// Show the daemon's ports: their traffic, and why one is down.
     Status {
         #[command(flatten)]
         daemon: DaemonArgs,
-        /// As one JSON object.
+        /// Print one JSON object.
         #[arg(long)]
         json: bool,
     },
@@ -117,39 +117,39 @@ enum Command {
     ///   pvnet capture red -w - --segmented tcp port 80 | tcpdump -n -r -
     #[command(verbatim_doc_comment)]
     Capture(CaptureArgs),
-    /// Have a guest give memory back, or take some again, until it has this many MiB.
+    /// Reduce or increase a guest's memory to this many MiB.
     ///
-    /// It gives up free memory, whole 2 MiB blocks first. It never gets more than the memory_mib of
+    /// The guest gives up free memory, whole 2 MiB blocks first. It never gets more than memory_mib in
     /// its configuration.
     Balloon {
         #[command(flatten)]
         daemon: DaemonArgs,
         /// The guest's name.
         name: String,
-        /// MiB it should have.
+        /// Its new size in MiB.
         mib: usize,
     },
-    /// Show live what the daemon carries, whose processor time that takes, and each operation
-    /// behind it, per second and per packet.
+    /// Show the daemon's traffic live, with processor time by domain and each kind of operation, per
+    /// second and per packet.
     ///
-    /// Switches the daemon's meter on for as long as it runs. Draws in place on a terminal, else
+    /// The daemon's meter is on while this runs. Draws in place on a terminal, else
     /// one block after the other, until Ctrl-C. Guest time is all time that is neither the daemon's
-    /// nor idle, that of other programs included. A packet is counted at ingress; a GSO frame
+    /// nor idle; it includes other programs. A packet is counted at ingress; a GSO frame
     /// counts once. A gigabyte is 10⁹ bytes.
     Top(TopArgs),
     /// Show two guests talking, in two minutes: ping, TCP, UDP, a file compared, each offload.
     ///
     /// Starts another daemon with two guests and, to compare with, two namespaces joined by the
     /// kernel's veth and bridge. Measures the same transfers over both, prints a table and writes a
-    /// report with plots. Needs root. Removes everything it made, however it ends.
+    /// report with plots. Needs root. Removes everything that it created, also after an error.
     Demo(DemoArgs),
-    /// Measure pvnet, beside the kernel's veth + bridge where that can do the same.
+    /// Measure pvnet, and for comparison the kernel's veth + bridge where it can do the same.
     ///
-    /// Starts what it needs, apart from any running daemon, and removes it. Needs root and an idle
+    /// Starts what it needs, separate from any running daemon, and removes it. Needs root and an idle
     /// machine.
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Run a paper's experiments again, and compare the results with the paper's.
+    /// Repeat a paper's experiments, and compare the results with the paper's.
     ///
     /// Starts what it needs and removes it. Needs root and an idle machine.
     #[command(subcommand)]
@@ -172,10 +172,10 @@ struct InterfaceArgs {
     /// The interface's name in the namespace.
     #[arg(long, default_value = "eth0")]
     device: String,
-    /// Queues, at most [default: as many as there are CPUs; the backend may offer fewer].
+    /// Most queues [default: one per CPU; the backend may offer fewer].
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
-    /// An address with its prefix length, instead of those of the configuration; repeatable. The
+    /// An address with its prefix length, instead of the configuration's; can be repeated. The
     /// `guard` of the configuration has to allow it.
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<String>,
@@ -191,7 +191,7 @@ struct InterfaceArgs {
     /// Use one event channel for both rings of a queue.
     #[arg(long)]
     one_event_channel: bool,
-    /// Leave headers in their frames' pages instead of the header pages beside the ring.
+    /// Leave headers in the frames' pages instead of the header pages beside the ring.
     #[arg(long)]
     no_header_channel: bool,
     /// Keep no pages mapped: each use of a page is a grant operation.
@@ -280,7 +280,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
     }
 }
 
-/// The exit code of an experiment; by now everything it made is removed.
+/// The exit code of an experiment. Everything that it created is removed by now.
 fn experiment(result: experiments::Result<()>) -> Result<ExitCode, String> {
     let result = result.map(|()| ExitCode::SUCCESS);
     Ok(lab::exit_code("pvnet", result, experiments::Error::is_interrupt))

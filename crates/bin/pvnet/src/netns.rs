@@ -1,17 +1,17 @@
-//! Network namespaces and the interfaces in them, by iproute2.
+//! Network namespaces and their interfaces, managed with iproute2.
 
 use std::path::PathBuf;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A guest's namespace, named after it. It is deleted on drop if it was made here.
+/// A guest's namespace, named after it. It is deleted on drop if this process created it.
 pub struct GuestNamespace {
     name: String,
     made: bool,
 }
 
 impl GuestNamespace {
-    /// Makes the namespace, or uses the existing one.
+    /// Creates the namespace, or uses the existing one.
     pub fn make(name: &str) -> Result<Self, String> {
         lab::preflight(&[]).map_err(|error| error.to_string())?;
         let made = !path(name).exists();
@@ -38,7 +38,7 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from("/run/netns").join(name)
 }
 
-/// Moves the calling thread, and what it starts later, into a namespace.
+/// Moves the calling thread, and its later children, into a namespace.
 pub fn enter(name: &str) -> Result<(), String> {
     let file = std::fs::File::open(path(name)).map_err(|error| {
         format!(

@@ -63,7 +63,7 @@ fn print(status: &Status) -> std::io::Result<()> {
     Ok(())
 }
 
-/// How much of a guest's memory large pages map.
+/// How much of a guest's memory is mapped by large pages.
 fn coverage(memory: &MemoryStatus) -> String {
     let share = |view: Option<View>| match view {
         Some(View { large, total }) => {
@@ -76,7 +76,7 @@ fn coverage(memory: &MemoryStatus) -> String {
     format!("2 MiB pages map {daemon} of its {mib} MiB in the daemon, {guest} in the guest")
 }
 
-/// What the meter has counted, in a line without zeros.
+/// The meter's counts that are not zero, in a line.
 fn meter(meter: &MeterStatus) -> String {
     let seconds = human(meter.nanoseconds as f64 / 1e9);
     let counted = meter.counts.iter().map(|(what, n)| (what.name(), n));

@@ -1,5 +1,5 @@
-//! The whole program, run as users run it: a daemon, guests in namespaces, the kernel's own
-//! stacks at both ends. Skipped, with a message, where that is not allowed.
+//! The whole program as users run it: a daemon, guests in namespaces, and the kernel's stacks at
+//! both ends. Skipped with a message without the permissions.
 
 mod testbed;
 mod uplink;
@@ -19,7 +19,7 @@ fn guests_reach_each_other_with_any_offloads() {
     let all: &[&str] = &[];
     let none: &[&str] = &["--no-tso", "--no-csum", "--no-sg"];
     let each = [all, &["--no-tso"], &["--no-tso", "--no-csum"], &["--no-tso", "--no-sg"], none];
-    // The same at both ends; then pvnet does for one end what the other left undone.
+    // The same offloads at both ends; then pvnet must do those that only one end has.
     let pairs = each.map(|flags| [flags, flags]).into_iter().chain([[all, none], [none, all]]);
     for flags in pairs {
         testbed.join(0, flags[0]);
@@ -54,7 +54,7 @@ fn every_io_channel_carries_with_any_interface() {
             assert_eq!(count("unmaps") > 4000, tx == "remap", "{lines}{counts}");
             assert_eq!(count("transfers") > 4000, rx == "flip", "{lines}{counts}");
             assert!(count("pages_zeroed") >= count("transfers"), "{lines}{counts}");
-            // Nothing is lost by a channel that is slow.
+            // A slow channel loses nothing.
             let drops = [0, 1].map(|guest| testbed.port(guest)["drops"].clone());
             assert!(drops.iter().all(|drops| drops["memory_fault"].is_null()), "{drops:?}");
         }
@@ -84,7 +84,7 @@ fn a_guest_reaches_what_lies_behind_an_uplink() {
     if !able(&["ping"]) {
         return;
     }
-    // The daemon has its own namespace: it is the outside.
+    // The daemon's namespace is the outside.
     let [outside, inside] = [(); 2].map(|()| lab::Namespace::create("pvt").unwrap());
     let folder = TempDir::new().unwrap();
     let config = folder.path().join("pvnet.toml");
@@ -119,7 +119,7 @@ fn a_guest_reaches_what_lies_behind_an_uplink() {
     }
 }
 
-/// What a guest costs a process: descriptors, threads, and mappings of its memory.
+/// The resources of a process that a guest takes: descriptors, threads, and mappings of its memory.
 fn holdings(pid: u32) -> [usize; 3] {
     let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
@@ -154,7 +154,7 @@ fn a_guest_that_is_killed_is_freed_and_nobody_else_notices() {
     }
 }
 
-/// A transfer that goes on until it is dropped.
+/// A transfer that runs until it is dropped.
 fn endless_traffic(testbed: &Testbed, from: usize, to: usize) -> [Process; 2] {
     let (from, to) = (&testbed.guests[from], &testbed.guests[to]);
     let address = to.ipv4.to_string();
@@ -174,7 +174,7 @@ fn nothing_stays_behind_a_daemon_and_its_guests() {
     }
     let mut testbed = Testbed::start(1, "workers = 1");
     testbed.join(0, &[]);
-    // A guest whose namespace does not exist makes it, and takes it away.
+    // A guest whose namespace does not exist creates it, and removes it.
     let mut own = Testbed::start(1, "workers = 1");
     let path = own.guests[0].namespace.path();
     own.guests[0].namespace.delete().unwrap();
@@ -210,7 +210,7 @@ fn a_wrong_configuration_is_refused_with_the_line() {
 }
 
 #[test]
-fn a_stranger_is_told_who_is_known() {
+fn an_unknown_guest_gets_the_list_of_names() {
     if !able(&[]) {
         return;
     }
@@ -298,7 +298,7 @@ fn a_guest_gives_memory_back_and_takes_it_again() {
         let why = balloon(name, mib).unwrap_err();
         assert!(why.contains(part), "{why}");
     }
-    // It gave what it could, and works with the rest.
+    // The guest gave up what it could, and works with the rest.
     assert!(memory().0 < 32);
     testbed.transfer(0, 1, 4 * MIB);
     let name = testbed.guests[0].namespace.name().to_owned();
@@ -325,7 +325,7 @@ fn top_meters_for_as_long_as_it_runs() {
         command.args(["--interval", "1"]).args(flags);
         command
     };
-    // One that would go on for ever must neither lose the meter to another's end nor leave it on.
+    // An endless `top` must not lose the meter when another one ends, nor leave it on.
     let mut endless = Process::capture(top(&[])).unwrap();
     wait("the first block", || endless.stdout().contains("/packet"));
     let text = lab::run(top(&["--count", "2", "--json"]), LIMIT).unwrap();
@@ -362,7 +362,7 @@ fn an_independent_reader_finds_every_segments_checksum_sound() {
         return;
     }
     let mut testbed = Testbed::start(2, "workers = 1");
-    // What the first sends in one piece, pvnet has to cut up and checksum for the second.
+    // pvnet must segment and checksum for the second guest what the first sends in one piece.
     testbed.join(0, &[]);
     testbed.join(1, &["--no-tso", "--no-csum"]);
     let capture = testbed.folder().join("segments.pcapng");
@@ -392,7 +392,7 @@ fn an_independent_reader_finds_every_segments_checksum_sound() {
         assert!(seen as u64 > segments / 2, "{seen} segments of {version}");
     }
     assert_eq!(count("frame.len > 1514"), 0);
-    // All that the first sends is checksummed by pvnet. The second's own frames are not judged:
+    // pvnet computes the checksums of all that the first sends. The second's own frames are not judged:
     // its kernel stores a sum of 0 as 0xffff for TCP too (`CSUM_MANGLED_0`), one in 65,536, and
     // tshark calls that bad.
     let sent = format!("eth.src == {}", testbed.guests[0].mac);

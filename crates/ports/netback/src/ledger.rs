@@ -89,8 +89,8 @@ impl Files {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(self.directory.join(name))?;
-        // A file that is new, or whose maker was killed here. Written and not only made longer: a
-        // page for which there is no room must fail here, not at its first use (SIGBUS).
+        // The file is new, or its creator was killed here. It is written, not only extended: on a
+        // full file system this must fail here, not at the first access (SIGBUS).
         if file.metadata()?.len() < LEDGER_LEN as u64 {
             file.write_all_at(&[0; LEDGER_LEN], 0)?;
         }

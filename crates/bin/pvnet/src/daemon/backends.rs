@@ -1,4 +1,4 @@
-//! Where the toolstack puts the backends that this domain is to serve.
+//! The store's nodes of the backends that this domain serves.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use hypervisor::DomId;
 use xenstore::{Store, StoreError};
 
-/// An interface: whose, and which of its owner's.
+/// An interface: its domain, and its number in the domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct VifId {
     pub(super) domain: DomId,
@@ -36,11 +36,11 @@ pub(super) struct Backends(String);
 /// What the toolstack wants of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// To serve.
+    /// It must be served.
     Wanted,
-    /// To go: it is there still, and if it was served it is to close.
+    /// It must go: it still exists, and closes if it was served.
     Leaving,
-    /// Nothing: it is not there.
+    /// It does not exist.
     Gone,
 }
 
@@ -53,31 +53,31 @@ impl Backends {
         Self(format!("/local/domain/{own}/backend/{kind}"))
     }
 
-    /// Has the store tell of backends that come and go.
+    /// Watches for backends that come and go.
     pub(super) fn watch(&self, store: &dyn Store) -> Result<(), StoreError> {
         store.watch(&self.0, Self::TOKEN)
     }
 
-    /// The node of one.
+    /// The node of a backend.
     pub(super) fn path(&self, id: VifId) -> String {
         format!("{}/{id}", self.0)
     }
 
-    /// The one that a path is the node of, or lies in.
+    /// The backend whose node a path is, or lies in.
     pub(super) fn parse(&self, path: &str) -> Option<VifId> {
         let below = path.strip_prefix(&self.0)?.strip_prefix('/')?;
         let end = below.match_indices('/').nth(1).map_or(below.len(), |(end, _)| end);
         below[..end].parse().ok()
     }
 
-    /// What the toolstack wants of this one.
+    /// What the toolstack wants of a backend.
     pub(super) fn presence(&self, store: &dyn Store, id: VifId) -> Result<Presence, StoreError> {
         let path = self.path(id);
         let Some(frontend) = found(store.read(None, &format!("{path}/frontend")))? else {
             return Ok(Presence::Gone);
         };
         let online = found(store.read(None, &format!("{path}/online")))?;
-        // A node that its frontend's removal left behind wants nothing either.
+        // A node that was left behind after its frontend's removal counts as absent.
         let state = found(store.read(None, &format!("{frontend}/state")))?;
         Ok(match (online.as_deref(), state) {
             (Some("0"), _) | (_, None) => Presence::Leaving,
@@ -85,7 +85,7 @@ impl Backends {
         })
     }
 
-    /// All that the toolstack has made.
+    /// All backends that the toolstack has created.
     pub(super) fn list(&self, store: &dyn Store) -> Result<Vec<VifId>, StoreError> {
         let mut ids = Vec::new();
         for domain in children(store, &self.0)? {
@@ -101,8 +101,8 @@ impl Backends {
         Ok(found(store.read(None, &format!("{}/ip", self.path(id))))?.unwrap_or_default())
     }
 
-    /// What an operator calls it: the toolstack's `vifname`, else its domain's name, as far as
-    /// this domain may read that, and from a domain's second interface on its number.
+    /// The name for operators: the toolstack's `vifname`, else the domain's name if this domain may
+    /// read it, with the interface's number from the domain's second interface on.
     pub(super) fn name(&self, store: &dyn Store, id: VifId) -> String {
         let read = |path: String| store.read(None, &path).ok().filter(|name| !name.is_empty());
         if let Some(name) = read(format!("{}/vifname", self.path(id))) {
@@ -121,7 +121,7 @@ fn children(store: &dyn Store, path: &str) -> Result<Vec<String>, StoreError> {
     Ok(found(store.directory(None, path))?.unwrap_or_default())
 }
 
-/// What there is, or nothing.
+/// The value, or none if the node does not exist.
 fn found<T>(result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match result {
         Ok(there) => Ok(Some(there)),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_tells_whose_interface_it_is_about() {
+    fn a_path_names_its_interface() {
         let backends = Backends::new(DomId(0), "vif");
         for (below, expected) in [
             ("/5/0", Some(id(5, 0))),

@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub(super) struct Stopwatch(Option<CpuMeter>);
 
 impl Stopwatch {
-    /// Starts it. Where the machine does not report processor time, it measures nothing.
+    /// Starts it. If the machine does not report processor time, it measures nothing.
     pub(super) fn start() -> Self {
         Self(CpuMeter::start(&[], Children::Ignored).ok())
     }

@@ -19,10 +19,10 @@ pub enum Error {
     System {
         /// What was attempted.
         what: &'static str,
-        /// Its answer.
+        /// The error.
         source: io::Error,
     },
-    /// An uplink's tap could not be had.
+    /// An uplink's tap could not be opened.
     #[error("uplink {name}: {reason}")]
     Uplink {
         /// Its name.
@@ -30,7 +30,7 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The address for metrics could not be had.
+    /// The address for metrics could not be bound.
     #[error("metrics at {address}: {source}")]
     Metrics {
         /// Which.

@@ -1,4 +1,4 @@
-//! Leases of the meter: it is on while anybody has one.
+//! Leases of the meter: it is on while there is one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,7 +26,7 @@ impl Leases {
     }
 
     fn change(&self, change: impl FnOnce(usize) -> usize) {
-        // A number is valid even after a panic.
+        // The number is valid even after a panic.
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         *taken = change(*taken);
         self.meter.switch(*taken > 0);

@@ -1,5 +1,5 @@
-//! The daemon on platform `machine`: it holds the hypervisor and the toolstack as well. Who may
-//! join are the guests of the configuration, each once.
+//! The daemon on platform `machine`, which contains the hypervisor and the toolstack. Each guest of
+//! the configuration may join once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -35,7 +35,7 @@ impl MachinePlatform {
     /// Starts a machine without guests.
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
         let machine = Metered::new(Machine::new());
-        // Bound before the control socket: whoever left that one behind is gone.
+        // Bound before the control socket, which an earlier daemon may have left behind.
         let join_socket = config.join_socket();
         let listener = Listener::bind(&join_socket).map_err(Error::path(&join_socket))?;
         let listener = Arc::new(listener);
@@ -61,7 +61,7 @@ impl Platform for MachinePlatform {
     }
 
     fn adopt(&self, id: VifId, offered: Offered) -> Result<Box<dyn Backend>, VifError> {
-        // The guests' memory ends with the daemon, and the rings with it.
+        // The guests' memory, and so the rings, end with the daemon.
         let ledgers = Arc::new(Anonymous::default());
         let (machine, store) = (self.machine.clone(), self.store.clone());
         VifBackend::adopt(machine, store, &self.backends.path(id), offered, ledgers)
@@ -88,7 +88,7 @@ impl Platform for MachinePlatform {
         false
     }
 
-    /// Writes it where the guest's balloon looks for it.
+    /// Writes the node that the guest's balloon watches.
     fn set_memory(&self, _: &str, id: VifId, mib: usize) -> Result<(), String> {
         set_memory_target(&*self.store, id.domain, mib * 1024).map_err(|error| error.to_string())
     }
@@ -99,13 +99,13 @@ impl Platform for MachinePlatform {
 }
 
 /// Pages that a queue needs to receive by page flipping: a ring of them at the guest, and as many
-/// on their way there and back.
+/// in transit.
 const EXCHANGE_PAGES: usize = 2 * netfront::RING_LEN;
 
-/// Who may join.
+/// The guests that may join.
 #[derive(Clone)]
 struct AdmissionSettings {
-    /// Queues of a guest for which the configuration names no number.
+    /// The default number of queues of a guest.
     queues: u32,
     guests: HashMap<String, Guest>,
 }
@@ -145,7 +145,7 @@ impl Admission {
         set_memory_target(store, domain, guest.memory_mib * 1024)
     }
 
-    /// What `pvnet guest` needs to know, where a domain finds its configuration on Xen.
+    /// The configuration for `pvnet guest`, in the nodes that a domain on Xen uses for it.
     fn describe(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
         let data = format!("/local/domain/{domain}/data");
         let bit = |on| if on { "1" } else { "0" };
@@ -166,7 +166,7 @@ impl Admission {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the control thread do something, and waits for its answer.
+    /// Makes the control thread do something, and waits for the result.
     fn ask<T>(&self, event: impl FnOnce(mpsc::Sender<T>) -> Event) -> Option<T> {
         let (answer, answered) = mpsc::channel();
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -208,9 +208,9 @@ impl Toolstack for Admission {
     }
 
     fn destroyed(&self, domain: DomId, name: &str) {
-        // Waited for: afterwards the domain's memory is not in use by any worker.
+        // Waits until no worker uses the domain's memory.
         self.ask(|answer| Event::Unplugged { id: only(domain), answer });
-        // What is left goes with the domain.
+        // Remaining nodes are removed with the domain.
         let _ = remove_domain(&*self.store, domain);
         self.present().remove(name);
     }

@@ -1,4 +1,4 @@
-//! Fills in how a guest's memory is mapped.
+//! The part of the status about the mappings of guests' memory.
 
 use control_socket::{MemoryStatus, Status, View};
 use hypervisor::{DomId, Hypervisor, PAGE_SIZE};

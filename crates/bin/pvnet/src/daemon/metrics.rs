@@ -18,7 +18,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::thread::spawn;
 
-/// How long a scraper may take to ask, and to take its answer.
+/// How long a scraper may take for its request, and to read the response.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves metrics at `address` until the process ends.
@@ -27,7 +27,7 @@ pub(super) fn serve(address: SocketAddr, events: mpsc::Sender<Event>) -> Result<
         TcpListener::bind(address).map_err(|source| Error::Metrics { address, source })?;
     spawn("metrics", move || {
         for stream in listener.incoming().flatten() {
-            // A scraper that went away needs no answer.
+            // This fails if the scraper has gone.
             let _ = answer(&stream, &events);
         }
     })?;
@@ -131,7 +131,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// Who copies bytes: a label, and how many.
+/// Bytes copied, by the label of the copier.
 type Copier = (&'static str, fn(&MeterStatus) -> u64);
 
 const COPIERS: [Copier; 3] = [
@@ -156,7 +156,7 @@ fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> Result<(),
         let labels = [("operation", what.name())];
         ConstCounter::new(meter.counts.of(what)).encode(family.encode_family(&labels)?)?;
     }
-    let help = "Bytes copied, by whom; the guests' also while the meter was off";
+    let help = "Bytes copied, by copier; the guests' also while the meter was off";
     let mut family = encoder.encode_descriptor("pvnet_copied_bytes", help, None, kind)?;
     for (by, copied) in COPIERS {
         ConstCounter::new(copied(meter)).encode(family.encode_family(&[("by", by)])?)?;

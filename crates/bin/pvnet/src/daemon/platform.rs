@@ -1,6 +1,6 @@
-//! What the daemon needs of the platform whose guests it serves.
+//! The daemon's interface to the platform whose guests it serves.
 //!
-//! The control thread knows platforms and backends by these traits only: it never learns which
+//! The control thread uses platforms and backends through these traits only. It does not know which
 //! hypervisor its guests run on.
 
 use std::sync::{Arc, Weak, mpsc};
@@ -17,23 +17,23 @@ use crate::daemon::event::Event;
 
 /// A platform.
 pub(super) trait Platform: Send + Sync {
-    /// Where the toolstack and the guests write.
+    /// The store.
     fn store(&self) -> &Arc<dyn Store>;
 
-    /// Where in the store the backends are.
+    /// The backends' nodes in the store.
     fn backends(&self) -> &Backends;
 
-    /// What counts the hypervisor's work.
+    /// The meter of the hypervisor's work.
     fn meter(&self) -> &Arc<Meter>;
 
-    /// Serves an interface that the toolstack has made, or goes on with one that a daemon before
-    /// this one left connected.
+    /// Serves an interface that the toolstack has created, or continues one that an earlier daemon
+    /// left connected.
     ///
     /// # Errors
     /// The toolstack's node is incomplete, or the store failed.
     fn adopt(&self, id: VifId, offered: Offered) -> Result<Box<dyn Backend>, VifError>;
 
-    /// Begins to look for guests. Returns what ends that.
+    /// Begins to look for guests. Returns a function that stops it.
     ///
     /// # Errors
     /// A thread could not start.
@@ -49,10 +49,10 @@ pub(super) trait Platform: Send + Sync {
     /// Sets how much memory the guest `name`, domain of the interface `id`, should have.
     ///
     /// # Errors
-    /// Why that is not for this daemon to do, for an operator.
+    /// Why this daemon cannot do it, for an operator.
     fn set_memory(&self, name: &str, id: VifId, mib: usize) -> Result<(), String>;
 
-    /// Adds to a status what takes long to find out.
+    /// Adds to a status what takes long to determine.
     fn measure(&self, status: &mut Status) {
         let _ = status;
     }
@@ -60,7 +60,7 @@ pub(super) trait Platform: Send + Sync {
 
 /// The backend of one interface.
 pub(super) trait Backend: Send {
-    /// Where the frontend's keys are.
+    /// The path of the frontend's keys.
     fn frontend(&self) -> &str;
 
     /// The address that the toolstack gave the interface.
@@ -72,23 +72,23 @@ pub(super) trait Backend: Send {
     /// Reacts to a change of the frontend's state. See [`Vif::frontend_changed`].
     fn frontend_changed(&mut self) -> Result<Transition, VifError>;
 
-    /// The queues are carried.
+    /// Called when the queues are attached to the datapath.
     fn connected(&mut self) -> Result<(), VifError>;
 
-    /// The queues are dropped.
+    /// Called when the queues are dropped.
     fn disconnected(&mut self) -> Result<(), VifError>;
 
-    /// Removes what is left in the store.
+    /// Removes the remaining nodes from the store.
     fn remove(self: Box<Self>) -> Result<(), VifError>;
 
     /// The frontend's pages that stay mapped; none if it uses no persistent grants.
     fn persistent_grants(&self) -> Option<PersistentStatus>;
 }
 
-/// What a change of the frontend's state asks for; see [`Change`].
+/// What the control thread must do after a change of the frontend's state; see [`Change`].
 pub(super) enum Transition {
     None,
-    /// Carry these queues and serve these tasks, then call [`Backend::connected`].
+    /// Attach these queues and tasks, then call [`Backend::connected`].
     Connect {
         queues: Vec<port::Queue>,
         tasks: Vec<Box<dyn port::Task>>,

@@ -1,4 +1,4 @@
-//! Fills in the status that the control socket answers with.
+//! The status that the control socket returns.
 
 use control_socket::{
     Address, Counts, MeterStatus, PortKind, PortState, PortStatus, Reason, Traffic,
@@ -49,7 +49,7 @@ fn counted(status: PortStatus, port: &Port) -> PortStatus {
     }
 }
 
-/// What a meter shows, of a daemon with these ports.
+/// The counts of a meter, for a daemon with these ports.
 pub(super) fn meter(meter: &Meter, ports: &[PortStatus]) -> MeterStatus {
     let guests = ports.iter().filter(|port| port.kind == PortKind::Guest);
     MeterStatus {

@@ -2,7 +2,7 @@
 
 use crate::daemon::error::Error;
 
-/// Starts a thread. Returns what waits for its end.
+/// Starts a thread.
 pub(super) fn spawn(
     name: &str,
     work: impl FnOnce() + Send + 'static,

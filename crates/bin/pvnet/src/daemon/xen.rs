@@ -1,5 +1,5 @@
 //! The daemon on platform `xen`: dom0 or a driver domain of a Xen host. The toolstack (`xl`)
-//! makes the backends; they are found in the store.
+//! creates the backends in the store.
 
 use std::fs::File;
 use std::io;
@@ -24,10 +24,10 @@ pub(super) struct XenPlatform {
     xen: Metered<Xen>,
     store: Arc<dyn Store>,
     backends: Backends,
-    /// Where the sockets lie, and with them the ledgers of all rings.
+    /// The directory of the sockets and of all rings' ledgers.
     directory: PathBuf,
     on_stop: OnStop,
-    /// Held as long as this daemon serves its type of backends.
+    /// The lock on this type of backends.
     _lock: File,
 }
 
@@ -62,7 +62,7 @@ impl Platform for XenPlatform {
         self.xen.meter()
     }
 
-    /// The rings outlive the daemon, and so must their ledgers.
+    /// In files: the rings outlive the daemon, so their ledgers must too.
     fn adopt(&self, id: VifId, offered: Offered) -> Result<Box<dyn Backend>, VifError> {
         let folder = self.directory.join("rings").join(format!("{}-{}", id.domain, id.handle));
         let ledgers = Arc::new(Files::new(folder));
@@ -89,27 +89,27 @@ impl Platform for XenPlatform {
     }
 }
 
-/// Connects to xenstore. Guests stay connected, and their frames are carried, while it is away.
+/// Connects to xenstore. While it is away, guests stay connected and their frames are carried.
 fn connect() -> Result<Reconnecting, Error> {
-    // Once by itself, for an error that says what is missing.
+    // First without retries, for an error that says what is missing.
     drop(xen::store::connect()?);
     let connect = || xen::store::connect().map_err(io::Error::other);
     let notice = |gone: Option<&StoreError>| match gone {
-        Some(reason) => warn!(%reason, "xenstore has gone; what is connected stays so"),
+        Some(reason) => warn!(%reason, "xenstore is gone; connected guests stay connected"),
         None => info!("xenstore is back"),
     };
     Reconnecting::new(Box::new(connect), Box::new(notice)).map_err(Error::system("xenstore"))
 }
 
-/// The number of the domain that this is; every domain may read its own.
+/// The number of this domain. Every domain may read its number.
 fn own_domain(store: &dyn Store) -> Result<DomId, Error> {
     let text = store.read(None, "domid")?;
     let malformed = || StoreError::Invalid("domid".to_owned());
     Ok(DomId(text.trim().parse().map_err(|_| malformed())?))
 }
 
-/// Makes sure that no other daemon is at the same rings: two would answer everything twice. The
-/// lock goes with the process, however it ends.
+/// Ensures that no other daemon serves the same rings: each request would be answered twice. The
+/// lock ends with the process.
 fn serve_alone(kind: &str) -> Result<File, Error> {
     let lock = PathBuf::from(format!("/run/pvnet-{kind}.lock"));
     let file = File::create(&lock).map_err(Error::path(&lock))?;

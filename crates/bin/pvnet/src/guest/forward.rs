@@ -18,9 +18,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of a frame that are parsed for its headers.
 const HEADER_MAX: usize = 128;
-/// Frames read from the tap before the other direction gets its turn.
+/// Most frames read from the tap before the other direction has its turn.
 const BURST: usize = 32;
-/// Bytes per publication: the backend works on them while the next are read.
+/// Bytes per publication: the backend processes them while the next are read.
 const PUBLISH_BYTES: usize = 16 * 1024;
 
 /// A running thread.
@@ -30,7 +30,7 @@ pub struct QueueThread {
     ended: Arc<OwnedFd>,
 }
 
-/// Why the thread ended unasked.
+/// Why the thread ended early.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("the backend broke the protocol: {0}")]
@@ -64,7 +64,7 @@ impl QueueThread {
         Ok(Self { thread, stop, ended })
     }
 
-    /// Makes the thread end.
+    /// Asks the thread to end.
     pub fn stop(&self) {
         signal(&self.stop);
     }
@@ -74,7 +74,7 @@ impl QueueThread {
         self.ended.as_fd()
     }
 
-    /// Waits for the end; returns why it ended, if it was not asked to.
+    /// Waits for the end. The error is why it ended early.
     pub fn join(self) -> Option<String> {
         match self.thread.join() {
             Ok(Ok(()) | Err(Error::Gone(_))) => None,
@@ -86,7 +86,7 @@ impl QueueThread {
 
 /// Makes an eventfd readable from now on.
 fn signal(event: &OwnedFd) {
-    // Its counter is never full: it is written once or twice.
+    // The counter cannot be full: it is written once or twice.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
@@ -130,7 +130,7 @@ impl<G: Guest> Forwarder<G> {
     /// Waits for either end. Returns whether to stop.
     fn sleep(&mut self, waiting_for_room: bool) -> Result<bool, Error> {
         let (rx, tx) = (self.queue.rx.event().clone(), self.queue.tx.event().clone());
-        // Without room in the ring, a readable tap must not wake this thread again and again.
+        // Without room in the ring, a readable tap must not wake this thread repeatedly.
         let tap = if waiting_for_room { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = [
             PollFd::new(&*self.stop, PollFlags::IN),
@@ -150,7 +150,7 @@ impl<G: Guest> Forwarder<G> {
         Ok(!stop.is_empty())
     }
 
-    /// From the ring to the stack. Returns whether there was a frame.
+    /// Forwards a frame from the ring to the stack. Returns whether there was one.
     fn receive(&mut self) -> Result<bool, Error> {
         let mut any = false;
         for _ in 0..BURST {
@@ -166,7 +166,7 @@ impl<G: Guest> Forwarder<G> {
         Ok(any)
     }
 
-    /// Gives one frame to the stack: one system call, one copy. A frame that the stack refuses is
+    /// Writes one frame to the stack: one system call, one copy. A frame that the stack refuses is
     /// lost, as on any wire.
     fn write(&self, frame: &Received) {
         let body = self.queue.rx.pieces(frame);
@@ -178,7 +178,7 @@ impl<G: Guest> Forwarder<G> {
         let _ = shm::write_pieces(&self.tap, pieces);
     }
 
-    /// From the stack to the ring. Returns whether there was a frame.
+    /// Forwards a frame from the stack to the ring. Returns whether there was one.
     fn send(&mut self) -> Result<bool, Error> {
         let mut any = false;
         let mut pending = 0;

@@ -21,11 +21,11 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the backend may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where an interface is.
+/// The location of an interface.
 pub(super) struct Location {
     /// Its node in the store.
     pub(super) node: String,
-    /// The namespace of its stack, in which this process is; none for the system's own.
+    /// The namespace of its stack, in which this process runs; none for the system's.
     pub(super) namespace: Option<String>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Link<G: Guest> {
 }
 
 impl<G: Guest> Link<G> {
-    /// Connects the frontend and brings the tap up. `own` are the offloads of this end.
+    /// Connects the frontend and brings the tap up. `own` are this end's offloads.
     pub(super) fn open(
         guest: &G,
         store: &Arc<dyn Store>,
@@ -57,7 +57,7 @@ impl<G: Guest> Link<G> {
     }
 
     /// Waits for the first reason to end: a signal, a backend that has gone, a queue that failed.
-    /// `follow` is called once, and again when something in the store has changed.
+    /// `follow` is called once, and again after each change in the store.
     pub(super) fn wait(&self, signals: impl AsFd, mut follow: impl FnMut()) -> Result<(), String> {
         loop {
             follow();
@@ -76,13 +76,13 @@ impl<G: Guest> Link<G> {
         }
     }
 
-    /// Stops forwarding and closes the interface. The error is why a queue's thread had ended unasked.
+    /// Stops forwarding and closes the interface. The error is why a queue's thread had ended early.
     pub(super) fn close(self) -> Result<(), String> {
         for thread in &self.threads {
             thread.stop();
         }
         let faults: Vec<String> = self.threads.into_iter().filter_map(QueueThread::join).collect();
-        // If the backend has gone first, nobody answers.
+        // This times out if the backend has gone first.
         let _ = self.frontend.close(CLOSE_TIMEOUT);
         faults.into_iter().next().map_or(Ok(()), Err)
     }
@@ -107,8 +107,8 @@ fn connect<G: Guest>(
     Frontend::connect(guest, store.clone(), &location.node, &config).map_err(text)
 }
 
-/// The tap between the stack and the frontend. It offers the stack the offloads that this end may
-/// leave to the backend, no more.
+/// The tap between the stack and the frontend. It offers the stack only those offloads that this end
+/// may leave to the backend.
 fn open_tap<G: Guest>(
     frontend: &Frontend<G>,
     queues: usize,
@@ -118,7 +118,7 @@ fn open_tap<G: Guest>(
 ) -> Result<Vec<TapQueue>, String> {
     let backend = frontend.features();
     let offload = TapOffload {
-        // A tap knows no difference between IPv4 and IPv6 checksums.
+        // A tap does not distinguish IPv4 and IPv6 checksums.
         csum: own.csum_v4 && own.csum_v6 && backend.csum_v6,
         tso4: own.tso_v4 && backend.tso_v4 && backend.sg,
         tso6: own.tso_v6 && backend.tso_v6 && backend.sg,

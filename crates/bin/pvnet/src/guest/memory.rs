@@ -20,7 +20,7 @@ pub(super) struct Balloon {
 }
 
 impl Balloon {
-    /// Watches the target: the store then has events for it.
+    /// Watches the target in the store.
     pub(super) fn watch(guest: MachineGuest, store: Arc<dyn Store>) -> Result<Self, StoreError> {
         store.watch(MEMORY_TARGET, MEMORY_TARGET)?;
         let followed = guest.reservation() * PAGE_KIB;
@@ -28,7 +28,7 @@ impl Balloon {
     }
 
     /// Sets the guest's memory to the target, or as near to it as possible. Each target is tried
-    /// once: a guest whose memory is in use waits for the next.
+    /// once: if too much memory is in use, the guest does not retry.
     pub(super) fn follow(&mut self) {
         let target = self.store.read(None, MEMORY_TARGET).ok().and_then(|text| text.parse().ok());
         let Some(kib) = target.filter(|kib| *kib != self.followed) else { return };

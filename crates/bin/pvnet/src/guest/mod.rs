@@ -23,14 +23,14 @@ use memory::Balloon;
 pub use options::Options;
 
 /// Runs a guest of the daemon at `socket` until a signal or the daemon's end. `name` is its name in
-/// the daemon's configuration and of its namespace. Prints a line once it is up.
+/// the daemon's configuration, and its namespace's name. Prints a line when it is up.
 pub fn run(name: &str, socket: &Path, options: &Options) -> Result<(), String> {
-    // First: a signal must not leave anything behind.
+    // Before all else, so that a signal leaves nothing behind.
     let signals = stop_signal()?;
     let (guest, store) = machine::join(socket, name).map_err(text)?;
     let store: Arc<dyn Store> = Arc::new(Client::new(store).map_err(text)?);
     let namespace = GuestNamespace::make(name)?;
-    // From here on this process is in the namespace: the tap is made there.
+    // From here on this process is in the namespace, so that the tap is created there.
     netns::enter(name)?;
     if !flag(&*store, "group-pages") {
         guest.group(Grouping::Scattered);
@@ -46,8 +46,8 @@ pub fn run(name: &str, socket: &Path, options: &Options) -> Result<(), String> {
     result
 }
 
-/// Runs the frontend of interface `handle` of this Xen domain, in place of the kernel's, until a
-/// signal or until the backend closes. Prints a line once it is up.
+/// Runs the frontend of interface `handle` of this Xen domain, instead of the kernel's, until a
+/// signal or until the backend closes. Prints a line when it is up.
 pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let signals = stop_signal()?;
     let connection = xen::store::connect().map_err(text)?;
@@ -68,7 +68,7 @@ fn flag(store: &dyn Store, key: &str) -> bool {
     store.read(None, &format!("data/{key}")).is_ok_and(|text| text == "1")
 }
 
-/// What the daemon's configuration says of this guest.
+/// A key of this guest in the daemon's configuration.
 fn features(store: &dyn Store) -> Features {
     let flag = |key| flag(store, key);
     let csum = flag("checksum-offload");

@@ -1,4 +1,4 @@
-//! What the command line says of an interface.
+//! Command-line options of an interface.
 
 use offload::Features;
 
@@ -7,15 +7,15 @@ use offload::Features;
 pub struct Options {
     /// The interface's name for the stack.
     pub device: String,
-    /// Queues; as many as there are CPUs if absent.
+    /// Most queues; one per CPU if absent.
     pub queues: Option<u32>,
-    /// Its addresses; those of the toolstack if absent.
+    /// Its addresses; the toolstack's if absent.
     pub addresses: Option<Vec<String>>,
-    /// Offloads that it does without.
+    /// Offloads that it does not use.
     pub without: Features,
     /// One event channel for both rings.
     pub one_event_channel: bool,
-    /// Headers stay in their frames' pages.
+    /// Headers stay in the frames' pages.
     pub no_header_channel: bool,
     /// The daemon keeps no pages mapped.
     pub no_persistent_grants: bool,

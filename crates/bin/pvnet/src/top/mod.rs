@@ -1,4 +1,4 @@
-//! `pvnet top`: what the daemon carries now, and what that costs.
+//! `pvnet top`: the daemon's traffic and its cost, live.
 
 mod rates;
 mod screen;
@@ -20,15 +20,15 @@ use screen::Screen;
 pub struct TopArgs {
     #[command(flatten)]
     daemon: DaemonArgs,
-    /// Seconds between two looks.
+    /// Seconds between two readings.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// End after that many intervals [default: at Ctrl-C].
+    /// End after this many intervals [default: at Ctrl-C].
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// As one line per interval, a JSON object.
+    /// Print one JSON object per interval, each on one line.
     ///
-    /// Its fields: `seconds`, how long the interval was; `processors`; `cpus`, processors kept
+    /// Its fields: `seconds`, the length of the interval; `processors`; `cpus`, processors kept
     /// busy by `guest`, `driver`, `hypervisor`, and `idle` and `stolen` ones; `per_second` and
     /// `per_packet`, objects that hold `packets` and `bytes` (in the first only), each counter
     /// of `pvnet status --json` by name and `guest_bytes`; `us_per_packet` and
@@ -54,7 +54,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Shows rates until Ctrl-C, or as often as asked for.
+/// Shows rates until Ctrl-C, or for the given number of intervals.
 pub fn run(args: &TopArgs) -> Result<(), String> {
     Interrupt::install().map_err(|error| error.to_string())?;
     let socket = control_socket(&args.daemon.directory);
@@ -79,8 +79,8 @@ pub fn run(args: &TopArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The status of the daemon that was watched so far. A new one in its place does not have its meter
-/// on for us, and counts from zero.
+/// The status of the same daemon. A restarted daemon counts from zero, and its meter is not switched
+/// on for this process.
 fn look(socket: &Path, pid: u32) -> Result<Status, String> {
     let gone = |why| format!("the daemon (process {pid}) has gone: {why}");
     let status = control_socket::status(socket).map_err(gone)?;

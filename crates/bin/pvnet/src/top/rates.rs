@@ -8,7 +8,7 @@ use hypervisor::Counted;
 use lab::CpuUsage;
 use report::CpuSplit;
 
-/// What was done in an interval, and what it cost.
+/// Work and costs in an interval.
 #[derive(Debug)]
 pub struct Rates {
     /// The machine's processors.
@@ -21,14 +21,14 @@ pub struct Rates {
     pub ports: Vec<PortRates>,
 }
 
-/// What a port carried and lost in an interval.
+/// Frames of a port in an interval.
 #[derive(Debug)]
 pub struct PortRates {
     /// Its name.
     pub name: String,
     /// Whether it was up at the end.
     pub state: PortState,
-    /// Why it is down or not well.
+    /// Why it is down or degraded.
     pub reason: Option<Reason>,
     /// From the port into the switch.
     pub ingress: Traffic,
@@ -78,7 +78,7 @@ impl Rates {
         counted.into_iter().chain([guests]).collect()
     }
 
-    /// Processors that a hypervisor below gave to other machines.
+    /// Processors that an outer hypervisor gave to other machines.
     pub fn stolen(&self) -> f64 {
         self.measured.stolen * f64::from(self.processors)
     }
@@ -120,7 +120,7 @@ fn usage(before: &CpuStatus, after: &CpuStatus, pid: u32) -> CpuUsage {
 
 impl PortRates {
     fn between(before: &[PortStatus], after: &PortStatus) -> Self {
-        // A port that has come back counts from zero, as a new one does.
+        // A port that was removed and added again counts from zero, like a new one.
         let same = |port: &&PortStatus| {
             port.name == after.name
                 && port.ingress.frames <= after.ingress.frames

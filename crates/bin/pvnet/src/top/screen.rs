@@ -16,17 +16,17 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Starts output: block after block if `plain`, in place if standard output is a terminal.
+    /// Starts output: block after block if `plain` or if standard output is no terminal, else in place.
     pub fn start(plain: bool) -> Self {
         let this = Self { in_place: !plain && io::stdout().is_terminal() };
         if this.in_place {
-            // An error shows again at the first text.
+            // An error recurs at the first text.
             let _ = write(BEGIN);
         }
         this
     }
 
-    /// Shows a text of whole lines.
+    /// Prints a text of whole lines.
     pub fn show(&mut self, text: &str) -> io::Result<()> {
         if !self.in_place {
             return write(text);
@@ -52,7 +52,7 @@ fn write(text: &str) -> io::Result<()> {
 }
 
 /// The sequences that draw a text over the last one, from the top left on. Lines that do not fit are
-/// left out, since they would scroll. A terminal of unknown size (0) gets everything.
+/// left out, since they would scroll. A terminal of unknown size (0) gets all lines.
 fn drawn(text: &str, rows: usize, columns: usize) -> String {
     let fit = |size| if size == 0 { usize::MAX } else { size };
     // The last row is for the cursor.

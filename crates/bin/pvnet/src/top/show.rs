@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::rates::{PortRates, Rates};
 
-/// An interval as tables, with an empty line at the end.
+/// An interval as tables, followed by an empty line.
 pub fn text(rates: &Rates) -> String {
     let carried = &rates.measured.carried;
     let head = format!(
@@ -15,7 +15,7 @@ pub fn text(rates: &Rates) -> String {
         human(megabits(rates, carried.bytes)),
         human(rates.measured.wall.as_secs_f64())
     );
-    // The longest last: a low terminal cuts it off.
+    // The longest table is the last: a low terminal cuts it off.
     let (processors, ports, operations) = (processors(rates), ports(rates), operations(rates));
     format!("{head}\n\n{processors}\n{ports}\n{operations}\n")
 }

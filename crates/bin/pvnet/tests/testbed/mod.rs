@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
-/// Far more than any step here takes.
+/// A time limit far above the duration of any step.
 pub const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 /// The pause between two pings. After the last, ping waits for the longer of this pause and two
 /// round trips: on a busy machine a shorter pause would count a late answer as lost.
 pub const PING_PAUSE: Duration = Duration::from_millis(250);
 
-/// Whether the test can run; says why not.
+/// Whether the test can run. Prints why it cannot.
 pub fn able(programs: &[&str]) -> bool {
     lab::preflight(programs).inspect_err(|why| eprintln!("skipped: {why}")).is_ok()
 }
@@ -42,7 +42,7 @@ pub struct Testbed {
     folder: TempDir,
 }
 
-/// One guest of the configuration, with a namespace made beforehand.
+/// One guest of the configuration, with a namespace created beforehand.
 pub struct Guest {
     process: Option<Process>,
     pub namespace: Namespace,
@@ -52,7 +52,7 @@ pub struct Guest {
 }
 
 impl Testbed {
-    /// Starts a daemon for so many guests, with these lines in its `[daemon]`. None joins yet.
+    /// Starts a daemon for this many guests, with these lines in its `[daemon]`. No guest joins yet.
     pub fn start(guests: u8, daemon: &str) -> Self {
         Self::start_with(guests, daemon, "")
     }
@@ -128,7 +128,7 @@ impl Testbed {
         });
     }
 
-    /// What `pvnet status --json` says.
+    /// The output of `pvnet status --json`.
     pub fn status(&self) -> Value {
         let mut command = self.command("status");
         command.arg("--json");

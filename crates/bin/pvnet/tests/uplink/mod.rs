@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::MIB;
 use crate::testbed::{LIMIT, able, pvnet, wait};
 
-/// What tshark reads of the frames that crossed the tap in one direction.
+/// The frames that crossed the tap in one direction, as tshark reads them.
 struct Captured {
     longest: u64,
     /// Frames with a checksum that is not (yet) right.
@@ -75,8 +75,8 @@ impl UplinkTestbed {
         status["meter"]["counts"].clone()
     }
 
-    /// Captures what goes over the tap while `work` is done, which must be `bytes` at least, and
-    /// reads the frames that `direction` selects.
+    /// Captures the tap during `work`, which must send at least `bytes`, and reads the frames that
+    /// `direction` selects.
     fn capture(&self, bytes: u64, direction: &str, work: impl FnOnce()) -> Captured {
         let file = self.folder.path().join("out.pcapng");
         let mut tshark = self.outside.exec("tshark").unwrap();

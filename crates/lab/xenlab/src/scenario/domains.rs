@@ -251,7 +251,7 @@ fn offloads(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let carried = |key: &str| {
         let sum = |status: &Value| -> f64 {
             let ports = status["ports"].as_array().into_iter().flatten();
-            ports.filter_map(|port| port["rx"][key].as_f64()).sum()
+            ports.filter_map(|port| port["ingress"][key].as_f64()).sum()
         };
         sum(&after) - sum(&before)
     };
@@ -307,7 +307,7 @@ fn survived(setup: &Setup<'_>, server: crate::Job, client: crate::Job) -> Result
     for guest in &setup.guests {
         setup.until(guest.name(), "up")?;
         let port = setup.port(guest.name())?;
-        bytes += port.and_then(|port| port["rx"]["bytes"].as_u64()).unwrap_or(0);
+        bytes += port.and_then(|port| port["ingress"]["bytes"].as_u64()).unwrap_or(0);
     }
     let seen = format!(
         "the connection went on: {} kB of it came after, {rate:.0} Mb/s in all",

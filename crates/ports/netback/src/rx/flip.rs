@@ -22,9 +22,8 @@ const COPIES: usize = 2 * PAGES + PIECES_MAX + 1;
 type Pages = ArrayVec<Box<dyn FlipPage>, PAGES>;
 
 impl<H: Hypervisor> RxQueue<H> {
-    /// Delivers one packet, which `next` hands out in runs of at most so many
-    /// bytes, in pages that change hands. The caller has checked that the guest has posted slots
-    /// for all of it.
+    /// Delivers one packet by page flipping. `next` returns its runs, each of at most so many
+    /// bytes. The caller has checked that the guest has posted slots for all of it.
     pub(super) fn flip<'a>(
         &mut self,
         packet: PacketShape,
@@ -39,8 +38,8 @@ impl<H: Hypervisor> RxQueue<H> {
         let len = packet.len;
         let pages = (0..len.div_ceil(PAGE_LEN)).map(|_| flips.take_page(self.to.peer()));
         let Ok(pages) = pages.collect::<Result<Pages, _>>() else {
-            // The guest has all its pages and gives none back: that is no lack that ends by
-            // itself, so nothing waits for it.
+            // The guest holds all pages of its pool and gives none back. No event announces the
+            // end of this, so the frame does not wait.
             return Outcome::Dropped(DropReason::NoRoom);
         };
         // Nothing has been taken off the ring yet, so a fault of the sender does not affect the

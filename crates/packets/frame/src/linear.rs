@@ -38,6 +38,10 @@ fn copy_body(frame: &Frame, body: Body<'_>, mut rest: &mut [u8]) -> Result<u64, 
             _ => return Err(Outcome::SourceFault),
         }
     }
+    // Else the last bytes would be those of an earlier frame in the same buffer.
+    if !rest.is_empty() {
+        return Err(Outcome::SourceFault);
+    }
     if let (Body::Granted { memory, mapped }, false) = (body, copies.is_empty())
         && !memory.copy_out(mapped, &mut copies)
     {

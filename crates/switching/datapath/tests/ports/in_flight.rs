@@ -91,7 +91,7 @@ fn a_worker_with_a_window_in_flight_sleeps() {
     std::thread::sleep(Duration::from_millis(500));
     let (turns, reaps) = (a.sender.turns() - turns, d.egress.reaps() - reaps);
     // One look every 50 ms, in case an event was lost.
-    let most = started.elapsed().as_millis() as u64 / 50 + 4;
+    let most = u64::try_from(started.elapsed().as_millis()).unwrap() / 50 + 4;
     assert!(turns <= most && reaps <= most, "{turns} turns and {reaps} looks, at most {most}");
 
     let mut finished = 0;
@@ -178,8 +178,8 @@ fn a_guest_gets_its_pages_back_in_order() {
         assert!(send(queue, &frame(d.mac, own, 3000, n)));
     }
     wait_until("four frames in flight", || d.egress.in_flight() == 4);
-    for n in [3, 2, 1] {
-        assert_eq!(d.egress.finish(n), frame(d.mac, own, 3000, n as u32));
+    for n in [3u32, 2, 1] {
+        assert_eq!(d.egress.finish(n as usize), frame(d.mac, own, 3000, n));
     }
     std::thread::sleep(Duration::from_millis(120));
     assert_eq!(queue.tx.reclaim().unwrap(), 0, "answers come in the order of the requests");

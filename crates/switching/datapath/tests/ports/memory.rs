@@ -18,7 +18,7 @@ use crate::sender::Sender;
 use crate::{ALL, plain, plug, slow};
 
 const PAGE: usize = 4096;
-const GIB: u64 = 1 << 30;
+const GIB: usize = 1 << 30;
 /// The addresses of the guests.
 const M: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
 const P: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
@@ -39,13 +39,13 @@ fn bodies_in_several_regions_and_beyond_4_gib_arrive() {
     let mut guest = host.guest("02:00:00:00:00:0a", netfront::Config::default());
     host.datapath.teach(guest.port.id(), MacAddr(M));
     // A file of 5 GiB that has hardly any pages.
-    let file = create_memfd("beyond", 5 * (GIB as usize / PAGE), PageSize::Small).unwrap();
-    let far = Region::map(&file, 0, 5 * GIB as usize).unwrap();
+    let file = create_memfd("beyond", 5 * GIB / PAGE, PageSize::Small).unwrap();
+    let far = Region::map(&file, 0, 5 * GIB).unwrap();
     let near = Region::anonymous(WINDOW * 16 * PAGE).unwrap();
     let sender = Sender::with_layout([near, far].into(), |slot, piece| {
-        let offset = ((slot * 16 + piece) * PAGE) as u64;
+        let offset = (slot * 16 + piece) * PAGE;
         // Every other piece, across page boundaries.
-        if piece % 2 == 0 { (1, 4 * GIB + 100 + offset) } else { (0, offset) }
+        if piece % 2 == 0 { (1, (4 * GIB + 100 + offset) as u64) } else { (0, offset as u64) }
     });
     let a = plug(&host.datapath, 0, sender, Receiver::new());
     let (p, d) = (plain(&host.datapath, 1), slow(&host.datapath, 2));

@@ -1,0 +1,202 @@
+//! Every way to a frame's bytes gives the same bytes, wherever they lie.
+
+mod common;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use common::{At, Pages, Sender, granted, mapped, noise, pieces};
+use frame::{Body, Bounce, Frame, Gather, Memory, Outcome, Piece, Place, ScatterList, linearise};
+use hypervisor::{GrantRef, GrantedMemory, MappedGrants, MappedPages, PAGE_SIZE, Source};
+use proptest::prelude::*;
+use shm::Region;
+
+/// The bytes of each run that a cursor gives, at most `places[n]` of them in the n-th.
+fn gathered(frame: &Frame, memory: &Memory<'_, Pages>, places: &[u16]) -> Option<Vec<u8>> {
+    let mut gather = Gather::new(frame, memory);
+    let (mut bytes, mut places) = (Vec::new(), places.iter().cycle());
+    while let Some((source, len)) = gather.next(*places.next()?) {
+        assert!(len > 0);
+        let mut run = vec![0; len.into()];
+        match source {
+            Source::Private(private) => run.copy_from_slice(private.get(..len.into())?),
+            Source::Mapped { region, offset } => region.copy_out(offset, &mut run).ok()?,
+            Source::Grant { peer, gref, offset } => {
+                let bytes = hypervisor::Granted { gref, offset, mapped: None };
+                peer.0.copy_out(peer.find(bytes, run.len())?, &mut run).ok()?;
+            }
+            Source::MappedGrant { .. } => {
+                let (region, offset) = source.mapped()?;
+                region.copy_out(offset, &mut run).ok()?;
+            }
+        }
+        bytes.extend(run);
+    }
+    Some(bytes)
+}
+
+/// The bytes that a device finds.
+fn scattered<'a>(pieces: impl Iterator<Item = shm::Piece<'a>>) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for piece in pieces {
+        match piece {
+            shm::Piece::Private(private) => bytes.extend(private),
+            shm::Piece::Shared { region, offset, len } => {
+                let mut part = vec![0; len];
+                region.copy_out(offset, &mut part).ok()?;
+                bytes.extend(part);
+            }
+        }
+    }
+    Some(bytes)
+}
+
+/// Gathers by the memory as its own platform reaches it.
+fn gathered_from(frame: &Frame, sender: &Sender, places: &[u16]) -> Option<Vec<u8>> {
+    match sender {
+        Sender::Mapped(regions) => gathered(frame, &Memory::Regions(regions), places),
+        Sender::Granted(memory) => {
+            let any: &dyn std::any::Any = &**memory;
+            let peer: &Pages = any.downcast_ref().unwrap();
+            gathered(frame, &Memory::Granted { peer, mapped: None }, places)
+        }
+    }
+}
+
+/// What each way makes of a frame: none where it refuses.
+fn every_way(frame: &Frame, sender: &Sender, places: &[u16]) -> [Option<Vec<u8>>; 4] {
+    let body = sender.body();
+    let mut whole = vec![0xee; frame.len as usize];
+    let linear = linearise(frame, body, &mut whole);
+    let mut bounce = Bounce::default();
+    let bounced = bounce.copy::<Pages>(frame, body);
+    assert!(linear.is_ok() == bounced.is_ok());
+    assert!(linear.is_ok() || linear == Err(Outcome::SourceFault));
+    [
+        linear.ok().map(|_| whole),
+        bounced.ok().and_then(|(frame, memory)| gathered(frame, &memory, places)),
+        gathered_from(frame, sender, places),
+        ScatterList::of(frame, body).and_then(|list| scattered(list.all())),
+    ]
+}
+
+fn total(places: &[At]) -> usize {
+    places.iter().map(|(_, _, len)| len).sum()
+}
+
+proptest! {
+    #[test]
+    fn every_way_gives_the_same_bytes(
+        header in 0usize..=128,
+        at in pieces(),
+        seed in any::<u64>(),
+        places in prop::collection::vec(1u16..5000, 1..8),
+        range in any::<(prop::sample::Index, prop::sample::Index)>(),
+    ) {
+        let bytes = noise(header + total(&at), seed);
+        let ends = [range.0, range.1].map(|end| end.index(bytes.len() + 1));
+        let part: Range<usize> = ends[0].min(ends[1])..ends[0].max(ends[1]);
+        for (frame, sender) in [granted(&bytes, header, &at), mapped(&bytes, header, &at)] {
+            for way in every_way(&frame, &sender, &places) {
+                prop_assert!(way.as_ref() == Some(&bytes));
+            }
+            let list = ScatterList::of(&frame, sender.body()).unwrap();
+            prop_assert_eq!(scattered(list.range(part.clone())).unwrap(), &bytes[part.clone()]);
+        }
+    }
+
+    /// One piece that cannot be read spoils the frame, for every way alike.
+    #[test]
+    fn what_one_way_refuses_all_refuse(
+        header in 0usize..=128,
+        at in pieces(),
+        which in any::<prop::sample::Index>(),
+        fault in 0..3,
+    ) {
+        prop_assume!(total(&at) > 0);
+        let bytes = noise(header + total(&at), 1);
+        for (mut frame, sender) in [granted(&bytes, header, &at), mapped(&bytes, header, &at)] {
+            let filled: Vec<_> = (0..at.len()).filter(|n| at[*n].2 > 0).collect();
+            let Piece { place, len } = &mut frame.pieces[filled[which.index(filled.len())]];
+            match (place, fault) {
+                (Place::Grant(granted), 0) => granted.gref = GrantRef(7),
+                // One byte beyond the page.
+                (Place::Grant(granted), 1) => granted.offset = 4097 - *len,
+                (place @ Place::Grant(_), _) => *place = Place::Region { index: 0, offset: 0 },
+                (Place::Region { index, .. }, 0) => *index = 2,
+                (Place::Region { offset, .. }, 1) => *offset = u64::MAX - 5,
+                (Place::Region { offset, .. }, _) => {
+                    *offset = (common::PAGES * PAGE_SIZE) as u64 + 1 - u64::from(*len);
+                }
+            }
+            for way in every_way(&frame, &sender, &[4096]) {
+                prop_assert!(way.is_none());
+            }
+        }
+    }
+
+    /// A page that is mapped as well is read where it is mapped, as long as it is the same page.
+    #[test]
+    fn a_mapped_grant_is_read_where_it_is_mapped(
+        at in pieces(),
+        stale in any::<bool>(),
+    ) {
+        let bytes = noise(total(&at), 3);
+        let (mut frame, sender) = granted(&bytes, 0, &at);
+        let Sender::Granted(memory) = &sender else { unreachable!() };
+        let any: &dyn std::any::Any = &**memory;
+        let peer: &Pages = any.downcast_ref().unwrap();
+        // The same bytes at places in the opposite order.
+        let region = Region::anonymous(common::PAGES * PAGE_SIZE).unwrap();
+        let mut grefs = vec![None; common::PAGES];
+        for piece in &mut frame.pieces {
+            let Place::Grant(granted) = &mut piece.place else { unreachable!() };
+            let page = peer.find(hypervisor::Granted { offset: 0, ..*granted }, 1).unwrap();
+            let place = common::PAGES - 1 - page / PAGE_SIZE;
+            Region::copy_between(&peer.0, page, &region, place * PAGE_SIZE, PAGE_SIZE).unwrap();
+            granted.mapped = Some(u16::try_from(place).unwrap());
+            grefs[place] = if stale { Some(GrantRef(7)) } else { Some(granted.gref) };
+        }
+        let mapped = Some(MappedGrants { peer, pages: MappedPages { region: &region, grefs: &grefs } });
+        if !stale {
+            // Then nobody looks there.
+            peer.0.zero(0, peer.0.len()).unwrap();
+        }
+        let memory = Memory::Granted { peer, mapped };
+        prop_assert!(gathered(&frame, &memory, &[1500]) == Some(bytes));
+    }
+}
+
+#[test]
+fn a_frame_that_is_longer_than_its_pieces_is_refused() {
+    // Else the bytes behind them would be another frame's.
+    let at = [(0, 0, 100), (1, 0, 100)];
+    let bytes = noise(328, 5);
+    for (mut frame, sender) in [granted(&bytes, 128, &at), mapped(&bytes, 128, &at)] {
+        frame.len += 1;
+        let body = sender.body();
+        let mut whole = [0; 329];
+        assert_eq!(linearise(&frame, body, &mut whole), Err(Outcome::SourceFault));
+        let mut bounce = Bounce::default();
+        assert!(bounce.copy::<Pages>(&frame, body).is_err());
+    }
+}
+
+#[test]
+fn pieces_of_another_kind_of_memory_are_refused() {
+    let at = [(0, 0, 100)];
+    let bytes = noise(228, 5);
+    let (in_pages, pages) = granted(&bytes, 128, &at);
+    let (in_regions, regions) = mapped(&bytes, 128, &at);
+    for (frame, sender) in [(&in_pages, &regions), (&in_regions, &pages)] {
+        for way in every_way(frame, sender, &[4096]) {
+            assert_eq!(way, None);
+        }
+    }
+    let no_regions: Arc<[Region]> = Arc::new([]);
+    assert!(ScatterList::of(&in_regions, Body::Regions(&no_regions)).is_none());
+    let memory: Arc<dyn GrantedMemory> = Arc::new(Pages(Region::anonymous(PAGE_SIZE).unwrap()));
+    assert!(
+        ScatterList::of(&in_regions, Body::Granted { memory: &memory, mapped: None }).is_none()
+    );
+}

@@ -1,0 +1,145 @@
+//! Memory that a test grants or maps, and frames in it.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::sync::Arc;
+
+use frame::{Body, Frame, HEADER_MAX, PIECES_MAX, Piece};
+use hypervisor::{
+    CopyOut, DmaHold, DmaRange, GrantRef, Granted, GrantedMemory, MappedPages, PAGE_SIZE,
+};
+use proptest::prelude::*;
+use shm::Region;
+
+/// Pages that are granted, and as many in a second region.
+pub const PAGES: usize = 24;
+/// The first grant's reference.
+const FIRST: u32 = 1000;
+
+/// A domain whose pages lie in one region.
+pub struct Pages(pub Region);
+
+impl Pages {
+    /// Where granted bytes lie.
+    pub fn find(&self, bytes: Granted, len: usize) -> Option<usize> {
+        let page = bytes.gref.0.checked_sub(FIRST)? as usize;
+        let end = usize::from(bytes.offset) + len;
+        (page < PAGES && end <= PAGE_SIZE).then(|| page * PAGE_SIZE + usize::from(bytes.offset))
+    }
+}
+
+impl GrantedMemory for Pages {
+    fn copy_out(&self, _: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool {
+        batch.iter_mut().fold(true, |readable, CopyOut { from, to }| {
+            let found = self.find(*from, to.len());
+            let copied = found.is_some_and(|offset| self.0.copy_out(offset, to).is_ok());
+            readable && copied
+        })
+    }
+
+    fn dma_map<'a>(
+        &'a self,
+        _: Option<MappedPages<'a>>,
+        batch: &mut [DmaRange<'a>],
+    ) -> Option<DmaHold> {
+        for DmaRange { from, len, address } in batch {
+            let len = usize::from(*len);
+            *address = self.find(*from, len).map(|offset| shm::Piece::Shared {
+                region: &self.0,
+                offset,
+                len,
+            });
+        }
+        None
+    }
+}
+
+/// Memory that frames lie in: granted, or mapped as two regions.
+pub enum Sender {
+    Granted(Arc<dyn GrantedMemory>),
+    Mapped(Arc<[Region]>),
+}
+
+impl Sender {
+    pub fn body(&self) -> Body<'_> {
+        match self {
+            Self::Granted(memory) => Body::Granted { memory, mapped: None },
+            Self::Mapped(regions) => Body::Regions(regions),
+        }
+    }
+}
+
+/// Where the bytes of a piece lie: a page, an offset in it, and a length.
+pub type At = (usize, usize, usize);
+
+/// Up to so many pieces, each within a page of its own.
+pub fn pieces() -> impl Strategy<Value = Vec<At>> {
+    let at = (0..PAGE_SIZE, 0..=PAGE_SIZE)
+        .prop_map(|(offset, len)| (offset, len.min(PAGE_SIZE - offset)));
+    prop::collection::vec(at, 0..=PIECES_MAX - 2)
+        .prop_map(|list| (0..).zip(list).map(|(page, (offset, len))| (page, offset, len)).collect())
+}
+
+/// Puts the bytes of `body` into `region`, where `pieces` say.
+fn fill(region: &Region, pieces: &[At], mut body: &[u8]) {
+    for (page, offset, len) in pieces {
+        let (part, rest) = body.split_at(*len);
+        region.copy_in(page * PAGE_SIZE + offset, part).unwrap();
+        body = rest;
+    }
+}
+
+/// The frame of `bytes`, its body in granted pages. Its headers are not parsed.
+pub fn granted(bytes: &[u8], header: usize, places: &[At]) -> (Frame, Sender) {
+    let pages = Pages(Region::anonymous(PAGES * PAGE_SIZE).unwrap());
+    fill(&pages.0, places, &bytes[header..]);
+    let frame = describe(bytes, header, places, |page, offset, len| {
+        let gref = GrantRef(FIRST + u32::try_from(page).unwrap());
+        let offset = u16::try_from(offset).unwrap();
+        Piece::granted(Granted { gref, offset, mapped: None }, len)
+    });
+    (frame, Sender::Granted(Arc::new(pages)))
+}
+
+/// The same, with every other page in the second of two regions.
+pub fn mapped(bytes: &[u8], header: usize, places: &[At]) -> (Frame, Sender) {
+    let regions = [(); 2].map(|()| Region::anonymous(PAGES * PAGE_SIZE).unwrap());
+    let mut body = &bytes[header..];
+    for at in places {
+        let (part, rest) = body.split_at(at.2);
+        fill(&regions[at.0 % 2], &[*at], part);
+        body = rest;
+    }
+    let frame = describe(bytes, header, places, |page, offset, len| {
+        let index = u16::try_from(page % 2).unwrap();
+        Piece::in_region(index, (page * PAGE_SIZE + offset) as u64, len)
+    });
+    (frame, Sender::Mapped(regions.into()))
+}
+
+fn describe(
+    bytes: &[u8],
+    header: usize,
+    places: &[At],
+    piece: impl Fn(usize, usize, u16) -> Piece,
+) -> Frame {
+    assert!(header <= HEADER_MAX);
+    let mut frame = Frame::empty();
+    frame.bytes[..header].copy_from_slice(&bytes[..header]);
+    frame.header_len = u8::try_from(header).unwrap();
+    frame.len = u32::try_from(bytes.len()).unwrap();
+    let piece = |at: &At| piece(at.0, at.1, u16::try_from(at.2).unwrap());
+    frame.pieces.extend(places.iter().map(piece));
+    frame
+}
+
+/// `len` bytes that look like nothing else.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state.to_le_bytes()[7]
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}

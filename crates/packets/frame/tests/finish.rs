@@ -1,0 +1,160 @@
+//! What is made of a frame in pieces is what is made of the same frame whole.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{granted, mapped, noise};
+use frame::{DropReason, Finisher, Frame, Outcome, SEGMENTS_MAX, Segments};
+use hypervisor::Counted;
+use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Need, Segmenter, complete_checksum};
+use proptest::prelude::*;
+use wire::headers::Headers;
+
+/// A TCP frame over IPv4 or IPv6, its checksum partial. Returns where its payload begins, too.
+fn tcp(v6: bool, vlan: bool, payload: &[u8]) -> (Vec<u8>, usize) {
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    if vlan {
+        bytes.extend([0x81, 0, 0, 5]);
+    }
+    bytes.extend(if v6 { [0x86, 0xdd] } else { [8, 0] });
+    let tcp_len = u16::try_from(20 + payload.len()).unwrap();
+    if v6 {
+        bytes.extend([0x60, 0, 0, 0]);
+        bytes.extend(tcp_len.to_be_bytes());
+        bytes.extend([6, 64]);
+        bytes.extend([0xfd; 32]);
+    } else {
+        bytes.extend([0x45, 0]);
+        bytes.extend((tcp_len + 20).to_be_bytes());
+        bytes.extend([0x12, 0x34, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    }
+    // FIN, PSH, ACK, CWR. The checksum's field holds what a partial one may.
+    bytes
+        .extend([0, 80, 1, 0, 0xff, 0xff, 0xf0, 0, 0, 0, 0, 7, 0x50, 0x99, 1, 0, 0xab, 0xcd, 0, 0]);
+    let start = bytes.len();
+    bytes.extend(payload);
+    (bytes, start)
+}
+
+/// The frame in granted pages and in regions, as an ingress port describes it.
+fn in_pieces(bytes: &[u8], gso: Option<Gso>) -> [(Frame, common::Sender); 2] {
+    let header = bytes.len().min(frame::HEADER_MAX);
+    let body = bytes.len() - header;
+    let mut at = Vec::new();
+    for n in 0..body.div_ceil(4000) {
+        at.push((n, (n * 7) % 96, 4000.min(body - n * 4000)));
+    }
+    [granted(bytes, header, &at), mapped(bytes, header, &at)].map(|(mut frame, sender)| {
+        frame.headers = Headers::parse(frame.header()).unwrap();
+        frame.checksum = Checksum::Partial;
+        frame.gso = gso;
+        (frame, sender)
+    })
+}
+
+/// All segments of a whole frame.
+fn segments(mut segmenter: Segmenter<'_>, whole: &[u8]) -> Vec<Vec<u8>> {
+    let mut header = [0; MAX_HEADER];
+    let mut made = Vec::new();
+    while let Some(segment) = segmenter.next(&mut header) {
+        made.push([&header[..segment.header_len], &whole[segment.payload]].concat());
+    }
+    made
+}
+
+/// A finisher for a port that can do nothing, and the number of segments it has counted.
+fn finisher() -> (Finisher, Arc<AtomicU64>) {
+    let counted = Arc::new(AtomicU64::new(0));
+    let count = counted.clone();
+    let note = move |what, n| {
+        if what == Counted::Segments {
+            count.fetch_add(n, Ordering::Relaxed);
+        }
+    };
+    (Finisher::new(Features::NONE, note), counted)
+}
+
+proptest! {
+    #[test]
+    fn a_frame_is_made_whole_and_its_checksum_complete(
+        v6: bool, vlan: bool, len in 0usize..60_000, seed: u64,
+    ) {
+        let (bytes, _) = tcp(v6, vlan, &noise(len, seed));
+        let mut completed = bytes.clone();
+        complete_checksum(&mut completed, &Headers::parse(&bytes).unwrap()).unwrap();
+        let (mut finisher, _) = finisher();
+        for (frame, sender) in in_pieces(&bytes, None) {
+            prop_assert_eq!(finisher.need(&frame), Need::Checksum);
+            prop_assert!(finisher.whole(&frame, sender.body()).unwrap() == bytes);
+            prop_assert!(finisher.complete(&frame, sender.body()).unwrap() == completed);
+        }
+    }
+
+    #[test]
+    fn segments_are_those_of_the_whole_frame(
+        v6: bool, vlan: bool, len in 0usize..60_000, seed: u64, size in 320u16..9000,
+    ) {
+        let kind = if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        let gso = Gso { kind, size };
+        let (bytes, payload) = tcp(v6, vlan, &noise(len, seed));
+        let headers = Headers::parse(&bytes).unwrap();
+        let complete = segments(Segmenter::new(&bytes, &headers, gso).unwrap(), &bytes);
+        let of_header = Segmenter::of_header(&bytes[..payload], bytes.len(), &headers, gso);
+        let partial = segments(of_header.unwrap(), &bytes);
+        prop_assert_eq!(complete.len(), len.div_ceil(size.into()).max(1));
+        for (frame, sender) in in_pieces(&bytes, Some(gso)) {
+            let (mut finisher, counted) = finisher();
+            let body = sender.body();
+            prop_assert_eq!(finisher.need(&frame), Need::Segment);
+            let Segments { segmenter, whole } = finisher.segments(&frame, gso, body).unwrap();
+            prop_assert!(segments(segmenter, whole) == complete);
+            prop_assert!(segments(finisher.headers(&frame, gso).unwrap(), &bytes) == partial);
+            for (sums, wanted) in [(false, &complete), (true, &partial)] {
+                let mut sent = Vec::new();
+                let send = |bytes: &[u8]| {
+                    sent.push(bytes.to_vec());
+                    Ok(())
+                };
+                finisher.contiguous_segments(&frame, gso, body, sums, send).unwrap();
+                prop_assert!(sent == *wanted);
+            }
+            prop_assert_eq!(counted.load(Ordering::Relaxed), 4 * complete.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn a_frame_of_too_many_segments_is_dropped() {
+    let gso = |size| Gso { kind: GsoKind::TcpV4, size };
+    let (bytes, _) = tcp(false, false, &noise(SEGMENTS_MAX * 100 + 1, 9));
+    for (frame, sender) in in_pieces(&bytes, Some(gso(100))) {
+        let (mut finisher, counted) = finisher();
+        let body = sender.body();
+        let too_large = Outcome::Dropped(DropReason::TooLarge);
+        assert_eq!(finisher.segments(&frame, gso(100), body).err(), Some(too_large));
+        assert_eq!(finisher.headers(&frame, gso(100)).err(), Some(too_large));
+        let send = |_: &[u8]| panic!("nothing is sent");
+        let sent = finisher.contiguous_segments(&frame, gso(100), body, false, send);
+        assert_eq!(sent, Err(too_large));
+        assert_eq!(counted.load(Ordering::Relaxed), 0);
+        assert!(finisher.segments(&frame, gso(101), body).is_ok());
+    }
+}
+
+#[test]
+fn the_first_error_ends_the_segments() {
+    let gso = Gso { kind: GsoKind::TcpV4, size: 1000 };
+    let (bytes, _) = tcp(false, false, &noise(5000, 9));
+    for (frame, sender) in in_pieces(&bytes, Some(gso)) {
+        let mut calls = 0;
+        let send = |_: &[u8]| {
+            calls += 1;
+            if calls < 3 { Ok(()) } else { Err(Outcome::Dropped(DropReason::NoRoom)) }
+        };
+        let sent = finisher().0.contiguous_segments(&frame, gso, sender.body(), false, send);
+        assert_eq!(sent, Err(Outcome::Dropped(DropReason::NoRoom)));
+        assert_eq!(calls, 3);
+    }
+}

@@ -128,7 +128,7 @@ fn holdings(pid: u32) -> [usize; 3] {
 }
 
 #[test]
-fn a_guest_that_is_killed_is_freed_and_nobody_else_notices() {
+fn a_guest_that_is_killed_is_freed_and_no_other_guest_is_affected() {
     if !able(&["ping", "iperf3"]) {
         return;
     }

@@ -110,7 +110,7 @@ impl Space {
         let at = at.cast();
         let Some(Memory { fd, offset, size }) = &self.memory else {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-            // SAFETY: the page is this space's own, and its region is being dropped: nobody can
+            // SAFETY: the page is this space's own, and its region is being dropped: nothing can
             // reach these addresses any more.
             unsafe { rustix::mm::mmap_anonymous(at, PAGE, ProtFlags::empty(), flags)? };
             return Ok(());

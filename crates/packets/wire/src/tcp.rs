@@ -65,8 +65,8 @@ impl BitOr for Flags {
     }
 }
 
-/// A view of a segment: header, options and payload. TCP has no length of its own: the buffer ends
-/// the payload.
+/// A view of a segment: header, options and payload. TCP has no length field: the payload ends
+/// with the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<T> {
     buffer: T,

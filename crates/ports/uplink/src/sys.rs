@@ -41,7 +41,7 @@ impl InterfaceRequest {
 
 /// Attaches an open `/dev/net/tun` to an interface, and makes the interface if there is none of that name.
 pub(crate) fn set_interface(fd: BorrowedFd<'_>, request: &mut InterfaceRequest) -> Result<()> {
-    // SAFETY: TUNSETIFF reads and writes back one `struct ifreq`, whatever its number says; `InterfaceRequest`
+    // SAFETY: TUNSETIFF reads and writes back one `struct ifreq`, although its number says `int`; `InterfaceRequest`
     // has that layout and size, and is borrowed mutably for the call.
     unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(request)) }
 }

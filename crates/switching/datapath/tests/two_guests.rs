@@ -86,7 +86,7 @@ fn a_guest_that_takes_nothing_makes_senders_wait_and_loses_nothing() {
 }
 
 #[test]
-fn a_stalled_guest_holds_nobody_back_for_long() {
+fn a_stalled_guest_holds_others_back_only_briefly() {
     let host = Host::new(1, 1);
     let mut a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
     let mut b = host.guest("02:00:00:00:00:0b", netfront::Config::default());

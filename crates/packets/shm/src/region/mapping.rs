@@ -94,7 +94,7 @@ impl Region {
     ) -> io::Result<()> {
         let place = self.at(offset, len)?;
         // SAFETY: the target lies wholly inside this region's own range, which is borrowed for this
-        // call alone: nobody reads, writes or hands out its bytes meanwhile.
+        // call alone: its bytes are not read, written or lent meanwhile.
         unsafe {
             rustix::mm::mmap(
                 place.cast(),
@@ -126,7 +126,7 @@ impl Region {
             Ok(at) if at == place.cast() => true,
             Ok(elsewhere) => {
                 // Linux before 4.17 treats the address as a hint. SAFETY: mapped a moment ago, and
-                // nobody else knows of it.
+                // nothing else uses it.
                 let _ = unsafe { rustix::mm::munmap(elsewhere, len) };
                 false
             }

@@ -114,7 +114,7 @@ proptest! {
 }
 
 #[test]
-fn a_slot_that_accepts_nothing_costs_its_guest_the_frame_and_nobody_a_page() {
+fn a_slot_that_accepts_nothing_loses_the_frame_but_no_page() {
     let machine = Machine::new();
     let mut receiver = Receiver::new(&machine);
     let free = receiver.raw.domain.exchange_count();

@@ -137,7 +137,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_buffers_it_gives_only_the_guest_is_harmed(
+    fn any_buffers_harm_their_owner_only(
         seed in any::<u64>(),
         acts in any::<bool>(),
         bits in 0u8..16,

@@ -44,7 +44,7 @@ fn what_a_frontend_does_while_the_daemon_is_dead_is_seen_after_it() {
 }
 
 #[test]
-fn of_a_connection_that_goes_on_nothing_is_written() {
+fn a_resumed_connection_writes_nothing() {
     let mut world = World::new();
     world.write(Some("4"));
     world.drive();
@@ -59,7 +59,7 @@ fn of_a_connection_that_goes_on_nothing_is_written() {
 }
 
 #[test]
-fn a_connection_that_cannot_go_on_is_closed_and_made_anew() {
+fn a_connection_that_cannot_be_resumed_is_closed_and_made_anew() {
     let mut world = World::new();
     world.write(Some("4"));
     world.drive();
@@ -76,7 +76,7 @@ fn a_connection_that_cannot_go_on_is_closed_and_made_anew() {
 }
 
 #[test]
-fn headers_come_as_was_agreed_with_the_backend_before() {
+fn a_resumed_connection_keeps_its_header_channel() {
     for (tx, agreed) in [(TxChannel::Header, "1"), (TxChannel::Remap, "0")] {
         let machine = Machine::new();
         let raw = Raw::new(&machine);
@@ -105,7 +105,7 @@ fn headers_come_as_was_agreed_with_the_backend_before() {
 }
 
 #[test]
-fn a_backend_in_a_domain_of_its_own_takes_its_node_away() {
+fn a_backend_in_a_driver_domain_removes_its_node() {
     let machine = Machine::new();
     let raw = Raw::new(&machine);
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("ledgers");
@@ -131,7 +131,7 @@ fn a_backend_in_a_domain_of_its_own_takes_its_node_away() {
 
 /// A domain other than dom0 gets "permission denied" for a node that is gone.
 #[test]
-fn a_backend_in_a_domain_of_its_own_sees_that_the_frontend_is_gone() {
+fn a_backend_in_a_driver_domain_sees_that_the_frontend_is_gone() {
     let machine = Machine::new();
     let raw = Raw::new(&machine);
     let own = DomId(5);

@@ -190,7 +190,7 @@ fn every_jump_between_two_states_leads_where_it_should() {
 }
 
 #[test]
-fn whatever_came_before_a_frontend_that_starts_over_connects() {
+fn a_frontend_that_starts_over_connects_from_any_state() {
     for first in TEXTS {
         for second in TEXTS {
             let mut world = World::new();

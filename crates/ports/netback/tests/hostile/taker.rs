@@ -96,7 +96,7 @@ pub fn pass(sender: &mut Queue<Tampered>, taker: &mut Taker, now: Duration) -> R
         }
         outcomes[usize::from(*slot)] = match outcome {
             Outcome::Waiting => Outcome::Dropped(DropReason::NoRoom),
-            settled => settled,
+            other => other,
         };
     }
     sender.tx.finish(&outcomes);

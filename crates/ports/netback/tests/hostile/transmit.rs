@@ -168,7 +168,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_on_the_ring_only_its_owner_is_harmed(
+    fn any_ring_content_harms_its_owner_only(
         seed in any::<u64>(),
         acts in any::<bool>(),
         offloads in any::<bool>(),

@@ -138,7 +138,7 @@ fn mapped_pages_whose_grants_are_revoked_are_still_only_its_own() {
 }
 
 #[test]
-fn a_flood_of_messages_holds_nobody_back() {
+fn a_flood_of_messages_does_not_delay_others() {
     let (mut world, mut control) = World::with_control();
     let entries = control.write_list(DATA..BUFFERS + RING);
     let ended = AtomicBool::new(false);

@@ -241,7 +241,7 @@ fn a_frame_that_makes_too_many_segments_is_dropped() {
 }
 
 #[test]
-fn ten_thousand_source_addresses_displace_nobody() {
+fn ten_thousand_source_addresses_displace_no_other_guest() {
     let mut world = World::new();
     let h = world.h.port.as_ref().unwrap().id();
     for first in (0..10_000u32).step_by(200) {

@@ -60,7 +60,7 @@ fn rewrite(memory: &Memory, page: u32, random: &mut Random) {
 }
 
 #[test]
-fn frames_go_where_their_header_says_whoever_rewrites_it_xsa_155() {
+fn frames_follow_the_checked_header_while_it_is_rewritten_xsa_155() {
     let mut world = World::new();
     let bytes = frame(B, raw::MAC, 400, 1);
     (0..RING).for_each(|page| world.h.memory.write(DATA + page, 0, &bytes));
@@ -102,7 +102,7 @@ fn frames_go_where_their_header_says_whoever_rewrites_it_xsa_155() {
 }
 
 #[test]
-fn slots_rewritten_while_they_are_read_harm_nobody_xsa_155() {
+fn slots_rewritten_while_they_are_read_harm_no_other_guest_xsa_155() {
     let mut world = World::unconnected();
     let bytes = frame(B, raw::MAC, 2000, 1);
     for round in 1..=10u64 {
@@ -143,7 +143,7 @@ fn slots_rewritten_while_they_are_read_harm_nobody_xsa_155() {
 }
 
 #[test]
-fn everything_rewritten_at_random_harms_nobody_xsa_155() {
+fn everything_rewritten_at_random_harms_no_other_guest_xsa_155() {
     let mut world = World::unconnected();
     for round in 1..=10u64 {
         world.h.connect(&world.host);
@@ -228,7 +228,7 @@ fn a_guest_with_a_full_event_counter_silences_itself_only() {
 }
 
 #[test]
-fn a_guest_that_never_takes_its_events_blocks_nobody() {
+fn a_guest_that_never_takes_its_events_blocks_no_other() {
     let mut world = World::new();
     world.h.memory.write(DATA, 0, &frame(raw::MAC, ALL, 60, 0));
     // The guest asks for an event at every answer, more often than its eventfd can count.
@@ -242,7 +242,7 @@ fn a_guest_that_never_takes_its_events_blocks_nobody() {
 }
 
 #[test]
-fn a_guest_killed_in_the_middle_of_traffic_takes_nobody_with_it() {
+fn a_guest_killed_in_the_middle_of_traffic_harms_no_other() {
     for _ in 0..5 {
         let mut world = World::new();
         let bytes = frame(B, raw::MAC, 4096, 1);

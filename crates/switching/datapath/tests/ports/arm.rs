@@ -26,6 +26,8 @@ struct Log {
     until: Vec<Instant>,
     /// When it was asked.
     asked: Vec<Instant>,
+    /// Only its event wakes it.
+    asleep: bool,
 }
 
 impl Ingress for Later {
@@ -38,7 +40,10 @@ impl Ingress for Later {
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
-        self.log.lock().unwrap().asked.push(Instant::now());
+        let mut log = self.log.lock().unwrap();
+        log.asked.push(Instant::now());
+        log.asleep = false;
+        drop(log);
         self.inner.receive(budget, received)
     }
 
@@ -51,9 +56,12 @@ impl Ingress for Later {
     }
 
     fn arm(&mut self) -> Result<Armed, Broken> {
-        let Some(delay) = self.delay.lock().unwrap().take() else { return Ok(Armed::Asleep) };
+        let mut log = self.log.lock().unwrap();
+        let delay = self.delay.lock().unwrap().take();
+        log.asleep = delay.is_none();
+        let Some(delay) = delay else { return Ok(Armed::Asleep) };
         let due = Instant::now() + delay;
-        self.log.lock().unwrap().until.push(due);
+        log.until.push(due);
         Ok(Armed::Until(due))
     }
 }
@@ -69,6 +77,7 @@ fn until_an_instant_and_no_earlier_unless_its_event_comes() {
     // Another port keeps the worker busy meanwhile, which changes nothing.
     let b = plain(&switch.datapath, 1);
     let arm = |length| {
+        wait_until("the port's sleep", || log.lock().unwrap().asleep);
         *delay.lock().unwrap() = Some(length);
         a.sender.doorbell().ring();
         wait_until("the port's arming", || delay.lock().unwrap().is_none());
@@ -92,8 +101,8 @@ fn until_an_instant_and_no_earlier_unless_its_event_comes() {
         let late = asked_since(armed)[0].checked_duration_since(due);
         let late = late.expect("not before it is due");
         assert!(late < 5 * length, "{late:?} late");
-        // Once only: then it is asleep.
-        std::thread::sleep(length / 4);
+        // Then it is asleep.
+        wait_until("the port's sleep", || log.lock().unwrap().asleep);
         let looks = asked_since(armed).len();
         std::thread::sleep(length);
         assert_eq!(asked_since(armed).len(), looks);

@@ -64,7 +64,18 @@ fn plug<E>(
     let queues = vec![Queue { ingress, egress }];
     let port = datapath.attach(&format!("port{n}"), queues, Vec::new());
     datapath.teach(port.id(), MacAddr(mac(n)));
+    refresh(datapath);
     Plugged { port, mac: mac(n), sender, egress: handle }
+}
+
+/// Waits until every worker knows the ports that there are now. A worker in the middle of a round
+/// drops a frame for a port that was attached after the round began.
+fn refresh(datapath: &Datapath) {
+    // Ports go to the workers in turn, and who removes one looks at all of them.
+    for _ in 0..datapath.workers() {
+        let queues = vec![Queue { ingress: Sender::new().1, egress: Receiver::new().1 }];
+        datapath.detach(datapath.attach("none", queues, Vec::new()).id());
+    }
 }
 
 /// A port that takes frames at once.

@@ -93,7 +93,7 @@ fn a_qemu_that_is_too_old_is_named_with_its_version_and_the_way_to_another() {
     let folder = Folder::new("old");
     let qemu = folder.qemu("7.2.0", "exit 9");
     let said = failure(&folder, &[], &[&qemu, "-m", "1G"]);
-    for part in [&qemu, "7.2.0", "QEMU 10 is needed", "qemu-system-x86_64", "bookworm-backports"] {
+    for part in [&qemu, "7.2.0", "needs QEMU 10", "qemu-system-x86_64", "bookworm-backports"] {
         assert!(said.contains(part), "{part}: {said}");
     }
 }

@@ -67,7 +67,7 @@ fn a_guests_connection_outlives_its_backend() {
     let ports = parsed["ports"].as_array().expect("ports");
     let port = ports.iter().find(|port| port["name"] == "guest").expect("the guest's port");
     assert_eq!(port["state"], "up", "{status}");
-    assert!(port["rx"]["bytes"].as_u64().is_some_and(|bytes| bytes > 200_000), "{status}");
+    assert!(port["ingress"]["bytes"].as_u64().is_some_and(|bytes| bytes > 200_000), "{status}");
     ok(guest.destroy());
     ok(host.dom0().until(
         "the end of the guest",

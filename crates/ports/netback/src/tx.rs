@@ -181,6 +181,7 @@ impl<H: Hypervisor> TxQueue<H> {
         let header_max = self.access.header_max();
         self.packet.parse(present, header_max, |n| if n == 0 { first } else { ring.peek(n) })?;
         self.ring.consume(self.packet.slots);
+        // Its headers, and so its segments, are not known yet.
         budget.charge(self.packet.slots, self.packet.len.into());
         if self.packet.refused {
             self.refuse(index);
@@ -242,7 +243,7 @@ impl<H: Hypervisor> TxQueue<H> {
     }
 }
 
-/// Whether a request is a sound packet by itself, as nearly every one is. `header` of its bytes
+/// Whether a request is a sound packet on its own, as nearly every one is. `header` of its bytes
 /// are not in its page.
 #[inline]
 fn is_whole(request: TxRequest, header: u16) -> bool {
@@ -297,7 +298,7 @@ impl PendingResponse {
     }
 }
 
-/// One response a request, from `index` on: the status for each fragment, NULL for each extra.
+/// One response per request, from `index` on: the status for each fragment, NULL for each extra.
 /// All of a packet's in one go: a backend that is killed leaves no packet half answered.
 #[inline(never)]
 fn answer<P: SharedPage>(

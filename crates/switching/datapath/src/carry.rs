@@ -294,7 +294,7 @@ impl Carrier {
         });
     }
 
-    /// Delivers frames to every port of a set but the one they came from. Nobody waits: a port without
+    /// Delivers frames to every port of a set but the one they came from. No frame waits: a port without
     /// room misses them, so that one stalled guest cannot hold back what all others get.
     fn flood(
         &self,

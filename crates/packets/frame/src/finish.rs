@@ -44,7 +44,7 @@ impl Finisher {
     /// What a frame needs before the port can take it.
     #[inline]
     pub fn need(&self, frame: &Frame) -> Need {
-        offload::need(&frame.headers, frame.checksum, frame.gso, self.features)
+        frame.need(self.features)
     }
 
     /// Copies a frame to private memory, whole.

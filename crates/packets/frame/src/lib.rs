@@ -19,7 +19,7 @@ mod scatter;
 mod window;
 
 use arrayvec::ArrayVec;
-use offload::{Checksum, Gso};
+use offload::{Checksum, Features, Gso, Need};
 use wire::ethernet::MacAddr;
 use wire::headers::{Headers, Network, Transport};
 use wire::toeplitz;
@@ -148,6 +148,13 @@ impl Frame {
     #[must_use]
     pub fn flow_hash(&self) -> u32 {
         self.headers.flow_hash(self.header(), &FLOWS)
+    }
+
+    /// What the frame needs before a port with these features can take it.
+    #[inline]
+    #[must_use]
+    pub fn need(&self, features: Features) -> Need {
+        offload::need(&self.headers, self.checksum, self.gso, features)
     }
 
     /// How many packets the frame becomes on a wire: its segments, or one.

@@ -16,7 +16,6 @@ const PLACES_MAX: usize = 1 + PIECES_MAX;
 #[derive(Debug)]
 pub struct ScatterList<'a> {
     pieces: ArrayVec<Piece<'a>, PLACES_MAX>,
-    hold: Option<BodyHold>,
 }
 
 /// What keeps a frame's body readable for a device after the call that delivered it.
@@ -31,24 +30,25 @@ pub enum BodyHold {
 impl<'a> ScatterList<'a> {
     /// Finds the addresses of a frame's bytes, in one batch. None if a grant does not permit
     /// it, or if the sender's platform has no addresses for devices.
+    ///
+    /// The addresses are valid during this call only.
     #[must_use]
     pub fn of(frame: &'a Frame, body: Body<'a>) -> Option<Self> {
         let mut pieces = ArrayVec::new();
         if frame.header_len > 0 {
             pieces.push(Piece::Private(frame.header()));
         }
-        let hold = match body {
+        match body {
             Body::Granted { memory, mapped } => {
                 let mut ranges = ArrayVec::<DmaRange<'a>, PIECES_MAX>::new();
                 for piece in &frame.pieces {
                     let Place::Grant(granted) = piece.place else { return None };
                     ranges.push(DmaRange::new(granted, piece.len));
                 }
-                let hold = memory.dma_map(mapped, &mut ranges);
+                memory.dma_map(mapped, &mut ranges);
                 for range in &ranges {
                     pieces.push(range.address?);
                 }
-                hold.map(BodyHold::Granted)
             }
             Body::Regions(regions) => {
                 for piece in &frame.pieces {
@@ -57,10 +57,22 @@ impl<'a> ScatterList<'a> {
                     let offset = usize::try_from(offset).ok()?;
                     pieces.push(Piece::Shared { region, offset, len: piece.len.into() });
                 }
-                Some(BodyHold::Regions(Arc::clone(regions)))
             }
+        }
+        Some(Self { pieces })
+    }
+
+    /// The same for a device that reads the body after this call: the addresses are valid as long
+    /// as the hold lives. None also if the sender's platform has no holds. The caller must copy
+    /// the header.
+    #[must_use]
+    pub fn held(frame: &'a Frame, body: Body<'a>) -> Option<(Self, BodyHold)> {
+        // Held before the grants are checked: a page that is given up in between is refused.
+        let hold = match body {
+            Body::Granted { memory, .. } => BodyHold::Granted(memory.dma_hold()?),
+            Body::Regions(regions) => BodyHold::Regions(Arc::clone(regions)),
         };
-        Some(Self { pieces, hold })
+        Some((Self::of(frame, body)?, hold))
     }
 
     /// The whole frame.
@@ -77,13 +89,6 @@ impl<'a> ScatterList<'a> {
             let within = range.start.max(start)..range.end.min(end);
             (!within.is_empty()).then(|| cut(*piece, within.start - start..within.end - start))
         })
-    }
-
-    /// The hold for a device that reads the body after this call. None if the addresses are valid
-    /// during this call only. The caller must copy the header.
-    #[must_use]
-    pub fn into_hold(self) -> Option<BodyHold> {
-        self.hold
     }
 }
 

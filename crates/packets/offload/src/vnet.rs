@@ -53,14 +53,14 @@ pub fn decode(
 #[must_use]
 pub fn encode(headers: &Headers, checksum: Checksum, gso: Option<Gso>) -> VirtioNetHdr {
     let mut header = VirtioNetHdr::default();
-    match (checksum, headers.checksum_location()) {
-        (Checksum::Partial, Some(at)) => {
-            header.flags = flags::NEEDS_CSUM;
-            header.csum_start = at.start.into();
-            header.csum_offset = at.offset.into();
-        }
-        (Checksum::Validated, _) => header.flags = flags::DATA_VALID,
-        _ => {}
+    let (blank, validated) = checksum.to_flags();
+    if !blank {
+        header.flags = if validated { flags::DATA_VALID } else { 0 };
+    } else if let Some(at) = headers.checksum_location() {
+        // Without DATA_VALID, which virtio has for checksums that are complete.
+        header.flags = flags::NEEDS_CSUM;
+        header.csum_start = at.start.into();
+        header.csum_offset = at.offset.into();
     }
     if let Some(gso) = gso {
         header.gso_type = match gso.kind {

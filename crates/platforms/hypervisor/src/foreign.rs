@@ -36,13 +36,13 @@ pub trait GrantedMemory: Any + Send + Sync {
     fn copy_out(&self, mapped: Option<MappedPages<'_>>, batch: &mut [CopyOut<'_>]) -> bool;
 
     /// Finds the addresses at which a device can read the bytes, as an IOMMU does, and sets each
-    /// range's address. The addresses are valid while `mapped` is borrowed, and as long as the
-    /// hold lives, if there is one.
-    fn dma_map<'a>(
-        &'a self,
-        mapped: Option<MappedPages<'a>>,
-        batch: &mut [DmaRange<'a>],
-    ) -> Option<DmaHold>;
+    /// range's address. The addresses are valid while `mapped` is borrowed, and as long as a
+    /// [hold](Self::dma_hold) lives that was taken before.
+    fn dma_map<'a>(&'a self, mapped: Option<MappedPages<'a>>, batch: &mut [DmaRange<'a>]);
+
+    /// Holds the domain's pages for a device that reads after this call. None if the platform
+    /// cannot.
+    fn dma_hold(&self) -> Option<DmaHold>;
 }
 
 /// The memory that one peer of one platform grants.
@@ -78,11 +78,11 @@ impl<H: Hypervisor> GrantedMemory for PeerMemory<H> {
         readable
     }
 
-    fn dma_map<'a>(
-        &'a self,
-        mapped: Option<MappedPages<'a>>,
-        batch: &mut [DmaRange<'a>],
-    ) -> Option<DmaHold> {
-        self.hypervisor.dma_map(&self.peer, mapped, batch)
+    fn dma_map<'a>(&'a self, mapped: Option<MappedPages<'a>>, batch: &mut [DmaRange<'a>]) {
+        self.hypervisor.dma_map(&self.peer, mapped, batch);
+    }
+
+    fn dma_hold(&self) -> Option<DmaHold> {
+        self.hypervisor.dma_hold(&self.peer)
     }
 }

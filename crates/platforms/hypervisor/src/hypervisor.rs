@@ -47,14 +47,21 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Finds the addresses at which a device can read bytes that `peer` grants, as an IOMMU does,
     /// and sets each range's address. Every grant is checked.
     ///
-    /// The addresses are valid while `mapped` is borrowed. If a [`DmaHold`] is returned, they are
-    /// valid as long as it lives: a device that reads after this call needs it.
+    /// The addresses are valid while `mapped` is borrowed, and as long as a [`DmaHold`] lives that
+    /// was taken before.
     fn dma_map<'a>(
         &self,
         peer: &'a Self::Peer,
         mapped: Option<MappedPages<'a>>,
         batch: &mut [DmaRange<'a>],
-    ) -> Option<DmaHold>;
+    );
+
+    /// Holds `peer`'s pages for a device that reads after the call that delivers a frame. None if
+    /// this platform cannot.
+    fn dma_hold(&self, peer: &Self::Peer) -> Option<DmaHold> {
+        let _ = peer;
+        None
+    }
 
     /// Copies a batch between grants and private memory; each operation gets a status.
     ///

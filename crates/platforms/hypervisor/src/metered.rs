@@ -147,16 +147,19 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         peer: &'a Self::Peer,
         mapped: Option<MappedPages<'a>>,
         batch: &mut [DmaRange<'a>],
-    ) -> Option<DmaHold> {
+    ) {
         let began = self.meter.begin();
-        let hold = self.inner.dma_map(peer, mapped, batch);
+        self.inner.dma_map(peer, mapped, batch);
         if began.is_some() {
             let maps = batch.iter().filter(|range| range.address.is_some()).count() as u64;
             let hypercalls = u64::from(!batch.is_empty());
             let counts = [(Counted::Hypercalls, hypercalls), (Counted::DmaMaps, maps)];
             self.meter.end(began, &counts);
         }
-        hold
+    }
+
+    fn dma_hold(&self, peer: &Self::Peer) -> Option<DmaHold> {
+        self.inner.dma_hold(peer)
     }
 
     fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {

@@ -248,15 +248,16 @@ impl Hypervisor for Machine {
         peer: &'a Self::Peer,
         _: Option<MappedPages<'a>>,
         batch: &mut [DmaRange<'a>],
-    ) -> Option<DmaHold> {
-        // Held before the grants are checked: a page that is given up in between is refused.
-        let hold = DmaHold::new(peer.clone());
+    ) {
         let region = peer.memory();
         for DmaRange { from, len, address } in batch {
             *address = granted(peer, from.gref, from.offset, *len, Access::Read)
                 .map(|offset| Piece::Shared { region, offset, len: usize::from(*len) });
         }
-        Some(hold)
+    }
+
+    fn dma_hold(&self, peer: &Self::Peer) -> Option<DmaHold> {
+        Some(DmaHold::new(peer.clone()))
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use hypervisor::{
-    DmaHold, DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
+    DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
 };
 
 use crate::copy::copy;
@@ -70,11 +70,10 @@ impl Hypervisor for Xen {
         _: &'a Peer,
         mapped: Option<MappedPages<'a>>,
         batch: &mut [DmaRange<'a>],
-    ) -> Option<DmaHold> {
+    ) {
         for DmaRange { from, len, address } in batch {
             *address = mapped.and_then(|pages| pages.address(*from, *len));
         }
-        None
     }
 
     #[inline]

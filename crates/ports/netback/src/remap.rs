@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
-use frame::{Frame, PIECES_MAX, Piece, Place, WINDOW, Window};
+use frame::{Frame, PIECES_MAX, Place, WINDOW, Window};
 use hypervisor::{GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages, PAGE_SIZE};
 
 /// The packets in hand, each mapped at its window slot's places.
@@ -13,15 +13,6 @@ pub(crate) struct Remapped<H: Hypervisor> {
     grefs: Box<[Option<GrantRef>]>,
     /// How many pages are mapped for each slot.
     mapped: [u8; WINDOW],
-}
-
-/// Where a piece of a packet lies: always in a granted page.
-fn granted(piece: &Piece) -> Granted {
-    match piece.place {
-        Place::Grant(granted) => granted,
-        // A TX queue makes no such piece. The reference is invalid, so its use is refused.
-        Place::Region { .. } => Granted { gref: GrantRef(u32::MAX), offset: 0, mapped: None },
-    }
 }
 
 impl<H: Hypervisor> Remapped<H> {
@@ -45,18 +36,16 @@ impl<H: Hypervisor> Remapped<H> {
 
     /// Maps one frame's pages, one per piece. Returns whether all of them were mapped.
     fn map(&mut self, hypervisor: &H, slot: u8, frame: &mut Frame) -> bool {
-        let places = places(slot, PIECES_MAX);
-        let ops = places.clone().zip(&frame.pieces);
-        let mut ops: ArrayVec<GrantMap, PIECES_MAX> =
-            ops.map(|(place, piece)| GrantMap::new(place.into(), granted(piece).gref)).collect();
-        hypervisor.map_at(&mut self.aperture, &mut ops);
         // Unmapping a place whose mapping failed has no effect.
-        self.mapped[usize::from(slot)] = u8::try_from(ops.len()).unwrap_or(u8::MAX);
-        for (place, piece) in places.zip(&mut frame.pieces) {
-            let at = Granted { mapped: Some(place), ..granted(piece) };
-            piece.place = Place::Grant(at);
-            self.grefs[usize::from(place)] = Some(at.gref);
+        self.mapped[usize::from(slot)] = u8::try_from(frame.pieces.len()).unwrap_or(u8::MAX);
+        let mut ops = ArrayVec::<GrantMap, PIECES_MAX>::new();
+        for (place, piece) in places(slot, PIECES_MAX).zip(&mut frame.pieces) {
+            let Place::Grant(granted) = &mut piece.place else { return false };
+            granted.mapped = Some(place);
+            self.grefs[usize::from(place)] = Some(granted.gref);
+            ops.push(GrantMap::new(place.into(), granted.gref));
         }
+        hypervisor.map_at(&mut self.aperture, &mut ops);
         ops.iter().all(|op| op.status == MapStatus::Okay)
     }
 
@@ -71,8 +60,10 @@ impl<H: Hypervisor> Remapped<H> {
         for piece in &frame.pieces {
             let len = rest.len().min(piece.len.into());
             let (part, after) = rest.split_at_mut(len);
-            let Granted { offset, mapped, .. } = granted(piece);
-            let page = usize::from(mapped.unwrap_or(u16::MAX)) * PAGE_SIZE;
+            let Place::Grant(Granted { offset, mapped: Some(place), .. }) = piece.place else {
+                return false;
+            };
+            let page = usize::from(place) * PAGE_SIZE;
             if self.aperture.copy_out(page + usize::from(offset), part).is_err() {
                 return false;
             }

@@ -37,11 +37,7 @@ impl GrantedMemory for Pages {
         })
     }
 
-    fn dma_map<'a>(
-        &'a self,
-        _: Option<MappedPages<'a>>,
-        batch: &mut [DmaRange<'a>],
-    ) -> Option<DmaHold> {
+    fn dma_map<'a>(&'a self, _: Option<MappedPages<'a>>, batch: &mut [DmaRange<'a>]) {
         for DmaRange { from, len, address } in batch {
             let len = usize::from(*len);
             *address = self.find(*from, len).map(|offset| shm::Piece::Shared {
@@ -50,6 +46,9 @@ impl GrantedMemory for Pages {
                 len,
             });
         }
+    }
+
+    fn dma_hold(&self) -> Option<DmaHold> {
         None
     }
 }

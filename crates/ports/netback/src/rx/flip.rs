@@ -11,8 +11,8 @@ use hypervisor::{CopyStatus, Dest, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, S
 use port::{DropReason, Outcome, PIECES_MAX};
 use wire::netif::{RxResponse, rx_flags, status};
 
-use super::RxQueue;
 use super::plan::{PacketShape, gso_extra};
+use super::slots::Slots;
 
 /// Most pages of a packet: 64 KiB of frame.
 const PAGES: usize = 16;
@@ -21,7 +21,7 @@ const COPIES: usize = 2 * PAGES + PIECES_MAX + 1;
 
 type Pages = ArrayVec<Box<dyn FlipPage>, PAGES>;
 
-impl<H: Hypervisor> RxQueue<H> {
+impl<H: Hypervisor> Slots<H> {
     /// Delivers one packet by page flipping. `next` returns its runs, each of at most so many
     /// bytes. The caller has checked that the guest has posted slots for all of it.
     pub(super) fn flip<'a>(

@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 
 use hypervisor::{
-    DmaHold, DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
+    DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
 };
 use machine::{Aperture, HostEvent, Machine, Mapping};
 use shm::Region;
@@ -84,10 +84,9 @@ impl Hypervisor for Tampered {
         peer: &'a Self::Peer,
         mapped: Option<MappedPages<'a>>,
         batch: &mut [DmaRange<'a>],
-    ) -> Option<DmaHold> {
-        let hold = self.machine.dma_map(peer, mapped, batch);
+    ) {
+        self.machine.dma_map(peer, mapped, batch);
         self.act();
-        hold
     }
 
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {

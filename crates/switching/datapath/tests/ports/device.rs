@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use port::{
-    Body, BodyHold, Broken, Doorbell, DropReason, Egress, Event, Frame, InFlight, Offer, Outcome,
-    ScatterList, Ticket,
+    Body, BodyHold, Broken, Doorbell, Egress, Event, Frame, InFlight, Offer, Outcome, ScatterList,
+    Ticket,
 };
 use shm::{Piece, Region};
 
@@ -87,17 +87,15 @@ impl Device {
 }
 
 impl Job {
-    fn new(ticket: Ticket, frame: &Frame, list: ScatterList<'_>) -> Option<Self> {
-        let pieces: Vec<_> = list.all().collect();
-        let hold = list.into_hold()?;
+    fn new(ticket: Ticket, frame: &Frame, list: &ScatterList<'_>, hold: BodyHold) -> Self {
         let mut parts = Vec::new();
-        for piece in &pieces {
-            if let Piece::Shared { region, offset, len } = *piece {
+        for piece in list.all() {
+            if let Piece::Shared { region, offset, len } = piece {
                 let index = regions(&hold).iter().position(|held| std::ptr::eq(*held, region));
                 parts.push((index.expect("held"), offset, len));
             }
         }
-        Some(Self { ticket, header: frame.header().to_vec(), parts, hold })
+        Self { ticket, header: frame.header().to_vec(), parts, hold }
     }
 
     /// The frame's bytes, as they are now.
@@ -133,16 +131,12 @@ impl Egress for TestEgress {
         let mut state = self.0.state.lock().unwrap();
         for offer in offers {
             let ticket = Ticket(state.next);
-            let Some(list) = ScatterList::of(offer.frame, body) else {
+            let Some((list, hold)) = ScatterList::held(offer.frame, body) else {
                 offer.outcome = Outcome::SourceFault;
                 continue;
             };
-            let Some(job) = Job::new(ticket, offer.frame, list) else {
-                offer.outcome = Outcome::Dropped(DropReason::TooLarge);
-                continue;
-            };
             state.next += 1;
-            state.jobs.push(job);
+            state.jobs.push(Job::new(ticket, offer.frame, &list, hold));
             offer.outcome = Outcome::InFlight(ticket);
         }
         Ok(())

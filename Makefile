@@ -85,7 +85,7 @@ scope: deps build ## Profile Xen hosts in QEMU beside two papers' figures, resul
 	target/release/pvscope packet out/scope/tx-stock.pvs --html out/packet.html >out/packet.txt
 	target/release/pvscope bench
 
-bench: build ## Run the four benchmarks, results in out/
+bench: build ## Run all benchmarks, results in out/
 	scripts/bench
 
 deny: ## Check licences, duplicates and sources of the dependencies

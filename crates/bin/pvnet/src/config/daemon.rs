@@ -22,6 +22,8 @@ pub struct Daemon {
     pub metrics: Option<SocketAddr>,
     /// Whether hypervisor time is measured from the start.
     pub meter: bool,
+    /// Whether `pvnet capture` may record what ports carry.
+    pub capture: bool,
 }
 
 impl Default for Daemon {
@@ -34,6 +36,7 @@ impl Default for Daemon {
             poll_us: 20,
             metrics: None,
             meter: false,
+            capture: true,
         }
     }
 }

@@ -187,7 +187,9 @@ impl Control {
         };
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());
-        let wrappers = Wrappers::new(&guest.name, sources.policy(backend.mac()), &guest.limit);
+        let policy = sources.policy(backend.mac());
+        let may_capture = self.config.daemon.capture;
+        let wrappers = Wrappers::new(&guest.name, policy, &guest.limit, may_capture);
         let interface = Interface { guest, backend, wrappers, port: None, reason: None };
         self.interfaces.insert(id, interface);
         self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
@@ -309,7 +311,7 @@ impl Control {
         let uplinks = self.uplinks.iter().map(|uplink| (uplink.port.name(), &uplink.wrappers));
         let ports: Vec<_> = guests.chain(uplinks).collect();
         if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
-            return wrappers.capture(&request.options).map_err(|error| error.to_string());
+            return wrappers.capture(&request.options);
         }
         Err(self.not_running(&request.port).unwrap_or_else(|| {
             let names: Vec<_> = ports.iter().map(|(name, _)| *name).collect();

@@ -27,11 +27,16 @@ pub(super) fn attach(
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<Vec<PluggedUplink>, Error> {
-    config.uplinks.iter().map(|uplink| attach_one(uplink, meter, datapath)).collect()
+    let attach = |uplink: &Uplink| {
+        let wrappers = Wrappers::new(&uplink.name, None, &uplink.limit, config.daemon.capture);
+        attach_one(uplink, wrappers, meter, datapath)
+    };
+    config.uplinks.iter().map(attach).collect()
 }
 
 fn attach_one(
     uplink: &Uplink,
+    wrappers: Wrappers,
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
@@ -43,7 +48,6 @@ fn attach_one(
     netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
     let buffers = buffers(uplink, queues.len()).map_err(Error::system("memory for an uplink"))?;
     let features = uplink.capabilities.features();
-    let wrappers = Wrappers::new(&uplink.name, None, &uplink.limit);
     let queue = |(tap, buffers): (TapQueue, Buffers)| {
         let tap = Arc::new(tap);
         let egress = TapEgress::new(meter.clone(), tap.clone(), features);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use capture::{Capture, CapturePoint, Options, StartError};
+use capture::{Capture, CapturePoint, Options};
 use guard::{Guard, Policy};
 use limit::Meter;
 use port::Queue;
@@ -15,14 +15,16 @@ pub(super) struct Wrappers {
     guard: Option<Policy>,
     from_port: Arc<Meter>,
     to_port: Arc<Meter>,
-    point: CapturePoint,
+    /// None if captures are not allowed.
+    point: Option<CapturePoint>,
 }
 
 impl Wrappers {
-    /// Wrappers for the port `name`, without a guard if there is no policy.
-    pub(super) fn new(name: &str, guard: Option<Policy>, limits: &Limits) -> Self {
+    /// Wrappers for the port `name`: without a guard if there is no policy, and without a capture
+    /// point unless captures are allowed.
+    pub(super) fn new(name: &str, guard: Option<Policy>, limits: &Limits, capture: bool) -> Self {
         let [from_port, to_port] = [limits.ingress, limits.egress].map(Meter::new);
-        Self { guard, from_port, to_port, point: CapturePoint::new(name) }
+        Self { guard, from_port, to_port, point: capture.then(|| CapturePoint::new(name)) }
     }
 
     /// Wraps a queue: capture around guard around limit.
@@ -37,11 +39,22 @@ impl Wrappers {
             None => ingress,
         };
         let egress = limit::police(queue.egress, &self.to_port);
-        self.point.wrap(Queue { ingress, egress })
+        let queue = Queue { ingress, egress };
+        match &self.point {
+            Some(point) => point.wrap(queue),
+            None => queue,
+        }
     }
 
     /// Starts a capture at the port.
-    pub(super) fn capture(&self, options: &Options) -> Result<Capture, StartError> {
-        self.point.start(options)
+    ///
+    /// # Errors
+    /// A sentence for an operator.
+    pub(super) fn capture(&self, options: &Options) -> Result<Capture, String> {
+        let Some(point) = &self.point else {
+            let key = "capture = false in [daemon] of the configuration";
+            return Err(format!("this daemon does not record traffic ({key})"));
+        };
+        point.start(options).map_err(|error| error.to_string())
     }
 }

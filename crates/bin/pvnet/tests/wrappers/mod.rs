@@ -157,6 +157,17 @@ fn fields(file: &Path, fields: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn an_operator_can_forbid_captures() {
+    if !able(&[]) {
+        return;
+    }
+    let mut testbed = Testbed::start(1, "capture = false");
+    testbed.join(0, &[]);
+    let refused = lab::run(capture(&testbed, 0, &["-c", "1"]), LIMIT).unwrap_err().to_string();
+    assert!(refused.contains("capture = false in [daemon]"), "{refused}");
+}
+
+#[test]
 fn a_capture_is_a_file_that_tshark_reads() {
     if !able(&["ping", "tshark"]) {
         return;

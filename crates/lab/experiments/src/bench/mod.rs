@@ -6,6 +6,7 @@
 mod common;
 mod idle;
 mod latency;
+mod middleware;
 mod pps;
 mod rows;
 mod show;
@@ -26,6 +27,8 @@ pub enum BenchCommand {
     Pps(pps::PpsArgs),
     /// Round trips of a datagram between two guests, beside the kernel's veth + bridge.
     Latency(latency::LatencyArgs),
+    /// What guard, limit and capture cost, between the same generator guests.
+    Middleware(middleware::MiddlewareArgs),
     /// What the daemon uses while two connected guests are idle.
     Idle(idle::IdleArgs),
 }
@@ -54,6 +57,7 @@ impl BenchCommand {
             Self::Stream(args) => &args.common,
             Self::Pps(args) => &args.common,
             Self::Latency(args) => &args.common,
+            Self::Middleware(args) => &args.common,
             Self::Idle(args) => &args.common,
         }
     }
@@ -63,6 +67,7 @@ impl BenchCommand {
             Self::Stream(args) => stream::run(args),
             Self::Pps(args) => pps::run(args),
             Self::Latency(args) => latency::run(args),
+            Self::Middleware(args) => middleware::run(args),
             Self::Idle(args) => idle::run(args),
         }
     }

@@ -37,8 +37,8 @@ impl Rows {
         &mut self.0[index]
     }
 
-    /// The document: medians, and for each row of pvnet its ratio to the kernel's, if there is
-    /// one.
+    /// The document: medians and ratios. A row `case/pvnet` is compared with the kernel's, and a
+    /// row `case+addition` with `case`, if there is one.
     pub fn finish(self, bench: &str) -> Benchmark {
         let mut benchmark = Benchmark::new(bench);
         for Measurement { name, unit, samples, cpu } in self.0 {
@@ -53,6 +53,8 @@ impl Rows {
         for name in names {
             if let Some(case) = name.strip_suffix("/pvnet") {
                 benchmark.compare(&name, &format!("{case}/veth-bridge"));
+            } else if let Some((case, _)) = name.split_once('+') {
+                benchmark.compare(&name, case);
             }
         }
         benchmark
@@ -71,10 +73,11 @@ mod tests {
             rows.push_with_cpu("tcp-1/pvnet", "Mb/s", value, cpu(value));
             rows.push("tcp-1/veth-bridge", "Mb/s", value * 2.0);
             rows.push("idle-cpu", "%", value);
+            rows.push("idle-cpu+guard", "%", value * 3.0);
         }
         let benchmark = rows.finish("stream");
         let names: Vec<_> = benchmark.rows.iter().map(|row| row.name.as_str()).collect();
-        assert_eq!(names, ["tcp-1/pvnet", "tcp-1/veth-bridge", "idle-cpu"]);
+        assert_eq!(names, ["tcp-1/pvnet", "tcp-1/veth-bridge", "idle-cpu", "idle-cpu+guard"]);
         let row = benchmark.row("tcp-1/pvnet").unwrap();
         assert_eq!(
             (row.stats.median, row.stats.min, row.stats.max, row.stats.n),
@@ -82,6 +85,8 @@ mod tests {
         );
         assert_eq!(row.ratio.as_ref().map(|ratio| ratio.value), Some(0.5));
         assert_eq!(row.cpu, Some(cpu(2.0)));
-        assert!(benchmark.rows[1..].iter().all(|row| row.ratio.is_none() && row.cpu.is_none()));
+        let ratios = benchmark.rows[1..].iter().map(|row| row.ratio.as_ref().map(|r| r.value));
+        assert_eq!(ratios.collect::<Vec<_>>(), [None, None, Some(3.0)]);
+        assert!(benchmark.rows[1..].iter().all(|row| row.cpu.is_none()));
     }
 }

@@ -34,9 +34,13 @@ fn rows<'a>(benchmark: &'a Benchmark, case: &str) -> [Option<&'a Row>; 2] {
 
 fn table(benchmark: &Benchmark) -> Table {
     let compared = benchmark.rows.iter().any(|row| row.ratio.is_some());
+    let bridged = cases(benchmark).iter().any(|case| rows(benchmark, case)[1].is_some());
     let mut table = Table::new().left("case").left("unit").right("pvnet: median (min–max)");
+    if bridged {
+        table = table.right("veth + bridge");
+    }
     if compared {
-        table = table.right("veth + bridge").right("ratio");
+        table = table.right("ratio");
     }
     for case in cases(benchmark) {
         let [pvnet, bridge] = rows(benchmark, case);
@@ -45,8 +49,11 @@ fn table(benchmark: &Benchmark) -> Table {
             [pvnet, bridge].map(|row| row.map_or(String::new(), |row| row.stats.spread()));
         let ratio = pvnet.and_then(|row| row.ratio.as_ref()).map(|ratio| human(ratio.value));
         let mut cells = vec![case.to_owned(), unit.to_owned(), numbers[0].clone()];
+        if bridged {
+            cells.push(numbers[1].clone());
+        }
         if compared {
-            cells.extend([numbers[1].clone(), ratio.unwrap_or_default()]);
+            cells.push(ratio.unwrap_or_default());
         }
         table.row(cells);
     }

@@ -1,0 +1,76 @@
+//! `pvnet bench middleware`: what the wrappers around a port cost, between two generator guests.
+//!
+//! A daemon for each row runs all the time, and asleep while another is measured. Each row but the first
+//! is compared with the first of its length, whose ports have no wrapper.
+
+use std::time::Duration;
+
+use clap::Args;
+use lab::Progress;
+use report::{Benchmark, human};
+
+use super::common::Common;
+use super::pps::{Cpus, Extra, Pair};
+use super::rows::Rows;
+use crate::error::Result;
+
+/// Options of this benchmark.
+#[derive(Args)]
+pub struct MiddlewareArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// How long each measurement lasts, in seconds.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: u64,
+    /// Frame lengths in bytes, without the checksum that a wire would add.
+    #[arg(long, value_name = "LEN,…", value_delimiter = ',', default_values_t = [64, 1514], value_parser = clap::value_parser!(u16).range(60..=4096))]
+    pub sizes: Vec<u16>,
+}
+
+/// No wrapper.
+const OFF: Extra<'static> = Extra { daemon: "capture = false", guest: GUARD_OFF };
+const GUARD_OFF: &str = "guard = \"off\"";
+/// A limit that is never reached.
+const LIMIT: &str = "limit = { ingress = { mbps = 1000000 }, egress = { mbps = 1000000 } }";
+
+/// Runs it.
+pub fn run(args: &MiddlewareArgs) -> Result<Benchmark> {
+    let guard_off_and_limit = format!("{GUARD_OFF}\n{LIMIT}");
+    let settings = [
+        ("", OFF),
+        ("+capture-point", Extra { daemon: "", ..OFF }),
+        ("+guard", Extra { guest: "", ..OFF }),
+        ("+limit", Extra { guest: &guard_off_and_limit, ..OFF }),
+        ("+all", Extra { daemon: "", guest: LIMIT }),
+    ];
+    let cpus = Cpus::take_two()?;
+    let rounds = args.common.rounds;
+    let progress = Progress::new(1 + rounds as usize * args.sizes.len(), args.common.quiet);
+    progress.step(format!("start {} daemons, each with two generator guests", settings.len()));
+    let config = netfront::Config { persistent_grants: true, ..netfront::Config::default() };
+    let mut pairs = Vec::new();
+    for (name, extra) in settings {
+        pairs.push((name, Pair::start(&cpus, extra, &config)?));
+    }
+    let mut rows = Rows::default();
+    for round in 0..rounds {
+        for len in &args.sizes {
+            progress.step(format!("round {} of {rounds}: {len} bytes", round + 1));
+            // The order alternates.
+            let mut order: Vec<_> = pairs.iter_mut().collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            let mut seen = Vec::new();
+            for (name, pair) in order {
+                let mpps = pair.sample(*len, Duration::from_secs(args.seconds))?;
+                let row = format!("gen-{len}{name}");
+                rows.push(&row, "Mpps", mpps);
+                seen.push(format!("{row} {}", human(mpps)));
+            }
+            progress.done(&seen.join(", "));
+        }
+    }
+    cpus.leave()?;
+    Ok(rows.finish("middleware"))
+}

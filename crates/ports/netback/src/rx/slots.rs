@@ -1,0 +1,240 @@
+//! The slots of an RX ring, which hold the guest's buffers, and delivering into them.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "lengths and counts here are bounded by a page, a frame or a batch"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use frame::pieces_of;
+use hypervisor::flip::PageTransfer;
+use hypervisor::{Counted, EventChannel, Hypervisor, PAGE_SIZE, Source};
+use offload::{Features, Need};
+use port::{DropReason, Gather, Memory, Offer, Outcome, Segments};
+
+use crate::persistent::{Buffers, Destination};
+use crate::request::Fault;
+
+use super::plan::{CopyPlan, PacketShape, RxRing, is_short};
+use super::supply::BufferSupply;
+
+/// Segments made by software in one batch: their headers lie on the stack meanwhile.
+const SEGMENTS: usize = 16;
+/// Most frames of one batch of copies.
+const FRAMES_MAX: usize = 64;
+
+/// An RX ring, and what delivers into it.
+pub(super) struct Slots<H: Hypervisor> {
+    /// Where the pages come from, if frames are delivered in pages that change hands.
+    pub(super) flips: Option<Arc<dyn PageTransfer<H::Peer>>>,
+    pub(super) hypervisor: H,
+    pub(super) to: Arc<Destination<H>>,
+    pub(super) ring: RxRing<H>,
+    pub(super) event: Arc<H::Event>,
+    pub(super) supply: BufferSupply,
+    /// What the frontend takes.
+    pub(super) features: Features,
+}
+
+impl<H: Hypervisor> Slots<H> {
+    /// Wakes the frontend.
+    pub(super) fn notify(&self) {
+        // A frontend that is gone cannot be notified; its domain's end detaches the vif.
+        let _ = self.event.notify();
+    }
+
+    /// Publishes the responses.
+    pub(super) fn publish(&mut self) {
+        if !self.ring.has_unpublished() {
+            return;
+        }
+        if self.ring.publish() {
+            self.notify();
+        } else {
+            self.hypervisor.note(Counted::Suppressed, 1);
+        }
+    }
+
+    /// Whether `slots` buffers are there. Asks for an event if not.
+    pub(super) fn has_room(&mut self, slots: u32, now: Duration) -> Result<bool, Fault> {
+        self.supply.has(&mut self.ring, slots, now)
+    }
+
+    /// Delivers frames that need no software, up to the first that does, or that does not fit the
+    /// batch. Returns how many have an outcome.
+    pub(super) fn deliver_as_is(
+        &mut self,
+        memory: &Memory<'_, H::Peer>,
+        buffers: &Buffers<'_, H>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<usize, Fault> {
+        match self.flips {
+            Some(_) => self.deliver_flipped(memory, &mut offers[0], now),
+            None => self.deliver_copied(memory, buffers, offers, now),
+        }
+    }
+
+    /// Delivers one frame in pages that change hands. Returns how many have an outcome.
+    fn deliver_flipped(
+        &mut self,
+        memory: &Memory<'_, H::Peer>,
+        offer: &mut Offer<'_>,
+        now: Duration,
+    ) -> Result<usize, Fault> {
+        let frame = offer.frame;
+        let packet = PacketShape::of(frame);
+        let slots = packet.slots();
+        offer.outcome = if slots > 1 && !self.features.sg {
+            Outcome::Dropped(DropReason::TooLarge)
+        } else if self.has_room(slots, now)? {
+            let mut gather = Gather::new(frame, memory);
+            self.flip(packet, |max| gather.next(max))
+        } else {
+            self.supply.without_room()
+        };
+        Ok(usize::from(offer.outcome != Outcome::Waiting))
+    }
+
+    /// Delivers frames by one batch of copies. Returns how many have an outcome.
+    fn deliver_copied(
+        &mut self,
+        memory: &Memory<'_, H::Peer>,
+        buffers: &Buffers<'_, H>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<usize, Fault> {
+        let mut plan = CopyPlan::<H>::new();
+        // How many slots each frame took.
+        let mut planned = ArrayVec::<u8, FRAMES_MAX>::new();
+        let mut known = self.ring.unconsumed()?;
+        for offer in offers.iter_mut() {
+            let frame = offer.frame;
+            if planned.is_full() {
+                break;
+            }
+            if is_short(frame) && known > 0 {
+                if !plan.fits_short() {
+                    break;
+                }
+                if !self.supply.is_enough() {
+                    self.supply.judge(&mut self.ring, true, now)?;
+                }
+                plan.add_short(&mut self.ring, buffers, frame, memory);
+                known -= 1;
+                offer.outcome = Outcome::Delivered;
+                planned.push(1);
+                continue;
+            }
+            if frame.need(self.features) != Need::Nothing {
+                break;
+            }
+            let packet = PacketShape::of(frame);
+            let slots = packet.slots();
+            if slots > 1 && !self.features.sg {
+                offer.outcome = Outcome::Dropped(DropReason::TooLarge);
+            } else {
+                if !plan.fits(pieces_of(frame, PAGE_SIZE as u32), slots) {
+                    break;
+                }
+                if self.has_room(slots, now)? {
+                    let mut gather = Gather::new(frame, memory);
+                    plan.add(&mut self.ring, buffers, packet, |max| gather.next(max));
+                    offer.outcome = Outcome::Delivered;
+                } else {
+                    offer.outcome = self.supply.without_room();
+                    if offer.outcome == Outcome::Waiting {
+                        break;
+                    }
+                }
+            }
+            known = self.ring.unconsumed()?;
+            planned.push(if offer.outcome == Outcome::Delivered { slots as u8 } else { 0 });
+        }
+        // Slot after slot: the frame it belongs to, and how many more slots that frame has.
+        let (mut frame, mut left) = (0, 0);
+        plan.perform(&self.hypervisor, &mut self.ring, |fault| {
+            while left == 0 {
+                left = planned[frame];
+                frame += 1;
+            }
+            left -= 1;
+            if let Some(fault) = fault {
+                offers[frame - 1].outcome = fault;
+            }
+        });
+        Ok(planned.len())
+    }
+
+    /// Delivers a whole frame from private memory.
+    pub(super) fn deliver_finished(&mut self, buffers: &Buffers<'_, H>, whole: &[u8]) -> Outcome {
+        let packet = PacketShape::finished(whole.len() as u32);
+        let mut rest = whole;
+        let next = |max| take(&mut rest, max);
+        if self.flips.is_some() {
+            return self.flip(packet, next);
+        }
+        let mut plan = CopyPlan::<H>::new();
+        plan.add(&mut self.ring, buffers, packet, next);
+        self.perform(&mut plan)
+    }
+
+    /// Delivers the segments of a frame.
+    pub(super) fn deliver_segments(
+        &mut self,
+        buffers: &Buffers<'_, H>,
+        segments: Segments<'_>,
+    ) -> Outcome {
+        let Segments { mut segmenter, whole } = segments;
+        let mut headers = [[0; offload::MAX_HEADER]; SEGMENTS];
+        let mut outcome = Outcome::Delivered;
+        loop {
+            let made: ArrayVec<_, SEGMENTS> =
+                headers.iter_mut().map_while(|header| segmenter.next(header)).collect();
+            if made.is_empty() {
+                return outcome;
+            }
+            let mut plan = CopyPlan::<H>::new();
+            for (segment, header) in made.iter().zip(&headers) {
+                let mut head = &header[..segment.header_len];
+                let mut payload = &whole[segment.payload.clone()];
+                let packet = PacketShape::finished((head.len() + payload.len()) as u32);
+                let next = |max| take(&mut head, max).or_else(|| take(&mut payload, max));
+                if self.flips.is_some() {
+                    outcome = worse(outcome, self.flip(packet, next));
+                } else {
+                    plan.add(&mut self.ring, buffers, packet, next);
+                }
+            }
+            if !plan.is_empty() {
+                outcome = worse(outcome, self.perform(&mut plan));
+            }
+        }
+    }
+
+    /// Performs a plan. Returns what became of its packets.
+    fn perform(&mut self, plan: &mut CopyPlan<'_, H>) -> Outcome {
+        let mut outcome = Outcome::Delivered;
+        plan.perform(&self.hypervisor, &mut self.ring, |fault| {
+            outcome = fault.unwrap_or(outcome);
+        });
+        outcome
+    }
+}
+
+/// What became of a frame of which one part after the other was delivered.
+fn worse(before: Outcome, part: Outcome) -> Outcome {
+    if part == Outcome::Delivered { before } else { part }
+}
+
+/// Takes the next run of at most `max` private bytes.
+fn take<'a, P>(rest: &mut &'a [u8], max: u16) -> Option<(Source<'a, P>, u16)> {
+    let len = rest.len().min(max.into());
+    let (run, after) = rest.split_at(len);
+    *rest = after;
+    // At most `max`.
+    (len > 0).then_some((Source::Private(run), len as u16))
+}

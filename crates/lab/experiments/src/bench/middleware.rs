@@ -20,8 +20,8 @@ pub struct MiddlewareArgs {
     #[command(flatten)]
     pub common: Common,
     /// How long each measurement lasts, in seconds.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    pub seconds: u64,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
     /// Frame lengths in bytes, without the checksum that a wire would add.
     #[arg(long, value_name = "LEN,…", value_delimiter = ',', default_values_t = [64, 1514], value_parser = clap::value_parser!(u16).range(60..=4096))]
     pub sizes: Vec<u16>,
@@ -32,6 +32,10 @@ const OFF: Extra<'static> = Extra { daemon: "capture = false", guest: GUARD_OFF 
 const GUARD_OFF: &str = "guard = \"off\"";
 /// A limit that is never reached.
 const LIMIT: &str = "limit = { ingress = { mbps = 1000000 }, egress = { mbps = 1000000 } }";
+
+/// A second of a measurement consists of this many slices. Between two slices of a pair, all others
+/// have one: a machine whose speed changes does so for all of them.
+const SLICES_PER_SECOND: u32 = 20;
 
 /// Runs it.
 pub fn run(args: &MiddlewareArgs) -> Result<Benchmark> {
@@ -56,14 +60,9 @@ pub fn run(args: &MiddlewareArgs) -> Result<Benchmark> {
     for round in 0..rounds {
         for len in &args.sizes {
             progress.step(format!("round {} of {rounds}: {len} bytes", round + 1));
-            // The order alternates.
-            let mut order: Vec<_> = pairs.iter_mut().collect();
-            if round % 2 == 1 {
-                order.reverse();
-            }
+            let mpps = in_slices(&mut pairs, *len, args.seconds)?;
             let mut seen = Vec::new();
-            for (name, pair) in order {
-                let mpps = pair.sample(*len, Duration::from_secs(args.seconds))?;
+            for ((name, _), mpps) in pairs.iter().zip(mpps) {
                 let row = format!("gen-{len}{name}");
                 rows.push(&row, "Mpps", mpps);
                 seen.push(format!("{row} {}", human(mpps)));
@@ -73,4 +72,16 @@ pub fn run(args: &MiddlewareArgs) -> Result<Benchmark> {
     }
     cpus.leave()?;
     Ok(rows.finish("middleware"))
+}
+
+/// Millions of frames a second of each pair, in slices that alternate.
+fn in_slices(pairs: &mut [(&str, Pair)], len: u16, seconds: u32) -> Result<Vec<f64>> {
+    let slices = seconds * SLICES_PER_SECOND;
+    let mut sums = vec![0.0; pairs.len()];
+    for _ in 0..slices {
+        for (sum, (_, pair)) in sums.iter_mut().zip(&mut *pairs) {
+            *sum += pair.slice(len, Duration::from_secs(1) / SLICES_PER_SECOND)?;
+        }
+    }
+    Ok(sums.into_iter().map(|sum| sum / f64::from(slices)).collect())
 }

@@ -70,6 +70,13 @@ impl Pair {
         Ok(best.map_or(0.0, |(_, mpps)| mpps))
     }
 
+    /// Millions of frames a second, however much others disturbed it.
+    pub fn slice(&mut self, len: u16, duration: Duration) -> Result<f64> {
+        lab::Interrupt::check()?;
+        let run = self.generator.run(len, duration).map_err(Error::Failed)?;
+        Ok(run.frames_per_second / 1e6)
+    }
+
     /// Hypercalls per frame. They are counted in a separate run, since counting takes time.
     pub fn hypercalls(&mut self, len: u16) -> Result<f64> {
         let Self { daemon, generator } = self;

@@ -225,13 +225,8 @@ const USAGE: u8 = 2;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     start_log();
-    match dispatch(cli.command) {
-        Ok(code) => code,
-        Err(message) => {
-            eprintln!("pvnet: {message}");
-            ExitCode::FAILURE
-        }
-    }
+    // An experiment reports its interrupt itself.
+    lab::exit_code("pvnet", dispatch(cli.command), |_| false)
 }
 
 fn start_log() {

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lab::{Interrupt, Process, Progress};
+use lab::{Interrupt, Process, Progress, TempDir};
 use scope_result::{Domain, Work};
-use xenlab::{CLOCK, Emulator, PROCESSOR, Suite, TempDir, default_cache};
+use xenlab::{CLOCK, Emulator, PROCESSOR, Suite, default_cache};
 
 use crate::command_line::{CommandLine, escaped};
 use crate::error::{Error, Result};

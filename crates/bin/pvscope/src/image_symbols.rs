@@ -120,8 +120,8 @@ fn wrong(path: &Path) -> impl FnOnce(scope_symbols::Error) -> Error {
 mod tests {
     use super::*;
 
-    fn file(name: &str, content: &[u8]) -> (xenlab::TempDir, PathBuf) {
-        let folder = xenlab::TempDir::new().unwrap();
+    fn file(name: &str, content: &[u8]) -> (lab::TempDir, PathBuf) {
+        let folder = lab::TempDir::new().unwrap();
         let path = folder.path().join(name);
         std::fs::write(&path, content).unwrap();
         (folder, path)

@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn programs_and_script_are_written_and_the_script_is_sound() {
-        let folder = xenlab::TempDir::new().unwrap();
+        let folder = lab::TempDir::new().unwrap();
         let args = MarksArgs { folder: folder.path().join("new/marks") };
         run(&args).unwrap();
         let file = |name: &str| args.folder.join(name);

@@ -28,6 +28,5 @@ pub use host::{
     Output, PROCESSOR, Shell,
 };
 pub use image::{Images, Kind, read_boot_image};
-pub use lab::TempDir;
 pub use name::UnknownName;
 pub use suite::Suite;

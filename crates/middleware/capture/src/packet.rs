@@ -25,8 +25,7 @@ pub struct Packet<'a> {
 impl Packet<'_> {
     /// Why the frame went nowhere, if it did. Unreadable source memory is a memory fault, as in
     /// the metrics.
-    #[must_use]
-    pub fn drop_reason(&self) -> Option<DropReason> {
+    pub(crate) fn drop_reason(&self) -> Option<DropReason> {
         match self.outcome {
             Outcome::Dropped(reason) => Some(reason),
             Outcome::SourceFault => Some(DropReason::MemoryFault),

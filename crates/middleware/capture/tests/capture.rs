@@ -9,21 +9,17 @@ use std::thread;
 
 use capture::{BUFFER_BYTES, CAPTURES_MAX, CapturePoint, Options, StartError};
 use common::{
-    Captured, Port, Sent, blocks, file_of, number, options, packets, packets_of, start, tcp_frame,
+    Captured, Port, blocks, file_of, gso_frame, number, options, packets, packets_of, start,
+    tcp_frame,
 };
-use offload::{Checksum, Gso, GsoKind};
+use offload::Checksum;
 use port::{DropReason, Outcome, Ticket, WINDOW};
+use port_testing::Sent;
 
 const NO_ROOM: Outcome = Outcome::Dropped(DropReason::NoRoom);
 
 fn numbered(numbers: std::ops::Range<u16>) -> impl Iterator<Item = Vec<u8>> {
     numbers.map(|number| tcp_frame(number, 300))
-}
-
-/// A frame to be cut into ten segments.
-fn gso_frame() -> Sent {
-    let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1000 });
-    Sent { bytes: tcp_frame(1, 10_000), checksum: Checksum::Partial, gso }
 }
 
 fn filtered(filter: &str) -> Options {
@@ -35,13 +31,13 @@ fn nothing_is_recorded_while_no_capture_runs() {
     let point = CapturePoint::new("red");
     let mut port = Port::wrapped(&point);
     port.carry(numbered(0..3));
-    assert_eq!(port.with_body.load(Ordering::Relaxed), 0, "nobody asked for the bodies");
+    assert_eq!(port.sender.body_uses(), 0, "nobody asked for the bodies");
     let capture = start(&point, &Options::default());
     port.carry(numbered(3..5));
     drop(capture);
-    let asked = port.with_body.load(Ordering::Relaxed);
+    let asked = port.sender.body_uses();
     port.carry(numbered(5..7));
-    assert_eq!(port.with_body.load(Ordering::Relaxed), asked, "it ends when it is dropped");
+    assert_eq!(port.sender.body_uses(), asked, "it ends when it is dropped");
     let capture = start(&point, &Options::default());
     assert_eq!(packets_of(capture), []);
 }
@@ -139,7 +135,8 @@ fn a_body_that_cannot_be_read_leaves_the_header() {
     let (mut port, mut other) = (Port::wrapped(&point), Port::wrapped(&CapturePoint::new("blue")));
     let capture = start(&point, &Options::default());
     let segmented = start(&point, &Options { segmented: true, ..Options::default() });
-    other.receive([gso_frame()]);
+    let sent = gso_frame(10_000);
+    other.receive([sent.clone()]);
     let window = other.queue.ingress.window();
     let mut offers = [port::Offer::new(window.frame(0))];
     let nowhere = Arc::from([]);
@@ -147,8 +144,8 @@ fn a_body_that_cannot_be_read_leaves_the_header() {
     port.queue.egress.deliver(body, &mut offers, std::time::Duration::ZERO).unwrap();
     for capture in [capture, segmented] {
         let [packet] = &packets_of(capture)[..] else { panic!("one packet") };
-        assert_eq!(packet.bytes, gso_frame().bytes[..128]);
-        assert_eq!(packet.original_len as usize, gso_frame().bytes.len());
+        assert_eq!(packet.bytes, sent.bytes()[..128]);
+        assert_eq!(packet.original_len as usize, sent.bytes().len());
     }
 }
 
@@ -159,18 +156,20 @@ fn what_is_left_to_others_is_recorded_as_it_is_or_as_segments() {
     let plain = start(&point, &Options::default());
     let segmented = start(&point, &Options { segmented: true, ..Options::default() });
     let short = start(&point, &Options { segmented: true, snaplen: 100, ..Options::default() });
-    let validated = Sent { checksum: Checksum::Validated, ..tcp_frame(2, 10).into() };
-    port.carry([gso_frame(), validated.clone()]);
+    let long = gso_frame(10_000);
+    let mut validated = Sent::from(tcp_frame(2, 10));
+    validated.frame.checksum = Checksum::Validated;
+    port.carry([long.clone(), validated.clone()]);
 
     let packets = packets_of(plain);
-    assert_eq!(packets[0].bytes, gso_frame().bytes);
+    assert_eq!(packets[0].bytes, long.bytes());
     assert_eq!(packets[0].flags, 1 | 1 << 9 | 1 << 11, "no checksum yet, to be segmented");
     assert_eq!(packets[1].flags, 1 | 1 << 10, "a valid checksum");
 
     let packets = packets_of(segmented);
     assert_eq!(packets.len(), 11);
-    assert_eq!(packets[10].bytes, validated.bytes);
-    for (segment, payload) in packets.iter().zip(gso_frame().bytes[54..].chunks(1000)) {
+    assert_eq!(packets[10].bytes, validated.bytes());
+    for (segment, payload) in packets.iter().zip(long.bytes()[54..].chunks(1000)) {
         assert_eq!(segment.bytes[54..], *payload);
         assert_eq!(segment.original_len as usize, segment.bytes.len());
         assert_eq!(segment.flags, 1);
@@ -273,9 +272,9 @@ fn a_reader_that_stops_holds_nobody_up_and_ends_its_capture() {
     }
     drop(go_on);
     assert_eq!(reader.join().unwrap().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-    let asked = port.with_body.load(Ordering::Relaxed);
+    let asked = port.sender.body_uses();
     port.carry(numbered(0..1));
-    assert_eq!(port.with_body.load(Ordering::Relaxed), asked, "it is gone from the port");
+    assert_eq!(port.sender.body_uses(), asked, "it is gone from the port");
 }
 
 #[test]

@@ -6,16 +6,9 @@ use capture::{Direction, Filter, FilterError, Packet};
 use common::frames::{Network, Tcp};
 use common::tcp_frame;
 use port::{DropReason, Frame, HEADER_MAX, Outcome, Ticket};
+use port_testing::frame;
 use proptest::prelude::*;
 use wire::headers::Headers;
-
-fn frame(bytes: &[u8]) -> Frame {
-    let mut frame = Frame::empty();
-    let header = &bytes[..bytes.len().min(HEADER_MAX)];
-    frame.set_header(header).unwrap();
-    frame.len = u32::try_from(bytes.len()).unwrap();
-    frame
-}
 
 fn filter(text: &str) -> Filter {
     text.parse().unwrap_or_else(|error: FilterError| panic!("{text}: {error}"))

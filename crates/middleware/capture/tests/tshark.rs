@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use capture::{CapturePoint, Options};
-use common::{Port, Sent, file_of, start, tcp_frame};
-use offload::{Checksum, Gso, GsoKind};
+use common::{Port, file_of, gso_frame, start, tcp_frame};
 use port::{DropReason, Outcome};
 
 /// A capture file, which is removed in the end.
@@ -20,10 +19,8 @@ impl File {
         let point = CapturePoint::new("red");
         let mut port = Port::wrapped(&point);
         let capture = start(&point, options);
-        let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1000 });
-        let long = Sent { bytes: tcp_frame(1, 3000), checksum: Checksum::Partial, gso };
         let dropped = Outcome::Dropped(DropReason::SpoofedMac);
-        port.receive([long, tcp_frame(2, 10).into(), tcp_frame(3, 10).into()]);
+        port.receive([gso_frame(3000), tcp_frame(2, 10).into(), tcp_frame(3, 10).into()]);
         port.finish(&[Outcome::Delivered, Outcome::Delivered, dropped]);
         let mut other = Port::wrapped(&CapturePoint::new("blue"));
         other.receive([tcp_frame(4, 10)]);

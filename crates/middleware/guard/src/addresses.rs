@@ -51,8 +51,7 @@ impl Allowed {
     }
 
     /// Whether this holds `address`.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => {
                 address.to_bits() & mask_v4(self.prefix_len) == network.to_bits()

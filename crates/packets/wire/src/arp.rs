@@ -3,8 +3,9 @@
 use core::net::Ipv4Addr;
 
 use crate::bytes::{be16, read, set_be16, write};
-use crate::error::{Layer, ParseError};
+use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::{EtherType, MacAddr};
+use crate::view::view;
 
 /// Bytes of a packet.
 pub const LEN: usize = 28;
@@ -34,19 +35,12 @@ impl Operation {
     pub const REPLY: Self = Self(2);
 }
 
-/// A view of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<T> {
-    buffer: T,
+view! {
+    /// A view of a packet.
+    Packet
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A view of `buffer`, which may be too short: the accessors then panic.
-    #[inline]
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Self { buffer }
-    }
-
     /// A view of `buffer`, whose accessors do not panic.
     ///
     /// # Errors
@@ -54,9 +48,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
         let bytes = buffer.as_ref();
-        if bytes.len() < LEN {
-            return Err(ParseError::Truncated(Layer::Arp));
-        }
+        checked_len(bytes, LEN, Layer::Arp)?;
         let types = (be16(bytes, field::HARDWARE), EtherType(be16(bytes, field::PROTOCOL)));
         if types != (HARDWARE_ETHERNET, EtherType::IPV4) {
             return Err(ParseError::Version(Layer::Arp));
@@ -65,12 +57,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
             return Err(ParseError::Length(Layer::Arp));
         }
         Ok(Self { buffer })
-    }
-
-    /// The bytes viewed.
-    #[inline]
-    pub fn into_inner(self) -> T {
-        self.buffer
     }
 
     /// Operation.

@@ -55,3 +55,9 @@ pub enum ParseError {
     #[error("too many IPv6 extension headers")]
     Extensions,
 }
+
+/// The length of `bytes`, or [`ParseError::Truncated`] if it is below `min`.
+#[inline]
+pub(crate) fn checked_len(bytes: &[u8], min: usize, layer: Layer) -> Result<usize, ParseError> {
+    if bytes.len() < min { Err(ParseError::Truncated(layer)) } else { Ok(bytes.len()) }
+}

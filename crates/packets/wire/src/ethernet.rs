@@ -6,7 +6,8 @@ use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::bytes::{be16, read, set_be16, write};
-use crate::error::{Layer, ParseError};
+use crate::error::{Layer, ParseError, checked_len};
+use crate::view::view;
 
 /// Bytes of an untagged Ethernet header.
 pub const HEADER_LEN: usize = 14;
@@ -129,35 +130,20 @@ mod field {
     pub const ETHERTYPE: usize = 12;
 }
 
-/// A view of a frame without preamble and frame check sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<T> {
-    buffer: T,
+view! {
+    /// A view of a frame without preamble and frame check sequence.
+    Frame
 }
 
 impl<T: AsRef<[u8]>> Frame<T> {
-    /// A view of `buffer`, which may be too short: the accessors then panic.
-    #[inline]
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Self { buffer }
-    }
-
     /// A view of `buffer`, whose accessors do not panic.
     ///
     /// # Errors
     /// The buffer is shorter than [`HEADER_LEN`].
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
-        if buffer.as_ref().len() < HEADER_LEN {
-            return Err(ParseError::Truncated(Layer::Ethernet));
-        }
+        checked_len(buffer.as_ref(), HEADER_LEN, Layer::Ethernet)?;
         Ok(Self { buffer })
-    }
-
-    /// The bytes viewed.
-    #[inline]
-    pub fn into_inner(self) -> T {
-        self.buffer
     }
 
     /// Destination address.

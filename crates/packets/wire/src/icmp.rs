@@ -2,7 +2,8 @@
 
 use crate::bytes::{be16, set_be16};
 use crate::checksum::Sum;
-use crate::error::{Layer, ParseError};
+use crate::error::{Layer, ParseError, checked_len};
+use crate::view::view;
 
 /// Bytes of the header: type, code, checksum and the four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;
@@ -25,35 +26,20 @@ pub enum Version {
     V6,
 }
 
-/// A view of a message: header and payload. The buffer ends the payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<T> {
-    buffer: T,
+view! {
+    /// A view of a message: header and payload. The buffer ends the payload.
+    Packet
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A view of `buffer`, which may be too short: the accessors then panic.
-    #[inline]
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Self { buffer }
-    }
-
     /// A view of `buffer`, whose accessors do not panic.
     ///
     /// # Errors
     /// The buffer is shorter than [`HEADER_LEN`].
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
-        if buffer.as_ref().len() < HEADER_LEN {
-            return Err(ParseError::Truncated(Layer::Icmp));
-        }
+        checked_len(buffer.as_ref(), HEADER_LEN, Layer::Icmp)?;
         Ok(Self { buffer })
-    }
-
-    /// The bytes viewed.
-    #[inline]
-    pub fn into_inner(self) -> T {
-        self.buffer
     }
 
     /// Type.

@@ -5,8 +5,9 @@ use core::ops::Range;
 
 use crate::bytes::{be16, read, set_be16, write};
 use crate::checksum::Sum;
-use crate::error::{Layer, ParseError};
+use crate::error::{Layer, ParseError, checked_len};
 use crate::ip::Protocol;
+use crate::view::view;
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
@@ -31,29 +32,19 @@ const DONT_FRAG: u16 = 0x4000;
 const MORE_FRAGS: u16 = 0x2000;
 const FRAG_OFFSET: u16 = 0x1fff;
 
-/// A view of a packet: header, options and payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<T> {
-    buffer: T,
+view! {
+    /// A view of a packet: header, options and payload.
+    Packet
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A view of `buffer`, which may be too short: the accessors then panic.
-    #[inline]
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Self { buffer }
-    }
-
     /// A view of `buffer`, whose accessors do not panic. Bytes beyond the total length are padding.
     ///
     /// # Errors
     /// The version is not 4, or header and total length do not fit each other and the buffer.
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
-        let len = buffer.as_ref().len();
-        if len < HEADER_LEN {
-            return Err(ParseError::Truncated(Layer::Ipv4));
-        }
+        let len = checked_len(buffer.as_ref(), HEADER_LEN, Layer::Ipv4)?;
         let packet = Self { buffer };
         packet.check_header()?;
         let total_len = usize::from(packet.total_len());
@@ -75,12 +66,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
             return Err(ParseError::Length(Layer::Ipv4));
         }
         Ok(())
-    }
-
-    /// The bytes viewed.
-    #[inline]
-    pub fn into_inner(self) -> T {
-        self.buffer
     }
 
     /// IP version.

@@ -4,9 +4,10 @@ use core::net::Ipv6Addr;
 use core::ops::Range;
 
 use crate::bytes::{array, be16, be32, read, set_be16, set_be32, write};
-use crate::error::{Layer, ParseError};
+use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::MacAddr;
 use crate::ip::Protocol;
+use crate::view::view;
 
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
@@ -109,19 +110,12 @@ fn pass_extension(at: UpperLayer, bytes: &[u8]) -> Result<UpperLayer, ParseError
     })
 }
 
-/// A view of a packet: fixed header, extension headers and payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<T> {
-    buffer: T,
+view! {
+    /// A view of a packet: fixed header, extension headers and payload.
+    Packet
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A view of `buffer`, which may be too short: the accessors then panic.
-    #[inline]
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Self { buffer }
-    }
-
     /// A view of `buffer`, whose accessors do not panic. Bytes beyond the payload length are
     /// padding.
     ///
@@ -129,10 +123,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     /// The version is not 6, or the payload does not fit the buffer.
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
-        let len = buffer.as_ref().len();
-        if len < HEADER_LEN {
-            return Err(ParseError::Truncated(Layer::Ipv6));
-        }
+        let len = checked_len(buffer.as_ref(), HEADER_LEN, Layer::Ipv6)?;
         let packet = Self { buffer };
         packet.check_header()?;
         if HEADER_LEN + usize::from(packet.payload_len()) > len {
@@ -144,12 +135,6 @@ impl<T: AsRef<[u8]>> Packet<T> {
     #[inline]
     pub(crate) fn check_header(&self) -> Result<(), ParseError> {
         if self.version() == 6 { Ok(()) } else { Err(ParseError::Version(Layer::Ipv6)) }
-    }
-
-    /// The bytes viewed.
-    #[inline]
-    pub fn into_inner(self) -> T {
-        self.buffer
     }
 
     #[inline]

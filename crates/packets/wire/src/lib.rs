@@ -36,5 +36,6 @@ pub mod virtio_net;
 
 mod bytes;
 mod error;
+mod view;
 
 pub use error::{Layer, ParseError};

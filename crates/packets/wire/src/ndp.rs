@@ -3,8 +3,9 @@
 use core::net::Ipv6Addr;
 
 use crate::bytes::{read, write};
-use crate::error::{Layer, ParseError};
+use crate::error::{Layer, ParseError, checked_len};
 use crate::ethernet::MacAddr;
+use crate::view::view;
 
 /// The ICMPv6 type of a neighbour discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,19 +116,12 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// A view of a message: from the ICMPv6 header to the last option, where the buffer ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<T> {
-    buffer: T,
+view! {
+    /// A view of a message: from the ICMPv6 header to the last option, where the buffer ends.
+    Packet
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A view of `buffer`, which may be too short: the accessors then panic.
-    #[inline]
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Self { buffer }
-    }
-
     /// A view of `buffer`, whose accessors do not panic.
     ///
     /// # Errors
@@ -140,16 +134,8 @@ impl<T: AsRef<[u8]>> Packet<T> {
         if !kind.is_neighbour_discovery() {
             return Err(ParseError::Version(Layer::Ndp));
         }
-        if bytes.len() < kind.fixed_len() {
-            return Err(ParseError::Truncated(Layer::Ndp));
-        }
+        checked_len(bytes, kind.fixed_len(), Layer::Ndp)?;
         Ok(Self { buffer })
-    }
-
-    /// The bytes viewed.
-    #[inline]
-    pub fn into_inner(self) -> T {
-        self.buffer
     }
 
     /// Type.

@@ -4,7 +4,8 @@ use core::ops::BitOr;
 
 use crate::bytes::{be16, be32, set_be16, set_be32};
 use crate::checksum::Sum;
-use crate::error::{Layer, ParseError};
+use crate::error::{Layer, ParseError, checked_len};
+use crate::view::view;
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
@@ -65,41 +66,25 @@ impl BitOr for Flags {
     }
 }
 
-/// A view of a segment: header, options and payload. TCP has no length field: the payload ends
-/// with the buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<T> {
-    buffer: T,
+view! {
+    /// A view of a segment: header, options and payload. TCP has no length field: the payload ends
+    /// with the buffer.
+    Packet
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A view of `buffer`, which may be too short: the accessors then panic.
-    #[inline]
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Self { buffer }
-    }
-
     /// A view of `buffer`, whose accessors do not panic.
     ///
     /// # Errors
     /// The data offset does not fit header and buffer.
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
-        let len = buffer.as_ref().len();
-        if len < HEADER_LEN {
-            return Err(ParseError::Truncated(Layer::Tcp));
-        }
+        let len = checked_len(buffer.as_ref(), HEADER_LEN, Layer::Tcp)?;
         let packet = Self { buffer };
         if !(HEADER_LEN..=len).contains(&packet.header_len()) {
             return Err(ParseError::Length(Layer::Tcp));
         }
         Ok(packet)
-    }
-
-    /// The bytes viewed.
-    #[inline]
-    pub fn into_inner(self) -> T {
-        self.buffer
     }
 
     /// Source port.

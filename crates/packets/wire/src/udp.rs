@@ -2,7 +2,8 @@
 
 use crate::bytes::{be16, set_be16};
 use crate::checksum::Sum;
-use crate::error::{Layer, ParseError};
+use crate::error::{Layer, ParseError, checked_len};
+use crate::view::view;
 
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 8;
@@ -17,40 +18,24 @@ mod field {
     pub const CHECKSUM: usize = super::CHECKSUM_OFFSET as usize;
 }
 
-/// A view of a datagram: header and payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<T> {
-    buffer: T,
+view! {
+    /// A view of a datagram: header and payload.
+    Packet
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A view of `buffer`, which may be too short: the accessors then panic.
-    #[inline]
-    pub const fn new_unchecked(buffer: T) -> Self {
-        Self { buffer }
-    }
-
     /// A view of `buffer`, whose accessors do not panic. Bytes beyond the length are padding.
     ///
     /// # Errors
     /// The length does not fit header and buffer.
     #[inline]
     pub fn new_checked(buffer: T) -> Result<Self, ParseError> {
-        let available = buffer.as_ref().len();
-        if available < HEADER_LEN {
-            return Err(ParseError::Truncated(Layer::Udp));
-        }
+        let available = checked_len(buffer.as_ref(), HEADER_LEN, Layer::Udp)?;
         let packet = Self { buffer };
         match usize::from(packet.len()) {
             len if (HEADER_LEN..=available).contains(&len) => Ok(packet),
             _ => Err(ParseError::Length(Layer::Udp)),
         }
-    }
-
-    /// The bytes viewed.
-    #[inline]
-    pub fn into_inner(self) -> T {
-        self.buffer
     }
 
     /// Source port.

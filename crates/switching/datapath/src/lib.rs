@@ -99,11 +99,6 @@ impl Datapath {
         self.workers.iter().map(WorkerHandle::thread).collect()
     }
 
-    /// All attached ports.
-    pub fn ports(&self) -> Vec<Arc<Port>> {
-        self.shared.ports().list.iter().flatten().cloned().collect()
-    }
-
     /// The addresses the switch has learnt.
     pub fn addresses(&self) -> Vec<switch::Entry> {
         self.shared.table.entries(self.shared.seconds())

@@ -40,7 +40,7 @@ pub struct PortSnapshot {
     /// Their bytes, Ethernet header included.
     pub egress_bytes: u64,
     /// Dropped frames per reason, in the order of [`DropReason::ALL`].
-    pub drops: [u64; REASONS],
+    drops: [u64; REASONS],
 }
 
 impl PortCounters {

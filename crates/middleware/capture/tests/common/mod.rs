@@ -6,145 +6,37 @@
 pub mod frames;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use capture::{Capture, CapturePoint, Options, Totals};
-use offload::{Checksum, Gso};
-use port::{
-    Armed, Body, Broken, Budget, Doorbell, Egress, Event, Frame, HEADER_MAX, Ingress, Offer,
-    Outcome, Outcomes, Piece, Queue, Received, WINDOW, Window,
-};
-use shm::Region;
-use wire::headers::Headers;
+use offload::{Checksum, Gso, GsoKind};
+use port::{Budget, Offer, Outcome, Queue, Received, WINDOW};
+use port_testing::{FakeEgress, Sender, Sent};
 
-/// Bytes of the region that each slot's body has.
-const BODY: usize = 1 << 16;
-
-/// What a guest sends.
-#[derive(Clone, Debug)]
-pub struct Sent {
-    pub bytes: Vec<u8>,
-    pub checksum: Checksum,
-    pub gso: Option<Gso>,
-}
-
-impl From<Vec<u8>> for Sent {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self { bytes, checksum: Checksum::Unknown, gso: None }
-    }
-}
-
-/// The ingress side: takes in what a test has put into `sent`.
-pub struct FakeIngress {
-    window: Window,
-    regions: Arc<[Region]>,
-    sent: Arc<Mutex<VecDeque<Sent>>>,
-    /// How often the bodies were asked for.
-    with_body: Arc<AtomicUsize>,
-}
-
-impl Ingress for FakeIngress {
-    fn event(&self) -> Arc<dyn Event> {
-        Arc::new(Doorbell::new().unwrap())
-    }
-
-    fn window(&self) -> &Window {
-        &self.window
-    }
-
-    fn receive(&mut self, _budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
-        while !self.window.is_full() {
-            let Some(sent) = self.sent.lock().unwrap().pop_front() else { break };
-            let (slot, frame) = self.window.push().unwrap();
-            place(frame, &sent, &self.regions[0], slot * BODY);
-            received.fresh += 1;
-        }
-        Ok(())
-    }
-
-    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
-        self.with_body.fetch_add(1, Ordering::Relaxed);
-        work(Body::Regions(&self.regions));
-    }
-
-    fn finish(&mut self, outcomes: &Outcomes) {
-        self.window.retain(|slot, _| !outcomes[usize::from(slot)].is_final());
-    }
-
-    fn arm(&mut self) -> Result<Armed, Broken> {
-        Ok(Armed::Asleep)
-    }
-}
-
-/// Makes a frame of `sent`, whose body lies at `offset` in two pieces.
-fn place(frame: &mut Frame, sent: &Sent, region: &Region, offset: usize) {
-    let (header, body) = sent.bytes.split_at(sent.bytes.len().min(HEADER_MAX));
-    *frame = Frame::empty();
-    frame.bytes[..header.len()].copy_from_slice(header);
-    frame.header_len = u8::try_from(header.len()).unwrap();
-    frame.len = u32::try_from(sent.bytes.len()).unwrap();
-    frame.headers = Headers::parse(header).unwrap();
-    frame.checksum = sent.checksum;
-    frame.gso = sent.gso;
-    region.copy_in(offset, body).unwrap();
-    let (first, second) = body.split_at(body.len() / 3);
-    for (start, piece) in [(0, first), (first.len(), second)] {
-        if !piece.is_empty() {
-            let len = u16::try_from(piece.len()).unwrap();
-            frame.pieces.push(Piece::in_region(0, (offset + start) as u64, len));
-        }
-    }
-}
-
-/// The egress side: says what a test has put into `outcomes`, then that frames are delivered.
-pub struct FakeEgress {
-    outcomes: Arc<Mutex<VecDeque<Outcome>>>,
-}
-
-impl Egress for FakeEgress {
-    fn deliver(
-        &mut self,
-        _body: Body<'_>,
-        offers: &mut [Offer<'_>],
-        _now: Duration,
-    ) -> Result<(), Broken> {
-        for offer in offers {
-            let outcome = self.outcomes.lock().unwrap().pop_front();
-            offer.outcome = outcome.unwrap_or(Outcome::Delivered);
-        }
-        Ok(())
-    }
-}
-
-/// A wrapped queue, and a hand on what is behind it.
+/// A wrapped queue, and what is behind it.
 pub struct Port {
     pub queue: Queue,
-    pub sent: Arc<Mutex<VecDeque<Sent>>>,
-    pub outcomes: Arc<Mutex<VecDeque<Outcome>>>,
-    pub with_body: Arc<AtomicUsize>,
+    pub sender: Sender,
+    /// The answers to the next frames offered; then they are delivered.
+    outcomes: Arc<Mutex<VecDeque<Outcome>>>,
 }
 
 impl Port {
     pub fn wrapped(point: &CapturePoint) -> Self {
-        let sent = Arc::<Mutex<_>>::default();
-        let outcomes = Arc::<Mutex<_>>::default();
-        let with_body = Arc::<AtomicUsize>::default();
-        let ingress = FakeIngress {
-            window: Window::new(),
-            regions: Arc::new([Region::anonymous(WINDOW * BODY).unwrap()]),
-            sent: Arc::clone(&sent),
-            with_body: Arc::clone(&with_body),
-        };
-        let egress = FakeEgress { outcomes: Arc::clone(&outcomes) };
-        let queue = Queue { ingress: Box::new(ingress), egress: Box::new(egress) };
-        Self { queue: point.wrap(queue), sent, outcomes, with_body }
+        let outcomes = Arc::<Mutex<VecDeque<_>>>::default();
+        let (sender, ingress) = Sender::new();
+        let answers = Arc::clone(&outcomes);
+        let egress = FakeEgress::new(move |_, _| {
+            Ok(answers.lock().unwrap().pop_front().unwrap_or(Outcome::Delivered))
+        });
+        let queue = point.wrap(Queue { ingress, egress: Box::new(egress) });
+        Self { queue, sender, outcomes }
     }
 
     /// Takes frames in; they stay in the window.
     pub fn receive(&mut self, frames: impl IntoIterator<Item = impl Into<Sent>>) {
-        self.sent.lock().unwrap().extend(frames.into_iter().map(Into::into));
+        frames.into_iter().for_each(|frame| self.sender.send(frame));
         let mut received = Received::default();
         self.queue.ingress.receive(&mut Budget::TURN.clone(), &mut received).unwrap();
     }
@@ -166,7 +58,7 @@ impl Port {
 
     /// Offers the frames in `from`'s window to this port, which says these outcomes.
     pub fn offer(&mut self, from: &Port, outcomes: &[Outcome]) {
-        self.outcomes.lock().unwrap().extend(outcomes);
+        *self.outcomes.lock().unwrap() = outcomes.to_vec().into();
         let window = from.queue.ingress.window();
         let mut offers: Vec<_> =
             window.order().iter().map(|slot| Offer::new(window.frame(*slot))).collect();
@@ -184,6 +76,14 @@ pub fn tcp_frame(number: u16, len: usize) -> Vec<u8> {
     let mut frame = network.tcp_frame(&tcp, &frames::payload(len));
     frame[34..36].copy_from_slice(&number.to_be_bytes());
     frame
+}
+
+/// The frame with number 1, to be cut into segments of 1000 bytes of payload.
+pub fn gso_frame(len: usize) -> Sent {
+    let mut sent = Sent::from(tcp_frame(1, len));
+    sent.frame.checksum = Checksum::Partial;
+    sent.frame.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1000 });
+    sent
 }
 
 /// The source port that [`tcp_frame`] was given.

@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use guard::{Allowed, Checker, Policy};
-use port::{DropReason, Frame, HEADER_MAX};
+use port::DropReason;
+use port_testing::frame;
 use wire::checksum::pseudo_v6;
 use wire::ethernet::{self, EtherType, MacAddr, VLAN_TAG_LEN};
 use wire::ip::Protocol;
@@ -30,19 +31,6 @@ pub fn policy_without_addresses() -> Policy {
 /// What the policy says to a frame of these bytes.
 pub fn check(policy: &Policy, bytes: &[u8]) -> Result<(), DropReason> {
     Checker::new(policy).check(&frame(bytes))
-}
-
-/// A frame as a port makes it: with a private header and a body of which only the length shows.
-pub fn frame(bytes: &[u8]) -> Frame {
-    let mut frame = Frame::empty();
-    fill(&mut frame, bytes);
-    frame
-}
-
-/// Makes `frame` a frame of these bytes.
-pub fn fill(frame: &mut Frame, bytes: &[u8]) {
-    frame.set_header(&bytes[..bytes.len().min(HEADER_MAX)]).unwrap();
-    frame.len = u32::try_from(bytes.len()).unwrap();
 }
 
 pub fn ethernet(src: MacAddr, ethertype: EtherType, payload: &[u8]) -> Vec<u8> {

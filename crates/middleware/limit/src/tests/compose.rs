@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use guard::{Guard, Policy};
 use port::{Armed, Budget, DropReason, Frame, Ingress};
+use port_testing::supply;
 use proptest::prelude::*;
 use wire::ethernet::MacAddr;
 
@@ -28,8 +29,8 @@ fn both(forged: &[bool], limit: Limit, clock: &Clock) -> [Box<dyn Ingress>; 2] {
         Box::new(Shaper::new(inner, &Meter::new(limit), clock.reader()))
     };
     [
-        shape(Guard::wrap(Sender::boxed(frames(forged)), &policy)),
-        Guard::wrap(shape(Sender::boxed(frames(forged))), &policy),
+        shape(Guard::wrap(supply(frames(forged)), &policy)),
+        Guard::wrap(shape(supply(frames(forged))), &policy),
     ]
 }
 

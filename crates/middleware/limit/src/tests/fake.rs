@@ -1,13 +1,13 @@
-//! Both sides of a port without memory or hardware, and a clock.
+//! Frames, a clock, and a turn of each side of a port.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use offload::{Gso, GsoKind};
 use port::{
-    Armed, Body, Broken, Budget, Doorbell, DropReason, Egress, Event, Frame, InFlight, Ingress,
-    Offer, Outcome, Outcomes, Received, Ticket, WINDOW, Window,
+    Body, Broken, Budget, DropReason, Egress, Frame, Ingress, Offer, Outcome, Received, WINDOW,
 };
+use port_testing::{FakeEgress, Log};
 use shm::Region;
 
 use crate::tokens::Tokens;
@@ -65,65 +65,6 @@ impl Clock {
     }
 }
 
-/// The frames that the other side of a port sends, one by one.
-pub type Frames = Box<dyn Iterator<Item = Frame> + Send>;
-
-/// The ingress side of a port.
-pub struct Sender {
-    frames: std::iter::Peekable<Frames>,
-    window: Window,
-    doorbell: Arc<Doorbell>,
-    no_body: Arc<[Region]>,
-}
-
-impl Sender {
-    /// A frame of length zero is a malformed packet.
-    pub fn boxed(frames: impl Iterator<Item = Frame> + Send + 'static) -> Box<dyn Ingress> {
-        Box::new(Self {
-            frames: (Box::new(frames) as Frames).peekable(),
-            window: Window::new(),
-            doorbell: Arc::new(Doorbell::new().unwrap()),
-            no_body: Arc::new([]),
-        })
-    }
-}
-
-impl Ingress for Sender {
-    fn event(&self) -> Arc<dyn Event> {
-        self.doorbell.clone()
-    }
-
-    fn window(&self) -> &Window {
-        &self.window
-    }
-
-    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
-        while !budget.is_spent() && !self.window.is_full() {
-            let Some(frame) = self.frames.next() else { break };
-            budget.charge_frame(1, &frame);
-            if frame.len == 0 {
-                received.malformed += 1;
-                continue;
-            }
-            *self.window.push().unwrap().1 = frame;
-            received.fresh += 1;
-        }
-        Ok(())
-    }
-
-    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
-        work(Body::Regions(&self.no_body));
-    }
-
-    fn finish(&mut self, outcomes: &Outcomes) {
-        self.window.retain(|slot, _| !outcomes[usize::from(slot)].is_final());
-    }
-
-    fn arm(&mut self) -> Result<Armed, Broken> {
-        Ok(if self.frames.peek().is_none() { Armed::Asleep } else { Armed::Ready })
-    }
-}
-
 /// A turn of a queue whose frames are all delivered. Returns what it took, and what it noted.
 pub fn turn(port: &mut dyn Ingress, budget: Budget) -> (Tokens, Received) {
     let mut received = Received::default();
@@ -137,70 +78,17 @@ pub fn turn(port: &mut dyn Ingress, budget: Budget) -> (Tokens, Received) {
     (taken, received)
 }
 
-/// What was done to a receiver.
-#[derive(Default)]
-pub struct Log {
-    /// Lengths of the frames offered, by call.
-    pub calls: Vec<Vec<u32>>,
-    pub cancelled: Vec<Ticket>,
-}
-
-/// What a receiver says to a frame.
-pub type Answer = Box<dyn FnMut(&Frame) -> Outcome + Send>;
-
-/// The egress side of a port.
-pub struct Receiver {
-    log: Arc<Mutex<Log>>,
-    answer: Answer,
-    doorbell: Arc<Doorbell>,
-}
-
-impl Receiver {
-    pub fn new(
-        answer: impl FnMut(&Frame) -> Outcome + Send + 'static,
-    ) -> (Box<Self>, Arc<Mutex<Log>>) {
-        let log = Arc::new(Mutex::new(Log::default()));
-        let doorbell = Arc::new(Doorbell::new().unwrap());
-        (Box::new(Self { log: Arc::clone(&log), answer: Box::new(answer), doorbell }), log)
-    }
-}
-
-impl Egress for Receiver {
-    fn deliver(
-        &mut self,
-        _body: Body<'_>,
-        offers: &mut [Offer<'_>],
-        _now: Duration,
-    ) -> Result<(), Broken> {
-        self.log.lock().unwrap().calls.push(offers.iter().map(|offer| offer.frame.len).collect());
-        for offer in offers {
-            offer.outcome = (self.answer)(offer.frame);
-            match offer.outcome {
-                Outcome::Waiting => break,
-                Outcome::Dropped(DropReason::PortGone) => return Err(Broken::new("gone")),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn reap(&mut self, deliveries: &mut [InFlight]) {
-        for delivery in deliveries {
-            delivery.outcome = Some(Outcome::Delivered);
-        }
-    }
-
-    fn cancel(&mut self, tickets: &[Ticket]) {
-        self.log.lock().unwrap().cancelled.extend(tickets);
-    }
-
-    fn room_event(&self) -> Option<Arc<dyn Event>> {
-        Some(self.doorbell.clone())
-    }
-
-    fn is_stalled(&self) -> bool {
-        true
-    }
+/// An egress queue with this answer to each frame; `PortGone` breaks it. It is stalled.
+pub fn receiver(
+    mut answer: impl FnMut(&Frame) -> Outcome + Send + 'static,
+) -> (Box<dyn Egress>, Arc<Mutex<Log>>) {
+    let mut egress = FakeEgress::new(move |frame, _| match answer(frame) {
+        Outcome::Dropped(DropReason::PortGone) => Err(Broken::new("gone")),
+        outcome => Ok(outcome),
+    });
+    egress.is_stalled = true;
+    let log = egress.log();
+    (Box::new(egress), log)
 }
 
 /// Offers frames to a queue. Returns what became of them.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use port::{DropReason, Egress, Frame, InFlight, Outcome, Ticket};
+use port::{DropReason, Frame, InFlight, Outcome, Ticket};
 use proptest::prelude::*;
 
 use super::fake::*;
@@ -24,7 +24,7 @@ fn numbered(frames: u32) -> Vec<Frame> {
 
 #[test]
 fn frames_beyond_the_limit_are_dropped() {
-    let (receiver, log) = Receiver::new(|_| Outcome::Delivered);
+    let (receiver, log) = receiver(|_| Outcome::Delivered);
     let mut port = police(receiver, &Meter::new(bytes(250)));
     let (outcomes, _) = offer(&mut *port, &numbered(5), NOW);
     let delivered = Outcome::Delivered;
@@ -38,7 +38,7 @@ fn frames_beyond_the_limit_are_dropped() {
 
 #[test]
 fn a_frame_counts_as_its_segments() {
-    let (receiver, _) = Receiver::new(|_| Outcome::Delivered);
+    let (receiver, _) = receiver(|_| Outcome::Delivered);
     let limit = Limit { burst_packets: 41, ..Limit::new(None, Some(1000)) };
     let mut port = police(receiver, &Meter::new(limit));
     let frames = [frame_to_segment(40, 1448), frame(60), frame(60)];
@@ -49,7 +49,7 @@ fn a_frame_counts_as_its_segments() {
 #[test]
 fn what_the_port_drops_costs_nothing() {
     let dropped = Outcome::Dropped(DropReason::TooLarge);
-    let (receiver, log) = Receiver::new(move |frame| match frame.len {
+    let (receiver, log) = receiver(move |frame| match frame.len {
         100 => dropped,
         102 => Outcome::SourceFault,
         103 => Outcome::InFlight(Ticket(3)),
@@ -65,7 +65,7 @@ fn what_the_port_drops_costs_nothing() {
 
 #[test]
 fn frames_behind_one_that_waits_for_room_wait_too() {
-    let (receiver, log) = Receiver::new(|frame| match frame.len {
+    let (receiver, log) = receiver(|frame| match frame.len {
         102 => Outcome::Waiting,
         _ => Outcome::Delivered,
     });
@@ -82,7 +82,7 @@ fn frames_behind_one_that_waits_for_room_wait_too() {
 
 #[test]
 fn the_rest_passes_through() {
-    let (receiver, log) = Receiver::new(|_| Outcome::Dropped(DropReason::PortGone));
+    let (receiver, log) = receiver(|_| Outcome::Dropped(DropReason::PortGone));
     let mut port = police(receiver, &Meter::new(bytes(100)));
     assert!(offer(&mut *port, &numbered(2), NOW).1.is_err());
     let mut deliveries = [InFlight { ticket: Ticket(1), outcome: None }];
@@ -95,8 +95,7 @@ fn the_rest_passes_through() {
 
 #[test]
 fn no_limit_is_no_wrapper() {
-    let (port, _) = Receiver::new(|_| Outcome::Delivered);
-    let port: Box<dyn Egress> = port;
+    let (port, _) = receiver(|_| Outcome::Delivered);
     let before = std::ptr::from_ref(&*port);
     let port = police(port, &Meter::new(Limit::default()));
     assert!(std::ptr::addr_eq(before, &raw const *port));
@@ -114,7 +113,7 @@ proptest! {
         batches in prop::collection::vec((0u64..5_000_000, prop::collection::vec(60u32..=9000, 0..64)), 1..60),
         from: prop::sample::Index,
     ) {
-        let (receiver, log) = Receiver::new(|_| Outcome::Delivered);
+        let (receiver, log) = receiver(|_| Outcome::Delivered);
         let limit = Limit { burst_bytes: burst, ..Limit::new(Some(rate), None) };
         let mut port = police(receiver, &Meter::new(limit));
         let from = from.index(batches.len());

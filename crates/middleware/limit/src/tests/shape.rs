@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use port::{Armed, Budget, Ingress, WINDOW};
+use port_testing::supply;
 use proptest::prelude::*;
 
 use super::fake::*;
@@ -17,7 +18,7 @@ fn shaper(
     meter: &Arc<Meter>,
     clock: &Clock,
 ) -> Box<dyn Ingress> {
-    Box::new(Shaper::new(Sender::boxed(frames), meter, clock.reader()))
+    Box::new(Shaper::new(supply(frames), meter, clock.reader()))
 }
 
 fn until(armed: Armed) -> Instant {
@@ -102,7 +103,7 @@ fn a_rate_of_zero_stops_the_port() {
 
 #[test]
 fn no_limit_is_no_wrapper() {
-    let port = Sender::boxed(std::iter::empty());
+    let port = supply(std::iter::empty());
     let before = std::ptr::from_ref(&*port);
     let port = shape(port, &Meter::new(Limit::default()));
     assert!(std::ptr::addr_eq(before, &raw const *port));

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use port::{Armed, Body, Broken, Budget, Doorbell, Event, Ingress, Outcomes, Received, Window};
+use port_testing::Sender;
 use shm::Region;
 
 use crate::common::{frame, wait_until};
 use crate::receiver::Receiver;
-use crate::sender::Sender;
 use crate::{Switch, plain, plug};
 
 /// An ingress side that has frames later, and says when.
@@ -93,7 +93,7 @@ fn until_an_instant_and_no_earlier_unless_its_event_comes() {
         let armed = due - length;
         while Instant::now() < due {
             if busy {
-                b.sender.send(&frame(a.mac, b.mac, 60, 0));
+                b.sender.send(frame(a.mac, b.mac, 60, 0));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -109,7 +109,7 @@ fn until_an_instant_and_no_earlier_unless_its_event_comes() {
     }
     let length = Duration::from_secs(60);
     let due = arm(length);
-    a.sender.send(&frame(b.mac, a.mac, 60, 1));
+    a.sender.send(frame(b.mac, a.mac, 60, 1));
     wait_until("a frame before that", || a.sender.answers().len() == 1);
     assert!(Instant::now() + length / 2 < due);
 }
@@ -171,7 +171,7 @@ fn a_port_with_nothing_but_malformed_packets_leaves_others_their_turn() {
     let before = count.load(Ordering::Relaxed);
     // One by one: each waits for its worker's look at events.
     for n in 0..FRAMES {
-        a.sender.send(&frame(b.mac, a.mac, 1000, n));
+        a.sender.send(frame(b.mac, a.mac, 1000, n));
         while b.egress.count() <= n as usize {
             std::thread::yield_now();
         }

@@ -17,7 +17,7 @@ fn an_egress_that_breaks_disables_its_own_port_only() {
     bad.egress.break_down();
     for n in 0..6 {
         let to = if n % 2 == 0 { &bad } else { &b };
-        a.sender.send(&frame(to.mac, a.mac, 2000, n));
+        a.sender.send(frame(to.mac, a.mac, 2000, n));
     }
     wait_until("the answers", || a.sender.answers().len() == 6);
     for (n, outcome) in a.sender.answers() {
@@ -34,7 +34,7 @@ fn an_egress_that_breaks_disables_its_own_port_only() {
     let failed = [&a, &b, &bad].map(|port| port.port.has_failed());
     assert_eq!(failed, [false, false, true]);
     // Its frames still come in: only what broke is off.
-    bad.sender.send(&frame(b.mac, bad.mac, 100, 0));
+    bad.sender.send(frame(b.mac, bad.mac, 100, 0));
     wait_until("a frame of the broken port", || b.egress.count() == 4);
 }
 
@@ -48,9 +48,9 @@ fn an_ingress_that_breaks_disables_its_own_port_only() {
     assert!(Arc::ptr_eq(&failure.port, &bad.port));
     assert_eq!(failure.reason, "the sender broke down");
     let turns = bad.sender.turns();
-    bad.sender.send(&frame(b.mac, bad.mac, 100, 0));
+    bad.sender.send(frame(b.mac, bad.mac, 100, 0));
     for n in 0..10 {
-        a.sender.send(&frame(b.mac, a.mac, 2000, n));
+        a.sender.send(frame(b.mac, a.mac, 2000, n));
     }
     wait_until("the frames of another port", || b.egress.count() == 10);
     assert_eq!(bad.sender.turns(), turns, "nobody asks it for frames");
@@ -63,7 +63,7 @@ fn a_failure_names_its_port_after_the_number_is_used_again() {
     let switch = Switch::new(2);
     let [a, bad] = [0, 1].map(|n| plain(&switch.datapath, n));
     bad.egress.break_down();
-    a.sender.send(&frame(bad.mac, a.mac, 100, 0));
+    a.sender.send(frame(bad.mac, a.mac, 100, 0));
     wait_until("the failure", || bad.port.has_failed());
     switch.datapath.detach(bad.port.id());
     let next = plain(&switch.datapath, 1);
@@ -71,7 +71,7 @@ fn a_failure_names_its_port_after_the_number_is_used_again() {
     let failures = switch.failures.lock().unwrap();
     let failure = failures.recv_timeout(SECONDS).unwrap();
     assert!(Arc::ptr_eq(&failure.port, &bad.port));
-    a.sender.send(&frame(next.mac, a.mac, 100, 1));
+    a.sender.send(frame(next.mac, a.mac, 100, 1));
     wait_until("a frame to the next port", || next.egress.count() == 1);
     assert!(!next.port.has_failed());
     assert!(failures.try_recv().is_err());

@@ -1,11 +1,11 @@
 //! Where the switch sends the frames of test ports.
 
 use port::{DropReason, Outcome};
+use port_testing::Sender;
 use switch::MacAddr;
 
 use crate::common::{frame, wait_until};
 use crate::receiver::Receiver;
-use crate::sender::Sender;
 use crate::{ALL, Switch, plain, plug};
 
 #[test]
@@ -54,11 +54,11 @@ fn a_frame_that_waits_does_not_teach_the_switch_again() {
     old.sender.send(&waiting);
     wait_until("the station", || place() == Some(old.port.id()));
     // The station moves while its frame waits.
-    new.sender.send(&frame(p.mac, station, 300, 1));
+    new.sender.send(frame(p.mac, station, 300, 1));
     wait_until("the move", || place() == Some(new.port.id()));
     assert_eq!(old.sender.answers(), []);
     // Others behind it are learnt from.
-    old.sender.send(&frame(p.mac, old.mac, 300, 2));
+    old.sender.send(frame(p.mac, old.mac, 300, 2));
     wait_until("a frame behind it", || old.sender.answers() == [(1, Outcome::Delivered)]);
     assert_eq!(place(), Some(new.port.id()));
     full.egress.make_room(1);

@@ -28,7 +28,7 @@ fn a_frame_is_answered_once_and_not_before_its_device_has_finished() {
         let p = plain(&switch.datapath, 2);
         let bytes = |n: u32| frame(d.mac, a.mac, 2000 + n as usize, n);
         for n in 0..6 {
-            a.sender.send(&bytes(n));
+            a.sender.send(bytes(n));
         }
         wait_until("six frames in flight", || d.egress.in_flight() == 6);
         std::thread::sleep(Duration::from_millis(120)); // two retries
@@ -64,7 +64,7 @@ fn a_delivery_that_failed_in_the_device_is_counted_and_answered() {
     let switch = Switch::new(1);
     let (a, d) = (plain(&switch.datapath, 0), slow(&switch.datapath, 1));
     for n in 0..2 {
-        a.sender.send(&frame(d.mac, a.mac, 500, n));
+        a.sender.send(frame(d.mac, a.mac, 500, n));
     }
     wait_until("two frames in flight", || d.egress.in_flight() == 2);
     d.egress.finish_as(0, Outcome::Dropped(DropReason::Stalled));
@@ -83,7 +83,7 @@ fn a_worker_with_a_window_in_flight_sleeps() {
     let switch = Switch::new(1);
     let (a, d) = (plain(&switch.datapath, 0), slow(&switch.datapath, 1));
     for n in 0..100 {
-        a.sender.send(&frame(d.mac, a.mac, 300, n));
+        a.sender.send(frame(d.mac, a.mac, 300, n));
     }
     wait_until("a full window", || d.egress.in_flight() == port::WINDOW);
     std::thread::sleep(Duration::from_millis(50));
@@ -114,7 +114,7 @@ fn the_end_of_a_delivery_wakes_the_worker_that_waits_for_it() {
         let (a, d) = (plain(&switch.datapath, 0), slow(&switch.datapath, 1));
         let mut took = Vec::new();
         for n in 0..20 {
-            a.sender.send(&frame(d.mac, a.mac, 300, n));
+            a.sender.send(frame(d.mac, a.mac, 300, n));
             wait_until("the frame", || d.egress.in_flight() == 1);
             std::thread::sleep(Duration::from_millis(1));
             let finished = Instant::now();
@@ -140,7 +140,7 @@ fn a_busy_device_gets_every_byte_and_answers_every_frame_once() {
     std::thread::scope(|scope| {
         for (from, to) in [(&a, &d), (&b, &d)] {
             scope.spawn(move || {
-                (0..FRAMES).for_each(|n| from.sender.send(&frame(to.mac, from.mac, len(n), n)));
+                (0..FRAMES).for_each(|n| from.sender.send(frame(to.mac, from.mac, len(n), n)));
             });
         }
         scope.spawn(|| {
@@ -193,7 +193,7 @@ fn a_guest_gets_its_pages_back_in_order() {
     // The other way, past a device that still reads.
     assert!(send(queue, &frame(d.mac, own, 3000, 9)));
     wait_until("a frame in flight", || d.egress.in_flight() == 1);
-    d.sender.send(&frame(own, mac(1), 3000, 5));
+    d.sender.send(frame(own, mac(1), 3000, 5));
     let mut got = None;
     wait_until("a frame to the guest", || {
         got = receive(queue);
@@ -225,7 +225,7 @@ fn a_flood_is_answered_once_after_the_last_delivery() {
     }
 
     // A fault that one device finds is the sender's, whatever the others say.
-    a.sender.send(&frame(ALL, a.mac, 4000, 1));
+    a.sender.send(frame(ALL, a.mac, 4000, 1));
     wait_until("both devices", || d.egress.in_flight() == 1 && e.egress.in_flight() == 1);
     d.egress.finish_as(0, Outcome::SourceFault);
     e.egress.finish(0);

@@ -10,18 +10,17 @@ mod floods;
 mod in_flight;
 mod memory;
 mod receiver;
-mod sender;
 mod teardown;
 
 use std::sync::{Arc, Mutex, mpsc};
 
 use datapath::{Config, Datapath, Failure, Port};
 use port::{Egress, Ingress, Queue};
+use port_testing::Sender;
 use switch::MacAddr;
 
 use device::Device;
 use receiver::Receiver;
-use sender::Sender;
 
 /// The address of the station on port `n`.
 fn mac(n: u8) -> [u8; 6] {

@@ -9,12 +9,12 @@ use port::{
     Armed, Body, Broken, Budget, DropReason, Event, Ingress, Outcome, Outcomes, Received, WINDOW,
     Window,
 };
+use port_testing::Sender;
 use shm::{PageSize, Region, create_memfd};
 use switch::MacAddr;
 
 use crate::common::{Guest, Host, frame, receive, send, wait_until};
 use crate::receiver::Receiver;
-use crate::sender::Sender;
 use crate::{ALL, plain, plug, slow};
 
 const PAGE: usize = 4096;
@@ -52,7 +52,7 @@ fn bodies_in_several_regions_and_beyond_4_gib_arrive() {
     for (n, len) in (0u32..).zip([60, 1514, 4000, 9000, 30_000, 65_000]) {
         let to = |mac| frame(mac, a.mac, len, n);
         for mac in [M, p.mac, d.mac] {
-            a.sender.send(&to(mac));
+            a.sender.send(to(mac));
         }
         assert!(next(&mut guest) == to(M), "{len} bytes, to the guest");
         wait_until("the frame", || p.egress.count() == 1);
@@ -111,12 +111,12 @@ fn a_body_outside_its_regions_is_its_senders_fault() {
         let ingress = Box::new(Lends { inner, regions });
         let bad = plug(&host.datapath, n, (sender, ingress), Receiver::new());
         for to in [M, p.mac] {
-            bad.sender.send(&frame(to, bad.mac, 1000, 0));
+            bad.sender.send(frame(to, bad.mac, 1000, 0));
         }
         wait_until("the answers", || bad.sender.answers().len() == 2);
         let faults = bad.sender.answers();
         assert!(faults.iter().all(|(_, outcome)| *outcome == Outcome::SourceFault), "{faults:?}");
-        p.sender.send(&frame(M, p.mac, 1000, 1));
+        p.sender.send(frame(M, p.mac, 1000, 1));
         assert!(next(&mut guest) == frame(M, p.mac, 1000, 1));
     }
     assert_eq!(p.egress.count(), 0);
@@ -144,9 +144,9 @@ fn frames_cross_from_any_platform_to_any_other() {
             assert!(next(&mut plain_machine) == bytes(P, M), "{len} bytes, metered to plain");
             transmit(&mut plain_machine, &bytes(M, P));
             assert!(next(&mut metered) == bytes(M, P), "{len} bytes, plain to metered");
-            t.sender.send(&bytes(M, t.mac));
+            t.sender.send(bytes(M, t.mac));
             assert!(next(&mut metered) == bytes(M, t.mac), "{len} bytes, mapped to metered");
-            t.sender.send(&bytes(P, t.mac));
+            t.sender.send(bytes(P, t.mac));
             assert!(next(&mut plain_machine) == bytes(P, t.mac), "{len} bytes, mapped to plain");
             transmit(&mut metered, &bytes(t.mac, M));
             transmit(&mut plain_machine, &bytes(t.mac, P));

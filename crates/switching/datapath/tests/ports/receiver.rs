@@ -1,16 +1,14 @@
 //! The egress side of a test port: it takes frames at once, while it has room.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use port::{Body, Broken, Doorbell, Egress, Event, Offer, Outcome, linearise};
+use port::{Body, Broken, Doorbell, Egress, Frame, Outcome, linearise};
+use port_testing::FakeEgress;
 
 /// What the test holds of the port's receiving side.
 #[derive(Clone)]
-pub struct Receiver(Arc<Shared>);
-
-struct Shared {
-    state: Mutex<State>,
+pub struct Receiver {
+    state: Arc<Mutex<State>>,
     doorbell: Arc<Doorbell>,
 }
 
@@ -21,8 +19,6 @@ struct State {
     broken: bool,
 }
 
-struct TestEgress(Arc<Shared>);
-
 impl Receiver {
     /// A receiver with room for all frames.
     pub fn new() -> (Self, Box<dyn Egress>) {
@@ -30,63 +26,48 @@ impl Receiver {
     }
 
     pub fn with_room(room: usize) -> (Self, Box<dyn Egress>) {
-        let state = Mutex::new(State { frames: Vec::new(), room, broken: false });
-        let doorbell = Arc::new(Doorbell::new().unwrap());
-        let shared = Arc::new(Shared { state, doorbell });
-        (Self(shared.clone()), Box::new(TestEgress(shared)))
+        let state = Arc::new(Mutex::new(State { frames: Vec::new(), room, broken: false }));
+        let taker = Arc::clone(&state);
+        let egress = FakeEgress::new(move |frame, body| taker.lock().unwrap().take(frame, body));
+        (Self { state, doorbell: egress.doorbell() }, Box::new(egress))
     }
 
     /// Makes room.
     pub fn make_room(&self, frames: usize) {
-        self.0.state.lock().unwrap().room += frames;
-        self.0.doorbell.ring();
+        self.state.lock().unwrap().room += frames;
+        self.doorbell.ring();
     }
 
     /// The next delivery finds it broken.
     pub fn break_down(&self) {
-        self.0.state.lock().unwrap().broken = true;
+        self.state.lock().unwrap().broken = true;
     }
 
     /// How many frames have come and were not taken.
     pub fn count(&self) -> usize {
-        self.0.state.lock().unwrap().frames.len()
+        self.state.lock().unwrap().frames.len()
     }
 
     /// Takes the frames that have come.
     pub fn take(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.0.state.lock().unwrap().frames)
+        std::mem::take(&mut self.state.lock().unwrap().frames)
     }
 }
 
-impl Egress for TestEgress {
-    fn deliver(
-        &mut self,
-        body: Body<'_>,
-        offers: &mut [Offer<'_>],
-        _now: Duration,
-    ) -> Result<(), Broken> {
-        let mut state = self.0.state.lock().unwrap();
-        if state.broken {
+impl State {
+    fn take(&mut self, frame: &Frame, body: Body<'_>) -> Result<Outcome, Broken> {
+        if self.broken {
             return Err(Broken::new("the receiver broke down"));
         }
-        for offer in offers {
-            if state.room == 0 {
-                break;
-            }
-            let mut bytes = vec![0; offer.frame.len as usize];
-            offer.outcome = match linearise(offer.frame, body, &mut bytes) {
-                Ok(_) => {
-                    state.room -= 1;
-                    state.frames.push(bytes);
-                    Outcome::Delivered
-                }
-                Err(fault) => fault,
-            };
+        if self.room == 0 {
+            return Ok(Outcome::Waiting);
         }
-        Ok(())
-    }
-
-    fn room_event(&self) -> Option<Arc<dyn Event>> {
-        Some(self.0.doorbell.clone())
+        let mut bytes = vec![0; frame.len as usize];
+        if let Err(fault) = linearise(frame, body, &mut bytes) {
+            return Ok(fault);
+        }
+        self.room -= 1;
+        self.frames.push(bytes);
+        Ok(Outcome::Delivered)
     }
 }

@@ -53,7 +53,7 @@ fn a_sender_that_goes_leaves_its_pages_to_the_device() {
     assert_eq!(d.egress.finish(0), frame(d.mac, GUEST, 9000, 0));
     assert_eq!(d.egress.finish(0), frame(d.mac, GUEST, 9000, 2));
     // The port it was sent to carries frames as before.
-    p.sender.send(&frame(d.mac, p.mac, 100, 7));
+    p.sender.send(frame(d.mac, p.mac, 100, 7));
     wait_until("a frame from another port", || d.egress.in_flight() == 1);
     d.egress.finish(0);
     wait_until("its answer", || p.sender.answers() == [(0, Outcome::Delivered)]);
@@ -63,7 +63,7 @@ fn a_sender_that_goes_leaves_its_pages_to_the_device() {
 fn a_sender_that_breaks_leaves_its_pages_to_the_device() {
     let switch = Switch::new(1);
     let (a, d) = (plain(&switch.datapath, 0), slow(&switch.datapath, 1));
-    a.sender.send(&frame(d.mac, a.mac, 5000, 0));
+    a.sender.send(frame(d.mac, a.mac, 5000, 0));
     wait_until("a frame in flight", || d.egress.in_flight() == 1);
     a.sender.break_down();
     wait_until("the end of the delivery", || d.egress.cancelled().len() == 1);
@@ -79,7 +79,7 @@ fn a_device_that_goes_gives_senders_their_frames_back() {
         let mut guest = host.guest("02:00:00:00:00:0a", netfront::Config::default());
         let (a, d) = (plain(&host.datapath, 0), slow(&host.datapath, 1));
         for n in 0..3 {
-            a.sender.send(&frame(d.mac, a.mac, 3000, n));
+            a.sender.send(frame(d.mac, a.mac, 3000, n));
             assert!(send(&mut guest.queues[0], &frame(d.mac, GUEST, 3000, n)));
         }
         wait_until("six frames in flight", || d.egress.in_flight() == 6);
@@ -97,7 +97,7 @@ fn a_device_that_goes_gives_senders_their_frames_back() {
         // Its number goes to another port, which has nothing of it.
         let next = slow(&host.datapath, 1);
         assert_eq!(next.port.id(), d.port.id());
-        a.sender.send(&frame(next.mac, a.mac, 3000, 3));
+        a.sender.send(frame(next.mac, a.mac, 3000, 3));
         wait_until("a frame to the next port", || next.egress.in_flight() == 1);
         next.egress.finish(0);
         wait_until("its answer", || a.sender.answers().last() == Some(&(3, Outcome::Delivered)));
@@ -110,7 +110,7 @@ fn a_flood_outlives_one_of_its_receivers() {
     let switch = Switch::new(1);
     let (a, d, e) =
         (plain(&switch.datapath, 0), slow(&switch.datapath, 1), slow(&switch.datapath, 2));
-    a.sender.send(&frame(ALL, a.mac, 3000, 0));
+    a.sender.send(frame(ALL, a.mac, 3000, 0));
     wait_until("both devices", || d.egress.in_flight() == 1 && e.egress.in_flight() == 1);
     detach(&switch.datapath, d.port.id());
     std::thread::sleep(Duration::from_millis(120));
@@ -123,7 +123,7 @@ fn a_flood_outlives_one_of_its_receivers() {
 fn the_datapath_ends_with_frames_in_flight() {
     let switch = Switch::new(2);
     let (a, d) = (plain(&switch.datapath, 0), slow(&switch.datapath, 1));
-    a.sender.send(&frame(d.mac, a.mac, 3000, 0));
+    a.sender.send(frame(d.mac, a.mac, 3000, 0));
     wait_until("a frame in flight", || d.egress.in_flight() == 1);
     drop(switch);
     assert_eq!(d.egress.finish(0), frame(d.mac, a.mac, 3000, 0));

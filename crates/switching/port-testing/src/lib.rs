@@ -1,0 +1,17 @@
+//! Fake ports for tests of the datapath and of wrappers.
+//!
+//! A test sends frames through a [`Sender`], and the ingress queue behind it takes them as a real port does: a private
+//! header, and a body in mapped memory. [`supply`] is an ingress queue whose frames come from an iterator. A
+//! [`FakeEgress`] answers each frame as the test says, and logs the calls.
+//!
+//! Anti-goals: no threads, no clock, no other platform's memory. Functions panic where a test has to fail.
+
+#![forbid(unsafe_code)]
+
+mod egress;
+mod ingress;
+mod sent;
+
+pub use egress::{FakeEgress, Log};
+pub use ingress::{Layout, Sender, supply};
+pub use sent::{Sent, frame};

@@ -281,7 +281,7 @@ mod tests {
         let a = recording(10, &[("same", 1000), ("less", 9000), ("gone", 400)], 0);
         let b = recording(20, &[("same", 2000), ("less", 2000), ("new", 16_000)], 0);
         let diff = diff(&a, &b);
-        // Half a cycle an instruction: 0 to 400, 450 to 50, 20 to 0 and 50 to 50 for each frame.
+        // Half a cycle per instruction. Cycles per frame: 0 to 400, 450 to 50, 20 to 0 and 50 to 50.
         let by_size: Vec<_> =
             diff.cycles_by_function.iter().map(|row| row.difference.abs()).collect();
         assert_eq!(by_size.len(), 3, "as many as were asked for");

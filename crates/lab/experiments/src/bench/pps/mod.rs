@@ -26,7 +26,7 @@ use generator::Generator;
 pub struct PpsArgs {
     #[command(flatten)]
     pub common: Common,
-    /// How long each measurement lasts, in seconds.
+    /// Seconds of each measurement.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Frame lengths in bytes, without the checksum that a wire would add.
@@ -49,7 +49,7 @@ const POLL_US: u64 = 1000;
 /// The names of the guests.
 const NAMES: [&str; 2] = ["generator-a", "generator-b"];
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(args: &PpsArgs) -> Result<Benchmark> {
     let cpus = Cpus::take_two()?;
     let steps = 1 + args.common.rounds as usize * args.sizes.len();
@@ -78,7 +78,7 @@ pub fn run(args: &PpsArgs) -> Result<Benchmark> {
 }
 
 fn config_text(folder: &Path) -> String {
-    // Quoted by TOML: the folder's name may have any character.
+    // TOML quotes the folder's name, which may have any character.
     let folder = toml::Value::from(folder.to_string_lossy().into_owned());
     let mut text = format!("[daemon]\ndirectory = {folder}\nworkers = 1\npoll_us = {POLL_US}\n");
     for (number, name) in NAMES.iter().enumerate() {
@@ -87,7 +87,7 @@ fn config_text(folder: &Path) -> String {
     text
 }
 
-/// Millions of frames a second, measured until neither thread was disturbed.
+/// Millions of frames per second, measured until neither thread was disturbed.
 fn sample(daemon: &Daemon, generator: &mut Generator, len: u16, duration: Duration) -> Result<f64> {
     let mut best = None::<(f64, f64)>;
     for _ in 0..TRIES {

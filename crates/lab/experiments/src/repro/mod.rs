@@ -101,9 +101,9 @@ pub fn run(command: &ReproCommand) -> Result<()> {
 /// The configuration of every daemon that `menon06` starts, as TOML.
 #[must_use]
 pub fn configurations() -> Vec<String> {
-    let toml = |bar: paper::Bar| match bar.means {
-        paper::Means::Measure(server) => server.toml("/run".as_ref(), "server", "client"),
-        paper::Means::Impossible(_) => None,
+    let toml = |bar: paper::Bar| match bar.feasibility {
+        paper::Feasibility::Measure(server) => server.toml("/run".as_ref(), "server", "client"),
+        paper::Feasibility::Impossible(_) => None,
     };
     paper::bars().into_iter().filter_map(toml).collect()
 }

@@ -127,7 +127,7 @@ pub enum Program {
 
 /// How a bar is measured here, if it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Means {
+pub enum Feasibility {
     /// By measuring this server.
     Measure(Server),
     /// It cannot be measured; the reason.
@@ -150,7 +150,7 @@ pub struct Bar {
     /// What the paper says in words.
     pub says: Option<&'static str>,
     /// How it is measured here.
-    pub means: Means,
+    pub feasibility: Feasibility,
 }
 
 /// The factors by which the high-level interface divides the cost of the guest, the driver domain
@@ -189,8 +189,8 @@ pub fn bars() -> Vec<Bar> {
 }
 
 fn bar(figure: Figure, config: &'static str, direction: Direction, server: Server) -> Bar {
-    let (program, means) = (Program::Sendfile, Means::Measure(server));
-    Bar { figure, config, direction, program, mbps: None, says: None, means }
+    let (program, feasibility) = (Program::Sendfile, Feasibility::Measure(server));
+    Bar { figure, config, direction, program, mbps: None, says: None, feasibility }
 }
 
 impl Bar {
@@ -203,7 +203,7 @@ impl Bar {
     }
 
     fn impossible(self, why: &'static str) -> Self {
-        Self { means: Means::Impossible(why), ..self }
+        Self { feasibility: Feasibility::Impossible(why), ..self }
     }
 }
 
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn every_configuration_has_a_nic_and_one_more_port() {
         for bar in bars() {
-            let Means::Measure(server) = bar.means else { continue };
+            let Feasibility::Measure(server) = bar.feasibility else { continue };
             let Some(text) = server.toml("/run".as_ref(), "server", "client") else { continue };
             let config: toml::Table = toml::from_str(&text).unwrap();
             let tables = |kind: &str| match config.get(kind) {
@@ -434,7 +434,11 @@ mod tests {
             [find(Figure::Thirteen, GUEST_NONE, Rx), find(Figure::Table1, XEN_GUEST, Rx)],
             [find(Figure::Eleven, LINUX, Rx), find(Figure::Four, LINUX, Rx)],
         ] {
-            assert_eq!((one.means, one.program), (other.means, other.program), "{one:?}");
+            assert_eq!(
+                (one.feasibility, one.program),
+                (other.feasibility, other.program),
+                "{one:?}"
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 use shm::{PageSize, Region, create_memfd};
 
 use super::config::Server;
-use super::paper::{Bar, Direction, Figure, Means, Program, bars};
+use super::paper::{Bar, Direction, Feasibility, Figure, Program, bars};
 
 /// A measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,16 +48,16 @@ fn is_called(bar: &Bar, config: &str) -> bool {
 
 fn resolve(bar: Bar, superpages: Result<(), &str>) -> Planned {
     let key = |server| Key { server, direction: bar.direction, program: bar.program };
-    let (key, note) = match (bar.means, superpages) {
-        (Means::Impossible(why), _) => (Err(why.to_owned()), None),
-        (Means::Measure(server), Err(why)) if server.huge_pages() => {
+    let (key, note) = match (bar.feasibility, superpages) {
+        (Feasibility::Impossible(why), _) => (Err(why.to_owned()), None),
+        (Feasibility::Measure(server), Err(why)) if server.huge_pages() => {
             // "All optimisations" can be measured without one of them; that one alone cannot.
             match bar.config.ends_with("-opt") {
                 true => (Ok(key(server.small_pages())), Some(format!("without superpages: {why}"))),
                 false => (Err(why.to_owned()), None),
             }
         }
-        (Means::Measure(server), _) => (Ok(key(server)), None),
+        (Feasibility::Measure(server), _) => (Ok(key(server)), None),
     };
     Planned { bar, key, note }
 }

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_the_two_are_and_when_no_frames_were_counted() {
+    fn a_diff_names_both_recordings_and_says_if_no_frames_were_counted() {
         let side = Side::new(&recording(2, &[], 0)).line("a", Path::new("x.pvs"));
         assert_eq!(side, "a: x.pvs: work; 2 frames of 100 bytes on average");
         let side = Side::new(&recording(0, &[], 0)).line("b", Path::new("x.pvs"));

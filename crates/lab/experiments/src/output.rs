@@ -32,7 +32,7 @@ mod tests {
     use lab::TempDir;
 
     #[test]
-    fn folders_are_made_and_obstacles_named() {
+    fn folders_are_created_and_errors_name_the_path() {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("a/b/report.html");
         prepare(&file).unwrap();

@@ -29,7 +29,7 @@ pub struct VifArgs {
     backend_domain: u16,
 }
 
-/// How long both ends may take to connect or close.
+/// The time limit for both ends to connect or close.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The first half of Xen's addresses.
 const XEN_OUI: [u8; 3] = [0x00, 0x16, 0x3e];
@@ -53,13 +53,13 @@ pub fn attach(args: &VifArgs, mac: Option<MacAddr>) -> Result<(), String> {
             println!("vif {} of domain {} is up: mac {mac}", args.vif, args.domain);
             Ok(())
         }
-        Err(Stuck::Store(error)) => Err(text(error)),
-        Err(Stuck::At(now)) => Err(format!(
-            "made, but not connected: the backend is in state {now:?} ({}); `pvnet status` says \
+        Err(WaitError::Store(error)) => Err(text(error)),
+        Err(WaitError::At(now)) => Err(format!(
+            "created, but not connected: the backend is in state {now:?} ({}); `pvnet status` says \
              more",
             match now {
                 Some(XenbusState::Initialising) | None => {
-                    "no daemon serves backends of this type: `pvnet run`, and look at [xen] \
+                    "no daemon serves backends of this type: start `pvnet run`, and check [xen] \
                      backend in its configuration"
                 }
                 _ => "the guest has no driver for it, or has not looked yet",
@@ -86,8 +86,8 @@ pub fn detach(args: &VifArgs) -> Result<(), String> {
     let closed = |state| matches!(state, Some(XenbusState::Closed) | None);
     match wait_for(&*store, &state, closed) {
         Ok(()) => {}
-        Err(Stuck::Store(error)) => return Err(text(error)),
-        Err(Stuck::At(_)) => eprintln!("the guest does not close it; removing it anyway"),
+        Err(WaitError::Store(error)) => return Err(text(error)),
+        Err(WaitError::At(_)) => eprintln!("the guest does not close it; removing it anyway"),
     }
     nodes.remove(&*store).map_err(text)
 }
@@ -108,7 +108,7 @@ fn find_domain(store: &dyn Store, name: &str) -> Result<DomId, String> {
             || store.read(None, &format!("/local/domain/{id}/name")).is_ok_and(|n| n == name)
     };
     let found = domains.iter().find(is_it).and_then(|id| id.parse().ok());
-    found.map(DomId).ok_or_else(|| format!("no domain {name:?}; `xl list` shows those there are"))
+    found.map(DomId).ok_or_else(|| format!("no domain {name:?}; `xl list` shows all domains"))
 }
 
 fn connect() -> Result<Arc<dyn Store>, String> {
@@ -127,7 +127,7 @@ fn random_mac() -> Result<MacAddr, String> {
 }
 
 /// Why the state was not reached.
-enum Stuck {
+enum WaitError {
     Store(StoreError),
     At(Option<XenbusState>),
 }
@@ -137,20 +137,20 @@ fn wait_for(
     store: &dyn Store,
     path: &str,
     wanted: impl Fn(Option<XenbusState>) -> bool,
-) -> Result<(), Stuck> {
-    store.watch(path, "state").map_err(Stuck::Store)?;
+) -> Result<(), WaitError> {
+    store.watch(path, "state").map_err(WaitError::Store)?;
     let deadline = Instant::now() + TIMEOUT;
     loop {
-        while store.event().map_err(Stuck::Store)?.is_some() {}
+        while store.event().map_err(WaitError::Store)?.is_some() {}
         let now = match store.read(None, path) {
             Ok(text) => XenbusState::parse(&text),
             Err(StoreError::NotFound(_)) => None,
-            Err(error) => return Err(Stuck::Store(error)),
+            Err(error) => return Err(WaitError::Store(error)),
         };
         let left = deadline.saturating_duration_since(Instant::now());
         match (wanted(now), left.is_zero()) {
             (true, _) => return Ok(()),
-            (false, true) => return Err(Stuck::At(now)),
+            (false, true) => return Err(WaitError::At(now)),
             (false, false) => {}
         }
         let mut fds = [PollFd::from_borrowed_fd(store.event_fd(), PollFlags::IN)];

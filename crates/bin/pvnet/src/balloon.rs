@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use control_socket::Request;
 
-/// How long the guest may make no progress.
+/// The time limit for a guest without progress.
 const STUCK: Duration = Duration::from_secs(2);
 /// The pause between two readings of its size.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -56,7 +56,7 @@ enum Command {
         /// The configuration; examples/pvnet.toml explains every key.
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
-        /// Set a key of a guest or uplink, instead of the file's; NAME may be * for every guest.
+        /// Set a key of a guest or uplink, instead of the file's value; NAME may be * for every guest.
         #[arg(long, value_name = "NAME.KEY=VALUE")]
         set: Vec<Override>,
         /// Only check the configuration, and print its errors.
@@ -85,7 +85,7 @@ enum Command {
         #[arg(long)]
         mac: Option<MacAddr>,
     },
-    /// Remove an interface that `pvnet attach` made.
+    /// Remove an interface that `pvnet attach` created.
     Detach(VifArgs),
     /// Run a command inside a guest.
     Exec {
@@ -95,7 +95,7 @@ enum Command {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
-    /// Show the daemon's ports: their traffic, and why one is down.
+    /// Show the daemon's ports: their traffic, and why a port is down.
     Status {
         #[command(flatten)]
         daemon: DaemonArgs,
@@ -105,13 +105,13 @@ enum Command {
     },
     /// Capture the frames that pass a port, in both directions.
     ///
-    /// Shows a line per frame, or writes pcapng, until Ctrl-C. Frames that went nowhere have the
-    /// reason. A frame of up to 64 KiB is one frame, and its checksum may be unfinished; see
+    /// Shows a line per frame, or writes pcapng, until Ctrl-C. Dropped frames have the reason. A frame
+    /// of up to 64 KiB is recorded as one frame, and its checksum may be unfinished; see
     /// --segmented.
     ///
     ///   pvnet capture red                                   a line per frame
     ///   pvnet capture red -c 10 icmp or arp                 the first ten of these
-    ///   pvnet capture red dropped                           what went nowhere, and why
+    ///   pvnet capture red dropped                           dropped frames, and why
     ///   pvnet capture red -w red.pcapng                     to a file
     ///   pvnet capture red -w - | wireshark -k -i -          live in Wireshark
     ///   pvnet capture red -w - --segmented tcp port 80 | tcpdump -n -r -
@@ -132,33 +132,32 @@ enum Command {
     /// Show the daemon's traffic live, with processor time by domain and each kind of operation, per
     /// second and per packet.
     ///
-    /// The daemon's meter is on while this runs. Draws in place on a terminal, else
-    /// one block after the other, until Ctrl-C. Guest time is all time that is neither the daemon's
-    /// nor idle; it includes other programs. A packet is counted at ingress; a GSO frame
-    /// counts once. A gigabyte is 10⁹ bytes.
+    /// The daemon's meter is on while this runs. Draws in place on a terminal, otherwise one block
+    /// after the other, until Ctrl-C. Guest time is all time that is neither the daemon's nor idle; it
+    /// includes other programs. A packet is counted at ingress; a GSO frame counts once. A gigabyte is
+    /// 10⁹ bytes.
     Top(TopArgs),
-    /// Show two guests talking, in two minutes: ping, TCP, UDP, a file compared, each offload.
+    /// Show two guests talking, in two minutes: ping, TCP, UDP, a file transfer, each offload.
     ///
-    /// Starts another daemon with two guests and, to compare with, two namespaces joined by the
-    /// kernel's veth and bridge. Measures the same transfers over both, prints a table and writes a
-    /// report with plots. Needs root. Removes everything that it created, also after an error.
+    /// Starts another daemon with two guests and, for comparison, two namespaces joined by the kernel's
+    /// veth and bridge. Measures the same transfers over both, prints a table and writes a
+    /// report with plots. Needs root. Removes everything that it created, even after an error.
     Demo(DemoArgs),
-    /// Measure pvnet, and for comparison the kernel's veth + bridge where it can do the same.
+    /// Measure pvnet, and for comparison the kernel's veth + bridge.
     ///
-    /// Starts what it needs, separate from any running daemon, and removes it. Needs root and an idle
-    /// machine.
+    /// Starts separate daemons and guests, and removes them afterwards. Needs root and an idle machine.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Repeat a paper's experiments, and compare the results with the paper's.
     ///
-    /// Starts what it needs and removes it. Needs root and an idle machine.
+    /// Starts separate daemons and guests, and removes them afterwards. Needs root and an idle machine.
     #[command(subcommand)]
     Repro(ReproCommand),
 }
 
 #[derive(Args)]
 struct GuestArgs {
-    /// The guest's name in the daemon's configuration; its namespace gets the same.
+    /// The guest's name in the daemon's configuration, and the name of its namespace.
     name: String,
     #[command(flatten)]
     daemon: DaemonArgs,
@@ -172,7 +171,7 @@ struct InterfaceArgs {
     /// The interface's name in the namespace.
     #[arg(long, default_value = "eth0")]
     device: String,
-    /// Most queues [default: one per CPU; the backend may offer fewer].
+    /// The most queues [default: one per CPU; the backend may offer fewer].
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
     /// An address with its prefix length, instead of the configuration's; can be repeated. The
@@ -219,7 +218,7 @@ impl InterfaceArgs {
     }
 }
 
-/// The exit code for a configuration or a command line that is wrong, as clap's.
+/// The exit code for an error in the configuration or command line, the same as clap's.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -243,7 +242,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
                 Ok(ExitCode::from(USAGE))
             }
             Ok(_) if check => {
-                println!("{}: sound", config.display());
+                println!("{}: valid", config.display());
                 Ok(ExitCode::SUCCESS)
             }
             Ok(config) => {
@@ -281,7 +280,7 @@ fn experiment(result: experiments::Result<()>) -> Result<ExitCode, String> {
     Ok(lab::exit_code("pvnet", result, experiments::Error::is_interrupt))
 }
 
-/// Becomes the command, inside the guest's namespace.
+/// Replaces this process with the command, inside the guest's namespace.
 fn exec(name: &str, command: &[String]) -> Result<ExitCode, String> {
     use std::os::unix::process::CommandExt;
     netns::enter(name)?;

@@ -80,7 +80,7 @@ fn queues_and_workers_share_the_work() {
 }
 
 #[test]
-fn a_guest_reaches_what_lies_behind_an_uplink() {
+fn a_guest_reaches_hosts_behind_an_uplink() {
     if !able(&["ping"]) {
         return;
     }
@@ -231,7 +231,7 @@ fn an_unknown_guest_gets_the_list_of_names() {
 }
 
 #[test]
-fn status_tells_of_ports_and_addresses() {
+fn status_shows_ports_and_addresses() {
     if !able(&["ping"]) {
         return;
     }
@@ -357,7 +357,7 @@ fn top_meters_for_as_long_as_it_runs() {
 }
 
 #[test]
-fn an_independent_reader_finds_every_segments_checksum_sound() {
+fn tshark_finds_every_segments_checksum_correct() {
     if !able(&["tshark"]) {
         return;
     }
@@ -403,7 +403,7 @@ fn an_independent_reader_finds_every_segments_checksum_sound() {
 }
 
 #[test]
-fn a_paper_is_run_again_and_set_beside_its_numbers() {
+fn a_paper_is_repeated_and_compared_with_its_numbers() {
     if !able(&["iperf3", "ping", "ethtool"]) {
         return;
     }

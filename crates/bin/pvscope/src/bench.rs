@@ -122,7 +122,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 
 /// Time in seconds.
 #[derive(Clone, Copy)]
-struct Spent {
+struct Seconds {
     /// Wall-clock time.
     wall: f64,
     /// Processor time of all threads of QEMU, including the models.
@@ -145,7 +145,7 @@ impl Measured {
         Self { mode, seconds, ratios, processors }
     }
 
-    fn add(&mut self, spent: Spent, plain: Spent) {
+    fn add(&mut self, spent: Seconds, plain: Seconds) {
         self.seconds.push(spent.wall);
         self.ratios.push(spent.wall / plain.wall);
         self.processors.push(spent.processors / plain.processors);
@@ -153,7 +153,7 @@ impl Measured {
 }
 
 /// Measures the time between the lines that the machine prints before the marks and after them.
-fn measure(mode: Mode, host: &BatchHost, emulator: &Emulator, plugin: &Path) -> Result<Spent> {
+fn measure(mode: Mode, host: &BatchHost, emulator: &Emulator, plugin: &Path) -> Result<Seconds> {
     let mut command = host.command(emulator)?;
     let out = host.folder().join("recording");
     if let Some(words) = mode.words(plugin, &out) {
@@ -166,11 +166,11 @@ fn measure(mode: Mode, host: &BatchHost, emulator: &Emulator, plugin: &Path) -> 
     let after = until(&mut qemu, host, start, "@after")?;
     qemu.stop()?;
     let [wall, processors] = [after.wall - before.wall, after.processors - before.processors];
-    Ok(Spent { wall, processors })
+    Ok(Seconds { wall, processors })
 }
 
 /// Waits until the machine has printed a line. Returns the time that QEMU has spent since the start.
-fn until(qemu: &mut Process, host: &BatchHost, start: Instant, line: &str) -> Result<Spent> {
+fn until(qemu: &mut Process, host: &BatchHost, start: Instant, line: &str) -> Result<Seconds> {
     loop {
         let ended = qemu.ended()?;
         let printed = std::fs::read(host.printed()).unwrap_or_default();
@@ -178,7 +178,7 @@ fn until(qemu: &mut Process, host: &BatchHost, start: Instant, line: &str) -> Re
         if String::from_utf8_lossy(&printed).lines().any(|own| own.trim() == line)
             && let Some(processors) = processors
         {
-            return Ok(Spent { wall: wall.as_secs_f64(), processors });
+            return Ok(Seconds { wall: wall.as_secs_f64(), processors });
         }
         if ended.is_some() || wall > LIMIT {
             let said = format!("\nQEMU:\n  {}", qemu.stderr());

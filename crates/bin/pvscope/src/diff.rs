@@ -281,7 +281,7 @@ mod tests {
         let a = recording(10, &[("same", 1000), ("less", 9000), ("gone", 400)], 0);
         let b = recording(20, &[("same", 2000), ("less", 2000), ("new", 16_000)], 0);
         let diff = diff(&a, &b);
-        // Half a cycle an instruction: 0 to 400, 450 to 50, 20 to 0 and 50 to 50 for each frame.
+        // Half a cycle per instruction. Cycles per frame: 0 to 400, 450 to 50, 20 to 0 and 50 to 50.
         let by_size: Vec<_> =
             diff.cycles_by_function.iter().map(|row| row.difference.abs()).collect();
         assert_eq!(by_size.len(), 3, "as many as were asked for");
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_the_two_are_and_when_no_frames_were_counted() {
+    fn a_diff_names_both_recordings_and_says_if_no_frames_were_counted() {
         let side = Side::new(&recording(2, &[], 0)).line("a", Path::new("x.pvs"));
         assert_eq!(side, "a: x.pvs: work; 2 frames of 100 bytes on average");
         let side = Side::new(&recording(0, &[], 0)).line("b", Path::new("x.pvs"));

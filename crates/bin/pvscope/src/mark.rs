@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_script_are_written_and_the_script_is_sound() {
+    fn programs_and_script_are_written_and_the_script_works() {
         let folder = lab::TempDir::new().unwrap();
         let args = MarksArgs { folder: folder.path().join("new/marks") };
         run(&args).unwrap();

@@ -236,7 +236,7 @@ busybox poweroff -f
 ";
 
 #[test]
-fn a_guest_of_ones_own_image_is_recorded_with_memory_above_the_hole() {
+fn a_users_image_is_recorded_with_memory_above_the_device_hole() {
     let Some((_, plugin)) = real() else { return };
     let Some((kernel, mut root)) = images() else {
         eprintln!("skipped: the lab's images do not exist");

@@ -16,7 +16,7 @@ pub enum Error {
         who: String,
         /// How.
         status: std::process::ExitStatus,
-        /// Its last words.
+        /// Its last output.
         said: String,
     },
     /// Something took too long.
@@ -26,7 +26,7 @@ pub enum Error {
         what: String,
         /// The limit.
         limit: std::time::Duration,
-        /// The last words of its processes.
+        /// The last output of its processes.
         said: String,
     },
     /// A file or folder could not be made.

@@ -7,8 +7,8 @@ use rustix::fs::{Access, access};
 
 use crate::error::{Error, Result};
 
-/// Makes the folder of `file` and checks that it is writable, before minutes of measuring instead of
-/// after.
+/// Creates the folder of `file` and checks that it is writable, so that an error comes before minutes
+/// of measuring.
 pub fn prepare(file: &Path) -> Result<()> {
     let failed = |source| Error::Path { path: file.to_owned(), source };
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -32,7 +32,7 @@ mod tests {
     use lab::TempDir;
 
     #[test]
-    fn folders_are_made_and_obstacles_named() {
+    fn folders_are_created_and_errors_name_the_path() {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("a/b/report.html");
         prepare(&file).unwrap();

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn blocks_that_were_written_are_read() {
         let stream = stream();
         let mut blocks = Blocks::new(&stream[..]);
         let mut copy = Vec::new();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_cut_or_changed_is_an_error_or_a_stream() {
+    fn a_damaged_stream_is_read_without_panic() {
         let stream = stream();
         let read = |stream: &[u8]| {
             let mut blocks = Blocks::new(stream);

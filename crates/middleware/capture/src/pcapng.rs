@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_padded_and_then_has_its_options() {
+    fn options_follow_the_padding_of_a_packet() {
         let packet = CapturedPacket {
             timestamp: 0x0102_0304_0506_0708,
             original_len: 1514,
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn no_packet_has_more_overhead_than_it_says() {
+    fn the_overhead_of_a_packet_is_bounded() {
         for reason in DropReason::ALL {
             let packet = CapturedPacket {
                 timestamp: 0,
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_apart_one_by_one() {
+    fn packets_are_read_back_one_by_one() {
         let mut out = Vec::new();
         for (timestamp, len) in [(5, 0), (u64::MAX, 1), (7, 64)] {
             let packet = CapturedPacket {

@@ -43,7 +43,7 @@ fn nothing_is_recorded_while_no_capture_runs() {
 }
 
 #[test]
-fn both_directions_with_what_was_on_the_wire_and_in_order() {
+fn packets_of_both_directions_are_recorded_in_order() {
     let point = CapturePoint::new("red");
     let (mut port, mut other) = (Port::wrapped(&point), Port::wrapped(&CapturePoint::new("blue")));
     let capture = start(&point, &Options::default());
@@ -85,7 +85,7 @@ fn a_drop_carries_its_reason_on_either_side() {
 }
 
 #[test]
-fn a_frame_that_waits_or_is_under_way_is_recorded_once() {
+fn a_frame_that_waits_or_is_in_flight_is_recorded_once() {
     let point = CapturePoint::new("red");
     let (mut port, mut other) = (Port::wrapped(&point), Port::wrapped(&point));
     let inbound = start(&point, &filtered("inbound"));
@@ -108,7 +108,7 @@ fn a_frame_that_waits_or_is_under_way_is_recorded_once() {
 }
 
 #[test]
-fn a_snaplen_cuts_headers_and_bodies() {
+fn the_snaplen_cuts_headers_and_bodies() {
     let point = CapturePoint::new("red");
     let mut port = Port::wrapped(&point);
     let whole = tcp_frame(1, 5000);
@@ -130,7 +130,7 @@ fn a_snaplen_cuts_headers_and_bodies() {
 }
 
 #[test]
-fn a_body_that_cannot_be_read_leaves_the_header() {
+fn a_frame_with_an_unreadable_body_is_recorded_by_its_header() {
     let point = CapturePoint::new("red");
     let (mut port, mut other) = (Port::wrapped(&point), Port::wrapped(&CapturePoint::new("blue")));
     let capture = start(&point, &Options::default());
@@ -150,7 +150,7 @@ fn a_body_that_cannot_be_read_leaves_the_header() {
 }
 
 #[test]
-fn what_is_left_to_others_is_recorded_as_it_is_or_as_segments() {
+fn unfinished_frames_are_recorded_as_they_are_or_as_segments() {
     let point = CapturePoint::new("red");
     let mut port = Port::wrapped(&point);
     let plain = start(&point, &Options::default());
@@ -259,7 +259,7 @@ impl Write for Stuck {
 }
 
 #[test]
-fn a_reader_that_stops_holds_nobody_up_and_ends_its_capture() {
+fn a_reader_that_stops_delays_nobody_and_ends_its_capture() {
     let point = CapturePoint::new("red");
     let mut port = Port::wrapped(&point);
     let capture = start(&point, &Options::default());
@@ -292,7 +292,7 @@ fn a_capture_ends_after_its_count_or_with_its_port() {
 }
 
 #[test]
-fn sides_that_run_at_the_same_time_come_out_in_order() {
+fn packets_of_concurrent_sides_are_in_order() {
     const BATCHES: usize = 300;
     let point = CapturePoint::new("red");
     let capture = start(&point, &Options { snaplen: 64, ..Options::default() });
@@ -326,7 +326,7 @@ fn sides_that_run_at_the_same_time_come_out_in_order() {
 }
 
 #[test]
-fn the_stream_says_where_it_comes_from() {
+fn the_stream_names_its_program_and_interface() {
     let point = CapturePoint::new("red");
     let capture = start(&point, &Options { snaplen: 96, ..filtered("arp") });
     let (file, _) = file_of(capture);
@@ -340,7 +340,7 @@ fn the_stream_says_where_it_comes_from() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn a_capture_that_cannot_start_says_why() {
     let point = CapturePoint::new("red");
     let running = [(); CAPTURES_MAX].map(|()| start(&point, &Options::default()));
     let error = point.start(&Options::default()).err().unwrap();

@@ -34,7 +34,7 @@ fn error(text: &str) -> FilterError {
 }
 
 #[test]
-fn ipv4_tcp() {
+fn ipv4_with_tcp_matches_by_address_and_port() {
     // 02:00:00:00:00:01, 10.0.1.1:40000 to 02:00:00:00:00:02, 10.0.2.2:80.
     let frame = frame(&tcp_frame(40_000, 100));
     check(
@@ -98,7 +98,7 @@ fn ipv4_tcp() {
 }
 
 #[test]
-fn ipv6_behind_two_tags() {
+fn ipv6_matches_behind_two_tags() {
     let network = Network { vlan_tags: 2, v6: true, options: 1, ident: 7, addresses: 0x0102 };
     let frame = frame(&network.udp_frame((53, 1000), &[0; 300]));
     check(
@@ -137,7 +137,7 @@ fn arp_has_addresses_but_no_ports() {
 }
 
 #[test]
-fn neither_address_nor_port_in_other_protocols() {
+fn other_protocols_have_neither_address_nor_port() {
     let other = [0xee; 60];
     let taken = ["ether host ee:ee:ee:ee:ee:ee", "not ip", "less 60"];
     check(&frame(&other), &taken, &["host 238.238.238.238", "port 0", "tcp", "icmp", "vlan"]);
@@ -148,7 +148,7 @@ fn neither_address_nor_port_in_other_protocols() {
 }
 
 #[test]
-fn direction_and_outcome() {
+fn a_filter_matches_direction_and_outcome() {
     let frame = frame(&[0xee; 60]);
     let takes = |text, direction, outcome| {
         filter(text).matches(&Packet { frame: &frame, direction, outcome })
@@ -164,7 +164,7 @@ fn direction_and_outcome() {
 }
 
 #[test]
-fn an_error_says_where_what_and_what_instead() {
+fn an_error_has_its_place_and_what_was_expected() {
     let message = |text| error(text).to_string();
     assert_eq!(
         message("tcp port http"),
@@ -188,7 +188,7 @@ fn an_error_says_where_what_and_what_instead() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused() {
+fn unknown_words_are_refused() {
     for (text, position) in [
         ("ip)", 3),
         ("and", 1),
@@ -222,7 +222,7 @@ fn what_is_not_understood_is_refused() {
 }
 
 #[test]
-fn depth_has_a_limit_and_length_has_none() {
+fn a_filter_is_bounded_in_depth_and_not_in_length() {
     let nested = |depth| format!("{}ip{}", "(".repeat(depth), ")".repeat(depth));
     filter(&nested(32));
     assert_eq!(error(&nested(33)).position, 33);
@@ -307,13 +307,13 @@ proptest! {
     }
 
     #[test]
-    fn not_binds_closest_and_the_others_alike(tree in tree(), words in any::<bool>()) {
+    fn not_binds_closest_and_and_and_or_bind_alike(tree in tree(), words in any::<bool>()) {
         let frame = frame(&tcp_frame(80, 100));
         prop_assert_eq!(takes(&tree.text(words), &frame), tree.value(), "{}", tree.text(words));
     }
 
     #[test]
-    fn a_network_is_its_prefix(address in any::<u32>(), bit in 0u8..32, prefix in 0u8..=32) {
+    fn a_network_matches_by_its_prefix(address in any::<u32>(), bit in 0u8..32, prefix in 0u8..=32) {
         let other = address ^ 1 << (31 - bit);
         let network = if prefix == 0 { 0 } else { address >> (32 - prefix) << (32 - prefix) };
         let text = format!("src net {}/{prefix}", std::net::Ipv4Addr::from_bits(network));
@@ -325,7 +325,7 @@ proptest! {
     }
 
     #[test]
-    fn any_frame_can_be_looked_at(network in common::frames::network(), cut in 0usize..60) {
+    fn a_filter_accepts_any_frame_without_panic(network in common::frames::network(), cut in 0usize..60) {
         let tcp = Tcp { seq: 1, flags: 0, options: 0 };
         let bytes = network.tcp_frame(&tcp, &[0; 9]);
         let mut frame = Frame::empty();

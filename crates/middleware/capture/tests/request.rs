@@ -3,7 +3,7 @@
 use capture::{Options, Request};
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn options_that_are_missing_have_their_defaults() {
     let request: Request = serde_json::from_str(r#"{"port":"red"}"#).unwrap();
     assert_eq!(request, Request { port: "red".into(), options: Options::default() });
     let text =
@@ -16,7 +16,7 @@ fn what_is_left_out_has_its_default() {
 }
 
 #[test]
-fn an_option_that_nobody_knows_is_refused() {
+fn an_unknown_option_is_refused() {
     let text = r#"{"port":"red","options":{"ring":5}}"#;
     let error = serde_json::from_str::<Request>(text).unwrap_err();
     assert!(error.to_string().contains("unknown field `ring`"), "{error}");

@@ -62,7 +62,7 @@ fn fields(path: &Path, fields: &[&str]) -> Option<Vec<String>> {
 }
 
 #[test]
-fn direction_lengths_and_reason() {
+fn tshark_shows_direction_lengths_and_reason() {
     let file = File::of("plain", &Options { snaplen: 60, ..Options::default() });
     let names = [
         "frame.interface_name",
@@ -93,7 +93,7 @@ fn direction_lengths_and_reason() {
 }
 
 #[test]
-fn segments_have_good_checksums() {
+fn tshark_finds_the_checksums_of_segments_correct() {
     let file = File::of("segmented", &Options { segmented: true, ..Options::default() });
     let Some(lines) = fields(&file.0, &["tcp.srcport", "tcp.len", "tcp.checksum.status"]) else {
         return;
@@ -103,7 +103,7 @@ fn segments_have_good_checksums() {
 }
 
 #[test]
-fn capinfos_knows_the_interface_and_the_program() {
+fn capinfos_shows_the_interface_and_the_program() {
     let file = File::of("info", &Options { filter: "tcp".into(), ..Options::default() });
     let Some(text) = output("capinfos", &["-M"], &file.0) else { return };
     let plain = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -176,7 +176,7 @@ mod tests {
     };
 
     #[test]
-    fn parse_and_emit() {
+    fn a_packet_is_parsed_and_emitted() {
         assert_eq!(Repr::parse(&Packet::new_checked(&BYTES).unwrap()), REPR);
         let mut packet = Packet::new_unchecked([0xee; LEN]);
         REPR.emit(&mut packet);

@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn example_of_rfc_1071() {
+    fn the_example_of_rfc_1071_has_its_sum() {
         let sum = Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.fold(), 0xddf2);
         assert_eq!(sum.finish(), 0x220d);
     }
 
     #[test]
-    fn nothing_sums_to_zero() {
+    fn zeros_sum_to_zero() {
         assert_eq!(Sum::new().fold(), 0);
         assert_eq!(Sum::of(&[0; 100]).finish(), 0xffff);
     }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn pseudo_headers_are_the_sum_of_their_fields() {
+    fn a_pseudo_header_sums_its_fields() {
         let v4 = pseudo_v4(Ipv4Addr::new(192, 168, 0, 1), Ipv4Addr::new(10, 1, 2, 3), 6, 1480);
         let fields = [192, 168, 0, 1, 10, 1, 2, 3, 0, 6, 0x05, 0xc8];
         assert_eq!(v4.fold(), by_definition(&fields));
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_is_the_definition(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn the_sum_agrees_with_its_definition(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             prop_assert_eq!(Sum::of(&bytes).fold(), by_definition(&bytes));
         }
 

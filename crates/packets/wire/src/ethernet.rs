@@ -244,7 +244,7 @@ mod tests {
     };
 
     #[test]
-    fn parse_and_emit() {
+    fn a_frame_is_parsed_and_emitted() {
         let frame = Frame::new_checked(&BYTES).unwrap();
         assert_eq!(Repr::parse(&frame), REPR);
         assert_eq!(frame.payload(), [0x45, 0x00, 0x00, 0x54]);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_address() {
+    fn addresses_know_their_kind() {
         assert!(REPR.dst.is_multicast() && !REPR.dst.is_broadcast() && !REPR.dst.is_zero());
         assert!(!REPR.src.is_multicast());
         assert!(MacAddr::BROADCAST.is_multicast() && MacAddr::BROADCAST.is_broadcast());
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn address_as_text() {
+    fn an_address_is_printed_and_parsed() {
         assert_eq!(REPR.src.to_string(), "00:16:3e:12:34:56");
         assert_eq!("00:16:3E:12:34:56".parse(), Ok(REPR.src));
         for wrong in [
@@ -290,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_round_trips(bytes: [u8; 6]) {
+        fn an_address_survives_its_text(bytes: [u8; 6]) {
             prop_assert_eq!(MacAddr(bytes).to_string().parse(), Ok(MacAddr(bytes)));
         }
 

@@ -193,7 +193,7 @@ mod tests {
     const REPR: Repr = Repr { kind: EchoKind::Request, ident: 0x1234, seq: 0x0001 };
 
     #[test]
-    fn v4_echo() {
+    fn an_icmp_echo_is_parsed_and_emitted() {
         let bytes = [8, 0, 0xe1, 0xc8, 0x12, 0x34, 0, 1, 1, 2, 3];
         let message = Packet::new_checked(&bytes).unwrap();
         assert_eq!(Repr::parse(&message, Version::V4), Some(REPR));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn v6_echo() {
+    fn an_icmpv6_echo_is_parsed_and_emitted() {
         let pseudo = pseudo_v6(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST, 58, 8);
         let bytes = [129, 0, 0x6c, 0x86, 0x12, 0x34, 0, 1];
         let reply = Repr { kind: EchoKind::Reply, ..REPR };
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_four_numbers() {
+    fn echo_kinds_have_their_numbers() {
         let numbers =
             |version| [EchoKind::Request, EchoKind::Reply].map(|kind| kind.number(version));
         assert_eq!(numbers(Version::V4), [8, 0]);

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn a_packet_is_parsed_into_its_fields() {
         let packet = Packet::new_checked(&BYTES).unwrap();
         assert_eq!((packet.version(), packet.header_len(), packet.total_len()), (4, 20, 23));
         assert_eq!((packet.traffic_class(), packet.ident(), packet.ttl()), (0xb8, 0xabcd, 64));
@@ -337,7 +337,7 @@ mod tests {
 
     /// The header in Wikipedia's "Internet checksum".
     #[test]
-    fn emit_with_checksum() {
+    fn a_packet_is_emitted_with_its_header_checksum() {
         let repr = Repr {
             src: Ipv4Addr::new(192, 168, 0, 1),
             dst: Ipv4Addr::new(192, 168, 0, 199),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments() {
+    fn fragment_fields_are_set_and_read() {
         let mut packet = Packet::new_checked(BYTES).unwrap();
         packet.set_fragment(false, true, 0);
         assert!(packet.is_fragment() && packet.more_frags() && !packet.dont_frag());
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn options() {
+    fn options_lie_between_header_and_payload() {
         let packet = checked(|bytes| bytes[0] = 0x46);
         assert_eq!(packet, Err(ParseError::Length(Layer::Ipv4)));
         let packet = checked(|bytes| (bytes[0], bytes[3]) = (0x46, 24)).unwrap();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_packets_are_refused() {
         assert_eq!(Packet::new_checked(&BYTES[..19]), Err(ParseError::Truncated(Layer::Ipv4)));
         assert_eq!(checked(|bytes| bytes[0] = 0x65), Err(ParseError::Version(Layer::Ipv4)));
         let length = Err(ParseError::Length(Layer::Ipv4));

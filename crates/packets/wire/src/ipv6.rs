@@ -309,7 +309,7 @@ mod tests {
     const TRUNCATED: ParseError = ParseError::Truncated(Layer::Ipv6Extension);
 
     #[test]
-    fn fields() {
+    fn a_packet_is_parsed_into_its_fields() {
         let packet = Packet::new_checked(&BYTES).unwrap();
         assert_eq!(
             (packet.version(), packet.traffic_class(), packet.flow_label()),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn emit() {
+    fn a_packet_is_emitted() {
         let repr =
             Repr { src: SRC, dst: DST, next_header: Protocol::UDP, hop_limit: 64, payload_len: 3 };
         let mut packet = Packet::new_unchecked([0xee; 44]);
@@ -344,13 +344,13 @@ mod tests {
     }
 
     #[test]
-    fn link_local_address() {
+    fn a_mac_address_gives_a_link_local_address() {
         let expected: Ipv6Addr = "fe80::216:3eff:fe12:3456".parse().unwrap();
         assert_eq!(link_local(MacAddr([0x00, 0x16, 0x3e, 0x12, 0x34, 0x56])), expected);
     }
 
     #[test]
-    fn walk_passes_every_kind_of_extension() {
+    fn the_walk_passes_every_kind_of_extension() {
         let mut chain = [0; 48];
         chain[0] = 43; // hop-by-hop of 8 bytes, then routing
         chain[8..10].copy_from_slice(&[60, 1]); // routing of 16 bytes, then destination options
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn walk_ends_at_a_fragment() {
+    fn the_walk_ends_at_a_fragment() {
         for offset_and_more in [1u16, 8, 0xfff8] {
             let mut chain = [0; 16];
             chain[0] = Protocol::DESTINATION_OPTIONS.0;
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn walk_is_bounded() {
+    fn the_walk_is_bounded() {
         let options = [Protocol::DESTINATION_OPTIONS.0, 0, 0, 0, 0, 0, 0, 0];
         let mut chain = [options; MAX_EXTENSIONS + 1];
         chain[MAX_EXTENSIONS - 1][0] = Protocol::TCP.0;
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn walk_from_beyond_the_end() {
+    fn a_walk_that_starts_beyond_the_end_is_refused() {
         assert_eq!(walk_extensions(Protocol::ROUTING, &[], usize::MAX), Err(TRUNCATED));
     }
 }

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_and_emit() {
+    fn a_message_is_parsed_and_emitted() {
         let source_link = Some(MAC);
         both_ways(&SOLICITATION, Repr::NeighbourSolicitation { target: TARGET, source_link });
         let detection = Repr::NeighbourSolicitation { target: TARGET, source_link: None };
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_routers() {
+    fn router_messages_are_parsed() {
         for (kind, len) in [(Kind::ROUTER_ADVERTISEMENT, 16), (Kind::REDIRECT, 40)] {
             let mut bytes = [0; 40];
             bytes[0] = kind.0;
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn options_in_order() {
+    fn options_are_walked_in_order() {
         let mut bytes = [0; 8 + 8 + 16];
         bytes[0] = 133;
         bytes[8..10].copy_from_slice(&[14, 1]); // a nonce
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_messages_are_refused() {
         let truncated = Err(ParseError::Truncated(Layer::Ndp));
         assert_eq!(Packet::new_checked(&SOLICITATION[..0]), truncated);
         assert_eq!(Packet::new_checked(&SOLICITATION[..23]), truncated);

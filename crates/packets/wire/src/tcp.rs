@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn a_segment_is_parsed_into_its_fields() {
         let segment = Packet::new_checked(&BYTES).unwrap();
         assert_eq!(Repr::parse(&segment), REPR);
         assert_eq!((segment.header_len(), segment.urgent()), (24, 0x0201));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn emit() {
+    fn a_segment_is_emitted_with_its_checksum() {
         let mut segment = Packet::new_unchecked([0xee; 27]);
         REPR.emit(&mut segment);
         segment.payload_mut().copy_from_slice(&BYTES[20..]);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn flags() {
+    fn flags_combine_as_sets() {
         let flags = Flags::ACK | Flags::PSH | Flags::FIN;
         assert_eq!(flags, REPR.flags);
         assert!(
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_segments_are_refused() {
         assert_eq!(Packet::new_checked(&BYTES[..19]), Err(ParseError::Truncated(Layer::Tcp)));
         for data_offset in [0x40, 0x70] {
             let mut bytes = BYTES;

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn published_vectors() {
+    fn published_vectors_have_their_hashes() {
         for (src, dst, of_addresses, of_flow) in PUBLISHED {
             let [src, dst]: [SocketAddr; 2] = [src, dst].map(|text| text.parse().unwrap());
             let addresses = [octets(&src), octets(&dst)].concat();
@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn table_is_the_definition(
+        fn the_table_agrees_with_the_definition(
             key in prop::array::uniform32(any::<u8>()),
             key_end in prop::array::uniform8(any::<u8>()),
             input in prop::collection::vec(any::<u8>(), 0..48),

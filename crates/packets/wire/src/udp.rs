@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_and_emit() {
+    fn a_datagram_is_parsed_and_emitted() {
         let datagram = Packet::new_checked(&BYTES).unwrap();
         assert_eq!(Repr::parse(&datagram), REPR);
         assert_eq!(datagram.payload(), [1, 2, 3, 4]);

@@ -222,7 +222,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn headers_agree(plan in plan()) {
+    fn headers_agree_with_etherparse(plan in plan()) {
         let frame = plan.build();
         let expected = oracle(&frame).expect("etherparse reads what it writes");
         prop_assert_eq!(Headers::parse(&frame), Ok(expected));
@@ -231,7 +231,7 @@ proptest! {
 
     /// XSA-423: headers are found whole or not at all. Fewer bytes never give another result.
     #[test]
-    fn fewer_bytes_are_the_same_or_truncated(plan in plan(), len: prop::sample::Index) {
+    fn a_prefix_of_a_frame_parses_the_same_or_is_truncated(plan in plan(), len: prop::sample::Index) {
         let frame = plan.build();
         let whole = Headers::parse(&frame).unwrap();
         let len = len.index(frame.len() + 1);
@@ -244,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_headers_agree(
+    fn damaged_headers_agree_with_etherparse(
         plan in plan(),
         damage in prop::collection::vec((12usize..90, any::<u8>()), 1..4),
     ) {
@@ -260,13 +260,13 @@ proptest! {
     }
 
     #[test]
-    fn sums_agree(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn sums_agree_with_etherparse(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         let expected = Sum16BitWords::new().add_slice(&bytes).ones_complement();
         prop_assert_eq!(Sum::of(&bytes).finish(), u16::from_be(expected));
     }
 
     #[test]
-    fn transport_checksums_agree(plan in plan()) {
+    fn transport_checksums_agree_with_etherparse(plan in plan()) {
         let mut frame = plan.build();
         let headers = Headers::parse(&frame).unwrap();
         let (l3, l4) = (usize::from(headers.l3_offset), usize::from(headers.l4_offset));

@@ -36,7 +36,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn headers(
+    fn any_bytes_are_headers_or_an_error(
         bytes in bytes_after(FRAME_PREFIXES),
         other in prop::collection::vec(any::<u8>(), 0..100),
     ) {
@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn ethernet(bytes in bytes_after(&[&[]])) {
+    fn any_bytes_are_an_ethernet_frame_or_an_error(bytes in bytes_after(&[&[]])) {
         if let Ok(mut frame) = ethernet::Frame::new_checked(bytes) {
             let repr = ethernet::Repr::parse(&frame);
             let before = frame.clone();
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn arp(bytes in bytes_after(&[&[], b"\0\x01\x08\0\x06\x04"])) {
+    fn any_bytes_are_an_arp_packet_or_an_error(bytes in bytes_after(&[&[], b"\0\x01\x08\0\x06\x04"])) {
         if let Ok(mut packet) = arp::Packet::new_checked(bytes) {
             let before = packet.clone();
             arp::Repr::parse(&packet).emit(&mut packet);
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv4(bytes in bytes_after(&[&[], b"\x45\0\0", b"\x46\0\0", b"\x4f\0\0"])) {
+    fn any_bytes_are_an_ipv4_packet_or_an_error(bytes in bytes_after(&[&[], b"\x45\0\0", b"\x46\0\0", b"\x4f\0\0"])) {
         if let Ok(mut packet) = ipv4::Packet::new_checked(bytes) {
             let lens = packet.header_len() + packet.payload().len();
             prop_assert_eq!(lens, usize::from(packet.total_len()));
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn ipv6(bytes in bytes_after(&[&[], b"\x60\0\0\0\0", b"\x60\0\0\0\0\x80\0"])) {
+    fn any_bytes_are_an_ipv6_packet_or_an_error(bytes in bytes_after(&[&[], b"\x60\0\0\0\0", b"\x60\0\0\0\0\x80\0"])) {
         if let Ok(mut packet) = ipv6::Packet::new_checked(bytes) {
             let _ = (packet.version(), packet.traffic_class(), packet.flow_label());
             if let Ok(upper) = packet.upper_layer() {
@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn ndp(bytes in bytes_after(&[&[], b"\x85\0\0\0\0\0\0\0\x01\x01", b"\x86", b"\x87", b"\x88"])) {
+    fn any_bytes_are_an_ndp_message_or_an_error(bytes in bytes_after(&[&[], b"\x85\0\0\0\0\0\0\0\x01\x01", b"\x86", b"\x87", b"\x88"])) {
         if let Ok(packet) = ndp::Packet::new_checked(bytes) {
             let _ = (packet.flags(), packet.target());
             if let Ok(Some(repr)) = ndp::Repr::parse(&packet) {
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn extension_walk(
+    fn a_walk_over_any_bytes_ends(
         next: u8,
         bytes in bytes_after(&[&[], b"\x2b\0", b"\x3c\x01"]),
         offset in 0usize..300,
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn tcp(bytes in bytes_after(TCP_PREFIXES)) {
+    fn any_bytes_are_a_tcp_segment_or_an_error(bytes in bytes_after(TCP_PREFIXES)) {
         if let Ok(mut segment) = tcp::Packet::new_checked(bytes) {
             let _ = (segment.checksum(), segment.urgent());
             prop_assert_eq!(segment.options().len() + tcp::HEADER_LEN, segment.header_len());
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn udp(bytes in bytes_after(&[&[], b"pppp\0"])) {
+    fn any_bytes_are_a_udp_datagram_or_an_error(bytes in bytes_after(&[&[], b"pppp\0"])) {
         if let Ok(mut datagram) = udp::Packet::new_checked(bytes) {
             datagram.fill_checksum(wire::checksum::Sum::new());
             prop_assert!(datagram.checksum() != 0);
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn icmp(bytes in bytes_after(&[&[], &[8, 0], &[129, 0]])) {
+    fn any_bytes_are_an_icmp_message_or_an_error(bytes in bytes_after(&[&[], &[8, 0], &[129, 0]])) {
         if let Ok(mut message) = icmp::Packet::new_checked(bytes) {
             let _ = message.checksum();
             message.fill_checksum(wire::checksum::Sum::new());
@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn netif_slots(bytes: [u8; 16]) {
+    fn any_netif_slot_that_decodes_encodes_to_the_same(bytes: [u8; 16]) {
         let extra = ExtraInfo::read_from_prefix(&bytes).unwrap().0;
         if let Ok(decoded) = Extra::decode(&extra) {
             let encoded = decoded.encode(extra.more()).unwrap();

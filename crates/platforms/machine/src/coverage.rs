@@ -135,7 +135,7 @@ AnonHugePages:      2048 kB
 ";
 
     #[test]
-    fn what_the_kernel_tells_is_read() {
+    fn the_kernels_list_of_mappings_is_parsed() {
         let space = AddressSpace::parse(SMAPS.as_bytes()).unwrap();
         let mapping = |inode, offset, large| Mapping { inode, offset, large };
         let expected =
@@ -144,7 +144,7 @@ AnonHugePages:      2048 kB
     }
 
     #[test]
-    fn a_list_without_end_is_given_up_on() {
+    fn an_endless_list_is_an_error() {
         let endless = "7f00-7f20 rw-s 00200000 00:01 4242\n".repeat(200_000);
         let error = AddressSpace::parse(endless.as_bytes().take(LONGEST)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_for_the_holds_before_it() {
+    fn a_grace_period_waits_only_for_earlier_holds() {
         let holds = Holds::default();
         assert!(holds.wait(), "nobody holds anything");
         let old = holds.begin();

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn events_ring_both_ways_and_bind_once_at_a_time() {
+    fn events_go_both_ways_and_a_port_is_bound_once_at_a_time() {
         let (machine, domain, guest) = machine();
         let (theirs, port) = guest.alloc_unbound(DRIVER_DOMAIN).unwrap();
         assert!(guest.alloc_unbound(DomId(3)).is_err());

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_and_descriptors_cross() {
+    fn packets_and_descriptors_cross_the_socket() {
         let (one, two) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .unwrap();

@@ -117,8 +117,8 @@ fn send(test: &str) -> Option<Vec<[u64; 2]>> {
 }
 
 #[test]
-fn grouped_places_leave_all_ordinary_memory_large() {
-    const TEST: &str = "grouped_places_leave_all_ordinary_memory_large";
+fn grouped_pages_leave_ordinary_memory_in_large_pages() {
+    const TEST: &str = "grouped_pages_leave_ordinary_memory_in_large_pages";
     if let Some(socket) = socket() {
         return receive(&socket, Grouping::Grouped);
     }
@@ -127,8 +127,8 @@ fn grouped_places_leave_all_ordinary_memory_large() {
 }
 
 #[test]
-fn scattered_places_break_blocks() {
-    const TEST: &str = "scattered_places_break_blocks";
+fn scattered_pages_break_blocks() {
+    const TEST: &str = "scattered_pages_break_blocks";
     if let Some(socket) = socket() {
         return receive(&socket, Grouping::Scattered);
     }

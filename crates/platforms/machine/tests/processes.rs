@@ -67,8 +67,8 @@ fn guest(socket: &Path) {
 }
 
 #[test]
-fn pages_change_hands_between_processes_until_one_is_killed() {
-    const TEST: &str = "pages_change_hands_between_processes_until_one_is_killed";
+fn pages_are_transferred_between_processes_until_one_is_killed() {
+    const TEST: &str = "pages_are_transferred_between_processes_until_one_is_killed";
     if let Some(socket) = std::env::var_os(SOCKET) {
         return guest(Path::new(&socket));
     }

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_grant_needs_no_hypervisor() {
+    fn copies_without_a_grant_need_no_hypervisor() {
         let region = Region::anonymous(8192).unwrap();
         let mut out = [0; 4];
         let region = &region;
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_page_is_reached_in_place_unless_the_other_side_is_granted_only() {
+    fn a_mapped_page_is_copied_in_place_unless_the_other_side_is_only_granted() {
         let (peer, region) = (peer(), Region::anonymous(8192).unwrap());
         let grefs = [None, Some(GrantRef(5))];
         let pages =
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_our_own_stay_in_their_memory() {
+    fn local_copies_stay_within_their_memory() {
         use CopyStatus::{BadDest, BadSource};
         let region = Region::anonymous(4096).unwrap();
         let region = &region;
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_leaves_its_page_or_its_slice_is_not_tried() {
+    fn a_copy_beyond_its_page_or_slice_is_refused() {
         use CopyStatus::{BadDest, BadSource};
         let (peer, mut bytes) = (peer(), [0; 5000]);
         let (short, long) = (vec![1; 99], vec![1; 5000]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_copy_is_the_granted_sides_fault() {
+    fn a_refused_copy_is_blamed_on_the_granted_side() {
         use CopyStatus::{BadDest, BadSource};
         let (peer, mut byte) = (peer(), [0]);
         let (source, own) = (grant(&peer, 0), Source::Private(b"x"));

@@ -156,7 +156,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn without_xen_that_is_what_is_said() {
+    fn without_xen_the_error_says_so() {
         let devices = [Device::Gntdev, Device::Gntalloc, Device::Evtchn, Device::Xenbus];
         for root in [Root::new("none"), Root::new("kvm").with_hypervisor("kvm\n")] {
             for device in devices {
@@ -187,7 +187,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn devices_without_a_hypervisors_name_are_believed() {
+    fn devices_are_tried_if_the_hypervisors_name_is_unknown() {
         let root = Root::new("unnamed");
         fs::create_dir(root.0.join("dev/xen")).unwrap();
         assert!(root.error(Device::Gntdev).contains("modprobe xen-gntdev"));

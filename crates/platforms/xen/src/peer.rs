@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserved_numbers_are_no_domains() {
+    fn reserved_domain_numbers_are_refused() {
         for domain in [0, 1, 0x7FEF] {
             assert_eq!(Peer::new(DomId(domain)).unwrap().domain(), DomId(domain));
         }

@@ -77,7 +77,7 @@ mod tests {
     use crate::device::tests::Root;
 
     #[test]
-    fn xenstored_is_asked_where_it_listens() {
+    fn the_socket_of_xenstored_is_used_if_it_exists() {
         let root = Root::new("store-socket").with_hypervisor("xen");
         fs::create_dir_all(root.path().join("run/xenstored")).unwrap();
         let socket = root.path().join(SOCKETS[0]);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_xenstored_that_accepts_nobody_is_not_waited_for() {
+    fn a_xenstored_that_does_not_accept_fails_at_once() {
         let root = Root::new("store-stopped").with_hypervisor("xen");
         fs::create_dir_all(root.path().join("run/xenstored")).unwrap();
         let server = UnixListener::bind(root.path().join(SOCKETS[0])).unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn without_xenstored_the_kernels_device_is_taken() {
+    fn without_xenstored_the_kernels_device_is_used() {
         let root = Root::new("store-device").with_hypervisor("xen");
         let error = connect_below(root.path()).unwrap_err().to_string();
         assert!(error.contains("dev/xen/xenbus"), "{error}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_control_domain_waits_for_no_store_that_nobody_started() {
+    fn the_control_domain_does_not_wait_for_a_store_that_is_not_running() {
         let root = Root::new("store-none").with_hypervisor("xen");
         fs::create_dir_all(root.path().join("proc/xen")).unwrap();
         fs::write(root.path().join(CAPABILITIES), "control_d\n").unwrap();

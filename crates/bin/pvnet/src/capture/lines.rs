@@ -36,7 +36,7 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// Who sends what to whom.
+/// The frame's addresses and protocol.
 fn describe(f: &mut fmt::Formatter<'_>, headers: &Headers, bytes: &[u8]) -> fmt::Result {
     if let Some(tag) = headers.vlan {
         write!(f, "vlan {} ", tag & 0x0fff)?;
@@ -99,7 +99,7 @@ fn ip(
     }
 }
 
-/// TCP's flags as tcpdump has them.
+/// TCP's flags as tcpdump shows them.
 fn flags(flags: Flags) -> String {
     let letters = [
         (Flags::SYN, 'S'),

@@ -37,7 +37,7 @@ pub struct CaptureArgs {
     /// End after that many frames [default: at Ctrl-C].
     #[arg(long, short, value_name = "N")]
     count: Option<u64>,
-    /// Which frames: `host`, `net`, `port`, `tcp`, `arp` and more of tcpdump's filters, and
+    /// The frames to capture: `host`, `net`, `port`, `tcp`, `arp` and more of tcpdump's filters, and
     /// `dropped`, joined by `and`, `or`, `not` and parentheses [default: all].
     #[arg(value_name = "FILTER")]
     filter: Vec<String>,
@@ -71,7 +71,7 @@ pub fn run(args: &CaptureArgs) -> Result<(), String> {
     let ended = copy(&mut blocks, &mut output, &mut totals);
     eprintln!("{} frames captured, {} lost", totals.written, totals.lost);
     if totals.lost > 0 {
-        eprintln!("this output was slower than the port: a filter or --snaplen makes it faster");
+        eprintln!("this output was slower than the port; use a filter or --snaplen to record less");
     }
     ended
 }
@@ -96,13 +96,13 @@ fn copy(
             totals.lost = lost;
         }
         let mut result = output.write(&block);
-        // What a viewer shall see at once is all that is here.
+        // Flush when no more data waits, so that a viewer sees each frame at once.
         if result.is_ok() && blocks.input().buffer().is_empty() {
             result = output.flush();
         }
         match result {
             Ok(()) => totals.written += u64::from(is_frame && !matches!(output, Output::Closed)),
-            // The reader has closed the pipe: only the statistics are still of interest.
+            // The reader has closed the pipe. Only the statistics still matter.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 *output = Output::Closed;
                 end(blocks.input().get_ref());
@@ -112,7 +112,7 @@ fn copy(
     }
 }
 
-/// Has the daemon end the capture. It sends what it has, and the statistics.
+/// Asks the daemon to end the capture. It sends the rest, and the statistics.
 fn end(stream: &UnixStream) {
     // The daemon may have ended it already.
     let _ = stream.shutdown(Shutdown::Write);

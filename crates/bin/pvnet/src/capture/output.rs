@@ -1,4 +1,4 @@
-//! Where a capture goes.
+//! The output of a capture.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -11,11 +11,11 @@ use super::lines::Line;
 /// Bytes per write.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Where a capture goes, and as what.
+/// The output of a capture, and its format.
 pub(super) enum Output {
-    /// As it is.
+    /// The pcapng stream.
     Pcapng(BufWriter<Box<dyn Write>>),
-    /// One line per frame. The time is that since the first frame.
+    /// One line per frame, with the time since the first frame.
     Lines { out: BufWriter<io::Stdout>, start: Option<u64> },
     /// Nobody reads it any more.
     Closed,

@@ -15,43 +15,43 @@ use super::sources::{GuardMode, Sources, deserialize_allowed};
 pub struct Guest {
     /// Its name.
     pub name: String,
-    /// Its interface's address; on Xen the toolstack gives it.
+    /// Its interface's MAC address; on Xen the toolstack gives it.
     #[serde(deserialize_with = "parsed_if_any")]
     pub mac: Option<MacAddr>,
-    /// Addresses for its namespace.
+    /// IP addresses for its namespace.
     pub addresses: Vec<String>,
-    /// Queues at most; as many as workers if absent.
+    /// The most queues; as many as workers if absent.
     pub queues: Option<u32>,
     /// MiB of memory.
     pub memory_mib: usize,
-    /// 2 MiB pages.
+    /// Whether its memory has 2 MiB pages.
     pub huge_pages: bool,
     /// Whether pages that break up 2 MiB pages are kept together in a few blocks.
     pub group_pages: bool,
-    /// How its frames are read.
+    /// The I/O channel of the frames that it sends.
     #[serde(deserialize_with = "parsed")]
     pub tx: TxChannel,
-    /// How frames are delivered to it.
+    /// The I/O channel of the frames that it receives.
     #[serde(deserialize_with = "parsed")]
     pub rx: RxChannel,
-    /// Most pages of each queue that stay mapped.
+    /// The most pages of each queue that stay mapped.
     pub persistent_grants: u16,
     /// The offloads of its virtual interface.
     pub interface: Interface,
-    /// Frames of several pages; as `interface` says if absent.
+    /// Frames of several pages. This and the next two depend on `interface` if absent.
     pub scatter_gather: Option<bool>,
     /// Partial checksums.
     pub checksum_offload: Option<bool>,
     /// TCP frames beyond the MTU.
     pub tcp_segmentation_offload: Option<bool>,
-    /// An event channel for each ring.
+    /// Whether each ring has an event channel.
     pub split_event_channels: bool,
-    /// Which sources its frames may have; [`Guest::sources`] has the default.
+    /// The sources that its frames may have; [`Guest::sources`] has the default.
     pub guard: Option<GuardMode>,
-    /// The addresses and networks that it may send from; `addresses` if empty.
+    /// The IP addresses and networks that it may send from; `addresses` if empty.
     #[serde(deserialize_with = "deserialize_allowed")]
     pub guard_addresses: Vec<Allowed>,
-    /// What it may send and receive.
+    /// The rates at which it may send and receive.
     pub limit: Limits,
 }
 
@@ -88,17 +88,17 @@ pub enum Interface {
     /// Scatter/gather, checksum offload and TSO, also where the uplink lacks them.
     #[default]
     High,
-    /// Frames of at most the MTU, in one page, with their checksums.
+    /// Frames of at most the MTU, in one page, with complete checksums.
     Basic,
 }
 
-/// Most queues of one guest: as many as workers. `xen-netback`'s default is 8.
+/// The most queues of one guest: as many as workers. `xen-netback`'s default is 8.
 const QUEUES_MAX: u32 = 64;
-/// Most pages of one queue that stay mapped. [`PERSISTENT_GRANTS`] says why there is a limit.
+/// The most pages of one queue that stay mapped. [`PERSISTENT_GRANTS`] says why there is a limit.
 const PERSISTENT_GRANTS_MAX: u16 = 4096;
-/// The default: a ring of pages to send from and a ring of buffers, all that a frontend uses at a
-/// time. On the embedded machine each page can be a separate mapping, and a process has 65530 of
-/// them (`vm.max_map_count`): enough for 120 queues of scattered pages. The pages of `pvnet guest`
+/// The default: a ring of pages to send from and a ring of buffers, which is all that a frontend uses
+/// at a time. On the embedded machine each page can be a separate mapping. A process may have 65530
+/// mappings (`vm.max_map_count`), enough for 120 queues of scattered pages. The pages of `pvnet guest`
 /// are adjacent, and the kernel merges them into two mappings.
 const PERSISTENT_GRANTS: u16 = 512;
 
@@ -131,10 +131,12 @@ impl Guest {
         Ok(())
     }
 
-    /// Checks what platform `xen` cannot do.
+    /// Refuses options that platform `xen` does not have.
     pub(super) fn check_for_xen(&self) -> Result<(), String> {
         if self.rx == RxChannel::Flip {
-            return Err("rx = \"flip\" is not for Xen: Linux lets no process transfer pages".into());
+            return Err(
+                "rx = \"flip\" is not for Xen, because Linux lets no process transfer pages".into(),
+            );
         }
         Ok(())
     }
@@ -142,12 +144,12 @@ impl Guest {
     /// The sources that its frames may have.
     ///
     /// # Errors
-    /// Its addresses shall be checked, and are not known or malformed.
+    /// Its addresses are to check, but unknown or malformed.
     pub fn sources(&self) -> Result<Sources, String> {
         Sources::new(self.guard, &self.guard_addresses, &self.addresses)
     }
 
-    /// Whether its addresses shall be checked, and only the toolstack may know them.
+    /// Whether its addresses must be checked and only the toolstack may know them.
     pub fn wants_addresses(&self) -> bool {
         let is_known = !(self.guard_addresses.is_empty() && self.addresses.is_empty());
         self.guard == Some(GuardMode::Addresses) && !is_known
@@ -169,7 +171,7 @@ impl Guest {
     }
 }
 
-/// A string that the type parses.
+/// Parses a string as the type does.
 fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,

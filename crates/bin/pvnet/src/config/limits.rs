@@ -1,4 +1,4 @@
-//! `limit`: what a guest or an uplink may send and receive.
+//! `limit`: the rates at which a guest or an uplink may send and receive.
 
 use limit::Limit;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ pub struct Limits {
     pub egress: Limit,
 }
 
-/// One direction, as the file has it.
+/// One direction, as in the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Direction {
@@ -58,7 +58,7 @@ impl TryFrom<Direction> for Limit {
             ("burst_packets", "packets", burst_packets.is_some() && packets.is_none()),
         ] {
             if is_alone {
-                return Err(format!("{burst} needs {rate}, whose burst it is"));
+                return Err(format!("{burst} needs {rate}, because it is the burst of that rate"));
             }
         }
         let limit = Limit::new(mbps.map(|mbps| mbps * BYTES_PER_MEGABIT), packets);

@@ -1,4 +1,4 @@
-//! The configuration file: one file for each table of it, and the checks that span tables here.
+//! The configuration file. Each of its tables has a source file; the checks across tables are here.
 
 mod daemon;
 mod guest;
@@ -20,7 +20,7 @@ pub use limits::Limits;
 pub use overrides::{EVERY_GUEST, Override};
 pub use uplink::{ReceiveBuffers, Uplink};
 
-/// What is wrong with a configuration.
+/// An error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It could not be read.
@@ -31,7 +31,7 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// It is not TOML, or not what pvnet expects; tells line and column.
+    /// It is not TOML, or not what pvnet expects. The error has line and column.
     #[error("{path}: {source}")]
     Parse {
         /// The file.
@@ -47,7 +47,7 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// Each value is valid, but not all together.
+    /// Each value is valid alone, but they do not fit together.
     #[error("{path}: {reason}")]
     Invalid {
         /// The file.
@@ -73,12 +73,12 @@ pub struct Config {
     /// Guests that may join.
     #[serde(default, rename = "guest")]
     pub guests: Vec<Guest>,
-    /// Devices that lead out of the host's guests.
+    /// Ports that lead out of the host.
     #[serde(default, rename = "uplink")]
     pub uplinks: Vec<Uplink>,
 }
 
-/// Longest name of a guest or uplink: it names namespaces and ports.
+/// The longest name of a guest or uplink, which is also the name of a namespace or port.
 const NAME_MAX: usize = 32;
 
 impl Config {

@@ -8,9 +8,9 @@ use toml::{Table, Value};
 /// One change.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// As it was given.
+    /// The text on the command line.
     text: String,
-    /// A guest or uplink, or [`EVERY_GUEST`].
+    /// The name of a guest or uplink, or [`EVERY_GUEST`].
     name: String,
     key: String,
     value: Value,
@@ -24,7 +24,7 @@ const KINDS: [&str; 2] = ["guest", "uplink"];
 impl FromStr for Override {
     type Err = String;
 
-    /// The value is TOML, or else a string as it stands.
+    /// The value is TOML if it parses as TOML, otherwise a string.
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('=').and_then(|(place, value)| {
             // A name may have dots; a key has none.
@@ -58,7 +58,7 @@ impl fmt::Display for Override {
 }
 
 impl Override {
-    /// Sets the key in every table of that name.
+    /// Sets the key in every table of this name.
     pub(super) fn apply(&self, config: &mut Table) -> Result<(), String> {
         let mut known = Vec::new();
         let mut found = false;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_named_tables_and_no_others() {
+    fn only_the_named_tables_are_changed() {
         let table = set("a.b.queues=2").unwrap();
         assert_eq!(table["guest"][0]["queues"], Value::Integer(2));
         assert!(table["guest"][1].get("queues").is_none());

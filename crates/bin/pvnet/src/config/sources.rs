@@ -10,11 +10,11 @@ use wire::ethernet::MacAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GuardMode {
-    /// The guest's MAC address, and IP addresses of its own.
+    /// Its own MAC address and its own IP addresses.
     Addresses,
-    /// The guest's MAC address.
+    /// Its own MAC address.
     Mac,
-    /// Anything.
+    /// Any source.
     Off,
 }
 
@@ -30,11 +30,11 @@ pub enum Sources {
 }
 
 impl Sources {
-    /// What `mode` allows a guest that has these `addresses` and may send from `allowed`. Without a
-    /// mode, what is known is checked.
+    /// The sources that `mode` allows a guest with these `addresses`, which may send from `allowed`.
+    /// Without a mode, all addresses that are known are checked.
     ///
     /// # Errors
-    /// No addresses are known to check, or one of `addresses` is none.
+    /// No addresses are known, or one of `addresses` is malformed.
     pub(super) fn new(
         mode: Option<GuardMode>,
         allowed: &[Allowed],
@@ -56,7 +56,7 @@ impl Sources {
         }
     }
 
-    /// The guard's policy for a guest with this MAC address; none where nothing is checked.
+    /// The guard's policy for a guest with this MAC address; none if nothing is checked.
     pub fn policy(self, mac: MacAddr) -> Option<Policy> {
         let addresses = match self {
             Self::Addresses(addresses) => Some(addresses),

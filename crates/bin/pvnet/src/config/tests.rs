@@ -15,11 +15,11 @@ const UP: &str = "[[uplink]]\nname = \"up\"\ntap = \"up0\"\n";
 const RED: &str = "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n";
 
 #[test]
-fn the_example_is_sound_and_shows_the_defaults() {
+fn the_example_is_valid_and_shows_the_defaults() {
     let text = include_str!("../../../../../examples/pvnet.toml");
     let config = parse(text).unwrap();
     assert_eq!(config.guests.len(), 2);
-    // What the example sets on `red` is what `blue` gets by saying nothing.
+    // The example sets on `red` what `blue` has by default.
     let [red, blue] = &config.guests[..] else { panic!() };
     assert_eq!(red.features(), blue.features());
     assert_eq!(red.memory_mib, blue.memory_mib);
@@ -29,7 +29,7 @@ fn the_example_is_sound_and_shows_the_defaults() {
     let sources = |guest: &Guest| std::mem::discriminant(&guest.sources().unwrap());
     assert_eq!(sources(red), sources(blue));
     assert_eq!(red.limit, blue.limit);
-    // What is commented out is sound as well.
+    // The lines that are commented out are valid too.
     let set = text.replace("\n#limit", "\nlimit").replace("\n#guard", "\nguard");
     let set = parse(&set).unwrap();
     assert_eq!(set.guests[0].sources(), red.sources());
@@ -41,7 +41,7 @@ fn the_example_is_sound_and_shows_the_defaults() {
 }
 
 #[test]
-fn the_example_for_xen_is_sound_and_shows_the_defaults() {
+fn the_example_for_xen_is_valid_and_shows_the_defaults() {
     let config = parse(include_str!("../../../../../examples/xen.toml")).unwrap();
     let any = config.guest("any").unwrap();
     let other = Guest::default();
@@ -54,7 +54,7 @@ fn the_example_for_xen_is_sound_and_shows_the_defaults() {
 }
 
 #[test]
-fn the_configurations_of_the_experiments_are_sound() {
+fn the_configurations_of_the_experiments_are_valid() {
     let texts = experiments::repro::configurations();
     assert!(!texts.is_empty());
     for text in texts {
@@ -73,7 +73,7 @@ fn an_interface_is_a_set_of_offloads_that_can_be_refined() {
 }
 
 #[test]
-fn capabilities_are_a_set() {
+fn capabilities_are_parsed_as_a_set() {
     let of = |set: &str| {
         parse(&format!("{UP}capabilities = \"{set}\"\n")).unwrap().uplinks[0].capabilities
     };
@@ -84,7 +84,7 @@ fn capabilities_are_a_set() {
 }
 
 #[test]
-fn the_command_line_changes_what_there_is() {
+fn the_command_line_changes_keys_of_guests_and_uplinks() {
     let text = format!("{RED}{UP}");
     let changed = |set: &str| {
         let mut table = toml::from_str(&text).unwrap();
@@ -112,7 +112,7 @@ fn the_command_line_changes_what_there_is() {
 }
 
 #[test]
-fn a_guest_sends_from_the_addresses_that_are_known() {
+fn a_guest_may_send_from_its_known_addresses() {
     let of = |more: &str| parse(&format!("{RED}{more}")).unwrap().guests[0].sources().unwrap();
     let addresses = |texts: &[&str]| {
         Sources::Addresses(texts.iter().map(|text| text.parse().unwrap()).collect())
@@ -120,7 +120,7 @@ fn a_guest_sends_from_the_addresses_that_are_known() {
     let its = "addresses = [\"10.0.0.4/31\", \"fd00::1/64\"]\n";
     let other = "guard_addresses = [\"10.1.0.0/16\", \"fe80::/64\"]\n";
     assert_eq!(of(""), Sources::OneMac);
-    // The address alone, also where it is its network's first.
+    // Only the address, even if it is the first of its network.
     assert_eq!(of(its), addresses(&["10.0.0.4", "fd00::1"]));
     assert_eq!(of(&format!("{its}{other}")), addresses(&["10.1.0.0/16", "fe80::/64"]));
     assert_eq!(of(&format!("{other}guard = \"addresses\"\n")), of(other));
@@ -133,7 +133,7 @@ fn a_guest_sends_from_the_addresses_that_are_known() {
 }
 
 #[test]
-fn a_limit_has_the_bursts_that_fit_its_rates() {
+fn a_limit_without_a_burst_gets_one_that_fits_its_rate() {
     use limit::Limit;
     let text = "limit.ingress = { mbps = 100, packets = 50000 }\n\
                 limit.egress = { mbps = 8, burst_kib = 64 }\n";
@@ -165,7 +165,7 @@ fn on_xen_the_toolstack_decides_who_is_a_guest() {
     assert_eq!(queues("web"), Some(("web".to_owned(), Some(2))));
     assert_eq!(queues("any"), Some(("any".to_owned(), Some(3))));
     assert_eq!(parse(XEN).unwrap().guest("any").unwrap().queues, None);
-    // It may know the addresses as well.
+    // It may also know the addresses.
     let guarded = format!("{XEN}[[guest]]\nname = \"*\"\nguard = \"addresses\"\n");
     assert!(parse(&guarded).unwrap().guest("any").unwrap().wants_addresses());
     for (text, reason) in [

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::limits::Limits;
 
-/// What a NIC can do on transmit; `capabilities` is these names joined by `+`, or `none`.
+/// The NIC's capabilities on transmit. `capabilities` is their names joined by `+`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Capabilities {
@@ -72,15 +72,15 @@ pub struct Uplink {
     pub name: String,
     /// The device's name.
     pub tap: String,
-    /// The network namespace of the device; the daemon's own if absent.
+    /// The network namespace of the device; the daemon's if absent.
     pub namespace: Option<String>,
     /// Whether the device stays after the daemon ends, with its addresses and its bridge.
     #[serde(default)]
     pub persistent: bool,
-    /// Addresses for the host's end.
+    /// IP addresses for the host's end.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// What it can do on transmit.
+    /// The NIC's capabilities on transmit.
     #[serde(default)]
     pub capabilities: Capabilities,
     /// Whether frames beyond the MTU arrive unsegmented.
@@ -89,10 +89,10 @@ pub struct Uplink {
     /// The memory that frames are read into.
     #[serde(default)]
     pub receive_buffers: ReceiveBuffers,
-    /// 2 MiB pages for these buffers.
+    /// Whether these buffers have 2 MiB pages.
     #[serde(default)]
     pub huge_pages: bool,
-    /// What may come in and go out.
+    /// The rates at which frames may come in and go out.
     #[serde(default)]
     pub limit: Limits,
 }

@@ -29,7 +29,7 @@ impl FromStr for VifId {
     }
 }
 
-/// The folder of the store with a driver domain's backends: `DOMAIN/HANDLE` below it.
+/// The store's folder of a driver domain's backends. Each is a node `DOMAIN/HANDLE` below it.
 #[derive(Clone, Debug)]
 pub(super) struct Backends(String);
 
@@ -38,7 +38,7 @@ pub(super) struct Backends(String);
 pub(super) enum Presence {
     /// It must be served.
     Wanted,
-    /// It must go: it still exists, and closes if it was served.
+    /// It must go. It still exists, and closes if it was served.
     Leaving,
     /// It does not exist.
     Gone,
@@ -63,7 +63,7 @@ impl Backends {
         format!("{}/{id}", self.0)
     }
 
-    /// The backend whose node a path is, or lies in.
+    /// The backend whose node is at or above a path.
     pub(super) fn parse(&self, path: &str) -> Option<VifId> {
         let below = path.strip_prefix(&self.0)?.strip_prefix('/')?;
         let end = below.match_indices('/').nth(1).map_or(below.len(), |(end, _)| end);
@@ -96,7 +96,7 @@ impl Backends {
         Ok(ids)
     }
 
-    /// The IP addresses and networks that the toolstack has for it: words of the key `ip`.
+    /// The IP addresses and networks that the toolstack knows for a backend: words of the key `ip`.
     pub(super) fn addresses(&self, store: &dyn Store, id: VifId) -> Result<String, StoreError> {
         Ok(found(store.read(None, &format!("{}/ip", self.path(id))))?.unwrap_or_default())
     }
@@ -124,7 +124,7 @@ fn children(store: &dyn Store, path: &str) -> Result<Vec<String>, StoreError> {
 /// The value, or none if the node does not exist.
 fn found<T>(result: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match result {
-        Ok(there) => Ok(Some(there)),
+        Ok(value) => Ok(Some(value)),
         Err(StoreError::NotFound(_)) => Ok(None),
         Err(error) => Err(error),
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_toolstack_has_made_is_found() {
+    fn backends_that_the_toolstack_has_created_are_found() {
         let store = Machine::new().store().connect(DomId(0));
         let backends = Backends::new(DomId(0), "vif");
         assert_eq!(backends.list(&store), Ok(vec![]));

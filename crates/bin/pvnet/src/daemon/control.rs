@@ -1,4 +1,4 @@
-//! The control thread: owns the interfaces and reacts to what happens to them.
+//! The control thread: owns the interfaces and reacts to their events.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ use crate::daemon::thread::spawn;
 use crate::daemon::uplinks::PluggedUplink;
 use crate::daemon::wrap::Wrappers;
 
-/// How often old addresses are looked for.
+/// The interval at which the switch forgets old addresses.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// A guest's interface.
@@ -33,7 +33,7 @@ struct Interface {
     backend: Box<dyn Backend>,
     wrappers: Wrappers,
     port: Option<Arc<Port>>,
-    /// Why it is not connected, for an operator.
+    /// For operators: why it is not connected.
     reason: Option<Reason>,
 }
 
@@ -62,7 +62,8 @@ impl Control {
         &**self.platform.store()
     }
 
-    /// Serves events until told to stop, then leaves every guest in an orderly way.
+    /// Serves events until [`Event::Stop`]. Then it disconnects the guests, or leaves them connected for
+    /// the next daemon.
     pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>) {
         loop {
             match inbox.recv_timeout(SWEEP) {
@@ -72,10 +73,10 @@ impl Control {
             }
             self.datapath.sweep();
         }
-        let kept = self.platform.keeps_guests();
+        let keeps_guests = self.platform.keeps_guests();
         let ids: Vec<_> = self.interfaces.keys().copied().collect();
         for id in ids {
-            if kept {
+            if keeps_guests {
                 self.leave(id);
             } else {
                 self.disconnect(id, Reason::Stopping);
@@ -86,7 +87,7 @@ impl Control {
     fn serve(&mut self, event: Event) {
         match event {
             Event::Plugged { id, guest, answer } => {
-                // The session that asked may be gone already.
+                // The session that asked may have ended.
                 let _ = answer.send(self.plug(id, *guest));
             }
             Event::Unplugged { id, answer } => {
@@ -122,7 +123,7 @@ impl Control {
         }
     }
 
-    /// Looks for the backends that there are: after the start, and when the store has come back.
+    /// Looks for all backends: after the start, and when the store has come back.
     fn look_for_all(&mut self) {
         match self.platform.backends().list(self.store()) {
             Ok(present) => {
@@ -134,7 +135,7 @@ impl Control {
         }
     }
 
-    /// Serves an interface that the toolstack has made, forgets one that it has removed.
+    /// Serves an interface that the toolstack has created, or forgets one that it has removed.
     fn look_for(&mut self, id: VifId) {
         match self.platform.backends().presence(self.store(), id) {
             Ok(presence) => match (presence, self.interfaces.contains_key(&id)) {
@@ -146,7 +147,7 @@ impl Control {
                 (Presence::Wanted | Presence::Leaving, true) => {}
                 (Presence::Leaving | Presence::Gone, false) => {}
             },
-            // A store that is away for a while changes nothing for the frames.
+            // Frames are carried on while the store is away.
             Err(error) => warn!(vif = %id, %error, "looking for an interface"),
         }
     }
@@ -161,7 +162,7 @@ impl Control {
         }
     }
 
-    /// Adds the toolstack's addresses where the configuration wants them checked and names none.
+    /// Adds the toolstack's addresses if the configuration wants addresses checked and has none.
     fn with_addresses(&self, id: VifId, guest: Guest) -> Result<Guest, String> {
         if !guest.wants_addresses() {
             return Ok(guest);
@@ -195,17 +196,17 @@ impl Control {
         self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
 
-    /// Forgets an interface, and removes what is left of it.
+    /// Forgets an interface, and removes its remaining nodes.
     fn unplug(&mut self, id: VifId) {
         let Some(interface) = self.interfaces.remove(&id) else { return };
         if let Some(port) = interface.port {
             self.datapath.detach(port.id());
         }
         let state = format!("{}/state", interface.backend.frontend());
-        // It goes when the domain does; nobody is left to be told of an error.
+        // The watch ends with the domain anyway, so an error does not matter.
         let _ = self.store().unwatch(&state, &id.to_string());
         if let Err(error) = interface.backend.remove() {
-            warn!(vif = %id, %error, "removing what is left");
+            warn!(vif = %id, %error, "removing the remaining nodes");
         }
     }
 
@@ -222,8 +223,10 @@ impl Control {
                 info!(guest = interface.guest.name, "removed");
                 self.unplug(id);
             }
-            // Whatever changed is looked at when the store is back.
-            Err(VifError::Store(StoreError::Gone(reason))) => warn!(vif = %id, reason, "the store"),
+            // The state is read again when the store is back.
+            Err(VifError::Store(StoreError::Gone(reason))) => {
+                warn!(vif = %id, reason, "the store is away");
+            }
             Err(error) => self.disconnect(id, Reason::NotConnected(error.to_string())),
         }
     }
@@ -254,12 +257,12 @@ impl Control {
         }
         interface.reason = Some(reason);
         if let Err(error) = interface.backend.disconnected() {
-            warn!(guest = name, %error, "the store");
+            warn!(guest = name, %error, "writing the state to the store");
         }
     }
 
-    /// Leaves a guest connected: its states stay as they are, what it sends waits in its rings, and
-    /// the next daemon goes on with them.
+    /// Leaves a guest connected for the next daemon. Its states stay as they are, and the frames that it
+    /// sends wait in its rings.
     fn leave(&mut self, id: VifId) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         if let Some(port) = interface.port.take() {
@@ -268,7 +271,7 @@ impl Control {
         }
     }
 
-    /// A queue broke: its guest's interface is disabled, with the reason; nobody else notices.
+    /// Disables the interface of a guest whose queue broke. Other guests do not notice.
     fn fail(&mut self, port: &Arc<Port>, reason: &str) {
         let is_its = |interface: &Interface| {
             interface.port.as_ref().is_some_and(|own| Arc::ptr_eq(own, port))
@@ -285,7 +288,7 @@ impl Control {
         let is_named = |(_, interface): &(_, &Interface)| interface.guest.name == name;
         let Some((id, interface)) = self.interfaces.iter().find(is_named) else {
             return Err(self.not_running(name).unwrap_or_else(|| {
-                format!("no guest {name:?} in the configuration; `pvnet status` shows who is")
+                format!("no guest {name:?} in the configuration; `pvnet status` lists them")
             }));
         };
         let most = interface.guest.memory_mib;
@@ -298,7 +301,7 @@ impl Control {
         self.platform.set_memory(name, *id, mib)
     }
 
-    /// What to say of a guest that is in the configuration, and not here.
+    /// The error message for a guest that is configured but not running.
     fn not_running(&self, name: &str) -> Option<String> {
         let is_known = self.config.guests.iter().any(|guest| guest.name == name);
         is_known.then(|| format!("guest {name:?} is not running; start it: `pvnet guest {name}`"))
@@ -365,14 +368,14 @@ pub(super) fn forward_store_events(
                     if events.send(Event::Store { event, done }).is_err() {
                         return;
                     }
-                    // One at a time: a guest that writes its state without end fills the
-                    // store's own queue, which is bounded, and not this channel (XSA-326).
+                    // One at a time. A guest that writes its state endlessly then fills the store's
+                    // bounded queue and not this channel, which has no bound (XSA-326).
                     let _ = taken.recv();
                 }
                 Ok(None) => {
                     let fd = store.event_fd();
                     let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
-                    // An interrupted wait is begun anew.
+                    // An interrupted wait starts again.
                     let _ = poll(&mut fds, None);
                 }
                 Err(_) => return,

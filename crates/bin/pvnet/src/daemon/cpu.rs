@@ -6,7 +6,7 @@ use control_socket::CpuStatus;
 use lab::{Children, CpuMeter};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Measures processor time from the daemon's start on.
+/// Measures processor time since the daemon's start.
 #[derive(Debug)]
 pub(super) struct Stopwatch(Option<CpuMeter>);
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_readings_say_what_was_used_between_them() {
+    fn two_readings_differ_by_the_time_used_between_them() {
         let stopwatch = Stopwatch::start();
         let before = stopwatch.read().unwrap();
         let work = || (0..30_000_000u64).fold(1u64, |sum, n| std::hint::black_box(sum ^ n));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// Why the daemon could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A folder or socket could not be made.
+    /// A folder or socket could not be created.
     #[error("{path}: {source}")]
     Path {
         /// Which.

@@ -1,4 +1,4 @@
-//! What the control thread reacts to.
+//! The events of the control thread.
 
 use std::sync::mpsc;
 
@@ -12,20 +12,20 @@ use crate::daemon::backends::VifId;
 
 /// A message to the control thread.
 pub(super) enum Event {
-    /// The toolstack has made an interface.
+    /// The toolstack has created an interface.
     Plugged { id: VifId, guest: Box<Guest>, answer: mpsc::Sender<Result<(), String>> },
-    /// An interface is gone, and with it perhaps its domain.
+    /// An interface is gone, perhaps with its domain.
     Unplugged { id: VifId, answer: mpsc::Sender<()> },
     /// Something changed in the store. The next change is reported once `done` is dropped.
     Store { event: WatchEvent, done: mpsc::Sender<()> },
     /// A queue broke.
     Failure(Failure),
-    /// Somebody asks for the status.
+    /// A client asks for the status.
     Status(mpsc::Sender<Status>),
-    /// Somebody wants a guest to have so many MiB of memory.
+    /// A client sets a guest's memory, in MiB.
     Balloon { name: String, mib: usize, answer: mpsc::Sender<Result<(), String>> },
-    /// Somebody wants to see the frames of a port.
+    /// A client starts a capture of a port's frames.
     Capture { request: Request, answer: mpsc::Sender<Result<Capture, String>> },
-    /// Time to stop.
+    /// The daemon must stop.
     Stop,
 }

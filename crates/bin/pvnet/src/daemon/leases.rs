@@ -1,4 +1,4 @@
-//! Leases of the meter: it is on while there is one.
+//! Leases of the meter, which is on while anybody holds one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_meter_is_on_while_anybody_wants_it() {
+    fn the_meter_is_on_while_anybody_holds_a_lease() {
         let leases = Leases::new(Arc::default());
         let on = || leases.meter.is_on();
         assert!(!on());
@@ -56,7 +56,7 @@ mod tests {
         let second = leases.take();
         assert!(on());
         drop(first);
-        assert!(on(), "the second still wants it");
+        assert!(on(), "the second lease is still held");
         drop(second);
         assert!(!on());
         let third = leases.take();

@@ -102,7 +102,7 @@ impl Platform for MachinePlatform {
 /// in transit.
 const EXCHANGE_PAGES: usize = 2 * netfront::RING_LEN;
 
-/// The guests that may join.
+/// Which guests may join.
 #[derive(Clone)]
 struct AdmissionSettings {
     /// The default number of queues of a guest.
@@ -118,7 +118,7 @@ impl AdmissionSettings {
     }
 }
 
-/// Admits guests, makes their devices and announces them to the control thread.
+/// Admits guests, creates their devices and announces them to the control thread.
 struct Admission {
     store: Arc<dyn Store>,
     settings: AdmissionSettings,
@@ -136,7 +136,7 @@ impl Admission {
     }
 
     /// Does what libxl does for a new domain.
-    fn make_devices(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
+    fn create_devices(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
         let store = &*self.store;
         create_domain(store, domain, &guest.name)?;
         let mac = guest.mac.map(|mac| mac.to_string()).unwrap_or_default();
@@ -166,7 +166,7 @@ impl Admission {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the control thread do something, and waits for the result.
+    /// Sends the control thread an event, and waits for the answer.
     fn ask<T>(&self, event: impl FnOnce(mpsc::Sender<T>) -> Event) -> Option<T> {
         let (answer, answered) = mpsc::channel();
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -187,7 +187,7 @@ impl Toolstack for Admission {
             ));
         };
         if !self.present().insert(name.to_owned()) {
-            return Err(format!("a guest {name:?} is here already"));
+            return Err(format!("guest {name:?} has joined already"));
         }
         let queues = guest.queues.unwrap_or(self.settings.queues) as usize;
         let flip = guest.rx == RxChannel::Flip;
@@ -201,7 +201,7 @@ impl Toolstack for Admission {
 
     fn created(&self, domain: DomId, name: &str) -> Result<(), String> {
         let guest = self.settings.guests.get(name).ok_or("unknown guest")?;
-        self.make_devices(domain, guest).map_err(|error| error.to_string())?;
+        self.create_devices(domain, guest).map_err(|error| error.to_string())?;
         let guest = Box::new(guest.clone());
         let plugged = self.ask(|answer| Event::Plugged { id: only(domain), guest, answer });
         plugged.unwrap_or_else(|| Err("the daemon is stopping".into()))
@@ -210,7 +210,7 @@ impl Toolstack for Admission {
     fn destroyed(&self, domain: DomId, name: &str) {
         // Waits until no worker uses the domain's memory.
         self.ask(|answer| Event::Unplugged { id: only(domain), answer });
-        // Remaining nodes are removed with the domain.
+        // An error does not matter: nodes that remain are removed with the domain.
         let _ = remove_domain(&*self.store, domain);
         self.present().remove(name);
     }

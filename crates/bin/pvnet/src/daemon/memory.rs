@@ -1,4 +1,4 @@
-//! The part of the status about the mappings of guests' memory.
+//! The status of the mappings of guests' memory.
 
 use control_socket::{MemoryStatus, Status, View};
 use hypervisor::{DomId, Hypervisor, PAGE_SIZE};

@@ -1,8 +1,8 @@
 //! `pvnet run`: the driver domain.
 //!
-//! One control thread owns the virtual interfaces. One channel brings it everything that concerns
-//! them: guests that come and go, changes in the store, queues that broke, requests of `pvnet
-//! status`, signals. The workers carry the frames and never wait for a guest.
+//! One control thread owns the virtual interfaces. It receives all events over one channel: guests
+//! that come and go, changes in the store, broken queues, requests of `pvnet status`, signals. The
+//! workers carry the frames and never wait for a guest.
 
 mod backends;
 mod control;
@@ -43,7 +43,7 @@ pub fn run(config: Config) -> Result<(), Error> {
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
     let (events, inbox) = mpsc::channel();
-    // Before there are sockets that a signal could leave behind.
+    // Before sockets exist that a signal could leave behind.
     watch_signals(events.clone())?;
     let platform: Arc<dyn Platform> = match config.daemon.platform {
         config::Platform::Machine => Arc::new(machine::MachinePlatform::open(&config)?),
@@ -54,7 +54,7 @@ pub fn run(config: Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Serves the guests of a platform until told to stop.
+/// Serves the guests of a platform until a signal stops it.
 fn serve(
     config: Config,
     platform: &Arc<dyn Platform>,
@@ -62,7 +62,7 @@ fn serve(
     inbox: &mpsc::Receiver<Event>,
 ) -> Result<(), Error> {
     let leases = Leases::new(platform.meter().clone());
-    // For as long as the daemon runs, where the configuration says so.
+    // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(&config, &events)?;
     let uplinks = uplinks::attach(&config, platform.meter(), &datapath)?;
@@ -91,7 +91,7 @@ fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datap
     };
     let events = events.clone();
     let sink = Box::new(move |failure| {
-        // After the control thread has ended nobody needs to know.
+        // This fails after the control thread has ended. Then nobody needs the event.
         let _ = events.send(Event::Failure(failure));
     });
     Datapath::start(&settings, sink).map_err(Error::system("start the workers"))
@@ -111,11 +111,11 @@ fn watch_signals(events: mpsc::Sender<Event>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A guest costs a handful of descriptors and each of its queues four: the usual soft limit of
-/// 1024 would end at some hundred guests.
+/// A guest costs a few descriptors, and each of its queues four. The usual soft limit of 1024 is too
+/// low for a few hundred guests.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // With the limit as it was, fewer guests fit.
+    // If this fails, fewer guests fit.
     let _ = setrlimit(Resource::Nofile, raised);
 }

@@ -52,7 +52,7 @@ pub(super) trait Platform: Send + Sync {
     /// Why this daemon cannot do it, for an operator.
     fn set_memory(&self, name: &str, id: VifId, mib: usize) -> Result<(), String>;
 
-    /// Adds to a status what takes long to determine.
+    /// Adds the parts of a status that take long to determine.
     fn measure(&self, status: &mut Status) {
         let _ = status;
     }

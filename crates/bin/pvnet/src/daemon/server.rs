@@ -16,7 +16,7 @@ use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::platform::Platform;
 use crate::daemon::thread::spawn;
 
-/// The listening socket; its file goes with it.
+/// The listening socket. Dropping it removes its file.
 pub(super) struct Server {
     path: PathBuf,
 }
@@ -29,18 +29,19 @@ impl Server {
         leases: Leases,
     ) -> Result<Self, Error> {
         let path = config.control_socket();
-        // It is of a daemon that has ended: the machine's socket, bound before, is ours.
+        // A file here is left from a daemon that has ended: only one daemon can have the join socket,
+        // and this one has bound it before.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;
-        // The thread never ends: it must not keep the platform, whose end removes its socket.
+        // The thread never ends, so it must not own the platform, which removes its socket when dropped.
         let platform = Arc::downgrade(platform);
         spawn("control socket", move || {
             for stream in listener.incoming().flatten() {
                 let (platform, events, leases) = (platform.clone(), events.clone(), leases.clone());
-                // One thread per client: a slow answer (it may depend on a guest) delays no other.
+                // One thread per client, so that a slow answer, which may depend on a guest, delays no other.
                 // If no thread starts, the client sees its connection end.
                 let _ = spawn("control client", move || {
-                    // A client that went away needs no answer.
+                    // A client that has gone needs no answer.
                     let _ = answer(&stream, &platform, &events, &leases);
                 });
             }
@@ -72,7 +73,7 @@ fn answer(
             let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
             events.send(Event::Status(sender)).map_err(gone)?;
             let mut status = receiver.recv_timeout(TIMEOUT).map_err(io::Error::other)?;
-            // Here and not in the control thread: it must not wait for /proc.
+            // Here, because the control thread must not wait for /proc.
             if let Some(platform) = platform.upgrade() {
                 platform.measure(&mut status);
             }
@@ -109,11 +110,11 @@ fn capture(request: capture::Request, events: &mpsc::Sender<Event>) -> Result<Ca
 
 /// Sends a capture until the client has closed its side.
 fn send(capture: Capture, mut stream: &UnixStream) -> io::Result<()> {
-    // A viewer may pause. What it misses then is counted as lost.
+    // A viewer may pause. Packets that it misses are counted as lost.
     stream.set_write_timeout(None)?;
     let mut has_closed = || {
         let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
-        // An error, as a signal, changes nothing: it is asked again soon.
+        // After an error, such as a signal, the next call asks again.
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     };
     capture.run(&mut stream, &mut has_closed).map(drop)

@@ -1,4 +1,4 @@
-//! Uplinks of the configuration.
+//! The uplinks of the configuration.
 
 use std::io;
 use std::sync::Arc;
@@ -61,20 +61,20 @@ fn attach_one(
 
 /// Opens an uplink's tap, in its namespace.
 fn open(uplink: &Uplink, queues: usize) -> Result<Vec<TapQueue>, String> {
-    // Without TSO the stack behind the tap sends frames of its MTU.
+    // Without TSO the stack behind the tap sends MTU-sized frames.
     let offload = match uplink.large_receive {
         true => TapOffload::ALL,
         false => TapOffload { csum: true, ..TapOffload::NONE },
     };
     let open = || Tap::open(&uplink.tap, queues, offload).map_err(|error| error.to_string());
     let Some(namespace) = &uplink.namespace else { return open() };
-    // Whoever enters a namespace stays there, so it is a thread that then ends.
+    // A thread that enters a namespace stays there, so this is a thread that ends afterwards.
     let inside = || netns::enter(namespace).and_then(|()| open());
     std::thread::scope(|scope| scope.spawn(inside).join())
         .unwrap_or_else(|_| Err(format!("opening tap {} panicked", uplink.tap)))
 }
 
-/// Memory for what each queue receives. Where there are no 2 MiB pages, it says so once.
+/// Receive buffers for each queue. Warns once if the kernel gives no 2 MiB pages.
 fn buffers(uplink: &Uplink, queues: usize) -> io::Result<Vec<Buffers>> {
     let options = BufferOptions {
         large: uplink.large_receive,
@@ -87,7 +87,7 @@ fn buffers(uplink: &Uplink, queues: usize) -> io::Result<Vec<Buffers>> {
     {
         warn!(
             uplink = uplink.name, %error,
-            "no 2 MiB pages for its buffers, so they have 4 KiB; look at \
+            "its buffers have pages of 4 KiB, because the kernel gave none of 2 MiB; check \
              /sys/kernel/mm/transparent_hugepage/enabled, or set huge_pages = false"
         );
     }

@@ -62,7 +62,7 @@ impl Platform for XenPlatform {
         self.xen.meter()
     }
 
-    /// In files: the rings outlive the daemon, so their ledgers must too.
+    /// The ledgers are in files, because the rings outlive the daemon.
     fn adopt(&self, id: VifId, offered: Offered) -> Result<Box<dyn Backend>, VifError> {
         let folder = self.directory.join("rings").join(format!("{}-{}", id.domain, id.handle));
         let ledgers = Arc::new(Files::new(folder));
@@ -85,13 +85,13 @@ impl Platform for XenPlatform {
     }
 
     fn set_memory(&self, name: &str, _: VifId, mib: usize) -> Result<(), String> {
-        Err(format!("on Xen memory is the toolstack's: `xl mem-set {name} {mib}m`"))
+        Err(format!("on Xen the toolstack sets memory: `xl mem-set {name} {mib}m`"))
     }
 }
 
 /// Connects to xenstore. While it is away, guests stay connected and their frames are carried.
 fn connect() -> Result<Reconnecting, Error> {
-    // First without retries, for an error that says what is missing.
+    // The first attempt has no retries, so that its error says what is missing.
     drop(xen::store::connect()?);
     let connect = || xen::store::connect().map_err(io::Error::other);
     let notice = |gone: Option<&StoreError>| match gone {
@@ -108,8 +108,8 @@ fn own_domain(store: &dyn Store) -> Result<DomId, Error> {
     Ok(DomId(text.trim().parse().map_err(|_| malformed())?))
 }
 
-/// Ensures that no other daemon serves the same rings: each request would be answered twice. The
-/// lock ends with the process.
+/// Ensures that no other daemon serves the same rings, since each request would be answered twice.
+/// The lock ends with the process.
 fn serve_alone(kind: &str) -> Result<File, Error> {
     let lock = PathBuf::from(format!("/run/pvnet-{kind}.lock"));
     let file = File::create(&lock).map_err(Error::path(&lock))?;

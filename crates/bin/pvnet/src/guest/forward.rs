@@ -1,4 +1,4 @@
-//! The thread of one queue: it forwards frames between the tap and the frontend, both ways.
+//! The thread of one queue, which forwards frames between the tap and the frontend in both directions.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of a frame that are parsed for its headers.
 const HEADER_MAX: usize = 128;
-/// Most frames read from the tap before the other direction has its turn.
+/// The most frames read from the tap before the other direction has its turn.
 const BURST: usize = 32;
 /// Bytes per publication: the backend processes them while the next are read.
 const PUBLISH_BYTES: usize = 16 * 1024;

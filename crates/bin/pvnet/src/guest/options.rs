@@ -7,7 +7,7 @@ use offload::Features;
 pub struct Options {
     /// The interface's name for the stack.
     pub device: String,
-    /// Most queues; one per CPU if absent.
+    /// The most queues; one per CPU if absent.
     pub queues: Option<u32>,
     /// Its addresses; the toolstack's if absent.
     pub addresses: Option<Vec<String>>,

@@ -186,7 +186,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rates_are_what_happened_in_between() {
+    fn rates_are_the_difference_of_two_statuses() {
         let rates = rates();
         let split = CpuSplit { guest: 1.0, driver: 0.4, hypervisor: 0.1, idle: 0.25 };
         assert_eq!(rates.measured.cpu, split);

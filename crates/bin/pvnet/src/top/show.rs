@@ -151,7 +151,7 @@ mod tests {
     use hypervisor::Counted;
 
     #[test]
-    fn the_tables_tell_all_of_it() {
+    fn the_tables_show_rates_costs_and_reasons() {
         let mut rates = rates();
         rates.ports[1].reason = Some(Reason::Stalled);
         let text = text(&rates);

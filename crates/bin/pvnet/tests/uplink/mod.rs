@@ -112,7 +112,7 @@ impl UplinkTestbed {
 }
 
 #[test]
-fn an_uplink_is_trusted_with_what_it_can_do_and_no_more() {
+fn an_uplink_gets_only_frames_that_its_capabilities_cover() {
     if !able(&["tshark"]) {
         return;
     }

@@ -263,12 +263,12 @@ pub enum Row<'a> {
     /// The first line of its function for who works.
     First(&'a Line),
     /// Work in functions that were shown before.
-    Known(Known),
+    Known(KnownFunctions),
 }
 
 /// Consecutive lines of functions that were shown before.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct KnownFunctions {
     /// Instructions since the span's start.
     pub at: u64,
     /// Who works.
@@ -296,7 +296,7 @@ pub fn brief(lines: &[Line]) -> Vec<Row<'_>> {
             }
             _ => {
                 let (who, tally) = (line.who.clone(), line.tally);
-                rows.push(Row::Known(Known { at: line.at, who, lines: 1, tally }));
+                rows.push(Row::Known(KnownFunctions { at: line.at, who, lines: 1, tally }));
             }
         }
     }

@@ -176,16 +176,17 @@ pub fn spans(flow: &Flow<'_>, direction: Direction) -> Vec<Span> {
     let sent = marks.iter().enumerate();
     let sent = sent.filter(|(_, mark)| mark.landmark == sends && mark.entered && is_a_domain(mark));
     let sent: Vec<usize> = sent.map(|(n, _)| n).collect();
-    let follow = |n: &usize| Follow { marks: &marks, end: flow.visits.len() }.span(*n, direction);
-    sent.iter().map(follow).collect()
+    let find = |n: &usize| SpanFinder { marks: &marks, end: flow.visits.len() }.span(*n, direction);
+    sent.iter().map(find).collect()
 }
 
-struct Follow<'a> {
+/// Finds spans by the marks of a flow.
+struct SpanFinder<'a> {
     marks: &'a [Mark],
     end: usize,
 }
 
-impl Follow<'_> {
+impl SpanFinder<'_> {
     /// The first mark after an index that satisfies `is`.
     fn first(&self, after: usize, is: impl Fn(&Mark) -> bool) -> Option<Mark> {
         let from = self.marks.partition_point(|mark| mark.at <= after);

@@ -75,7 +75,7 @@ fn row(name: &str, entered: bool, times: u32, instructions: u64) -> (String, boo
 }
 
 #[test]
-fn a_line_for_each_call_and_what_follows_a_return_is_the_callers() {
+fn each_call_has_a_line_and_code_after_a_return_is_the_callers() {
     let calls = [(0, "v:a"), (0, "v:b"), (0, "v:__x86_return_thunk"), (0, "+v:a"), (0, "v:c")];
     let recording = recording(&calls);
     let expected = [row("a", true, 1, 4), row("b", true, 1, 4), row("c", true, 1, 2)];

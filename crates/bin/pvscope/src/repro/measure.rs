@@ -8,7 +8,7 @@ pub const GAIN: f64 = 0.2;
 
 /// Misses after events of a kind until the next one, in steps of [`Profile::STEP`] instructions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Aftermath {
+pub struct MissesAfter {
     /// The number of events.
     pub events: usize,
     /// Instructions in each step, over all events.
@@ -21,10 +21,10 @@ pub struct Aftermath {
     pub all: [u64; 3],
 }
 
-/// The fewest events that mean anything.
-const FEW: usize = 20;
+/// The fewest events whose average means anything.
+const EVENTS_MIN: usize = 20;
 
-impl Aftermath {
+impl MissesAfter {
     /// The misses after all events of a kind, if the recording has a profile of them.
     pub fn of(recording: &Recording, kind: EventKind) -> Option<Self> {
         let alike =
@@ -102,7 +102,7 @@ impl Aftermath {
 
     fn density(&self, misses: f64, steps: usize) -> Option<f64> {
         let time = self.share_of_time(steps);
-        (self.events >= FEW && time > 0.0).then(|| misses / time)
+        (self.events >= EVENTS_MIN && time > 0.0).then(|| misses / time)
     }
 
     /// Misses per 1000 instructions, by step.
@@ -176,14 +176,14 @@ fn share(counts: &[u64], steps: usize, all: u64) -> f64 {
 
 /// TLB misses between samples with events of some kinds, and between samples without.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Quiet {
+pub struct QuietTime {
     /// Instructions and misses between samples with an event.
     pub disturbed: (u64, u64),
     /// Instructions and misses between the other samples.
     pub quiet: (u64, u64),
 }
 
-impl Quiet {
+impl QuietTime {
     /// Divides a recording by the events that `is` selects.
     pub fn of(recording: &Recording, is: impl Fn(EventKind) -> bool) -> Self {
         let mut this = Self::default();
@@ -306,38 +306,38 @@ pub mod tests {
     }
 
     #[test]
-    fn shares_after_a_switch_are_those_of_its_time() {
-        let after = Aftermath::of(&two_switches(), EventKind::Switch(0)).unwrap();
+    fn the_share_of_misses_after_a_switch_is_compared_with_its_share_of_time() {
+        let after = MissesAfter::of(&two_switches(), EventKind::Switch(0)).unwrap();
         assert_eq!((after.events, after.instructions[0]), (2, 1000));
         assert!((after.share_of_time(1) - 0.001).abs() < 1e-12);
         assert!((after.share_of_tlb(1) - 0.5).abs() < 1e-12);
         assert!((after.share_of_l2(1) - 0.5).abs() < 1e-12);
-        assert_eq!(after.tlb_density(1), None, "two events tell nothing");
-        let many = Aftermath { events: FEW, ..after };
+        assert_eq!(after.tlb_density(1), None, "two events are too few");
+        let many = MissesAfter { events: EVENTS_MIN, ..after };
         assert!((many.tlb_density(1).unwrap() - 500.0).abs() < 1e-9);
-        assert_eq!(Aftermath::of(&two_switches(), EventKind::Invalidate), None);
+        assert_eq!(MissesAfter::of(&two_switches(), EventKind::Invalidate), None);
     }
 
     #[test]
-    fn time_after_an_event_ends_at_the_next() {
+    fn the_time_after_an_event_ends_at_the_next_event() {
         let steps = exposure(&[0, 700], 10_000);
         assert_eq!((steps[0], steps[1], steps[2]), (1000, 700, 500));
         assert_eq!(exposure(&[], 10), vec![0; Profile::STEPS]);
     }
 
     #[test]
-    fn quiet_time_is_that_without_flushes() {
-        let quiet = Quiet::of(&two_switches(), is_flush);
+    fn quiet_time_has_no_flushes() {
+        let quiet = QuietTime::of(&two_switches(), is_flush);
         assert_eq!(quiet.disturbed, (151_000, 28));
         assert_eq!(quiet.quiet, (849_000, 12));
         assert!(quiet.ratio().unwrap() < 0.1);
         assert!((quiet.surge().unwrap() - 28.0 / 151.0 / (40.0 / 1000.0)).abs() < 1e-9);
-        assert_eq!(Quiet::of(&two_switches(), |_| false).surge(), None);
-        assert_eq!(Quiet::default().ratio(), None);
+        assert_eq!(QuietTime::of(&two_switches(), |_| false).surge(), None);
+        assert_eq!(QuietTime::default().ratio(), None);
     }
 
     #[test]
-    fn the_knee_is_the_last_doubling_that_gains() {
+    fn the_knee_is_where_the_last_doubling_that_gains_ends() {
         assert_eq!(knee(&[100, 50, 45, 20, 19, 18]), Some(3));
         assert_eq!(knee(&[100, 99, 98]), Some(0));
         assert_eq!(knee(&[0, 0]), None);
@@ -345,7 +345,7 @@ pub mod tests {
     }
 
     #[test]
-    fn unmaps_are_found_where_the_tlbs_are_emptied_for_them() {
+    fn an_unmap_is_found_at_the_flush_that_follows_it() {
         let function = |name: &str| Function { module: "xen".to_owned(), name: name.to_owned() };
         let block = |address, function| Block {
             address,
@@ -365,7 +365,7 @@ pub mod tests {
                 function("flush_area_local"),
             ],
             blocks: vec![block(xen, 1), block(xen, 2), block(0xffff_ffff_8100_0000, 0)],
-            // A flush by itself is for something else; so is one after a return to a kernel.
+            // A flush without an unmap before it has another cause, and so has one after a return to a kernel.
             flow: vec![
                 step(1, 9),
                 step(0, 0),
@@ -378,7 +378,7 @@ pub mod tests {
             ],
             ..Recording::default()
         };
-        let after = Aftermath::of_unmaps(&recording);
+        let after = MissesAfter::of_unmaps(&recording);
         assert_eq!((after.events, after.all), (1, [800, 14, 8]));
         assert_eq!((after.tlb[0], after.instructions[0], after.instructions[1]), (5, 500, 100));
     }

@@ -1,4 +1,4 @@
-//! `pvscope repro`: a paper's figures, from today's system.
+//! `pvscope repro`: repeats a paper's figures with recordings of today's system.
 //!
 //! ```text
 //!  recordings ──► measure ──► chadha07, menon06 ──► plot::Document ──► terminal, page, JSON
@@ -21,26 +21,26 @@ use crate::error::{Error, Result};
 use crate::report::{CostArgs, show};
 use crate::run::{self, RunArgs};
 use plot::Document;
-use recordings::Named;
+use recordings::WorkloadRecording;
 
-/// What can be told to it.
+/// Arguments of `pvscope repro`.
 #[derive(Args)]
 pub struct ReproArgs {
-    /// Which paper.
+    /// The paper.
     paper: Paper,
-    /// Take recordings from this folder, each named after its workload (tx-stock.pvs), and record nothing.
+    /// Read the recordings from this folder instead of making them. Each is named after its workload: tx-stock.pvs.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["keep", "milliseconds"])]
     from: Option<PathBuf>,
     /// Keep the recordings in this folder.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// How long is recorded, in milliseconds of the machine's own time: a million instructions each.
+    /// The length of each recording, in milliseconds of the machine's own time: a million instructions each.
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     milliseconds: u32,
-    /// Where a page with plots goes.
+    /// Write a page with plots to FILE.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Where the numbers go.
+    /// Write the numbers to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Show no progress on standard error.
@@ -50,7 +50,7 @@ pub struct ReproArgs {
     costs: CostArgs,
 }
 
-/// The papers.
+/// The papers that can be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Paper {
     /// Chadha and others, "I/O Processing in a Virtualized Platform", VEE 2007: Figures 11 to 17.
@@ -60,7 +60,7 @@ enum Paper {
 }
 
 impl Paper {
-    /// The workloads it needs.
+    /// The workloads whose recordings it needs.
     fn workloads(self) -> &'static [&'static str] {
         match self {
             Self::Chadha07 => &chadha07::WORKLOADS,
@@ -68,7 +68,7 @@ impl Paper {
         }
     }
 
-    /// Blocks whose order it needs.
+    /// The number of blocks whose order it needs.
     fn flow(self) -> u32 {
         match self {
             Self::Chadha07 => chadha07::FLOW,
@@ -76,7 +76,7 @@ impl Paper {
         }
     }
 
-    fn document(self, recordings: &[Named], costs: Costs) -> Document {
+    fn document(self, recordings: &[WorkloadRecording], costs: Costs) -> Document {
         match self {
             Self::Chadha07 => chadha07::document(recordings),
             Self::Menon06 => menon06::document(recordings, costs),
@@ -84,7 +84,7 @@ impl Paper {
     }
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: &ReproArgs) -> Result<()> {
     let costs = args.costs.read()?;
     let recordings = recordings(args)?;
@@ -106,7 +106,7 @@ fn usage(error: impl std::fmt::Display) -> Error {
     Error::Usage(error.to_string())
 }
 
-fn recordings(args: &ReproArgs) -> Result<Vec<Named>> {
+fn recordings(args: &ReproArgs) -> Result<Vec<WorkloadRecording>> {
     if let Some(folder) = &args.from {
         return read_all(folder, args.paper);
     }
@@ -122,7 +122,7 @@ fn recordings(args: &ReproArgs) -> Result<Vec<Named>> {
     read_all(folder, args.paper)
 }
 
-/// A run as it would be given on a command line: what is not told here keeps the defaults it has there.
+/// The arguments of `pvscope run` for a recording. Options that are not set here keep their defaults.
 fn run_args(args: &ReproArgs, workload: &str, out: &Path) -> Result<RunArgs> {
     #[derive(Parser)]
     struct Line {
@@ -138,7 +138,7 @@ fn run_args(args: &ReproArgs, workload: &str, out: &Path) -> Result<RunArgs> {
     Ok(line.map_err(usage)?.args)
 }
 
-/// A folder that is gone when this is.
+/// A folder that is removed when this is dropped.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -149,7 +149,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // It is only made if something is recorded.
+        // The folder exists only if something was recorded.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -158,7 +158,7 @@ fn file(folder: &Path, workload: &str) -> PathBuf {
     folder.join(format!("{workload}.pvs"))
 }
 
-fn read_all(folder: &Path, paper: Paper) -> Result<Vec<Named>> {
+fn read_all(folder: &Path, paper: Paper) -> Result<Vec<WorkloadRecording>> {
     let workloads = paper.workloads();
     let more = if paper.flow() > 0 { format!(" --flow {}", paper.flow()) } else { String::new() };
     let missing = workloads.iter().filter(|workload| !file(folder, workload).is_file());
@@ -178,16 +178,16 @@ fn read_all(folder: &Path, paper: Paper) -> Result<Vec<Named>> {
     workloads.iter().map(|workload| read_one(folder, workload)).collect()
 }
 
-fn read_one(folder: &Path, workload: &'static str) -> Result<Named> {
+fn read_one(folder: &Path, workload: &'static str) -> Result<WorkloadRecording> {
     let path = file(folder, workload);
     let recording = scope_result::read(&path)?;
     if recording.config.single {
         let path = path.display();
         return Err(Error::Usage(format!(
-            "{path} has one size and one policy only: record it without --single"
+            "{path} has one size and one policy only. Record it again without --single"
         )));
     }
-    Ok(Named { workload, recording })
+    Ok(WorkloadRecording { workload, recording })
 }
 
 fn print(document: &Document) -> Result<()> {
@@ -207,7 +207,7 @@ fn print(document: &Document) -> Result<()> {
             .iter()
             .for_each(|claim| text += &format!("{} {}\n", claim.result(), claim.grounds()));
     }
-    text += &format!("\nWhat came of it:\n{}", document.verdicts());
+    text += &format!("\nVerdicts:\n{}", document.verdicts());
     document.notes.iter().for_each(|note| text += &format!("{note}\n"));
     show(&text)
 }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_how_to_record_it() {
+    fn an_error_names_missing_recordings_and_how_to_make_them() {
         let folder = folder("missing");
         std::fs::create_dir_all(&folder).unwrap();
         scope_result::write(&file(&folder, "tx-stock"), &Recording::default()).unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_told_as_on_a_command_line() {
+    fn the_arguments_of_a_recording_are_valid() {
         #[derive(Parser)]
         struct Line {
             #[command(flatten)]
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn workloads_are_known() {
+    fn every_workload_of_a_paper_exists() {
         for paper in [Paper::Chadha07, Paper::Menon06] {
             for workload in paper.workloads() {
                 assert!(crate::workload::Workload::named(workload).is_ok(), "{workload}");
@@ -273,11 +273,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_recording_makes_a_document() {
+    fn empty_recordings_give_claims_without_a_verdict() {
         for paper in [Paper::Chadha07, Paper::Menon06] {
-            let named =
-                |workload: &&'static str| Named { workload, recording: Recording::default() };
-            let recordings: Vec<Named> = paper.workloads().iter().map(named).collect();
+            let named = |workload: &&'static str| WorkloadRecording {
+                workload,
+                recording: Recording::default(),
+            };
+            let recordings: Vec<WorkloadRecording> = paper.workloads().iter().map(named).collect();
             let document = paper.document(&recordings, Costs::default());
             let claims = document.sections.iter().flat_map(|section| &section.claims);
             assert!(claims.clone().count() > 5);

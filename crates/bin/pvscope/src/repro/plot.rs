@@ -1,4 +1,4 @@
-//! What was read from recordings, as tables, plots and JSON alike.
+//! A paper's figures with their claims, as tables, plots and JSON.
 
 use report::html::{BarChart, Chart, LineChart, Report};
 use report::{Claim, Stats, Table, claims_table, human};
@@ -7,33 +7,33 @@ use serde::Serialize;
 /// A plot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plot {
-    /// What it shows.
+    /// Its title.
     pub title: String,
-    /// What is on its x axis.
+    /// The label of the x axis.
     pub x: String,
-    /// What its values are.
+    /// The unit of its values.
     pub unit: String,
-    /// What the places on the x axis are called: then it is a table as well. Without them, they are numbers.
+    /// The names of the places on the x axis. With names it can be shown as a table; without them x is a number.
     pub steps: Vec<String>,
-    /// Whether it is bars.
+    /// Whether it has bars instead of lines.
     #[serde(skip)]
     bars: bool,
-    /// Its lines, or what each group of bars is made of.
+    /// Its lines, or the bars of each group.
     pub lines: Vec<Line>,
-    /// What happens at places on the x axis.
+    /// Events on the x axis.
     pub marks: Option<Marks>,
 }
 
-/// What happens at places on an x axis.
+/// Events at places on an x axis.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Marks {
     /// Its name.
     pub name: String,
-    /// Where.
+    /// Their places.
     pub at: Vec<f64>,
 }
 
-/// One of its lines.
+/// A line of a plot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
     /// Its name.
@@ -43,19 +43,19 @@ pub struct Line {
 }
 
 impl Plot {
-    /// One of lines over numbers.
+    /// A plot of lines over numbers.
     pub fn new(title: impl Into<String>, x: impl Into<String>, unit: impl Into<String>) -> Self {
         let (title, x, unit) = (title.into(), x.into(), unit.into());
         Self { title, x, unit, steps: Vec::new(), bars: false, lines: Vec::new(), marks: None }
     }
 
-    /// Over places that have names.
+    /// Names the places on the x axis.
     pub fn steps(mut self, steps: impl IntoIterator<Item = String>) -> Self {
         self.steps = steps.into_iter().collect();
         self
     }
 
-    /// With bars in the place of lines.
+    /// Shows bars instead of lines.
     pub fn bars(mut self) -> Self {
         self.bars = true;
         self
@@ -78,7 +78,7 @@ impl Plot {
         self.line(name, (0u32..).map(f64::from).zip(values).collect())
     }
 
-    /// The table; nothing where there are too many points for one.
+    /// The table; none if the places have no names.
     pub fn table(&self) -> Option<Table> {
         if self.steps.is_empty() {
             return None;
@@ -115,57 +115,57 @@ impl Plot {
     }
 }
 
-/// A figure of the paper's, or several that belong together.
+/// A figure of the paper, or several that belong together.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Section {
-    /// Which.
+    /// Which figure.
     pub title: &'static str,
-    /// What it says.
+    /// What the paper claims with it.
     pub claims: Vec<Claim>,
-    /// What was recorded.
+    /// The same plots from recordings.
     pub plots: Vec<Plot>,
-    /// What was executed, where the figure shows that.
+    /// The code that ran, if the figure shows that.
     pub listings: Vec<Listing>,
 }
 
 impl Section {
-    /// One without listings.
+    /// A section without listings.
     pub fn new(title: &'static str, claims: Vec<Claim>, plots: Vec<Plot>) -> Self {
         Self { title, claims, plots, listings: Vec::new() }
     }
 
-    /// The same with a listing, if there is one.
+    /// Adds a listing, if there is one.
     pub fn listing(mut self, listing: Option<Listing>) -> Self {
         self.listings.extend(listing);
         self
     }
 }
 
-/// What was executed, line by line.
+/// The code that ran, line by line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Listing {
-    /// What it is.
+    /// Its title.
     pub title: String,
     /// Its lines.
-    pub lines: Vec<Executed>,
+    pub lines: Vec<ListingLine>,
 }
 
 /// A line of a listing.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Executed {
-    /// Instructions since what the listing is of.
+pub struct ListingLine {
+    /// Instructions since the event of the listing; negative before it.
     pub since: i64,
-    /// Who works.
+    /// The domain, or the hypervisor.
     pub who: String,
-    /// Whose code.
+    /// The module of the code.
     pub module: String,
     /// The function.
     pub function: String,
-    /// How often, one after the other.
+    /// How often it ran in succession.
     pub times: u32,
-    /// Instructions.
+    /// Its instructions.
     pub instructions: u64,
-    /// Translations that the TLBs did not have.
+    /// Its TLB misses, of code and data.
     pub tlb_misses: u64,
 }
 
@@ -189,30 +189,30 @@ impl Listing {
     }
 }
 
-/// A recording that was used.
+/// A recording in the document's table of recordings.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Used {
+pub struct RecordingRow {
     /// Its workload.
     pub workload: String,
-    /// What that is.
+    /// What the workload does.
     pub what: String,
-    /// How long it is.
+    /// Its length in instructions.
     pub instructions: u64,
-    /// Frames that crossed.
+    /// The frames that were carried.
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Everything of a paper.
+/// All figures of a paper.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Document {
     /// The paper.
     pub paper: &'static str,
-    /// What is to be known of all of it.
+    /// Notes that apply to all figures.
     pub notes: Vec<String>,
-    /// What was recorded.
-    pub recordings: Vec<Used>,
+    /// The recordings that were used.
+    pub recordings: Vec<RecordingRow>,
     /// Its figures.
     pub sections: Vec<Section>,
 }
@@ -223,10 +223,10 @@ impl Document {
         claims_table(self.sections.iter().flat_map(|section| &section.claims))
     }
 
-    /// What was recorded, as a table.
+    /// The recordings as a table.
     pub fn recorded(&self) -> Table {
         let columns = Table::new().left("recorded").right("10⁶ instructions").right("frames");
-        let table = columns.right("bytes a frame").left("what it is");
+        let table = columns.right("bytes per frame").left("what it is");
         self.recordings.iter().fold(table, |mut table, used| {
             table.row([
                 used.workload.clone(),
@@ -244,17 +244,17 @@ impl Document {
         let mut page = Report::new(self.paper);
         page.lead(
             "What the paper found, and whether today's system shows it too. Only ratios within one source are \
-             compared: the paper's machine and this one are not alike.",
+             compared, because the paper's machine differs from this one.",
         );
         page.table("What was recorded", &self.recorded());
-        page.section("What came of it").table("", &self.verdicts());
+        page.section("Verdicts").table("", &self.verdicts());
         for note in &self.notes {
-            page.paragraph(&tied(note));
+            page.paragraph(&keep_units(note));
         }
         for section in &self.sections {
             page.section(section.title);
             section.claims.iter().for_each(|claim| {
-                let (result, text) = (tied(&claim.result()), tied(&claim.grounds()));
+                let (result, text) = (keep_units(&claim.result()), keep_units(&claim.grounds()));
                 page.point(&result, &text);
             });
             section.plots.iter().for_each(|plot| {
@@ -268,8 +268,8 @@ impl Document {
     }
 }
 
-/// A text whose numbers stay on one line with what they are of.
-fn tied(text: &str) -> String {
+/// Keeps numbers on one line with their units.
+fn keep_units(text: &str) -> String {
     text.replace(" %", "\u{a0}%").replace("× ", "×\u{a0}")
 }
 
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_make_a_table_and_numbers_do_not() {
+    fn a_plot_with_named_places_has_a_table() {
         let document = document();
         let table = document.sections[0].plots[0].table().unwrap();
         assert_eq!(table.rows(), [["64", "2.00"], ["128", "1.00"]]);

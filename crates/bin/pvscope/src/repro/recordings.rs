@@ -1,22 +1,22 @@
-//! The recordings that a paper's figures are taken from.
+//! The recordings from which a paper's figures are made.
 
 use scope_result::Recording;
 
-use super::plot::Used;
+use super::plot::RecordingRow;
 
-/// A recording and its workload.
-pub struct Named {
+/// The recording of a workload.
+pub struct WorkloadRecording {
     /// The workload's name.
     pub workload: &'static str,
-    /// What was recorded of it.
+    /// The recording.
     pub recording: Recording,
 }
 
-impl Named {
-    /// What the document says about it.
-    pub fn used(&self) -> Used {
+impl WorkloadRecording {
+    /// The row of the document's table of recordings.
+    pub fn summary(&self) -> RecordingRow {
         let work = &self.recording.work;
-        Used {
+        RecordingRow {
             workload: self.workload.to_owned(),
             what: work.what.clone(),
             instructions: self.recording.instructions,

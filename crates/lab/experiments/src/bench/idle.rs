@@ -16,7 +16,7 @@ use crate::testbed::{Case, Setup, Testbed};
 pub struct IdleArgs {
     #[command(flatten)]
     pub common: Common,
-    /// How long each round lasts.
+    /// Seconds of each round.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub seconds: u32,
 }
@@ -24,14 +24,14 @@ pub struct IdleArgs {
 /// The pause after a transfer, for its last frames.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(args: &IdleArgs) -> Result<Benchmark> {
     lab::preflight(&["iperf3"])?;
     let rounds = args.common.rounds;
     let progress = Progress::new(2 + rounds as usize, args.common.quiet);
     progress.step("start pvnet");
     let testbed = Testbed::start(&Setup::default())?;
-    // Memory that was never touched is not resident: the daemon works first.
+    // Memory is resident only after its first use, so the daemon works first.
     progress.step("let the guests talk for a second");
     if let Some(case) = Case::find("tcp-1") {
         case.run(&testbed, 1, 0)?;

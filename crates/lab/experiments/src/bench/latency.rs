@@ -1,4 +1,4 @@
-//! `pvnet bench latency`: how long a datagram takes there and back.
+//! `pvnet bench latency`: the round-trip time of a datagram.
 
 use clap::Args;
 use lab::{Offloads, Progress, VethBridge};
@@ -22,7 +22,7 @@ pub struct LatencyArgs {
 /// The percentiles that become rows.
 const PERCENTILES: [(&str, f64); 2] = [("rtt-p50", 50.0), ("rtt-p99", 99.0)];
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(args: &LatencyArgs) -> Result<Benchmark> {
     lab::preflight(&[])?;
     let rounds = args.common.rounds;

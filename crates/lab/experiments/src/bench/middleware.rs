@@ -1,7 +1,7 @@
 //! `pvnet bench middleware`: what the wrappers around a port cost, between two generator guests.
 //!
-//! A daemon for each row runs all the time, and asleep while another is measured. Each row but the first
-//! is compared with the first of its length, whose ports have no wrapper.
+//! Each row has a daemon, which sleeps while another is measured. The rows of one frame length are
+//! compared with the first of them, whose ports have no wrapper.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::error::Result;
 pub struct MiddlewareArgs {
     #[command(flatten)]
     pub common: Common,
-    /// How long each measurement lasts, in seconds.
+    /// Seconds of each measurement.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
     /// Frame lengths in bytes, without the checksum that a wire would add.
@@ -37,7 +37,7 @@ const LIMIT: &str = "limit = { ingress = { mbps = 1000000 }, egress = { mbps = 1
 /// have one: a machine whose speed changes does so for all of them.
 const SLICES_PER_SECOND: u32 = 20;
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(args: &MiddlewareArgs) -> Result<Benchmark> {
     let guard_off_and_limit = format!("{GUARD_OFF}\n{LIMIT}");
     let settings = [
@@ -74,7 +74,7 @@ pub fn run(args: &MiddlewareArgs) -> Result<Benchmark> {
     Ok(rows.finish("middleware"))
 }
 
-/// Millions of frames a second of each pair, in slices that alternate.
+/// Millions of frames per second of each pair, in slices that alternate.
 fn in_slices(pairs: &mut [(&str, Pair)], len: u16, seconds: u32) -> Result<Vec<f64>> {
     let slices = seconds * SLICES_PER_SECOND;
     let mut sums = vec![0.0; pairs.len()];

@@ -1,4 +1,4 @@
-//! Collects samples round by round and makes rows of them.
+//! Collects samples, round by round, into rows.
 
 use report::{Benchmark, CpuSplit, Row, Samples};
 

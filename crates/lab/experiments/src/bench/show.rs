@@ -65,7 +65,7 @@ pub fn page(benchmark: &Benchmark) -> Report {
     let mut page = Report::new(format!("pvnet bench {}", benchmark.bench));
     let rounds = benchmark.rows.iter().map(|row| row.stats.n).max().unwrap_or(0);
     page.lead(&format!(
-        "Medians of {rounds} rounds. Subjects that are compared were measured in turn, in one run."
+        "Medians of {rounds} rounds. Compared subjects were measured in turn, in one run."
     ));
     page.table("", &table(benchmark));
     let mut units: Vec<&str> = benchmark.rows.iter().map(|row| row.unit.as_str()).collect();

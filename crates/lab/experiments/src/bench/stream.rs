@@ -14,7 +14,7 @@ use crate::testbed::{Case, Setup, Subject, Testbed, find_pace, measure};
 pub struct StreamArgs {
     #[command(flatten)]
     pub common: Common,
-    /// How long each transfer lasts.
+    /// Seconds of each transfer.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub seconds: u32,
 }
@@ -39,7 +39,7 @@ impl Pair {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(args: &StreamArgs) -> Result<Benchmark> {
     lab::preflight(&["iperf3", "ethtool"])?;
     let cases: Vec<&Case> = KEYS.into_iter().filter_map(Case::find).collect();

@@ -43,5 +43,5 @@ impl Pair {
 /// What the demo shows, for readers.
 pub const INTRODUCTION: &str = "\
 Two guests, each a network namespace with its own Linux TCP/IP stack, talk through pvnet: a driver
-domain in user space that carries their frames over Xen's netif rings. Beside it: the kernel's own
-veth and bridge between two namespaces of the same kind, as a yardstick.";
+domain in user space that carries their frames over Xen's netif rings. For comparison, two
+namespaces of the same kind talk through the kernel's own veth and bridge.";

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_way_out_is_an_error() {
+    fn any_other_link_out_of_the_namespace_is_an_error() {
         for links in [&[LO][..], &[LO, VETH], &[TAP, VETH], &[TAP, &TUNNEL.replace("NOARP", "UP")]]
         {
             assert!(seen(links).is_err(), "{links:?}");

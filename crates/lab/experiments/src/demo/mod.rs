@@ -23,13 +23,13 @@ use isolation::Links;
 /// Options of the demo.
 #[derive(Args)]
 pub struct DemoArgs {
-    /// How long each transfer lasts.
+    /// Seconds of each transfer.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Where to write the report, a page that needs nothing but a browser.
+    /// Write the report to FILE, a page with plots for any browser.
     #[arg(long, value_name = "FILE", default_value = "out/demo.html")]
     report: PathBuf,
-    /// Where to write the results for programs.
+    /// Write the results to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Show no progress on standard error.

@@ -23,10 +23,10 @@ pub fn page(findings: &Findings) -> Report {
     page.section("All numbers").table("Throughput", &rates(findings));
     page.table("Processor time, CPU seconds per gigabyte", &costs(findings));
     page.paragraph(
-        "Frames are counted where they enter the switch or the bridge, both ways together; a frame \
-         far larger than the MTU, which the receiver's stack takes whole (GSO), counts once. \
-         A gigabyte is 10⁹ bytes received. TSO needs checksum offload and scatter/gather, so it \
-         goes with each of them.",
+        "Frames are counted where they enter the switch or the bridge, in both directions \
+         together. A GSO frame, which the receiver's stack takes whole, counts once. A gigabyte is \
+         10⁹ bytes received. TSO needs checksum offload and scatter/gather, so it is off whenever \
+         one of them is.",
     );
     if let Some(stolen) = stolen(findings) {
         page.paragraph(&stolen);
@@ -48,16 +48,16 @@ fn headline(page: &mut Report, findings: &Findings) {
         (&*format!("{} Gb/s", human(gbps)), "TCP, one stream, guest to guest"),
         (&*format!("{} %", human(ratio)), "of what veth + bridge does in the kernel"),
         (&*format!("{} µs", human(rtt)), "median round trip of a datagram"),
-        ("1 GiB", "sent and found the same by SHA-256"),
+        ("1 GiB", "sent, and received unchanged (SHA-256)"),
     ]);
 }
 
 fn proof(page: &mut Report, findings: &Findings) {
-    page.section("What was seen").paragraph(
-        "A guest's interface is a tap device, whose other end is no device but the guest's \
-         process. That process is a netif frontend: it grants pages to the driver domain, puts \
-         references to them on a shared ring and rings an event channel. The kernel has no link \
-         between the two namespaces, and the daemon's ports account for every byte that arrived.",
+    page.section("Proof").paragraph(
+        "A guest's interface is a tap device, whose other end is the guest's process. That process \
+         is a netif frontend: it grants pages to the driver domain, puts references to them on a \
+         shared ring and notifies through an event channel. The kernel has no link between the two \
+         namespaces, and the daemon's ports account for every byte that arrived.",
     );
     for sentence in show::proofs(findings) {
         page.paragraph(&sentence);
@@ -68,19 +68,19 @@ fn proof(page: &mut Report, findings: &Findings) {
 fn throughput(page: &mut Report, findings: &Findings) {
     page.section("Throughput").paragraph(
         "The same transfers by iperf3 over pvnet and over the kernel's own veth + bridge, one \
-         after the other. The kernel passes references to pages from one namespace to the other; \
-         a guest's boundary costs a copy into granted pages, one between guests, and one out.",
+         after the other. The kernel passes references to pages from one namespace to the other. \
+         Between guests, bytes are copied into granted pages, then between guests, then out.",
     );
     let (with, without): (Vec<_>, Vec<_>) =
         findings.transfers.iter().partition(|pair| pair.case.offloads == lab::Offloads::ALL);
     page.figure(
         &bars("Throughput by transfer", &with),
-        "UDP is sent at the pace at which most arrives.",
+        "UDP is sent at the pace at which the most arrives.",
     );
     let offloads: Vec<_> = find(findings, "tcp-1").into_iter().chain(without).collect();
     page.figure(
         &bars("One TCP stream, each offload switched off in turn", &offloads),
-        "Without segmentation offload every 1500-byte frame costs what 64 KiB cost before.",
+        "Without segmentation offload, each 1500-byte frame costs as much as 64 KiB with it.",
     );
     page.figure(&seconds(findings), "As the sending guest's iperf3 saw it, second by second.");
 }
@@ -108,18 +108,18 @@ fn seconds(findings: &Findings) -> LineChart {
 fn processors(page: &mut Report, findings: &Findings) {
     page.section("Processor time").paragraph(
         "Where the whole machine's processor time went. The driver domain is the daemon without \
-         its time in grant and event operations, which is the hypervisor's. Guests are all the \
-         rest that was busy: frontends, TCP/IP stacks, iperf3, and other programs that ran.",
+         its grant and event operations, which count as the hypervisor. All other busy time counts \
+         as guests: frontends, TCP/IP stacks, iperf3, and other programs that ran.",
     );
     let (large, small): (Vec<_>, Vec<_>) =
         findings.transfers.iter().partition(|pair| pair.case.offloads.tso && !pair.case.is_udp());
     page.figure(
-        &cost_bars("Processor time for a gigabyte, in large frames", &large),
+        &cost_bars("Processor time per gigabyte, in large frames", &large),
         "Shorter is cheaper. Bars without a driver domain are the kernel's.",
     );
     page.figure(
-        &cost_bars("Processor time for a gigabyte, in frames of 1500 bytes", &small),
-        "The same bytes in some forty times as many frames.",
+        &cost_bars("Processor time per gigabyte, in frames of 1500 bytes", &small),
+        "The same bytes in about forty times as many frames.",
     );
 }
 
@@ -139,8 +139,8 @@ fn cost_bars(title: &str, pairs: &[&Pair]) -> StackedChart {
 fn latency(page: &mut Report, findings: &Findings) {
     page.section("Latency").paragraph(
         "Round trips of a 64-byte datagram between two programs, one after the other without a \
-         pause. Each crosses the driver domain twice, and wakes it, the frontend and the program \
-         if they sleep.",
+         pause. Each crosses the driver domain twice. It wakes the driver domain, the frontend and \
+         the program if they sleep.",
     );
     let percentiles =
         [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("max", 100.0)];
@@ -151,7 +151,7 @@ fn latency(page: &mut Report, findings: &Findings) {
     for (subject, times) in SUBJECTS.into_iter().zip(&findings.rtt) {
         chart = chart.values(subject, values(times));
     }
-    page.figure(&chart, "From the median to the slowest of all, on a logarithmic axis.");
+    page.figure(&chart, "From the median to the slowest, on a logarithmic axis.");
 }
 
 fn rates(findings: &Findings) -> Table {
@@ -196,14 +196,14 @@ fn costs(findings: &Findings) -> Table {
     table
 }
 
-/// A sentence if the machine below took processor time away.
+/// A sentence if the host took processor time away.
 fn stolen(findings: &Findings) -> Option<String> {
     let all = findings.transfers.iter().flat_map(|pair| [&pair.pvnet, &pair.bridge]);
     let most = all.map(|measured| measured.stolen).fold(0.0, f64::max);
     (most > 0.01).then(|| {
         format!(
-            "The machine below gave up to {} % of the processors' time to others during a \
-             transfer: on a machine of its own pvnet would have been faster.",
+            "The host gave up to {} % of the processors' time to others during a transfer. On a \
+             dedicated machine pvnet would have been faster.",
             human(100.0 * most)
         )
     })

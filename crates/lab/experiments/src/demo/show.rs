@@ -31,12 +31,12 @@ pub fn print(findings: &Findings) -> Result<()> {
 }
 
 const NOTE: &str = "\
-Frames are counted where they enter the switch or bridge; one far larger than the MTU (GSO) counts
-once. s/GB are CPU seconds per 10⁹ bytes received; what is neither the daemon's nor idle counts as
-guest. TSO needs checksums and scatter/gather, so it goes with each. UDP is sent at the pace at
-which most arrives.";
+Frames are counted where they enter the switch or bridge; a GSO frame counts once. s/GB are CPU
+seconds per 10⁹ bytes received; time that is neither the daemon's nor idle counts as guest. TSO
+needs checksums and scatter/gather, so it is off whenever one of them is. UDP is sent at the pace at
+which the most arrives.";
 
-/// What was proved: who carried the frames, and that they carried bytes unchanged.
+/// The proof that pvnet carried the frames, and that the bytes arrived unchanged.
 pub fn proofs(findings: &Findings) -> [String; 2] {
     let [red, blue] = findings.links.each_ref();
     let has = |links: &Links| format!("{} has {}", links.namespace, links.links.join(" and "));

@@ -5,7 +5,7 @@ use report::{Claim, Rule, Statement, Unit};
 use super::paper::{CHANNEL_SAVES, DRIVER_NONE, Figure, GUEST_NONE};
 use super::rows::Row;
 
-/// The claims of those figures that have rows.
+/// The claims of the figures that have rows.
 pub fn claims(rows: &[Row]) -> Vec<Claim> {
     let has = |figure: Figure| rows.iter().any(|row| row.of == figure);
     let mut claims = Vec::new();
@@ -58,7 +58,7 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
 const TRANSMIT: &str = "transmit";
 const RECEIVE: &str = "receive";
 
-/// It holds from this number on, or not at all.
+/// Holds from this number on, and never weakly.
 fn at_least(least: f64) -> Rule {
     Rule::AtLeast(least, least)
 }
@@ -77,7 +77,7 @@ fn paper_ratio(rows: &[Row], figure: Figure, config: &str) -> Option<f64> {
     find(rows, figure, config)?.paper_ratio_to_none
 }
 
-/// The best combination that the machine can do.
+/// The claim about the best combination that this machine can run.
 fn all_together(rows: &[Row]) -> Claim {
     let statement = Statement {
         source: "Figure 5",
@@ -96,7 +96,7 @@ fn all_together(rows: &[Row]) -> Claim {
 fn largest_gain(rows: &[Row]) -> Claim {
     let statement = Statement {
         source: "Figure 5",
-        says: "the high-level interface is the largest gain; each of the others alone is none",
+        says: "the high-level interface gains most; each other optimisation alone gains nothing",
         number: None,
         unit: Unit::Times,
     };
@@ -118,7 +118,7 @@ fn channel(rows: &[Row]) -> Claim {
         row.per_packet.as_ref()?.get("hypervisor_ns").copied().filter(|time| *time > 0.0)
     };
     let saved = time("high").zip(time("high-ioc")).map(|(before, after)| 1.0 - after / before);
-    let what = "part of the hypervisor's time per packet that the header channel saves";
+    let what = "share of the hypervisor's time per packet that the header channel saves";
     statement.compare(TRANSMIT, what, saved, at_least(CHANNEL_SAVES))
 }
 
@@ -136,20 +136,20 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_own_numbers_pass() {
+    fn the_papers_own_numbers_hold() {
         assert_eq!(verdicts(&FIGURES, paper), [Verdict::Holds; 5]);
     }
 
     #[test]
     fn a_claim_that_does_not_hold_says_so() {
         assert_eq!(verdicts(&FIGURES, |_| 100.0), [Verdict::DoesNotHold; 5]);
-        let eight = |after: f64| {
+        let figure_8 = |after: f64| {
             let rate = move |config: &str| if config == "high" { 100.0 } else { after };
             claims(&rows(&[Figure::Eight], rate)).remove(0)
         };
         // The sample's time per packet is the inverse of its rate.
-        assert_eq!(eight(100.0).verdict, Verdict::DoesNotHold);
-        assert_eq!(eight(170.0).verdict, Verdict::Holds);
-        assert!((eight(200.0).here.unwrap() - 0.5).abs() < 1e-9);
+        assert_eq!(figure_8(100.0).verdict, Verdict::DoesNotHold);
+        assert_eq!(figure_8(170.0).verdict, Verdict::Holds);
+        assert!((figure_8(200.0).here.unwrap() - 0.5).abs() < 1e-9);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// What the server is.
+/// Where the server's program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     /// The program runs in a guest.
@@ -60,7 +60,7 @@ const fn receiving(rx: &'static str, buffers: Buffers) -> Server {
     Server::Guest(Guest { interface: "basic", tx: "remap", rx, nic: ALL, buffers })
 }
 
-// Transmit. What comes back are acknowledgements, which are received alike by all.
+// Transmit. Only acknowledgements come back, and all configurations receive them in the same way.
 /// No optimisation.
 pub const NONE: Server = transmitting("basic", "remap");
 /// Superpages alone.
@@ -74,10 +74,10 @@ pub const HIGH_IOC: Server = transmitting("high", "header");
 /// All three.
 pub const HIGH_IOC_SP: Server = huge(HIGH_IOC);
 
-// Receive. What goes back are acknowledgements, which are sent alike by all.
-/// Page flips out of zeroed pages.
+// Receive. Only acknowledgements go back, and all configurations send them in the same way.
+/// Page flips from zeroed pages.
 pub const GUEST_NONE: Server = receiving("flip", ZEROED);
-/// Copies out of buffers of the MTU.
+/// Copies from MTU-sized buffers.
 pub const GUEST_COPY: Server = receiving("copy", RECYCLED);
 /// The same with superpages.
 pub const GUEST_COPY_SP: Server = huge(GUEST_COPY);
@@ -85,7 +85,7 @@ pub const GUEST_COPY_SP: Server = huge(GUEST_COPY);
 // The driver domain.
 /// Whole pages, zeroed before each use.
 pub const DRIVER_NONE: Server = Server::Driver(ZEROED);
-/// Buffers of the MTU.
+/// MTU-sized buffers.
 pub const DRIVER_MTU: Server = Server::Driver(RECYCLED);
 /// The same with superpages.
 pub const DRIVER_MTU_SP: Server = huge(DRIVER_MTU);
@@ -100,7 +100,7 @@ pub const fn high_over(nic: &'static str) -> Server {
 
 /// The client's NIC device, in its namespace.
 pub const NIC: &str = "nic0";
-/// The port of that name.
+/// The name of the NIC's port.
 pub const NIC_PORT: &str = "nic";
 /// The server's device, in its namespace.
 pub const DEVICE: &str = "eth0";
@@ -133,12 +133,11 @@ impl Server {
         }
     }
 
-    /// The daemon's configuration, between namespaces of these names; none where there is no
-    /// daemon.
+    /// The daemon's configuration, between namespaces of these names; none for native Linux.
     pub fn toml(self, folder: &Path, server: &str, client: &str) -> Option<String> {
-        // Quoted by TOML: the folder's name may have any character.
+        // TOML quotes the folder's name, which may have any character.
         let folder = toml::Value::from(folder.to_string_lossy().into_owned());
-        // On one CPU nothing arrives while the worker polls: it sleeps at once.
+        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
         let daemon =
             format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
         let (nic, inner) = match self {
@@ -150,7 +149,7 @@ impl Server {
     }
 }
 
-/// The NIC: the client's stack is at its other end, as at the end of a wire.
+/// The NIC. The client's stack is at its other end.
 fn uplink(capabilities: &str, buffers: Buffers, client: &str) -> String {
     format!(
         "\n[[uplink]]\nname = \"{NIC_PORT}\"\ntap = \"{NIC}\"\nnamespace = \"{client}\"\n\
@@ -174,7 +173,7 @@ fn stack(buffers: Buffers) -> String {
 
 impl Guest {
     fn toml(&self, name: &str) -> String {
-        // The paper's driver domain kept no guest pages mapped: that came two years later.
+        // The paper is older than persistent grants, so its driver domain kept no guest pages mapped.
         format!(
             "\n[[guest]]\nname = \"{name}\"\nmac = \"02:70:76:6e:06:01\"\naddresses = [\"{}\"]\n\
              interface = \"{}\"\ntx = \"{}\"\nrx = \"{}\"\nhuge_pages = {}\n\

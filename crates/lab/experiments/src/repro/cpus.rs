@@ -1,20 +1,20 @@
-//! Which CPU runs what: the paper's server saturates its one CPU, its clients have others.
+//! The CPUs of server and client. The paper's server saturates its one CPU; its clients are on others.
 
 use crate::error::Result;
 
 /// The CPUs of the server and of the client.
 #[derive(Clone, Debug)]
 pub struct Cpus {
-    /// The server's; any if there are not two.
+    /// The server's CPU; any if there is only one.
     pub server: Option<usize>,
-    /// The client's; any if there are not two.
+    /// The client's CPU; any if there is only one.
     pub client: Option<usize>,
     /// What differs from the intended setup.
     pub note: Option<String>,
 }
 
 impl Cpus {
-    /// Two of those this program may use.
+    /// Chooses two of the CPUs that this program may use.
     pub fn choose() -> Result<Self> {
         Ok(Self::among(&lab::cpus()?, lab::share_a_core))
     }
@@ -24,7 +24,7 @@ impl Cpus {
         let (client, others) = match all {
             [client, others @ ..] if !others.is_empty() => (*client, others),
             _ => {
-                let note = "one CPU for server and client together: the client's work counts too";
+                let note = "server and client share one CPU, so the client's work counts too";
                 return Self { server: None, client: None, note: Some(note.to_owned()) };
             }
         };
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn server_and_client_have_cores_of_their_own_where_there_are() {
+    fn server_and_client_get_separate_cores_if_there_are_two() {
         assert_eq!(chosen(&[0, 1], 2), (Some(1), Some(0), false));
         assert_eq!(chosen(&[2, 4, 5], 2), (Some(5), Some(2), false));
         assert_eq!(chosen(&[0, 1], 1), (Some(1), Some(0), true));

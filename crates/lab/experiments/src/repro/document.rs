@@ -1,4 +1,4 @@
-//! The whole result, as programs read it.
+//! The whole result, for JSON and pages.
 
 use report::{Claim, Machine};
 use serde::Serialize;
@@ -21,7 +21,7 @@ pub struct Document {
     pub rows: Vec<Row>,
     /// What the paper claims, and whether it holds here.
     pub claims: Vec<Claim>,
-    /// Pairs of configurations that are in another order than in the paper.
+    /// Pairs of configurations whose order differs from the paper's.
     pub orders: Vec<Order>,
 }
 
@@ -74,7 +74,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn claims_about_what_was_not_measured_cannot_be_told() {
+    fn claims_without_a_measurement_cannot_be_told() {
         let plan = plan(&[Figure::Nine, Figure::Thirteen], &[], Err("no superpages"));
         let method =
             Method { seconds: 1, rounds: 1, server_cpu: None, client_cpu: None, notes: vec![] };

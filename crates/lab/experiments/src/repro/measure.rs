@@ -1,4 +1,4 @@
-//! One transfer, and whose time it took on the server's CPU.
+//! One transfer, and the domains' shares of the server CPU's time.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -17,14 +17,14 @@ use super::plan::Key;
 use super::topology::{Topology, carried};
 use crate::error::{Error, Result};
 
-/// What one transfer showed.
+/// The results of one transfer.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Payload received, in 10⁶ bits per second.
     pub mbps: f64,
     /// Where the server CPU's time went, in CPU seconds per second.
     pub cpu: CpuSplit,
-    /// What a gigabyte cost.
+    /// The cost of a gigabyte.
     pub cost: Cost,
     /// Operations of the hypervisor per [`PAYLOAD`] bytes received; none without pvnet.
     pub per_packet: Option<BTreeMap<String, f64>>,
@@ -43,7 +43,7 @@ pub struct Cost {
     pub hypervisor: f64,
 }
 
-/// Payload of a frame of the MTU with TCP's usual options, in bytes: a packet on a wire, also where
+/// Payload of an MTU-sized frame with TCP's usual options, in bytes. It counts as a packet, even if
 /// larger frames carried it.
 pub const PAYLOAD: u32 = 1448;
 
@@ -61,11 +61,11 @@ pub fn measure(topology: &Topology, key: Key, seconds: u32, cpus: &Cpus) -> Resu
         throughput => throughput?,
     };
     let usage = meter.read()?;
-    let asked = match (before, topology.status()?) {
-        (Some(before), Some(after)) => Some(Asked::between(&before, &after)),
+    let activity = match (before, topology.status()?) {
+        (Some(before), Some(after)) => Some(Activity::between(&before, &after)),
         _ => None,
     };
-    sample(key.server, &throughput, &usage, asked.as_ref())
+    sample(key.server, &throughput, &usage, activity.as_ref())
 }
 
 fn iperf<'a>(topology: &'a Topology, key: Key, seconds: u32, cpus: &Cpus) -> Iperf<'a> {
@@ -80,7 +80,7 @@ fn iperf<'a>(topology: &'a Topology, key: Key, seconds: u32, cpus: &Cpus) -> Ipe
 }
 
 /// What pvnet did during a transfer.
-struct Asked {
+struct Activity {
     operations: Operations,
     /// Frames at the NIC, both ways.
     frames: u64,
@@ -89,7 +89,7 @@ struct Asked {
     bytes: u64,
 }
 
-impl Asked {
+impl Activity {
     fn between(before: &Status, after: &Status) -> Self {
         let (frames, bytes) = carried(after);
         let (frames_before, bytes_before) = carried(before);
@@ -102,7 +102,7 @@ impl Asked {
         }
     }
 
-    /// Divided by `packets`, by the names that rows have.
+    /// The counts per packet, by their names in rows.
     fn per_packet(&self, packets: f64) -> BTreeMap<String, f64> {
         let name = |what: Counted| match what {
             Counted::CopiedBytes => "bytes_copied",
@@ -120,15 +120,15 @@ fn sample(
     server: Server,
     throughput: &Throughput,
     usage: &CpuUsage,
-    asked: Option<&Asked>,
+    activity: Option<&Activity>,
 ) -> Result<Sample> {
     let received = throughput.bytes;
-    if let Some(asked) = asked.filter(|asked| asked.bytes < received) {
-        let bytes = asked.bytes;
+    if let Some(activity) = activity.filter(|activity| activity.bytes < received) {
+        let bytes = activity.bytes;
         let text = format!("{received} bytes arrived, but pvnet's NIC carried only {bytes}");
         return Err(Error::Failed(text));
     }
-    let cpu = split(server, usage, asked.map_or(Duration::ZERO, |asked| asked.hypervisor));
+    let cpu = split(server, usage, activity.map_or(Duration::ZERO, |activity| activity.hypervisor));
     let received = (received.max(1)) as f64;
     let gigabyte = usage.wall.as_secs_f64() * 1e9 / received;
     let cost = Cost {
@@ -140,7 +140,7 @@ fn sample(
         mbps: throughput.mbps,
         cpu,
         cost,
-        per_packet: asked.map(|asked| asked.per_packet(received / f64::from(PAYLOAD))),
+        per_packet: activity.map(|activity| activity.per_packet(received / f64::from(PAYLOAD))),
         stolen: accounting::stolen(usage),
     })
 }
@@ -179,8 +179,8 @@ mod tests {
         }
     }
 
-    fn asked() -> Asked {
-        Asked {
+    fn activity() -> Activity {
+        Activity {
             operations: [(Counted::Maps, 2000), (Counted::CopiedBytes, 66_000)]
                 .into_iter()
                 .collect(),
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_packet_is_what_a_frame_of_the_mtu_holds() {
-        let sample = sample(config::NONE, &throughput(), &usage(), Some(&asked())).unwrap();
+        let sample = sample(config::NONE, &throughput(), &usage(), Some(&activity())).unwrap();
         let per_packet = sample.per_packet.unwrap();
         assert_eq!((per_packet["maps"], per_packet["bytes_copied"]), (2.0, 66.0));
         assert_eq!(per_packet["hypervisor_ns"], 1e6);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn bytes_that_pvnet_did_not_carry_are_an_error() {
-        let asked = Asked { bytes: 1_447_999, ..asked() };
-        assert!(sample(config::NONE, &throughput(), &usage(), Some(&asked)).is_err());
+        let activity = Activity { bytes: 1_447_999, ..activity() };
+        assert!(sample(config::NONE, &throughput(), &usage(), Some(&activity)).is_err());
     }
 }

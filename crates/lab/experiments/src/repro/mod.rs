@@ -1,4 +1,4 @@
-//! `pvnet repro`: a paper's experiments, run again.
+//! `pvnet repro`: repeats a paper's experiments.
 
 mod claims;
 mod config;
@@ -30,7 +30,7 @@ use plan::{Key, Planned, in_turn, keys, plan, servers, superpages};
 use rows::Measurements;
 use topology::Topology;
 
-/// Which paper.
+/// The paper.
 #[derive(Subcommand)]
 pub enum ReproCommand {
     /// Menon, Cox, Zwaenepoel: Optimizing Network Virtualization in Xen (2006).
@@ -49,16 +49,16 @@ pub struct Menon06Args {
     /// Configurations of them, as the paper names them: none, high-ioc, Driver-MTU [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     config: Vec<String>,
-    /// How long each transfer lasts.
+    /// Seconds of each transfer.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// How often everything is measured; rows are medians, with minimum and maximum.
+    /// The number of rounds; rows are medians, with minimum and maximum.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Where to write the rows for programs.
+    /// Write the rows to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where to write the figures as a page.
+    /// Write the figures to FILE as a page with plots.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Show no progress on standard error.
@@ -66,7 +66,7 @@ pub struct Menon06Args {
     quiet: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(command: &ReproCommand) -> Result<()> {
     let ReproCommand::Menon06(args) = command;
     Interrupt::install()?;
@@ -77,7 +77,9 @@ pub fn run(command: &ReproCommand) -> Result<()> {
     let plan = plan(&args.figure, &args.config, superpages.as_ref().copied().map_err(|why| &**why));
     if plan.is_empty() {
         let names = args.config.join(", ");
-        return Err(Error::Failed(format!("no figure that is asked for has a bar {names}")));
+        return Err(Error::Failed(format!(
+            "none of the chosen figures has a configuration {names}"
+        )));
     }
     let (seen, method) = experiment(args, &plan)?;
     let document = Document::new(&plan, &seen, method);
@@ -99,14 +101,14 @@ pub fn run(command: &ReproCommand) -> Result<()> {
 /// The configuration of every daemon that `menon06` starts, as TOML.
 #[must_use]
 pub fn configurations() -> Vec<String> {
-    let toml = |bar: paper::Bar| match bar.means {
-        paper::Means::Measure(server) => server.toml("/run".as_ref(), "server", "client"),
-        paper::Means::Impossible(_) => None,
+    let toml = |bar: paper::Bar| match bar.feasibility {
+        paper::Feasibility::Measure(server) => server.toml("/run".as_ref(), "server", "client"),
+        paper::Feasibility::Impossible(_) => None,
     };
     paper::bars().into_iter().filter_map(toml).collect()
 }
 
-/// Seconds of a transfer's start: a server that listens, a client that connects.
+/// Seconds that a transfer takes to start: a server listens, a client connects.
 const OVERHEAD: f64 = 0.2;
 /// Seconds until a server and its client reach each other.
 const START: f64 = 0.8;
@@ -149,7 +151,7 @@ fn experiment(args: &Menon06Args, plan: &[Planned]) -> Result<(Measurements, Met
     Ok((seen, method))
 }
 
-/// A sample, or why there is none; nothing if the measurement is skipped.
+/// A sample, or why there is none. `None` if the measurement is skipped.
 type Outcome = Option<std::result::Result<measure::Sample, String>>;
 
 /// Adds the outcome of a transfer, and returns it in words.
@@ -165,11 +167,11 @@ fn note_down(seen: &mut Measurements, key: Key, outcome: Outcome) -> String {
             seen.fail(key, why);
             said
         }
-        None => "left out: it has failed before".to_owned(),
+        None => "skipped: it has failed before".to_owned(),
     }
 }
 
-/// Measures once, unless that has failed before.
+/// Runs a transfer, unless it has failed before.
 fn transfer(
     topologies: &[(Server, Topology)],
     seen: &Measurements,
@@ -186,7 +188,8 @@ fn transfer(
     }
 }
 
-/// A failure becomes a row that says so, and the others are measured. An interrupt ends everything.
+/// Turns a failure into a row that says so, so that the other measurements go on. An interrupt ends
+/// everything.
 fn kept<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
     match result {
         Err(error) if error.is_interrupt() => Err(error),
@@ -194,7 +197,7 @@ fn kept<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
     }
 }
 
-/// The name of the first such bar, for people.
+/// The name of the first bar with such a key, for people.
 fn name(plan: &[Planned], is: impl Fn(&Key) -> bool) -> String {
     let bar = plan.iter().find(|planned| planned.key.as_ref().is_ok_and(&is)).map(|it| &it.bar);
     bar.map_or(String::new(), |bar| {
@@ -224,8 +227,7 @@ fn notes(cpus: &Cpus, topologies: &[(Server, Topology)], seen: &Measurements) ->
     if stolen > 0.01 {
         let percent = human(100.0 * stolen);
         notes.push(format!(
-            "the machine below gave up to {percent} % of the server CPU's time to others during a \
-             transfer"
+            "the host gave up to {percent} % of the server CPU's time to others during a transfer"
         ));
     }
     notes
@@ -236,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn measurements_are_named_after_the_first_bar_they_make() {
+    fn a_measurement_is_named_after_its_first_bar() {
         let plan = plan(&[Figure::Five, Figure::Seven, Figure::Ten], &[], Ok(()));
         let names: Vec<String> =
             keys(&plan).iter().map(|key| name(&plan, |other| other == key)).collect();
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_kept_and_an_interrupt_is_not() {
+    fn a_failure_becomes_a_row_and_an_interrupt_ends_everything() {
         let failed = kept(Err::<(), _>(Error::Failed("it is so".to_owned())));
         assert_eq!(failed.unwrap().unwrap_err(), "it is so");
         assert!(kept(Err::<(), _>(Error::Lab(lab::Error::Interrupted))).is_err());

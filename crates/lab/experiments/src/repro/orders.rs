@@ -1,31 +1,31 @@
-//! Pairs of configurations that are in another order here than in the paper.
+//! Pairs of configurations whose order differs from the paper's.
 
 use serde::Serialize;
 
 use super::paper::Direction;
 use super::rows::Row;
 
-/// Two configurations of one figure, in another order than in the paper.
+/// Two configurations of one figure whose order differs from the paper's.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Order {
     /// The figure.
     pub figure: &'static str,
-    /// Which way the stream goes.
+    /// The direction of the stream.
     pub direction: Direction,
     /// The configuration that is faster in the paper.
     pub paper_faster: &'static str,
-    /// The one that is slower there.
+    /// The configuration that is slower in the paper.
     pub paper_slower: &'static str,
-    /// How much faster, in the paper.
+    /// The ratio of the two in the paper.
     pub paper_ratio: f64,
-    /// The same ratio here: not more than 1.
+    /// The same ratio here, at most 1.
     pub ratio: f64,
-    /// Whether the ranges of their rounds overlap: the order may be chance.
+    /// Whether the ranges of their rounds overlap, so that the order may be chance.
     pub ranges_overlap: bool,
 }
 
 impl Order {
-    /// As a sentence.
+    /// The difference as a sentence.
     pub fn sentence(&self) -> String {
         let chance = if self.ranges_overlap { "their ranges overlap" } else { "in every round" };
         let figure = self.figure;
@@ -41,7 +41,7 @@ impl Order {
     }
 }
 
-/// Every pair in another order than the paper's.
+/// Every pair whose order differs from the paper's.
 pub fn orders(rows: &[Row]) -> Vec<Order> {
     let pairs = rows.iter().flat_map(|row| rows.iter().map(move |other| (row, other)));
     pairs.filter_map(|(faster, slower)| order(faster, slower)).collect()
@@ -70,13 +70,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_own_order_is_no_surprise() {
+    fn the_papers_own_order_has_no_differences() {
         let figures = [Figure::Five, Figure::Seven, Figure::Eleven, Figure::Thirteen];
         assert_eq!(orders(&rows(&figures, paper)), []);
     }
 
     #[test]
-    fn another_order_is_told() {
+    fn a_different_order_is_found() {
         let slower = |config: &str| if config == "high-ioc" { 2700.0 } else { paper(config) };
         let orders = orders(&rows(&[Figure::Five], slower));
         let [order] = &orders[..] else { panic!("{orders:?}") };

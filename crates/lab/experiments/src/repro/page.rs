@@ -1,24 +1,24 @@
-//! The result as a page: the paper's figures, with what was measured beside.
+//! The result as a page: the paper's figures beside the measurements.
 
 use report::html::{BarChart, Report, StackedChart};
 use report::{Stats, Table, claims_table, human};
 
 use super::document::Document;
 use super::paper::Figure;
-use super::rows::{Divided, Row};
+use super::rows::{CostRatios, Row};
 use super::show;
 
 /// The page.
 pub fn page(document: &Document) -> Report {
-    let mut page = Report::new("Menon, Cox, Zwaenepoel 2006, run again");
+    let mut page = Report::new("Menon, Cox, Zwaenepoel 2006, repeated");
     page.lead(
         "“Optimizing Network Virtualization in Xen” measured what a guest's network costs and what \
-         three optimisations save. The same configurations on pvnet: a TCP stream of the kernel's \
-         own stack, from or to a server that has one CPU, with the client on another.",
+         three optimisations save. Here are the same configurations on pvnet: a TCP stream of the \
+         kernel's stack, from or to a server with one CPU; the client has another.",
     );
     page.paragraph(&format!(
-        "Medians of {} interleaved rounds of {} s. The paper's Mb/s are those of machines of 2006: \
-         bars show each configuration divided by the unoptimised one of its figure.",
+        "Medians of {} interleaved rounds of {} s. The paper's machines are from 2006, so the bars \
+         do not compare Mb/s: each configuration is divided by the unoptimised one of its figure.",
         document.method.rounds, document.method.seconds
     ));
     if !document.claims.is_empty() {
@@ -27,7 +27,7 @@ pub fn page(document: &Document) -> Report {
             page.paragraph(&show::grounds(claim));
         }
     }
-    page.section("Where the order is another than the paper's");
+    page.section("Where the order differs from the paper's");
     for sentence in show::order_sentences(document) {
         page.paragraph(&sentence);
     }
@@ -45,11 +45,11 @@ pub fn page(document: &Document) -> Report {
 
 fn charts(page: &mut Report, document: &Document, figure: Figure) {
     if figure.shows_costs() {
-        page.figure(&costs(document, figure), "CPU seconds for 10⁹ bytes received.");
+        page.figure(&costs(document, figure), "CPU seconds per 10⁹ bytes received.");
         for row in show::rows(document, figure) {
             if let Some(paper) = row.paper_cost_divided_by {
                 let chart = savings(row, paper);
-                page.figure(&chart, "Longer is cheaper: 1 is no saving. By medians of all rounds.");
+                page.figure(&chart, "Longer is cheaper; 1 is no saving. Medians of all rounds.");
             }
         }
         return;
@@ -60,7 +60,7 @@ fn charts(page: &mut Report, document: &Document, figure: Figure) {
     }
 }
 
-/// A chart for each direction in which the figure has bars, both normalised.
+/// A chart for each direction in which the figure has bars, normalised.
 fn bars(document: &Document, figure: Figure) -> Vec<(&'static str, BarChart)> {
     let mut charts = Vec::new();
     for direction in ["tx", "rx"] {
@@ -82,7 +82,7 @@ fn bars(document: &Document, figure: Figure) -> Vec<(&'static str, BarChart)> {
     charts
 }
 
-/// The statistics divided by what the median's ratio divides by.
+/// The statistics, divided like the median in `ratio_to_none`.
 fn normalised(row: &Row) -> Option<Stats> {
     let (mbps, ratio) = (row.mbps?, row.ratio_to_none?);
     let scale = ratio / mbps.median;
@@ -98,8 +98,8 @@ fn costs(document: &Document, figure: Figure) -> StackedChart {
     })
 }
 
-/// By how much a configuration divides the costs, where the paper says that.
-fn savings(row: &Row, paper: Divided) -> BarChart {
+/// The ratios of costs for which the paper gives numbers.
+fn savings(row: &Row, paper: CostRatios) -> BarChart {
     let title = format!("Cost of {} ÷ cost of {}, for the same bytes", row.of.none(), row.config);
     let here = row.cost_divided_by.unwrap_or_default();
     let parts = [
@@ -140,16 +140,15 @@ fn details(page: &mut Report, document: &Document) {
         table.row(cells.into_iter().chain(COUNTS.map(count)));
     }
     page.section("Operations of the hypervisor, per packet").paragraph(
-        "A packet is 1448 bytes received, the payload of a frame of the MTU, also where larger \
-         frames carried it. Frames are those at pvnet's NIC, both ways; one far larger than the MTU \
-         (GSO) counts once.",
+        "A packet is 1448 bytes received, the payload of an MTU-sized frame, even if larger frames \
+         carried it. Frames are counted at pvnet's NIC, in both directions; a GSO frame counts once.",
     );
     page.table("", &table);
     page.section("How it was measured").paragraph(
-        "Guest is the server's program with its stack, in a guest or on Linux; in driver domain \
-         configurations it is part of the driver domain. The driver domain is the daemon without \
-         its time in grant and event operations, which is the hypervisor's. All are the time of \
-         the server's CPU alone.",
+        "Guest is the server's program with its stack, in a guest or on Linux. In driver domain \
+         configurations these count as the driver domain. The driver domain is the daemon without \
+         its grant and event operations, which count as the hypervisor. Only the server's CPU is \
+         counted.",
     );
     for note in &document.method.notes {
         page.paragraph(&format!("Note: {note}."));
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_drawn_beside_the_papers() {
+    fn the_page_shows_figures_beside_the_papers() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 300.0 };
         let html = page(&document(&[Figure::Five, Figure::Six, Figure::Nine], rates)).to_html();
         assert_eq!(html.matches("<figure>").count(), 3);
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_divided_by_none() {
+    fn bars_are_divided_by_the_unoptimised_one() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 300.0 };
         let document = document(&[Figure::Five], rates);
         let high = document.rows.iter().find(|row| row.config == "high").unwrap();

@@ -11,13 +11,13 @@ use super::config::{self, Server};
 pub enum Figure {
     /// Linux, driver domain and guest, without optimisations.
     Table1,
-    /// Transmit, all in all.
+    /// Transmit, overall.
     #[value(name = "3")]
     Three,
-    /// Receive, all in all.
+    /// Receive, overall.
     #[value(name = "4")]
     Four,
-    /// Transmit, each optimisation.
+    /// Transmit, by optimisation.
     #[value(name = "5")]
     Five,
     /// What the high-level interface saves each domain.
@@ -78,7 +78,7 @@ impl Figure {
         }
     }
 
-    /// The configuration that the others are compared with, by its name in the figure.
+    /// The figure's name for the unoptimised configuration, with which the others are compared.
     pub fn none(self) -> &'static str {
         match self {
             Self::Table1 | Self::Three | Self::Four => XEN_GUEST,
@@ -89,13 +89,13 @@ impl Figure {
         }
     }
 
-    /// Whether it shows what the throughput costs, not the throughput.
+    /// Whether it shows the cost of the throughput instead of the throughput.
     pub fn shows_costs(self) -> bool {
         matches!(self, Self::Six | Self::Eight)
     }
 }
 
-/// Which way the stream goes, seen from the server.
+/// The direction of the stream, as seen from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
@@ -119,18 +119,18 @@ impl Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Program {
-    /// Pages of a file, without a copy.
+    /// `sendfile`: pages of a file, without a copy.
     Sendfile,
-    /// From its own buffer.
+    /// `write`, from the program's own buffer.
     Write,
 }
 
-/// How a bar is measured.
+/// How a bar is measured here, if it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Means {
-    /// A measurement of this server.
+pub enum Feasibility {
+    /// By measuring this server.
     Measure(Server),
-    /// Not at all, and why.
+    /// It cannot be measured; the reason.
     Impossible(&'static str),
 }
 
@@ -139,48 +139,58 @@ pub enum Means {
 pub struct Bar {
     /// Its figure.
     pub figure: Figure,
-    /// Its name there.
+    /// The configuration's name in the figure.
     pub config: &'static str,
-    /// Which way the stream goes.
+    /// The direction of the stream.
     pub direction: Direction,
     /// How it is sent.
     pub program: Program,
     /// Its height in the paper, in Mb/s, where the paper gives the number.
     pub mbps: Option<f64>,
-    /// What the paper says without a number, or beside it.
+    /// What the paper says in words.
     pub says: Option<&'static str>,
     /// How it is measured here.
-    pub means: Means,
+    pub feasibility: Feasibility,
 }
 
-/// By how much the high-level interface divides the cost of the guest, of the driver domain and
-/// of the hypervisor (figure 6).
+/// The factors by which the high-level interface divides the cost of the guest, the driver domain
+/// and the hypervisor (figure 6).
 pub const HIGH_DIVIDES: [f64; 3] = [4.0, 2.1, 1.9];
-/// The part of the hypervisor's cost that the I/O channel saves (figure 8).
+/// The share of the hypervisor's cost that the I/O channel saves (figure 8).
 pub const CHANNEL_SAVES: f64 = 0.38;
 
 /// Native Linux.
 pub const LINUX: &str = "Linux";
-/// The unoptimised guest, where all domains are compared.
+/// The unoptimised guest in figures that compare all domains.
 pub const XEN_GUEST: &str = "Xen-guest";
-/// The unoptimised guest, where guests are compared.
+/// The unoptimised guest in figures that compare guests.
 pub const GUEST_NONE: &str = "Guest-none";
 /// The unoptimised driver domain.
 pub const DRIVER_NONE: &str = "Driver-none";
 
-const GLOBAL_PAGES: &str = "x86 kernels decide about global pages, not programs";
+const GLOBAL_PAGES: &str = "only the kernel can choose global pages on x86; programs cannot";
 const TLB_MISSES: &str = "TLB misses need performance counters; throughput is in figure 5";
 const NO_GAIN: &str = "no significant gain over none";
 const LINK: &str = "limited by the paper's four links, not by the CPU";
 
 /// Every bar of every figure, in the paper's order.
 pub fn bars() -> Vec<Bar> {
-    [table1(), overall(), transmit(), costs(), capabilities(), writes(), driver(), guest()].concat()
+    [
+        table1(),
+        overall(),
+        transmit(),
+        costs(),
+        capabilities(),
+        writes(),
+        driver_receive(),
+        guest_receive(),
+    ]
+    .concat()
 }
 
 fn bar(figure: Figure, config: &'static str, direction: Direction, server: Server) -> Bar {
-    let (program, means) = (Program::Sendfile, Means::Measure(server));
-    Bar { figure, config, direction, program, mbps: None, says: None, means }
+    let (program, feasibility) = (Program::Sendfile, Feasibility::Measure(server));
+    Bar { figure, config, direction, program, mbps: None, says: None, feasibility }
 }
 
 impl Bar {
@@ -193,7 +203,7 @@ impl Bar {
     }
 
     fn impossible(self, why: &'static str) -> Self {
-        Self { means: Means::Impossible(why), ..self }
+        Self { feasibility: Feasibility::Impossible(why), ..self }
     }
 }
 
@@ -210,6 +220,7 @@ fn table1() -> Vec<Bar> {
     ]
 }
 
+/// Figures 3 and 4.
 fn overall() -> Vec<Bar> {
     let tx = |config, server| bar(Figure::Three, config, Direction::Tx, server);
     let rx = |config, server| bar(Figure::Four, config, Direction::Rx, server);
@@ -237,6 +248,7 @@ const COMBINATIONS: [(&str, Server); 6] = [
     ("high-ioc-sp", config::HIGH_IOC_SP),
 ];
 
+/// Figure 5.
 fn transmit() -> Vec<Bar> {
     let fill = |(config, server)| {
         let bar = bar(Figure::Five, config, Direction::Tx, server);
@@ -251,6 +263,7 @@ fn transmit() -> Vec<Bar> {
     COMBINATIONS.map(fill).into()
 }
 
+/// Figures 6, 8 and 9.
 fn costs() -> Vec<Bar> {
     let tx = |figure, config, server| bar(figure, config, Direction::Tx, server);
     let misses = |config, server| tx(Figure::Nine, config, server).impossible(TLB_MISSES);
@@ -261,10 +274,11 @@ fn costs() -> Vec<Bar> {
         tx(Figure::Eight, "high-ioc", config::HIGH_IOC).says("Xen − 38 %"),
         misses("Base", config::HIGH_IOC),
         misses("SP", config::HIGH_IOC_SP).says("data TLB misses ÷ 3.8"),
-        misses("SP-GP", config::HIGH_IOC_SP).says("no gain by global pages"),
+        misses("SP-GP", config::HIGH_IOC_SP).says("no gain from global pages"),
     ]
 }
 
+/// Figure 7.
 fn capabilities() -> Vec<Bar> {
     let tx = |config, server| bar(Figure::Seven, config, Direction::Tx, server);
     vec![
@@ -276,6 +290,7 @@ fn capabilities() -> Vec<Bar> {
     ]
 }
 
+/// Figure 10.
 fn writes() -> Vec<Bar> {
     let fill = |(config, server)| {
         let bar = bar(Figure::Ten, config, Direction::Tx, server);
@@ -285,7 +300,8 @@ fn writes() -> Vec<Bar> {
     COMBINATIONS.map(fill).into()
 }
 
-fn driver() -> Vec<Bar> {
+/// Figure 11.
+fn driver_receive() -> Vec<Bar> {
     let rx = |config, server| bar(Figure::Eleven, config, Direction::Rx, server);
     vec![
         rx(DRIVER_NONE, config::DRIVER_NONE).mbps(1738),
@@ -299,7 +315,8 @@ fn driver() -> Vec<Bar> {
     ]
 }
 
-fn guest() -> Vec<Bar> {
+/// Figure 13.
+fn guest_receive() -> Vec<Bar> {
     let rx = |config, server| bar(Figure::Thirteen, config, Direction::Rx, server);
     vec![
         rx(GUEST_NONE, config::GUEST_NONE).mbps(820),
@@ -309,8 +326,8 @@ fn guest() -> Vec<Bar> {
     ]
 }
 
-/// The paper's ratio of one bar to another of its figure, of the same direction; none where the
-/// paper gives no number for one of them.
+/// The paper's ratio of a bar to another of the same figure and direction; none if the paper gives
+/// no number for one of them.
 pub fn ratio(bar: &Bar, to: &str) -> Option<f64> {
     let other = bars().into_iter().find(|other| {
         other.figure == bar.figure && other.direction == bar.direction && other.config == to
@@ -328,15 +345,15 @@ mod tests {
         bars().into_iter().find(here).unwrap()
     }
 
-    /// In whole per cent.
+    /// The ratio in whole per cent.
     fn percent(figure: Figure, config: &str, direction: Direction, to: &str) -> f64 {
         (100.0 * ratio(&find(figure, config, direction), to).unwrap()).round()
     }
 
     #[test]
-    fn a_daemon_has_a_nic_and_one_more_port() {
+    fn every_configuration_has_a_nic_and_one_more_port() {
         for bar in bars() {
-            let Means::Measure(server) = bar.means else { continue };
+            let Feasibility::Measure(server) = bar.feasibility else { continue };
             let Some(text) = server.toml("/run".as_ref(), "server", "client") else { continue };
             let config: toml::Table = toml::from_str(&text).unwrap();
             let tables = |kind: &str| match config.get(kind) {
@@ -379,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_has_one_name_and_every_figure_its_none() {
+    fn names_are_unique_and_every_figure_has_an_unoptimised_bar() {
         let bars = bars();
         for (index, bar) in bars.iter().enumerate() {
             let same = |other: &Bar| {
@@ -408,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_share_what_is_the_same() {
+    fn figures_share_measurements_of_the_same_configuration() {
         use Direction::{Rx, Tx};
         for [one, other] in [
             [find(Figure::Five, "none", Tx), find(Figure::Seven, GUEST_NONE, Tx)],
@@ -417,7 +434,11 @@ mod tests {
             [find(Figure::Thirteen, GUEST_NONE, Rx), find(Figure::Table1, XEN_GUEST, Rx)],
             [find(Figure::Eleven, LINUX, Rx), find(Figure::Four, LINUX, Rx)],
         ] {
-            assert_eq!((one.means, one.program), (other.means, other.program), "{one:?}");
+            assert_eq!(
+                (one.feasibility, one.program),
+                (other.feasibility, other.program),
+                "{one:?}"
+            );
         }
     }
 }

@@ -1,34 +1,34 @@
-//! What is measured: each thing once, even if several figures show it.
+//! The plan of measurements. Each is made once, even if several figures show it.
 
 use shm::{PageSize, Region, create_memfd};
 
 use super::config::Server;
-use super::paper::{Bar, Direction, Figure, Means, Program, bars};
+use super::paper::{Bar, Direction, Feasibility, Figure, Program, bars};
 
-/// One kind of measurement.
+/// A measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// On what.
+    /// The server.
     pub server: Server,
-    /// Which way.
+    /// The direction of the stream.
     pub direction: Direction,
     /// How it is sent.
     pub program: Program,
 }
 
-/// A bar and where its height comes from.
+/// A bar and its measurement.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// The paper's.
+    /// The paper's bar.
     pub bar: Bar,
-    /// What is measured for it, or why nothing is.
+    /// The measurement, or why there is none.
     pub key: Result<Key, String>,
     /// How the measurement differs from the bar.
     pub note: Option<String>,
 }
 
-/// The bars of `figures` whose configuration is among `configs`; all where nothing is given.
-/// `superpages` says why this machine has none, if it has none.
+/// The bars of `figures` whose configuration is among `configs`. An empty list means all. An error in
+/// `superpages` says why this machine has none.
 pub fn plan(figures: &[Figure], configs: &[String], superpages: Result<(), &str>) -> Vec<Planned> {
     let wanted = |bar: &Bar| {
         (figures.is_empty() || figures.contains(&bar.figure))
@@ -37,7 +37,7 @@ pub fn plan(figures: &[Figure], configs: &[String], superpages: Result<(), &str>
     bars().into_iter().filter(wanted).map(|bar| resolve(bar, superpages)).collect()
 }
 
-/// The paper writes `none` or `Guest-none`.
+/// Whether a bar has this name. The paper writes both `none` and `Guest-none`.
 fn is_called(bar: &Bar, config: &str) -> bool {
     let bare = |name: &str| {
         let name = name.to_ascii_lowercase();
@@ -48,16 +48,16 @@ fn is_called(bar: &Bar, config: &str) -> bool {
 
 fn resolve(bar: Bar, superpages: Result<(), &str>) -> Planned {
     let key = |server| Key { server, direction: bar.direction, program: bar.program };
-    let (key, note) = match (bar.means, superpages) {
-        (Means::Impossible(why), _) => (Err(why.to_owned()), None),
-        (Means::Measure(server), Err(why)) if server.huge_pages() => {
+    let (key, note) = match (bar.feasibility, superpages) {
+        (Feasibility::Impossible(why), _) => (Err(why.to_owned()), None),
+        (Feasibility::Measure(server), Err(why)) if server.huge_pages() => {
             // "All optimisations" can be measured without one of them; that one alone cannot.
             match bar.config.ends_with("-opt") {
                 true => (Ok(key(server.small_pages())), Some(format!("without superpages: {why}"))),
                 false => (Err(why.to_owned()), None),
             }
         }
-        (Means::Measure(server), _) => (Ok(key(server)), None),
+        (Feasibility::Measure(server), _) => (Ok(key(server)), None),
     };
     Planned { bar, key, note }
 }
@@ -84,14 +84,14 @@ pub fn servers(keys: &[Key]) -> Vec<Server> {
     servers
 }
 
-/// The order of a round: forwards and backwards in turn. A machine that is slower for a while then
-/// does not slow the same ones each time.
+/// The order of a round: forwards and backwards in turn, so that a machine that is slow for a while
+/// does not slow the same measurements each time.
 pub fn in_turn(keys: &[Key], round: u32) -> Vec<Key> {
     let forwards = keys.iter().copied();
     if round.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() }
 }
 
-/// Takes a superpage as guests do; the error says why this machine has none.
+/// Allocates a superpage as guests do. The error says why this machine has none.
 pub fn superpages() -> Result<(), String> {
     let bytes = PageSize::Huge.bytes();
     let taken = create_memfd("pvnet-probe", bytes / PageSize::Small.bytes(), PageSize::Huge)
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_measured_once() {
+    fn every_measurement_is_made_once() {
         let all = plan(&[], &[], Ok(()));
         let keys = keys(&all);
         // Figures 5 and 7: 9; 10: 6; 11 and 13 with one Linux: 7; 3: 2 driver domains and Linux.

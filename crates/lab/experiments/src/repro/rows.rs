@@ -14,9 +14,9 @@ use super::plan::{Key, Planned};
 pub struct Row {
     /// Its figure.
     pub figure: &'static str,
-    /// Its name there.
+    /// The configuration's name in the figure.
     pub config: &'static str,
-    /// Which way the stream goes.
+    /// The direction of the stream.
     pub direction: Direction,
     /// How it is sent.
     pub program: Program,
@@ -24,11 +24,11 @@ pub struct Row {
     pub paper_mbps: Option<f64>,
     /// The throughput here, in Mb/s.
     pub mbps: Option<Stats>,
-    /// The median over that of the figure's unoptimised configuration.
+    /// The median divided by that of the figure's unoptimised configuration.
     pub ratio_to_none: Option<f64>,
     /// The same of the paper.
     pub paper_ratio_to_none: Option<f64>,
-    /// The median over that of native Linux.
+    /// The median divided by that of native Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio_to_linux: Option<f64>,
     /// The same of the paper.
@@ -36,18 +36,18 @@ pub struct Row {
     pub paper_ratio_to_linux: Option<f64>,
     /// Where the server CPU's time went, in CPU seconds per second.
     pub cpu: Option<CpuSplit>,
-    /// What 10⁹ bytes cost, in CPU seconds.
+    /// The cost of 10⁹ bytes, in CPU seconds.
     pub cpu_s_per_gb: Option<Cost>,
     /// The cost of the figure's first configuration divided by this one's, for the same bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost_divided_by: Option<Divided>,
+    pub cost_divided_by: Option<CostRatios>,
     /// The same of the paper.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub paper_cost_divided_by: Option<Divided>,
+    pub paper_cost_divided_by: Option<CostRatios>,
     /// Operations of the hypervisor per 1448 bytes received.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_packet: Option<BTreeMap<String, f64>>,
-    /// The paper's words without a number, or beside it.
+    /// What the paper says in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_says: Option<&'static str>,
     /// How the measurement differs from the bar.
@@ -60,9 +60,9 @@ pub struct Row {
     pub(super) of: Figure,
 }
 
-/// Costs divided by others; a domain without a number is left out.
+/// Ratios of two costs, by domain; none for a domain without numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Divided {
+pub struct CostRatios {
     /// The guest's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<f64>,
@@ -86,22 +86,22 @@ impl Measurements {
         }
     }
 
-    /// Notes a failure; there are no further samples then.
+    /// Notes a failure. No further samples are taken.
     pub fn fail(&mut self, key: Key, why: String) {
         *self.entry(key) = Err(why);
     }
 
-    /// Whether it has failed.
+    /// Whether this measurement has failed.
     pub fn has_failed(&self, key: Key) -> bool {
         self.0.iter().any(|(known, seen)| *known == key && seen.is_err())
     }
 
-    /// How many have failed.
+    /// The number of failed measurements.
     pub fn failures(&self) -> usize {
         self.0.iter().filter(|(_, seen)| seen.is_err()).count()
     }
 
-    /// The largest share of the server CPU's time, 0 to 1, that went to others.
+    /// The largest share of the server CPU's time, 0 to 1, that a hypervisor below gave to others.
     pub fn stolen(&self) -> f64 {
         let samples = self.0.iter().flat_map(|(_, seen)| seen.iter().flatten());
         samples.map(|sample| sample.stolen).fold(0.0, f64::max)
@@ -164,7 +164,7 @@ impl Row {
         }
     }
 
-    /// Fills in what needs other rows.
+    /// Fills in the ratios to other rows.
     fn compare(&mut self, rows: &[Self]) {
         let other = |config: &str| {
             let same = |row: &&Self| row.of == self.of && row.direction == self.direction;
@@ -183,24 +183,24 @@ impl Row {
     }
 }
 
-fn divide(first: Cost, own: Cost) -> Divided {
+fn divide(first: Cost, own: Cost) -> CostRatios {
     let part = |first: f64, own: f64| (own > 0.0).then(|| first / own);
-    Divided {
+    CostRatios {
         guest: part(first.guest, own.guest),
         driver: part(first.driver, own.driver),
         hypervisor: part(first.hypervisor, own.hypervisor),
     }
 }
 
-fn paper_divided(figure: Figure, config: &str) -> Option<Divided> {
+fn paper_divided(figure: Figure, config: &str) -> Option<CostRatios> {
     match (figure, config) {
         (Figure::Six, "high") => {
             let [guest, driver, hypervisor] = HIGH_DIVIDES.map(Some);
-            Some(Divided { guest, driver, hypervisor })
+            Some(CostRatios { guest, driver, hypervisor })
         }
         (Figure::Eight, "high-ioc") => {
             let hypervisor = Some(1.0 / (1.0 - CHANNEL_SAVES));
-            Some(Divided { hypervisor, ..Divided::default() })
+            Some(CostRatios { hypervisor, ..CostRatios::default() })
         }
         _ => None,
     }
@@ -234,8 +234,8 @@ pub(super) mod tests {
     use super::super::plan::{keys, plan};
     use super::*;
 
-    /// Two samples of everything that these figures show. A configuration's name gives its
-    /// throughput, and with it its cost.
+    /// Two samples of everything that these figures show. `mbps` gives the throughput of a
+    /// configuration, by its name.
     pub fn measurements(
         figures: &[Figure],
         mbps: impl Fn(&str) -> f64,
@@ -252,7 +252,7 @@ pub(super) mod tests {
         (plan, seen)
     }
 
-    /// The rows of them.
+    /// The rows of these measurements.
     pub fn rows(figures: &[Figure], mbps: impl Fn(&str) -> f64) -> Vec<Row> {
         let (plan, seen) = measurements(figures, mbps);
         super::rows(&plan, &seen)
@@ -275,7 +275,7 @@ pub(super) mod tests {
         }
     }
 
-    /// All that a transfer costs is its time.
+    /// A sample whose costs are proportional to its time.
     fn sample(mbps: f64) -> Sample {
         let part = 1000.0 / mbps;
         Sample {
@@ -292,17 +292,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn costs_are_compared_where_the_paper_does() {
+    fn costs_are_compared_where_the_paper_compares_them() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 200.0 };
         let rows = rows(&[Figure::Six], rates);
         let row = rows.iter().find(|row| row.config == "high").unwrap();
-        let Divided { guest, hypervisor, .. } = row.cost_divided_by.unwrap();
+        let CostRatios { guest, hypervisor, .. } = row.cost_divided_by.unwrap();
         assert!((guest.unwrap() - 2.0).abs() < 1e-9 && (hypervisor.unwrap() - 2.0).abs() < 1e-9);
         assert_eq!(row.paper_cost_divided_by.unwrap().guest, Some(4.0));
     }
 
     #[test]
-    fn what_is_not_measured_says_why() {
+    fn a_row_without_a_measurement_says_why() {
         let plan = plan(&[Figure::Nine, Figure::Thirteen], &[], Err("no superpages"));
         let mut seen = Measurements::default();
         let key = keys(&plan)[0];

@@ -7,7 +7,7 @@ use report::{Claim, Stats, Table, claims_table, human};
 use super::document::Document;
 use super::orders::Order;
 use super::paper::Figure;
-use super::rows::{Divided, Row};
+use super::rows::{CostRatios, Row};
 use crate::error::{Error, Result};
 use crate::output;
 
@@ -82,13 +82,13 @@ fn throughput(document: &Document, figure: Figure) -> Table {
     table
 }
 
-/// What a gigabyte costs each domain.
+/// The cost of a gigabyte, by domain.
 fn parts(row: &Row) -> [String; 3] {
     let parts = row.cpu_s_per_gb.map(|cost| [cost.guest, cost.driver, cost.hypervisor]);
     parts.map_or_else(Default::default, |parts| parts.map(|part| format!("{part:.2}")))
 }
 
-/// The part of its time that the server's CPU worked, in per cent.
+/// The share of time in which the server's CPU was busy, in per cent.
 fn busy(row: &Row) -> Option<f64> {
     row.cpu.as_ref().map(|cpu| {
         let busy = cpu.guest + cpu.driver + cpu.hypervisor;
@@ -120,18 +120,18 @@ fn costs(document: &Document, figure: Figure) -> Table {
     table
 }
 
-fn divided(by: Option<Divided>) -> [String; 3] {
+fn divided(by: Option<CostRatios>) -> [String; 3] {
     let by = by.unwrap_or_default();
     [by.guest, by.driver, by.hypervisor].map(|by| by.map_or(String::new(), human))
 }
 
 /// `4.00 / 2.10 / 1.90`.
-fn in_one_cell(by: Divided) -> String {
+fn in_one_cell(by: CostRatios) -> String {
     let part = |by: String| if by.is_empty() { "–".to_owned() } else { by };
     divided(Some(by)).map(part).join(" / ")
 }
 
-/// Remarks on a figure's rows; a remark on several rows is made once.
+/// Remarks on a figure's rows. Rows with the same remark share one sentence.
 pub fn remarks(document: &Document, figure: Figure) -> Vec<String> {
     let mut remarks: Vec<(String, Vec<&str>)> = Vec::new();
     for row in rows(document, figure) {
@@ -149,28 +149,27 @@ pub fn remarks(document: &Document, figure: Figure) -> Vec<String> {
     remarks.into_iter().map(sentence).collect()
 }
 
-/// Below this share of its time, in per cent, it was not the server's CPU that limited.
+/// Below this share, in per cent, the server's CPU was not the limit.
 const SATURATED: f64 = 90.0;
 
 fn of_row(row: &Row) -> impl Iterator<Item = String> {
     let why = row.not_measurable.as_ref().map(|why| format!("not measurable: {why}"));
     let idle = busy(row).filter(|busy| *busy < SATURATED);
-    let idle = idle.map(|_| "the server's CPU had time left: something else limits".to_owned());
+    let idle = idle
+        .map(|_| "the server's CPU was not busy all the time, so something else limits".to_owned());
     let says = row.paper_says.map(|says| format!("the paper: {says}"));
     [why, row.note.clone(), idle, says].into_iter().flatten()
 }
 
-/// What a verdict is based on.
+/// The grounds of a verdict.
 pub fn grounds(claim: &Claim) -> String {
     format!("{}: {}", claim.source, claim.grounds())
 }
 
-/// Where the order is not the paper's.
+/// Sentences on where the order differs from the paper's.
 pub fn order_sentences(document: &Document) -> Vec<String> {
     if document.orders.is_empty() {
-        return vec![
-            "No two measured configurations are in another order than the paper's.".into(),
-        ];
+        return vec!["All measured configurations are in the paper's order.".into()];
     }
     document.orders.iter().map(Order::sentence).collect()
 }
@@ -183,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_numbers_stand_beside_those_measured() {
+    fn tables_have_the_papers_numbers_beside_the_measured_ones() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 200.0 };
         let document = document(&[Figure::Seven, Figure::Six], rates);
         assert_eq!(figures(&document), [Figure::Six, Figure::Seven]);
@@ -217,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_and_claims_are_told() {
+    fn every_order_has_a_sentence() {
         let document = document(&[Figure::Five], |_| 100.0);
         assert_eq!(order_sentences(&document).len(), document.orders.len());
         let failed = |claim: &Claim| claim.verdict == Verdict::DoesNotHold;

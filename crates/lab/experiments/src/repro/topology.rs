@@ -1,4 +1,4 @@
-//! A server and its client: namespaces, and pvnet or a wire between them.
+//! A server and its client: two namespaces with pvnet or a wire between them.
 //!
 //! ```text
 //!            server CPU                          client CPU
@@ -18,10 +18,10 @@ use super::cpus::Cpus;
 use crate::error::{Error, Result};
 use crate::testbed::{Daemon, ports, program};
 
-/// A server that is up and its client. Dropping it removes all of it.
+/// A running server and its client. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Topology {
-    // Dropped in this order: each before what it uses.
+    // Fields are dropped in this order, each before what it uses.
     guests: Vec<Process>,
     daemon: Option<Daemon>,
     /// Where the server's program runs.
@@ -37,7 +37,7 @@ const PINGS: u32 = 3;
 const PING_PAUSE: Duration = Duration::from_millis(250);
 
 impl Topology {
-    /// Starts one; server and client reach each other on return.
+    /// Starts a topology. On return, server and client reach each other.
     pub fn start(kind: Server, cpus: &Cpus) -> Result<Self> {
         let server = Namespace::create("pvnet-server")?;
         let client = Namespace::create("pvnet-client")?;
@@ -63,8 +63,8 @@ impl Topology {
         Ok(this)
     }
 
-    /// Joins server and client directly. What the client sends comes in frames of the MTU, as
-    /// from the paper's NIC.
+    /// Joins server and client directly. The client sends MTU-sized frames, as the paper's NIC
+    /// delivers them.
     fn wire(&self) -> Result<()> {
         let client = self.client.name();
         let peer = ["peer", "name", NIC, "netns", client];
@@ -104,7 +104,7 @@ impl Topology {
         })
     }
 
-    /// Moves the receiving stack to its own CPU. Without this it runs on the sender's CPU, in its time.
+    /// Moves the receiving stack to the receiver's CPU. Otherwise it uses time of the sender's CPU.
     fn steer(&mut self, kind: Server, cpus: &Cpus) {
         let mut ends = vec![(&self.client, NIC, cpus.client)];
         if kind == Server::Native {
@@ -119,12 +119,12 @@ impl Topology {
         }
     }
 
-    /// The daemon's process.
+    /// The daemon's process number.
     pub fn daemon(&self) -> Option<u32> {
         self.daemon.as_ref().map(Daemon::pid)
     }
 
-    /// The daemon's counters; an error if nothing can be carried any more.
+    /// The daemon's counters, or an error if a port is down.
     pub fn status(&self) -> Result<Option<Status>> {
         let Some(daemon) = &self.daemon else { return Ok(None) };
         let no_answer = |_| Error::Status(format!("the daemon does not answer{}", self.said()));
@@ -140,13 +140,13 @@ impl Topology {
     }
 }
 
-/// How each guest's memory is mapped, by the daemon.
+/// How the daemon maps each guest's memory.
 fn views(status: &Status) -> Vec<View> {
     let memory = status.ports.iter().filter_map(|port| port.memory.as_ref());
     memory.filter_map(|memory| memory.daemon).collect()
 }
 
-/// A note if the kernel has not given the superpages that were asked for.
+/// A note if the kernel gave a guest too few superpages.
 fn too_small(view: &View) -> Option<String> {
     let mib = |bytes| bytes >> 20;
     (view.large < view.total / 2).then(|| {
@@ -162,7 +162,7 @@ fn all_up(status: &Status) -> bool {
     status.absent.is_empty() && status.ports.iter().all(|port| port.state == PortState::Up)
 }
 
-/// Frames and bytes that the NIC carried, both ways.
+/// Frames and bytes that the NIC carried in both directions.
 pub fn carried(status: &Status) -> (u64, u64) {
     let nics = status.ports.iter().filter(|port| port.name == NIC_PORT);
     nics.fold((0, 0), |(frames, bytes), port| {
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn superpages_that_are_missing_are_told() {
+    fn missing_superpages_give_a_note() {
         let said = |large: u64| too_small(&View { large: large << 20, total: 64 << 20 });
         assert_eq!(said(64), None);
         assert!(said(2).unwrap().contains("2 of its 64 MiB"));

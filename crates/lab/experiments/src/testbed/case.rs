@@ -1,4 +1,4 @@
-//! The transfers that are measured.
+//! The transfers to measure.
 
 use lab::{Iperf, Offloads, Throughput, Traffic};
 
@@ -9,7 +9,7 @@ use super::subject::Subject;
 pub struct Case {
     /// Its name in rows.
     pub key: &'static str,
-    /// Its name for people.
+    /// Its name for readers.
     pub label: &'static str,
     /// Offloads of both ends.
     pub offloads: Offloads,
@@ -27,7 +27,7 @@ enum Protocol {
 /// Payload of a datagram that fills an Ethernet frame over IPv6, with 4 bytes to spare.
 const DATAGRAM: u16 = 1448;
 
-/// All transfers; those with the same offloads follow each other.
+/// All transfers. Those with the same offloads follow each other.
 pub const CASES: [Case; 9] = [
     Case::tcp("tcp-1", "TCP, 1 stream", 1),
     Case::tcp("tcp-1-back", "TCP, 1 stream, back", 1).reversed(),
@@ -93,14 +93,14 @@ impl Case {
 
 /// Paces tried, in 10⁶ payload bits per second: each √2 times the one before.
 const PACES: [u32; 8] = [350, 500, 700, 1000, 1400, 2000, 2800, 4000];
-/// The part of a pace that a sender reaches when it can.
+/// The share of a pace that a sender reaches if it can keep up.
 const REACHED: f64 = 0.9;
-/// The part of the highest rate that is good enough: the rest costs losses, or is luck.
+/// The share of the highest rate that is good enough. The rest costs losses, or is chance.
 const ENOUGH: f64 = 0.9;
 
 /// The slowest pace, in payload bits per second, at which nearly the highest rate arrives over
 /// `subject`. Beyond it, the receiver spends more time on datagrams that it drops than it gains with
-/// the others, and the rate says nothing about the path.
+/// the others, and the rate tells nothing about the path.
 ///
 /// It is not the fastest pace without loss: on a busy machine some datagrams are lost at any pace.
 pub fn find_pace(subject: &dyn Subject, udp: &Case) -> lab::Result<u64> {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_at_its_limit_or_a_drowned_receiver_ends_the_search() {
+    fn a_sender_at_its_limit_or_an_overloaded_receiver_ends_the_search() {
         assert_eq!(found(1e9, 1500.0), (1400, 6));
         assert_eq!(found(500.0, 1e9), (500, 5));
     }

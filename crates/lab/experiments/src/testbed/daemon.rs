@@ -14,16 +14,16 @@ use crate::error::{Error, Result};
 const LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
-/// A running daemon. Dropping it stops it and removes what it had.
+/// A running daemon. Dropping it stops it and removes its files.
 #[derive(Debug)]
 pub struct Daemon {
-    // Dropped in this order: the process before the folder of its sockets.
+    // Fields are dropped in this order: the process before the folder of its sockets.
     process: Process,
     folder: TempDir,
 }
 
 impl Daemon {
-    /// Starts a daemon; it answers on return. `config` gets the folder for its sockets.
+    /// Starts a daemon and waits until it answers. `config` gets the folder for its sockets.
     pub fn start(config: impl FnOnce(&Path) -> String) -> Result<Self> {
         Self::launch(None, config)
     }
@@ -48,12 +48,12 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Where its sockets are.
+    /// The folder of its sockets.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Its process.
+    /// Its process number.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }

@@ -1,4 +1,4 @@
-//! What a transfer costs.
+//! The cost of a transfer.
 
 use accounting::Measured;
 use lab::{Children, CpuMeter};

@@ -30,10 +30,10 @@ impl Default for Setup {
     }
 }
 
-/// A running daemon and two connected guests. Dropping it stops them and removes what they had.
+/// A running daemon and two connected guests. Dropping it stops them and removes their files.
 #[derive(Debug)]
 pub struct Testbed {
-    // Dropped in this order: each before what it uses.
+    // Fields are dropped in this order, each before what it uses.
     guests: Vec<Process>,
     daemon: Daemon,
     left: Endpoint,
@@ -46,7 +46,7 @@ impl Testbed {
     /// Starts everything; guests are connected on return. Nothing in it is shared with another
     /// testbed or daemon.
     pub fn start(setup: &Setup) -> Result<Self> {
-        // Made here and not by the guests: they are removed even if a guest is killed.
+        // Made here and not by the guests, so that they are removed even if a guest is killed.
         let left = endpoint("pvnet-red", 1)?;
         let right = endpoint("pvnet-blue", 2)?;
         let config = |folder: &Path| config_text(setup, folder, [&left, &right]);
@@ -149,7 +149,7 @@ fn flags(offloads: Offloads) -> impl Iterator<Item = &'static str> {
 }
 
 fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
-    // Quoted by TOML: the folder's name may have any character.
+    // TOML quotes the folder's name, which may have any character.
     let folder = toml::Value::from(folder.to_string_lossy().into_owned());
     let mut text = format!("[daemon]\ndirectory = {folder}\nmeter = {}\n", setup.meter);
     if let Some(workers) = setup.workers {
@@ -171,7 +171,7 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
     text
 }
 
-/// How many ports are up.
+/// The number of ports that are up.
 fn up(status: &Status) -> usize {
     status.ports.iter().filter(|port| port.state == PortState::Up).count()
 }
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_say_what_is_off() {
+    fn every_offload_that_is_off_has_a_flag() {
         assert_eq!(flags(Offloads::ALL).count(), 0);
         let off: Vec<_> = flags(Offloads::NONE).collect();
         assert_eq!(off, ["--no-tso", "--no-csum", "--no-sg"]);

@@ -1,4 +1,4 @@
-//! What is compared: two endpoints and what carries frames between them.
+//! The subjects of a comparison: two endpoints and what carries frames between them.
 
 use accounting::Carried;
 use lab::{Endpoint, VethBridge};
@@ -16,7 +16,7 @@ pub trait Subject {
     fn right(&self) -> &Endpoint;
     /// What was carried since the start; an error if a port is down.
     fn carried(&self) -> Result<Carried>;
-    /// The process that carries frames; none if the kernel does.
+    /// The number of the process that carries frames; none if the kernel does.
     fn daemon(&self) -> Option<u32>;
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ports_of_the_bridge_count() {
+    fn frames_of_both_bridge_ports_are_counted() {
         // The parts that matter of iproute2 6.1's output.
         let port = |name: &str, bytes: u64| {
             format!(

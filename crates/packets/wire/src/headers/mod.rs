@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_tcp() {
+    fn ipv4_with_tcp_is_parsed() {
         let frame = frame(&[&IPV4, &IPV4_TCP]);
         let headers = Headers::parse(&frame).unwrap();
         let expected = Headers {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_udp_behind_two_tags() {
+    fn ipv6_with_udp_behind_two_tags_is_parsed() {
         let tags = [0x88, 0xa8, 0x20, 0x64, 0x81, 0x00, 0x00, 0x07];
         let frame = frame(&[&tags, &IPV6, &IPV6_OPTIONS_UDP]);
         let headers = Headers::parse(&frame).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn no_ip() {
+    fn a_frame_without_ip_has_only_a_link_header() {
         for (ethertype, network) in [([0x08, 0x06], Network::Arp), ([0x88, 0xcc], Network::Other)] {
             let frame = frame(&[&ethertype, &[0xff; 46]]);
             let headers = Headers::parse(&frame).unwrap();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_fragment() {
+    fn an_ipv6_fragment_hashes_by_address_only() {
         let mut packet = IPV6_OPTIONS_UDP;
         packet[6] = 44;
         packet[40..48].copy_from_slice(&[17, 0, 0, 1, 0, 0, 0, 9]);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn other_transports() {
+    fn each_protocol_number_has_its_transport() {
         let transport =
             |protocol| tcp_frame(|packet| packet[9] = protocol).map(|headers| headers.transport);
         assert_eq!(transport(1), Ok(Transport::Icmp));

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literal_bytes() {
+    fn messages_have_the_documented_layout() {
         let request =
             CtrlMessage::SetHashMapping { gref: 8, entries: 128, offset: 256 }.request(0x0201);
         let bytes = [1, 2, 6, 0, 8, 0, 0, 0, 128, 0, 0, 0, 0, 1, 0, 0];
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn algorithms() {
+    fn hash_algorithms_have_their_numbers() {
         assert_eq!(HashAlgorithm::from_raw(0), Some(HashAlgorithm::None));
         assert_eq!(HashAlgorithm::from_raw(1), Some(HashAlgorithm::Toeplitz));
         assert_eq!(HashAlgorithm::from_raw(2), None);

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn literal_bytes() {
+    fn extras_have_the_documented_layout() {
         let gso = |kind| Extra::Gso { size: mss(1448), kind, features: 0x0201 };
         let hash = Extra::Hash { kind: HashKind::Ipv6Tcp, algorithm: 1, value: 0x0403_0201 };
         for (extra, more, bytes) in [
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_extras_are_refused() {
         for (bytes, error) in [
             ([0, 0, 0xa8, 0x05, 1, 0, 0, 0], ExtraError::Kind(0)),
             ([6, 0, 0xa8, 0x05, 1, 0, 0, 0], ExtraError::Kind(6)),
@@ -308,7 +308,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_decodes_encodes_to_the_same(kind in 0u8..8, flags: u8, data: [u8; 6]) {
+        fn a_decoded_extra_encodes_to_the_same(kind in 0u8..8, flags: u8, data: [u8; 6]) {
             let info = ExtraInfo { kind, flags, data };
             if let Ok(extra) = Extra::decode(&info) {
                 let encoded = extra.encode(info.more()).unwrap();

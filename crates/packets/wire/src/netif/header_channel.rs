@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_request_has_a_place_of_its_own() {
+    fn every_request_has_a_separate_place() {
         let places: std::collections::BTreeSet<_> = (300..556).map(place).collect();
         assert_eq!(places.len(), 256);
         assert_eq!(places.last(), Some(&(PAGES * 4096 - usize::from(HEADER_LEN))));

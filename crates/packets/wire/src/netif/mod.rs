@@ -168,7 +168,7 @@ mod tests {
     // Literal bytes are those of a little-endian machine, the only kind that Xen runs on.
 
     #[test]
-    fn tx_slots() {
+    fn tx_slots_have_the_documented_layout() {
         let request = TxRequest {
             gref: 0x0403_0201,
             offset: 0x0605,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn rx_slots() {
+    fn rx_slots_have_the_documented_layout() {
         let request = RxRequest { id: 0x0201, pad: 0, gref: 0x0807_0605 };
         assert_eq!(request.as_bytes(), [1, 2, 0, 0, 5, 6, 7, 8]);
 

@@ -15,7 +15,7 @@ fn machine() -> (Machine, Arc<Domain>, MachineGuest) {
 }
 
 #[test]
-fn pages_come_and_go() {
+fn pages_are_mapped_and_unmapped() {
     let (machine, domain, guest) = machine();
     let (pages, grefs) = guest.share(DRIVER_DOMAIN, 3).unwrap();
     let mut aperture = machine.aperture(&domain, 8).unwrap();
@@ -35,7 +35,7 @@ fn pages_come_and_go() {
 }
 
 #[test]
-fn a_page_is_written_to_only_where_its_grant_permits_it() {
+fn a_page_is_writable_only_if_its_grant_permits_it() {
     let (machine, domain, guest) = machine();
     let (pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
     let read_only = 1 << 2;
@@ -57,7 +57,7 @@ fn a_page_is_written_to_only_where_its_grant_permits_it() {
 }
 
 #[test]
-fn what_is_not_granted_or_has_no_place_is_refused() {
+fn pages_without_a_grant_or_a_place_are_refused() {
     let (machine, domain, guest) = machine();
     let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
     let mut aperture = machine.aperture(&domain, 2).unwrap();

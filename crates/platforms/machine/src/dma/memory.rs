@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_outlives_its_domain_and_is_told() {
+    fn a_hold_outlives_its_domain_and_is_revoked() {
         let machine = Machine::new();
         let domain = machine.create(MemorySize::default()).unwrap();
         let (id, weak) = (domain.id(), Arc::downgrade(&domain));

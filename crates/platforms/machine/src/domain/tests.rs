@@ -10,7 +10,7 @@ fn coverage(domain: &Domain) -> Coverage {
 }
 
 #[test]
-fn large_pages_stand_behind_memory_that_asks_for_them() {
+fn memory_gets_large_pages_if_it_asks_for_them() {
     let size = MemorySize { pages: 2048, page_size: PageSize::Huge, ..MemorySize::default() };
     let domain = Domain::new(DomId(7001), size).unwrap();
     if domain.memory().populate_huge(0..2048 * PAGE_SIZE).is_err() {
@@ -21,7 +21,7 @@ fn large_pages_stand_behind_memory_that_asks_for_them() {
 }
 
 #[test]
-fn small_pages_are_taken_only_when_touched() {
+fn small_pages_are_allocated_at_first_use() {
     let domain = Domain::new(DomId(7002), MemorySize::default()).unwrap();
     domain.memory().write(0, 1u8).unwrap();
     assert_eq!(coverage(&domain), Coverage { large: 0, total: 64 << 20 });

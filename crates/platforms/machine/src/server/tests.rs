@@ -134,7 +134,7 @@ fn first_byte(machine: &Machine, peer: &Arc<Domain>, gref: GrantRef) -> Option<u
 }
 
 #[test]
-fn a_guest_joins_and_has_every_service() {
+fn a_guest_that_joins_can_use_every_service() {
     let daemon = Daemon::start();
     let (guest, store) = daemon.join("guest-a");
     let id = guest.domid();
@@ -157,7 +157,7 @@ fn a_guest_joins_and_has_every_service() {
 }
 
 #[test]
-fn pages_change_hands_over_the_socket() {
+fn pages_are_transferred_over_the_socket() {
     let daemon = Daemon::start();
     let (guest, _store) = daemon.join("guest-a");
     let peer = daemon.peer(guest.domid());
@@ -184,7 +184,7 @@ fn pages_change_hands_over_the_socket() {
 }
 
 #[test]
-fn who_is_not_admitted_gets_a_reason_and_nothing_else() {
+fn a_guest_that_is_not_admitted_gets_only_a_reason() {
     let daemon = Daemon::start();
     assert_eq!(daemon.refusal("burglar"), "burglar: who is that?");
     assert_eq!(daemon.refusal(""), ": who is that?");
@@ -196,7 +196,7 @@ fn who_is_not_admitted_gets_a_reason_and_nothing_else() {
 }
 
 #[test]
-fn another_version_is_told_which_one_is_spoken() {
+fn a_guest_of_another_version_learns_the_daemons_version() {
     let daemon = Daemon::start();
     for hello in [
         Packet::new(call::HELLO, VERSION + 1, "guest-a"),
@@ -210,7 +210,7 @@ fn another_version_is_told_which_one_is_spoken() {
 }
 
 #[test]
-fn garbage_ends_the_session_of_who_sent_it() {
+fn garbage_ends_only_its_senders_session() {
     let daemon = Daemon::start();
     let (bystander, _store) = daemon.join("guest-a");
     let long = [0xff; size_of::<Packet>() + 1];
@@ -229,7 +229,7 @@ fn garbage_ends_the_session_of_who_sent_it() {
 }
 
 #[test]
-fn a_call_that_does_not_exist_is_refused_and_its_descriptors_are_closed() {
+fn an_unknown_call_is_refused_and_its_descriptors_are_closed() {
     let daemon = Daemon::start();
     let (socket, ..) = daemon.raw_guest("guest-a");
     let (reader, writer) = rustix::pipe::pipe().unwrap();
@@ -246,7 +246,7 @@ fn a_call_that_does_not_exist_is_refused_and_its_descriptors_are_closed() {
 }
 
 #[test]
-fn a_guest_cannot_give_what_is_not_its_own() {
+fn a_guest_can_give_back_only_its_own_pages() {
     let daemon = Daemon::start();
     let (neighbour, _store) = daemon.join("guest-n");
     let (mut slot, gref) = neighbour.accept_transfer(DRIVER_DOMAIN).unwrap();
@@ -272,7 +272,7 @@ fn a_guest_cannot_give_what_is_not_its_own() {
 }
 
 #[test]
-fn a_guest_gets_its_own_memory_and_nothing_else() {
+fn a_guest_gets_only_its_own_memory() {
     let daemon = Daemon::start();
     let (_a, welcome, fds) = daemon.raw_guest("guest-a");
     assert_eq!(welcome.pages, [16, 1, 300]);
@@ -295,7 +295,7 @@ fn a_guest_gets_its_own_memory_and_nothing_else() {
 }
 
 #[test]
-fn whoever_hangs_up_leaves_nothing_behind() {
+fn a_guest_that_hangs_up_leaves_nothing_behind() {
     let daemon = Daemon::start();
     let (guest, store) = daemon.join("guest-a");
     let id = guest.domid();
@@ -342,7 +342,7 @@ fn a_guest_that_stops_speaking_ends() {
 }
 
 #[test]
-fn a_call_after_the_daemon_has_let_go_says_so() {
+fn a_call_after_the_domain_is_destroyed_fails() {
     let daemon = Daemon::start();
     let (guest, _store) = daemon.join("guest-a");
     daemon.machine.destroy(guest.domid());
@@ -351,7 +351,7 @@ fn a_call_after_the_daemon_has_let_go_says_so() {
 }
 
 #[test]
-fn one_daemon_listens_at_a_path() {
+fn only_one_daemon_can_listen_at_a_path() {
     let path = fresh_path();
     assert!(matches!(join(&path, "guest-a"), Err(ConnectError::NoDaemon { .. })));
     let first = Listener::bind(&path).unwrap();
@@ -369,7 +369,7 @@ fn one_daemon_listens_at_a_path() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_left_alone() {
+fn a_file_that_is_no_socket_is_not_removed() {
     let path = fresh_path();
     std::fs::write(&path, "precious").unwrap();
     assert!(Listener::bind(&path).is_err());
@@ -378,7 +378,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn memory_is_given_up_over_the_socket() {
+fn a_guest_gives_up_memory_over_the_socket() {
     let daemon = Daemon::start();
     let (guest, _store) = daemon.join("guest-a");
     let peer = daemon.peer(guest.domid());

@@ -1,7 +1,7 @@
 //! Chadha, Figueiredo, Illikkal, Iyer, Moses, Newell: "I/O Processing in a Virtualized Platform: A
 //! Simulation-Driven Approach", VEE 2007. Xen 3.0.2 under SoftSDV: caches and TLBs are models there as well.
 //!
-//! The text has no values of the figures' curves: what it says of their shapes is compared.
+//! The paper's text gives no values for the curves of its figures, so the claims are about their shapes.
 
 mod events;
 mod sizes;
@@ -10,51 +10,51 @@ use scope_result::EventKind;
 
 use super::measure::GAIN;
 use super::plot::Document;
-use super::recordings::Named;
+use super::recordings::WorkloadRecording;
 
 pub use events::FLOW;
 
-/// What is recorded for it.
+/// The workloads whose recordings it needs.
 pub const WORKLOADS: [&str; 2] = ["tx-stock", "rx-stock"];
 
-/// Everything.
-pub fn document(recordings: &[Named]) -> Document {
+/// All sections, from the recordings of [`WORKLOADS`].
+pub fn document(recordings: &[WorkloadRecording]) -> Document {
     let first = &recordings[0];
     let mut sections = vec![
-        events::switches(first),
-        events::after_switch(first),
-        events::after_unmap(first),
-        events::caches_after_switch(first),
+        events::tlb_misses_and_switches(first),
+        events::tlb_misses_after_switch(first),
+        events::tlb_misses_after_unmap(first),
+        events::l2_misses_after_switch(first),
     ];
     let titles = [
         ("Figure 13: transmit, L2 by size", "Figure 14: transmit, TLBs by entries"),
         ("Figure 15: receive, L2 by size", "Figure 16: receive, TLBs by entries"),
     ];
     for (named, (l2_title, tlb_title)) in recordings.iter().zip(titles) {
-        sections.push(sizes::l2(named, l2_title));
-        sections.push(sizes::tlbs(named, tlb_title));
+        sections.push(sizes::l2_by_size(named, l2_title));
+        sections.push(sizes::tlbs_by_entries(named, tlb_title));
     }
-    sections.push(sizes::global(first));
+    sections.push(sizes::global_pages(first));
     Document {
         paper: "Chadha and others 2007, run again",
         notes: notes(recordings),
-        recordings: recordings.iter().map(Named::used).collect(),
+        recordings: recordings.iter().map(WorkloadRecording::summary).collect(),
         sections,
     }
 }
 
-fn notes(recordings: &[Named]) -> Vec<String> {
+fn notes(recordings: &[WorkloadRecording]) -> Vec<String> {
     let mut notes = vec![format!(
-        "A doubling is a gain here if it saves at least {:.0} % of the misses that were left; the knee is where the \
-         last one that does so ends. What counts as a surge, and what as constant, is said with each claim.",
+        "A doubling counts as a gain if it saves at least {:.0} % of the misses that were left. The knee is the size \
+         that the last such doubling reaches. Each claim states its own rule for a surge and for a constant.",
         100.0 * GAIN
     )];
-    for Named { workload, recording } in recordings {
+    for WorkloadRecording { workload, recording } in recordings {
         let count = |is: fn(EventKind) -> bool| {
             recording.events.iter().filter(|event| is(event.kind)).count()
         };
         notes.push(format!(
-            "{workload}: {} switches, {} writes of CR3, {} of CR4, {} single pages taken out of the TLBs for {} frames.",
+            "{workload}: {} switches, {} writes of CR3, {} of CR4, {} invalidations of single pages, for {} frames.",
             count(|kind| matches!(kind, EventKind::Switch(_))),
             count(|kind| kind == EventKind::Cr3),
             count(|kind| kind == EventKind::Cr4),
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use report::Verdict;
 
-    /// A recording whose curves are as the paper tells.
+    /// A recording whose curves have the shapes that the paper describes.
     fn as_in_the_paper() -> Recording {
         let mut sweep = Sweep { l2d: [900, 600, 400, 300, 100, 90, 88], ..Sweep::default() };
         for policy in POLICIES {
@@ -93,12 +93,13 @@ mod tests {
     }
 
     fn sections(recording: &Recording) -> Vec<Section> {
-        let named = |workload: &&'static str| Named { workload, recording: recording.clone() };
+        let named =
+            |workload: &&'static str| WorkloadRecording { workload, recording: recording.clone() };
         document(&WORKLOADS.iter().map(named).collect::<Vec<_>>()).sections
     }
 
     #[test]
-    fn the_papers_shapes_hold() {
+    fn curves_with_the_papers_shapes_hold() {
         for section in sections(&as_in_the_paper()).iter().skip(4) {
             for claim in &section.claims {
                 assert_eq!(claim.verdict, Verdict::Holds, "{}: {}", section.title, claim.what);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_knee_elsewhere_does_not() {
+    fn a_knee_elsewhere_does_not_hold() {
         let mut recording = as_in_the_paper();
         recording.sweeps[0].1.l2d = [900, 600, 590, 580, 570, 560, 100];
         let sections = sections(&recording);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn few_switches_tell_nothing_of_surges() {
+    fn too_few_switches_give_no_verdict_on_surges() {
         let sections = sections(&as_in_the_paper());
         assert_eq!(sections[1].claims[0].verdict, Verdict::CannotBeTold);
         assert_eq!(sections[0].plots.len(), 2);

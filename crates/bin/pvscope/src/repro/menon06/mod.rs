@@ -1,5 +1,5 @@
-//! Menon, Cox, Zwaenepoel: "Optimizing Network Virtualization in Xen", USENIX 2006: its Figures 6, 8, 9 and 12,
-//! which are of cycles and TLB misses, by domain. `pvnet repro menon06` has those of throughput.
+//! Menon, Cox, Zwaenepoel: "Optimizing Network Virtualization in Xen", USENIX 2006. Here are its figures of cycles and TLB
+//! misses by domain: 6, 8, 9 and 12. `pvnet repro menon06` has the figures of throughput.
 
 mod tlb;
 
@@ -9,72 +9,73 @@ use scope_result::Recording;
 
 use super::measure::{self, divisor, saved, share_saved};
 use super::plot::{Document, Plot, Section};
-use super::recordings::Named;
+use super::recordings::WorkloadRecording;
 use crate::summary::{Summary, Who};
 
-/// What is recorded for it.
+/// The workloads whose recordings it needs.
 pub const WORKLOADS: [&str; 5] = ["tx-stock", "rx-stock", "tx-pvnet", "tx-stock-basic", "virtio"];
 
-/// Everything.
-pub fn document(recordings: &[Named], costs: Costs) -> Document {
+/// All sections, from the recordings of [`WORKLOADS`].
+pub fn document(recordings: &[WorkloadRecording], costs: Costs) -> Document {
     let [tx, rx, pvnet, basic, native] = recordings else {
         unreachable!("a recording for each of WORKLOADS")
     };
     let of_xen = [tx, rx, pvnet, basic];
-    let spent = of_xen.map(|named| Spent::of(named, costs));
+    let spent = of_xen.map(|named| DomainCycles::of(named, costs));
     let [tx_spent, rx_spent, pvnet_spent, basic_spent] = &spent;
     Document {
         paper: "Menon, Cox, Zwaenepoel 2006, under pvscope",
         notes: notes(tx),
-        recordings: recordings.iter().map(Named::used).collect(),
+        recordings: recordings.iter().map(WorkloadRecording::summary).collect(),
         sections: vec![
-            two([(basic, basic_spent), (tx, tx_spent), (rx, rx_spent)], &spent),
-            six([basic, tx], [basic_spent, tx_spent]),
-            eight(pvnet, tx_spent, pvnet_spent),
-            tlb::nine(tx),
-            tlb::twelve(tx, basic, native),
+            cost_by_domain([(basic, basic_spent), (tx, tx_spent), (rx, rx_spent)], &spent),
+            offload_savings([basic, tx], [basic_spent, tx_spent]),
+            mapping_cost(pvnet, tx_spent, pvnet_spent),
+            tlb::transmit_misses(tx),
+            tlb::driver_domain_misses(tx, basic, native),
         ],
     }
 }
 
-fn notes(tx: &Named) -> Vec<String> {
+fn notes(tx: &WorkloadRecording) -> Vec<String> {
     vec![
-        "Cycles are a model's: what instructions, cache misses and page walks cost can be told by --costs. The program \
-         at the other end of the stream runs in dom0, and its part is dom0's; in the paper it is on another machine."
+        "Cycles come from a model; --costs changes the cost of instructions, cache misses and page walks. The program \
+         at the other end of the stream runs in dom0, so its cycles count as dom0's. In the paper it runs on another \
+         machine."
             .to_owned(),
         format!(
-            "TLB misses are those of TLBs of {} entries, code and data each, and half as many for 2 MiB pages.",
+            "TLB misses are for TLBs of {} entries each for code and data, and half as many for 2 MiB pages.",
             scope_model::TLB_ENTRIES[tx.recording.config.tlb]
         ),
-        "Native Linux is the workload virtio: one system with two network cards on one wire, in a namespace each, that \
-         sends and receives alike. What the sender costs is among its counts, so native Linux's are too high, not too low."
+        "Native Linux is the workload virtio: one system that sends to itself, with two network cards on one wire, each \
+         in its own namespace. Its counts include the sender's, so they are too high rather than too low."
             .to_owned(),
     ]
 }
 
-/// Whether a function does nothing but copy: Xen's `memcpy`, Linux's `memcpy_orig` and `copy_user_generic_…`.
+/// Whether a function only copies: Xen's `memcpy`, Linux's `memcpy_orig` and `copy_user_generic_…`.
 fn copies(function: &str) -> bool {
     function.starts_with("memcpy") || function.starts_with("copy_user_")
 }
 
-/// Where cycles go.
+/// The cycles of a recording by domain.
 #[derive(Clone, Debug, Default)]
-struct Spent {
+struct DomainCycles {
     workload: &'static str,
     guest: f64,
     driver: f64,
     hypervisor: f64,
-    /// What of the hypervisor's is copying.
+    /// The hypervisor's cycles for copying, a part of `hypervisor`.
     copying: f64,
-    /// What of the driver domain's is.
+    /// The driver domain's cycles for copying, a part of `driver`.
     driver_copying: f64,
     /// Instructions of the guest, of the driver domain and of the hypervisor.
     instructions: [f64; 3],
     bytes: f64,
 }
 
-impl Spent {
-    fn of(named: &Named, costs: Costs) -> Self {
+impl DomainCycles {
+    fn of(named: &WorkloadRecording, costs: Costs) -> Self {
         let summary = Summary::new(&named.recording, costs);
         let mut spent = Self { workload: named.workload, ..Self::default() };
         spent.bytes = named.recording.work.bytes as f64;
@@ -127,22 +128,27 @@ impl Spent {
     }
 }
 
-/// Where it goes in the paper, §2: of what a packet costs, what is the driver domain's and Xen's together, and
-/// what of it Xen's and the driver domain's.
+/// Shares of a packet's cost in the paper, §2: of the driver domain and Xen together, of Xen, and of the driver domain.
 const TX_SPLIT: (f64, f64, f64) = (0.6, 0.3, 0.3);
 const RX_SPLIT: (f64, f64, f64) = (0.7, 0.4, 0.3);
-/// What is near a share of the paper's, and what is still near.
+/// The differences from a share in the paper up to which a claim holds, and holds weakly.
 const NEAR: f64 = 0.1;
 const FAR: f64 = 0.2;
 
-fn two(of: [(&Named, &Spent); 3], all: &[Spent]) -> Section {
+/// §2: the cost of a byte, by domain.
+fn cost_by_domain(of: [(&WorkloadRecording, &DomainCycles); 3], all: &[DomainCycles]) -> Section {
     let splits = [TX_SPLIT, TX_SPLIT, RX_SPLIT];
     let claims =
         of.iter().zip(splits).flat_map(|((named, spent), split)| split_claims(named, spent, split));
     let claims = claims.collect();
-    let steps =
-        ["guest", "dom0, but for copying", "dom0, copying", "Xen, but for copying", "Xen, copying"];
-    let plot = Plot::new("Cycles a byte, by domain", "who", "cycles");
+    let steps = [
+        "guest",
+        "dom0, other than copying",
+        "dom0, copying",
+        "Xen, other than copying",
+        "Xen, copying",
+    ];
+    let plot = Plot::new("Cycles per byte, by domain", "who", "cycles");
     let plot = plot.steps(steps.map(str::to_owned)).bars();
     let plot = all.iter().fold(plot, |plot, spent| {
         let bytes = spent.bytes.max(1.0);
@@ -151,10 +157,14 @@ fn two(of: [(&Named, &Spent); 3], all: &[Spent]) -> Section {
     Section::new("§2: cost by domain", claims, vec![plot])
 }
 
-/// What the high-level interface divides the cost of the guest, of the driver domain and of Xen by (§6.3.1).
+/// The factors by which the high-level interface divides the cost of the guest, the driver domain and Xen (§6.3.1).
 const OFFLOADS_DIVIDE: [f64; 3] = [4.0, 2.1, 1.9];
 
-fn six([basic, tx]: [&Named; 2], [without, with]: [&Spent; 2]) -> Section {
+/// Figure 6: what offloads save each domain.
+fn offload_savings(
+    [basic, tx]: [&WorkloadRecording; 2],
+    [without, with]: [&DomainCycles; 2],
+) -> Section {
     let larger_l2 = larger_l2_saves(&tx.recording);
     let whose = ["the guest", "dom0", "Xen"];
     let says = [
@@ -162,7 +172,7 @@ fn six([basic, tx]: [&Named; 2], [without, with]: [&Spent; 2]) -> Section {
         "and the driver domain's by 2.1",
         "and Xen's by 1.9",
     ];
-    let [without_cycles, with_cycles] = [without, with].map(Spent::by_domain);
+    let [without_cycles, with_cycles] = [without, with].map(DomainCycles::by_domain);
     let claims = (0..whose.len()).map(|n| {
         let number = OFFLOADS_DIVIDE[n];
         let statement = Statement {
@@ -171,25 +181,25 @@ fn six([basic, tx]: [&Named; 2], [without, with]: [&Spent; 2]) -> Section {
             number: Some(number),
             unit: Unit::Times,
         };
-        // Half of what the paper's saved, and what is just a change.
+        // Half of the paper's saving, and the least that is a change.
         let rule = Rule::AtLeast(divisor(share_saved(number) / 2.0), divisor(0.05));
         let ratio = |one: f64, other: f64| {
             let other = with.per_byte(other).filter(|other| *other > 0.0)?;
             Some(without.per_byte(one)? / other)
         };
         let instructions = ratio(without.instructions[n], with.instructions[n]);
-        let what = format!("{}'s cycles a byte without offloads ÷ with them", whose[n]);
+        let what = format!("{}'s cycles per byte without offloads ÷ with them", whose[n]);
         statement
             .compare(basic.workload, what, ratio(without_cycles[n], with_cycles[n]), rule)
             .differs(format!(
-                "Its instructions a byte are divided by {}. {}{}",
-                instructions.map_or("nobody knows what".to_owned(), |ratio| format!("{ratio:.2}")),
+                "Its instructions per byte are divided by {}. {}{}",
+                instructions.map_or("an unknown factor".to_owned(), |ratio| format!("{ratio:.2}")),
                 DIFFERENT[n],
                 if n == 1 { &larger_l2 } else { "" }
             ))
     });
     let claims = claims.collect();
-    let plot = Plot::new("Cycles a byte, by domain, by the guest's interface", "who", "cycles");
+    let plot = Plot::new("Cycles per byte, by domain and the guest's interface", "who", "cycles");
     let plot = plot
         .steps(whose.map(str::to_owned))
         .bars()
@@ -198,7 +208,7 @@ fn six([basic, tx]: [&Named; 2], [without, with]: [&Spent; 2]) -> Section {
     Section::new("Figure 6: what offloads save", claims, vec![plot])
 }
 
-/// What the next size of L2 would save, in a sentence.
+/// A sentence on what the next size of L2 would save.
 fn larger_l2_saves(recording: &Recording) -> String {
     let sweep = measure::sweep_of_all(recording);
     let size = recording.config.l2;
@@ -212,17 +222,21 @@ fn larger_l2_saves(recording: &Recording) -> String {
     })
 }
 
-/// What differs from the paper, for the guest, dom0 and Xen.
+/// Differences from the paper, for the guest, dom0 and Xen.
 const DIFFERENT: [&str; 3] = [
-    "The paper's guest sends with sendfile(), which copies nothing where there is scatter-gather; this one's iperf3 copies \
-     either way.",
-    "dom0 copies what a guest sends before its own programs get it, and they copy it again. Of large frames more bytes \
-     are on their way than L2 holds, and both copies miss it; of frames of 1500 most are still there. The paper's driver \
-     domain hands the bytes to a network card and touches none of them.",
-    "Xen's work is for each grant and each event, of which frames without offloads need more for the same bytes.",
+    "The paper's guest sends with sendfile(), which copies nothing if the interface has scatter-gather. iperf3 in this \
+     guest copies in both cases.",
+    "dom0 copies what a guest sends, and its programs copy it again when they receive it. With large frames, more bytes \
+     are in transit than L2 holds, so both copies miss it; with frames of 1500 bytes most bytes are still in L2. The \
+     paper's driver domain hands the bytes to a network card and touches none of them.",
+    "Xen works once per grant and per event, and frames without offloads need more of both for the same bytes.",
 ];
 
-fn split_claims(named: &Named, spent: &Spent, split: (f64, f64, f64)) -> [Claim; 3] {
+fn split_claims(
+    named: &WorkloadRecording,
+    spent: &DomainCycles,
+    split: (f64, f64, f64),
+) -> [Claim; 3] {
     let held = |says, number, what, part| {
         let statement = Statement { source: "§2", says, number: Some(number), unit: Unit::Share };
         statement.compare(named.workload, what, spent.share(part), Rule::Near(number, NEAR, FAR))
@@ -230,7 +244,7 @@ fn split_claims(named: &Named, spent: &Spent, split: (f64, f64, f64)) -> [Claim;
     let work = &named.recording.work;
     let share = |part| {
         let share = spent.share(part);
-        share.map_or("Not known how much".to_owned(), |share| Unit::Share.show(share))
+        share.map_or("An unknown share".to_owned(), |share| Unit::Share.show(share))
     };
     let (copying, driver_copying) = (share(spent.copying), share(spent.driver_copying));
     [
@@ -240,24 +254,25 @@ fn split_claims(named: &Named, spent: &Spent, split: (f64, f64, f64)) -> [Claim;
             "dom0's and Xen's share of all cycles",
             spent.driver + spent.hypervisor,
         )
-        .differs("dom0 is the other end of the stream here as well: the stack and the program there are among its part."),
-        held("what of it is Xen's", split.1, "Xen's share", spent.hypervisor).differs(format!(
-            "{copying} of all cycles are Xen's copying (grant copy); frames are of {:.0} bytes on average, where the \
-             paper's unoptimised guest had one for each packet.",
+        .differs("Here dom0 is also the other end of the stream, so its part includes a stack and a program."),
+        held("Xen's share of a packet's cost", split.1, "Xen's share", spent.hypervisor).differs(format!(
+            "{copying} of all cycles are Xen's copying (grant copy). Frames have {:.0} bytes on average; the paper's \
+             unoptimised guest sent a frame per packet.",
             work.bytes as f64 / work.frames.max(1) as f64
         )),
-        held("what of it is the driver domain's", split.2, "dom0's share", spent.driver)
-            .differs(format!("{driver_copying} of all cycles are copying in dom0, what its program reads and writes among it.")),
+        held("the driver domain's share of a packet's cost", split.2, "dom0's share", spent.driver)
+            .differs(format!("{driver_copying} of all cycles are copying in dom0, including the reads and writes of its program.")),
     ]
 }
 
-/// What the header channel saves of Xen's cost (§6.3.2).
+/// The share of Xen's cost that the header channel saves (§6.3.2).
 const CHANNEL_SAVES: f64 = 0.38;
 
-fn eight(pvnet: &Named, stock: &Spent, other: &Spent) -> Section {
+/// Figure 8: what mapping costs Xen.
+fn mapping_cost(pvnet: &WorkloadRecording, stock: &DomainCycles, other: &DomainCycles) -> Section {
     let statement = Statement {
         source: "Figure 8, §6.3.2",
-        says: "an I/O channel that maps no page unless it must takes 38 % from Xen's cost",
+        says: "an I/O channel that maps a page only if it must saves 38 % of Xen's cost",
         number: Some(1.0 - CHANNEL_SAVES),
         unit: Unit::Times,
     };
@@ -265,18 +280,18 @@ fn eight(pvnet: &Named, stock: &Spent, other: &Spent) -> Section {
         let before = stock.per_byte(before).filter(|before| *before > 0.0)?;
         Some(other.per_byte(after)? / before)
     };
-    // Two thirds of what the paper saved, and a third.
+    // Two thirds of the paper's saving, and a third.
     let rule = Rule::AtMost(1.0 - CHANNEL_SAVES * 2.0 / 3.0, 1.0 - CHANNEL_SAVES / 3.0);
     let all = statement
         .compare(
             pvnet.workload,
-            "Xen's cycles a byte through pvnet ÷ through netback",
+            "Xen's cycles per byte through pvnet ÷ through netback",
             ratio(stock.hypervisor, other.hypervisor),
             rule,
         )
         .differs(
-            "Not the paper's header channel: the driver domain there never touches the payload, here dom0 is where it \
-             is read. pvnet has Xen copy it where netback maps it, so a copy that was dom0's is Xen's.",
+            "This is not the paper's header channel: there the driver domain never touches the payload, here dom0 \
+             reads it. pvnet lets Xen copy what netback maps, so a copy moves from dom0 to Xen.",
         );
     let rest = statement
         .compare(
@@ -286,8 +301,8 @@ fn eight(pvnet: &Named, stock: &Spent, other: &Spent) -> Section {
             rule,
         )
         .differs(format!(
-            "Per byte. Frames were of {:.0} bytes on average through pvnet: what Xen does for each is spread over \
-             those. netback unmaps in batches, so mapping costs it less than the paper's did.",
+            "Frames through pvnet had {:.0} bytes on average, which share Xen's cost per frame. netback unmaps in \
+             batches, so mapping costs it less than it cost the paper's driver domain.",
             pvnet.recording.work.bytes as f64 / pvnet.recording.work.frames.max(1) as f64
         ));
     Section::new("Figure 8: what mapping costs the hypervisor", vec![all, rest], Vec::new())
@@ -344,31 +359,33 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_own_split_holds() {
+    fn counts_with_the_papers_shares_hold() {
         let splits =
             [[40, 30, 30, 0], [30, 30, 40, 0], [40, 60, 18, 12], [160, 30, 45, 0], [40, 0, 0, 0]];
         let named = WORKLOADS.iter().zip(splits);
-        let mut named: Vec<Named> = named
-            .map(|(workload, cycles)| Named { workload, recording: recording(cycles) })
+        let mut named: Vec<WorkloadRecording> = named
+            .map(|(workload, cycles)| WorkloadRecording { workload, recording: recording(cycles) })
             .collect();
         // As many misses for 20 times the bytes.
         named[4].recording.work.bytes = 20_000;
         let document = document(&named, Costs::default());
-        let [two, six, eight, nine, twelve] = &document.sections[..] else { panic!() };
-        assert_eq!(verdicts(two)[3..], [Verdict::Holds; 6]);
-        assert_eq!(verdicts(eight), [Verdict::DoesNotHold, Verdict::Holds]);
-        assert!((eight.claims[1].here.unwrap() - 0.6).abs() < 1e-9);
+        let [by_domain, offloads, mapping, transmit, driver] = &document.sections[..] else {
+            panic!()
+        };
+        assert_eq!(verdicts(by_domain)[3..], [Verdict::Holds; 6]);
+        assert_eq!(verdicts(mapping), [Verdict::DoesNotHold, Verdict::Holds]);
+        assert!((mapping.claims[1].here.unwrap() - 0.6).abs() < 1e-9);
         use Verdict::{DoesNotHold, Holds};
-        assert_eq!(verdicts(nine), [Holds, DoesNotHold, Holds, Verdict::CannotBeTold]);
-        assert!((nine.claims[0].here.unwrap() - tlb::TX_SUPERPAGES).abs() < 1e-9);
-        assert_eq!(verdicts(six), [Holds, DoesNotHold, Holds]);
-        assert!((six.claims[0].here.unwrap() - OFFLOADS_DIVIDE[0]).abs() < 1e-9);
-        assert_eq!(verdicts(twelve), [Holds, DoesNotHold, Holds, DoesNotHold, Holds]);
-        assert!((twelve.claims[0].here.unwrap() - 20.0).abs() < 1e-9);
+        assert_eq!(verdicts(transmit), [Holds, DoesNotHold, Holds, Verdict::CannotBeTold]);
+        assert!((transmit.claims[0].here.unwrap() - tlb::TX_SUPERPAGES).abs() < 1e-9);
+        assert_eq!(verdicts(offloads), [Holds, DoesNotHold, Holds]);
+        assert!((offloads.claims[0].here.unwrap() - OFFLOADS_DIVIDE[0]).abs() < 1e-9);
+        assert_eq!(verdicts(driver), [Holds, DoesNotHold, Holds, DoesNotHold, Holds]);
+        assert!((driver.claims[0].here.unwrap() - 20.0).abs() < 1e-9);
     }
 
     #[test]
-    fn shares_and_divisors_are_each_others() {
+    fn a_divisor_and_its_share_saved_are_inverse() {
         assert!((divisor(share_saved(tlb::TX_SUPERPAGES)) - tlb::TX_SUPERPAGES).abs() < 1e-12);
         assert!((divisor(0.05) - 1.0526).abs() < 1e-4);
     }

@@ -6,22 +6,22 @@ use scope_result::{Domain, Mode, Recording};
 
 use crate::repro::measure::{self, divisor, saved, share_saved};
 use crate::repro::plot::{Plot, Section};
-use crate::repro::recordings::Named;
+use crate::repro::recordings::WorkloadRecording;
 
-/// What superpages divide DTLB misses by in the transmit benchmark (§6.3.3).
+/// The factor by which superpages divide DTLB misses in the transmit benchmark (§6.3.3).
 pub const TX_SUPERPAGES: f64 = 3.8;
-/// The share of DTLB misses that they save in the driver domain (§6.4.1).
+/// The share of DTLB misses that superpages save in the driver domain (§6.4.1).
 const DRIVER_SUPERPAGES: f64 = 0.86;
-/// Less than this change is none.
+/// A smaller change counts as none.
 const INSIGNIFICANT: Rule = Rule::AtMost(0.05, 0.15);
 
-const LINEAR_MAP: &str = "Only the kernels' linear maps can be of 2 MiB pages in the model, and that wherever nothing breaks a \
-                          block up: Xen's own map is of 2 MiB pages already, programs and modules are not in it. Misses \
-                          that flushes cause stay, whatever the pages' size.";
+const LINEAR_MAP: &str = "The model puts 2 MiB pages into the kernels' linear maps only, wherever nothing breaks a block up. \
+                          Xen's own map has 2 MiB pages already; programs and modules are not in it. Pages of any size \
+                          miss after a flush.";
 
-/// Figure 9.
-pub fn nine(tx: &Named) -> Section {
-    let Named { workload, recording } = tx;
+/// Figure 9: TLB misses on transmit.
+pub fn transmit_misses(tx: &WorkloadRecording) -> Section {
+    let WorkloadRecording { workload, recording } = tx;
     let size = recording.config.tlb;
     let all = measure::sweep_of_all(recording);
     let xen = measure::sweep(recording, |_, mode| mode == Mode::Hypervisor);
@@ -33,7 +33,7 @@ pub fn nine(tx: &Named) -> Section {
         number: Some(TX_SUPERPAGES),
         unit: Unit::Times,
     };
-    // Half of the misses that the paper's saved, and what is just a change.
+    // Half of the paper's saving, and the least that is a change.
     let rule = Rule::AtLeast(divisor(share_saved(TX_SUPERPAGES) / 2.0), divisor(0.05));
     let over = |policy| (data(policy) > 0).then(|| data(Policy::Real) as f64 / data(policy) as f64);
     let global =
@@ -46,32 +46,32 @@ pub fn nine(tx: &Named) -> Section {
             .compare(workload, "real's DTLB misses ÷ grouped-superpages'", over(Policy::GroupedSuperpages), rule)
             .differs(LINEAR_MAP),
         superpages
-            .compare(workload, "real's DTLB misses ÷ superpages', with what breaks blocks up where it is", over(Policy::Superpages), rule)
-            .differs("The paper's special allocator (§5.3.1), which keeps page tables together, is what this one lacks."),
+            .compare(workload, "real's DTLB misses ÷ superpages', without grouping", over(Policy::Superpages), rule)
+            .differs("This policy lacks the paper's special allocator (§5.3.1), which keeps page tables together."),
         global("global pages have no significant impact on DTLB misses")
             .compare(workload, "change of DTLB misses, no-global to real", change.map(f64::abs), INSIGNIFICANT)
             .differs(format!(
-                "real has {} of no-global's DTLB misses. The paper's guests got global pages at the price of a whole \
-                 flush at each switch; here they are those that the recorded page tables mark.",
-                change.map_or("an unknown part".to_owned(), |saved| Unit::Share.show(1.0 - saved))
+                "real has {} of no-global's DTLB misses. The paper's guests paid for global pages with a whole flush at \
+                 each switch. Here, global pages are those that the recorded page tables mark.",
+                change.map_or("an unknown share".to_owned(), |saved| Unit::Share.show(1.0 - saved))
             )),
         global("global pages increase Xen's ITLB misses significantly")
             .compare(workload, "more ITLB misses in Xen, no-global to real", xen_more, Rule::AtLeast(0.15, 0.05))
             .differs(
-                "The paper's Xen had global pages of its own without the change, and lost them at each switch with it. \
-                 Here no-global takes them from Xen as well.",
+                "The paper's Xen had global pages before the change, and lost them at each switch after it. Here \
+                 no-global takes them from Xen too.",
             ),
     ];
     let title = "Figure 9: TLB misses, transmit";
-    Section::new(title, claims, vec![nine_plot(recording, &all, &xen)])
+    Section::new(title, claims, vec![transmit_plot(recording, &all, &xen)])
 }
 
-/// The figure's three groups.
-fn nine_plot(recording: &Recording, all: &Sweep, xen: &Sweep) -> Plot {
+/// The figure's three groups of misses.
+fn transmit_plot(recording: &Recording, all: &Sweep, xen: &Sweep) -> Plot {
     let policies = [Policy::NoGlobal, Policy::Real, Policy::Superpages, Policy::GroupedSuperpages];
     let size = recording.config.tlb;
     let frames = recording.work.frames.max(1) as f64;
-    let plot = Plot::new("TLB misses a frame", "policy", "misses");
+    let plot = Plot::new("TLB misses per frame", "policy", "misses");
     let plot = plot.steps(policies.map(|policy| policy.name().to_owned())).bars();
     let line = |of: fn((u64, u64), (u64, u64)) -> u64| {
         policies.map(|policy| {
@@ -84,17 +84,21 @@ fn nine_plot(recording: &Recording, all: &Sweep, xen: &Sweep) -> Plot {
         .values("Xen I-TLB", line(|_, xen| xen.1))
 }
 
-/// Where it is in the paper.
-const TWELVE: &str = "Figure 12, §6.4.1";
+/// The place in the paper.
+const FIGURE_12: &str = "Figure 12, §6.4.1";
 
-/// Figure 12.
-pub fn twelve(tx: &Named, basic: &Named, native: &Named) -> Section {
-    let Named { workload, recording } = tx;
+/// Figure 12: DTLB misses of the driver domain.
+pub fn driver_domain_misses(
+    tx: &WorkloadRecording,
+    basic: &WorkloadRecording,
+    native: &WorkloadRecording,
+) -> Section {
+    let WorkloadRecording { workload, recording } = tx;
     let data = |policy| dom0_data(recording, policy);
-    let source = TWELVE;
+    let source = FIGURE_12;
     let superpages = Statement {
         source,
-        says: "superpages take 86 % of the driver domain's DTLB misses",
+        says: "superpages save 86 % of the driver domain's DTLB misses",
         number: Some(DRIVER_SUPERPAGES),
         unit: Unit::Share,
     };
@@ -104,13 +108,13 @@ pub fn twelve(tx: &Named, basic: &Named, native: &Named) -> Section {
         superpages
             .compare(
                 workload,
-                "dom0's DTLB misses that grouped-superpages save of real's",
+                "share of real's DTLB misses of dom0 that grouped-superpages saves",
                 saved(data(Policy::Real), data(Policy::GroupedSuperpages)),
                 rule,
             )
             .differs(
-                "dom0 receives what the guest sends; the paper's driver domain received by itself, with no guest and \
-                 few switches. Misses that flushes cause stay, whatever the pages' size.",
+                "dom0 receives what the guest sends. The paper's driver domain received alone, without a guest and \
+                 with few switches. Pages of any size miss after a flush.",
             ),
         superpages.compare(
             workload,
@@ -133,7 +137,7 @@ pub fn twelve(tx: &Named, basic: &Named, native: &Named) -> Section {
         Policy::Tagged,
     ];
     let frames = recording.work.frames.max(1) as f64;
-    let plot = Plot::new("DTLB misses of dom0 a frame", "policy", "misses")
+    let plot = Plot::new("DTLB misses of dom0 per frame", "policy", "misses")
         .steps(policies.map(|policy| policy.name().to_owned()))
         .bars()
         .values("dom0", policies.map(|policy| data(policy) as f64 / frames));
@@ -149,63 +153,71 @@ fn dom0_data(recording: &Recording, policy: Policy) -> u64 {
     measure::tlb(&dom0, policy, recording.config.tlb).0
 }
 
-/// DTLB misses of a whole machine.
+/// DTLB misses of the whole machine.
 fn native_data(recording: &Recording) -> u64 {
     measure::tlb(&measure::sweep_of_all(recording), Policy::Real, recording.config.tlb).0
 }
 
-fn a_megabyte(recording: &Recording, misses: u64) -> Option<f64> {
+fn per_megabyte(recording: &Recording, misses: u64) -> Option<f64> {
     let bytes = recording.work.bytes;
     (bytes > 0).then(|| misses as f64 * 1e6 / bytes as f64)
 }
 
-/// The driver domain's DTLB misses in terms of native Linux's, then and with superpages and global pages.
+/// The driver domain's DTLB misses over native Linux's: unoptimised, and with superpages and global pages.
 const OF_NATIVE: f64 = 18.0;
 const OF_NATIVE_AFTER: f64 = 1.26;
 
-fn beside_native(basic: &Named, native: &Named) -> [Claim; 2] {
+fn beside_native(basic: &WorkloadRecording, native: &WorkloadRecording) -> [Claim; 2] {
     let of_native = |policy| {
         let misses = native_data(&native.recording);
-        let native = a_megabyte(&native.recording, misses).filter(|native| *native > 0.0)?;
-        Some(a_megabyte(&basic.recording, dom0_data(&basic.recording, policy))? / native)
+        let native = per_megabyte(&native.recording, misses).filter(|native| *native > 0.0)?;
+        Some(per_megabyte(&basic.recording, dom0_data(&basic.recording, policy))? / native)
     };
-    let bytes = |named: &Named| {
+    let bytes = |named: &WorkloadRecording| {
         let work = &named.recording.work;
         work.bytes as f64 / work.frames.max(1) as f64
     };
-    let statement =
-        |says, number| Statement { source: TWELVE, says, number: Some(number), unit: Unit::Times };
+    let statement = |says, number| Statement {
+        source: FIGURE_12,
+        says,
+        number: Some(number),
+        unit: Unit::Times,
+    };
     [
         statement("the driver domain has 18 times the DTLB misses of native Linux", OF_NATIVE)
             .compare(
                 basic.workload,
-                "dom0's DTLB misses a byte ÷ native Linux's (virtio)",
+                "dom0's DTLB misses per byte ÷ native Linux's (virtio)",
                 of_native(Policy::Real),
                 Rule::AtLeast(10.0, 2.0),
             )
             .differs(format!(
-                "Of frames of like size: {:.0} bytes on average here, {:.0} in virtio. dom0 receives them from a guest, \
-                 with its switches; the paper's driver domain from a network card, with no guest. virtio sends them as \
-                 well, so that native Linux's misses are rather too many.",
+                "Frames have similar sizes: {:.0} bytes on average here, {:.0} in virtio. dom0 receives from a guest, \
+                 with switches; the paper's driver domain receives from a network card, without a guest. virtio also \
+                 sends, so native Linux's misses are too many rather than too few.",
                 bytes(basic),
                 bytes(native)
             )),
         statement("with superpages and global pages it comes within 26 % of native Linux", OF_NATIVE_AFTER)
             .compare(
                 basic.workload,
-                "the same of grouped-superpages' misses",
+                "the same with grouped-superpages",
                 of_native(Policy::GroupedSuperpages),
                 Rule::AtMost(1.0 + 2.0 * (OF_NATIVE_AFTER - 1.0), 2.0 * OF_NATIVE_AFTER),
             )
-            .differs("Misses that flushes cause stay, whatever the pages' size; without a guest there are few."),
+            .differs("Pages of any size miss after a flush; without a guest there are few flushes."),
     ]
 }
 
-fn native_plot(tx: &Named, basic: &Named, native: &Named) -> Plot {
-    let misses = |named: &Named, policy| {
-        a_megabyte(&named.recording, dom0_data(&named.recording, policy)).unwrap_or(0.0)
+fn native_plot(
+    tx: &WorkloadRecording,
+    basic: &WorkloadRecording,
+    native: &WorkloadRecording,
+) -> Plot {
+    let misses = |named: &WorkloadRecording, policy| {
+        per_megabyte(&named.recording, dom0_data(&named.recording, policy)).unwrap_or(0.0)
     };
-    let of_native = a_megabyte(&native.recording, native_data(&native.recording)).unwrap_or(0.0);
+    let of_native = per_megabyte(&native.recording, native_data(&native.recording)).unwrap_or(0.0);
     let bars = [
         ("dom0, tx-stock", misses(tx, Policy::Real)),
         ("with grouped superpages", misses(tx, Policy::GroupedSuperpages)),
@@ -213,7 +225,7 @@ fn native_plot(tx: &Named, basic: &Named, native: &Named) -> Plot {
         ("with grouped superpages", misses(basic, Policy::GroupedSuperpages)),
         ("native Linux, virtio", of_native),
     ];
-    Plot::new("DTLB misses for 10⁶ bytes", "who", "misses")
+    Plot::new("DTLB misses per 10⁶ bytes", "who", "misses")
         .steps(bars.map(|(name, _)| name.to_owned()))
         .bars()
         .values("DTLB", bars.map(|(_, misses)| misses))

@@ -39,7 +39,7 @@ pub struct Generator {
 /// The result of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Frames received a second.
+    /// Frames received per second.
     pub frames_per_second: f64,
     /// The share of its CPU that the generator had.
     pub cpu: f64,

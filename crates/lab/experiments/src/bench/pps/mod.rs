@@ -25,7 +25,7 @@ pub use pair::{Extra, Pair};
 pub struct PpsArgs {
     #[command(flatten)]
     pub common: Common,
-    /// How long each measurement lasts, in seconds.
+    /// Seconds of each measurement.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
     /// Frame lengths in bytes, without the checksum that a wire would add.
@@ -36,7 +36,7 @@ pub struct PpsArgs {
     pub no_persistent_grants: bool,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(args: &PpsArgs) -> Result<Benchmark> {
     let cpus = Cpus::take_two()?;
     let steps = 1 + args.common.rounds as usize * args.sizes.len();

@@ -50,7 +50,7 @@ impl Pair {
         Ok(Self { daemon, generator })
     }
 
-    /// Millions of frames a second, measured until neither thread was disturbed.
+    /// Millions of frames per second, measured until neither thread was disturbed.
     pub fn sample(&mut self, len: u16, duration: Duration) -> Result<f64> {
         let mut best = None::<(f64, f64)>;
         for _ in 0..TRIES {
@@ -70,7 +70,7 @@ impl Pair {
         Ok(best.map_or(0.0, |(_, mpps)| mpps))
     }
 
-    /// Millions of frames a second, however much others disturbed it.
+    /// Millions of frames per second, however much others disturbed it.
     pub fn slice(&mut self, len: u16, duration: Duration) -> Result<f64> {
         lab::Interrupt::check()?;
         let run = self.generator.run(len, duration).map_err(Error::Failed)?;
@@ -90,7 +90,7 @@ impl Pair {
 }
 
 fn config_text(folder: &Path, extra: Extra<'_>) -> String {
-    // Quoted by TOML: the folder's name may have any character.
+    // TOML quotes the folder's name, which may have any character.
     let folder = toml::Value::from(folder.to_string_lossy().into_owned());
     let mut text = format!(
         "[daemon]\ndirectory = {folder}\nworkers = 1\npoll_us = {POLL_US}\n{}\n",

@@ -50,7 +50,7 @@ fn a_run_of_no_pages_is_refused() {
 }
 
 #[test]
-fn a_page_that_is_out_cannot_be_granted() {
+fn a_page_that_was_given_up_cannot_be_granted() {
     let (machine, domain, _guest) = inside();
     let [before, first, last, behind] =
         [9, 10, 11, 12].map(|page| grant(&domain, page + 100, page));
@@ -69,7 +69,7 @@ fn a_page_that_is_out_cannot_be_granted() {
 }
 
 #[test]
-fn only_what_is_ones_own_is_given_up_and_taken_back() {
+fn a_guest_gives_up_and_takes_back_only_its_own_pages() {
     let (_, domain, _guest) = inside();
     domain.decrease_reservation(20..30).unwrap();
     let end = PAGES;
@@ -82,7 +82,7 @@ fn only_what_is_ones_own_is_given_up_and_taken_back() {
 }
 
 #[test]
-fn the_memory_of_pages_that_are_out_is_the_hosts() {
+fn the_host_gets_the_memory_of_pages_that_were_given_up() {
     let (_, domain, guest) = inside();
     let (pages, _) = guest.share(DRIVER_DOMAIN, 100).unwrap();
     (0..100).for_each(|page| pages.write(page * PAGE_SIZE, 1u8).unwrap());
@@ -96,7 +96,7 @@ fn the_memory_of_pages_that_are_out_is_the_hosts() {
 }
 
 #[test]
-fn a_guest_gives_up_what_is_free_and_says_what_is_not() {
+fn a_guest_gives_up_its_free_pages_and_reports_the_rest() {
     let (machine, domain, guest) = inside();
     assert_eq!(guest.reservation(), PAGES);
     guest.set_reservation(PAGES - 2 * BLOCK_PAGES - 5).unwrap();

@@ -109,7 +109,7 @@ fn bytes(page: &Region) -> Vec<u8> {
 }
 
 #[test]
-fn a_page_changes_hands_and_comes_back_zeroed() {
+fn a_transferred_page_comes_back_zeroed() {
     let inside = inside();
     let (mut slot, gref) = inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     assert_eq!(inside.entry(gref), (gtf::ACCEPT_TRANSFER, 8));
@@ -134,7 +134,7 @@ fn a_page_changes_hands_and_comes_back_zeroed() {
 }
 
 #[test]
-fn a_page_is_in_its_owners_address_space_only() {
+fn a_page_is_mapped_only_by_its_owner() {
     let inside = inside();
     let (mut slot, gref) = inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     assert_eq!((mapped(&inside.domain), inside.count()), (0, [AREA, 0, 0]));
@@ -153,7 +153,7 @@ fn a_page_is_in_its_owners_address_space_only() {
 }
 
 #[test]
-fn an_entry_takes_one_page_from_whom_it_names() {
+fn an_entry_accepts_one_page_from_the_domain_it_names() {
     let inside = inside();
     let refused = |gref, page| {
         let (status, page) = inside.send(gref, page).unwrap_err();
@@ -201,7 +201,7 @@ fn a_guest_never_gets_a_page_of_another() {
 }
 
 #[test]
-fn a_batch_has_a_status_each() {
+fn each_transfer_of_a_batch_has_a_status() {
     let inside = inside();
     let (_slots, grefs): (Vec<_>, Vec<_>) =
         (0..2).map(|_| inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap()).unzip();
@@ -214,7 +214,7 @@ fn a_batch_has_a_status_each() {
 }
 
 #[test]
-fn a_guest_that_gives_nothing_back_gets_nothing_more() {
+fn a_guest_that_gives_no_page_back_gets_no_more() {
     let inside = inside();
     let exhausted = || matches!(inside.machine.take_page(&inside.domain), Err(Error::Exhausted(_)));
     let mut taken: Vec<_> = (0..AREA).map(|_| inside.take()).collect();
@@ -266,7 +266,7 @@ fn an_offer_that_is_dropped_is_taken_back() {
 }
 
 #[test]
-fn an_offer_dropped_while_a_page_is_on_its_way_is_not_used_again_before_it_came() {
+fn a_dropped_offer_is_not_reused_before_its_page_has_come() {
     let inside = inside();
     let (slot, gref) = inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     let page = inside.take();
@@ -284,7 +284,7 @@ fn an_offer_dropped_while_a_page_is_on_its_way_is_not_used_again_before_it_came(
 }
 
 #[test]
-fn a_page_that_is_dropped_goes_back_with_the_next_surrender() {
+fn a_dropped_page_goes_back_with_the_next_surrender() {
     let inside = inside();
     let (mut slot, gref) = inside.guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     inside.send(gref, inside.take()).unwrap();

@@ -35,7 +35,7 @@ fn count(pages: &[Range<usize>]) -> usize {
 }
 
 #[test]
-fn coarse_goes_by_blocks_and_fine_by_pages_of_one() {
+fn coarse_requests_take_blocks_and_fine_ones_take_pages_of_one_block() {
     let mut frames = frames(Grouping::Grouped);
     let coarse = frames.give_up(2 * BLOCK_PAGES);
     assert_eq!(coarse, [3 * BLOCK_PAGES..PAGES - 100, 2 * BLOCK_PAGES..3 * BLOCK_PAGES]);
@@ -57,7 +57,7 @@ fn a_coarse_request_takes_no_block_that_is_used() {
 }
 
 #[test]
-fn broken_blocks_are_whole_again_first() {
+fn broken_blocks_are_completed_first() {
     let mut frames = frames(Grouping::Grouped);
     let coarse = frames.give_up(BLOCK_PAGES);
     let fine = frames.give_up(7);
@@ -174,7 +174,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn every_page_is_one_thing_and_comes_back(steps in prop::collection::vec(step(), 1..80)) {
+    fn every_page_has_one_use_and_comes_back(steps in prop::collection::vec(step(), 1..80)) {
         let mut world = World::new();
         steps.iter().for_each(|step| world.step(step));
         let World { mut frames, runs, places, .. } = world;

@@ -7,7 +7,7 @@ fn gone() -> StoreError {
 }
 
 #[test]
-fn a_forgotten_domain_leaves_nothing_at_home() {
+fn nodes_of_a_forgotten_domain_are_removed() {
     let (hub, dom0, guest, _other) = machine();
     let home = "/local/domain/5";
     dom0.set_permissions(

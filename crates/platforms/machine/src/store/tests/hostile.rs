@@ -87,7 +87,7 @@ fn malformed_requests_are_refused_and_the_connection_lives() {
 }
 
 #[test]
-fn a_claim_of_too_many_bytes_closes_that_connection_only() {
+fn an_oversized_request_closes_only_its_connection() {
     let (hub, ..) = machine();
     let mut neighbour = Raw::connect(&hub, GUEST);
     let mut guest = Raw::connect(&hub, GUEST);
@@ -127,7 +127,7 @@ fn a_guest_that_reads_late_finds_its_events() {
 
 /// Its thread must not stay while the guest's end is held open and not read.
 #[test]
-fn a_forgotten_guest_that_does_not_read_is_hung_up() {
+fn a_forgotten_guest_that_does_not_read_is_disconnected() {
     let (hub, dom0, ..) = machine();
     let mut guest = Raw::connect(&hub, GUEST);
     let token = "t".repeat(2000);
@@ -154,7 +154,7 @@ fn reset_drops_watches_and_transactions() {
 }
 
 #[test]
-fn domain_0_introduces_over_the_wire() {
+fn domain_0_introduces_a_domain_over_the_wire() {
     let (hub, dom0, ..) = machine();
     dom0.watch("@introduceDomain", "t").unwrap();
     dom0.watch("@releaseDomain", "t").unwrap();

@@ -95,7 +95,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 proptest! {
     #[test]
-    fn a_tree_is_a_map_with_parents(acts in prop::collection::vec(act(), 0..40)) {
+    fn a_tree_behaves_like_a_map_with_parents(acts in prop::collection::vec(act(), 0..40)) {
         let store = StoreHub::new().connect(DomId(0));
         let mut model = Model::new();
         for act in &acts {
@@ -109,7 +109,7 @@ proptest! {
 
     /// A transaction sees the start and its own acts, and a commit is all or nothing.
     #[test]
-    fn a_transaction_is_one_moment(before in acts(), inside in acts(), outside in acts()) {
+    fn a_transaction_happens_at_one_moment(before in acts(), inside in acts(), outside in acts()) {
         let store = StoreHub::new().connect(DomId(0));
         let mut model = Model::new();
         for act in &before {

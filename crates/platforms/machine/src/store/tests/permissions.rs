@@ -28,7 +28,7 @@ fn a_guest_writes_only_its_own_subtree() {
 
 /// Owner, others by name, others by default: who may read and who may write.
 #[test]
-fn every_grant_means_what_it_says() {
+fn each_permission_allows_only_what_it_names() {
     let (_hub, dom0, guest, other) = machine();
     let permissions = |default, others| Permissions { owner: DomId(9), default, others };
     for access in [Access::NONE, Access::READ, WRITE, Access::BOTH] {
@@ -56,7 +56,7 @@ fn every_grant_means_what_it_says() {
 }
 
 #[test]
-fn new_nodes_inherit_and_belong_to_the_guest_that_makes_them() {
+fn new_nodes_inherit_permissions_and_belong_to_their_creator() {
     let (_hub, dom0, guest, other) = machine();
     let shared = Permissions {
         owner: DomId(0),
@@ -78,7 +78,7 @@ fn new_nodes_inherit_and_belong_to_the_guest_that_makes_them() {
 }
 
 #[test]
-fn an_owner_shares_but_does_not_give_away() {
+fn an_owner_can_share_a_node_but_not_give_it_away() {
     let (_hub, dom0, guest, other) = machine();
     guest.write(None, "data", "1").unwrap();
     let path = "/local/domain/5/data";
@@ -95,7 +95,7 @@ fn an_owner_shares_but_does_not_give_away() {
 }
 
 #[test]
-fn missing_nodes_are_told_only_to_those_who_may_know() {
+fn only_a_reader_of_the_parent_learns_that_a_node_is_missing() {
     let (_hub, _dom0, guest, _other) = machine();
     assert_eq!(guest.read(None, "none"), Err(not_found("/local/domain/5/none")));
     let hidden = "/local/domain/6/none";
@@ -103,7 +103,7 @@ fn missing_nodes_are_told_only_to_those_who_may_know() {
 }
 
 #[test]
-fn removing_takes_all_below_and_needs_a_parent() {
+fn removing_a_node_removes_all_below_and_needs_a_parent() {
     let (_hub, dom0, guest, _other) = machine();
     guest.write(None, "a/b/c", "1").unwrap();
     guest.remove(None, "a").unwrap();
@@ -115,7 +115,7 @@ fn removing_takes_all_below_and_needs_a_parent() {
 }
 
 #[test]
-fn directories_and_values_live_side_by_side() {
+fn a_node_can_have_a_value_and_children() {
     let (_hub, _dom0, guest, _other) = machine();
     guest.write(None, "dir", "value").unwrap();
     guest.mkdir(None, "dir/b").unwrap();

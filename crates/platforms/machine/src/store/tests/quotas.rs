@@ -8,7 +8,7 @@ fn over(what: &'static str) -> Result<(), StoreError> {
 }
 
 #[test]
-fn nodes() {
+fn a_guest_can_own_a_bounded_number_of_nodes() {
     let (_hub, dom0, guest, other) = machine();
     // Its home is the first.
     for n in 1..quota::NODES {
@@ -26,7 +26,7 @@ fn nodes() {
 }
 
 #[test]
-fn nodes_count_for_whoever_owns_them() {
+fn nodes_count_for_their_owner() {
     let (_hub, dom0, guest, _other) = machine();
     for n in 1..quota::NODES {
         guest.mkdir(None, &format!("n{n}")).unwrap();
@@ -40,7 +40,7 @@ fn nodes_count_for_whoever_owns_them() {
 
 /// XSA-421: nodes made in transactions were not counted until all of them were committed.
 #[test]
-fn nodes_made_in_several_transactions() {
+fn nodes_of_several_transactions_count_together() {
     let (_hub, _dom0, guest, _other) = machine();
     let open = [(); 3].map(|()| guest.begin().unwrap());
     for (n, tx) in open.iter().enumerate() {
@@ -56,7 +56,7 @@ fn nodes_made_in_several_transactions() {
 }
 
 #[test]
-fn watches_of_all_connections() {
+fn watches_of_all_connections_count_together() {
     let (hub, _dom0, guest, other) = machine();
     let second = hub.connect(GUEST);
     for n in 0..quota::WATCHES {
@@ -73,7 +73,7 @@ fn watches_of_all_connections() {
 }
 
 #[test]
-fn transactions() {
+fn open_transactions_are_bounded() {
     let (_hub, _dom0, guest, other) = machine();
     let open = [(); quota::TRANSACTIONS].map(|()| guest.begin().unwrap());
     assert_eq!(guest.begin().map(drop), over("transactions"));
@@ -83,7 +83,7 @@ fn transactions() {
 }
 
 #[test]
-fn what_a_transaction_remembers() {
+fn the_memory_of_a_transaction_is_bounded() {
     let (_hub, dom0, guest, _other) = machine();
     let value = "v".repeat(quota::VALUE);
     let tx = guest.begin().unwrap();
@@ -108,7 +108,7 @@ fn what_a_transaction_remembers() {
 }
 
 #[test]
-fn values() {
+fn values_are_bounded_in_size() {
     let (_hub, dom0, guest, _other) = machine();
     guest.write(None, "a", &"v".repeat(quota::VALUE)).unwrap();
     assert_eq!(guest.write(None, "a", &"v".repeat(quota::VALUE + 1)), over("value"));
@@ -117,7 +117,7 @@ fn values() {
 }
 
 #[test]
-fn permission_entries() {
+fn permission_entries_of_a_node_are_bounded() {
     let (_hub, dom0, guest, _other) = machine();
     let mut permissions = owned_by(GUEST);
     let others = (10..).map(|domid| (DomId(domid), Access::READ));
@@ -131,7 +131,7 @@ fn permission_entries() {
 
 /// XSA-418: depth is bounded for all, because walking and dropping the tree recurse.
 #[test]
-fn depth() {
+fn paths_are_bounded_in_depth() {
     let (_hub, dom0, _guest, _other) = machine();
     dom0.mkdir(None, &"/a".repeat(quota::DEPTH)).unwrap();
     assert_eq!(dom0.mkdir(None, &"/a".repeat(quota::DEPTH + 1)), over("depth"));
@@ -140,7 +140,7 @@ fn depth() {
 
 /// XSA-326, XSA-349: the domain that fires a watch does not decide how much memory it takes.
 #[test]
-fn waiting_events() {
+fn waiting_events_are_bounded() {
     let (_hub, dom0, guest, _other) = machine();
     dom0.watch("/local/domain/5", "t").unwrap();
     events(&dom0);

@@ -23,7 +23,7 @@ fn wait_events(store: &impl Store) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_request_over_the_wire() {
+fn every_request_works_over_the_wire() {
     let (hub, dom0, _local, _other) = machine();
     let (guest, _server) = connect(&hub, GUEST);
     guest.write(None, "dir/a", "1").unwrap();
@@ -53,7 +53,7 @@ fn every_request_over_the_wire() {
 }
 
 #[test]
-fn watches_over_the_wire() {
+fn watches_work_over_the_wire() {
     let (hub, dom0, _local, _other) = machine();
     let (guest, _server) = connect(&hub, GUEST);
     guest.watch("device", "t").unwrap();
@@ -126,7 +126,7 @@ fn hanging_up_ends_the_server_and_its_watches() {
 }
 
 #[test]
-fn forgetting_the_domain_hangs_up() {
+fn forgetting_a_domain_closes_its_connection() {
     let (hub, _dom0, _local, _other) = machine();
     let (guest, server) = connect(&hub, GUEST);
     hub.forget(GUEST);

@@ -16,7 +16,7 @@ fn race(
 }
 
 #[test]
-fn changes_show_when_committed_and_only_then() {
+fn changes_are_visible_only_after_the_commit() {
     let (_hub, dom0, guest, _other) = machine();
     let tx = guest.begin().unwrap();
     guest.write(Some(tx), "a/b", "1").unwrap();
@@ -30,7 +30,7 @@ fn changes_show_when_committed_and_only_then() {
 }
 
 #[test]
-fn discarded_changes_are_gone() {
+fn discarded_changes_are_not_made() {
     let (_hub, _dom0, guest, _other) = machine();
     guest.write(None, "a", "1").unwrap();
     let tx = guest.begin().unwrap();
@@ -40,7 +40,7 @@ fn discarded_changes_are_gone() {
 }
 
 #[test]
-fn the_view_is_the_one_at_the_start() {
+fn a_transaction_sees_the_tree_at_its_start() {
     let (_hub, dom0, guest, _other) = machine();
     dom0.write(None, "/local/domain/5/a", "old").unwrap();
     let tx = guest.begin().unwrap();
@@ -52,7 +52,7 @@ fn the_view_is_the_one_at_the_start() {
 }
 
 #[test]
-fn what_was_read_must_not_have_changed() {
+fn a_commit_fails_if_a_node_that_was_read_has_changed() {
     let (_hub, dom0, guest, _other) = machine();
     guest.write(None, "a", "1").unwrap();
     guest.write(None, "dir/x", "1").unwrap();
@@ -88,7 +88,7 @@ fn what_was_read_must_not_have_changed() {
 }
 
 #[test]
-fn what_was_written_must_not_have_changed() {
+fn a_commit_fails_if_a_node_that_was_written_has_changed() {
     let (_hub, dom0, guest, _other) = machine();
     guest.write(None, "dir/x", "1").unwrap();
     let written = race(
@@ -108,7 +108,7 @@ fn what_was_written_must_not_have_changed() {
 }
 
 #[test]
-fn transactions_that_do_not_meet_both_succeed() {
+fn transactions_on_different_nodes_both_succeed() {
     let (_hub, dom0, guest, _other) = machine();
     guest.write(None, "dir/x", "1").unwrap();
     let result = race(
@@ -128,7 +128,7 @@ fn transactions_that_do_not_meet_both_succeed() {
 }
 
 #[test]
-fn a_right_withdrawn_meanwhile_stops_the_commit_whole() {
+fn a_commit_fails_as_a_whole_if_a_right_was_withdrawn() {
     let (_hub, dom0, guest, _other) = machine();
     let shared = |access| Permissions {
         owner: dom0.domid(),
@@ -151,7 +151,7 @@ fn a_right_withdrawn_meanwhile_stops_the_commit_whole() {
 }
 
 #[test]
-fn rights_hold_inside_too() {
+fn rights_hold_inside_a_transaction() {
     let (_hub, _dom0, guest, _other) = machine();
     let tx = guest.begin().unwrap();
     assert_eq!(guest.write(Some(tx), "/x", ""), Err(denied("/x")));

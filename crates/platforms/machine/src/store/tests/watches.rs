@@ -13,7 +13,7 @@ fn a_watch_fires_once_when_registered() {
 }
 
 #[test]
-fn a_watch_fires_for_the_node_and_all_below() {
+fn a_watch_fires_for_its_node_and_all_nodes_below() {
     let (_hub, dom0, guest, _other) = machine();
     guest.watch("/local/domain/5/dir", "t").unwrap();
     events(&guest);
@@ -93,7 +93,7 @@ fn unreadable_nodes_do_not_fire() {
 }
 
 #[test]
-fn watches_are_told_apart_by_path_and_token() {
+fn watches_are_distinguished_by_path_and_token() {
     let (_hub, _dom0, guest, _other) = machine();
     guest.watch("a", "t").unwrap();
     guest.watch("a", "u").unwrap();
@@ -136,7 +136,7 @@ fn malformed_watches_are_refused() {
 }
 
 #[test]
-fn the_descriptor_tells_of_waiting_events() {
+fn the_descriptor_is_readable_while_events_wait() {
     let (_hub, _dom0, guest, _other) = machine();
     let readable = || {
         let mut fds = [PollFd::from_borrowed_fd(guest.event_fd(), PollFlags::IN)];

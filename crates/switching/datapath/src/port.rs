@@ -11,6 +11,7 @@ use switch::{PortCounters, PortId};
 /// A port.
 pub struct Port {
     id: PortId,
+    serial: u64,
     name: String,
     counters: PortCounters,
     egress: Box<[EgressQueue]>,
@@ -26,11 +27,12 @@ struct EgressQueue {
 }
 
 impl Port {
-    pub(crate) fn new(id: PortId, name: &str, egress: Vec<Box<dyn Egress>>) -> Self {
+    pub(crate) fn new(id: PortId, serial: u64, name: &str, egress: Vec<Box<dyn Egress>>) -> Self {
         let queue =
             |egress| EgressQueue { egress: Mutex::new(Some(egress)), waiters: AtomicU64::new(0) };
         Self {
             id,
+            serial,
             name: name.to_owned(),
             counters: PortCounters::default(),
             egress: egress.into_iter().map(queue).collect(),
@@ -41,6 +43,11 @@ impl Port {
     /// Its number. Another port may get it after this one is detached.
     pub fn id(&self) -> PortId {
         self.id
+    }
+
+    /// Its serial number, which no other port of the datapath ever gets.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Its name, for operators.

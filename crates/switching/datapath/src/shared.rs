@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     /// Counts changes of `ports`. A worker reads it once per round, and takes the lock only after a
     /// change.
     pub(crate) generation: AtomicU64,
+    /// How many ports were ever attached.
+    attached: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) poll: Duration,
     failures: FailureSink,
@@ -62,6 +64,7 @@ impl Shared {
             table,
             ports: RwLock::default(),
             generation: AtomicU64::new(0),
+            attached: AtomicU64::new(0),
             started: Instant::now(),
             poll,
             failures,
@@ -98,7 +101,8 @@ impl Shared {
         self.change(|Ports { list, all }| {
             let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
-            let port = Arc::new(Port::new(id, name, egress));
+            let serial = self.attached.fetch_add(1, Ordering::Relaxed);
+            let port = Arc::new(Port::new(id, serial, name, egress));
             if number == list.len() {
                 list.push(None);
             }

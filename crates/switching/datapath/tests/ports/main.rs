@@ -12,6 +12,7 @@ mod memory;
 mod receiver;
 mod rewrap;
 mod teardown;
+mod waiting;
 
 use std::sync::{Arc, Mutex, mpsc};
 

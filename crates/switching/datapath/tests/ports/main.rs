@@ -5,6 +5,7 @@ mod common;
 
 mod arm;
 mod device;
+mod fairness;
 mod faults;
 mod floods;
 mod in_flight;

@@ -67,3 +67,15 @@ fn nothing_is_lost_between_two_however_slow_the_receiver_is() {
     trickle(&blue, 2, || blue.egress.count() == PAIRS as usize);
     assert!(red.sender.answers().iter().all(|(_, outcome)| *outcome == Outcome::Delivered));
 }
+
+#[test]
+fn frames_from_a_wire_never_wait() {
+    let switch = Switch::new(1);
+    let wire = plug(&switch.datapath, 0, Sender::on_a_wire(), Receiver::new());
+    let full = plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(1));
+    for n in 0..100 {
+        wire.sender.send(&between(&wire, &full, n)[..64]);
+    }
+    wait_until("the end of every frame", || wire.sender.answers().len() == 100);
+    assert_eq!((full.egress.count(), losses(&full)), (1, 99));
+}

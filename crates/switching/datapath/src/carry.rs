@@ -14,6 +14,7 @@ use switch::{PortId, PortSet, Verdict, forward};
 use crate::in_flight::Deliveries;
 use crate::port::Port;
 use crate::shared::{Ports, Shared};
+use crate::storm;
 
 /// What a pass over a queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +184,8 @@ impl Carrier {
                 Some(last) if last.addresses == *frame.addresses() => last.route(frame),
                 _ => {
                     if is_fresh {
-                        self.shared.table.learn(frame.source(), port.id(), seconds);
+                        let learning = self.shared.table.learn(frame.source(), port.id(), seconds);
+                        port.counters().add_learning(learning);
                     }
                     let lookup = self.look_up(port, frame, seconds, &mut routes.flood);
                     last.insert(lookup).route(frame)
@@ -294,8 +296,8 @@ impl Carrier {
         });
     }
 
-    /// Delivers frames to every port of a set but the one they came from. No frame waits: a port without
-    /// room misses them, so that one stalled guest cannot hold back what all others get.
+    /// Delivers frames to every port of a set but the one they came from, as many as that port may flood. No frame
+    /// waits: a port without room misses them, so that one stalled guest cannot hold back what all others get.
     fn flood(
         &self,
         from: &Port,
@@ -305,6 +307,7 @@ impl Carrier {
         deliveries: &mut Deliveries,
         outcomes: &mut Outcomes,
     ) {
+        let group = &*storm::admit(from, ports, batch.window, group, self.now, outcomes);
         let mut faulty = 0u64;
         for id in ports.iter().filter(|id| *id != from.id()) {
             let Some(to) = self.ports.get(id) else { continue };

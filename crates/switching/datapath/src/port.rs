@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Ticket};
-use switch::{PortCounters, PortId};
+use switch::{PortCounters, PortId, StormControl};
 
 /// A port.
 pub struct Port {
     id: PortId,
     name: String,
     counters: PortCounters,
+    storm_control: StormControl,
     egress: Box<[EgressQueue]>,
     failed: AtomicBool,
 }
@@ -26,13 +27,19 @@ struct EgressQueue {
 }
 
 impl Port {
-    pub(crate) fn new(id: PortId, name: &str, egress: Vec<Box<dyn Egress>>) -> Self {
+    pub(crate) fn new(
+        id: PortId,
+        name: &str,
+        egress: Vec<Box<dyn Egress>>,
+        storm_control: StormControl,
+    ) -> Self {
         let queue =
             |egress| EgressQueue { egress: Mutex::new(Some(egress)), waiters: AtomicU64::new(0) };
         Self {
             id,
             name: name.to_owned(),
             counters: PortCounters::default(),
+            storm_control,
             egress: egress.into_iter().map(queue).collect(),
             failed: AtomicBool::new(false),
         }
@@ -51,6 +58,11 @@ impl Port {
     /// What it carried and dropped.
     pub fn counters(&self) -> &PortCounters {
         &self.counters
+    }
+
+    /// The budget for what it floods.
+    pub(crate) fn storm_control(&self) -> &StormControl {
+        &self.storm_control
     }
 
     /// How many queues it has.

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use port::{Doorbell, Egress};
-use switch::{MacTable, PortId, PortSet};
+use switch::{MacTable, PortId, PortSet, StormControl};
 
 use crate::port::Port;
 
@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) generation: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) poll: Duration,
+    /// What each port may flood, in copies per second.
+    flood_copies: u32,
     failures: FailureSink,
     pub(crate) doorbells: Box<[Doorbell]>,
 }
@@ -55,6 +57,7 @@ impl Shared {
     pub(crate) fn new(
         table: MacTable,
         poll: Duration,
+        flood_copies: u32,
         failures: FailureSink,
         doorbells: Box<[Doorbell]>,
     ) -> Self {
@@ -64,6 +67,7 @@ impl Shared {
             generation: AtomicU64::new(0),
             started: Instant::now(),
             poll,
+            flood_copies,
             failures,
             doorbells,
         }
@@ -98,7 +102,8 @@ impl Shared {
         self.change(|Ports { list, all }| {
             let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
-            let port = Arc::new(Port::new(id, name, egress));
+            let storm_control = StormControl::new(self.flood_copies);
+            let port = Arc::new(Port::new(id, name, egress, storm_control));
             if number == list.len() {
                 list.push(None);
             }

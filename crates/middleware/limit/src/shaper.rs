@@ -45,7 +45,7 @@ impl<C: Fn() -> Instant> Shaper<C> {
     }
 }
 
-impl<C: Fn() -> Instant + Send> Ingress for Shaper<C> {
+impl<C: Fn() -> Instant + Send + 'static> Ingress for Shaper<C> {
     fn event(&self) -> Arc<dyn Event> {
         self.inner.event()
     }

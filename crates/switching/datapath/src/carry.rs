@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use port::{
-    Body, Broken, Budget, DropReason, Frame, Ingress, Offer, Outcome, Outcomes, Received, WINDOW,
-    Window,
+    Body, Broken, Budget, DropReason, Frame, Ingress, Offer, Outcome, Outcomes, Received, Rewrap,
+    WINDOW, Window,
 };
 use switch::{PortId, PortSet, Verdict, forward};
 
@@ -41,6 +41,11 @@ impl IngressQueue {
 
     pub(crate) fn ingress(&mut self) -> &mut dyn Ingress {
         &mut *self.ingress
+    }
+
+    /// Wraps the queue anew. Frames in hand stay in hand.
+    pub(crate) fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
+        Self { ingress: rewrap.ingress(self.ingress), ..self }
     }
 }
 
@@ -133,20 +138,21 @@ impl Carrier {
         if malformed > 0 {
             port.counters().add_drops(DropReason::Malformed, malformed);
         }
-        let before = ingress.window().len();
+        let window = ingress.window();
+        let before = window.len();
         if before == 0 && malformed == 0 {
             return Ok(Progress::Dry);
         }
         let mut outcomes = [Outcome::Waiting; WINDOW];
-        let mut decided = deliveries.reap(ingress.window(), &mut outcomes, self.worker);
+        let mut decided = deliveries.reap(window, &mut outcomes, self.worker);
         for (slot, reason) in &received.refused {
             port.counters().add_drops(*reason, 1);
             outcomes[usize::from(*slot)] = Outcome::Dropped(*reason);
             decided |= 1 << slot;
         }
-        let routes = self.route_all(port, ingress.window(), received.fresh, decided);
+        let routes = self.route_all(port, window, received.fresh, decided);
         ingress.with_body(&mut |body| {
-            let batch = Batch { window: ingress.window(), body };
+            let batch = Batch { window, body };
             self.deliver_all(port, batch, &routes, decided, deliveries, &mut outcomes);
         });
         ingress.finish(&outcomes);

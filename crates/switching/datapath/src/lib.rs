@@ -34,7 +34,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::port::{Doorbell, Queue, Task};
+use ::port::{Doorbell, Queue, Rewrap, Task};
 use switch::{LearningCounts, Limits, MacAddr, MacTable, PortId};
 
 pub use port::Port;
@@ -156,19 +156,32 @@ impl Datapath {
         self.shared.table.teach(address, port, self.shared.seconds())
     }
 
+    /// Wraps the queues of a port anew, while they are in use: no frame is lost. When this returns,
+    /// all queues are as `rewrap` wants them.
+    pub fn rewrap(&self, port: &Port, rewrap: &Arc<dyn Rewrap>) {
+        port.rewrap(&**rewrap);
+        let owners = self.owners().get(&port.id()).cloned().unwrap_or_default();
+        self.ask(owners, |done| Command::Rewrap { port: port.id(), rewrap: rewrap.clone(), done });
+    }
+
     /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped.
     pub fn detach(&self, id: PortId) {
         let Some(port) = self.shared.remove(id) else { return };
         let owners = self.owners().remove(&id).unwrap_or_default();
+        self.ask(owners, |done| Command::Remove { port: id, done });
+        port.close();
+        self.shared.table.forget_port(id);
+    }
+
+    /// Sends a command to workers, and waits until they have run it.
+    fn ask(&self, workers: Vec<usize>, command: impl Fn(mpsc::Sender<()>) -> Command) {
         let (done, finished) = mpsc::channel();
-        for worker in owners {
-            self.workers[worker].send(Command::Remove { port: id, done: done.clone() });
+        for worker in workers {
+            self.workers[worker].send(command(done.clone()));
         }
         drop(done);
         // Ends when every worker has dropped its sender, with or without an answer.
         while finished.recv().is_ok() {}
-        port.close();
-        self.shared.table.forget_port(id);
     }
 
     fn owners(&self) -> std::sync::MutexGuard<'_, BTreeMap<PortId, Vec<usize>>> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Ticket};
+use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Rewrap, Ticket};
 use switch::{PortCounters, PortId, StormControl};
 
 /// A port.
@@ -149,6 +149,14 @@ impl Port {
     /// Takes the set of workers that wait for a queue, a bit for each.
     pub(crate) fn take_waiters(&self, queue: usize) -> u64 {
         self.egress[queue].waiters.swap(0, Ordering::AcqRel)
+    }
+
+    /// Wraps the egress queues anew.
+    pub(crate) fn rewrap(&self, rewrap: &dyn Rewrap) {
+        for queue in &self.egress {
+            let mut egress = queue.lock();
+            *egress = egress.take().map(|egress| rewrap.egress(egress));
+        }
     }
 
     /// Drops the egress queues, and with them their mappings of the guest's memory.

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use port::{Armed, Broken, Event, Task};
+use port::{Armed, Broken, Event, Rewrap, Task};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -31,6 +31,7 @@ const RETRY: Duration = Duration::from_millis(50);
 /// A command to a worker.
 pub(crate) enum Command {
     Add { port: Arc<Port>, work: Work },
+    Rewrap { port: PortId, rewrap: Arc<dyn Rewrap>, done: mpsc::Sender<()> },
     Remove { port: PortId, done: mpsc::Sender<()> },
     Stop,
 }
@@ -44,6 +45,16 @@ pub(crate) enum Work {
 }
 
 impl Work {
+    /// Wraps a queue anew.
+    fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
+        match self {
+            Self::Carry { queue, ingress } => {
+                Self::Carry { queue, ingress: ingress.rewrap(rewrap) }
+            }
+            Self::Serve(task) => Self::Serve(task),
+        }
+    }
+
     /// Prepares to wait for work.
     fn arm(&mut self) -> Result<Armed, Broken> {
         match self {
@@ -298,6 +309,10 @@ impl Worker {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Add { port, work } => self.add(port, work),
+                Command::Rewrap { port, rewrap, done } => {
+                    self.rewrap(port, &*rewrap);
+                    let _ = done.send(());
+                }
                 Command::Remove { port, done } => {
                     self.remove(port);
                     // This fails if the caller no longer waits.
@@ -338,6 +353,17 @@ impl Worker {
         let active = true;
         self.slots[index] =
             Some(Slot { port, work, events, active, blocked: false, due: None, last_work });
+    }
+
+    fn rewrap(&mut self, port: PortId, rewrap: &dyn Rewrap) {
+        for place in &mut self.slots {
+            *place = match place.take() {
+                Some(slot) if slot.port.id() == port => {
+                    Some(Slot { work: slot.work.rewrap(rewrap), ..slot })
+                }
+                other => other,
+            };
+        }
     }
 
     fn remove(&mut self, port: PortId) {

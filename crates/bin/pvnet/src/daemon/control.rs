@@ -74,6 +74,7 @@ impl Control {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             self.datapath.sweep();
+            self.refresh_wrappers();
         }
         let keeps_guests = self.platform.keeps_guests();
         let ids: Vec<_> = self.interfaces.keys().copied().collect();
@@ -108,7 +109,10 @@ impl Control {
                 let _ = answer.send(self.balloon(&name, mib));
             }
             Event::Capture { request, answer } => {
-                let _ = answer.send(self.capture(&request));
+                let capture = self.capture(&request);
+                // Before the answer: whoever gets it may send frames at once.
+                self.refresh_wrappers();
+                let _ = answer.send(capture);
             }
             Event::Stop => {}
         }
@@ -363,6 +367,17 @@ impl Control {
             let names: Vec<_> = ports.iter().map(|(name, _)| *name).collect();
             format!("no port {:?} (there are: {})", request.port, names.join(", "))
         }))
+    }
+
+    /// Puts wrappers around ports that need them now, and takes off those that are not needed any
+    /// more.
+    fn refresh_wrappers(&mut self) {
+        for interface in self.interfaces.values_mut() {
+            interface.wrappers.refresh(&self.datapath, interface.port.as_deref());
+        }
+        for uplink in &mut self.uplinks {
+            uplink.wrappers.refresh(&self.datapath, Some(&uplink.port));
+        }
     }
 
     fn status(&self) -> Status {

@@ -10,6 +10,7 @@ mod floods;
 mod in_flight;
 mod memory;
 mod receiver;
+mod rewrap;
 mod stations;
 mod storms;
 mod teardown;

@@ -1,4 +1,4 @@
-//! Storm control of flooded frames.
+//! Frames beyond what a port may flood.
 
 use std::time::Duration;
 

@@ -12,8 +12,8 @@ use crate::{ALL, Switch, plain, plug};
 /// Copies per second that a port may cause.
 const COPIES: u32 = 60;
 
-fn switch(workers: usize) -> Switch {
-    Switch::with(&Config { workers, flood_copies: COPIES, ..Config::default() })
+fn switch(workers: usize, flood_copies: u32) -> Switch {
+    Switch::with(&Config { workers, flood_copies, ..Config::default() })
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn a_storm_is_dropped_and_others_are_undisturbed() {
     const STORM: u32 = 5000;
     let unknown = [2, 0, 0, 0, 9, 9];
     for (to, workers) in [(ALL, 1), (ALL, 2), ([1, 0, 0x5e, 0, 0, 1], 1), (unknown, 1)] {
-        let switch = switch(workers);
+        let switch = switch(workers, COPIES);
         let [storming, a, b] = [0, 1, 2].map(|n| plain(&switch.datapath, n));
         (0..STORM).for_each(|n| storming.sender.send(frame(to, storming.mac, 60, n)));
         // Less than the others may flood; a flooded frame is two copies.
@@ -56,9 +56,9 @@ fn a_storm_is_dropped_and_others_are_undisturbed() {
 
 #[test]
 fn long_frames_cost_more() {
-    let switch = switch(1);
+    // Each frame is 32 copies of 2 KiB; the second leaves a debt of almost a second.
+    let switch = switch(1, 33);
     let [a, b] = [0, 1].map(|n| plain(&switch.datapath, n));
-    // 32 copies of 2 KiB each; the second leaves a debt.
     (0..3).for_each(|n| a.sender.send(frame(ALL, a.mac, 65_000, n)));
     wait_until("the answers", || a.sender.answers().len() == 3);
     assert_eq!(b.egress.count(), 2);
@@ -66,7 +66,7 @@ fn long_frames_cost_more() {
 
 #[test]
 fn what_a_port_without_room_misses_is_paid_for_too() {
-    let switch = switch(1);
+    let switch = switch(1, COPIES);
     let a = plain(&switch.datapath, 0);
     let full = plug(&switch.datapath, 1, Sender::new(), Receiver::with_room(0));
     (0..1000).for_each(|n| a.sender.send(frame(ALL, a.mac, 60, n)));

@@ -8,42 +8,27 @@ use crate::moves::Record;
 /// Slots per bucket: eight words fill one 64-byte cache line.
 pub(crate) const SLOTS: usize = 8;
 
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct Words([AtomicU64; SLOTS]);
-
-/// When each slot's address was last seen, in seconds.
-#[derive(Default)]
-#[repr(align(32))]
-pub(crate) struct Seen([AtomicU32; SLOTS]);
-
-/// The last move of each slot's address. Looked at only when a station moves.
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct Moved([AtomicU64; SLOTS]);
-
 /// Another worker changed the slot first.
 pub(crate) struct Raced;
 
-/// One bucket: its words, its seconds and its moves.
-#[derive(Copy, Clone)]
-pub(crate) struct Bucket<'a> {
-    words: &'a [AtomicU64; SLOTS],
-    seen: &'a [AtomicU32; SLOTS],
-    moved: &'a [AtomicU64; SLOTS],
+/// One bucket. Its words fill the first cache line, so a look-up reads two lines.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub(crate) struct Bucket {
+    words: [AtomicU64; SLOTS],
+    /// When each slot's address was last seen, in seconds.
+    seen: [AtomicU32; SLOTS],
+    /// The last move of each slot's address. Looked at only when a station moves.
+    moved: [AtomicU64; SLOTS],
 }
 
-impl<'a> Bucket<'a> {
-    pub(crate) fn new(words: &'a Words, seen: &'a Seen, moved: &'a Moved) -> Self {
-        Self { words: &words.0, seen: &seen.0, moved: &moved.0 }
-    }
-
+impl Bucket {
     fn load(&self, slot: usize) -> Word {
         Word::from_raw(self.words[slot].load(Ordering::Relaxed))
     }
 
     /// The slots and their words.
-    pub(crate) fn slots(self) -> impl Iterator<Item = (usize, Word)> + Clone {
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (usize, Word)> + Clone {
         (0..SLOTS).map(move |slot| (slot, self.load(slot)))
     }
 
@@ -69,7 +54,7 @@ impl<'a> Bucket<'a> {
 
     /// The slots that hold this address: one, or for a moment several. The first of them is the one that stays: one
     /// that was taught, else the first in the bucket.
-    pub(crate) fn holders(self, key: u64) -> impl Iterator<Item = (usize, Word)> {
+    pub(crate) fn holders(&self, key: u64) -> impl Iterator<Item = (usize, Word)> + use<> {
         let slots: [Word; SLOTS] =
             std::array::from_fn(|slot| Word::from_raw(self.words[slot].load(Ordering::SeqCst)));
         let all = move |taught| {

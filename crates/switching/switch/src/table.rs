@@ -10,7 +10,7 @@ mod teach;
 
 use wire::ethernet::MacAddr;
 
-use crate::bucket::{Bucket, Moved, Raced, SLOTS, Seen, Words};
+use crate::bucket::{Bucket, Raced, SLOTS};
 use crate::entry::{Word, is_station, key};
 use crate::hash::HashKey;
 use crate::learning::LearningCounters;
@@ -71,9 +71,7 @@ pub struct Entry {
 /// this is refused, and the old port keeps the address.
 pub struct MacTable {
     key: HashKey,
-    words: Box<[Words]>,
-    seen: Box<[Seen]>,
-    moved: Box<[Moved]>,
+    buckets: Box<[Bucket]>,
     shares: Shares,
     counters: LearningCounters,
     limits: Limits,
@@ -85,9 +83,7 @@ impl MacTable {
         let buckets = capacity.max(SLOTS).next_power_of_two() / SLOTS;
         Self {
             key: HashKey::random(),
-            words: (0..buckets).map(|_| Words::default()).collect(),
-            seen: (0..buckets).map(|_| Seen::default()).collect(),
-            moved: (0..buckets).map(|_| Moved::default()).collect(),
+            buckets: (0..buckets).map(|_| Bucket::default()).collect(),
             shares: Shares::new(),
             counters: LearningCounters::default(),
             limits,
@@ -122,7 +118,7 @@ impl MacTable {
     /// once a second, from one thread at a time. Allocates: for operators.
     pub fn take_moves(&self, now: u32) -> Vec<Move> {
         let mut moves = Vec::new();
-        for bucket in self.buckets() {
+        for bucket in &self.buckets {
             for (slot, word) in bucket.slots() {
                 let record = bucket.last_move(slot);
                 if record.is_over(now) && bucket.set_move(slot, record, Record::NONE).is_ok() {
@@ -159,13 +155,13 @@ impl MacTable {
 
     /// How many addresses the table can hold.
     pub fn capacity(&self) -> usize {
-        self.words.len() * SLOTS
+        self.buckets.len() * SLOTS
     }
 
     /// Puts `new` where `old` was, and gives the old entry back to its port.
     fn replace(
         &self,
-        bucket: Bucket<'_>,
+        bucket: &Bucket,
         slot: usize,
         old: Word,
         new: Word,
@@ -178,14 +174,14 @@ impl MacTable {
     }
 
     /// Keeps only one slot of an address that was put into several at once.
-    fn drop_duplicates(&self, bucket: Bucket<'_>, key: u64) {
+    fn drop_duplicates(&self, bucket: &Bucket, key: u64) {
         while let Some((slot, word)) = bucket.holders(key).nth(1) {
             // If another worker changes it first, which one stays may change too: look again.
             let _ = self.remove(bucket, slot, word);
         }
     }
 
-    fn remove(&self, bucket: Bucket<'_>, slot: usize, word: Word) -> Result<(), Raced> {
+    fn remove(&self, bucket: &Bucket, slot: usize, word: Word) -> Result<(), Raced> {
         bucket.swap(slot, word, Word::EMPTY)?;
         self.shares.release(word);
         Ok(())
@@ -200,8 +196,9 @@ impl MacTable {
         }
     }
 
-    fn occupied(&self) -> impl Iterator<Item = (Bucket<'_>, usize, Word)> {
-        self.buckets()
+    fn occupied(&self) -> impl Iterator<Item = (&Bucket, usize, Word)> {
+        self.buckets
+            .iter()
             .flat_map(|bucket| bucket.slots().map(move |(slot, word)| (bucket, slot, word)))
             .filter(|(_, _, word)| !word.is_empty())
     }
@@ -213,22 +210,13 @@ impl MacTable {
         now.saturating_sub(seen) >= self.limits.age_seconds && !word.is_taught()
     }
 
-    fn bucket(&self, key: u64) -> Bucket<'_> {
+    fn bucket(&self, key: u64) -> &Bucket {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "any bits of the hash do; the mask keeps those that count"
         )]
         let hash = self.key.hash(key) as usize;
-        self.bucket_at(hash & (self.words.len() - 1))
-    }
-
-    #[inline]
-    fn bucket_at(&self, index: usize) -> Bucket<'_> {
-        Bucket::new(&self.words[index], &self.seen[index], &self.moved[index])
-    }
-
-    fn buckets(&self) -> impl Iterator<Item = Bucket<'_>> {
-        (0..self.words.len()).map(|index| self.bucket_at(index))
+        &self.buckets[hash & (self.buckets.len() - 1)]
     }
 }
 
@@ -239,7 +227,7 @@ mod tests {
     const STATION: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
     fn insert(table: &MacTable, slot: usize, word: Word) {
-        let bucket = table.bucket_at(0);
+        let bucket = &table.buckets[0];
         assert!(word.is_taught() || table.shares.reserve(word.port(), 9));
         assert!(table.replace(bucket, slot, Word::EMPTY, word, 0).is_ok());
         table.drop_duplicates(bucket, word.key());

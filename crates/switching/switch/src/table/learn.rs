@@ -24,6 +24,18 @@ impl MacTable {
         }
         let wanted = Word::learnt(mac, port);
         let bucket = self.bucket(wanted.key());
+        match bucket.find(wanted.key()) {
+            Some((slot, found)) if found.port() == port => {
+                bucket.refresh(slot, now);
+                Learning::Unchanged
+            }
+            _ => self.learn_new(bucket, wanted, now),
+        }
+    }
+
+    /// Learns an address that was not on this port a moment ago.
+    #[cold]
+    fn learn_new(&self, bucket: &Bucket, wanted: Word, now: u32) -> Learning {
         for _ in 0..ATTEMPTS {
             if let Ok(learning) = self.try_learn(bucket, wanted, now) {
                 self.counters.add(learning);
@@ -33,7 +45,7 @@ impl MacTable {
         Learning::Unchanged
     }
 
-    fn try_learn(&self, bucket: Bucket<'_>, wanted: Word, now: u32) -> Result<Learning, Raced> {
+    fn try_learn(&self, bucket: &Bucket, wanted: Word, now: u32) -> Result<Learning, Raced> {
         match bucket.find(wanted.key()) {
             Some((slot, found)) if found.port() == wanted.port() => {
                 bucket.refresh(slot, now);
@@ -55,7 +67,7 @@ impl MacTable {
     }
 
     /// Where a new address may go: an empty slot, else the oldest of the aged ones.
-    fn vacancy(&self, bucket: Bucket<'_>, now: u32) -> Option<(usize, Word)> {
+    fn vacancy(&self, bucket: &Bucket, now: u32) -> Option<(usize, Word)> {
         bucket.slots().find(|(_, word)| word.is_empty()).or_else(|| {
             bucket
                 .slots()
@@ -67,7 +79,7 @@ impl MacTable {
     /// Puts an address where `old` was, at its port's expense.
     fn take(
         &self,
-        bucket: Bucket<'_>,
+        bucket: &Bucket,
         slot: usize,
         old: Word,
         new: Word,
@@ -83,7 +95,7 @@ impl MacTable {
     /// Moves a station to the port it was seen on, if it may.
     fn relocate(
         &self,
-        bucket: Bucket<'_>,
+        bucket: &Bucket,
         slot: usize,
         old: Word,
         new: Word,

@@ -45,7 +45,7 @@ impl MacTable {
 
     fn try_teach(
         &self,
-        bucket: Bucket<'_>,
+        bucket: &Bucket,
         wanted: Word,
         now: u32,
     ) -> Result<Result<(), TeachError>, Raced> {
@@ -70,7 +70,7 @@ impl MacTable {
 }
 
 /// Where an address that is taught may go: an empty slot, else the learnt one that was seen first.
-fn vacancy(bucket: Bucket<'_>) -> Option<(usize, Word)> {
+fn vacancy(bucket: &Bucket) -> Option<(usize, Word)> {
     bucket.slots().find(|(_, word)| word.is_empty()).or_else(|| {
         bucket
             .slots()

@@ -119,14 +119,16 @@ impl Datapath {
         self.shared.table.counts()
     }
 
-    /// Forgets aged addresses, and logs which stations moved. Call it about once a second.
+    /// Forgets aged addresses, and logs which stations moved. Call it about once a second; more often costs nothing.
     pub fn sweep(&self) {
         let now = self.shared.seconds();
+        let mut log = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.is_written(now) {
+            return;
+        }
         self.shared.table.sweep(now);
         let moves = self.shared.table.take_moves(now);
-        let ports = self.shared.ports();
-        let mut log = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
-        log.write(&moves, &ports, now);
+        log.write(&moves, &self.shared.ports(), now);
     }
 
     /// Adds a port. Its ingress queues and tasks are spread over the workers.

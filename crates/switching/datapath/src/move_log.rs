@@ -16,6 +16,8 @@ const LINES: usize = 8;
 /// Logs moves as they are reported, and refused ones once per interval.
 #[derive(Default)]
 pub(crate) struct MoveLog {
+    /// The second in which it was written last.
+    written: u32,
     /// When the interval began.
     since: u32,
     /// Moves in the interval.
@@ -25,8 +27,14 @@ pub(crate) struct MoveLog {
 }
 
 impl MoveLog {
+    /// Whether it was written in this second. Events call for it as often as guests make them.
+    pub(crate) fn is_written(&self, now: u32) -> bool {
+        self.written == now
+    }
+
     /// Logs moves that have been reported at second `now`.
     pub(crate) fn write(&mut self, moves: &[Move], ports: &Ports, now: u32) {
+        self.written = now;
         if now.saturating_sub(self.since) >= INTERVAL {
             self.since = now;
             self.end_interval(ports).iter().for_each(|line| warn!("{line}"));
@@ -106,6 +114,16 @@ mod tests {
         assert_eq!(log.end_interval(&ports), ["96 more stations moved in 60 s"]);
         assert_eq!(log.list(&moves(2), &ports).len(), 2);
         assert!(log.end_interval(&ports).is_empty());
+    }
+
+    #[test]
+    fn a_second_is_written_once() {
+        let (mut log, ports) = (MoveLog::default(), ports(["red", "blue"]));
+        for second in 1..3 {
+            assert!(!log.is_written(second));
+            log.write(&moves(1), &ports, second);
+            assert!(log.is_written(second));
+        }
     }
 
     #[test]

@@ -50,6 +50,10 @@ impl<C: Fn() -> Instant + Send + 'static> Ingress for Shaper<C> {
         self.inner.event()
     }
 
+    fn has_back_pressure(&self) -> bool {
+        self.inner.has_back_pressure()
+    }
+
     fn window(&self) -> &Window {
         self.inner.window()
     }

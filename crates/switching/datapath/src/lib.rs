@@ -20,7 +20,9 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod carry;
+mod head_of_line;
 mod in_flight;
 mod move_log;
 mod port;

@@ -11,6 +11,7 @@ use switch::{PortCounters, PortId, StormControl};
 /// A port.
 pub struct Port {
     id: PortId,
+    serial: u64,
     name: String,
     counters: PortCounters,
     storm_control: StormControl,
@@ -29,6 +30,7 @@ struct EgressQueue {
 impl Port {
     pub(crate) fn new(
         id: PortId,
+        serial: u64,
         name: &str,
         egress: Vec<Box<dyn Egress>>,
         storm_control: StormControl,
@@ -37,6 +39,7 @@ impl Port {
             |egress| EgressQueue { egress: Mutex::new(Some(egress)), waiters: AtomicU64::new(0) };
         Self {
             id,
+            serial,
             name: name.to_owned(),
             counters: PortCounters::default(),
             storm_control,
@@ -48,6 +51,11 @@ impl Port {
     /// Its number. Another port may get it after this one is detached.
     pub fn id(&self) -> PortId {
         self.id
+    }
+
+    /// Its serial number, which no other port of the datapath ever gets.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Its name, for operators.

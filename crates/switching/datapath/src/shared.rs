@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     /// Counts changes of `ports`. A worker reads it once per round, and takes the lock only after a
     /// change.
     pub(crate) generation: AtomicU64,
+    /// How many ports were ever attached.
+    attached: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) poll: Duration,
     /// What each port may flood, in copies per second.
@@ -65,6 +67,7 @@ impl Shared {
             table,
             ports: RwLock::default(),
             generation: AtomicU64::new(0),
+            attached: AtomicU64::new(0),
             started: Instant::now(),
             poll,
             flood_copies,
@@ -102,8 +105,9 @@ impl Shared {
         self.change(|Ports { list, all }| {
             let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
+            let serial = self.attached.fetch_add(1, Ordering::Relaxed);
             let storm_control = StormControl::new(self.flood_copies);
-            let port = Arc::new(Port::new(id, name, egress, storm_control));
+            let port = Arc::new(Port::new(id, serial, name, egress, storm_control));
             if number == list.len() {
                 list.push(None);
             }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use switch::PortId;
 use tracing::{debug, error};
 
+use crate::account::Account;
 use crate::carry::{Carrier, IngressQueue, Progress};
 use crate::port::Port;
 use crate::shared::Shared;
@@ -22,8 +23,10 @@ use crate::shared::Shared;
 pub(crate) const MAX: usize = 64;
 /// The epoll token of a worker's doorbell. Queues have their index.
 const DOORBELL: u64 = u64::MAX;
-/// A busy worker looks for events of its other queues once per this many rounds.
+/// A busy worker looks for events of its other queues once per this many rounds,
 const LOOK_EVERY: u32 = 16;
+/// or when this time has passed.
+const LOOK_AFTER: Duration = Duration::from_micros(200);
 /// Frames that wait for room are tried again after this, so that a stall is noticed even if
 /// its guest sends no event.
 const RETRY: Duration = Duration::from_millis(50);
@@ -60,6 +63,14 @@ impl Work {
         match self {
             Self::Carry { ingress, .. } => ingress.ingress().arm(),
             Self::Serve(task) => task.arm(),
+        }
+    }
+
+    /// When there must be another turn while frames wait, even without an event.
+    fn due(&self) -> Option<Duration> {
+        match self {
+            Self::Carry { ingress, .. } => ingress.due(),
+            Self::Serve(_) => None,
         }
     }
 
@@ -116,6 +127,7 @@ struct Slot {
     /// When it must be polled again, even without an event.
     due: Option<Instant>,
     last_work: Instant,
+    account: Account,
 }
 
 /// A worker, on its thread.
@@ -128,6 +140,9 @@ pub(crate) struct Worker {
     carrier: Carrier,
     /// When frames that wait for room were last tried again.
     retried: Instant,
+    /// How many slots were active after the last round, and the least debt of them.
+    active: usize,
+    least_debt: Duration,
 }
 
 impl Worker {
@@ -150,6 +165,8 @@ impl Worker {
             carrier: Carrier::new(number, shared.clone()),
             shared: shared.clone(),
             retried: Instant::now(),
+            active: 0,
+            least_debt: Duration::ZERO,
         };
         let join =
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
@@ -166,23 +183,53 @@ impl Worker {
     fn run(&mut self) {
         let mut round = 0u32;
         let mut events = Vec::with_capacity(64);
+        let mut looked = Instant::now();
         loop {
             let now = Instant::now();
             self.carrier.begin(now);
-            for index in 0..self.slots.len() {
-                self.poll(index, now);
-            }
-            let active = self.slots.iter().flatten().any(|slot| slot.active);
+            let active = self.round(now);
             round = round.wrapping_add(1);
             let timeout = match active {
-                true if !round.is_multiple_of(LOOK_EVERY) => continue,
+                true if !round.is_multiple_of(LOOK_EVERY) && now - looked < LOOK_AFTER => continue,
                 true => Some(Duration::ZERO),
                 false => self.timeout(now),
             };
             if !self.wait(timeout, &mut events) {
                 return;
             }
+            looked = now;
         }
+    }
+
+    /// Gives each active queue its turn, unless it is in debt. Returns whether any is active.
+    ///
+    /// A queue pays for its turns with the time that they took (surplus round robin): however much
+    /// work a guest puts into one frame, it gets its share of the worker.
+    fn round(&mut self, now: Instant) -> bool {
+        // With nobody to share with, nobody needs to know the time.
+        let shared = self.active > 1;
+        let least = std::mem::take(&mut self.least_debt);
+        let mut began = now;
+        (self.active, self.least_debt) = (0, Duration::MAX);
+        for index in 0..self.slots.len() {
+            let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else {
+                continue;
+            };
+            if !shared || slot.account.has_turn(least) {
+                self.poll(index, began);
+                if shared {
+                    let now = Instant::now();
+                    let took = now - began;
+                    began = now;
+                    self.slots[index].iter_mut().for_each(|slot| slot.account.charge(took));
+                }
+            }
+            if let Some(slot) = self.slots[index].as_ref().filter(|slot| slot.active) {
+                self.active += 1;
+                self.least_debt = self.least_debt.min(slot.account.debt());
+            }
+        }
+        self.active > 0
     }
 
     /// How long to wait for an event; none for no limit.
@@ -198,7 +245,7 @@ impl Worker {
     fn poll(&mut self, index: usize, now: Instant) {
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
         let done = match &mut slot.work {
-            Work::Carry { ingress, .. } => self.carrier.carry(&slot.port, ingress),
+            Work::Carry { ingress, .. } => self.carrier.carry(&slot.port, ingress, now),
             Work::Serve(task) => {
                 task.step().map(|worked| if worked { Progress::Worked } else { Progress::Dry })
             }
@@ -220,10 +267,12 @@ impl Worker {
         match armed {
             Ok(armed) => {
                 slot.active = armed == Armed::Ready;
-                slot.due = match armed {
+                let until = match armed {
                     Armed::Until(due) => Some(due),
                     Armed::Ready | Armed::Asleep => None,
                 };
+                let late = slot.work.due().map(|due| self.shared.started + due);
+                slot.due = until.into_iter().chain(late).min();
             }
             Err(Broken(reason)) => self.fail(index, reason),
         }
@@ -351,8 +400,17 @@ impl Worker {
         let last_work = Instant::now();
         // The ring may have requests already, for which no event comes.
         let active = true;
-        self.slots[index] =
-            Some(Slot { port, work, events, active, blocked: false, due: None, last_work });
+        let account = Account::default();
+        self.slots[index] = Some(Slot {
+            port,
+            work,
+            events,
+            active,
+            blocked: false,
+            due: None,
+            last_work,
+            account,
+        });
     }
 
     fn rewrap(&mut self, port: PortId, rewrap: &dyn Rewrap) {

@@ -14,6 +14,7 @@ mod rewrap;
 mod stations;
 mod storms;
 mod teardown;
+mod waiting;
 
 use std::sync::{Arc, Mutex, mpsc};
 

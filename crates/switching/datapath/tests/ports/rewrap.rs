@@ -23,6 +23,10 @@ impl Ingress for Counting<Box<dyn Ingress>> {
         self.inner.event()
     }
 
+    fn has_back_pressure(&self) -> bool {
+        self.inner.has_back_pressure()
+    }
+
     fn window(&self) -> &Window {
         self.inner.window()
     }

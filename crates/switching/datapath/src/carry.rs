@@ -15,6 +15,7 @@ use crate::head_of_line::Waits;
 use crate::in_flight::Deliveries;
 use crate::port::Port;
 use crate::shared::{Ports, Shared};
+use crate::storm;
 
 /// A turn that has lasted for so long ends before all its frames have been offered. The rest are
 /// offered in the next turn.
@@ -226,7 +227,8 @@ impl Carrier {
                 Some(last) if last.addresses == *frame.addresses() => last.route(frame),
                 _ => {
                     if is_fresh {
-                        self.shared.table.learn(frame.source(), port.id(), seconds);
+                        let learning = self.shared.table.learn(frame.source(), port.id(), seconds);
+                        port.counters().add_learning(learning);
                     }
                     let lookup = self.look_up(port, frame, seconds, &mut routes.flood);
                     last.insert(lookup).route(frame)
@@ -359,8 +361,8 @@ impl Carrier {
         }
     }
 
-    /// Delivers frames to every port of a set but the one they came from. No frame waits: a port without
-    /// room misses them, so that one stalled guest cannot hold back what all others get.
+    /// Delivers frames to every port of a set but the one they came from, as many as that port may flood. No frame
+    /// waits: a port without room misses them, so that one stalled guest cannot hold back what all others get.
     fn flood(
         &self,
         from: &Port,
@@ -387,6 +389,7 @@ impl Carrier {
         hand: &mut Hand<'_>,
     ) {
         let Hand { deliveries, outcomes, .. } = hand;
+        let group = &*storm::admit(from, ports, batch.window, group, self.now, outcomes);
         let mut faulty = 0u64;
         for id in ports.iter().filter(|id| *id != from.id()) {
             let Some(to) = self.ports.get(id) else { continue };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Rewrap, Ticket};
-use switch::{PortCounters, PortId};
+use switch::{PortCounters, PortId, StormControl};
 
 /// A port.
 pub struct Port {
@@ -14,6 +14,7 @@ pub struct Port {
     serial: u64,
     name: String,
     counters: PortCounters,
+    storm_control: StormControl,
     egress: Box<[EgressQueue]>,
     failed: AtomicBool,
 }
@@ -27,7 +28,13 @@ struct EgressQueue {
 }
 
 impl Port {
-    pub(crate) fn new(id: PortId, serial: u64, name: &str, egress: Vec<Box<dyn Egress>>) -> Self {
+    pub(crate) fn new(
+        id: PortId,
+        serial: u64,
+        name: &str,
+        egress: Vec<Box<dyn Egress>>,
+        storm_control: StormControl,
+    ) -> Self {
         let queue =
             |egress| EgressQueue { egress: Mutex::new(Some(egress)), waiters: AtomicU64::new(0) };
         Self {
@@ -35,6 +42,7 @@ impl Port {
             serial,
             name: name.to_owned(),
             counters: PortCounters::default(),
+            storm_control,
             egress: egress.into_iter().map(queue).collect(),
             failed: AtomicBool::new(false),
         }
@@ -58,6 +66,11 @@ impl Port {
     /// What it carried and dropped.
     pub fn counters(&self) -> &PortCounters {
         &self.counters
+    }
+
+    /// The budget for what it floods.
+    pub(crate) fn storm_control(&self) -> &StormControl {
+        &self.storm_control
     }
 
     /// How many queues it has.

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use port::{Doorbell, Egress};
-use switch::{MacTable, PortId, PortSet};
+use switch::{MacTable, PortId, PortSet, StormControl};
 
 use crate::port::Port;
 
@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     attached: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) poll: Duration,
+    /// What each port may flood, in copies per second.
+    flood_copies: u32,
     failures: FailureSink,
     pub(crate) doorbells: Box<[Doorbell]>,
 }
@@ -57,6 +59,7 @@ impl Shared {
     pub(crate) fn new(
         table: MacTable,
         poll: Duration,
+        flood_copies: u32,
         failures: FailureSink,
         doorbells: Box<[Doorbell]>,
     ) -> Self {
@@ -67,6 +70,7 @@ impl Shared {
             attached: AtomicU64::new(0),
             started: Instant::now(),
             poll,
+            flood_copies,
             failures,
             doorbells,
         }
@@ -102,7 +106,8 @@ impl Shared {
             let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
             let serial = self.attached.fetch_add(1, Ordering::Relaxed);
-            let port = Arc::new(Port::new(id, serial, name, egress));
+            let storm_control = StormControl::new(self.flood_copies);
+            let port = Arc::new(Port::new(id, serial, name, egress, storm_control));
             if number == list.len() {
                 list.push(None);
             }

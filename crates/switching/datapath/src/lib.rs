@@ -21,11 +21,14 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod carrier;
 mod carry;
+mod deliver;
 mod head_of_line;
 mod in_flight;
 mod move_log;
 mod port;
+mod route;
 mod shared;
 mod storm;
 mod worker;

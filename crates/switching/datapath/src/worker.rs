@@ -15,7 +15,8 @@ use switch::PortId;
 use tracing::{debug, error};
 
 use crate::account::Account;
-use crate::carry::{Carrier, IngressQueue, Progress};
+use crate::carrier::Carrier;
+use crate::carry::{IngressQueue, Progress};
 use crate::port::Port;
 use crate::shared::Shared;
 

@@ -32,6 +32,9 @@ pub struct Sample {
     pub hostile: f64,
     /// What the hostile guest did, in operations of its class.
     pub operations: u64,
+    /// How often the attack failed and it joined again: the daemon disables an interface that breaks the
+    /// rules.
+    pub failures: u64,
 }
 
 /// Measures the good guests while the hostile one follows an order: a TCP stream first, then round
@@ -42,13 +45,14 @@ pub fn measure(attacked: &mut Attacked, order: Order, seconds: u32) -> Result<Sa
     let pids = attacked.pids();
     let meter = CpuMeter::start(&pids, Children::Ignored)?;
     let mbps = throughput(attacked, order, seconds)?;
-    let p99 = round_trips(attacked, Duration::from_secs(seconds.into()))?.percentile(99.0);
+    let p99 = round_trips(attacked, order, Duration::from_secs(seconds.into()))?.percentile(99.0);
     let usage = meter.read()?;
     let [daemon, hostile] = pids.map(|pid| usage.cpus(usage.of(pid)));
     // The next report has the counts until then.
     let after = attacked.order(Order::Idle)?;
     let operations = after.operations - before.operations;
-    Ok(Sample { mbps, p99: p99.unwrap_or(0.0), daemon, hostile, operations })
+    let failures = after.failures - before.failures;
+    Ok(Sample { mbps, p99: p99.unwrap_or(0.0), daemon, hostile, operations, failures })
 }
 
 fn throughput(attacked: &Attacked, order: Order, seconds: u32) -> Result<f64> {
@@ -65,19 +69,23 @@ fn throughput(attacked: &Attacked, order: Order, seconds: u32) -> Result<f64> {
 }
 
 /// Round trips of datagrams, in µs, as a prober with a fixed pace sees them.
-fn round_trips(attacked: &Attacked, duration: Duration) -> Result<Samples> {
+fn round_trips(attacked: &Attacked, order: Order, duration: Duration) -> Result<Samples> {
     let (left, right) = (attacked.testbed.left(), attacked.testbed.right());
     let probe = RttProbe::new(&left.namespace, &right.namespace, right.ipv4, CHUNK).every(PACE);
     let start = Instant::now();
     let mut times = Vec::new();
     while start.elapsed() < duration {
+        let chunk = Instant::now();
         match probe.udp() {
             Ok(answered) => {
                 let lost = (CHUNK as usize).saturating_sub(answered.len());
                 times.extend(answered);
                 times.extend(std::iter::repeat_n(LOST, lost));
             }
-            Err(lab::Error::TimedOut { limit, .. }) => times.push(limit),
+            // The prober or its other end gave up.
+            Err(lab::Error::TimedOut { .. } | lab::Error::Io { .. }) if order == Order::Attack => {
+                times.push(chunk.elapsed());
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -130,5 +130,5 @@ fn measure_round(
 
 /// CPUs in per cent. The process has one thread.
 fn percent(cpus: f64) -> u32 {
-    (0..100).take_while(|percent| f64::from(*percent) < 100.0 * cpus).count() as u32
+    (1..=100).take_while(|percent| f64::from(*percent) <= 100.0 * cpus).last().unwrap_or(0)
 }

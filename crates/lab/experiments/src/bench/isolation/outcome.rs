@@ -150,7 +150,9 @@ impl Outcome {
             let stats = self.stats(|round| quantity.of(of(round)))?;
             let row = Row::new(format!("{idle}{suffix}"), unit, stats)
                 .with("hostile_cpus", self.median(|round| of(round).hostile))
-                .with("daemon_cpus", self.median(|round| of(round).daemon));
+                .with("daemon_cpus", self.median(|round| of(round).daemon))
+                .with("operations", self.median(|round| of(round).operations as f64))
+                .with("failures", self.median(|round| of(round).failures as f64));
             Some(row)
         };
         let attack = row("+attack", |round| &round.attack).map(|mut row| {
@@ -161,7 +163,7 @@ impl Outcome {
             row.with("ratio_to_spin", self.against_spin(quantity).map(|quotient| quotient.median))
                 .with("rule", quantity.rule().words(report::Unit::Times))
                 .with("verdict", self.verdict(quantity).words())
-                .with("failure", self.failure.clone())
+                .with("ended_by", self.failure.clone())
         });
         [row("", |round| &round.idle), row("+spin", |round| &round.spin), attack]
             .into_iter()
@@ -175,7 +177,7 @@ mod tests {
     use super::*;
 
     fn sample(mbps: f64, hostile: f64) -> Sample {
-        Sample { mbps, p99: 100.0, daemon: 0.5, hostile, operations: 1 }
+        Sample { mbps, p99: 100.0, daemon: 0.5, hostile, operations: 1, failures: 0 }
     }
 
     fn outcome(idle: f64, attack: f64, spin: f64) -> Outcome {

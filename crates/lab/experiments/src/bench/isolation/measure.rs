@@ -20,7 +20,7 @@ const CHUNK: u32 = 100;
 const LOST: Duration = Duration::from_secs(1);
 
 /// One measurement.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Sample {
     /// Throughput of a TCP stream, in 10⁶ bits per second.
     pub mbps: f64,
@@ -35,6 +35,8 @@ pub struct Sample {
     /// How often the attack failed and it joined again: the daemon disables an interface that breaks the
     /// rules.
     pub failures: u64,
+    /// Why there was no throughput.
+    pub no_stream: Option<String>,
 }
 
 /// Measures the good guests while the hostile one follows an order: a TCP stream first, then round
@@ -44,7 +46,17 @@ pub fn measure(attacked: &mut Attacked, order: Order, seconds: u32) -> Result<Sa
     Interrupt::sleep(SETTLE)?;
     let pids = attacked.pids();
     let meter = CpuMeter::start(&pids, Children::Ignored)?;
-    let mbps = throughput(attacked, order, seconds)?;
+    let stream = throughput(attacked, seconds);
+    let (mbps, no_stream) = match stream {
+        Ok(mbps) => (mbps, None),
+        // A stream that cannot even connect or end while attacked has no throughput.
+        Err(error @ (lab::Error::Iperf { .. } | lab::Error::TimedOut { .. }))
+            if order == Order::Attack =>
+        {
+            (0.0, Some(error.to_string()))
+        }
+        Err(error) => return Err(error.into()),
+    };
     let p99 = round_trips(attacked, order, Duration::from_secs(seconds.into()))?.percentile(99.0);
     let usage = meter.read()?;
     let [daemon, hostile] = pids.map(|pid| usage.cpus(usage.of(pid)));
@@ -52,20 +64,15 @@ pub fn measure(attacked: &mut Attacked, order: Order, seconds: u32) -> Result<Sa
     let after = attacked.order(Order::Idle)?;
     let operations = after.operations - before.operations;
     let failures = after.failures - before.failures;
-    Ok(Sample { mbps, p99: p99.unwrap_or(0.0), daemon, hostile, operations, failures })
+    let p99 = p99.unwrap_or(0.0);
+    Ok(Sample { mbps, p99, daemon, hostile, operations, failures, no_stream })
 }
 
-fn throughput(attacked: &Attacked, order: Order, seconds: u32) -> Result<f64> {
+/// In 10⁶ bits per second.
+fn throughput(attacked: &Attacked, seconds: u32) -> lab::Result<f64> {
     let (left, right) = (attacked.testbed.left(), attacked.testbed.right());
-    let run = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, seconds).run();
-    match run {
-        Ok(throughput) => Ok(throughput.mbps),
-        // A stream that cannot even connect or end while attacked has no throughput.
-        Err(lab::Error::Iperf { .. } | lab::Error::TimedOut { .. }) if order == Order::Attack => {
-            Ok(0.0)
-        }
-        Err(error) => Err(error.into()),
-    }
+    let stream = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, seconds);
+    Ok(stream.run()?.mbps)
 }
 
 /// Round trips of datagrams, in µs, as a prober with a fixed pace sees them.

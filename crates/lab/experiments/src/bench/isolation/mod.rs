@@ -21,8 +21,7 @@ use super::common::Common;
 use super::show::Shown;
 use crate::error::Result;
 use class::Class;
-pub use hostile::HostileArgs;
-use hostile::run as run_hostile;
+pub use hostile::{HostileArgs, run as hostile_guest};
 use measure::measure;
 use order::Order;
 use outcome::{Outcome, Round};
@@ -42,11 +41,6 @@ pub struct IsolationArgs {
     /// Seconds of each stream, and of the round trips after it.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-}
-
-/// Runs the hostile guest's process.
-pub fn hostile_guest(args: &HostileArgs) -> Result<()> {
-    run_hostile(args)
 }
 
 /// Runs the benchmark.
@@ -105,7 +99,8 @@ fn attack(
     Ok(outcome)
 }
 
-/// One round, in alternating order. `hostile_cpus` is what the process used in the last attack.
+/// One round. Attacking and spinning take turns in coming first. `hostile_cpus` is what the process used
+/// in the last attack: the first round has to attack before it can spin as much.
 fn measure_round(
     attacked: &mut Attacked,
     round: u32,
@@ -113,19 +108,17 @@ fn measure_round(
     hostile_cpus: &mut f64,
 ) -> Result<Round> {
     let idle = measure(attacked, Order::Idle, seconds)?;
+    let spins_first = !round.is_multiple_of(2);
     let spin =
         |attacked: &mut Attacked, cpus: f64| measure(attacked, Order::Spin(percent(cpus)), seconds);
-    // The first round has to attack before it can spin as much.
-    if round.is_multiple_of(2) {
-        let attack = measure(attacked, Order::Attack, seconds)?;
-        *hostile_cpus = attack.hostile;
-        Ok(Round { idle, attack, spin: spin(attacked, attack.hostile)? })
-    } else {
-        let spin = spin(attacked, *hostile_cpus)?;
-        let attack = measure(attacked, Order::Attack, seconds)?;
-        *hostile_cpus = attack.hostile;
-        Ok(Round { idle, attack, spin })
-    }
+    let before = spins_first.then(|| spin(attacked, *hostile_cpus)).transpose()?;
+    let attack = measure(attacked, Order::Attack, seconds)?;
+    *hostile_cpus = attack.hostile;
+    let spin = match before {
+        Some(spin) => spin,
+        None => spin(attacked, attack.hostile)?,
+    };
+    Ok(Round { idle, attack, spin })
 }
 
 /// CPUs in per cent. The process has one thread.

@@ -14,7 +14,7 @@ const NO_CPU: f64 = 0.05;
 
 /// One round: the good guests beside an idle hostile guest, beside one that attacks, and beside one
 /// that uses as much CPU and does not attack.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Round {
     /// Beside the idle guest.
     pub idle: Sample,
@@ -177,7 +177,15 @@ mod tests {
     use super::*;
 
     fn sample(mbps: f64, hostile: f64) -> Sample {
-        Sample { mbps, p99: 100.0, daemon: 0.5, hostile, operations: 1, failures: 0 }
+        Sample {
+            mbps,
+            p99: 100.0,
+            daemon: 0.5,
+            hostile,
+            operations: 1,
+            failures: 0,
+            no_stream: None,
+        }
     }
 
     fn outcome(idle: f64, attack: f64, spin: f64) -> Outcome {

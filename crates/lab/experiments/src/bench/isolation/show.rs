@@ -57,14 +57,20 @@ fn cells(outcome: &Outcome) -> [String; 13] {
 /// What explains the verdicts.
 fn remark(outcome: &Outcome) -> String {
     let verdicts = Quantity::ALL.map(|quantity| outcome.verdict(quantity));
-    match &outcome.failure {
-        Some(failure) => failure.clone(),
-        None if verdicts.contains(&Verdict::CannotBeTold) => "the attack did nothing".to_owned(),
-        None if verdicts.contains(&Verdict::HoldsWeakly) => {
-            "weakly: a fair share of the CPU".to_owned()
-        }
-        None => String::new(),
+    let attacks = || outcome.rounds.iter().map(|round| &round.attack);
+    let joined_again: u64 = attacks().map(|attack| attack.failures).sum();
+    let mut remarks: Vec<String> = outcome.failure.iter().cloned().collect();
+    remarks.extend(attacks().find_map(|attack| attack.no_stream.clone()));
+    if joined_again > 0 {
+        remarks.push(format!("it was disabled and joined again {joined_again} times"));
     }
+    if verdicts.contains(&Verdict::CannotBeTold) {
+        remarks.push("the attack did nothing".to_owned());
+    }
+    if verdicts.contains(&Verdict::HoldsWeakly) {
+        remarks.push("weakly: a fair share of the CPU explains it".to_owned());
+    }
+    remarks.join("; ")
 }
 
 /// The rules, in a sentence.

@@ -30,7 +30,8 @@ pub use client::{capture, command, meter, status};
 pub use counts::{Counts, Drops, Key, Operations};
 pub use path::{DIRECTORY, control_socket, join_socket};
 pub use port::{
-    MemoryStatus, PersistentStatus, PortKind, PortState, PortStatus, Reason, Traffic, View,
+    Learning, MemoryStatus, PersistentStatus, PortKind, PortState, PortStatus, Reason, Traffic,
+    View,
 };
 pub use protocol::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{Address, CpuStatus, MeterStatus, Status};

@@ -36,6 +36,9 @@ pub struct PortStatus {
     pub ingress: Traffic,
     /// From the switch out of the port.
     pub egress: Traffic,
+    /// What became of the source addresses of its frames.
+    #[serde(default)]
+    pub learning: Learning,
     /// Dropped frames by reason; JSON leaves out reasons without a frame.
     #[serde(serialize_with = "serialize_nonzero")]
     pub drops: Drops,
@@ -57,6 +60,7 @@ impl PortStatus {
             queues: 0,
             ingress: Traffic::default(),
             egress: Traffic::default(),
+            learning: Learning::default(),
             drops: Drops::default(),
         }
     }
@@ -111,6 +115,8 @@ pub enum Reason {
     Disabled(String),
     /// The guest posts no buffers, so frames for it are dropped. The port is up.
     Stalled,
+    /// The guest of this name has the same MAC address and gets the frames for it. The port is up.
+    AddressTaken(String),
     /// The daemon is stopping.
     Stopping,
 }
@@ -123,6 +129,9 @@ impl fmt::Display for Reason {
             Self::NotConnected(error) => f.write_str(error),
             Self::Disabled(error) => write!(f, "disabled: {error}"),
             Self::Stalled => f.write_str("the guest takes no frames: its receive ring is empty"),
+            Self::AddressTaken(owner) => {
+                write!(f, "guest {owner} has the same MAC address and gets the frames for it")
+            }
             Self::Stopping => f.write_str("the daemon is stopping"),
         }
     }
@@ -135,6 +144,17 @@ pub struct Traffic {
     pub frames: u64,
     /// Bytes, Ethernet headers included.
     pub bytes: u64,
+}
+
+/// What became of the source addresses of frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Learning {
+    /// Stations that moved to the port from another.
+    pub moves: u64,
+    /// Frames whose source address another port kept.
+    pub refused_moves: u64,
+    /// Frames whose source address was not learnt: the port has as many as it may, or the switch's table is full.
+    pub refused_addresses: u64,
 }
 
 /// Persistent grants of all queues of a guest.
@@ -181,6 +201,7 @@ mod tests {
             domain: Some(2),
             reason: Some(Reason::Disabled("req_prod 1".to_owned())),
             ingress: Traffic { frames: 1, bytes: 60 },
+            learning: Learning { refused_moves: 2, ..Learning::default() },
             drops: [(DropReason::Stalled, 4)].into_iter().collect(),
             ..PortStatus::new("red", PortKind::Guest, PortState::Down)
         };
@@ -192,6 +213,7 @@ mod tests {
                 "reason": { "code": "disabled", "detail": "req_prod 1" },
                 "ingress": { "frames": 1, "bytes": 60 },
                 "egress": { "frames": 0, "bytes": 0 },
+                "learning": { "moves": 0, "refused_moves": 2, "refused_addresses": 0 },
                 "drops": { "stalled": 4 },
             })
         );
@@ -202,6 +224,8 @@ mod tests {
     fn what_operators_read() {
         assert_eq!(format!("{} {}", PortKind::Uplink, PortState::Up), "uplink up");
         assert_eq!(Reason::Disabled("x".to_owned()).to_string(), "disabled: x");
+        let taken = Reason::AddressTaken("red".to_owned()).to_string();
+        assert!(taken.starts_with("guest red has the same MAC address"), "{taken}");
         let stalled = serde_json::to_value(Reason::Stalled).unwrap();
         assert_eq!(stalled, json!({ "code": "stalled" }));
     }

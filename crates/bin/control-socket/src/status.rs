@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::counts::Operations;
-use crate::port::PortStatus;
+use crate::port::{Learning, PortStatus};
 
 /// The daemon and its ports at one moment.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -23,6 +23,9 @@ pub struct Status {
     pub absent: Vec<String>,
     /// Addresses in the switch's table.
     pub addresses: Vec<Address>,
+    /// What became of the source addresses of all ports' frames, since the start.
+    #[serde(default)]
+    pub learning: Learning,
 }
 
 /// What the meter has counted.
@@ -48,6 +51,9 @@ pub struct Address {
     pub port: u16,
     /// Seconds since a frame with this source was last seen.
     pub age: u32,
+    /// Whether it was configured: then it neither ages nor moves to another port.
+    #[serde(default)]
+    pub taught: bool,
 }
 
 /// Processor time since the daemon's start, in nanoseconds. The difference of two readings says

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use control_socket::{MemoryStatus, MeterStatus, PortStatus, Status, View};
+use control_socket::{Learning, MemoryStatus, MeterStatus, PortStatus, Status, View};
 use machine::Coverage;
 use report::{Table, human};
 
@@ -51,6 +51,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(reason) = &port.reason {
             println!("{}: {reason}", port.name);
         }
+        if let Some(learning) = learning(&port.learning) {
+            println!("{}: {learning}", port.name);
+        }
     }
     for port in &status.ports {
         if let Some(memory) = port.memory.as_ref().filter(|memory| memory.huge_pages) {
@@ -76,6 +79,19 @@ fn coverage(memory: &MemoryStatus) -> String {
     format!("2 MiB pages map {daemon} of its {mib} MiB in the daemon, {guest} in the guest")
 }
 
+/// What became of the source addresses of a port's frames, if it is worth a look.
+fn learning(learning: &Learning) -> Option<String> {
+    let Learning { moves, refused_moves, refused_addresses } = *learning;
+    let parts = [
+        (moves, "stations moved to it"),
+        (refused_moves, "frames with an address that another port keeps"),
+        (refused_addresses, "frames with an address that there was no room to learn"),
+    ];
+    let parts = parts.iter().filter(|(n, _)| *n > 0);
+    let parts: Vec<_> = parts.map(|(n, what)| format!("{n} {what}")).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
 /// The meter's counts that are not zero, in a line.
 fn meter(meter: &MeterStatus) -> String {
     let seconds = human(meter.nanoseconds as f64 / 1e9);
@@ -98,6 +114,14 @@ mod tests {
     use hypervisor::Counted;
 
     use super::*;
+
+    #[test]
+    fn addresses_that_moved_or_were_refused_are_one_line() {
+        assert_eq!(learning(&Learning::default()), None);
+        let line = learning(&Learning { moves: 2, refused_moves: 30, refused_addresses: 0 });
+        let expected = "2 stations moved to it, 30 frames with an address that another port keeps";
+        assert_eq!(line.as_deref(), Some(expected));
+    }
 
     #[test]
     fn the_meter_is_one_line() {

@@ -2,8 +2,9 @@
 //!
 //! A [`CapturePoint`] wraps both sides of a port's queues. While a [`Capture`] runs there, it gets
 //! a copy of the frames that its [`Filter`] selects, in both directions, as a pcapng stream that
-//! Wireshark and tcpdump open live. While none runs, the wrapper costs one relaxed load per batch
-//! and side.
+//! Wireshark and tcpdump open live. The wrapper can be put on when a capture starts and be taken
+//! off after it ([`CapturePoint::wrapper`], [`Unwrap`]), so that a port that is not being captured
+//! pays nothing.
 //!
 //! ```text
 //!             receive, window, with_body ...        pass through
@@ -65,7 +66,7 @@ mod wrapper;
 pub use blocks::{Block, Blocks, CapturedFrame, Content};
 pub use filter::{Filter, FilterError};
 pub use packet::{Direction, Packet};
-pub use point::{CapturePoint, StartError};
+pub use point::{CapturePoint, StartError, Unwrap};
 pub use reader::{Capture, Totals};
 pub use request::{Options, Request};
 pub use sink::BUFFER_BYTES;

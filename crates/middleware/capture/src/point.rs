@@ -1,8 +1,9 @@
 //! Where captures can be started: a port.
 
+use std::any::Any;
 use std::sync::Arc;
 
-use port::{FRAME_MAX, Queue};
+use port::{Egress, FRAME_MAX, Ingress, Queue, Rewrap};
 
 use crate::filter::{Filter, FilterError};
 use crate::pcapng::{self, Preamble};
@@ -18,9 +19,46 @@ const APPLICATION: &str = concat!("pvnet ", env!("CARGO_PKG_VERSION"));
 
 /// A port at which captures can be started. Its captures end when it and the queues that it has
 /// wrapped are gone.
+///
+/// Its queues need the wrapper only while a capture runs: [`wrapper`](Self::wrapper) puts it
+/// around queues in use, and [`Unwrap`] takes it off.
 pub struct CapturePoint {
     name: String,
     sinks: Arc<Sinks>,
+}
+
+/// Takes the wrapper of a [`CapturePoint`] off queues.
+pub struct Unwrap;
+
+/// Puts the wrapper of a point around queues.
+struct Wrapper(Arc<Sinks>);
+
+impl Rewrap for Wrapper {
+    fn ingress(&self, inner: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        Box::new(CaptureIngress { inner, recorder: Recorder::new(Arc::clone(&self.0)) })
+    }
+
+    fn egress(&self, inner: Box<dyn Egress>) -> Box<dyn Egress> {
+        Box::new(CaptureEgress { inner, recorder: Recorder::new(Arc::clone(&self.0)) })
+    }
+}
+
+impl Rewrap for Unwrap {
+    fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        if !(&*ingress as &dyn Any).is::<CaptureIngress>() {
+            return ingress;
+        }
+        let any: Box<dyn Any> = ingress;
+        any.downcast::<CaptureIngress>().expect("its type was asked for").inner
+    }
+
+    fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        if !(&*egress as &dyn Any).is::<CaptureEgress>() {
+            return egress;
+        }
+        let any: Box<dyn Any> = egress;
+        any.downcast::<CaptureEgress>().expect("its type was asked for").inner
+    }
 }
 
 /// Why a capture does not start.
@@ -45,11 +83,20 @@ impl CapturePoint {
     /// that a wrapper around it drops on the way out of the port.
     #[must_use]
     pub fn wrap(&self, queue: Queue) -> Queue {
-        let recorder = || Recorder::new(Arc::clone(&self.sinks));
-        Queue {
-            ingress: Box::new(CaptureIngress { inner: queue.ingress, recorder: recorder() }),
-            egress: Box::new(CaptureEgress { inner: queue.egress, recorder: recorder() }),
-        }
+        let wrapper = self.wrapper();
+        Queue { ingress: wrapper.ingress(queue.ingress), egress: wrapper.egress(queue.egress) }
+    }
+
+    /// Wraps queues that are in use. See [`wrap`](Self::wrap).
+    #[must_use]
+    pub fn wrapper(&self) -> Arc<dyn Rewrap> {
+        Arc::new(Wrapper(Arc::clone(&self.sinks)))
+    }
+
+    /// Whether a capture runs.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.sinks.is_active()
     }
 
     /// Starts a capture: packets are kept for it from now on.

@@ -40,6 +40,10 @@ impl Ingress for CaptureIngress {
         self.inner.event()
     }
 
+    fn has_back_pressure(&self) -> bool {
+        self.inner.has_back_pressure()
+    }
+
     fn window(&self) -> &Window {
         self.inner.window()
     }

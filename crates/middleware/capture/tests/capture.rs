@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use capture::{BUFFER_BYTES, CAPTURES_MAX, CapturePoint, Options, StartError};
+use capture::{BUFFER_BYTES, CAPTURES_MAX, CapturePoint, Options, StartError, Unwrap};
 use common::{
     Captured, Port, blocks, file_of, gso_frame, number, options, packets, packets_of, start,
     tcp_frame,
@@ -40,6 +40,26 @@ fn nothing_is_recorded_while_no_capture_runs() {
     assert_eq!(port.sender.body_uses(), asked, "it ends when it is dropped");
     let capture = start(&point, &Options::default());
     assert_eq!(packets_of(capture), []);
+}
+
+#[test]
+fn the_wrapper_can_be_put_on_and_taken_off() {
+    let point = CapturePoint::new("red");
+    let mut port = Port::wrapped(&point);
+    let capture = start(&point, &Options::default());
+    assert!(point.is_active());
+    port.carry(numbered(0..3));
+    // Off. A queue without the wrapper stays as it is.
+    port.rewrap(&Unwrap);
+    port.rewrap(&Unwrap);
+    port.carry(numbered(3..5));
+    // On again, with frames in hand.
+    port.receive(numbered(5..7));
+    port.rewrap(&*point.wrapper());
+    port.finish(&[Outcome::Delivered; WINDOW]);
+    let bytes: Vec<_> = packets_of(capture).into_iter().map(|packet| packet.bytes).collect();
+    assert!(bytes.into_iter().eq(numbered(0..3).chain(numbered(5..7))));
+    assert!(!point.is_active());
 }
 
 #[test]

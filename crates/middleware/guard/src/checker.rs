@@ -39,16 +39,15 @@ impl Checker {
     /// The reason to refuse it.
     #[inline]
     pub fn check(&self, frame: &Frame) -> Result<(), DropReason> {
-        let header = frame.header();
-        let ethernet = ethernet::Frame::new_checked(header);
-        if !ethernet.is_ok_and(|ethernet| ethernet.src() == self.mac) {
+        let is_whole = usize::from(frame.header_len) >= ethernet::HEADER_LEN;
+        if !is_whole || frame.source() != self.mac {
             return Err(DropReason::SpoofedMac);
         }
-        let l3 = header.get(usize::from(frame.headers.l3_offset)..).unwrap_or_default();
+        let l3 = || frame.header().get(usize::from(frame.headers.l3_offset)..).unwrap_or_default();
         let (honest, reason) = match frame.headers.network {
-            Network::Arp => (self.is_honest_arp(l3), DropReason::SpoofedArp),
-            Network::Ipv4 => (self.is_honest_ipv4(frame, l3), DropReason::SpoofedIpv4),
-            Network::Ipv6 => (self.is_honest_ipv6(frame, l3), DropReason::SpoofedIpv6),
+            Network::Arp => (self.is_honest_arp(l3()), DropReason::SpoofedArp),
+            Network::Ipv4 => (self.is_honest_ipv4(frame, l3()), DropReason::SpoofedIpv4),
+            Network::Ipv6 => (self.is_honest_ipv6(frame, l3()), DropReason::SpoofedIpv6),
             Network::Other => (!is_hidden_by_tags(frame), DropReason::Malformed),
         };
         if honest { Ok(()) } else { Err(reason) }

@@ -73,7 +73,7 @@ mod policy;
 
 use std::sync::Arc;
 
-use port::{Armed, Body, Broken, Budget, Event, Ingress, Outcomes, Received, Window};
+use port::{Armed, Body, Broken, Budget, DropReason, Event, Ingress, Outcomes, Received, Window};
 
 pub use addresses::{Allowed, ParseAllowedError};
 pub use checker::Checker;
@@ -93,9 +93,21 @@ impl Guard {
     }
 }
 
+/// Refuses a frame, unless a wrapper within this one has.
+#[cold]
+fn refuse(received: &mut Received, slot: u8, reason: DropReason) {
+    if received.refused.iter().all(|(refused, _)| *refused != slot) {
+        received.refused.push((slot, reason));
+    }
+}
+
 impl Ingress for Guard {
     fn event(&self) -> Arc<dyn Event> {
         self.inner.event()
+    }
+
+    fn has_back_pressure(&self) -> bool {
+        self.inner.has_back_pressure()
     }
 
     fn window(&self) -> &Window {
@@ -107,9 +119,8 @@ impl Ingress for Guard {
         let window = self.inner.window();
         let order = window.order();
         for &slot in &order[order.len().saturating_sub(received.fresh)..] {
-            let Err(reason) = self.checker.check(window.frame(slot)) else { continue };
-            if received.refused.iter().all(|(refused, _)| *refused != slot) {
-                received.refused.push((slot, reason));
+            if let Err(reason) = self.checker.check(window.frame(slot)) {
+                refuse(received, slot, reason);
             }
         }
         Ok(())

@@ -45,9 +45,13 @@ impl<C: Fn() -> Instant> Shaper<C> {
     }
 }
 
-impl<C: Fn() -> Instant + Send> Ingress for Shaper<C> {
+impl<C: Fn() -> Instant + Send + 'static> Ingress for Shaper<C> {
     fn event(&self) -> Arc<dyn Event> {
         self.inner.event()
+    }
+
+    fn has_back_pressure(&self) -> bool {
+        self.inner.has_back_pressure()
     }
 
     fn window(&self) -> &Window {

@@ -29,11 +29,13 @@ pub enum DropReason {
     SpoofedIpv6,
     /// Its port has used up its rate.
     RateLimit,
+    /// It was flooded, and its port has used up what it may flood.
+    Storm,
 }
 
 impl DropReason {
     /// Every reason, in the order they are counted.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NotForwarded,
         Self::Malformed,
         Self::MemoryFault,
@@ -46,6 +48,7 @@ impl DropReason {
         Self::SpoofedIpv4,
         Self::SpoofedIpv6,
         Self::RateLimit,
+        Self::Storm,
     ];
 
     /// The reason's name in metrics.
@@ -64,6 +67,7 @@ impl DropReason {
             Self::SpoofedIpv4 => "spoofed_ipv4",
             Self::SpoofedIpv6 => "spoofed_ipv6",
             Self::RateLimit => "rate_limit",
+            Self::Storm => "storm",
         }
     }
 }

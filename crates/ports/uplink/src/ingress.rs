@@ -62,6 +62,11 @@ impl Ingress for TapIngress {
         self.tap.clone()
     }
 
+    /// Nobody behind a wire waits: a full window would hold back what comes for everybody.
+    fn has_back_pressure(&self) -> bool {
+        false
+    }
+
     fn window(&self) -> &Window {
         &self.window
     }

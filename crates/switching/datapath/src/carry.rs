@@ -6,14 +6,25 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use port::{
-    Body, Broken, Budget, DropReason, Frame, Ingress, Offer, Outcome, Outcomes, Received, WINDOW,
-    Window,
+    Body, Broken, Budget, DropReason, Frame, Ingress, Offer, Outcome, Outcomes, Received, Rewrap,
+    WINDOW, Window,
 };
 use switch::{PortId, PortSet, Verdict, forward};
 
+use crate::head_of_line::Waits;
 use crate::in_flight::Deliveries;
 use crate::port::Port;
 use crate::shared::{Ports, Shared};
+use crate::storm;
+
+/// A turn that has lasted for so long ends before all its frames have been offered. The rest are
+/// offered in the next turn.
+const TURN: Duration = Duration::from_millis(1);
+/// Copies of flooded frames after which a turn looks at the time.
+const FLOOD_COPIES: usize = 256;
+/// Packets that are delivered under one lock of an egress queue, counted as on a wire: a frame may
+/// have to be cut into many, one system call each, while others wait for the lock.
+const LOCKED_PACKETS: u32 = 1024;
 
 /// What a pass over a queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +42,27 @@ pub(crate) struct IngressQueue {
     ingress: Box<dyn Ingress>,
     received: Received,
     deliveries: Deliveries,
+    waits: Box<Waits>,
 }
 
 impl IngressQueue {
     pub(crate) fn new(ingress: Box<dyn Ingress>) -> Self {
-        Self { ingress, received: Received::default(), deliveries: Deliveries::default() }
+        let waits = Box::new(Waits::new(ingress.has_back_pressure()));
+        Self { ingress, received: Received::default(), deliveries: Deliveries::default(), waits }
     }
 
     pub(crate) fn ingress(&mut self) -> &mut dyn Ingress {
         &mut *self.ingress
+    }
+
+    /// When it must have its next turn while frames wait, even if no room is announced.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.waits.due()
+    }
+
+    /// Wraps the queue anew. Frames in hand stay in hand.
+    pub(crate) fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
+        Self { ingress: rewrap.ingress(self.ingress), ..self }
     }
 }
 
@@ -90,6 +113,21 @@ struct Batch<'a> {
     body: Body<'a>,
 }
 
+/// What becomes of the frames that a queue has in hand.
+struct Hand<'a> {
+    deliveries: &'a mut Deliveries,
+    waits: &'a mut Waits,
+    outcomes: &'a mut Outcomes,
+    /// When the turn ends. Frames that have not been offered by then are offered in the next one.
+    end: Instant,
+}
+
+impl Hand<'_> {
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.end
+    }
+}
+
 /// Slots of a window, in order of arrival.
 type Slots = ArrayVec<u8, WINDOW>;
 
@@ -123,32 +161,38 @@ impl Carrier {
         &self,
         port: &Arc<Port>,
         queue: &mut IngressQueue,
+        now: Instant,
     ) -> Result<Progress, Broken> {
-        let IngressQueue { ingress, received, deliveries } = queue;
+        let IngressQueue { ingress, received, deliveries, waits } = queue;
         received.clear();
+        waits.begin(self.now);
         let mut budget = Budget::TURN;
         ingress.receive(&mut budget, received)?;
         let malformed = received.malformed;
         if malformed > 0 {
             port.counters().add_drops(DropReason::Malformed, malformed);
         }
-        let before = ingress.window().len();
+        let window = ingress.window();
+        let before = window.len();
         if before == 0 && malformed == 0 {
             return Ok(Progress::Dry);
         }
         let mut outcomes = [Outcome::Waiting; WINDOW];
-        let mut decided = deliveries.reap(ingress.window(), &mut outcomes, self.worker);
+        let mut decided = deliveries.reap(window, &mut outcomes, self.worker);
         for (slot, reason) in &received.refused {
             port.counters().add_drops(*reason, 1);
             outcomes[usize::from(*slot)] = Outcome::Dropped(*reason);
             decided |= 1 << slot;
         }
-        let routes = self.route_all(port, ingress.window(), received.fresh, decided);
+        let routes = self.route_all(port, window, received.fresh, decided);
         ingress.with_body(&mut |body| {
-            let batch = Batch { window: ingress.window(), body };
-            self.deliver_all(port, batch, &routes, decided, deliveries, &mut outcomes);
+            let batch = Batch { window, body };
+            let end = now + TURN;
+            let mut hand = Hand { deliveries, waits, outcomes: &mut outcomes, end };
+            self.deliver_all(port, batch, &routes, decided, &mut hand);
         });
         ingress.finish(&outcomes);
+        waits.end(ingress.window());
         let worked = received.fresh > 0 || malformed > 0 || ingress.window().len() < before;
         Ok(if worked { Progress::Worked } else { Progress::Blocked })
     }
@@ -183,7 +227,8 @@ impl Carrier {
                 Some(last) if last.addresses == *frame.addresses() => last.route(frame),
                 _ => {
                     if is_fresh {
-                        self.shared.table.learn(frame.source(), port.id(), seconds);
+                        let learning = self.shared.table.learn(frame.source(), port.id(), seconds);
+                        port.counters().add_learning(learning);
                     }
                     let lookup = self.look_up(port, frame, seconds, &mut routes.flood);
                     last.insert(lookup).route(frame)
@@ -229,8 +274,7 @@ impl Carrier {
         batch: Batch<'_>,
         routes: &Routes<'_>,
         decided: u64,
-        deliveries: &mut Deliveries,
-        outcomes: &mut Outcomes,
+        hand: &mut Hand<'_>,
     ) {
         let order = batch.window.order();
         let mut left: u64 = if order.is_empty() { 0 } else { u64::MAX >> (64 - order.len()) };
@@ -258,20 +302,23 @@ impl Carrier {
                 Route::To { port, queue } => {
                     if let Some(to) = self.ports.get(PortId(port)) {
                         let queue = queue.into();
-                        self.unicast(to, queue, batch, &group, deliveries, outcomes);
+                        self.unicast(to, queue, batch, &group, hand);
                     }
                 }
                 Route::Flood => {
                     let ports = routes.flood.unwrap_or(&self.ports.all);
-                    self.flood(from, ports, batch, &group, deliveries, outcomes);
+                    self.flood(from, ports, batch, &group, hand);
                 }
                 Route::Nowhere => {
                     let reason = DropReason::NotForwarded;
                     from.counters().add_drops(reason, group.len() as u64);
                     group.iter().for_each(|slot| {
-                        outcomes[usize::from(*slot)] = Outcome::Dropped(reason);
+                        hand.outcomes[usize::from(*slot)] = Outcome::Dropped(reason);
                     });
                 }
+            }
+            if left != 0 && hand.is_over() {
+                return;
             }
         }
     }
@@ -283,28 +330,66 @@ impl Carrier {
         queue: usize,
         batch: Batch<'_>,
         group: &[u8],
-        deliveries: &mut Deliveries,
-        outcomes: &mut Outcomes,
+        hand: &mut Hand<'_>,
     ) {
-        self.deliver(to, queue, batch, group, |slot, outcome| {
-            outcomes[usize::from(slot)] = outcome;
-            if let Outcome::InFlight(ticket) = outcome {
-                deliveries.add(slot, to, queue, ticket);
-            }
-        });
+        let Hand { deliveries, waits, outcomes, .. } = hand;
+        let mut waiting = Slots::new();
+        let mut bytes = 0;
+        let mut rest = group;
+        while !rest.is_empty() && waiting.is_empty() {
+            let (run, later) = rest.split_at(packets_of_one_lock(batch.window, rest));
+            bytes += self.deliver(to, queue, batch, run, |slot, outcome| {
+                outcomes[usize::from(slot)] = outcome;
+                match outcome {
+                    Outcome::InFlight(ticket) => deliveries.add(slot, to, queue, ticket),
+                    Outcome::Waiting => waiting.push(slot),
+                    _ => {}
+                }
+            });
+            rest = later;
+        }
+        waits.delivered(to.serial(), bytes, self.now);
+        if waiting.is_empty() {
+            return;
+        }
+        waiting.extend(rest.iter().copied());
+        let admitted = waits.admit(to.serial(), &waiting, self.now);
+        let dropped = &waiting[admitted..];
+        to.counters().add_drops(DropReason::NoRoom, dropped.len() as u64);
+        for slot in dropped {
+            outcomes[usize::from(*slot)] = Outcome::Dropped(DropReason::NoRoom);
+        }
     }
 
-    /// Delivers frames to every port of a set but the one they came from. No frame waits: a port without
-    /// room misses them, so that one stalled guest cannot hold back what all others get.
+    /// Delivers frames to every port of a set but the one they came from, as many as that port may flood. No frame
+    /// waits: a port without room misses them, so that one stalled guest cannot hold back what all others get.
     fn flood(
         &self,
         from: &Port,
         ports: &PortSet,
         batch: Batch<'_>,
         group: &[u8],
-        deliveries: &mut Deliveries,
-        outcomes: &mut Outcomes,
+        hand: &mut Hand<'_>,
     ) {
+        let part = (FLOOD_COPIES / self.ports.list.len().max(1)).max(1);
+        for group in group.chunks(part) {
+            self.flood_part(from, ports, batch, group, hand);
+            if hand.is_over() {
+                return;
+            }
+        }
+    }
+
+    fn flood_part(
+        &self,
+        from: &Port,
+        ports: &PortSet,
+        batch: Batch<'_>,
+        group: &[u8],
+        hand: &mut Hand<'_>,
+    ) {
+        let Hand { deliveries, outcomes, .. } = hand;
+        let group = &*storm::admit(from, ports, batch.window, group, self.now, outcomes);
         let mut faulty = 0u64;
         for id in ports.iter().filter(|id| *id != from.id()) {
             let Some(to) = self.ports.get(id) else { continue };
@@ -335,8 +420,8 @@ impl Carrier {
         }
     }
 
-    /// Offers the frames in `group` (slots of the window) to one queue of a port, and tells `each`
-    /// what became of it.
+    /// Offers the frames in `group` (slots of the window) to one queue of a port, and calls `each`
+    /// with what became of each. Returns the bytes that were delivered.
     fn deliver(
         &self,
         to: &Arc<Port>,
@@ -344,7 +429,7 @@ impl Carrier {
         batch: Batch<'_>,
         group: &[u8],
         mut each: impl FnMut(u8, Outcome),
-    ) {
+    ) -> u64 {
         let Batch { window, body } = batch;
         let offer = |slot: &u8| Offer::new(window.frame(*slot));
         let mut offers: ArrayVec<Offer<'_>, WINDOW> = group.iter().map(offer).collect();
@@ -372,7 +457,20 @@ impl Carrier {
         if frames > 0 {
             to.counters().add_egress(frames, bytes);
         }
+        bytes
     }
+}
+
+/// How many of the frames, at least one, make up the packets that are delivered under one lock.
+#[inline]
+fn packets_of_one_lock(window: &Window, group: &[u8]) -> usize {
+    let mut packets = 0;
+    let within = group.iter().take_while(|slot| {
+        let before = packets;
+        packets += window.frame(**slot).packets();
+        before < LOCKED_PACKETS
+    });
+    within.count()
 }
 
 /// The queue of `port` for a frame: always the same for a flow.

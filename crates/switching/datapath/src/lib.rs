@@ -20,10 +20,14 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod carry;
+mod head_of_line;
 mod in_flight;
+mod move_log;
 mod port;
 mod shared;
+mod storm;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -32,13 +36,15 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::port::{Doorbell, Queue, Task};
-use switch::{Limits, MacAddr, MacTable, PortId};
+use ::port::{Doorbell, Queue, Rewrap, Task};
+use switch::{LearningCounts, Limits, MacAddr, MacTable, PortId};
 
 pub use port::Port;
 pub use shared::{Failure, FailureSink};
+pub use switch::TeachError;
 
 use carry::IngressQueue;
+use move_log::MoveLog;
 use shared::Shared;
 use worker::{Command, Work, Worker, WorkerHandle};
 
@@ -53,6 +59,8 @@ pub struct Config {
     pub limits: Limits,
     /// Addresses that the table can hold.
     pub capacity: usize,
+    /// Copies of flooded frames that one port may cause per second; zero for no limit.
+    pub flood_copies: u32,
 }
 
 impl Default for Config {
@@ -62,6 +70,7 @@ impl Default for Config {
             poll: Duration::from_micros(20),
             limits: Limits::default(),
             capacity: switch::DEFAULT_CAPACITY,
+            flood_copies: switch::FLOOD_COPIES,
         }
     }
 }
@@ -73,6 +82,7 @@ pub struct Datapath {
     next_worker: AtomicU16,
     /// Which workers have queues of which port.
     owners: Mutex<BTreeMap<PortId, Vec<usize>>>,
+    moves: Mutex<MoveLog>,
 }
 
 impl Datapath {
@@ -81,12 +91,14 @@ impl Datapath {
         let count = config.workers.clamp(1, worker::MAX);
         let doorbells = (0..count).map(|_| Doorbell::new()).collect::<Result<_, _>>()?;
         let table = MacTable::new(config.capacity, config.limits);
-        let shared = Arc::new(Shared::new(table, config.poll, failures, doorbells));
+        let flood_copies = config.flood_copies;
+        let shared = Shared::new(table, config.poll, flood_copies, failures, doorbells);
+        let shared = Arc::new(shared);
         let workers = (0..count)
             .map(|number| Worker::start(number, shared.clone()))
             .collect::<Result<_, _>>()?;
-        let owners = Mutex::default();
-        Ok(Self { shared, workers, next_worker: AtomicU16::new(0), owners })
+        let (owners, moves) = (Mutex::default(), Mutex::default());
+        Ok(Self { shared, workers, next_worker: AtomicU16::new(0), owners, moves })
     }
 
     /// How many workers there are.
@@ -99,14 +111,26 @@ impl Datapath {
         self.workers.iter().map(WorkerHandle::thread).collect()
     }
 
-    /// The addresses the switch has learnt.
+    /// The addresses in the switch's table.
     pub fn addresses(&self) -> Vec<switch::Entry> {
         self.shared.table.entries(self.shared.seconds())
     }
 
-    /// Forgets aged addresses. Call it about once a second.
+    /// What became of the source addresses of all frames.
+    pub fn learning(&self) -> LearningCounts {
+        self.shared.table.counts()
+    }
+
+    /// Forgets aged addresses, and logs which stations moved. Call it about once a second; more often costs nothing.
     pub fn sweep(&self) {
-        self.shared.table.sweep(self.shared.seconds());
+        let now = self.shared.seconds();
+        let mut log = self.moves.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.is_written(now) {
+            return;
+        }
+        self.shared.table.sweep(now);
+        let moves = self.shared.table.take_moves(now);
+        log.write(&moves, &self.shared.ports(), now);
     }
 
     /// Adds a port. Its ingress queues and tasks are spread over the workers.
@@ -127,25 +151,41 @@ impl Datapath {
         port
     }
 
-    /// Adds an address to the switch's table before a frame has come from it. Frames for a guest that
-    /// an earlier daemon served are then not flooded.
-    pub fn teach(&self, port: PortId, address: MacAddr) {
-        self.shared.table.learn(address, port, self.shared.seconds());
+    /// Says that a station is on a port, before a frame has come from it: frames for it are not flooded, and no other
+    /// port can take its address until the port is detached. Call it from one thread at a time.
+    ///
+    /// # Errors
+    /// No station can have the address, another port was taught to have it, or the table has no place for it.
+    pub fn teach(&self, port: PortId, address: MacAddr) -> Result<(), TeachError> {
+        self.shared.table.teach(address, port, self.shared.seconds())
+    }
+
+    /// Wraps the queues of a port anew, while they are in use: no frame is lost. When this returns,
+    /// all queues are as `rewrap` wants them.
+    pub fn rewrap(&self, port: &Port, rewrap: &Arc<dyn Rewrap>) {
+        port.rewrap(&**rewrap);
+        let owners = self.owners().get(&port.id()).cloned().unwrap_or_default();
+        self.ask(owners, |done| Command::Rewrap { port: port.id(), rewrap: rewrap.clone(), done });
     }
 
     /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped.
     pub fn detach(&self, id: PortId) {
         let Some(port) = self.shared.remove(id) else { return };
         let owners = self.owners().remove(&id).unwrap_or_default();
+        self.ask(owners, |done| Command::Remove { port: id, done });
+        port.close();
+        self.shared.table.forget_port(id);
+    }
+
+    /// Sends a command to workers, and waits until they have run it.
+    fn ask(&self, workers: Vec<usize>, command: impl Fn(mpsc::Sender<()>) -> Command) {
         let (done, finished) = mpsc::channel();
-        for worker in owners {
-            self.workers[worker].send(Command::Remove { port: id, done: done.clone() });
+        for worker in workers {
+            self.workers[worker].send(command(done.clone()));
         }
         drop(done);
         // Ends when every worker has dropped its sender, with or without an answer.
         while finished.recv().is_ok() {}
-        port.close();
-        self.shared.table.forget_port(id);
     }
 
     fn owners(&self) -> std::sync::MutexGuard<'_, BTreeMap<PortId, Vec<usize>>> {

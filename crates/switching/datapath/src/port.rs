@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Ticket};
-use switch::{PortCounters, PortId};
+use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Rewrap, Ticket};
+use switch::{PortCounters, PortId, StormControl};
 
 /// A port.
 pub struct Port {
     id: PortId,
+    serial: u64,
     name: String,
     counters: PortCounters,
+    storm_control: StormControl,
     egress: Box<[EgressQueue]>,
     failed: AtomicBool,
 }
@@ -26,13 +28,21 @@ struct EgressQueue {
 }
 
 impl Port {
-    pub(crate) fn new(id: PortId, name: &str, egress: Vec<Box<dyn Egress>>) -> Self {
+    pub(crate) fn new(
+        id: PortId,
+        serial: u64,
+        name: &str,
+        egress: Vec<Box<dyn Egress>>,
+        storm_control: StormControl,
+    ) -> Self {
         let queue =
             |egress| EgressQueue { egress: Mutex::new(Some(egress)), waiters: AtomicU64::new(0) };
         Self {
             id,
+            serial,
             name: name.to_owned(),
             counters: PortCounters::default(),
+            storm_control,
             egress: egress.into_iter().map(queue).collect(),
             failed: AtomicBool::new(false),
         }
@@ -43,6 +53,11 @@ impl Port {
         self.id
     }
 
+    /// Its serial number, which no other port of the datapath ever gets.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// Its name, for operators.
     pub fn name(&self) -> &str {
         &self.name
@@ -51,6 +66,11 @@ impl Port {
     /// What it carried and dropped.
     pub fn counters(&self) -> &PortCounters {
         &self.counters
+    }
+
+    /// The budget for what it floods.
+    pub(crate) fn storm_control(&self) -> &StormControl {
+        &self.storm_control
     }
 
     /// How many queues it has.
@@ -137,6 +157,14 @@ impl Port {
     /// Takes the set of workers that wait for a queue, a bit for each.
     pub(crate) fn take_waiters(&self, queue: usize) -> u64 {
         self.egress[queue].waiters.swap(0, Ordering::AcqRel)
+    }
+
+    /// Wraps the egress queues anew.
+    pub(crate) fn rewrap(&self, rewrap: &dyn Rewrap) {
+        for queue in &self.egress {
+            let mut egress = queue.lock();
+            *egress = egress.take().map(|egress| rewrap.egress(egress));
+        }
     }
 
     /// Drops the egress queues, and with them their mappings of the guest's memory.

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use port::{Doorbell, Egress};
-use switch::{MacTable, PortId, PortSet};
+use switch::{MacTable, PortId, PortSet, StormControl};
 
 use crate::port::Port;
 
@@ -44,8 +44,12 @@ pub(crate) struct Shared {
     /// Counts changes of `ports`. A worker reads it once per round, and takes the lock only after a
     /// change.
     pub(crate) generation: AtomicU64,
+    /// How many ports were ever attached.
+    attached: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) poll: Duration,
+    /// What each port may flood, in copies per second.
+    flood_copies: u32,
     failures: FailureSink,
     pub(crate) doorbells: Box<[Doorbell]>,
 }
@@ -55,6 +59,7 @@ impl Shared {
     pub(crate) fn new(
         table: MacTable,
         poll: Duration,
+        flood_copies: u32,
         failures: FailureSink,
         doorbells: Box<[Doorbell]>,
     ) -> Self {
@@ -62,8 +67,10 @@ impl Shared {
             table,
             ports: RwLock::default(),
             generation: AtomicU64::new(0),
+            attached: AtomicU64::new(0),
             started: Instant::now(),
             poll,
+            flood_copies,
             failures,
             doorbells,
         }
@@ -98,7 +105,9 @@ impl Shared {
         self.change(|Ports { list, all }| {
             let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
-            let port = Arc::new(Port::new(id, name, egress));
+            let serial = self.attached.fetch_add(1, Ordering::Relaxed);
+            let storm_control = StormControl::new(self.flood_copies);
+            let port = Arc::new(Port::new(id, serial, name, egress, storm_control));
             if number == list.len() {
                 list.push(None);
             }

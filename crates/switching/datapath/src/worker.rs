@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use port::{Armed, Broken, Event, Task};
+use port::{Armed, Broken, Event, Rewrap, Task};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use switch::PortId;
 use tracing::{debug, error};
 
+use crate::account::Account;
 use crate::carry::{Carrier, IngressQueue, Progress};
 use crate::port::Port;
 use crate::shared::Shared;
@@ -22,8 +23,10 @@ use crate::shared::Shared;
 pub(crate) const MAX: usize = 64;
 /// The epoll token of a worker's doorbell. Queues have their index.
 const DOORBELL: u64 = u64::MAX;
-/// A busy worker looks for events of its other queues once per this many rounds.
+/// A busy worker looks for events of its other queues once per this many rounds,
 const LOOK_EVERY: u32 = 16;
+/// or when this time has passed.
+const LOOK_AFTER: Duration = Duration::from_micros(200);
 /// Frames that wait for room are tried again after this, so that a stall is noticed even if
 /// its guest sends no event.
 const RETRY: Duration = Duration::from_millis(50);
@@ -31,6 +34,7 @@ const RETRY: Duration = Duration::from_millis(50);
 /// A command to a worker.
 pub(crate) enum Command {
     Add { port: Arc<Port>, work: Work },
+    Rewrap { port: PortId, rewrap: Arc<dyn Rewrap>, done: mpsc::Sender<()> },
     Remove { port: PortId, done: mpsc::Sender<()> },
     Stop,
 }
@@ -44,11 +48,29 @@ pub(crate) enum Work {
 }
 
 impl Work {
+    /// Wraps a queue anew.
+    fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
+        match self {
+            Self::Carry { queue, ingress } => {
+                Self::Carry { queue, ingress: ingress.rewrap(rewrap) }
+            }
+            Self::Serve(task) => Self::Serve(task),
+        }
+    }
+
     /// Prepares to wait for work.
     fn arm(&mut self) -> Result<Armed, Broken> {
         match self {
             Self::Carry { ingress, .. } => ingress.ingress().arm(),
             Self::Serve(task) => task.arm(),
+        }
+    }
+
+    /// When there must be another turn while frames wait, even without an event.
+    fn due(&self) -> Option<Duration> {
+        match self {
+            Self::Carry { ingress, .. } => ingress.due(),
+            Self::Serve(_) => None,
         }
     }
 
@@ -105,6 +127,7 @@ struct Slot {
     /// When it must be polled again, even without an event.
     due: Option<Instant>,
     last_work: Instant,
+    account: Account,
 }
 
 /// A worker, on its thread.
@@ -117,6 +140,9 @@ pub(crate) struct Worker {
     carrier: Carrier,
     /// When frames that wait for room were last tried again.
     retried: Instant,
+    /// How many slots were active after the last round, and the least debt of them.
+    active: usize,
+    least_debt: Duration,
 }
 
 impl Worker {
@@ -139,6 +165,8 @@ impl Worker {
             carrier: Carrier::new(number, shared.clone()),
             shared: shared.clone(),
             retried: Instant::now(),
+            active: 0,
+            least_debt: Duration::ZERO,
         };
         let join =
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
@@ -155,23 +183,53 @@ impl Worker {
     fn run(&mut self) {
         let mut round = 0u32;
         let mut events = Vec::with_capacity(64);
+        let mut looked = Instant::now();
         loop {
             let now = Instant::now();
             self.carrier.begin(now);
-            for index in 0..self.slots.len() {
-                self.poll(index, now);
-            }
-            let active = self.slots.iter().flatten().any(|slot| slot.active);
+            let active = self.round(now);
             round = round.wrapping_add(1);
             let timeout = match active {
-                true if !round.is_multiple_of(LOOK_EVERY) => continue,
+                true if !round.is_multiple_of(LOOK_EVERY) && now - looked < LOOK_AFTER => continue,
                 true => Some(Duration::ZERO),
                 false => self.timeout(now),
             };
             if !self.wait(timeout, &mut events) {
                 return;
             }
+            looked = now;
         }
+    }
+
+    /// Gives each active queue its turn, unless it is in debt. Returns whether any is active.
+    ///
+    /// A queue pays for its turns with the time that they took (surplus round robin): however much
+    /// work a guest puts into one frame, it gets its share of the worker.
+    fn round(&mut self, now: Instant) -> bool {
+        // With nobody to share with, nobody needs to know the time.
+        let shared = self.active > 1;
+        let least = std::mem::take(&mut self.least_debt);
+        let mut began = now;
+        (self.active, self.least_debt) = (0, Duration::MAX);
+        for index in 0..self.slots.len() {
+            let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else {
+                continue;
+            };
+            if !shared || slot.account.has_turn(least) {
+                self.poll(index, began);
+                if shared {
+                    let now = Instant::now();
+                    let took = now - began;
+                    began = now;
+                    self.slots[index].iter_mut().for_each(|slot| slot.account.charge(took));
+                }
+            }
+            if let Some(slot) = self.slots[index].as_ref().filter(|slot| slot.active) {
+                self.active += 1;
+                self.least_debt = self.least_debt.min(slot.account.debt());
+            }
+        }
+        self.active > 0
     }
 
     /// How long to wait for an event; none for no limit.
@@ -187,7 +245,7 @@ impl Worker {
     fn poll(&mut self, index: usize, now: Instant) {
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
         let done = match &mut slot.work {
-            Work::Carry { ingress, .. } => self.carrier.carry(&slot.port, ingress),
+            Work::Carry { ingress, .. } => self.carrier.carry(&slot.port, ingress, now),
             Work::Serve(task) => {
                 task.step().map(|worked| if worked { Progress::Worked } else { Progress::Dry })
             }
@@ -209,10 +267,12 @@ impl Worker {
         match armed {
             Ok(armed) => {
                 slot.active = armed == Armed::Ready;
-                slot.due = match armed {
+                let until = match armed {
                     Armed::Until(due) => Some(due),
                     Armed::Ready | Armed::Asleep => None,
                 };
+                let late = slot.work.due().map(|due| self.shared.started + due);
+                slot.due = until.into_iter().chain(late).min();
             }
             Err(Broken(reason)) => self.fail(index, reason),
         }
@@ -298,6 +358,10 @@ impl Worker {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Add { port, work } => self.add(port, work),
+                Command::Rewrap { port, rewrap, done } => {
+                    self.rewrap(port, &*rewrap);
+                    let _ = done.send(());
+                }
                 Command::Remove { port, done } => {
                     self.remove(port);
                     // This fails if the caller no longer waits.
@@ -336,8 +400,28 @@ impl Worker {
         let last_work = Instant::now();
         // The ring may have requests already, for which no event comes.
         let active = true;
-        self.slots[index] =
-            Some(Slot { port, work, events, active, blocked: false, due: None, last_work });
+        let account = Account::default();
+        self.slots[index] = Some(Slot {
+            port,
+            work,
+            events,
+            active,
+            blocked: false,
+            due: None,
+            last_work,
+            account,
+        });
+    }
+
+    fn rewrap(&mut self, port: PortId, rewrap: &dyn Rewrap) {
+        for place in &mut self.slots {
+            *place = match place.take() {
+                Some(slot) if slot.port.id() == port => {
+                    Some(Slot { work: slot.work.rewrap(rewrap), ..slot })
+                }
+                other => other,
+            };
+        }
     }
 
     fn remove(&mut self, port: PortId) {

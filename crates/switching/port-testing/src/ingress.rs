@@ -46,6 +46,13 @@ impl Sender {
         })
     }
 
+    /// An ingress queue without back-pressure, as on a wire.
+    pub fn on_a_wire() -> (Self, Box<dyn Ingress>) {
+        let mut ingress = FakeIngress::new([].into(), |_, _| (0, 0), iter::empty());
+        ingress.back_pressure = false;
+        (Self(Arc::clone(&ingress.shared)), Box::new(ingress))
+    }
+
     /// An ingress queue with the bodies of its frames in these regions.
     pub fn with_layout(regions: Arc<[Region]>, layout: Layout) -> (Self, Box<dyn Ingress>) {
         let ingress = FakeIngress::new(regions, layout, iter::empty());
@@ -101,6 +108,7 @@ struct FakeIngress {
     numbers: [Option<u32>; WINDOW],
     regions: Arc<[Region]>,
     layout: Layout,
+    back_pressure: bool,
 }
 
 impl FakeIngress {
@@ -119,7 +127,8 @@ impl FakeIngress {
             is_broken: AtomicBool::new(false),
         });
         let supply = (Box::new(supply) as Box<dyn Iterator<Item = _> + Send>).peekable();
-        Self { shared, supply, window: Window::new(), numbers: [None; WINDOW], regions, layout }
+        let (window, numbers) = (Window::new(), [None; WINDOW]);
+        Self { shared, supply, window, numbers, regions, layout, back_pressure: true }
     }
 
     /// The next frame, and its number.
@@ -139,6 +148,10 @@ impl FakeIngress {
 impl Ingress for FakeIngress {
     fn event(&self) -> Arc<dyn Event> {
         self.shared.doorbell.clone()
+    }
+
+    fn has_back_pressure(&self) -> bool {
+        self.back_pressure
     }
 
     fn window(&self) -> &Window {

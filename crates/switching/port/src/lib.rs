@@ -135,6 +135,7 @@
 mod budget;
 mod event;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -195,10 +196,16 @@ pub enum Armed {
 ///
 /// The datapath calls `receive`, then `with_body` if there are frames to deliver, then `finish`.
 /// When `receive` has taken nothing for a while, it calls `arm`.
-pub trait Ingress: Send {
+pub trait Ingress: Any + Send {
     /// What announces new frames after [`arm`](Self::arm) has returned [`Armed::Asleep`]. Called
     /// once, before any other method.
     fn event(&self) -> Arc<dyn Event>;
+
+    /// Whether a full window slows the sender down. If not, as on a wire, frames do not wait for
+    /// room: the window is needed for what comes next. Called once; a wrapper passes it on.
+    fn has_back_pressure(&self) -> bool {
+        true
+    }
 
     /// The frames in hand.
     fn window(&self) -> &Window;
@@ -243,7 +250,7 @@ pub struct InFlight {
 }
 
 /// The side of a queue by which frames leave the switch. Any worker may use it, one at a time.
-pub trait Egress: Send {
+pub trait Egress: Any + Send {
     /// Delivers frames in order and sets the outcome of each.
     ///
     /// When it has no room for a frame, it leaves this frame and all that follow
@@ -310,6 +317,18 @@ pub trait Task: Send {
     /// # Errors
     /// The port cannot be used any more.
     fn arm(&mut self) -> Result<Armed, Broken>;
+}
+
+/// Puts a wrapper around the queues of a port that is in use, or takes it off.
+///
+/// A wrapper that is not there costs nothing. To find itself again, a wrapper asks for its type
+/// ([`Any`]).
+pub trait Rewrap: Send + Sync {
+    /// Returns this side of a queue with the wrapper, or without it.
+    fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress>;
+
+    /// The same for the other side.
+    fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress>;
 }
 
 /// One queue of a port: both sides of it.

@@ -4,17 +4,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use frame::DropReason;
 
+use crate::learning::{Learning, LearningCounters, LearningCounts};
+
 const REASONS: usize = DropReason::ALL.len();
 
 /// A port's counters, added to by workers once per batch and read at any time.
 ///
-/// Ingress (from the port into the switch), egress (out of the port) and drops lie on separate cache lines:
-/// different workers usually write them.
+/// Ingress (from the port into the switch), egress (out of the port), drops and learning lie on separate cache lines:
+/// different workers usually write them, or write them seldom.
 #[derive(Default, Debug)]
 pub struct PortCounters {
     ingress: Traffic,
     egress: Traffic,
     drops: Drops,
+    learning: LearningCounters,
 }
 
 #[derive(Default, Debug)]
@@ -39,6 +42,8 @@ pub struct PortSnapshot {
     pub egress_frames: u64,
     /// Their bytes, Ethernet header included.
     pub egress_bytes: u64,
+    /// What became of the source addresses of its frames. Moves are those to this port.
+    pub learning: LearningCounts,
     /// Dropped frames per reason, in the order of [`DropReason::ALL`].
     drops: [u64; REASONS],
 }
@@ -59,6 +64,12 @@ impl PortCounters {
         self.drops.0[reason as usize].fetch_add(frames, Ordering::Relaxed);
     }
 
+    /// Adds what became of a frame's source address.
+    #[inline]
+    pub fn add_learning(&self, learning: Learning) {
+        self.learning.add(learning);
+    }
+
     /// The counters now.
     pub fn snapshot(&self) -> PortSnapshot {
         PortSnapshot {
@@ -66,6 +77,7 @@ impl PortCounters {
             ingress_bytes: self.ingress.bytes.load(Ordering::Relaxed),
             egress_frames: self.egress.frames.load(Ordering::Relaxed),
             egress_bytes: self.egress.bytes.load(Ordering::Relaxed),
+            learning: self.learning.snapshot(),
             drops: std::array::from_fn(|i| self.drops.0[i].load(Ordering::Relaxed)),
         }
     }
@@ -114,6 +126,8 @@ mod tests {
                         counters.add_egress(3, 180);
                         counters.add_drops(DropReason::NoRoom, 2);
                         counters.add_drops(DropReason::PortGone, 1);
+                        counters.add_learning(Learning::Added);
+                        counters.add_learning(Learning::RefusedMove);
                     }
                 });
             }
@@ -124,5 +138,6 @@ mod tests {
         assert_eq!(seen.dropped(DropReason::NoRoom), 8000);
         assert_eq!(seen.dropped(DropReason::Malformed), 0);
         assert_eq!(seen.dropped_total(), 12_000);
+        assert_eq!(seen.learning, LearningCounts { refused_moves: 4000, ..Default::default() });
     }
 }

@@ -1,10 +1,16 @@
-//! One slot's word: an address and its port in 64 bits, so that a single atomic store publishes both.
+//! One slot's word: an address, its origin and its port in 64 bits, so that a single atomic store publishes them
+//! together.
 
 use wire::ethernet::MacAddr;
 
 use crate::PortId;
 
-/// The address in the high 48 bits, the port in the low 16.
+/// The group bit of the address. A station's address never has it, so a word uses it for the origin.
+const TAUGHT: u64 = 1 << 56;
+/// The bits of a word that are the address.
+const ADDRESS: u64 = !(TAUGHT | 0xffff);
+
+/// The address in the high 48 bits, with the origin in the place of its group bit; the port in the low 16.
 ///
 /// Zero is the empty slot; it cannot be mistaken for an entry because the all-zero address is never learnt.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -13,8 +19,14 @@ pub(crate) struct Word(u64);
 impl Word {
     pub(crate) const EMPTY: Self = Self(0);
 
-    pub(crate) fn new(mac: MacAddr, port: PortId) -> Self {
-        Self(key(mac) << 16 | u64::from(port.0))
+    /// A station that was learnt from its frames.
+    pub(crate) fn learnt(mac: MacAddr, port: PortId) -> Self {
+        Self(key(mac) | u64::from(port.0))
+    }
+
+    /// A station that the table was taught.
+    pub(crate) fn taught(mac: MacAddr, port: PortId) -> Self {
+        Self(Self::learnt(mac, port).0 | TAUGHT)
     }
 
     pub(crate) fn from_raw(raw: u64) -> Self {
@@ -29,13 +41,17 @@ impl Word {
         self == Self::EMPTY
     }
 
-    /// The address as a number; zero for the empty slot.
+    pub(crate) fn is_taught(self) -> bool {
+        self.0 & TAUGHT != 0
+    }
+
+    /// The address as [`key`] makes it; zero for the empty slot.
     pub(crate) fn key(self) -> u64 {
-        self.0 >> 16
+        self.0 & ADDRESS
     }
 
     pub(crate) fn mac(self) -> MacAddr {
-        let [a, b, c, d, e, f, _, _] = self.0.to_be_bytes();
+        let [a, b, c, d, e, f, _, _] = self.key().to_be_bytes();
         MacAddr([a, b, c, d, e, f])
     }
 
@@ -45,10 +61,10 @@ impl Word {
     }
 }
 
-/// The address as a 48-bit number, first octet highest.
+/// The address in the high 48 bits, first octet highest.
 pub(crate) fn key(mac: MacAddr) -> u64 {
     let [a, b, c, d, e, f] = mac.0;
-    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+    u64::from_be_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 /// Whether a station can own this address.
@@ -63,11 +79,14 @@ mod tests {
     #[test]
     fn a_word_gives_back_what_it_was_made_of() {
         let mac = MacAddr([0x52, 0x54, 0x00, 0x12, 0x34, 0x56]);
-        let word = Word::new(mac, PortId(0xabcd));
-        assert_eq!(word.mac(), mac);
-        assert_eq!(word.port(), PortId(0xabcd));
-        assert_eq!(word.key(), key(mac));
-        assert!(!word.is_empty());
+        for word in [Word::learnt(mac, PortId(0xabcd)), Word::taught(mac, PortId(0xabcd))] {
+            assert_eq!(word.mac(), mac);
+            assert_eq!(word.port(), PortId(0xabcd));
+            assert_eq!(word.key(), key(mac));
+            assert!(!word.is_empty());
+        }
+        assert!(Word::taught(mac, PortId(0)).is_taught());
+        assert!(!Word::learnt(MacAddr([0xfe; 6]), PortId(0xffff)).is_taught());
     }
 
     #[test]

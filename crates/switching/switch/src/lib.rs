@@ -1,22 +1,32 @@
 //! The learning switch: which port a destination lives on.
 //!
 //! A worker calls [`MacTable::learn`] with each frame's source, asks [`forward`] where the frame goes, and adds
-//! what it did to [`PortCounters`] once per batch. Nothing here locks, allocates or blocks per frame.
+//! what it did to [`PortCounters`] once per batch. [`StormControl`] bounds what a port floods. Nothing here locks,
+//! allocates or blocks per frame.
 //!
 //! Ingress and egress are the switch's: *ingress* is from a port into the switch, *egress* from the switch out of
 //! a port.
 
 #![forbid(unsafe_code)]
 
+mod bucket;
 mod counters;
 mod entry;
 mod forward;
 mod hash;
+mod learning;
+mod moves;
 mod ports;
+mod shares;
+mod storm;
 mod table;
+mod tokens;
 
 pub use counters::{PortCounters, PortSnapshot};
 pub use forward::{Verdict, forward};
+pub use learning::{Learning, LearningCounts};
+pub use moves::Move;
 pub use ports::{PortId, PortSet};
-pub use table::{DEFAULT_CAPACITY, Entry, Limits, MacTable};
+pub use storm::{FLOOD_COPIES, StormControl};
+pub use table::{DEFAULT_CAPACITY, Entry, Limits, MacTable, TeachError};
 pub use wire::ethernet::MacAddr;

@@ -25,6 +25,16 @@ impl PortSet {
         }
     }
 
+    /// How many ports are in it.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether no port is in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
     /// The ports, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = PortId> {
         (0u16..).zip(&self.0).flat_map(|(index, word)| {
@@ -67,6 +77,7 @@ mod tests {
                     expected.remove(&PortId(port));
                 }
                 prop_assert!(set.iter().eq(expected.iter().copied()));
+                prop_assert_eq!((set.len(), set.is_empty()), (expected.len(), expected.is_empty()));
             }
         }
     }

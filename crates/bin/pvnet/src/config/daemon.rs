@@ -86,11 +86,17 @@ pub struct Switch {
     pub age_seconds: u32,
     /// Most addresses that the switch learns from one port.
     pub addresses_per_port: u32,
+    /// Copies of flooded frames that one port may cause per second; 0 for no limit.
+    pub flood_copies_per_second: u32,
 }
 
 impl Default for Switch {
     fn default() -> Self {
         let limits = switch::Limits::default();
-        Self { age_seconds: limits.age_seconds, addresses_per_port: limits.per_port }
+        Self {
+            age_seconds: limits.age_seconds,
+            addresses_per_port: limits.per_port,
+            flood_copies_per_second: switch::FLOOD_COPIES,
+        }
     }
 }

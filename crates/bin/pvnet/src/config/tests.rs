@@ -38,6 +38,8 @@ fn the_example_is_valid_and_shows_the_defaults() {
     assert_eq!(config.daemon.directory, Daemon::default().directory);
     assert_eq!(config.switch.age_seconds, Switch::default().age_seconds);
     assert_eq!(config.switch.addresses_per_port, Switch::default().addresses_per_port);
+    let default = Switch::default().flood_copies_per_second;
+    assert_eq!(config.switch.flood_copies_per_second, default);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use capture::{Capture, Request};
 use control_socket::{PortStatus, Reason, Status};
-use datapath::{Datapath, Failure, Port};
+use datapath::{Datapath, Failure, Port, TeachError};
 use netback::{Offered, VifError};
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{info, warn};
@@ -35,6 +35,8 @@ struct Interface {
     port: Option<Arc<Port>>,
     /// For operators: why it is not connected.
     reason: Option<Reason>,
+    /// The guest whose port has its address, if that is another one.
+    address_owner: Option<String>,
 }
 
 /// The control thread's state.
@@ -72,6 +74,7 @@ impl Control {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             self.datapath.sweep();
+            self.refresh_wrappers();
         }
         let keeps_guests = self.platform.keeps_guests();
         let ids: Vec<_> = self.interfaces.keys().copied().collect();
@@ -106,7 +109,10 @@ impl Control {
                 let _ = answer.send(self.balloon(&name, mib));
             }
             Event::Capture { request, answer } => {
-                let _ = answer.send(self.capture(&request));
+                let capture = self.capture(&request);
+                // Before the answer: whoever gets it may send frames at once.
+                self.refresh_wrappers();
+                let _ = answer.send(capture);
             }
             Event::Stop => {}
         }
@@ -191,7 +197,8 @@ impl Control {
         let policy = sources.policy(backend.mac());
         let may_capture = self.config.daemon.capture;
         let wrappers = Wrappers::new(&guest.name, policy, &guest.limit, may_capture);
-        let interface = Interface { guest, backend, wrappers, port: None, reason: None };
+        let interface =
+            Interface { guest, backend, wrappers, port: None, reason: None, address_owner: None };
         self.interfaces.insert(id, interface);
         self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
@@ -208,6 +215,7 @@ impl Control {
         if let Err(error) = interface.backend.remove() {
             warn!(vif = %id, %error, "removing the remaining nodes");
         }
+        self.teach_waiting();
     }
 
     fn frontend_changed(&mut self, id: VifId) {
@@ -236,10 +244,11 @@ impl Control {
         let count = queues.len();
         let queues = queues.into_iter().map(|queue| interface.wrappers.wrap(queue)).collect();
         let name = &interface.guest.name;
-        let port = self.datapath.attach(name, queues, tasks);
-        self.datapath.teach(port.id(), interface.backend.mac());
-        interface.port = Some(port);
+        interface.port = Some(self.datapath.attach(name, queues, tasks));
         interface.reason = None;
+        self.teach(id);
+        let Some(interface) = self.interfaces.get_mut(&id) else { return };
+        let name = &interface.guest.name;
         match interface.backend.connected() {
             Ok(()) => info!(guest = name, queues = count, "connected"),
             Err(error) => self.disconnect(id, Reason::NotConnected(error.to_string())),
@@ -249,6 +258,7 @@ impl Control {
     fn disconnect(&mut self, id: VifId, reason: Reason) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         let name = &interface.guest.name;
+        interface.address_owner = None;
         if let Some(port) = interface.port.take() {
             info!(guest = name, %reason, "disconnected");
             self.datapath.detach(port.id());
@@ -259,6 +269,43 @@ impl Control {
         if let Err(error) = interface.backend.disconnected() {
             warn!(guest = name, %error, "writing the state to the store");
         }
+        self.teach_waiting();
+    }
+
+    /// Teaches the switch a guest's address. A guest that has the same address and was faster keeps it.
+    fn teach(&mut self, id: VifId) {
+        let Some(interface) = self.interfaces.get(&id) else { return };
+        let Some(port) = interface.port.as_deref() else { return };
+        let mac = interface.backend.mac();
+        let owner = match self.datapath.teach(port.id(), mac) {
+            Ok(()) => None,
+            Err(TeachError::Taken(other)) => {
+                let has_it = |port: &Arc<Port>| port.id() == other;
+                let mut others = self.interfaces.values();
+                let owner = others.find(|owner| owner.port.as_ref().is_some_and(has_it));
+                owner.map(|owner| owner.guest.name.clone())
+            }
+            Err(error) => {
+                warn!(guest = interface.guest.name, %mac, %error, "its address can be taken");
+                None
+            }
+        };
+        if let Some(owner) = &owner
+            && interface.address_owner.as_ref() != Some(owner)
+        {
+            warn!(guest = interface.guest.name, %mac, owner, "another guest has its address");
+        }
+        if let Some(interface) = self.interfaces.get_mut(&id) {
+            interface.address_owner = owner;
+        }
+    }
+
+    /// Teaches the addresses that another guest had, which may have gone.
+    fn teach_waiting(&mut self) {
+        let waits = |interface: &Interface| interface.address_owner.is_some();
+        let waiting = self.interfaces.iter().filter(|(_, interface)| waits(interface));
+        let waiting: Vec<_> = waiting.map(|(id, _)| *id).collect();
+        waiting.into_iter().for_each(|id| self.teach(id));
     }
 
     /// Leaves a guest connected for the next daemon. Its states stay as they are, and the frames that it
@@ -322,11 +369,24 @@ impl Control {
         }))
     }
 
+    /// Puts wrappers around ports that need them now, and takes off those that are not needed any
+    /// more.
+    fn refresh_wrappers(&mut self) {
+        for interface in self.interfaces.values_mut() {
+            interface.wrappers.refresh(&self.datapath, interface.port.as_deref());
+        }
+        for uplink in &mut self.uplinks {
+            uplink.wrappers.refresh(&self.datapath, Some(&uplink.port));
+        }
+    }
+
     fn status(&self) -> Status {
         let guests = self.interfaces.iter().map(|(id, interface)| {
             let state = interface.backend.state();
             let why = match (state, &interface.reason) {
-                (XenbusState::Connected, _) => None,
+                (XenbusState::Connected, _) => {
+                    interface.address_owner.clone().map(Reason::AddressTaken)
+                }
                 (_, Some(reason)) => Some(reason.clone()),
                 (_, None) => Some(Reason::WaitingForFrontend),
             };
@@ -349,6 +409,7 @@ impl Control {
             cpu: self.stopwatch.read(),
             meter: status::meter(self.platform.meter(), &ports),
             ports,
+            learning: status::learning(self.datapath.learning()),
             absent: absent.map(|guest| guest.name.clone()).collect(),
             addresses: self.datapath.addresses().iter().map(status::address).collect(),
         }

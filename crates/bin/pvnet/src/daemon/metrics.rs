@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use control_socket::{MeterStatus, PortState, PortStatus, Status};
+use control_socket::{Learning, MeterStatus, PortState, PortStatus, Status};
 use hypervisor::Counted;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -75,7 +75,7 @@ struct Snapshot(Status);
 /// A counter of every port: its name, its help, and its field of the status.
 type PortCounter = (&'static str, &'static str, fn(&PortStatus) -> u64);
 
-const PORT_COUNTERS: [PortCounter; 4] = [
+const PORT_COUNTERS: [PortCounter; 7] = [
     ("pvnet_port_ingress_frames", "Frames from the port into the switch", |port| {
         port.ingress.frames
     }),
@@ -84,6 +84,28 @@ const PORT_COUNTERS: [PortCounter; 4] = [
         port.egress.frames
     }),
     ("pvnet_port_egress_bytes", "Bytes from the switch out of the port", |port| port.egress.bytes),
+    ("pvnet_port_station_moves", "Stations that moved to the port", |port| port.learning.moves),
+    ("pvnet_port_refused_moves", "Frames whose source address another port kept", |port| {
+        port.learning.refused_moves
+    }),
+    ("pvnet_port_refused_addresses", "Frames whose source address was not learnt", |port| {
+        port.learning.refused_addresses
+    }),
+];
+
+/// A counter of the switch's table: its name, its help, and its field of the status.
+type TableCounter = (&'static str, &'static str, fn(&Learning) -> u64);
+
+const TABLE_COUNTERS: [TableCounter; 3] = [
+    ("pvnet_switch_station_moves", "Stations that moved from one port to another", |learning| {
+        learning.moves
+    }),
+    ("pvnet_switch_refused_moves", "Frames whose source address another port kept", |learning| {
+        learning.refused_moves
+    }),
+    ("pvnet_switch_refused_addresses", "Frames whose source address was not learnt", |learning| {
+        learning.refused_addresses
+    }),
 ];
 
 impl Collector for Snapshot {
@@ -122,6 +144,12 @@ impl Collector for Snapshot {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
+        for (name, help, value) in TABLE_COUNTERS {
+            plain(&mut encoder, name, help, &ConstCounter::new(value(&self.0.learning)))?;
+        }
+        let addresses = i64::try_from(self.0.addresses.len()).unwrap_or(i64::MAX);
+        let help = "Addresses in the switch's table";
+        plain(&mut encoder, "pvnet_switch_addresses", help, &ConstGauge::new(addresses))?;
         meter(&self.0.meter, &mut encoder)?;
         self.0.cpu.map_or(Ok(()), |cpu| {
             let name = "process_cpu_seconds";
@@ -224,15 +252,25 @@ mod tests {
         let port = PortStatus {
             ingress: Traffic { frames: 3, bytes: 4000 },
             egress: Traffic { frames: 5, bytes: 6000 },
+            learning: Learning { moves: 8, refused_moves: 9, refused_addresses: 10 },
             drops: [(DropReason::Stalled, 7)].into_iter().collect(),
             ..PortStatus::new("red", PortKind::Guest, PortState::Up)
         };
-        let text = render(Status { ports: vec![port], ..Status::default() }).unwrap();
+        let learning = Learning { moves: 11, refused_moves: 12, refused_addresses: 13 };
+        let status = Status { ports: vec![port], learning, ..Status::default() };
+        let text = render(status).unwrap();
         let lines = [
             "pvnet_port_ingress_frames_total{port=\"red\"} 3",
             "pvnet_port_egress_bytes_total{port=\"red\"} 6000",
             "pvnet_port_up{port=\"red\"} 1",
             "pvnet_port_dropped_frames_total{port=\"red\",reason=\"stalled\"} 7",
+            "pvnet_port_station_moves_total{port=\"red\"} 8",
+            "pvnet_port_refused_moves_total{port=\"red\"} 9",
+            "pvnet_port_refused_addresses_total{port=\"red\"} 10",
+            "pvnet_switch_station_moves_total 11",
+            "pvnet_switch_refused_moves_total 12",
+            "pvnet_switch_refused_addresses_total 13",
+            "pvnet_switch_addresses 0",
         ];
         assert_lines(&text, &lines);
     }

@@ -86,7 +86,9 @@ fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datap
         limits: switch::Limits {
             per_port: config.switch.addresses_per_port,
             age_seconds: config.switch.age_seconds,
+            ..switch::Limits::default()
         },
+        flood_copies: config.switch.flood_copies_per_second,
         ..datapath::Config::default()
     };
     let events = events.clone();

@@ -1,7 +1,7 @@
 //! The status that the control socket returns.
 
 use control_socket::{
-    Address, Counts, MeterStatus, PortKind, PortState, PortStatus, Reason, Traffic,
+    Address, Counts, Learning, MeterStatus, PortKind, PortState, PortStatus, Reason, Traffic,
 };
 use datapath::Port;
 use hypervisor::Meter;
@@ -44,9 +44,16 @@ fn counted(status: PortStatus, port: &Port) -> PortStatus {
         queues: port.queues(),
         ingress: Traffic { frames: counts.ingress_frames, bytes: counts.ingress_bytes },
         egress: Traffic { frames: counts.egress_frames, bytes: counts.egress_bytes },
+        learning: learning(counts.learning),
         drops: Counts::new(|reason| counts.dropped(reason)),
         ..status
     }
+}
+
+/// What became of the source addresses of frames.
+pub(super) fn learning(counts: switch::LearningCounts) -> Learning {
+    let switch::LearningCounts { moves, refused_moves, refused_addresses } = counts;
+    Learning { moves, refused_moves, refused_addresses }
 }
 
 /// The counts of a meter, for a daemon with these ports.
@@ -62,5 +69,6 @@ pub(super) fn meter(meter: &Meter, ports: &[PortStatus]) -> MeterStatus {
 
 /// An entry of the switch's table.
 pub(super) fn address(entry: &switch::Entry) -> Address {
-    Address { mac: entry.mac.to_string(), port: entry.port.0, age: entry.age }
+    let switch::Entry { mac, port, age, taught } = *entry;
+    Address { mac: mac.to_string(), port: port.0, age, taught }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use capture::{Capture, CapturePoint, Options};
+use capture::{Capture, CapturePoint, Options, Unwrap};
+use datapath::{Datapath, Port};
 use guard::{Guard, Policy};
 use limit::Meter;
 use port::Queue;
@@ -17,14 +18,22 @@ pub(super) struct Wrappers {
     to_port: Arc<Meter>,
     /// None if captures are not allowed.
     point: Option<CapturePoint>,
+    /// Whether the queues have the wrapper of captures.
+    captured: bool,
 }
 
 impl Wrappers {
-    /// Wrappers for the port `name`: without a guard if there is no policy, and without a capture
-    /// point unless captures are allowed.
+    /// Wrappers for the port `name`: without a guard if there is no policy. Captures can be started
+    /// if `capture` allows it.
     pub(super) fn new(name: &str, guard: Option<Policy>, limits: &Limits, capture: bool) -> Self {
         let [from_port, to_port] = [limits.ingress, limits.egress].map(Meter::new);
-        Self { guard, from_port, to_port, point: capture.then(|| CapturePoint::new(name)) }
+        Self {
+            guard,
+            from_port,
+            to_port,
+            point: capture.then(|| CapturePoint::new(name)),
+            captured: false,
+        }
     }
 
     /// Wraps a queue: capture around guard around limit.
@@ -41,8 +50,22 @@ impl Wrappers {
         let egress = limit::police(queue.egress, &self.to_port);
         let queue = Queue { ingress, egress };
         match &self.point {
-            Some(point) => point.wrap(queue),
-            None => queue,
+            Some(point) if self.captured => point.wrap(queue),
+            _ => queue,
+        }
+    }
+
+    /// Puts the wrapper of captures around the queues of the port while a capture runs, and takes
+    /// it off after the last one. Call it now and then.
+    pub(super) fn refresh(&mut self, datapath: &Datapath, port: Option<&Port>) {
+        let Some(point) = &self.point else { return };
+        if point.is_active() == self.captured {
+            return;
+        }
+        self.captured = !self.captured;
+        let rewrap = if self.captured { point.wrapper() } else { Arc::new(Unwrap) };
+        if let Some(port) = port {
+            datapath.rewrap(port, &rewrap);
         }
     }
 

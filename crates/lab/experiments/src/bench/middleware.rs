@@ -42,7 +42,7 @@ pub fn run(args: &MiddlewareArgs) -> Result<Benchmark> {
     let guard_off_and_limit = format!("{GUARD_OFF}\n{LIMIT}");
     let settings = [
         ("", OFF),
-        ("+capture-point", Extra { daemon: "", ..OFF }),
+        ("+may-capture", Extra { daemon: "", ..OFF }),
         ("+guard", Extra { guest: "", ..OFF }),
         ("+limit", Extra { guest: &guard_off_and_limit, ..OFF }),
         ("+all", Extra { daemon: "", guest: LIMIT }),

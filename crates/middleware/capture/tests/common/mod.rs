@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use capture::{Capture, CapturePoint, Options, Totals};
 use offload::{Checksum, Gso, GsoKind};
-use port::{Budget, Offer, Outcome, Queue, Received, WINDOW};
+use port::{Budget, Offer, Outcome, Queue, Received, Rewrap, WINDOW};
 use port_testing::{FakeEgress, Sender, Sent};
 
 /// A wrapped queue, and what is behind it.
@@ -32,6 +32,16 @@ impl Port {
         });
         let queue = point.wrap(Queue { ingress, egress: Box::new(egress) });
         Self { queue, sender, outcomes }
+    }
+
+    /// Wraps the queue anew.
+    pub fn rewrap(&mut self, rewrap: &dyn Rewrap) {
+        let bare = || Queue {
+            ingress: Sender::new().1,
+            egress: Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered))),
+        };
+        let Queue { ingress, egress } = std::mem::replace(&mut self.queue, bare());
+        self.queue = Queue { ingress: rewrap.ingress(ingress), egress: rewrap.egress(egress) };
     }
 
     /// Takes frames in; they stay in the window.

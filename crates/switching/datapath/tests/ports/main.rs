@@ -5,12 +5,17 @@ mod common;
 
 mod arm;
 mod device;
+mod fairness;
 mod faults;
 mod floods;
 mod in_flight;
 mod memory;
 mod receiver;
+mod rewrap;
+mod stations;
+mod storms;
 mod teardown;
+mod waiting;
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -37,10 +42,13 @@ struct Switch {
 
 impl Switch {
     fn new(workers: usize) -> Self {
+        Self::with(&Config { workers, ..Config::default() })
+    }
+
+    fn with(config: &Config) -> Self {
         let (sender, failures) = mpsc::channel();
-        let config = Config { workers, ..Config::default() };
         let sink = Box::new(move |failure| sender.send(failure).unwrap());
-        let datapath = Datapath::start(&config, sink).unwrap();
+        let datapath = Datapath::start(config, sink).unwrap();
         Self { datapath, failures: Mutex::new(failures) }
     }
 }
@@ -62,7 +70,7 @@ fn plug<E>(
 ) -> Plugged<E> {
     let queues = vec![Queue { ingress, egress }];
     let port = datapath.attach(&format!("port{n}"), queues, Vec::new());
-    datapath.teach(port.id(), MacAddr(mac(n)));
+    datapath.teach(port.id(), MacAddr(mac(n))).unwrap();
     refresh(datapath);
     Plugged { port, mac: mac(n), sender, egress: handle }
 }

@@ -37,7 +37,7 @@ fn next<H: Hypervisor>(guest: &mut Guest<H>) -> Vec<u8> {
 fn bodies_in_several_regions_and_beyond_4_gib_arrive() {
     let host = Host::new(1, 1);
     let mut guest = host.guest("02:00:00:00:00:0a", netfront::Config::default());
-    host.datapath.teach(guest.port.id(), MacAddr(M));
+    host.datapath.teach(guest.port.id(), MacAddr(M)).unwrap();
     // A file of 5 GiB that has hardly any pages.
     let file = create_memfd("beyond", 5 * GIB / PAGE, PageSize::Small).unwrap();
     let far = Region::map(&file, 0, 5 * GIB).unwrap();
@@ -100,7 +100,7 @@ impl Ingress for Lends {
 fn a_body_outside_its_regions_is_its_senders_fault() {
     let host = Host::new(1, 1);
     let mut guest = host.guest("02:00:00:00:00:0a", netfront::Config::default());
-    host.datapath.teach(guest.port.id(), MacAddr(M));
+    host.datapath.teach(guest.port.id(), MacAddr(M)).unwrap();
     let p = plain(&host.datapath, 1);
     let no_regions: Arc<[Region]> = Arc::new([]);
     // It has most of the body's 872 bytes, but not all.
@@ -135,8 +135,8 @@ fn frames_cross_from_any_platform_to_any_other() {
         let config = netfront::Config::default();
         let mut metered = host.guest("02:00:00:00:00:0a", config);
         let mut plain_machine = host.guest_on(&host.machine, "02:00:00:00:00:0b", config);
-        host.datapath.teach(metered.port.id(), MacAddr(M));
-        host.datapath.teach(plain_machine.port.id(), MacAddr(P));
+        host.datapath.teach(metered.port.id(), MacAddr(M)).unwrap();
+        host.datapath.teach(plain_machine.port.id(), MacAddr(P)).unwrap();
         let (t, d) = (plain(&host.datapath, 1), slow(&host.datapath, 2));
         for (n, len) in (0u32..).zip([60, 1514, 65_000]) {
             let bytes = |to, from| frame(to, from, len, n);
@@ -222,7 +222,7 @@ fn a_bad_grant_on_another_platform_costs_the_receiver_nothing() {
         };
         let mut metered = host.guest("02:00:00:00:00:0a", config);
         let mut foreign = host.guest_on(&host.machine, "02:00:00:00:00:0b", config);
-        host.datapath.teach(metered.port.id(), MacAddr(M));
+        host.datapath.teach(metered.port.id(), MacAddr(M)).unwrap();
         let (t, d) = (plain(&host.datapath, 1), slow(&host.datapath, 2));
         let revoked = Revoked::new(&foreign);
         for n in 0..BAD {

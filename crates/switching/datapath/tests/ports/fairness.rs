@@ -1,0 +1,61 @@
+//! Each queue has its share of a worker, however much work its frames are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use port::{Egress, Outcome};
+use port_testing::{FakeEgress, Sender};
+
+use crate::common::{frame, wait_until};
+use crate::{ALL, Switch, mac, plain, plug};
+
+/// What a delivery to a slow port takes.
+const WORK: Duration = Duration::from_micros(500);
+
+/// An egress queue at which each frame takes a while, and the number of frames that it took.
+fn laborious() -> (Arc<AtomicUsize>, Box<dyn Egress>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counter = count.clone();
+    let egress = FakeEgress::new(move |_, _| {
+        std::thread::sleep(WORK);
+        counter.fetch_add(1, Ordering::Relaxed);
+        Ok(Outcome::Delivered)
+    });
+    (count, Box::new(egress))
+}
+
+#[test]
+fn frames_that_are_much_work_do_not_take_the_turns_of_others() {
+    let switch = Switch::new(1);
+    let (red, blue) = (plain(&switch.datapath, 0), plain(&switch.datapath, 1));
+    let heavy = plain(&switch.datapath, 2);
+    let slow = plug(&switch.datapath, 3, Sender::new(), laborious());
+    (0..3000).for_each(|n| heavy.sender.send(frame(slow.mac, heavy.mac, 100, n)));
+    // More than 300 windows. With a turn for each queue in each round, all of the other frames
+    // would be delivered in this time.
+    (0..20_000).for_each(|n| red.sender.send(frame(blue.mac, red.mac, 100, n)));
+    wait_until("all frames", || blue.egress.count() == 20_000);
+    let taken = slow.egress.load(Ordering::Relaxed);
+    assert!(taken < 1500, "{taken}");
+}
+
+#[test]
+fn a_turn_of_floods_ends() {
+    let switch = Switch::new(1);
+    let (red, blue) = (plain(&switch.datapath, 0), plain(&switch.datapath, 1));
+    let loud = plain(&switch.datapath, 2);
+    let listeners: Vec<_> =
+        (10..42).map(|n| plug(&switch.datapath, n, Sender::new(), laborious())).collect();
+    let heard = || -> usize {
+        listeners.iter().map(|listener| listener.egress.load(Ordering::Relaxed)).sum()
+    };
+    (0..300).for_each(|n| loud.sender.send(frame(ALL, loud.mac, 100, n)));
+    wait_until("the first of them", || heard() > 0);
+    let before = heard();
+    red.sender.send(frame(mac(1), red.mac, 100, 0));
+    wait_until("a frame", || blue.egress.take().iter().any(|bytes| bytes[..6] == mac(1)));
+    // Not the 64 x 32 copies of a whole window.
+    let copies = heard() - before;
+    assert!(copies <= 1000, "{copies}");
+}

@@ -1,0 +1,121 @@
+//! Learning from the sources of frames.
+
+use super::MacTable;
+use crate::bucket::{Bucket, Raced};
+use crate::entry::{Word, is_station};
+use crate::moves::Record;
+use crate::{Learning, PortId};
+use wire::ethernet::MacAddr;
+
+/// How often one learn starts over when other workers change its bucket under it. Learning is a hint: after
+/// that the next frame of the same station tries again, so a frame's work stays bounded.
+const ATTEMPTS: usize = 4;
+
+impl MacTable {
+    /// Notes that a frame from `mac` came in on `port` at second `now`.
+    ///
+    /// Group addresses and the zero address are ignored. An address that was taught stays on its port. A station
+    /// that moved takes its entry and its count to the new port, if the [limits](super::Limits) leave a move;
+    /// otherwise the old port keeps it. An address that would take `port` beyond its bound, or whose bucket is full
+    /// of fresh entries, is not learnt; its frames are flooded.
+    pub fn learn(&self, mac: MacAddr, port: PortId, now: u32) -> Learning {
+        if !is_station(mac) {
+            return Learning::Unchanged;
+        }
+        let wanted = Word::learnt(mac, port);
+        let bucket = self.bucket(wanted.key());
+        match bucket.find(wanted.key()) {
+            Some((slot, found)) if found.port() == port => {
+                bucket.refresh(slot, now);
+                Learning::Unchanged
+            }
+            _ => self.learn_new(bucket, wanted, now),
+        }
+    }
+
+    /// Learns an address that was not on this port a moment ago.
+    #[cold]
+    fn learn_new(&self, bucket: &Bucket, wanted: Word, now: u32) -> Learning {
+        for _ in 0..ATTEMPTS {
+            if let Ok(learning) = self.try_learn(bucket, wanted, now) {
+                self.counters.add(learning);
+                return learning;
+            }
+        }
+        Learning::Unchanged
+    }
+
+    fn try_learn(&self, bucket: &Bucket, wanted: Word, now: u32) -> Result<Learning, Raced> {
+        match bucket.find(wanted.key()) {
+            Some((slot, found)) if found.port() == wanted.port() => {
+                bucket.refresh(slot, now);
+                Ok(Learning::Unchanged)
+            }
+            Some((slot, found)) if self.is_aged(found, bucket.last_seen(slot), now) => {
+                self.take(bucket, slot, found, wanted, now)
+            }
+            Some((slot, found)) => self.relocate(bucket, slot, found, wanted, now),
+            None => match self.vacancy(bucket, now) {
+                Some((slot, old)) => {
+                    let learning = self.take(bucket, slot, old, wanted, now)?;
+                    self.drop_duplicates(bucket, wanted.key());
+                    Ok(learning)
+                }
+                None => Ok(Learning::Refused),
+            },
+        }
+    }
+
+    /// Where a new address may go: an empty slot, else the oldest of the aged ones.
+    fn vacancy(&self, bucket: &Bucket, now: u32) -> Option<(usize, Word)> {
+        bucket.slots().find(|(_, word)| word.is_empty()).or_else(|| {
+            bucket
+                .slots()
+                .filter(|&(slot, word)| self.is_aged(word, bucket.last_seen(slot), now))
+                .min_by_key(|&(slot, _)| bucket.last_seen(slot))
+        })
+    }
+
+    /// Puts an address where `old` was, at its port's expense.
+    fn take(
+        &self,
+        bucket: &Bucket,
+        slot: usize,
+        old: Word,
+        new: Word,
+        now: u32,
+    ) -> Result<Learning, Raced> {
+        if !self.shares.reserve(new.port(), self.limits.per_port) {
+            return Ok(Learning::Refused);
+        }
+        self.replace(bucket, slot, old, new, now).inspect_err(|_| self.shares.release(new))?;
+        Ok(Learning::Added)
+    }
+
+    /// Moves a station to the port it was seen on, if it may.
+    fn relocate(
+        &self,
+        bucket: &Bucket,
+        slot: usize,
+        old: Word,
+        new: Word,
+        now: u32,
+    ) -> Result<Learning, Raced> {
+        let last = bucket.last_move(slot);
+        if old.is_taught() || last.forbids(old, now) {
+            return Ok(Learning::RefusedMove);
+        }
+        if !self.shares.reserve(new.port(), self.limits.per_port) {
+            return Ok(Learning::Refused);
+        }
+        let may_move = self.shares.take_move(new.port(), self.limits.moves_per_second, now)
+            // Of several workers that move the station in one second, one gets through.
+            && bucket.set_move(slot, last, Record::new(old, now)).is_ok();
+        if !may_move {
+            self.shares.release(new);
+            return Ok(Learning::RefusedMove);
+        }
+        self.replace(bucket, slot, old, new, now).inspect_err(|_| self.shares.release(new))?;
+        Ok(Learning::Moved)
+    }
+}

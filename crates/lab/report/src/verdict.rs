@@ -34,7 +34,7 @@ impl Verdict {
 pub enum Rule {
     /// It holds from the first number on, weakly from the second on. If both are equal, it holds or does not.
     AtLeast(f64, f64),
-    /// It holds up to the first number, weakly up to the second.
+    /// It holds up to the first number, weakly up to the second. If both are equal, it holds or does not.
     AtMost(f64, f64),
     /// It holds above the number, never weakly.
     Above(f64),
@@ -77,6 +77,7 @@ impl Rule {
         let show = |number| unit.show(number);
         match self {
             Self::AtLeast(full, some) if full <= some => format!("holds from {}", show(full)),
+            Self::AtMost(full, some) if full >= some => format!("holds up to {}", show(full)),
             Self::Above(bound) => format!("holds above {}", show(bound)),
             Self::AtLeast(full, some) => {
                 format!("holds from {}, weakly from {}", show(full), show(some))
@@ -176,6 +177,7 @@ mod tests {
             "holds from 20.0 %, weakly from 5.0 %"
         );
         assert_eq!(Rule::AtLeast(1.9, 1.9).words(Unit::Times), "holds from × 1.90");
+        assert_eq!(Rule::AtMost(1.5, 1.5).words(Unit::Times), "holds up to × 1.50");
         assert_eq!(Rule::Above(1.0).words(Unit::Times), "holds above × 1.00");
     }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use lab::Progress;
 use report::{Machine, Table, write_atomic};
 use serde::Serialize;
-use xenlab::scenario::{self, AttackTestbed, Class, Echoes, Resources, Row};
+use xenlab::scenario::{self, AttackTestbed, Baseline, Class, Echoes, Resources, Row};
 use xenlab::{Error, Host, HostFile, Options, Result};
 
 use crate::args::{BootArgs, PvnetArgs};
@@ -35,8 +35,10 @@ pub struct HostileArgs {
     boot: BootArgs,
 }
 
-/// Progress steps besides the attacks.
+/// Progress steps besides the attacks and the quiet periods.
 const STEPS: usize = 6;
+/// Periods without an attack, to compare with.
+const QUIET: usize = 3;
 
 /// The JSON document.
 #[derive(Serialize)]
@@ -44,6 +46,8 @@ struct Document<'a> {
     bench: &'static str,
     machine: Machine,
     rows: &'a [Row],
+    /// The victim without an attack.
+    baseline: &'a Baseline,
     /// What the daemon held before and after the attacks.
     held: [Resources; 2],
     leaks: &'a [String],
@@ -54,15 +58,16 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     let classes = if args.only.is_empty() { Class::all() } else { &args.only };
     let options = options(args)?;
     let images = args.boot.build.images()?;
-    let progress = Progress::new(STEPS + classes.len(), args.boot.build.quiet);
+    let progress = Progress::new(STEPS + QUIET + classes.len(), args.boot.build.quiet);
     progress.step("boot Xen and dom0");
     let host = Host::boot(&images, &options)?;
     let testbed = AttackTestbed::new(&host, &progress)?;
     let before = testbed.resources()?;
+    let baseline = baseline(&testbed, &progress)?;
     let mut rows = Vec::new();
     for class in classes {
         progress.step(class.to_string());
-        let row = testbed.attack(*class, args.seconds, args.cycles)?;
+        let row = testbed.attack(*class, args.seconds, args.cycles, &baseline)?;
         progress.done(&row.complaints.join("; "));
         rows.push(row);
     }
@@ -74,13 +79,24 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     leaks.extend(Some(testbed.kernels()?).filter(|words| !words.is_empty()));
     progress.finish();
     show(&rows, &before, &after, &leaks)?;
+    println!("{baseline}");
     if let Some(file) = &args.json {
         let (machine, held) = (Machine::detect(), [before, after]);
-        let document = Document { bench: "xen-hostile", machine, rows: &rows, held, leaks: &leaks };
+        let (rows, baseline, leaks) = (&*rows, &baseline, &*leaks);
+        let document = Document { bench: "xen-hostile", machine, rows, baseline, held, leaks };
         let text = serde_json::to_string(&document).map_err(report::Error::from)?;
         write_atomic(file, (text + "\n").as_bytes())?;
     }
     Ok(leaks.is_empty() && rows.iter().all(Row::passed))
+}
+
+/// The victim's replies in several quiet periods.
+fn baseline(testbed: &AttackTestbed, progress: &Progress) -> Result<Baseline> {
+    let quiet = (1..=QUIET).map(|period| {
+        progress.step(format!("no attack, period {period} of {QUIET}"));
+        testbed.quiet()
+    });
+    quiet.collect::<Result<_>>().map(Baseline::new)
 }
 
 fn options(args: &HostileArgs) -> Result<Options> {
@@ -93,15 +109,16 @@ fn options(args: &HostileArgs) -> Result<Options> {
 
 fn show(rows: &[Row], before: &Resources, after: &Resources, leaks: &[String]) -> Result<()> {
     let table = Table::new().left("attack").left("advisories").left("expected").left("seen");
-    let table = table.right("victim's echoes").right("longest ms").left("");
+    let table = table.right("victim's echoes").right("90 % within ms").right("longest ms").left("");
     let table = rows.iter().fold(table, |mut table, row| {
-        let Echoes { answered, asked, longest_ms } = row.victim;
+        let Echoes { answered, asked, p90_ms, longest_ms } = row.victim;
         table.row([
             row.class.to_string(),
             row.advisories.clone(),
             row.expected.clone(),
             row.seen(),
             format!("{answered}/{asked}"),
+            format!("{p90_ms:.0}"),
             format!("{longest_ms:.0}"),
             if row.passed() { "ok" } else { "FAILED" }.to_owned(),
         ]);

@@ -75,6 +75,12 @@ impl MachineGuest {
         self.inner.file.as_fd()
     }
 
+    /// The same memory, as this process has mapped it.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.inner.memory
+    }
+
     /// Decides where transferred pages are mapped from now on. The default is
     /// [`Grouping::Grouped`].
     pub fn group(&self, grouping: Grouping) {

@@ -55,7 +55,7 @@ impl<G: Guest> RxQueue<G> {
         buffers: Buffers<G>,
     ) -> Self {
         let mut queue = Self { ring, event, buffers, errors: 0 };
-        queue.post();
+        queue.post(u32::MAX);
         queue
     }
 
@@ -83,10 +83,10 @@ impl<G: Guest> RxQueue<G> {
         std::mem::take(&mut self.errors)
     }
 
-    /// Posts a buffer in every free slot.
+    /// Posts buffers in free slots, `most` at most.
     #[inline]
-    fn post(&mut self) {
-        for _ in 0..self.ring.free() {
+    fn post(&mut self, most: u32) {
+        for _ in 0..self.ring.free().min(most) {
             let slot = self.ring.next_index() as usize % RING_LEN;
             let Some(gref) = self.buffers.offer(slot) else { break };
             // Below RING_LEN.
@@ -98,8 +98,14 @@ impl<G: Guest> RxQueue<G> {
     /// for some.
     #[inline]
     pub fn publish(&mut self) {
+        self.publish_some(u32::MAX);
+    }
+
+    /// As [`publish`](Self::publish), but posts `most` buffers at most. The other slots stay empty.
+    #[inline]
+    pub fn publish_some(&mut self, most: u32) {
         self.buffers.give_back();
-        self.post();
+        self.post(most);
         if self.ring.publish() {
             // This fails if the backend is gone, which the store reports.
             let _ = self.event.notify();

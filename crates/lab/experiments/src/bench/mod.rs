@@ -4,11 +4,14 @@
 //! alternating order, so that a machine that is slower for a while affects both.
 
 mod common;
+mod guest;
 mod idle;
+mod isolation;
 mod latency;
 mod middleware;
 mod pps;
 mod rows;
+mod scale;
 mod show;
 mod stream;
 
@@ -17,6 +20,7 @@ use clap::Subcommand;
 use crate::error::Result;
 use crate::output;
 use common::Common;
+use show::Shown;
 
 /// Which benchmark.
 #[derive(Subcommand)]
@@ -31,44 +35,42 @@ pub enum BenchCommand {
     Middleware(middleware::MiddlewareArgs),
     /// What the daemon uses while two connected guests are idle.
     Idle(idle::IdleArgs),
+    /// What a hostile guest costs two good ones, for each class of attack.
+    Isolation(isolation::IsolationArgs),
+    /// Many guests: idle, sending at once, and what each costs.
+    Scale(scale::ScaleArgs),
+    /// The hostile guest that `isolation` starts.
+    #[command(hide = true)]
+    HostileGuest(isolation::HostileArgs),
 }
 
 /// Runs a benchmark and shows and writes its result.
 pub fn run(command: &BenchCommand) -> Result<()> {
+    use BenchCommand as Bench;
+    match command {
+        Bench::Stream(args) => bench(&args.common, || stream::run(args).map(Shown::from)),
+        Bench::Pps(args) => bench(&args.common, || pps::run(args).map(Shown::from)),
+        Bench::Latency(args) => bench(&args.common, || latency::run(args).map(Shown::from)),
+        Bench::Middleware(args) => bench(&args.common, || middleware::run(args).map(Shown::from)),
+        Bench::Idle(args) => bench(&args.common, || idle::run(args).map(Shown::from)),
+        Bench::Isolation(args) => bench(&args.common, || isolation::run(args)),
+        Bench::Scale(args) => bench(&args.common, || scale::run(args)),
+        Bench::HostileGuest(args) => isolation::hostile_guest(args),
+    }
+}
+
+fn bench(common: &Common, measure: impl FnOnce() -> Result<Shown>) -> Result<()> {
     lab::Interrupt::install()?;
-    let common = command.common();
     for file in common.json.iter().chain(&common.html) {
         output::prepare(file)?;
     }
-    let benchmark = command.measure()?;
-    show::print(&benchmark)?;
+    let shown = measure()?;
+    shown.print()?;
     if let Some(file) = &common.json {
-        benchmark.write(file)?;
+        shown.benchmark.write(file)?;
     }
     if let Some(file) = &common.html {
-        show::page(&benchmark).write(file)?;
+        shown.page.write(file)?;
     }
     Ok(())
-}
-
-impl BenchCommand {
-    fn common(&self) -> &Common {
-        match self {
-            Self::Stream(args) => &args.common,
-            Self::Pps(args) => &args.common,
-            Self::Latency(args) => &args.common,
-            Self::Middleware(args) => &args.common,
-            Self::Idle(args) => &args.common,
-        }
-    }
-
-    fn measure(&self) -> Result<report::Benchmark> {
-        match self {
-            Self::Stream(args) => stream::run(args),
-            Self::Pps(args) => pps::run(args),
-            Self::Latency(args) => latency::run(args),
-            Self::Middleware(args) => middleware::run(args),
-            Self::Idle(args) => idle::run(args),
-        }
-    }
 }

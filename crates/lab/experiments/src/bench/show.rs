@@ -4,13 +4,40 @@ use report::html::{BarChart, Report, StackedChart};
 use report::{Benchmark, Row, Table, human};
 
 use crate::error::{Error, Result};
+use crate::output;
 
 /// The subjects' names in rows, and for people.
 const SUBJECTS: [(&str, &str); 2] = [("pvnet", "pvnet"), ("veth-bridge", "veth + bridge")];
 
-/// Prints the table.
-pub fn print(benchmark: &Benchmark) -> Result<()> {
-    table(benchmark).print().map_err(Error::Print)
+/// A benchmark for programs and for people.
+pub struct Shown {
+    /// Its rows.
+    pub benchmark: Benchmark,
+    /// For the terminal.
+    pub table: Table,
+    /// Sentences below the table, if there are any.
+    pub notes: String,
+    /// For a browser.
+    pub page: Report,
+}
+
+impl From<Benchmark> for Shown {
+    /// The table and the page that suit any benchmark.
+    fn from(benchmark: Benchmark) -> Self {
+        let (table, page) = (table(&benchmark), page(&benchmark));
+        Self { benchmark, table, notes: String::new(), page }
+    }
+}
+
+impl Shown {
+    /// Prints the table and the notes.
+    pub fn print(&self) -> Result<()> {
+        self.table.print().map_err(Error::Print)?;
+        match self.notes.as_str() {
+            "" => Ok(()),
+            notes => output::print(&format!("\n{notes}\n")),
+        }
+    }
 }
 
 /// The part of a row's name before the subject.
@@ -61,7 +88,7 @@ fn table(benchmark: &Benchmark) -> Table {
 }
 
 /// The page: the table, a chart for each unit, processor time where it was measured.
-pub fn page(benchmark: &Benchmark) -> Report {
+fn page(benchmark: &Benchmark) -> Report {
     let mut page = Report::new(format!("pvnet bench {}", benchmark.bench));
     let rounds = benchmark.rows.iter().map(|row| row.stats.n).max().unwrap_or(0);
     page.lead(&format!(

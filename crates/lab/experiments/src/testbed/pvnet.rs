@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use accounting::Carried;
-use control_socket::{PortState, Status};
+use control_socket::{PortKind, PortState, Status};
 use lab::{Endpoint, Namespace, Offloads, Process};
 
 use super::daemon::{Daemon, ports, program};
@@ -12,7 +12,7 @@ use super::subject::Subject;
 use crate::error::{Error, Result};
 
 /// How the daemon and its guests are configured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Setup {
     /// The daemon's workers; its default if absent.
     pub workers: Option<usize>,
@@ -22,11 +22,14 @@ pub struct Setup {
     pub offloads: Offloads,
     /// Whether hypervisor time is measured.
     pub meter: bool,
+    /// More tables for the configuration: other guests and uplinks.
+    pub more: String,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { workers: None, queues: None, offloads: Offloads::ALL, meter: false }
+        let more = String::new();
+        Self { workers: None, queues: None, offloads: Offloads::ALL, meter: false, more }
     }
 }
 
@@ -94,6 +97,11 @@ impl Testbed {
     /// The daemon's process.
     pub fn pid(&self) -> u32 {
         self.daemon.pid()
+    }
+
+    /// The folder of the daemon's sockets.
+    pub fn folder(&self) -> &Path {
+        self.daemon.folder()
     }
 
     fn wait(&mut self, what: &str, ready: impl Fn(&Status, &[Process]) -> bool) -> Result<()> {
@@ -168,12 +176,13 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
             text += &format!("queues = {queues}\n");
         }
     }
-    text
+    text + "\n" + &setup.more
 }
 
-/// The number of ports that are up.
+/// The number of guests whose ports are up.
 fn up(status: &Status) -> usize {
-    status.ports.iter().filter(|port| port.state == PortState::Up).count()
+    let guests = status.ports.iter().filter(|port| port.kind == PortKind::Guest);
+    guests.filter(|port| port.state == PortState::Up).count()
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub use check::{Features, Rates, features, ping, same_file, throughput};
 pub use domains::{STEPS, Step, domains};
 pub use frontend::{Frontend, RunningFrontend};
 pub use hostile::{
-    Answers, AttackTestbed, Class, Echoes, Expected, Port, Report, Resources, Row, Status,
+    Answers, AttackTestbed, Baseline, Class, Echoes, Expected, Port, Report, Resources, Row, Status,
 };
 pub use platform::{PLATFORM_STEPS, platform};
 

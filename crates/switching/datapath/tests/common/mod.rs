@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use datapath::{Config, Datapath, Failure, Port};
 use hypervisor::{DomId, Hypervisor, Metered};
@@ -141,15 +141,13 @@ impl Host {
 
     /// Waits for the frontend.
     pub fn connect<H: Hypervisor>(&self, vif: &mut Vif<H>) -> Connection<H> {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline {
-            if let Change::Connect(connection) = vif.frontend_changed().unwrap() {
+        wait_for("the frontend's connection", || match vif.frontend_changed().unwrap() {
+            Change::Connect(connection) => {
                 vif.connected().unwrap();
-                return connection;
+                Some(connection)
             }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        panic!("the frontend did not connect");
+            _ => None,
+        })
     }
 
     /// Adds a connection to the datapath.
@@ -159,13 +157,24 @@ impl Host {
     }
 }
 
+/// How often a wait looks, a millisecond apart, before it fails: two seconds. On a busy machine each pause takes
+/// longer, and so does the limit, so that a test fails for late frames and not for a slow machine.
+const LOOKS: u32 = 2000;
+
 /// Waits until `done` holds.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what} did not happen");
+    wait_for(what, || done().then_some(()));
+}
+
+/// Waits until there is a value.
+pub fn wait_for<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..LOOKS {
+        if let Some(value) = value() {
+            return value;
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
+    panic!("{what} did not happen in {LOOKS} ms");
 }
 
 /// An Ethernet frame of `len` bytes with a body that depends on `n`.

@@ -18,9 +18,8 @@ mod receive;
 mod rings;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use common::{Guest, Host, frame, receive, send, wait_until};
+use common::{Guest, Host, frame, receive, send, wait_for, wait_until};
 use raw::Hostile;
 use wire::netif::{TxRequest, status};
 
@@ -80,7 +79,7 @@ impl World {
     /// Waits until the hostile guest's vif has failed, removes it and returns the reason.
     fn disabled(&mut self) -> String {
         let failures = self.host.failures.lock().unwrap();
-        let failure = failures.recv_timeout(Duration::from_secs(20)).unwrap();
+        let failure = wait_for("the failure", || failures.try_recv().ok());
         drop(failures);
         assert!(Arc::ptr_eq(&failure.port, self.h.port.as_ref().unwrap()));
         self.traffic_flows();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use datapath::Port;
 use hypervisor::{EventChannel, Guest};
@@ -14,7 +13,7 @@ use wire::netif::{RxRequest, RxResponse, TxRequest, TxResponse, tx_flags};
 use xenstore::{Store, XenbusState};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::common::{Host, Platform};
+use crate::common::{Host, Platform, wait_until};
 
 /// Its address, as the toolstack knows it.
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x66];
@@ -236,13 +235,11 @@ impl Hostile {
 
     /// Waits for `count` answers.
     pub fn await_answers(&mut self, count: usize) -> Vec<TxResponse> {
-        let deadline = Instant::now() + Duration::from_secs(20);
         let mut answers = Vec::new();
-        while answers.len() < count {
-            assert!(Instant::now() < deadline, "{count} answers, got {answers:?}");
+        wait_until(&format!("{count} answers"), || {
             answers.extend(self.answers());
-            std::thread::yield_now();
-        }
+            answers.len() >= count
+        });
         assert_eq!(answers.len(), count, "{answers:?}");
         answers
     }

@@ -1,14 +1,11 @@
 //! Ports that break.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use port::{DropReason, Outcome};
 
-use crate::common::{frame, wait_until};
+use crate::common::{frame, wait_for, wait_until};
 use crate::{Switch, plain};
-
-const SECONDS: Duration = Duration::from_secs(20);
 
 #[test]
 fn an_egress_that_breaks_disables_its_own_port_only() {
@@ -27,7 +24,7 @@ fn an_egress_that_breaks_disables_its_own_port_only() {
     assert_eq!(b.egress.count(), 3);
     assert_eq!(bad.port.counters().snapshot().dropped(DropReason::PortGone), 3);
     let failures = switch.failures.lock().unwrap();
-    let failure = failures.recv_timeout(SECONDS).unwrap();
+    let failure = wait_for("the failure", || failures.try_recv().ok());
     assert!(Arc::ptr_eq(&failure.port, &bad.port));
     assert_eq!(failure.reason, "the receiver broke down");
     assert!(failures.try_recv().is_err(), "it is reported once");
@@ -44,7 +41,7 @@ fn an_ingress_that_breaks_disables_its_own_port_only() {
     let [a, b, bad] = [0, 1, 2].map(|n| plain(&switch.datapath, n));
     bad.sender.break_down();
     let failures = switch.failures.lock().unwrap();
-    let failure = failures.recv_timeout(SECONDS).unwrap();
+    let failure = wait_for("the failure", || failures.try_recv().ok());
     assert!(Arc::ptr_eq(&failure.port, &bad.port));
     assert_eq!(failure.reason, "the sender broke down");
     let turns = bad.sender.turns();
@@ -69,7 +66,7 @@ fn a_failure_names_its_port_after_the_number_is_used_again() {
     let next = plain(&switch.datapath, 1);
     assert_eq!(next.port.id(), bad.port.id());
     let failures = switch.failures.lock().unwrap();
-    let failure = failures.recv_timeout(SECONDS).unwrap();
+    let failure = wait_for("the failure", || failures.try_recv().ok());
     assert!(Arc::ptr_eq(&failure.port, &bad.port));
     a.sender.send(frame(next.mac, a.mac, 100, 1));
     wait_until("a frame to the next port", || next.egress.count() == 1);

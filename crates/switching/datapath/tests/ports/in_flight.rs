@@ -120,7 +120,7 @@ fn the_end_of_a_delivery_wakes_the_worker_that_waits_for_it() {
             let finished = Instant::now();
             d.egress.finish(0);
             while a.sender.answers().len() <= n as usize {
-                assert!(finished.elapsed() < Duration::from_secs(20));
+                assert!(finished.elapsed() < Duration::from_secs(2), "no answer");
                 std::thread::yield_now();
             }
             took.push(finished.elapsed());

@@ -20,6 +20,7 @@ fn detach(datapath: &Datapath, port: PortId) {
             datapath.detach(port);
             done.send(()).unwrap();
         });
+        // Many seconds, because this aborts all tests: a machine that is busy for a while must not do that.
         if finished.recv_timeout(Duration::from_secs(20)).is_err() {
             eprintln!("detaching a port does not end");
             std::process::abort();

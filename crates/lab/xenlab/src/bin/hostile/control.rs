@@ -1,9 +1,12 @@
 //! Control ring requests that are out of bounds.
 
+use std::time::Instant;
+
 use hypervisor::{EventChannel as _, Guest as _};
 use ring::netif::Ctrl;
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlRequest, keys};
+use xen::XenEvent;
 use xenstore::XenbusState;
 
 use crate::attack::Attack;
@@ -27,6 +30,50 @@ const REQUESTS: [(u16, [u32; 3]); 9] = [
 
 /// The backend must refuse all requests, and carry frames as before. Skipped without a control ring.
 pub fn nonsense(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
+    let Some((link, mut control)) = connect(attack)? else { return Ok(None) };
+    attack.did(format!("{} requests", REQUESTS.len()));
+    attack.report.refused = control.ask_all()?;
+    leave(attack, link)
+}
+
+/// The same requests without pause: the worker that serves them has frames to carry, too.
+pub fn flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
+    let Some((link, mut control)) = connect(attack)? else { return Ok(None) };
+    let deadline = Instant::now() + attack.duration();
+    let mut refused = 0;
+    while Instant::now() < deadline {
+        refused += control.ask_all()?;
+    }
+    attack.did(format!("{refused} requests"));
+    leave(attack, link)
+}
+
+/// The control ring.
+struct Control {
+    ring: Ring<Ctrl>,
+    event: XenEvent,
+    prod: u32,
+}
+
+impl Control {
+    /// Sends all requests and waits for their answers. Returns how many were refused.
+    fn ask_all(&mut self) -> Outcome<u32> {
+        let first = self.prod;
+        for (id, (kind, data)) in (0..).zip(REQUESTS) {
+            self.ring.request(self.prod, CtrlRequest { id, kind, data });
+            self.prod = self.prod.wrapping_add(1);
+        }
+        self.ring.publish(self.prod);
+        self.event.notify()?;
+        wait_until("an answer to each", || Ok(self.ring.rsp_prod() == self.prod))?;
+        let answers = (0..u32::try_from(REQUESTS.len())?).map(|n| first.wrapping_add(n));
+        let refused = answers.filter(|n| self.ring.response(*n).status != status::SUCCESS);
+        Ok(u32::try_from(refused.count())?)
+    }
+}
+
+/// Connects with a control ring, or notes that the backend offers none.
+fn connect(attack: &mut Attack<'_>) -> Outcome<Option<(Link, Control)>> {
     let device = attack.device;
     if device.offered(keys::FEATURE_CTRL_RING)? == 0 {
         attack.report.skipped = Some(format!("no {} offered", keys::FEATURE_CTRL_RING));
@@ -41,18 +88,13 @@ pub fn nonsense(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     device.key(keys::EVENT_CHANNEL_CTRL, &port.to_string())?;
     device.enter(XenbusState::Connected)?;
     device.wait_connected()?;
-    attack.did(format!("{} requests", REQUESTS.len()));
-    for (id, (kind, data)) in (0..).zip(REQUESTS) {
-        ring.request(id.into(), CtrlRequest { id, kind, data });
-    }
-    let count = u32::try_from(REQUESTS.len())?;
-    ring.publish(count);
-    event.notify()?;
-    wait_until("an answer to each", || Ok(ring.rsp_prod() == count))?;
-    let refused = (0..count).filter(|n| ring.response(*n).status != status::SUCCESS);
-    attack.report.refused = u32::try_from(refused.count())?;
+    Ok(Some((link, Control { ring, event, prod: 0 })))
+}
+
+/// Removes the ring's keys, so that the next attack has none.
+fn leave(attack: &mut Attack<'_>, link: Link) -> Outcome<Option<Link>> {
     for key in [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL] {
-        device.remove(key)?;
+        attack.device.remove(key)?;
     }
     attack.prove(link)
 }

@@ -123,18 +123,38 @@ pub fn event_storm(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     attack.prove(link)
 }
 
-/// Keeps the ring full of valid frames that the peer's stack drops. Prints [`FLOWS`] to standard error once they flow.
+/// Broadcasts that the peer's stack drops.
 pub fn flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
+    let frame = frames::idle(attack.device, 1514);
+    flood_with(attack, &frame)
+}
+
+pub fn unknown_flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
+    let frame = frames::plain(MacAddr([2, 0x66, 0, 0, 0xff, 0xff]), attack.device.mac, 1514);
+    flood_with(attack, &frame)
+}
+
+pub fn multicast_flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
+    let frame = frames::plain(MacAddr([3, 0x66, 0, 0, 0, 1]), attack.device.mac, 1514);
+    flood_with(attack, &frame)
+}
+
+/// The backend refuses each of them, which must not cost it more than a frame.
+pub fn malformed_flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
+    flood_with(attack, &[0xff; 13])
+}
+
+/// Keeps the ring full of one frame. Prints [`FLOWS`] to standard error once it flows.
+fn flood_with(attack: &mut Attack<'_>, frame: &[u8]) -> Outcome<Option<Link>> {
     let device = attack.device;
     let mut link = Link::connect(device)?;
-    for page in 0..64 {
-        link.fill(page, &frames::idle(device, 1514))?;
-    }
+    link.fill(0, frame)?;
+    let len = u16::try_from(frame.len())?;
     let deadline = Instant::now() + attack.duration();
     let mut announced = false;
     while Instant::now() < deadline {
         attack.report.answers += link.present_answers();
-        let slots: Vec<_> = (0..link.free().min(BATCH)).map(|_| link.slot(0, 0, 1514, 0)).collect();
+        let slots: Vec<_> = (0..link.free().min(BATCH)).map(|_| link.slot(0, 0, len, 0)).collect();
         match slots.is_empty() {
             true => std::thread::yield_now(),
             false => link.send(&slots)?,
@@ -146,7 +166,8 @@ pub fn flood(attack: &mut Attack<'_>) -> Outcome<Option<Link>> {
     }
     let left = Tx::COUNT - link.free();
     attack.report.answers += link.answers(left as usize)?;
-    attack.did(format!("{} frames of 1,514 bytes", attack.report.answers.okay));
+    let (okay, error) = (attack.report.answers.okay, attack.report.answers.error);
+    attack.did(format!("{} frames of {len} bytes", okay + error));
     attack.prove(link)
 }
 

@@ -49,10 +49,20 @@ pub enum Class {
     EventStorm,
     /// Valid frames as fast as the backend takes them.
     Flood,
+    /// Frames without pause to an address that nobody has.
+    UnknownFlood,
+    /// Frames without pause to a multicast group.
+    MulticastFlood,
+    /// Frames without pause that are shorter than their Ethernet header.
+    MalformedFlood,
+    /// Control ring requests without pause that are out of bounds.
+    ControlFlood,
     /// Thousands of source addresses.
     ManyAddresses,
     /// Receive buffers one at a time, far apart (XSA-392, CVE-2021-28714).
     DoledBuffers,
+    /// Receives for 10 ms and stands still for 150 ms, in turn.
+    StoppingReceiver,
     /// The frontend's state rewritten without pause (XSA-326, XSA-349).
     StateStorm,
     /// Every transition from one state to another.

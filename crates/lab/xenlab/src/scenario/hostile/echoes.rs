@@ -1,5 +1,6 @@
 //! The victim's echo replies, from the output of `ping`.
 
+use report::Samples;
 use serde::Serialize;
 
 use crate::{Error, Result};
@@ -8,6 +9,17 @@ use crate::{Error, Result};
 const NUMBER: &str = "icmp_seq=";
 const TIME: &str = "time=";
 
+/// Starvation is this many times the slowest quiet period. Under emulation the attack itself takes CPU
+/// time from everybody, so the margin is wide.
+const MARGIN: f64 = 10.0;
+/// Below this, no echo is slow: it is a few time slices of the emulated host.
+const SLOW_MS: f64 = 100.0;
+/// Fewer echoes say nothing about their distribution.
+const ECHOES_MIN: u64 = 10;
+/// The percentile that is compared. An attack of two seconds has some twenty echoes, of which one or two are
+/// slow without any attack, so a higher one would measure the emulator.
+const PERCENT: f64 = 90.0;
+
 /// The replies in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Echoes {
@@ -15,8 +27,47 @@ pub struct Echoes {
     pub answered: u64,
     /// How many were sent, up to the last one answered: replies to later ones may be on their way.
     pub asked: u64,
+    /// The time within which 90 % of those answered were, in milliseconds.
+    pub p90_ms: f64,
     /// The longest time of one, in milliseconds.
     pub longest_ms: f64,
+}
+
+/// The victim's replies without an attack, to compare with.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Baseline {
+    /// Several periods of the same run: one alone may be a fast or a slow one.
+    pub quiet: Vec<Echoes>,
+    /// The 90th percentile that an attack may cause, in milliseconds.
+    pub limit_ms: f64,
+}
+
+impl Baseline {
+    /// The limit is a multiple of the slowest period's 90th percentile.
+    #[must_use]
+    pub fn new(quiet: Vec<Echoes>) -> Self {
+        let slowest = quiet.iter().map(|echoes| echoes.p90_ms).fold(0.0, f64::max);
+        Self { limit_ms: (MARGIN * slowest).max(SLOW_MS), quiet }
+    }
+
+    /// Whether an attack with these replies starved the victim.
+    #[must_use]
+    pub fn is_starved(&self, echoes: &Echoes) -> bool {
+        echoes.answered >= ECHOES_MIN && echoes.p90_ms > self.limit_ms
+    }
+}
+
+impl std::fmt::Display for Baseline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let quiet = self.quiet.iter();
+        let quiet: Vec<_> = quiet.map(|echoes| format!("{:.1}", echoes.p90_ms)).collect();
+        write!(
+            f,
+            "90 % of the victim's echoes without an attack: within {} ms; with one, at most {:.0} ms",
+            quiet.join(", "),
+            self.limit_ms
+        )
+    }
 }
 
 impl Echoes {
@@ -25,15 +76,18 @@ impl Echoes {
     /// # Errors
     /// [`Error::Parse`].
     pub fn after(before: u64, lines: &str) -> Result<Self> {
-        let mut echoes = Self { answered: 0, asked: 0, longest_ms: 0.0 };
+        let mut echoes = Self { answered: 0, asked: 0, p90_ms: 0.0, longest_ms: 0.0 };
+        let mut times = Samples::new();
         for line in lines.lines().filter(|line| line.contains(NUMBER)) {
             let number = sequence(line)?;
             if number > before {
                 echoes.answered += 1;
                 echoes.asked = echoes.asked.max(number - before);
-                echoes.longest_ms = echoes.longest_ms.max(value(line, TIME)?);
+                times.push(value(line, TIME)?);
             }
         }
+        echoes.p90_ms = times.percentile(PERCENT).unwrap_or(0.0);
+        echoes.longest_ms = times.percentile(100.0).unwrap_or(0.0);
         Ok(echoes)
     }
 
@@ -74,16 +128,43 @@ mod tests {
     #[test]
     fn a_gap_in_the_sequence_is_a_lost_echo() {
         let echoes = Echoes::after(0, LINES).expect("recorded");
-        assert_eq!(echoes, Echoes { answered: 3, asked: 4, longest_ms: 212.0 });
+        assert_eq!(echoes, Echoes { answered: 3, asked: 4, p90_ms: 212.0, longest_ms: 212.0 });
         assert!(!echoes.is_complete());
     }
 
     #[test]
     fn only_later_echoes_count() {
         let echoes = Echoes::after(3, LINES).expect("recorded");
-        assert_eq!(echoes, Echoes { answered: 1, asked: 1, longest_ms: 0.9 });
+        assert_eq!(echoes, Echoes { answered: 1, asked: 1, p90_ms: 0.9, longest_ms: 0.9 });
         assert!(echoes.is_complete());
         assert!(!Echoes::after(4, LINES).expect("recorded").is_complete());
+    }
+
+    /// Twenty replies, of which the last ones took `slow` milliseconds.
+    fn replies(slow: [f64; 3]) -> Echoes {
+        let times = [[4.0; 17].as_slice(), &slow].concat();
+        let lines =
+            (1..).zip(times).map(|(n, time)| format!("icmp_seq={n} ttl=64 time={time} ms\n"));
+        Echoes::after(0, &lines.collect::<String>()).expect("replies")
+    }
+
+    #[test]
+    fn a_starved_victim_is_found_and_a_slow_emulator_is_not() {
+        let quiet = [[4.0; 3], [12.0, 15.0, 90.0], [4.0; 3]].map(replies);
+        let baseline = Baseline::new(quiet.to_vec());
+        assert_eq!((quiet[1].p90_ms, baseline.limit_ms), (12.0, 120.0));
+        // One or two slow echoes in twenty happen without an attack.
+        assert!(!baseline.is_starved(&replies([4.0, 300.0, 900.0])));
+        assert!(baseline.is_starved(&replies([121.0, 300.0, 900.0])));
+        // A host that is fast when quiet does not make 50 ms a failure.
+        let fast = Baseline::new(vec![replies([4.0; 3])]);
+        assert!(!fast.is_starved(&replies([50.0; 3])) && fast.is_starved(&replies([101.0; 3])));
+    }
+
+    #[test]
+    fn a_few_echoes_are_not_compared() {
+        let few = Echoes::after(0, LINES).expect("recorded");
+        assert!(!Baseline::new(vec![few]).is_starved(&Echoes { p90_ms: 9e9, ..few }));
     }
 
     #[test]

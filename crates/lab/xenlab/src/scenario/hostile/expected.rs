@@ -93,6 +93,11 @@ impl Expected {
             Class::RewrittenSlots
             | Class::EventStorm
             | Class::Flood
+            | Class::UnknownFlood
+            | Class::MulticastFlood
+            | Class::MalformedFlood
+            | Class::ControlFlood
+            | Class::StoppingReceiver
             | Class::StateStorm
             | Class::StateJumps
             | Class::ConnectsTwice

@@ -13,7 +13,7 @@ mod status;
 mod testbed;
 
 pub use class::{Answers, Class, Report};
-pub use echoes::Echoes;
+pub use echoes::{Baseline, Echoes};
 pub use expected::Expected;
 pub use resources::Resources;
 pub use status::{Port, Status};

@@ -12,7 +12,7 @@ use super::super::backend::{self, Backend, RunningBackend};
 use super::super::frontend::{Frontend, RunningFrontend};
 use super::super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT, GUEST_ADDRESS};
 use super::class::{Class, Report};
-use super::echoes::{self, Echoes};
+use super::echoes::{self, Baseline, Echoes};
 use super::expected::Expected;
 use super::resources::Resources;
 use super::status::{Port, Status};
@@ -26,6 +26,8 @@ const HOSTILE: &str = "hostile";
 /// How long an attack or a check may take beyond its set duration: emulation is slow on a busy
 /// machine.
 const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a quiet period is: fifty echoes.
+const QUIET_SECONDS: u64 = 5;
 /// Words in a kernel's error messages.
 const COMPLAINTS: &str = "WARNING|BUG|Oops|segfault|Call Trace|general protection|blocked for";
 /// Separates the parts of a script's output.
@@ -111,18 +113,46 @@ impl AttackTestbed {
         Ok((victim, frontend, hostile))
     }
 
-    /// Runs an attack. `seconds` and `cycles` apply to attacks that repeat.
+    /// The victim's replies while nobody attacks, for [`QUIET_SECONDS`].
+    ///
+    /// # Errors
+    /// Those of [`Shell::run`].
+    pub fn quiet(&self) -> Result<Echoes> {
+        let run = || {
+            let before = self.last_echo()?;
+            let limit = ATTACK_TIMEOUT + Duration::from_secs(QUIET_SECONDS);
+            self.dom0.run(&format!("sleep {QUIET_SECONDS}"), limit)?;
+            Echoes::after(before, &self.look()?.replies)
+        };
+        run().map_err(|error| backend::explain(error, &self.backend))
+    }
+
+    /// Runs an attack. `seconds` and `cycles` apply to attacks that repeat. The victim's replies are compared with
+    /// the baseline.
     ///
     /// # Errors
     /// Those of [`Shell::run`] if a check cannot run. A failed check is part of the result.
-    pub fn attack(&self, class: Class, seconds: u64, cycles: u32) -> Result<Row> {
+    pub fn attack(
+        &self,
+        class: Class,
+        seconds: u64,
+        cycles: u32,
+        baseline: &Baseline,
+    ) -> Result<Row> {
         let run = || {
             let before = self.last_echo()?;
             let words = format!("{class} --stay --seconds {seconds} --count {cycles}");
             let report = self.hostile(&words, ATTACK_TIMEOUT + Duration::from_secs(seconds))?;
             let seen = self.look()?;
             let victim = Echoes::after(before, &seen.replies)?;
-            self.judge(report, &seen, victim, cycles)
+            let mut row = self.judge(report, &seen, victim, cycles)?;
+            if baseline.is_starved(&victim) {
+                row.complaints.push(format!(
+                    "the victim was starved: 90 % of its echoes took up to {:.0} ms, and {:.0} ms is the limit",
+                    victim.p90_ms, baseline.limit_ms
+                ));
+            }
+            Ok(row)
         };
         run().map_err(|error| backend::explain(error, &self.backend))
     }

@@ -1,0 +1,80 @@
+//! The classes of hostile guests.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+/// What a hostile guest does. All classes test law 2: a guest can hurt only itself. Each help text
+/// names the shared resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Class {
+    /// Receives for 10 ms and stands still for 150 ms, in turn, while red sends it 200 Mb/s (red's window).
+    SlowStops,
+    /// Posts one buffer per millisecond, while red sends it 200 Mb/s (red's window).
+    SlowDrips,
+    /// Posts 256 buffers every 199 ms, just before it counts as stalled, while red sends it 200 Mb/s (red's window).
+    SlowBursts,
+    /// Posts no more buffers, while red sends it 200 Mb/s (red's window).
+    SlowNever,
+    /// Broadcasts without pause (the worker, every guest's receive ring).
+    BroadcastStorm,
+    /// Sends to addresses that nobody has (the worker, every guest's receive ring).
+    UnknownStorm,
+    /// Sends to multicast groups (the worker, every guest's receive ring).
+    MulticastStorm,
+    /// Sends packets that are refused, back to back (the worker).
+    Malformed,
+    /// Notifies without pause (the worker).
+    EventStorm,
+    /// Has pages mapped and unmapped over its control ring without pause (the worker, the process's mappings).
+    ControlFlood,
+    /// Revokes and renews the grants of its rings' pages while it sends (the worker).
+    GrantRevocation,
+    /// Gives up memory and takes it back, in a loop (the machine's locks, the process's address space).
+    Balloon,
+    /// Punches holes into its pages while they are in use (the worker, in page faults).
+    Holes,
+    /// Joins, connects and leaves, in a loop (the control thread, descriptors, threads).
+    AttachDetach,
+    /// Sends TCP frames to an uplink without TSO, to cut into 192 segments of 8 bytes (the worker, the uplink).
+    TinySegments,
+    /// Sends from the other guests' addresses, without a guard (the switch's table).
+    MacFlapping,
+    /// Writes, watches and opens transactions in the store without pause (the store, the control thread).
+    StoreFlood,
+}
+
+impl Class {
+    /// All of them.
+    pub fn all() -> &'static [Self] {
+        Self::value_variants()
+    }
+
+    /// Whether red sends to the hostile guest, which receives slowly.
+    pub fn is_slow_receiver(self) -> bool {
+        matches!(self, Self::SlowStops | Self::SlowDrips | Self::SlowBursts | Self::SlowNever)
+    }
+
+    /// Whether the daemon has an uplink without TSO.
+    pub fn has_uplink(self) -> bool {
+        self == Self::TinySegments
+    }
+
+    /// Whether the hostile guest has no guard.
+    pub fn is_unguarded(self) -> bool {
+        self == Self::MacFlapping
+    }
+
+    /// Whether the hostile guest has its pages kept mapped. With grants that are checked per frame,
+    /// revoking them takes effect.
+    pub fn has_persistent_grants(self) -> bool {
+        self != Self::GrantRevocation
+    }
+}
+
+impl fmt::Display for Class {
+    /// The name on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |value| f.write_str(value.get_name()))
+    }
+}

@@ -1,0 +1,10 @@
+//! Guests that come and go.
+
+use super::attacker::Attacker;
+
+/// Leaves, joins as a new domain and connects its interface.
+pub fn attach_detach(attacker: &mut Attacker) -> Result<u64, String> {
+    attacker.leave();
+    attacker.guest()?;
+    Ok(1)
+}

@@ -1,0 +1,127 @@
+//! `pvnet bench isolation`: what a hostile guest costs two good ones.
+//!
+//! ```text
+//!  red ── TCP, round trips ──► blue          for each class of hostile guest, with one worker and with two
+//!   └──── 200 Mb/s ──► hostile               only to a slow receiver
+//! ```
+
+mod class;
+mod hostile;
+mod measure;
+mod order;
+mod outcome;
+mod show;
+mod testbed;
+
+use clap::Args;
+use lab::Progress;
+use report::{Benchmark, human};
+
+use super::common::Common;
+use super::show::Shown;
+use crate::error::Result;
+use class::Class;
+pub use hostile::{HostileArgs, run as hostile_guest};
+use measure::measure;
+use order::Order;
+use outcome::{Outcome, Round};
+use testbed::Attacked;
+
+/// Options of this benchmark.
+#[derive(Args)]
+pub struct IsolationArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// The classes of hostile guests [default: all].
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    class: Vec<Class>,
+    /// The daemon's workers, one run for each number.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2], value_parser = clap::value_parser!(u16).range(1..=64))]
+    workers: Vec<u16>,
+    /// Seconds of each stream, and of the round trips after it.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+}
+
+/// Runs the benchmark.
+pub fn run(args: &IsolationArgs) -> Result<Shown> {
+    lab::preflight(&["iperf3", "ping"])?;
+    let classes = if args.class.is_empty() { Class::all() } else { &args.class };
+    let steps = args.workers.len() * classes.len() * (1 + args.common.rounds as usize);
+    let progress = Progress::new(steps, args.common.quiet);
+    let mut outcomes = Vec::new();
+    for workers in &args.workers {
+        for class in classes {
+            outcomes.push(attack(args, *class, (*workers).into(), &progress)?);
+        }
+    }
+    progress.finish();
+    let mut benchmark = Benchmark::new("isolation");
+    benchmark.rows.extend(outcomes.iter().flat_map(Outcome::rows));
+    Ok(Shown {
+        table: show::table(&outcomes),
+        page: show::page(&benchmark, &outcomes),
+        notes: show::rules(),
+        benchmark,
+    })
+}
+
+/// All rounds of one class. An attack that makes the benchmark fail is a result, too.
+fn attack(
+    args: &IsolationArgs,
+    class: Class,
+    workers: usize,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let mut outcome = Outcome { class, workers, rounds: Vec::new(), failure: None };
+    progress.step(format!("{class}, {workers} workers: start"));
+    let mut attacked = Attacked::start(class, workers)?;
+    let mut hostile_cpus = 0.0;
+    for round in 0..args.common.rounds {
+        let of = args.common.rounds;
+        progress.step(format!("{class}, {workers} workers: round {} of {of}", round + 1));
+        match measure_round(&mut attacked, round, args.seconds, &mut hostile_cpus) {
+            Ok(round) => {
+                let share = |of: f64, idle: f64| human(of / idle);
+                let tcp = share(round.attack.mbps, round.idle.mbps);
+                let p99 = share(round.attack.p99, round.idle.p99);
+                progress.done(&format!("throughput × {tcp}, p99 × {p99}"));
+                outcome.rounds.push(round);
+            }
+            Err(error) if error.is_interrupt() => return Err(error),
+            Err(error) => {
+                progress.done(&error.to_string());
+                outcome.failure = Some(error.to_string());
+                break;
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+/// One round. Attacking and spinning take turns in coming first. `hostile_cpus` is what the process used
+/// in the last attack: the first round has to attack before it can spin as much.
+fn measure_round(
+    attacked: &mut Attacked,
+    round: u32,
+    seconds: u32,
+    hostile_cpus: &mut f64,
+) -> Result<Round> {
+    let idle = measure(attacked, Order::Idle, seconds)?;
+    let spins_first = !round.is_multiple_of(2);
+    let spin =
+        |attacked: &mut Attacked, cpus: f64| measure(attacked, Order::Spin(percent(cpus)), seconds);
+    let before = spins_first.then(|| spin(attacked, *hostile_cpus)).transpose()?;
+    let attack = measure(attacked, Order::Attack, seconds)?;
+    *hostile_cpus = attack.hostile;
+    let spin = match before {
+        Some(spin) => spin,
+        None => spin(attacked, attack.hostile)?,
+    };
+    Ok(Round { idle, attack, spin })
+}
+
+/// CPUs in per cent. The process has one thread.
+fn percent(cpus: f64) -> u32 {
+    (1..=100).take_while(|percent| f64::from(*percent) <= 100.0 * cpus).last().unwrap_or(0)
+}

@@ -1,0 +1,240 @@
+//! The good guests with an attack and without it, as ratios, and the verdict on them.
+
+use report::{Ratio, Row, Rule, Samples, Stats, Verdict};
+
+use super::class::Class;
+use super::measure::Sample;
+
+/// The throughput that a good guest keeps: 0.9 of what it had.
+pub const THROUGHPUT: Rule = Rule::AtLeast(0.9, 0.9);
+/// The 99th percentile of its round trips: 1.5 times what it was.
+pub const ROUND_TRIP: Rule = Rule::AtMost(1.5, 1.5);
+/// A hostile process that uses less of a CPU takes none from the others.
+const NO_CPU: f64 = 0.05;
+
+/// One round: the good guests beside an idle hostile guest, beside one that attacks, and beside one
+/// that uses as much CPU and does not attack.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// Beside the idle guest.
+    pub idle: Sample,
+    /// During the attack.
+    pub attack: Sample,
+    /// With the CPU of the attack's process used, and no attack.
+    pub spin: Sample,
+}
+
+/// A quantity of the good guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// Of the TCP stream.
+    Throughput,
+    /// The 99th percentile.
+    RoundTrip,
+}
+
+/// The rounds of one class.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What the hostile guest did.
+    pub class: Class,
+    /// The daemon's workers.
+    pub workers: usize,
+    /// The rounds.
+    pub rounds: Vec<Round>,
+    /// Why there are not more.
+    pub failure: Option<String>,
+}
+
+/// A quotient of medians, and the extremes of the rounds' quotients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quotient {
+    /// Of the medians.
+    pub median: f64,
+    /// The smallest of a round.
+    pub min: f64,
+    /// The largest of a round.
+    pub max: f64,
+}
+
+impl Quantity {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Throughput, Self::RoundTrip];
+
+    fn of(self, sample: &Sample) -> f64 {
+        match self {
+            Self::Throughput => sample.mbps,
+            Self::RoundTrip => sample.p99,
+        }
+    }
+
+    fn rule(self) -> Rule {
+        match self {
+            Self::Throughput => THROUGHPUT,
+            Self::RoundTrip => ROUND_TRIP,
+        }
+    }
+
+    /// Its name in rows, and its unit.
+    fn name(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Throughput => ("tcp", "Mb/s"),
+            Self::RoundTrip => ("rtt-p99", "µs"),
+        }
+    }
+}
+
+impl Outcome {
+    /// The median of a number of each round.
+    pub fn median(&self, number: impl Fn(&Round) -> f64) -> Option<f64> {
+        self.stats(number).map(|stats| stats.median)
+    }
+
+    fn stats(&self, number: impl Fn(&Round) -> f64) -> Option<Stats> {
+        self.rounds.iter().map(number).collect::<Samples>().stats()
+    }
+
+    /// What is left of a quantity during the attack, compared with that beside an idle guest.
+    pub fn against_idle(&self, quantity: Quantity) -> Option<Quotient> {
+        self.quotient(quantity, |round| &round.idle)
+    }
+
+    /// The same, compared with a process that uses as much CPU and does not attack.
+    pub fn against_spin(&self, quantity: Quantity) -> Option<Quotient> {
+        self.quotient(quantity, |round| &round.spin)
+    }
+
+    fn quotient(&self, quantity: Quantity, base: impl Fn(&Round) -> &Sample) -> Option<Quotient> {
+        let attacked = |round: &Round| quantity.of(&round.attack);
+        let base = |round: &Round| quantity.of(base(round));
+        let each = self.stats(|round| attacked(round) / base(round))?;
+        let median = self.median(attacked)? / self.median(base)?;
+        Some(Quotient { median, min: each.min, max: each.max })
+    }
+
+    /// The verdict on a quantity. It holds weakly if the law holds once the CPU that the hostile process
+    /// took is left out of account.
+    pub fn verdict(&self, quantity: Quantity) -> Verdict {
+        if self.failure.is_some() {
+            return Verdict::DoesNotHold;
+        }
+        if self.rounds.iter().any(|round| round.attack.operations == 0) {
+            return Verdict::CannotBeTold;
+        }
+        let rule = quantity.rule();
+        let judge = |quotient: Option<Quotient>| rule.of(quotient.map(|quotient| quotient.median));
+        match judge(self.against_idle(quantity)) {
+            Verdict::DoesNotHold if self.is_explained_by_cpu(quantity) => Verdict::HoldsWeakly,
+            verdict => verdict,
+        }
+    }
+
+    /// Whether the fair share of the CPU explains what the attack cost: a process that takes as much CPU
+    /// and does not attack costs nearly as much.
+    fn is_explained_by_cpu(&self, quantity: Quantity) -> bool {
+        let quotient = self.against_spin(quantity).map(|quotient| quotient.median);
+        self.median(|round| round.attack.hostile).is_some_and(|cpus| cpus >= NO_CPU)
+            && quantity.rule().of(quotient) == Verdict::Holds
+    }
+
+    /// The document's rows: both quantities beside the idle guest, beside the spinning one, and during
+    /// the attack, the last with the ratio and the verdict.
+    pub fn rows(&self) -> Vec<Row> {
+        Quantity::ALL.into_iter().flat_map(|quantity| self.rows_of(quantity)).collect()
+    }
+
+    fn rows_of(&self, quantity: Quantity) -> Vec<Row> {
+        let (name, unit) = quantity.name();
+        let idle = format!("{}-{}w-{name}", self.class, self.workers);
+        let row = |suffix: &str, of: fn(&Round) -> &Sample| {
+            let stats = self.stats(|round| quantity.of(of(round)))?;
+            let row = Row::new(format!("{idle}{suffix}"), unit, stats)
+                .with("hostile_cpus", self.median(|round| of(round).hostile))
+                .with("daemon_cpus", self.median(|round| of(round).daemon))
+                .with("operations", self.median(|round| of(round).operations as f64))
+                .with("failures", self.median(|round| of(round).failures as f64));
+            Some(row)
+        };
+        let attack = row("+attack", |round| &round.attack).map(|mut row| {
+            if let Some(quotient) = self.against_idle(quantity) {
+                row.ratio = Some(Ratio { to: idle.clone(), value: quotient.median });
+                row = row.with("ratio_min", quotient.min).with("ratio_max", quotient.max);
+            }
+            row.with("ratio_to_spin", self.against_spin(quantity).map(|quotient| quotient.median))
+                .with("rule", quantity.rule().words(report::Unit::Times))
+                .with("verdict", self.verdict(quantity).words())
+                .with("ended_by", self.failure.clone())
+        });
+        [row("", |round| &round.idle), row("+spin", |round| &round.spin), attack]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(mbps: f64, hostile: f64) -> Sample {
+        Sample {
+            mbps,
+            p99: 100.0,
+            daemon: 0.5,
+            hostile,
+            operations: 1,
+            failures: 0,
+            no_stream: None,
+        }
+    }
+
+    fn outcome(idle: f64, attack: f64, spin: f64) -> Outcome {
+        let round = |factor: f64| Round {
+            idle: sample(idle * factor, 0.0),
+            attack: sample(attack * factor, 0.9),
+            spin: sample(spin * factor, 0.9),
+        };
+        let rounds = [1.0, 0.5, 2.0].map(round).to_vec();
+        Outcome { class: Class::EventStorm, workers: 1, rounds, failure: None }
+    }
+
+    #[test]
+    fn a_verdict_says_what_the_cpu_explains() {
+        let verdict = |outcome: &Outcome| outcome.verdict(Quantity::Throughput);
+        assert_eq!(verdict(&outcome(1000.0, 950.0, 900.0)), Verdict::Holds);
+        assert_eq!(verdict(&outcome(1000.0, 600.0, 620.0)), Verdict::HoldsWeakly);
+        assert_eq!(verdict(&outcome(1000.0, 600.0, 990.0)), Verdict::DoesNotHold);
+        assert_eq!(outcome(1000.0, 600.0, 990.0).verdict(Quantity::RoundTrip), Verdict::Holds);
+    }
+
+    #[test]
+    fn an_attack_without_an_operation_proves_nothing() {
+        let mut idle = outcome(1000.0, 1000.0, 1000.0);
+        idle.rounds[1].attack.operations = 0;
+        assert_eq!(idle.verdict(Quantity::Throughput), Verdict::CannotBeTold);
+    }
+
+    #[test]
+    fn a_failure_is_no_isolation() {
+        let failed = Outcome { failure: Some("x".into()), ..outcome(1000.0, 1000.0, 1000.0) };
+        assert_eq!(failed.verdict(Quantity::Throughput), Verdict::DoesNotHold);
+    }
+
+    #[test]
+    fn rows_have_ratios_of_medians_and_the_extremes_of_rounds() {
+        let mut outcome = outcome(1000.0, 500.0, 1000.0);
+        outcome.rounds[0].attack.mbps = 100.0;
+        let rows = outcome.rows();
+        let names: Vec<_> = rows.iter().map(|row| row.name.as_str()).collect();
+        assert_eq!(
+            names[..3],
+            ["event-storm-1w-tcp", "event-storm-1w-tcp+spin", "event-storm-1w-tcp+attack"]
+        );
+        let attack = &rows[2];
+        // Medians 1000 and 250; the rounds' quotients are 0.1, 0.5 and 0.5.
+        assert_eq!(attack.ratio.as_ref().map(|ratio| ratio.value), Some(0.25));
+        assert_eq!(attack.extra["ratio_min"], 0.1);
+        assert_eq!(attack.extra["ratio_max"], 0.5);
+        assert_eq!(attack.extra["verdict"], "does not hold");
+    }
+}

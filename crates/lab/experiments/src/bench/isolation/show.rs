@@ -1,0 +1,109 @@
+//! The outcomes for people.
+
+use report::html::{BarChart, Report};
+use report::{Benchmark, Stats, Table, Verdict, human};
+
+use super::outcome::{Outcome, Quantity, Quotient, ROUND_TRIP, THROUGHPUT};
+
+/// What the columns are.
+const LEAD: &str = "Two good guests beside a hostile one: a TCP stream from one to the other, then round trips \
+    of datagrams. Each round measures them beside the hostile guest attached but idle, attacking, and \
+    idle while its process uses as much CPU as the attack did. Ratios are of medians, with the smallest \
+    and the largest of a round.";
+
+/// A row for each class.
+pub fn table(outcomes: &[Outcome]) -> Table {
+    let table = Table::new().left("hostile guest").right("workers");
+    let table = table.right("TCP Mb/s, idle").right("attack/idle").right("attack/spin");
+    let table = table.right("p99 µs, idle").right("attack/idle").right("attack/spin");
+    let table = table.right("its CPU").right("daemon's CPU: idle, attack");
+    let table = table.left("TCP").left("p99").left("");
+    outcomes.iter().fold(table, |mut table, outcome| {
+        table.row(cells(outcome));
+        table
+    })
+}
+
+fn cells(outcome: &Outcome) -> [String; 13] {
+    let [tcp, rtt] = Quantity::ALL;
+    let number = |number: Option<f64>| number.map_or(String::new(), human);
+    let percent =
+        |cpus: Option<f64>| cpus.map_or(String::new(), |cpus| format!("{:.0} %", 100.0 * cpus));
+    let spread = |quotient: Option<Quotient>| {
+        quotient.map_or(String::new(), |Quotient { median, min, max }| {
+            format!("{median:.2} ({min:.2}–{max:.2})")
+        })
+    };
+    let to_spin = |quantity| number(outcome.against_spin(quantity).map(|quotient| quotient.median));
+    let daemon =
+        [outcome.median(|round| round.idle.daemon), outcome.median(|round| round.attack.daemon)];
+    [
+        outcome.class.to_string(),
+        outcome.workers.to_string(),
+        number(outcome.median(|round| round.idle.mbps)),
+        spread(outcome.against_idle(tcp)),
+        to_spin(tcp),
+        number(outcome.median(|round| round.idle.p99)),
+        spread(outcome.against_idle(rtt)),
+        to_spin(rtt),
+        percent(outcome.median(|round| round.attack.hostile)),
+        daemon.map(percent).join(", "),
+        outcome.verdict(tcp).words().to_owned(),
+        outcome.verdict(rtt).words().to_owned(),
+        remark(outcome),
+    ]
+}
+
+/// What explains the verdicts.
+fn remark(outcome: &Outcome) -> String {
+    let verdicts = Quantity::ALL.map(|quantity| outcome.verdict(quantity));
+    let attacks = || outcome.rounds.iter().map(|round| &round.attack);
+    let joined_again: u64 = attacks().map(|attack| attack.failures).sum();
+    let mut remarks: Vec<String> = outcome.failure.iter().cloned().collect();
+    remarks.extend(attacks().find_map(|attack| attack.no_stream.clone()));
+    if joined_again > 0 {
+        remarks.push(format!("it was disabled and joined again {joined_again} times"));
+    }
+    if verdicts.contains(&Verdict::CannotBeTold) {
+        remarks.push("the attack did nothing".to_owned());
+    }
+    if verdicts.contains(&Verdict::HoldsWeakly) {
+        remarks.push("weakly: a fair share of the CPU explains it".to_owned());
+    }
+    remarks.join("; ")
+}
+
+/// The rules, in a sentence.
+pub fn rules() -> String {
+    let times = report::Unit::Times;
+    format!(
+        "Throughput {}; p99 {}. A row holds weakly if only attack/spin is within these bounds: the fair share \
+         of the CPU explains it.",
+        THROUGHPUT.words(times),
+        ROUND_TRIP.words(times)
+    )
+}
+
+/// The page.
+pub fn page(benchmark: &Benchmark, outcomes: &[Outcome]) -> Report {
+    let mut page = Report::new("pvnet bench isolation");
+    page.lead(LEAD).paragraph(&rules()).table("", &table(outcomes));
+    for (quantity, title) in Quantity::ALL.into_iter().zip(["Throughput", "99th percentile"]) {
+        let chart = BarChart::new(format!("{title}, attack/idle"), "×");
+        let chart =
+            outcomes.iter().fold(chart, |chart, outcome| match outcome.against_idle(quantity) {
+                Some(quotient) => chart.bar(
+                    format!("{}, {} workers", outcome.class, outcome.workers),
+                    spread(quotient, outcome.rounds.len()),
+                ),
+                None => chart,
+            });
+        page.figure(&chart, "Bars are ratios of medians, whiskers the extremes of a round.");
+    }
+    page.machine(&benchmark.machine);
+    page
+}
+
+fn spread(Quotient { median, min, max }: Quotient, n: usize) -> Stats {
+    Stats { median, min: min.min(median), max: max.max(median), n }
+}

@@ -1,0 +1,168 @@
+//! Two good guests, a hostile one, and what passes between them.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use control_socket::join_socket;
+use lab::{Interrupt, Namespace, Process};
+use serde_json::Value;
+use wire::ethernet::MacAddr;
+
+use super::class::Class;
+use super::order::{Order, Report};
+use crate::error::{Error, Result};
+use crate::testbed::{Setup, Subject as _, Testbed, program};
+
+/// The hostile guest.
+const NAME: &str = "hostile";
+const MAC: MacAddr = MacAddr([0x02, 0x70, 0x76, 0x6e, 0x00, 0x66]);
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
+/// The uplink's tap, and its address in its namespace.
+const TAP: &str = "tap0";
+const UPLINK: &str = "10.77.0.254/24";
+/// The good guests' addresses, as [`Testbed`] gives them.
+const VICTIMS: [MacAddr; 2] =
+    [MacAddr([0x02, 0x70, 0x76, 0x6e, 0, 1]), MacAddr([0x02, 0x70, 0x76, 0x6e, 0, 2])];
+/// How long the hostile process may take to follow an order.
+const OBEY: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(5);
+/// The stream to a slow receiver: 200 Mb/s.
+const DATAGRAM: usize = 1448;
+const BITS_PER_MILLISECOND: usize = 200_000;
+
+/// A daemon with two good guests and a hostile one.
+pub struct Attacked {
+    // Fields are dropped in this order: each before what it uses.
+    stream: Option<Stream>,
+    hostile: Process,
+    orders: std::path::PathBuf,
+    /// The good guests and the daemon.
+    pub testbed: Testbed,
+    _uplink: Option<Namespace>,
+}
+
+impl Attacked {
+    /// Starts everything. The hostile guest is idle.
+    pub fn start(class: Class, workers: usize) -> Result<Self> {
+        let uplink = class.has_uplink().then(|| Namespace::create("pvnet-up")).transpose()?;
+        let more = tables(class, uplink.as_ref());
+        let setup = Setup { workers: Some(workers), more, ..Setup::default() };
+        let testbed = Testbed::start(&setup)?;
+        let targets = match &uplink {
+            Some(uplink) => vec![teach(uplink, testbed.left().ipv4)?],
+            None => VICTIMS.to_vec(),
+        };
+        let orders = testbed.folder().join("orders");
+        let mut command = program(None)?;
+        command.args(["bench", "hostile-guest", "--name", NAME, "--class", &class.to_string()]);
+        command.arg("--socket").arg(join_socket(testbed.folder())).arg("--orders").arg(&orders);
+        command.args(targets.iter().flat_map(|mac| ["--target".to_owned(), mac.to_string()]));
+        let hostile = Process::capture(command)?;
+        let mut attacked = Self { stream: None, hostile, orders, testbed, _uplink: uplink };
+        attacked.order(Order::Idle)?;
+        if class.is_slow_receiver() {
+            attacked.stream = Some(Stream::start(&attacked.testbed)?);
+        }
+        Ok(attacked)
+    }
+
+    /// Orders the hostile guest to do something, and waits until it begins.
+    pub fn order(&mut self, order: Order) -> Result<Report> {
+        order.write(&self.orders)?;
+        let start = Instant::now();
+        loop {
+            match Report::last(&self.hostile.stdout()) {
+                Some(report) if report.order == order => return Ok(report),
+                _ => {}
+            }
+            let said = self.hostile.stderr();
+            if let Some(status) = self.hostile.ended()? {
+                return Err(Error::Ended { who: "the hostile guest".into(), status, said });
+            }
+            if start.elapsed() > OBEY {
+                let what = format!("the hostile guest's answer to {order:?}");
+                return Err(Error::Late { what, limit: OBEY, said });
+            }
+            Interrupt::sleep(POLL)?;
+        }
+    }
+
+    /// The daemon's process and the hostile guest's.
+    pub fn pids(&self) -> [u32; 2] {
+        [self.testbed.pid(), self.hostile.pid()]
+    }
+}
+
+/// The tables of the hostile guest and the uplink.
+fn tables(class: Class, uplink: Option<&Namespace>) -> String {
+    let guard = if class.is_unguarded() { "guard = \"off\"\n" } else { "" };
+    let guest = format!("[[guest]]\nname = \"{NAME}\"\nmac = \"{MAC}\"\n{guard}");
+    let uplink = uplink.map_or(String::new(), |namespace| {
+        format!(
+            "\n[[uplink]]\nname = \"uplink\"\ntap = \"{TAP}\"\nnamespace = \"{}\"\n\
+             addresses = [\"{UPLINK}\"]\ncapabilities = \"csum+sg\"\n",
+            namespace.name()
+        )
+    });
+    guest + &uplink
+}
+
+/// Makes the switch learn the uplink's address: its host pings a guest. Returns the address.
+fn teach(uplink: &Namespace, guest: Ipv4Addr) -> Result<MacAddr> {
+    lab::ping(uplink, guest, 1, Duration::from_millis(10))?;
+    let json = uplink.ip(&["-j", "link", "show", "dev", TAP])?;
+    let links: Vec<Value> = serde_json::from_str(&json).unwrap_or_default();
+    let mac = links.first().and_then(|link| link["address"].as_str()?.parse().ok());
+    mac.ok_or_else(|| Error::Failed(format!("`ip -j link show dev {TAP}` has no address: {json}")))
+}
+
+/// Datagrams from the first good guest to the hostile one, at a fixed rate, whether or not they arrive.
+struct Stream {
+    done: Arc<AtomicBool>,
+    thread: Option<JoinHandle<lab::Result<()>>>,
+}
+
+impl Stream {
+    fn start(testbed: &Testbed) -> Result<Self> {
+        let red = testbed.left();
+        // The hostile guest answers no ARP.
+        let neighbour = [ADDRESS.to_string(), MAC.to_string()];
+        let [address, mac] = &neighbour;
+        red.namespace.ip(&["neigh", "replace", address, "lladdr", mac, "dev", red.device])?;
+        let done = Arc::new(AtomicBool::new(false));
+        let stop = done.clone();
+        let thread = red.namespace.thread(move || {
+            send(&stop);
+            Ok(())
+        })?;
+        Ok(Self { done, thread: Some(thread) })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        // It has nothing to report.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Sends until stopped: some datagrams each millisecond. One that finds no room is lost, as on a wire.
+fn send(stop: &AtomicBool) {
+    let Ok(socket) = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)) else { return };
+    let _ = socket.set_nonblocking(true);
+    let began = Instant::now();
+    let mut sent = 0;
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(1));
+        let due = began.elapsed().as_micros() * BITS_PER_MILLISECOND as u128 / 1000;
+        let due = usize::try_from(due).unwrap_or(usize::MAX) / (8 * DATAGRAM);
+        while sent < due {
+            let _ = socket.send_to(&[0; DATAGRAM], (ADDRESS, 9));
+            sent += 1;
+        }
+    }
+}

@@ -66,7 +66,7 @@ pub struct Inside {
     pub raw: Raw,
     /// The highest `req_prod` of each ring since it connected.
     published: [AtomicU32; 3],
-    /// Whether it has written an index that the backend owns.
+    /// Whether it has written, or has let others write, an index that the backend owns.
     forged: AtomicBool,
 }
 
@@ -108,6 +108,10 @@ impl Inside {
                 let at = 64 + usize::from(*index) % (4032 / len) * len;
                 let gref = u32::from(*gref);
                 let gref = if gref < PAGES { gref } else { gref << 24 };
+                // Frames and lists may then be written over its own rings.
+                let list = u32::from_le_bytes([rest[4], rest[5], rest[6], rest[7]]);
+                self.note_own_ring(gref);
+                self.note_own_ring(list);
                 match ring {
                     RX_RING => raw.write(ring, at, [u32::from(rest[0]), gref]),
                     _ => {
@@ -123,7 +127,10 @@ impl Inside {
                     raw.write(LIST, n % 512 * 8, GrefMapping { gref, flags, status: 0 });
                 }
             }
-            Write::Grant { gref, entry } => raw.write(0, usize::from(*gref) % 64 * 8, *entry),
+            Write::Grant { gref, entry } => {
+                self.note_own_ring(u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]));
+                raw.write(0, usize::from(*gref) % 64 * 8, *entry);
+            }
             Write::Bytes { page, offset, bytes } => {
                 let page = HEADERS + u32::from(*page) % (PAGES - HEADERS);
                 let at = usize::from(*offset) % (PAGE - bytes.len());
@@ -149,6 +156,13 @@ impl Inside {
             }
             Write::State(0) => self.remove("state"),
             Write::State(state) => raw.key("state", state),
+        }
+    }
+
+    /// Notes that a backend may write to this page for the guest, which may be one of its rings.
+    fn note_own_ring(&self, page: u32) {
+        if RINGS.iter().any(|(ring, _)| *ring == page) {
+            self.forged.store(true, Ordering::Relaxed);
         }
     }
 

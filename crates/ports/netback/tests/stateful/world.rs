@@ -1,7 +1,6 @@
 //! Two honest guests and a hostile one behind one switch, and the steps of an input.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use machine::Machine;

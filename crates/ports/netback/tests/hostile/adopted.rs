@@ -21,10 +21,11 @@ use crate::tampered::Tampered;
 /// A change of the guest's memory or keys, and its name.
 type Forgery = (String, Box<dyn Fn(&Raw)>);
 
-/// After how many looks at the guest's memory its backend is killed. From about 60 on it publishes.
-const KILLED_AFTER: [u32; 11] = [0, 12, 30, 50, 60, 65, 70, 74, 78, 80, u32::MAX];
+/// After how many looks at the guest's memory its backend is killed. From 63 to 76 it publishes the
+/// answers to its frames.
+const KILLED_AFTER: [u32; 11] = [63, 0, 66, 20, 69, 50, 72, u32::MAX, 75, 76, 64];
 /// How many of these each forgery meets, in turn.
-const KILLS_EACH: usize = 2;
+const KILLS_EACH: usize = 3;
 
 fn forgeries() -> Vec<Forgery> {
     let mut all: Vec<Forgery> = Vec::new();
@@ -86,6 +87,7 @@ fn forgeries() -> Vec<Forgery> {
 fn killed(machine: &Machine, taker: &mut Taker, looks: u32) -> Arc<Raw> {
     let hypervisor = Tampered::new(machine);
     let mut world = World::with_headers(machine, hypervisor.clone());
+    world.vif.connected().unwrap();
     let raw = world.raw.clone();
     let header = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
     (DATA..PAGES).for_each(|page| raw.write(page, 0, header));
@@ -134,6 +136,14 @@ fn serve(connection: Connection<Tampered>, taker: &mut Taker) {
     }
 }
 
+/// For each ring: the last answer, and how many requests wait for one.
+fn waiting(raw: &Raw) -> [(u32, u32); 3] {
+    [TX_RING, RX_RING, CTRL_RING].map(|ring| {
+        let answered: u32 = raw.read(ring, RSP_PROD);
+        (answered, raw.read::<u32>(ring, REQ_PROD).wrapping_sub(answered))
+    })
+}
+
 /// An honest driver starts over and connects.
 fn connects_again(raw: &Raw, vif: &mut Vif<Tampered>, what: &str) {
     raw.reset();
@@ -160,15 +170,20 @@ fn what_a_guest_forges_while_its_backend_is_dead_harms_nobody_else() {
             let what = format!("{name}, after {looks} looks");
             let raw = killed(&machine, &mut taker, looks);
             forge(&raw);
+            let before = waiting(&raw);
             let mut vif = raw.announce(Tampered::new(&machine));
+            assert_eq!(vif.state(), XenbusState::Connected, "{what}: nothing to adopt");
             match vif.frontend_changed() {
                 Ok(Change::Connect(connection)) => {
-                    vif.connected().unwrap();
                     serve(connection, &mut taker);
                     adopted += 1;
                 }
                 Ok(_) => panic!("{what}: nobody has changed a state"),
                 Err(_) => refused += 1,
+            }
+            for ((answered, waited), (now, _)) in before.into_iter().zip(waiting(&raw)) {
+                let answers = now.wrapping_sub(answered);
+                assert!(answers <= waited, "{what}: {answers} answers to {waited} requests");
             }
             assert_eq!(raw.domain.pinned(), 0, "{what}: a page stays mapped");
             vif.disconnected().unwrap();

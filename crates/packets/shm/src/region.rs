@@ -97,6 +97,7 @@ impl Region {
 
     /// Writes a value at `offset`, each byte once, as [`read`](Self::read) does.
     #[inline(always)]
+    #[expect(clippy::needless_pass_by_value, reason = "a private value, whose bytes are at rest")]
     pub fn write<T: IntoBytes + Immutable>(
         &self,
         offset: usize,

@@ -2,7 +2,7 @@
 //! page twice, and finds every received byte inside its own memory.
 //!
 //! Input: steps of a tag byte and what it needs, see `run`; the numbers the backend offers in the
-//! store come first. Run with `cargo +nightly fuzz run netfront`.
+//! store come first. Run with `cargo fuzz run --sanitizer none netfront`.
 #![no_main]
 
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! Any frame is segmented or refused, and segments are good frames that carry its payload in order.
 //!
-//! Input: GSO size (2 bytes, little-endian), then the frame. Run with `cargo +nightly fuzz run offload_segment`.
+//! Input: GSO size (2 bytes, little-endian), then the frame. Run with `cargo fuzz run --sanitizer none offload_segment`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -70,7 +70,7 @@ pub(crate) fn find(program: &str) -> Result<PathBuf> {
 }
 
 /// Checks that this process may make namespaces and that `ip` and the given programs are installed. A demo calls
-/// this first; a test calls it to decide whether it is skipped.
+/// this first; a test calls [`able`](crate::able).
 ///
 /// # Errors
 /// [`Error::NotRoot`] or [`Error::MissingTool`].

@@ -1,6 +1,6 @@
 //! A stop request is for the whole process, so this test has its own.
 
-use lab::{Error, Interrupt, Namespace, Process, command, preflight, run};
+use lab::{Error, Interrupt, Namespace, Process, able, command, run};
 use rustix::process::{Signal, getpid, kill_process};
 use std::path::Path;
 use std::time::Duration;
@@ -18,13 +18,7 @@ fn a_signal_ends_every_wait_and_clean_up_still_works() {
     Interrupt::install().expect("handlers");
     Interrupt::sleep(Duration::from_millis(1)).expect("nobody asked yet");
     let mut process = Process::spawn(sleep()).expect("start");
-    let namespace = match preflight(&[]) {
-        Ok(()) => Some(Namespace::create("lab-interrupt").expect("create")),
-        Err(why) => {
-            eprintln!("without a namespace: {why}");
-            None
-        }
-    };
+    let namespace = able(&[]).then(|| Namespace::create("lab-interrupt").expect("create"));
 
     // The wait may or may not have begun when the signal arrives. It must end in both cases.
     let waiting = std::thread::spawn(|| run(sleep(), LONG));

@@ -1,18 +1,13 @@
-//! Real namespaces, links and traffic. Skipped with a message without the privileges.
+//! Real namespaces, links and traffic. Without the privileges, see [`lab::able`].
 
 use lab::{
-    Children, CpuMeter, Interrupt, Iperf, Namespace, Offloads, RttProbe, VethBridge, ping,
-    preflight, run, transfer_file,
+    Children, CpuMeter, Interrupt, Iperf, Namespace, Offloads, RttProbe, VethBridge, able, ping,
+    run, transfer_file,
 };
 use std::time::Duration;
 
 const PREFIX: &str = "lab-test";
 const LIMIT: Duration = Duration::from_secs(20);
-
-/// Whether the test can run; says why not.
-fn able(programs: &[&str]) -> bool {
-    preflight(programs).inspect_err(|why| eprintln!("skipped: {why}")).is_ok()
-}
 
 #[test]
 fn a_namespace_lives_as_long_as_its_value() {

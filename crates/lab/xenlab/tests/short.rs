@@ -1,7 +1,7 @@
 //! A short test of pvnet on a real Xen: dom0, one unmodified guest, and a daemon that is killed during a TCP
 //! connection.
 //!
-//! Needs QEMU and, the first time, Debian's mirrors. Without QEMU it is skipped, unless `XENLAB_REQUIRED` is set.
+//! Needs QEMU and, the first time, Debian's mirrors. Without QEMU, see [`lab::needed`].
 
 use std::time::Duration;
 
@@ -14,11 +14,7 @@ const STREAM: u32 = 12;
 
 /// A host, or none if the test is skipped.
 fn boot() -> Option<Host> {
-    if let Err(missing) = lab::command("qemu-system-x86_64") {
-        assert!(std::env::var_os("XENLAB_REQUIRED").is_none(), "{missing}");
-        eprintln!("skipped: {missing}");
-        return None;
-    }
+    lab::needed(lab::command("qemu-system-x86_64"))?;
     let cache = std::path::absolute(default_cache()).expect("a working directory");
     let boot = || -> Result<Host> {
         let images = Images::prepare(Suite::of_this_machine(), &cache, true)?;

@@ -42,16 +42,10 @@ impl Drop for File {
 
 /// What a program prints about a file, or none if it is not installed.
 fn output(program: &str, args: &[&str], path: &Path) -> Option<String> {
-    match Command::new(program).args(args).arg(path).output() {
-        Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            Some(String::from_utf8(output.stdout).unwrap())
-        }
-        Err(error) => {
-            println!("SKIPPED: {program} does not run ({error}); install tshark for this test");
-            None
-        }
-    }
+    let output = Command::new(program).args(args).arg(path).output();
+    let output = lab::needed(output.map_err(|error| format!("{program}: {error}")))?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).unwrap())
 }
 
 fn fields(path: &Path, fields: &[&str]) -> Option<Vec<String>> {

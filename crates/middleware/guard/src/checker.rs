@@ -85,6 +85,7 @@ impl Checker {
         let claim = match frame.headers.transport {
             Transport::Icmpv6 => nd::claim_of_message(frame, l3, self.mac),
             Transport::Fragment => nd::claim_of_fragment(frame),
+            Transport::Opaque => nd::claim_of_opaque(l3),
             _ => Claim::None,
         };
         let Some(addresses) = &self.addresses else { return claim != Claim::Forged };

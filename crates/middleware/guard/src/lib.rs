@@ -51,7 +51,8 @@
 //! - Link-layer addresses in options are the policy's.
 //! - A message is whole in the private header ([`port::HEADER_MAX`] bytes), is not fragmented (RFC
 //!   6980), and has no extension header before it. Hosts send none that is otherwise. A first
-//!   fragment that does not show what it is a fragment of (RFC 7112) is refused too.
+//!   fragment that does not show what it is a fragment of (RFC 7112) is refused too, and so is a
+//!   packet whose extension headers go on behind the private header.
 //!
 //! With addresses, a neighbour advertisement and duplicate address detection are for addresses of
 //! the port's own.

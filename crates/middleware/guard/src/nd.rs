@@ -79,6 +79,18 @@ pub(crate) fn claim_of_fragment(frame: &Frame) -> Claim {
     if begins_neighbour_discovery(frame).unwrap_or(true) { Claim::Forged } else { Claim::None }
 }
 
+/// What a packet claims whose transport header does not lie whole in the private header: nothing,
+/// if its extension headers do, and show that it is no ICMPv6. `l3` is the private header from the
+/// IPv6 header on.
+pub(crate) fn claim_of_opaque(l3: &[u8]) -> Claim {
+    let Some(fixed) = l3.first_chunk::<{ ipv6::HEADER_LEN }>() else { return Claim::Forged };
+    let first = ipv6::Packet::new_unchecked(fixed).next_header();
+    match walk_extensions(first, l3, ipv6::HEADER_LEN) {
+        Ok(upper) if !upper.fragment && upper.protocol != Protocol::ICMPV6 => Claim::None,
+        _ => Claim::Forged,
+    }
+}
+
 /// None if the fragment does not show it.
 fn begins_neighbour_discovery(frame: &Frame) -> Option<bool> {
     let l3 = usize::from(frame.headers.l3_offset);

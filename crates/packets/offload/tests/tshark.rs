@@ -62,16 +62,9 @@ fn statuses(path: &std::path::Path) -> Option<String> {
             "tcp.len",
         ])
         .output();
-    match output {
-        Ok(output) => {
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            Some(String::from_utf8(output.stdout).expect("numbers"))
-        }
-        Err(error) => {
-            println!("SKIPPED: tshark does not run ({error}); install tshark for this test");
-            None
-        }
-    }
+    let output = lab::needed(output.map_err(|error| format!("tshark: {error}")))?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8(output.stdout).expect("numbers"))
 }
 
 #[test]

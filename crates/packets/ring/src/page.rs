@@ -37,23 +37,20 @@ pub trait SharedPage {
     fn full_barrier(&self);
 }
 
-/// A ring page within a mapped region.
+/// A ring page: the first page of a mapped region.
 #[derive(Debug)]
 pub struct RegionPage<R> {
     region: R,
-    start: usize,
 }
 
 impl<R: Deref<Target = Region>> RegionPage<R> {
-    /// The 4 KiB page at byte `start` of `region`, which must be a multiple of the page size.
-    pub fn new(region: R, start: usize) -> Result<Self, OutOfBounds> {
-        let size = region.len();
-        let inside = start.checked_add(4096).is_some_and(|end| end <= size);
-        // Alignment is checked once here, so that no access below can fail.
-        if !inside || region.atomic_u32(start).is_err() {
-            return Err(OutOfBounds { offset: start, len: 4096, size });
+    /// The first 4 KiB of `region`.
+    pub fn new(region: R) -> Result<Self, OutOfBounds> {
+        // Checked once here, so that no access below can fail.
+        match region.len() {
+            4096.. => Ok(Self { region }),
+            size => Err(OutOfBounds { offset: 0, len: 4096, size }),
         }
-        Ok(Self { region, start })
     }
 
     /// The region that holds the page.
@@ -61,9 +58,12 @@ impl<R: Deref<Target = Region>> RegionPage<R> {
         &self.region
     }
 
-    #[expect(clippy::expect_used, reason = "new() checked that the page is mapped and aligned")]
+    #[expect(
+        clippy::expect_used,
+        reason = "new() checked that the page is mapped, and a region is aligned"
+    )]
     fn word(&self, index: Index) -> &std::sync::atomic::AtomicU32 {
-        self.region.atomic_u32(self.start + index as usize).expect("page checked at creation")
+        self.region.atomic_u32(index as usize).expect("page checked at creation")
     }
 }
 
@@ -81,13 +81,13 @@ impl<R: Deref<Target = Region>> SharedPage for RegionPage<R> {
     #[inline]
     #[expect(clippy::expect_used, reason = "slots lie inside the page by Slots::COUNT")]
     fn read_slot<T: FromBytes>(&self, offset: usize) -> T {
-        self.region.read(self.start + offset).expect("slot inside the page")
+        self.region.read(offset).expect("slot inside the page")
     }
 
     #[inline]
     #[expect(clippy::expect_used, reason = "slots lie inside the page by Slots::COUNT")]
     fn write_slot<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
-        self.region.write(self.start + offset, value).expect("slot inside the page");
+        self.region.write(offset, value).expect("slot inside the page");
     }
 
     #[inline]

@@ -18,7 +18,7 @@ type Page = RegionPage<Arc<Region>>;
 
 fn page() -> (Page, Page) {
     let region = Arc::new(Region::anonymous(4096).unwrap());
-    (RegionPage::new(region.clone(), 0).unwrap(), RegionPage::new(region, 0).unwrap())
+    (RegionPage::new(region.clone()).unwrap(), RegionPage::new(region).unwrap())
 }
 
 fn ledger() -> Ledger<Words> {

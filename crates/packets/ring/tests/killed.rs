@@ -58,7 +58,7 @@ fn open(directory: &Path, name: &str) -> File {
 
 fn page(directory: &Path) -> RegionPage<Arc<Region>> {
     let region = Region::map(open(directory, "ring"), 0, 4096).unwrap();
-    RegionPage::new(Arc::new(region), 0).unwrap()
+    RegionPage::new(Arc::new(region)).unwrap()
 }
 
 /// The backend process: takes requests, answers most of them out of order, publishes,

@@ -79,7 +79,7 @@ impl World {
     fn new() -> Self {
         let shared = Arc::new(Region::anonymous(4096).unwrap());
         let kept = Arc::new(Region::anonymous(LEDGER_LEN).unwrap());
-        let front = FrontRing::init(RegionPage::new(shared.clone(), 0).unwrap());
+        let front = FrontRing::init(RegionPage::new(shared.clone()).unwrap());
         let left = Arc::new(AtomicU32::new(u32::MAX));
         let back = BackRing::attach(mortal(&shared, &left), ledger(&kept)).unwrap();
         let held = VecDeque::new();
@@ -164,7 +164,7 @@ impl World {
 }
 
 fn mortal(shared: &Arc<Region>, left: &Arc<AtomicU32>) -> Mortal {
-    Mortal { page: RegionPage::new(shared.clone(), 0).unwrap(), left: left.clone() }
+    Mortal { page: RegionPage::new(shared.clone()).unwrap(), left: left.clone() }
 }
 
 /// The ledger in `kept`, for another backend.
@@ -311,7 +311,7 @@ fn a_new_frontend_has_nothing_of_the_one_before() {
     world.left.store(u32::MAX, Ordering::Relaxed);
     // The new connection has other pages, with requests on them.
     world.shared.zero(0, 4096).unwrap();
-    world.front = FrontRing::init(RegionPage::new(world.shared.clone(), 0).unwrap());
+    world.front = FrontRing::init(RegionPage::new(world.shared.clone()).unwrap());
     world.sent = 0;
     (0..4).for_each(|_| world.send(1));
     let page = mortal(&world.shared, &world.left);

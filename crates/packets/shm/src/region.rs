@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 mod mapping;
+mod words;
+
+use words::WORD;
 
 /// The bytes asked for do not lie in the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +35,7 @@ impl From<OutOfBounds> for io::Error {
 /// [slice](Region::slice) of a region that is still in use.
 #[derive(Debug)]
 pub struct Region {
+    /// A multiple of [`WORD`]: the start of a page, or of a slice.
     base: NonNull<u8>,
     len: usize,
     /// The region that owns the mapping, if this is a slice of it.
@@ -45,12 +49,13 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A part of this region. It keeps the whole mapping alive.
+    /// A part of this region, from a multiple of 8 bytes on. It keeps the whole mapping alive.
     pub fn slice(self: &Arc<Self>, range: Range<usize>) -> Result<Self, OutOfBounds> {
         let len = range.end.saturating_sub(range.start);
         let base = NonNull::new(self.at(range.start, len)?);
+        let aligned = base.filter(|_| range.start.is_multiple_of(WORD));
         let outside = OutOfBounds { offset: range.start, len, size: self.len };
-        Ok(Self { base: base.ok_or(outside)?, len, whole: Some(self.clone()) })
+        Ok(Self { base: aligned.ok_or(outside)?, len, whole: Some(self.clone()) })
     }
 
     /// Size in bytes.
@@ -81,34 +86,37 @@ impl Region {
         self.at(offset, len)
     }
 
-    /// Copies out the value at `offset`, reading it once.
-    #[inline]
+    /// Copies out the value at `offset`, reading each byte once: as atomic words, which are as
+    /// wide as the offset and the size allow (at most 8 bytes). Words may be of different moments.
+    #[inline(always)]
     pub fn read<T: FromBytes>(&self, offset: usize) -> Result<T, OutOfBounds> {
         let source = self.at(offset, size_of::<T>())?;
-        // SAFETY: the bytes are mapped; FromBytes makes every pattern a valid T; the copy is
-        // made through a raw pointer to memory that no reference covers.
-        Ok(unsafe { source.cast::<T>().read_unaligned() })
+        // SAFETY: the bytes are mapped, and the region starts at a multiple of a word.
+        Ok(unsafe { words::load(source, offset) })
     }
 
-    /// Writes a value at `offset`.
-    #[inline]
+    /// Writes a value at `offset`, each byte once, as [`read`](Self::read) does.
+    #[inline(always)]
+    #[expect(clippy::needless_pass_by_value, reason = "a private value, whose bytes are at rest")]
     pub fn write<T: IntoBytes + Immutable>(
         &self,
         offset: usize,
         value: T,
     ) -> Result<(), OutOfBounds> {
         let dest = self.at(offset, size_of::<T>())?;
-        // SAFETY: the bytes are mapped and writable; IntoBytes means that no padding leaks.
-        unsafe { dest.cast::<T>().write_unaligned(value) };
+        // SAFETY: the bytes are mapped and writable, and the region starts at a multiple of a word.
+        unsafe { words::store(dest, offset, &value) };
         Ok(())
     }
 
-    /// Copies bytes out into private memory.
+    /// Copies bytes out into private memory. The compiler cannot read them again later in place of
+    /// the copy.
     #[inline]
     pub fn copy_out(&self, offset: usize, dest: &mut [u8]) -> Result<(), OutOfBounds> {
         let source = self.at(offset, dest.len())?;
         // SAFETY: the source is mapped; `dest` is private, so the two cannot overlap.
         unsafe { copy_short(source, dest.as_mut_ptr(), dest.len()) };
+        words::assume_changed();
         Ok(())
     }
 
@@ -116,6 +124,7 @@ impl Region {
     #[inline]
     pub fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfBounds> {
         let dest = self.at(offset, source.len())?;
+        words::assume_changed();
         // SAFETY: the destination is mapped and writable; `source` is private.
         unsafe { copy_short(source.as_ptr(), dest, source.len()) };
         Ok(())
@@ -132,7 +141,7 @@ impl Region {
     ) -> Result<(), OutOfBounds> {
         let from = source.at(source_offset, len)?;
         let to = dest.at(dest_offset, len)?;
-        // SAFETY: both ranges are mapped; `copy` allows overlap, which which happens when a guest sends
+        // SAFETY: both ranges are mapped; `copy` allows overlap, which happens when a guest sends
         // to itself or one page has two mappings.
         unsafe { std::ptr::copy(from, to, len) };
         Ok(())
@@ -198,8 +207,10 @@ impl Region {
 
     #[inline]
     fn aligned<T>(&self, offset: usize) -> Result<*mut u8, OutOfBounds> {
+        const { assert!(align_of::<T>() <= WORD) };
         let address = self.at(offset, size_of::<T>())?;
-        if (address as usize).is_multiple_of(align_of::<T>()) {
+        // The region starts at a multiple of a word, and the compiler often knows the offset.
+        if offset.is_multiple_of(align_of::<T>()) {
             Ok(address)
         } else {
             Err(OutOfBounds { offset, len: size_of::<T>(), size: self.len })
@@ -264,6 +275,8 @@ mod tests {
         assert!(part.read::<u8>(4096).is_err());
         let whole = Arc::new(part);
         assert!(whole.slice(1..4097).is_err());
+        assert!(whole.slice(4..8).is_err(), "not the start of a word");
+        assert!(whole.slice(8..9).is_ok());
         assert!(whole.slice(usize::MAX..usize::MAX).is_err());
     }
 
@@ -272,6 +285,43 @@ mod tests {
         let region = Region::anonymous(4096).unwrap();
         assert!(region.atomic_u32(2).is_err());
         assert!(region.atomic_u16(2).is_ok());
+    }
+
+    #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable)]
+    #[repr(C)]
+    struct Slot {
+        gref: u32,
+        fields: [u16; 4],
+    }
+
+    fn round_trip<T: FromBytes + IntoBytes + Immutable + PartialEq + std::fmt::Debug>(
+        offset: usize,
+        bytes: &[u8],
+    ) {
+        let region = Region::anonymous(4096).unwrap();
+        region.copy_in(offset, bytes).unwrap();
+        let value: T = region.read(offset).unwrap();
+        assert_eq!(value.as_bytes(), &bytes[..size_of::<T>()], "at {offset}");
+        region.zero(0, 4096).unwrap();
+        region.write(offset, value).unwrap();
+        let mut seen = [0xff; 4096];
+        region.copy_out(0, &mut seen).unwrap();
+        assert_eq!(&seen[offset..][..size_of::<T>()], &bytes[..size_of::<T>()], "at {offset}");
+        assert!(seen[..offset].iter().all(|byte| *byte == 0));
+        assert!(seen[offset + size_of::<T>()..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn a_value_of_any_size_is_read_and_written_at_any_offset() {
+        let bytes: Vec<u8> = (1..=32).collect();
+        for offset in 60..77 {
+            round_trip::<u8>(offset, &bytes);
+            round_trip::<u16>(offset, &bytes);
+            round_trip::<u32>(offset, &bytes);
+            round_trip::<[u8; 7]>(offset, &bytes);
+            round_trip::<Slot>(offset, &bytes);
+            round_trip::<[u64; 3]>(offset, &bytes);
+        }
     }
 
     proptest! {

@@ -243,6 +243,35 @@ proptest! {
         }
     }
 
+    /// The start of a frame never gives other headers than the whole.
+    #[test]
+    fn the_start_of_a_frame_parses_the_same_or_its_transport_is_opaque(
+        plan in plan(), len: prop::sample::Index,
+    ) {
+        let frame = plan.build();
+        let whole = Headers::parse(&frame).unwrap();
+        let len = len.index(frame.len() + 1);
+        let ip_end = match plan.ip {
+            Ip::V4 { .. } => usize::from(whole.l4_offset),
+            Ip::V6(_) => usize::from(whole.l3_offset) + 40,
+        };
+        match Headers::parse_start(&frame[..len], frame.len()) {
+            Ok(start) if len >= usize::from(whole.payload_offset) => {
+                prop_assert_eq!(start, whole);
+            }
+            Ok(start) => {
+                let end = u8::try_from(ip_end).unwrap();
+                let (transport, l4_offset, payload_offset) = (Transport::Opaque, end, end);
+                prop_assert_eq!(start, Headers { transport, l4_offset, payload_offset, ..whole });
+                prop_assert_eq!(start.checksum_location(), None);
+                prop_assert_eq!(start.ports(&frame), None);
+            }
+            Err(error) => {
+                prop_assert!(len < ip_end && matches!(error, ParseError::Truncated(_)), "{error}");
+            }
+        }
+    }
+
     #[test]
     fn damaged_headers_agree_with_etherparse(
         plan in plan(),

@@ -39,8 +39,9 @@ proptest! {
     fn any_bytes_are_headers_or_an_error(
         bytes in bytes_after(FRAME_PREFIXES),
         other in prop::collection::vec(any::<u8>(), 0..100),
+        longer in prop_oneof![Just(0usize), 0usize..70_000],
     ) {
-        if let Ok(headers) = Headers::parse(&bytes) {
+        if let Ok(headers) = Headers::parse_start(&bytes, bytes.len() + longer) {
             prop_assert!(headers.l3_offset <= headers.l4_offset);
             prop_assert!(headers.l4_offset <= headers.payload_offset);
             prop_assert!(usize::from(headers.payload_offset) <= bytes.len());

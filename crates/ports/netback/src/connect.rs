@@ -125,8 +125,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
     ) -> Result<BackRing<S, RegionPage<H::Mapping>>, ConnectError> {
         let mapping = self.hypervisor.map(self.peer, &[gref])?;
         self.hypervisor.notify_on_unmap(&mapping, event);
-        let page =
-            RegionPage::new(mapping, 0).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
+        let page = RegionPage::new(mapping).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
         let ledger = self.rings.ledgers.ledger(queue, kind);
         let ledger = ledger.and_then(|region| Ledger::new(region).map_err(io::Error::other));
         let ledger = ledger.map_err(ConnectError::Ledger)?;

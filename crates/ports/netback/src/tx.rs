@@ -276,7 +276,8 @@ const HEADER_LEN: u8 = HEADER_MAX as u8;
 /// offloads and ports can rely on the frame.
 #[inline]
 fn parse_headers(frame: &mut Frame) -> bool {
-    let Ok(headers) = Headers::parse(frame.header()) else { return false };
+    let headers = Headers::parse_start(frame.header(), frame.len as usize);
+    let Ok(headers) = headers else { return false };
     frame.headers = headers;
     match (frame.checksum, frame.gso) {
         (Checksum::Partial, Some(gso)) => gso.fits(&headers),

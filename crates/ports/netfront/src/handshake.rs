@@ -356,7 +356,7 @@ impl<G: Guest> Frontend<G> {
         key: &str,
     ) -> Result<FrontRing<S, RegionPage<G::Pages>>, ConnectError> {
         let (page, grefs) = guest.share(backend, 1)?;
-        let page = RegionPage::new(page, 0).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
+        let page = RegionPage::new(page).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
         self.write(key, grefs[0].0)?;
         Ok(FrontRing::init(page))
     }

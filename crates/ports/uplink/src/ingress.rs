@@ -105,7 +105,7 @@ fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -
     if !place(frame, len - header_len, buffers.places(slot)) {
         return Ok(false);
     }
-    let Ok(headers) = Headers::parse(frame.header()) else { return Ok(false) };
+    let Ok(headers) = Headers::parse_start(frame.header(), len) else { return Ok(false) };
     frame.headers = headers;
     let Ok((checksum, gso)) = vnet::decode(&header, &headers) else { return Ok(false) };
     frame.checksum = checksum;

@@ -1,11 +1,15 @@
 //! What the other side of a port sends.
 
 use port::{DropReason, Frame, HEADER_MAX};
+use wire::headers::Headers;
 
 /// A frame with the first of these bytes as its private header, and a body of which only the length is known.
 pub fn frame(bytes: &[u8]) -> Frame {
     let mut frame = Frame::empty();
-    frame.set_header(&bytes[..bytes.len().min(HEADER_MAX)]).expect("well-formed headers");
+    let header = &bytes[..bytes.len().min(HEADER_MAX)];
+    frame.bytes[..header.len()].copy_from_slice(header);
+    frame.header_len = u8::try_from(header.len()).expect("at most HEADER_MAX");
+    frame.headers = Headers::parse_start(header, bytes.len()).expect("well-formed headers");
     frame.len = u32::try_from(bytes.len()).expect("a frame's length");
     frame
 }

@@ -27,7 +27,7 @@ impl fmt::Display for Line<'_> {
             Direction::Outbound => "out",
         };
         write!(f, "{seconds:>11.6} {direction} ")?;
-        match Headers::parse(frame.bytes) {
+        match Headers::parse_start(frame.bytes, frame.original_len as usize) {
             Ok(headers) => describe(f, &headers, frame.bytes)?,
             Err(error) => write!(f, "{error}")?,
         }
@@ -95,7 +95,7 @@ fn ip(
         Transport::Icmp => describe_icmp(f, "icmp", l4, icmp::Version::V4),
         Transport::Icmpv6 => describe_icmp(f, "icmp6", l4, icmp::Version::V6),
         Transport::Fragment => f.write_str("fragment"),
-        Transport::Other | Transport::None => f.write_str("ip"),
+        Transport::Other | Transport::Opaque | Transport::None => f.write_str("ip"),
     }
 }
 

@@ -39,6 +39,7 @@ use thread::spawn;
 
 /// Runs until SIGINT or SIGTERM.
 pub fn run(config: Config) -> Result<(), Error> {
+    thread::end_after_panic();
     raise_descriptor_limit();
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;

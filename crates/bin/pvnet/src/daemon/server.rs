@@ -14,7 +14,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::platform::Platform;
-use crate::daemon::thread::spawn;
+use crate::daemon::thread::{spawn, spawn_for_client};
 
 /// The listening socket. Dropping it removes its file.
 pub(super) struct Server {
@@ -40,7 +40,7 @@ impl Server {
                 let (platform, events, leases) = (platform.clone(), events.clone(), leases.clone());
                 // One thread per client, so that a slow answer, which may depend on a guest, delays no other.
                 // If no thread starts, the client sees its connection end.
-                let _ = spawn("control client", move || {
+                let _ = spawn_for_client("control", move || {
                     // A client that has gone needs no answer.
                     let _ = answer(&stream, &platform, &events, &leases);
                 });

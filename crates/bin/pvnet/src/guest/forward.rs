@@ -172,7 +172,7 @@ impl<G: Guest> Forwarder<G> {
         let body = self.queue.rx.pieces(frame);
         let mut head = [0; HEADER_MAX];
         let Some(head) = copy_head(self.queue.rx.pieces(frame), &mut head) else { return };
-        let Ok(headers) = Headers::parse(head) else { return };
+        let Ok(headers) = Headers::parse_start(head, frame.len) else { return };
         let metadata = vnet::encode(&headers, frame.checksum, frame.gso);
         let pieces = std::iter::once(Piece::Private(metadata.as_bytes())).chain(body);
         let _ = shm::write_pieces(&self.tap, pieces);
@@ -216,7 +216,7 @@ impl<G: Guest> Forwarder<G> {
         let head = &mut head[..HEADER_MAX.min(len)];
         first.region.copy_out(first.offset, head).map_err(io::Error::other)?;
         let metadata = VirtioNetHdr::read_from_bytes(&metadata).unwrap_or_default();
-        let Ok(headers) = Headers::parse(head) else { return Ok(0) };
+        let Ok(headers) = Headers::parse_start(head, len) else { return Ok(0) };
         let Ok((checksum, gso)) = vnet::decode(&metadata, &headers) else { return Ok(0) };
         match u16::try_from(len) {
             Ok(frame_len) if len <= MAX_TX_SIZE => {

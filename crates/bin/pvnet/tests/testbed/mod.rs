@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub use lab::able;
 use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
@@ -14,11 +15,6 @@ const POLL: Duration = Duration::from_millis(10);
 /// The pause between two pings. After the last, ping waits for the longer of this pause and two
 /// round trips: on a busy machine a shorter pause would count a late answer as lost.
 pub const PING_PAUSE: Duration = Duration::from_millis(250);
-
-/// Whether the test can run. Prints why it cannot.
-pub fn able(programs: &[&str]) -> bool {
-    lab::preflight(programs).inspect_err(|why| eprintln!("skipped: {why}")).is_ok()
-}
 
 /// The program under test.
 pub fn pvnet() -> Command {

@@ -126,6 +126,43 @@ fn refused(policy: &Policy, reason: DropReason, forgeries: &[(&str, Vec<u8>)]) {
     }
 }
 
+/// An extension header of `8 + 8 * units` bytes.
+fn long_extension(next: Protocol, units: u8, payload: &[u8]) -> Vec<u8> {
+    let options = vec![0; 6 + 8 * usize::from(units)];
+    [&[next.0, units][..], &options, payload].concat()
+}
+
+#[test]
+fn a_transport_header_behind_the_private_header_passes_unless_it_may_claim_something() {
+    let behind = |source, next, units, payload: &[u8]| {
+        v6(source, Protocol::HOP_BY_HOP, &long_extension(next, units, payload))
+    };
+    let advertisement = nd_message(advertisement(OTHER_V6, Some(OTHER_MAC)));
+    for policy in [policy(), policy_without_addresses()] {
+        // The extension ends in the private header, the header behind it does not.
+        let shown = behind(V6, Protocol::TCP, 7, &tcp());
+        assert_eq!(check(&policy, &shown), Ok(()));
+        let mut options = v4(V4, Protocol::TCP, &tcp());
+        options[14 + 20 + 12] = 0xf0;
+        assert_eq!(check(&policy, &tagged(&options, 2)), Ok(()));
+        refused(
+            &policy,
+            DropReason::SpoofedIpv6,
+            &[
+                (
+                    "an advertisement, half of it shown",
+                    behind(V6, Protocol::ICMPV6, 7, &advertisement),
+                ),
+                ("an advertisement, not shown", behind(V6, Protocol::ICMPV6, 30, &advertisement)),
+                ("a segment, not shown", behind(V6, Protocol::TCP, 30, &tcp())),
+            ],
+        );
+    }
+    let others = [("another's source", behind(OTHER_V6, Protocol::TCP, 7, &tcp()))];
+    refused(&policy(), DropReason::SpoofedIpv6, &others);
+    assert_eq!(check(&policy_without_addresses(), &others[0].1), Ok(()));
+}
+
 #[test]
 fn forged_arp() {
     let always = [

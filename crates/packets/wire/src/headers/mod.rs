@@ -47,7 +47,8 @@ pub struct Headers {
     pub vlan: Option<u16>,
     /// Start of the network header.
     pub l3_offset: u8,
-    /// Start of the transport header: after IPv4 options and IPv6 extension headers.
+    /// Start of the transport header: after IPv4 options and IPv6 extension headers. Of an opaque
+    /// one: where IPv6 extension headers start.
     pub l4_offset: u8,
     /// Start of the transport's payload.
     pub payload_offset: u8,
@@ -64,21 +65,37 @@ pub struct ChecksumLocation {
 }
 
 impl Headers {
-    /// Parses `header`, the first bytes of a frame. Reads at most [`MAX_LEN`] bytes.
-    ///
-    /// The frame may be longer, so payload lengths in headers are not checked. The body of an ARP
-    /// packet is not read.
+    /// Parses a whole frame. Reads at most [`MAX_LEN`] bytes of it.
     ///
     /// # Errors
-    /// `header` does not hold all headers, or they are malformed. In XSA-423 a backend passed on
-    /// frames whose protocol headers were not all in the bytes that it had copied.
+    /// As [`parse_start`](Self::parse_start).
     #[inline]
-    pub fn parse(header: &[u8]) -> Result<Self, ParseError> {
+    pub fn parse(frame: &[u8]) -> Result<Self, ParseError> {
+        Self::parse_start(frame, frame.len())
+    }
+
+    /// Parses `header`, the first bytes of a frame of `frame_len` bytes. Reads at most [`MAX_LEN`]
+    /// bytes.
+    ///
+    /// Payload lengths in headers are not checked. The body of an ARP packet is not read. Where
+    /// the headers of an IP packet go on behind the bytes at hand, its transport is
+    /// [`Transport::Opaque`].
+    ///
+    /// # Errors
+    /// The frame ends inside its headers, they are malformed, or `header` ends inside the Ethernet
+    /// header, its tags or the IP header. In XSA-423 a backend passed on frames whose protocol
+    /// headers were not all in the bytes that it had copied, and told the kernel where they lie.
+    #[inline]
+    pub fn parse_start(header: &[u8], frame_len: usize) -> Result<Self, ParseError> {
         let header = &header[..header.len().min(MAX_LEN)];
         let link = LinkHeader::parse(header)?;
         let (network, transport) = match link.ethertype {
-            EtherType::IPV4 => (Network::Ipv4, TransportHeader::of_ipv4(header, link.len)?),
-            EtherType::IPV6 => (Network::Ipv6, TransportHeader::of_ipv6(header, link.len)?),
+            EtherType::IPV4 => {
+                (Network::Ipv4, TransportHeader::of_ipv4(header, link.len, frame_len)?)
+            }
+            EtherType::IPV6 => {
+                (Network::Ipv6, TransportHeader::of_ipv6(header, link.len, frame_len)?)
+            }
             EtherType::ARP => (Network::Arp, TransportHeader::absent(link.len)),
             _ => (Network::Other, TransportHeader::absent(link.len)),
         };
@@ -333,6 +350,75 @@ mod tests {
             assert_eq!(Headers::parse(&frame[..len]), Err(ParseError::Truncated(layer)));
         }
         assert!(Headers::parse(&frame).is_ok());
+    }
+
+    /// IPv6 with `count` extension headers of `8 + 8 * units` bytes, and a UDP datagram.
+    fn chain(count: u8, units: u8) -> Vec<u8> {
+        let len = 8 + 8 * usize::from(units);
+        let mut extensions = Vec::new();
+        for n in 1..=count {
+            extensions.extend([if n < count { 60 } else { 17 }, units]);
+            extensions.resize(extensions.len() + len - 2, 0);
+        }
+        let mut fixed = IPV6_OPTIONS_UDP[..40].to_vec();
+        fixed[4..7].fill(0);
+        fixed[6] = 60;
+        frame(&[&IPV6, &fixed, &extensions, &IPV6_OPTIONS_UDP[48..]])
+    }
+
+    #[test]
+    fn headers_behind_the_bytes_at_hand_are_opaque() {
+        let opaque = Headers {
+            network: Network::Ipv6,
+            transport: Transport::Opaque,
+            vlan: None,
+            l3_offset: 14,
+            l4_offset: 54,
+            payload_offset: 54,
+        };
+        for (count, units) in [(1, 30), (3, 4), (1, 8)] {
+            let frame = chain(count, units);
+            let start = Headers::parse_start(&frame[..128], frame.len());
+            assert_eq!(start, Ok(opaque), "{count} of {units}");
+            assert!(matches!(Headers::parse(&frame[..128]), Err(ParseError::Truncated(_))));
+            assert_eq!(opaque.checksum_location(), None);
+            // By addresses only.
+            let other = chain(2, 9);
+            assert_eq!(opaque.flow_hash(&frame, &TOEPLITZ), opaque.flow_hash(&other, &TOEPLITZ));
+        }
+        // Beyond what any parse reads.
+        let frame = chain(2, 30);
+        assert_eq!(Headers::parse(&frame), Ok(opaque));
+        // TCP with all options, behind IPv4 with all options.
+        let mut packet = [0; 120];
+        packet[..20].copy_from_slice(&IPV4_TCP[..20]);
+        packet[0] = 0x4f;
+        packet[3] = 120;
+        packet[72] = 0xf0;
+        let frame = super::tests::frame(&[&IPV4, &packet]);
+        let start = Headers::parse_start(&frame[..128], frame.len()).unwrap();
+        assert_eq!((start.transport, start.l4_offset), (Transport::Opaque, 74));
+    }
+
+    #[test]
+    fn more_extensions_than_a_walk_passes_are_opaque() {
+        for (count, transport) in [(8, Transport::Udp), (9, Transport::Opaque)] {
+            let parsed = Headers::parse(&chain(count, 0)).unwrap();
+            assert_eq!(parsed.transport, transport, "{count}");
+        }
+    }
+
+    #[test]
+    fn headers_that_end_with_their_packet_are_truncated() {
+        // The frame goes on, and its IP packet does not.
+        let mut frame = chain(1, 30);
+        frame[19] = 74;
+        let start = Headers::parse_start(&frame[..128], frame.len());
+        assert_eq!(start, Err(ParseError::Truncated(Layer::Ipv6Extension)));
+        // The IP header is needed in any case.
+        let frame = chain(1, 0);
+        let start = Headers::parse_start(&frame[..53], frame.len());
+        assert_eq!(start, Err(ParseError::Truncated(Layer::Ipv6)));
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub enum Transport {
     /// A fragment of an IP datagram. The first one too: later ones have no ports, and all of them
     /// must have the same flow hash.
     Fragment,
+    /// Unknown: the headers go on behind the bytes that were parsed, or IPv6 has more extension
+    /// headers than a walk passes. Offsets end at the IP header.
+    Opaque,
     /// No IP, or IPv6 with no next header.
     None,
 }
@@ -36,7 +39,7 @@ impl TransportHeader {
     }
 
     #[inline]
-    pub(super) fn of_ipv4(header: &[u8], l3: usize) -> Result<Self, ParseError> {
+    pub(super) fn of_ipv4(header: &[u8], l3: usize, frame_len: usize) -> Result<Self, ParseError> {
         let fixed: &[u8; ipv4::HEADER_LEN] =
             array(header, l3).ok_or(ParseError::Truncated(Layer::Ipv4))?;
         let ip = ipv4::Packet::new_unchecked(fixed);
@@ -45,12 +48,13 @@ impl TransportHeader {
         if header.len() < start {
             return Err(ParseError::Truncated(Layer::Ipv4));
         }
-        // Ethernet pads short frames: bytes after the IP packet are not a transport header.
-        let within = match usize::from(ip.total_len()) {
-            0 => header,
-            total_len => &header[..header.len().min(l3 + total_len)],
+        let end = match usize::from(ip.total_len()) {
+            0 => frame_len,
+            total_len => l3 + total_len,
         };
-        match ip.protocol() {
+        // Ethernet pads short frames: bytes after the IP packet are not a transport header.
+        let within = &header[..header.len().min(end)];
+        let parsed = match ip.protocol() {
             _ if ip.is_fragment() => Ok(Self { protocol: Transport::Fragment, start, end: start }),
             Protocol::TCP => Self::tcp(within, start),
             Protocol::UDP => {
@@ -60,20 +64,30 @@ impl TransportHeader {
                 Self::fixed(Transport::Icmp, Layer::Icmp, icmp::HEADER_LEN, within, start)
             }
             _ => Ok(Self { protocol: Transport::Other, start, end: start }),
-        }
+        };
+        parsed.or_else(|error| Self::opaque(error, start, header.len() < end.min(frame_len)))
     }
 
     #[inline]
-    pub(super) fn of_ipv6(header: &[u8], l3: usize) -> Result<Self, ParseError> {
+    pub(super) fn of_ipv6(header: &[u8], l3: usize, frame_len: usize) -> Result<Self, ParseError> {
         let fixed: &[u8; ipv6::HEADER_LEN] =
             array(header, l3).ok_or(ParseError::Truncated(Layer::Ipv6))?;
         let ip = ipv6::Packet::new_unchecked(fixed);
         ip.check_header()?;
-        let within = match usize::from(ip.payload_len()) {
-            0 => header,
-            payload_len => &header[..header.len().min(l3 + ipv6::HEADER_LEN + payload_len)],
+        let first = l3 + ipv6::HEADER_LEN;
+        let end = match usize::from(ip.payload_len()) {
+            0 => frame_len,
+            payload_len => first + payload_len,
         };
-        let chain = ipv6::walk_extensions(ip.next_header(), within, l3 + ipv6::HEADER_LEN)?;
+        let within = &header[..header.len().min(end)];
+        let parsed = Self::of_chain(ip.next_header(), within, first);
+        parsed.or_else(|error| Self::opaque(error, first, header.len() < end.min(frame_len)))
+    }
+
+    /// The transport header behind the extension headers that start at `first`.
+    #[inline]
+    fn of_chain(next: Protocol, within: &[u8], first: usize) -> Result<Self, ParseError> {
+        let chain = ipv6::walk_extensions(next, within, first)?;
         let start = chain.offset;
         match chain.protocol {
             _ if chain.fragment => Ok(Self { protocol: Transport::Fragment, start, end: start }),
@@ -87,6 +101,18 @@ impl TransportHeader {
             Protocol::NO_NEXT_HEADER => Ok(Self::absent(start)),
             _ => Ok(Self { protocol: Transport::Other, start, end: start }),
         }
+    }
+
+    /// What an IP packet is whose headers could not be parsed from `start` on. It is sound as far
+    /// as it shows if the packet goes on behind the bytes at hand.
+    #[cold]
+    fn opaque(error: ParseError, start: usize, goes_on: bool) -> Result<Self, ParseError> {
+        match error {
+            ParseError::Extensions => {}
+            ParseError::Truncated(_) if goes_on => {}
+            _ => return Err(error),
+        }
+        Ok(Self { protocol: Transport::Opaque, start, end: start })
     }
 
     #[inline]

@@ -53,7 +53,17 @@ pub fn entries(grefs: impl IntoIterator<Item = u32>) -> Vec<GrefMapping> {
 
 impl<H: Hypervisor> World<H> {
     pub fn new(machine: &Machine, hypervisor: H) -> Self {
+        Self::of(Raw::new(machine), hypervisor)
+    }
+
+    /// The same with a header channel.
+    pub fn with_headers(machine: &Machine, hypervisor: H) -> Self {
         let raw = Raw::new(machine);
+        raw.supply_headers();
+        Self::of(raw, hypervisor)
+    }
+
+    fn of(raw: Raw, hypervisor: H) -> Self {
         let mut vif = raw.announce(hypervisor);
         let (queue, control) = raw.connect_with_control(&mut vif);
         let rings = raw.domain.pinned();

@@ -2,6 +2,7 @@
 //! backend reads: the backend does not panic, answers only real requests, and touches no other
 //! memory.
 
+mod adopted;
 mod control;
 mod flip;
 mod guest;

@@ -59,13 +59,12 @@ impl Received {
     }
 }
 
-/// Runs `test` on a thread in a fresh network namespace, or prints why it cannot.
+/// Runs `test` on a thread in a fresh network namespace, if it can have one.
 fn in_own_network<T: Send>(test: impl FnOnce() -> T + Send) -> Option<T> {
     let run = || match sys::unshare_network() {
         Ok(()) => Some(test()),
         Err(errno) => {
-            println!("SKIPPED: no network namespace ({errno}); run this test as root");
-            None
+            lab::needed(Err(format!("no network namespace ({errno}): run this test as root")))
         }
     };
     thread::scope(|scope| scope.spawn(run).join().expect("the test thread panicked"))

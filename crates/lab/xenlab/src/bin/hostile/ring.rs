@@ -19,7 +19,7 @@ impl<S: Slots> Ring<S> {
     /// Shares a page and initialises an empty ring in it.
     pub fn new(guest: &XenGuest, backend: DomId) -> Outcome<Self> {
         let (page, grefs) = guest.share(backend, 1)?;
-        let (page, gref) = (RegionPage::new(page, 0)?, grefs[0]);
+        let (page, gref) = (RegionPage::new(page)?, grefs[0]);
         // An event at the first publication, as SHARED_RING_INIT sets it.
         page.store(Index::ReqEvent, 1);
         page.store(Index::RspEvent, 1);

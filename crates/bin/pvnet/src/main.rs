@@ -161,6 +161,10 @@ struct GuestArgs {
     name: String,
     #[command(flatten)]
     daemon: DaemonArgs,
+    /// The file with the secret that the daemon wants from this guest: the same as in its
+    /// configuration's `token_file`.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     #[command(flatten)]
     interface: InterfaceArgs,
 }
@@ -250,9 +254,10 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
                 Ok(ExitCode::SUCCESS)
             }
         },
-        Command::Guest(GuestArgs { name, daemon, interface }) => {
+        Command::Guest(GuestArgs { name, daemon, token_file, interface }) => {
+            let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
-            guest::run(&name, &socket, &interface.options()).map(|()| ExitCode::SUCCESS)
+            guest::run(&identity, &socket, &interface.options()).map(|()| ExitCode::SUCCESS)
         }
         Command::Frontend { vif, interface } => {
             guest::run_on_xen(vif, &interface.options()).map(|()| ExitCode::SUCCESS)

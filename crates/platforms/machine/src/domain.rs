@@ -13,6 +13,7 @@ use crate::dma::Holds;
 use crate::exchange::Exchange;
 use crate::grant_table::{Access, Entry, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, gtf};
 use crate::memory::{MemorySize, populate};
+use crate::share::{MappingCount, Share};
 
 /// The driver domain's number.
 pub const DRIVER_DOMAIN: DomId = DomId(0);
@@ -31,11 +32,12 @@ pub struct Domain {
     /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
     pins: Box<[AtomicU32]>,
     holds: Holds,
+    mappings: MappingCount,
 }
 
 impl Domain {
     /// A domain with fresh, zeroed memory.
-    pub(crate) fn new(id: DomId, size: MemorySize) -> std::io::Result<Self> {
+    pub(crate) fn new(id: DomId, size: MemorySize, share: Share) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
         let name = format!("pvnet-domain-{id}");
         let fd = create_memfd(&name, size.pages + size.exchange_pages, size.page_size)?;
@@ -45,7 +47,8 @@ impl Domain {
         let (balloon, process) = (Balloon::new(size), OnceLock::new());
         let alive = AtomicBool::new(true);
         let holds = Holds::default();
-        Ok(Self { id, size, fd, memory, balloon, exchange, process, alive, pins, holds })
+        let mappings = MappingCount::new(share.mappings);
+        Ok(Self { id, size, fd, memory, balloon, exchange, process, alive, pins, holds, mappings })
     }
 
     /// The number of its process, once it has joined. The process may have ended.
@@ -95,6 +98,11 @@ impl Domain {
     /// What devices read of its memory.
     pub(crate) fn holds(&self) -> &Holds {
         &self.holds
+    }
+
+    /// The mappings of its apertures.
+    pub(crate) fn mappings(&self) -> &MappingCount {
+        &self.mappings
     }
 
     pub(crate) fn is_alive(&self) -> bool {

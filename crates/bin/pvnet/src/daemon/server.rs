@@ -7,7 +7,9 @@ use std::sync::{Arc, Weak, mpsc};
 
 use capture::Capture;
 use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
+use machine::listen_at;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SocketType;
 
 use crate::config::Config;
 use crate::daemon::error::Error;
@@ -32,7 +34,8 @@ impl Server {
         // A file here is left from a daemon that has ended: only one daemon can have the join socket,
         // and this one has bound it before.
         let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;
+        let listening = listen_at(&path, SocketType::STREAM, config.daemon.control_mode);
+        let listener = UnixListener::from(listening.map_err(Error::path(&path))?);
         // The thread never ends, so it must not own the platform, which removes its socket when dropped.
         let platform = Arc::downgrade(platform);
         spawn("control socket", move || {

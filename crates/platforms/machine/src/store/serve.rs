@@ -1,6 +1,7 @@
 //! The store for a guest: the wire protocol over a socket.
 
 use std::convert::Infallible;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -29,18 +30,18 @@ const OUTGOING_BUSY: usize = 16 * 1024;
 /// Serves the store to one guest until its socket hangs up or it breaks the protocol; then its
 /// watches and transactions are dropped. The guest has the rights of `domid`.
 ///
-/// # Panics
-/// When the process is out of descriptors or threads.
-pub fn serve(hub: StoreHub, domid: DomId, socket: OwnedFd) -> JoinHandle<()> {
+/// # Errors
+/// The process is out of descriptors or threads.
+pub fn serve(hub: StoreHub, domid: DomId, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
     // Connected before the thread starts: a `forget` that follows finds the connection.
     let session = Session {
-        store: hub.connect(domid),
+        store: hub.try_connect(domid)?,
         hub,
         socket: Arc::new(socket),
         decoder: Decoder::new(),
         outgoing: Vec::new(),
     };
-    std::thread::spawn(move || {
+    std::thread::Builder::new().name("store".to_owned()).spawn(move || {
         let Err(end) = session.run();
         debug!(%domid, %end, "store connection closed");
     })

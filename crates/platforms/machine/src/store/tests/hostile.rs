@@ -22,7 +22,11 @@ struct Raw {
 impl Raw {
     fn connect(hub: &StoreHub, domid: DomId) -> Self {
         let (stream, theirs) = UnixStream::pair().unwrap();
-        Self { stream, decoder: Decoder::new(), server: serve(hub.clone(), domid, theirs.into()) }
+        Self {
+            stream,
+            decoder: Decoder::new(),
+            server: serve(hub.clone(), domid, theirs.into()).unwrap(),
+        }
     }
 
     /// Sends one message and answers its reply, passing over events.

@@ -1,0 +1,82 @@
+//! Who may join, and what a refusal leaves behind.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+#[test]
+fn a_domain_that_could_not_be_created_is_not_destroyed() {
+    let daemon = Daemon::start();
+    let nodes = daemon.machine.store().connect(DRIVER_DOMAIN);
+    nodes.write(None, "/local/domain/0/backend/vif/1/0/state", "4").unwrap();
+    // There are not that many addresses.
+    let why = daemon.refusal("guest-huge");
+    assert!(why.contains("guest memory"), "{why}");
+    // The session ends after its refusal.
+    let (_guest, _store) = daemon.join("guest-a");
+    assert_eq!(daemon.told(), ["created 2 guest-a"]);
+}
+
+#[test]
+fn an_applicant_is_known_by_the_kernel_and_by_its_token() {
+    let daemon = Daemon::start();
+    let token = Token::offered(b"0123456789abcdef");
+    let (_guest, _store) = join_with(&daemon.path, "guest-a", Some(&token)).unwrap();
+    let (_other, _store) = daemon.join("guest-b");
+    let applicants = daemon.toolstack.applicants.lock().unwrap();
+    let [first, second] = &applicants[..] else { panic!("{applicants:?}") };
+    assert_eq!((first.token.as_ref(), second.token.as_ref()), (Some(&token), None));
+    assert_eq!(first.process, std::process::id());
+    assert_eq!(first.user, rustix::process::getuid().as_raw());
+}
+
+#[test]
+fn the_socket_has_the_permissions_that_it_was_given() {
+    for mode in [0o600, 0o660, 0o666] {
+        let path = fresh_path();
+        let _listener = Listener::bind(&path, mode).unwrap();
+        let permissions = std::fs::metadata(&path).unwrap().permissions();
+        assert_eq!(permissions.mode() & 0o777, mode);
+    }
+}
+
+#[test]
+fn silent_connections_of_a_user_are_bounded_and_others_join() {
+    let silent = Arc::new(Silent::default());
+    let held: Vec<_> = (0..SILENT_MAX).map(|_| silent.count(1000).unwrap()).collect();
+    assert!(silent.count(1000).is_none());
+    let other = silent.count(1001);
+    assert!(other.is_some());
+    drop((held, other));
+    assert!(silent.count(1000).is_some());
+    assert!(silent.0.lock().unwrap().is_empty(), "a user without connections takes no memory");
+}
+
+#[test]
+fn a_refusal_without_a_hello_reaches_the_guest() {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    send(&theirs, &Packet::hello("guest-a", None), &[]).unwrap();
+    refuse_unheard(&ours, "not today");
+    drop(ours);
+    let (answer, _) = receive(&theirs).unwrap().unwrap();
+    assert_eq!((answer.code, answer.text().as_str()), (1, "not today"));
+}
+
+#[test]
+fn event_channels_beyond_the_share_are_refused() {
+    let daemon = Daemon::start();
+    let (socket, ..) = daemon.raw_guest("guest-a");
+    let offer = Packet::new(call::ALLOC_UNBOUND, 0, "");
+    let mut ends = Vec::new();
+    for port in 1..=8 {
+        send(&socket, &offer, &[]).unwrap();
+        let (reply, fds) = receive(&socket).unwrap().unwrap();
+        assert_eq!((reply.code, reply.arg), (0, port));
+        ends.push(fds);
+    }
+    assert!(call(&socket, &offer).unwrap_err().contains("event channels"));
+    // A channel that the guest has closed makes room.
+    ends.pop();
+    assert_eq!(call(&socket, &offer), Ok(9));
+}

@@ -10,6 +10,7 @@ mod config;
 mod daemon;
 mod error;
 mod guest;
+mod log;
 mod netns;
 mod signals;
 mod status;
@@ -227,18 +228,12 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_log();
+    let log = log::start();
     // An experiment reports its interrupt itself.
-    lab::exit_code("pvnet", dispatch(cli.command), |_| false)
+    lab::exit_code("pvnet", dispatch(cli.command, log), |_| false)
 }
 
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PVNET_LOG");
-    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-}
-
-fn dispatch(command: Command) -> Result<ExitCode, String> {
+fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
     match command {
         Command::Run { config, set, check } => match Config::read(&config, &set) {
             Err(error) => {
@@ -250,7 +245,7 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
                 Ok(ExitCode::SUCCESS)
             }
             Ok(config) => {
-                daemon::run(config).map_err(|error| error.to_string())?;
+                daemon::run(config, log).map_err(|error| error.to_string())?;
                 Ok(ExitCode::SUCCESS)
             }
         },

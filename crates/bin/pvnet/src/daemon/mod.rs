@@ -6,6 +6,7 @@
 
 mod admission;
 mod backends;
+mod clients;
 mod control;
 mod cpu;
 mod error;
@@ -32,6 +33,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use tracing::info;
 
 use crate::config::{self, Config};
+use crate::log::LogLimit;
 use control::Control;
 use error::Error;
 use event::Event;
@@ -40,13 +42,14 @@ use platform::Platform;
 use thread::spawn;
 
 /// Runs until SIGINT or SIGTERM.
-pub fn run(config: Config) -> Result<(), Error> {
+pub fn run(config: Config, log: LogLimit) -> Result<(), Error> {
     raise_descriptor_limit();
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
     let (events, inbox) = mpsc::channel();
     // Before sockets exist that a signal could leave behind.
     watch_signals(events.clone())?;
+    spawn("log", move || log.keep_summarising())?;
     let platform: Arc<dyn Platform> = match config.daemon.platform {
         config::Platform::Machine => Arc::new(machine::MachinePlatform::open(&config)?),
         config::Platform::Xen => Arc::new(xen::XenPlatform::open(&config)?),

@@ -49,8 +49,10 @@ pub struct Applicant {
 #[derive(Clone)]
 pub struct Token(Box<[u8]>);
 
-/// Shortest and longest secret in bytes. The longest fits into a packet beside any name.
-const LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
+/// Bytes of the shortest secret: too many to guess.
+const TOKEN_MIN: usize = 16;
+/// Bytes of the longest secret, which fits into a packet beside any name.
+const TOKEN_MAX: usize = 256;
 
 impl Token {
     /// Reads a secret from a file. White space around it is ignored.
@@ -60,11 +62,9 @@ impl Token {
     pub fn read(path: &Path) -> io::Result<Self> {
         let bytes = std::fs::read(path)?;
         let token = bytes.trim_ascii();
-        if !LENGTHS.contains(&token.len()) || token.contains(&0) {
+        if !(TOKEN_MIN..=TOKEN_MAX).contains(&token.len()) || token.contains(&0) {
             return Err(io::Error::other(format!(
-                "a token has {} to {} bytes, for example of `openssl rand -hex 32`",
-                LENGTHS.start(),
-                LENGTHS.end()
+                "a token has {TOKEN_MIN} to {TOKEN_MAX} bytes, for example of `openssl rand -hex 32`"
             )));
         }
         Ok(Self::offered(token))

@@ -58,6 +58,7 @@ impl Page {
 
 impl Aperture {
     pub(crate) fn new(domain: &Arc<Domain>, places: u32) -> Result<Self, Error> {
+        domain.check_ready()?;
         let reserved = Reserved::new(places as usize, PAGE_SIZE)
             .map_err(Error::os("address space for granted pages"))?;
         if !domain.mappings().change(1) {
@@ -88,14 +89,13 @@ impl Aperture {
     /// Maps a pinned page at an empty place, if the guest's share and the system permit it.
     fn fill(&mut self, place: usize, page: Page) -> bool {
         let before = self.boundaries(place..place + 1);
-        let (start, writable) = (page.start as u64, page.writable);
+        let (start, writable) = (page.start, page.writable);
         self.taken[place] = Some(page);
         let more = self.boundaries(place..place + 1).cast_signed() - before.cast_signed();
         if self.charge(more) {
-            let fd = self.domain.fd();
             let mapped = match writable {
-                false => self.reserved.map(place, fd, start),
-                true => self.reserved.map_writable(place, fd, start),
+                false => self.reserved.map(place, self.domain.fd(), start as u64),
+                true => self.reserved.alias(place, self.domain.memory(), start),
             };
             if mapped.is_ok() {
                 return true;

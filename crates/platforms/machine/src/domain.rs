@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
-use shm::{Region, create_memfd};
+use shm::{Region, create_memfd, create_sealable_memfd, seal_future_writes};
 
 use crate::balloon::Balloon;
 use crate::dma::Holds;
@@ -33,6 +33,8 @@ pub struct Domain {
     pins: Box<[AtomicU32]>,
     holds: Holds,
     mappings: MappingCount,
+    /// Whether its memory is as its size says: sealed, if it will be.
+    ready: AtomicBool,
 }
 
 impl Domain {
@@ -40,7 +42,8 @@ impl Domain {
     pub(crate) fn new(id: DomId, size: MemorySize, share: Share) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
         let name = format!("pvnet-domain-{id}");
-        let fd = create_memfd(&name, size.pages + size.exchange_pages, size.page_size)?;
+        let create = if size.sealed { create_sealable_memfd } else { create_memfd };
+        let fd = create(&name, size.pages + size.exchange_pages, size.page_size)?;
         let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
         populate(id, size, &memory);
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
@@ -48,7 +51,39 @@ impl Domain {
         let alive = AtomicBool::new(true);
         let holds = Holds::default();
         let mappings = MappingCount::new(share.mappings);
-        Ok(Self { id, size, fd, memory, balloon, exchange, process, alive, pins, holds, mappings })
+        let ready = AtomicBool::new(!size.sealed);
+        Ok(Self {
+            id,
+            size,
+            fd,
+            memory,
+            balloon,
+            exchange,
+            process,
+            alive,
+            pins,
+            holds,
+            mappings,
+            ready,
+        })
+    }
+
+    /// The guest has mapped its memory: seals it, if its size says so.
+    pub(crate) fn mapped(&self) -> Result<(), Error> {
+        if self.size.sealed {
+            seal_future_writes(&self.fd).map_err(Error::os("seal guest memory"))?;
+        }
+        self.ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Fails until its memory is sealed. The driver domain maps none of it before, so no worker
+    /// reaches memory in which the guest can make holes.
+    pub(crate) fn check_ready(&self) -> Result<(), Error> {
+        match self.ready.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(Error::Busy(self.id)),
+        }
     }
 
     /// The number of its process, once it has joined. The process may have ended.
@@ -225,12 +260,12 @@ impl Pins {
         domain: &Arc<Domain>,
         caller: DomId,
         grefs: &[GrantRef],
-    ) -> Result<(Self, Vec<u64>), Error> {
+    ) -> Result<(Self, Vec<usize>), Error> {
         let mut pins = Self { domain: Arc::clone(domain), grefs: Vec::with_capacity(grefs.len()) };
         let mut places = Vec::with_capacity(grefs.len());
         for gref in grefs {
             // On an error, dropping `pins` removes the pins so far.
-            places.push(domain.pin(caller, *gref, Access::Write)? as u64);
+            places.push(domain.pin(caller, *gref, Access::Write)?);
             pins.grefs.push(*gref);
         }
         Ok((pins, places))

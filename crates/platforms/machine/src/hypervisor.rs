@@ -228,8 +228,9 @@ impl Hypervisor for Machine {
     }
 
     fn map(&self, peer: &Self::Peer, grefs: &[GrantRef]) -> Result<Self::Mapping, Error> {
+        peer.check_ready()?;
         let (pins, places) = Pins::new(peer, DRIVER_DOMAIN, grefs)?;
-        let region = Region::map_scattered(peer.fd(), &places, PAGE_SIZE)
+        let region = Region::alias_scattered(peer.memory(), &places, PAGE_SIZE)
             .map_err(Error::os("map granted pages"))?;
         Ok(Mapping { region, _pins: pins })
     }

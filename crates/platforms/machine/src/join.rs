@@ -14,7 +14,7 @@ use crate::event::GuestEvent;
 use crate::guest::MachineGuest;
 use crate::guest::state::Hypercalls;
 use crate::memory::MemorySize;
-use crate::proto::{Packet, call, receive, send, seqpacket};
+use crate::proto::{Packet, call, memory, receive, send, seqpacket};
 
 /// Calls over the session's socket, one at a time.
 struct Remote {
@@ -36,6 +36,11 @@ fn refused(why: &str) -> Error {
 }
 
 impl Hypercalls for Remote {
+    fn mapped(&self) -> Result<(), Error> {
+        self.call(&Packet::new(call::MAPPED, 0, ""))?;
+        Ok(())
+    }
+
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
         let (reply, fds) = self.call(&Packet::new(call::ALLOC_UNBOUND, to.0.into(), ""))?;
         let fds = <[OwnedFd; 2]>::try_from(fds);
@@ -107,13 +112,15 @@ pub fn join_with(
     if welcome.code != 0 {
         return Err(ConnectError::Refused(welcome.text()));
     }
-    let Ok([memory, store]) = <[OwnedFd; 2]>::try_from(fds) else {
+    let Ok([file, store]) = <[OwnedFd; 2]>::try_from(fds) else {
         return Err(ConnectError::Refused("a welcome without memory".into()));
     };
     let domid = DomId(u16::try_from(welcome.arg).unwrap_or(u16::MAX));
     let [pages, grant_pages, exchange_pages] = welcome.pages.map(|n| n as usize);
-    let page_size = if welcome.huge == 1 { PageSize::Huge } else { PageSize::Small };
-    let size = MemorySize { pages, grant_pages, exchange_pages, page_size };
+    let has = |flag| welcome.flags & flag != 0;
+    let page_size = if has(memory::HUGE) { PageSize::Huge } else { PageSize::Small };
+    let sealed = has(memory::SEALED);
+    let size = MemorySize { pages, grant_pages, exchange_pages, page_size, sealed };
     let calls = Box::new(Remote { socket: socket.into() });
-    Ok((MachineGuest::new(domid, memory, size, calls)?, store))
+    Ok((MachineGuest::new(domid, file, size, calls)?, store))
 }

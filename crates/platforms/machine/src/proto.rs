@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::admission::Token;
 
 /// The protocol's version, which both sides must share.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// Descriptors one packet may carry.
 const FDS_MAX: usize = 4;
 /// Page numbers one packet may carry: a ring's worth.
@@ -37,6 +37,16 @@ pub(crate) mod call {
     pub(crate) const DECREASE_RESERVATION: u32 = 4;
     /// Take ordinary pages back, with the same arguments.
     pub(crate) const INCREASE_RESERVATION: u32 = 5;
+    /// The guest has mapped its memory. Only then does the daemon serve a guest of sealed memory.
+    pub(crate) const MAPPED: u32 = 6;
+}
+
+/// What a welcome says about the domain's memory.
+pub(crate) mod memory {
+    /// It has pages of 2 MiB.
+    pub(crate) const HUGE: u32 = 1;
+    /// It will be sealed once the guest has mapped it.
+    pub(crate) const SEALED: u32 = 2;
 }
 
 /// A packet, either way.
@@ -49,15 +59,15 @@ pub(crate) struct Packet {
     pub(crate) arg: u32,
     /// In a welcome: the domain's pages, how many of them are grants, and the exchange area's.
     pub(crate) pages: [u32; 3],
-    /// In a welcome: 1 if the memory uses pages of 2 MiB, else 0.
-    pub(crate) huge: u32,
+    /// In a welcome: [`memory`]'s flags.
+    pub(crate) flags: u32,
     /// Text, or page numbers.
     body: [u32; FRAMES_MAX],
 }
 
 impl Packet {
     pub(crate) fn new(code: u32, arg: u32, text: &str) -> Self {
-        let mut packet = Self { code, arg, pages: [0; 3], huge: 0, body: [0; FRAMES_MAX] };
+        let mut packet = Self { code, arg, pages: [0; 3], flags: 0, body: [0; FRAMES_MAX] };
         let body = packet.body.as_mut_bytes();
         let len = text.floor_char_boundary(body.len());
         body[..len].copy_from_slice(&text.as_bytes()[..len]);

@@ -19,7 +19,7 @@ use tracing::{debug, info, warn};
 use crate::admission::{Admitted, Applicant, Toolstack};
 use crate::guest::offer;
 use crate::hypervisor::Machine;
-use crate::proto::{Packet, VERSION, call, receive, send, seqpacket};
+use crate::proto::{Packet, VERSION, call, memory, receive, send, seqpacket};
 use crate::socket::{Accepted, Acceptor, listen_at};
 use crate::store;
 
@@ -197,7 +197,8 @@ fn session<T: Toolstack>(
     let mut welcome = Packet::new(0, u32::from(id.0), "");
     welcome.pages = [size.pages, size.grant_pages, size.exchange_pages]
         .map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-    welcome.huge = (size.page_size == PageSize::Huge).into();
+    let huge = if size.page_size == PageSize::Huge { memory::HUGE } else { 0 };
+    welcome.flags = huge | if size.sealed { memory::SEALED } else { 0 };
     send(socket, &welcome, &[domain.fd().as_fd(), theirs.as_fd()])?;
     drop((theirs, domain));
     info!(guest = name, domain = id.0, "guest connected");
@@ -222,6 +223,10 @@ fn answer(socket: &OwnedFd, machine: &Machine, id: DomId, request: &Packet) -> i
             Some(Ok(())) => send(socket, &done(0), &[]),
             Some(Err(error)) => failed(&error.to_string()),
             None => failed("too many pages in one call"),
+        },
+        call::MAPPED => match machine.peer(id).and_then(|domain| domain.mapped()) {
+            Ok(()) => send(socket, &done(0), &[]),
+            Err(error) => failed(&error.to_string()),
         },
         call::DECREASE_RESERVATION | call::INCREASE_RESERVATION => {
             let pages = request.run();

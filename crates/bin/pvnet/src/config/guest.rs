@@ -30,6 +30,8 @@ pub struct Guest {
     pub queues: Option<u32>,
     /// MiB of memory.
     pub memory_mib: usize,
+    /// Whether it can give memory back. Its memory is not sealed then.
+    pub balloon: bool,
     /// Whether its memory has 2 MiB pages.
     pub huge_pages: bool,
     /// Whether pages that break up 2 MiB pages are kept together in a few blocks.
@@ -72,6 +74,7 @@ impl Default for Guest {
             addresses: Vec::new(),
             queues: None,
             memory_mib: 64,
+            balloon: false,
             huge_pages: false,
             group_pages: true,
             tx: TxChannel::default(),

@@ -22,7 +22,7 @@ fn the_example_is_valid_and_shows_the_defaults() {
     // The example sets on `red` what `blue` has by default.
     let [red, blue] = &config.guests[..] else { panic!() };
     assert_eq!(red.features(), blue.features());
-    assert_eq!(red.memory_mib, blue.memory_mib);
+    assert_eq!((red.memory_mib, red.balloon), (blue.memory_mib, blue.balloon));
     assert_eq!(red.group_pages, blue.group_pages);
     assert_eq!(red.persistent_grants, blue.persistent_grants);
     assert_eq!(red.split_event_channels, blue.split_event_channels);

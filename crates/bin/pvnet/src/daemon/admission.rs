@@ -196,6 +196,8 @@ impl Toolstack for Admission {
             pages: config.memory_mib * 256,
             exchange_pages: if flip { queues * EXCHANGE_PAGES } else { 0 },
             page_size: if config.huge_pages { PageSize::Huge } else { PageSize::Small },
+            // Pages that are flipped are mapped later.
+            sealed: !config.balloon && !flip,
             ..MemorySize::default()
         };
         let cost = Cost::of(&config, queues, size.exchange_pages);

@@ -25,8 +25,13 @@ use crate::toolstack::create_domain;
 mod admission;
 
 const MODE: u32 = 0o600;
-const SIZE: MemorySize =
-    MemorySize { pages: 16, grant_pages: 1, exchange_pages: 300, page_size: shm::PageSize::Small };
+const SIZE: MemorySize = MemorySize {
+    pages: 16,
+    grant_pages: 1,
+    exchange_pages: 300,
+    page_size: shm::PageSize::Small,
+    sealed: false,
+};
 
 /// Admits `guest-*`, gives `guest-huge` more memory than there are addresses, and makes no devices
 /// for `guest-unlucky`. Records its calls, and what the applicants showed.
@@ -48,8 +53,9 @@ impl Toolstack for Recorder {
         let applicant = Applicant { name: name.clone(), token, process: *process, user: *user };
         self.applicants.lock().unwrap().push(applicant);
         let pages = if name == "guest-huge" { 1 << 38 } else { SIZE.pages };
-        let exchange_pages = if name == "guest-huge" { 0 } else { SIZE.exchange_pages };
-        let size = MemorySize { pages, exchange_pages, ..SIZE };
+        let sealed = name == "guest-sealed";
+        let exchange_pages = if sealed || name == "guest-huge" { 0 } else { SIZE.exchange_pages };
+        let size = MemorySize { pages, exchange_pages, sealed, ..SIZE };
         let share = Share { channels: 8, ..Share::default() };
         Ok(Admitted { size, share, guest: name })
     }
@@ -259,7 +265,7 @@ fn an_unknown_call_is_refused_and_its_descriptors_are_closed() {
     let (socket, ..) = daemon.raw_guest("guest-a");
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let fds = [writer.as_fd(); 4];
-    for code in [0, call::HELLO, 6, u32::MAX] {
+    for code in [0, call::HELLO, 7, u32::MAX] {
         send(&socket, &Packet::new(code, VERSION, "guest-a"), &fds).unwrap();
         let (reply, _) = receive(&socket).unwrap().unwrap();
         assert_eq!((reply.code, reply.text().as_str()), (1, "no such call"));

@@ -80,3 +80,52 @@ fn event_channels_beyond_the_share_are_refused() {
     ends.pop();
     assert_eq!(call(&socket, &offer), Ok(9));
 }
+
+#[test]
+fn a_guest_of_sealed_memory_makes_no_holes_and_is_served_only_when_it_is_sealed() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let daemon = Daemon::start();
+    let (socket, welcome, fds) = daemon.raw_guest("guest-sealed");
+    assert_eq!(welcome.flags, crate::proto::memory::SEALED);
+    let peer = daemon.peer(DomId(u16::try_from(welcome.arg).unwrap()));
+    let len = SIZE.pages * PAGE_SIZE;
+    let memory = Region::map(&fds[0], 0, len).unwrap();
+    // Its first page of its own is granted, and a hole in it is still possible.
+    memory.write(8 * 8, [1u16, 0]).unwrap();
+    memory.write(8 * 8 + 4, 3u32).unwrap();
+    memory.write(3 * PAGE_SIZE, 42u8).unwrap();
+    let punch = || {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&fds[0], flags, 4 * PAGE_SIZE as u64, PAGE_SIZE as u64)
+    };
+    assert!(punch().is_ok());
+    assert!(daemon.machine.map(&peer, &[GrantRef(8)]).is_err());
+    assert!(daemon.machine.aperture(&peer, 1).is_err());
+
+    assert_eq!(call(&socket, &Packet::new(call::MAPPED, 0, "")), Ok(0));
+    assert!(punch().is_err());
+    assert!(Region::map(&fds[0], 0, len).is_err());
+    let mapping = daemon.machine.map(&peer, &[GrantRef(8)]).unwrap();
+    assert_eq!(mapping.read(0), Ok(42u8));
+    mapping.write(1, 43u8).unwrap();
+    assert_eq!(memory.read(3 * PAGE_SIZE + 1), Ok(43u8));
+    let mut request = Packet::new(call::DECREASE_RESERVATION, 8, "");
+    request.pages[0] = 1;
+    assert!(call(&socket, &request).is_err(), "there is no balloon either");
+    assert_eq!(peer.pages_out(), 0);
+    // The library does it for its users.
+    let (guest, _store) = daemon.join("guest-sealed");
+    let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
+    let peer = daemon.peer(guest.domid());
+    assert!(daemon.machine.map(&peer, &grefs).is_ok());
+}
+
+#[test]
+fn a_guest_that_prevents_the_seal_is_not_served() {
+    let daemon = Daemon::start();
+    let (socket, welcome, fds) = daemon.raw_guest("guest-sealed");
+    let peer = daemon.peer(DomId(u16::try_from(welcome.arg).unwrap()));
+    rustix::fs::fcntl_add_seals(&fds[0], rustix::fs::SealFlags::SEAL).unwrap();
+    assert!(call(&socket, &Packet::new(call::MAPPED, 0, "")).is_err());
+    assert!(daemon.machine.aperture(&peer, 1).is_err());
+}

@@ -46,8 +46,8 @@ pub fn create_sealable_memfd(name: &str, pages: usize, size: PageSize) -> io::Re
     Ok(fd)
 }
 
-/// Forbids new writable mappings of a file, and with them holes, by whatever means: a page fault in
-/// this process would wait until a hole has been made. Writable mappings that exist stay.
+/// Forbids new writable mappings of a file, and with them holes: a page fault in this process would
+/// wait until a hole has been made. Writable mappings that exist stay.
 pub fn seal_future_writes(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
 }

@@ -70,7 +70,7 @@ impl Token {
         Ok(Self::offered(token))
     }
 
-    /// The bytes that a process shows, whatever they are.
+    /// The bytes that a process shows; they need not be anybody's secret.
     pub(crate) fn offered(bytes: &[u8]) -> Self {
         Self(bytes.into())
     }

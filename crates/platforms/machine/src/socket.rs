@@ -30,7 +30,7 @@ pub fn listen_at(path: &Path, kind: SocketType, mode: u32) -> io::Result<OwnedFd
     let address = SocketAddrUnix::new(path)?;
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &address)?;
-    // Before `listen`: until then every connection is refused, whatever the umask has left.
+    // Before `listen`: until then every connection is refused, so the umask does not matter.
     let listening = std::fs::set_permissions(path, Permissions::from_mode(mode))
         .and_then(|()| Ok(listen(&socket, BACKLOG)?));
     if let Err(error) = listening {

@@ -5,10 +5,11 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
 
 use hypervisor::DomId;
 use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
-use machine::{Admitted, Applicant, MemorySize, Token, Toolstack};
+use machine::{Admitted, Applicant, MemorySize, Pace, Token, Toolstack};
 use netback::RxChannel;
 use offload::Features;
 use shm::PageSize;
@@ -23,6 +24,12 @@ use crate::daemon::limits::{Cost, Held, Limits};
 /// Pages that a queue needs to receive by page flipping: a ring of them at the guest, and as many
 /// in transit.
 const EXCHANGE_PAGES: usize = 2 * netfront::RING_LEN;
+
+/// Joins of a guest at once.
+const JOINS: u32 = 20;
+/// Joins of a guest per second after that: memory is made for each, and a guest that joins and leaves
+/// in a loop would keep a CPU busy.
+const JOINS_PER_SECOND: u32 = 1;
 
 /// Which guests may join.
 #[derive(Clone)]
@@ -98,22 +105,35 @@ pub(super) struct Admission {
     events: Mutex<mpsc::Sender<Event>>,
 }
 
-/// The guests that have joined, and their processes.
+/// The guests that have joined once.
 #[derive(Clone, Default)]
-struct Present(Arc<Mutex<HashMap<String, u32>>>);
+struct Present(Arc<Mutex<HashMap<String, Presence>>>);
+
+struct Presence {
+    /// The guest's process, while it is there.
+    process: Option<u32>,
+    joins: Pace,
+}
 
 impl Present {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Presence>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a guest has joined, until the result is dropped.
     fn enter(&self, name: &str, process: u32) -> Result<PresentName, String> {
+        let now = Instant::now();
         let mut present = self.lock();
-        if let Some(other) = present.get(name) {
+        let fresh = || Presence { process: None, joins: Pace::new(JOINS, JOINS_PER_SECOND, now) };
+        let presence = present.entry(name.to_owned()).or_insert_with(fresh);
+        if let Some(other) = presence.process {
             return Err(format!("guest {name:?} has joined already: it is process {other}"));
         }
-        present.insert(name.to_owned(), process);
+        if !presence.joins.wait(now).is_zero() {
+            return Err(format!("guest {name:?} joins too often; try again in a second"));
+        }
+        presence.joins.count(1, now);
+        presence.process = Some(process);
         Ok(PresentName { present: self.clone(), name: name.to_owned() })
     }
 }
@@ -126,7 +146,9 @@ struct PresentName {
 
 impl Drop for PresentName {
     fn drop(&mut self) {
-        self.present.lock().remove(&self.name);
+        if let Some(presence) = self.present.lock().get_mut(&self.name) {
+            presence.process = None;
+        }
     }
 }
 

@@ -82,7 +82,7 @@ fn a_name_in_use_is_refused_until_its_guest_has_gone() {
     let first = admission.admit(&applicant("green", None, 0)).unwrap();
     let why = admission.admit(&applicant("green", None, 0)).err().unwrap();
     assert!(why.contains("joined already") && why.contains("process 77"), "{why}");
-    // However far it got: the domain need not have been created.
+    // The domain need not have been created.
     drop(first);
     assert!(admission.admit(&applicant("green", None, 0)).is_ok());
 }
@@ -102,4 +102,13 @@ fn a_token_that_everybody_can_read_is_refused() {
             }
         }
     }
+}
+
+#[test]
+fn a_guest_that_joins_in_a_loop_is_slowed_down_alone() {
+    let folder = Folder::new();
+    let admission = admission(&folder.settings().unwrap());
+    let why = (0..1000).find_map(|_| admission.admit(&applicant("green", None, 0)).err());
+    assert!(why.unwrap().contains("joins too often"));
+    assert!(admission.admit(&applicant("red", Some(folder.token(SECRET)), 0)).is_ok());
 }

@@ -121,7 +121,7 @@ enum Command {
     /// Reduce or increase a guest's memory to this many MiB.
     ///
     /// The guest gives up free memory, whole 2 MiB blocks first. It never gets more than memory_mib in
-    /// its configuration.
+    /// its configuration, which must also have `balloon = true`.
     Balloon {
         #[command(flatten)]
         daemon: DaemonArgs,

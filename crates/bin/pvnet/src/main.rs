@@ -10,6 +10,7 @@ mod config;
 mod daemon;
 mod error;
 mod guest;
+mod log;
 mod netns;
 mod signals;
 mod status;
@@ -120,7 +121,7 @@ enum Command {
     /// Reduce or increase a guest's memory to this many MiB.
     ///
     /// The guest gives up free memory, whole 2 MiB blocks first. It never gets more than memory_mib in
-    /// its configuration.
+    /// its configuration, which must also have `balloon = true`.
     Balloon {
         #[command(flatten)]
         daemon: DaemonArgs,
@@ -161,6 +162,10 @@ struct GuestArgs {
     name: String,
     #[command(flatten)]
     daemon: DaemonArgs,
+    /// The file with the secret that the daemon wants from this guest: the same as in its
+    /// configuration's `token_file`.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     #[command(flatten)]
     interface: InterfaceArgs,
 }
@@ -223,18 +228,12 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_log();
+    let log = log::start();
     // An experiment reports its interrupt itself.
-    lab::exit_code("pvnet", dispatch(cli.command), |_| false)
+    lab::exit_code("pvnet", dispatch(cli.command, log), |_| false)
 }
 
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PVNET_LOG");
-    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-}
-
-fn dispatch(command: Command) -> Result<ExitCode, String> {
+fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
     match command {
         Command::Run { config, set, check } => match Config::read(&config, &set) {
             Err(error) => {
@@ -246,13 +245,14 @@ fn dispatch(command: Command) -> Result<ExitCode, String> {
                 Ok(ExitCode::SUCCESS)
             }
             Ok(config) => {
-                daemon::run(config).map_err(|error| error.to_string())?;
+                daemon::run(config, log).map_err(|error| error.to_string())?;
                 Ok(ExitCode::SUCCESS)
             }
         },
-        Command::Guest(GuestArgs { name, daemon, interface }) => {
+        Command::Guest(GuestArgs { name, daemon, token_file, interface }) => {
+            let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
-            guest::run(&name, &socket, &interface.options()).map(|()| ExitCode::SUCCESS)
+            guest::run(&identity, &socket, &interface.options()).map(|()| ExitCode::SUCCESS)
         }
         Command::Frontend { vif, interface } => {
             guest::run_on_xen(vif, &interface.options()).map(|()| ExitCode::SUCCESS)

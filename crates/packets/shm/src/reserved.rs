@@ -43,6 +43,33 @@ impl Reserved {
         self.fill(place, fd, offset, ProtFlags::READ | ProtFlags::WRITE)
     }
 
+    /// Fills a place with the page of `source` at byte `from`, readable and writable. See
+    /// [`Region::alias_scattered`].
+    pub fn alias(&mut self, place: usize, source: &Region, from: usize) -> io::Result<()> {
+        let start = self.start(place)?;
+        source.address(from, self.page_size)?;
+        let filled = self.region.alias(start, self.page_size, source, from);
+        self.keep(place, start, filled)
+    }
+
+    /// The first byte of a place that can be filled.
+    fn start(&self, place: usize) -> io::Result<usize> {
+        if self.lost.contains(&place) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let start = place.checked_mul(self.page_size).ok_or(io::ErrorKind::InvalidInput)?;
+        self.region.address(start, self.page_size)?;
+        Ok(start)
+    }
+
+    /// Reserves a place again that could not be filled.
+    fn keep(&mut self, place: usize, start: usize, filled: io::Result<()>) -> io::Result<()> {
+        if filled.is_err() && !self.region.reserve_again(start, self.page_size) {
+            self.lost.insert(place);
+        }
+        filled
+    }
+
     fn fill(
         &mut self,
         place: usize,
@@ -50,16 +77,9 @@ impl Reserved {
         offset: u64,
         access: ProtFlags,
     ) -> io::Result<()> {
-        if self.lost.contains(&place) {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        let start = place.checked_mul(self.page_size).ok_or(io::ErrorKind::InvalidInput)?;
-        self.region.address(start, self.page_size)?;
+        let start = self.start(place)?;
         let filled = self.region.fill(start, self.page_size, access, fd, offset);
-        if filled.is_err() && !self.region.reserve_again(start, self.page_size) {
-            self.lost.insert(place);
-        }
-        filled
+        self.keep(place, start, filled)
     }
 
     /// Empties places.

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hypervisor::{DomId, Error, GrantRef, PAGE_SIZE};
-use shm::{Region, create_memfd};
+use shm::{Region, create_memfd, create_sealable_memfd, seal_future_writes};
 
 use crate::balloon::Balloon;
 use crate::dma::Holds;
 use crate::exchange::Exchange;
 use crate::grant_table::{Access, Entry, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, gtf};
 use crate::memory::{MemorySize, populate};
+use crate::share::{MappingCount, Share};
 
 /// The driver domain's number.
 pub const DRIVER_DOMAIN: DomId = DomId(0);
@@ -31,21 +32,58 @@ pub struct Domain {
     /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
     pins: Box<[AtomicU32]>,
     holds: Holds,
+    mappings: MappingCount,
+    /// Whether its memory is as its size says: sealed, if it will be.
+    ready: AtomicBool,
 }
 
 impl Domain {
     /// A domain with fresh, zeroed memory.
-    pub(crate) fn new(id: DomId, size: MemorySize) -> std::io::Result<Self> {
+    pub(crate) fn new(id: DomId, size: MemorySize, share: Share) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
         let name = format!("pvnet-domain-{id}");
-        let fd = create_memfd(&name, size.pages + size.exchange_pages, size.page_size)?;
+        let create = if size.sealed { create_sealable_memfd } else { create_memfd };
+        let fd = create(&name, size.pages + size.exchange_pages, size.page_size)?;
         let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
         populate(id, size, &memory);
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         let (balloon, process) = (Balloon::new(size), OnceLock::new());
         let alive = AtomicBool::new(true);
         let holds = Holds::default();
-        Ok(Self { id, size, fd, memory, balloon, exchange, process, alive, pins, holds })
+        let mappings = MappingCount::new(share.mappings);
+        let ready = AtomicBool::new(!size.sealed);
+        Ok(Self {
+            id,
+            size,
+            fd,
+            memory,
+            balloon,
+            exchange,
+            process,
+            alive,
+            pins,
+            holds,
+            mappings,
+            ready,
+        })
+    }
+
+    /// The guest has mapped its memory: seals it, if its size says so.
+    pub(crate) fn mapped(&self) -> Result<(), Error> {
+        if self.size.sealed {
+            seal_future_writes(&self.fd).map_err(Error::os("seal guest memory"))?;
+        }
+        self.ready.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Fails until its memory is sealed. The driver domain maps none of it before, so no worker
+    /// reaches memory in which the guest can make holes.
+    pub(crate) fn check_ready(&self) -> Result<(), Error> {
+        match self.ready.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(Error::Busy(self.id)),
+        }
     }
 
     /// The number of its process, once it has joined. The process may have ended.
@@ -95,6 +133,11 @@ impl Domain {
     /// What devices read of its memory.
     pub(crate) fn holds(&self) -> &Holds {
         &self.holds
+    }
+
+    /// The mappings of its apertures.
+    pub(crate) fn mappings(&self) -> &MappingCount {
+        &self.mappings
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -217,12 +260,12 @@ impl Pins {
         domain: &Arc<Domain>,
         caller: DomId,
         grefs: &[GrantRef],
-    ) -> Result<(Self, Vec<u64>), Error> {
+    ) -> Result<(Self, Vec<usize>), Error> {
         let mut pins = Self { domain: Arc::clone(domain), grefs: Vec::with_capacity(grefs.len()) };
         let mut places = Vec::with_capacity(grefs.len());
         for gref in grefs {
             // On an error, dropping `pins` removes the pins so far.
-            places.push(domain.pin(caller, *gref, Access::Write)? as u64);
+            places.push(domain.pin(caller, *gref, Access::Write)?);
             pins.grefs.push(*gref);
         }
         Ok((pins, places))

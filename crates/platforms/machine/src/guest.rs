@@ -39,13 +39,16 @@ impl MachineGuest {
         size: MemorySize,
         calls: Box<dyn Hypercalls>,
     ) -> Result<Self, Error> {
-        let MemorySize { pages, grant_pages, exchange_pages, page_size } = size;
+        let MemorySize { pages, grant_pages, exchange_pages, page_size, sealed } = size;
         let wrong = |_| Error::Exhausted("pages");
         let own = file.try_clone().map_err(Error::os("guest memory"))?;
         let space = Space::map(own, 0, pages * PAGE_SIZE, page_size)
             .map_err(Error::os("map own memory"))?;
         let memory = space.memory().ok_or(Error::Exhausted("pages"))?.clone();
         populate(domid, size, &memory);
+        if sealed {
+            calls.mapped()?;
+        }
         let table = memory.slice(0..grant_pages * PAGE_SIZE).map_err(wrong)?;
         let blocks = exchange_pages.div_ceil(BLOCK_PAGES).max(1);
         let places = Space::reserve(blocks * PageSize::Huge.bytes())
@@ -95,6 +98,10 @@ struct Direct {
 }
 
 impl Hypercalls for Direct {
+    fn mapped(&self) -> Result<(), Error> {
+        self.machine.peer(self.domid)?.mapped()
+    }
+
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
         offer(&self.machine, self.domid, to)
     }

@@ -17,10 +17,8 @@ use crate::event::{GuestEvent, HostEnd, HostEvent, pair};
 use crate::exchange::transfer::{ExchangePage, transfer};
 use crate::grant_table::Access;
 use crate::memory::MemorySize;
+use crate::share::Share;
 use crate::store::StoreHub;
-
-/// Event channels one guest may have open.
-const PORTS_MAX: usize = 256;
 
 /// The embedded hypervisor.
 #[derive(Clone)]
@@ -41,6 +39,8 @@ struct Domains {
 
 struct Entry {
     domain: Arc<Domain>,
+    /// The most channels.
+    channels_max: usize,
     /// Channels the guest offered to the driver domain, bound or not, by port.
     channels: HashMap<Port, Arc<HostEnd>>,
     ports: u32,
@@ -71,11 +71,18 @@ impl Machine {
 
     /// Makes a domain with fresh memory. Numbers are not used again before they wrap.
     pub fn create(&self, size: MemorySize) -> Result<Arc<Domain>, Error> {
+        self.create_within(size, Share::default())
+    }
+
+    /// As [`create`](Self::create), for a domain that takes no more than `share` of this process's
+    /// limits.
+    pub fn create_within(&self, size: MemorySize, share: Share) -> Result<Arc<Domain>, Error> {
         let id = self.domains().next_id().ok_or(Error::Exhausted("domain numbers"))?;
         // Without the lock: populating large pages takes long.
-        let domain = Domain::new(id, size).map_err(Error::os("guest memory"))?;
+        let domain = Domain::new(id, size, share).map_err(Error::os("guest memory"))?;
         let domain = Arc::new(domain);
-        let entry = Entry { domain: domain.clone(), channels: HashMap::new(), ports: 0 };
+        let (channels_max, channels) = (share.channels, HashMap::new());
+        let entry = Entry { domain: domain.clone(), channels_max, channels, ports: 0 };
         self.domains().by_id.insert(id, entry);
         Ok(domain)
     }
@@ -101,7 +108,7 @@ impl Machine {
         let mut domains = self.domains();
         let entry = domains.by_id.get_mut(&guest).ok_or(Error::NoDomain(guest))?;
         entry.channels.retain(|_, channel| !channel.is_abandoned());
-        if entry.channels.len() >= PORTS_MAX {
+        if entry.channels.len() >= entry.channels_max {
             return Err(Error::Exhausted("event channels"));
         }
         let (host, theirs) = pair().map_err(Error::os("event channel"))?;
@@ -221,8 +228,9 @@ impl Hypervisor for Machine {
     }
 
     fn map(&self, peer: &Self::Peer, grefs: &[GrantRef]) -> Result<Self::Mapping, Error> {
+        peer.check_ready()?;
         let (pins, places) = Pins::new(peer, DRIVER_DOMAIN, grefs)?;
-        let region = Region::map_scattered(peer.fd(), &places, PAGE_SIZE)
+        let region = Region::alias_scattered(peer.memory(), &places, PAGE_SIZE)
             .map_err(Error::os("map granted pages"))?;
         Ok(Mapping { region, _pins: pins })
     }

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod aperture;
 mod balloon;
 mod coverage;
@@ -20,12 +21,17 @@ mod exchange;
 mod grant_table;
 mod guest;
 mod hypervisor;
+mod join;
 mod memory;
+mod pace;
 mod proto;
 mod server;
+mod share;
+mod socket;
 pub mod store;
 pub mod toolstack;
 
+pub use admission::{Admitted, Applicant, Token, Toolstack};
 pub use aperture::Aperture;
 pub use coverage::{AddressSpace, Coverage};
 pub use domain::{DRIVER_DOMAIN, Domain};
@@ -35,5 +41,9 @@ pub use guest::balloon::BalloonError;
 pub use guest::grouping::Grouping;
 pub use guest::{MachineGuest, SharedPages};
 pub use hypervisor::{Machine, Mapping};
+pub use join::{ConnectError, join, join_with};
 pub use memory::MemorySize;
-pub use server::{ConnectError, Listener, Toolstack, join};
+pub use pace::Pace;
+pub use server::Listener;
+pub use share::Share;
+pub use socket::{Accepted, Acceptor, listen_at};

@@ -21,13 +21,18 @@ pub struct MemorySize {
     pub exchange_pages: usize,
     /// The size of the pages behind the memory.
     pub page_size: PageSize,
+    /// Whether the memory stays as it is: nobody can make holes in it, and the guest can give up none
+    /// of it. Not with exchange pages, which are mapped later. See
+    /// docs/decisions/0014-holes-in-shared-memory.md.
+    pub sealed: bool,
 }
 
 impl Default for MemorySize {
     /// 64 MiB, of which 16 pages are grants (8192 references): enough for 8 queues. No
-    /// transfers.
+    /// transfers, and not sealed.
     fn default() -> Self {
-        Self { pages: 16_384, grant_pages: 16, exchange_pages: 0, page_size: PageSize::Small }
+        let page_size = PageSize::Small;
+        Self { pages: 16_384, grant_pages: 16, exchange_pages: 0, page_size, sealed: false }
     }
 }
 

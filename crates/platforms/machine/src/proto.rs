@@ -10,13 +10,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hypervisor::Error;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socket_with,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::admission::Token;
+
 /// The protocol's version, which both sides must share.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// Descriptors one packet may carry.
 const FDS_MAX: usize = 4;
 /// Page numbers one packet may carry: a ring's worth.
@@ -24,7 +27,7 @@ pub(crate) const FRAMES_MAX: usize = 256;
 
 /// A guest's calls.
 pub(crate) mod call {
-    /// Be a domain: `arg` is the version, `text` the name.
+    /// Be a domain: `arg` is the version, `text` the name. A token may follow the name's NUL.
     pub(crate) const HELLO: u32 = 1;
     /// Offer an event channel to domain `arg`.
     pub(crate) const ALLOC_UNBOUND: u32 = 2;
@@ -34,6 +37,16 @@ pub(crate) mod call {
     pub(crate) const DECREASE_RESERVATION: u32 = 4;
     /// Take ordinary pages back, with the same arguments.
     pub(crate) const INCREASE_RESERVATION: u32 = 5;
+    /// The guest has mapped its memory. Only then does the daemon serve a guest of sealed memory.
+    pub(crate) const MAPPED: u32 = 6;
+}
+
+/// What a welcome says about the domain's memory.
+pub(crate) mod memory {
+    /// It has pages of 2 MiB.
+    pub(crate) const HUGE: u32 = 1;
+    /// It will be sealed once the guest has mapped it.
+    pub(crate) const SEALED: u32 = 2;
 }
 
 /// A packet, either way.
@@ -46,26 +59,48 @@ pub(crate) struct Packet {
     pub(crate) arg: u32,
     /// In a welcome: the domain's pages, how many of them are grants, and the exchange area's.
     pub(crate) pages: [u32; 3],
-    /// In a welcome: 1 if the memory uses pages of 2 MiB, else 0.
-    pub(crate) huge: u32,
+    /// In a welcome: [`memory`]'s flags.
+    pub(crate) flags: u32,
     /// Text, or page numbers.
     body: [u32; FRAMES_MAX],
 }
 
 impl Packet {
     pub(crate) fn new(code: u32, arg: u32, text: &str) -> Self {
-        let mut packet = Self { code, arg, pages: [0; 3], huge: 0, body: [0; FRAMES_MAX] };
+        let mut packet = Self { code, arg, pages: [0; 3], flags: 0, body: [0; FRAMES_MAX] };
         let body = packet.body.as_mut_bytes();
         let len = text.floor_char_boundary(body.len());
         body[..len].copy_from_slice(&text.as_bytes()[..len]);
         packet
     }
 
+    /// The first call: the domain's name, and the secret that proves it.
+    pub(crate) fn hello(name: &str, token: Option<&Token>) -> Self {
+        let mut packet = Self::new(call::HELLO, VERSION, name);
+        if let Some(token) = token {
+            let place = packet.body.as_mut_bytes().get_mut(name.len() + 1..);
+            // A name so long that no token fits is nobody's.
+            if let Some(place) = place.and_then(|rest| rest.get_mut(..token.bytes().len())) {
+                place.copy_from_slice(token.bytes());
+            }
+        }
+        packet
+    }
+
     /// The text up to its first NUL; invalid UTF-8 is replaced.
     pub(crate) fn text(&self) -> String {
-        let body = self.body.as_bytes();
-        let end = body.iter().position(|b| *b == 0).unwrap_or(body.len());
-        String::from_utf8_lossy(&body[..end]).into_owned()
+        String::from_utf8_lossy(self.part(0)).into_owned()
+    }
+
+    /// The token of a hello, if it has one.
+    pub(crate) fn token(&self) -> Option<Token> {
+        let token = self.part(1);
+        (!token.is_empty()).then(|| Token::offered(token))
+    }
+
+    /// A part of the body, up to a NUL or the end; empty if there is none.
+    fn part(&self, number: usize) -> &[u8] {
+        self.body.as_bytes().split(|byte| *byte == 0).nth(number).unwrap_or_default()
     }
 
     /// A call about pages, [`FRAMES_MAX`] or fewer.
@@ -95,6 +130,11 @@ impl Packet {
     pub(crate) fn frames(&self) -> Option<&[u32]> {
         self.body.get(..self.arg as usize)
     }
+}
+
+/// A socket for packets.
+pub(crate) fn seqpacket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
 /// Sends a packet and copies of descriptors. Never raises SIGPIPE.
@@ -136,7 +176,7 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<(Packet, Vec<Owned
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use rustix::net::socketpair;
 
     use super::*;
 
@@ -160,6 +200,17 @@ mod tests {
         assert!(receive(&two).is_err());
         drop(one);
         assert!(receive(&two).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_hello_has_a_name_and_perhaps_a_token() {
+        let token = Token::offered(b"0123456789abcdef");
+        let hello = Packet::hello("red", Some(&token));
+        assert_eq!((hello.text(), hello.token()), ("red".to_owned(), Some(token.clone())));
+        assert_eq!(Packet::hello("red", None).token(), None);
+        let long = "r".repeat(1020);
+        let hello = Packet::hello(&long, Some(&token));
+        assert_eq!((hello.text(), hello.token()), (long, None));
     }
 
     #[test]

@@ -18,8 +18,13 @@ const BLOCK: usize = PageSize::Huge.bytes() / PAGE_SIZE;
 const BLOCKS: usize = 16;
 const PAGES: usize = BLOCKS * BLOCK;
 const AREA: usize = 64;
-const SIZE: MemorySize =
-    MemorySize { pages: PAGES, grant_pages: 1, exchange_pages: AREA, page_size: PageSize::Huge };
+const SIZE: MemorySize = MemorySize {
+    pages: PAGES,
+    grant_pages: 1,
+    exchange_pages: AREA,
+    page_size: PageSize::Huge,
+    sealed: false,
+};
 
 /// The guest's process, if this is one: where to join.
 fn socket() -> Option<PathBuf> {

@@ -14,8 +14,13 @@ use shm::{PageSize, Region};
 use harness::{Host, SOCKET, say};
 
 const AREA: usize = 64;
-const SIZE: MemorySize =
-    MemorySize { pages: 16, grant_pages: 1, exchange_pages: AREA, page_size: PageSize::Small };
+const SIZE: MemorySize = MemorySize {
+    pages: 16,
+    grant_pages: 1,
+    exchange_pages: AREA,
+    page_size: PageSize::Small,
+    sealed: false,
+};
 /// Pages of any domain's exchange area that this process has mapped.
 fn mapped() -> u32 {
     let number = |text: &str| usize::from_str_radix(text, 16).unwrap();

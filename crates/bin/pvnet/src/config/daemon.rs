@@ -12,6 +12,12 @@ use serde::Deserialize;
 pub struct Daemon {
     /// The folder of the sockets.
     pub directory: PathBuf,
+    /// The permissions of the socket where guests join.
+    #[serde(deserialize_with = "socket_mode")]
+    pub join_mode: u32,
+    /// The permissions of the control socket.
+    #[serde(deserialize_with = "socket_mode")]
+    pub control_mode: u32,
     /// The platform whose guests are served.
     pub platform: Platform,
     /// Threads that carry frames.
@@ -31,6 +37,8 @@ impl Default for Daemon {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             directory: DIRECTORY.into(),
+            join_mode: SOCKET_MODE,
+            control_mode: SOCKET_MODE,
             platform: Platform::Machine,
             workers: (cpus / 2).max(1),
             poll_us: 20,
@@ -39,6 +47,19 @@ impl Default for Daemon {
             capture: true,
         }
     }
+}
+
+/// Only the daemon's user, and root.
+const SOCKET_MODE: u32 = 0o600;
+
+/// The permissions of a socket, as TOML's octal number.
+fn socket_mode<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let mode = u32::deserialize(deserializer)?;
+    if mode > 0o777 {
+        let error = format!("{mode} is not a mode; write it as an octal number, such as 0o660");
+        return Err(serde::de::Error::custom(error));
+    }
+    Ok(mode)
 }
 
 /// `platform`

@@ -1,5 +1,7 @@
 //! `[[guest]]`: a guest and its interface.
 
+use std::path::PathBuf;
+
 use guard::Allowed;
 use netback::{RxChannel, TxChannel};
 use offload::Features;
@@ -18,12 +20,18 @@ pub struct Guest {
     /// Its interface's MAC address; on Xen the toolstack gives it.
     #[serde(deserialize_with = "parsed_if_any")]
     pub mac: Option<MacAddr>,
+    /// The only user whose process can be this guest.
+    pub uid: Option<u32>,
+    /// The file with the secret that its process must show.
+    pub token_file: Option<PathBuf>,
     /// IP addresses for its namespace.
     pub addresses: Vec<String>,
     /// The most queues; as many as workers if absent.
     pub queues: Option<u32>,
     /// MiB of memory.
     pub memory_mib: usize,
+    /// Whether it can give memory back. Its memory is not sealed then.
+    pub balloon: bool,
     /// Whether its memory has 2 MiB pages.
     pub huge_pages: bool,
     /// Whether pages that break up 2 MiB pages are kept together in a few blocks.
@@ -61,9 +69,12 @@ impl Default for Guest {
         Self {
             name: String::new(),
             mac: None,
+            uid: None,
+            token_file: None,
             addresses: Vec::new(),
             queues: None,
             memory_mib: 64,
+            balloon: false,
             huge_pages: false,
             group_pages: true,
             tx: TxChannel::default(),
@@ -97,9 +108,9 @@ const QUEUES_MAX: u32 = 64;
 /// The most pages of one queue that stay mapped. [`PERSISTENT_GRANTS`] says why there is a limit.
 const PERSISTENT_GRANTS_MAX: u16 = 4096;
 /// The default: a ring of pages to send from and a ring of buffers, which is all that a frontend uses
-/// at a time. On the embedded machine each page can be a separate mapping. A process may have 65530
-/// mappings (`vm.max_map_count`), enough for 120 queues of scattered pages. The pages of `pvnet guest`
-/// are adjacent, and the kernel merges them into two mappings.
+/// at a time. On the embedded machine each page can be a separate mapping, of which each guest has a
+/// share (`vm.max_map_count`). The pages of `pvnet guest` are adjacent, and the kernel merges them
+/// into two mappings.
 const PERSISTENT_GRANTS: u16 = 512;
 
 impl Guest {
@@ -133,6 +144,9 @@ impl Guest {
 
     /// Refuses options that platform `xen` does not have.
     pub(super) fn check_for_xen(&self) -> Result<(), String> {
+        if self.uid.is_some() || self.token_file.is_some() {
+            return Err("uid and token_file are not for Xen, where no process joins".into());
+        }
         if self.rx == RxChannel::Flip {
             return Err(
                 "rx = \"flip\" is not for Xen, because Linux lets no process transfer pages".into(),

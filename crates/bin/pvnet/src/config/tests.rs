@@ -22,7 +22,7 @@ fn the_example_is_valid_and_shows_the_defaults() {
     // The example sets on `red` what `blue` has by default.
     let [red, blue] = &config.guests[..] else { panic!() };
     assert_eq!(red.features(), blue.features());
-    assert_eq!(red.memory_mib, blue.memory_mib);
+    assert_eq!((red.memory_mib, red.balloon), (blue.memory_mib, blue.balloon));
     assert_eq!(red.group_pages, blue.group_pages);
     assert_eq!(red.persistent_grants, blue.persistent_grants);
     assert_eq!(red.split_event_channels, blue.split_event_channels);
@@ -30,12 +30,18 @@ fn the_example_is_valid_and_shows_the_defaults() {
     assert_eq!(sources(red), sources(blue));
     assert_eq!(red.limit, blue.limit);
     // The lines that are commented out are valid too.
-    let set = text.replace("\n#limit", "\nlimit").replace("\n#guard", "\nguard");
+    let keys = ["limit", "guard", "uid", "token_file"];
+    let set = keys
+        .iter()
+        .fold(text.to_owned(), |text, key| text.replace(&format!("\n#{key}"), &format!("\n{key}")));
     let set = parse(&set).unwrap();
+    assert!(set.guests[0].uid.is_some() && set.guests[0].token_file.is_some());
     assert_eq!(set.guests[0].sources(), red.sources());
     assert!(!set.guests[0].limit.ingress.is_unlimited());
     assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
     assert_eq!(config.daemon.directory, Daemon::default().directory);
+    assert_eq!(config.daemon.join_mode, Daemon::default().join_mode);
+    assert_eq!(config.daemon.control_mode, Daemon::default().control_mode);
     assert_eq!(config.switch.age_seconds, Switch::default().age_seconds);
     assert_eq!(config.switch.addresses_per_port, Switch::default().addresses_per_port);
     let default = Switch::default().flood_copies_per_second;
@@ -173,6 +179,7 @@ fn on_xen_the_toolstack_decides_who_is_a_guest() {
     for (text, reason) in [
         (RED.to_owned(), "leave it out"),
         ("[[guest]]\nname = \"red\"\nrx = \"flip\"\n".to_owned(), "not for Xen"),
+        ("[[guest]]\nname = \"red\"\nuid = 5\n".to_owned(), "no process joins"),
         ("[xen]\nbackend = \"a/b\"\n".to_owned(), "folder"),
     ] {
         let error = parse(&format!("{XEN}{text}")).unwrap_err();
@@ -196,6 +203,8 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{RED}queues = 0\n"), "queues"),
         (format!("{RED}scatter_gather = false\n"), "needs scatter_gather"),
         (format!("{RED}memory_mib = 1\n"), "memory_mib"),
+        (format!("{RED}uid = -1\n"), "uid"),
+        ("[daemon]\njoin_mode = 660\n".to_owned(), "such as 0o660"),
         (format!("{RED}persistent_grants = 5000\n"), "persistent_grants"),
         (format!("{RED}tx = \"flip\"\n"), "remap"),
         (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),

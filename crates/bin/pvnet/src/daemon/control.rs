@@ -338,6 +338,13 @@ impl Control {
                 format!("no guest {name:?} in the configuration; `pvnet status` lists them")
             }));
         };
+        let is_machine = self.config.daemon.platform == crate::config::Platform::Machine;
+        if is_machine && !interface.guest.balloon {
+            return Err(format!(
+                "guest {name:?} has no balloon, so that it can make no holes in its memory; set \
+                 balloon = true in its configuration and start the daemon and the guest again"
+            ));
+        }
         let most = interface.guest.memory_mib;
         if !(1..=most).contains(&mib) {
             return Err(format!(

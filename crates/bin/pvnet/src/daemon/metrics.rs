@@ -8,46 +8,79 @@ use std::time::Duration;
 
 use control_socket::{Learning, MeterStatus, PortState, PortStatus, Status};
 use hypervisor::Counted;
+use machine::{Accepted, Acceptor};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use crate::daemon::clients::{Clients, Timed};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::thread::spawn;
 
-/// How long a scraper may take for its request, and to read the response.
+/// How long a scraper may take for its whole request, and then to read the whole response.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// Scrapers at a time.
+const SCRAPERS_MAX: usize = 8;
 
 /// Serves metrics at `address` until the process ends.
 pub(super) fn serve(address: SocketAddr, events: mpsc::Sender<Event>) -> Result<(), Error> {
     let listener =
         TcpListener::bind(address).map_err(|source| Error::Metrics { address, source })?;
-    spawn("metrics", move || {
-        for stream in listener.incoming().flatten() {
-            // This fails if the scraper has gone.
-            let _ = answer(&stream, &events);
-        }
-    })?;
+    spawn("metrics", move || accept(&listener, &events, TIMEOUT))?;
     Ok(())
 }
 
-fn answer(mut stream: &TcpStream, events: &mpsc::Sender<Event>) -> io::Result<()> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+/// Serves each scraper on a thread, so that a slow one delays no other.
+fn accept(listener: &TcpListener, events: &mpsc::Sender<Event>, limit: Duration) {
+    let clients = Clients::new(SCRAPERS_MAX);
+    let mut acceptor = Acceptor::new("scrapers");
+    loop {
+        let stream = match acceptor.accept(listener) {
+            Accepted::Connection(stream) => TcpStream::from(stream),
+            Accepted::Excess(_) => continue,
+            Accepted::Stopped => return,
+        };
+        let Some(client) = clients.enter() else {
+            let body = format!("{SCRAPERS_MAX} scrapers are connected\n");
+            // This fails if the scraper has gone. Its socket is fresh, so nothing waits.
+            let _ = respond(&stream, limit, "503 Service Unavailable", "text/plain", &body);
+            continue;
+        };
+        let events = events.clone();
+        // If no thread starts, the scraper sees its connection end.
+        let _ = spawn("scraper", move || {
+            // This fails if the scraper has gone.
+            let _ = answer(&stream, &events, limit);
+            drop(client);
+        });
+    }
+}
+
+fn answer(stream: &TcpStream, events: &mpsc::Sender<Event>, limit: Duration) -> io::Result<()> {
     let mut line = String::new();
-    BufReader::new(stream.take(1024)).read_line(&mut line)?;
+    BufReader::new(Timed::new(stream, limit).take(1024)).read_line(&mut line)?;
     let (status, kind, body) = if line.starts_with("GET /metrics ") {
         let text = scrape(events)?;
         ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
     } else {
         ("404 Not Found", "text/plain", "metrics are at /metrics\n".to_owned())
     };
+    respond(stream, limit, status, kind, &body)
+}
+
+fn respond(
+    stream: &TcpStream,
+    limit: Duration,
+    status: &str,
+    kind: &str,
+    body: &str,
+) -> io::Result<()> {
     let length = body.len();
     write!(
-        stream,
+        Timed::new(stream, limit),
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
          Connection: close\r\n\r\n{body}"
     )
@@ -217,6 +250,69 @@ mod tests {
         for line in lines {
             assert!(text.lines().any(|other| other == *line), "{line} is not in\n{text}");
         }
+    }
+
+    /// A server with this limit, and what the control thread does for it.
+    fn server(limit: Duration) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (events, inbox) = mpsc::channel();
+        std::thread::spawn(move || accept(&listener, &events, limit));
+        std::thread::spawn(move || {
+            for event in inbox {
+                if let Event::Status(answer) = event {
+                    answer.send(Status::default()).unwrap();
+                }
+            }
+        });
+        address
+    }
+
+    fn scraped(address: SocketAddr) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn a_scraper_that_trickles_delays_no_other() {
+        // Long enough that only the test's own limit can end it.
+        let address = server(Duration::from_secs(600));
+        let mut slow = TcpStream::connect(address).unwrap();
+        slow.write_all(b"G").unwrap();
+        assert!(scraped(address).contains("200 OK"));
+        slow.write_all(b"E").unwrap();
+    }
+
+    #[test]
+    fn a_scraper_that_trickles_is_closed() {
+        let address = server(Duration::from_millis(100));
+        let mut slow = TcpStream::connect(address).unwrap();
+        slow.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        for byte in b"GET /".iter().cycle().take(1000) {
+            // The close is an end or an error, by whether a byte was on its way.
+            let sent = slow.write_all(&[*byte]);
+            match slow.read(&mut [0]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && sent.is_ok() => {}
+                _ => return,
+            }
+        }
+        panic!("it is still connected");
+    }
+
+    #[test]
+    fn scrapers_are_bounded() {
+        let address = server(Duration::from_secs(600));
+        let idle: Vec<_> =
+            (0..SCRAPERS_MAX).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let mut late = TcpStream::connect(address).unwrap();
+        let mut text = String::new();
+        late.read_to_string(&mut text).unwrap();
+        assert!(text.contains("503") && text.contains("8 scrapers"), "{text}");
+        drop(idle);
     }
 
     #[test]

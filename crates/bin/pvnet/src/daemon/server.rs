@@ -7,14 +7,20 @@ use std::sync::{Arc, Weak, mpsc};
 
 use capture::Capture;
 use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
+use machine::{Accepted, Acceptor, listen_at};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SocketType;
 
 use crate::config::Config;
+use crate::daemon::clients::{Clients, Timed};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::leases::{Lease, Leases};
 use crate::daemon::platform::Platform;
 use crate::daemon::thread::{spawn, spawn_for_client};
+
+/// Clients at a time. Captures and `pvnet top` stay connected.
+const CLIENTS_MAX: usize = 64;
 
 /// The listening socket. Dropping it removes its file.
 pub(super) struct Server {
@@ -32,17 +38,33 @@ impl Server {
         // A file here is left from a daemon that has ended: only one daemon can have the join socket,
         // and this one has bound it before.
         let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;
+        let listening = listen_at(&path, SocketType::STREAM, config.daemon.control_mode);
+        let listener = UnixListener::from(listening.map_err(Error::path(&path))?);
         // The thread never ends, so it must not own the platform, which removes its socket when dropped.
         let platform = Arc::downgrade(platform);
+        let clients = Clients::new(CLIENTS_MAX);
         spawn("control socket", move || {
-            for stream in listener.incoming().flatten() {
+            let mut acceptor = Acceptor::new("clients of the control socket");
+            loop {
+                let stream = match acceptor.accept(&listener) {
+                    Accepted::Connection(stream) => UnixStream::from(stream),
+                    Accepted::Excess(stream) => {
+                        refuse(&stream.into(), "the daemon is out of descriptors");
+                        continue;
+                    }
+                    Accepted::Stopped => return,
+                };
+                let Some(client) = clients.enter() else {
+                    refuse(&stream, &format!("{CLIENTS_MAX} clients are connected; try later"));
+                    continue;
+                };
                 let (platform, events, leases) = (platform.clone(), events.clone(), leases.clone());
                 // One thread per client, so that a slow answer, which may depend on a guest, delays no other.
                 // If no thread starts, the client sees its connection end.
                 let _ = spawn_for_client("control", move || {
                     // A client that has gone needs no answer.
                     let _ = answer(&stream, &platform, &events, &leases);
+                    drop(client);
                 });
             }
         })?;
@@ -63,10 +85,10 @@ fn answer(
     events: &mpsc::Sender<Event>,
     leases: &Leases,
 ) -> io::Result<()> {
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
-    BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)?;
+    BufReader::new(Timed::new(stream, TIMEOUT).take(REQUEST_MAX)).read_line(&mut line)?;
+    // For answers; a capture and the meter go on for as long as their client wants.
+    let mut reply = Timed::new(stream, 2 * TIMEOUT);
     match line.parse() {
         Ok(Request::Status) => {
             let (sender, receiver) = mpsc::channel();
@@ -77,21 +99,27 @@ fn answer(
             if let Some(platform) = platform.upgrade() {
                 platform.measure(&mut status);
             }
-            serde_json::to_writer(stream, &status)?;
+            reply.write_all(&serde_json::to_vec(&status)?)?;
         }
         Ok(Request::Balloon { guest, mib }) => {
             if let Err(why) = balloon(guest, mib, events) {
-                serde_json::to_writer(stream, &Refusal::new(why))?;
+                serde_json::to_writer(reply, &Refusal::new(why))?;
             }
         }
         Ok(Request::Capture(request)) => match capture(request, events) {
             Ok(capture) => send(capture, stream)?,
-            Err(why) => serde_json::to_writer(stream, &Refusal::new(why))?,
+            Err(why) => serde_json::to_writer(reply, &Refusal::new(why))?,
         },
         Ok(Request::Meter) => hold(stream, leases.take())?,
-        Err(refusal) => serde_json::to_writer(stream, &refusal)?,
+        Err(refusal) => serde_json::to_writer(reply, &refusal)?,
     }
     Ok(())
+}
+
+/// Answers a client before its request is read. It has a fresh socket, so nothing waits.
+fn refuse(stream: &UnixStream, why: &str) {
+    // It may have gone.
+    let _ = serde_json::to_writer(Timed::new(stream, TIMEOUT), &Refusal::new(why));
 }
 
 fn balloon(name: String, mib: usize, events: &mpsc::Sender<Event>) -> Result<(), String> {
@@ -122,7 +150,7 @@ fn send(capture: Capture, mut stream: &UnixStream) -> io::Result<()> {
 
 /// Confirms that the meter is on, and keeps the lease until the client goes.
 fn hold(mut stream: &UnixStream, lease: Lease) -> io::Result<()> {
-    writeln!(stream, "{METERED}")?;
+    writeln!(Timed::new(stream, TIMEOUT), "{METERED}")?;
     stream.set_read_timeout(None)?;
     // The client sends nothing more; the read ends when it closes.
     let end = io::copy(&mut stream, &mut io::sink());

@@ -5,11 +5,11 @@ mod link;
 mod memory;
 mod options;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hypervisor::DomId;
-use machine::{Grouping, toolstack};
+use machine::{Grouping, Token, toolstack};
 use offload::Features;
 use xen::XenGuest;
 use xenstore::{Client, Store};
@@ -22,12 +22,31 @@ use memory::Balloon;
 
 pub use options::Options;
 
-/// Runs a guest of the daemon at `socket` until a signal or the daemon's end. `name` is its name in
-/// the daemon's configuration, and its namespace's name. Prints a line when it is up.
-pub fn run(name: &str, socket: &Path, options: &Options) -> Result<(), String> {
+/// Which guest a process is.
+pub struct Identity {
+    /// Its name in the daemon's configuration, and its namespace's name.
+    pub name: String,
+    /// The file with the secret that proves it.
+    pub token_file: Option<PathBuf>,
+}
+
+impl Identity {
+    /// The secret. It is in a file, because everybody can see a process's arguments.
+    fn token(&self) -> Result<Option<Token>, String> {
+        let read = |path: &PathBuf| {
+            Token::read(path).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        self.token_file.as_ref().map(read).transpose()
+    }
+}
+
+/// Runs a guest of the daemon at `socket` until a signal or the daemon's end. Prints a line when it
+/// is up.
+pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), String> {
+    let (name, token) = (identity.name.as_str(), identity.token()?);
     // Before all else, so that a signal leaves nothing behind.
     let signals = stop_signal()?;
-    let (guest, store) = machine::join(socket, name).map_err(text)?;
+    let (guest, store) = machine::join_with(socket, name, token.as_ref()).map_err(text)?;
     let store: Arc<dyn Store> = Arc::new(Client::new(store).map_err(text)?);
     let namespace = GuestNamespace::make(name)?;
     // From here on this process is in the namespace, so that the tap is created there.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use super::Region;
 use crate::pages::PageSize;
@@ -66,6 +66,45 @@ impl Region {
             region.fill(index * page_size, page_size, access, &fd, *offset)?;
         }
         Ok(region)
+    }
+
+    /// Maps scattered pages of `source` contiguously: page `i` of the region is the page of `source`
+    /// at `offsets[i]` (bytes). All pages have `page_size` bytes. Unlike a mapping of the file, this is
+    /// possible after [`seal_future_writes`](crate::seal_future_writes).
+    pub fn alias_scattered(source: &Self, offsets: &[usize], page_size: usize) -> io::Result<Self> {
+        let mut region = Self::reserve(offsets.len() * page_size)?;
+        for (index, from) in offsets.iter().enumerate() {
+            let at = index * page_size;
+            if let Err(error) = region.alias(at, page_size, source, *from) {
+                if !region.reserve_again(at, page_size) {
+                    // Another mapping may be there, which must not be unmapped.
+                    std::mem::forget(region);
+                }
+                return Err(error);
+            }
+        }
+        Ok(region)
+    }
+
+    /// Maps `len` bytes of `source` from byte `from` on once more, at `offset`, replacing the mapping
+    /// there. An error can leave a gap; see [`reserve_again`](Self::reserve_again).
+    pub(crate) fn alias(
+        &mut self,
+        offset: usize,
+        len: usize,
+        source: &Self,
+        from: usize,
+    ) -> io::Result<()> {
+        let place = self.at(offset, len)?.cast();
+        let original = source.at(from, len)?.cast();
+        // SAFETY: an old size of 0 leaves the original as it is and maps its shared pages once more.
+        // The target lies wholly inside this region's own range, which is borrowed for this call
+        // alone: its bytes are not read, written or lent meanwhile.
+        unsafe { rustix::mm::mremap_fixed(original, 0, len, MremapFlags::MAYMOVE, place)? };
+        // Populated now, because a fault at the first touch costs more. Older kernels refuse it.
+        // SAFETY: the range was mapped a moment ago; the advice changes no byte.
+        let _ = unsafe { rustix::mm::madvise(place, len, Advice::LinuxPopulateWrite) };
+        Ok(())
     }
 
     /// Reserves addresses without memory.

@@ -4,12 +4,17 @@ use hypervisor::{Guest, Hypervisor};
 
 use super::*;
 use crate::memory::MemorySize;
+use crate::share::Share;
 use crate::{Machine, MachineGuest};
 
 fn machine() -> (Machine, Arc<Domain>, MachineGuest) {
+    machine_within(Share::default())
+}
+
+fn machine_within(share: Share) -> (Machine, Arc<Domain>, MachineGuest) {
     let machine = Machine::new();
     let size = MemorySize { pages: 64, grant_pages: 1, ..MemorySize::default() };
-    let domain = machine.create(size).unwrap();
+    let domain = machine.create_within(size, share).unwrap();
     let guest = MachineGuest::inside(&machine, &domain).unwrap();
     (machine, domain, guest)
 }
@@ -78,4 +83,67 @@ fn pages_without_a_grant_or_a_place_are_refused() {
     let mut late = [GrantMap::new(0, grefs[0])];
     machine.map_at(&mut aperture, &mut late);
     assert_eq!(late[0].status, BadGrant);
+}
+
+/// The mappings of this process in an aperture.
+fn mappings(aperture: &Aperture) -> usize {
+    let start = aperture.address(0, aperture.len()).unwrap() as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let number = |text| usize::from_str_radix(text, 16).unwrap();
+    let ranges = maps.lines().filter_map(|line| line.split_once(' ')?.0.split_once('-'));
+    let ranges = ranges.map(|(first, end)| number(first)..number(end));
+    ranges.filter(|range| range.start < start + aperture.len() && range.end > start).count()
+}
+
+#[test]
+fn scattered_pages_are_mapped_within_the_guests_share() {
+    let (machine, domain, guest) = machine_within(Share { mappings: 6, ..Share::default() });
+    let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 16).unwrap();
+    let mut aperture = machine.aperture(&domain, 16).unwrap();
+    let mut mapped = 0;
+    for n in 0..16u32 {
+        // In reverse, so that no two of them are one mapping.
+        let mut batch = [GrantMap::new(n, grefs[15 - n as usize])];
+        machine.map_at(&mut aperture, &mut batch);
+        mapped += usize::from(batch[0].status == MapStatus::Okay);
+    }
+    assert_eq!((mapped, domain.pinned()), (5, 5));
+    assert!(mappings(&aperture) <= 6 + 2, "its neighbours in the address space may join in");
+    assert!(machine.aperture(&domain, 1).is_err(), "the share is of all apertures");
+    machine.unmap(&mut aperture, 0..16);
+    assert_eq!(domain.pinned(), 0);
+    // Pages that follow each other are one mapping.
+    let mut batch: Vec<_> = (0..16).map(|n| GrantMap::new(n, grefs[n as usize])).collect();
+    machine.map_at(&mut aperture, &mut batch);
+    assert!(batch.iter().all(|op| op.status == MapStatus::Okay));
+    assert!(mappings(&aperture) <= 1 + 2, "{}", mappings(&aperture));
+    machine.unmap(&mut aperture, 0..16);
+    batch.iter_mut().for_each(|op| *op = GrantMap::writable(op.place, op.gref));
+    machine.map_at(&mut aperture, &mut batch);
+    assert!(batch.iter().all(|op| op.status == MapStatus::Okay));
+    assert!(mappings(&aperture) <= 1 + 2, "{}", mappings(&aperture));
+    drop(aperture);
+    assert_eq!(domain.pinned(), 0);
+    assert!(machine.aperture(&domain, 16).is_ok(), "a dropped aperture takes nothing");
+}
+
+#[test]
+fn a_hole_beyond_the_share_is_made_later() {
+    let (machine, domain, guest) = machine_within(Share { mappings: 4, ..Share::default() });
+    let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 8).unwrap();
+    let mut aperture = machine.aperture(&domain, 8).unwrap();
+    let mut batch: Vec<_> = (0..8).map(|n| GrantMap::new(n, grefs[n as usize])).collect();
+    machine.map_at(&mut aperture, &mut batch);
+    machine.unmap(&mut aperture, 3..4);
+    assert_eq!(domain.pinned(), 7);
+    machine.unmap(&mut aperture, 5..6);
+    assert_eq!(domain.pinned(), 7, "it would take two mappings more");
+    machine.unmap(&mut aperture, 0..3);
+    assert_eq!(domain.pinned(), 4);
+    // Any operation tries again.
+    machine.unmap(&mut aperture, 0..1);
+    assert_eq!(domain.pinned(), 3);
+    let mut again = [GrantMap::new(5, grefs[5])];
+    machine.map_at(&mut aperture, &mut again);
+    assert_eq!(again[0].status, MapStatus::Okay, "the place is not lost");
 }

@@ -15,6 +15,8 @@ use crate::memory::MemorySize;
 
 /// The hypercalls.
 pub(crate) trait Hypercalls: Send + Sync {
+    /// All memory is mapped, and may be sealed.
+    fn mapped(&self) -> Result<(), Error>;
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error>;
     fn surrender(&self, frames: &[u32]) -> Result<(), Error>;
     fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error>;

@@ -5,32 +5,62 @@ use std::sync::{Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hypervisor::Error;
 use hypervisor::flip::{GrantTransfer, PageReceiver, PageTransfer, TransferStatus};
 use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Guest, Hypervisor, Source};
 use hypervisor::{GrantRef, PAGE_SIZE};
-use rustix::net::{SendFlags, Shutdown, shutdown};
+use rustix::net::{SendFlags, Shutdown, bind, shutdown};
 use shm::Region;
 use xenstore::Store;
 
 use super::*;
+use crate::admission::Token;
 use crate::domain::{DRIVER_DOMAIN, Domain};
+use crate::guest::MachineGuest;
+use crate::join::{ConnectError, join, join_with};
+use crate::memory::MemorySize;
+use crate::share::Share;
 use crate::toolstack::create_domain;
 
-const SIZE: MemorySize =
-    MemorySize { pages: 16, grant_pages: 1, exchange_pages: 300, page_size: shm::PageSize::Small };
+mod admission;
 
-/// Admits `guest-*`, and makes no devices for `guest-unlucky`. Records its calls.
+const MODE: u32 = 0o600;
+const SIZE: MemorySize = MemorySize {
+    pages: 16,
+    grant_pages: 1,
+    exchange_pages: 300,
+    page_size: shm::PageSize::Small,
+    sealed: false,
+};
+
+/// Admits `guest-*`, gives `guest-huge` more memory than there are addresses, and makes no devices
+/// for `guest-unlucky`. Records its calls, and what the applicants showed.
 struct Recorder {
     machine: Machine,
     told: Mutex<Vec<String>>,
+    applicants: Mutex<Vec<Applicant>>,
 }
 
 impl Toolstack for Recorder {
-    fn admit(&self, name: &str) -> Result<MemorySize, String> {
-        if name.starts_with("guest-") { Ok(SIZE) } else { Err(format!("{name}: who is that?")) }
+    type Guest = String;
+
+    fn admit(&self, applicant: &Applicant) -> Result<Admitted<String>, String> {
+        let Applicant { name, token, process, user } = applicant;
+        let (name, token) = (name.clone(), token.clone());
+        if !name.starts_with("guest-") {
+            return Err(format!("{name}: who is that?"));
+        }
+        let applicant = Applicant { name: name.clone(), token, process: *process, user: *user };
+        self.applicants.lock().unwrap().push(applicant);
+        let pages = if name == "guest-huge" { 1 << 38 } else { SIZE.pages };
+        let sealed = name == "guest-sealed";
+        let exchange_pages = if sealed || name == "guest-huge" { 0 } else { SIZE.exchange_pages };
+        let size = MemorySize { pages, exchange_pages, sealed, ..SIZE };
+        let share = Share { channels: 8, ..Share::default() };
+        Ok(Admitted { size, share, guest: name })
     }
 
-    fn created(&self, domain: DomId, name: &str) -> Result<(), String> {
+    fn created(&self, domain: DomId, name: &String) -> Result<(), String> {
         self.told.lock().unwrap().push(format!("created {domain} {name}"));
         if name == "guest-unlucky" {
             return Err("no luck".into());
@@ -39,7 +69,7 @@ impl Toolstack for Recorder {
             .map_err(|error| error.to_string())
     }
 
-    fn destroyed(&self, domain: DomId, name: &str) {
+    fn destroyed(&self, domain: DomId, name: &String) {
         self.told.lock().unwrap().push(format!("destroyed {domain} {name}"));
     }
 }
@@ -61,8 +91,9 @@ fn fresh_path() -> PathBuf {
 impl Daemon {
     fn start() -> Self {
         let (machine, path) = (Machine::new(), fresh_path());
-        let toolstack = Recorder { machine: machine.clone(), told: Mutex::default() };
-        let (toolstack, listener) = (Arc::new(toolstack), Arc::new(Listener::bind(&path).unwrap()));
+        let (told, applicants) = (Mutex::default(), Mutex::default());
+        let toolstack = Arc::new(Recorder { machine: machine.clone(), told, applicants });
+        let listener = Arc::new(Listener::bind(&path, MODE).unwrap());
         let (ours, theirs, by) = (listener.clone(), machine.clone(), toolstack.clone());
         let serving = Some(std::thread::spawn(move || ours.serve(&theirs, &by)));
         Self { machine, toolstack, listener, path, serving }
@@ -234,7 +265,7 @@ fn an_unknown_call_is_refused_and_its_descriptors_are_closed() {
     let (socket, ..) = daemon.raw_guest("guest-a");
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let fds = [writer.as_fd(); 4];
-    for code in [0, call::HELLO, 6, u32::MAX] {
+    for code in [0, call::HELLO, 7, u32::MAX] {
         send(&socket, &Packet::new(code, VERSION, "guest-a"), &fds).unwrap();
         let (reply, _) = receive(&socket).unwrap().unwrap();
         assert_eq!((reply.code, reply.text().as_str()), (1, "no such call"));
@@ -354,8 +385,8 @@ fn a_call_after_the_domain_is_destroyed_fails() {
 fn only_one_daemon_can_listen_at_a_path() {
     let path = fresh_path();
     assert!(matches!(join(&path, "guest-a"), Err(ConnectError::NoDaemon { .. })));
-    let first = Listener::bind(&path).unwrap();
-    let second = Listener::bind(&path).err().expect("the first one still listens");
+    let first = Listener::bind(&path, MODE).unwrap();
+    let second = Listener::bind(&path, MODE).err().expect("the first one still listens");
     assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
     drop(first);
     assert!(!path.exists());
@@ -364,7 +395,7 @@ fn only_one_daemon_can_listen_at_a_path() {
     bind(&dead, &SocketAddrUnix::new(&*path).unwrap()).unwrap();
     drop(dead);
     assert!(path.exists());
-    drop(Listener::bind(&path).unwrap());
+    drop(Listener::bind(&path, MODE).unwrap());
     assert!(!path.exists());
 }
 
@@ -372,7 +403,7 @@ fn only_one_daemon_can_listen_at_a_path() {
 fn a_file_that_is_no_socket_is_not_removed() {
     let path = fresh_path();
     std::fs::write(&path, "precious").unwrap();
-    assert!(Listener::bind(&path).is_err());
+    assert!(Listener::bind(&path, MODE).is_err());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     std::fs::remove_file(&path).unwrap();
 }

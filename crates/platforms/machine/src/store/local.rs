@@ -1,5 +1,6 @@
 //! A domain's connection within this process.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,9 +30,14 @@ impl StoreHub {
     /// When the process is out of descriptors: each connection has an eventfd.
     #[must_use]
     pub fn connect(&self, domid: DomId) -> LocalStore {
-        let queue = Arc::new(WatchQueue::new().expect("a descriptor for the connection's events"));
+        self.try_connect(domid).expect("a descriptor for the connection's events")
+    }
+
+    /// As [`connect`](Self::connect), with an error when the process is out of descriptors.
+    pub(super) fn try_connect(&self, domid: DomId) -> io::Result<LocalStore> {
+        let queue = Arc::new(WatchQueue::new()?);
         let id = self.lock().connect(domid, Arc::clone(&queue));
-        LocalStore { hub: self.clone(), id, domid, queue }
+        Ok(LocalStore { hub: self.clone(), id, domid, queue })
     }
 }
 

@@ -1,9 +1,11 @@
 //! The store for a guest: the wire protocol over a socket.
 
 use std::convert::Infallible;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use hypervisor::DomId;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -16,6 +18,8 @@ use xenstore::wire::{
 };
 use xenstore::{Store, StoreError, TransactionId};
 
+use crate::pace::Pace;
+
 use super::hub::StoreHub;
 use super::local::LocalStore;
 use super::quota::is_privileged;
@@ -23,24 +27,30 @@ use super::quota::is_privileged;
 /// Bytes of answers that may wait for a guest to read them (XSA-326). A guest that sends requests
 /// and does not read makes them grow, and is disconnected at this limit.
 const OUTGOING_MAX: usize = 256 * 1024;
+/// Requests that a guest may make at once. A handshake takes about a hundred.
+pub(super) const REQUESTS: u32 = 8192;
+/// Requests per second after that. A guest that makes more waits for its answers: each request holds
+/// the lock of the store, and a write looks at everybody's watches.
+pub(super) const REQUESTS_PER_SECOND: u32 = 1000;
 /// While more bytes than this wait, events stay in their own bounded queue.
 const OUTGOING_BUSY: usize = 16 * 1024;
 
 /// Serves the store to one guest until its socket hangs up or it breaks the protocol; then its
 /// watches and transactions are dropped. The guest has the rights of `domid`.
 ///
-/// # Panics
-/// When the process is out of descriptors or threads.
-pub fn serve(hub: StoreHub, domid: DomId, socket: OwnedFd) -> JoinHandle<()> {
+/// # Errors
+/// The process is out of descriptors or threads.
+pub fn serve(hub: StoreHub, domid: DomId, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
     // Connected before the thread starts: a `forget` that follows finds the connection.
     let session = Session {
-        store: hub.connect(domid),
+        store: hub.try_connect(domid)?,
         hub,
         socket: Arc::new(socket),
         decoder: Decoder::new(),
         outgoing: Vec::new(),
+        pace: Pace::new(REQUESTS, REQUESTS_PER_SECOND, Instant::now()),
     };
-    std::thread::spawn(move || {
+    std::thread::Builder::new().name("store".to_owned()).spawn(move || {
         let Err(end) = session.run();
         debug!(%domid, %end, "store connection closed");
     })
@@ -68,6 +78,8 @@ struct Session {
     decoder: Decoder,
     /// Messages not yet sent.
     outgoing: Vec<u8>,
+    /// Of its requests.
+    pace: Pace,
 }
 
 impl Session {
@@ -78,6 +90,8 @@ impl Session {
             self.flush()?;
             if self.wait()? {
                 self.receive()?;
+                // This thread is the guest's: it alone waits.
+                std::thread::sleep(self.pace.wait(Instant::now()));
             }
         }
     }
@@ -111,6 +125,7 @@ impl Session {
             Err(error) => return Err(error.into()),
         }
         while let Some(message) = self.decoder.next_message()? {
+            self.pace.count(1, Instant::now());
             let reply = self.reply(&message)?;
             self.outgoing.extend_from_slice(&reply.to_bytes());
             if self.outgoing.len() > OUTGOING_MAX {

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use hypervisor::DomId;
-use machine::{Listener, Machine, MemorySize, Toolstack};
+use machine::{Admitted, Applicant, Listener, Machine, MemorySize, Share, Toolstack};
 
 /// Tells a process that it is the guest, and where to join.
 pub const SOCKET: &str = "PVNET_TEST_SOCKET";
@@ -15,15 +15,17 @@ pub const SOCKET: &str = "PVNET_TEST_SOCKET";
 struct AdmitAll(MemorySize);
 
 impl Toolstack for AdmitAll {
-    fn admit(&self, _: &str) -> Result<MemorySize, String> {
-        Ok(self.0)
+    type Guest = ();
+
+    fn admit(&self, _: &Applicant) -> Result<Admitted<()>, String> {
+        Ok(Admitted { size: self.0, share: Share::default(), guest: () })
     }
 
-    fn created(&self, _: DomId, _: &str) -> Result<(), String> {
+    fn created(&self, _: DomId, _: &()) -> Result<(), String> {
         Ok(())
     }
 
-    fn destroyed(&self, _: DomId, _: &str) {}
+    fn destroyed(&self, _: DomId, _: &()) {}
 }
 
 /// A machine whose guests are processes that run the test called `test` again.
@@ -36,7 +38,7 @@ pub struct Host {
 impl Host {
     pub fn new(test: &str, size: MemorySize) -> Self {
         let path = std::env::temp_dir().join(format!("pvnet-{test}-{}", std::process::id()));
-        let (machine, listener) = (Machine::new(), Arc::new(Listener::bind(&path).unwrap()));
+        let (machine, listener) = (Machine::new(), Arc::new(Listener::bind(&path, 0o600).unwrap()));
         let (ours, theirs) = (listener.clone(), machine.clone());
         std::thread::spawn(move || ours.serve(&theirs, &Arc::new(AdmitAll(size))));
         Self { machine, listener, path }

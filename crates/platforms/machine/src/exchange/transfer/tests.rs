@@ -15,8 +15,13 @@ use crate::memory::MemorySize;
 mod ownership;
 
 const AREA: usize = 4;
-const SIZE: MemorySize =
-    MemorySize { pages: 8, grant_pages: 1, exchange_pages: AREA, page_size: shm::PageSize::Small };
+const SIZE: MemorySize = MemorySize {
+    pages: 8,
+    grant_pages: 1,
+    exchange_pages: AREA,
+    page_size: shm::PageSize::Small,
+    sealed: false,
+};
 
 struct Inside {
     machine: Machine,

@@ -3,13 +3,15 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use hypervisor::DomId;
 use proptest::prelude::*;
 use xenstore::wire::{Decoder, HEADER_LEN, Kind, Message, OK};
 use xenstore::{Store, StoreError};
 
-use super::super::{StoreHub, quota, serve};
+use super::super::serve::{self, serve};
+use super::super::{StoreHub, quota};
 use super::{GUEST, events, machine};
 
 /// A socket without a client behind it.
@@ -22,7 +24,11 @@ struct Raw {
 impl Raw {
     fn connect(hub: &StoreHub, domid: DomId) -> Self {
         let (stream, theirs) = UnixStream::pair().unwrap();
-        Self { stream, decoder: Decoder::new(), server: serve(hub.clone(), domid, theirs.into()) }
+        Self {
+            stream,
+            decoder: Decoder::new(),
+            server: serve(hub.clone(), domid, theirs.into()).unwrap(),
+        }
     }
 
     /// Sends one message and answers its reply, passing over events.
@@ -199,4 +205,26 @@ proptest! {
         prop_assert_eq!(dom0.directory(None, "/").unwrap(), ["local"]);
         prop_assert_eq!(dom0.directory(None, "/local/domain").unwrap(), ["5", "6"]);
     }
+}
+
+#[test]
+fn a_guest_that_floods_the_store_waits_alone() {
+    const BEYOND: u32 = 300;
+    let (hub, ..) = machine();
+    let mut flooder = Raw::connect(&hub, GUEST);
+    let start = Instant::now();
+    let flood = std::thread::spawn(move || {
+        for _ in 0..serve::REQUESTS + BEYOND {
+            assert!(flooder.is_alive());
+        }
+        flooder
+    });
+    // Another guest is not asked to wait, however long the first one does.
+    let mut other = Raw::connect(&hub, DomId(77));
+    for _ in 0..100 {
+        assert!(other.is_alive());
+    }
+    flood.join().unwrap();
+    let least = Duration::from_secs(1) * BEYOND / serve::REQUESTS_PER_SECOND;
+    assert!(start.elapsed() >= least, "{:?}", start.elapsed());
 }

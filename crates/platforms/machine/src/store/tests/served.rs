@@ -12,7 +12,7 @@ use super::{GUEST, denied, event, events, machine, not_found};
 
 fn connect(hub: &StoreHub, domid: DomId) -> (Client, thread::JoinHandle<()>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let server = serve(hub.clone(), domid, theirs.into());
+    let server = serve(hub.clone(), domid, theirs.into()).unwrap();
     (Client::new(ours.into()).unwrap(), server)
 }
 

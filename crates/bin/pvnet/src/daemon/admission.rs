@@ -1,0 +1,253 @@
+//! Admission on platform `machine`: who may join, and what it gets.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
+
+use hypervisor::DomId;
+use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
+use machine::{Admitted, Applicant, MemorySize, Pace, Token, Toolstack};
+use netback::RxChannel;
+use offload::Features;
+use shm::PageSize;
+use xenstore::{Store, StoreError};
+
+use crate::config::{Config, Guest};
+use crate::daemon::backends::VifId;
+use crate::daemon::error::Error;
+use crate::daemon::event::Event;
+use crate::daemon::limits::{Cost, Held, Limits};
+
+/// Pages that a queue needs to receive by page flipping: a ring of them at the guest, and as many
+/// in transit.
+const EXCHANGE_PAGES: usize = 2 * netfront::RING_LEN;
+
+/// Joins of a guest at once.
+const JOINS: u32 = 20;
+/// Joins of a guest per second after that: memory is made for each, and a guest that joins and leaves
+/// in a loop would keep a CPU busy.
+const JOINS_PER_SECOND: u32 = 1;
+
+/// Which guests may join.
+#[derive(Clone)]
+pub(super) struct AdmissionSettings {
+    /// The default number of queues of a guest.
+    queues: u32,
+    guests: HashMap<String, Guest>,
+    /// The secrets of those guests that have one.
+    tokens: HashMap<String, Token>,
+}
+
+impl AdmissionSettings {
+    /// Reads the guests' secrets.
+    ///
+    /// # Errors
+    /// A secret cannot be read, or everybody can read it.
+    pub(super) fn new(config: &Config) -> Result<Self, Error> {
+        let guests = config.guests.iter().map(|guest| (guest.name.clone(), guest.clone()));
+        let queues = u32::try_from(config.daemon.workers).unwrap_or(1);
+        let mut tokens = HashMap::new();
+        for guest in &config.guests {
+            if let Some(path) = &guest.token_file {
+                let token = read_token(path).map_err(Error::path(path))?;
+                tokens.insert(guest.name.clone(), token);
+            }
+        }
+        Ok(Self { queues, guests: guests.collect(), tokens })
+    }
+
+    /// The guest that an applicant is, if it proves it.
+    fn identify(&self, applicant: &Applicant) -> Result<&Guest, String> {
+        let Applicant { name, token, process, user } = applicant;
+        let Some(guest) = self.guests.get(name) else {
+            let mut known: Vec<_> = self.guests.keys().map(String::as_str).collect();
+            known.sort_unstable();
+            return Err(format!(
+                "no guest {name:?} in the configuration (there are: {}); add a [[guest]] and \
+                 restart the daemon",
+                known.join(", ")
+            ));
+        };
+        if guest.uid.is_some_and(|uid| uid != *user) {
+            return Err(format!(
+                "guest {name:?} belongs to another user than {user}, as which process {process} \
+                 runs; see its uid in the configuration"
+            ));
+        }
+        match (self.tokens.get(name), token) {
+            (None, _) => Ok(guest),
+            (Some(own), Some(shown)) if own == shown => Ok(guest),
+            (Some(_), Some(_)) => Err(format!("the token is not that of guest {name:?}")),
+            (Some(_), None) => Err(format!(
+                "guest {name:?} must show a token: `pvnet guest --token-file FILE {name}`"
+            )),
+        }
+    }
+}
+
+fn read_token(path: &Path) -> io::Result<Token> {
+    let mode = std::fs::metadata(path)?.permissions().mode();
+    if mode & 0o007 != 0 {
+        return Err(io::Error::other("everybody can use this token; `chmod o= FILE` forbids it"));
+    }
+    Token::read(path)
+}
+
+/// Admits guests, creates their devices and announces them to the control thread.
+pub(super) struct Admission {
+    store: Arc<dyn Store>,
+    settings: AdmissionSettings,
+    present: Present,
+    limits: Arc<Limits>,
+    events: Mutex<mpsc::Sender<Event>>,
+}
+
+/// The guests that have joined once.
+#[derive(Clone, Default)]
+struct Present(Arc<Mutex<HashMap<String, Presence>>>);
+
+struct Presence {
+    /// The guest's process, while it is there.
+    process: Option<u32>,
+    joins: Pace,
+}
+
+impl Present {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Presence>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a guest has joined, until the result is dropped.
+    fn enter(&self, name: &str, process: u32) -> Result<PresentName, String> {
+        let now = Instant::now();
+        let mut present = self.lock();
+        let fresh = || Presence { process: None, joins: Pace::new(JOINS, JOINS_PER_SECOND, now) };
+        let presence = present.entry(name.to_owned()).or_insert_with(fresh);
+        if let Some(other) = presence.process {
+            return Err(format!("guest {name:?} has joined already: it is process {other}"));
+        }
+        if !presence.joins.wait(now).is_zero() {
+            return Err(format!("guest {name:?} joins too often; try again in a second"));
+        }
+        presence.joins.count(1, now);
+        presence.process = Some(process);
+        Ok(PresentName { present: self.clone(), name: name.to_owned() })
+    }
+}
+
+/// A name in use.
+struct PresentName {
+    present: Present,
+    name: String,
+}
+
+impl Drop for PresentName {
+    fn drop(&mut self) {
+        if let Some(presence) = self.present.lock().get_mut(&self.name) {
+            presence.process = None;
+        }
+    }
+}
+
+/// A guest that has joined.
+pub(super) struct JoinedGuest {
+    config: Guest,
+    _name: PresentName,
+    _held: Held,
+}
+
+impl Admission {
+    pub(super) fn new(
+        settings: &AdmissionSettings,
+        store: Arc<dyn Store>,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
+        let limits = Arc::new(Limits::of_this_process(settings.guests.len()));
+        let (settings, present) = (settings.clone(), Present::default());
+        Self { store, settings, present, limits, events: events.into() }
+    }
+
+    /// Does what libxl does for a new domain.
+    fn create_devices(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
+        let store = &*self.store;
+        create_domain(store, domain, &guest.name)?;
+        let mac = guest.mac.map(|mac| mac.to_string()).unwrap_or_default();
+        create_vif(store, domain, 0, &mac)?;
+        self.describe(domain, guest)?;
+        set_memory_target(store, domain, guest.memory_mib * 1024)
+    }
+
+    /// The configuration for `pvnet guest`, in the nodes that a domain on Xen uses for it.
+    fn describe(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
+        let data = format!("/local/domain/{domain}/data");
+        let bit = |on| if on { "1" } else { "0" };
+        let Features { sg, csum_v4, tso_v4, .. } = guest.features();
+        for (key, value) in [
+            ("addresses", guest.addresses.join(" ").as_str()),
+            ("scatter-gather", bit(sg)),
+            ("checksum-offload", bit(csum_v4)),
+            ("group-pages", bit(guest.group_pages)),
+            ("tcp-segmentation-offload", bit(tso_v4)),
+        ] {
+            self.store.write(None, &format!("{data}/{key}"), value)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the control thread an event, and waits for the answer.
+    fn ask<T>(&self, event: impl FnOnce(mpsc::Sender<T>) -> Event) -> Option<T> {
+        let (answer, answered) = mpsc::channel();
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        events.send(event(answer)).ok()?;
+        answered.recv().ok()
+    }
+}
+
+impl Toolstack for Admission {
+    type Guest = JoinedGuest;
+
+    fn admit(&self, applicant: &Applicant) -> Result<Admitted<JoinedGuest>, String> {
+        let config = self.settings.identify(applicant)?.clone();
+        let name = self.present.enter(&config.name, applicant.process)?;
+        let queues = config.queues.unwrap_or(self.settings.queues) as usize;
+        let flip = config.rx == RxChannel::Flip;
+        let size = MemorySize {
+            pages: config.memory_mib * 256,
+            exchange_pages: if flip { queues * EXCHANGE_PAGES } else { 0 },
+            page_size: if config.huge_pages { PageSize::Huge } else { PageSize::Small },
+            // Pages that are flipped are mapped later.
+            sealed: !config.balloon && !flip,
+            ..MemorySize::default()
+        };
+        let cost = Cost::of(&config, queues, size.exchange_pages);
+        let held =
+            self.limits.take(&cost).map_err(|why| format!("guest {:?} {why}", config.name))?;
+        let share = held.share();
+        Ok(Admitted { size, share, guest: JoinedGuest { config, _name: name, _held: held } })
+    }
+
+    fn created(&self, domain: DomId, guest: &JoinedGuest) -> Result<(), String> {
+        self.create_devices(domain, &guest.config).map_err(|error| error.to_string())?;
+        let guest = Box::new(guest.config.clone());
+        let plugged = self.ask(|answer| Event::Plugged { id: only(domain), guest, answer });
+        plugged.unwrap_or_else(|| Err("the daemon is stopping".into()))
+    }
+
+    fn destroyed(&self, domain: DomId, _: &JoinedGuest) {
+        // Waits until no worker uses the domain's memory.
+        self.ask(|answer| Event::Unplugged { id: only(domain), answer });
+        // An error does not matter: nodes that remain are removed with the domain.
+        let _ = remove_domain(&*self.store, domain);
+    }
+}
+
+/// A guest of this platform has one interface.
+fn only(domain: DomId) -> VifId {
+    VifId { domain, handle: 0 }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! What a guest costs of the kernel's limits on this process, and whether another one fits.
+//!
+//! Without this, one guest could take the mappings, descriptors or threads that the others need, and
+//! whoever came too late would fail somewhere in the middle.
+
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use frame::{PIECES_MAX, WINDOW};
+use machine::Share;
+use netback::{RxChannel, TxChannel};
+use rustix::process::{Resource, getrlimit};
+use wire::netif::header_channel;
+
+use crate::config::Guest;
+
+/// Descriptors of a guest without queues: its session, its memory, its store connection with an
+/// eventfd, and those that pass through while it makes an event channel.
+const DESCRIPTORS: usize = 4 + 6;
+/// Threads of a guest: its session, and its store connection.
+const THREADS: usize = 2;
+/// Mappings of a thread: its stack, the guard page, and its heap.
+const THREAD_MAPPINGS: usize = 4;
+/// Mappings of a guest's memory: one, and what splits off while large pages are made.
+const MEMORY_MAPPINGS: usize = 3;
+/// Mappings of a ring: its page, and the ledger of its responses.
+const RING_MAPPINGS: usize = 2;
+/// Mappings for pages that a queue maps one by one, at least: persistent grants whose pages follow
+/// each other take a few. Beyond its share a guest's pages are reached by grant copies.
+const GRANTED_MIN: usize = 16;
+/// For the daemon itself, beyond what it holds before the first guest: clients, captures, metrics.
+const OWN: Counts = Counts { mappings: 1024, descriptors: 256, threads: 96 };
+
+/// Amounts of the resources that the kernel limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    mappings: usize,
+    descriptors: usize,
+    threads: usize,
+}
+
+/// What a guest can take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cost {
+    /// What it can take in any case. Its mappings are those outside of its apertures.
+    fixed: Counts,
+    /// Event channels.
+    channels: usize,
+    /// Mappings in its apertures: at least, and if there are enough for all guests.
+    granted: [usize; 2],
+}
+
+impl Cost {
+    /// The cost of a guest with this many queues.
+    pub(super) fn of(guest: &Guest, queues: usize, exchange_pages: usize) -> Self {
+        // Two per queue and one for the control ring. Twice, because a frontend that connects again
+        // may make its new channels before the old ones are closed.
+        let channels = 2 * (2 * queues + 1);
+        let queue = 2 * RING_MAPPINGS + header_channel::PAGES;
+        let mappings = MEMORY_MAPPINGS
+            + exchange_pages
+            + queues * queue
+            + RING_MAPPINGS
+            + THREADS * THREAD_MAPPINGS;
+        let descriptors = DESCRIPTORS + channels * Share::CHANNEL_DESCRIPTORS;
+        let granted = match (guest.tx, guest.rx) {
+            // A packet whose pages cannot be mapped is lost, so this much is needed.
+            (TxChannel::Remap, _) => [queues * (WINDOW * PIECES_MAX + 1); 2],
+            (TxChannel::Header, RxChannel::Copy) if guest.persistent_grants > 0 => {
+                let all = usize::from(guest.persistent_grants) + 1;
+                [queues * all.min(GRANTED_MIN), queues * all]
+            }
+            (TxChannel::Header, _) => [0; 2],
+        };
+        let fixed = Counts { mappings, descriptors, threads: THREADS };
+        Self { fixed, channels, granted }
+    }
+}
+
+/// The kernel's limits on this process, and what guests hold of them.
+#[derive(Debug)]
+pub(super) struct Limits {
+    /// The limits themselves, for messages.
+    limit: Counts,
+    /// What guests can have in all.
+    available: Counts,
+    /// The mappings of one guest if all of the configuration join.
+    mappings_each: usize,
+    held: Mutex<Counts>,
+}
+
+impl Limits {
+    /// The limits for `guests` guests. What this process holds already is not for them.
+    pub(super) fn of_this_process(guests: usize) -> Self {
+        Self::new(limits(), own(), guests)
+    }
+
+    fn new(limit: Counts, own: Counts, guests: usize) -> Self {
+        let left = |limit: usize, own: usize, more: usize| limit.saturating_sub(own + more);
+        let available = Counts {
+            mappings: left(limit.mappings, own.mappings, OWN.mappings),
+            descriptors: left(limit.descriptors, own.descriptors, OWN.descriptors),
+            threads: left(limit.threads, own.threads, OWN.threads),
+        };
+        let mappings_each = available.mappings / guests.max(1);
+        Self { limit, available, mappings_each, held: Mutex::default() }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Counts> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a guest's share.
+    ///
+    /// # Errors
+    /// It does not fit; the end of a sentence about the guest, for an operator.
+    pub(super) fn take(self: &Arc<Self>, cost: &Cost) -> Result<Held, String> {
+        let Cost { fixed, channels, granted: [least, most] } = *cost;
+        let granted = self.mappings_each.saturating_sub(fixed.mappings).clamp(least, most);
+        let needed = Counts { mappings: fixed.mappings + granted, ..fixed };
+        let mut held = self.held();
+        let Counts { mappings, descriptors, threads } = *held;
+        let Self { limit, available, .. } = &**self;
+        for (what, name, [needed, held, available, limit], remedy) in [
+            (
+                "mappings",
+                "vm.max_map_count",
+                [needed.mappings, mappings, available.mappings, limit.mappings],
+                "raise it (`sysctl -w vm.max_map_count=N`), or give guests fewer queues or \
+                 persistent_grants",
+            ),
+            (
+                "descriptors",
+                "RLIMIT_NOFILE",
+                [needed.descriptors, descriptors, available.descriptors, limit.descriptors],
+                "raise it (LimitNOFILE of the service, `ulimit -Hn N`), or give guests fewer queues",
+            ),
+            (
+                "threads",
+                "RLIMIT_NPROC, kernel.threads-max or pids.max",
+                [needed.threads, threads, available.threads, limit.threads],
+                "raise the lowest of them (TasksMax of the service, `ulimit -Hu N`)",
+            ),
+        ] {
+            if held + needed > available {
+                let mut why = format!("needs {needed} {what}, and {} are left: ", available - held);
+                // Writing to a string cannot fail.
+                let _ =
+                    write!(why, "guests hold {held} and the limit is {limit} ({name}); {remedy}");
+                return Err(why);
+            }
+        }
+        held.mappings += needed.mappings;
+        held.descriptors += needed.descriptors;
+        held.threads += needed.threads;
+        let share = Share { channels, mappings: granted };
+        Ok(Held { limits: self.clone(), counts: needed, share })
+    }
+}
+
+/// A guest's share, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    limits: Arc<Limits>,
+    counts: Counts,
+    share: Share,
+}
+
+impl Held {
+    /// What the machine must keep the guest to.
+    pub(super) fn share(&self) -> Share {
+        self.share
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut held = self.limits.held();
+        held.mappings -= self.counts.mappings;
+        held.descriptors -= self.counts.descriptors;
+        held.threads -= self.counts.threads;
+    }
+}
+
+/// The kernel's limits on this process.
+fn limits() -> Counts {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+    let resource = |resource| {
+        getrlimit(resource).current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
+    };
+    let threads = [
+        resource(Resource::Nproc),
+        number("/proc/sys/kernel/threads-max").unwrap_or(usize::MAX),
+        // "max", or absent in the root group: no limit.
+        control_group()
+            .and_then(|folder| number(&format!("{folder}/pids.max")))
+            .unwrap_or(usize::MAX),
+    ];
+    Counts {
+        // The kernel's default.
+        mappings: number("/proc/sys/vm/max_map_count").unwrap_or(65_530),
+        descriptors: resource(Resource::Nofile),
+        threads: threads.into_iter().min().unwrap_or(usize::MAX),
+    }
+}
+
+/// The folder of this process's control group (version 2).
+fn control_group() -> Option<String> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(format!("/sys/fs/cgroup{}", path.trim_end_matches('/')))
+}
+
+/// What this process holds now; nothing where /proc does not say.
+fn own() -> Counts {
+    let entries = |path| std::fs::read_dir(path).map_or(0, Iterator::count);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    Counts {
+        mappings: maps.lines().count(),
+        descriptors: entries("/proc/self/fd"),
+        threads: entries("/proc/self/task"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEFAULT: Counts = Counts { mappings: 65_530, descriptors: 524_288, threads: 10_000 };
+    const HELD: Counts = Counts { mappings: 200, descriptors: 30, threads: 8 };
+
+    fn cost(guest: &Guest, queues: usize) -> Cost {
+        Cost::of(guest, queues, 0)
+    }
+
+    #[test]
+    fn two_hundred_and_fifty_six_guests_fit_on_default_limits() {
+        let limits = Arc::new(Limits::new(DEFAULT, HELD, 256));
+        for queues in [1, 4] {
+            let cost = cost(&Guest::default(), queues);
+            let held: Vec<_> = (0..256).map(|_| limits.take(&cost).unwrap()).collect();
+            assert!(held.iter().all(|held| held.share().mappings >= GRANTED_MIN * queues));
+        }
+        assert_eq!(*limits.held(), Counts::default(), "all of it comes back");
+        // A few get all that they can use.
+        let few = Arc::new(Limits::new(DEFAULT, HELD, 10));
+        assert_eq!(few.take(&cost(&Guest::default(), 1)).unwrap().share().mappings, 513);
+    }
+
+    #[test]
+    fn a_refusal_names_the_limit_and_the_remedy() {
+        for (limit, parts) in [
+            (
+                Counts { mappings: 1240, ..DEFAULT },
+                ["25 mappings", "16 are left", "vm.max_map_count", "sysctl -w"],
+            ),
+            (
+                Counts { descriptors: 300, ..DEFAULT },
+                ["22 descriptors", "14 are left", "RLIMIT_NOFILE", "LimitNOFILE"],
+            ),
+            (
+                Counts { threads: 105, ..DEFAULT },
+                ["2 threads", "1 are left", "pids.max", "TasksMax"],
+            ),
+        ] {
+            let limits = Arc::new(Limits::new(limit, HELD, 1));
+            let guest = Guest { persistent_grants: 0, ..Guest::default() };
+            let why = limits.take(&cost(&guest, 1)).unwrap_err();
+            assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+        }
+    }
+
+    #[test]
+    fn no_guest_takes_the_share_of_one_that_comes_later() {
+        let limits = Arc::new(Limits::new(DEFAULT, HELD, 100));
+        let greedy = Guest { persistent_grants: 4096, ..Guest::default() };
+        let held: Vec<_> = (0..100).map(|_| limits.take(&cost(&greedy, 1)).unwrap()).collect();
+        let shares: Vec<_> = held.iter().map(|held| held.share().mappings).collect();
+        assert!(shares.iter().all(|share| *share == shares[0]), "{shares:?}");
+        // What a guest needs in full, it gets in full or not at all.
+        let remap = Guest { tx: TxChannel::Remap, ..Guest::default() };
+        let limits = Arc::new(Limits::new(DEFAULT, HELD, 100));
+        let held: Vec<_> = (0..100).map_while(|_| limits.take(&cost(&remap, 1)).ok()).collect();
+        assert!(held.len() > 50 && held.len() < 60, "{}", held.len());
+    }
+}

@@ -13,6 +13,7 @@ use wire::netif::extra::Extra;
 use wire::netif::{GsoKind, TxRequest, TxResponse, header_channel, status, tx_flags};
 
 use crate::Random;
+use crate::control::World;
 use crate::guest::{DATA, HEADERS, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, TX_RING};
 use crate::taker::{BEHIND, Taker, pass};
 use crate::tampered::Tampered;
@@ -358,4 +359,29 @@ fn pages_granted_read_only_are_mapped_too() {
     pass(&mut queue, &mut taker, Duration::ZERO).unwrap();
     let answer: TxResponse = raw.read(TX_RING, Raw::slot::<TxRequest>(0));
     assert_ne!(answer.status, status::ERROR);
+}
+
+#[test]
+fn headers_behind_the_private_header_are_carried_without_offloads() {
+    let machine = Machine::new();
+    let hypervisor = Tampered::new(&machine);
+    let mut taker = Taker::new(&machine, hypervisor.clone(), Features::ALL);
+    let mut world = World::new(&machine, hypervisor);
+    // IPv6 with destination options of 248 bytes, then UDP.
+    let mut frame = [0u8; 400];
+    frame[..15].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60]);
+    frame[20] = 60;
+    frame[54..56].copy_from_slice(&[17, 30]);
+    world.raw.write(DATA, 0, frame);
+    world.send(&[DATA], 400);
+    pass(&mut world.queue, &mut taker, Duration::ZERO).unwrap();
+    assert_eq!(world.last_answer(), status::OKAY);
+    // Nobody could say where its checksum lies.
+    let flags = tx_flags::CSUM_BLANK | tx_flags::DATA_VALIDATED;
+    let unfinished = TxRequest { gref: DATA, offset: 0, flags, id: 1, size: 400 };
+    world.raw.write(TX_RING, Raw::slot::<TxRequest>(world.sent), unfinished);
+    world.sent += 1;
+    world.raw.write(TX_RING, REQ_PROD, world.sent);
+    pass(&mut world.queue, &mut taker, Duration::ZERO).unwrap();
+    assert_eq!(world.last_answer(), status::ERROR);
 }

@@ -134,7 +134,7 @@ fn start(
             debug!(%error, "guest session");
         }
     };
-    let builder = std::thread::Builder::new().name("guest".to_owned());
+    let builder = std::thread::Builder::new().name("guest client".to_owned());
     if let Err(error) = builder.spawn(session) {
         warn!(user, process, %error, "no thread for a guest: refused");
         refuse_unheard(&socket, &format!("the daemon cannot start another thread: {error}"));

@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use crate::daemon::clients::{Clients, Timed};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
-use crate::daemon::thread::spawn;
+use crate::daemon::thread::{spawn, spawn_for_client};
 
 /// How long a scraper may take for its whole request, and then to read the whole response.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ fn accept(listener: &TcpListener, events: &mpsc::Sender<Event>, limit: Duration)
         };
         let events = events.clone();
         // If no thread starts, the scraper sees its connection end.
-        let _ = spawn("scraper", move || {
+        let _ = spawn_for_client("metrics", move || {
             // This fails if the scraper has gone.
             let _ = answer(&stream, &events, limit);
             drop(client);

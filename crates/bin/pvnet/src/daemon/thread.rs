@@ -47,7 +47,7 @@ pub(super) fn end_after_panic() {
     }));
 }
 
-/// Whether everybody depends on the thread. Threads of crate `machine` that serve one guest have no name.
+/// Whether everybody depends on the thread. Threads of crate `machine` that serve one guest are named so too.
 fn is_shared(name: &str) -> bool {
     !name.ends_with(ONE_CLIENT)
 }

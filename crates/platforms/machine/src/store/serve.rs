@@ -50,7 +50,7 @@ pub fn serve(hub: StoreHub, domid: DomId, socket: OwnedFd) -> io::Result<JoinHan
         outgoing: Vec::new(),
         pace: Pace::new(REQUESTS, REQUESTS_PER_SECOND, Instant::now()),
     };
-    std::thread::Builder::new().name("store".to_owned()).spawn(move || {
+    std::thread::Builder::new().name("store client".to_owned()).spawn(move || {
         let Err(end) = session.run();
         debug!(%domid, %end, "store connection closed");
     })

@@ -1,7 +1,6 @@
 //! The control thread: owns the interfaces and reacts to their events.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -9,18 +8,15 @@ use capture::{Capture, Request};
 use control_socket::{PortStatus, Reason, Status};
 use datapath::{Datapath, Failure, Port, TeachError};
 use netback::{Offered, VifError};
-use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{info, warn};
 use xenstore::{Store, StoreError, WatchEvent, XenbusState};
 
 use crate::config::{Config, EVERY_GUEST, Guest};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
-use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::status;
-use crate::daemon::thread::spawn;
 use crate::daemon::uplinks::PluggedUplink;
 use crate::daemon::wrap::Wrappers;
 
@@ -421,34 +417,4 @@ impl Control {
             addresses: self.datapath.addresses().iter().map(status::address).collect(),
         }
     }
-}
-
-/// Passes the store's watch events on to the control thread.
-pub(super) fn forward_store_events(
-    store: Arc<dyn Store>,
-    events: mpsc::Sender<Event>,
-) -> Result<(), Error> {
-    spawn("store events", move || {
-        loop {
-            match store.event() {
-                Ok(Some(event)) => {
-                    let (done, taken) = mpsc::channel();
-                    if events.send(Event::Store { event, done }).is_err() {
-                        return;
-                    }
-                    // One at a time. A guest that writes its state endlessly then fills the store's
-                    // bounded queue and not this channel, which has no bound (XSA-326).
-                    let _ = taken.recv();
-                }
-                Ok(None) => {
-                    let fd = store.event_fd();
-                    let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
-                    // An interrupted wait starts again.
-                    let _ = poll(&mut fds, None);
-                }
-                Err(_) => return,
-            }
-        }
-    })?;
-    Ok(())
 }

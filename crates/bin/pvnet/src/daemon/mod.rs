@@ -19,6 +19,7 @@ mod metrics;
 mod platform;
 mod server;
 mod status;
+mod store_events;
 mod thread;
 mod uplinks;
 mod wrap;
@@ -78,7 +79,7 @@ fn serve(
     }
     let workers = datapath.workers();
     let stop_looking = platform.look_for_guests(events.clone())?;
-    control::forward_store_events(platform.store().clone(), events)?;
+    store_events::forward(platform.store().clone(), events)?;
     info!(workers, "ready");
     Control::new(config, platform.clone(), datapath, uplinks).run(inbox);
     stop_looking();

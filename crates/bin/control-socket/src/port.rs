@@ -113,6 +113,8 @@ pub enum Reason {
     NotConnected(String),
     /// The guest broke the protocol.
     Disabled(String),
+    /// The device behind an uplink failed.
+    DeviceFailed(String),
     /// The guest posts no buffers, so frames for it are dropped. The port is up.
     Stalled,
     /// The guest of this name has the same MAC address and gets the frames for it. The port is up.
@@ -128,6 +130,7 @@ impl fmt::Display for Reason {
             Self::FrontendClosed => f.write_str("the frontend closed"),
             Self::NotConnected(error) => f.write_str(error),
             Self::Disabled(error) => write!(f, "disabled: {error}"),
+            Self::DeviceFailed(error) => write!(f, "{error}; start the daemon again"),
             Self::Stalled => f.write_str("the guest takes no frames: its receive ring is empty"),
             Self::AddressTaken(owner) => {
                 write!(f, "guest {owner} has the same MAC address and gets the frames for it")

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hypervisor::{Counted, Meter};
 use offload::vnet;
@@ -9,12 +10,16 @@ use port::{
     Armed, Body, Broken, Budget, Event, FRAME_MAX, Frame, HEADER_MAX, Ingress, Outcomes, Piece,
     Received, Window,
 };
+use rustix::io::Errno;
 use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
 use crate::buffers::Buffers;
 use crate::tap::{TapQueue, VNET_HEADER_LEN};
+
+/// Time until a tap is read again after an error that may pass.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// The read side of a tap queue.
 pub struct TapIngress {
@@ -23,16 +28,22 @@ pub struct TapIngress {
     window: Window,
     /// The bodies of the frames in hand, by slot of the window.
     buffers: Buffers,
+    /// When to read again after an error that may pass.
+    again: Option<Instant>,
 }
 
 impl TapIngress {
     /// Reads frames from `tap` into `buffers`. A frame that does not fit is dropped.
     pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, buffers: Buffers) -> Self {
-        Self { meter, tap, window: Window::new(), buffers }
+        Self { meter, tap, window: Window::new(), buffers, again: None }
     }
 
     /// Reads one frame into a free slot. Returns whether there was a frame.
-    fn receive_one(&mut self, received: &mut Received, budget: &mut Budget) -> io::Result<bool> {
+    fn receive_one(
+        &mut self,
+        received: &mut Received,
+        budget: &mut Budget,
+    ) -> Result<bool, Broken> {
         let Some((slot, frame)) = self.window.push() else { return Ok(false) };
         let zeroed = self.buffers.prepare(slot);
         if zeroed > 0 {
@@ -46,13 +57,47 @@ impl TapIngress {
         }
         budget.charge(Budget::SYSTEM_CALL, 0);
         self.window.undo_push();
-        match read {
-            Ok(_) => {
+        let Err(error) = read else {
+            received.malformed += 1;
+            return Ok(true);
+        };
+        match ReadError::of(&error) {
+            ReadError::Empty => Ok(false),
+            ReadError::LostFrame => {
                 received.malformed += 1;
                 Ok(true)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error),
+            ReadError::Passing => {
+                self.again = Some(Instant::now() + AGAIN);
+                Ok(false)
+            }
+            ReadError::DeviceGone => Err(Broken(format!("tap {}: {error}", self.tap.name()))),
+        }
+    }
+}
+
+/// What a failed read means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReadError {
+    /// There is no frame.
+    Empty,
+    /// This frame is lost, and the next one may be read.
+    LostFrame,
+    /// The kernel is short of something. Frames may come again.
+    Passing,
+    /// There will be no more frames.
+    DeviceGone,
+}
+
+impl ReadError {
+    fn of(error: &io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(Errno::AGAIN) => Self::Empty,
+            // tun cannot say how the frame is segmented: UDP or SCTP, for example.
+            Some(Errno::INVAL) => Self::LostFrame,
+            // The interface was deleted, and with it its queues.
+            Some(Errno::BADFD | Errno::BADF | Errno::FAULT | Errno::NODEV) => Self::DeviceGone,
+            _ => Self::Passing,
         }
     }
 }
@@ -72,7 +117,7 @@ impl Ingress for TapIngress {
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
-        while !budget.is_spent() && self.receive_one(received, budget).map_err(Broken::new)? {}
+        while !budget.is_spent() && self.receive_one(received, budget)? {}
         Ok(())
     }
 
@@ -86,7 +131,7 @@ impl Ingress for TapIngress {
 
     fn arm(&mut self) -> Result<Armed, Broken> {
         // The tap's event is edge-triggered, and the tap was read until it was empty.
-        Ok(Armed::Asleep)
+        Ok(self.again.take().map_or(Armed::Asleep, Armed::Until))
     }
 }
 
@@ -131,4 +176,23 @@ fn place(frame: &mut Frame, mut left: usize, places: impl Iterator<Item = (usize
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_device_that_is_gone_ends_its_queue() {
+        for (errno, meaning) in [
+            (Errno::AGAIN, ReadError::Empty),
+            (Errno::INVAL, ReadError::LostFrame),
+            (Errno::NOMEM, ReadError::Passing),
+            (Errno::INTR, ReadError::Passing),
+            (Errno::IO, ReadError::Passing),
+            (Errno::BADFD, ReadError::DeviceGone),
+        ] {
+            assert_eq!(ReadError::of(&errno.into()), meaning, "{errno}");
+        }
+    }
 }

@@ -314,7 +314,8 @@ impl Control {
         }
     }
 
-    /// Disables the interface of a guest whose queue broke. Other guests do not notice.
+    /// Disables the interface of a guest whose queue broke; other guests do not notice. Notes the
+    /// failure of an uplink.
     fn fail(&mut self, port: &Arc<Port>, reason: &str) {
         let is_its = |interface: &Interface| {
             interface.port.as_ref().is_some_and(|own| Arc::ptr_eq(own, port))
@@ -323,6 +324,10 @@ impl Control {
         match found.map(|(id, _)| *id) {
             Some(id) => self.disconnect(id, Reason::Disabled(reason.to_owned())),
             None => warn!(port = port.name(), reason, "port failed"),
+        }
+        let uplink = self.uplinks.iter_mut().find(|uplink| Arc::ptr_eq(&uplink.port, port));
+        if let Some(uplink) = uplink {
+            uplink.failure = Some(reason.to_owned());
         }
     }
 
@@ -399,7 +404,7 @@ impl Control {
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
             PortStatus { persistent_grants: interface.backend.persistent_grants(), ..status }
         });
-        let uplinks = self.uplinks.iter().map(|uplink| status::uplink(&uplink.port));
+        let uplinks = self.uplinks.iter().map(status::uplink);
         let ports: Vec<_> = guests.chain(uplinks).collect();
         let absent = |guest: &&Guest| {
             !self.interfaces.values().any(|interface| interface.guest.name == guest.name)

@@ -7,6 +7,8 @@ use datapath::Port;
 use hypervisor::Meter;
 use xenstore::XenbusState;
 
+use crate::daemon::uplinks::PluggedUplink;
+
 /// A guest's port, connected or not; `reason` says why it is not.
 pub(super) fn guest(
     name: &str,
@@ -33,9 +35,12 @@ pub(super) fn guest(
     }
 }
 
-/// An uplink's port.
-pub(super) fn uplink(port: &Port) -> PortStatus {
-    counted(PortStatus::new(port.name(), PortKind::Uplink, PortState::Up), port)
+/// An uplink's port; `reason` says why it is down.
+pub(super) fn uplink(uplink: &PluggedUplink) -> PortStatus {
+    let PluggedUplink { port, failure, .. } = uplink;
+    let state = if failure.is_some() { PortState::Down } else { PortState::Up };
+    let reason = failure.clone().map(Reason::DeviceFailed);
+    counted(PortStatus { reason, ..PortStatus::new(port.name(), PortKind::Uplink, state) }, port)
 }
 
 fn counted(status: PortStatus, port: &Port) -> PortStatus {

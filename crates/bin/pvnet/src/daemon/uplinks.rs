@@ -19,6 +19,8 @@ use crate::netns;
 pub(super) struct PluggedUplink {
     pub(super) port: Arc<Port>,
     pub(super) wrappers: Wrappers,
+    /// Why it does not work any more.
+    pub(super) failure: Option<String>,
 }
 
 /// Opens every uplink's tap and plugs it in.
@@ -56,7 +58,7 @@ fn attach_one(
     };
     let queues = queues.into_iter().zip(buffers).map(queue).collect();
     let port = datapath.attach(&uplink.name, queues, Vec::new());
-    Ok(PluggedUplink { port, wrappers })
+    Ok(PluggedUplink { port, wrappers, failure: None })
 }
 
 /// Opens an uplink's tap, in its namespace.

@@ -75,6 +75,16 @@ impl UplinkTestbed {
         status["meter"]["counts"].clone()
     }
 
+    /// The uplink's state and the reason for it.
+    fn uplink(&self) -> [String; 2] {
+        let mut command = pvnet();
+        command.args(["status", "--json", "--directory"]).arg(self.folder.path());
+        let status: Value = serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap();
+        let ports = status["ports"].as_array().unwrap();
+        let uplink = ports.iter().find(|port| port["name"] == "out").unwrap();
+        [&uplink["state"], &uplink["reason"]].map(ToString::to_string)
+    }
+
     /// Captures the tap during `work`, which must send at least `bytes`, and reads the frames that
     /// `direction` selects.
     fn capture(&self, bytes: u64, direction: &str, work: impl FnOnce()) -> Captured {
@@ -202,4 +212,21 @@ fn an_uplink_without_its_namespace_says_how_to_make_it() {
         let message = process.stderr();
         assert!(parts.iter().all(|part| message.contains(part)), "{set}: {message}");
     }
+}
+
+#[test]
+fn an_uplink_whose_tap_is_deleted_is_down_with_the_reason() {
+    if !able(&["ip"]) {
+        return;
+    }
+    let testbed = UplinkTestbed::new();
+    let [_guest, mut daemon] = testbed.start(&[]);
+    assert_eq!(testbed.uplink()[0], "\"up\"");
+    let mut delete = testbed.outside.exec("ip").unwrap();
+    delete.args(["link", "delete", "out0"]);
+    lab::run(delete, LIMIT).unwrap();
+    wait("the failure", || testbed.uplink()[0] == "\"down\"");
+    let reason = &testbed.uplink()[1];
+    assert!(reason.contains("device_failed") && reason.contains("tap out0"), "{reason}");
+    daemon.stop().unwrap();
 }

@@ -86,6 +86,38 @@ fn a_guest_that_takes_nothing_makes_senders_wait_and_loses_nothing() {
 }
 
 #[test]
+fn a_guest_receives_no_more_frames_than_it_posts_buffers() {
+    let host = Host::new(1, 1);
+    let mut a = host.guest("02:00:00:00:00:0a", netfront::Config::default());
+    let mut b = host.guest("02:00:00:00:00:0b", netfront::Config::default());
+    assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
+    wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
+    let mut received = netfront::Received::default();
+    let (mut sent, mut taken) = (0, 0);
+    wait_until("a frame in each of 256 buffers", || {
+        while sent < 256 && send(&mut a.queues[0], &frame(B, A, 100, sent)) {
+            sent += 1;
+        }
+        while b.queues[0].rx.receive(&mut received).unwrap() {
+            taken += 1;
+        }
+        taken == 256
+    });
+    b.queues[0].rx.publish_some(3);
+    for n in 0..5 {
+        assert!(send(&mut a.queues[0], &frame(B, A, 100, n)));
+    }
+    wait_until("a frame in each of three buffers", || {
+        while b.queues[0].rx.receive(&mut received).unwrap() {
+            taken += 1;
+        }
+        taken == 259
+    });
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    assert!(!b.queues[0].rx.receive(&mut received).unwrap());
+}
+
+#[test]
 fn a_stalled_guest_holds_others_back_only_briefly() {
     let host = Host::new(1, 1);
     let mut a = host.guest("02:00:00:00:00:0a", netfront::Config::default());

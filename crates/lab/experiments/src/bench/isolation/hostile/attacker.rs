@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use netfront::Received;
 use wire::ethernet::MacAddr;
 
-use super::HostileArgs;
+use super::args::HostileArgs;
 use crate::bench::guest::{Guest, text, thread_cpu};
 
 /// How long the daemon may take to forget a guest that has left.

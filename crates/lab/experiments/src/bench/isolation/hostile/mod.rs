@@ -1,5 +1,6 @@
 //! `pvnet bench hostile-guest`: the hostile guest, a process that the benchmark starts.
 
+mod args;
 mod attacker;
 mod control;
 mod events;
@@ -10,40 +11,17 @@ mod segments;
 mod sessions;
 mod store;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
-
-use clap::Args;
-use wire::ethernet::MacAddr;
 
 use super::class::Class;
 use super::order::{Order, Report};
 use crate::error::{Error, Result};
 use crate::output;
+pub use args::HostileArgs;
 use attacker::Attacker;
 
 /// How often the process looks for a new order.
 const CHECK: Duration = Duration::from_millis(5);
-
-/// Options of the hostile guest.
-#[derive(Args)]
-pub struct HostileArgs {
-    /// What it does.
-    #[arg(long)]
-    pub class: Class,
-    /// The socket where guests join.
-    #[arg(long, value_name = "FILE")]
-    pub socket: PathBuf,
-    /// Its name in the daemon's configuration.
-    #[arg(long)]
-    pub name: String,
-    /// The file with its orders.
-    #[arg(long, value_name = "FILE")]
-    pub orders: PathBuf,
-    /// Addresses that the attack uses: other guests' or the uplink's.
-    #[arg(long, value_name = "MAC")]
-    pub target: Vec<MacAddr>,
-}
 
 /// One round of an attack, a few milliseconds long. Returns the number of its operations.
 type Attack = fn(&mut Attacker) -> std::result::Result<u64, String>;

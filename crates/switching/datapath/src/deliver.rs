@@ -114,11 +114,14 @@ impl Carrier {
         group: &[u8],
         hand: &mut Hand<'_>,
     ) {
-        let Hand { deliveries, waits, outcomes, .. } = hand;
+        let Hand { deliveries, waits, outcomes, end } = hand;
         let mut waiting = Slots::new();
         let mut bytes = 0;
         let mut rest = group;
         while !rest.is_empty() && waiting.is_empty() {
+            if rest.len() < group.len() && Instant::now() >= *end {
+                break;
+            }
             let (run, later) = rest.split_at(packets_of_one_lock(batch.window, rest));
             bytes += self.deliver(to, queue, batch, run, |slot, outcome| {
                 outcomes[usize::from(slot)] = outcome;

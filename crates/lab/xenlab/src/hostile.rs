@@ -36,7 +36,7 @@ pub struct HostileArgs {
 }
 
 /// Progress steps besides the attacks and the quiet periods.
-const STEPS: usize = 6;
+const STEPS: usize = 7;
 /// Periods without an attack, to compare with.
 const QUIET: usize = 3;
 
@@ -48,8 +48,8 @@ struct Document<'a> {
     rows: &'a [Row],
     /// The victim without an attack.
     baseline: &'a Baseline,
-    /// What the daemon held before and after the attacks.
-    held: [Resources; 2],
+    /// What the daemon held before and after the attacks, and what the last one held after the restarts.
+    held: [Resources; 3],
     leaks: &'a [String],
 }
 
@@ -61,11 +61,12 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     let progress = Progress::new(STEPS + QUIET + classes.len(), args.boot.build.quiet);
     progress.step("boot Xen and dom0");
     let host = Host::boot(&images, &options)?;
-    let testbed = AttackTestbed::new(&host, &progress)?;
+    let mut testbed = AttackTestbed::new(&host, &progress)?;
     let before = testbed.resources()?;
     let baseline = baseline(&testbed, &progress)?;
     let mut rows = Vec::new();
-    for class in classes {
+    let attacks = |restart| classes.iter().filter(move |class| class.needs_restart() == restart);
+    for class in attacks(false) {
         progress.step(class.to_string());
         let row = testbed.attack(*class, args.seconds, args.cycles, &baseline)?;
         progress.done(&row.complaints.join("; "));
@@ -76,12 +77,23 @@ pub fn run(args: &HostileArgs) -> Result<bool> {
     progress.step("look for leaks");
     let after = testbed.resources()?;
     let mut leaks = after.leaks_since(&before);
+    // Last, because the daemon whose leaks were looked for ends.
+    for class in attacks(true) {
+        progress.step(class.to_string());
+        let row = testbed.attack_across_restart(*class, &baseline)?;
+        progress.done(&row.complaints.join("; "));
+        rows.push(row);
+    }
+    progress.step("look for leaks after the restarts");
+    let restarted = testbed.resources()?;
+    leaks.extend(restarted.clone().without_memory().leaks_since(&after));
     leaks.extend(Some(testbed.kernels()?).filter(|words| !words.is_empty()));
     progress.finish();
-    show(&rows, &before, &after, &leaks)?;
+    let held = [before, after, restarted];
+    show(&rows, &held, &leaks)?;
     println!("{baseline}");
     if let Some(file) = &args.json {
-        let (machine, held) = (Machine::detect(), [before, after]);
+        let machine = Machine::detect();
         let (rows, baseline, leaks) = (&*rows, &baseline, &*leaks);
         let document = Document { bench: "xen-hostile", machine, rows, baseline, held, leaks };
         let text = serde_json::to_string(&document).map_err(report::Error::from)?;
@@ -107,7 +119,7 @@ fn options(args: &HostileArgs) -> Result<Options> {
     Ok(options)
 }
 
-fn show(rows: &[Row], before: &Resources, after: &Resources, leaks: &[String]) -> Result<()> {
+fn show(rows: &[Row], held: &[Resources; 3], leaks: &[String]) -> Result<()> {
     let table = Table::new().left("attack").left("advisories").left("expected").left("seen");
     let table = table.right("victim's echoes").right("90 % within ms").right("longest ms").left("");
     let table = rows.iter().fold(table, |mut table, row| {
@@ -126,7 +138,10 @@ fn show(rows: &[Row], before: &Resources, after: &Resources, leaks: &[String]) -
     });
     let print = table.print();
     print.map_err(|cause| Error::Path { path: "standard output".into(), cause })?;
-    println!("\nheld before: {before}\nheld after:  {after}");
+    let [before, after, restarted] = held;
+    println!(
+        "\nheld before:         {before}\nheld after:          {after}\nheld after restarts: {restarted}"
+    );
     for row in rows {
         for complaint in &row.complaints {
             println!("{}: {complaint}", row.class);

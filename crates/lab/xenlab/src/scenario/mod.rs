@@ -25,7 +25,8 @@ pub use check::{Features, Rates, features, ping, same_file, throughput};
 pub use domains::{STEPS, Step, domains};
 pub use frontend::{Frontend, RunningFrontend};
 pub use hostile::{
-    Answers, AttackTestbed, Baseline, Class, Echoes, Expected, Port, Report, Resources, Row, Status,
+    Answers, AttackTestbed, Baseline, Class, Echoes, Expected, Port, Report, Resources, Row,
+    Status, phase,
 };
 pub use platform::{PLATFORM_STEPS, platform};
 

@@ -19,6 +19,7 @@ mod link;
 mod offloads;
 mod races;
 mod receive;
+mod restart;
 mod ring;
 mod rings;
 mod slots;
@@ -120,5 +121,12 @@ fn dispatch(attack: &mut Attack<'_>, class: Class) -> Outcome<Option<Link>> {
         Class::Vanishes => leaving::vanishes(attack),
         Class::Killed => leaving::killed(attack),
         Class::Cycles => leaving::cycles(attack),
+        Class::ForgedProducer => restart::producer(attack),
+        Class::ForgedResponses => restart::responses(attack),
+        Class::RepeatedResponses => restart::repeated_responses(attack),
+        Class::HalfPublished => restart::half_published(attack),
+        Class::ForgedSlots => restart::slots(attack),
+        Class::RevokedRing => restart::revoked_ring(attack),
+        Class::RevokedFrames => restart::revoked_frames(attack),
     }
 }

@@ -48,6 +48,17 @@ impl<S: Slots> Ring<S> {
         self.page.write_slot(offset::<S>(index), request);
     }
 
+    /// Writes the backend's producer index.
+    pub fn forge_rsp_prod(&self, rsp_prod: u32) {
+        self.page.store(Index::RspProd, rsp_prod);
+        self.page.full_barrier();
+    }
+
+    /// Writes a response into slot `index`, as the backend does.
+    pub fn forge_response(&self, index: u32, response: S::Response) {
+        self.page.write_slot(offset::<S>(index), response);
+    }
+
     /// Reads response `index`.
     pub fn response(&self, index: u32) -> S::Response {
         self.page.read_slot(offset::<S>(index))

@@ -87,6 +87,20 @@ pub enum Class {
     Killed,
     /// Connections opened and closed repeatedly.
     Cycles,
+    /// While the backend is dead: more requests than the TX ring has slots.
+    ForgedProducer,
+    /// While the backend is dead: a response to a request that was never sent.
+    ForgedResponses,
+    /// While the backend is dead: the response producer goes back to where the last publication began.
+    RepeatedResponses,
+    /// While the backend is dead: responses in the slots of requests that wait.
+    HalfPublished,
+    /// While the backend is dead: a request that waits is rewritten with bytes beyond the end of a page.
+    ForgedSlots,
+    /// While the backend is dead: the TX ring's grant is revoked.
+    RevokedRing,
+    /// While the backend is dead: the grants of frames that wait are revoked.
+    RevokedFrames,
 }
 
 impl Class {
@@ -94,6 +108,21 @@ impl Class {
     #[must_use]
     pub fn all() -> &'static [Self] {
         Self::value_variants()
+    }
+
+    /// Whether pvnet is killed and started again in the middle.
+    #[must_use]
+    pub fn needs_restart(self) -> bool {
+        matches!(
+            self,
+            Self::ForgedProducer
+                | Self::ForgedResponses
+                | Self::RepeatedResponses
+                | Self::HalfPublished
+                | Self::ForgedSlots
+                | Self::RevokedRing
+                | Self::RevokedFrames
+        )
     }
 
     /// Its description.
@@ -199,6 +228,13 @@ mod tests {
             assert_eq!(json, format!("\"{class}\""));
             assert!(!class.help().is_empty());
         }
+    }
+
+    #[test]
+    fn attacks_that_need_a_restart_are_the_last_ones() {
+        let mut rest = Class::all().iter().skip_while(|class| !class.needs_restart());
+        assert_eq!(rest.clone().count(), 7);
+        assert!(rest.all(|class| class.needs_restart()));
     }
 
     #[test]

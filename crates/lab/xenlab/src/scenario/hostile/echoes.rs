@@ -8,6 +8,8 @@ use crate::{Error, Result};
 /// The fields of a line with the echo's sequence number and its time.
 const NUMBER: &str = "icmp_seq=";
 const TIME: &str = "time=";
+/// In the line of a repeated reply: a backend that is killed may carry a frame twice.
+const REPEATED: &str = "DUP!";
 
 /// Starvation is this many times the slowest quiet period. Under emulation the attack itself takes CPU
 /// time from everybody, so the margin is wide.
@@ -55,6 +57,18 @@ impl Baseline {
     pub fn is_starved(&self, echoes: &Echoes) -> bool {
         echoes.answered >= ECHOES_MIN && echoes.p90_ms > self.limit_ms
     }
+
+    /// The complaint if an attack with these replies starved the victim.
+    #[must_use]
+    pub fn complaint(&self, echoes: &Echoes) -> Option<String> {
+        let limit = self.limit_ms;
+        self.is_starved(echoes).then(|| {
+            format!(
+                "the victim was starved: 90 % of its echoes took up to {:.0} ms, and {limit:.0} ms is the limit",
+                echoes.p90_ms
+            )
+        })
+    }
 }
 
 impl std::fmt::Display for Baseline {
@@ -78,7 +92,7 @@ impl Echoes {
     pub fn after(before: u64, lines: &str) -> Result<Self> {
         let mut echoes = Self { answered: 0, asked: 0, p90_ms: 0.0, longest_ms: 0.0 };
         let mut times = Samples::new();
-        for line in lines.lines().filter(|line| line.contains(NUMBER)) {
+        for line in lines.lines().filter(|line| is_reply(line)) {
             let number = sequence(line)?;
             if number > before {
                 echoes.answered += 1;
@@ -96,6 +110,17 @@ impl Echoes {
     pub fn is_complete(&self) -> bool {
         self.asked > 0 && self.answered == self.asked
     }
+}
+
+/// A command that prints the lines of replies in a file of `ping`'s output. While no backend runs, `ping` prints errors
+/// too.
+#[must_use]
+pub fn replies(file: &str) -> String {
+    format!("grep {TIME} {file} | grep -v '{REPEATED}'")
+}
+
+fn is_reply(line: &str) -> bool {
+    line.contains(NUMBER) && line.contains(TIME) && !line.contains(REPEATED)
 }
 
 /// The sequence number in a line.
@@ -138,6 +163,17 @@ mod tests {
         assert_eq!(echoes, Echoes { answered: 1, asked: 1, p90_ms: 0.9, longest_ms: 0.9 });
         assert!(echoes.is_complete());
         assert!(!Echoes::after(4, LINES).expect("recorded").is_complete());
+    }
+
+    #[test]
+    fn errors_and_repeated_replies_are_not_replies() {
+        let lines = "From 10.0.0.1 icmp_seq=1 Destination Host Unreachable\n\
+            ping: sendmsg: Network is unreachable\n\
+            64 bytes from 10.0.0.2: icmp_seq=2 ttl=64 time=3.42 ms\n\
+            64 bytes from 10.0.0.2: icmp_seq=2 ttl=64 time=5.10 ms (DUP!)\n";
+        let echoes = Echoes::after(1, lines).expect("lines of ping");
+        assert_eq!((echoes.answered, echoes.asked, echoes.longest_ms), (1, 1, 3.42));
+        assert!(!Echoes::after(0, lines).expect("lines of ping").is_complete());
     }
 
     /// Twenty replies, of which the last ones took `slow` milliseconds.

@@ -90,6 +90,12 @@ impl Expected {
             Class::ControlNonsense => Self::up().refused(9),
             Class::Killed => Self { echoes: 0, ..Self::up() },
             Class::Cycles => Self { echoes: cycles, ..Self::down("the frontend closed") },
+            Class::ForgedProducer | Class::ForgedResponses => {
+                Self::down("more than 256 slots ahead")
+            }
+            Class::HalfPublished | Class::RevokedFrames => Self::up().answers(0, 3),
+            Class::ForgedSlots => Self::down("cross the end of the page"),
+            Class::RevokedRing => Self::down("does not grant"),
             Class::RewrittenSlots
             | Class::EventStorm
             | Class::Flood
@@ -101,7 +107,8 @@ impl Expected {
             | Class::StateStorm
             | Class::StateJumps
             | Class::ConnectsTwice
-            | Class::Vanishes => Self::up(),
+            | Class::Vanishes
+            | Class::RepeatedResponses => Self::up(),
         }
     }
 

@@ -8,7 +8,9 @@
 mod class;
 mod echoes;
 mod expected;
+pub mod phase;
 mod resources;
+mod restart;
 mod status;
 mod testbed;
 

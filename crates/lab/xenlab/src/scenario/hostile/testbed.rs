@@ -14,6 +14,7 @@ use super::super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT, GUEST_ADDRESS
 use super::class::{Class, Report};
 use super::echoes::{self, Baseline, Echoes};
 use super::expected::Expected;
+use super::phase;
 use super::resources::Resources;
 use super::status::{Port, Status};
 
@@ -25,22 +26,24 @@ const HOSTILE: &str = "hostile";
 
 /// How long an attack or a check may take beyond its set duration: emulation is slow on a busy
 /// machine.
-const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const ATTACK_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a quiet period is: fifty echoes.
 const QUIET_SECONDS: u64 = 5;
 /// Words in a kernel's error messages.
 const COMPLAINTS: &str = "WARNING|BUG|Oops|segfault|Call Trace|general protection|blocked for";
 /// Separates the parts of a script's output.
 const CUT: &str = "~~~";
+/// The beginning of the attacker's report.
+pub(super) const REPORT: &str = "{";
 
 /// The host with pvnet, the victim and the attacker.
 #[derive(Debug)]
 pub struct AttackTestbed {
-    dom0: Shell,
-    backend: RunningBackend,
-    victim: Domu,
+    pub(super) dom0: Shell,
+    pub(super) backend: RunningBackend,
+    pub(super) victim: Domu,
     hostile: Domu,
-    pid: u32,
+    pub(super) pid: u32,
     echoes: Job,
     // Traffic to the attacker throughout.
     _traffic: Job,
@@ -67,10 +70,10 @@ pub struct Row {
 }
 
 /// Observations in dom0 after an attack.
-struct Seen {
+pub(super) struct Seen {
     status: Status,
     /// The last lines of the victim's replies.
-    replies: String,
+    pub(super) replies: String,
     /// Error messages of the kernel and the daemon.
     words: String,
 }
@@ -146,12 +149,7 @@ impl AttackTestbed {
             let seen = self.look()?;
             let victim = Echoes::after(before, &seen.replies)?;
             let mut row = self.judge(report, &seen, victim, cycles)?;
-            if baseline.is_starved(&victim) {
-                row.complaints.push(format!(
-                    "the victim was starved: 90 % of its echoes took up to {:.0} ms, and {:.0} ms is the limit",
-                    victim.p90_ms, baseline.limit_ms
-                ));
-            }
+            row.complaints.extend(baseline.complaint(&victim));
             Ok(row)
         };
         run().map_err(|error| backend::explain(error, &self.backend))
@@ -203,30 +201,53 @@ impl AttackTestbed {
     /// Kills the attacker's program, starts it again, and waits for its report. With `--stay` it runs on,
     /// so that dom0 can check its interface.
     fn hostile(&self, words: &str, limit: Duration) -> Result<Report> {
+        parse(&self.launch(words, REPORT, limit)?)
+    }
+
+    /// Kills the attacker's program, starts it again, and waits until it prints a line that begins with `line`, or its
+    /// report.
+    pub(super) fn launch(&self, words: &str, line: &str, limit: Duration) -> Result<String> {
         let script = format!(
             "cd /run; [ -e hostile.pid ] && kill -9 \"$(cat hostile.pid)\" 2>/dev/null\n\
+             rm -f {killed} {restarted}; : >report\n\
              hostile {words} --address {ADDRESS} --peer {BACKEND_ADDRESS} >report 2>error &\n\
-             echo $! >hostile.pid\n\
-             while ! grep '^{{' report; do kill -0 $! || exec cat error; sleep 0.05; done"
+             echo $! >hostile.pid\n{wait}",
+            killed = phase::KILLED,
+            restarted = phase::RESTARTED,
+            wait = printed(line),
         );
-        let text = self.hostile.run(&script, limit)?;
-        serde_json::from_str(&text).map_err(|error| unreadable("hostile", &error, &text))
+        self.hostile.run(&script, limit)
+    }
+
+    /// Creates a file that the attacker waits for, and waits as [`launch`](Self::launch) does.
+    pub(super) fn proceed(&self, file: &str, line: &str) -> Result<String> {
+        let script = format!("cd /run; touch {file}\n{}", printed(line));
+        self.hostile.run(&script, ATTACK_TIMEOUT)
     }
 
     /// The sequence number of the last echo that the victim has answered.
-    fn last_echo(&self) -> Result<u64> {
-        let line = self.dom0.run(&format!("tail -n 1 {}", self.echoes.file()), ATTACK_TIMEOUT)?;
-        echoes::sequence(&line)
+    pub(super) fn last_echo(&self) -> Result<u64> {
+        let last = format!("{} | tail -n 1", echoes::replies(&self.echoes.file()));
+        echoes::sequence(&self.dom0.run(&last, ATTACK_TIMEOUT)?)
+    }
+
+    /// A script that waits for two replies of the victim.
+    pub(super) fn two_replies(&self) -> String {
+        let replies = echoes::replies(&self.echoes.file());
+        format!(
+            "size=$({replies} | wc -l)\n\
+             until [ \"$({replies} | wc -l)\" -gt $((size + 1)) ]; do sleep 0.05; done"
+        )
     }
 
     /// Checks all that must not suffer. Waits for the victim's reply to a new echo.
-    fn look(&self) -> Result<Seen> {
+    pub(super) fn look(&self) -> Result<Seen> {
         let (echoes, log) = (self.echoes.file(), self.backend.daemon().map(Job::file));
         let look = format!(
             "pvnet status --json; echo '{CUT}'; dmesg -c | grep -E '{COMPLAINTS}'; grep panicked {log}\n\
-             echo '{CUT}'; size=$(wc -l <{echoes})\n\
-             until [ \"$(wc -l <{echoes})\" -gt $((size + 1)) ]; do sleep 0.05; done; tail -n 2000 {echoes}",
+             echo '{CUT}'; {wait}; tail -n 2000 {echoes}",
             log = log.unwrap_or_default(),
+            wait = self.two_replies(),
         );
         let text = self.dom0.run(&look, ATTACK_TIMEOUT)?;
         let mut parts = text.splitn(3, CUT).map(str::trim);
@@ -235,7 +256,13 @@ impl AttackTestbed {
         Ok(Seen { status, words: part().to_owned(), replies: part().to_owned() })
     }
 
-    fn judge(&self, report: Report, seen: &Seen, victim: Echoes, cycles: u32) -> Result<Row> {
+    pub(super) fn judge(
+        &self,
+        report: Report,
+        seen: &Seen,
+        victim: Echoes,
+        cycles: u32,
+    ) -> Result<Row> {
         let port = seen.status.port(HOSTILE)?.clone();
         let class = report.class;
         let expected = Expected::of(class, cycles);
@@ -278,7 +305,7 @@ impl Row {
     }
 }
 
-fn status(dom0: &Shell) -> Result<Status> {
+pub(super) fn status(dom0: &Shell) -> Result<Status> {
     Status::parse(&dom0.run("pvnet status --json", COMMAND_TIMEOUT)?)
 }
 
@@ -297,6 +324,19 @@ fn traffic(dom0: &Shell) -> Result<Job> {
         "ip neigh replace {ADDRESS} lladdr {MAC} dev pvnet0 nud permanent; \
          exec ping -q -n -i 0.1 {ADDRESS}"
     ))
+}
+
+/// A script that waits for a line of the attacker, or for its report.
+fn printed(line: &str) -> String {
+    format!(
+        "while ! grep -e '^{line}' -e '^{REPORT}' report\n\
+         do kill -0 \"$(cat hostile.pid)\" || exec cat error; sleep 0.05; done"
+    )
+}
+
+/// Reads the attacker's report.
+pub(super) fn parse(text: &str) -> Result<Report> {
+    serde_json::from_str(text).map_err(|error| unreadable("hostile", &error, text))
 }
 
 fn unreadable(what: &str, cause: &dyn std::fmt::Display, text: &str) -> Error {

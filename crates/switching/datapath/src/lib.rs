@@ -150,6 +150,9 @@ impl Datapath {
             self.workers[worker].send(Command::Add { port: port.clone(), work });
             owners.push(worker);
         }
+        // Each once, however many queues it has: a command is for all of them.
+        owners.sort_unstable();
+        owners.dedup();
         self.owners().insert(port.id(), owners);
         port
     }

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use port::{
-    Armed, Body, Broken, Budget, Egress, Event, Ingress, Offer, Outcomes, Received, Rewrap, Window,
+    Armed, Body, Broken, Budget, Egress, Event, Ingress, Offer, Outcomes, Queue, Received, Rewrap,
+    Window,
 };
 
 use crate::common::wait_until;
@@ -85,6 +86,31 @@ impl Rewrap for Off {
     fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
         let any: Box<dyn Any> = egress;
         any.downcast::<Counting<Box<dyn Egress>>>().unwrap().inner
+    }
+}
+
+#[test]
+fn every_queue_is_wrapped_once_if_a_worker_has_several() {
+    let switch = Switch::new(1);
+    let queues = [(); 3].map(|()| Queue { ingress: Sender::new().1, egress: Receiver::new().1 });
+    let port = switch.datapath.attach("red", queues.into(), Vec::new());
+    let wrapped = Arc::new(AtomicU64::new(0));
+    let count: Arc<dyn Rewrap> = Arc::new(Counter(wrapped.clone()));
+    switch.datapath.rewrap(&port, &count);
+    assert_eq!(wrapped.load(Ordering::Relaxed), 3);
+}
+
+/// Counts the ingress queues, and leaves them as they are.
+struct Counter(Arc<AtomicU64>);
+
+impl Rewrap for Counter {
+    fn ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        ingress
+    }
+
+    fn egress(&self, egress: Box<dyn Egress>) -> Box<dyn Egress> {
+        egress
     }
 }
 

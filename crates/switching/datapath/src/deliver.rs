@@ -16,12 +16,12 @@ use crate::storm;
 
 /// A turn that has lasted for so long ends before all its frames have been offered. The rest are
 /// offered in the next turn.
-pub(crate) const TURN: Duration = Duration::from_millis(1);
+pub(crate) const TURN: Duration = Duration::from_micros(200);
 /// Copies of flooded frames after which a turn looks at the time.
-const COPIES_PER_LOOK: usize = 256;
+const COPIES_PER_LOOK: usize = 64;
 /// Packets that are delivered under one lock of an egress queue, counted as on a wire: a frame may
 /// have to be cut into many, one system call each, while others wait for the lock.
-const LOCKED_PACKETS: u32 = 1024;
+const LOCKED_PACKETS: u32 = 192;
 
 /// What a queue has in hand, and the memory that it lies in.
 #[derive(Clone, Copy)]

@@ -31,6 +31,7 @@ mod port;
 mod route;
 mod shared;
 mod storm;
+mod work;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -49,7 +50,8 @@ pub use switch::TeachError;
 use carry::IngressQueue;
 use move_log::MoveLog;
 use shared::Shared;
-use worker::{Command, Work, Worker, WorkerHandle};
+use work::Work;
+use worker::{Command, Worker, WorkerHandle};
 
 /// How workers behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

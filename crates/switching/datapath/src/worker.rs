@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use port::{Armed, Broken, Event, Rewrap, Task};
+use port::{Armed, Broken, Event, Rewrap};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -16,9 +16,10 @@ use tracing::{debug, error};
 
 use crate::account::Account;
 use crate::carrier::Carrier;
-use crate::carry::{IngressQueue, Progress};
+use crate::carry::Progress;
 use crate::port::Port;
 use crate::shared::Shared;
+use crate::work::Work;
 
 /// Most workers: a queue has its waiting workers in one 64-bit word.
 pub(crate) const MAX: usize = 64;
@@ -38,53 +39,6 @@ pub(crate) enum Command {
     Rewrap { port: PortId, rewrap: Arc<dyn Rewrap>, done: mpsc::Sender<()> },
     Remove { port: PortId, done: mpsc::Sender<()> },
     Stop,
-}
-
-/// What a worker does for a port.
-pub(crate) enum Work {
-    /// Carries the frames of a queue, and gets the events of room in the other direction.
-    Carry { queue: usize, ingress: IngressQueue },
-    /// Serves a task.
-    Serve(Box<dyn Task>),
-}
-
-impl Work {
-    /// Wraps a queue anew.
-    fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
-        match self {
-            Self::Carry { queue, ingress } => {
-                Self::Carry { queue, ingress: ingress.rewrap(rewrap) }
-            }
-            Self::Serve(task) => Self::Serve(task),
-        }
-    }
-
-    /// Prepares to wait for work.
-    fn arm(&mut self) -> Result<Armed, Broken> {
-        match self {
-            Self::Carry { ingress, .. } => ingress.ingress().arm(),
-            Self::Serve(task) => task.arm(),
-        }
-    }
-
-    /// When there must be another turn while frames wait, even without an event.
-    fn due(&self) -> Option<Duration> {
-        match self {
-            Self::Carry { ingress, .. } => ingress.due(),
-            Self::Serve(_) => None,
-        }
-    }
-
-    /// What announces work.
-    fn events(&mut self, port: &Port) -> Vec<Arc<dyn Event>> {
-        match self {
-            Self::Carry { queue, ingress } => {
-                let frames = ingress.ingress().event();
-                std::iter::once(frames).chain(port.room_event(*queue)).collect()
-            }
-            Self::Serve(task) => vec![task.event()],
-        }
-    }
 }
 
 /// A worker, for its datapath.
@@ -127,6 +81,8 @@ struct Slot {
     blocked: bool,
     /// When it must be polled again, even without an event.
     due: Option<Instant>,
+    /// Whether it is not polled before that: a task that has had its share.
+    rests: bool,
     last_work: Instant,
     account: Account,
 }
@@ -256,7 +212,7 @@ impl Worker {
             match progress {
                 Progress::Worked => {
                     slot.last_work = now;
-                    Ok(Armed::Ready)
+                    Ok(slot.work.after_turn(now))
                 }
                 Progress::Dry if now.duration_since(slot.last_work) < self.shared.poll => {
                     std::hint::spin_loop();
@@ -268,6 +224,7 @@ impl Worker {
         match armed {
             Ok(armed) => {
                 slot.active = armed == Armed::Ready;
+                slot.rests = matches!((&slot.work, armed), (Work::Serve(_), Armed::Until(_)));
                 let until = match armed {
                     Armed::Until(due) => Some(due),
                     Armed::Ready | Armed::Asleep => None,
@@ -333,6 +290,7 @@ impl Worker {
             for slot in self.slots.iter_mut().flatten() {
                 if slot.due.take_if(|due| *due <= now).is_some() {
                     slot.active = true;
+                    slot.rests = false;
                 }
             }
         }
@@ -343,7 +301,7 @@ impl Worker {
     fn event(&mut self, index: usize) {
         let Some(Some(slot)) = self.slots.get_mut(index) else { return };
         slot.events.iter().for_each(|event| event.take());
-        slot.active = true;
+        slot.active |= !slot.rests;
         let Work::Carry { queue, .. } = slot.work else { return };
         let waiters = slot.port.take_waiters(queue);
         for worker in (0..self.shared.doorbells.len()).filter(|n| waiters & (1 << n) != 0) {
@@ -409,6 +367,7 @@ impl Worker {
             active,
             blocked: false,
             due: None,
+            rests: false,
             last_work,
             account,
         });

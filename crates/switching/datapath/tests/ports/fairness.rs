@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use port::{Egress, Outcome};
+use port::{Armed, Broken, Doorbell, Egress, Event, Outcome, Task};
 use port_testing::{FakeEgress, Sender};
 
 use crate::common::{frame, wait_until};
@@ -58,4 +58,40 @@ fn a_turn_of_floods_ends() {
     // Not the 64 x 32 copies of a whole window.
     let copies = heard() - before;
     assert!(copies <= 1000, "{copies}");
+}
+
+/// A task that never runs out of work.
+struct Endless {
+    doorbell: Arc<Doorbell>,
+    steps: Arc<AtomicUsize>,
+}
+
+impl Task for Endless {
+    fn event(&self) -> Arc<dyn Event> {
+        self.doorbell.clone()
+    }
+
+    fn step(&mut self) -> Result<bool, Broken> {
+        std::thread::sleep(WORK);
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        // Its guest also sends events without end.
+        self.doorbell.ring();
+        Ok(true)
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        Ok(Armed::Ready)
+    }
+}
+
+#[test]
+fn a_task_has_a_tenth_of_its_worker() {
+    let switch = Switch::new(1);
+    let steps = Arc::new(AtomicUsize::new(0));
+    let task = Endless { doorbell: Arc::new(Doorbell::new().unwrap()), steps: steps.clone() };
+    let began = Instant::now();
+    switch.datapath.attach("busy", Vec::new(), vec![Box::new(task)]);
+    wait_until("some steps", || steps.load(Ordering::Relaxed) >= 20);
+    // Each step takes at least as long as its work, and is followed by nine times that.
+    assert!(began.elapsed() >= 19 * 10 * WORK);
 }

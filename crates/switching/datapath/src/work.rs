@@ -1,0 +1,71 @@
+//! What a worker does for a port: it carries frames, or serves a task.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use port::{Armed, Broken, Event, Rewrap, Task};
+
+use crate::carry::IngressQueue;
+use crate::port::Port;
+
+/// A task rests for this many times as long as its step took. A guest sets its pace, and frames are
+/// more urgent: so a task has at most a tenth of a worker.
+const TASK_REST: u32 = 9;
+
+/// What a worker does for a port.
+pub(crate) enum Work {
+    /// Carries the frames of a queue, and gets the events of room in the other direction.
+    Carry { queue: usize, ingress: IngressQueue },
+    /// Serves a task.
+    Serve(Box<dyn Task>),
+}
+
+impl Work {
+    /// Wraps a queue anew.
+    pub(crate) fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
+        match self {
+            Self::Carry { queue, ingress } => {
+                Self::Carry { queue, ingress: ingress.rewrap(rewrap) }
+            }
+            Self::Serve(task) => Self::Serve(task),
+        }
+    }
+
+    /// Prepares to wait for work.
+    pub(crate) fn arm(&mut self) -> Result<Armed, Broken> {
+        match self {
+            Self::Carry { ingress, .. } => ingress.ingress().arm(),
+            Self::Serve(task) => task.arm(),
+        }
+    }
+
+    /// What a queue or a task does after a turn in which it worked.
+    pub(crate) fn after_turn(&self, began: Instant) -> Armed {
+        match self {
+            Self::Carry { .. } => Armed::Ready,
+            Self::Serve(_) => {
+                let now = Instant::now();
+                Armed::Until(now + (now - began) * TASK_REST)
+            }
+        }
+    }
+
+    /// When there must be another turn while frames wait, even without an event.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        match self {
+            Self::Carry { ingress, .. } => ingress.due(),
+            Self::Serve(_) => None,
+        }
+    }
+
+    /// What announces work.
+    pub(crate) fn events(&mut self, port: &Port) -> Vec<Arc<dyn Event>> {
+        match self {
+            Self::Carry { queue, ingress } => {
+                let frames = ingress.ingress().event();
+                std::iter::once(frames).chain(port.room_event(*queue)).collect()
+            }
+            Self::Serve(task) => vec![task.event()],
+        }
+    }
+}

@@ -116,7 +116,7 @@ impl AttackTestbed {
         Ok((victim, frontend, hostile))
     }
 
-    /// The victim's replies while nobody attacks, for [`QUIET_SECONDS`].
+    /// The victim's replies while nobody attacks, for `QUIET_SECONDS`.
     ///
     /// # Errors
     /// Those of [`Shell::run`].

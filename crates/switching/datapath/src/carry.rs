@@ -81,15 +81,18 @@ impl Carrier {
             decided |= 1 << slot;
         }
         let routes = self.route_all(port, window, received.fresh, decided);
+        let mut cut = false;
         ingress.with_body(&mut |body| {
             let batch = Batch { window, body };
             let end = now + TURN;
-            let mut hand = Hand { deliveries, waits, outcomes: &mut outcomes, end };
+            let mut hand = Hand { deliveries, waits, outcomes: &mut outcomes, end, cut: false };
             self.deliver_all(port, batch, &routes, decided, &mut hand);
+            cut = hand.cut;
         });
         ingress.finish(&outcomes);
         waits.end(ingress.window());
-        let worked = received.fresh > 0 || malformed > 0 || ingress.window().len() < before;
+        // After a turn that was cut, others than those that wait may be left.
+        let worked = cut || received.fresh > 0 || malformed > 0 || ingress.window().len() < before;
         Ok(if worked { Progress::Worked } else { Progress::Blocked })
     }
 }

@@ -37,11 +37,15 @@ pub(crate) struct Hand<'a> {
     pub(crate) outcomes: &'a mut Outcomes,
     /// When the turn ends. Frames that have not been offered by then are offered in the next one.
     pub(crate) end: Instant,
+    /// Whether the turn ended before every frame was offered.
+    pub(crate) cut: bool,
 }
 
 impl Hand<'_> {
-    fn is_over(&self) -> bool {
-        Instant::now() >= self.end
+    /// Whether the turn has ended. The caller still has frames to offer.
+    fn is_over(&mut self) -> bool {
+        self.cut = Instant::now() >= self.end;
+        self.cut
     }
 }
 
@@ -114,14 +118,14 @@ impl Carrier {
         group: &[u8],
         hand: &mut Hand<'_>,
     ) {
-        let Hand { deliveries, waits, outcomes, end } = hand;
         let mut waiting = Slots::new();
         let mut bytes = 0;
         let mut rest = group;
         while !rest.is_empty() && waiting.is_empty() {
-            if rest.len() < group.len() && Instant::now() >= *end {
+            if rest.len() < group.len() && hand.is_over() {
                 break;
             }
+            let Hand { deliveries, outcomes, .. } = &mut *hand;
             let (run, later) = rest.split_at(packets_of_one_lock(batch.window, rest));
             bytes += self.deliver(to, queue, batch, run, |slot, outcome| {
                 outcomes[usize::from(slot)] = outcome;
@@ -133,6 +137,7 @@ impl Carrier {
             });
             rest = later;
         }
+        let Hand { waits, outcomes, .. } = hand;
         waits.delivered(to.serial(), bytes, self.now);
         if waiting.is_empty() {
             return;
@@ -157,11 +162,11 @@ impl Carrier {
         hand: &mut Hand<'_>,
     ) {
         let part = (COPIES_PER_LOOK / self.ports.list.len().max(1)).max(1);
-        for group in group.chunks(part) {
-            self.flood_part(from, ports, batch, group, hand);
-            if hand.is_over() {
+        for (n, group) in group.chunks(part).enumerate() {
+            if n > 0 && hand.is_over() {
                 return;
             }
+            self.flood_part(from, ports, batch, group, hand);
         }
     }
 

@@ -11,7 +11,7 @@
 //! - Otherwise a port may hold as much of the window, and of [`WAIT`], as its share of the bytes
 //!   that this queue delivered; with half of them, the whole window. Frames beyond that are dropped.
 //! - A port for which a frame has waited for longer is *late*: for a while, frames for it do not
-//!   wait at all. The while doubles each time, so the sum of all waits stays small.
+//!   wait at all. That period doubles each time, so the sum of all waits stays small.
 //! - Frames of a queue without back-pressure, such as an uplink's, never wait. Its window is
 //!   everybody's.
 
@@ -128,7 +128,7 @@ impl Waits {
         let due = since + limit;
         self.due = Some(self.due.map_or(due, |other| other.min(due)));
         if share >= 0.5 {
-            // The sender's main business: its ring may fill up, so that it slows down.
+            // The sender's main destination: its ring may fill up, so that it slows down.
             return waiting.len();
         }
         #[expect(

@@ -30,6 +30,7 @@ mod move_log;
 mod port;
 mod route;
 mod shared;
+mod slot;
 mod storm;
 mod work;
 mod worker;

@@ -31,6 +31,14 @@ impl Work {
         }
     }
 
+    /// What it is, for the log.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Carry { .. } => "queue",
+            Self::Serve(_) => "task",
+        }
+    }
+
     /// Prepares to wait for work.
     pub(crate) fn arm(&mut self) -> Result<Armed, Broken> {
         match self {

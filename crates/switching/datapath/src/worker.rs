@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use port::{Armed, Broken, Event, Rewrap};
+use port::{Armed, Broken, Rewrap};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use switch::PortId;
 use tracing::{debug, error};
 
-use crate::account::Account;
 use crate::carrier::Carrier;
 use crate::carry::Progress;
 use crate::port::Port;
 use crate::shared::Shared;
+use crate::slot::Slot;
 use crate::work::Work;
 
 /// Most workers: a queue has its waiting workers in one 64-bit word.
@@ -68,23 +68,6 @@ impl WorkerHandle {
             error!(worker = self.number, "worker panicked");
         }
     }
-}
-
-/// A queue or a task that a worker owns.
-struct Slot {
-    port: Arc<Port>,
-    work: Work,
-    events: Vec<Arc<dyn Event>>,
-    /// Whether it is polled; otherwise it is armed.
-    active: bool,
-    /// Whether frames wait for room in another port, or for a device.
-    blocked: bool,
-    /// When it must be polled again, even without an event.
-    due: Option<Instant>,
-    /// Whether it is not polled before that: a task that has had its share.
-    rests: bool,
-    last_work: Instant,
-    account: Account,
 }
 
 /// A worker, on its thread.
@@ -211,7 +194,7 @@ impl Worker {
             slot.blocked = progress == Progress::Blocked;
             match progress {
                 Progress::Worked => {
-                    slot.last_work = now;
+                    slot.worked(now);
                     Ok(slot.work.after_turn(now))
                 }
                 Progress::Dry if now.duration_since(slot.last_work) < self.shared.poll => {
@@ -224,13 +207,15 @@ impl Worker {
         match armed {
             Ok(armed) => {
                 slot.active = armed == Armed::Ready;
-                slot.rests = matches!((&slot.work, armed), (Work::Serve(_), Armed::Until(_)));
                 let until = match armed {
                     Armed::Until(due) => Some(due),
                     Armed::Ready | Armed::Asleep => None,
                 };
                 let late = slot.work.due().map(|due| self.shared.started + due);
                 slot.due = until.into_iter().chain(late).min();
+                if matches!((&slot.work, armed), (Work::Serve(_), Armed::Until(_))) {
+                    slot.rest(&self.epoll);
+                }
             }
             Err(Broken(reason)) => self.fail(index, reason),
         }
@@ -239,7 +224,7 @@ impl Worker {
     /// Drops a queue that cannot be used any more, and reports it.
     fn fail(&mut self, index: usize, reason: String) {
         if let Some(slot) = self.slots[index].take() {
-            self.forget_events(&slot.events);
+            slot.forget_events(&self.epoll);
             self.shared.fail(&slot.port, reason);
         }
     }
@@ -288,10 +273,7 @@ impl Worker {
         if self.slots.iter().flatten().any(|slot| slot.due.is_some()) {
             let now = Instant::now();
             for slot in self.slots.iter_mut().flatten() {
-                if slot.due.take_if(|due| *due <= now).is_some() {
-                    slot.active = true;
-                    slot.rests = false;
-                }
+                slot.wake_if_due(&self.epoll, now);
             }
         }
     }
@@ -300,10 +282,12 @@ impl Worker {
     /// channel for both rings) either.
     fn event(&mut self, index: usize) {
         let Some(Some(slot)) = self.slots.get_mut(index) else { return };
-        slot.events.iter().for_each(|event| event.take());
-        slot.active |= !slot.rests;
+        slot.hear(&self.epoll);
         let Work::Carry { queue, .. } = slot.work else { return };
         let waiters = slot.port.take_waiters(queue);
+        if waiters != 0 {
+            slot.brought_room();
+        }
         for worker in (0..self.shared.doorbells.len()).filter(|n| waiters & (1 << n) != 0) {
             if worker == self.number {
                 self.unblock();
@@ -332,53 +316,25 @@ impl Worker {
         true
     }
 
-    fn add(&mut self, port: Arc<Port>, mut work: Work) {
+    fn add(&mut self, port: Arc<Port>, work: Work) {
         let index = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if index == self.slots.len() {
             self.slots.push(None);
         }
-        let events = work.events(&port);
-        for event in &events {
-            let data = EventData::new_u64(index as u64);
-            match epoll::add(&self.epoll, event, data, EventFlags::IN | EventFlags::ET) {
-                // One event channel for both rings.
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => {
-                    self.forget_events(&events);
-                    self.shared.fail(&port, format!("waiting for events: {error}"));
-                    return;
-                }
+        match Slot::new(&self.epoll, index, port, work) {
+            Ok(slot) => {
+                let (port, work) = (slot.port.name(), slot.work.name());
+                debug!(worker = self.number, port, work, "added");
+                self.slots[index] = Some(slot);
             }
+            Err((port, error)) => self.shared.fail(&port, format!("waiting for events: {error}")),
         }
-        match work {
-            Work::Carry { queue, .. } => {
-                debug!(worker = self.number, port = port.name(), queue, "queue added");
-            }
-            Work::Serve(_) => debug!(worker = self.number, port = port.name(), "task added"),
-        }
-        let last_work = Instant::now();
-        // The ring may have requests already, for which no event comes.
-        let active = true;
-        let account = Account::default();
-        self.slots[index] = Some(Slot {
-            port,
-            work,
-            events,
-            active,
-            blocked: false,
-            due: None,
-            rests: false,
-            last_work,
-            account,
-        });
     }
 
     fn rewrap(&mut self, port: PortId, rewrap: &dyn Rewrap) {
         for place in &mut self.slots {
             *place = match place.take() {
-                Some(slot) if slot.port.id() == port => {
-                    Some(Slot { work: slot.work.rewrap(rewrap), ..slot })
-                }
+                Some(slot) if slot.port.id() == port => Some(slot.rewrap(rewrap)),
                 other => other,
             };
         }
@@ -388,17 +344,10 @@ impl Worker {
         for index in 0..self.slots.len() {
             let found = self.slots[index].take_if(|slot| slot.port.id() == port);
             if let Some(slot) = found {
-                self.forget_events(&slot.events);
+                slot.forget_events(&self.epoll);
             }
         }
         // The worker's copy of the set of ports must not hold the port either.
         self.carrier.begin(Instant::now());
-    }
-
-    fn forget_events(&self, events: &[Arc<dyn Event>]) {
-        for event in events {
-            // This fails for the second of two equal descriptors, which was removed with the first.
-            let _ = epoll::delete(&self.epoll, event);
-        }
     }
 }

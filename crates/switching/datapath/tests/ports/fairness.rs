@@ -95,3 +95,27 @@ fn a_task_has_a_tenth_of_its_worker() {
     // Each step takes at least as long as its work, and is followed by nine times that.
     assert!(began.elapsed() >= 19 * 10 * WORK);
 }
+
+#[test]
+fn events_without_work_let_their_queue_rest() {
+    let switch = Switch::new(1);
+    let (storm, blue) = (plain(&switch.datapath, 0), plain(&switch.datapath, 1));
+    let ring_for = |time: Duration| {
+        let (began, turns) = (Instant::now(), storm.sender.turns());
+        while began.elapsed() < time {
+            storm.sender.doorbell().ring();
+        }
+        (began.elapsed().as_millis(), storm.sender.turns() - turns)
+    };
+    let (ms, turns) = ring_for(Duration::from_millis(300));
+    assert!(u128::from(turns) <= 100 + 3 * ms, "{turns} looks in {ms} ms");
+    // A frame that comes while it rests is late, not lost.
+    storm.sender.send(frame(blue.mac, storm.mac, 100, 0));
+    wait_until("the frame", || blue.egress.count() == 1);
+    // Frames between the events make up for them, and each is carried.
+    for n in 1..=100 {
+        ring_for(Duration::from_micros(100));
+        storm.sender.send(frame(blue.mac, storm.mac, 100, n));
+    }
+    wait_until("all frames", || blue.egress.count() == 101);
+}

@@ -65,6 +65,11 @@ impl Class {
         self == Self::MacFlapping
     }
 
+    /// Whether the hostile guest may change its memory, which is then not sealed.
+    pub fn may_balloon(self) -> bool {
+        matches!(self, Self::Balloon | Self::Holes)
+    }
+
     /// Whether the hostile guest has its pages kept mapped. With grants that are checked per frame,
     /// revoking them takes effect.
     pub fn has_persistent_grants(self) -> bool {

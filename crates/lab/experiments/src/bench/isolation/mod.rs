@@ -22,7 +22,7 @@ use super::show::Shown;
 use crate::error::Result;
 use class::Class;
 pub use hostile::{HostileArgs, run as hostile_guest};
-use measure::measure;
+use measure::{Sample, measure};
 use order::Order;
 use outcome::{Outcome, Round};
 use testbed::Attacked;
@@ -99,8 +99,8 @@ fn attack(
     Ok(outcome)
 }
 
-/// One round. Attacking and spinning take turns in coming first. `hostile_cpus` is what the process used
-/// in the last attack: the first round has to attack before it can spin as much.
+/// One round. The attack comes first or last, in turn. `hostile_cpus` is what the process used in the
+/// last attack: the first round has to attack before it can spin as much.
 fn measure_round(
     attacked: &mut Attacked,
     round: u32,
@@ -108,17 +108,19 @@ fn measure_round(
     hostile_cpus: &mut f64,
 ) -> Result<Round> {
     let idle = measure(attacked, Order::Idle, seconds)?;
-    let spins_first = !round.is_multiple_of(2);
-    let spin =
-        |attacked: &mut Attacked, cpus: f64| measure(attacked, Order::Spin(percent(cpus)), seconds);
-    let before = spins_first.then(|| spin(attacked, *hostile_cpus)).transpose()?;
+    let harmless = |attacked: &mut Attacked, cpus: f64| -> Result<[Sample; 2]> {
+        let spin = measure(attacked, Order::Spin(percent(cpus)), seconds)?;
+        Ok([spin, measure(attacked, Order::Busy, seconds)?])
+    };
+    let attacks_last = !round.is_multiple_of(2);
+    let before = attacks_last.then(|| harmless(attacked, *hostile_cpus)).transpose()?;
     let attack = measure(attacked, Order::Attack, seconds)?;
     *hostile_cpus = attack.hostile;
-    let spin = match before {
-        Some(spin) => spin,
-        None => spin(attacked, attack.hostile)?,
+    let [spin, busy] = match before {
+        Some(harmless) => harmless,
+        None => harmless(attacked, attack.hostile)?,
     };
-    Ok(Round { idle, attack, spin })
+    Ok(Round { idle, attack, spin, busy })
 }
 
 /// CPUs in per cent. The process has one thread.

@@ -18,6 +18,8 @@ pub enum Order {
     Attack,
     /// It is idle as a guest, and uses so many per cent of a CPU.
     Spin(u32),
+    /// It is a good guest with much to do: it sends ordinary frames as fast as they are taken.
+    Busy,
 }
 
 /// What the hostile process prints when it begins to follow an order. The counts are since its start.
@@ -67,7 +69,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("order");
         assert_eq!(Order::read(&file), None);
-        for order in [Order::Idle, Order::Attack, Order::Spin(25)] {
+        for order in [Order::Idle, Order::Attack, Order::Spin(25), Order::Busy] {
             order.write(&file).unwrap();
             assert_eq!(Order::read(&file), Some(order));
         }

@@ -7,15 +7,18 @@ use super::outcome::{Outcome, Quantity, Quotient, ROUND_TRIP, THROUGHPUT};
 
 /// What the columns are.
 const LEAD: &str = "Two good guests beside a hostile one: a TCP stream from one to the other, then round trips \
-    of datagrams. Each round measures them beside the hostile guest attached but idle, attacking, and \
-    idle while its process uses as much CPU as the attack did. Ratios are of medians, with the smallest \
-    and the largest of a round.";
+    of datagrams. Each round measures them beside the hostile guest attached but idle, attacking, \
+    idle while its process uses as much CPU as the attack did (spin), and sending ordinary frames to itself as \
+    fast as they are taken (busy). Ratios are of medians, with the smallest and the largest of a round.";
 
 /// A row for each class.
 pub fn table(outcomes: &[Outcome]) -> Table {
     let table = Table::new().left("hostile guest").right("workers");
-    let table = table.right("TCP Mb/s, idle").right("attack/idle").right("attack/spin");
-    let table = table.right("p99 µs, idle").right("attack/idle").right("attack/spin");
+    let ratios = |table: Table| {
+        ["idle", "spin", "busy"].iter().fold(table, |table, of| table.right(format!("attack/{of}")))
+    };
+    let table = ratios(table.right("TCP Mb/s, idle"));
+    let table = ratios(table.right("p99 µs, idle"));
     let table = table.right("its CPU").right("daemon's CPU: idle, attack");
     let table = table.left("TCP").left("p99").left("");
     outcomes.iter().fold(table, |mut table, outcome| {
@@ -24,7 +27,7 @@ pub fn table(outcomes: &[Outcome]) -> Table {
     })
 }
 
-fn cells(outcome: &Outcome) -> [String; 13] {
+fn cells(outcome: &Outcome) -> [String; 15] {
     let [tcp, rtt] = Quantity::ALL;
     let number = |number: Option<f64>| number.map_or(String::new(), human);
     let percent =
@@ -34,7 +37,7 @@ fn cells(outcome: &Outcome) -> [String; 13] {
             format!("{median:.2} ({min:.2}–{max:.2})")
         })
     };
-    let to_spin = |quantity| number(outcome.against_spin(quantity).map(|quotient| quotient.median));
+    let median = |quotient: Option<Quotient>| number(quotient.map(|quotient| quotient.median));
     let daemon =
         [outcome.median(|round| round.idle.daemon), outcome.median(|round| round.attack.daemon)];
     [
@@ -42,10 +45,12 @@ fn cells(outcome: &Outcome) -> [String; 13] {
         outcome.workers.to_string(),
         number(outcome.median(|round| round.idle.mbps)),
         spread(outcome.against_idle(tcp)),
-        to_spin(tcp),
+        median(outcome.against_spin(tcp)),
+        median(outcome.against_busy(tcp)),
         number(outcome.median(|round| round.idle.p99)),
         spread(outcome.against_idle(rtt)),
-        to_spin(rtt),
+        median(outcome.against_spin(rtt)),
+        median(outcome.against_busy(rtt)),
         percent(outcome.median(|round| round.attack.hostile)),
         daemon.map(percent).join(", "),
         outcome.verdict(tcp).words().to_owned(),
@@ -68,7 +73,7 @@ fn remark(outcome: &Outcome) -> String {
         remarks.push("the attack did nothing".to_owned());
     }
     if verdicts.contains(&Verdict::HoldsWeakly) {
-        remarks.push("weakly: a fair share of the CPU explains it".to_owned());
+        remarks.push("weakly: a fair share of the CPUs explains it".to_owned());
     }
     remarks.join("; ")
 }
@@ -77,8 +82,8 @@ fn remark(outcome: &Outcome) -> String {
 pub fn rules() -> String {
     let times = report::Unit::Times;
     format!(
-        "Throughput {}; p99 {}. A row holds weakly if only attack/spin is within these bounds: the fair share \
-         of the CPU explains it.",
+        "Throughput {}; p99 {}. A row holds weakly if only attack/spin or attack/busy is within these bounds: a \
+         fair share of the CPUs explains it.",
         THROUGHPUT.words(times),
         ROUND_TRIP.words(times)
     )

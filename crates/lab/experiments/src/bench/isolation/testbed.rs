@@ -99,7 +99,8 @@ impl Attacked {
 /// The tables of the hostile guest and the uplink.
 fn tables(class: Class, uplink: Option<&Namespace>) -> String {
     let guard = if class.is_unguarded() { "guard = \"off\"\n" } else { "" };
-    let guest = format!("[[guest]]\nname = \"{NAME}\"\nmac = \"{MAC}\"\n{guard}");
+    let balloon = if class.may_balloon() { "balloon = true\n" } else { "" };
+    let guest = format!("[[guest]]\nname = \"{NAME}\"\nmac = \"{MAC}\"\n{guard}{balloon}");
     let uplink = uplink.map_or(String::new(), |namespace| {
         format!(
             "\n[[uplink]]\nname = \"uplink\"\ntap = \"{TAP}\"\nnamespace = \"{}\"\n\

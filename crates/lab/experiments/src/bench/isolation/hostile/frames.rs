@@ -54,6 +54,11 @@ pub fn malformed(attacker: &mut Attacker) -> Result<u64, String> {
     })
 }
 
+/// What a good guest sends that has much to do. Its frames burden the worker only: they are sent to the guest itself.
+pub fn ordinary(attacker: &mut Attacker) -> Result<u64, String> {
+    batch(attacker, |own, _| (addressed(own, own, LEN), Checksum::Unknown, None))
+}
+
 /// Frames from the other guests' addresses and its own, in turn. They are sent to the guest itself, so
 /// that only the switch's table is attacked: frames for the others must not come here.
 pub fn flapping(attacker: &mut Attacker) -> Result<u64, String> {

@@ -43,6 +43,7 @@ pub fn run(args: &HostileArgs) -> Result<()> {
             Order::Idle => attacker.rest(until),
             Order::Spin(percent) => attacker.spin(f64::from(percent) / 100.0, until),
             Order::Attack => repeat(&mut attacker, attack, until, &mut report.operations),
+            Order::Busy => repeat(&mut attacker, frames::ordinary, until, &mut 0),
         };
         if let Err(failure) = round {
             report.failures += 1;

@@ -1,0 +1,156 @@
+//! A queue or a task that a worker owns, and its events.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use port::{Event, Rewrap};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::account::Account;
+use crate::port::Port;
+use crate::work::Work;
+
+/// Events in a row that a queue may send without work. One may be late, for frames that were
+/// taken before it came.
+const EMPTY_EVENTS: u32 = 16;
+/// After them it rests for so long.
+const REST: Duration = Duration::from_millis(1);
+
+/// A queue or a task that a worker owns.
+pub(crate) struct Slot {
+    pub(crate) port: Arc<Port>,
+    pub(crate) work: Work,
+    events: Vec<Arc<dyn Event>>,
+    /// The epoll token of its events.
+    token: u64,
+    /// Whether it is polled; otherwise it is armed.
+    pub(crate) active: bool,
+    /// Whether frames wait for room in another port, or for a device.
+    pub(crate) blocked: bool,
+    /// When it must be polled again, even without an event.
+    pub(crate) due: Option<Instant>,
+    /// Whether its events are not heard before that.
+    rests: bool,
+    /// Events in a row that brought no work.
+    empty_events: u32,
+    pub(crate) last_work: Instant,
+    pub(crate) account: Account,
+}
+
+impl Slot {
+    /// A slot whose events carry the number `index`.
+    ///
+    /// # Errors
+    /// The events could not be added to `epoll`.
+    pub(crate) fn new(
+        epoll: &OwnedFd,
+        index: usize,
+        port: Arc<Port>,
+        mut work: Work,
+    ) -> Result<Self, (Arc<Port>, Errno)> {
+        let events = work.events(&port);
+        let token = index as u64;
+        for event in &events {
+            match epoll::add(
+                epoll,
+                event,
+                EventData::new_u64(token),
+                EventFlags::IN | EventFlags::ET,
+            ) {
+                // One event channel for both rings.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => {
+                    forget(epoll, &events);
+                    return Err((port, error));
+                }
+            }
+        }
+        Ok(Self {
+            port,
+            work,
+            events,
+            token,
+            // The ring may have requests already, for which no event comes.
+            active: true,
+            blocked: false,
+            due: None,
+            rests: false,
+            empty_events: 0,
+            last_work: Instant::now(),
+            account: Account::default(),
+        })
+    }
+
+    /// The slot had work.
+    pub(crate) fn worked(&mut self, now: Instant) {
+        self.last_work = now;
+        self.empty_events = 0;
+    }
+
+    /// An event came. The slot becomes active, unless its events bring nothing: a guest may send
+    /// them without end (XSA-332), and each costs its worker a wake-up.
+    pub(crate) fn hear(&mut self, epoll: &OwnedFd) {
+        self.events.iter().for_each(|event| event.take());
+        if self.active || self.rests {
+            return;
+        }
+        if self.empty_events < EMPTY_EVENTS {
+            self.empty_events += 1;
+            self.active = true;
+        } else {
+            let end = Instant::now() + REST;
+            self.due = Some(self.due.map_or(end, |due| due.min(end)));
+            self.rest(epoll);
+        }
+    }
+
+    /// An event brought room for frames that waited.
+    pub(crate) fn brought_room(&mut self) {
+        self.empty_events = 0;
+    }
+
+    /// From now on its events do not wake the worker, until the slot is [due](Self::due).
+    pub(crate) fn rest(&mut self, epoll: &OwnedFd) {
+        if !std::mem::replace(&mut self.rests, true) {
+            self.watch(epoll, EventFlags::empty());
+        }
+    }
+
+    /// Becomes active if it is due.
+    pub(crate) fn wake_if_due(&mut self, epoll: &OwnedFd, now: Instant) {
+        if self.due.take_if(|due| *due <= now).is_none() {
+            return;
+        }
+        self.active = true;
+        if std::mem::take(&mut self.rests) {
+            // What came meanwhile is announced again.
+            self.watch(epoll, EventFlags::IN | EventFlags::ET);
+        }
+    }
+
+    fn watch(&self, epoll: &OwnedFd, flags: EventFlags) {
+        for event in &self.events {
+            // This cannot fail: the descriptor was added, and changing it allocates nothing.
+            let _ = epoll::modify(epoll, event, EventData::new_u64(self.token), flags);
+        }
+    }
+
+    /// Wraps its queue anew.
+    pub(crate) fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
+        Self { work: self.work.rewrap(rewrap), ..self }
+    }
+
+    /// Takes its events out of `epoll`.
+    pub(crate) fn forget_events(&self, epoll: &OwnedFd) {
+        forget(epoll, &self.events);
+    }
+}
+
+fn forget(epoll: &OwnedFd, events: &[Arc<dyn Event>]) {
+    for event in events {
+        // This fails for the second of two equal descriptors, which was removed with the first.
+        let _ = epoll::delete(epoll, event);
+    }
+}

@@ -15,13 +15,14 @@ use crate::port::Port;
 use crate::route::{Route, Routes, steer};
 use crate::storm;
 
-/// A turn that has lasted for so long ends before all its frames have been offered. The rest are
-/// offered in the next turn.
+/// A turn that has lasted for so long ends before all its frames have been offered. The rest, also of
+/// a frame that is sent in parts, are offered in the next turn.
 pub(crate) const TURN: Duration = Duration::from_micros(200);
 /// Copies of flooded packets, counted as on a wire, after which a turn looks at the time.
 const COPIES_PER_LOOK: u32 = 64;
-/// Packets that are delivered under one lock of an egress queue, counted as on a wire: a frame may
-/// have to be cut into many, one system call each, while others wait for the lock.
+/// Packets that are offered under one lock of an egress queue, counted as on a wire: a frame may have
+/// to be cut into many, while others wait for the lock. An egress with more work per segment does less
+/// per call ([`Outcome::Partial`]).
 const LOCKED_PACKETS: u32 = 192;
 
 /// What a queue has in hand, and the memory that it lies in.

@@ -141,7 +141,7 @@ fn what_is_behind_a_frame_in_parts_does_not_overtake_it() {
         }
         let answers = answered(&heavy, FRAMES as usize);
         assert!(answers.into_iter().eq((0..FRAMES).map(|n| (n, Outcome::Delivered))));
-        assert_eq!(*slow.egress.lock().unwrap(), wanted);
+        assert!(*slow.egress.lock().unwrap() == wanted);
     }
 }
 

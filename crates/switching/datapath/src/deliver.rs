@@ -210,7 +210,8 @@ impl Carrier {
                     _ => {}
                 };
                 // Other workers may use the egress queue between two parts of a frame. This one goes on
-                // to the end: a flooded frame has its part of the storm budget, which counts segments.
+                // to the end: storm control counts segments, and after each frame of many segments the
+                // turn looks at the time.
                 let mut rest = &*group;
                 while !rest.is_empty() {
                     rest = &rest[self.deliver(to, queue, batch, rest, parts, &mut each).frames..];

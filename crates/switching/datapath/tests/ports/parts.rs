@@ -212,3 +212,28 @@ fn a_flooded_frame_is_sent_to_its_end() {
     }
     assert_eq!(other.egress.take(), frames.map(|sent| sent.bytes()));
 }
+
+#[test]
+fn a_turn_of_long_floods_ends_after_a_frame() {
+    const FRAMES: u32 = 6;
+    let switch = Switch::new(1);
+    let [red, blue, heavy] = [0, 1, 2].map(|n| plain(&switch.datapath, n));
+    let (red_sender, arrived) = (red.sender.clone(), blue.egress.clone());
+    // The frames that the cutter had begun when a frame came from red to blue.
+    let begun = Arc::new(Mutex::new(None));
+    let note = begun.clone();
+    let hook = move |(number, sent, _)| {
+        if (number, sent) == (0, 0) {
+            red_sender.send(frame(mac(1), mac(0), 100, 0));
+        }
+        if arrived.take().iter().any(|bytes| bytes[..6] == mac(1)) {
+            note.lock().unwrap().get_or_insert(number + 1);
+        }
+        Ok(())
+    };
+    plug(&switch.datapath, 3, Sender::new(), cutter(PAUSE, hook));
+    (0..FRAMES).for_each(|n| heavy.sender.send(long(ALL, heavy.mac, n)));
+    answered(&heavy, FRAMES as usize);
+    let begun = begun.lock().unwrap();
+    assert!(begun.is_some_and(|begun| begun < FRAMES), "{begun:?}");
+}

@@ -27,7 +27,7 @@ pub struct TapEgress {
 }
 
 impl Egress for TapEgress {
-    /// Writes frames in order, as many as [`CALLS`] system calls can. A tap never makes frames wait for
+    /// Writes frames in order, as many as 64 system calls can. A tap never makes frames wait for
     /// room.
     fn deliver(
         &mut self,

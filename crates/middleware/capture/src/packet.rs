@@ -29,7 +29,10 @@ impl Packet<'_> {
         match self.outcome {
             Outcome::Dropped(reason) => Some(reason),
             Outcome::SourceFault => Some(DropReason::MemoryFault),
-            Outcome::Waiting | Outcome::InFlight(_) | Outcome::Delivered => None,
+            Outcome::Waiting
+            | Outcome::Partial { .. }
+            | Outcome::InFlight(_)
+            | Outcome::Delivered => None,
         }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use port::{
-    Armed, Body, Broken, Budget, Egress, Event, InFlight, Ingress, Offer, Outcome, Outcomes,
-    Received, Ticket, Window,
+    Armed, Body, Broken, Budget, Egress, Event, InFlight, Ingress, Offer, Outcomes, Received,
+    Ticket, Window,
 };
 
 use crate::packet::{Direction, Packet};
@@ -78,7 +78,7 @@ impl CaptureEgress {
     /// Records the frames that will not be offered again.
     #[cold]
     fn record(&mut self, body: Body<'_>, offers: &[Offer<'_>]) {
-        let done = offers.iter().filter(|offer| offer.outcome != Outcome::Waiting);
+        let done = offers.iter().filter(|offer| !offer.outcome.is_offered_again());
         let direction = Direction::Outbound;
         let packets =
             done.map(|offer| Packet { frame: offer.frame, direction, outcome: offer.outcome });

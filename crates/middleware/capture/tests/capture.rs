@@ -128,6 +128,24 @@ fn a_frame_that_waits_or_is_in_flight_is_recorded_once() {
 }
 
 #[test]
+fn a_frame_that_is_sent_in_parts_is_recorded_once() {
+    let point = CapturePoint::new("red");
+    let (mut port, mut other) = (Port::wrapped(&point), Port::wrapped(&CapturePoint::new("blue")));
+    let capture = start(&point, &Options::default());
+    other.receive(numbered(0..3));
+    let partial = |segments| Outcome::Partial { segments };
+    port.offer(&other, &[Outcome::Delivered, partial(0)]);
+    other.finish(&[Outcome::Delivered, partial(0), Outcome::Waiting]);
+    port.offer(&other, &[partial(64)]);
+    port.offer(&other, &[partial(128)]);
+    port.offer(&other, &[Outcome::Delivered, NO_ROOM]);
+    let packets = packets_of(capture);
+    assert_eq!(packets.iter().map(|p| number(&p.bytes)).collect::<Vec<_>>(), [0, 1, 2]);
+    let comments: Vec<_> = packets.iter().map(|packet| packet.comment.as_deref()).collect();
+    assert_eq!(comments, [None, None, Some("dropped: no_room")]);
+}
+
+#[test]
 fn the_snaplen_cuts_headers_and_bodies() {
     let point = CapturePoint::new("red");
     let mut port = Port::wrapped(&point);

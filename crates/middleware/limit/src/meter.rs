@@ -167,8 +167,8 @@ impl Meter {
         self.lock().waiting.retain(|waiting| *waiting != queue);
     }
 
-    /// Takes out the tokens of as many frames as pass, by what each costs. Returns how many pass,
-    /// and their tokens together.
+    /// Takes out the tokens of as many frames as pass, by what each costs. What costs nothing always
+    /// passes. Returns how many pass, and their tokens together.
     pub(crate) fn admit(
         &self,
         now: Duration,
@@ -181,7 +181,8 @@ impl Meter {
         let (mut admitted, mut taken) = (0, Tokens::default());
         for cost in costs {
             // The last frame may leave a debt.
-            if taken.bytes >= available.bytes || taken.packets >= available.packets {
+            let is_spent = taken.bytes >= available.bytes || taken.packets >= available.packets;
+            if is_spent && cost != Tokens::default() {
                 break;
             }
             taken += cost;

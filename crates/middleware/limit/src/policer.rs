@@ -33,7 +33,7 @@ impl Egress for Policer {
         let mut rest = offers;
         // One round, unless the port drops frames: those behind may use their tokens.
         while !rest.is_empty() {
-            let costs = rest.iter().map(|offer| Tokens::of(offer.frame));
+            let costs = rest.iter().map(cost);
             let (admitted, taken) = self.meter.admit(now, costs);
             let (run, beyond) = rest.split_at_mut(admitted);
             if run.is_empty() {
@@ -45,8 +45,8 @@ impl Egress for Policer {
             let result = self.inner.deliver(body, run, now);
             self.meter.correct(taken, used(run));
             result?;
-            if run.iter().any(|offer| offer.outcome == Outcome::Waiting) {
-                // Those behind wait too, for room: the order is kept.
+            if run.iter().any(|offer| offer.outcome.is_offered_again()) {
+                // Those behind are offered again too: the order is kept.
                 return Ok(());
             }
             rest = beyond;
@@ -71,12 +71,22 @@ impl Egress for Policer {
     }
 }
 
-/// What the frames cost that the port took.
+/// What an offer costs. A frame of which the port has sent some segments has been paid for.
+#[inline]
+fn cost(offer: &Offer<'_>) -> Tokens {
+    if offer.sent == 0 { Tokens::of(offer.frame) } else { Tokens::default() }
+}
+
+/// What the frames cost that the port took, or began to send.
 fn used(run: &[Offer<'_>]) -> Tokens {
     let mut used = Tokens::default();
     for offer in run {
-        if matches!(offer.outcome, Outcome::Delivered | Outcome::InFlight(_)) {
-            used += Tokens::of(offer.frame);
+        match offer.outcome {
+            Outcome::Partial { segments: 0 } => {}
+            Outcome::Delivered | Outcome::InFlight(_) | Outcome::Partial { .. } => {
+                used += cost(offer);
+            }
+            Outcome::Waiting | Outcome::Dropped(_) | Outcome::SourceFault => {}
         }
     }
     used

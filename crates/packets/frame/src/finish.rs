@@ -1,5 +1,7 @@
 //! Offloads that an egress port lacks, done in software in the same way for every port.
 
+use std::ops::Range;
+
 use hypervisor::Counted;
 use offload::{Features, Gso, MAX_HEADER, Need, Segmenter};
 
@@ -8,6 +10,9 @@ use crate::{Body, DropReason, FRAME_MAX, Frame, Outcome, linearise};
 /// A frame that would become more segments than this is dropped. Each segment costs a slot or a
 /// system call, and without a limit a guest could cause thousands of them with one frame.
 pub const SEGMENTS_MAX: usize = 192;
+
+/// The segments of a frame that is sent at once.
+const ALL: Range<usize> = 0..SEGMENTS_MAX;
 
 const MALFORMED: Outcome = Outcome::Dropped(DropReason::Malformed);
 
@@ -80,23 +85,34 @@ impl Finisher {
         gso: Gso,
         body: Body<'_>,
     ) -> Result<Segments<'_>, Outcome> {
-        self.admit(frame, gso)?;
+        self.admit(frame, gso, ALL)?;
         let whole = &*self.whole(frame, body)?;
         let segmenter = Segmenter::new(whole, &frame.headers, gso).map_err(|_| MALFORMED)?;
         Ok(Segments { segmenter, whole })
     }
 
     /// Cuts a frame without reading its payload: each segment has its header and a range of the
-    /// frame, and a partial checksum, which the port completes.
+    /// frame, and a partial checksum, which the port completes. Only the segments of this `part` are
+    /// made.
     ///
     /// # Errors
     /// What became of the frame instead.
-    pub fn headers<'a>(&self, frame: &'a Frame, gso: Gso) -> Result<Segmenter<'a>, Outcome> {
-        self.admit(frame, gso)
+    pub fn headers<'a>(
+        &self,
+        frame: &'a Frame,
+        gso: Gso,
+        part: Range<usize>,
+    ) -> Result<Segmenter<'a>, Outcome> {
+        self.admit(frame, gso, part)
     }
 
-    /// Cuts a frame into contiguous segments and passes them to `send` in order. Their checksums
-    /// are complete unless the port completes them (`sums`).
+    /// Cuts a frame into contiguous segments and passes those of this `part` to `send` in order. Their
+    /// checksums are complete unless the port completes them (`sums`). Returns how many segments
+    /// follow the part.
+    ///
+    /// Each part reads the frame from the sender's memory anew: one of [`SEGMENTS_MAX`] segments in
+    /// parts of 64 is copied three times. A sender that writes to it in between damages its own
+    /// frame, and the headers stay those of the private copy.
     ///
     /// # Errors
     /// What became of the frame instead: the first error of `send`, or of the frame.
@@ -106,9 +122,10 @@ impl Finisher {
         gso: Gso,
         body: Body<'_>,
         sums: bool,
+        part: Range<usize>,
         mut send: impl FnMut(&[u8]) -> Result<(), Outcome>,
-    ) -> Result<(), Outcome> {
-        let mut segmenter = self.admit(frame, gso)?;
+    ) -> Result<usize, Outcome> {
+        let mut segmenter = self.admit(frame, gso, part)?;
         let whole = self.whole(frame, body)?;
         let mut header = [0; MAX_HEADER];
         while let Some(segment) = segmenter.next(&mut header) {
@@ -121,19 +138,25 @@ impl Finisher {
             }
             send(bytes)?;
         }
-        Ok(())
+        Ok(segmenter.behind())
     }
 
-    /// Checks that a frame can be cut into no more than [`SEGMENTS_MAX`] segments, and counts them.
-    fn admit<'a>(&self, frame: &'a Frame, gso: Gso) -> Result<Segmenter<'a>, Outcome> {
+    /// Checks that a frame can be cut into no more than [`SEGMENTS_MAX`] segments, and counts those of
+    /// this part.
+    fn admit<'a>(
+        &self,
+        frame: &'a Frame,
+        gso: Gso,
+        part: Range<usize>,
+    ) -> Result<Segmenter<'a>, Outcome> {
         let len = frame.len as usize;
         let segmenter = Segmenter::of_header(frame.header(), len, &frame.headers, gso);
         let segmenter = segmenter.map_err(|_| MALFORMED)?;
-        let count = segmenter.segments();
-        if count > SEGMENTS_MAX {
+        if segmenter.segments() > SEGMENTS_MAX {
             return Err(Outcome::Dropped(DropReason::TooLarge));
         }
-        (self.note)(Counted::Segments, count as u64);
+        let segmenter = segmenter.part(part);
+        (self.note)(Counted::Segments, segmenter.segments() as u64);
         Ok(segmenter)
     }
 }

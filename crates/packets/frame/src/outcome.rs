@@ -77,16 +77,19 @@ impl DropReason {
 pub struct Offer<'a> {
     /// The frame.
     pub frame: &'a Frame,
+    /// How many of its segments earlier offers to this port have sent ([`Outcome::Partial`]). 0 for
+    /// most frames.
+    pub sent: u16,
     /// [`Outcome::Waiting`] until the port sets it.
     pub outcome: Outcome,
 }
 
 impl<'a> Offer<'a> {
-    /// An offer without an outcome yet.
+    /// The first offer of a frame, without an outcome yet.
     #[inline]
     #[must_use]
     pub fn new(frame: &'a Frame) -> Self {
-        Self { frame, outcome: Outcome::Waiting }
+        Self { frame, sent: 0, outcome: Outcome::Waiting }
     }
 }
 
@@ -100,6 +103,14 @@ pub struct Ticket(pub u16);
 pub enum Outcome {
     /// None yet: the port has no room at present, and the datapath offers the frame again.
     Waiting,
+    /// The port has done as much as it may in one call: it has sent `segments` segments of this frame,
+    /// those that [`Offer::sent`] counts included, and 0 where it has not begun. It has not looked at
+    /// the frames that follow. The datapath offers this frame and those again as soon as others have
+    /// had their turns.
+    Partial {
+        /// [`Offer::sent`] of the next offer.
+        segments: u16,
+    },
     /// A device is reading the frame. It is not offered again. The sender's pages stay in
     /// use until the egress port reports how the delivery ended.
     InFlight(Ticket),
@@ -116,6 +127,13 @@ impl Outcome {
     #[inline]
     #[must_use]
     pub fn is_final(self) -> bool {
-        !matches!(self, Self::Waiting | Self::InFlight(_))
+        !matches!(self, Self::Waiting | Self::Partial { .. } | Self::InFlight(_))
+    }
+
+    /// Whether the datapath offers the frame, and those behind it, to the port again.
+    #[inline]
+    #[must_use]
+    pub fn is_offered_again(self) -> bool {
+        matches!(self, Self::Waiting | Self::Partial { .. })
     }
 }

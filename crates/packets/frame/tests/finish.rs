@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,6 +12,9 @@ use hypervisor::Counted;
 use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Need, Segmenter, complete_checksum};
 use proptest::prelude::*;
 use wire::headers::Headers;
+
+/// All segments of a frame.
+const ALL: Range<usize> = 0..SEGMENTS_MAX;
 
 /// A TCP frame over IPv4 or IPv6, its checksum partial. Returns where its payload begins, too.
 fn tcp(v6: bool, vlan: bool, payload: &[u8]) -> (Vec<u8>, usize) {
@@ -110,17 +114,54 @@ proptest! {
             prop_assert_eq!(finisher.need(&frame), Need::Segment);
             let Segments { segmenter, whole } = finisher.segments(&frame, gso, body).unwrap();
             prop_assert!(segments(segmenter, whole) == complete);
-            prop_assert!(segments(finisher.headers(&frame, gso).unwrap(), &bytes) == partial);
+            let headers = finisher.headers(&frame, gso, ALL).unwrap();
+            prop_assert!(segments(headers, &bytes) == partial);
             for (sums, wanted) in [(false, &complete), (true, &partial)] {
                 let mut sent = Vec::new();
                 let send = |bytes: &[u8]| {
                     sent.push(bytes.to_vec());
                     Ok(())
                 };
-                finisher.contiguous_segments(&frame, gso, body, sums, send).unwrap();
+                let behind = finisher.contiguous_segments(&frame, gso, body, sums, ALL, send);
+                prop_assert_eq!(behind, Ok(0));
                 prop_assert!(sent == *wanted);
             }
             prop_assert_eq!(counted.load(Ordering::Relaxed), 4 * complete.len() as u64);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn parts_are_the_segments_of_the_frame_each_counted_once(
+        v6: bool, len in 0usize..20_000, seed: u64, size in 120u16..9000, most in 1usize..100,
+    ) {
+        let kind = if v6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+        let gso = Gso { kind, size };
+        let (bytes, payload) = tcp(v6, false, &noise(len, seed));
+        let headers = Headers::parse(&bytes).unwrap();
+        let complete = segments(Segmenter::new(&bytes, &headers, gso).unwrap(), &bytes);
+        let of_header = Segmenter::of_header(&bytes[..payload], bytes.len(), &headers, gso);
+        let partial = segments(of_header.unwrap(), &bytes);
+        for (frame, sender) in in_pieces(&bytes, Some(gso)) {
+            let (mut finisher, counted) = finisher();
+            let (mut copied, mut gathered) = (Vec::new(), Vec::new());
+            for start in (0..complete.len()).step_by(most) {
+                let part = start..start + most;
+                let left = complete.len().saturating_sub(part.end);
+                let headers = finisher.headers(&frame, gso, part.clone()).unwrap();
+                prop_assert_eq!(headers.behind(), left);
+                gathered.extend(segments(headers, &bytes));
+                let send = |bytes: &[u8]| {
+                    copied.push(bytes.to_vec());
+                    Ok(())
+                };
+                let body = sender.body();
+                let behind = finisher.contiguous_segments(&frame, gso, body, false, part, send);
+                prop_assert_eq!(behind, Ok(left));
+            }
+            prop_assert!(copied == complete && gathered == partial);
+            prop_assert_eq!(counted.load(Ordering::Relaxed), 2 * complete.len() as u64);
         }
     }
 }
@@ -134,9 +175,9 @@ fn a_frame_of_too_many_segments_is_dropped() {
         let body = sender.body();
         let too_large = Outcome::Dropped(DropReason::TooLarge);
         assert_eq!(finisher.segments(&frame, gso(100), body).err(), Some(too_large));
-        assert_eq!(finisher.headers(&frame, gso(100)).err(), Some(too_large));
+        assert_eq!(finisher.headers(&frame, gso(100), ALL).err(), Some(too_large));
         let send = |_: &[u8]| panic!("nothing is sent");
-        let sent = finisher.contiguous_segments(&frame, gso(100), body, false, send);
+        let sent = finisher.contiguous_segments(&frame, gso(100), body, false, 0..1, send);
         assert_eq!(sent, Err(too_large));
         assert_eq!(counted.load(Ordering::Relaxed), 0);
         assert!(finisher.segments(&frame, gso(101), body).is_ok());
@@ -153,7 +194,7 @@ fn the_first_error_ends_the_segments() {
             calls += 1;
             if calls < 3 { Ok(()) } else { Err(Outcome::Dropped(DropReason::NoRoom)) }
         };
-        let sent = finisher().0.contiguous_segments(&frame, gso, sender.body(), false, send);
+        let sent = finisher().0.contiguous_segments(&frame, gso, sender.body(), false, ALL, send);
         assert_eq!(sent, Err(Outcome::Dropped(DropReason::NoRoom)));
         assert_eq!(calls, 3);
     }

@@ -74,7 +74,10 @@ pub struct Segmenter<'a> {
     ident: u16,
     seq: u32,
     first: bool,
+    /// Segments up to the frame's end.
     segments: usize,
+    /// Those of them that [`next`](Self::next) leaves out.
+    behind: usize,
 }
 
 impl<'a> Segmenter<'a> {
@@ -128,6 +131,7 @@ impl<'a> Segmenter<'a> {
             seq: tcp::Packet::new_unchecked(&header[layout.l4..layout.payload]).seq(),
             first: true,
             segments: rest.len().div_ceil(gso.size.into()).max(1),
+            behind: 0,
             rest,
         })
     }
@@ -137,12 +141,39 @@ impl<'a> Segmenter<'a> {
     /// A guest may ask for segments of one byte. The sender must bound this number first, or a frame of 64 KiB
     /// costs as much time as 65,000 frames.
     pub fn segments(&self) -> usize {
-        self.segments
+        self.segments - self.behind
+    }
+
+    /// Segments of the frame behind the last one that [`next`](Self::next) gives.
+    pub fn behind(&self) -> usize {
+        self.behind
+    }
+
+    /// Leaves only the segments whose numbers are in `part`, counted from the next one on.
+    #[must_use]
+    pub fn part(mut self, part: Range<usize>) -> Self {
+        let skipped = part.start.min(self.segments());
+        if skipped > 0 {
+            let bytes = self.rest.len().min(skipped * usize::from(self.size));
+            self.rest.start += bytes;
+            #[expect(clippy::cast_possible_truncation, reason = "both numbers wrap")]
+            {
+                self.ident = self.ident.wrapping_add(skipped as u16);
+                self.seq = self.seq.wrapping_add(bytes as u32);
+            }
+            self.first = false;
+            self.segments -= skipped;
+        }
+        self.behind += self.segments().saturating_sub(part.len());
+        self
     }
 
     /// Writes the next segment's headers to the start of `header` and returns what follows them.
     pub fn next(&mut self, header: &mut [u8; MAX_HEADER]) -> Option<Segment> {
-        self.segments = self.segments.checked_sub(1)?;
+        if self.segments == self.behind {
+            return None;
+        }
+        self.segments -= 1;
         let len = payload_len(&self.rest, self.size);
         let payload = self.rest.start..self.rest.start + usize::from(len);
         let header_len = self.layout.payload;

@@ -145,6 +145,39 @@ proptest! {
 
     /// Frames too long for IP's length field carry zero in it; what they say of themselves is then the frame's end.
     #[test]
+    fn a_part_is_what_is_left_after_the_segments_before_it(
+        network in network(),
+        tcp in tcp(),
+        payload_len in 0usize..12_000,
+        size in 100u16..3000,
+        start in 0usize..130,
+        len in 0usize..130,
+        inner in 0usize..130,
+    ) {
+        let frame = network.tcp_frame(&tcp, &payload(payload_len));
+        let gso = Gso { kind: kind(&network), size };
+        let headers = Headers::parse(&frame).expect("whole headers");
+        let header = &frame[..headers.payload_offset.into()];
+        let partial = Segmenter::of_header(header, frame.len(), &headers, gso).expect("good");
+        for segmenter in [Segmenter::new(&frame, &headers, gso).expect("good"), partial] {
+            let all = gathered(&frame, segmenter.clone());
+            let from = start.min(all.len());
+            let to = (start + len).min(all.len());
+            let part = segmenter.clone().part(start..start + len);
+            prop_assert_eq!(part.behind(), all.len() - to);
+            prop_assert!(gathered(&frame, part.clone()) == all[from..to]);
+            // A part of a part, and one that begins behind segments that have been made.
+            let inner = inner.min(to - from);
+            prop_assert!(gathered(&frame, part.clone().part(inner..200)) == all[from + inner..to]);
+            let mut begun = segmenter;
+            for _ in 0..inner {
+                begun.next(&mut [0; MAX_HEADER]);
+            }
+            prop_assert!(gathered(&frame, begun.part(1..2)) == all[(inner + 1).min(all.len())..(inner + 2).min(all.len())]);
+        }
+    }
+
+    #[test]
     fn a_zero_ip_length_means_the_whole_frame(network in network(), tcp in tcp(), payload_len in 0usize..5000) {
         let mut frame = network.tcp_frame(&tcp, &payload(payload_len));
         let gso = Gso { kind: kind(&network), size: 1000 };

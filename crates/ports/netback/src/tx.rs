@@ -69,7 +69,7 @@ impl<H: Hypervisor> Ingress for TxQueue<H> {
         let Self { access, window, ring, pending, .. } = self;
         window.retain(|slot, frame| {
             let status = match outcomes[usize::from(slot)] {
-                Outcome::Waiting | Outcome::InFlight(_) => return true,
+                Outcome::Waiting | Outcome::Partial { .. } | Outcome::InFlight(_) => return true,
                 Outcome::Delivered => status::OKAY,
                 Outcome::Dropped(_) => status::DROPPED,
                 Outcome::SourceFault => status::ERROR,

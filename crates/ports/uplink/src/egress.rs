@@ -13,6 +13,12 @@ use zerocopy::IntoBytes;
 
 use crate::tap::TapQueue;
 
+/// System calls of one [`deliver`](Egress::deliver), in each of which the network stack behind the
+/// tap may do a packet's whole work. Others wait for the queue's lock, and for the worker, until it
+/// returns. A batch of unsegmented frames and a frame of 64 KiB in segments of the usual MTU need no
+/// more.
+const CALLS: u16 = 64;
+
 /// The write side of a tap queue.
 pub struct TapEgress {
     tap: Arc<TapQueue>,
@@ -21,16 +27,28 @@ pub struct TapEgress {
 }
 
 impl Egress for TapEgress {
-    /// Writes frames in order. A tap never makes frames wait.
+    /// Writes frames in order, as many as 64 system calls can. A tap never makes frames wait for
+    /// room.
     fn deliver(
         &mut self,
         body: Body<'_>,
         offers: &mut [Offer<'_>],
         _: Duration,
     ) -> Result<(), Broken> {
+        let mut calls = 0;
         for offer in offers {
-            let delivered = self.deliver_one(body, offer.frame);
-            offer.outcome = delivered.map_or_else(|fault| fault, |()| Outcome::Delivered);
+            let need = self.finisher.need(offer.frame);
+            let needed = if need == Need::Segment { segments_left(offer) } else { 1 };
+            // A frame that fits in one call is not divided among two: that costs another copy.
+            if calls > 0 && calls + needed > CALLS.into() {
+                offer.outcome = Outcome::Partial { segments: offer.sent };
+                break;
+            }
+            calls += needed;
+            offer.outcome = self.deliver_one(body, offer, need).unwrap_or_else(|fault| fault);
+            if offer.outcome.is_offered_again() {
+                break;
+            }
         }
         Ok(())
     }
@@ -47,12 +65,19 @@ impl TapEgress {
         Self { tap, finisher }
     }
 
-    fn deliver_one(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
-        match (self.finisher.need(frame), frame.gso) {
-            (Need::Nothing, _) => self.send(body, frame),
-            (Need::Segment, Some(gso)) => self.segment(body, frame, gso),
-            _ => self.complete(body, frame),
+    fn deliver_one(
+        &mut self,
+        body: Body<'_>,
+        offer: &Offer<'_>,
+        need: Need,
+    ) -> Result<Outcome, Outcome> {
+        let frame = offer.frame;
+        match (need, frame.gso) {
+            (Need::Nothing, _) => self.send(body, frame)?,
+            (Need::Segment, Some(gso)) => return self.segment(body, offer, gso),
+            _ => self.complete(body, frame)?,
         }
+        Ok(Outcome::Delivered)
     }
 
     /// Sends a frame as it is.
@@ -75,34 +100,44 @@ impl TapEgress {
         write(&self.tap, &metadata, [Piece::Private(whole)])
     }
 
-    /// Sends a frame that the device does not segment. If the device sums and gathers, the payload
-    /// is not touched here.
-    fn segment(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Outcome> {
+    /// Sends the next [`CALLS`] segments of a frame that the device does not segment. If the device
+    /// sums and gathers, the payload is not touched here.
+    fn segment(&mut self, body: Body<'_>, offer: &Offer<'_>, gso: Gso) -> Result<Outcome, Outcome> {
         let Self { tap, finisher } = self;
+        let frame = offer.frame;
+        let sent = offer.sent.saturating_add(CALLS);
+        let part = usize::from(offer.sent)..usize::from(sent);
         let features = finisher.features();
         let sums =
             offload::need(&frame.headers, Checksum::Partial, None, features) == Need::Nothing;
         let checksum = if sums { Checksum::Partial } else { Checksum::Unknown };
         let metadata = vnet::encode(&frame.headers, checksum, None);
         let list = if sums && features.sg { ScatterList::of(frame, body) } else { None };
-        let Some(list) = list else {
-            return finisher.contiguous_segments(frame, gso, body, sums, |segment| {
+        let left = if let Some(list) = list {
+            let mut segments = finisher.headers(frame, gso, part)?;
+            let mut header = [0; MAX_HEADER];
+            while let Some(segment) = segments.next(&mut header) {
+                let header = Piece::Private(&header[..segment.header_len]);
+                write(tap, &metadata, std::iter::once(header).chain(list.range(segment.payload)))?;
+            }
+            segments.behind()
+        } else {
+            finisher.contiguous_segments(frame, gso, body, sums, part, |segment| {
                 write(tap, &metadata, [Piece::Private(segment)])
-            });
+            })?
         };
-        let mut segments = finisher.headers(frame, gso)?;
-        let mut header = [0; MAX_HEADER];
-        while let Some(segment) = segments.next(&mut header) {
-            let header = Piece::Private(&header[..segment.header_len]);
-            write(tap, &metadata, std::iter::once(header).chain(list.range(segment.payload)))?;
-        }
-        Ok(())
+        Ok(if left == 0 { Outcome::Delivered } else { Outcome::Partial { segments: sent } })
     }
 
     /// Where the device finds the frame, if it can gather it.
     fn scatter<'a>(&self, body: Body<'a>, frame: &'a Frame) -> Option<ScatterList<'a>> {
         if self.finisher.features().sg { ScatterList::of(frame, body) } else { None }
     }
+}
+
+/// Segments of a frame that have not been sent, at least one.
+fn segments_left(offer: &Offer<'_>) -> u32 {
+    offer.frame.packets().saturating_sub(offer.sent.into()).max(1)
 }
 
 /// One frame, one system call.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use hypervisor::{Counted, Metered};
 use machine::Machine;
 use port::{HEADER_MAX, PIECES_MAX};
-use wire::checksum::pseudo_v4;
+use wire::checksum::{pseudo_v4, pseudo_v6};
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -55,6 +55,23 @@ fn tcp_frame(payload: usize) -> Vec<u8> {
     bytes.extend(pseudo.fold().to_be_bytes());
     bytes.extend([0, 0]);
     bytes.extend((0..payload).map(|at| (at * 7 + at / 251).to_le_bytes()[0]));
+    bytes
+}
+
+/// The same over IPv6.
+fn tcp_frame_v6(payload: usize) -> Vec<u8> {
+    let v4 = tcp_frame(payload);
+    let [source, dest] = [[0xfd; 16], [0xfe; 16]];
+    let tcp_len = u16::try_from(20 + payload).unwrap();
+    let mut bytes = v4[..12].to_vec();
+    bytes.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    bytes.extend(tcp_len.to_be_bytes());
+    bytes.extend([TCP, 64]);
+    bytes.extend([source, dest].concat());
+    bytes.extend(&v4[34..50]);
+    let pseudo = pseudo_v6(source.into(), dest.into(), TCP, tcp_len.into());
+    bytes.extend(pseudo.fold().to_be_bytes());
+    bytes.extend(&v4[52..]);
     bytes
 }
 

@@ -9,6 +9,7 @@ use crate::carrier::Carrier;
 use crate::deliver::{Batch, Hand, TURN};
 use crate::head_of_line::Waits;
 use crate::in_flight::Deliveries;
+use crate::parts::Parts;
 use crate::port::Port;
 
 /// What a pass over a queue came to.
@@ -28,12 +29,19 @@ pub(crate) struct IngressQueue {
     received: Received,
     deliveries: Deliveries,
     waits: Box<Waits>,
+    parts: Box<Parts>,
 }
 
 impl IngressQueue {
     pub(crate) fn new(ingress: Box<dyn Ingress>) -> Self {
         let waits = Box::new(Waits::new(ingress.has_back_pressure()));
-        Self { ingress, received: Received::default(), deliveries: Deliveries::default(), waits }
+        Self {
+            ingress,
+            received: Received::default(),
+            deliveries: Deliveries::default(),
+            waits,
+            parts: Box::default(),
+        }
     }
 
     pub(crate) fn ingress(&mut self) -> &mut dyn Ingress {
@@ -59,7 +67,7 @@ impl Carrier {
         queue: &mut IngressQueue,
         now: Instant,
     ) -> Result<Progress, Broken> {
-        let IngressQueue { ingress, received, deliveries, waits } = queue;
+        let IngressQueue { ingress, received, deliveries, waits, parts } = queue;
         received.clear();
         waits.begin(self.now);
         let mut budget = Budget::TURN;
@@ -85,12 +93,14 @@ impl Carrier {
         ingress.with_body(&mut |body| {
             let batch = Batch { window, body };
             let end = now + TURN;
-            let mut hand = Hand { deliveries, waits, outcomes: &mut outcomes, end, cut: false };
+            let outcomes = &mut outcomes;
+            let mut hand = Hand { deliveries, waits, parts, outcomes, end, cut: false };
             self.deliver_all(port, batch, &routes, decided, &mut hand);
             cut = hand.cut;
         });
         ingress.finish(&outcomes);
         waits.end(ingress.window());
+        parts.end(ingress.window());
         // After a turn that was cut, others than those that wait may be left.
         let worked = cut || received.fresh > 0 || malformed > 0 || ingress.window().len() < before;
         Ok(if worked { Progress::Worked } else { Progress::Blocked })

@@ -10,17 +10,19 @@ use switch::{PortId, PortSet};
 use crate::carrier::Carrier;
 use crate::head_of_line::Waits;
 use crate::in_flight::Deliveries;
+use crate::parts::Parts;
 use crate::port::Port;
 use crate::route::{Route, Routes, steer};
 use crate::storm;
 
-/// A turn that has lasted for so long ends before all its frames have been offered. The rest are
-/// offered in the next turn.
+/// A turn that has lasted for so long ends before all its frames have been offered. The rest, also of
+/// a frame that is sent in parts, are offered in the next turn.
 pub(crate) const TURN: Duration = Duration::from_micros(200);
-/// Copies of flooded frames after which a turn looks at the time.
-const COPIES_PER_LOOK: usize = 64;
-/// Packets that are delivered under one lock of an egress queue, counted as on a wire: a frame may
-/// have to be cut into many, one system call each, while others wait for the lock.
+/// Copies of flooded packets, counted as on a wire, after which a turn looks at the time.
+const COPIES_PER_LOOK: u32 = 64;
+/// Packets that are offered under one lock of an egress queue, counted as on a wire: a frame may have
+/// to be cut into many, while others wait for the lock. An egress with more work per segment does less
+/// per call ([`Outcome::Partial`]).
 const LOCKED_PACKETS: u32 = 192;
 
 /// What a queue has in hand, and the memory that it lies in.
@@ -34,6 +36,7 @@ pub(crate) struct Batch<'a> {
 pub(crate) struct Hand<'a> {
     pub(crate) deliveries: &'a mut Deliveries,
     pub(crate) waits: &'a mut Waits,
+    pub(crate) parts: &'a mut Parts,
     pub(crate) outcomes: &'a mut Outcomes,
     /// When the turn ends. Frames that have not been offered by then are offered in the next one.
     pub(crate) end: Instant,
@@ -47,6 +50,14 @@ impl Hand<'_> {
         self.cut = Instant::now() >= self.end;
         self.cut
     }
+}
+
+/// What a delivery came to.
+struct Done {
+    /// How many of the frames need not be offered again in this turn.
+    frames: usize,
+    /// Bytes of those that were delivered.
+    bytes: u64,
 }
 
 /// Slots of a window, in order of arrival.
@@ -121,13 +132,14 @@ impl Carrier {
         let mut waiting = Slots::new();
         let mut bytes = 0;
         let mut rest = group;
+        let mut is_first = true;
         while !rest.is_empty() && waiting.is_empty() {
-            if rest.len() < group.len() && hand.is_over() {
+            if !std::mem::take(&mut is_first) && hand.is_over() {
                 break;
             }
-            let Hand { deliveries, outcomes, .. } = &mut *hand;
-            let (run, later) = rest.split_at(packets_of_one_lock(batch.window, rest));
-            bytes += self.deliver(to, queue, batch, run, |slot, outcome| {
+            let Hand { deliveries, parts, outcomes, .. } = &mut *hand;
+            let run = &rest[..frames_of(LOCKED_PACKETS, batch.window, rest)];
+            let done = self.deliver(to, queue, batch, run, parts, |slot, outcome| {
                 outcomes[usize::from(slot)] = outcome;
                 match outcome {
                     Outcome::InFlight(ticket) => deliveries.add(slot, to, queue, ticket),
@@ -135,7 +147,8 @@ impl Carrier {
                     _ => {}
                 }
             });
-            rest = later;
+            bytes += done.bytes;
+            rest = &rest[done.frames..];
         }
         let Hand { waits, outcomes, .. } = hand;
         waits.delivered(to.serial(), bytes, self.now);
@@ -161,12 +174,16 @@ impl Carrier {
         group: &[u8],
         hand: &mut Hand<'_>,
     ) {
-        let part = (COPIES_PER_LOOK / self.ports.list.len().max(1)).max(1);
-        for (n, group) in group.chunks(part).enumerate() {
-            if n > 0 && hand.is_over() {
+        let copies = u32::try_from(self.ports.list.len()).unwrap_or(u32::MAX).max(1);
+        let packets = (COPIES_PER_LOOK / copies).max(1);
+        let mut rest = group;
+        while !rest.is_empty() {
+            if rest.len() < group.len() && hand.is_over() {
                 return;
             }
-            self.flood_part(from, ports, batch, group, hand);
+            let (part, later) = rest.split_at(frames_of(packets, batch.window, rest));
+            self.flood_part(from, ports, batch, part, hand);
+            rest = later;
         }
     }
 
@@ -178,7 +195,7 @@ impl Carrier {
         group: &[u8],
         hand: &mut Hand<'_>,
     ) {
-        let Hand { deliveries, outcomes, .. } = hand;
+        let Hand { deliveries, parts, outcomes, .. } = hand;
         let group = &*storm::admit(from, ports, batch.window, group, self.now, outcomes);
         let mut faulty = 0u64;
         for id in ports.iter().filter(|id| *id != from.id()) {
@@ -186,15 +203,19 @@ impl Carrier {
             for queue in 0..to.queues() {
                 let ours = |slot: &&u8| steer(to, batch.window.frame(**slot)) == queue;
                 let group: Slots = group.iter().filter(ours).copied().collect();
-                if group.is_empty() {
-                    continue;
-                }
-                self.deliver(to, queue, batch, &group, |slot, outcome| match outcome {
+                let mut each = |slot: u8, outcome| match outcome {
                     Outcome::Waiting => to.counters().add_drops(DropReason::NoRoom, 1),
                     Outcome::SourceFault => faulty |= 1 << slot,
                     Outcome::InFlight(ticket) => deliveries.add(slot, to, queue, ticket),
-                    Outcome::Delivered | Outcome::Dropped(_) => {}
-                });
+                    _ => {}
+                };
+                // Other workers may use the egress queue between two parts of a frame. This one goes on
+                // to the end: storm control counts segments, and after each frame of many segments the
+                // turn looks at the time.
+                let mut rest = &*group;
+                while !rest.is_empty() {
+                    rest = &rest[self.deliver(to, queue, batch, rest, parts, &mut each).frames..];
+                }
             }
         }
         for slot in group {
@@ -211,54 +232,67 @@ impl Carrier {
     }
 
     /// Offers the frames in `group` (slots of the window) to one queue of a port, and calls `each`
-    /// with what became of each. Returns the bytes that were delivered.
+    /// with what became of each, up to one that is sent in parts: this and those behind it must be
+    /// offered again.
     fn deliver(
         &self,
         to: &Arc<Port>,
         queue: usize,
         batch: Batch<'_>,
         group: &[u8],
+        parts: &mut Parts,
         mut each: impl FnMut(u8, Outcome),
-    ) -> u64 {
+    ) -> Done {
         let Batch { window, body } = batch;
         let offer = |slot: &u8| Offer::new(window.frame(*slot));
         let mut offers: ArrayVec<Offer<'_>, WINDOW> = group.iter().map(offer).collect();
+        if parts.are_any() {
+            for (slot, offer) in group.iter().zip(&mut offers) {
+                offer.sent = parts.sent(*slot, to.serial(), queue);
+            }
+        }
         if let Err(Broken(reason)) = to.deliver(queue, body, &mut offers, self.now, self.worker) {
             // The egress guest broke its ring: it alone is disabled.
             to.close();
             self.shared.fail(to, reason);
-            for offer in offers.iter_mut().filter(|o| o.outcome == Outcome::Waiting) {
+            for offer in offers.iter_mut().filter(|o| o.outcome.is_offered_again()) {
                 offer.outcome = Outcome::Dropped(DropReason::PortGone);
             }
         }
-        let (mut frames, mut bytes) = (0, 0);
-        for (slot, offer) in group.iter().zip(&offers) {
+        let mut done = Done { frames: group.len(), bytes: 0 };
+        let mut frames = 0;
+        for (n, (slot, offer)) in group.iter().zip(&offers).enumerate() {
             match offer.outcome {
                 Outcome::Delivered => {
                     frames += 1;
-                    bytes += u64::from(offer.frame.len);
+                    done.bytes += u64::from(offer.frame.len);
                 }
                 Outcome::Dropped(reason) => to.counters().add_drops(reason, 1),
                 Outcome::SourceFault => to.counters().add_drops(DropReason::MemoryFault, 1),
+                Outcome::Partial { segments } => {
+                    parts.note(*slot, to.serial(), queue, segments);
+                    done.frames = n;
+                    break;
+                }
                 Outcome::Waiting | Outcome::InFlight(_) => {}
             }
             each(*slot, offer.outcome);
         }
         if frames > 0 {
-            to.counters().add_egress(frames, bytes);
+            to.counters().add_egress(frames, done.bytes);
         }
-        bytes
+        done
     }
 }
 
-/// How many of the frames, at least one, make up the packets that are delivered under one lock.
+/// How many of the frames, at least one, become this many packets, counted as on a wire.
 #[inline]
-fn packets_of_one_lock(window: &Window, group: &[u8]) -> usize {
+fn frames_of(most: u32, window: &Window, group: &[u8]) -> usize {
     let mut packets = 0;
     let within = group.iter().take_while(|slot| {
         let before = packets;
         packets += window.frame(**slot).packets();
-        before < LOCKED_PACKETS
+        before < most
     });
     within.count()
 }

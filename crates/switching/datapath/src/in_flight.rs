@@ -93,7 +93,7 @@ impl Deliveries {
                 }
                 Outcome::Dropped(reason) => port.counters().add_drops(reason, 1),
                 Outcome::SourceFault => port.counters().add_drops(DropReason::MemoryFault, 1),
-                Outcome::Waiting | Outcome::InFlight(_) => {}
+                Outcome::Waiting | Outcome::Partial { .. } | Outcome::InFlight(_) => {}
             }
             self.note(slot, outcome);
             if self.list.iter().all(|delivery| delivery.slot != slot) {

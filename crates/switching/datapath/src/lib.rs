@@ -27,6 +27,7 @@ mod deliver;
 mod head_of_line;
 mod in_flight;
 mod move_log;
+mod parts;
 mod port;
 mod route;
 mod shared;

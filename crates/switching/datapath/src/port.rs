@@ -124,8 +124,9 @@ impl Port {
             return Ok(());
         };
         egress.deliver(body, offers, now)?;
-        let waiting = offers.iter().position(|offer| offer.outcome == Outcome::Waiting);
-        if let Some(waiting) = waiting {
+        let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
+        // Those behind a frame that is sent in parts do not wait for room.
+        if let Some(waiting) = rest.filter(|rest| offers[*rest].outcome == Outcome::Waiting) {
             // The guest's event may have come between the look at its ring and this mark, when no
             // worker waited for it. So look once more.
             queue.wait(worker);

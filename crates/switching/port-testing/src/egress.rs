@@ -26,7 +26,8 @@ pub struct FakeEgress {
 }
 
 impl FakeEgress {
-    /// An egress queue with this answer to each frame. [`Outcome::Waiting`] and an error end the call.
+    /// An egress queue with this answer to each frame. An error ends the call, and an
+    /// outcome with which the frame is offered again.
     pub fn new(
         answer: impl FnMut(&Frame, Body<'_>) -> Result<Outcome, Broken> + Send + 'static,
     ) -> Self {
@@ -55,7 +56,7 @@ impl Egress for FakeEgress {
         self.log.lock().unwrap().calls.push(offers.iter().map(|offer| offer.frame.len).collect());
         for offer in offers {
             offer.outcome = (self.answer)(offer.frame, body)?;
-            if offer.outcome == Outcome::Waiting {
+            if offer.outcome.is_offered_again() {
                 break;
             }
         }

@@ -258,6 +258,13 @@ pub trait Egress: Any + Send {
     /// [room event](Self::room_event), or after a while. If it is
     /// stalled, it drops the frame instead.
     ///
+    /// Others wait for its lock and for the worker until it returns. So an egress for which a frame may
+    /// be much work, as many segments with a system call each, does a bounded part of it: it sets
+    /// [`Outcome::Partial`] and leaves all frames that follow [`Waiting`](Outcome::Waiting). The next
+    /// call begins with that frame and says in [`Offer::sent`] how far it is. The first frame of a call
+    /// is finished, or gets at least one segment further. An egress that never sets it need not look at
+    /// [`Offer::sent`].
+    ///
     /// An egress whose device reads a body after this call sets [`Outcome::InFlight`], and keeps
     /// the memory with a [`BodyHold`] until the device is done. It copies the header during the
     /// call.

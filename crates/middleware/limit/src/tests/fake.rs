@@ -97,8 +97,19 @@ pub fn offer(
     frames: &[Frame],
     now: Duration,
 ) -> (Vec<Outcome>, Result<(), Broken>) {
+    offer_from(port, frames, 0, now)
+}
+
+/// The same, when so many segments of the first frame have been sent.
+pub fn offer_from(
+    port: &mut dyn Egress,
+    frames: &[Frame],
+    sent: u16,
+    now: Duration,
+) -> (Vec<Outcome>, Result<(), Broken>) {
     let no_body: Arc<[Region]> = Arc::new([]);
     let mut offers: Vec<_> = frames.iter().map(Offer::new).collect();
+    offers.iter_mut().take(1).for_each(|offer| offer.sent = sent);
     let result = port.deliver(Body::Regions(&no_body), &mut offers, now);
     (offers.iter().map(|offer| offer.outcome).collect(), result)
 }

@@ -46,6 +46,59 @@ fn a_frame_counts_as_its_segments() {
     assert_eq!(outcomes, [Outcome::Delivered, Outcome::Delivered, OVER]);
 }
 
+/// A port that sends 10 segments of a frame per call, and none behind one that it has not finished.
+#[test]
+fn a_frame_that_is_sent_in_parts_is_charged_once_and_finished() {
+    let mut sent = 0;
+    let (receiver, log) = receiver(move |frame| match frame.packets() {
+        1 => Outcome::Delivered,
+        segments if sent + 10 < segments => {
+            sent += 10;
+            Outcome::Partial { segments: sent.try_into().unwrap() }
+        }
+        _ => Outcome::Delivered,
+    });
+    // All that there are, and none left for what follows.
+    let limit = Limit { burst_packets: 42, ..Limit::new(None, Some(1000)) };
+    let mut port = police(receiver, &Meter::new(limit));
+    let frames = [frame(60), frame_to_segment(40, 1448), frame(61), frame(62)];
+    let (outcomes, _) = offer(&mut *port, &frames, NOW);
+    let waiting = [Outcome::Waiting; 2];
+    assert_eq!(outcomes[..2], [Outcome::Delivered, Outcome::Partial { segments: 10 }]);
+    assert_eq!(outcomes[2..], waiting);
+    for sent in [10, 20] {
+        let (outcomes, _) = offer_from(&mut *port, &frames[1..], sent, NOW);
+        assert_eq!(outcomes[0], Outcome::Partial { segments: sent + 10 });
+        assert_eq!(outcomes[1..], waiting);
+    }
+    let (outcomes, _) = offer_from(&mut *port, &frames[1..], 30, NOW);
+    assert_eq!(outcomes, [Outcome::Delivered, Outcome::Delivered, OVER]);
+    assert_eq!(log.lock().unwrap().calls.len(), 4);
+}
+
+#[test]
+fn a_frame_that_is_under_way_needs_no_tokens() {
+    let (receiver, _) = receiver(|_| Outcome::Delivered);
+    let limit = Limit { burst_packets: 1, ..Limit::new(None, Some(1000)) };
+    let mut port = police(receiver, &Meter::new(limit));
+    assert_eq!(offer(&mut *port, &numbered(2), NOW).0, [Outcome::Delivered, OVER]);
+    let frames = [frame_to_segment(40, 1448), frame(60)];
+    assert_eq!(offer_from(&mut *port, &frames, 1, NOW).0, [Outcome::Delivered, OVER]);
+}
+
+#[test]
+fn a_frame_that_has_not_been_begun_costs_nothing() {
+    let mut is_first = true;
+    let (receiver, _) = receiver(move |_| match std::mem::take(&mut is_first) {
+        true => Outcome::Partial { segments: 0 },
+        false => Outcome::Delivered,
+    });
+    let mut port = police(receiver, &Meter::new(bytes(100)));
+    let not_begun = Outcome::Partial { segments: 0 };
+    assert_eq!(offer(&mut *port, &numbered(1), NOW).0, [not_begun]);
+    assert_eq!(offer(&mut *port, &numbered(2), NOW).0, [Outcome::Delivered, OVER]);
+}
+
 #[test]
 fn what_the_port_drops_costs_nothing() {
     let dropped = Outcome::Dropped(DropReason::TooLarge);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hypervisor::{GrantRef, Granted, GrantedMemory, Guest, Hypervisor, PAGE_SIZE, PeerMemory};
 use machine::{DRIVER_DOMAIN, MachineGuest, MemorySize, SharedPages};
 use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
-use port::{Body, DropReason, Egress, Frame, Offer, Outcome, Piece, Place};
+use port::{Body, DropReason, Egress, Frame, Offer, Outcome, Piece, Place, SEGMENTS_MAX, WINDOW};
 use shm::Region;
 use wire::headers::Headers;
 use wire::virtio_net::{flags, gso};
@@ -95,9 +95,9 @@ fn tso() -> Gso {
 }
 
 /// The segments of a frame, whole and with complete checksums.
-fn segments(bytes: &[u8]) -> Vec<Vec<u8>> {
+fn segments(bytes: &[u8], gso: Gso) -> Vec<Vec<u8>> {
     let headers = Headers::parse(bytes).unwrap();
-    let mut segmenter = Segmenter::new(bytes, &headers, tso()).unwrap();
+    let mut segmenter = Segmenter::new(bytes, &headers, gso).unwrap();
     let mut header = [0; MAX_HEADER];
     let next = || {
         let segment = segmenter.next(&mut header)?;
@@ -159,7 +159,7 @@ fn check_sent(features: Features, bytes: &[u8], sent: Vec<(VirtioNetHdr, Vec<u8>
         assert_eq!((sent.len(), sent[0].0.gso_size.get()), (1, MSS));
     } else {
         let finished: Vec<_> = sent.into_iter().map(finish).collect();
-        assert_eq!(finished, segments(bytes), "{features:?}");
+        assert_eq!(finished, segments(bytes, tso()), "{features:?}");
     }
 }
 
@@ -181,10 +181,78 @@ fn a_frame_of_the_mtu_is_summed_or_gathered_where_the_device_does_not() {
         assert_eq!((outcome, sent.len()), (Outcome::Delivered, 1), "{features:?}");
         let sent = sent.remove(0);
         assert_eq!(sent.0.flags == flags::NEEDS_CSUM, features.csum_v4);
-        assert_eq!(finish(sent), segments(&bytes)[0], "{features:?}");
+        assert_eq!(finish(sent), segments(&bytes, tso())[0], "{features:?}");
         let seen = counts(&platform, [CopiedBytes, DriverBytes, DmaMaps, Segments]);
         assert_eq!(seen, expected, "{features:?}");
     }
+}
+
+/// Segments that one call sends at most.
+const PART: u16 = 64;
+
+/// Whether the device sums and gathers or gets contiguous segments, and wherever the body lies.
+#[test]
+fn a_frame_of_many_segments_is_sent_in_parts() {
+    let (size, payload) = (PART, SEGMENTS_MAX * usize::from(PART));
+    let frames = [
+        (tcp_frame(payload), Gso { kind: GsoKind::TcpV4, size }),
+        (tcp_frame_v6(payload), Gso { kind: GsoKind::TcpV6, size }),
+    ];
+    for (features, (bytes, gso), is_mapped) in [Features::NONE, CSUM, SG, CSUM_SG]
+        .into_iter()
+        .flat_map(|features| frames.iter().map(move |frame| (features, frame)))
+        .flat_map(|(features, frame)| [false, true].map(|is_mapped| (features, frame, is_mapped)))
+    {
+        let platform = platform();
+        let sender = Sender::new(&platform, bytes);
+        let (frame, body) = match is_mapped {
+            true => (sender.mapped(bytes, Some(*gso)), Body::Regions(&sender.regions)),
+            false => (sender.frame(bytes, Some(*gso)), sender.granted_body()),
+        };
+        let (tap, behind) = tap();
+        let mut egress = TapEgress::new(platform.meter().clone(), tap, features);
+        let mut sent = Vec::new();
+        let mut offers = [Offer::new(&frame), Offer::new(&frame)];
+        for (segments, next) in [(PART, Outcome::Waiting), (2 * PART, Outcome::Waiting)] {
+            egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
+            let outcomes = offers.each_ref().map(|offer| offer.outcome);
+            assert_eq!(outcomes, [Outcome::Partial { segments }, next], "{features:?}");
+            offers[0].sent = segments;
+            sent.extend(std::iter::from_fn(|| receive(&behind)).map(finish));
+            assert_eq!(sent.len(), usize::from(segments), "{features:?}");
+        }
+        egress.deliver(body, &mut offers, Duration::ZERO).unwrap();
+        let outcomes = offers.each_ref().map(|offer| offer.outcome);
+        let not_begun = Outcome::Partial { segments: 0 };
+        assert_eq!(outcomes, [Outcome::Delivered, not_begun], "{features:?}");
+        sent.extend(std::iter::from_fn(|| receive(&behind)).map(finish));
+        assert!(sent == segments(bytes, *gso), "{features:?}");
+        assert_eq!(counts(&platform, [Counted::Segments]), [SEGMENTS_MAX as u64]);
+    }
+}
+
+#[test]
+fn a_call_makes_a_bounded_number_of_system_calls_and_divides_no_frame_that_fits() {
+    let (long, short) = (tcp_frame(40 * 100), tcp_frame(10));
+    let platform = platform();
+    let sender = Sender::new(&platform, &long);
+    let to_cut = sender.mapped(&long, Some(Gso { kind: GsoKind::TcpV4, size: 100 }));
+    let plain = sender.mapped(&short, None);
+    let (tap, behind) = tap();
+    let mut egress = TapEgress::new(platform.meter().clone(), tap, CSUM_SG);
+    let mut offer = |frames: &[&Frame]| {
+        let mut offers: Vec<_> = frames.iter().map(|frame| Offer::new(frame)).collect();
+        egress.deliver(Body::Regions(&sender.regions), &mut offers, Duration::ZERO).unwrap();
+        let sent = std::iter::from_fn(|| receive(&behind)).count();
+        (offers.iter().map(|offer| offer.outcome).collect::<Vec<_>>(), sent)
+    };
+    let (outcomes, sent) = offer(&[&plain, &to_cut, &to_cut, &plain]);
+    let not_begun = Outcome::Partial { segments: 0 };
+    assert_eq!(outcomes[..2], [Outcome::Delivered; 2]);
+    assert_eq!((outcomes[2], outcomes[3], sent), (not_begun, Outcome::Waiting, 41));
+    // A whole window of frames that are not cut.
+    let (outcomes, sent) = offer(&[&plain; WINDOW]);
+    assert_eq!((outcomes, sent), (vec![Outcome::Delivered; WINDOW], WINDOW));
 }
 
 #[test]

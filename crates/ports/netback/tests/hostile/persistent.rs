@@ -11,11 +11,11 @@ use proptest::prelude::*;
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, GrefMapping};
 
+use crate::common::guest::{DATA, LIST, PAGE, PAGES, PERSISTENT, RSP_PROD, TX_RING};
+use crate::common::taker::{Taker, pass};
+use crate::common::tampered::Tampered;
+use crate::common::turn::{receive, with_body};
 use crate::control::{PERMIT_READ, READ_ONLY, World, entries, entry, world};
-use crate::guest::{DATA, LIST, PAGE, PAGES, PERSISTENT, RSP_PROD, TX_RING};
-use crate::taker::{Taker, pass};
-use crate::tampered::Tampered;
-use crate::turn::{receive, with_body};
 
 #[test]
 fn what_a_packet_in_hand_refers_to_is_not_unmapped() {

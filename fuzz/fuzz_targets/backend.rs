@@ -6,16 +6,12 @@
 //! `cargo fuzz run --sanitizer none backend`.
 #![no_main]
 
+#[path = "../../crates/ports/netback/tests/common/mod.rs"]
+mod common;
 #[path = "../../crates/ports/netback/tests/stateful/friend.rs"]
 mod friend;
-#[path = "../../crates/ports/netback/tests/hostile/guest.rs"]
-mod guest;
 #[path = "../../crates/ports/netback/tests/stateful/hostile.rs"]
 mod hostile;
-#[path = "../../crates/ports/netback/tests/hostile/tampered.rs"]
-mod tampered;
-#[path = "../../crates/ports/netback/tests/hostile/turn.rs"]
-mod turn;
 #[path = "../../crates/ports/netback/tests/stateful/world.rs"]
 mod world;
 

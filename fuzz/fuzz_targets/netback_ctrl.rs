@@ -7,28 +7,22 @@
 //! `cargo fuzz run --sanitizer none netback_ctrl`.
 #![no_main]
 
-#[path = "../../crates/ports/netback/tests/hostile/guest.rs"]
-mod guest;
-#[path = "../../crates/ports/netback/tests/hostile/taker.rs"]
-mod taker;
-#[path = "../../crates/ports/netback/tests/hostile/tampered.rs"]
-mod tampered;
-#[path = "../../crates/ports/netback/tests/hostile/turn.rs"]
-mod turn;
+#[path = "../../crates/ports/netback/tests/common/mod.rs"]
+mod common;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use guest::{CTRL_RING, DATA, LIST, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, Raw, TX_RING};
+use common::guest::{CTRL_RING, DATA, LIST, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, Raw, TX_RING};
+use common::taker::{BEHIND, Taker, pass};
+use common::tampered::Tampered;
 use libfuzzer_sys::fuzz_target;
 use machine::Machine;
 use netback::Vif;
 use offload::Features;
 use port::Task;
-use taker::{BEHIND, Taker, pass};
-use tampered::Tampered;
 use wire::netif::{CtrlRequest, GrefMapping, TxRequest};
 
 /// What every data page starts with: an Ethernet header of no known protocol.

@@ -25,6 +25,7 @@ mod path;
 mod port;
 mod protocol;
 mod status;
+mod wrappers;
 
 pub use client::{capture, command, meter, status};
 pub use counts::{Counts, Drops, Key, Operations};
@@ -35,3 +36,4 @@ pub use port::{
 };
 pub use protocol::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{Address, CpuStatus, MeterStatus, Status};
+pub use wrappers::{GuardStatus, LimitStatus, Rates};

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::counts::{Drops, serialize_nonzero};
+use crate::wrappers::{GuardStatus, LimitStatus};
 
 /// One port at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +25,12 @@ pub struct PortStatus {
     /// Why it does not, or not well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
+    /// The sources that the guest's frames may have; absent for an uplink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardStatus>,
+    /// What the port may carry; absent if unlimited in both directions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitStatus>,
     /// The guest's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
@@ -55,6 +62,8 @@ impl PortStatus {
             mac: None,
             state,
             reason: None,
+            guard: None,
+            limit: None,
             memory: None,
             persistent_grants: None,
             queues: 0,
@@ -197,6 +206,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::wrappers::Rates;
 
     #[test]
     fn a_port_in_json_is_readable() {
@@ -221,6 +231,25 @@ mod tests {
             })
         );
         assert_eq!(serde_json::from_value::<PortStatus>(value).unwrap(), port);
+    }
+
+    #[test]
+    fn guard_and_limits_in_json_are_readable() {
+        let addresses = vec!["10.77.0.1".to_owned(), "fd00:77::/64".to_owned()];
+        let rates = Rates { bytes_per_second: Some(125_000), packets_per_second: None };
+        let port = PortStatus {
+            guard: Some(GuardStatus::Addresses { addresses }),
+            limit: Some(LimitStatus { ingress: Some(rates), egress: None }),
+            ..PortStatus::new("red", PortKind::Guest, PortState::Up)
+        };
+        let value = serde_json::to_value(&port).unwrap();
+        let guard = json!({ "mode": "addresses", "addresses": ["10.77.0.1", "fd00:77::/64"] });
+        assert_eq!(value["guard"], guard);
+        assert_eq!(value["limit"], json!({ "ingress": { "bytes_per_second": 125_000 } }));
+        assert_eq!(serde_json::from_value::<PortStatus>(value).unwrap(), port);
+        for (guard, mode) in [(GuardStatus::Off, "off"), (GuardStatus::Mac, "mac")] {
+            assert_eq!(serde_json::to_value(guard).unwrap(), json!({ "mode": mode }));
+        }
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use control_socket::{Learning, MemoryStatus, MeterStatus, PortStatus, Status, View};
+use control_socket::{
+    GuardStatus, Learning, MemoryStatus, MeterStatus, PortStatus, Rates, Status, View,
+};
 use machine::Coverage;
 use report::{Table, human};
 
@@ -48,6 +50,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         println!("{}", meter(&status.meter));
     }
     for port in &status.ports {
+        if let Some(wrappers) = wrappers(port) {
+            println!("{}: {wrappers}", port.name);
+        }
         if let Some(reason) = &port.reason {
             println!("{}: {reason}", port.name);
         }
@@ -92,6 +97,30 @@ fn learning(learning: &Learning) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
+/// How the port is guarded and limited, if it is.
+fn wrappers(port: &PortStatus) -> Option<String> {
+    let guard = match &port.guard {
+        None | Some(GuardStatus::Off) => None,
+        Some(GuardStatus::Mac) => Some("guard mac".to_owned()),
+        Some(GuardStatus::Addresses { addresses }) => {
+            Some(format!("guard addresses {}", addresses.join(", ")).trim_end().to_owned())
+        }
+    };
+    let limit = |name, rates: Option<Rates>| rates.map(|r| format!("limit {name} {}", limits(r)));
+    let [ingress, egress] = port.limit.map_or([None; 2], |limit| [limit.ingress, limit.egress]);
+    let parts = [guard, limit("ingress", ingress), limit("egress", egress)];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Rates in the units of the configuration.
+fn limits(rates: Rates) -> String {
+    let megabits = rates.bytes_per_second.map(|rate| format!("{} Mb/s", rate as f64 * 8.0 / 1e6));
+    let packets = rates.packets_per_second.map(|rate| format!("{rate} packets/s"));
+    let parts: Vec<_> = megabits.into_iter().chain(packets).collect();
+    parts.join(", ")
+}
+
 /// The meter's counts that are not zero, in a line.
 fn meter(meter: &MeterStatus) -> String {
     let seconds = human(meter.nanoseconds as f64 / 1e9);
@@ -111,9 +140,32 @@ fn drops(port: &PortStatus) -> String {
 
 #[cfg(test)]
 mod tests {
+    use control_socket::{LimitStatus, PortKind, PortState};
     use hypervisor::Counted;
 
     use super::*;
+
+    #[test]
+    fn guard_and_limits_are_one_line_if_there_are_any() {
+        let port = |guard, limit| PortStatus {
+            guard,
+            limit,
+            ..PortStatus::new("red", PortKind::Guest, PortState::Up)
+        };
+        assert_eq!(wrappers(&port(None, None)), None);
+        assert_eq!(wrappers(&port(Some(GuardStatus::Off), None)), None);
+        let line = wrappers(&port(Some(GuardStatus::Mac), None));
+        assert_eq!(line.as_deref(), Some("guard mac"));
+        let addresses = vec!["10.77.0.1".to_owned(), "fd00:77::/64".to_owned()];
+        let ingress =
+            Some(Rates { bytes_per_second: Some(12_500_000), packets_per_second: Some(7) });
+        let egress = Some(Rates { bytes_per_second: None, packets_per_second: Some(9) });
+        let limit = Some(LimitStatus { ingress, egress });
+        let line = wrappers(&port(Some(GuardStatus::Addresses { addresses }), limit));
+        let expected = "guard addresses 10.77.0.1, fd00:77::/64; \
+            limit ingress 100 Mb/s, 7 packets/s; limit egress 9 packets/s";
+        assert_eq!(line.as_deref(), Some(expected));
+    }
 
     #[test]
     fn addresses_that_moved_or_were_refused_are_one_line() {

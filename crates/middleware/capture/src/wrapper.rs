@@ -1,12 +1,8 @@
 //! Both sides of a queue, wrapped to record the frames that go through.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use port::{
-    Armed, Body, Broken, Budget, Egress, Event, InFlight, Ingress, Offer, Outcomes, Received,
-    Ticket, Window,
-};
+use port::{Body, Broken, Egress, EgressWrapper, Ingress, IngressWrapper, Offer, Outcomes};
 
 use crate::packet::{Direction, Packet};
 use crate::recorder::Recorder;
@@ -35,25 +31,13 @@ impl CaptureIngress {
     }
 }
 
-impl Ingress for CaptureIngress {
-    fn event(&self) -> Arc<dyn Event> {
-        self.inner.event()
+impl IngressWrapper for CaptureIngress {
+    fn inner(&self) -> &dyn Ingress {
+        &*self.inner
     }
 
-    fn has_back_pressure(&self) -> bool {
-        self.inner.has_back_pressure()
-    }
-
-    fn window(&self) -> &Window {
-        self.inner.window()
-    }
-
-    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
-        self.inner.receive(budget, received)
-    }
-
-    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
-        self.inner.with_body(work);
+    fn inner_mut(&mut self) -> &mut dyn Ingress {
+        &mut *self.inner
     }
 
     fn finish(&mut self, outcomes: &Outcomes) {
@@ -61,10 +45,6 @@ impl Ingress for CaptureIngress {
             self.record(outcomes);
         }
         self.inner.finish(outcomes);
-    }
-
-    fn arm(&mut self) -> Result<Armed, Broken> {
-        self.inner.arm()
     }
 }
 
@@ -86,7 +66,15 @@ impl CaptureEgress {
     }
 }
 
-impl Egress for CaptureEgress {
+impl EgressWrapper for CaptureEgress {
+    fn inner(&self) -> &dyn Egress {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Egress {
+        &mut *self.inner
+    }
+
     fn deliver(
         &mut self,
         body: Body<'_>,
@@ -98,21 +86,5 @@ impl Egress for CaptureEgress {
             self.record(body, offers);
         }
         result
-    }
-
-    fn reap(&mut self, deliveries: &mut [InFlight]) {
-        self.inner.reap(deliveries);
-    }
-
-    fn cancel(&mut self, tickets: &[Ticket]) {
-        self.inner.cancel(tickets);
-    }
-
-    fn room_event(&self) -> Option<Arc<dyn Event>> {
-        self.inner.room_event()
-    }
-
-    fn is_stalled(&self) -> bool {
-        self.inner.is_stalled()
     }
 }

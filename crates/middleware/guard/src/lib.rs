@@ -72,9 +72,7 @@ mod checker;
 mod nd;
 mod policy;
 
-use std::sync::Arc;
-
-use port::{Armed, Body, Broken, Budget, DropReason, Event, Ingress, Outcomes, Received, Window};
+use port::{Broken, Budget, DropReason, Ingress, IngressWrapper, Received};
 
 pub use addresses::{Allowed, ParseAllowedError};
 pub use checker::Checker;
@@ -102,17 +100,13 @@ fn refuse(received: &mut Received, slot: u8, reason: DropReason) {
     }
 }
 
-impl Ingress for Guard {
-    fn event(&self) -> Arc<dyn Event> {
-        self.inner.event()
+impl IngressWrapper for Guard {
+    fn inner(&self) -> &dyn Ingress {
+        &*self.inner
     }
 
-    fn has_back_pressure(&self) -> bool {
-        self.inner.has_back_pressure()
-    }
-
-    fn window(&self) -> &Window {
-        self.inner.window()
+    fn inner_mut(&mut self) -> &mut dyn Ingress {
+        &mut *self.inner
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
@@ -125,17 +119,5 @@ impl Ingress for Guard {
             }
         }
         Ok(())
-    }
-
-    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
-        self.inner.with_body(work);
-    }
-
-    fn finish(&mut self, outcomes: &Outcomes) {
-        self.inner.finish(outcomes);
-    }
-
-    fn arm(&mut self) -> Result<Armed, Broken> {
-        self.inner.arm()
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Ticket};
+use port::{Body, Broken, DropReason, Egress, EgressWrapper, Offer, Outcome};
 
 use crate::meter::Meter;
 use crate::tokens::Tokens;
@@ -23,7 +23,15 @@ struct Policer {
     meter: Arc<Meter>,
 }
 
-impl Egress for Policer {
+impl EgressWrapper for Policer {
+    fn inner(&self) -> &dyn Egress {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Egress {
+        &mut *self.inner
+    }
+
     fn deliver(
         &mut self,
         body: Body<'_>,
@@ -52,22 +60,6 @@ impl Egress for Policer {
             rest = beyond;
         }
         Ok(())
-    }
-
-    fn reap(&mut self, deliveries: &mut [InFlight]) {
-        self.inner.reap(deliveries);
-    }
-
-    fn cancel(&mut self, tickets: &[Ticket]) {
-        self.inner.cancel(tickets);
-    }
-
-    fn room_event(&self) -> Option<Arc<dyn Event>> {
-        self.inner.room_event()
-    }
-
-    fn is_stalled(&self) -> bool {
-        self.inner.is_stalled()
     }
 }
 

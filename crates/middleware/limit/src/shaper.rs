@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use port::{Armed, Body, Broken, Budget, Event, Ingress, Outcomes, Received, Window};
+use port::{Armed, Broken, Budget, Ingress, IngressWrapper, Received};
 
 use crate::meter::{Meter, QueueId};
 use crate::tokens::Tokens;
@@ -45,17 +45,13 @@ impl<C: Fn() -> Instant> Shaper<C> {
     }
 }
 
-impl<C: Fn() -> Instant + Send + 'static> Ingress for Shaper<C> {
-    fn event(&self) -> Arc<dyn Event> {
-        self.inner.event()
+impl<C: Fn() -> Instant + Send + 'static> IngressWrapper for Shaper<C> {
+    fn inner(&self) -> &dyn Ingress {
+        &*self.inner
     }
 
-    fn has_back_pressure(&self) -> bool {
-        self.inner.has_back_pressure()
-    }
-
-    fn window(&self) -> &Window {
-        self.inner.window()
+    fn inner_mut(&mut self) -> &mut dyn Ingress {
+        &mut *self.inner
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
@@ -67,14 +63,6 @@ impl<C: Fn() -> Instant + Send + 'static> Ingress for Shaper<C> {
         let used = self.used(received.fresh - fresh, received.malformed - malformed);
         self.meter.correct(reserved, used);
         result
-    }
-
-    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
-        self.inner.with_body(work);
-    }
-
-    fn finish(&mut self, outcomes: &Outcomes) {
-        self.inner.finish(outcomes);
     }
 
     fn arm(&mut self) -> Result<Armed, Broken> {

@@ -1,37 +1,24 @@
 //! A process that is out of descriptors refuses connections, and says why. One test only, because
 //! the limit is the process's.
 
+mod harness;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::{DomId, Guest};
-use machine::{
-    Admitted, Applicant, ConnectError, Listener, Machine, MemorySize, Share, Toolstack, join,
-};
+use hypervisor::Guest;
+use machine::{ConnectError, Listener, Machine, MemorySize, join};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-struct AdmitAll;
-
-impl Toolstack for AdmitAll {
-    type Guest = ();
-
-    fn admit(&self, _: &Applicant) -> Result<Admitted<()>, String> {
-        Ok(Admitted { size: MemorySize::default(), share: Share::default(), guest: () })
-    }
-
-    fn created(&self, _: DomId, _: &()) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn destroyed(&self, _: DomId, _: &()) {}
-}
+use harness::AdmitAll;
 
 #[test]
 fn guests_are_refused_without_descriptors_and_served_when_there_are_some() {
     let path = std::env::temp_dir().join(format!("pvnet-descriptors-{}", std::process::id()));
     let (machine, listener) = (Machine::new(), Arc::new(Listener::bind(&path, 0o600).unwrap()));
     let (ours, theirs) = (listener.clone(), machine.clone());
-    let serving = std::thread::spawn(move || ours.serve(&theirs, &Arc::new(AdmitAll)));
+    let toolstack = Arc::new(AdmitAll(MemorySize::default()));
+    let serving = std::thread::spawn(move || ours.serve(&theirs, &toolstack));
     let (first, _store) = join(&path, "first").unwrap();
 
     let before = getrlimit(Resource::Nofile);

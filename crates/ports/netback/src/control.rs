@@ -4,8 +4,8 @@
 //! to unmap some. Hashes are not offered.
 //!
 //! A worker serves it between frames in small steps: one message, or a few of the pages of one
-//! message. A list is copied once, as a whole; later changes of the frontend's page have no effect
-//! (XSA-155).
+//! message. It never waits for a batch that uses the pages: it tries again in its next step. A list
+//! is copied once, as a whole; later changes of the frontend's page have no effect (XSA-155).
 
 use std::fmt;
 use std::sync::Arc;
@@ -182,9 +182,9 @@ impl<H: Hypervisor> ControlRing<H> {
         batch[0].status == CopyStatus::Okay
     }
 
-    /// Processes the next few entries of a job.
+    /// Processes the next few entries of a job, unless a batch uses the mapped pages.
     fn advance(&self, mut job: Job) -> Next {
-        let grants = &self.grants[job.queue];
+        let Some(mut grants) = self.grants[job.queue].change() else { return Next::Work(job) };
         let count = job.entries.len();
         match job.doing {
             Doing::Adding => {

@@ -12,9 +12,11 @@
 //!                      TX: pieces of packets    RX: buffers      (read, once per batch)
 //! ```
 //!
-//! **Locking.** A batch that uses mapped pages holds the table's lock for reading, and never waits
-//! for it: while pages are mapped or unmapped, a batch uses grant copies, which are always
-//! possible. So no copy loses its mapping while it runs, and no worker waits for a guest.
+//! **Locking.** Nobody waits for the table's lock. A batch that uses mapped pages holds it for
+//! reading. While pages are mapped or unmapped, a batch uses grant copies, which are always
+//! possible. Who wants to map or unmap pages during a batch tries again later; until then, new
+//! batches use grant copies too, or a busy guest's pages could never change. So no copy loses its
+//! mapping while it runs, and no worker waits for another.
 //!
 //! **Pages in use.** A page is not unmapped while a packet in hand has unread bytes in it. Each
 //! place has a count of such pieces. Only the TX queue of the table changes it, so plain loads and
@@ -25,7 +27,7 @@
 mod index;
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use frame::{Piece, Place, Window};
@@ -41,6 +43,8 @@ use index::{Found, Index};
 pub struct PersistentGrants<H: Hypervisor> {
     hypervisor: H,
     table: RwLock<Table<H>>,
+    /// Whether a change waits for the batches that hold the lock. No other batch then takes it.
+    wanted: AtomicBool,
     /// For each place, how many pieces of packets in hand lie there.
     users: Box<[AtomicU16]>,
 }
@@ -52,6 +56,12 @@ struct Table<H: Hypervisor> {
     /// The places of mapped pages, by reference.
     index: Index,
     free: Vec<u16>,
+}
+
+/// The right to map and unmap pages. While this lives, batches use grant copies.
+pub(crate) struct Change<'a, H: Hypervisor> {
+    grants: &'a PersistentGrants<H>,
+    table: RwLockWriteGuard<'a, Table<H>>,
 }
 
 /// The mapped pages, which stay mapped while this lives.
@@ -71,7 +81,8 @@ impl<H: Hypervisor> PersistentGrants<H> {
             free: (0..bound).rev().collect(),
         };
         let users = (0..bound).map(|_| AtomicU16::new(0)).collect();
-        Ok(Self { hypervisor: hypervisor.clone(), table: RwLock::new(table), users })
+        let (table, wanted) = (RwLock::new(table), AtomicBool::new(false));
+        Ok(Self { hypervisor: hypervisor.clone(), table, wanted, users })
     }
 
     /// How many pages can be mapped.
@@ -85,9 +96,13 @@ impl<H: Hypervisor> PersistentGrants<H> {
         self.bound() - table.free.len()
     }
 
-    /// The pages, for one batch; none while they change.
+    /// The pages, for one batch; none while they change, or are about to.
     #[inline]
     pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {
+        // Relaxed, because the lock protects the table. This only keeps batches off it.
+        if self.wanted.load(Ordering::Relaxed) {
+            return None;
+        }
         match self.table.try_read() {
             Ok(table) => Some(Pages(table)),
             Err(TryLockError::Poisoned(error)) => Some(Pages(error.into_inner())),
@@ -95,15 +110,35 @@ impl<H: Hypervisor> PersistentGrants<H> {
         }
     }
 
-    /// Locks the table for a change. Waits for the batches that use the pages.
-    fn change(&self) -> RwLockWriteGuard<'_, Table<H>> {
-        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the table for a change. None while batches use the pages: then the caller must try
+    /// again, and succeeds once these batches have ended.
+    pub(crate) fn change(&self) -> Option<Change<'_, H>> {
+        let table = match self.table.try_write() {
+            Ok(table) => Some(table),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        self.wanted.store(table.is_none(), Ordering::Relaxed);
+        table.map(|table| Change { grants: self, table })
     }
 
+    fn is_in_use(&self, place: u16) -> bool {
+        // Relaxed, because counts are changed under the lock too.
+        self.users[usize::from(place)].load(Ordering::Relaxed) > 0
+    }
+
+    /// Changes a place's count. Only the TX queue calls this.
+    #[inline]
+    fn count(&self, place: u16, change: impl FnOnce(u16) -> u16) {
+        let users = &self.users[usize::from(place)];
+        users.store(change(users.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+}
+
+impl<H: Hypervisor> Change<'_, H> {
     /// Maps pages, all or none. The error is the status for the frontend.
-    pub(crate) fn add(&self, entries: &[GrefMapping]) -> Result<(), u32> {
-        let mut table = self.change();
-        let table = &mut *table;
+    pub(crate) fn add(&mut self, entries: &[GrefMapping]) -> Result<(), u32> {
+        let table = &mut *self.table;
         let left = table.free.len().checked_sub(entries.len()).ok_or(status::BUFFER_OVERFLOW)?;
         let mut ops = Vec::<GrantMap>::with_capacity(entries.len());
         // The last of the free places first, so that adjacent entries get adjacent places.
@@ -117,7 +152,7 @@ impl<H: Hypervisor> PersistentGrants<H> {
                 _ => return Err(status::INVALID_PARAMETER),
             });
         }
-        self.hypervisor.map_at(&mut table.aperture, &mut ops);
+        self.grants.hypervisor.map_at(&mut table.aperture, &mut ops);
         let (mapped, refused): (Vec<_>, Vec<_>) =
             ops.iter().partition(|op| op.status == MapStatus::Okay);
         if refused.is_empty() {
@@ -126,21 +161,21 @@ impl<H: Hypervisor> PersistentGrants<H> {
             return Ok(());
         }
         for op in mapped {
-            self.hypervisor.unmap(&mut table.aperture, op.place..op.place + 1);
+            self.grants.hypervisor.unmap(&mut table.aperture, op.place..op.place + 1);
         }
         Err(status::INVALID_PARAMETER)
     }
 
     /// Unmaps those pages that are mapped and not in use, and writes the status of each. Returns
     /// how many were unmapped.
-    pub(crate) fn remove(&self, entries: &mut [GrefMapping]) -> u32 {
-        let mut table = self.change();
+    pub(crate) fn remove(&mut self, entries: &mut [GrefMapping]) -> u32 {
+        let Self { grants, table } = self;
         let mut removed = 0;
         for entry in entries {
             let gref = GrantRef(entry.gref);
-            let idle = table.index.find(gref).filter(|found| !self.is_in_use(found.place));
+            let idle = table.index.find(gref).filter(|found| !grants.is_in_use(found.place));
             let status = if idle.is_some() {
-                table.remove(&self.hypervisor, gref);
+                table.remove(&grants.hypervisor, gref);
                 removed += 1;
                 status::SUCCESS
             } else {
@@ -154,23 +189,10 @@ impl<H: Hypervisor> PersistentGrants<H> {
 
     /// Unmaps pages that [`add`](Self::add) has mapped, even if they are in use: a packet that
     /// was taken meanwhile is then reached by grant copies.
-    pub(crate) fn take_back(&self, entries: &[GrefMapping]) {
-        let mut table = self.change();
+    pub(crate) fn take_back(&mut self, entries: &[GrefMapping]) {
         for entry in entries {
-            table.remove(&self.hypervisor, GrantRef(entry.gref));
+            self.table.remove(&self.grants.hypervisor, GrantRef(entry.gref));
         }
-    }
-
-    fn is_in_use(&self, place: u16) -> bool {
-        // Relaxed, because counts are changed under the lock too.
-        self.users[usize::from(place)].load(Ordering::Relaxed) > 0
-    }
-
-    /// Changes a place's count. Only the TX queue calls this.
-    #[inline]
-    fn count(&self, place: u16, change: impl FnOnce(u16) -> u16) {
-        let users = &self.users[usize::from(place)];
-        users.store(change(users.load(Ordering::Relaxed)), Ordering::Relaxed);
     }
 }
 

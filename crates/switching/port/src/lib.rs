@@ -34,8 +34,9 @@
 //! - Read memory that another domain can write twice.
 //!
 //! # Wrappers
-//! A wrapper implements the same traits around another port: it sees what goes through and may
-//! refuse it. Wrappers compose in any order, and a port without one pays nothing.
+//! A wrapper has the same traits around another port: it sees what goes through and may refuse it.
+//! It implements [`IngressWrapper`] or [`EgressWrapper`], with only what it changes. Wrappers compose
+//! in any order, and a port without one pays nothing.
 //!
 //! # How to write a port
 //! This one echoes: what is sent out of it comes back in, with source and destination swapped.
@@ -134,6 +135,7 @@
 
 mod budget;
 mod event;
+mod wrapper;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -146,6 +148,7 @@ pub use frame::{
     Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, SEGMENTS_MAX, ScatterList, Segments,
     Ticket, WINDOW, Window, linearise,
 };
+pub use wrapper::{EgressWrapper, IngressWrapper};
 
 /// A queue that cannot be used any more. The text is the reason, for an operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -402,6 +402,7 @@ impl Control {
             let port = interface.port.as_deref();
             let name = &interface.guest.name;
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
+            let status = interface.wrappers.describe(status);
             PortStatus { persistent_grants: interface.backend.persistent_grants(), ..status }
         });
         let uplinks = self.uplinks.iter().map(status::uplink);

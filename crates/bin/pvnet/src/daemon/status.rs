@@ -37,10 +37,11 @@ pub(super) fn guest(
 
 /// An uplink's port; `reason` says why it is down.
 pub(super) fn uplink(uplink: &PluggedUplink) -> PortStatus {
-    let PluggedUplink { port, failure, .. } = uplink;
+    let PluggedUplink { port, wrappers, failure } = uplink;
     let state = if failure.is_some() { PortState::Down } else { PortState::Up };
     let reason = failure.clone().map(Reason::DeviceFailed);
-    counted(PortStatus { reason, ..PortStatus::new(port.name(), PortKind::Uplink, state) }, port)
+    let status = PortStatus { reason, ..PortStatus::new(port.name(), PortKind::Uplink, state) };
+    counted(wrappers.describe(status), port)
 }
 
 fn counted(status: PortStatus, port: &Port) -> PortStatus {

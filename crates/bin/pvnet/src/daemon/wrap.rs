@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use capture::{Capture, CapturePoint, Options, Unwrap};
+use control_socket::{GuardStatus, LimitStatus, PortKind, PortStatus, Rates};
 use datapath::{Datapath, Port};
 use guard::{Guard, Policy};
-use limit::Meter;
+use limit::{Limit, Meter};
 use port::Queue;
 
 use crate::config::Limits;
@@ -14,6 +15,7 @@ use crate::config::Limits;
 /// go on, and a guest that reconnects gets no new burst.
 pub(super) struct Wrappers {
     guard: Option<Policy>,
+    limits: Limits,
     from_port: Arc<Meter>,
     to_port: Arc<Meter>,
     /// None if captures are not allowed.
@@ -29,6 +31,7 @@ impl Wrappers {
         let [from_port, to_port] = [limits.ingress, limits.egress].map(Meter::new);
         Self {
             guard,
+            limits: *limits,
             from_port,
             to_port,
             point: capture.then(|| CapturePoint::new(name)),
@@ -79,5 +82,67 @@ impl Wrappers {
             return Err(format!("this daemon does not record traffic ({key})"));
         };
         point.start(options).map_err(|error| error.to_string())
+    }
+
+    /// Completes the status of the port: what its frames are checked for, and what it may carry.
+    pub(super) fn describe(&self, status: PortStatus) -> PortStatus {
+        // An uplink has no guard: its frames come from many sources.
+        let guard = (status.kind == PortKind::Guest).then(|| guard_status(self.guard.as_ref()));
+        let [ingress, egress] = [self.limits.ingress, self.limits.egress].map(rates);
+        let is_limited = ingress.is_some() || egress.is_some();
+        let limit = is_limited.then_some(LimitStatus { ingress, egress });
+        PortStatus { guard, limit, ..status }
+    }
+}
+
+fn guard_status(policy: Option<&Policy>) -> GuardStatus {
+    let Some(policy) = policy else { return GuardStatus::Off };
+    let Some(addresses) = &policy.addresses else { return GuardStatus::Mac };
+    GuardStatus::Addresses { addresses: addresses.iter().map(ToString::to_string).collect() }
+}
+
+fn rates(limit: Limit) -> Option<Rates> {
+    let Limit { bytes_per_second, packets_per_second, .. } = limit;
+    (!limit.is_unlimited()).then_some(Rates { bytes_per_second, packets_per_second })
+}
+
+#[cfg(test)]
+mod tests {
+    use control_socket::PortState;
+    use wire::ethernet::MacAddr;
+
+    use super::*;
+
+    fn described(kind: PortKind, guard: Option<Policy>, limits: &Limits) -> PortStatus {
+        let wrappers = Wrappers::new("red", guard, limits, false);
+        wrappers.describe(PortStatus::new("red", kind, PortState::Up))
+    }
+
+    #[test]
+    fn a_port_says_how_it_is_guarded() {
+        let guard = |policy| described(PortKind::Guest, policy, &Limits::default()).guard;
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        assert_eq!(guard(None), Some(GuardStatus::Off));
+        assert_eq!(guard(Some(Policy { mac, addresses: None })), Some(GuardStatus::Mac));
+        let texts = ["10.77.0.1", "fd00:77::/64"];
+        let addresses = texts.map(|text| text.parse().unwrap()).to_vec();
+        let addresses = guard(Some(Policy { mac, addresses: Some(addresses) }));
+        let texts = texts.map(str::to_owned).to_vec();
+        assert_eq!(addresses, Some(GuardStatus::Addresses { addresses: texts }));
+        assert_eq!(described(PortKind::Uplink, None, &Limits::default()).guard, None);
+    }
+
+    #[test]
+    fn a_port_says_what_it_may_carry() {
+        assert_eq!(described(PortKind::Uplink, None, &Limits::default()).limit, None);
+        let ingress = Limit::new(Some(125_000), Some(7));
+        for (egress, packets) in [(Limit::default(), None), (Limit::new(None, Some(9)), Some(9))] {
+            let limit = described(PortKind::Guest, None, &Limits { ingress, egress }).limit;
+            let egress =
+                packets.map(|n| Rates { bytes_per_second: None, packets_per_second: Some(n) });
+            let ingress =
+                Some(Rates { bytes_per_second: Some(125_000), packets_per_second: Some(7) });
+            assert_eq!(limit, Some(LimitStatus { ingress, egress }));
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! A machine whose guests are separate processes: a test runs itself again as one.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,7 +14,7 @@ use machine::{Admitted, Applicant, Listener, Machine, MemorySize, Share, Toolsta
 pub const SOCKET: &str = "PVNET_TEST_SOCKET";
 
 /// Admits every guest, with this much memory.
-struct AdmitAll(MemorySize);
+pub struct AdmitAll(pub MemorySize);
 
 impl Toolstack for AdmitAll {
     type Guest = ();
@@ -32,7 +34,8 @@ impl Toolstack for AdmitAll {
 pub struct Host {
     pub machine: Machine,
     listener: Arc<Listener>,
-    path: PathBuf,
+    /// Where guests join.
+    pub path: PathBuf,
 }
 
 impl Host {

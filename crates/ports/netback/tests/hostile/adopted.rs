@@ -11,12 +11,12 @@ use port::Task;
 use wire::netif::{CtrlMessage, keys};
 use xenstore::XenbusState;
 
-use crate::control::World;
-use crate::guest::{
+use crate::common::guest::{
     CTRL_RING, DATA, HEADERS, LIST, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING,
 };
-use crate::taker::{BEHIND, Taker, pass};
-use crate::tampered::Tampered;
+use crate::common::taker::{BEHIND, Taker, pass};
+use crate::common::tampered::Tampered;
+use crate::control::World;
 
 /// A change of the guest's memory or keys, and its name.
 type Forgery = (String, Box<dyn Fn(&Raw)>);

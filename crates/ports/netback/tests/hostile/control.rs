@@ -15,11 +15,11 @@ use wire::netif::{
     TxResponse,
 };
 
-use crate::guest::{
+use crate::common::guest::{
     CTRL_RING, DATA, LIST, PAGE, PAGES, PERSISTENT, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING,
 };
-use crate::tampered::Tampered;
-use crate::turn::deliver;
+use crate::common::tampered::Tampered;
+use crate::common::turn::deliver;
 
 /// A guest with a control ring, and the backend's ends.
 pub struct World<H: Hypervisor> {

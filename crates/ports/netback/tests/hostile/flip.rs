@@ -12,9 +12,9 @@ use proptest::prelude::*;
 use wire::headers::Headers;
 use wire::netif::{RxRequest, RxResponse, status};
 
-use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
-use crate::tampered::Tampered;
-use crate::turn::{deliver, with_body};
+use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::common::tampered::Tampered;
+use crate::common::turn::{deliver, with_body};
 
 /// Pages between the driver domain and each guest.
 const EXCHANGE: usize = 8;

@@ -1,21 +1,23 @@
 //! The persistent grants: pages that stay mapped, and the packets that use them.
 
 use std::collections::HashMap;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use hypervisor::{Counted, GrantRef, Granted, Metered};
 use machine::Machine;
+use netback::ControlRing;
 use offload::Features;
 use port::{DropReason, Ingress, Outcome, Piece, Task, WINDOW};
 use proptest::prelude::*;
 use wire::netif::ctrl::status;
 use wire::netif::{CtrlMessage, GrefMapping};
 
+use crate::common::guest::{CTRL_RING, DATA, LIST, PAGE, PAGES, PERSISTENT, RSP_PROD, TX_RING};
+use crate::common::taker::{Taker, pass};
+use crate::common::tampered::Tampered;
+use crate::common::turn::{receive, with_body};
 use crate::control::{PERMIT_READ, READ_ONLY, World, entries, entry, world};
-use crate::guest::{DATA, LIST, PAGE, PAGES, PERSISTENT, RSP_PROD, TX_RING};
-use crate::taker::{Taker, pass};
-use crate::tampered::Tampered;
-use crate::turn::{receive, with_body};
 
 #[test]
 fn what_a_packet_in_hand_refers_to_is_not_unmapped() {
@@ -33,6 +35,37 @@ fn what_a_packet_in_hand_refers_to_is_not_unmapped() {
     world.queue.tx.finish(&[Outcome::Delivered; WINDOW]);
     assert_eq!(world.remove(&list), [true, false, true, false]);
     assert_eq!(world.mapped(), 0);
+}
+
+/// Serves a control ring for a step, in a thread: if it waits for this one, the test fails.
+fn step(mut control: ControlRing<Machine>) -> ControlRing<Machine> {
+    let (sender, stepped) = mpsc::channel();
+    std::thread::spawn(move || {
+        assert!(control.step().unwrap());
+        sender.send(control).unwrap();
+    });
+    stepped.recv_timeout(Duration::from_secs(2)).expect("a step waits for a batch")
+}
+
+#[test]
+fn the_control_ring_waits_for_no_batch_and_is_served_after_it() {
+    let mut world = world();
+    assert_eq!(world.add(&entries(DATA..DATA + 4)), status::SUCCESS);
+    // Its body lies in a page that stays mapped while a batch uses it.
+    world.send(&[DATA, DATA + 2], 600);
+    assert_eq!(receive(&mut world.queue.tx).unwrap().fresh, 1);
+    let entries = world.write_list(&entries(DATA + 4..DATA + 8));
+    world.put(CtrlMessage::AddGrefMapping { queue: 0, gref: LIST, entries }.request(7));
+    let mut control = Some(world.control);
+    // There is always another batch: it leaves the lock alone.
+    for is_answered in [false, true] {
+        with_body(&world.queue.tx, |_| {
+            control = control.take().map(step);
+            let answered: u32 = world.raw.read(CTRL_RING, RSP_PROD);
+            assert_eq!(answered == world.asked, is_answered);
+        });
+    }
+    assert_eq!(control.unwrap().grants()[0].mapped(), 8);
 }
 
 #[test]

@@ -12,9 +12,9 @@ use shm::Region;
 use wire::headers::{Headers, Transport};
 use wire::netif::{RxRequest, RxResponse, rx_flags};
 
-use crate::Random;
-use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
-use crate::tampered::Tampered;
+use crate::common::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::common::random::Random;
+use crate::common::tampered::Tampered;
 
 /// The bytes of frames.
 const BODY: u8 = 0x77;

@@ -10,7 +10,7 @@ use offload::Features;
 use wire::netif::keys;
 use xenstore::{Store, VifNodes, XenbusState};
 
-use crate::guest::{Raw, TX_RING};
+use crate::common::guest::{Raw, TX_RING};
 use crate::states::{End, TEXTS, World, device};
 
 const OFFERED: Offered = Offered {

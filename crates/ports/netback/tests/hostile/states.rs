@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use wire::netif::keys;
 use xenstore::XenbusState;
 
-use crate::guest::{RX_RING, Raw, TX_RING};
+use crate::common::guest::{RX_RING, Raw, TX_RING};
 
 /// The content of a frontend's state key: nothing, a wrong value, or a state.
 pub const TEXTS: [Option<&str>; 14] = [

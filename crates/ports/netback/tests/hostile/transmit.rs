@@ -12,12 +12,12 @@ use proptest::prelude::*;
 use wire::netif::extra::Extra;
 use wire::netif::{GsoKind, TxRequest, TxResponse, header_channel, status, tx_flags};
 
-use crate::Random;
+use crate::common::guest::{DATA, HEADERS, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, TX_RING};
+use crate::common::random::Random;
+use crate::common::taker::{BEHIND, Taker, pass};
+use crate::common::tampered::Tampered;
+use crate::common::turn::receive;
 use crate::control::World;
-use crate::guest::{DATA, HEADERS, PAGE, PAGES, REQ_PROD, RSP_PROD, Raw, TX_RING};
-use crate::taker::{BEHIND, Taker, pass};
-use crate::tampered::Tampered;
-use crate::turn::receive;
 
 /// The last byte of the destination address; the others do not change.
 const DESTINATIONS: [u8; 2] = [0xa, 0xb];

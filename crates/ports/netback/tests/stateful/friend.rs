@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hypervisor::Guest;
-use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, SharedPages, toolstack};
-use netback::{Anonymous, Change, Offered, RxChannel, TxChannel, Vif};
+use machine::{DRIVER_DOMAIN, Machine, MachineGuest, MemorySize, SharedPages, toolstack};
+use netback::{Change, Offered, Vif};
 use netfront::{Config, Frontend, Queue};
-use offload::{Checksum, Features};
+use offload::Checksum;
 use shm::Piece;
 use xenstore::Store;
 
-use crate::tampered::Tampered;
+use crate::common::device::{Device, OFFERED};
+use crate::common::tampered::Tampered;
 
 /// Bytes that only honest guests have, in their memory and in the frames between them.
 pub const SECRET: [u8; 16] = *b"not for a third.";
@@ -19,6 +20,8 @@ pub const SECRET: [u8; 16] = *b"not for a third.";
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 /// Pages of its memory.
 const PAGES: usize = 2048;
+/// What its backend offers.
+const OFFER: Offered = Offered { split_event_channels: true, persistent_grants: 512, ..OFFERED };
 /// Far above what a connection takes.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -39,9 +42,7 @@ impl Backend {
 pub struct Friend {
     mac: [u8; 6],
     hypervisor: Tampered,
-    domain: Arc<Domain>,
-    store: Arc<dyn Store>,
-    ledgers: Arc<Anonymous>,
+    device: Device,
     vif: Vif<Tampered>,
     _frontend: Frontend<MachineGuest>,
     queue: Queue<MachineGuest>,
@@ -58,18 +59,14 @@ impl Friend {
     pub fn new(machine: &Machine, hypervisor: &Tampered, number: u8) -> (Self, Backend) {
         let mac = [2, 0, 0, 0, 0, number];
         let size = MemorySize { pages: PAGES, grant_pages: 4, ..MemorySize::default() };
-        let domain = machine.create(size).unwrap();
-        let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
-        toolstack::create_domain(&*store, domain.id(), "friend").unwrap();
         let text = format!("02:00:00:00:00:{number:02x}");
-        toolstack::create_vif(&*store, domain.id(), 0, &text).unwrap();
-        let inside = MachineGuest::inside(machine, &domain).unwrap();
-        let (page, _) = inside.share(DRIVER_DOMAIN, 1).unwrap();
+        let device = Device::new(machine, size, "friend", &text);
+        let (page, _) = device.inside.share(DRIVER_DOMAIN, 1).unwrap();
         (0..4096).step_by(16).for_each(|at| page.copy_in(at, &SECRET).unwrap());
 
-        let ledgers = Arc::<Anonymous>::default();
-        let mut vif = adopt(hypervisor, &store, &domain, &ledgers);
-        let own: Arc<dyn Store> = Arc::new(machine.store().connect(domain.id()));
+        let mut vif = device.adopt(hypervisor.clone(), OFFER);
+        let own: Arc<dyn Store> = Arc::new(machine.store().connect(device.domain.id()));
+        let inside = device.inside.clone();
         let connecting = std::thread::spawn(move || {
             Frontend::connect(&inside, own, &toolstack::device_path(0), &Config::default()).unwrap()
         });
@@ -85,19 +82,8 @@ impl Friend {
         let queue = queues.pop().expect("one queue");
         let hypervisor = hypervisor.clone();
         let (sent, certain) = (Vec::new(), 0);
-        let friend = Self {
-            mac,
-            hypervisor,
-            domain,
-            store,
-            ledgers,
-            vif,
-            _frontend: frontend,
-            queue,
-            page,
-            sent,
-            certain,
-        };
+        let friend =
+            Self { mac, hypervisor, device, vif, _frontend: frontend, queue, page, sent, certain };
         (friend, backend)
     }
 
@@ -107,7 +93,7 @@ impl Friend {
 
     /// A backend that takes over the live rings of one that was killed.
     pub fn restart(&mut self) -> Backend {
-        self.vif = adopt(&self.hypervisor, &self.store, &self.domain, &self.ledgers);
+        self.vif = self.device.adopt(self.hypervisor.clone(), OFFER);
         connect(&mut self.vif)
     }
 
@@ -185,24 +171,6 @@ impl Friend {
         self.page.copy_out(0, &mut bytes).unwrap();
         assert!(bytes.as_chunks().0.iter().all(|chunk| *chunk == SECRET), "a page was written");
     }
-}
-
-fn adopt(
-    hypervisor: &Tampered,
-    store: &Arc<dyn Store>,
-    domain: &Domain,
-    ledgers: &Arc<Anonymous>,
-) -> Vif<Tampered> {
-    let offered = Offered {
-        max_queues: 1,
-        features: Features::ALL,
-        split_event_channels: true,
-        tx: TxChannel::Header,
-        rx: RxChannel::Copy,
-        persistent_grants: 512,
-    };
-    let path = toolstack::backend_path(domain.id(), 0);
-    Vif::adopt(hypervisor.clone(), store.clone(), &path, offered, ledgers.clone()).unwrap()
 }
 
 /// Waits for the frontend.

@@ -8,11 +8,11 @@ use netback::{Change, Vif};
 use offload::Features;
 use wire::netif::{CtrlRequest, GrefMapping, RxRequest, TxRequest, keys};
 
-use crate::friend::{Backend, SECRET};
-use crate::guest::{
+use crate::common::guest::{
     CTRL_RING, DATA, HEADERS, LIST, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw, TX_RING,
 };
-use crate::tampered::Tampered;
+use crate::common::tampered::Tampered;
+use crate::friend::{Backend, SECRET};
 
 /// Its rings, and the bytes of a slot of each.
 const RINGS: [(u32, usize); 3] = [(TX_RING, 12), (RX_RING, 8), (CTRL_RING, 16)];

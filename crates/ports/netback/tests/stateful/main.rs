@@ -3,20 +3,18 @@
 //!
 //! A failure prints its bytes. `PVNET_FUZZ_INPUT=HEX` runs them alone; `PVNET_FUZZ_SECONDS=N` runs longer.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod friend;
-#[path = "../hostile/guest.rs"]
-mod guest;
 mod hostile;
-#[path = "../hostile/tampered.rs"]
-mod tampered;
-#[path = "../hostile/turn.rs"]
-mod turn;
 mod world;
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
+use common::random::Random;
 use world::World;
 
 /// Inputs that once were, or easily could be, a problem.
@@ -34,22 +32,9 @@ const CORPUS: [&[u8]; 6] = [
 ];
 const SECONDS: u64 = 10;
 
-/// A small random generator.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn bytes(&mut self) -> Vec<u8> {
-        let words = 2 + self.next() % 120;
-        (0..words).flat_map(|_| self.next().to_le_bytes()).collect()
-    }
+fn any_bytes(random: &mut Random) -> Vec<u8> {
+    let words = 2 + random.next() % 120;
+    (0..words).flat_map(|_| random.next().to_le_bytes()).collect()
 }
 
 /// Runs an input, and prints it if it fails.
@@ -78,7 +63,7 @@ fn any_steps_leave_the_other_guests_alone() {
     let mut random = Random(RandomState::new().hash_one(0));
     let (start, mut inputs) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_secs(seconds) {
-        run(&mut world, &random.bytes());
+        run(&mut world, &any_bytes(&mut random));
         inputs += 1;
     }
     println!("{inputs} inputs");

@@ -6,10 +6,10 @@ use std::time::Duration;
 use machine::Machine;
 use port::{DropReason, Ingress, Outcome, Task, WINDOW};
 
+use crate::common::tampered::Tampered;
+use crate::common::turn::{deliver, receive, with_body};
 use crate::friend::{Backend, Friend, SECRET};
 use crate::hostile::{Hostile, Write};
-use crate::tampered::Tampered;
-use crate::turn::{deliver, receive, with_body};
 
 /// The time from one pass to the next.
 const PASS: Duration = Duration::from_millis(20);

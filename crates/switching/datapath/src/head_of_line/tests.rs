@@ -42,7 +42,7 @@ fn frames_from_a_wire_never_wait() {
 #[test]
 fn a_port_holds_no_more_than_its_share() {
     let mut waits = after(900, 100);
-    assert_eq!(waits.admit(GOOD, &all(), ms(0)), WINDOW, "its main business");
+    assert_eq!(waits.admit(GOOD, &all(), ms(0)), WINDOW, "its main destination");
     assert_eq!(waits.due(), Some(ms(18)));
     assert_eq!(waits.admit(SLOW, &all(), ms(0)), 7);
     assert_eq!(waits.due(), Some(ms(2)), "the one that is due first");

@@ -16,6 +16,7 @@ mod races;
 mod raw;
 mod receive;
 mod rings;
+mod stateful;
 
 use std::sync::Arc;
 

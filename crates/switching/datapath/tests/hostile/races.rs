@@ -12,17 +12,17 @@ use crate::raw::{self, DATA, Memory, PERMIT, RING, TX_RING, slot_of};
 use crate::{A, ALL, B, World};
 
 /// A small random generator: races need variety, not quality.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
 
-    fn below(&mut self, n: u32) -> u32 {
+    pub fn below(&mut self, n: u32) -> u32 {
         u32::try_from(self.next() % u64::from(n)).unwrap()
     }
 }

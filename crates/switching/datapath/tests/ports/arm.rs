@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use port::{Armed, Body, Broken, Budget, Doorbell, Event, Ingress, Outcomes, Received, Window};
+use port::{
+    Armed, Body, Broken, Budget, Doorbell, Event, Ingress, IngressWrapper, Outcomes, Received,
+    Window,
+};
 use port_testing::Sender;
 use shm::Region;
 
@@ -30,13 +33,13 @@ struct Log {
     asleep: bool,
 }
 
-impl Ingress for Later {
-    fn event(&self) -> Arc<dyn Event> {
-        self.inner.event()
+impl IngressWrapper for Later {
+    fn inner(&self) -> &dyn Ingress {
+        &*self.inner
     }
 
-    fn window(&self) -> &Window {
-        self.inner.window()
+    fn inner_mut(&mut self) -> &mut dyn Ingress {
+        &mut *self.inner
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
@@ -45,14 +48,6 @@ impl Ingress for Later {
         log.asleep = false;
         drop(log);
         self.inner.receive(budget, received)
-    }
-
-    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
-        self.inner.with_body(work);
-    }
-
-    fn finish(&mut self, outcomes: &Outcomes) {
-        self.inner.finish(outcomes);
     }
 
     fn arm(&mut self) -> Result<Armed, Broken> {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use port::{
-    Armed, Body, Broken, Budget, Egress, Event, Ingress, Offer, Outcomes, Queue, Received, Rewrap,
-    Window,
+    Body, Broken, Budget, Egress, EgressWrapper, Ingress, IngressWrapper, Offer, Queue, Received,
+    Rewrap,
 };
 
 use crate::common::wait_until;
@@ -19,17 +19,13 @@ struct Counting<P> {
     seen: Arc<AtomicU64>,
 }
 
-impl Ingress for Counting<Box<dyn Ingress>> {
-    fn event(&self) -> Arc<dyn Event> {
-        self.inner.event()
+impl IngressWrapper for Counting<Box<dyn Ingress>> {
+    fn inner(&self) -> &dyn Ingress {
+        &*self.inner
     }
 
-    fn has_back_pressure(&self) -> bool {
-        self.inner.has_back_pressure()
-    }
-
-    fn window(&self) -> &Window {
-        self.inner.window()
+    fn inner_mut(&mut self) -> &mut dyn Ingress {
+        &mut *self.inner
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
@@ -37,21 +33,17 @@ impl Ingress for Counting<Box<dyn Ingress>> {
         self.seen.fetch_add(received.fresh as u64, Ordering::Relaxed);
         result
     }
-
-    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
-        self.inner.with_body(work);
-    }
-
-    fn finish(&mut self, outcomes: &Outcomes) {
-        self.inner.finish(outcomes);
-    }
-
-    fn arm(&mut self) -> Result<Armed, Broken> {
-        self.inner.arm()
-    }
 }
 
-impl Egress for Counting<Box<dyn Egress>> {
+impl EgressWrapper for Counting<Box<dyn Egress>> {
+    fn inner(&self) -> &dyn Egress {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Egress {
+        &mut *self.inner
+    }
+
     fn deliver(
         &mut self,
         body: Body<'_>,

@@ -1,11 +1,13 @@
 //! Frames that wait for room: no loss between the willing, and no harm by a slow receiver.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use port::{DropReason, Outcome};
+use port::{Armed, Broken, DropReason, Egress, Ingress, IngressWrapper, Outcome};
+use port_testing::FakeEgress;
 
 use crate::common::{frame, wait_until};
-use crate::{Plugged, Receiver, Sender, Switch, plain, plug};
+use crate::{Plugged, Receiver, Sender, Switch, mac, plain, plug};
 
 const PAIRS: u32 = 1000;
 
@@ -78,4 +80,56 @@ fn frames_from_a_wire_never_wait() {
     }
     wait_until("the end of every frame", || wire.sender.answers().len() == 100);
     assert_eq!((full.egress.count(), losses(&full)), (1, 99));
+}
+
+/// An ingress side that notes how many frames `receiver` had each time that it was armed.
+struct ArmLog {
+    inner: Box<dyn Ingress>,
+    receiver: Receiver,
+    armed: Arc<Mutex<Vec<usize>>>,
+}
+
+impl IngressWrapper for ArmLog {
+    fn inner(&self) -> &dyn Ingress {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Ingress {
+        &mut *self.inner
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        self.armed.lock().unwrap().push(self.receiver.count());
+        self.inner.arm()
+    }
+}
+
+/// An egress queue without room that takes longer than a turn to say so, in its first calls.
+fn slow_to_refuse(calls: usize) -> Box<dyn Egress> {
+    let mut calls = 0..calls;
+    Box::new(FakeEgress::new(move |_, _| {
+        if calls.next().is_some() {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        Ok(Outcome::Waiting)
+    }))
+}
+
+#[test]
+fn a_queue_whose_turn_was_cut_does_not_wait_for_events() {
+    let switch = Switch::new(1);
+    // Two turns are cut, with two calls each: the first has fresh frames, the second has none.
+    let slow = plug(&switch.datapath, 1, Sender::new(), ((), slow_to_refuse(4)));
+    let blue = plain(&switch.datapath, 2);
+    let (sender, inner) = Sender::new();
+    // Before it is plugged in, so that its first turn takes them all.
+    sender.send(frame(slow.mac, mac(0), 300, 0));
+    (1..=3).for_each(|n| sender.send(frame(blue.mac, mac(0), 300, n)));
+    let armed = Arc::<Mutex<_>>::default();
+    let ingress = ArmLog { inner, receiver: blue.egress.clone(), armed: armed.clone() };
+    let _red = plug(&switch.datapath, 0, (sender, Box::new(ingress)), Receiver::new());
+    wait_until("the frames for others", || blue.egress.count() == 3);
+    wait_until("the end of its work", || !armed.lock().unwrap().is_empty());
+    let armed = armed.lock().unwrap();
+    assert!(armed.iter().all(|count| *count == 3), "armed before all were offered: {armed:?}");
 }

@@ -1,21 +1,20 @@
 //! A guest as its backend sees it: memory with rings and a grant table, and keys
 //! in the store.
 
-#![allow(dead_code, reason = "each fuzz target uses its part")]
-
 use std::fmt::Display;
+use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use hypervisor::{Guest, Hypervisor};
-use machine::{DRIVER_DOMAIN, Domain, GuestEvent, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{
-    Anonymous, Change, Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif,
-};
+use machine::{DRIVER_DOMAIN, GuestEvent, Machine, MemorySize, toolstack};
+use netback::{Change, Connection, ControlRing, Offered, Queue, RxChannel, TxChannel, Vif};
 use offload::Features;
 use shm::Region;
 use xenstore::Store;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::device::{Device, OFFERED};
 
 /// Pages of each guest, the first of which is its grant table.
 pub const PAGES: u32 = 64;
@@ -38,15 +37,19 @@ pub const RSP_PROD: usize = 8;
 
 /// A guest, from outside: the test writes its memory like the guest's own code could.
 pub struct Raw {
-    pub domain: Arc<Domain>,
+    device: Device,
     pub memory: Arc<Region>,
-    pub inside: MachineGuest,
     pub store: Arc<dyn Store>,
-    pub driver_store: Arc<dyn Store>,
     event: Mutex<Option<GuestEvent>>,
-    /// The ledgers, which outlive its backends.
-    ledgers: Arc<Anonymous>,
     control_event: Mutex<Option<GuestEvent>>,
+}
+
+impl Deref for Raw {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        &self.device
+    }
 }
 
 impl Raw {
@@ -60,17 +63,11 @@ impl Raw {
     pub fn with_exchange(machine: &Machine, exchange_pages: usize) -> Self {
         let pages = PAGES as usize;
         let size = MemorySize { pages, grant_pages: 1, exchange_pages, ..MemorySize::default() };
-        let domain = machine.create(size).unwrap();
-        let inside = MachineGuest::inside(machine, &domain).unwrap();
-        let memory = Arc::new(Region::map(inside.memory(), 0, PAGES as usize * PAGE).unwrap());
-        let driver_store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
-        let store: Arc<dyn Store> = Arc::new(machine.store().connect(domain.id()));
-        toolstack::create_domain(&*driver_store, domain.id(), "raw").unwrap();
-        toolstack::create_vif(&*driver_store, domain.id(), 0, "02:00:00:00:00:01").unwrap();
+        let device = Device::new(machine, size, "raw", "02:00:00:00:00:01");
+        let memory = Region::map(device.inside.memory(), 0, PAGES as usize * PAGE).unwrap();
+        let store: Arc<dyn Store> = Arc::new(machine.store().connect(device.domain.id()));
         let (event, control_event) = Default::default();
-        let ledgers = Arc::default();
-        let raw =
-            Self { domain, memory, inside, store, driver_store, event, ledgers, control_event };
+        let raw = Self { device, memory: Arc::new(memory), store, event, control_event };
         raw.reset();
         raw
     }
@@ -137,17 +134,7 @@ impl Raw {
         rx: RxChannel,
     ) -> Vif<H> {
         self.key("request-rx-copy", u32::from(rx == RxChannel::Copy));
-        let path = toolstack::backend_path(self.domain.id(), 0);
-        let offered = Offered {
-            max_queues: 1,
-            features: Features::ALL,
-            split_event_channels: false,
-            tx,
-            rx,
-            persistent_grants: PERSISTENT,
-        };
-        Vif::adopt(hypervisor, self.driver_store.clone(), &path, offered, self.ledgers.clone())
-            .unwrap()
+        self.adopt(hypervisor, Offered { tx, rx, persistent_grants: PERSISTENT, ..OFFERED })
     }
 
     /// Connects its one queue. The vif can connect it again.

@@ -9,9 +9,9 @@ use offload::{Checksum, Features};
 use port::{Broken, DropReason, Frame, Ingress, Outcome, WINDOW};
 use wire::netif::{RxRequest, RxResponse};
 
-use crate::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
-use crate::tampered::Tampered;
-use crate::turn::{deliver, receive, with_body};
+use super::guest::{DATA, PAGE, PAGES, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use super::tampered::Tampered;
+use super::turn::{deliver, receive, with_body};
 
 /// A guest that posts buffers and takes frames.
 pub struct Taker {

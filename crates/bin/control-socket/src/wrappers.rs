@@ -1,0 +1,41 @@
+//! What lies between a port and the switch: the guard and the limits.
+
+use serde::{Deserialize, Serialize};
+
+/// The sources that a guest's frames may have. In JSON: an object with a `mode`, named as in the configuration, and the
+/// `addresses`, if they are checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "mode", rename_all = "snake_case")]
+pub enum GuardStatus {
+    /// Any.
+    Off,
+    /// Its own MAC address, and any IP address.
+    Mac,
+    /// Its own MAC address, these IP addresses, and the link-local one of its MAC address.
+    Addresses {
+        /// Each an address, or a network such as `10.77.0.0/24`. May be empty.
+        addresses: Vec<String>,
+    },
+}
+
+/// What a port may carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitStatus {
+    /// From the port into the switch; absent if unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress: Option<Rates>,
+    /// From the switch out of the port; absent if unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<Rates>,
+}
+
+/// The most that one direction of a port carries in the long run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Bytes of Ethernet frames; absent if unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+    /// Packets; absent if unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets_per_second: Option<u64>,
+}

@@ -1,0 +1,11 @@
+//! What the tests and the fuzz targets of the backend need: guests, their devices, a hypervisor between whose
+//! operations a guest acts, a worker's turn.
+
+#![allow(dead_code, reason = "each of them uses its part")]
+
+pub mod device;
+pub mod guest;
+pub mod random;
+pub mod taker;
+pub mod tampered;
+pub mod turn;

@@ -1,0 +1,118 @@
+//! Wrappers around a port: what they leave alone passes through.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use frame::{Body, Offer, Outcomes, Ticket, Window};
+
+use crate::{Armed, Broken, Budget, Egress, Event, InFlight, Ingress, Received};
+
+/// A wrapper around the ingress side of a queue. It is an [`Ingress`] itself: the methods here are
+/// those that a wrapper may change, and all others go to the inner side.
+pub trait IngressWrapper: Any + Send {
+    /// The wrapped side.
+    fn inner(&self) -> &dyn Ingress;
+
+    /// The same, to change it.
+    fn inner_mut(&mut self) -> &mut dyn Ingress;
+
+    /// See [`Ingress::receive`].
+    ///
+    /// # Errors
+    /// The queue cannot be used any more.
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        self.inner_mut().receive(budget, received)
+    }
+
+    /// See [`Ingress::finish`].
+    fn finish(&mut self, outcomes: &Outcomes) {
+        self.inner_mut().finish(outcomes);
+    }
+
+    /// See [`Ingress::arm`].
+    ///
+    /// # Errors
+    /// The queue cannot be used any more.
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        self.inner_mut().arm()
+    }
+}
+
+impl<W: IngressWrapper> Ingress for W {
+    fn event(&self) -> Arc<dyn Event> {
+        self.inner().event()
+    }
+
+    fn has_back_pressure(&self) -> bool {
+        self.inner().has_back_pressure()
+    }
+
+    fn window(&self) -> &Window {
+        self.inner().window()
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        IngressWrapper::receive(self, budget, received)
+    }
+
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        self.inner().with_body(work);
+    }
+
+    fn finish(&mut self, outcomes: &Outcomes) {
+        IngressWrapper::finish(self, outcomes);
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        IngressWrapper::arm(self)
+    }
+}
+
+/// A wrapper around the egress side of a queue. It is an [`Egress`] itself: all methods but
+/// `deliver` go to the inner side.
+pub trait EgressWrapper: Any + Send {
+    /// The wrapped side.
+    fn inner(&self) -> &dyn Egress;
+
+    /// The same, to change it.
+    fn inner_mut(&mut self) -> &mut dyn Egress;
+
+    /// See [`Egress::deliver`].
+    ///
+    /// # Errors
+    /// The port cannot be used any more.
+    fn deliver(
+        &mut self,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Broken>;
+}
+
+impl<W: EgressWrapper> Egress for W {
+    fn deliver(
+        &mut self,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Broken> {
+        EgressWrapper::deliver(self, body, offers, now)
+    }
+
+    fn reap(&mut self, deliveries: &mut [InFlight]) {
+        self.inner_mut().reap(deliveries);
+    }
+
+    fn cancel(&mut self, tickets: &[Ticket]) {
+        self.inner_mut().cancel(tickets);
+    }
+
+    fn room_event(&self) -> Option<Arc<dyn Event>> {
+        self.inner().room_event()
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.inner().is_stalled()
+    }
+}

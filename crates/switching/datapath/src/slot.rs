@@ -30,7 +30,7 @@ pub(crate) struct Slot {
     /// Whether frames wait for room in another port, or for a device.
     pub(crate) blocked: bool,
     /// When it must be polled again, even without an event.
-    pub(crate) due: Option<Instant>,
+    due: Option<Instant>,
     /// Whether its events are not heard before that.
     rests: bool,
     /// Events in a row that brought no work.
@@ -52,20 +52,8 @@ impl Slot {
     ) -> Result<Self, (Arc<Port>, Errno)> {
         let events = work.events(&port);
         let token = index as u64;
-        for event in &events {
-            match epoll::add(
-                epoll,
-                event,
-                EventData::new_u64(token),
-                EventFlags::IN | EventFlags::ET,
-            ) {
-                // One event channel for both rings.
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => {
-                    forget(epoll, &events);
-                    return Err((port, error));
-                }
-            }
+        if let Err(error) = watch(epoll, &events, token) {
+            return Err((port, error));
         }
         Ok(Self {
             port,
@@ -111,10 +99,11 @@ impl Slot {
         self.empty_events = 0;
     }
 
-    /// From now on its events do not wake the worker, until the slot is [due](Self::due).
+    /// From now on its events do not wake the worker, until the slot is [due](Self::due). They are taken
+    /// out of `epoll`: even those that it ignores would share its lock with those of others.
     pub(crate) fn rest(&mut self, epoll: &OwnedFd) {
         if !std::mem::replace(&mut self.rests, true) {
-            self.watch(epoll, EventFlags::empty());
+            forget(epoll, &self.events);
         }
     }
 
@@ -124,17 +113,19 @@ impl Slot {
             return;
         }
         self.active = true;
-        if std::mem::take(&mut self.rests) {
-            // What came meanwhile is announced again.
-            self.watch(epoll, EventFlags::IN | EventFlags::ET);
-        }
+        // What came meanwhile is announced then. It fails if the kernel is short of memory.
+        self.rests = self.rests && watch(epoll, &self.events, self.token).is_err();
     }
 
-    fn watch(&self, epoll: &OwnedFd, flags: EventFlags) {
-        for event in &self.events {
-            // This cannot fail: the descriptor was added, and changing it allocates nothing.
-            let _ = epoll::modify(epoll, event, EventData::new_u64(self.token), flags);
-        }
+    /// When it must be polled again, even without an event.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Sets when it must be polled again, even without an event.
+    pub(crate) fn set_due(&mut self, due: Option<Instant>, now: Instant) {
+        let unheard = self.rests.then(|| now + REST);
+        self.due = due.into_iter().chain(unheard).min();
     }
 
     /// Wraps its queue anew.
@@ -146,6 +137,22 @@ impl Slot {
     pub(crate) fn forget_events(&self, epoll: &OwnedFd) {
         forget(epoll, &self.events);
     }
+}
+
+/// Adds events to `epoll`, all or none.
+fn watch(epoll: &OwnedFd, events: &[Arc<dyn Event>], token: u64) -> Result<(), Errno> {
+    for event in events {
+        let (data, flags) = (EventData::new_u64(token), EventFlags::IN | EventFlags::ET);
+        match epoll::add(epoll, event, data, flags) {
+            // One event channel for both rings.
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => {
+                forget(epoll, events);
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
 }
 
 fn forget(epoll: &OwnedFd, events: &[Arc<dyn Event>]) {

@@ -176,7 +176,7 @@ impl Worker {
     fn timeout(&self, now: Instant) -> Option<Duration> {
         let slots = || self.slots.iter().flatten();
         let retry = slots().any(|slot| slot.blocked).then_some(RETRY);
-        let due = slots().filter_map(|slot| slot.due).min();
+        let due = slots().filter_map(Slot::due).min();
         let due = due.map(|due| due.saturating_duration_since(now));
         retry.into_iter().chain(due).min()
     }
@@ -212,7 +212,7 @@ impl Worker {
                     Armed::Ready | Armed::Asleep => None,
                 };
                 let late = slot.work.due().map(|due| self.shared.started + due);
-                slot.due = until.into_iter().chain(late).min();
+                slot.set_due(until.into_iter().chain(late).min(), now);
                 if matches!((&slot.work, armed), (Work::Serve(_), Armed::Until(_))) {
                     slot.rest(&self.epoll);
                 }
@@ -270,7 +270,7 @@ impl Worker {
 
     /// Activates the queues that are due.
     fn wake_due(&mut self) {
-        if self.slots.iter().flatten().any(|slot| slot.due.is_some()) {
+        if self.slots.iter().flatten().any(|slot| slot.due().is_some()) {
             let now = Instant::now();
             for slot in self.slots.iter_mut().flatten() {
                 slot.wake_if_due(&self.epoll, now);

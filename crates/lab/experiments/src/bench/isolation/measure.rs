@@ -39,6 +39,14 @@ pub struct Sample {
     pub no_stream: Option<String>,
 }
 
+impl Sample {
+    /// The CPUs that this attack used: those of its process, and those that the daemon used more than
+    /// beside the `idle` guest.
+    pub fn cost(&self, idle: &Self) -> f64 {
+        self.hostile + (self.daemon - idle.daemon).max(0.0)
+    }
+}
+
 /// Measures the good guests while the hostile one follows an order: a TCP stream first, then round
 /// trips. At once, the stream's own queues would be most of a round trip's time.
 pub fn measure(attacked: &mut Attacked, order: Order, seconds: u32) -> Result<Sample> {

@@ -76,11 +76,11 @@ fn attack(
     let mut outcome = Outcome { class, workers, rounds: Vec::new(), failure: None };
     progress.step(format!("{class}, {workers} workers: start"));
     let mut attacked = Attacked::start(class, workers)?;
-    let mut hostile_cpus = 0.0;
+    let mut cost = 0.0;
     for round in 0..args.common.rounds {
         let of = args.common.rounds;
         progress.step(format!("{class}, {workers} workers: round {} of {of}", round + 1));
-        match measure_round(&mut attacked, round, args.seconds, &mut hostile_cpus) {
+        match measure_round(&mut attacked, round, args.seconds, &mut cost) {
             Ok(round) => {
                 let share = |of: f64, idle: f64| human(of / idle);
                 let tcp = share(round.attack.mbps, round.idle.mbps);
@@ -99,13 +99,13 @@ fn attack(
     Ok(outcome)
 }
 
-/// One round. The attack comes first or last, in turn. `hostile_cpus` is what the process used in the
-/// last attack: the first round has to attack before it can spin as much.
+/// One round. The attack comes first or last, in turn. `cost` is the CPU that the last attack used: the
+/// first round has to attack before it can spin as much.
 fn measure_round(
     attacked: &mut Attacked,
     round: u32,
     seconds: u32,
-    hostile_cpus: &mut f64,
+    cost: &mut f64,
 ) -> Result<Round> {
     let idle = measure(attacked, Order::Idle, seconds)?;
     let harmless = |attacked: &mut Attacked, cpus: f64| -> Result<[Sample; 2]> {
@@ -113,17 +113,17 @@ fn measure_round(
         Ok([spin, measure(attacked, Order::Busy, seconds)?])
     };
     let attacks_last = !round.is_multiple_of(2);
-    let before = attacks_last.then(|| harmless(attacked, *hostile_cpus)).transpose()?;
+    let before = attacks_last.then(|| harmless(attacked, *cost)).transpose()?;
     let attack = measure(attacked, Order::Attack, seconds)?;
-    *hostile_cpus = attack.hostile;
+    *cost = attack.cost(&idle);
     let [spin, busy] = match before {
         Some(harmless) => harmless,
-        None => harmless(attacked, attack.hostile)?,
+        None => harmless(attacked, *cost)?,
     };
     Ok(Round { idle, attack, spin, busy })
 }
 
-/// CPUs in per cent. The process has one thread.
+/// CPUs in per cent. The process has two threads.
 fn percent(cpus: f64) -> u32 {
-    (1..=100).take_while(|percent| f64::from(*percent) <= 100.0 * cpus).last().unwrap_or(0)
+    (1..=200).take_while(|percent| f64::from(*percent) <= 100.0 * cpus).last().unwrap_or(0)
 }

@@ -9,7 +9,7 @@ use super::measure::Sample;
 pub const THROUGHPUT: Rule = Rule::AtLeast(0.9, 0.9);
 /// The 99th percentile of its round trips: 1.5 times what it was.
 pub const ROUND_TRIP: Rule = Rule::AtMost(1.5, 1.5);
-/// A hostile process that uses less of a CPU takes none from the others.
+/// An attack that uses less of a CPU takes none from the others.
 const NO_CPU: f64 = 0.05;
 
 /// One round: the good guests beside an idle hostile guest, beside one that attacks, and beside two that
@@ -20,7 +20,7 @@ pub struct Round {
     pub idle: Sample,
     /// During the attack.
     pub attack: Sample,
-    /// Beside a process that uses as much CPU as the attack's, and sends nothing.
+    /// Beside a process that uses as much CPU as the attack cost, and sends nothing.
     pub spin: Sample,
     /// Beside a guest that sends ordinary frames as fast as they are taken.
     pub busy: Sample,
@@ -141,7 +141,7 @@ impl Outcome {
     /// frames.
     fn is_a_fair_share(&self, quantity: Quantity) -> bool {
         let harmless = [self.against_spin(quantity), self.against_busy(quantity)];
-        self.median(|round| round.attack.hostile).is_some_and(|cpus| cpus >= NO_CPU)
+        self.median(|round| round.attack.cost(&round.idle)).is_some_and(|cpus| cpus >= NO_CPU)
             && harmless
                 .into_iter()
                 .flatten()

@@ -95,15 +95,16 @@ impl Attacker {
         }
     }
 
-    /// Behaves, but uses a share of a CPU for nothing.
-    pub fn spin(&mut self, share: f64, until: Instant) -> Result<(), String> {
-        let slot = until.saturating_duration_since(Instant::now());
-        let target = thread_cpu() + slot.mul_f64(share.clamp(0.0, 1.0));
+    /// Behaves, but uses CPU for nothing: `cpus` of them, of which a second thread uses what exceeds one.
+    pub fn spin(&mut self, cpus: f64, until: Instant) -> Result<(), String> {
         self.receive()?;
-        while thread_cpu() < target && Instant::now() < until {
-            std::hint::spin_loop();
-        }
-        self.rest(until)
+        std::thread::scope(|scope| {
+            if cpus > 1.0 {
+                scope.spawn(|| spin(cpus - 1.0, until));
+            }
+            spin(cpus, until);
+            self.rest(until)
+        })
     }
 
     /// Waits until the domain of this name is free.
@@ -116,5 +117,14 @@ impl Attacker {
                 joined => return joined,
             }
         }
+    }
+}
+
+/// Uses a share of a CPU.
+fn spin(share: f64, until: Instant) {
+    let slot = until.saturating_duration_since(Instant::now());
+    let target = thread_cpu() + slot.mul_f64(share.clamp(0.0, 1.0));
+    while thread_cpu() < target && Instant::now() < until {
+        std::hint::spin_loop();
     }
 }

@@ -108,10 +108,9 @@ impl Sender {
         let end = self.raw.read::<u32>(TX_RING, RSP_PROD).wrapping_add(256);
         loop {
             let (index, packet) = (self.published.load(Ordering::Relaxed), self.packet());
-            let next = index + u32::try_from(packet.len()).unwrap();
-            if next > end {
-                return;
-            }
+            // An index that ran below 0 is near the greatest.
+            let next = index.checked_add(u32::try_from(packet.len()).unwrap());
+            let Some(next) = next.filter(|next| *next <= end) else { return };
             (index..).zip(packet).for_each(|(index, slot)| self.write_slot(index, slot));
             self.publish(next);
         }

@@ -328,9 +328,11 @@ fn traffic(dom0: &Shell) -> Result<Job> {
 
 /// A script that waits for a line of the attacker, or for its report.
 fn printed(line: &str) -> String {
+    let found = format!("grep -e '^{line}' -e '^{REPORT}' report");
+    // It may have printed its report and ended after the first look.
     format!(
-        "while ! grep -e '^{line}' -e '^{REPORT}' report\n\
-         do kill -0 \"$(cat hostile.pid)\" || exec cat error; sleep 0.05; done"
+        "until {found}; do kill -0 \"$(cat hostile.pid)\" 2>/dev/null || {{ {found} || cat error; exit; }}\n\
+         sleep 0.05; done"
     )
 }
 

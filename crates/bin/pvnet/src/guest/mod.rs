@@ -1,15 +1,17 @@
 //! `pvnet guest` and `pvnet frontend`: domains whose frontend feeds a Linux TCP/IP stack.
 
-mod forward;
 mod link;
+mod links;
 mod memory;
 mod options;
+mod pump;
+mod vif;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hypervisor::DomId;
-use machine::{Grouping, Token, toolstack};
+use machine::{Grouping, Token};
 use offload::Features;
 use xen::XenGuest;
 use xenstore::{Client, Store};
@@ -17,7 +19,7 @@ use xenstore::{Client, Store};
 use crate::error::text;
 use crate::netns::{self, GuestNamespace};
 use crate::signals::stop_signal;
-use link::{Link, Location};
+use link::{Link, StackEnd};
 use memory::Balloon;
 
 pub use options::Options;
@@ -54,13 +56,12 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     if !flag(&*store, "group-pages") {
         guest.group(Grouping::Scattered);
     }
-    let location = Location { node: toolstack::device_path(0), namespace: Some(name.to_owned()) };
     let own = features(&*store).without(options.without);
-    let link = Link::open(&guest, &store, &location, own, options)?;
+    let (device, queues) = vif::connect(&guest, &store, 0, own, options)?;
+    let link = Link::open(device, queues, options.stack_end(Some(name), own, &*store))?;
     println!("guest {name} is up: {} in namespace {name}", options.device);
     let mut balloon = Balloon::watch(guest, store).map_err(text)?;
-    link.wait(&signals, || balloon.follow())?;
-    let result = link.close();
+    let result = links::run(vec![link], &signals, || balloon.follow());
     drop(namespace);
     result
 }
@@ -74,12 +75,29 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let own = store.read(None, "domid").map_err(text)?;
     let own = own.trim().parse().map_err(|error| format!("domid {own:?}: {error}"))?;
     let guest = XenGuest::open(DomId(own)).map_err(text)?;
-    let location = Location { node: toolstack::device_path(handle), namespace: None };
     let own = Features::ALL.without(options.without);
-    let link = Link::open(&guest, &store, &location, own, options)?;
+    let (device, queues) = vif::connect(&guest, &store, handle, own, options)?;
+    let link = Link::open(device, queues, options.stack_end(None, own, &*store))?;
     println!("vif {handle} is up: {}", options.device);
-    link.wait(&signals, || {})?;
-    link.close()
+    links::run(vec![link], &signals, || {})
+}
+
+impl Options {
+    /// The stack's end of the interface. Its addresses are those of the command line, otherwise the
+    /// toolstack's.
+    fn stack_end<'a>(
+        &self,
+        namespace: Option<&'a str>,
+        offloads: Features,
+        store: &dyn Store,
+    ) -> StackEnd<'a> {
+        let configured = || {
+            let text = store.read(None, "data/addresses").unwrap_or_default();
+            text.split_whitespace().map(str::to_owned).collect()
+        };
+        let addresses = self.addresses.clone().unwrap_or_else(configured);
+        StackEnd { name: self.device.clone(), namespace, offloads, addresses }
+    }
 }
 
 /// Whether the daemon's configuration switches something on for this guest.

@@ -1,4 +1,4 @@
-//! `pvnet guest` and `pvnet frontend`: domains whose frontend feeds a Linux TCP/IP stack.
+//! `pvnet guest` and `pvnet frontend`: domains whose devices feed a Linux TCP/IP stack.
 
 mod link;
 mod links;
@@ -22,7 +22,7 @@ use crate::signals::stop_signal;
 use link::{Link, StackEnd};
 use memory::Balloon;
 
-pub use options::Options;
+pub use options::{Address, Options};
 
 /// Which guest a process is.
 pub struct Identity {
@@ -53,15 +53,24 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let namespace = GuestNamespace::make(name)?;
     // From here on this process is in the namespace, so that the tap is created there.
     netns::enter(name)?;
-    if !flag(&*store, "group-pages") {
+    if !vif::flag(&*store, "data/group-pages") {
         guest.group(Grouping::Scattered);
     }
-    let own = features(&*store).without(options.without);
-    let (device, queues) = vif::connect(&guest, &store, 0, own, options)?;
-    let link = Link::open(device, queues, options.stack_end(Some(name), own, &*store))?;
-    println!("guest {name} is up: {} in namespace {name}", options.device);
+    let handles = vif::handles(&*store)?;
+    let names = options.names(handles.len())?;
+    let mut links = Vec::with_capacity(names.len());
+    for (number, (handle, device)) in handles.into_iter().zip(&names).enumerate() {
+        let own = vif::features(&*store, handle).without(options.without);
+        let (frontend, queues) = vif::connect(&guest, &store, handle, own, options)?;
+        let configured = || vif::addresses(&*store, handle);
+        let addresses = options.addresses(number, device).unwrap_or_else(configured);
+        let namespace = Some(name);
+        let stack = StackEnd { name: device.clone(), namespace, offloads: own, addresses };
+        links.push(Link::open(frontend, queues, stack)?);
+    }
+    println!("guest {name} is up: {} in namespace {name}", names.join(", "));
     let mut balloon = Balloon::watch(guest, store).map_err(text)?;
-    let result = links::run(vec![link], &signals, || balloon.follow());
+    let result = links::run(links, &signals, || balloon.follow());
     drop(namespace);
     result
 }
@@ -76,40 +85,11 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let own = own.trim().parse().map_err(|error| format!("domid {own:?}: {error}"))?;
     let guest = XenGuest::open(DomId(own)).map_err(text)?;
     let own = Features::ALL.without(options.without);
-    let (device, queues) = vif::connect(&guest, &store, handle, own, options)?;
-    let link = Link::open(device, queues, options.stack_end(None, own, &*store))?;
-    println!("vif {handle} is up: {}", options.device);
+    let name = options.names(1)?.remove(0);
+    let (frontend, queues) = vif::connect(&guest, &store, handle, own, options)?;
+    let addresses = options.addresses(0, &name).unwrap_or_else(|| vif::addresses(&*store, handle));
+    let stack = StackEnd { name: name.clone(), namespace: None, offloads: own, addresses };
+    let link = Link::open(frontend, queues, stack)?;
+    println!("vif {handle} is up: {name}");
     links::run(vec![link], &signals, || {})
-}
-
-impl Options {
-    /// The stack's end of the interface. Its addresses are those of the command line, otherwise the
-    /// toolstack's.
-    fn stack_end<'a>(
-        &self,
-        namespace: Option<&'a str>,
-        offloads: Features,
-        store: &dyn Store,
-    ) -> StackEnd<'a> {
-        let configured = || {
-            let text = store.read(None, "data/addresses").unwrap_or_default();
-            text.split_whitespace().map(str::to_owned).collect()
-        };
-        let addresses = self.addresses.clone().unwrap_or_else(configured);
-        StackEnd { name: self.device.clone(), namespace, offloads, addresses }
-    }
-}
-
-/// Whether the daemon's configuration switches something on for this guest.
-fn flag(store: &dyn Store, key: &str) -> bool {
-    store.read(None, &format!("data/{key}")).is_ok_and(|text| text == "1")
-}
-
-/// A key of this guest in the daemon's configuration.
-fn features(store: &dyn Store) -> Features {
-    let flag = |key| flag(store, key);
-    let csum = flag("checksum-offload");
-    let tso = flag("tcp-segmentation-offload");
-    let sg = flag("scatter-gather");
-    Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
 }

@@ -12,6 +12,8 @@ use xenstore::Store;
 use super::options::Options;
 use crate::error::text;
 
+/// The folder of this domain's interfaces in the store.
+const FOLDER: &str = "device/vif";
 /// How long the backend may take for each step of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -34,4 +36,32 @@ pub(super) fn connect<G: Guest>(
     };
     let node = toolstack::device_path(handle);
     Frontend::connect(guest, store.clone(), &node, &config).map_err(text)
+}
+
+/// The interfaces that the toolstack has made for this domain.
+pub(super) fn handles(store: &dyn Store) -> Result<Vec<u32>, String> {
+    let nodes = store.directory(None, FOLDER).map_err(text)?;
+    let mut handles: Vec<u32> = nodes.iter().filter_map(|node| node.parse().ok()).collect();
+    handles.sort_unstable();
+    Ok(handles)
+}
+
+/// Whether the daemon's configuration switches something on.
+pub(super) fn flag(store: &dyn Store, key: &str) -> bool {
+    store.read(None, key).is_ok_and(|text| text == "1")
+}
+
+/// The offloads of interface `handle` in the daemon's configuration.
+pub(super) fn features(store: &dyn Store, handle: u32) -> Features {
+    let flag = |key| flag(store, &format!("data/vif/{handle}/{key}"));
+    let csum = flag("checksum-offload");
+    let tso = flag("tcp-segmentation-offload");
+    let sg = flag("scatter-gather");
+    Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
+}
+
+/// The addresses of interface `handle` in the daemon's configuration.
+pub(super) fn addresses(store: &dyn Store, handle: u32) -> Vec<String> {
+    let text = store.read(None, &format!("data/vif/{handle}/addresses")).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
 }

@@ -24,7 +24,7 @@ pub struct PortStatus {
     /// Why it does not, or not well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// The guest's memory.
+    /// The guest's memory, at the first of its ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
     /// The guest's pages that stay mapped; absent if its frontend does not use persistent grants.

@@ -3,7 +3,7 @@
 //! ```text
 //!            readv                submit, kick
 //!   stack ─▶ tap ─▶ buffers() ─▶ ┌──────────────┐
-//!                                │ Queue         │ ─▶ rings
+//!                                │ Queue        │ ─▶ rings
 //!   stack ◀─ tap ◀─ pieces()  ◀─ └──────────────┘
 //!            writev               receive, give_back
 //! ```
@@ -13,8 +13,8 @@
 //! [`reclaim`](Queue::reclaim), [`submit`](Queue::submit) while the stack has frames,
 //! [`kick`](Queue::kick). Before the thread sleeps, it [arms](Queue::arm) the queue.
 //!
-//! The other end is not trusted: whatever it does, an implementation returns an error and does not
-//! panic.
+//! The other end is not trusted: an implementation checks what it says, and returns an error instead of
+//! panicking.
 
 #![forbid(unsafe_code)]
 
@@ -40,6 +40,10 @@ pub trait Device {
 
     /// Becomes readable when [`is_open`](Self::is_open) may have changed. Several devices may share it.
     fn changes(&self) -> BorrowedFd<'_>;
+
+    /// Makes [`changes`](Self::changes) unreadable until the next change. Call it for all devices before
+    /// asking the first whether it is open: a change in between would be lost.
+    fn take_changes(&self);
 
     /// Whether it carries frames.
     fn is_open(&self) -> bool;

@@ -9,6 +9,7 @@ use offload::Features;
 use shm::Piece;
 use wire::ethernet::MacAddr;
 use wire::netif::header_channel::HEADER_LEN;
+use xenstore::XenbusState;
 
 use crate::{Fault, Frontend, Queue, Received, TxBuffer};
 
@@ -28,8 +29,13 @@ impl<G: Guest> Device for Frontend<G> {
         self.store().event_fd()
     }
 
+    fn take_changes(&self) {
+        // If the store is gone, the device is not open.
+        while let Ok(Some(_)) = self.store().event() {}
+    }
+
     fn is_open(&self) -> bool {
-        self.is_open().unwrap_or(false)
+        self.backend_state().is_ok_and(|state| state == Some(XenbusState::Connected))
     }
 
     fn close(self: Box<Self>, timeout: Duration) {

@@ -343,9 +343,11 @@ impl Control {
         let is_its = |(_, interface): &(_, &Interface)| interface.guest == name;
         let running = self.interfaces.iter().find(is_its).zip(self.config.guest(name));
         let Some(((id, _), guest)) = running else {
-            return Err(self.not_running(name).unwrap_or_else(|| {
-                format!("no guest {name:?} in the configuration; `pvnet status` lists them")
-            }));
+            let configured = self.config.guests.iter().find(|guest| guest.name == name);
+            return Err(configured.map_or_else(
+                || format!("no guest {name:?} in the configuration; `pvnet status` lists them"),
+                not_running,
+            ));
         };
         let is_machine = self.config.daemon.platform == crate::config::Platform::Machine;
         if is_machine && !guest.balloon {
@@ -364,15 +366,6 @@ impl Control {
         self.platform.set_memory(name, *id, mib)
     }
 
-    /// The error message for a guest, named itself or by one of its vifs, that is configured but not
-    /// running.
-    fn not_running(&self, name: &str) -> Option<String> {
-        let is_its =
-            |guest: &&Guest| guest.name == name || guest.vif_names().any(|vif| vif == name);
-        let guest = &self.config.guests.iter().find(is_its)?.name;
-        Some(format!("guest {guest:?} is not running; start it: `pvnet guest {guest}`"))
-    }
-
     /// Starts a capture at the port of this name.
     fn capture(&self, request: &Request) -> Result<Capture, String> {
         let interfaces = self.interfaces.values();
@@ -382,10 +375,14 @@ impl Control {
         if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
             return wrappers.capture(&request.options);
         }
-        Err(self.not_running(&request.port).unwrap_or_else(|| {
-            let names: Vec<_> = ports.iter().map(|(name, _)| *name).collect();
-            format!("no port {:?} (there are: {})", request.port, names.join(", "))
-        }))
+        let is_its = |guest: &&Guest| guest.vif_names().any(|name| name == request.port);
+        Err(self.config.guests.iter().find(is_its).map_or_else(
+            || {
+                let names: Vec<_> = ports.iter().map(|(name, _)| *name).collect();
+                format!("no port {:?} (there are: {})", request.port, names.join(", "))
+            },
+            not_running,
+        ))
     }
 
     /// Puts wrappers around ports that need them now, and takes off those that are not needed any
@@ -433,4 +430,9 @@ impl Control {
             addresses: self.datapath.addresses().iter().map(status::address).collect(),
         }
     }
+}
+
+/// The error message for a guest that is configured but not running.
+fn not_running(Guest { name, .. }: &Guest) -> String {
+    format!("guest {name:?} is not running; start it: `pvnet guest {name}`")
 }

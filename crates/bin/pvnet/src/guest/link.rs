@@ -54,6 +54,12 @@ impl Link {
         Ok(Self { name, device: Box::new(device), threads })
     }
 
+    /// A link without a tap.
+    #[cfg(test)]
+    pub(super) fn without_tap(name: &str, device: impl Device + 'static) -> Self {
+        Self { name: name.to_owned(), device: Box::new(device), threads: Vec::new() }
+    }
+
     /// The tap's name.
     pub(super) fn name(&self) -> &str {
         &self.name
@@ -63,6 +69,11 @@ impl Link {
     pub(super) fn changes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let ended = self.threads.iter().map(QueueThread::ended);
         std::iter::once(self.device.changes()).chain(ended)
+    }
+
+    /// See [`Device::take_changes`].
+    pub(super) fn take_changes(&self) {
+        self.device.take_changes();
     }
 
     /// Whether its device and all its threads carry frames.

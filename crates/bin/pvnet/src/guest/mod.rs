@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hypervisor::DomId;
-use machine::{Grouping, Token};
+use machine::{Grouping, MachineGuest, Token};
 use offload::Features;
 use xen::XenGuest;
 use xenstore::{Client, Store};
@@ -56,23 +56,33 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     if !vif::flag(&*store, "data/group-pages") {
         guest.group(Grouping::Scattered);
     }
-    let handles = vif::handles(&*store)?;
-    let names = options.names(handles.len())?;
-    let mut links = Vec::with_capacity(names.len());
-    for (number, (handle, device)) in handles.into_iter().zip(&names).enumerate() {
-        let own = vif::features(&*store, handle).without(options.without);
-        let (frontend, queues) = vif::connect(&guest, &store, handle, own, options)?;
-        let configured = || vif::addresses(&*store, handle);
-        let addresses = options.addresses(number, device).unwrap_or_else(configured);
-        let namespace = Some(name);
-        let stack = StackEnd { name: device.clone(), namespace, offloads: own, addresses };
-        links.push(Link::open(frontend, queues, stack)?);
-    }
+    let links = open_links(&guest, &store, name, options)?;
+    let names: Vec<_> = links.iter().map(Link::name).collect();
     println!("guest {name} is up: {} in namespace {name}", names.join(", "));
     let mut balloon = Balloon::watch(guest, store).map_err(text)?;
     let result = links::run(links, &signals, || balloon.follow());
     drop(namespace);
     result
+}
+
+/// Brings up all interfaces that the toolstack has made for a guest, with its stack in `namespace`.
+fn open_links(
+    guest: &MachineGuest,
+    store: &Arc<dyn Store>,
+    namespace: &str,
+    options: &Options,
+) -> Result<Vec<Link>, String> {
+    let handles = vif::handles(&**store)?;
+    let names = options.names(handles.len())?;
+    let mut links = Vec::with_capacity(names.len());
+    for (number, (handle, name)) in handles.into_iter().zip(names).enumerate() {
+        let offloads = vif::features(&**store, handle).without(options.without);
+        let configured = || vif::addresses(&**store, handle);
+        let addresses = options.addresses(number, &name).unwrap_or_else(configured);
+        let stack = StackEnd { name, namespace: Some(namespace), offloads, addresses };
+        links.push(vif::open(guest, store, handle, stack, options)?);
+    }
+    Ok(links)
 }
 
 /// Runs the frontend of interface `handle` of this Xen domain, instead of the kernel's, until a
@@ -84,12 +94,12 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let own = store.read(None, "domid").map_err(text)?;
     let own = own.trim().parse().map_err(|error| format!("domid {own:?}: {error}"))?;
     let guest = XenGuest::open(DomId(own)).map_err(text)?;
-    let own = Features::ALL.without(options.without);
     let name = options.names(1)?.remove(0);
-    let (frontend, queues) = vif::connect(&guest, &store, handle, own, options)?;
-    let addresses = options.addresses(0, &name).unwrap_or_else(|| vif::addresses(&*store, handle));
-    let stack = StackEnd { name: name.clone(), namespace: None, offloads: own, addresses };
-    let link = Link::open(frontend, queues, stack)?;
-    println!("vif {handle} is up: {name}");
+    let offloads = Features::ALL.without(options.without);
+    let configured = || vif::addresses(&*store, handle);
+    let addresses = options.addresses(0, &name).unwrap_or_else(configured);
+    let stack = StackEnd { name, namespace: None, offloads, addresses };
+    let link = vif::open(&guest, &store, handle, stack, options)?;
+    println!("vif {handle} is up: {}", link.name());
     links::run(vec![link], &signals, || {})
 }

@@ -9,7 +9,7 @@ use netdev::{Buffer, Gone, HEADER_MAX, Metadata, Queue};
 use offload::vnet;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
-use uplink::tap::{TapQueue, VNET_HEADER_LEN};
+use uplink::tap::VNET_HEADER_LEN;
 use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
@@ -38,8 +38,12 @@ enum Error<F: std::error::Error> {
 }
 
 impl QueueThread {
-    /// Starts it. `name` is the thread's name.
-    pub fn start<Q: Queue>(name: String, queue: Q, tap: TapQueue) -> io::Result<Self> {
+    /// Starts it. `name` is the thread's name. `tap` does not block.
+    pub fn start<Q: Queue>(
+        name: String,
+        queue: Q,
+        tap: impl AsFd + Send + 'static,
+    ) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(eventfd(0, flags)?);
         let ended = Arc::new(eventfd(0, flags)?);
@@ -95,9 +99,9 @@ fn is_signalled(event: &OwnedFd) -> bool {
 }
 
 /// The thread's state.
-struct Forwarder<Q: Queue> {
+struct Forwarder<Q: Queue, T> {
     queue: Q,
-    tap: TapQueue,
+    tap: T,
     /// The frame being received.
     frame: Q::Frame,
     /// The last read found nothing: wait before reading again.
@@ -105,7 +109,7 @@ struct Forwarder<Q: Queue> {
     stop: Arc<OwnedFd>,
 }
 
-impl<Q: Queue> Forwarder<Q> {
+impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     fn run(mut self) -> Result<(), Error<Q::Fault>> {
         loop {
             let received = self.receive()?;
@@ -225,3 +229,6 @@ fn copy_head<'a, 'b>(
     region.copy_out(offset, head).ok()?;
     Some(head)
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use hypervisor::Guest;
 use machine::toolstack;
-use netfront::{Frontend, Queue};
+use netfront::Frontend;
 use offload::Features;
 use xenstore::Store;
 
+use super::link::{Link, StackEnd};
 use super::options::Options;
 use crate::error::text;
 
@@ -17,25 +18,27 @@ const FOLDER: &str = "device/vif";
 /// How long the backend may take for each step of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects the frontend of interface `handle`. `own` are this end's offloads.
-pub(super) fn connect<G: Guest>(
+/// Connects the frontend of interface `handle` and brings it up.
+pub(super) fn open<G: Guest>(
     guest: &G,
     store: &Arc<dyn Store>,
     handle: u32,
-    own: Features,
+    stack: StackEnd<'_>,
     options: &Options,
-) -> Result<(Frontend<G>, Vec<Queue<G>>), String> {
+) -> Result<Link, String> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let config = netfront::Config {
         queues: options.queues.unwrap_or(u32::try_from(cpus).unwrap_or(1)),
-        features: own,
+        features: stack.offloads,
         split_event_channels: !options.one_event_channel,
         header_channel: !options.no_header_channel,
         persistent_grants: !options.no_persistent_grants,
         timeout: HANDSHAKE_TIMEOUT,
     };
     let node = toolstack::device_path(handle);
-    Frontend::connect(guest, store.clone(), &node, &config).map_err(text)
+    let (frontend, queues) =
+        Frontend::connect(guest, store.clone(), &node, &config).map_err(text)?;
+    Link::open(frontend, queues, stack)
 }
 
 /// The interfaces that the toolstack has made for this domain.

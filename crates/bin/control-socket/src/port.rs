@@ -31,7 +31,7 @@ pub struct PortStatus {
     /// What the port may carry; absent if unlimited in both directions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitStatus>,
-    /// The guest's memory.
+    /// The guest's memory, at the first of its ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
     /// The guest's pages that stay mapped; absent if its frontend does not use persistent grants.

@@ -57,14 +57,15 @@ enum Command {
         /// The configuration; examples/pvnet.toml explains every key.
         #[arg(long, short, value_name = "FILE")]
         config: PathBuf,
-        /// Set a key of a guest or uplink, instead of the file's value; NAME may be * for every guest.
+        /// Set a key of a guest, of one of its vifs (as `pvnet status` names it) or of an uplink, instead
+        /// of the file's value; NAME may be * for every guest.
         #[arg(long, value_name = "NAME.KEY=VALUE")]
         set: Vec<Override>,
         /// Only check the configuration, and print its errors.
         #[arg(long)]
         check: bool,
     },
-    /// Run a guest: a network namespace with its own Linux TCP/IP stack.
+    /// Run a guest: a network namespace with its own Linux TCP/IP stack, and all its interfaces.
     Guest(GuestArgs),
     /// In a Xen domain: run the frontend of one of its interfaces, instead of the kernel's.
     ///
@@ -170,19 +171,20 @@ struct GuestArgs {
     interface: InterfaceArgs,
 }
 
-/// Options of an interface.
+/// Options of an interface, or of all interfaces of a guest.
 #[derive(Args)]
 struct InterfaceArgs {
-    /// The interface's name in the namespace.
-    #[arg(long, default_value = "eth0")]
-    device: String,
+    /// The interface's name in the namespace; repeated, those of further interfaces of a guest
+    /// [default: eth0, eth1, …].
+    #[arg(long, value_name = "NAME")]
+    device: Vec<String>,
     /// The most queues [default: one per CPU; the backend may offer fewer].
     #[arg(long, value_name = "N")]
     queues: Option<u32>,
-    /// An address with its prefix length, instead of the configuration's; can be repeated. The
-    /// `guard` of the configuration has to allow it.
-    #[arg(long, value_name = "ADDRESS")]
-    address: Vec<String>,
+    /// An address with its prefix length, instead of the configuration's; can be repeated. It is for
+    /// the first interface, or for DEVICE. The `guard` of the configuration has to allow it.
+    #[arg(long, value_name = "[DEVICE=]ADDRESS")]
+    address: Vec<guest::Address>,
     /// Use no scatter/gather: frames of one page.
     #[arg(long)]
     no_sg: bool,
@@ -206,9 +208,9 @@ struct InterfaceArgs {
 impl InterfaceArgs {
     fn options(self) -> guest::Options {
         guest::Options {
-            device: self.device,
+            devices: self.device,
             queues: self.queues,
-            addresses: (!self.address.is_empty()).then_some(self.address),
+            addresses: self.address,
             without: Features {
                 sg: self.no_sg,
                 csum_v4: self.no_csum,

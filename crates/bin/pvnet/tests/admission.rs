@@ -1,5 +1,8 @@
-//! Who may join a daemon, and how many: many guests on the default limits, and what each costs. None
-//! of this needs root, because no guest here has a network stack.
+//! Who may join a daemon, how many, and what each may have: many guests on the default limits, what each
+//! costs, and guests with several vifs. None of this needs root, because no guest here has a network
+//! stack.
+
+mod vifs;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -98,9 +101,18 @@ fn token_file(folder: &Path, name: &str, token: &str) -> String {
 /// A connected guest.
 type Connected = (MachineGuest, Frontend<MachineGuest>, Vec<Queue<MachineGuest>>);
 
-fn connect(socket: &Path, name: &str) -> Connected {
+/// A guest that has joined, and its store.
+fn join(socket: &Path, name: &str) -> (MachineGuest, Arc<dyn Store>) {
     let (guest, store) = machine::join(socket, name).unwrap();
-    let store: Arc<dyn Store> = Arc::new(Client::new(store).unwrap());
+    (guest, Arc::new(Client::new(store).unwrap()))
+}
+
+/// Connects one vif of a guest.
+fn connect_vif(
+    guest: &MachineGuest,
+    store: &Arc<dyn Store>,
+    handle: u32,
+) -> Result<(Frontend<MachineGuest>, Vec<Queue<MachineGuest>>), netfront::ConnectError> {
     let config = netfront::Config {
         queues: 1,
         features: Features::ALL,
@@ -109,8 +121,13 @@ fn connect(socket: &Path, name: &str) -> Connected {
         persistent_grants: true,
         timeout: LIMIT,
     };
-    let node = machine::toolstack::device_path(0);
-    let (frontend, queues) = Frontend::connect(&guest, store, &node, &config).unwrap();
+    let node = machine::toolstack::device_path(handle);
+    Frontend::connect(guest, store.clone(), &node, &config)
+}
+
+fn connect(socket: &Path, name: &str) -> Connected {
+    let (guest, store) = join(socket, name);
+    let (frontend, queues) = connect_vif(&guest, &store, 0).unwrap();
     (guest, frontend, queues)
 }
 

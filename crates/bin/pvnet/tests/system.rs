@@ -2,6 +2,7 @@
 //! both ends. Skipped with a message without the permissions.
 
 mod testbed;
+mod two_vifs;
 mod uplink;
 mod wrappers;
 

@@ -17,13 +17,14 @@ pub fn device_path(index: u32) -> String {
     format!("device/vif/{index}")
 }
 
-/// Makes a domain's home in the store: it can read it, and write below `device`.
+/// Makes a domain's home in the store. It can read all of it, and write only below the nodes of its
+/// devices: it cannot add a device.
 pub fn create_domain(store: &dyn Store, domain: DomId, name: &str) -> Result<(), StoreError> {
     let home = format!("/local/domain/{domain}");
     make(store, &home, DRIVER_DOMAIN, Some(domain))?;
     store.write(None, &format!("{home}/name"), name)?;
     store.write(None, &format!("{home}/domid"), &domain.to_string())?;
-    make(store, &format!("{home}/device"), domain, Some(DRIVER_DOMAIN))
+    make(store, &format!("{home}/device"), DRIVER_DOMAIN, Some(domain))
 }
 
 /// The key with a domain's memory target in KiB, relative to its home.

@@ -6,6 +6,8 @@
 //! [`ControlRing`], the frontend asks it to keep them mapped. Only with a backend that flips pages
 //! are pages granted per frame.
 //!
+//! [`Frontend`] and [`Queue`] implement `netdev`, the contract with a guest's TCP/IP stack.
+//!
 //! The frontend checks the backend: too many responses, an id that is not in use, or a fragment
 //! outside its page is a [`Fault`], after which the queue must not be used.
 
@@ -13,6 +15,7 @@
 
 mod buffers;
 mod control;
+mod device;
 mod fault;
 mod handshake;
 mod queue;

@@ -1,15 +1,10 @@
-//! `[[guest]]`: a guest and its interface.
+//! `[[guest]]`: a guest and its interfaces.
 
 use std::path::PathBuf;
 
-use guard::Allowed;
-use netback::{RxChannel, TxChannel};
-use offload::Features;
 use serde::Deserialize;
-use wire::ethernet::MacAddr;
 
-use super::limits::Limits;
-use super::sources::{GuardMode, Sources, deserialize_allowed};
+use super::vif::Vif;
 
 /// `[[guest]]`
 #[derive(Clone, Debug, Deserialize)]
@@ -17,17 +12,10 @@ use super::sources::{GuardMode, Sources, deserialize_allowed};
 pub struct Guest {
     /// Its name.
     pub name: String,
-    /// Its interface's MAC address; on Xen the toolstack gives it.
-    #[serde(deserialize_with = "parsed_if_any")]
-    pub mac: Option<MacAddr>,
     /// The only user whose process can be this guest.
     pub uid: Option<u32>,
     /// The file with the secret that its process must show.
     pub token_file: Option<PathBuf>,
-    /// IP addresses for its namespace.
-    pub addresses: Vec<String>,
-    /// The most queues; as many as workers if absent.
-    pub queues: Option<u32>,
     /// MiB of memory.
     pub memory_mib: usize,
     /// Whether it can give memory back. Its memory is not sealed then.
@@ -36,169 +24,76 @@ pub struct Guest {
     pub huge_pages: bool,
     /// Whether pages that break up 2 MiB pages are kept together in a few blocks.
     pub group_pages: bool,
-    /// The I/O channel of the frames that it sends.
-    #[serde(deserialize_with = "parsed")]
-    pub tx: TxChannel,
-    /// The I/O channel of the frames that it receives.
-    #[serde(deserialize_with = "parsed")]
-    pub rx: RxChannel,
-    /// The most pages of each queue that stay mapped.
-    pub persistent_grants: u16,
-    /// The offloads of its virtual interface.
-    pub interface: Interface,
-    /// Frames of several pages. This and the next two depend on `interface` if absent.
-    pub scatter_gather: Option<bool>,
-    /// Partial checksums.
-    pub checksum_offload: Option<bool>,
-    /// TCP frames beyond the MTU.
-    pub tcp_segmentation_offload: Option<bool>,
-    /// Whether each ring has an event channel.
-    pub split_event_channels: bool,
-    /// The sources that its frames may have; [`Guest::sources`] has the default.
-    pub guard: Option<GuardMode>,
-    /// The IP addresses and networks that it may send from; `addresses` if empty.
-    #[serde(deserialize_with = "deserialize_allowed")]
-    pub guard_addresses: Vec<Allowed>,
-    /// The rates at which it may send and receive.
-    pub limit: Limits,
+    /// Its virtual interfaces.
+    #[serde(rename = "vif")]
+    pub vifs: Vec<Vif>,
 }
 
 impl Default for Guest {
-    /// The name is empty: every guest needs one.
+    /// A guest with one vif. The name is empty: every guest needs one.
     fn default() -> Self {
         Self {
             name: String::new(),
-            mac: None,
             uid: None,
             token_file: None,
-            addresses: Vec::new(),
-            queues: None,
             memory_mib: 64,
             balloon: false,
             huge_pages: false,
             group_pages: true,
-            tx: TxChannel::default(),
-            rx: RxChannel::default(),
-            persistent_grants: PERSISTENT_GRANTS,
-            interface: Interface::default(),
-            scatter_gather: None,
-            checksum_offload: None,
-            tcp_segmentation_offload: None,
-            split_event_channels: true,
-            guard: None,
-            guard_addresses: Vec::new(),
-            limit: Limits::default(),
+            vifs: vec![Vif::default()],
         }
     }
 }
 
-/// `interface`: the offloads of a virtual interface.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Interface {
-    /// Scatter/gather, checksum offload and TSO, also where the uplink lacks them.
-    #[default]
-    High,
-    /// Frames of at most the MTU, in one page, with complete checksums.
-    Basic,
-}
-
-/// The most queues of one guest: as many as workers. `xen-netback`'s default is 8.
-const QUEUES_MAX: u32 = 64;
-/// The most pages of one queue that stay mapped. [`PERSISTENT_GRANTS`] says why there is a limit.
-const PERSISTENT_GRANTS_MAX: u16 = 4096;
-/// The default: a ring of pages to send from and a ring of buffers, which is all that a frontend uses
-/// at a time. On the embedded machine each page can be a separate mapping, of which each guest has a
-/// share (`vm.max_map_count`). The pages of `pvnet guest` are adjacent, and the kernel merges them
-/// into two mappings.
-const PERSISTENT_GRANTS: u16 = 512;
+/// The most vifs of one guest.
+const VIFS_MAX: usize = 8;
 
 impl Guest {
     /// Checks what TOML cannot express. On Xen the toolstack may know the guest's addresses.
     pub(super) fn check(&self, is_xen: bool) -> Result<(), String> {
-        if let Some(mac) = self.mac
-            && (mac.is_multicast() || mac.is_zero())
-        {
-            return Err(format!("mac {mac} is not a unicast address"));
-        }
-        if self.queues.is_some_and(|queues| !(1..=QUEUES_MAX).contains(&queues)) {
-            return Err(format!("queues is not 1 to {QUEUES_MAX}"));
-        }
-        if self.persistent_grants > PERSISTENT_GRANTS_MAX {
-            return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
-        }
         if !(4..=65_536).contains(&self.memory_mib) {
             return Err("memory_mib is not 4 to 65536".into());
         }
-        if !(is_xen && self.wants_addresses()) {
-            self.sources()?;
+        if is_xen {
+            self.check_for_xen()?;
         }
-        let Features { sg, csum_v4, tso_v4, .. } = self.features();
-        if tso_v4 && !(sg && csum_v4) {
-            return Err("tcp_segmentation_offload needs scatter_gather and checksum_offload; \
-                        switch it off as well"
-                .into());
+        if !(1..=VIFS_MAX).contains(&self.vifs.len()) {
+            let count = self.vifs.len();
+            return Err(format!("it has {count} interfaces, not 1 to {VIFS_MAX}"));
+        }
+        for (handle, vif) in (0..).zip(&self.vifs) {
+            let of_vif = |reason| match self.vifs.len() {
+                1 => reason,
+                _ => format!("vif {handle}: {reason}"),
+            };
+            vif.check(is_xen).map_err(of_vif)?;
         }
         Ok(())
     }
 
     /// Refuses options that platform `xen` does not have.
-    pub(super) fn check_for_xen(&self) -> Result<(), String> {
+    fn check_for_xen(&self) -> Result<(), String> {
         if self.uid.is_some() || self.token_file.is_some() {
             return Err("uid and token_file are not for Xen, where no process joins".into());
         }
-        if self.rx == RxChannel::Flip {
-            return Err(
-                "rx = \"flip\" is not for Xen, because Linux lets no process transfer pages".into(),
-            );
+        if self.vifs.len() > 1 {
+            return Err("on Xen each interface has a [[guest]] under its own name: the vifname, \
+                        or web and web.1 for those of a domain web"
+                .into());
         }
         Ok(())
     }
 
-    /// The sources that its frames may have.
-    ///
-    /// # Errors
-    /// Its addresses are to check, but unknown or malformed.
-    pub fn sources(&self) -> Result<Sources, String> {
-        Sources::new(self.guard, &self.guard_addresses, &self.addresses)
-    }
-
-    /// Whether its addresses must be checked and only the toolstack may know them.
-    pub fn wants_addresses(&self) -> bool {
-        let is_known = !(self.guard_addresses.is_empty() && self.addresses.is_empty());
-        self.guard == Some(GuardMode::Addresses) && !is_known
-    }
-
-    /// The offloads as a set.
-    pub fn features(&self) -> Features {
-        let or_interface =
-            |option: Option<bool>| option.unwrap_or(self.interface == Interface::High);
-        let csum = or_interface(self.checksum_offload);
-        let tso = or_interface(self.tcp_segmentation_offload);
-        Features {
-            sg: or_interface(self.scatter_gather),
-            csum_v4: csum,
-            csum_v6: csum,
-            tso_v4: tso,
-            tso_v6: tso,
-        }
+    /// The names of its vifs' ports, by handle.
+    pub fn vif_names(&self) -> impl Iterator<Item = String> {
+        (0..).zip(&self.vifs).map(|(handle, _)| vif_name(&self.name, handle))
     }
 }
 
-/// Parses a string as the type does.
-fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: std::str::FromStr<Err: std::fmt::Display>,
-{
-    let text = String::deserialize(deserializer)?;
-    text.parse().map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
-}
-
-fn parsed_if_any<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: std::str::FromStr<Err: std::fmt::Display>,
-{
-    parsed(deserializer).map(Some)
+/// The name of the port of a guest's vif: the guest's, with the vif's number from the second vif on.
+pub fn vif_name(guest: &str, handle: u32) -> String {
+    match handle {
+        0 => guest.to_owned(),
+        handle => format!("{guest}.{handle}"),
+    }
 }

@@ -4,10 +4,12 @@ mod daemon;
 mod guest;
 mod limits;
 mod overrides;
+mod shorthand;
 mod sources;
 #[cfg(test)]
 mod tests;
 mod uplink;
+mod vif;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -15,10 +17,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 pub use daemon::{Daemon, OnStop, Platform, Switch, Xen};
-pub use guest::Guest;
+pub use guest::{Guest, vif_name};
 pub use limits::Limits;
 pub use overrides::{EVERY_GUEST, Override};
 pub use uplink::{ReceiveBuffers, Uplink};
+pub use vif::Vif;
 
 /// An error in a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -89,14 +92,19 @@ impl Config {
         let parse =
             |source: toml::de::Error| Error::Parse { path: path.to_owned(), source: source.into() };
         // The unchanged file first: only its errors have a line number.
-        let mut config: Self = toml::from_str(&text).map_err(parse)?;
-        let mut table: toml::Table = toml::from_str(&text).map_err(parse)?;
+        let mut config = Self::parse(&text).map_err(parse)?;
+        let mut table: toml::Table = shorthand::read(&text).map_err(parse)?;
         for set in overrides {
             config = Self::changed(&mut table, set)
                 .map_err(|reason| Error::Set { set: set.to_string(), reason })?;
         }
         config.check().map_err(|reason| Error::Invalid { path: path.to_owned(), reason })?;
         Ok(config)
+    }
+
+    /// Reads a text, without the checks of what TOML cannot express.
+    pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        shorthand::read(text)
     }
 
     fn changed(table: &mut toml::Table, set: &Override) -> Result<Self, String> {
@@ -109,37 +117,44 @@ impl Config {
         if !(1..=64).contains(&self.daemon.workers) {
             return Err(format!("daemon.workers is {}, not 1 to 64", self.daemon.workers));
         }
-        let mut names = HashSet::new();
+        self.check_names()?;
         let mut macs = HashSet::new();
+        let xen = self.daemon.platform == Platform::Xen;
+        for guest in &self.guests {
+            let of_guest = |reason| format!("guest {:?}: {reason}", guest.name);
+            guest.check(xen).map_err(of_guest)?;
+            for mac in guest.vifs.iter().filter_map(|vif| vif.mac) {
+                if !macs.insert(mac) {
+                    return Err(of_guest(format!("mac {mac} is given twice")));
+                }
+            }
+        }
+        if self.xen.backend.is_empty() || self.xen.backend.contains('/') {
+            return Err(format!("xen.backend is {:?}, not a folder's name", self.xen.backend));
+        }
+        Ok(())
+    }
+
+    /// Checks the names of guests and uplinks, and those that their ports get.
+    fn check_names(&self) -> Result<(), String> {
         let xen = self.daemon.platform == Platform::Xen;
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.name);
         for name in self.guests.iter().map(|guest| &guest.name).chain(uplinks) {
             if !(xen && name == EVERY_GUEST) {
                 check_name(name)?;
             }
-            if !names.insert(name) {
+        }
+        let mut names = HashSet::new();
+        let uplinks = self.uplinks.iter().map(|uplink| uplink.name.clone());
+        let of_guest = |guest: &Guest| {
+            let further: Vec<_> = guest.vif_names().skip(1).collect();
+            std::iter::once(guest.name.clone()).chain(further)
+        };
+        for name in self.guests.iter().flat_map(of_guest).chain(uplinks) {
+            if names.contains(&name) {
                 return Err(format!("the name {name:?} is given twice"));
             }
-        }
-        for guest in &self.guests {
-            let of_guest = |reason| format!("guest {:?}: {reason}", guest.name);
-            guest.check(xen).map_err(of_guest)?;
-            match (xen, guest.mac) {
-                (true, None) => guest.check_for_xen().map_err(of_guest)?,
-                (true, Some(_)) => {
-                    return Err(of_guest(
-                        "on Xen the toolstack gives the mac; leave it out".into(),
-                    ));
-                }
-                (false, None) => return Err(of_guest("mac is missing".into())),
-                (false, Some(mac)) if !macs.insert(mac) => {
-                    return Err(of_guest(format!("mac {mac} is given twice")));
-                }
-                (false, Some(_)) => {}
-            }
-        }
-        if self.xen.backend.is_empty() || self.xen.backend.contains('/') {
-            return Err(format!("xen.backend is {:?}, not a folder's name", self.xen.backend));
+            names.insert(name);
         }
         Ok(())
     }

@@ -1,16 +1,19 @@
-//! Keys of guests and uplinks that the command line changes: `--set NAME.KEY=VALUE`.
+//! Keys of guests, vifs and uplinks that the command line changes: `--set NAME.KEY=VALUE`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use toml::{Table, Value};
 
+use super::guest::vif_name;
+use super::vif::Vif;
+
 /// One change.
 #[derive(Clone, Debug)]
 pub struct Override {
     /// The text on the command line.
     text: String,
-    /// The name of a guest or uplink, or [`EVERY_GUEST`].
+    /// The name of a guest, of a vif's port or of an uplink, or [`EVERY_GUEST`].
     name: String,
     key: String,
     value: Value,
@@ -18,8 +21,6 @@ pub struct Override {
 
 /// The name that stands for every guest.
 pub const EVERY_GUEST: &str = "*";
-/// The tables that have names.
-const KINDS: [&str; 2] = ["guest", "uplink"];
 
 impl FromStr for Override {
     type Err = String;
@@ -58,37 +59,62 @@ impl fmt::Display for Override {
 }
 
 impl Override {
-    /// Sets the key in every table of this name.
+    /// Sets the key in every table of this name. Shorthands are written out in `config`. A guest's name
+    /// is also that of its first vif.
     pub(super) fn apply(&self, config: &mut Table) -> Result<(), String> {
         let mut known = Vec::new();
         let mut found = false;
-        for kind in KINDS {
-            let tables = config.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten();
-            for table in tables.filter_map(Value::as_table_mut) {
-                let name = table.get("name").and_then(Value::as_str).unwrap_or_default();
-                known.push(name.to_owned());
-                let every = self.name == EVERY_GUEST && kind == "guest";
-                if every || name == self.name {
-                    table.insert(self.key.clone(), self.value.clone());
-                    found = true;
-                }
+        for (name, is_guest, table) in self.tables(config) {
+            let every = self.name == EVERY_GUEST && is_guest;
+            if every || name == self.name {
+                table.insert(self.key.clone(), self.value.clone());
+                found = true;
             }
+            known.push(name);
         }
         let known =
             || format!("no guest or uplink {:?} (there are: {})", self.name, known.join(", "));
         found.then_some(()).ok_or_else(known)
     }
+
+    /// The tables that may have the key: their names, and whether each is a guest's or a vif's.
+    fn tables<'a>(&self, config: &'a mut Table) -> Vec<(String, bool, &'a mut Table)> {
+        let is_vifs = Vif::KEYS.contains(&self.key.as_str());
+        let mut tables = Vec::new();
+        for (kind, value) in config {
+            for table in children(value) {
+                let name = table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+                match kind.as_str() {
+                    "guest" if is_vifs => {
+                        let vifs = table.get_mut("vif").into_iter().flat_map(children);
+                        let named = |(handle, vif)| (vif_name(&name, handle), true, vif);
+                        tables.extend((0..).zip(vifs).map(named));
+                    }
+                    "guest" => tables.push((name, true, table)),
+                    "uplink" => tables.push((name, false, table)),
+                    _ => {}
+                }
+            }
+        }
+        tables
+    }
+}
+
+/// The tables in an array of tables.
+fn children(value: &mut Value) -> impl Iterator<Item = &mut Table> {
+    value.as_array_mut().into_iter().flatten().filter_map(Value::as_table_mut)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::shorthand;
     use super::*;
 
     const CONFIG: &str = "[[guest]]\nname = \"a.b\"\nqueues = 1\n[[guest]]\nname = \"c\"\n\
                           [[uplink]]\nname = \"up\"\n";
 
     fn set(text: &str) -> Result<Table, String> {
-        let mut table = toml::from_str(CONFIG).unwrap();
+        let mut table = shorthand::read(CONFIG).unwrap();
         text.parse::<Override>()?.apply(&mut table)?;
         Ok(table)
     }
@@ -113,11 +139,33 @@ mod tests {
     #[test]
     fn only_the_named_tables_are_changed() {
         let table = set("a.b.queues=2").unwrap();
-        assert_eq!(table["guest"][0]["queues"], Value::Integer(2));
-        assert!(table["guest"][1].get("queues").is_none());
+        assert_eq!(table["guest"][0]["vif"][0]["queues"], Value::Integer(2));
+        assert!(table["guest"][1]["vif"][0].get("queues").is_none());
         let table = set("*.queues=3").unwrap();
-        assert_eq!([0, 1].map(|n| table["guest"][n]["queues"].as_integer()), [Some(3); 2]);
+        let queues = |n: usize| table["guest"][n]["vif"][0]["queues"].as_integer();
+        assert_eq!([0, 1].map(queues), [Some(3); 2]);
         assert!(table["uplink"][0].get("queues").is_none());
+    }
+
+    #[test]
+    fn a_vif_is_named_as_its_port_is() {
+        const TWO: &str = "[[guest]]\nname = \"a\"\n[[guest.vif]]\n[[guest.vif]]\nqueues = 1\n";
+        let set = |text: &str| -> Result<Table, String> {
+            let mut table = shorthand::read(TWO).unwrap();
+            text.parse::<Override>()?.apply(&mut table).map(|()| table)
+        };
+        for (change, expected) in [
+            ("a.queues=2", [Some(2), Some(1)]),
+            ("a.1.queues=2", [None, Some(2)]),
+            ("*.queues=2", [Some(2); 2]),
+        ] {
+            let table = set(change).unwrap();
+            let queues = |n: usize| table["guest"][0]["vif"][n].get("queues")?.as_integer();
+            assert_eq!([0, 1].map(queues), expected, "{change}");
+        }
+        assert!(set("a.2.queues=2").unwrap_err().contains("there are: a, a.1"));
+        assert_eq!(set("a.memory_mib=8").unwrap()["guest"][0]["memory_mib"].as_integer(), Some(8));
+        assert!(set("a.1.memory_mib=8").unwrap_err().contains("there are: a)"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::uplink::Capabilities;
 use super::*;
 
 fn parse(text: &str) -> Result<Config, String> {
-    let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+    let config = Config::parse(text).map_err(|error| error.to_string())?;
     config.check().map(|()| config)
 }
 
@@ -21,12 +21,13 @@ fn the_example_is_valid_and_shows_the_defaults() {
     assert_eq!(config.guests.len(), 2);
     // The example sets on `red` what `blue` has by default.
     let [red, blue] = &config.guests[..] else { panic!() };
-    assert_eq!(red.features(), blue.features());
     assert_eq!((red.memory_mib, red.balloon), (blue.memory_mib, blue.balloon));
     assert_eq!(red.group_pages, blue.group_pages);
+    let [red, blue] = [red, blue].map(|guest| &guest.vifs[0]);
+    assert_eq!(red.features(), blue.features());
     assert_eq!(red.persistent_grants, blue.persistent_grants);
     assert_eq!(red.split_event_channels, blue.split_event_channels);
-    let sources = |guest: &Guest| std::mem::discriminant(&guest.sources().unwrap());
+    let sources = |vif: &Vif| std::mem::discriminant(&vif.sources().unwrap());
     assert_eq!(sources(red), sources(blue));
     assert_eq!(red.limit, blue.limit);
     // The lines that are commented out are valid too.
@@ -36,8 +37,12 @@ fn the_example_is_valid_and_shows_the_defaults() {
         .fold(text.to_owned(), |text, key| text.replace(&format!("\n#{key}"), &format!("\n{key}")));
     let set = parse(&set).unwrap();
     assert!(set.guests[0].uid.is_some() && set.guests[0].token_file.is_some());
-    assert_eq!(set.guests[0].sources(), red.sources());
-    assert!(!set.guests[0].limit.ingress.is_unlimited());
+    assert_eq!(set.guests[0].vifs[0].sources(), red.sources());
+    assert!(!set.guests[0].vifs[0].limit.ingress.is_unlimited());
+    let shown = text.split("\n\n").find(|part| part.contains("#[[guest.vif]]")).unwrap();
+    let lines = shown.lines().filter(|line| !line.starts_with("# "));
+    let router: String = lines.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
+    assert_eq!(parse(&format!("{text}\n{router}")).unwrap().guests[2].vifs.len(), 2);
     assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
     assert_eq!(config.daemon.directory, Daemon::default().directory);
     assert_eq!(config.daemon.join_mode, Daemon::default().join_mode);
@@ -51,8 +56,8 @@ fn the_example_is_valid_and_shows_the_defaults() {
 #[test]
 fn the_example_for_xen_is_valid_and_shows_the_defaults() {
     let config = parse(include_str!("../../../../../examples/xen.toml")).unwrap();
-    let any = config.guest("any").unwrap();
-    let other = Guest::default();
+    let any = config.guest("any").unwrap().vifs.remove(0);
+    let other = Vif::default();
     assert_eq!(any.features(), other.features());
     assert_eq!((any.queues, any.tx, any.rx), (other.queues, other.tx, other.rx));
     assert_eq!(any.split_event_channels, other.split_event_channels);
@@ -72,7 +77,8 @@ fn the_configurations_of_the_experiments_are_valid() {
 
 #[test]
 fn an_interface_is_a_set_of_offloads_that_can_be_refined() {
-    let features = |more: &str| parse(&format!("{RED}{more}")).map(|c| c.guests[0].features());
+    let features =
+        |more: &str| parse(&format!("{RED}{more}")).map(|c| c.guests[0].vifs[0].features());
     assert_eq!(features("").unwrap(), Features::ALL);
     assert_eq!(features("interface = \"basic\"\n").unwrap(), Features::NONE);
     let refined = features("interface = \"basic\"\nscatter_gather = true\n").unwrap();
@@ -95,18 +101,18 @@ fn capabilities_are_parsed_as_a_set() {
 fn the_command_line_changes_keys_of_guests_and_uplinks() {
     let text = format!("{RED}{UP}");
     let changed = |set: &str| {
-        let mut table = toml::from_str(&text).unwrap();
+        let mut table = shorthand::read(&text).unwrap();
         Config::changed(&mut table, &set.parse().unwrap())
     };
     let config = changed("up.capabilities=csum+sg").unwrap();
     assert_eq!(config.uplinks[0].capabilities.features(), {
         Features { sg: true, csum_v4: true, csum_v6: true, ..Features::NONE }
     });
-    assert_eq!(changed("*.queues=2").unwrap().guests[0].queues, Some(2));
-    let guest = |set: &str| changed(set).unwrap().guests.remove(0);
-    assert_eq!(guest("red.guard=off").sources(), Ok(Sources::Any));
-    assert_eq!(guest("*.guard_addresses=[\"10.0.0.5\"]").guard_addresses.len(), 1);
-    let limited = guest("red.limit={ ingress = { mbps = 8 } }").limit;
+    assert_eq!(changed("*.queues=2").unwrap().guests[0].vifs[0].queues, Some(2));
+    let vif = |set: &str| changed(set).unwrap().guests.remove(0).vifs.remove(0);
+    assert_eq!(vif("red.guard=off").sources(), Ok(Sources::Any));
+    assert_eq!(vif("*.guard_addresses=[\"10.0.0.5\"]").guard_addresses.len(), 1);
+    let limited = vif("red.limit={ ingress = { mbps = 8 } }").limit;
     assert_eq!(limited.ingress.bytes_per_second, Some(1_000_000));
     for (set, reason) in [
         ("green.queues=2", "there are: red, up"),
@@ -121,7 +127,8 @@ fn the_command_line_changes_keys_of_guests_and_uplinks() {
 
 #[test]
 fn a_guest_may_send_from_its_known_addresses() {
-    let of = |more: &str| parse(&format!("{RED}{more}")).unwrap().guests[0].sources().unwrap();
+    let of =
+        |more: &str| parse(&format!("{RED}{more}")).unwrap().guests[0].vifs[0].sources().unwrap();
     let addresses = |texts: &[&str]| {
         Sources::Addresses(texts.iter().map(|text| text.parse().unwrap()).collect())
     };
@@ -155,10 +162,11 @@ fn a_limit_without_a_burst_gets_one_that_fits_its_rate() {
     ))
     .unwrap();
     let [red, blue] = &config.guests[..] else { panic!() };
+    let [red, blue] = [red, blue].map(|guest| &guest.vifs[0]);
     assert_eq!((red.limit, config.uplinks[0].limit), (expected, expected));
     assert!(blue.limit.ingress.is_unlimited() && blue.limit.egress.is_unlimited());
     let bursts = "limit.egress = { packets = 9, burst_packets = 7 }\n";
-    let egress = parse(&format!("{RED}{bursts}")).unwrap().guests[0].limit.egress;
+    let egress = parse(&format!("{RED}{bursts}")).unwrap().guests[0].vifs[0].limit.egress;
     assert_eq!((egress.packets_per_second, egress.burst_packets), (Some(9), 7));
 }
 
@@ -169,13 +177,13 @@ fn on_xen_the_toolstack_decides_who_is_a_guest() {
         "{XEN}[[guest]]\nname = \"*\"\nqueues = 3\n[[guest]]\nname = \"web\"\nqueues = 2\n"
     ))
     .unwrap();
-    let queues = |name| config.guest(name).map(|guest| (guest.name, guest.queues));
+    let queues = |name| config.guest(name).map(|guest| (guest.name, guest.vifs[0].queues));
     assert_eq!(queues("web"), Some(("web".to_owned(), Some(2))));
     assert_eq!(queues("any"), Some(("any".to_owned(), Some(3))));
-    assert_eq!(parse(XEN).unwrap().guest("any").unwrap().queues, None);
+    assert_eq!(parse(XEN).unwrap().guest("any").unwrap().vifs[0].queues, None);
     // It may also know the addresses.
     let guarded = format!("{XEN}[[guest]]\nname = \"*\"\nguard = \"addresses\"\n");
-    assert!(parse(&guarded).unwrap().guest("any").unwrap().wants_addresses());
+    assert!(parse(&guarded).unwrap().guest("any").unwrap().vifs[0].wants_addresses());
     for (text, reason) in [
         (RED.to_owned(), "leave it out"),
         ("[[guest]]\nname = \"red\"\nrx = \"flip\"\n".to_owned(), "not for Xen"),
@@ -187,6 +195,42 @@ fn on_xen_the_toolstack_decides_who_is_a_guest() {
     }
     let error = parse("[[guest]]\nname = \"*\"\n").unwrap_err();
     assert!(error.contains("letters"), "{error}");
+}
+
+/// A guest with two vifs.
+const TWO: &str = "[[guest]]\nname = \"two\"\nmemory_mib = 128\n\
+                   [[guest.vif]]\nmac = \"02:00:00:00:00:03\"\naddresses = [\"10.1.0.1/24\"]\n\
+                   [[guest.vif]]\nmac = \"02:00:00:00:00:04\"\nqueues = 2\nguard = \"off\"\n";
+
+#[test]
+fn a_guest_can_have_several_vifs() {
+    let config = parse(&format!("{RED}{TWO}")).unwrap();
+    let [red, two] = &config.guests[..] else { panic!() };
+    assert_eq!(red.vif_names().collect::<Vec<_>>(), ["red"]);
+    assert_eq!(two.vif_names().collect::<Vec<_>>(), ["two", "two.1"]);
+    assert_eq!((two.memory_mib, two.vifs.len()), (128, 2));
+    assert_eq!([0, 1].map(|n| two.vifs[n].queues(4)), [4, 2]);
+    assert_eq!(two.vifs[0].sources(), Ok(Sources::Addresses(vec!["10.1.0.1".parse().unwrap()])));
+    assert_eq!(two.vifs[1].sources(), Ok(Sources::Any));
+    let error = parse(&TWO.replace("off", "on")).unwrap_err();
+    assert!(error.contains("line 10") && error.contains("`on`"), "{error}");
+    for (text, reason) in [
+        (format!("{TWO}mac = \"02:00:00:00:00:04\"\n"), "duplicate key"),
+        (TWO.replace(":04", ":03"), "mac 02:00:00:00:00:03 is given twice"),
+        (TWO.replace("mac = \"02:00:00:00:00:04\"\n", ""), "vif 1: mac is missing"),
+        (format!("{TWO}{}", RED.replace("red", "two.1")), "the name \"two.1\" is given twice"),
+        (TWO.replace("memory_mib", "queues = 2\nmemory_mib"), "queues is a vif's"),
+        (format!("{TWO}memory_mib = 8\n"), "unknown field `memory_mib`"),
+        ("[[guest]]\nname = \"red\"\nvif = []\n".to_owned(), "it has 0 interfaces, not 1 to 8"),
+        (TWO.to_owned() + &"[[guest.vif]]\n".repeat(7), "it has 9 interfaces, not 1 to 8"),
+        (
+            format!("[daemon]\nplatform = \"xen\"\n{TWO}"),
+            "on Xen each interface has a [[guest]] under its own name",
+        ),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
 }
 
 #[test]

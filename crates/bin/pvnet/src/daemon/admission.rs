@@ -15,15 +15,19 @@ use offload::Features;
 use shm::PageSize;
 use xenstore::{Store, StoreError};
 
-use crate::config::{Config, Guest};
+use crate::config::{Config, Guest, Vif};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
-use crate::daemon::event::Event;
+use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::limits::{Cost, Held, Limits};
 
 /// Pages that a queue needs to receive by page flipping: a ring of them at the guest, and as many
 /// in transit.
 const EXCHANGE_PAGES: usize = 2 * netfront::RING_LEN;
+
+/// Pages of the grant table for a queue: references for two rings of pages, the rings themselves, the
+/// header channel, and a control ring.
+const GRANT_PAGES: usize = 2;
 
 /// Joins of a guest at once.
 const JOINS: u32 = 20;
@@ -174,27 +178,36 @@ impl Admission {
     fn create_devices(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
         let store = &*self.store;
         create_domain(store, domain, &guest.name)?;
-        let mac = guest.mac.map(|mac| mac.to_string()).unwrap_or_default();
-        create_vif(store, domain, 0, &mac)?;
-        self.describe(domain, guest)?;
+        for (handle, vif) in (0..).zip(&guest.vifs) {
+            let mac = vif.mac.map(|mac| mac.to_string()).unwrap_or_default();
+            create_vif(store, domain, handle, &mac)?;
+            self.describe(domain, handle, vif)?;
+        }
+        let group_pages = format!("/local/domain/{domain}/data/group-pages");
+        store.write(None, &group_pages, bit(guest.group_pages))?;
         set_memory_target(store, domain, guest.memory_mib * 1024)
     }
 
-    /// The configuration for `pvnet guest`, in the nodes that a domain on Xen uses for it.
-    fn describe(&self, domain: DomId, guest: &Guest) -> Result<(), StoreError> {
-        let data = format!("/local/domain/{domain}/data");
-        let bit = |on| if on { "1" } else { "0" };
-        let Features { sg, csum_v4, tso_v4, .. } = guest.features();
+    /// A vif's configuration for `pvnet guest`, below the node that a domain on Xen uses for such.
+    fn describe(&self, domain: DomId, handle: u32, vif: &Vif) -> Result<(), StoreError> {
+        let data = format!("/local/domain/{domain}/data/vif/{handle}");
+        let Features { sg, csum_v4, tso_v4, .. } = vif.features();
         for (key, value) in [
-            ("addresses", guest.addresses.join(" ").as_str()),
+            ("addresses", vif.addresses.join(" ").as_str()),
             ("scatter-gather", bit(sg)),
             ("checksum-offload", bit(csum_v4)),
-            ("group-pages", bit(guest.group_pages)),
             ("tcp-segmentation-offload", bit(tso_v4)),
         ] {
             self.store.write(None, &format!("{data}/{key}"), value)?;
         }
         Ok(())
+    }
+
+    /// Announces a vif of a new domain to the control thread, and waits until it serves the vif.
+    fn plug(&self, interface: NewInterface) -> Result<(), String> {
+        let interface = Box::new(interface);
+        let plugged = self.ask(|answer| Event::Plugged { interface, answer });
+        plugged.unwrap_or_else(|| Err("the daemon is stopping".into()))
     }
 
     /// Sends the control thread an event, and waits for the answer.
@@ -206,22 +219,35 @@ impl Admission {
     }
 }
 
+/// A flag's value in the store.
+fn bit(on: bool) -> &'static str {
+    if on { "1" } else { "0" }
+}
+
+/// The memory of a guest whose vifs have `queues` queues by default.
+fn memory_size(guest: &Guest, queues: u32) -> MemorySize {
+    let vifs = || guest.vifs.iter();
+    let flipping = vifs().filter(|vif| vif.rx == RxChannel::Flip);
+    let exchange_pages = flipping.map(|vif| vif.queues(queues) * EXCHANGE_PAGES).sum();
+    let all_queues: usize = vifs().map(|vif| vif.queues(queues)).sum();
+    MemorySize {
+        pages: guest.memory_mib * 256,
+        grant_pages: MemorySize::default().grant_pages.max(all_queues * GRANT_PAGES),
+        exchange_pages,
+        page_size: if guest.huge_pages { PageSize::Huge } else { PageSize::Small },
+        // Pages that are flipped are mapped later.
+        sealed: !guest.balloon && exchange_pages == 0,
+    }
+}
+
 impl Toolstack for Admission {
     type Guest = JoinedGuest;
 
     fn admit(&self, applicant: &Applicant) -> Result<Admitted<JoinedGuest>, String> {
         let config = self.settings.identify(applicant)?.clone();
         let name = self.present.enter(&config.name, applicant.process)?;
-        let queues = config.queues.unwrap_or(self.settings.queues) as usize;
-        let flip = config.rx == RxChannel::Flip;
-        let size = MemorySize {
-            pages: config.memory_mib * 256,
-            exchange_pages: if flip { queues * EXCHANGE_PAGES } else { 0 },
-            page_size: if config.huge_pages { PageSize::Huge } else { PageSize::Small },
-            // Pages that are flipped are mapped later.
-            sealed: !config.balloon && !flip,
-            ..MemorySize::default()
-        };
+        let queues = self.settings.queues;
+        let size = memory_size(&config, queues);
         let cost = Cost::of(&config, queues, size.exchange_pages);
         let held =
             self.limits.take(&cost).map_err(|why| format!("guest {:?} {why}", config.name))?;
@@ -229,24 +255,32 @@ impl Toolstack for Admission {
         Ok(Admitted { size, share, guest: JoinedGuest { config, _name: name, _held: held } })
     }
 
-    fn created(&self, domain: DomId, guest: &JoinedGuest) -> Result<(), String> {
-        self.create_devices(domain, &guest.config).map_err(|error| error.to_string())?;
-        let guest = Box::new(guest.config.clone());
-        let plugged = self.ask(|answer| Event::Plugged { id: only(domain), guest, answer });
-        plugged.unwrap_or_else(|| Err("the daemon is stopping".into()))
+    fn created(
+        &self,
+        domain: DomId,
+        JoinedGuest { config, .. }: &JoinedGuest,
+    ) -> Result<(), String> {
+        self.create_devices(domain, config).map_err(|error| error.to_string())?;
+        for ((id, name), vif) in vifs(domain, config).zip(config.vif_names()).zip(&config.vifs) {
+            let (guest, vif) = (config.name.clone(), vif.clone());
+            self.plug(NewInterface { id, guest, name, vif })?;
+        }
+        Ok(())
     }
 
-    fn destroyed(&self, domain: DomId, _: &JoinedGuest) {
-        // Waits until no worker uses the domain's memory.
-        self.ask(|answer| Event::Unplugged { id: only(domain), answer });
+    fn destroyed(&self, domain: DomId, JoinedGuest { config, .. }: &JoinedGuest) {
+        for id in vifs(domain, config) {
+            // Waits until no worker uses the domain's memory.
+            self.ask(|answer| Event::Unplugged { id, answer });
+        }
         // An error does not matter: nodes that remain are removed with the domain.
         let _ = remove_domain(&*self.store, domain);
     }
 }
 
-/// A guest of this platform has one interface.
-fn only(domain: DomId) -> VifId {
-    VifId { domain, handle: 0 }
+/// The vifs of a guest.
+fn vifs(domain: DomId, guest: &Guest) -> impl Iterator<Item = VifId> {
+    (0..).zip(&guest.vifs).map(move |(handle, _)| VifId { domain, handle })
 }
 
 #[cfg(test)]

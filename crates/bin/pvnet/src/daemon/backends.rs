@@ -6,6 +6,8 @@ use std::str::FromStr;
 use hypervisor::DomId;
 use xenstore::{Store, StoreError};
 
+use crate::config::vif_name;
+
 /// An interface: its domain, and its number in the domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct VifId {
@@ -110,10 +112,7 @@ impl Backends {
         }
         let domain = read(format!("/local/domain/{}/name", id.domain));
         let domain = domain.unwrap_or_else(|| format!("dom{}", id.domain));
-        match id.handle {
-            0 => domain,
-            handle => format!("{domain}.{handle}"),
-        }
+        vif_name(&domain, id.handle)
     }
 }
 

@@ -11,10 +11,10 @@ use netback::{Offered, VifError};
 use tracing::{info, warn};
 use xenstore::{Store, StoreError, WatchEvent, XenbusState};
 
-use crate::config::{Config, EVERY_GUEST, Guest};
+use crate::config::{Config, EVERY_GUEST, Guest, Vif};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
-use crate::daemon::event::Event;
+use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::status;
 use crate::daemon::uplinks::PluggedUplink;
@@ -25,7 +25,10 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// A guest's interface.
 struct Interface {
-    guest: Guest,
+    /// Its guest's name in the configuration.
+    guest: String,
+    /// Its port's name.
+    name: String,
     backend: Box<dyn Backend>,
     wrappers: Wrappers,
     port: Option<Arc<Port>>,
@@ -85,9 +88,9 @@ impl Control {
 
     fn serve(&mut self, event: Event) {
         match event {
-            Event::Plugged { id, guest, answer } => {
+            Event::Plugged { interface, answer } => {
                 // The session that asked may have ended.
-                let _ = answer.send(self.plug(id, *guest));
+                let _ = answer.send(self.plug(*interface));
             }
             Event::Unplugged { id, answer } => {
                 self.unplug(id);
@@ -158,43 +161,47 @@ impl Control {
     fn plug_named(&mut self, id: VifId) {
         let name = self.platform.backends().name(self.store(), id);
         let guest = self.config.guest(&name).unwrap_or_default();
-        let guest = self.with_addresses(id, guest);
-        if let Err(reason) = guest.and_then(|guest| self.plug(id, guest)) {
+        let vif = self.with_addresses(id, guest.vifs.into_iter().next().unwrap_or_default());
+        let plugged = vif.and_then(|vif| {
+            self.plug(NewInterface { id, guest: name.clone(), name: name.clone(), vif })
+        });
+        if let Err(reason) = plugged {
             warn!(vif = %id, guest = name, reason, "not served");
         }
     }
 
     /// Adds the toolstack's addresses if the configuration wants addresses checked and has none.
-    fn with_addresses(&self, id: VifId, guest: Guest) -> Result<Guest, String> {
-        if !guest.wants_addresses() {
-            return Ok(guest);
+    fn with_addresses(&self, id: VifId, vif: Vif) -> Result<Vif, String> {
+        if !vif.wants_addresses() {
+            return Ok(vif);
         }
         let text = self.platform.backends().addresses(self.store(), id);
         let text = text.map_err(|error| error.to_string())?;
         let addresses = text.split_whitespace().map(str::parse).collect::<Result<_, _>>();
         let guard_addresses = addresses.map_err(|error| format!("the toolstack's ip: {error}"))?;
-        Ok(Guest { guard_addresses, ..guest })
+        Ok(Vif { guard_addresses, ..vif })
     }
 
     /// Serves an interface.
-    fn plug(&mut self, id: VifId, guest: Guest) -> Result<(), String> {
-        let sources = guest.sources()?;
+    fn plug(&mut self, interface: NewInterface) -> Result<(), String> {
+        let NewInterface { id, guest, name, vif } = interface;
+        let sources = vif.sources()?;
         let workers = u32::try_from(self.datapath.workers()).unwrap_or(1);
         let offered = Offered {
-            max_queues: guest.queues.unwrap_or(workers),
-            features: guest.features(),
-            split_event_channels: guest.split_event_channels,
-            tx: guest.tx,
-            rx: guest.rx,
-            persistent_grants: guest.persistent_grants,
+            max_queues: vif.queues.unwrap_or(workers),
+            features: vif.features(),
+            split_event_channels: vif.split_event_channels,
+            tx: vif.tx,
+            rx: vif.rx,
+            persistent_grants: vif.persistent_grants,
         };
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());
         let policy = sources.policy(backend.mac());
         let may_capture = self.config.daemon.capture;
-        let wrappers = Wrappers::new(&guest.name, policy, &guest.limit, may_capture);
-        let interface =
-            Interface { guest, backend, wrappers, port: None, reason: None, address_owner: None };
+        let wrappers = Wrappers::new(&name, policy, &vif.limit, may_capture);
+        let (port, reason, address_owner) = (None, None, None);
+        let interface = Interface { guest, name, backend, wrappers, port, reason, address_owner };
         self.interfaces.insert(id, interface);
         self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
@@ -224,7 +231,7 @@ impl Control {
                 self.disconnect(id, Reason::FrontendClosed);
             }
             Ok(Transition::Remove) => {
-                info!(guest = interface.guest.name, "removed");
+                info!(guest = interface.name, "removed");
                 self.unplug(id);
             }
             // The state is read again when the store is back.
@@ -239,12 +246,12 @@ impl Control {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         let count = queues.len();
         let queues = queues.into_iter().map(|queue| interface.wrappers.wrap(queue)).collect();
-        let name = &interface.guest.name;
+        let name = &interface.name;
         interface.port = Some(self.datapath.attach(name, queues, tasks));
         interface.reason = None;
         self.teach(id);
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
-        let name = &interface.guest.name;
+        let name = &interface.name;
         match interface.backend.connected() {
             Ok(()) => info!(guest = name, queues = count, "connected"),
             Err(error) => self.disconnect(id, Reason::NotConnected(error.to_string())),
@@ -253,7 +260,7 @@ impl Control {
 
     fn disconnect(&mut self, id: VifId, reason: Reason) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
-        let name = &interface.guest.name;
+        let name = &interface.name;
         interface.address_owner = None;
         if let Some(port) = interface.port.take() {
             info!(guest = name, %reason, "disconnected");
@@ -279,17 +286,17 @@ impl Control {
                 let has_it = |port: &Arc<Port>| port.id() == other;
                 let mut others = self.interfaces.values();
                 let owner = others.find(|owner| owner.port.as_ref().is_some_and(has_it));
-                owner.map(|owner| owner.guest.name.clone())
+                owner.map(|owner| owner.name.clone())
             }
             Err(error) => {
-                warn!(guest = interface.guest.name, %mac, %error, "its address can be taken");
+                warn!(guest = interface.name, %mac, %error, "its address can be taken");
                 None
             }
         };
         if let Some(owner) = &owner
             && interface.address_owner.as_ref() != Some(owner)
         {
-            warn!(guest = interface.guest.name, %mac, owner, "another guest has its address");
+            warn!(guest = interface.name, %mac, owner, "another guest has its address");
         }
         if let Some(interface) = self.interfaces.get_mut(&id) {
             interface.address_owner = owner;
@@ -309,7 +316,7 @@ impl Control {
     fn leave(&mut self, id: VifId) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         if let Some(port) = interface.port.take() {
-            info!(guest = interface.guest.name, "left connected for the next daemon");
+            info!(guest = interface.name, "left connected for the next daemon");
             self.datapath.detach(port.id());
         }
     }
@@ -333,20 +340,23 @@ impl Control {
 
     /// Sets how much memory a guest should have.
     fn balloon(&self, name: &str, mib: usize) -> Result<(), String> {
-        let is_named = |(_, interface): &(_, &Interface)| interface.guest.name == name;
-        let Some((id, interface)) = self.interfaces.iter().find(is_named) else {
-            return Err(self.not_running(name).unwrap_or_else(|| {
-                format!("no guest {name:?} in the configuration; `pvnet status` lists them")
-            }));
+        let is_its = |(_, interface): &(_, &Interface)| interface.guest == name;
+        let running = self.interfaces.iter().find(is_its).zip(self.config.guest(name));
+        let Some(((id, _), guest)) = running else {
+            let configured = self.config.guests.iter().find(|guest| guest.name == name);
+            return Err(configured.map_or_else(
+                || format!("no guest {name:?} in the configuration; `pvnet status` lists them"),
+                not_running,
+            ));
         };
         let is_machine = self.config.daemon.platform == crate::config::Platform::Machine;
-        if is_machine && !interface.guest.balloon {
+        if is_machine && !guest.balloon {
             return Err(format!(
                 "guest {name:?} has no balloon, so that it can make no holes in its memory; set \
                  balloon = true in its configuration and start the daemon and the guest again"
             ));
         }
-        let most = interface.guest.memory_mib;
+        let most = guest.memory_mib;
         if !(1..=most).contains(&mib) {
             return Err(format!(
                 "{mib} MiB is not 1 to the {most} MiB of guest {name:?}; for more, raise its \
@@ -356,25 +366,23 @@ impl Control {
         self.platform.set_memory(name, *id, mib)
     }
 
-    /// The error message for a guest that is configured but not running.
-    fn not_running(&self, name: &str) -> Option<String> {
-        let is_known = self.config.guests.iter().any(|guest| guest.name == name);
-        is_known.then(|| format!("guest {name:?} is not running; start it: `pvnet guest {name}`"))
-    }
-
     /// Starts a capture at the port of this name.
     fn capture(&self, request: &Request) -> Result<Capture, String> {
         let interfaces = self.interfaces.values();
-        let guests = interfaces.map(|interface| (&*interface.guest.name, &interface.wrappers));
+        let guests = interfaces.map(|interface| (&*interface.name, &interface.wrappers));
         let uplinks = self.uplinks.iter().map(|uplink| (uplink.port.name(), &uplink.wrappers));
         let ports: Vec<_> = guests.chain(uplinks).collect();
         if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
             return wrappers.capture(&request.options);
         }
-        Err(self.not_running(&request.port).unwrap_or_else(|| {
-            let names: Vec<_> = ports.iter().map(|(name, _)| *name).collect();
-            format!("no port {:?} (there are: {})", request.port, names.join(", "))
-        }))
+        let is_its = |guest: &&Guest| guest.vif_names().any(|name| name == request.port);
+        Err(self.config.guests.iter().find(is_its).map_or_else(
+            || {
+                let names: Vec<_> = ports.iter().map(|(name, _)| *name).collect();
+                format!("no port {:?} (there are: {})", request.port, names.join(", "))
+            },
+            not_running,
+        ))
     }
 
     /// Puts wrappers around ports that need them now, and takes off those that are not needed any
@@ -400,7 +408,7 @@ impl Control {
             };
             let mac = interface.backend.mac().to_string();
             let port = interface.port.as_deref();
-            let name = &interface.guest.name;
+            let name = &interface.name;
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
             let status = interface.wrappers.describe(status);
             PortStatus { persistent_grants: interface.backend.persistent_grants(), ..status }
@@ -408,7 +416,7 @@ impl Control {
         let uplinks = self.uplinks.iter().map(status::uplink);
         let ports: Vec<_> = guests.chain(uplinks).collect();
         let absent = |guest: &&Guest| {
-            !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
+            !self.interfaces.values().any(|interface| interface.guest == guest.name)
         };
         let named = self.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
         let absent = named.filter(absent);
@@ -423,4 +431,9 @@ impl Control {
             addresses: self.datapath.addresses().iter().map(status::address).collect(),
         }
     }
+}
+
+/// The error message for a guest that is configured but not running.
+fn not_running(Guest { name, .. }: &Guest) -> String {
+    format!("guest {name:?} is not running; start it: `pvnet guest {name}`")
 }

@@ -7,13 +7,23 @@ use control_socket::Status;
 use datapath::Failure;
 use xenstore::WatchEvent;
 
-use crate::config::Guest;
+use crate::config::Vif;
 use crate::daemon::backends::VifId;
+
+/// An interface that a toolstack has created.
+pub(super) struct NewInterface {
+    pub(super) id: VifId,
+    /// Its guest's name in the configuration.
+    pub(super) guest: String,
+    /// Its port's name.
+    pub(super) name: String,
+    pub(super) vif: Vif,
+}
 
 /// A message to the control thread.
 pub(super) enum Event {
     /// The toolstack has created an interface.
-    Plugged { id: VifId, guest: Box<Guest>, answer: mpsc::Sender<Result<(), String>> },
+    Plugged { interface: Box<NewInterface>, answer: mpsc::Sender<Result<(), String>> },
     /// An interface is gone, perhaps with its domain.
     Unplugged { id: VifId, answer: mpsc::Sender<()> },
     /// Something changed in the store. The next change is reported once `done` is dropped.

@@ -12,7 +12,7 @@ use netback::{RxChannel, TxChannel};
 use rustix::process::{Resource, getrlimit};
 use wire::netif::header_channel;
 
-use crate::config::Guest;
+use crate::config::{Guest, Vif};
 
 /// Descriptors of a guest without queues: its session, its memory, its store connection with an
 /// eventfd, and those that pass through while it makes an event channel.
@@ -51,29 +51,43 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// The cost of a guest with this many queues.
-    pub(super) fn of(guest: &Guest, queues: usize, exchange_pages: usize) -> Self {
-        // Two per queue and one for the control ring. Twice, because a frontend that connects again
-        // may make its new channels before the old ones are closed.
-        let channels = 2 * (2 * queues + 1);
-        let queue = 2 * RING_MAPPINGS + header_channel::PAGES;
+    /// The cost of a guest whose vifs have `queues` queues by default.
+    pub(super) fn of(guest: &Guest, queues: u32, exchange_pages: usize) -> Self {
+        let vifs = || guest.vifs.iter().map(|vif| (vif, vif.queues(queues)));
+        let channels = vifs().map(|(_, queues)| channels(queues)).sum();
         let mappings = MEMORY_MAPPINGS
             + exchange_pages
-            + queues * queue
-            + RING_MAPPINGS
+            + vifs().map(|(_, queues)| ring_mappings(queues)).sum::<usize>()
             + THREADS * THREAD_MAPPINGS;
         let descriptors = DESCRIPTORS + channels * Share::CHANNEL_DESCRIPTORS;
-        let granted = match (guest.tx, guest.rx) {
-            // A packet whose pages cannot be mapped is lost, so this much is needed.
-            (TxChannel::Remap, _) => [queues * (WINDOW * PIECES_MAX + 1); 2],
-            (TxChannel::Header, RxChannel::Copy) if guest.persistent_grants > 0 => {
-                let all = usize::from(guest.persistent_grants) + 1;
-                [queues * all.min(GRANTED_MIN), queues * all]
-            }
-            (TxChannel::Header, _) => [0; 2],
-        };
+        let granted = vifs().map(|(vif, queues)| granted(vif, queues));
+        let granted = granted.fold([0; 2], |[least, most], [l, m]| [least + l, most + m]);
         let fixed = Counts { mappings, descriptors, threads: THREADS };
         Self { fixed, channels, granted }
+    }
+}
+
+/// Event channels of a vif: two per queue and one for the control ring. Twice, because a frontend that
+/// connects again may make its new channels before the old ones are closed.
+fn channels(queues: usize) -> usize {
+    2 * (2 * queues + 1)
+}
+
+/// Mappings of a vif's rings: two and a header channel per queue, and a control ring.
+fn ring_mappings(queues: usize) -> usize {
+    queues * (2 * RING_MAPPINGS + header_channel::PAGES) + RING_MAPPINGS
+}
+
+/// Mappings of a vif's packets: at least, and if there are enough.
+fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
+    match (vif.tx, vif.rx) {
+        // A packet whose pages cannot be mapped is lost, so this much is needed.
+        (TxChannel::Remap, _) => [queues * (WINDOW * PIECES_MAX + 1); 2],
+        (TxChannel::Header, RxChannel::Copy) if vif.persistent_grants > 0 => {
+            let all = usize::from(vif.persistent_grants) + 1;
+            [queues * all.min(GRANTED_MIN), queues * all]
+        }
+        (TxChannel::Header, _) => [0; 2],
     }
 }
 
@@ -229,8 +243,13 @@ mod tests {
     const DEFAULT: Counts = Counts { mappings: 65_530, descriptors: 524_288, threads: 10_000 };
     const HELD: Counts = Counts { mappings: 200, descriptors: 30, threads: 8 };
 
-    fn cost(guest: &Guest, queues: usize) -> Cost {
+    fn cost(guest: &Guest, queues: u32) -> Cost {
         Cost::of(guest, queues, 0)
+    }
+
+    /// A guest with one vif.
+    fn with_vif(vif: Vif) -> Guest {
+        Guest { vifs: vec![vif], ..Guest::default() }
     }
 
     #[test]
@@ -239,7 +258,8 @@ mod tests {
         for queues in [1, 4] {
             let cost = cost(&Guest::default(), queues);
             let held: Vec<_> = (0..256).map(|_| limits.take(&cost).unwrap()).collect();
-            assert!(held.iter().all(|held| held.share().mappings >= GRANTED_MIN * queues));
+            let least = GRANTED_MIN * queues as usize;
+            assert!(held.iter().all(|held| held.share().mappings >= least));
         }
         assert_eq!(*limits.held(), Counts::default(), "all of it comes back");
         // A few get all that they can use.
@@ -264,7 +284,7 @@ mod tests {
             ),
         ] {
             let limits = Arc::new(Limits::new(limit, HELD, 1));
-            let guest = Guest { persistent_grants: 0, ..Guest::default() };
+            let guest = with_vif(Vif { persistent_grants: 0, ..Vif::default() });
             let why = limits.take(&cost(&guest, 1)).unwrap_err();
             assert!(parts.iter().all(|part| why.contains(part)), "{why}");
         }
@@ -273,14 +293,29 @@ mod tests {
     #[test]
     fn no_guest_takes_the_share_of_one_that_comes_later() {
         let limits = Arc::new(Limits::new(DEFAULT, HELD, 100));
-        let greedy = Guest { persistent_grants: 4096, ..Guest::default() };
+        let greedy = with_vif(Vif { persistent_grants: 4096, ..Vif::default() });
         let held: Vec<_> = (0..100).map(|_| limits.take(&cost(&greedy, 1)).unwrap()).collect();
         let shares: Vec<_> = held.iter().map(|held| held.share().mappings).collect();
         assert!(shares.iter().all(|share| *share == shares[0]), "{shares:?}");
         // What a guest needs in full, it gets in full or not at all.
-        let remap = Guest { tx: TxChannel::Remap, ..Guest::default() };
+        let remap = with_vif(Vif { tx: TxChannel::Remap, ..Vif::default() });
         let limits = Arc::new(Limits::new(DEFAULT, HELD, 100));
         let held: Vec<_> = (0..100).map_while(|_| limits.take(&cost(&remap, 1)).ok()).collect();
         assert!(held.len() > 50 && held.len() < 60, "{}", held.len());
+    }
+    #[test]
+    fn a_guest_costs_the_sum_of_its_vifs() {
+        let vifs = [1, 3].map(|queues| Vif { queues: Some(queues), ..Vif::default() });
+        let alone = vifs.clone().map(|vif| cost(&with_vif(vif), 1));
+        let both = cost(&Guest { vifs: vifs.into(), ..Guest::default() }, 1);
+        let sum = |of: fn(&Cost) -> usize| alone.iter().map(of).sum::<usize>();
+        assert_eq!(both.channels, sum(|cost| cost.channels));
+        assert_eq!(both.granted, [0, 1].map(|n| alone[0].granted[n] + alone[1].granted[n]));
+        // A second session, store connection or memory costs nothing.
+        let none = cost(&Guest { vifs: Vec::new(), ..Guest::default() }, 1).fixed;
+        let Counts { mappings, descriptors, threads } = both.fixed;
+        assert_eq!(mappings + none.mappings, sum(|cost| cost.fixed.mappings));
+        assert_eq!(descriptors + none.descriptors, sum(|cost| cost.fixed.descriptors));
+        assert_eq!(threads, THREADS);
     }
 }

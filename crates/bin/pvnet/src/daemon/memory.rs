@@ -1,15 +1,19 @@
 //! The status of the mappings of guests' memory.
 
+use std::collections::HashSet;
+
 use control_socket::{MemoryStatus, Status, View};
 use hypervisor::{DomId, Hypervisor, PAGE_SIZE};
 use machine::{AddressSpace, Coverage, Domain, Machine};
 use shm::PageSize;
 
-/// Adds each guest's memory to a status.
+/// Adds each guest's memory to the first of its ports in a status.
 pub(super) fn measure(status: &mut Status, machine: &Machine) {
     let daemon = AddressSpace::of_self().ok();
+    let mut measured = HashSet::new();
     for port in &mut status.ports {
-        let domain = port.domain.and_then(|id| machine.peer(DomId(id)).ok());
+        let first = port.domain.filter(|id| measured.insert(*id));
+        let domain = first.and_then(|id| machine.peer(DomId(id)).ok());
         port.memory = domain.map(|domain| memory(&domain, daemon.as_ref()));
     }
 }

@@ -1,15 +1,17 @@
-//! `pvnet guest` and `pvnet frontend`: domains whose frontend feeds a Linux TCP/IP stack.
+//! `pvnet guest` and `pvnet frontend`: domains whose devices feed a Linux TCP/IP stack.
 
-mod forward;
 mod link;
+mod links;
 mod memory;
 mod options;
+mod pump;
+mod vif;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hypervisor::DomId;
-use machine::{Grouping, Token, toolstack};
+use machine::{Grouping, MachineGuest, Token};
 use offload::Features;
 use xen::XenGuest;
 use xenstore::{Client, Store};
@@ -17,10 +19,10 @@ use xenstore::{Client, Store};
 use crate::error::text;
 use crate::netns::{self, GuestNamespace};
 use crate::signals::stop_signal;
-use link::{Link, Location};
+use link::{Link, StackEnd};
 use memory::Balloon;
 
-pub use options::Options;
+pub use options::{Address, Options};
 
 /// Which guest a process is.
 pub struct Identity {
@@ -51,18 +53,36 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let namespace = GuestNamespace::make(name)?;
     // From here on this process is in the namespace, so that the tap is created there.
     netns::enter(name)?;
-    if !flag(&*store, "group-pages") {
+    if !vif::flag(&*store, "data/group-pages") {
         guest.group(Grouping::Scattered);
     }
-    let location = Location { node: toolstack::device_path(0), namespace: Some(name.to_owned()) };
-    let own = features(&*store).without(options.without);
-    let link = Link::open(&guest, &store, &location, own, options)?;
-    println!("guest {name} is up: {} in namespace {name}", options.device);
+    let links = open_links(&guest, &store, name, options)?;
+    let names: Vec<_> = links.iter().map(Link::name).collect();
+    println!("guest {name} is up: {} in namespace {name}", names.join(", "));
     let mut balloon = Balloon::watch(guest, store).map_err(text)?;
-    link.wait(&signals, || balloon.follow())?;
-    let result = link.close();
+    let result = links::run(links, &signals, || balloon.follow());
     drop(namespace);
     result
+}
+
+/// Brings up all interfaces that the toolstack has made for a guest, with its stack in `namespace`.
+fn open_links(
+    guest: &MachineGuest,
+    store: &Arc<dyn Store>,
+    namespace: &str,
+    options: &Options,
+) -> Result<Vec<Link>, String> {
+    let handles = vif::handles(&**store)?;
+    let names = options.names(handles.len())?;
+    let mut links = Vec::with_capacity(names.len());
+    for (number, (handle, name)) in handles.into_iter().zip(names).enumerate() {
+        let offloads = vif::features(&**store, handle).without(options.without);
+        let configured = || vif::addresses(&**store, handle);
+        let addresses = options.addresses(number, &name).unwrap_or_else(configured);
+        let stack = StackEnd { name, namespace: Some(namespace), offloads, addresses };
+        links.push(vif::open(guest, store, handle, stack, options)?);
+    }
+    Ok(links)
 }
 
 /// Runs the frontend of interface `handle` of this Xen domain, instead of the kernel's, until a
@@ -74,24 +94,12 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let own = store.read(None, "domid").map_err(text)?;
     let own = own.trim().parse().map_err(|error| format!("domid {own:?}: {error}"))?;
     let guest = XenGuest::open(DomId(own)).map_err(text)?;
-    let location = Location { node: toolstack::device_path(handle), namespace: None };
-    let own = Features::ALL.without(options.without);
-    let link = Link::open(&guest, &store, &location, own, options)?;
-    println!("vif {handle} is up: {}", options.device);
-    link.wait(&signals, || {})?;
-    link.close()
-}
-
-/// Whether the daemon's configuration switches something on for this guest.
-fn flag(store: &dyn Store, key: &str) -> bool {
-    store.read(None, &format!("data/{key}")).is_ok_and(|text| text == "1")
-}
-
-/// A key of this guest in the daemon's configuration.
-fn features(store: &dyn Store) -> Features {
-    let flag = |key| flag(store, key);
-    let csum = flag("checksum-offload");
-    let tso = flag("tcp-segmentation-offload");
-    let sg = flag("scatter-gather");
-    Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
+    let name = options.names(1)?.remove(0);
+    let offloads = Features::ALL.without(options.without);
+    let configured = || vif::addresses(&*store, handle);
+    let addresses = options.addresses(0, &name).unwrap_or_else(configured);
+    let stack = StackEnd { name, namespace: None, offloads, addresses };
+    let link = vif::open(&guest, &store, handle, stack, options)?;
+    println!("vif {handle} is up: {}", link.name());
+    links::run(vec![link], &signals, || {})
 }

@@ -20,7 +20,7 @@ use crate::guest::MachineGuest;
 use crate::join::{ConnectError, join, join_with};
 use crate::memory::MemorySize;
 use crate::share::Share;
-use crate::toolstack::create_domain;
+use crate::toolstack::{create_domain, create_vif, device_path};
 
 mod admission;
 
@@ -65,7 +65,9 @@ impl Toolstack for Recorder {
         if name == "guest-unlucky" {
             return Err("no luck".into());
         }
-        create_domain(&self.machine.store().connect(DRIVER_DOMAIN), domain, name)
+        let store = self.machine.store().connect(DRIVER_DOMAIN);
+        create_domain(&store, domain, name)
+            .and_then(|()| create_vif(&store, domain, 0, "02:00:00:00:00:01"))
             .map_err(|error| error.to_string())
     }
 
@@ -336,7 +338,7 @@ fn a_guest_that_hangs_up_leaves_nothing_behind() {
     let (slot, transfer) = guest.accept_transfer(DRIVER_DOMAIN).unwrap();
     let page = daemon.machine.take_page(&peer).unwrap();
     let nodes = daemon.machine.store().connect(DRIVER_DOMAIN);
-    let own = format!("/local/domain/{id}/device");
+    let own = format!("/local/domain/{id}/{}", device_path(0));
     assert!(nodes.read(None, &own).is_ok());
     // The socket closes when the last of them is dropped.
     drop((pages, slot, guest));

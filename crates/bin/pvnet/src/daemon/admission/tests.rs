@@ -3,6 +3,7 @@
 use super::*;
 
 use lab::TempDir;
+use wire::netif::header_channel;
 
 const SECRET: &str = "correct horse battery staple";
 
@@ -30,7 +31,7 @@ impl Folder {
         let text = guest(1, "red", format!("token_file = \"{}\"", file.display()))
             + &guest(2, "blue", "uid = 1000".to_owned())
             + &guest(3, "green", String::new());
-        AdmissionSettings::new(&toml::from_str(&text).unwrap())
+        AdmissionSettings::new(&Config::parse(&text).unwrap())
     }
 
     fn token(&self, text: &str) -> Token {
@@ -111,4 +112,19 @@ fn a_guest_that_joins_in_a_loop_is_slowed_down_alone() {
     let why = (0..1000).find_map(|_| admission.admit(&applicant("green", None, 0)).err());
     assert!(why.unwrap().contains("joins too often"));
     assert!(admission.admit(&applicant("red", Some(folder.token(SECRET)), 0)).is_ok());
+}
+
+#[test]
+fn a_guest_has_grants_for_all_its_queues() {
+    let guest = |queues: &[u32]| {
+        let vif = |queues: &u32| Vif { queues: Some(*queues), ..Vif::default() };
+        Guest { vifs: queues.iter().map(vif).collect(), ..Guest::default() }
+    };
+    let grant_pages = |queues: &[u32]| memory_size(&guest(queues), 1).grant_pages;
+    assert_eq!(grant_pages(&[1]), MemorySize::default().grant_pages);
+    assert_eq!(grant_pages(&[8]), MemorySize::default().grant_pages);
+    assert_eq!(grant_pages(&[8, 4]), 24);
+    // A page has 512 references of 8 bytes. A queue grants two rings, a page for each of their slots, and
+    // the header channel; a vif also grants a control ring and its list.
+    const { assert!(GRANT_PAGES * 512 >= 2 * (netfront::RING_LEN + 1) + header_channel::PAGES + 2) };
 }

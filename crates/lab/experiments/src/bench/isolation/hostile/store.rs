@@ -15,9 +15,9 @@ pub fn flood(attacker: &mut Attacker) -> Result<u64, String> {
     let transaction = store.begin().map_err(text)?;
     for n in first..first + BATCH {
         store.write(None, "device/vif/0/flood", &n.to_string()).map_err(text)?;
-        store.write(None, &format!("device/flood-{}", n % 100), "x").map_err(text)?;
-        store.write(Some(transaction), "device/in-transaction", "x").map_err(text)?;
-        store.directory(None, "device").map_err(text)?;
+        store.write(None, &format!("device/vif/0/flood-{}", n % 100), "x").map_err(text)?;
+        store.write(Some(transaction), "device/vif/0/in-transaction", "x").map_err(text)?;
+        store.directory(None, "device/vif/0").map_err(text)?;
     }
     // A conflict is the store's right.
     let _ = store.end(transaction, true);

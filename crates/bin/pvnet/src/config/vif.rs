@@ -1,0 +1,199 @@
+//! `[[guest.vif]]`: a virtual interface of a guest.
+
+use guard::Allowed;
+use netback::{RxChannel, TxChannel};
+use offload::Features;
+use serde::Deserialize;
+use wire::ethernet::MacAddr;
+
+use super::limits::Limits;
+use super::sources::{GuardMode, Sources, deserialize_allowed};
+
+/// `[[guest.vif]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Vif {
+    /// Its MAC address; on Xen the toolstack gives it.
+    #[serde(deserialize_with = "parsed_if_any")]
+    pub mac: Option<MacAddr>,
+    /// IP addresses for its guest's namespace.
+    pub addresses: Vec<String>,
+    /// The most queues; as many as workers if absent.
+    pub queues: Option<u32>,
+    /// The I/O channel of the frames that the guest sends.
+    #[serde(deserialize_with = "parsed")]
+    pub tx: TxChannel,
+    /// The I/O channel of the frames that the guest receives.
+    #[serde(deserialize_with = "parsed")]
+    pub rx: RxChannel,
+    /// The most pages of each queue that stay mapped.
+    pub persistent_grants: u16,
+    /// Its offloads.
+    pub interface: Interface,
+    /// Frames of several pages. This and the next two depend on `interface` if absent.
+    pub scatter_gather: Option<bool>,
+    /// Partial checksums.
+    pub checksum_offload: Option<bool>,
+    /// TCP frames beyond the MTU.
+    pub tcp_segmentation_offload: Option<bool>,
+    /// Whether each ring has an event channel.
+    pub split_event_channels: bool,
+    /// The sources that the guest's frames may have; [`Vif::sources`] has the default.
+    pub guard: Option<GuardMode>,
+    /// The IP addresses and networks that the guest may send from; `addresses` if empty.
+    #[serde(deserialize_with = "deserialize_allowed")]
+    pub guard_addresses: Vec<Allowed>,
+    /// The rates at which the guest may send and receive.
+    pub limit: Limits,
+}
+
+impl Default for Vif {
+    fn default() -> Self {
+        Self {
+            mac: None,
+            addresses: Vec::new(),
+            queues: None,
+            tx: TxChannel::default(),
+            rx: RxChannel::default(),
+            persistent_grants: PERSISTENT_GRANTS,
+            interface: Interface::default(),
+            scatter_gather: None,
+            checksum_offload: None,
+            tcp_segmentation_offload: None,
+            split_event_channels: true,
+            guard: None,
+            guard_addresses: Vec::new(),
+            limit: Limits::default(),
+        }
+    }
+}
+
+/// `interface`: the offloads of a virtual interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Interface {
+    /// Scatter/gather, checksum offload and TSO, also where the uplink lacks them.
+    #[default]
+    High,
+    /// Frames of at most the MTU, in one page, with complete checksums.
+    Basic,
+}
+
+/// The most queues of one vif: as many as workers. `xen-netback`'s default is 8.
+const QUEUES_MAX: u32 = 64;
+/// The most pages of one queue that stay mapped. [`PERSISTENT_GRANTS`] says why there is a limit.
+const PERSISTENT_GRANTS_MAX: u16 = 4096;
+/// The default: a ring of pages to send from and a ring of buffers, which is all that a frontend uses
+/// at a time. On the embedded machine each page can be a separate mapping, of which each guest has a
+/// share (`vm.max_map_count`). The pages of `pvnet guest` are adjacent, and the kernel merges them
+/// into two mappings.
+const PERSISTENT_GRANTS: u16 = 512;
+
+impl Vif {
+    /// The keys of its table.
+    pub(super) const KEYS: [&str; 14] = [
+        "mac",
+        "addresses",
+        "queues",
+        "tx",
+        "rx",
+        "persistent_grants",
+        "interface",
+        "scatter_gather",
+        "checksum_offload",
+        "tcp_segmentation_offload",
+        "split_event_channels",
+        "guard",
+        "guard_addresses",
+        "limit",
+    ];
+
+    /// Checks what TOML cannot express. On Xen the toolstack may know the addresses.
+    pub(super) fn check(&self, is_xen: bool) -> Result<(), String> {
+        if let Some(mac) = self.mac
+            && (mac.is_multicast() || mac.is_zero())
+        {
+            return Err(format!("mac {mac} is not a unicast address"));
+        }
+        match (is_xen, self.mac) {
+            (true, Some(_)) => {
+                return Err("on Xen the toolstack gives the mac; leave it out".into());
+            }
+            (false, None) => return Err("mac is missing".into()),
+            (true, None) | (false, Some(_)) => {}
+        }
+        if self.queues.is_some_and(|queues| !(1..=QUEUES_MAX).contains(&queues)) {
+            return Err(format!("queues is not 1 to {QUEUES_MAX}"));
+        }
+        if self.persistent_grants > PERSISTENT_GRANTS_MAX {
+            return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
+        }
+        if is_xen && self.rx == RxChannel::Flip {
+            return Err(
+                "rx = \"flip\" is not for Xen, because Linux lets no process transfer pages".into(),
+            );
+        }
+        if !(is_xen && self.wants_addresses()) {
+            self.sources()?;
+        }
+        let Features { sg, csum_v4, tso_v4, .. } = self.features();
+        if tso_v4 && !(sg && csum_v4) {
+            return Err("tcp_segmentation_offload needs scatter_gather and checksum_offload; \
+                        switch it off as well"
+                .into());
+        }
+        Ok(())
+    }
+
+    /// The most queues, if by default it has `default`.
+    pub fn queues(&self, default: u32) -> usize {
+        self.queues.unwrap_or(default) as usize
+    }
+
+    /// The sources that its frames may have.
+    ///
+    /// # Errors
+    /// Its addresses are to check, but unknown or malformed.
+    pub fn sources(&self) -> Result<Sources, String> {
+        Sources::new(self.guard, &self.guard_addresses, &self.addresses)
+    }
+
+    /// Whether its addresses must be checked and only the toolstack may know them.
+    pub fn wants_addresses(&self) -> bool {
+        let is_known = !(self.guard_addresses.is_empty() && self.addresses.is_empty());
+        self.guard == Some(GuardMode::Addresses) && !is_known
+    }
+
+    /// The offloads as a set.
+    pub fn features(&self) -> Features {
+        let or_interface =
+            |option: Option<bool>| option.unwrap_or(self.interface == Interface::High);
+        let csum = or_interface(self.checksum_offload);
+        let tso = or_interface(self.tcp_segmentation_offload);
+        Features {
+            sg: or_interface(self.scatter_gather),
+            csum_v4: csum,
+            csum_v6: csum,
+            tso_v4: tso,
+            tso_v6: tso,
+        }
+    }
+}
+
+/// Parses a string as the type does.
+fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
+}
+
+fn parsed_if_any<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    parsed(deserializer).map(Some)
+}

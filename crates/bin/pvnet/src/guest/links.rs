@@ -1,0 +1,176 @@
+//! All interfaces of a process, from when they are up until they are closed.
+
+use std::os::fd::AsFd;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use tracing::warn;
+
+use super::link::Link;
+use crate::error::text;
+
+/// Waits until there is a signal or no interface is left, and closes what is open then. An interface
+/// that ends earlier is closed, and the others go on. `follow` is called once, and again after each
+/// change. The error is why an interface ended early.
+pub(super) fn run(
+    mut links: Vec<Link>,
+    signals: impl AsFd,
+    mut follow: impl FnMut(),
+) -> Result<(), String> {
+    let mut result = Ok(());
+    while !links.is_empty() {
+        links.iter().for_each(Link::take_changes);
+        follow();
+        let mut closing: Vec<_> = links.extract_if(.., |link| !link.is_open()).collect();
+        if closing.is_empty() && wait(&links, &signals)? {
+            closing = std::mem::take(&mut links);
+        }
+        for link in closing {
+            let name = link.name().to_owned();
+            let closed = link.close();
+            if !links.is_empty() {
+                let reason = closed.as_ref().err().map_or("the other end has closed it", |s| s);
+                warn!(interface = name, reason, "closed; the others stay up");
+            }
+            result = result.and(closed);
+        }
+    }
+    result
+}
+
+/// Waits for a signal or a change. Returns whether it is a signal.
+fn wait(links: &[Link], signals: &impl AsFd) -> Result<bool, String> {
+    let changes = links.iter().flat_map(Link::changes);
+    let fds = std::iter::once(signals.as_fd()).chain(changes);
+    let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(text)?;
+    Ok(!fds[0].revents().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::os::fd::{BorrowedFd, OwnedFd};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use netdev::Device;
+    use offload::Features;
+    use rustix::event::{EventfdFlags, eventfd};
+    use wire::ethernet::MacAddr;
+
+    use super::*;
+
+    /// What devices share.
+    struct Shared {
+        changes: OwnedFd,
+        open: Mutex<HashSet<&'static str>>,
+        closed: Mutex<Vec<&'static str>>,
+        /// The device that ends after all were asked whether they are open.
+        ends_late: Mutex<Option<&'static str>>,
+    }
+
+    impl Shared {
+        fn end(&self, name: &str) {
+            self.open.lock().unwrap().remove(name);
+            ring(&self.changes);
+        }
+    }
+
+    struct Fake {
+        name: &'static str,
+        shared: Arc<Shared>,
+    }
+
+    impl Device for Fake {
+        fn mac(&self) -> MacAddr {
+            MacAddr::BROADCAST
+        }
+
+        fn features(&self) -> Features {
+            Features::NONE
+        }
+
+        fn changes(&self) -> BorrowedFd<'_> {
+            self.shared.changes.as_fd()
+        }
+
+        fn take_changes(&self) {
+            // It may be clear.
+            let _ = rustix::io::read(&self.shared.changes, &mut [0; 8]);
+        }
+
+        fn is_open(&self) -> bool {
+            let is_open = self.shared.open.lock().unwrap().contains(self.name);
+            if self.name == "b"
+                && let Some(late) = self.shared.ends_late.lock().unwrap().take()
+            {
+                self.shared.end(late);
+            }
+            is_open
+        }
+
+        fn close(self: Box<Self>, _: Duration) {
+            self.shared.closed.lock().unwrap().push(self.name);
+        }
+    }
+
+    fn event() -> OwnedFd {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    fn ring(event: &OwnedFd) {
+        rustix::io::write(event, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Runs devices `a` and `b`. Each call of `follow` gets its number and what was closed until then.
+    fn run_two(follow: impl Fn(usize, &Shared, &OwnedFd, &[&str])) -> Vec<&'static str> {
+        let shared = Arc::new(Shared {
+            changes: event(),
+            open: Mutex::new(["a", "b"].into()),
+            closed: Mutex::default(),
+            ends_late: Mutex::default(),
+        });
+        let device = |name| Link::without_tap(name, Fake { name, shared: shared.clone() });
+        let (signals, mut turn) = (event(), 0);
+        let result = run(vec![device("a"), device("b")], &signals, || {
+            let closed = shared.closed.lock().unwrap().clone();
+            follow(turn, &shared, &signals, &closed);
+            turn += 1;
+        });
+        assert_eq!(result, Ok(()));
+        let closed = shared.closed.lock().unwrap();
+        closed.clone()
+    }
+
+    #[test]
+    fn an_interface_that_ends_is_closed_and_the_others_go_on() {
+        let closed = run_two(|turn, shared, signals, closed| {
+            if turn == 0 {
+                shared.end("b");
+            } else {
+                assert_eq!(closed, ["b"]);
+                ring(signals);
+            }
+        });
+        assert_eq!(closed, ["b", "a"]);
+    }
+
+    #[test]
+    fn the_end_of_all_interfaces_is_the_end() {
+        let closed = run_two(|turn, shared, _, _| match turn {
+            0 => shared.end("a"),
+            _ => shared.end("b"),
+        });
+        assert_eq!(closed, ["a", "b"]);
+    }
+
+    #[test]
+    fn an_interface_that_ends_while_others_are_asked_is_noticed() {
+        let closed = run_two(|turn, shared, _, closed| match turn {
+            0 => *shared.ends_late.lock().unwrap() = Some("a"),
+            _ if closed == ["a"] => shared.end("b"),
+            _ => {}
+        });
+        assert_eq!(closed, ["a", "b"]);
+    }
+}

@@ -1,0 +1,234 @@
+//! The thread of one queue: the pump between the stack's tap and a device, in both directions.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use netdev::{Buffer, Gone, HEADER_MAX, Metadata, Queue};
+use offload::vnet;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use shm::Piece;
+use uplink::tap::VNET_HEADER_LEN;
+use wire::headers::Headers;
+use wire::virtio_net::VirtioNetHdr;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The most frames read from the tap before the other direction has its turn.
+const BURST: usize = 32;
+/// Bytes per kick: the other end processes them while the next are read.
+const KICK_BYTES: usize = 16 * 1024;
+
+/// A running thread.
+pub struct QueueThread {
+    thread: JoinHandle<Option<String>>,
+    stop: Arc<OwnedFd>,
+    ended: Arc<OwnedFd>,
+}
+
+/// Why the thread ended early.
+#[derive(Debug, thiserror::Error)]
+enum Error<F: std::error::Error> {
+    #[error("the other end broke the protocol: {0}")]
+    Fault(F),
+    #[error("tap: {0}")]
+    Tap(io::Error),
+    #[error(transparent)]
+    Gone(Gone),
+}
+
+impl QueueThread {
+    /// Starts it. `name` is the thread's name. `tap` does not block.
+    pub fn start<Q: Queue>(
+        name: String,
+        queue: Q,
+        tap: impl AsFd + Send + 'static,
+    ) -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let stop = Arc::new(eventfd(0, flags)?);
+        let ended = Arc::new(eventfd(0, flags)?);
+        let frame = Q::Frame::default();
+        let forwarder = Forwarder { queue, tap, frame, tap_empty: false, stop: stop.clone() };
+        let end = ended.clone();
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let result = forwarder.run();
+            signal(&end);
+            match result {
+                Ok(()) | Err(Error::Gone(_)) => None,
+                Err(error) => Some(error.to_string()),
+            }
+        })?;
+        Ok(Self { thread, stop, ended })
+    }
+
+    /// Asks the thread to end.
+    pub fn stop(&self) {
+        signal(&self.stop);
+    }
+
+    /// Readable once the thread has ended.
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
+    }
+
+    /// Whether the thread has ended.
+    pub fn has_ended(&self) -> bool {
+        is_signalled(&self.ended)
+    }
+
+    /// Waits for the end. The error is why it ended early.
+    pub fn join(self) -> Option<String> {
+        self.thread.join().unwrap_or_else(|_| Some("a queue's thread panicked".to_owned()))
+    }
+}
+
+/// Makes an eventfd readable from now on.
+fn signal(event: &OwnedFd) {
+    // The counter cannot be full: it is written once or twice.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}
+
+/// Whether [`signal`] was called.
+fn is_signalled(event: &OwnedFd) -> bool {
+    let read = rustix::io::read(event, &mut [0; 8]);
+    // Reading has cleared it.
+    read.is_ok_and(|_| {
+        signal(event);
+        true
+    })
+}
+
+/// The thread's state.
+struct Forwarder<Q: Queue, T> {
+    queue: Q,
+    tap: T,
+    /// The frame being received.
+    frame: Q::Frame,
+    /// The last read found nothing: wait before reading again.
+    tap_empty: bool,
+    stop: Arc<OwnedFd>,
+}
+
+impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
+    fn run(mut self) -> Result<(), Error<Q::Fault>> {
+        loop {
+            let received = self.receive()?;
+            self.queue.reclaim().map_err(Error::Fault)?;
+            let sent = self.send()?;
+            if (received || sent) && !is_signalled(&self.stop) {
+                continue;
+            }
+            let waiting_for_room = !self.queue.has_room();
+            if self.queue.arm(waiting_for_room).map_err(Error::Fault)? {
+                continue;
+            }
+            if self.sleep(waiting_for_room)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for either end. Returns whether to stop.
+    fn sleep(&mut self, waiting_for_room: bool) -> Result<bool, Error<Q::Fault>> {
+        // Without room in the ring, a readable tap must not wake this thread repeatedly.
+        let tap = if waiting_for_room { PollFlags::empty() } else { PollFlags::IN };
+        let [rx, tx] = self.queue.events();
+        let mut fds = [
+            PollFd::new(&*self.stop, PollFlags::IN),
+            PollFd::new(&self.tap, tap),
+            PollFd::from_borrowed_fd(rx, PollFlags::IN),
+            PollFd::from_borrowed_fd(tx, PollFlags::IN),
+        ];
+        rustix::io::retry_on_intr(|| poll(&mut fds, None))
+            .map_err(|errno| Error::Tap(errno.into()))?;
+        let [stop, tap, rx, tx] = fds.map(|fd| !fd.revents().is_empty());
+        self.queue.clear([rx, tx]).map_err(Error::Gone)?;
+        self.tap_empty &= !tap;
+        Ok(stop)
+    }
+
+    /// Forwards frames from the ring to the stack. Returns whether there was one.
+    fn receive(&mut self) -> Result<bool, Error<Q::Fault>> {
+        let mut any = false;
+        for _ in 0..BURST {
+            let received = self.queue.receive(&mut self.frame).map_err(Error::Fault)?;
+            let Some(metadata) = received else { break };
+            any = true;
+            self.write(metadata);
+        }
+        if any {
+            self.queue.give_back();
+        }
+        Ok(any)
+    }
+
+    /// Writes the received frame to the stack: one system call, one copy. A frame that the stack
+    /// refuses is lost, as on any wire.
+    fn write(&self, Metadata { len, checksum, gso }: Metadata) {
+        let mut head = [0; HEADER_MAX];
+        let Some(head) = copy_head(self.queue.pieces(&self.frame), &mut head) else { return };
+        let Ok(headers) = Headers::parse_start(head, len) else { return };
+        let header = vnet::encode(&headers, checksum, gso);
+        let body = self.queue.pieces(&self.frame);
+        let pieces = std::iter::once(Piece::Private(header.as_bytes())).chain(body);
+        let _ = shm::write_pieces(&self.tap, pieces);
+    }
+
+    /// Forwards frames from the stack to the ring. Returns whether there was one.
+    fn send(&mut self) -> Result<bool, Error<Q::Fault>> {
+        let mut any = false;
+        let mut pending = 0;
+        for _ in 0..BURST {
+            if self.tap_empty || !self.queue.has_room() {
+                break;
+            }
+            match self.read() {
+                Ok(len) => {
+                    any = true;
+                    pending += len;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_empty = true,
+                Err(error) => return Err(Error::Tap(error)),
+            }
+            if pending >= KICK_BYTES {
+                self.queue.kick();
+                pending = 0;
+            }
+        }
+        self.queue.kick();
+        Ok(any)
+    }
+
+    /// Reads one frame from the stack straight into the device's pages: one system call, one copy.
+    /// Returns its length. A frame that the device cannot carry is dropped.
+    fn read(&mut self) -> io::Result<usize> {
+        let mut header = [0; VNET_HEADER_LEN];
+        let places = self.queue.buffers();
+        let places = places.map(|Buffer { region, offset, len }| (region, offset, len));
+        let bytes = shm::read_pieces(&self.tap, &mut header, places)?;
+        let len = bytes.saturating_sub(VNET_HEADER_LEN);
+        let Some(first) = self.queue.buffers().next() else { return Ok(0) };
+        let mut head = [0; HEADER_MAX];
+        let head = &mut head[..HEADER_MAX.min(len)];
+        first.region.copy_out(first.offset, head).map_err(io::Error::other)?;
+        let header = VirtioNetHdr::read_from_bytes(&header).unwrap_or_default();
+        let Ok(headers) = Headers::parse_start(head, len) else { return Ok(0) };
+        let Ok((checksum, gso)) = vnet::decode(&header, &headers) else { return Ok(0) };
+        let sent = self.queue.submit(Metadata { len, checksum, gso });
+        Ok(sent.map_or(0, |()| len))
+    }
+}
+
+/// Copies the first bytes, as far as they lie in the first piece.
+fn copy_head<'a, 'b>(
+    mut pieces: impl Iterator<Item = Piece<'a>>,
+    head: &'b mut [u8; HEADER_MAX],
+) -> Option<&'b [u8]> {
+    let Some(Piece::Shared { region, offset, len }) = pieces.next() else { return None };
+    let head = &mut head[..HEADER_MAX.min(len)];
+    region.copy_out(offset, head).ok()?;
+    Some(head)
+}
+
+#[cfg(test)]
+mod tests;

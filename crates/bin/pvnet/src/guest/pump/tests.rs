@@ -1,0 +1,205 @@
+//! The pump between a socket that stands in for the tap and a device that is neither netfront nor a
+//! card.
+
+use std::collections::VecDeque;
+use std::os::unix::net::UnixDatagram;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use netdev::Refused;
+use offload::Checksum;
+use shm::Region;
+
+use super::*;
+
+/// Where the device has its second transmit buffer, and a received frame.
+const REST: usize = 4096;
+const RECEIVED: usize = 128 * 1024;
+/// The longest frame that it carries.
+const LONGEST: usize = 9000;
+const LIMIT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, thiserror::Error)]
+#[error("it lost its head")]
+struct Lost;
+
+/// What a device has done, and what it will.
+#[derive(Default)]
+struct State {
+    sent: Vec<(Vec<u8>, Metadata)>,
+    /// Frames submitted since the last kick.
+    waiting: usize,
+    incoming: VecDeque<Vec<u8>>,
+    given_back: usize,
+    lost: bool,
+}
+
+/// A device that keeps what it sends, and receives what the test puts there.
+struct Fake {
+    region: Region,
+    state: Arc<Mutex<State>>,
+    event: Arc<OwnedFd>,
+}
+
+impl Fake {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl Queue for Fake {
+    /// Its length.
+    type Frame = usize;
+    type Fault = Lost;
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn buffers(&self) -> impl Iterator<Item = Buffer<'_>> {
+        let first = Buffer { region: &self.region, offset: 0, len: HEADER_MAX };
+        let rest = Buffer { region: &self.region, offset: REST, len: RECEIVED - REST };
+        [first, rest].into_iter()
+    }
+
+    fn submit(&mut self, frame: Metadata) -> Result<(), Refused> {
+        if frame.len > LONGEST {
+            return Err(Refused);
+        }
+        let mut bytes = vec![0; frame.len];
+        let (head, rest) = bytes.split_at_mut(HEADER_MAX.min(frame.len));
+        self.region.copy_out(0, head).unwrap();
+        self.region.copy_out(REST, rest).unwrap();
+        self.state().sent.push((bytes, frame));
+        self.state().waiting += 1;
+        Ok(())
+    }
+
+    fn kick(&mut self) {
+        self.state().waiting = 0;
+    }
+
+    fn reclaim(&mut self) -> Result<(), Lost> {
+        Ok(())
+    }
+
+    fn receive(&mut self, frame: &mut usize) -> Result<Option<Metadata>, Lost> {
+        let mut state = self.state.lock().unwrap();
+        if state.lost {
+            return Err(Lost);
+        }
+        let Some(bytes) = state.incoming.pop_front() else { return Ok(None) };
+        *frame = bytes.len();
+        self.region.copy_in(RECEIVED, &bytes).unwrap();
+        Ok(Some(Metadata { len: bytes.len(), ..Metadata::default() }))
+    }
+
+    fn pieces<'a>(&'a self, frame: &'a usize) -> impl Iterator<Item = Piece<'a>> {
+        std::iter::once(Piece::Shared { region: &self.region, offset: RECEIVED, len: *frame })
+    }
+
+    fn give_back(&mut self) {
+        self.state().given_back += 1;
+    }
+
+    fn arm(&mut self, _: bool) -> Result<bool, Lost> {
+        let state = self.state();
+        assert_eq!(state.waiting, 0, "it sleeps before a kick");
+        Ok(!state.incoming.is_empty())
+    }
+
+    fn events(&self) -> [BorrowedFd<'_>; 2] {
+        [self.event.as_fd(); 2]
+    }
+
+    fn clear(&self, _: [bool; 2]) -> Result<(), Gone> {
+        // It may be clear.
+        let _ = rustix::io::read(&*self.event, &mut [0; 8]);
+        Ok(())
+    }
+}
+
+/// A running pump, and both of its ends.
+struct Running {
+    thread: QueueThread,
+    state: Arc<Mutex<State>>,
+    event: Arc<OwnedFd>,
+    stack: UnixDatagram,
+}
+
+fn start() -> Running {
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let event = Arc::new(eventfd(0, flags).unwrap());
+    let state = Arc::new(Mutex::new(State::default()));
+    let region = Region::anonymous(256 * 1024).unwrap();
+    let fake = Fake { region, state: state.clone(), event: event.clone() };
+    let (stack, tap) = UnixDatagram::pair().unwrap();
+    tap.set_nonblocking(true).unwrap();
+    stack.set_read_timeout(Some(LIMIT)).unwrap();
+    let thread = QueueThread::start("pump".to_owned(), fake, tap).unwrap();
+    Running { thread, state, event, stack }
+}
+
+/// A frame of an EtherType for local experiments.
+fn frame(len: usize, fill: u8) -> Vec<u8> {
+    let mut frame = vec![fill; len];
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame
+}
+
+fn wait(done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn any_device_gets_the_stacks_frames() {
+    let running = start();
+    let frames = [frame(60, 1), frame(HEADER_MAX, 2), frame(LONGEST, 3), frame(1514, 5)];
+    for bytes in &frames {
+        running.stack.send(&[&[0; VNET_HEADER_LEN], &bytes[..]].concat()).unwrap();
+    }
+    // One that it refuses is lost, and the pump goes on.
+    running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(LONGEST + 1, 4)[..]].concat()).unwrap();
+    running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(60, 6)[..]].concat()).unwrap();
+    wait(|| running.state.lock().unwrap().sent.len() == 5);
+    let sent = std::mem::take(&mut running.state.lock().unwrap().sent);
+    for ((bytes, metadata), expected) in sent.iter().zip(frames.iter().chain([&frame(60, 6)])) {
+        assert_eq!(bytes, expected);
+        assert_eq!((metadata.len, metadata.gso), (bytes.len(), None));
+        assert_eq!(metadata.checksum, Checksum::default());
+    }
+    running.thread.stop();
+    assert_eq!(running.thread.join(), None);
+}
+
+#[test]
+fn the_stack_gets_any_devices_frames() {
+    let running = start();
+    let frames: Vec<_> = (0..5).map(|n| frame(100 + usize::from(n), n)).collect();
+    running.state.lock().unwrap().incoming.extend(frames.clone());
+    signal(&running.event);
+    for expected in &frames {
+        let mut bytes = vec![0; 2048];
+        let len = running.stack.recv(&mut bytes).unwrap();
+        assert_eq!(&bytes[VNET_HEADER_LEN..len], expected);
+    }
+    // Buffers go back once for all.
+    wait(|| running.state.lock().unwrap().given_back == 1);
+    running.thread.stop();
+    assert_eq!(running.thread.join(), None);
+}
+
+#[test]
+fn a_fault_of_the_device_ends_its_thread_with_the_reason() {
+    let running = start();
+    assert!(!running.thread.has_ended());
+    running.state.lock().unwrap().lost = true;
+    signal(&running.event);
+    wait(|| running.thread.has_ended());
+    let why = running.thread.join().unwrap();
+    assert!(why.contains("broke the protocol: it lost its head"), "{why}");
+}

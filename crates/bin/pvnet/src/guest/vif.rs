@@ -1,0 +1,70 @@
+//! A Xen virtual interface as a device of this guest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hypervisor::Guest;
+use machine::toolstack;
+use netfront::Frontend;
+use offload::Features;
+use xenstore::Store;
+
+use super::link::{Link, StackEnd};
+use super::options::Options;
+use crate::error::text;
+
+/// The folder of this domain's interfaces in the store.
+const FOLDER: &str = "device/vif";
+/// How long the backend may take for each step of the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connects the frontend of interface `handle` and brings it up.
+pub(super) fn open<G: Guest>(
+    guest: &G,
+    store: &Arc<dyn Store>,
+    handle: u32,
+    stack: StackEnd<'_>,
+    options: &Options,
+) -> Result<Link, String> {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let config = netfront::Config {
+        queues: options.queues.unwrap_or(u32::try_from(cpus).unwrap_or(1)),
+        features: stack.offloads,
+        split_event_channels: !options.one_event_channel,
+        header_channel: !options.no_header_channel,
+        persistent_grants: !options.no_persistent_grants,
+        timeout: HANDSHAKE_TIMEOUT,
+    };
+    let node = toolstack::device_path(handle);
+    let (frontend, queues) =
+        Frontend::connect(guest, store.clone(), &node, &config).map_err(text)?;
+    Link::open(frontend, queues, stack)
+}
+
+/// The interfaces that the toolstack has made for this domain.
+pub(super) fn handles(store: &dyn Store) -> Result<Vec<u32>, String> {
+    let nodes = store.directory(None, FOLDER).map_err(text)?;
+    let mut handles: Vec<u32> = nodes.iter().filter_map(|node| node.parse().ok()).collect();
+    handles.sort_unstable();
+    Ok(handles)
+}
+
+/// Whether the daemon's configuration switches something on.
+pub(super) fn flag(store: &dyn Store, key: &str) -> bool {
+    store.read(None, key).is_ok_and(|text| text == "1")
+}
+
+/// The offloads of interface `handle` in the daemon's configuration.
+pub(super) fn features(store: &dyn Store, handle: u32) -> Features {
+    let flag = |key| flag(store, &format!("data/vif/{handle}/{key}"));
+    let csum = flag("checksum-offload");
+    let tso = flag("tcp-segmentation-offload");
+    let sg = flag("scatter-gather");
+    Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
+}
+
+/// The addresses of interface `handle` in the daemon's configuration.
+pub(super) fn addresses(store: &dyn Store, handle: u32) -> Vec<String> {
+    let text = store.read(None, &format!("data/vif/{handle}/addresses")).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}

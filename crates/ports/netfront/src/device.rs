@@ -1,0 +1,113 @@
+//! The interface and its queues as a guest's stack uses them.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use hypervisor::{EventChannel, Guest};
+use netdev::{Buffer, Device, Gone, HEADER_MAX, Metadata, Refused};
+use offload::Features;
+use shm::Piece;
+use wire::ethernet::MacAddr;
+use wire::netif::header_channel::HEADER_LEN;
+use xenstore::XenbusState;
+
+use crate::{Fault, Frontend, Queue, Received, TxBuffer};
+
+// The first buffer of a frame is a place of the header channel, or a page.
+const _: () = assert!(HEADER_LEN as usize >= HEADER_MAX);
+
+impl<G: Guest> Device for Frontend<G> {
+    fn mac(&self) -> MacAddr {
+        self.mac()
+    }
+
+    fn features(&self) -> Features {
+        self.features()
+    }
+
+    fn changes(&self) -> BorrowedFd<'_> {
+        self.store().event_fd()
+    }
+
+    fn take_changes(&self) {
+        // If the store is gone, the device is not open.
+        while let Ok(Some(_)) = self.store().event() {}
+    }
+
+    fn is_open(&self) -> bool {
+        self.backend_state().is_ok_and(|state| state == Some(XenbusState::Connected))
+    }
+
+    fn close(self: Box<Self>, timeout: Duration) {
+        // This times out if the backend has gone first.
+        let _ = Frontend::close(&self, timeout);
+    }
+}
+
+impl<G: Guest> netdev::Queue for Queue<G> {
+    type Frame = Received;
+    type Fault = Fault;
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.tx.has_room()
+    }
+
+    #[inline]
+    fn buffers(&self) -> impl Iterator<Item = Buffer<'_>> {
+        let buffers = self.tx.buffers();
+        buffers.map(|TxBuffer { region, offset, len }| Buffer { region, offset, len })
+    }
+
+    #[inline]
+    fn submit(&mut self, frame: Metadata) -> Result<(), Refused> {
+        // The longest packet of netif is one of u16::MAX bytes.
+        let len = u16::try_from(frame.len).map_err(|_| Refused)?;
+        self.tx.send(len, frame.checksum, frame.gso).map_err(|_| Refused)
+    }
+
+    #[inline]
+    fn kick(&mut self) {
+        self.tx.publish();
+    }
+
+    #[inline]
+    fn reclaim(&mut self) -> Result<(), Fault> {
+        self.tx.reclaim().map(drop)
+    }
+
+    #[inline]
+    fn receive(&mut self, frame: &mut Received) -> Result<Option<Metadata>, Fault> {
+        let received = self.rx.receive(frame)?;
+        let Received { len, checksum, gso, .. } = *frame;
+        Ok(received.then_some(Metadata { len, checksum, gso }))
+    }
+
+    #[inline]
+    fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
+        self.rx.pieces(frame)
+    }
+
+    #[inline]
+    fn give_back(&mut self) {
+        self.rx.publish();
+    }
+
+    fn arm(&mut self, for_room: bool) -> Result<bool, Fault> {
+        Ok(self.rx.arm()? || (for_room && self.tx.arm()?))
+    }
+
+    fn events(&self) -> [BorrowedFd<'_>; 2] {
+        [self.rx.event().as_fd(), self.tx.event().as_fd()]
+    }
+
+    fn clear(&self, [rx, tx]: [bool; 2]) -> Result<(), Gone> {
+        if rx {
+            self.rx.event().take().map_err(|_| Gone)?;
+        }
+        if tx {
+            self.tx.event().take().map_err(|_| Gone)?;
+        }
+        Ok(())
+    }
+}

@@ -7,6 +7,8 @@
 //!          ◄────────────────────────────── Status, then the end of the stream
 //!   balloon GUEST MIB ───────────────────►
 //!          ◄────────────────────────────── nothing, or a Refusal
+//!   revoke CARD GUEST ───────────────────►
+//!          ◄────────────────────────────── nothing, or a Refusal
 //!   meter ───────────────────────────────►
 //!          ◄────────────────────────────── METERED; the meter is on until the client closes
 //!   capture {"port":"red"} ──────────────►
@@ -21,6 +23,7 @@
 
 mod client;
 mod counts;
+mod nic;
 mod path;
 mod port;
 mod protocol;
@@ -29,7 +32,8 @@ mod wrappers;
 
 pub use client::{capture, command, meter, status};
 pub use counts::{Counts, Drops, Key, Operations};
-pub use path::{DIRECTORY, control_socket, join_socket};
+pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
+pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
     Learning, MemoryStatus, PersistentStatus, PortKind, PortState, PortStatus, Reason, Traffic,
     View,

@@ -16,3 +16,9 @@ pub fn join_socket(directory: &Path) -> PathBuf {
 pub fn control_socket(directory: &Path) -> PathBuf {
     directory.join("control.sock")
 }
+
+/// The socket that cards join at, of a daemon in `directory`.
+#[must_use]
+pub fn nic_socket(directory: &Path) -> PathBuf {
+    directory.join("nic.sock")
+}

@@ -124,6 +124,8 @@ pub enum Reason {
     Disabled(String),
     /// The device behind an uplink failed.
     DeviceFailed(String),
+    /// The card of this name does not serve the uplink's context.
+    NoCard(String),
     /// The guest posts no buffers, so frames for it are dropped. The port is up.
     Stalled,
     /// The guest of this name has the same MAC address and gets the frames for it. The port is up.
@@ -140,6 +142,9 @@ impl fmt::Display for Reason {
             Self::NotConnected(error) => f.write_str(error),
             Self::Disabled(error) => write!(f, "disabled: {error}"),
             Self::DeviceFailed(error) => write!(f, "{error}; start the daemon again"),
+            Self::NoCard(card) => {
+                write!(f, "card {card} does not serve it; if the card is down: `pvnet nic {card}`")
+            }
             Self::Stalled => f.write_str("the guest takes no frames: its receive ring is empty"),
             Self::AddressTaken(owner) => {
                 write!(f, "guest {owner} has the same MAC address and gets the frames for it")

@@ -27,6 +27,14 @@ pub enum Request {
         /// MiB that the guest is to have.
         mib: usize,
     },
+    /// The contexts of a card taken from a guest, until the guest starts again. An empty answer grants
+    /// it; the card touches none of their memory then.
+    Revoke {
+        /// The card's name.
+        card: String,
+        /// The guest's name.
+        guest: String,
+    },
     /// The frames of a port, as a pcapng stream that goes on until the client closes its side.
     Capture(capture::Request),
 }
@@ -37,6 +45,7 @@ impl fmt::Display for Request {
             Self::Status => f.write_str("status"),
             Self::Meter => f.write_str("meter"),
             Self::Balloon { guest, mib } => write!(f, "balloon {guest} {mib}"),
+            Self::Revoke { card, guest } => write!(f, "revoke {card} {guest}"),
             Self::Capture(request) => {
                 let json = serde_json::to_string(request).map_err(|_| fmt::Error)?;
                 write!(f, "capture {json}")
@@ -61,6 +70,10 @@ impl FromStr for Request {
                 let number = |error| Refusal::new(format!("{mib:?} MiB: {error}"));
                 Ok(Self::Balloon { guest: guest.to_owned(), mib: mib.parse().map_err(number)? })
             }
+            ["revoke", card, guest] => {
+                Ok(Self::Revoke { card: card.to_owned(), guest: guest.to_owned() })
+            }
+            ["revoke", ..] => Err(Refusal::new("revoke takes a card and a guest")),
             ["balloon", ..] => Err(Refusal::new("balloon takes a name and MiB")),
             _ => Err(Refusal::new(format!("unknown request {:?}", line.trim()))),
         }
@@ -93,7 +106,8 @@ mod tests {
             ..capture::Options::default()
         };
         let capture = Request::Capture(capture::Request { port: "a red".to_owned(), options });
-        for request in [Request::Status, Request::Meter, balloon, capture] {
+        let revoke = Request::Revoke { card: "card0".to_owned(), guest: "red".to_owned() };
+        for request in [Request::Status, Request::Meter, balloon, revoke, capture] {
             assert_eq!(request.to_string().lines().count(), 1);
             assert_eq!(request.to_string().parse(), Ok(request));
         }
@@ -106,6 +120,7 @@ mod tests {
             ("", "unknown request"),
             ("balloon red", "a name and MiB"),
             ("balloon red many", "\"many\" MiB"),
+            ("revoke card0", "a card and a guest"),
             ("capture", "unknown request"),
             ("capture red", "capture: "),
             ("capture {\"port\":\"red\",\"options\":{\"colour\":1}}", "colour"),

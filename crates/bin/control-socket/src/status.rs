@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::counts::Operations;
+use crate::nic::NicStatus;
 use crate::port::{Learning, PortStatus};
 
 /// The daemon and its ports at one moment.
@@ -19,6 +20,9 @@ pub struct Status {
     pub meter: MeterStatus,
     /// Every port.
     pub ports: Vec<PortStatus>,
+    /// Every card with contexts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicStatus>,
     /// Guests of the configuration that have not joined.
     pub absent: Vec<String>,
     /// Addresses in the switch's table.

@@ -7,16 +7,18 @@ mod attach;
 mod balloon;
 mod capture;
 mod config;
+mod context;
 mod daemon;
 mod error;
 mod guest;
 mod log;
 mod netns;
+mod nic;
 mod signals;
 mod status;
 mod top;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -29,7 +31,7 @@ use crate::capture::CaptureArgs;
 use args::DaemonArgs;
 use attach::VifArgs;
 use config::{Config, Override};
-use control_socket::{control_socket, join_socket};
+use control_socket::{Request, control_socket, join_socket, nic_socket};
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 
@@ -67,6 +69,23 @@ enum Command {
     },
     /// Run a guest: a network namespace with its own Linux TCP/IP stack, and all its interfaces.
     Guest(GuestArgs),
+    /// Run a card of the daemon's configuration: a network card with a protected context for every guest.
+    ///
+    /// The card is a process, so a guest that breaks its rules meets no other guest's memory in it. It gets
+    /// its settings from the daemon's [[nic]] of this name, and needs root for its wire, a tap device. When
+    /// it ends, its guests see their links go down, and up again with the next `pvnet nic` of this name.
+    ///
+    ///   pvnet nic card0 &                     the card of [[nic]] name = "card0"
+    ///   pvnet guest red &                     a guest with nic = "card0"
+    ///   pvnet status                          its contexts: whose, how protected, their faults
+    ///   pvnet revoke card0 red                take red's context away
+    #[command(verbatim_doc_comment)]
+    Nic {
+        /// The card's name in the daemon's configuration.
+        name: String,
+        #[command(flatten)]
+        daemon: DaemonArgs,
+    },
     /// In a Xen domain: run the frontend of one of its interfaces, instead of the kernel's.
     ///
     /// The domain's network stack uses it through a tap device. Needs root and the modules
@@ -104,6 +123,17 @@ enum Command {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+    },
+    /// Take a guest's contexts of a card away, until the guest starts again.
+    ///
+    /// Returns when the card touches none of the guest's memory. The guest sees its link down.
+    Revoke {
+        #[command(flatten)]
+        daemon: DaemonArgs,
+        /// The card's name.
+        card: String,
+        /// The guest's name.
+        guest: String,
     },
     /// Capture the frames that pass a port, in both directions.
     ///
@@ -256,6 +286,9 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
             let socket = join_socket(&daemon.directory);
             guest::run(&identity, &socket, &interface.options()).map(|()| ExitCode::SUCCESS)
         }
+        Command::Nic { name, daemon } => {
+            nic::run(&name, &nic_socket(&daemon.directory)).map(|()| ExitCode::SUCCESS)
+        }
         Command::Frontend { vif, interface } => {
             guest::run_on_xen(vif, &interface.options()).map(|()| ExitCode::SUCCESS)
         }
@@ -268,12 +301,22 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
         Command::Balloon { daemon, name, mib } => {
             balloon::run(&control_socket(&daemon.directory), &name, mib).map(|()| ExitCode::SUCCESS)
         }
+        Command::Revoke { daemon, card, guest } => {
+            revoke(&control_socket(&daemon.directory), card, guest).map(|()| ExitCode::SUCCESS)
+        }
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => experiment(demo::run(&args)),
         Command::Bench(command) => experiment(bench::run(&command)),
         Command::Repro(command) => experiment(repro::run(&command)),
     }
+}
+
+fn revoke(socket: &Path, card: String, guest: String) -> Result<(), String> {
+    let done = format!("{guest} has no context of {card} any more, until it starts again");
+    control_socket::command(socket, &Request::Revoke { card, guest })?;
+    println!("{done}");
+    Ok(())
 }
 
 /// The exit code of an experiment. Everything that it created is removed by now.

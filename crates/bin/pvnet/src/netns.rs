@@ -50,6 +50,18 @@ pub fn enter(name: &str) -> Result<(), String> {
         .map_err(|errno| format!("cannot enter namespace {name}: {errno}; run as root"))
 }
 
+/// Does something inside a namespace, or where this thread is if there is none.
+pub fn inside<T: Send>(
+    namespace: Option<&str>,
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
+    let Some(name) = namespace else { return work() };
+    // A thread that enters a namespace stays there, so this is a thread that ends afterwards.
+    let inside = || enter(name).and_then(|()| work());
+    std::thread::scope(|scope| scope.spawn(inside).join())
+        .unwrap_or_else(|_| Err(format!("a thread inside namespace {name} panicked")))
+}
+
 /// Gives a device its addresses and sets it up, in a namespace or on the host.
 pub fn bring_up(namespace: Option<&str>, device: &str, addresses: &[String]) -> Result<(), String> {
     let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();

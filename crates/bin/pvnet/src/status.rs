@@ -1,5 +1,7 @@
 //! `pvnet status`.
 
+mod cards;
+
 use std::path::Path;
 
 use control_socket::{
@@ -65,6 +67,7 @@ fn print(status: &Status) -> std::io::Result<()> {
             println!("{}: {}", port.name, coverage(memory));
         }
     }
+    cards::print(&status.nics)?;
     if !status.absent.is_empty() {
         println!("not started: {}", status.absent.join(", "));
     }
@@ -139,7 +142,8 @@ fn drops(port: &PortStatus) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
+    pub use super::cards::tests::nic;
     use control_socket::{LimitStatus, PortKind, PortState};
     use hypervisor::Counted;
 

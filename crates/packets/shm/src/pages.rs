@@ -86,6 +86,16 @@ mod tests {
     }
 
     #[test]
+    fn a_sealed_file_is_read_by_others_as_its_owner_writes_it() {
+        let fd = create_sealable_memfd("test", 1, PageSize::Small).unwrap();
+        let writer = Region::map(&fd, 0, 4096).unwrap();
+        seal_future_writes(&fd).unwrap();
+        let reader = Region::map_read_only(&fd, 0, 4096).unwrap();
+        writer.write(12, 7u32).unwrap();
+        assert_eq!(reader.read(12), Ok(7u32));
+    }
+
+    #[test]
     fn the_length_is_sealed() {
         let fd = create_memfd("test", 3, PageSize::Small).unwrap();
         assert!(rustix::fs::ftruncate(&fd, 0).is_err());

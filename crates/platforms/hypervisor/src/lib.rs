@@ -20,6 +20,7 @@ mod id;
 mod meter;
 pub mod metered;
 mod pages;
+pub mod references;
 
 pub use dma::{DmaHold, DmaMemory, DmaRange};
 pub use error::Error;
@@ -32,3 +33,4 @@ pub use id::{DomId, GrantRef, Port};
 pub use meter::{Counted, Meter};
 pub use metered::Metered;
 pub use pages::{Granted, MappedPages, PAGE_SIZE};
+pub use references::{LockedReferences, PageOwner, PageReferences, PageUser};

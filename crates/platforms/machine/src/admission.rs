@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hint::black_box;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use hypervisor::DomId;
@@ -18,6 +19,12 @@ pub trait Toolstack: Send + Sync + 'static {
     fn admit(&self, applicant: &Applicant) -> Result<Admitted<Self::Guest>, String>;
     /// The domain exists and may read the store: make its devices.
     fn created(&self, domain: DomId, guest: &Self::Guest) -> Result<(), String>;
+    /// The domain asks for a channel about its contexts of cards: the end for its process, or why it gets
+    /// none.
+    fn open_contexts(&self, domain: DomId, guest: &Self::Guest) -> Result<OwnedFd, String> {
+        let _ = (domain, guest);
+        Err("this machine has no cards".to_owned())
+    }
     /// The domain's process has gone; its grants are refused already. Free its resources.
     fn destroyed(&self, domain: DomId, guest: &Self::Guest);
 }

@@ -1,4 +1,5 @@
-//! What devices read of a domain's memory, and waiting until they have finished.
+//! What devices read of a domain's memory, and waiting until they have finished. What a card may reach for longer is counted by
+//! [page](pages).
 //!
 //! A hold ([`hypervisor::DmaHold`]) counts as a reader of one of two phases. Whoever takes pages
 //! away first makes sure that no new hold can reach them, then turns the phase and waits until the
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 mod memory;
+pub(crate) mod pages;
 
 /// How long a domain waits for devices before it must keep its pages.
 const GRACE: Duration = Duration::from_secs(1);

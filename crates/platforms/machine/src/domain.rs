@@ -1,7 +1,7 @@
 //! A domain as the hypervisor sees it: its memory and its grant table.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -10,6 +10,7 @@ use shm::{Region, create_memfd, create_sealable_memfd, seal_future_writes};
 
 use crate::balloon::Balloon;
 use crate::dma::Holds;
+use crate::dma::pages::DmaPages;
 use crate::exchange::Exchange;
 use crate::grant_table::{Access, Entry, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, gtf};
 use crate::memory::{MemorySize, populate};
@@ -32,14 +33,20 @@ pub struct Domain {
     /// Pins of mapped grants. The flags in the guest's table have one bit for any number.
     pins: Box<[AtomicU32]>,
     holds: Holds,
+    dma_pages: DmaPages,
     mappings: MappingCount,
     /// Whether its memory is as its size says: sealed, if it will be.
     ready: AtomicBool,
 }
 
 impl Domain {
-    /// A domain with fresh, zeroed memory.
-    pub(crate) fn new(id: DomId, size: MemorySize, share: Share) -> std::io::Result<Self> {
+    /// A domain with fresh, zeroed memory, from the machine page `first` on.
+    pub(crate) fn new(
+        id: DomId,
+        size: MemorySize,
+        share: Share,
+        first: u64,
+    ) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
         let name = format!("pvnet-domain-{id}");
         let create = if size.sealed { create_sealable_memfd } else { create_memfd };
@@ -49,7 +56,7 @@ impl Domain {
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         let (balloon, process) = (Balloon::new(size), OnceLock::new());
         let alive = AtomicBool::new(true);
-        let holds = Holds::default();
+        let (holds, dma_pages) = (Holds::default(), DmaPages::new(first));
         let mappings = MappingCount::new(share.mappings);
         let ready = AtomicBool::new(!size.sealed);
         Ok(Self {
@@ -63,6 +70,7 @@ impl Domain {
             alive,
             pins,
             holds,
+            dma_pages,
             mappings,
             ready,
         })
@@ -114,6 +122,12 @@ impl Domain {
         &self.fd
     }
 
+    /// The same, for a card. It cannot be mapped writable if it is [sealed](MemorySize::sealed).
+    #[must_use]
+    pub fn memory_file(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
     /// All of its memory.
     #[inline]
     pub(crate) fn memory(&self) -> &Region {
@@ -133,6 +147,12 @@ impl Domain {
     /// What devices read of its memory.
     pub(crate) fn holds(&self) -> &Holds {
         &self.holds
+    }
+
+    /// Where its pages lie in the machine, and the cards that reach them.
+    #[inline]
+    pub(crate) fn dma_pages(&self) -> &DmaPages {
+        &self.dma_pages
     }
 
     /// The mappings of its apertures.

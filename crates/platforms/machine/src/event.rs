@@ -67,8 +67,20 @@ pub(crate) fn pair() -> io::Result<(Arc<HostEnd>, GuestEvent)> {
     ))
 }
 
+/// A new channel whose two ends are at hand: for a guest that gets its end in another way than by
+/// an offer.
+///
+/// # Errors
+/// The system's.
+pub fn channel() -> io::Result<(HostEvent, GuestEvent)> {
+    let (host, guest) = pair()?;
+    Ok((HostEvent(host), guest))
+}
+
 impl GuestEvent {
-    pub(crate) fn from_fds(incoming: OwnedFd, outgoing: OwnedFd) -> Self {
+    /// The guest's end of a channel, whose [`fds`](Self::fds) came over a socket.
+    #[must_use]
+    pub fn from_fds(incoming: OwnedFd, outgoing: OwnedFd) -> Self {
         Self { incoming, outgoing }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod balloon;
 pub(crate) mod grouping;
+pub(crate) mod own_pages;
 mod slot;
 pub(crate) mod state;
 
@@ -84,6 +85,15 @@ impl MachineGuest {
         &self.inner.memory
     }
 
+    /// Opens a channel to the daemon about this domain's contexts of cards; crate `nic-session` has its
+    /// protocol.
+    ///
+    /// # Errors
+    /// The daemon has no cards, or has gone.
+    pub fn open_contexts(&self) -> Result<OwnedFd, Error> {
+        self.inner.calls.open_contexts()
+    }
+
     /// Decides where transferred pages are mapped from now on. The default is
     /// [`Grouping::Grouped`].
     pub fn group(&self, grouping: Grouping) {
@@ -116,6 +126,10 @@ impl Hypercalls for Direct {
 
     fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
         self.machine.peer(self.domid)?.increase_reservation(pages)
+    }
+
+    fn open_contexts(&self) -> Result<OwnedFd, Error> {
+        Err(Error::Exhausted("cards"))
     }
 }
 

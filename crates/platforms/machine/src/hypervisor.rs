@@ -12,6 +12,7 @@ use hypervisor::{
 use shm::{Piece, Region};
 
 use crate::aperture::Aperture;
+use crate::dma::pages::MachinePages;
 use crate::domain::{DRIVER_DOMAIN, Domain, Pins};
 use crate::event::{GuestEvent, HostEnd, HostEvent, pair};
 use crate::exchange::transfer::{ExchangePage, transfer};
@@ -35,6 +36,7 @@ struct Inner {
 struct Domains {
     by_id: HashMap<DomId, Entry>,
     last: u16,
+    machine_pages: MachinePages,
 }
 
 struct Entry {
@@ -77,9 +79,13 @@ impl Machine {
     /// As [`create`](Self::create), for a domain that takes no more than `share` of this process's
     /// limits.
     pub fn create_within(&self, size: MemorySize, share: Share) -> Result<Arc<Domain>, Error> {
-        let id = self.domains().next_id().ok_or(Error::Exhausted("domain numbers"))?;
+        let (id, first) = {
+            let mut domains = self.domains();
+            let id = domains.next_id().ok_or(Error::Exhausted("domain numbers"))?;
+            (id, domains.machine_pages.allot(size))
+        };
         // Without the lock: populating large pages takes long.
-        let domain = Domain::new(id, size, share).map_err(Error::os("guest memory"))?;
+        let domain = Domain::new(id, size, share, first).map_err(Error::os("guest memory"))?;
         let domain = Arc::new(domain);
         let (channels_max, channels) = (share.channels, HashMap::new());
         let entry = Entry { domain: domain.clone(), channels_max, channels, ports: 0 };

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use hypervisor::{DomId, Error, Port};
 use rustix::net::{SocketAddrUnix, connect};
+use seqpacket::send;
 use shm::PageSize;
 
 use crate::admission::Token;
@@ -14,7 +15,7 @@ use crate::event::GuestEvent;
 use crate::guest::MachineGuest;
 use crate::guest::state::Hypercalls;
 use crate::memory::MemorySize;
-use crate::proto::{Packet, call, memory, receive, send, seqpacket};
+use crate::proto::{Packet, call, memory, receive};
 
 /// Calls over the session's socket, one at a time.
 struct Remote {
@@ -63,6 +64,11 @@ impl Hypercalls for Remote {
         self.call(&Packet::about_run(call::INCREASE_RESERVATION, &pages)?)?;
         Ok(())
     }
+
+    fn open_contexts(&self) -> Result<OwnedFd, Error> {
+        let (_, fds) = self.call(&Packet::new(call::OPEN_CONTEXTS, 0, ""))?;
+        fds.into_iter().next().ok_or_else(|| refused("a channel without a descriptor"))
+    }
 }
 
 /// Why a process could not become a domain.
@@ -97,7 +103,7 @@ pub fn join_with(
     token: Option<&Token>,
 ) -> Result<(MachineGuest, OwnedFd), ConnectError> {
     let no_daemon = |source| ConnectError::NoDaemon { path: path.to_owned(), source };
-    let socket = seqpacket().map_err(Error::os("socket"))?;
+    let socket = seqpacket::socket().map_err(Error::os("socket"))?;
     let address = SocketAddrUnix::new(path).map_err(|e| no_daemon(e.into()))?;
     connect(&socket, &address).map_err(|e| no_daemon(e.into()))?;
     let sent = send(&socket, &Packet::hello(name, token), &[]);

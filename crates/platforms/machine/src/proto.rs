@@ -3,25 +3,17 @@
 //! A `SOCK_SEQPACKET` socket keeps packets whole; descriptors travel beside them. The store has a
 //! separate socket, which comes with the welcome.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use hypervisor::Error;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
-    sendmsg, socket_with,
-};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::admission::Token;
 
 /// The protocol's version, which both sides must share.
 pub(crate) const VERSION: u32 = 4;
-/// Descriptors one packet may carry.
-const FDS_MAX: usize = 4;
 /// Page numbers one packet may carry: a ring's worth.
 pub(crate) const FRAMES_MAX: usize = 256;
 
@@ -39,6 +31,8 @@ pub(crate) mod call {
     pub(crate) const INCREASE_RESERVATION: u32 = 5;
     /// The guest has mapped its memory. Only then does the daemon serve a guest of sealed memory.
     pub(crate) const MAPPED: u32 = 6;
+    /// Open a channel about the domain's contexts of cards. The answer has its socket.
+    pub(crate) const OPEN_CONTEXTS: u32 = 7;
 }
 
 /// What a welcome says about the domain's memory.
@@ -132,74 +126,20 @@ impl Packet {
     }
 }
 
-/// A socket for packets.
-pub(crate) fn seqpacket() -> rustix::io::Result<OwnedFd> {
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-}
-
-/// Sends a packet and copies of descriptors. Never raises SIGPIPE.
-pub(crate) fn send(socket: impl AsFd, packet: &Packet, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    sendmsg(socket, &[IoSlice::new(packet.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
 /// Waits for a packet; none when the other side has hung up.
 pub(crate) fn receive(socket: impl AsFd) -> io::Result<Option<(Packet, Vec<OwnedFd>)>> {
-    let mut bytes = [0; size_of::<Packet>()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut bytes)];
-    let received = rustix::io::retry_on_intr(|| {
-        recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    if received.bytes == 0 {
-        return Ok(None);
-    }
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            fds.extend(received);
-        }
-    }
-    // A longer packet is truncated to the right length, so the flag must be checked as well.
-    let whole = received.bytes == bytes.len() && !received.flags.contains(ReturnFlags::TRUNC);
-    let packet = Packet::read_from_bytes(&bytes).ok().filter(|_| whole);
-    let packet = packet
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a packet of the wrong size"))?;
-    Ok(Some((packet, fds)))
+    seqpacket::receive(socket)
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::socketpair;
-
     use super::*;
 
     #[test]
-    fn packets_and_descriptors_cross_the_socket() {
-        let (one, two) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .unwrap();
-        let (reader, writer) = rustix::pipe::pipe().unwrap();
-        send(&one, &Packet::new(7, 9, &"ü".repeat(600)), &[writer.as_fd()]).unwrap();
-        let (packet, fds) = receive(&two).unwrap().unwrap();
+    fn a_packet_has_text_up_to_its_length() {
+        let packet = Packet::new(7, 9, &"ü".repeat(600));
         assert_eq!((packet.code, packet.arg), (7, 9));
         assert_eq!(packet.text(), "ü".repeat(512));
-        rustix::io::write(&fds[0], b"x").unwrap();
-        let mut seen = [0; 1];
-        rustix::io::read(&reader, &mut seen).unwrap();
-        assert_eq!(&seen, b"x");
-        rustix::net::send(&one, b"short", SendFlags::empty()).unwrap();
-        assert!(receive(&two).is_err());
-        rustix::net::send(&one, &[0; size_of::<Packet>() + 1], SendFlags::empty()).unwrap();
-        assert!(receive(&two).is_err());
-        drop(one);
-        assert!(receive(&two).unwrap().is_none());
     }
 
     #[test]

@@ -13,13 +13,14 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socketpair,
 };
+use seqpacket::send;
 use shm::PageSize;
 use tracing::{debug, info, warn};
 
 use crate::admission::{Admitted, Applicant, Toolstack};
 use crate::guest::offer;
 use crate::hypervisor::Machine;
-use crate::proto::{Packet, VERSION, call, memory, receive, send, seqpacket};
+use crate::proto::{Packet, VERSION, call, memory, receive};
 use crate::socket::{Accepted, Acceptor, listen_at};
 use crate::store;
 
@@ -39,7 +40,7 @@ impl Listener {
     /// without a listener is replaced, any other file is an error.
     pub fn bind(path: &Path, mode: u32) -> io::Result<Self> {
         let listening = listen_at(path, SocketType::SEQPACKET, mode).or_else(|error| {
-            if connect(seqpacket()?, &SocketAddrUnix::new(path)?).is_ok() {
+            if connect(seqpacket::socket()?, &SocketAddrUnix::new(path)?).is_ok() {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, "another daemon listens"));
             }
             if !std::fs::metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
@@ -203,12 +204,17 @@ fn session<T: Toolstack>(
     drop((theirs, domain));
     info!(guest = name, domain = id.0, "guest connected");
     while let Some((request, _)) = receive(socket)? {
-        answer(socket, machine, id, &request)?;
+        answer(socket, &running, &request)?;
     }
     Ok(())
 }
 
-fn answer(socket: &OwnedFd, machine: &Machine, id: DomId, request: &Packet) -> io::Result<()> {
+fn answer<T: Toolstack>(
+    socket: &OwnedFd,
+    running: &Running<'_, T>,
+    request: &Packet,
+) -> io::Result<()> {
+    let Running { machine, toolstack, id, ref guest, .. } = *running;
     let done = |arg| Packet::new(0, arg, "");
     let failed = |why: &str| send(socket, &Packet::new(1, 0, why), &[]);
     match request.code {
@@ -239,6 +245,10 @@ fn answer(socket: &OwnedFd, machine: &Machine, id: DomId, request: &Packet) -> i
                 Err(error) => failed(&error.to_string()),
             }
         }
+        call::OPEN_CONTEXTS => match toolstack.open_contexts(id, guest) {
+            Ok(channel) => send(socket, &done(0), &[channel.as_fd()]),
+            Err(why) => failed(&why),
+        },
         _ => failed("no such call"),
     }
 }

@@ -17,6 +17,7 @@ const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
 const TUNSETPERSIST: Opcode = opcode::write::<c_int>(b'T', 203);
 const TUNSETOFFLOAD: Opcode = opcode::write::<c_uint>(b'T', 208);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
+const TUNSETCARRIER: Opcode = opcode::write::<c_int>(b'T', 226);
 const TUNSETVNETLE: Opcode = opcode::write::<c_int>(b'T', 220);
 
 /// `struct ifreq`, of which `TUNSETIFF` uses the name and the flags.
@@ -65,6 +66,13 @@ pub(crate) fn set_vnet_header_len(fd: BorrowedFd<'_>, len: u8) -> Result<()> {
     let len = c_int::from(len);
     // SAFETY: TUNSETVNETHDRSZ reads one `int`.
     unsafe { ioctl(fd, Setter::<TUNSETVNETHDRSZ, c_int>::new(len)) }
+}
+
+/// Sets whether the interface has a carrier.
+pub(crate) fn set_carrier(fd: BorrowedFd<'_>, is_on: bool) -> Result<()> {
+    let on = c_int::from(is_on);
+    // SAFETY: TUNSETCARRIER reads one `int`.
+    unsafe { ioctl(fd, Setter::<TUNSETCARRIER, c_int>::new(on)) }
 }
 
 /// Makes the fields of that header little-endian on any machine.

@@ -178,9 +178,38 @@ impl TapQueue {
     /// # Errors
     /// The kernel's error.
     pub fn persist(&self) -> Result<(), TapError> {
-        let failed =
-            |errno| TapError::System { name: self.name.to_string(), step: "TUNSETPERSIST", errno };
-        sys::set_persistent(self.fd.as_fd()).map_err(failed)
+        let set = sys::set_persistent(self.fd.as_fd());
+        set.map_err(|errno| self.failed("TUNSETPERSIST", errno))
+    }
+
+    /// Another handle of this queue: the same frames. The interface stays until all are closed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn try_clone(&self) -> std::io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, name: self.name.clone() })
+    }
+
+    /// Sets what the reader of this queue can take from now on.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn set_offload(&self, offload: TapOffload) -> Result<(), TapError> {
+        let set = sys::set_offload(self.fd.as_fd(), offload.bits());
+        set.map_err(|errno| self.failed("TUNSETOFFLOAD", errno))
+    }
+
+    /// Says whether there is something behind the interface: without a carrier the stack sends nothing.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn set_carrier(&self, is_on: bool) -> Result<(), TapError> {
+        let set = sys::set_carrier(self.fd.as_fd(), is_on);
+        set.map_err(|errno| self.failed("TUNSETCARRIER", errno))
+    }
+
+    fn failed(&self, step: &'static str, errno: Errno) -> TapError {
+        TapError::System { name: self.name.to_string(), step, errno }
     }
 
     /// Another descriptor that reads and writes frames like a tap, for tests.

@@ -18,6 +18,9 @@ pub struct Daemon {
     /// The permissions of the control socket.
     #[serde(deserialize_with = "socket_mode")]
     pub control_mode: u32,
+    /// The permissions of the socket where cards join.
+    #[serde(deserialize_with = "socket_mode")]
+    pub nic_mode: u32,
     /// The platform whose guests are served.
     pub platform: Platform,
     /// Threads that carry frames.
@@ -39,6 +42,7 @@ impl Default for Daemon {
             directory: DIRECTORY.into(),
             join_mode: SOCKET_MODE,
             control_mode: SOCKET_MODE,
+            nic_mode: SOCKET_MODE,
             platform: Platform::Machine,
             workers: (cpus / 2).max(1),
             poll_us: 20,

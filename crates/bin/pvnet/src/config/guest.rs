@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use super::context::Context;
 use super::vif::Vif;
 
 /// `[[guest]]`
@@ -27,6 +28,9 @@ pub struct Guest {
     /// Its virtual interfaces.
     #[serde(rename = "vif")]
     pub vifs: Vec<Vif>,
+    /// Its contexts of cards, which are interfaces too.
+    #[serde(rename = "context")]
+    pub contexts: Vec<Context>,
 }
 
 impl Default for Guest {
@@ -41,12 +45,13 @@ impl Default for Guest {
             huge_pages: false,
             group_pages: true,
             vifs: vec![Vif::default()],
+            contexts: Vec::new(),
         }
     }
 }
 
-/// The most vifs of one guest.
-const VIFS_MAX: usize = 8;
+/// The most interfaces of one guest.
+const INTERFACES_MAX: usize = 8;
 
 impl Guest {
     /// Checks what TOML cannot express. On Xen the toolstack may know the guest's addresses.
@@ -57,9 +62,9 @@ impl Guest {
         if is_xen {
             self.check_for_xen()?;
         }
-        if !(1..=VIFS_MAX).contains(&self.vifs.len()) {
-            let count = self.vifs.len();
-            return Err(format!("it has {count} interfaces, not 1 to {VIFS_MAX}"));
+        let count = self.vifs.len() + self.contexts.len();
+        if !(1..=INTERFACES_MAX).contains(&count) {
+            return Err(format!("it has {count} interfaces, not 1 to {INTERFACES_MAX}"));
         }
         for (handle, vif) in (0..).zip(&self.vifs) {
             let of_vif = |reason| match self.vifs.len() {
@@ -68,6 +73,9 @@ impl Guest {
             };
             vif.check(is_xen).map_err(of_vif)?;
         }
+        for (number, context) in self.contexts.iter().enumerate() {
+            context.check().map_err(|reason| format!("context {number}: {reason}"))?;
+        }
         Ok(())
     }
 
@@ -75,6 +83,9 @@ impl Guest {
     fn check_for_xen(&self) -> Result<(), String> {
         if self.uid.is_some() || self.token_file.is_some() {
             return Err("uid and token_file are not for Xen, where no process joins".into());
+        }
+        if !self.contexts.is_empty() {
+            return Err("contexts of cards are for platform \"machine\" only".into());
         }
         if self.vifs.len() > 1 {
             return Err("on Xen each interface has a [[guest]] under its own name: the vifname, \

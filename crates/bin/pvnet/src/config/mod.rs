@@ -1,13 +1,16 @@
 //! The configuration file. Each of its tables has a source file; the checks across tables are here.
 
+mod context;
 mod daemon;
 mod guest;
 mod limits;
+mod nic;
 mod overrides;
 mod shorthand;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod text;
 mod uplink;
 mod vif;
 
@@ -16,9 +19,11 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+pub use context::Context;
 pub use daemon::{Daemon, OnStop, Platform, Switch, Xen};
 pub use guest::{Guest, vif_name};
 pub use limits::Limits;
+pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
 pub use uplink::{ReceiveBuffers, Uplink};
 pub use vif::Vif;
@@ -79,9 +84,12 @@ pub struct Config {
     /// Ports that lead out of the host.
     #[serde(default, rename = "uplink")]
     pub uplinks: Vec<Uplink>,
+    /// Cards with contexts.
+    #[serde(default, rename = "nic")]
+    pub nics: Vec<Nic>,
 }
 
-/// The longest name of a guest or uplink, which is also the name of a namespace or port.
+/// The longest name of a guest, uplink or card, which is also the name of a namespace or port.
 const NAME_MAX: usize = 32;
 
 impl Config {
@@ -118,39 +126,95 @@ impl Config {
             return Err(format!("daemon.workers is {}, not 1 to 64", self.daemon.workers));
         }
         self.check_names()?;
-        let mut macs = HashSet::new();
+        let mut macs: HashSet<_> = self.uplinks.iter().filter_map(|uplink| uplink.mac).collect();
         let xen = self.daemon.platform == Platform::Xen;
         for guest in &self.guests {
             let of_guest = |reason| format!("guest {:?}: {reason}", guest.name);
             guest.check(xen).map_err(of_guest)?;
-            for mac in guest.vifs.iter().filter_map(|vif| vif.mac) {
+            let of_contexts = guest.contexts.iter().map(|context| context.mac);
+            for mac in guest.vifs.iter().filter_map(|vif| vif.mac).chain(of_contexts) {
                 if !macs.insert(mac) {
                     return Err(of_guest(format!("mac {mac} is given twice")));
                 }
             }
         }
+        self.check_nics()?;
         if self.xen.backend.is_empty() || self.xen.backend.contains('/') {
             return Err(format!("xen.backend is {:?}, not a folder's name", self.xen.backend));
         }
         Ok(())
     }
 
-    /// Checks the names of guests and uplinks, and those that their ports get.
+    /// Checks the cards, and that they have the contexts that guests get.
+    fn check_nics(&self) -> Result<(), String> {
+        if !self.nics.is_empty() && self.daemon.platform == Platform::Xen {
+            return Err("cards with contexts are for platform \"machine\" only".into());
+        }
+        for nic in &self.nics {
+            let of_nic = |reason| format!("nic {:?}: {reason}", nic.name);
+            nic.check().map_err(of_nic)?;
+            let (wanted, most) = (self.contexts_of(&nic.name).count(), nic.contexts - 1);
+            if wanted > most {
+                return Err(of_nic(format!(
+                    "guests want {wanted} contexts, and it has {most} for guests; raise contexts"
+                )));
+            }
+        }
+        for uplink in &self.uplinks {
+            let of_uplink = |reason| format!("uplink {:?}: {reason}", uplink.name);
+            uplink.check().map_err(of_uplink)?;
+            let Some(nic) = &uplink.nic else { continue };
+            if self.nics.iter().all(|other| other.name != *nic) {
+                return Err(of_uplink(format!("there is no [[nic]] with the name {nic:?}")));
+            }
+            if self.uplinks.iter().filter(|other| other.nic.as_ref() == Some(nic)).count() > 1 {
+                return Err(of_uplink(format!(
+                    "another uplink has the context of {nic:?} already"
+                )));
+            }
+        }
+        for guest in &self.guests {
+            let unknown = |context: &&Context| self.nics.iter().all(|nic| nic.name != context.nic);
+            if let Some(context) = guest.contexts.iter().find(unknown) {
+                let (guest, nic) = (&guest.name, &context.nic);
+                return Err(format!("guest {guest:?}: there is no [[nic]] with the name {nic:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The contexts that a card gives to guests, in the order of their numbers, which begin at 1: the guest, and the
+    /// context's index among the guest's.
+    pub fn contexts_of<'a>(
+        &'a self,
+        nic: &'a str,
+    ) -> impl Iterator<Item = (&'a Guest, usize, &'a Context)> {
+        let of_guest = |guest: &'a Guest| {
+            let contexts = guest.contexts.iter().enumerate();
+            contexts.map(move |(index, context)| (guest, index, context))
+        };
+        let all = self.guests.iter().flat_map(of_guest);
+        all.filter(move |(_, _, context)| context.nic == nic)
+    }
+
+    /// Checks the names of guests, uplinks and cards, and those that ports get.
     fn check_names(&self) -> Result<(), String> {
         let xen = self.daemon.platform == Platform::Xen;
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.name);
-        for name in self.guests.iter().map(|guest| &guest.name).chain(uplinks) {
+        let nics = self.nics.iter().map(|nic| &nic.name);
+        for name in self.guests.iter().map(|guest| &guest.name).chain(uplinks).chain(nics) {
             if !(xen && name == EVERY_GUEST) {
                 check_name(name)?;
             }
         }
         let mut names = HashSet::new();
         let uplinks = self.uplinks.iter().map(|uplink| uplink.name.clone());
+        let nics = self.nics.iter().map(|nic| nic.name.clone());
         let of_guest = |guest: &Guest| {
             let further: Vec<_> = guest.vif_names().skip(1).collect();
             std::iter::once(guest.name.clone()).chain(further)
         };
-        for name in self.guests.iter().flat_map(of_guest).chain(uplinks) {
+        for name in self.guests.iter().flat_map(of_guest).chain(uplinks).chain(nics) {
             if names.contains(&name) {
                 return Err(format!("the name {name:?} is given twice"));
             }
@@ -175,6 +239,11 @@ impl Config {
     /// The socket that guests join at.
     pub fn join_socket(&self) -> PathBuf {
         control_socket::join_socket(&self.daemon.directory)
+    }
+
+    /// The socket that cards join at.
+    pub fn nic_socket(&self) -> PathBuf {
+        control_socket::nic_socket(&self.daemon.directory)
     }
 
     /// The control socket.

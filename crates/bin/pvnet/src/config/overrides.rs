@@ -1,10 +1,11 @@
-//! Keys of guests, vifs and uplinks that the command line changes: `--set NAME.KEY=VALUE`.
+//! Keys of guests, their interfaces, uplinks and cards that the command line changes: `--set NAME.KEY=VALUE`.
 
 use std::fmt;
 use std::str::FromStr;
 
 use toml::{Table, Value};
 
+use super::context::Context;
 use super::guest::vif_name;
 use super::vif::Vif;
 
@@ -13,7 +14,7 @@ use super::vif::Vif;
 pub struct Override {
     /// The text on the command line.
     text: String,
-    /// The name of a guest, of a vif's port or of an uplink, or [`EVERY_GUEST`].
+    /// The name of a guest, of a vif's port, of an uplink or of a card, or [`EVERY_GUEST`].
     name: String,
     key: String,
     value: Value,
@@ -32,8 +33,9 @@ impl FromStr for Override {
             let (name, key) = place.rsplit_once('.')?;
             (!name.is_empty() && !key.is_empty()).then_some((name, key, value))
         });
-        let (name, key, value) = parts
-            .ok_or("not NAME.KEY=VALUE, where NAME is a guest, an uplink, or * for every guest")?;
+        let (name, key, value) = parts.ok_or(
+            "not NAME.KEY=VALUE, where NAME is a guest, an uplink, a card, or * for every guest",
+        )?;
         Ok(Self {
             text: text.to_owned(),
             name: name.to_owned(),
@@ -60,7 +62,7 @@ impl fmt::Display for Override {
 
 impl Override {
     /// Sets the key in every table of this name. Shorthands are written out in `config`. A guest's name
-    /// is also that of its first vif.
+    /// is also that of its first vif and of all its contexts.
     pub(super) fn apply(&self, config: &mut Table) -> Result<(), String> {
         let mut known = Vec::new();
         let mut found = false;
@@ -72,14 +74,17 @@ impl Override {
             }
             known.push(name);
         }
-        let known =
-            || format!("no guest or uplink {:?} (there are: {})", self.name, known.join(", "));
+        let known = || {
+            format!("no guest, uplink or card {:?} (there are: {})", self.name, known.join(", "))
+        };
         found.then_some(()).ok_or_else(known)
     }
 
-    /// The tables that may have the key: their names, and whether each is a guest's or a vif's.
+    /// The tables that may have the key: their names, and whether each is a guest's or one of its interfaces'.
     fn tables<'a>(&self, config: &'a mut Table) -> Vec<(String, bool, &'a mut Table)> {
-        let is_vifs = Vif::KEYS.contains(&self.key.as_str());
+        let key = self.key.as_str();
+        let is_vifs = Vif::KEYS.contains(&key);
+        let is_contexts = !is_vifs && Context::KEYS.contains(&key);
         let mut tables = Vec::new();
         for (kind, value) in config {
             for table in children(value) {
@@ -90,8 +95,12 @@ impl Override {
                         let named = |(handle, vif)| (vif_name(&name, handle), true, vif);
                         tables.extend((0..).zip(vifs).map(named));
                     }
+                    "guest" if is_contexts => {
+                        let contexts = table.get_mut("context").into_iter().flat_map(children);
+                        tables.extend(contexts.map(|context| (name.clone(), true, context)));
+                    }
                     "guest" => tables.push((name, true, table)),
-                    "uplink" => tables.push((name, false, table)),
+                    "uplink" | "nic" => tables.push((name, false, table)),
                     _ => {}
                 }
             }

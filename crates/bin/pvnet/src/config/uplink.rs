@@ -1,9 +1,12 @@
-//! `[[uplink]]`: a tap, and what its NIC can do.
+//! `[[uplink]]`: a tap and what its NIC can do, or a card's context.
 
 use offload::Features;
 use serde::Deserialize;
+use wire::ethernet::MacAddr;
 
 use super::limits::Limits;
+use super::nic::Protection;
+use super::text::parsed_if_any;
 
 /// The NIC's capabilities on transmit. `capabilities` is their names joined by `+`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -70,8 +73,20 @@ pub enum ReceiveBuffers {
 pub struct Uplink {
     /// The port's name.
     pub name: String,
+    /// What it is.
+    #[serde(default)]
+    pub kind: UplinkKind,
     /// The device's name.
+    #[serde(default)]
     pub tap: String,
+    /// The card whose first context it is.
+    pub nic: Option<String>,
+    /// The context's MAC address.
+    #[serde(default, deserialize_with = "parsed_if_any")]
+    pub mac: Option<MacAddr>,
+    /// How the context is protected. The driver domain is trusted.
+    #[serde(default = "no_protection")]
+    pub protection: Protection,
     /// The network namespace of the device; the daemon's if absent.
     pub namespace: Option<String>,
     /// Whether the device stays after the daemon ends, with its addresses and its bridge.
@@ -95,6 +110,43 @@ pub struct Uplink {
     /// The rates at which frames may come in and go out.
     #[serde(default)]
     pub limit: Limits,
+}
+
+fn no_protection() -> Protection {
+    Protection { mode: contexts::Protection::None, ..Protection::default() }
+}
+
+impl Uplink {
+    /// Checks what TOML cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { kind, tap, nic, mac, protection, .. } = self;
+        match kind {
+            UplinkKind::Tap if tap.is_empty() => Err("tap is missing".into()),
+            UplinkKind::Tap if nic.is_some() || mac.is_some() => {
+                Err("nic and mac are for kind = \"cdna\"".into())
+            }
+            UplinkKind::Cdna if nic.is_none() || mac.is_none() => {
+                Err("kind = \"cdna\" needs nic and mac".into())
+            }
+            UplinkKind::Cdna if !tap.is_empty() => Err("tap is not for kind = \"cdna\"".into()),
+            // The daemon's own calls do not wait for the card, as a guest's do.
+            UplinkKind::Cdna if protection.is_deferred() => {
+                Err("an uplink's protection cannot be { iommu = \"deferred\" }".into())
+            }
+            UplinkKind::Tap | UplinkKind::Cdna => protection.check(),
+        }
+    }
+}
+
+/// `kind`: what an uplink is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UplinkKind {
+    /// A tap device.
+    #[default]
+    Tap,
+    /// A card's context that is kept for the driver domain.
+    Cdna,
 }
 
 fn yes() -> bool {

@@ -8,6 +8,7 @@ use wire::ethernet::MacAddr;
 
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
+use super::text::{parsed, parsed_if_any};
 
 /// `[[guest.vif]]`
 #[derive(Clone, Debug, Deserialize)]
@@ -178,22 +179,4 @@ impl Vif {
             tso_v6: tso,
         }
     }
-}
-
-/// Parses a string as the type does.
-fn parsed<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: std::str::FromStr<Err: std::fmt::Display>,
-{
-    let text = String::deserialize(deserializer)?;
-    text.parse().map_err(|error| serde::de::Error::custom(format!("{text:?}: {error}")))
-}
-
-fn parsed_if_any<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: std::str::FromStr<Err: std::fmt::Display>,
-{
-    parsed(deserializer).map(Some)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -20,6 +21,7 @@ use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
 use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::limits::{Cost, Held, Limits};
+use crate::daemon::nics::Nics;
 
 /// Pages that a queue needs to receive by page flipping: a ring of them at the guest, and as many
 /// in transit.
@@ -106,6 +108,7 @@ pub(super) struct Admission {
     settings: AdmissionSettings,
     present: Present,
     limits: Arc<Limits>,
+    nics: Arc<Nics>,
     events: Mutex<mpsc::Sender<Event>>,
 }
 
@@ -167,11 +170,12 @@ impl Admission {
     pub(super) fn new(
         settings: &AdmissionSettings,
         store: Arc<dyn Store>,
+        nics: Arc<Nics>,
         events: mpsc::Sender<Event>,
     ) -> Self {
         let limits = Arc::new(Limits::of_this_process(settings.guests.len()));
         let (settings, present) = (settings.clone(), Present::default());
-        Self { store, settings, present, limits, events: events.into() }
+        Self { store, settings, present, limits, nics, events: events.into() }
     }
 
     /// Does what libxl does for a new domain.
@@ -182,6 +186,10 @@ impl Admission {
             let mac = vif.mac.map(|mac| mac.to_string()).unwrap_or_default();
             create_vif(store, domain, handle, &mac)?;
             self.describe(domain, handle, vif)?;
+        }
+        for (number, context) in guest.contexts.iter().enumerate() {
+            let addresses = format!("/local/domain/{domain}/data/context/{number}/addresses");
+            store.write(None, &addresses, &context.addresses.join(" "))?;
         }
         let group_pages = format!("/local/domain/{domain}/data/group-pages");
         store.write(None, &group_pages, bit(guest.group_pages))?;
@@ -235,8 +243,8 @@ fn memory_size(guest: &Guest, queues: u32) -> MemorySize {
         grant_pages: MemorySize::default().grant_pages.max(all_queues * GRANT_PAGES),
         exchange_pages,
         page_size: if guest.huge_pages { PageSize::Huge } else { PageSize::Small },
-        // Pages that are flipped are mapped later.
-        sealed: !guest.balloon && exchange_pages == 0,
+        // Pages that are flipped are mapped later, and so is the memory by a card that starts later.
+        sealed: !guest.balloon && exchange_pages == 0 && guest.contexts.is_empty(),
     }
 }
 
@@ -265,10 +273,20 @@ impl Toolstack for Admission {
             let (guest, vif) = (config.name.clone(), vif.clone());
             self.plug(NewInterface { id, guest, name, vif })?;
         }
+        self.nics.joined(&config.name, domain);
         Ok(())
     }
 
+    fn open_contexts(
+        &self,
+        domain: DomId,
+        JoinedGuest { config, .. }: &JoinedGuest,
+    ) -> Result<OwnedFd, String> {
+        self.nics.open_channel(&config.name, domain)
+    }
+
     fn destroyed(&self, domain: DomId, JoinedGuest { config, .. }: &JoinedGuest) {
+        self.nics.left(domain);
         for id in vifs(domain, config) {
             // Waits until no worker uses the domain's memory.
             self.ask(|answer| Event::Unplugged { id, answer });

@@ -17,7 +17,7 @@ use crate::daemon::cpu::Stopwatch;
 use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::status;
-use crate::daemon::uplinks::PluggedUplink;
+use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::wrap::Wrappers;
 
 /// The interval at which the switch forgets old addresses.
@@ -101,6 +101,17 @@ impl Control {
                 self.store_changed(&event);
             }
             Event::Failure(Failure { port, reason }) => self.fail(&port, &reason),
+            Event::UplinkUp { name, queue } => {
+                if let Some(uplink) = uplinks::named(&mut self.uplinks, &name) {
+                    uplink.plug(*queue, &self.datapath);
+                }
+            }
+            Event::UplinkDown { name, why, answer } => {
+                if let Some(uplink) = uplinks::named(&mut self.uplinks, &name) {
+                    uplink.unplug(why, &self.datapath);
+                }
+                let _ = answer.send(());
+            }
             Event::Status(answer) => {
                 let _ = answer.send(self.status());
             }
@@ -332,9 +343,8 @@ impl Control {
             Some(id) => self.disconnect(id, Reason::Disabled(reason.to_owned())),
             None => warn!(port = port.name(), reason, "port failed"),
         }
-        let uplink = self.uplinks.iter_mut().find(|uplink| Arc::ptr_eq(&uplink.port, port));
-        if let Some(uplink) = uplink {
-            uplink.failure = Some(reason.to_owned());
+        if let Some(uplink) = self.uplinks.iter_mut().find(|uplink| uplink.is_at(port)) {
+            uplink.failure = Some(Reason::DeviceFailed(reason.to_owned()));
         }
     }
 
@@ -370,7 +380,7 @@ impl Control {
     fn capture(&self, request: &Request) -> Result<Capture, String> {
         let interfaces = self.interfaces.values();
         let guests = interfaces.map(|interface| (&*interface.name, &interface.wrappers));
-        let uplinks = self.uplinks.iter().map(|uplink| (uplink.port.name(), &uplink.wrappers));
+        let uplinks = self.uplinks.iter().map(|uplink| (&*uplink.name, &uplink.wrappers));
         let ports: Vec<_> = guests.chain(uplinks).collect();
         if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
             return wrappers.capture(&request.options);
@@ -392,7 +402,7 @@ impl Control {
             interface.wrappers.refresh(&self.datapath, interface.port.as_deref());
         }
         for uplink in &mut self.uplinks {
-            uplink.wrappers.refresh(&self.datapath, Some(&uplink.port));
+            uplink.wrappers.refresh(&self.datapath, uplink.port.as_deref());
         }
     }
 
@@ -421,6 +431,7 @@ impl Control {
         let named = self.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
         let absent = named.filter(absent);
         Status {
+            nics: Vec::new(),
             pid: std::process::id(),
             worker_threads: self.datapath.worker_threads(),
             cpu: self.stopwatch.read(),

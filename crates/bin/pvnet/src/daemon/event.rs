@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use capture::{Capture, Request};
-use control_socket::Status;
+use control_socket::{Reason, Status};
 use datapath::Failure;
 use xenstore::WatchEvent;
 
@@ -30,6 +30,10 @@ pub(super) enum Event {
     Store { event: WatchEvent, done: mpsc::Sender<()> },
     /// A queue broke.
     Failure(Failure),
+    /// A card serves an uplink's context.
+    UplinkUp { name: String, queue: Box<port::Queue> },
+    /// It does not any more. Its memory is not used once this is answered.
+    UplinkDown { name: String, why: Reason, answer: mpsc::Sender<()> },
     /// A client asks for the status.
     Status(mpsc::Sender<Status>),
     /// A client sets a guest's memory, in MiB.

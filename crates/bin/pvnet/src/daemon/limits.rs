@@ -28,6 +28,13 @@ const RING_MAPPINGS: usize = 2;
 /// Mappings for pages that a queue maps one by one, at least: persistent grants whose pages follow
 /// each other take a few. Beyond its share a guest's pages are reached by grant copies.
 const GRANTED_MIN: usize = 16;
+/// Descriptors of a guest with contexts of cards: its channel, both ends for a moment, and what the channel waits with.
+const CHANNEL_DESCRIPTORS: usize = 3;
+/// Descriptors of a context: its files, their copies while the guest gets them, three event channels, and its call page for
+/// a moment.
+const CONTEXT_DESCRIPTORS: usize = 5 + 4 + 3 * Share::CHANNEL_DESCRIPTORS + 1;
+/// Mappings of a context: its rings, completion page, table and call page.
+const CONTEXT_MAPPINGS: usize = 4;
 /// For the daemon itself, beyond what it holds before the first guest: clients, captures, metrics.
 const OWN: Counts = Counts { mappings: 1024, descriptors: 256, threads: 96 };
 
@@ -55,14 +62,21 @@ impl Cost {
     pub(super) fn of(guest: &Guest, queues: u32, exchange_pages: usize) -> Self {
         let vifs = || guest.vifs.iter().map(|vif| (vif, vif.queues(queues)));
         let channels = vifs().map(|(_, queues)| channels(queues)).sum();
+        let has_contexts = !guest.contexts.is_empty();
+        // Its contexts have one thread.
+        let threads = THREADS + usize::from(has_contexts);
         let mappings = MEMORY_MAPPINGS
             + exchange_pages
             + vifs().map(|(_, queues)| ring_mappings(queues)).sum::<usize>()
-            + THREADS * THREAD_MAPPINGS;
-        let descriptors = DESCRIPTORS + channels * Share::CHANNEL_DESCRIPTORS;
+            + guest.contexts.len() * CONTEXT_MAPPINGS
+            + threads * THREAD_MAPPINGS;
+        let descriptors = DESCRIPTORS
+            + channels * Share::CHANNEL_DESCRIPTORS
+            + guest.contexts.len() * CONTEXT_DESCRIPTORS
+            + if has_contexts { CHANNEL_DESCRIPTORS } else { 0 };
         let granted = vifs().map(|(vif, queues)| granted(vif, queues));
         let granted = granted.fold([0; 2], |[least, most], [l, m]| [least + l, most + m]);
-        let fixed = Counts { mappings, descriptors, threads: THREADS };
+        let fixed = Counts { mappings, descriptors, threads };
         Self { fixed, channels, granted }
     }
 }

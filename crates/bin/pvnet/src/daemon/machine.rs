@@ -17,6 +17,7 @@ use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::memory;
+use crate::daemon::nics::Nics;
 use crate::daemon::platform::{Backend, Platform, VifBackend};
 use crate::daemon::thread::spawn;
 
@@ -27,6 +28,7 @@ pub(super) struct MachinePlatform {
     backends: Backends,
     listener: Arc<Listener>,
     admission: AdmissionSettings,
+    nics: Arc<Nics>,
 }
 
 impl MachinePlatform {
@@ -42,7 +44,8 @@ impl MachinePlatform {
         let backends = Backends::new(DRIVER_DOMAIN, "vif");
         let admission = AdmissionSettings::new(config)?;
         info!(socket = %join_socket.display(), "guests join here");
-        Ok(Self { machine, store, backends, listener, admission })
+        let nics = Nics::new(config, &machine);
+        Ok(Self { machine, store, backends, listener, admission, nics })
     }
 }
 
@@ -67,7 +70,12 @@ impl Platform for MachinePlatform {
     }
 
     fn look_for_guests(&self, events: mpsc::Sender<Event>) -> Result<Box<dyn FnOnce()>, Error> {
-        let admission = Arc::new(Admission::new(&self.admission, self.store.clone(), events));
+        let admission = Arc::new(Admission::new(
+            &self.admission,
+            self.store.clone(),
+            self.nics.clone(),
+            events,
+        ));
         let (listener, machine) = (self.listener.clone(), Machine::clone(&self.machine));
         let accepting = spawn("guests", move || listener.serve(&machine, &admission))?;
         let listener = self.listener.clone();
@@ -77,6 +85,10 @@ impl Platform for MachinePlatform {
                 tracing::error!("the thread that accepts guests panicked");
             }
         }))
+    }
+
+    fn nics(&self) -> Option<&Arc<Nics>> {
+        Some(&self.nics)
     }
 
     fn keeps_guests(&self) -> bool {

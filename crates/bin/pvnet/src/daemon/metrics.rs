@@ -1,9 +1,11 @@
 //! Prometheus metrics over HTTP: a snapshot of the status at every scrape.
 
+mod cards;
+
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use control_socket::{Learning, MeterStatus, PortState, PortStatus, Status};
@@ -18,6 +20,7 @@ use prometheus_client::registry::Registry;
 use crate::daemon::clients::{Clients, Timed};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
+use crate::daemon::nics::Nics;
 use crate::daemon::thread::{spawn, spawn_for_client};
 
 /// How long a scraper may take for its whole request, and then to read the whole response.
@@ -25,16 +28,28 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Scrapers at a time.
 const SCRAPERS_MAX: usize = 8;
 
+/// Where a scrape comes from.
+#[derive(Clone)]
+struct Source {
+    events: mpsc::Sender<Event>,
+    nics: Option<Arc<Nics>>,
+}
+
 /// Serves metrics at `address` until the process ends.
-pub(super) fn serve(address: SocketAddr, events: mpsc::Sender<Event>) -> Result<(), Error> {
+pub(super) fn serve(
+    address: SocketAddr,
+    events: mpsc::Sender<Event>,
+    nics: Option<Arc<Nics>>,
+) -> Result<(), Error> {
     let listener =
         TcpListener::bind(address).map_err(|source| Error::Metrics { address, source })?;
-    spawn("metrics", move || accept(&listener, &events, TIMEOUT))?;
+    let source = Source { events, nics };
+    spawn("metrics", move || accept(&listener, &source, TIMEOUT))?;
     Ok(())
 }
 
 /// Serves each scraper on a thread, so that a slow one delays no other.
-fn accept(listener: &TcpListener, events: &mpsc::Sender<Event>, limit: Duration) {
+fn accept(listener: &TcpListener, source: &Source, limit: Duration) {
     let clients = Clients::new(SCRAPERS_MAX);
     let mut acceptor = Acceptor::new("scrapers");
     loop {
@@ -49,21 +64,21 @@ fn accept(listener: &TcpListener, events: &mpsc::Sender<Event>, limit: Duration)
             let _ = respond(&stream, limit, "503 Service Unavailable", "text/plain", &body);
             continue;
         };
-        let events = events.clone();
+        let source = source.clone();
         // If no thread starts, the scraper sees its connection end.
         let _ = spawn_for_client("metrics", move || {
             // This fails if the scraper has gone.
-            let _ = answer(&stream, &events, limit);
+            let _ = answer(&stream, &source, limit);
             drop(client);
         });
     }
 }
 
-fn answer(stream: &TcpStream, events: &mpsc::Sender<Event>, limit: Duration) -> io::Result<()> {
+fn answer(stream: &TcpStream, source: &Source, limit: Duration) -> io::Result<()> {
     let mut line = String::new();
     BufReader::new(Timed::new(stream, limit).take(1024)).read_line(&mut line)?;
     let (status, kind, body) = if line.starts_with("GET /metrics ") {
-        let text = scrape(events)?;
+        let text = scrape(source)?;
         ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
     } else {
         ("404 Not Found", "text/plain", "metrics are at /metrics\n".to_owned())
@@ -86,10 +101,12 @@ fn respond(
     )
 }
 
-fn scrape(events: &mpsc::Sender<Event>) -> io::Result<String> {
+fn scrape(source: &Source) -> io::Result<String> {
     let (sender, receiver) = mpsc::channel();
-    events.send(Event::Status(sender)).map_err(io::Error::other)?;
-    let status = receiver.recv_timeout(TIMEOUT).map_err(io::Error::other)?;
+    let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+    source.events.send(Event::Status(sender)).map_err(gone)?;
+    let mut status = receiver.recv_timeout(TIMEOUT).map_err(io::Error::other)?;
+    status.nics = source.nics.as_ref().map(|nics| nics.status()).unwrap_or_default();
     render(status).map_err(io::Error::other)
 }
 
@@ -183,6 +200,7 @@ impl Collector for Snapshot {
         let addresses = i64::try_from(self.0.addresses.len()).unwrap_or(i64::MAX);
         let help = "Addresses in the switch's table";
         plain(&mut encoder, "pvnet_switch_addresses", help, &ConstGauge::new(addresses))?;
+        cards::encode(&self.0.nics, &mut encoder)?;
         meter(&self.0.meter, &mut encoder)?;
         self.0.cpu.map_or(Ok(()), |cpu| {
             let name = "process_cpu_seconds";
@@ -257,7 +275,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (events, inbox) = mpsc::channel();
-        std::thread::spawn(move || accept(&listener, &events, limit));
+        let source = Source { events, nics: None };
+        std::thread::spawn(move || accept(&listener, &source, limit));
         std::thread::spawn(move || {
             for event in inbox {
                 if let Event::Status(answer) = event {

@@ -16,6 +16,7 @@ mod limits;
 mod machine;
 mod memory;
 mod metrics;
+mod nics;
 mod platform;
 mod server;
 mod status;
@@ -73,9 +74,17 @@ fn serve(
     let _metered = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(&config, &events)?;
     let uplinks = uplinks::attach(&config, platform.meter(), &datapath)?;
+    let nics = platform.nics().cloned();
+    let _nics = match &nics {
+        Some(nics) => {
+            nics::serve_uplinks(&config, nics, platform.meter(), &events)?;
+            nics::Server::start(&config, nics)?
+        }
+        None => None,
+    };
     let _server = server::Server::start(&config, platform, events.clone(), leases)?;
     if let Some(address) = config.daemon.metrics {
-        metrics::serve(address, events.clone())?;
+        metrics::serve(address, events.clone(), nics)?;
     }
     let workers = datapath.workers();
     let stop_looking = platform.look_for_guests(events.clone())?;

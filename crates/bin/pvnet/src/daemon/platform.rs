@@ -14,6 +14,7 @@ use xenstore::{Store, XenbusState};
 use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
+use crate::daemon::nics::Nics;
 
 /// A platform.
 pub(super) trait Platform: Send + Sync {
@@ -51,6 +52,11 @@ pub(super) trait Platform: Send + Sync {
     /// # Errors
     /// Why this daemon cannot do it, for an operator.
     fn set_memory(&self, name: &str, id: VifId, mib: usize) -> Result<(), String>;
+
+    /// The cards with contexts, if it can have some.
+    fn nics(&self) -> Option<&Arc<Nics>> {
+        None
+    }
 
     /// Adds the parts of a status that take long to determine.
     fn measure(&self, status: &mut Status) {

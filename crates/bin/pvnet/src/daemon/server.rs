@@ -98,11 +98,26 @@ fn answer(
             // Here, because the control thread must not wait for /proc.
             if let Some(platform) = platform.upgrade() {
                 platform.measure(&mut status);
+                if let Some(nics) = platform.nics() {
+                    status.nics = nics.status();
+                    status.absent.retain(|guest| !nics.is_running(guest));
+                }
             }
             reply.write_all(&serde_json::to_vec(&status)?)?;
         }
         Ok(Request::Balloon { guest, mib }) => {
             if let Err(why) = balloon(guest, mib, events) {
+                serde_json::to_writer(reply, &Refusal::new(why))?;
+            }
+        }
+        Ok(Request::Revoke { card, guest }) => {
+            let platform = platform.upgrade();
+            let nics = platform.as_ref().and_then(|platform| platform.nics());
+            let revoked = match nics {
+                Some(nics) => nics.revoke(&card, &guest),
+                None => Err("this daemon has no cards".to_owned()),
+            };
+            if let Err(why) = revoked {
                 serde_json::to_writer(reply, &Refusal::new(why))?;
             }
         }

@@ -37,11 +37,15 @@ pub(super) fn guest(
 
 /// An uplink's port; `reason` says why it is down.
 pub(super) fn uplink(uplink: &PluggedUplink) -> PortStatus {
-    let PluggedUplink { port, wrappers, failure } = uplink;
+    let PluggedUplink { name, port, wrappers, failure } = uplink;
     let state = if failure.is_some() { PortState::Down } else { PortState::Up };
-    let reason = failure.clone().map(Reason::DeviceFailed);
-    let status = PortStatus { reason, ..PortStatus::new(port.name(), PortKind::Uplink, state) };
-    counted(wrappers.describe(status), port)
+    let reason = failure.clone();
+    let status = PortStatus { reason, ..PortStatus::new(name, PortKind::Uplink, state) };
+    let status = wrappers.describe(status);
+    match port {
+        Some(port) => counted(status, port),
+        None => status,
+    }
 }
 
 fn counted(status: PortStatus, port: &Port) -> PortStatus {

@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use control_socket::Reason;
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use port::Queue;
-use tracing::warn;
+use tracing::{info, warn};
 use uplink::tap::{Tap, TapOffload, TapQueue};
 use uplink::{BufferOptions, Buffers, TapEgress, TapIngress};
 
@@ -15,15 +16,49 @@ use crate::daemon::error::Error;
 use crate::daemon::wrap::Wrappers;
 use crate::netns;
 
-/// An uplink that is plugged in.
+/// An uplink.
 pub(super) struct PluggedUplink {
-    pub(super) port: Arc<Port>,
+    pub(super) name: String,
+    /// None while it has no device.
+    pub(super) port: Option<Arc<Port>>,
     pub(super) wrappers: Wrappers,
-    /// Why it does not work any more.
-    pub(super) failure: Option<String>,
+    /// Why it does not work, or not any more.
+    pub(super) failure: Option<Reason>,
 }
 
-/// Opens every uplink's tap and plugs it in.
+impl PluggedUplink {
+    /// Whether this is its port.
+    pub(super) fn is_at(&self, port: &Arc<Port>) -> bool {
+        self.port.as_ref().is_some_and(|own| Arc::ptr_eq(own, port))
+    }
+
+    /// Plugs in a queue: a card serves its context.
+    pub(super) fn plug(&mut self, queue: Queue, datapath: &Datapath) {
+        let queue = self.wrappers.wrap(queue);
+        self.port = Some(datapath.attach(&self.name, vec![queue], Vec::new()));
+        self.failure = None;
+        info!(uplink = self.name, "up");
+    }
+
+    /// Unplugs it: its card serves it no more.
+    pub(super) fn unplug(&mut self, why: Reason, datapath: &Datapath) {
+        if let Some(port) = self.port.take() {
+            datapath.detach(port.id());
+            warn!(uplink = self.name, %why, "down");
+        }
+        self.failure = Some(why);
+    }
+}
+
+/// The uplink of this name.
+pub(super) fn named<'a>(
+    uplinks: &'a mut [PluggedUplink],
+    name: &str,
+) -> Option<&'a mut PluggedUplink> {
+    uplinks.iter_mut().find(|uplink| uplink.name == name)
+}
+
+/// Opens every uplink's tap and plugs it in. A card's context is plugged in when the card comes.
 pub(super) fn attach(
     config: &Config,
     meter: &Arc<Meter>,
@@ -31,7 +66,15 @@ pub(super) fn attach(
 ) -> Result<Vec<PluggedUplink>, Error> {
     let attach = |uplink: &Uplink| {
         let wrappers = Wrappers::new(&uplink.name, None, &uplink.limit, config.daemon.capture);
-        attach_one(uplink, wrappers, meter, datapath)
+        match &uplink.nic {
+            Some(nic) => Ok(PluggedUplink {
+                name: uplink.name.clone(),
+                port: None,
+                wrappers,
+                failure: Some(Reason::NoCard(nic.clone())),
+            }),
+            None => attach_one(uplink, wrappers, meter, datapath),
+        }
     };
     config.uplinks.iter().map(attach).collect()
 }
@@ -58,7 +101,8 @@ fn attach_one(
     };
     let queues = queues.into_iter().zip(buffers).map(queue).collect();
     let port = datapath.attach(&uplink.name, queues, Vec::new());
-    Ok(PluggedUplink { port, wrappers, failure: None })
+    let name = uplink.name.clone();
+    Ok(PluggedUplink { name, port: Some(port), wrappers, failure: None })
 }
 
 /// Opens an uplink's tap, in its namespace.
@@ -69,11 +113,7 @@ fn open(uplink: &Uplink, queues: usize) -> Result<Vec<TapQueue>, String> {
         false => TapOffload { csum: true, ..TapOffload::NONE },
     };
     let open = || Tap::open(&uplink.tap, queues, offload).map_err(|error| error.to_string());
-    let Some(namespace) = &uplink.namespace else { return open() };
-    // A thread that enters a namespace stays there, so this is a thread that ends afterwards.
-    let inside = || netns::enter(namespace).and_then(|()| open());
-    std::thread::scope(|scope| scope.spawn(inside).join())
-        .unwrap_or_else(|_| Err(format!("opening tap {} panicked", uplink.tap)))
+    netns::inside(uplink.namespace.as_deref(), open)
 }
 
 /// Receive buffers for each queue. Warns once if the kernel gives no 2 MiB pages.

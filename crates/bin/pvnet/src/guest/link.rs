@@ -6,8 +6,10 @@ use std::time::Duration;
 use netdev::{Device, Queue};
 use offload::Features;
 use uplink::tap::{Tap, TapOffload, TapQueue};
+use wire::ethernet::MacAddr;
 
 use super::pump::QueueThread;
+use crate::context::ContextDevice;
 use crate::error::text;
 use crate::netns;
 
@@ -26,63 +28,43 @@ pub(super) struct StackEnd<'a> {
     pub(super) addresses: Vec<String>,
 }
 
-/// An interface that is up. Its frames are carried until it is dropped or [closed](Self::close).
+/// An interface. Its frames are carried while its device is open and until it is dropped or
+/// [closed](Self::close).
 pub(super) struct Link {
     name: String,
+    /// Copies of the threads' taps, so that the stack's interface stays while the device is away.
+    taps: Vec<TapQueue>,
+    running: Option<Running>,
+    /// What comes back after its device has ended, and the offloads that the stack may leave to it.
+    context: Option<(ContextDevice, Features)>,
+}
+
+/// A device and its threads.
+struct Running {
     device: Box<dyn Device>,
     threads: Vec<QueueThread>,
 }
 
-impl Link {
-    /// Makes a tap for a device and brings it up.
-    pub(super) fn open<Q: Queue>(
+impl Running {
+    fn start<Q: Queue>(
+        name: &str,
         device: impl Device + 'static,
         queues: Vec<Q>,
-        stack: StackEnd<'_>,
+        taps: &[TapQueue],
     ) -> Result<Self, String> {
-        let taps = open_tap(&device, queues.len(), &stack)?;
-        let StackEnd { name, .. } = stack;
-        let threads = queues
-            .into_iter()
-            .zip(taps)
-            .enumerate()
-            .map(|(number, (queue, tap))| {
-                QueueThread::start(format!("{name}-{number}"), queue, tap)
-            })
-            .collect::<Result<_, _>>()
-            .map_err(text)?;
-        Ok(Self { name, device: Box::new(device), threads })
+        let start = |(number, (queue, tap)): (usize, (Q, &TapQueue))| {
+            QueueThread::start(format!("{name}-{number}"), queue, tap.try_clone()?)
+        };
+        let threads = queues.into_iter().zip(taps).enumerate().map(start);
+        let threads = threads.collect::<Result<_, _>>().map_err(text)?;
+        Ok(Self { device: Box::new(device), threads })
     }
 
-    /// A link without a tap.
-    #[cfg(test)]
-    pub(super) fn without_tap(name: &str, device: impl Device + 'static) -> Self {
-        Self { name: name.to_owned(), device: Box::new(device), threads: Vec::new() }
-    }
-
-    /// The tap's name.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Descriptors of which one becomes readable when [`is_open`](Self::is_open) may have changed.
-    pub(super) fn changes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let ended = self.threads.iter().map(QueueThread::ended);
-        std::iter::once(self.device.changes()).chain(ended)
-    }
-
-    /// See [`Device::take_changes`].
-    pub(super) fn take_changes(&self) {
-        self.device.take_changes();
-    }
-
-    /// Whether its device and all its threads carry frames.
-    pub(super) fn is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.device.is_open() && !self.threads.iter().any(QueueThread::has_ended)
     }
 
-    /// Stops forwarding and closes the interface. The error is why a queue's thread had ended early.
-    pub(super) fn close(self) -> Result<(), String> {
+    fn close(self) -> Result<(), String> {
         for thread in &self.threads {
             thread.stop();
         }
@@ -92,23 +74,135 @@ impl Link {
     }
 }
 
-/// The tap between the stack and a device. It offers the stack only those offloads that the stack may
-/// leave to the device and that the device does.
-fn open_tap(
-    device: &dyn Device,
-    queues: usize,
-    stack: &StackEnd<'_>,
-) -> Result<Vec<TapQueue>, String> {
-    let StackEnd { name, namespace, offloads: own, addresses } = stack;
-    let device_does = device.features();
-    let offload = TapOffload {
+impl Link {
+    /// Makes a tap for a device and brings it up.
+    pub(super) fn open<Q: Queue>(
+        device: impl Device + 'static,
+        queues: Vec<Q>,
+        stack: StackEnd<'_>,
+    ) -> Result<Self, String> {
+        let offload = tap_offload(stack.offloads, device.features());
+        let taps = open_taps(device.mac(), queues.len(), offload, &stack)?;
+        let running = Running::start(&stack.name, device, queues, &taps)?;
+        Ok(Self { name: stack.name, taps, running: Some(running), context: None })
+    }
+
+    /// Makes a tap for a context, and starts it if there is a card.
+    pub(super) fn open_context(
+        context: ContextDevice,
+        stack: StackEnd<'_>,
+    ) -> Result<Self, String> {
+        let taps = open_taps(context.mac(), 1, TapOffload::NONE, &stack)?;
+        let StackEnd { name, offloads, .. } = stack;
+        let mut this = Self { name, taps, running: None, context: Some((context, offloads)) };
+        this.set_carrier(false)?;
+        this.reopen()?;
+        Ok(this)
+    }
+
+    /// A link without a tap.
+    #[cfg(test)]
+    pub(super) fn without_tap(name: &str, device: impl Device + 'static) -> Self {
+        let running = Running { device: Box::new(device), threads: Vec::new() };
+        Self { name: name.to_owned(), taps: Vec::new(), running: Some(running), context: None }
+    }
+
+    /// The tap's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Descriptors of which one becomes readable when [`is_open`](Self::is_open) may have changed, or
+    /// [`reopen`](Self::reopen) may succeed.
+    pub(super) fn changes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let away = self.context.iter().map(|(context, _)| context.changes());
+        let away = away.filter(|_| self.running.is_none());
+        let running = self.running.iter().flat_map(|Running { device, threads }| {
+            let ended = threads.iter().map(QueueThread::ended);
+            std::iter::once(device.changes()).chain(ended)
+        });
+        away.chain(running)
+    }
+
+    /// See [`Device::take_changes`].
+    pub(super) fn take_changes(&self) {
+        match (&self.running, &self.context) {
+            (Some(running), _) => running.device.take_changes(),
+            (None, Some((context, _))) => context.take_changes(),
+            (None, None) => {}
+        }
+    }
+
+    /// Whether its device and all its threads carry frames.
+    pub(super) fn is_open(&self) -> bool {
+        self.running.as_ref().is_some_and(Running::is_open)
+    }
+
+    /// Whether it has a device, which may have ended.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Whether its device may come back.
+    pub(super) fn may_reopen(&self) -> bool {
+        self.context.is_some()
+    }
+
+    /// Its device will not come back.
+    pub(super) fn give_up(&mut self) {
+        self.context = None;
+    }
+
+    /// Starts its device again, if it is there. Returns whether it is.
+    pub(super) fn reopen(&mut self) -> Result<bool, String> {
+        let Some((context, own)) = &self.context else { return Ok(false) };
+        let Some((device, queue)) = context.connect(*own)? else { return Ok(false) };
+        let offload = tap_offload(*own, device.features());
+        self.taps.iter().try_for_each(|tap| tap.set_offload(offload)).map_err(text)?;
+        self.running = Some(Running::start(&self.name, device, vec![queue], &self.taps)?);
+        self.set_carrier(true)?;
+        Ok(true)
+    }
+
+    /// Stops forwarding and closes the device, as [`close`](Self::close), and keeps the stack's interface,
+    /// without a carrier.
+    pub(super) fn suspend(&mut self) -> Result<(), String> {
+        let Some(running) = self.running.take() else { return Ok(()) };
+        let closed = running.close();
+        self.set_carrier(false).and(closed)
+    }
+
+    fn set_carrier(&self, is_on: bool) -> Result<(), String> {
+        self.taps.iter().try_for_each(|tap| tap.set_carrier(is_on)).map_err(text)
+    }
+
+    /// Stops forwarding and closes the interface. The error is why a queue's thread had ended early.
+    pub(super) fn close(self) -> Result<(), String> {
+        self.running.map_or(Ok(()), Running::close)
+    }
+}
+
+/// The offloads that a tap offers the stack: those that the stack may leave to the device and that
+/// the device does.
+fn tap_offload(own: Features, device_does: Features) -> TapOffload {
+    TapOffload {
         // A tap does not distinguish IPv4 and IPv6 checksums.
         csum: own.csum_v4 && own.csum_v6 && device_does.csum_v4 && device_does.csum_v6,
         tso4: own.tso_v4 && device_does.tso_v4 && device_does.sg,
         tso6: own.tso_v6 && device_does.tso_v6 && device_does.sg,
-    };
+    }
+}
+
+/// The tap between the stack and a device.
+fn open_taps(
+    mac: MacAddr,
+    queues: usize,
+    offload: TapOffload,
+    stack: &StackEnd<'_>,
+) -> Result<Vec<TapQueue>, String> {
+    let StackEnd { name, namespace, addresses, .. } = stack;
     let taps = Tap::open(name, queues, offload).map_err(text)?;
-    netns::set_mac(*namespace, name, &device.mac().to_string())?;
+    netns::set_mac(*namespace, name, &mac.to_string())?;
     netns::bring_up(*namespace, name, addresses)?;
     Ok(taps)
 }

@@ -3,13 +3,13 @@
 use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::link::Link;
 use crate::error::text;
 
 /// Waits until there is a signal or no interface is left, and closes what is open then. An interface
-/// that ends earlier is closed, and the others go on. `follow` is called once, and again after each
+/// that ends earlier is closed, or waits until its device comes back, and the others go on. `follow` is called once, and again after each
 /// change. The error is why an interface ended early.
 pub(super) fn run(
     mut links: Vec<Link>,
@@ -20,7 +20,11 @@ pub(super) fn run(
     while !links.is_empty() {
         links.iter().for_each(Link::take_changes);
         follow();
-        let mut closing: Vec<_> = links.extract_if(.., |link| !link.is_open()).collect();
+        for link in links.iter_mut().filter(|link| !link.is_open() && link.may_reopen()) {
+            reopen(link);
+        }
+        let is_over = |link: &mut Link| !link.is_open() && !link.may_reopen();
+        let mut closing: Vec<_> = links.extract_if(.., is_over).collect();
         if closing.is_empty() && wait(&links, &signals)? {
             closing = std::mem::take(&mut links);
         }
@@ -35,6 +39,23 @@ pub(super) fn run(
         }
     }
     result
+}
+
+/// Suspends a link whose device has ended, and starts it again if the device is back.
+fn reopen(link: &mut Link) {
+    let was_running = link.is_running();
+    if let Err(reason) = link.suspend() {
+        warn!(interface = link.name(), reason, "its device ended");
+    }
+    match (was_running, link.reopen()) {
+        (_, Ok(true)) => info!(interface = link.name(), "up"),
+        (true, Ok(false)) => warn!(interface = link.name(), "down until a card serves it again"),
+        (false, Ok(false)) => {}
+        (_, Err(reason)) => {
+            warn!(interface = link.name(), reason, "it does not come back");
+            link.give_up();
+        }
+    }
 }
 
 /// Waits for a signal or a change. Returns whether it is a signal.

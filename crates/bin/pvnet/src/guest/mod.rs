@@ -12,10 +12,12 @@ use std::sync::Arc;
 
 use hypervisor::DomId;
 use machine::{Grouping, MachineGuest, Token};
+use nic_session::channel::GuestEnd;
 use offload::Features;
 use xen::XenGuest;
 use xenstore::{Client, Store};
 
+use crate::context::ContextDevice;
 use crate::error::text;
 use crate::netns::{self, GuestNamespace};
 use crate::signals::stop_signal;
@@ -73,16 +75,37 @@ fn open_links(
     options: &Options,
 ) -> Result<Vec<Link>, String> {
     let handles = vif::handles(&**store)?;
-    let names = options.names(handles.len())?;
+    let contexts = contexts(guest, &**store)?;
+    let mut names = options.names(handles.len() + contexts.len())?.into_iter();
+    let vifs = handles.len();
     let mut links = Vec::with_capacity(names.len());
-    for (number, (handle, name)) in handles.into_iter().zip(names).enumerate() {
+    for (number, (handle, name)) in handles.into_iter().zip(&mut names).enumerate() {
         let offloads = vif::features(&**store, handle).without(options.without);
         let configured = || vif::addresses(&**store, handle);
         let addresses = options.addresses(number, &name).unwrap_or_else(configured);
         let stack = StackEnd { name, namespace: Some(namespace), offloads, addresses };
         links.push(vif::open(guest, store, handle, stack, options)?);
     }
+    for (number, (context, name)) in contexts.into_iter().zip(names).enumerate() {
+        let configured = || vif::list(&**store, &format!("data/context/{number}/addresses"));
+        let addresses = options.addresses(vifs + number, &name).unwrap_or_else(configured);
+        let offloads = Features::ALL.without(options.without);
+        let stack = StackEnd { name, namespace: Some(namespace), offloads, addresses };
+        links.push(Link::open_context(context, stack)?);
+    }
     Ok(links)
+}
+
+/// The contexts of cards that the daemon's configuration gives to a guest, opened.
+fn contexts(guest: &MachineGuest, store: &dyn Store) -> Result<Vec<ContextDevice>, String> {
+    // There is no such folder without a context.
+    let count = store.directory(None, "data/context").map_or(0, |nodes| nodes.len());
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let channel = guest.open_contexts().map_err(text)?;
+    let channel = Arc::new(GuestEnd::new(channel));
+    (0..count).map(|index| ContextDevice::open(guest, &channel, index)).collect()
 }
 
 /// Runs the frontend of interface `handle` of this Xen domain, instead of the kernel's, until a

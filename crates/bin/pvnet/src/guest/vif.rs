@@ -7,7 +7,7 @@ use hypervisor::Guest;
 use machine::toolstack;
 use netfront::Frontend;
 use offload::Features;
-use xenstore::Store;
+use xenstore::{Store, StoreError};
 
 use super::link::{Link, StackEnd};
 use super::options::Options;
@@ -43,7 +43,12 @@ pub(super) fn open<G: Guest>(
 
 /// The interfaces that the toolstack has made for this domain.
 pub(super) fn handles(store: &dyn Store) -> Result<Vec<u32>, String> {
-    let nodes = store.directory(None, FOLDER).map_err(text)?;
+    let nodes = match store.directory(None, FOLDER) {
+        Ok(nodes) => nodes,
+        // It has other interfaces.
+        Err(StoreError::NotFound(_)) => Vec::new(),
+        Err(error) => return Err(text(error)),
+    };
     let mut handles: Vec<u32> = nodes.iter().filter_map(|node| node.parse().ok()).collect();
     handles.sort_unstable();
     Ok(handles)
@@ -65,6 +70,11 @@ pub(super) fn features(store: &dyn Store, handle: u32) -> Features {
 
 /// The addresses of interface `handle` in the daemon's configuration.
 pub(super) fn addresses(store: &dyn Store, handle: u32) -> Vec<String> {
-    let text = store.read(None, &format!("data/vif/{handle}/addresses")).unwrap_or_default();
+    list(store, &format!("data/vif/{handle}/addresses"))
+}
+
+/// The words of a key in the daemon's configuration.
+pub(super) fn list(store: &dyn Store, key: &str) -> Vec<String> {
+    let text = store.read(None, key).unwrap_or_default();
     text.split_whitespace().map(str::to_owned).collect()
 }

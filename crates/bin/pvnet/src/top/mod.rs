@@ -1,5 +1,6 @@
 //! `pvnet top`: the daemon's traffic and its cost, live.
 
+mod contexts;
 mod rates;
 mod screen;
 mod show;
@@ -35,8 +36,10 @@ pub struct TopArgs {
     /// `s_per_gigabyte`, CPU time by `guest`, `driver` and `hypervisor`; `ports`, a list of
     /// `name`, `state`, `reason` if there is one (a `code` and perhaps a `detail`), `ingress` (from
     /// the port into the switch) and `egress` (out of the port) with `frames_per_second` and
-    /// `bits_per_second`, and `drops_per_second`. What is per packet or
-    /// gigabyte is null when nothing was carried.
+    /// `bits_per_second`, and `drops_per_second`; `contexts`, a list with a context's `nic`, `context`,
+    /// `guest`, `protection`, `state`, `references`, `tx` (from the guest) and `rx` as above, and
+    /// `drops_per_second`, `interrupts_per_second`, `calls_per_second` and `descriptors_per_call`. What is
+    /// per packet, gigabyte or call is null when there were none.
     #[arg(long)]
     json: bool,
 }

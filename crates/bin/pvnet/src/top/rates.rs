@@ -8,6 +8,8 @@ use hypervisor::Counted;
 use lab::CpuUsage;
 use report::CpuSplit;
 
+use super::contexts::{self, ContextRates};
+
 /// Work and costs in an interval.
 #[derive(Debug)]
 pub struct Rates {
@@ -19,6 +21,8 @@ pub struct Rates {
     pub guest_bytes: u64,
     /// Each port, in the daemon's order.
     pub ports: Vec<PortRates>,
+    /// Each context of each card.
+    pub contexts: Vec<ContextRates>,
 }
 
 /// Frames of a port in an interval.
@@ -57,6 +61,7 @@ impl Rates {
             guest_bytes: guests.map(|(_, port)| port.ingress.bytes + port.egress.bytes).sum(),
             measured: Measured::new((), carried, &cpu),
             ports,
+            contexts: contexts::between(before, after),
         })
     }
 

@@ -4,6 +4,7 @@ use control_socket::Traffic;
 use report::{CpuSplit, Table, human};
 use serde_json::{Map, Value, json};
 
+use super::contexts;
 use super::rates::{PortRates, Rates};
 
 /// An interval as tables, followed by an empty line.
@@ -17,7 +18,8 @@ pub fn text(rates: &Rates) -> String {
     );
     // The longest table is the last: a low terminal cuts it off.
     let (processors, ports, operations) = (processors(rates), ports(rates), operations(rates));
-    format!("{head}\n\n{processors}\n{ports}\n{operations}\n")
+    let contexts = contexts::text(&rates.contexts, seconds(rates));
+    format!("{head}\n\n{processors}\n{ports}\n{contexts}{operations}\n")
 }
 
 /// A share of the machine's time: its name, and its field of a split.
@@ -81,6 +83,10 @@ fn ports(rates: &Rates) -> String {
     table.to_string() + &rates.ports.iter().filter_map(reason).collect::<String>()
 }
 
+fn seconds(rates: &Rates) -> f64 {
+    rates.measured.wall.as_secs_f64().max(f64::EPSILON)
+}
+
 fn megabits(rates: &Rates, bytes: u64) -> f64 {
     rates.per_second(bytes) * 8.0 / 1e6
 }
@@ -118,6 +124,7 @@ pub fn json(rates: &Rates) -> String {
         "s_per_gigabyte": rates.per_gigabyte().map(work),
         "per_second": per_second,
         "per_packet": per_packet,
+        "contexts": contexts::json(&rates.contexts, seconds(rates)),
         "ports": rates.ports.iter().map(|port| port_json(rates, port)).collect::<Vec<_>>(),
     });
     format!("{object}\n")

@@ -57,6 +57,18 @@ impl Region {
         Self::adopt(base, len)
     }
 
+    /// As [`map`](Self::map), readable only: a file that is sealed against
+    /// [future writes](crate::seal_future_writes) can still be mapped so. A write to the region ends the
+    /// process, so only readers may have it.
+    pub fn map_read_only(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing.
+        let base = unsafe {
+            let (any, flags) = (std::ptr::null_mut(), MapFlags::SHARED);
+            rustix::mm::mmap(any, len, ProtFlags::READ, flags, fd, offset)?
+        };
+        Self::adopt(base, len)
+    }
+
     /// Maps scattered pages of `fd` contiguously: page `i` of the region is the file's page at
     /// `offsets[i]` (bytes). All pages have `page_size` bytes.
     pub fn map_scattered(fd: impl AsFd, offsets: &[u64], page_size: usize) -> io::Result<Self> {

@@ -25,17 +25,24 @@ impl Domain {
         let _changing = self.balloon().changing();
         self.check_all(pages.clone(), false)?;
         self.balloon().mark(pages.clone());
-        // From here on no grant of these pages is honoured, so that no further device reads them.
-        if !self.holds().wait() {
-            self.balloon().clear(pages);
+        // From here on no grant of these pages is honoured and no reference to them is taken, so no further
+        // device reaches them.
+        if !self.holds().wait() || !self.dma_pages().reclaim(self.id(), &pages) {
+            self.keep(&pages);
             return Err(Error::Busy(self.id()));
         }
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (start, len) = (pages.start * PAGE_SIZE, pages.len() * PAGE_SIZE);
         fallocate(self.fd(), punch, start as u64, len as u64).map_err(|error| {
-            self.balloon().clear(pages);
+            self.keep(&pages);
             Error::os("give up pages")(error)
         })
+    }
+
+    /// Has pages again that were marked as out.
+    fn keep(&self, pages: &Range<usize>) {
+        self.balloon().clear(pages.clone());
+        self.dma_pages().restore(self.id(), pages);
     }
 
     /// Takes pages back that the domain gave up: all of them, or on an error none. They are zeroed.
@@ -43,7 +50,7 @@ impl Domain {
     pub(crate) fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
         let _changing = self.balloon().changing();
         self.check_all(pages.clone(), true)?;
-        self.balloon().clear(pages.clone());
+        self.keep(&pages);
         for block in pages.start / BLOCK_PAGES..pages.end.div_ceil(BLOCK_PAGES) {
             let block = block * BLOCK_PAGES..(block + 1) * BLOCK_PAGES;
             let within = block.end <= self.size().pages;

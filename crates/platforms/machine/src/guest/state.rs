@@ -21,6 +21,8 @@ pub(crate) trait Hypercalls: Send + Sync {
     fn surrender(&self, frames: &[u32]) -> Result<(), Error>;
     fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
     fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
+    /// A channel about its contexts of cards.
+    fn open_contexts(&self) -> Result<OwnedFd, Error>;
 }
 
 /// A guest's side of its domain.

@@ -113,7 +113,7 @@ impl Daemon {
     }
 
     fn dial(&self) -> OwnedFd {
-        let socket = seqpacket().unwrap();
+        let socket = seqpacket::socket().unwrap();
         connect(&socket, &SocketAddrUnix::new(&*self.path).unwrap()).unwrap();
         socket
     }
@@ -267,7 +267,7 @@ fn an_unknown_call_is_refused_and_its_descriptors_are_closed() {
     let (socket, ..) = daemon.raw_guest("guest-a");
     let (reader, writer) = rustix::pipe::pipe().unwrap();
     let fds = [writer.as_fd(); 4];
-    for code in [0, call::HELLO, 7, u32::MAX] {
+    for code in [0, call::HELLO, 99, u32::MAX] {
         send(&socket, &Packet::new(code, VERSION, "guest-a"), &fds).unwrap();
         let (reply, _) = receive(&socket).unwrap().unwrap();
         assert_eq!((reply.code, reply.text().as_str()), (1, "no such call"));
@@ -393,7 +393,7 @@ fn only_one_daemon_can_listen_at_a_path() {
     drop(first);
     assert!(!path.exists());
     // The file of a daemon that was killed.
-    let dead = seqpacket().unwrap();
+    let dead = seqpacket::socket().unwrap();
     bind(&dead, &SocketAddrUnix::new(&*path).unwrap()).unwrap();
     drop(dead);
     assert!(path.exists());

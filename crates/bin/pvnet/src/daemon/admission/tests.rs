@@ -41,8 +41,10 @@ impl Folder {
 }
 
 fn admission(settings: &AdmissionSettings) -> Admission {
-    let store = machine::Machine::new().store().connect(DomId(0));
-    Admission::new(settings, Arc::new(store), mpsc::channel().0)
+    let machine = machine::Machine::new();
+    let store = machine.store().connect(DomId(0));
+    let nics = Nics::new(&Config::parse("").unwrap(), &machine);
+    Admission::new(settings, Arc::new(store), nics, mpsc::channel().0)
 }
 
 fn applicant(name: &str, token: Option<Token>, user: u32) -> Applicant {

@@ -1,0 +1,198 @@
+//! `[[nic]]`: a card with a protected context for every guest; and `protection`, of a card or a context.
+
+use std::time::Duration;
+
+use contexts::IommuMode;
+use nic_session::channel::Coalescing;
+use serde::Deserialize;
+
+/// `[[nic]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nic {
+    /// The card's name: `pvnet nic NAME`.
+    pub name: String,
+    /// Its contexts, with the one that is kept for the driver domain.
+    #[serde(default = "contexts_default")]
+    pub contexts: usize,
+    /// How its contexts are protected, unless a guest's table says otherwise.
+    #[serde(default)]
+    pub protection: Protection,
+    /// The line rate in 10⁶ bits per second; 0 for none.
+    #[serde(default)]
+    pub rate_mbps: u32,
+    /// Whether it segments TCP.
+    #[serde(default)]
+    pub tso: bool,
+    /// When its contexts are interrupted, unless a guest's table says otherwise.
+    #[serde(default)]
+    pub coalescing: CoalescingSettings,
+    /// Where its frames leave the host.
+    pub wire: Wire,
+}
+
+fn contexts_default() -> usize {
+    cdna::context::CONTEXTS_DEFAULT
+}
+
+/// `wire`: a tap device.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wire {
+    /// The device's name.
+    pub tap: String,
+    /// The network namespace of the device; the card's if absent.
+    pub namespace: Option<String>,
+    /// IP addresses for the host's end.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+}
+
+/// `coalescing`: interrupts come after so many frames, or so many microseconds after the first; 0 is not by number, or not by
+/// time. Both 0: at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CoalescingSettings {
+    /// Sent frames.
+    pub tx_frames: u32,
+    /// After a sent frame.
+    pub tx_micros: u32,
+    /// Received frames.
+    pub rx_frames: u32,
+    /// After a received frame.
+    pub rx_micros: u32,
+}
+
+impl Default for CoalescingSettings {
+    fn default() -> Self {
+        let cdnafront::Coalescing { tx_frames, tx_micros, rx_frames, rx_micros } =
+            cdnafront::Coalescing::default();
+        Self { tx_frames, tx_micros, rx_frames, rx_micros }
+    }
+}
+
+impl From<CoalescingSettings> for Coalescing {
+    fn from(settings: CoalescingSettings) -> Self {
+        let CoalescingSettings { tx_frames, tx_micros, rx_frames, rx_micros } = settings;
+        Self { tx_frames, tx_micros, rx_frames, rx_micros }
+    }
+}
+
+/// `protection`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "ProtectionToml")]
+pub struct Protection {
+    /// Who writes the rings, and what keeps the card from memory of others.
+    pub mode: contexts::Protection,
+    /// Translations that the context's cache holds.
+    pub cache_entries: u32,
+}
+
+impl Default for Protection {
+    fn default() -> Self {
+        ProtectionToml::Named(Named::Hypervisor).into()
+    }
+}
+
+/// Unmapped pages that are collected before the card is asked to forget them, with `iommu = "deferred"`.
+const DEFERRED_PAGES: u32 = 128;
+/// How long they are collected at most.
+const DEFERRED_TIME: Duration = Duration::from_millis(10);
+
+/// `protection`, as in the file: a word, or a table for an IOMMU.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "\"hypervisor\", \"none\", or { iommu = \"static\", \"strict\" or \"deferred\" }"
+)]
+enum ProtectionToml {
+    Named(Named),
+    Iommu(Iommu),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Named {
+    None,
+    Hypervisor,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Iommu {
+    iommu: Mode,
+    #[serde(default = "cache_entries_default")]
+    cache_entries: u32,
+}
+
+fn cache_entries_default() -> u32 {
+    iommu::Geometry::default().entries
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Mode {
+    Static,
+    Strict,
+    Deferred,
+}
+
+impl From<ProtectionToml> for Protection {
+    fn from(toml: ProtectionToml) -> Self {
+        use contexts::Protection as Contexts;
+        let (mode, cache_entries) = match toml {
+            ProtectionToml::Named(Named::None) => (Contexts::None, cache_entries_default()),
+            ProtectionToml::Named(Named::Hypervisor) => {
+                (Contexts::Hypervisor, cache_entries_default())
+            }
+            ProtectionToml::Iommu(Iommu { iommu, cache_entries }) => {
+                let mode = match iommu {
+                    Mode::Static => IommuMode::Static,
+                    Mode::Strict => IommuMode::Strict,
+                    Mode::Deferred => {
+                        IommuMode::Deferred { pages: DEFERRED_PAGES, after: DEFERRED_TIME }
+                    }
+                };
+                (Contexts::Iommu(mode), cache_entries)
+            }
+        };
+        Self { mode, cache_entries }
+    }
+}
+
+/// The most translations of a cache.
+const CACHE_MAX: u32 = 1 << 20;
+/// A terabit per second.
+const RATE_MAX: u32 = 1_000_000;
+
+impl Protection {
+    pub(super) fn is_deferred(&self) -> bool {
+        matches!(self.mode, contexts::Protection::Iommu(IommuMode::Deferred { .. }))
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { cache_entries, .. } = *self;
+        // A cache has four places for a page.
+        if cache_entries > CACHE_MAX || (cache_entries > 0 && !cache_entries.is_power_of_two()) {
+            return Err(format!("cache_entries is {cache_entries}, not 0 or a power of two"));
+        }
+        Ok(())
+    }
+}
+
+impl Nic {
+    /// Checks what TOML cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { contexts, rate_mbps, .. } = *self;
+        if !(2..=cdna::context::CONTEXTS_MAX).contains(&contexts) {
+            let most = cdna::context::CONTEXTS_MAX;
+            return Err(format!(
+                "contexts is {contexts}, not 2 to {most}: one is the driver domain's"
+            ));
+        }
+        if rate_mbps > RATE_MAX {
+            return Err(format!("rate_mbps is {rate_mbps}, not 0 to {RATE_MAX}"));
+        }
+        self.protection.check()
+    }
+}

@@ -1,0 +1,144 @@
+//! A context's way to a guest and back.
+
+use std::sync::Arc;
+
+use cdna::message::Protection;
+use cdna::{Command, Statistics};
+use contexts::{AssignError, ContextMemory, Reason};
+use machine::Domain;
+use nic_session::files::Files;
+use nic_session::message::ToCard;
+use tracing::warn;
+
+use super::card::{Attached, NicCard, State, base, of};
+use super::slot::{Assignment, Phase, Planned};
+
+/// The index of the first descriptor of a ring.
+const START: u32 = 0;
+
+impl NicCard {
+    /// Begins to assign the context of a slot, if it is free, the card is there and a guest wants it.
+    pub(super) fn prepare(&self, state: &mut State, number: usize) {
+        let Some(attached) = state.attached.clone() else { return };
+        let Some(slot) = state.slots.get_mut(number) else { return };
+        let Some(user) = &slot.user else { return };
+        if slot.assignment.is_some() || !user.is_wanting || user.is_barred {
+            return;
+        }
+        match assign(&attached, &slot.planned, &user.domain) {
+            Ok(assignment) => {
+                slot.assignment = Some(assignment);
+                slot.statistics = Statistics::default();
+            }
+            // The last assignment ends first.
+            Err(Failed::Assign(AssignError::InUse | AssignError::OwnerEnded)) => {}
+            Err(error) => {
+                let guest = &slot.planned.guest;
+                warn!(card = self.name(), guest, %error, "a context cannot be assigned");
+            }
+        }
+    }
+
+    /// Tells the card to revoke the context of a slot.
+    pub(super) fn end(&self, state: &mut State, number: usize, reason: Reason) {
+        let Some(attached) = state.attached.clone() else { return };
+        let Some(slot) = state.slots.get_mut(number) else { return };
+        let context = slot.planned.context;
+        let Some(assignment) = &mut slot.assignment else { return };
+        if let Some(generation) = attached.contexts.revoke(context, reason) {
+            attached.command(Command::Revoke { context, generation });
+        }
+        assignment.phase = Phase::Ending;
+    }
+
+    /// Tells the card to revoke the context of a slot, if the hypervisor has stopped it: the card wrote an
+    /// impossible index.
+    pub(super) fn revoke_stopped(&self, number: usize) {
+        let mut state = self.state();
+        let Some(attached) = state.attached.clone() else { return };
+        let Some(context) = state.slots.get(number).map(|slot| slot.planned.context) else {
+            return;
+        };
+        let status = attached.contexts.status(context);
+        if let Some(contexts::State::Stopped(reason)) = status.map(|status| status.state) {
+            warn!(card = self.name(), context = context.number(), %reason, "a context is stopped");
+            self.end(&mut state, number, reason);
+        }
+    }
+
+    /// The card gets a new domain's memory.
+    pub(super) fn add_memory(&self, domain: &Domain) {
+        if let Some(attached) = &self.state().attached {
+            attached.add_memory(domain);
+        }
+    }
+
+    /// A domain has ended.
+    pub(super) fn owner_ended(&self, domain: &Arc<Domain>) {
+        let mut state = self.state();
+        for (slot, interrupts) in state.slots.iter_mut().zip(self.interrupts()) {
+            if slot.is_used_by(domain.id()) {
+                slot.user = None;
+                interrupts.set(None);
+            }
+        }
+        let Some(attached) = state.attached.clone() else { return };
+        for (context, generation) in attached.contexts.owner_ended(domain.id()) {
+            attached.command(Command::Revoke { context, generation });
+            if let Some(assignment) = of(&mut state, context).and_then(|s| s.assignment.as_mut()) {
+                assignment.phase = Phase::Ending;
+            }
+        }
+        state.leaving.push(domain.clone());
+        self.remove_memory(&mut state);
+    }
+
+    /// Takes the memory of ended domains from the card, as soon as they have no context.
+    pub(super) fn remove_memory(&self, state: &mut State) {
+        let Some(attached) = state.attached.clone() else { return };
+        let State { slots, leaving, .. } = state;
+        leaving.retain(|domain| {
+            let is_its = |assignment: &Assignment| assignment.owner == domain.id();
+            let is_used = slots.iter().any(|slot| slot.assignment.as_ref().is_some_and(is_its));
+            if !is_used {
+                attached.send(&ToCard::RemoveMemory { base: base(domain) }, &[]);
+            }
+            is_used
+        });
+    }
+}
+
+/// Why a context was not assigned.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error(transparent)]
+    Files(#[from] std::io::Error),
+    #[error(transparent)]
+    Assign(#[from] AssignError),
+}
+
+/// Makes the files of a context and sends them to the card.
+fn assign(
+    attached: &Attached,
+    planned: &Planned,
+    domain: &Arc<Domain>,
+) -> Result<Assignment, Failed> {
+    let (context, protection) = (planned.context, planned.protection.mode);
+    let io_pages = match protection.for_card() {
+        Protection::Iommu => contexts::Assignment::pages_of(&**domain),
+        Protection::None | Protection::Hypervisor => 0,
+    };
+    let files = Files::create(protection.for_card(), START, iommu::table_len(io_pages))?;
+    let memory = ContextMemory {
+        rings: files.rings().clone(),
+        completions: files.completion().clone(),
+        table: files.table().cloned(),
+    };
+    let assignment =
+        contexts::Assignment { owner: domain, protection, memory, start: START, io_pages };
+    let generation = attached.contexts.assign(context, assignment)?;
+    let cache_entries = planned.protection.cache_entries;
+    attached.send(&ToCard::Prepare { context, generation, cache_entries }, &files.for_card());
+    let (owner, phase) = (domain.id(), Phase::Preparing);
+    Ok(Assignment { owner, generation, start: START, files, phase })
+}

@@ -1,0 +1,232 @@
+//! A card of the configuration: its contexts, and the card's process while there is one.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use cdna::message::Permissions;
+use cdna::{Announcement, Command, ContextId};
+use contexts::{Contexts, IommuMode, Protection};
+use hypervisor::{PAGE_SIZE, PageOwner};
+use machine::Domain;
+use nic_session::host::Connection;
+use nic_session::message::ToCard;
+use nic_session::{Settings, WireSettings};
+use tracing::warn;
+
+use super::slot::{Interrupts, Planned, Slot};
+use crate::config::{Config, Nic, Uplink, Wire};
+
+/// How long a card may take to be quiet after a revocation.
+pub(super) const QUIET_LIMIT: Duration = Duration::from_secs(2);
+
+/// A guest's context: its card, and its slot there.
+pub(super) type Place = (Arc<NicCard>, usize);
+
+/// A card's process.
+pub(super) struct Attached {
+    pub(super) connection: Connection,
+    pub(super) contexts: Arc<Contexts<Domain>>,
+    pub(super) announcement: Announcement,
+    /// Vectors that were taken.
+    pub(super) vectors: AtomicU64,
+}
+
+impl Attached {
+    /// Sends a message. A card that does not take it is ended.
+    pub(super) fn send(&self, message: &ToCard, files: &[BorrowedFd<'_>]) {
+        if let Err(error) = self.connection.send(message, files) {
+            warn!(%error, "a card takes no messages");
+            self.connection.close();
+        }
+    }
+
+    pub(super) fn command(&self, command: Command) {
+        self.send(&ToCard::Command(command), &[]);
+    }
+
+    pub(super) fn add_memory(&self, domain: &Domain) {
+        let (base, len) = (base(domain), (domain.size().pages * PAGE_SIZE) as u64);
+        self.send(&ToCard::AddMemory { base, len }, &[domain.memory_file()]);
+    }
+}
+
+/// The machine address of a domain's first page.
+pub(super) fn base(domain: &Domain) -> u64 {
+    domain.machine_pages().start * cdna::address::PAGE_SIZE
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) attached: Option<Arc<Attached>>,
+    pub(super) slots: Vec<Slot>,
+    /// Domains that have ended, whose memory the card still has.
+    pub(super) leaving: Vec<Arc<Domain>>,
+    /// The number of the process that is the card, or will be.
+    process: Option<u32>,
+    /// How often a card's process came.
+    pub(super) attachments: u64,
+}
+
+/// A card.
+pub(super) struct NicCard {
+    nic: Nic,
+    state: Mutex<State>,
+    /// The state has changed.
+    pub(super) changed: Condvar,
+    /// The contexts of the process, for hypercalls: they do not wait for the state.
+    pub(super) contexts: Mutex<Option<Arc<Contexts<Domain>>>>,
+    /// One for each slot.
+    interrupts: Vec<Interrupts>,
+    /// The context of each slot: 1, 2 and so on, then perhaps the driver domain's.
+    ids: Vec<ContextId>,
+}
+
+/// The contexts that a configuration gives away: guests' from 1 on, then the driver domain's.
+fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
+    let guests = config.contexts_of(&nic.name).zip(1..=u8::MAX);
+    let guests = guests.map(|((guest, index, context), number)| Planned {
+        context: ContextId::new(number),
+        guest: guest.name.clone(),
+        index,
+        mac: context.mac,
+        permissions: Permissions::default(),
+        protection: context.protection.unwrap_or(nic.protection),
+        coalescing: context.coalescing.unwrap_or(nic.coalescing).into(),
+    });
+    let is_ours = |uplink: &&Uplink| uplink.nic.as_ref() == Some(&nic.name);
+    let uplinks = config.uplinks.iter().filter(is_ours).filter_map(|uplink| {
+        Some(Planned {
+            context: ContextId::MANAGEMENT,
+            guest: uplink.name.clone(),
+            index: 0,
+            mac: uplink.mac?,
+            permissions: Permissions(Permissions::PROMISCUOUS.0 | Permissions::ANY_SOURCE.0),
+            protection: uplink.protection,
+            coalescing: nic.coalescing.into(),
+        })
+    });
+    guests.chain(uplinks).collect()
+}
+
+impl NicCard {
+    pub(super) fn new(nic: &Nic, config: &Config) -> Self {
+        let slots: Vec<_> = planned(nic, config).into_iter().map(Slot::new).collect();
+        let ids = slots.iter().map(|slot| slot.planned.context).collect();
+        let interrupts = slots.iter().map(|_| Interrupts::default()).collect();
+        let state = Mutex::new(State { slots, ..State::default() });
+        let (nic, contexts) = (nic.clone(), Mutex::default());
+        Self { nic, state, changed: Condvar::new(), contexts, interrupts, ids }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.nic.name
+    }
+
+    pub(super) fn nic(&self) -> &Nic {
+        &self.nic
+    }
+
+    pub(super) fn interrupts(&self) -> &[Interrupts] {
+        &self.interrupts
+    }
+
+    /// The context of a slot.
+    pub(super) fn context_of(&self, slot: usize) -> ContextId {
+        self.ids[slot]
+    }
+
+    /// The slot of a context.
+    pub(super) fn slot_of(&self, context: ContextId) -> Option<usize> {
+        let slot = context.index().checked_sub(1).unwrap_or(self.ids.len().saturating_sub(1));
+        self.ids.get(slot).filter(|own| **own == context).map(|_| slot)
+    }
+
+    /// What the card's process is told of itself.
+    pub(super) fn settings(&self) -> Settings {
+        let Nic { contexts, rate_mbps, tso, wire, .. } = &self.nic;
+        let Wire { tap, namespace, addresses } = wire.clone();
+        let wire = WireSettings { tap, namespace, addresses };
+        Settings { contexts: *contexts, rate_mbps: *rate_mbps, tso: *tso, wire }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The contexts of the card's process, while there is one.
+    pub(super) fn contexts(&self) -> Option<Arc<Contexts<Domain>>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether some context defers unmappings, which need a look now and then.
+    pub(super) fn has_deferred(&self) -> bool {
+        let is_deferred = |slot: &Slot| {
+            let mode = slot.planned.protection.mode;
+            matches!(mode, Protection::Iommu(IommuMode::Deferred { .. }))
+        };
+        self.state().slots.iter().any(is_deferred)
+    }
+
+    /// A process will be the card, until the result is dropped.
+    ///
+    /// # Errors
+    /// The number of the process that is the card.
+    pub(super) fn take_seat(self: &Arc<Self>, process: u32) -> Result<Seat, u32> {
+        let mut state = self.state();
+        if let Some(other) = state.process {
+            return Err(other);
+        }
+        state.process = Some(process);
+        Ok(Seat(self.clone()))
+    }
+
+    /// The number of the process that is the card.
+    pub(super) fn process(&self) -> Option<u32> {
+        self.state().process
+    }
+
+    /// Waits until a condition holds, or for so long. Returns whether it does.
+    pub(super) fn wait_until(
+        &self,
+        limit: Duration,
+        mut holds: impl FnMut(&State) -> bool,
+    ) -> bool {
+        let (mut state, deadline) = (self.state(), Instant::now() + limit);
+        loop {
+            if holds(&state) {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The slots of a guest, each with its index among the guest's contexts.
+    pub(super) fn slots_of(&self, guest: &str) -> Vec<(usize, usize)> {
+        let state = self.state();
+        let slots = state.slots.iter().enumerate();
+        let own = slots.filter(|(_, slot)| slot.planned.guest == guest);
+        own.map(|(number, slot)| (slot.planned.index, number)).collect()
+    }
+}
+
+/// A process that is a card, or will be.
+pub(super) struct Seat(Arc<NicCard>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.detach();
+        self.0.state().process = None;
+    }
+}
+
+/// The slot of a context.
+pub(super) fn of(state: &mut State, context: ContextId) -> Option<&mut Slot> {
+    state.slots.iter_mut().find(|slot| slot.planned.context == context)
+}

@@ -1,0 +1,116 @@
+//! A tap as a card's wire.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use firmware::{Metadata, Sent, Wire};
+use nic_session::WireSettings;
+use offload::{Checksum, Features, vnet};
+use uplink::tap::{Tap, TapOffload, TapQueue, VNET_HEADER_LEN};
+use wire::ethernet::MacAddr;
+use wire::headers::Headers;
+use wire::virtio_net::VirtioNetHdr;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::text;
+use crate::netns;
+
+/// A tap whose stack is at the other end of the wire.
+pub(super) struct TapWire {
+    tap: TapQueue,
+}
+
+impl TapWire {
+    /// Opens the tap and brings it up.
+    pub(super) fn open(card: &str, settings: &WireSettings) -> Result<Self, String> {
+        let WireSettings { tap: name, namespace, addresses } = settings;
+        // Frames of the MTU, as on a wire. Their checksums are finished by whoever needs them: a card's hardware would.
+        let offload = TapOffload { csum: true, ..TapOffload::NONE };
+        let open = || Tap::open(name, 1, offload).map_err(text);
+        let taps = netns::inside(namespace.as_deref(), open)?;
+        let mac = address(card, name).to_string();
+        netns::set_mac(namespace.as_deref(), name, &mac)?;
+        netns::bring_up(namespace.as_deref(), name, addresses)?;
+        let tap = taps.into_iter().next().ok_or("a tap without a queue")?;
+        Ok(Self { tap })
+    }
+}
+
+/// The address of the stack at the other end: the same for each process that is this card, so that its neighbours
+/// need not ask again.
+fn address(card: &str, tap: &str) -> MacAddr {
+    // FNV-1a.
+    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let bytes = card.bytes().chain([0]).chain(tap.bytes());
+    let [a, b, c, d, e, ..] = bytes.fold(0xcbf2_9ce4_8422_2325, hash).to_le_bytes();
+    // Locally administered, unicast.
+    MacAddr([0x02, a, b, c, d, e])
+}
+
+impl AsFd for TapWire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tap.as_fd()
+    }
+}
+
+impl Wire for TapWire {
+    fn features(&self) -> Features {
+        Features { csum_v4: true, csum_v6: true, ..Features::NONE }
+    }
+
+    fn send(&mut self, head: &[u8], body: &[u8], metadata: Metadata) -> Sent {
+        let Metadata { checksum, gso } = metadata;
+        let mut header = VirtioNetHdr::default();
+        if checksum != Checksum::Unknown || gso.is_some() {
+            let Ok(headers) = Headers::parse_start(head, head.len() + body.len()) else {
+                return Sent::Refused;
+            };
+            header = vnet::encode(&headers, checksum, gso);
+        }
+        let pieces = [IoSlice::new(header.as_bytes()), IoSlice::new(head), IoSlice::new(body)];
+        match rustix::io::writev(&self.tap, &pieces) {
+            Ok(_) => Sent::Sent,
+            // A tap is never busy. The stack behind it is short of memory, or it is down.
+            Err(_) => Sent::Refused,
+        }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Option<(usize, Metadata)> {
+        loop {
+            let mut header = [0; VNET_HEADER_LEN];
+            let mut pieces = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
+            // No frame, or the tap was deleted: then there is never one.
+            let bytes = rustix::io::readv(&self.tap, &mut pieces).ok()?;
+            let len = bytes.saturating_sub(VNET_HEADER_LEN);
+            let metadata = VirtioNetHdr::read_from_bytes(&header)
+                .ok()
+                .and_then(|header| metadata(&header, buffer.get(..len)?));
+            if let Some(metadata) = metadata {
+                return Some((len, metadata));
+            }
+        }
+    }
+}
+
+/// What is known of a frame; none if it is malformed.
+fn metadata(header: &VirtioNetHdr, frame: &[u8]) -> Option<Metadata> {
+    if *header == VirtioNetHdr::default() {
+        return Some(Metadata::default());
+    }
+    let headers = Headers::parse_start(frame, frame.len()).ok()?;
+    let (checksum, gso) = vnet::decode(header, &headers).ok()?;
+    Some(Metadata { checksum, gso })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wire_keeps_its_address_and_shares_it_with_no_other() {
+        assert_eq!(address("card0", "w0"), address("card0", "w0"));
+        assert_ne!(address("card0", "w0"), address("card0", "w1"));
+        assert_ne!(address("card0", "w0"), address("card", "0w0"));
+        assert!(!address("card0", "w0").is_multicast());
+    }
+}

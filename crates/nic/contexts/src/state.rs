@@ -1,0 +1,82 @@
+//! What a context is, and why it ended.
+
+use cdna::{ContextId, Direction, Fault};
+use hypervisor::DomId;
+
+use crate::protection::Protection;
+
+/// Why a context was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// Somebody took it away.
+    #[error("taken away")]
+    Requested,
+    /// Its domain ended.
+    #[error("its domain ended")]
+    OwnerEnded,
+    /// The card found a fault of the guest.
+    #[error("fault: {0}")]
+    Fault(Fault),
+    /// The card ended.
+    #[error("the card ended")]
+    CardEnded,
+    /// The card wrote an impossible consumer index.
+    #[error("the card's {ring:?} consumer index {consumer} is impossible")]
+    BadConsumer {
+        /// Of which ring.
+        ring: Direction,
+        /// The index.
+        consumer: u32,
+    },
+}
+
+/// The state of a context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nobody's.
+    Free,
+    /// A domain's.
+    Active,
+    /// It takes no calls, and the card has to be told to revoke it.
+    Stopped(Reason),
+    /// The card was told to revoke it, and may still use its pages.
+    Revoking(Reason),
+}
+
+/// The end of a context's last assignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The domain that had it.
+    pub owner: DomId,
+    /// Which assignment.
+    pub generation: u32,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// A context at one moment, for `pvnet status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextStatus {
+    /// Which.
+    pub context: ContextId,
+    /// What it is.
+    pub state: State,
+    /// Whose, and how protected.
+    pub assigned: Option<(DomId, Protection)>,
+    /// Counts its assignments.
+    pub generation: u32,
+    /// How the last assignment ended.
+    pub ended: Option<Ended>,
+    /// References to pages that it holds.
+    pub references: usize,
+    /// Descriptors of the TX and RX ring that the card has not consumed, as of the last look.
+    pub pending: [u32; 2],
+    /// Calls that enqueued.
+    pub calls: u64,
+    /// Descriptors that they enqueued.
+    pub descriptors: u64,
+    /// Pages that were mapped by calls.
+    pub mapped: u64,
+    /// Calls that were refused.
+    pub refused: u64,
+}

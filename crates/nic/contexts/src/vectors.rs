@@ -1,0 +1,172 @@
+//! The ring of interrupt vectors: which contexts to interrupt.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use cdna::ContextId;
+use cdna::vectors::{ASLEEP, CONSUMER, PAGE_LEN, PRODUCER, SLOTS, Vector, offset};
+use shm::{OutOfBounds, Region};
+
+/// The card's producer index is impossible. No vector was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the card's vector index {producer} is more than the ring's length after {consumer}")]
+pub struct BadVectors {
+    /// The card's index.
+    pub producer: u32,
+    /// Ours.
+    pub consumer: u32,
+}
+
+/// Takes vectors off the ring.
+#[derive(Debug)]
+pub struct VectorConsumer<R> {
+    page: R,
+    consumer: u32,
+    taken: u64,
+}
+
+impl<R: Deref<Target = Region>> VectorConsumer<R> {
+    /// The hypervisor's side of a page that is zero.
+    pub fn new(page: R) -> Result<Self, OutOfBounds> {
+        // Checked once here, so that no access below can fail.
+        match page.len() {
+            PAGE_LEN.. => Ok(Self { page, consumer: 0, taken: 0 }),
+            size => Err(OutOfBounds { offset: 0, len: PAGE_LEN, size }),
+        }
+    }
+
+    /// Vectors taken so far: one per interrupt, or fewer interrupts if several came together.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    #[expect(clippy::expect_used, reason = "new() checked that the page is mapped")]
+    fn word(&self, at: usize) -> &AtomicU32 {
+        self.page.atomic_u32(at).expect("page checked at creation")
+    }
+
+    /// Takes all pending vectors as one set, and gives their places back to the card.
+    ///
+    /// # Errors
+    /// The card's index is impossible.
+    pub fn take(&mut self) -> Result<Vector, BadVectors> {
+        let (mut set, consumer) = (Vector::EMPTY, self.consumer);
+        // Acquire: the vectors were written before it moved.
+        let producer = self.word(PRODUCER).load(Ordering::Acquire);
+        let pending = producer.wrapping_sub(consumer);
+        if pending > SLOTS {
+            return Err(BadVectors { producer, consumer });
+        }
+        for n in 0..pending {
+            let vector = self.page.read::<Vector>(offset(consumer.wrapping_add(n)));
+            set.merge(&vector.unwrap_or_default());
+        }
+        if pending > 0 {
+            self.consumer = producer;
+            self.taken += u64::from(pending);
+            // Release: the vectors were read before the card writes over them.
+            self.word(CONSUMER).store(producer, Ordering::Release);
+        }
+        Ok(set)
+    }
+
+    /// Takes all pending vectors and has each context in them interrupted once. Returns how many.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub fn deliver(&mut self, interrupt: impl FnMut(ContextId)) -> Result<usize, BadVectors> {
+        let set = self.take()?;
+        let mut interrupt = interrupt;
+        Ok(set.contexts().inspect(|context| interrupt(*context)).count())
+    }
+
+    /// Asks for an interrupt with the next vector. Returns false, and does not ask, if there is one already.
+    pub fn arm(&mut self) -> bool {
+        self.word(ASLEEP).store(1, Ordering::Relaxed);
+        // The card either sees that or has moved its index, which is read now.
+        fence(Ordering::SeqCst);
+        let quiet = self.word(PRODUCER).load(Ordering::Acquire) == self.consumer;
+        if !quiet {
+            self.disarm();
+        }
+        quiet
+    }
+
+    /// No interrupt is needed: the ring is looked at.
+    pub fn disarm(&mut self) {
+        self.word(ASLEEP).store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// What the card does with the page.
+    struct Card {
+        page: Arc<Region>,
+        producer: u32,
+    }
+
+    impl Card {
+        fn write(&mut self, contexts: &[u8]) {
+            let mut vector = Vector::EMPTY;
+            contexts.iter().for_each(|context| vector.insert(ContextId::new(*context)));
+            self.page.write(offset(self.producer), vector).unwrap();
+            self.producer = self.producer.wrapping_add(1);
+            self.page.write(PRODUCER, self.producer).unwrap();
+        }
+    }
+
+    fn pair() -> (Card, VectorConsumer<Arc<Region>>) {
+        let page = Arc::new(Region::anonymous(PAGE_LEN).unwrap());
+        (Card { page: page.clone(), producer: 0 }, VectorConsumer::new(page).unwrap())
+    }
+
+    #[test]
+    fn all_pending_vectors_interrupt_each_context_once() {
+        let (mut card, mut consumer) = pair();
+        card.write(&[3, 255]);
+        card.write(&[3, 0]);
+        let mut seen = Vec::new();
+        assert_eq!(consumer.deliver(|context| seen.push(context.number())), Ok(3));
+        assert_eq!(seen, [0, 3, 255]);
+        assert_eq!(consumer.deliver(|_| panic!("nothing new")), Ok(0));
+        assert_eq!(consumer.taken(), 2);
+    }
+
+    #[test]
+    fn a_full_ring_is_taken_and_given_back_again_and_again() {
+        let (mut card, mut consumer) = pair();
+        for round in 0..5u8 {
+            (0..SLOTS).for_each(|n| card.write(&[round, (100 + n).to_le_bytes()[0]]));
+            assert_eq!(consumer.deliver(|_| {}), Ok(1 + SLOTS as usize));
+            assert_eq!(card.page.read(CONSUMER), Ok(card.producer));
+        }
+    }
+
+    #[test]
+    fn an_impossible_index_takes_nothing() {
+        let (card, mut consumer) = pair();
+        for producer in [SLOTS + 1, u32::MAX] {
+            card.page.write(PRODUCER, producer).unwrap();
+            assert_eq!(consumer.take(), Err(BadVectors { producer, consumer: 0 }));
+        }
+    }
+
+    #[test]
+    fn a_vector_that_came_before_arming_is_not_slept_on() {
+        let (mut card, mut consumer) = pair();
+        assert!(consumer.arm());
+        assert_eq!(card.page.read(ASLEEP), Ok(1u32));
+        consumer.disarm();
+        card.write(&[1]);
+        assert!(!consumer.arm());
+        assert_eq!(card.page.read(ASLEEP), Ok(0u32));
+        consumer.take().unwrap();
+        assert!(consumer.arm());
+    }
+}

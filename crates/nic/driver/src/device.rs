@@ -1,0 +1,154 @@
+//! A context as a guest's stack uses it.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cdna::{Enable, Mailbox, Status};
+use netdev::{Buffer, Device, Gone, Metadata, Refused};
+use offload::Features;
+use port::Event;
+use shm::Piece;
+use wire::ethernet::MacAddr;
+
+use crate::fault::Fault;
+use crate::memory::Memory;
+use crate::pages::{Pages, Wake};
+use crate::rx::{Received, RxRing};
+use crate::tx::TxRing;
+
+/// Gives a context back, and returns when the card is quiet or has had this much time.
+pub type Release = Box<dyn FnOnce(Duration) + Send>;
+
+/// The interface of a context.
+pub struct Interface {
+    pub(crate) mac: MacAddr,
+    pub(crate) features: Features,
+    pub(crate) pages: Arc<Pages>,
+    pub(crate) changed: Arc<dyn Event>,
+    pub(crate) release: Release,
+    /// The buffers, which are not used for anything else before the card is quiet.
+    pub(crate) _memory: [Memory; 2],
+}
+
+impl Interface {
+    /// The context's state; none if the card wrote something else.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        self.pages.status()
+    }
+}
+
+impl Device for Interface {
+    fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn changes(&self) -> BorrowedFd<'_> {
+        self.changed.as_fd()
+    }
+
+    fn take_changes(&self) {
+        self.changed.take();
+    }
+
+    fn is_open(&self) -> bool {
+        self.status() == Some(Status::Up)
+    }
+
+    fn close(self: Box<Self>, timeout: Duration) {
+        self.pages.post([(Mailbox::Enable, Enable::default().0)], Wake::IfAsleep);
+        (self.release)(timeout);
+    }
+}
+
+impl fmt::Debug for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { mac, features, .. } = self;
+        let mut debug = f.debug_struct("Interface");
+        debug.field("mac", mac).field("features", features).finish_non_exhaustive()
+    }
+}
+
+/// A context's rings, as one thread of a guest drives them.
+pub struct Queue {
+    pub(crate) tx: TxRing,
+    pub(crate) rx: RxRing,
+    pub(crate) interrupt: Arc<dyn Event>,
+}
+
+impl netdev::Queue for Queue {
+    type Frame = Received;
+    type Fault = Fault;
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.tx.has_room()
+    }
+
+    #[inline]
+    fn buffers(&self) -> impl Iterator<Item = Buffer<'_>> {
+        self.tx.buffers()
+    }
+
+    #[inline]
+    fn submit(&mut self, frame: Metadata) -> Result<(), Refused> {
+        self.tx.submit(frame)
+    }
+
+    #[inline]
+    fn kick(&mut self) {
+        self.tx.announce();
+    }
+
+    #[inline]
+    fn reclaim(&mut self) -> Result<(), Fault> {
+        self.tx.reclaim()
+    }
+
+    #[inline]
+    fn receive(&mut self, frame: &mut Received) -> Result<Option<Metadata>, Fault> {
+        if !self.rx.take(frame)? {
+            return Ok(None);
+        }
+        // They are not posted before `give_back`.
+        self.rx.release(frame.parts().iter().map(|part| part.page));
+        Ok(Some(frame.metadata()))
+    }
+
+    #[inline]
+    fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
+        self.rx.pieces(frame)
+    }
+
+    #[inline]
+    fn give_back(&mut self) {
+        self.rx.refill();
+    }
+
+    fn arm(&mut self, for_room: bool) -> Result<bool, Fault> {
+        Ok(self.rx.arm() || (for_room && self.tx.arm()))
+    }
+
+    fn events(&self) -> [BorrowedFd<'_>; 2] {
+        [self.interrupt.as_fd(), self.interrupt.as_fd()]
+    }
+
+    fn clear(&self, rung: [bool; 2]) -> Result<(), Gone> {
+        if rung.contains(&true) {
+            self.interrupt.take();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}

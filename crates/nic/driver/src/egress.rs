@@ -1,0 +1,203 @@
+//! Frames from the switch to the card.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cdna::Status;
+use hypervisor::{Counted, Meter, PAGE_SIZE};
+use netdev::Metadata;
+use offload::{Checksum, Features, Gso, MAX_HEADER, Need};
+use port::{
+    Body, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome, SEGMENTS_MAX,
+    ScatterList,
+};
+use shm::Piece;
+
+use crate::fault::Fault;
+use crate::tx::{CopyError, TxRing};
+
+/// Frames that wait block their sender's ring. So they wait only for a card that has room again in this time.
+const STALL: Duration = Duration::from_millis(200);
+
+/// A frame's segments are copied at once: no system call is made for each.
+const ALL: Range<usize> = 0..SEGMENTS_MAX;
+
+/// The side of a port that sends. Each frame is copied once, into this domain's pages.
+pub struct ContextEgress {
+    tx: TxRing,
+    /// Does the offloads that the card lacks.
+    finisher: Finisher,
+    interrupt: Arc<dyn Event>,
+    meter: Arc<Meter>,
+    /// Since when there is no room.
+    full_since: Option<Duration>,
+    is_stalled: bool,
+}
+
+impl ContextEgress {
+    pub(crate) fn new(
+        tx: TxRing,
+        features: Features,
+        interrupt: Arc<dyn Event>,
+        meter: Arc<Meter>,
+    ) -> Self {
+        let notes = meter.clone();
+        let finisher = Finisher::new(features, move |what, n| notes.note(what, n));
+        Self { tx, finisher, interrupt, meter, full_since: None, is_stalled: false }
+    }
+
+    /// Delivers a frame, or finds that there is no room for it.
+    fn deliver_one(
+        &mut self,
+        body: Body<'_>,
+        frame: &Frame,
+        now: Duration,
+    ) -> Result<Outcome, Fault> {
+        let need = self.finisher.need(frame);
+        let (descriptors, pages) = match (need, frame.gso) {
+            (Need::Segment, Some(gso)) => room_of_segments(frame, gso),
+            _ => (1, pages_of(frame.len as usize)),
+        };
+        if descriptors > SEGMENTS_MAX {
+            return Ok(Outcome::Dropped(DropReason::TooLarge));
+        }
+        if !self.has_room(descriptors, pages)? {
+            return Ok(self.without_room(now));
+        }
+        (self.full_since, self.is_stalled) = (None, false);
+        let sent = match (need, frame.gso) {
+            (Need::Nothing, _) => self.send(body, frame),
+            (Need::Segment, Some(gso)) => self.segment(body, frame, gso),
+            _ => self.complete(body, frame),
+        };
+        Ok(sent.map_or_else(|outcome| outcome, |()| Outcome::Delivered))
+    }
+
+    /// Whether there is room. If not, an interrupt will announce some.
+    fn has_room(&mut self, descriptors: usize, pages: usize) -> Result<bool, Fault> {
+        if self.tx.fits(descriptors, pages) {
+            return Ok(true);
+        }
+        self.tx.reclaim_now()?;
+        if !self.tx.fits(descriptors, pages) && self.tx.arm() {
+            self.tx.reclaim_now()?;
+        }
+        Ok(self.tx.fits(descriptors, pages))
+    }
+
+    /// The outcome of a frame for which there is no room.
+    fn without_room(&mut self, now: Duration) -> Outcome {
+        let since = *self.full_since.get_or_insert(now);
+        let is_served = self.tx.ring().pages().status() == Some(Status::Up);
+        self.is_stalled = !is_served || now.saturating_sub(since) > STALL;
+        match self.is_stalled {
+            true => Outcome::Dropped(DropReason::Stalled),
+            false => Outcome::Waiting,
+        }
+    }
+
+    /// Sends a frame as it is.
+    fn send(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
+        let Self { tx, finisher, meter, .. } = self;
+        let Frame { len, checksum, gso, .. } = *frame;
+        let metadata = Metadata { len: len as usize, checksum, gso };
+        if frame.pieces.is_empty() {
+            return put(tx, metadata, [Piece::Private(frame.header())]);
+        }
+        if let Some(list) = ScatterList::of(frame, body) {
+            meter.note(Counted::DriverBytes, u64::from(len) - u64::from(frame.header_len));
+            return put(tx, metadata, list.all());
+        }
+        let whole = finisher.whole(frame, body)?;
+        put(tx, metadata, [Piece::Private(whole)])
+    }
+
+    /// Sends a frame whose checksum the card does not complete.
+    fn complete(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Outcome> {
+        let whole = self.finisher.complete(frame, body)?;
+        let metadata = Metadata { len: whole.len(), checksum: Checksum::Unknown, gso: None };
+        put(&mut self.tx, metadata, [Piece::Private(whole)])
+    }
+
+    /// Sends a frame that the card does not segment. If the card sums, the payload is copied once.
+    fn segment(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Outcome> {
+        let Self { tx, finisher, meter, .. } = self;
+        let features = finisher.features();
+        let sums =
+            offload::need(&frame.headers, Checksum::Partial, None, features) == Need::Nothing;
+        let checksum = if sums { Checksum::Partial } else { Checksum::Unknown };
+        let list = if sums { ScatterList::of(frame, body) } else { None };
+        let Some(list) = list else {
+            let put = |segment: &[u8]| {
+                let metadata = Metadata { len: segment.len(), checksum, gso: None };
+                put(tx, metadata, [Piece::Private(segment)])
+            };
+            return finisher.contiguous_segments(frame, gso, body, sums, ALL, put).map(drop);
+        };
+        meter.note(Counted::DriverBytes, u64::from(frame.len) - u64::from(frame.header_len));
+        let mut segments = finisher.headers(frame, gso, ALL)?;
+        let mut header = [0; MAX_HEADER];
+        while let Some(segment) = segments.next(&mut header) {
+            let len = segment.header_len + segment.payload.len();
+            let header = Piece::Private(&header[..segment.header_len]);
+            let pieces = std::iter::once(header).chain(list.range(segment.payload));
+            put(tx, Metadata { len, checksum, gso: None }, pieces)?;
+        }
+        Ok(())
+    }
+}
+
+impl Egress for ContextEgress {
+    /// Delivers frames, as many as there is room for. The card is notified once.
+    fn deliver(
+        &mut self,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Broken> {
+        for offer in offers {
+            offer.outcome = self.deliver_one(body, offer.frame, now).map_err(Broken::new)?;
+            if offer.outcome == Outcome::Waiting {
+                break;
+            }
+        }
+        self.tx.announce();
+        self.tx.ring().check().map_err(Broken::new)
+    }
+
+    fn room_event(&self) -> Option<Arc<dyn Event>> {
+        Some(self.interrupt.clone())
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+}
+
+/// Copies a frame into the ring's pages and sends it.
+fn put<'a>(
+    tx: &mut TxRing,
+    metadata: Metadata,
+    pieces: impl IntoIterator<Item = Piece<'a>>,
+) -> Result<(), Outcome> {
+    match tx.copy(pieces) {
+        Ok(copied) if copied == metadata.len => {}
+        Err(CopyError::Room) => return Err(Outcome::Dropped(DropReason::TooLarge)),
+        Ok(_) | Err(CopyError::Source) => return Err(Outcome::SourceFault),
+    }
+    tx.submit(metadata).map_err(|_| Outcome::Dropped(DropReason::TooLarge))
+}
+
+fn pages_of(len: usize) -> usize {
+    len.div_ceil(PAGE_SIZE).max(1)
+}
+
+/// Segments of a frame, and their pages. The size comes from the sending guest: a segment may be longer than a page.
+fn room_of_segments(frame: &Frame, gso: Gso) -> (usize, usize) {
+    let header = usize::from(frame.headers.payload_offset);
+    let payload = (frame.len as usize).saturating_sub(header);
+    let size = usize::from(gso.size).clamp(1, payload.max(1));
+    let segments = payload.div_ceil(size).max(1);
+    (segments, segments * pages_of(header + size))
+}

@@ -1,0 +1,178 @@
+//! One ring of a context: its indices, its mailboxes, and the descriptors on their way into it.
+
+#![expect(clippy::cast_possible_truncation, reason = "a batch is no longer than the ring")]
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use cdna::ring::SLOTS;
+use cdna::{Descriptor, Direction, Flags, Mailbox, Offload};
+
+use crate::call::BATCH;
+use crate::fault::Fault;
+use crate::pages::{Pages, Wake};
+use crate::publish::Publish;
+
+/// A ring.
+pub(crate) struct Ring {
+    pages: Arc<Pages>,
+    direction: Direction,
+    publisher: Box<dyn Publish>,
+    /// Descriptors that are not published. The last one has the index before `next`.
+    staged: ArrayVec<Descriptor, BATCH>,
+    /// The index of the next descriptor.
+    next: u32,
+    /// The index in the mailbox.
+    announced: u32,
+    /// The card's index as it was last read.
+    consumer: u32,
+    /// Why a descriptor could not be published. Nothing is published after it.
+    fault: Option<Fault>,
+}
+
+impl Ring {
+    /// A ring without descriptors, whose first one will have the index `start`.
+    pub(crate) fn new(
+        pages: Arc<Pages>,
+        direction: Direction,
+        publisher: Box<dyn Publish>,
+        start: u32,
+    ) -> Self {
+        let (staged, fault) = (ArrayVec::new(), None);
+        let (next, announced, consumer) = (start, start, start);
+        Self { pages, direction, publisher, staged, next, announced, consumer, fault }
+    }
+
+    /// The shared pages.
+    pub(crate) fn pages(&self) -> &Pages {
+        &self.pages
+    }
+
+    /// Whether pages must rest after the card is done with them.
+    pub(crate) fn needs_rest(&self) -> bool {
+        self.publisher.needs_rest()
+    }
+
+    /// Slots without a descriptor.
+    #[inline]
+    pub(crate) fn free(&self) -> u32 {
+        SLOTS - self.used()
+    }
+
+    /// Descriptors that the card has, or will have with the next announcement.
+    #[inline]
+    pub(crate) fn used(&self) -> u32 {
+        self.next.wrapping_sub(self.consumer)
+    }
+
+    /// The index of the next descriptor.
+    #[inline]
+    pub(crate) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// The index after the last descriptor that the card is known to be done with.
+    #[inline]
+    pub(crate) fn consumer(&self) -> u32 {
+        self.consumer
+    }
+
+    /// Adds a descriptor of a buffer. There must be a free slot.
+    #[inline]
+    pub(crate) fn push(&mut self, addr: u64, len: u16, flags: Flags) {
+        self.stage(Descriptor::buffer(self.next, addr, len, flags));
+    }
+
+    /// Adds the descriptor of an unsegmented frame's metadata. There must be a free slot.
+    #[inline]
+    pub(crate) fn push_offload(&mut self, offload: Offload, flags: Flags) {
+        self.stage(Descriptor::offload(self.next, offload, flags));
+    }
+
+    #[inline]
+    fn stage(&mut self, descriptor: Descriptor) {
+        if self.staged.is_full() {
+            self.publish();
+        }
+        self.staged.push(descriptor);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Publishes all staged descriptors. The card does not know of them yet.
+    fn publish(&mut self) {
+        if self.fault.is_none() {
+            let first = self.next.wrapping_sub(self.staged.len() as u32);
+            self.fault = self.publisher.publish(first, &self.staged).err().map(Fault::from);
+        }
+        self.staged.clear();
+    }
+
+    /// Announces all descriptors to the card, if there are new ones.
+    #[inline]
+    pub(crate) fn announce(&mut self) {
+        if !self.staged.is_empty() {
+            self.publish();
+        }
+        if self.fault.is_none() && self.announced != self.next {
+            self.announced = self.next;
+            let (mailbox, wake) = match self.direction {
+                Direction::Tx => (Mailbox::TxProducer, Wake::IfAsleep),
+                // A frame that arrives wakes the card, which reads the mailboxes first.
+                Direction::Rx => (Mailbox::RxProducer, Wake::No),
+            };
+            self.pages.post([(mailbox, self.next)], wake);
+        }
+    }
+
+    /// Whether the ring can still be used.
+    ///
+    /// # Errors
+    /// Why not.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        match &self.fault {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads the card's index. Returns how many more descriptors it is done with.
+    ///
+    /// # Errors
+    /// The index is impossible, or a descriptor could not be published.
+    #[inline]
+    pub(crate) fn refresh(&mut self) -> Result<u32, Fault> {
+        self.check()?;
+        let consumer = self.pages.consumer(self.direction);
+        let count = consumer.wrapping_sub(self.consumer);
+        if count == 0 {
+            return Ok(0);
+        }
+        if count > self.announced.wrapping_sub(self.consumer) {
+            let Self { direction, announced, consumer: seen, .. } = *self;
+            return self.fail(Fault::Consumer { direction, consumer, seen, announced });
+        }
+        if let Err(error) = self.publisher.retire(self.consumer, count) {
+            return self.fail(error.into());
+        }
+        self.consumer = consumer;
+        Ok(count)
+    }
+
+    /// Remembers a fault: the ring is not used any more.
+    pub(crate) fn fail<T>(&mut self, fault: Fault) -> Result<T, Fault> {
+        self.fault = Some(fault.clone());
+        Err(fault)
+    }
+
+    /// Asks for an interrupt when the card is done with a descriptor after the index `seen`. Returns whether it is already.
+    pub(crate) fn arm(&self, seen: u32) -> bool {
+        let mailbox = match self.direction {
+            Direction::Tx => Mailbox::TxSeen,
+            Direction::Rx => Mailbox::RxSeen,
+        };
+        // A card that sleeps has completed nothing since it was last looked at, or is found here to have.
+        self.pages.post([(mailbox, seen)], Wake::No);
+        self.pages.consumer(self.direction) != seen
+    }
+}

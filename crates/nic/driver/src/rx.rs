@@ -1,0 +1,177 @@
+//! Receiving: a ring that is kept filled with free pages.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "page numbers and lengths here are bounded by the pages or a page"
+)]
+
+use std::collections::VecDeque;
+
+use arrayvec::ArrayVec;
+use cdna::descriptor::FRAGMENTS_MAX;
+use cdna::ring::{self, SLOTS};
+use cdna::{Flags, RxCompletion};
+use hypervisor::PAGE_SIZE;
+use netdev::Metadata;
+use offload::{Checksum, Gso};
+use shm::Piece;
+
+use crate::fault::Fault;
+use crate::memory::{Memory, RX_PAGES};
+use crate::ring::Ring;
+
+/// The fewest buffers that are posted together while at least half of the ring is full. It makes a call of the
+/// hypervisor worth its price.
+const REFILL_MIN: usize = 32;
+
+/// A received frame. One value may be used for all frames.
+#[derive(Clone, Debug, Default)]
+pub struct Received {
+    parts: ArrayVec<Part, FRAGMENTS_MAX>,
+    metadata: Metadata,
+}
+
+/// A part of a frame: the start of a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) page: u16,
+    pub(crate) len: u16,
+}
+
+impl Received {
+    #[inline]
+    pub(crate) fn metadata(&self) -> Metadata {
+        self.metadata
+    }
+
+    #[inline]
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+}
+
+/// An RX ring.
+pub(crate) struct RxRing {
+    ring: Ring,
+    memory: Memory,
+    /// The index of the next completion to be read.
+    taken: u32,
+    /// The page of each slot's buffer.
+    page_of: Box<[u16]>,
+    /// Free pages, in the order in which they were freed.
+    free: VecDeque<u16>,
+    /// Whether the page that was freed first is used first. Otherwise the last one is, which may be in the CPU's cache.
+    first_in_first_out: bool,
+}
+
+impl RxRing {
+    pub(crate) fn new(ring: Ring, memory: Memory) -> Self {
+        let taken = ring.consumer();
+        let (page_of, free) = (vec![0; SLOTS as usize].into(), (0..RX_PAGES as u16).collect());
+        let first_in_first_out = ring.needs_rest();
+        Self { ring, memory, taken, page_of, free, first_in_first_out }
+    }
+
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Stores the next frame in `frame`. Returns whether there was one. Its pages stay in use until they are
+    /// [released](Self::release).
+    ///
+    /// # Errors
+    /// The card completed what cannot be, or the hypervisor refused a call.
+    #[inline]
+    pub(crate) fn take(&mut self, frame: &mut Received) -> Result<bool, Fault> {
+        if self.taken == self.ring.consumer() && self.ring.refresh()? == 0 {
+            return Ok(false);
+        }
+        let (first, end) = (self.taken, self.ring.consumer());
+        frame.parts.clear();
+        frame.metadata.len = 0;
+        loop {
+            if self.taken == end || frame.parts.is_full() {
+                return self.ring.fail(Fault::Unfinished(first));
+            }
+            let completion = self.ring.pages().rx_completion(self.taken);
+            let RxCompletion { len, .. } = completion;
+            if len == 0 || usize::from(len) > PAGE_SIZE {
+                return self.ring.fail(Fault::Length { index: self.taken, len });
+            }
+            if self.taken == first {
+                let gso = completion.gso().map(|(kind, size)| Gso { kind, size });
+                if gso.is_some_and(|gso| gso.size == 0) {
+                    return self.ring.fail(Fault::SegmentSize(first));
+                }
+                (frame.metadata.checksum, frame.metadata.gso) = (checksum(completion.flags()), gso);
+            }
+            let page = self.page_of[ring::slot(self.taken)];
+            frame.parts.push(Part { page, len });
+            frame.metadata.len += usize::from(len);
+            self.taken = self.taken.wrapping_add(1);
+            if completion.flags().contains(Flags::EOP) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Prefetches the start of the next frame, if there is one.
+    #[inline]
+    pub(crate) fn prefetch_next(&self) {
+        if self.taken != self.ring.consumer() {
+            let start = usize::from(self.page_of[ring::slot(self.taken)]) * PAGE_SIZE;
+            self.memory.region().prefetch(start);
+            self.memory.region().prefetch(start + 64);
+        }
+    }
+
+    /// The bytes of a frame, in order.
+    #[inline]
+    pub(crate) fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
+        frame.parts.iter().map(|part| Piece::Shared {
+            region: self.memory.region(),
+            offset: usize::from(part.page) * PAGE_SIZE,
+            len: part.len.into(),
+        })
+    }
+
+    /// The pages may be posted again, with the next [refill](Self::refill).
+    #[inline]
+    pub(crate) fn release(&mut self, pages: impl IntoIterator<Item = u16>) {
+        self.free.extend(pages);
+    }
+
+    /// Posts free pages, if they are many or the ring is short of them.
+    #[inline]
+    pub(crate) fn refill(&mut self) {
+        // A slot whose completion was not read yet is not free.
+        let posted = self.ring.next().wrapping_sub(self.taken);
+        let count = ((SLOTS - posted) as usize).min(self.free.len());
+        if count == 0 || (count < REFILL_MIN && posted >= SLOTS / 2) {
+            return;
+        }
+        for _ in 0..count {
+            let next =
+                if self.first_in_first_out { self.free.pop_front() } else { self.free.pop_back() };
+            let Some(page) = next else { break };
+            self.page_of[ring::slot(self.ring.next())] = page;
+            self.ring.push(self.memory.address(page.into()), PAGE_SIZE as u16, Flags::NONE);
+        }
+        self.ring.announce();
+    }
+
+    /// Asks for an interrupt at the next frame. Returns whether there is one already.
+    pub(crate) fn arm(&self) -> bool {
+        self.taken != self.ring.consumer() || self.ring.arm(self.taken)
+    }
+}
+
+#[inline]
+fn checksum(flags: Flags) -> Checksum {
+    let is_set = |flag| flags.contains(flag);
+    Checksum::from_flags(is_set(Flags::CSUM_BLANK), is_set(Flags::CSUM_VALIDATED))
+}

@@ -1,0 +1,265 @@
+//! Sending: a ring, and the pages that frames are sent from.
+//!
+//! The card completes descriptors in order, so pages are taken and freed in order too: each frame lies in the pages
+//! after those of the frame before. It is one descriptor, or two where the pages start over.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "lengths and page counts here are bounded by a frame"
+)]
+
+use std::num::NonZeroU16;
+
+use arrayvec::ArrayVec;
+use cdna::descriptor::{FRAME_MAX, FRAME_MIN};
+use cdna::ring::{self, SLOTS};
+use cdna::{Flags, Offload};
+use hypervisor::PAGE_SIZE;
+use netdev::{Buffer, Metadata, Refused};
+use offload::{Checksum, Gso};
+use shm::{OutOfBounds, Piece, Region};
+
+use crate::fault::Fault;
+use crate::memory::{Memory, TX_PAGES};
+use crate::ring::Ring;
+
+/// Pages in use at most.
+const USED_MAX: usize = TX_PAGES / 2;
+/// Pages of the longest frame.
+const FRAME_PAGES: usize = FRAME_MAX.div_ceil(PAGE_SIZE);
+/// Descriptors of a frame at most: an offload's and two buffers'.
+const FRAME_DESCRIPTORS: u32 = 3;
+
+/// A TX ring.
+pub(crate) struct TxRing {
+    ring: Ring,
+    memory: Memory,
+    /// How many pages are used in turn. Fewer pages stay in the CPU's cache more often.
+    cycle: usize,
+    /// The page after the last one in use.
+    head: usize,
+    /// Pages in use.
+    used: usize,
+    /// How many of them each slot's buffer has.
+    owned: Box<[u8]>,
+}
+
+/// Consecutive free pages.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: usize,
+    pages: usize,
+}
+
+impl TxRing {
+    pub(crate) fn new(ring: Ring, memory: Memory) -> Self {
+        let cycle = if ring.needs_rest() { TX_PAGES } else { USED_MAX };
+        let owned = vec![0; SLOTS as usize].into();
+        Self { ring, memory, cycle, head: 0, used: 0, owned }
+    }
+
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Whether the longest frame fits.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        USED_MAX - self.used >= FRAME_PAGES && self.ring.free() >= FRAME_DESCRIPTORS
+    }
+
+    /// Whether so many frames that have so many pages in all fit. One of them may lie in two runs, and the last one
+    /// must find room for any frame.
+    #[inline]
+    pub(crate) fn fits(&self, frames: usize, pages: usize) -> bool {
+        let free = self.ring.free() as usize;
+        USED_MAX - self.used >= pages && free >= frames + FRAME_DESCRIPTORS as usize
+    }
+
+    /// The free pages for the next frame, in order.
+    #[inline]
+    fn runs(&self) -> ArrayVec<Run, 2> {
+        let mut runs = ArrayVec::new();
+        if self.ring.free() < FRAME_DESCRIPTORS {
+            return runs;
+        }
+        let free = FRAME_PAGES.min(USED_MAX - self.used);
+        let before_end = free.min(self.cycle - self.head);
+        let all = [(self.head, before_end), (0, free - before_end)];
+        runs.extend(
+            all.into_iter().filter(|run| run.1 > 0).map(|(first, pages)| Run { first, pages }),
+        );
+        runs
+    }
+
+    /// The memory for the next frame's bytes, in order. Empty if there is no room.
+    #[inline]
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = Buffer<'_>> {
+        self.runs().into_iter().map(|Run { first, pages }| Buffer {
+            region: self.memory.region(),
+            offset: first * PAGE_SIZE,
+            len: pages * PAGE_SIZE,
+        })
+    }
+
+    /// Copies a frame's bytes into [`buffers`](Self::buffers). Returns how many.
+    ///
+    /// # Errors
+    /// A piece does not lie in its region.
+    pub(crate) fn copy<'a>(
+        &self,
+        pieces: impl IntoIterator<Item = Piece<'a>>,
+    ) -> Result<usize, CopyError> {
+        let mut to =
+            Cursor { memory: self.memory.region(), runs: self.runs(), taken: 0, copied: 0 };
+        for piece in pieces {
+            to.copy(piece)?;
+        }
+        Ok(to.copied)
+    }
+
+    /// Sends the frame that is in [`buffers`](Self::buffers). The next [`announce`](Self::announce) hands it over.
+    ///
+    /// # Errors
+    /// There is no room, or no frame has this length or segment size. Nothing was sent.
+    #[inline]
+    pub(crate) fn submit(&mut self, frame: Metadata) -> Result<(), Refused> {
+        let Metadata { len, checksum, gso } = frame;
+        let offload = match gso {
+            Some(Gso { kind, size }) => {
+                Some(Offload { kind, size: NonZeroU16::new(size).ok_or(Refused)? })
+            }
+            None => None,
+        };
+        let runs = self.runs();
+        let room: usize = runs.iter().map(|run| run.pages * PAGE_SIZE).sum();
+        if !(FRAME_MIN..=FRAME_MAX.min(room)).contains(&len) {
+            return Err(Refused);
+        }
+        let is_blank = checksum == Checksum::Partial;
+        let mut flags = if is_blank { Flags::CSUM_BLANK } else { Flags::NONE };
+        if let Some(offload) = offload {
+            self.own(0);
+            // The flags of the whole frame are its first descriptor's.
+            self.ring.push_offload(offload, std::mem::take(&mut flags));
+        }
+        let mut left = len;
+        for Run { first, pages } in runs {
+            let bytes = left.min(pages * PAGE_SIZE);
+            left -= bytes;
+            let end = if left == 0 { Flags::EOP } else { Flags::NONE };
+            self.own(bytes.div_ceil(PAGE_SIZE));
+            // At most FRAME_MAX.
+            self.ring.push(self.memory.address(first), bytes as u16, flags | end);
+            flags = Flags::NONE;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes pages for the buffer of the next descriptor.
+    #[inline]
+    fn own(&mut self, pages: usize) {
+        self.owned[ring::slot(self.ring.next())] = pages as u8;
+        self.used += pages;
+        self.head += pages;
+        if self.head == self.cycle {
+            self.head = 0;
+        }
+    }
+
+    /// Hands all submitted frames to the card.
+    #[inline]
+    pub(crate) fn announce(&mut self) {
+        self.ring.announce();
+    }
+
+    /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use. Looking seldom
+    /// saves cache misses, and calls of the hypervisor if pages are unmapped.
+    ///
+    /// # Errors
+    /// As [`reclaim_now`](Self::reclaim_now).
+    #[inline]
+    pub(crate) fn reclaim(&mut self) -> Result<(), Fault> {
+        if self.ring.used() >= SLOTS / 2 || self.used >= USED_MAX / 2 {
+            self.reclaim_now()
+        } else {
+            self.ring.check()
+        }
+    }
+
+    /// Frees the pages of frames that were sent.
+    ///
+    /// # Errors
+    /// The card has an impossible index, or the hypervisor refused a call.
+    pub(crate) fn reclaim_now(&mut self) -> Result<(), Fault> {
+        let count = self.ring.refresh()?;
+        for n in 1..=count {
+            let index = self.ring.consumer().wrapping_sub(n);
+            self.used -= usize::from(self.owned[ring::slot(index)]);
+        }
+        Ok(())
+    }
+
+    /// Asks for an interrupt when frames were sent. Returns whether some were already.
+    pub(crate) fn arm(&self) -> bool {
+        self.ring.arm(self.ring.consumer())
+    }
+}
+
+/// Why a frame was not copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyError {
+    /// There is no room for it.
+    Room,
+    /// Its memory cannot be read.
+    Source,
+}
+
+impl From<OutOfBounds> for CopyError {
+    fn from(_: OutOfBounds) -> Self {
+        Self::Source
+    }
+}
+
+/// Where the next bytes of a frame go.
+struct Cursor<'a> {
+    memory: &'a Region,
+    runs: ArrayVec<Run, 2>,
+    /// Bytes in the first run.
+    taken: usize,
+    /// Bytes of the frame.
+    copied: usize,
+}
+
+impl Cursor<'_> {
+    fn copy(&mut self, piece: Piece<'_>) -> Result<(), CopyError> {
+        let len = match piece {
+            Piece::Shared { len, .. } => len,
+            Piece::Private(bytes) => bytes.len(),
+        };
+        let mut done = 0;
+        while done < len {
+            let Run { first, pages } = *self.runs.first().ok_or(CopyError::Room)?;
+            let now = (len - done).min(pages * PAGE_SIZE - self.taken);
+            if now == 0 {
+                self.runs.remove(0);
+                self.taken = 0;
+                continue;
+            }
+            let to = first * PAGE_SIZE + self.taken;
+            match piece {
+                Piece::Shared { region, offset, .. } => {
+                    Region::copy_between(region, offset + done, self.memory, to, now)?;
+                }
+                Piece::Private(bytes) => self.memory.copy_in(to, &bytes[done..done + now])?,
+            }
+            self.taken += now;
+            self.copied += now;
+            done += now;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,45 @@
+//! What a card with a protected context for every guest does (concurrent direct network access,
+//! Willmann et al. 2007).
+//!
+//! ```text
+//! ContextPages, Bus                                                              Wire
+//!     │                                                                            │
+//!     │─▶ events: which mailboxes were written                                     │
+//!     │─▶ fetch ─▶ gather ─▶ schedule ─┬─▶ finish ─▶ bucket ──────────────────────▶│
+//!     │                                │ to other contexts                         │
+//!     │◀─ context: RX buffers ◀─ finish ◀─ contexts: MAC table, groups ◀─ bucket ◀─│
+//!     │◀─ completions, consumer indices
+//!     └◀─ coalesce ─▶ interrupts: vectors for the hypervisor
+//! ```
+//!
+//! [`Card::step`] does a bounded amount of all that. There are no threads, no system calls and, per frame, no
+//! allocations: the caller waits and interrupts. The card reaches memory only through [`Bus`], [`ContextPages`] and
+//! [`VectorPage`], and the network only through [`Wire`].
+//!
+//! A guest may write anything to its context page, to its rings if they are its own, and into its buffers. Descriptors
+//! are copied once. An error is a fault of that context alone, which is stopped and reported.
+
+#![forbid(unsafe_code)]
+
+mod bucket;
+mod bus;
+mod card;
+mod coalesce;
+mod context;
+mod contexts;
+mod events;
+mod fetch;
+mod finish;
+mod gather;
+mod interrupts;
+mod phy;
+mod receive;
+pub mod regions;
+mod schedule;
+mod stations;
+mod transmit;
+mod violation;
+
+pub use bus::{Bus, BusFault, ContextPages, VectorPage};
+pub use card::{Card, Config, Counters, Next, Step};
+pub use phy::{Metadata, Sent, Wire};

@@ -1,0 +1,121 @@
+//! Packets of a fixed size over a `SOCK_SEQPACKET` socket: it keeps packets whole, and descriptors
+//! travel beside them.
+
+#![forbid(unsafe_code)]
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socket_with, socketpair,
+};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Descriptors that one packet may carry.
+pub const DESCRIPTORS_MAX: usize = 8;
+
+/// A socket that can be connected.
+///
+/// # Errors
+/// The system's.
+pub fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Two connected sockets.
+///
+/// # Errors
+/// The system's.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends a packet and copies of descriptors. Never raises SIGPIPE.
+///
+/// # Errors
+/// The system's, or there are more than [`DESCRIPTORS_MAX`] descriptors.
+pub fn send<T: IntoBytes + Immutable>(
+    socket: impl AsFd,
+    packet: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    if descriptors.len() > DESCRIPTORS_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        // There is room for as many.
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    sendmsg(socket, &[IoSlice::new(packet.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Waits for a packet; none if the other side has hung up.
+///
+/// # Errors
+/// The system's, or the packet has another size.
+pub fn receive<T>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>>
+where
+    T: FromBytes + IntoBytes + KnownLayout,
+{
+    let mut packet = T::new_zeroed();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let size = size_of::<T>();
+    let received = {
+        let mut parts = [IoSliceMut::new(packet.as_mut_bytes())];
+        rustix::io::retry_on_intr(|| {
+            recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        })?
+    };
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
+    // A longer packet is truncated to the right length, so the flag must be checked as well.
+    if received.bytes != size || received.flags.contains(ReturnFlags::TRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a packet of the wrong size"));
+    }
+    Ok(Some((packet, descriptors)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_and_descriptors_cross_the_socket() {
+        let (one, two) = pair().unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        send(&one, &[7u64, 9], &[writer.as_fd()]).unwrap();
+        let (packet, descriptors) = receive::<[u64; 2]>(&two).unwrap().unwrap();
+        assert_eq!(packet, [7, 9]);
+        rustix::io::write(&descriptors[0], b"x").unwrap();
+        let mut seen = [0; 1];
+        rustix::io::read(&reader, &mut seen).unwrap();
+        assert_eq!(&seen, b"x");
+        drop(one);
+        assert!(receive::<[u64; 2]>(&two).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_packet_of_another_size_is_an_error() {
+        let (one, two) = pair().unwrap();
+        send(&one, &[7u8; 15], &[]).unwrap();
+        send(&one, &[7u8; 17], &[]).unwrap();
+        assert!(receive::<[u64; 2]>(&two).is_err() && receive::<[u64; 2]>(&two).is_err());
+        let many: [BorrowedFd<'_>; 9] = [one.as_fd(); 9];
+        assert!(send(&one, &[7u64; 2], &many).is_err());
+    }
+}

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use experiments::bench::{self, BenchCommand};
 use experiments::demo::{self, DemoArgs};
+use experiments::load::{self, LoadCommand};
 use experiments::repro::{self, ReproCommand};
 use offload::Features;
 
@@ -180,6 +181,11 @@ enum Command {
     /// Starts separate daemons and guests, and removes them afterwards. Needs root and an idle machine.
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Load TCP connections evenly, as the benchmark program of a paper does (Willmann et al. 2007).
+    ///
+    /// Works between any two network stacks: guests, namespaces, hosts.
+    #[command(subcommand)]
+    Load(LoadCommand),
     /// Repeat a paper's experiments, and compare the results with the paper's.
     ///
     /// Starts separate daemons and guests, and removes them afterwards. Needs root and an idle machine.
@@ -308,6 +314,7 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => experiment(demo::run(&args)),
         Command::Bench(command) => experiment(bench::run(&command)),
+        Command::Load(command) => experiment(load::run(&command)),
         Command::Repro(command) => experiment(repro::run(&command)),
     }
 }

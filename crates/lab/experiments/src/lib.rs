@@ -1,4 +1,4 @@
-//! The experiments behind `pvnet bench`, `pvnet repro` and `pvnet demo`.
+//! The experiments behind `pvnet bench`, `pvnet repro` and `pvnet demo`, and the benchmark program `pvnet load`.
 //!
 //! ```text
 //!            bench: rows to compare      repro: a paper's figures      demo: two guests talk
@@ -17,6 +17,8 @@
 pub mod bench;
 pub mod demo;
 mod error;
+mod fairness;
+pub mod load;
 mod output;
 pub mod repro;
 mod testbed;

@@ -9,6 +9,7 @@ mod idle;
 mod isolation;
 mod latency;
 mod middleware;
+mod nic;
 mod pps;
 mod rows;
 mod scale;
@@ -33,6 +34,8 @@ pub enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// What guard, limit and capture cost, between the same generator guests.
     Middleware(middleware::MiddlewareArgs),
+    /// Frames per second of a card with contexts alone, and what each protection costs.
+    Nic(nic::NicArgs),
     /// What the daemon uses while two connected guests are idle.
     Idle(idle::IdleArgs),
     /// What a hostile guest costs two good ones, for each class of attack.
@@ -42,6 +45,9 @@ pub enum BenchCommand {
     /// The hostile guest that `isolation` starts.
     #[command(hide = true)]
     HostileGuest(isolation::HostileArgs),
+    /// The process whose instructions `nic` counts.
+    #[command(hide = true)]
+    NicCounted(nic::CountedArgs),
 }
 
 /// Runs a benchmark and shows and writes its result.
@@ -52,10 +58,12 @@ pub fn run(command: &BenchCommand) -> Result<()> {
         Bench::Pps(args) => bench(&args.common, || pps::run(args).map(Shown::from)),
         Bench::Latency(args) => bench(&args.common, || latency::run(args).map(Shown::from)),
         Bench::Middleware(args) => bench(&args.common, || middleware::run(args).map(Shown::from)),
+        Bench::Nic(args) => bench(&args.common, || nic::run(args).map(Shown::from)),
         Bench::Idle(args) => bench(&args.common, || idle::run(args).map(Shown::from)),
         Bench::Isolation(args) => bench(&args.common, || isolation::run(args)),
         Bench::Scale(args) => bench(&args.common, || scale::run(args)),
         Bench::HostileGuest(args) => isolation::hostile_guest(args),
+        Bench::NicCounted(args) => nic::run_counted(args),
     }
 }
 

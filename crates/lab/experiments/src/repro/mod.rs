@@ -12,6 +12,7 @@ mod plan;
 mod rows;
 mod show;
 mod topology;
+mod willmann07;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,7 @@ use paper::Figure;
 use plan::{Key, Planned, in_turn, keys, plan, servers, superpages};
 use rows::Measurements;
 use topology::Topology;
+use willmann07::Willmann07Args;
 
 /// The paper.
 #[derive(Subcommand)]
@@ -38,6 +40,11 @@ pub enum ReproCommand {
     /// A TCP stream from or to a server that has one CPU, with the client on another: on Linux,
     /// in the driver domain and in a guest, without and with the paper's optimisations.
     Menon06(Menon06Args),
+    /// Willmann and others: Concurrent Direct Network Access for Virtual Machine Monitors (2007).
+    ///
+    /// TCP from or to guests that share one CPU with the driver domain, through it or through contexts of
+    /// cards with each protection. Cards and peers have another CPU.
+    Willmann07(Willmann07Args),
 }
 
 /// Options of `menon06`.
@@ -68,8 +75,14 @@ pub struct Menon06Args {
 
 /// Runs the command.
 pub fn run(command: &ReproCommand) -> Result<()> {
-    let ReproCommand::Menon06(args) = command;
     Interrupt::install()?;
+    match command {
+        ReproCommand::Menon06(args) => menon06(args),
+        ReproCommand::Willmann07(args) => willmann07::run(args),
+    }
+}
+
+fn menon06(args: &Menon06Args) -> Result<()> {
     for file in args.json.iter().chain(&args.html) {
         output::prepare(file)?;
     }
@@ -98,14 +111,15 @@ pub fn run(command: &ReproCommand) -> Result<()> {
     }
 }
 
-/// The configuration of every daemon that `menon06` starts, as TOML.
+/// A configuration of every kind of daemon that the experiments start, as TOML.
 #[must_use]
 pub fn configurations() -> Vec<String> {
     let toml = |bar: paper::Bar| match bar.feasibility {
         paper::Feasibility::Measure(server) => server.toml("/run".as_ref(), "server", "client"),
         paper::Feasibility::Impossible(_) => None,
     };
-    paper::bars().into_iter().filter_map(toml).collect()
+    let menon06 = paper::bars().into_iter().filter_map(toml);
+    menon06.chain(willmann07::configurations()).collect()
 }
 
 /// Seconds that a transfer takes to start: a server listens, a client connects.

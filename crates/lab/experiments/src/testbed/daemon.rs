@@ -115,13 +115,18 @@ impl Daemon {
 
 /// This program, in a namespace if one is given. It dies with the thread that starts it.
 pub fn program(namespace: Option<&Namespace>) -> Result<Command> {
-    let path = std::env::current_exe()
-        .map_err(|source| Error::Path { path: "/proc/self/exe".into(), source })?;
+    let path = program_path()?;
     let path = path.to_string_lossy();
     Ok(match namespace {
         Some(namespace) => namespace.exec(&path)?,
         None => lab::command(&path)?,
     })
+}
+
+/// The file of this program.
+pub fn program_path() -> Result<PathBuf> {
+    let failed = |source| Error::Path { path: "/proc/self/exe".into(), source };
+    std::env::current_exe().map_err(failed)
 }
 
 /// Fails if a process has ended.

@@ -9,9 +9,9 @@ use netfront::Received;
 use report::Samples;
 use rustix::fs::fstat;
 
-use super::fairness::jain;
 use crate::bench::guest::{Guest, text};
 use crate::error::{Error, Result};
+use crate::fairness::jain;
 use crate::testbed::Daemon;
 
 /// Bytes of a frame.

@@ -4,7 +4,6 @@
 //! all guests: they have no kernel stack.
 
 mod curve;
-mod fairness;
 mod group;
 
 use std::time::Duration;

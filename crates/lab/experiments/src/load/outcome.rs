@@ -1,0 +1,79 @@
+//! What a client found.
+
+use report::{Table, human};
+use serde::{Deserialize, Serialize};
+
+use crate::fairness::jain;
+
+/// What a client found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Whether the client sent.
+    pub sends: bool,
+    /// Seconds that were measured.
+    pub seconds: f64,
+    /// Payload of all connections in 10⁶ bits per second.
+    pub mbps: f64,
+    /// Jain's index over the connections.
+    pub jain: f64,
+    /// Each connection.
+    pub connections: Vec<Carried>,
+}
+
+/// What one connection carried.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Carried {
+    /// The server.
+    pub server: String,
+    /// Payload bytes.
+    pub bytes: u64,
+    /// The same in 10⁶ bits per second.
+    pub mbps: f64,
+}
+
+impl Outcome {
+    /// The outcome of connections that carried so many bytes.
+    pub fn new(sends: bool, seconds: f64, bytes: Vec<(String, u64)>) -> Self {
+        let mbps = |bytes: u64| bytes as f64 * 8.0 / 1e6 / seconds.max(f64::EPSILON);
+        let all: Vec<u64> = bytes.iter().map(|(_, bytes)| *bytes).collect();
+        let connections = bytes.into_iter();
+        Self {
+            sends,
+            seconds,
+            mbps: mbps(all.iter().sum()),
+            jain: jain(&all),
+            connections: connections
+                .map(|(server, bytes)| Carried { server, bytes, mbps: mbps(bytes) })
+                .collect(),
+        }
+    }
+
+    /// A line per connection, and one for all.
+    pub fn table(&self) -> Table {
+        let mut table = Table::new().left("server").right("connection").right("Mb/s");
+        for (number, Carried { server, mbps, .. }) in (1..).zip(&self.connections) {
+            table.row([server.clone(), number.to_string(), human(*mbps)]);
+        }
+        let count = self.connections.len().to_string();
+        table.row(["all".to_owned(), count, human(self.mbps)]);
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_become_rates_and_an_index() {
+        let bytes = [("a", 250_000), ("b", 750_000)].map(|(name, bytes)| (name.to_owned(), bytes));
+        let outcome = Outcome::new(true, 2.0, bytes.into());
+        assert!((outcome.mbps - 4.0).abs() < 1e-9 && (outcome.jain - 0.8).abs() < 1e-9);
+        assert!((outcome.connections[1].mbps - 3.0).abs() < 1e-9);
+        let table = outcome.table();
+        assert_eq!(table.rows()[0], ["a", "1", "1.00"]);
+        assert_eq!(table.rows()[2], ["all", "2", "4.00"]);
+        let json = serde_json::to_string(&outcome).unwrap();
+        assert_eq!(serde_json::from_str::<Outcome>(&json).unwrap(), outcome);
+    }
+}

@@ -1,0 +1,164 @@
+//! What the paper claims and issue 14 wants to see, compared with what was measured.
+
+use report::{Claim, Rule, Statement, Unit};
+
+use super::config::{CDNA, Config, Protection};
+use super::rows::Row;
+use crate::repro::paper::Direction;
+
+/// The most guests of the paper.
+const MANY: u8 = 24;
+
+fn find(rows: &[Row], config: Config, direction: Direction, guests: u8) -> Option<&Row> {
+    let is = |row: &&Row| {
+        (row.config, row.direction, row.guests) == (config, direction, guests) && row.mbps.is_some()
+    };
+    rows.iter().find(is)
+}
+
+fn mbps(row: &Row) -> Option<f64> {
+    row.mbps.map(|stats| stats.median)
+}
+
+/// The claims whose rows were chosen. One that lacks a measurement cannot be told.
+pub fn claims(rows: &[Row]) -> Vec<Claim> {
+    let has = |guests| rows.iter().any(|row| row.config == CDNA && row.guests == guests);
+    let mut claims = Vec::new();
+    for direction in [Direction::Tx, Direction::Rx] {
+        if has(1) {
+            claims.extend(one_guest(rows, direction));
+        }
+        if has(MANY) {
+            claims.extend(many_guests(rows, direction));
+        }
+    }
+    claims
+}
+
+const fn workload(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Tx => "transmit",
+        Direction::Rx => "receive",
+    }
+}
+
+fn statement(source: &'static str, says: &'static str, number: f64, unit: Unit) -> Statement {
+    Statement { source, says, number: Some(number), unit }
+}
+
+fn at_least(bound: f64) -> Rule {
+    Rule::AtLeast(bound, bound)
+}
+
+fn at_most(bound: f64) -> Rule {
+    Rule::AtMost(bound, bound)
+}
+
+fn one_guest(rows: &[Row], direction: Direction) -> Vec<Claim> {
+    let workload = workload(direction);
+    let is_tx = direction == Direction::Tx;
+    let row = |config| find(rows, config, direction, 1);
+    let cdna = row(CDNA);
+    let share = |row: Option<&Row>| row.and_then(|row| row.share);
+    let source = if is_tx { "Table 2" } else { "Table 3" };
+    let idle = statement(
+        source,
+        "with CDNA and one guest, much of the CPU is idle",
+        if is_tx { 0.508 } else { 0.409 },
+        Unit::Share,
+    );
+    let driver =
+        statement(source, "CDNA leaves the driver domain nothing to do", 0.005, Unit::Share);
+    let per_interrupt = statement(
+        source,
+        "many packets share an interrupt of the guest",
+        if is_tx { 11.8 } else { 21.9 },
+        Unit::Times,
+    );
+    // At the same rate, or at any if a packet's cost stands for it.
+    let hypervisor = |config| share(row(config)).map(|share| share.hypervisor);
+    let none = hypervisor(Config::Cdna(Protection::None));
+    let over_none = |config| Some(hypervisor(config)? - none?);
+    let protection = statement(
+        "Table 4",
+        "protection by the hypervisor costs a part of the CPU",
+        if is_tx { 0.083 } else { 0.080 },
+        Unit::Share,
+    );
+    vec![
+        idle.compare(workload, "idle", share(cdna).map(|it| it.idle), at_least(0.4)),
+        driver.compare(workload, "driver domain", share(cdna).map(|it| it.driver), at_most(0.01)),
+        per_interrupt.compare(
+            workload,
+            "packets per interrupt of the guest",
+            cdna.and_then(|row| row.packets_per_interrupt),
+            at_least(10.0),
+        ),
+        protection.compare(
+            workload,
+            "hypervisor's share with protection − without",
+            over_none(CDNA),
+            at_most(0.15),
+        ),
+    ]
+}
+
+fn many_guests(rows: &[Row], direction: Direction) -> Vec<Claim> {
+    let workload = workload(direction);
+    let (source, times) = match direction {
+        Direction::Tx => ("Figure 3", 2.1),
+        Direction::Rx => ("Figure 4", 3.3),
+    };
+    let rate = |config, guests| find(rows, config, direction, guests).and_then(mbps);
+    let cdna = rate(CDNA, MANY);
+    let over = |other: Option<f64>| Some(cdna? / other.filter(|other| *other > 0.0)?);
+    let to_xen =
+        statement(source, "24 guests have more with CDNA than with Xen", times, Unit::Times);
+    let to_one = statement(source, "24 guests have as much as one", 1.0, Unit::Times);
+    let even = statement(source, "bandwidth is balanced", 1.0, Unit::Times);
+    let jain = find(rows, CDNA, direction, MANY).and_then(|row| row.jain);
+    vec![
+        to_xen.compare(
+            workload,
+            "CDNA ÷ Xen/Intel, 24 guests",
+            over(rate(Config::XenIntel, MANY)),
+            at_least(times),
+        ),
+        to_one.compare(workload, "24 guests ÷ one", over(rate(CDNA, 1)), at_least(0.95)),
+        even.compare(workload, "Jain's index of 24 guests", jain, at_least(0.95)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use report::Verdict;
+
+    use super::super::paper::Part;
+    use super::super::rows::tests::sample;
+    use super::super::rows::{Key, Measurements, rows};
+    use super::*;
+
+    #[test]
+    fn claims_follow_the_measurements() {
+        let mut seen = Measurements::default();
+        let mut keys = Vec::new();
+        for (config, guests, mbps) in
+            [(CDNA, 1, 1000.0), (CDNA, 24, 990.0), (Config::XenIntel, 24, 400.0)]
+        {
+            let key = Key { config, direction: Direction::Tx, guests };
+            keys.push(key);
+            seen.push(key, sample(mbps, 0.5));
+        }
+        let rows = rows(&[Part::Figure3], &keys, &[1, 24], &seen);
+        let claims = claims(&rows);
+        let verdict = |what: &str, workload| {
+            let found = claims.iter().find(|it| it.what.contains(what) && it.workload == workload);
+            found.unwrap_or_else(|| panic!("{what}")).verdict
+        };
+        assert_eq!(verdict("CDNA ÷ Xen/Intel", "transmit"), Verdict::Holds);
+        assert_eq!(verdict("24 guests ÷ one", "transmit"), Verdict::Holds);
+        assert_eq!(verdict("idle", "transmit"), Verdict::Holds);
+        assert_eq!(verdict("with protection", "transmit"), Verdict::CannotBeTold);
+        assert_eq!(verdict("idle", "receive"), Verdict::CannotBeTold);
+    }
+}

@@ -1,0 +1,228 @@
+//! The paper's configurations, as pvnet's.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde::{Serialize, Serializer};
+
+/// How guests reach the NICs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Config {
+    /// A stack on the wire, without a guest and a daemon.
+    Native,
+    /// Software virtualisation; the driver domain has NICs that segment TCP.
+    XenIntel,
+    /// Software virtualisation; the driver domain has a context of each card.
+    XenRicenic,
+    /// Each guest has a context of each card.
+    Cdna(Protection),
+}
+
+/// A context's `protection`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    None,
+    Hypervisor,
+    IommuStatic,
+    IommuStrict,
+    IommuDeferred,
+}
+
+/// All of them.
+pub const CONFIGS: [Config; 8] = [
+    Config::Native,
+    Config::XenIntel,
+    Config::XenRicenic,
+    Config::Cdna(Protection::None),
+    Config::Cdna(Protection::Hypervisor),
+    Config::Cdna(Protection::IommuStatic),
+    Config::Cdna(Protection::IommuStrict),
+    Config::Cdna(Protection::IommuDeferred),
+];
+/// CDNA as in most of the paper.
+pub const CDNA: Config = Config::Cdna(Protection::Hypervisor);
+
+/// What the configuration file is about besides.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine<'a> {
+    /// The names of the guests, which are those of their namespaces.
+    pub guests: &'a [&'a str],
+    /// The namespace of the peer, where all wires end.
+    pub peer: &'a str,
+    /// NICs.
+    pub nics: u8,
+    /// The line rate of each; 0 for none.
+    pub rate_mbps: u32,
+}
+
+/// The peer's end of a NIC.
+pub fn wire(nic: u8) -> String {
+    format!("wire{nic}")
+}
+
+/// A card's name.
+pub fn card(nic: u8) -> String {
+    format!("card{nic}")
+}
+
+/// An address in the network of a NIC. Guests count from 1.
+pub fn address(nic: u8, host: u8) -> [u8; 4] {
+    [10, 77, 70 + nic, host]
+}
+
+/// The peer's host number.
+pub const PEER: u8 = 254;
+
+fn with_prefix(nic: u8, host: u8) -> String {
+    format!("{}/24", std::net::Ipv4Addr::from(address(nic, host)))
+}
+
+impl Config {
+    /// Its name in rows.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::XenIntel => "xen-intel",
+            Self::XenRicenic => "xen-ricenic",
+            Self::Cdna(Protection::None) => "cdna-none",
+            Self::Cdna(Protection::Hypervisor) => "cdna-hypervisor",
+            Self::Cdna(Protection::IommuStatic) => "cdna-iommu-static",
+            Self::Cdna(Protection::IommuStrict) => "cdna-iommu-strict",
+            Self::Cdna(Protection::IommuDeferred) => "cdna-iommu-deferred",
+        }
+    }
+
+    /// The configuration of that name.
+    pub fn find(name: &str) -> Result<Self, String> {
+        let found = CONFIGS.into_iter().find(|config| config.name() == name);
+        let names = || CONFIGS.map(Self::name).join(", ");
+        found.ok_or_else(|| format!("the configurations are {}", names()))
+    }
+
+    /// Whether it has cards, which are processes.
+    pub const fn has_cards(self) -> bool {
+        matches!(self, Self::XenRicenic | Self::Cdna(_))
+    }
+
+    /// The daemon's configuration; none without a daemon.
+    pub fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
+        if self == Self::Native {
+            return None;
+        }
+        // TOML quotes the folder's name, which may have any character.
+        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
+        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
+        let mut text =
+            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
+        for nic in 0..machine.nics {
+            text += &self.nic(nic, machine);
+        }
+        for (number, name) in (1..).zip(machine.guests) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n[[guest]]\nname = \"{name}\"\nmemory_mib = 32\n");
+            for nic in 0..machine.nics {
+                text += &self.interface(nic, number);
+            }
+        }
+        Some(text)
+    }
+
+    fn nic(self, nic: u8, machine: &Machine<'_>) -> String {
+        let Machine { peer, rate_mbps, .. } = machine;
+        let (wire, card, addresses) = (wire(nic), card(nic), with_prefix(nic, PEER));
+        let protection = match self {
+            Self::Native => return String::new(),
+            Self::XenIntel => {
+                return format!(
+                    "\n[[uplink]]\nname = \"nic{nic}\"\ntap = \"{wire}\"\nnamespace = \"{peer}\"\n\
+                     addresses = [\"{addresses}\"]\ncapabilities = \"csum+sg+tso\"\n\
+                     large_receive = false\n"
+                );
+            }
+            Self::XenRicenic => Protection::Hypervisor,
+            Self::Cdna(protection) => protection,
+        };
+        let mut text = format!(
+            "\n[[nic]]\nname = \"{card}\"\nprotection = {}\nrate_mbps = {rate_mbps}\n\
+             wire = {{ tap = \"{wire}\", namespace = \"{peer}\", addresses = [\"{addresses}\"] }}\n",
+            protection.toml()
+        );
+        if self == Self::XenRicenic {
+            let _ = write!(
+                text,
+                "\n[[uplink]]\nname = \"nic{nic}\"\nkind = \"cdna\"\nnic = \"{card}\"\n\
+                 mac = \"02:70:76:6e:{:02x}:fe\"\nprotection = {}\n",
+                70 + nic,
+                protection.toml()
+            );
+        }
+        text
+    }
+
+    fn interface(self, nic: u8, guest: u8) -> String {
+        let mac = format!("02:70:76:6e:{:02x}:{guest:02x}", 70 + nic);
+        let addresses = with_prefix(nic, guest);
+        match self {
+            Self::Native => String::new(),
+            // What the paper's Xen had: mapped pages to send, flipped ones to receive, and none that stay mapped.
+            Self::XenIntel | Self::XenRicenic => format!(
+                "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\ntx = \"remap\"\n\
+                 rx = \"flip\"\npersistent_grants = 0\n"
+            ),
+            Self::Cdna(_) => format!(
+                "[[guest.context]]\nnic = \"{}\"\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\n",
+                card(nic)
+            ),
+        }
+    }
+}
+
+impl Serialize for Config {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl Protection {
+    const fn toml(self) -> &'static str {
+        match self {
+            Self::None => "\"none\"",
+            Self::Hypervisor => "\"hypervisor\"",
+            Self::IommuStatic => "{ iommu = \"static\" }",
+            Self::IommuStrict => "{ iommu = \"strict\" }",
+            Self::IommuDeferred => "{ iommu = \"deferred\" }",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_configurations() {
+        for config in CONFIGS {
+            assert_eq!(Config::find(config.name()), Ok(config));
+        }
+        assert!(Config::find("xen").unwrap_err().contains("xen-intel"));
+    }
+
+    #[test]
+    fn every_guest_has_an_interface_on_every_nic() {
+        let guests = ["red", "blue"];
+        let machine = Machine { guests: &guests, peer: "peer", nics: 2, rate_mbps: 1000 };
+        for config in CONFIGS.into_iter().skip(1) {
+            let text = config.toml("/run".as_ref(), &machine).unwrap();
+            let table: toml::Table = text.parse().unwrap();
+            let count = |key: &str| table.get(key).map_or(0, |all| all.as_array().unwrap().len());
+            let context = matches!(config, Config::Cdna(_));
+            let kind = if context { "context" } else { "vif" };
+            for guest in table["guest"].as_array().unwrap() {
+                assert_eq!(guest[kind].as_array().unwrap().len(), 2, "{text}");
+            }
+            assert_eq!(count("nic"), if config.has_cards() { 2 } else { 0 });
+            assert_eq!(count("uplink"), if context { 0 } else { 2 });
+        }
+        assert_eq!(Config::Native.toml("/run".as_ref(), &machine), None);
+    }
+}

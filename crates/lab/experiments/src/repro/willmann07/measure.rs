@@ -1,0 +1,170 @@
+//! One transfer, and what it cost the server.
+
+use std::time::Duration;
+
+use control_socket::{Operations, PortKind, Status};
+use hypervisor::Counted;
+use lab::{Children, CpuMeter, Interrupt, Process, on_cpu, thread_times, user_time};
+
+use super::paper::Shares;
+use super::shares::{Times, shares};
+use super::topology::Topology;
+use crate::error::{Error, Result};
+use crate::fairness::jain;
+use crate::load::Outcome;
+use crate::repro::cpus::Cpus;
+use crate::repro::measure::PAYLOAD;
+use crate::repro::paper::Direction;
+use crate::testbed::program;
+
+/// The results of one transfer.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Payload, in 10⁶ bits per second.
+    pub mbps: f64,
+    /// Where the server CPU's time went.
+    pub share: Shares,
+    /// The share of that CPU which other programs and machines had.
+    pub others: f64,
+    /// Interrupts per second, of the driver domain and of all guests; none where nobody counts them.
+    pub interrupts: [Option<f64>; 2],
+    /// Jain's index over the guests.
+    pub jain: f64,
+    /// The share of the client's CPU that was busy.
+    pub client_busy: f64,
+}
+
+impl Sample {
+    /// Payloads of MTU-sized frames per second.
+    pub fn packets_per_second(&self) -> f64 {
+        self.mbps * 1e6 / 8.0 / f64::from(PAYLOAD)
+    }
+}
+
+/// What a transfer is like.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    /// Whether the guests send.
+    pub direction: Direction,
+    /// Seconds that are measured.
+    pub seconds: u32,
+    /// Connections of each guest on each NIC.
+    pub connections: u32,
+    /// A limit of all connections together in 10⁶ bits per second, where no card limits them.
+    pub limit: Option<u32>,
+}
+
+/// Seconds before the client measures: it connects, and TCP finds its rate.
+const WARM_UP: f64 = 1.0;
+/// Between the beginnings and between the ends of the client's window and of ours. The client has to start first.
+const MARGIN: Duration = Duration::from_millis(250);
+/// How long the client may take beyond its time.
+const SLACK: Duration = Duration::from_secs(15);
+
+/// Runs a transfer.
+pub fn measure(topology: &Topology, transfer: Transfer, cpus: &Cpus) -> Result<Sample> {
+    let Transfer { direction, seconds, connections, limit } = transfer;
+    let mut command = program(Some(&topology.peer))?;
+    command.args(["load", "client", "--json", "-", "--connections", &connections.to_string()]);
+    let window = f64::from(seconds) + 2.0 * MARGIN.as_secs_f64();
+    command.args(["--warm-up", &WARM_UP.to_string(), "--seconds", &window.to_string()]);
+    if direction == Direction::Tx {
+        command.arg("--receive");
+    }
+    if let Some(mbps) = limit {
+        command.args(["--mbps", &mbps.to_string()]);
+    }
+    command.args(topology.addresses().iter().map(ToString::to_string));
+    let mut client = on_cpu(cpus.client, || Process::capture(command))?;
+    Interrupt::sleep(Duration::from_secs_f64(WARM_UP) + 2 * MARGIN)?;
+
+    let before = topology.status()?;
+    let times = times(topology, before.as_ref())?;
+    let meter = CpuMeter::start_on(cpus.server, &[], Children::Ignored)?;
+    let client_meter = CpuMeter::start_on(cpus.client, &[], Children::Ignored)?;
+    Interrupt::sleep(Duration::from_secs(seconds.into()))?;
+    let (usage, client_usage) = (meter.read()?, client_meter.read()?);
+    let after = topology.status()?;
+    let later = self::times(topology, after.as_ref())?;
+
+    client.succeed(SLACK)?;
+    let outcome: Outcome = serde_json::from_str(&client.stdout()).map_err(report::Error::from)?;
+    let interrupts = match (&before, &after) {
+        (Some(before), Some(after)) => interrupts(before, after, usage.wall),
+        _ => [None; 2],
+    };
+    let (share, others) = shares(&times, &later, &usage);
+    Ok(Sample {
+        mbps: outcome.mbps,
+        share,
+        others,
+        interrupts,
+        jain: jain(&by_guest(&outcome, topology.loads.len())?),
+        client_busy: client_usage.cpus(client_usage.busy),
+    })
+}
+
+fn times(topology: &Topology, status: Option<&Status>) -> Result<Times> {
+    let threads = topology.daemon().map(thread_times).transpose()?.unwrap_or_default();
+    let metered = Duration::from_nanos(status.map_or(0, |status| status.meter.nanoseconds));
+    let mut times = Times { metered, ..Times::default() }.with_daemon(&threads);
+    for process in topology.guests.iter().chain(&topology.loads) {
+        let threads = thread_times(process.pid())?;
+        times.guests += threads.iter().map(|thread| thread.ran).sum::<Duration>();
+    }
+    for process in &topology.loads {
+        times.guest_user += user_time(process.pid())?;
+    }
+    Ok(times)
+}
+
+/// The bytes of each guest. The client lists all NICs of a guest one after the other, once per connection.
+fn by_guest(outcome: &Outcome, guests: usize) -> Result<Vec<u64>> {
+    let mut bytes = vec![0; guests];
+    for connection in &outcome.connections {
+        let host = connection.server.rsplit_once('.').and_then(|(_, host)| host.parse().ok());
+        let guest: Option<usize> = host.and_then(|host: usize| host.checked_sub(1));
+        let sum = guest.and_then(|guest| bytes.get_mut(guest));
+        *sum.ok_or_else(|| Error::Failed(format!("no guest {}", connection.server)))? +=
+            connection.bytes;
+    }
+    Ok(bytes)
+}
+
+/// Interrupts per second of the driver domain and of all guests.
+fn interrupts(before: &Status, after: &Status, wall: Duration) -> [Option<f64>; 2] {
+    let per_second = |count: u64| count as f64 / wall.as_secs_f64().max(f64::EPSILON);
+    let uplinks = |status: &Status, is_uplinks: bool| -> u64 {
+        let is_uplink = |name: &str| {
+            let named = status.ports.iter().find(|port| port.name == name);
+            named.is_some_and(|port| port.kind == PortKind::Uplink)
+        };
+        let contexts = status.nics.iter().flat_map(|nic| &nic.contexts);
+        let chosen = contexts.filter(|context| is_uplink(&context.guest) == is_uplinks);
+        chosen.map(|context| context.interrupts).sum()
+    };
+    let counted =
+        |is_uplinks| uplinks(after, is_uplinks).saturating_sub(uplinks(before, is_uplinks));
+    let operations: Operations = after.meter.counts - before.meter.counts;
+    let to_guests = counted(false) + operations.of(Counted::Notifications);
+    // A tap's readiness wakes a worker; nobody counts that.
+    let has_taps = after.nics.is_empty();
+    [(!has_taps).then(|| per_second(counted(true))), Some(per_second(to_guests))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(bytes: &[(&str, u64)]) -> Outcome {
+        let bytes = bytes.iter().map(|(server, bytes)| ((*server).to_owned(), *bytes));
+        Outcome::new(true, 1.0, bytes.collect())
+    }
+
+    #[test]
+    fn a_guest_has_the_bytes_of_all_its_connections() {
+        let all = [("10.77.70.1", 1), ("10.77.71.1", 2), ("10.77.70.2", 4), ("10.77.70.1", 8)];
+        assert_eq!(by_guest(&outcome(&all), 2).unwrap(), [11, 4]);
+        assert!(by_guest(&outcome(&all), 1).is_err());
+    }
+}

@@ -1,0 +1,312 @@
+//! `pvnet repro willmann07`: guests with contexts of cards, beside guests behind a driver domain.
+
+mod claims;
+mod config;
+mod document;
+mod measure;
+mod paper;
+mod rows;
+mod shares;
+mod show;
+mod topology;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lab::Progress;
+use report::human;
+
+use super::cpus::Cpus;
+use crate::error::{Error, Result};
+use crate::output;
+use config::Config;
+use document::{Document, Method};
+use measure::{Sample, Transfer, measure};
+use paper::{Figure, Part, Table};
+use rows::{Key, Measurements, rows};
+use topology::{Nics, Topology};
+
+/// Options of `willmann07`.
+#[derive(Args)]
+pub struct Willmann07Args {
+    /// Tables to reproduce [default: all tables and figures].
+    #[arg(long, value_name = "TABLE,…", value_delimiter = ',')]
+    table: Vec<Table>,
+    /// Figures to reproduce.
+    #[arg(long, value_name = "FIGURE,…", value_delimiter = ',')]
+    figure: Vec<Figure>,
+    /// The numbers of guests in figures.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 12, 16, 20, 24],
+          value_parser = clap::value_parser!(u8).range(1..=24))]
+    guests: Vec<u8>,
+    /// Configurations: native, xen-intel, xen-ricenic, cdna-none, cdna-hypervisor, cdna-iommu-static,
+    /// cdna-iommu-strict, cdna-iommu-deferred [default: all].
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = Config::find)]
+    config: Vec<Config>,
+    /// NICs of every server. Each guest has an interface on each.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
+    nics: u8,
+    /// The line rate of each NIC in 10⁶ bits per second; 0 for none. A card keeps it on its wire; where there is no
+    /// card, the client keeps to it.
+    #[arg(long, value_name = "N", default_value_t = RATE_MBPS)]
+    rate_mbps: u32,
+    /// TCP connections of each guest on each NIC.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    connections: u32,
+    /// Seconds of each transfer.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// The number of rounds; rates are medians, with minimum and maximum, and shares are means.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Write the rows to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the tables and figures to FILE as a page with plots.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show no progress on standard error.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// The line rate of a NIC.
+const RATE_MBPS: u32 = 400;
+/// Bytes of a frame of the MTU, and of TCP's payload in it.
+const FRAME: u64 = 1514;
+const PAYLOAD: u64 = 1448;
+/// Seconds that a transfer takes besides, and a server for its start, roughly.
+const OVERHEAD: f64 = 2.0;
+const START: f64 = 2.0;
+
+impl Willmann07Args {
+    /// The chosen tables and figures.
+    fn parts(&self) -> Vec<Part> {
+        let tables = self.table.iter().map(|table| Part::from(*table));
+        let chosen: Vec<Part> =
+            tables.chain(self.figure.iter().map(|it| Part::from(*it))).collect();
+        let all = Part::ALL.into_iter();
+        all.filter(|part| chosen.is_empty() || chosen.contains(part)).collect()
+    }
+
+    /// What has to be measured, by the number of guests, each once.
+    fn keys(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = Vec::new();
+        for (config, direction, guests) in self.parts().iter().flat_map(|it| it.rows(&self.guests))
+        {
+            let key = Key { config, direction, guests };
+            let is_chosen = self.config.is_empty() || self.config.contains(&config);
+            if is_chosen && !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys.sort_by_key(|key| key.guests);
+        keys
+    }
+
+    /// A limit for the client, where no card keeps the line rate.
+    fn limit(&self, config: Config) -> Option<u32> {
+        let is_limited = self.rate_mbps > 0 && !config.has_cards();
+        let rate = u64::from(self.rate_mbps) * u64::from(self.nics) * PAYLOAD / FRAME;
+        is_limited.then(|| u32::try_from(rate.max(1)).unwrap_or(u32::MAX))
+    }
+}
+
+/// Runs the experiment.
+pub fn run(args: &Willmann07Args) -> Result<()> {
+    for file in args.json.iter().chain(&args.html) {
+        output::prepare(file)?;
+    }
+    let keys = args.keys();
+    if keys.is_empty() {
+        return Err(Error::Failed("none of the chosen parts has such a configuration".to_owned()));
+    }
+    let (seen, method) = experiment(args, &keys)?;
+    let document = Document::new(rows(&args.parts(), &keys, &args.guests, &seen), method);
+    show::print(&document)?;
+    if let Some(file) = &args.json {
+        let mut json = serde_json::to_string(&document).map_err(report::Error::from)?;
+        json.push('\n');
+        report::write_atomic(file, json.as_bytes())?;
+    }
+    if let Some(file) = &args.html {
+        show::page(&document).write(file)?;
+    }
+    match seen.failures() {
+        0 => Ok(()),
+        n => Err(Error::Failed(format!("{n} of the measurements failed; their rows say why"))),
+    }
+}
+
+/// The configuration of every daemon with one guest, as TOML.
+#[must_use]
+pub fn configurations() -> Vec<String> {
+    let machine =
+        config::Machine { guests: &["server"], peer: "peer", nics: 2, rate_mbps: RATE_MBPS };
+    config::CONFIGS.iter().filter_map(|config| config.toml("/run".as_ref(), &machine)).collect()
+}
+
+/// Measures everything. All servers with the same number of guests run at once; their rounds are interleaved.
+fn experiment(args: &Willmann07Args, keys: &[Key]) -> Result<(Measurements, Method)> {
+    lab::preflight(&["ip", "ethtool"])?;
+    let cpus = Cpus::choose()?;
+    let mut seen = Measurements::default();
+    let mut notes: Vec<String> = cpus.note.iter().cloned().collect();
+    let groups: Vec<&[Key]> = keys.chunk_by(|one, other| one.guests == other.guests).collect();
+    let servers: usize = groups.iter().map(|group| configs(group).len()).sum();
+    let progress = Progress::new(servers + args.rounds as usize * keys.len(), args.quiet);
+    let transfers = f64::from(args.rounds) * keys.len() as f64;
+    let minutes =
+        (transfers * (f64::from(args.seconds) + OVERHEAD) + START * servers as f64) / 60.0;
+    progress.note(&format!("{} measurements: about {minutes:.1} minutes", keys.len()));
+    for group in groups {
+        let topologies = start(args, group, &cpus, &progress, &mut seen)?;
+        for (_, topology) in &topologies {
+            for note in &topology.notes {
+                if !notes.contains(note) {
+                    notes.push(note.clone());
+                }
+            }
+        }
+        for round in 0..args.rounds {
+            let order: Vec<Key> = match round.is_multiple_of(2) {
+                true => group.to_vec(),
+                false => group.iter().rev().copied().collect(),
+            };
+            for key in order {
+                progress.step(format!("round {} of {}: {}", round + 1, args.rounds, name(key)));
+                let topology = topologies.iter().find(|(config, _)| *config == key.config);
+                let Some((_, topology)) = topology.filter(|_| !seen.has_failed(key)) else {
+                    progress.done("skipped: it has failed before");
+                    continue;
+                };
+                let transfer = Transfer {
+                    direction: key.direction,
+                    seconds: args.seconds,
+                    connections: args.connections,
+                    limit: args.limit(key.config),
+                };
+                let result = super::kept(measure(topology, transfer, &cpus))?;
+                progress.done(&note_down(&mut seen, key, result));
+            }
+        }
+    }
+    let method = Method {
+        seconds: args.seconds,
+        rounds: args.rounds,
+        nics: args.nics,
+        rate_mbps: args.rate_mbps,
+        connections: args.connections,
+        server_cpu: cpus.server,
+        client_cpu: cpus.client,
+        notes,
+    };
+    Ok((seen, method))
+}
+
+/// The configurations of a group, each once.
+fn configs(group: &[Key]) -> Vec<Config> {
+    let mut configs: Vec<Config> = Vec::new();
+    for key in group {
+        if !configs.contains(&key.config) {
+            configs.push(key.config);
+        }
+    }
+    configs
+}
+
+/// Starts a group's servers. One that does not start fails its measurements.
+fn start(
+    args: &Willmann07Args,
+    group: &[Key],
+    cpus: &Cpus,
+    progress: &Progress,
+    seen: &mut Measurements,
+) -> Result<Vec<(Config, Topology)>> {
+    let mut topologies = Vec::new();
+    let nics = Nics { count: args.nics, rate_mbps: args.rate_mbps };
+    for config in configs(group) {
+        let guests = group.first().map_or(1, |key| key.guests);
+        progress.step(format!("start {} with {guests} guests", config.name()));
+        match super::kept(Topology::start(config, guests, nics, cpus))? {
+            Ok(topology) => topologies.push((config, topology)),
+            Err(why) => {
+                progress.done(&format!("failed: {why}"));
+                let without = group.iter().filter(|key| key.config == config);
+                without.for_each(|key| seen.fail(*key, why.clone()));
+            }
+        }
+    }
+    Ok(topologies)
+}
+
+fn name(key: Key) -> String {
+    format!("{}, {}, {} guests", key.config.name(), key.direction.name(), key.guests)
+}
+
+/// Adds the outcome of a transfer, and returns it in words.
+fn note_down(
+    seen: &mut Measurements,
+    key: Key,
+    result: std::result::Result<Sample, String>,
+) -> String {
+    match result {
+        Ok(sample) => {
+            seen.push(key, sample);
+            let idle = sample.share.idle * 100.0;
+            format!("{} Mb/s, {idle:.0} % idle", human(sample.mbps))
+        }
+        Err(why) => {
+            let said = format!("failed: {why}");
+            seen.fail(key, why);
+            said
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Willmann07Args,
+    }
+
+    fn args(options: &[&str]) -> Willmann07Args {
+        let line = ["willmann07"].iter().chain(options);
+        Cli::try_parse_from(line).unwrap_or_else(|error| panic!("{error}")).args
+    }
+
+    #[test]
+    fn every_measurement_is_made_once_for_all_parts() {
+        let keys = args(&["--guests", "1,2"]).keys();
+        // Eight configurations with one guest both ways, two of them with two guests.
+        assert_eq!(keys.len(), 2 * 8 + 2 * 2);
+        assert!(keys.is_sorted_by_key(|key| key.guests));
+        let few = args(&["--table", "2", "--config", "xen-intel,cdna-hypervisor"]).keys();
+        assert_eq!(
+            few.iter().map(|key| key.config.name()).collect::<Vec<_>>(),
+            ["xen-intel", "cdna-hypervisor"]
+        );
+        assert!(args(&["--table", "2", "--config", "native"]).keys().is_empty());
+    }
+
+    #[test]
+    fn the_client_keeps_the_rate_where_no_card_does() {
+        let args = args(&["--rate-mbps", "1000"]);
+        assert_eq!(args.limit(Config::Native), Some(1912));
+        assert_eq!(args.limit(config::CDNA), None);
+        assert_eq!(super::tests::args(&["--rate-mbps", "0"]).limit(Config::XenIntel), None);
+    }
+
+    #[test]
+    fn wrong_names_are_refused() {
+        for line in [["--table", "5"], ["--figure", "2"], ["--guests", "25"], ["--config", "xen"]] {
+            assert!(Cli::try_parse_from(["willmann07"].iter().chain(&line)).is_err(), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The rows of the result.
+
+use std::collections::BTreeMap;
+
+use report::{Samples, Stats};
+use serde::Serialize;
+
+use super::config::Config;
+use super::measure::Sample;
+use super::paper::{Numbers, Part, Shares, paper};
+use crate::repro::paper::Direction;
+
+/// What one measurement is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The server.
+    pub config: Config,
+    /// Whether it sends.
+    pub direction: Direction,
+    /// Its guests.
+    pub guests: u8,
+}
+
+/// A row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Where it belongs.
+    #[serde(skip)]
+    pub part: Part,
+    /// The table, if it is one's.
+    pub table: Option<&'static str>,
+    /// The figure, if it is one's.
+    pub figure: Option<&'static str>,
+    /// The configuration.
+    pub config: Config,
+    /// As the guests see it.
+    pub direction: Direction,
+    /// Guests.
+    pub guests: u8,
+    /// Payload of all NICs, in 10⁶ bits per second.
+    pub mbps: Option<Stats>,
+    /// Shares of the server CPU's time, 0 to 1: means of all rounds.
+    pub share: Option<Shares>,
+    /// Interrupts per second.
+    pub interrupts_per_s: Option<Interrupts>,
+    /// Payloads of MTU-sized frames per interrupt of a guest.
+    pub packets_per_interrupt: Option<f64>,
+    /// Jain's index over the guests.
+    pub jain: Option<f64>,
+    /// Microseconds of the server's CPU per such packet, without idle time.
+    pub us_per_packet: Option<Shares>,
+    /// The share of the client's CPU that was busy.
+    pub client_busy: Option<f64>,
+    /// The paper's numbers.
+    pub paper: Option<Numbers>,
+    /// Why there is no measurement, or what a reader must know of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Interrupts per second; none where nobody counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interrupts {
+    /// Of the driver domain.
+    pub driver: Option<f64>,
+    /// Of all guests.
+    pub guest: Option<f64>,
+}
+
+/// From this share on, the client's CPU counts as saturated.
+const SATURATED: f64 = 0.95;
+/// From this share on, other programs on the server's CPU are mentioned.
+const DISTURBED: f64 = 0.02;
+
+/// What was measured, and what failed.
+#[derive(Clone, Debug, Default)]
+pub struct Measurements {
+    samples: Vec<(Key, Vec<Sample>)>,
+    failures: Vec<(Key, String)>,
+}
+
+impl Measurements {
+    /// Adds a sample.
+    pub fn push(&mut self, key: Key, sample: Sample) {
+        match self.samples.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, samples)) => samples.push(sample),
+            None => self.samples.push((key, vec![sample])),
+        }
+    }
+
+    /// Notes why there is none.
+    pub fn fail(&mut self, key: Key, why: String) {
+        if !self.has_failed(key) {
+            self.failures.push((key, why));
+        }
+    }
+
+    /// Whether it failed before.
+    pub fn has_failed(&self, key: Key) -> bool {
+        self.failures.iter().any(|(failed, _)| *failed == key)
+    }
+
+    /// How many failed.
+    pub fn failures(&self) -> usize {
+        self.failures.len()
+    }
+
+    fn of(&self, key: Key) -> &[Sample] {
+        self.samples.iter().find(|(known, _)| *known == key).map_or(&[], |(_, samples)| samples)
+    }
+
+    fn why(&self, key: Key) -> Option<&str> {
+        self.failures.iter().find(|(failed, _)| *failed == key).map(|(_, why)| why.as_str())
+    }
+}
+
+/// The rows of these parts.
+pub fn rows(parts: &[Part], keys: &[Key], guests: &[u8], seen: &Measurements) -> Vec<Row> {
+    let of = |part: &Part| {
+        let part = *part;
+        let keys = part.rows(guests).into_iter().map(|(config, direction, guests)| Key {
+            config,
+            direction,
+            guests,
+        });
+        keys.map(move |key| (part, key))
+    };
+    let all = parts.iter().flat_map(of).filter(|(_, key)| keys.contains(key));
+    all.map(|(part, key)| row(part, key, seen)).collect()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+fn mean_shares(samples: &[Sample]) -> Option<Shares> {
+    let of = |part: fn(&Shares) -> f64| mean(samples.iter().map(|sample| part(&sample.share)));
+    Some(Shares {
+        hypervisor: of(|share| share.hypervisor)?,
+        driver: of(|share| share.driver)?,
+        guest_system: of(|share| share.guest_system)?,
+        guest_user: of(|share| share.guest_user)?,
+        idle: of(|share| share.idle)?,
+    })
+}
+
+fn row(part: Part, key: Key, seen: &Measurements) -> Row {
+    let Key { config, direction, guests } = key;
+    let samples = seen.of(key);
+    let mut mbps = Samples::new();
+    samples.iter().for_each(|sample| {
+        mbps.push(sample.mbps);
+    });
+    let share = mean_shares(samples);
+    let packets = mean(samples.iter().map(Sample::packets_per_second)).filter(|all| *all > 0.0);
+    let interrupts = |domain: usize| mean(samples.iter().filter_map(|it| it.interrupts[domain]));
+    let guest = interrupts(1);
+    let scaled = |share: Shares, packets: f64| {
+        let scale = |part: f64| part * 1e6 / packets;
+        Shares {
+            hypervisor: scale(share.hypervisor),
+            driver: scale(share.driver),
+            guest_system: scale(share.guest_system),
+            guest_user: scale(share.guest_user),
+            idle: 0.0,
+        }
+    };
+    let client_busy = mean(samples.iter().map(|sample| sample.client_busy));
+    let others = mean(samples.iter().map(|sample| sample.others)).unwrap_or(0.0);
+    Row {
+        part,
+        table: part.table(),
+        figure: part.figure(),
+        config,
+        direction,
+        guests,
+        mbps: mbps.stats(),
+        share,
+        interrupts_per_s: (!samples.is_empty())
+            .then(|| Interrupts { driver: interrupts(0), guest }),
+        packets_per_interrupt: packets
+            .zip(guest.filter(|guest| *guest > 0.0))
+            .map(|(packets, guest)| packets / guest),
+        jain: mean(samples.iter().map(|sample| sample.jain)),
+        us_per_packet: share.zip(packets).map(|(share, packets)| scaled(share, packets)),
+        client_busy,
+        paper: paper(part, config, direction, guests),
+        note: note(seen.why(key), client_busy, others, samples.is_empty()),
+    }
+}
+
+fn note(why: Option<&str>, client: Option<f64>, others: f64, is_empty: bool) -> Option<String> {
+    if let Some(why) = why {
+        return Some(format!("failed: {why}"));
+    }
+    if is_empty {
+        return Some("not measured".to_owned());
+    }
+    let saturated = client.is_some_and(|busy| busy >= SATURATED).then(|| {
+        "the client's CPU was saturated: compare the cost per packet, not Mb/s".to_owned()
+    });
+    let disturbed = (others > DISTURBED).then(|| {
+        format!("other programs had {:.0} % of the server's CPU, counted as idle", others * 100.0)
+    });
+    let all: Vec<String> = [saturated, disturbed].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+/// Notes that rows share, with the rows' names.
+pub fn notes(rows: &[Row]) -> Vec<String> {
+    let mut notes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for row in rows {
+        let name = format!("{} {} {}", row.config.name(), row.direction.name(), row.guests);
+        if let Some(note) = &row.note {
+            let names = notes.entry(note).or_default();
+            // A measurement may be in several tables.
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    let sentence = |(note, names): (&str, Vec<String>)| format!("{}: {note}", names.join(", "));
+    notes.into_iter().map(sentence).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::config::CDNA;
+    use super::*;
+
+    /// A sample at this rate.
+    pub fn sample(mbps: f64, client_busy: f64) -> Sample {
+        let share =
+            Shares { hypervisor: 0.1, driver: 0.0, guest_system: 0.3, guest_user: 0.1, idle: 0.5 };
+        let interrupts = [Some(0.0), Some(1000.0)];
+        Sample { mbps, share, others: 0.0, interrupts, jain: 1.0, client_busy }
+    }
+
+    #[test]
+    fn costs_are_per_packet_and_packets_per_interrupt() {
+        let key = Key { config: CDNA, direction: Direction::Tx, guests: 1 };
+        let mut seen = Measurements::default();
+        // 10,000 packets of 1448 bytes per second.
+        seen.push(key, sample(115.84, 0.5));
+        let rows = rows(&[Part::Table2], &[key], &[1], &seen);
+        let [row] = &rows[..] else { panic!("{rows:?}") };
+        assert!((row.packets_per_interrupt.unwrap() - 10.0).abs() < 1e-6);
+        assert!((row.us_per_packet.unwrap().hypervisor - 10.0).abs() < 1e-6);
+        assert_eq!(row.paper.unwrap().mbps, 1867.0);
+        assert_eq!(row.note, None);
+    }
+
+    #[test]
+    fn rows_say_what_is_wrong_with_them() {
+        let of = |config| Key { config, direction: Direction::Tx, guests: 1 };
+        let (xen, rice) = (of(Config::XenIntel), of(Config::XenRicenic));
+        let mut seen = Measurements::default();
+        seen.push(of(CDNA), sample(1.0, 0.99));
+        seen.fail(xen, "it ended".to_owned());
+        assert!(seen.has_failed(xen) && seen.failures() == 1);
+        let rows = rows(&[Part::Table2], &[xen, rice, of(CDNA)], &[1], &seen);
+        let notes: Vec<_> = rows.iter().map(|row| row.note.clone().unwrap()).collect();
+        assert_eq!(notes[..2], ["failed: it ended", "not measured"]);
+        assert!(notes[2].contains("saturated"));
+        assert!(super::notes(&rows)[0].starts_with("xen-intel tx 1: "));
+    }
+}

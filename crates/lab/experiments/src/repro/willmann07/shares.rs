@@ -1,0 +1,118 @@
+//! Whose time the server CPU's time was.
+
+use std::time::Duration;
+
+use lab::{CpuUsage, ThreadTime};
+
+use super::paper::Shares;
+
+/// The daemon's threads that do what a hypervisor does: guests' memory and store, their calls, the cards' vectors and
+/// commands. The names are as long as the kernel keeps them.
+const HYPERVISOR: [&str; 4] = ["guest client", "contexts client", "nic vectors", "card client"];
+/// The beginning of the names of the threads whose grant and event operations the meter counts.
+const WORKER: &str = "worker-";
+
+/// Processor times at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// The daemon.
+    pub daemon: Duration,
+    /// Of that, its threads that do a hypervisor's work.
+    pub hypervisor: Duration,
+    /// How long the workers ran, and how long they waited for the CPU.
+    pub workers: [Duration; 2],
+    /// What the meter counted: the time from the beginning to the end of the workers' grant and event operations,
+    /// during which others may have had the CPU.
+    pub metered: Duration,
+    /// All guests: their kernels, frontends and programs.
+    pub guests: Duration,
+    /// Of that, the programs outside of their kernels.
+    pub guest_user: Duration,
+}
+
+impl Times {
+    /// Adds the daemon's threads.
+    pub fn with_daemon(mut self, threads: &[ThreadTime]) -> Self {
+        for ThreadTime { name, ran, waited } in threads {
+            self.daemon += *ran;
+            if HYPERVISOR.contains(&name.as_str()) {
+                self.hypervisor += *ran;
+            }
+            if name.starts_with(WORKER) {
+                self.workers[0] += *ran;
+                self.workers[1] += *waited;
+            }
+        }
+        self
+    }
+}
+
+/// The shares of the server CPU's time between two moments, and the share that other programs had.
+pub fn shares(before: &Times, after: &Times, usage: &CpuUsage) -> (Shares, f64) {
+    let since = |of: fn(&Times) -> Duration| of(after).saturating_sub(of(before));
+    let daemon = since(|times| times.daemon);
+    let [ran, waited] = [since(|times| times.workers[0]), since(|times| times.workers[1])];
+    // The workers waited for the CPU as often within operations as elsewhere.
+    let running = ran.as_secs_f64() / (ran + waited).as_secs_f64().max(f64::EPSILON);
+    let metered = since(|times| times.metered).mul_f64(running).min(ran);
+    let hypervisor = (since(|times| times.hypervisor) + metered).min(daemon);
+    let guests = since(|times| times.guests);
+    let user = since(|times| times.guest_user).min(guests);
+    let known = daemon + guests;
+    let shares = Shares {
+        hypervisor: usage.cpus(hypervisor),
+        driver: usage.cpus(daemon - hypervisor),
+        guest_system: usage.cpus(guests - user),
+        guest_user: usage.cpus(user),
+        idle: usage.cpus(usage.wall.saturating_sub(known)),
+    };
+    let others = usage.busy.saturating_sub(known) + usage.steal;
+    (shares, usage.cpus(others))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn the_daemons_threads_are_the_driver_domains_or_the_hypervisors() {
+        let thread = |name: &str, ran, waited| ThreadTime {
+            name: name.to_owned(),
+            ran: ms(ran),
+            waited: ms(waited),
+        };
+        let threads = [
+            thread("worker-0", 300, 100),
+            thread("contexts client", 50, 9),
+            thread("contexts client", 30, 9),
+            thread("nic vectors", 20, 9),
+            thread("uplink context", 10, 9),
+        ];
+        // A quarter of the metered time was not the workers'.
+        let times =
+            Times { metered: ms(160), guests: ms(400), guest_user: ms(40), ..Times::default() };
+        let usage =
+            CpuUsage { wall: ms(1000), busy: ms(850), idle: ms(150), ..CpuUsage::default() };
+        let (shares, others) = shares(&Times::default(), &times.with_daemon(&threads), &usage);
+        let near = |here: f64, there: f64| assert!((here - there).abs() < 1e-9, "{here} {there}");
+        near(shares.hypervisor, 0.22);
+        near(shares.driver, 0.19);
+        near(shares.guest_system, 0.36);
+        near(shares.guest_user, 0.04);
+        near(shares.idle, 0.19);
+        near(others, 0.04);
+    }
+
+    #[test]
+    fn metered_time_is_at_most_the_workers() {
+        let workers = [ms(100), ms(0)];
+        let times = Times { daemon: ms(150), workers, metered: ms(900), ..Times::default() };
+        let usage = CpuUsage { wall: ms(1000), ..CpuUsage::default() };
+        let (shares, _) = shares(&Times::default(), &times, &usage);
+        assert!((shares.hypervisor - 0.1).abs() < 1e-9 && (shares.driver - 0.05).abs() < 1e-9);
+    }
+}

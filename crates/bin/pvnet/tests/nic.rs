@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use lab::{Namespace, Process, TempDir};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use testbed::{LIMIT, PING_PAUSE, Testbed, able, pvnet, wait};
+use testbed::{LIMIT, PING_PAUSE, Testbed, able, holdings, pvnet, wait};
 
 const MIB: u64 = 1 << 20;
 /// The address of the stack at the other end of the wire.
@@ -178,14 +178,6 @@ fn guests_lose_their_links_with_the_card_and_get_them_back_with_the_next() {
         bed.wait_state(0, "up");
         bed.testbed.ping(0, 1);
     }
-}
-
-/// Descriptors, threads, and mappings of shared memory of a process.
-fn holdings(pid: u32) -> [usize; 3] {
-    let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let shared = maps.lines().filter(|line| line.contains("/memfd:")).count();
-    [entries("fd"), entries("task"), shared]
 }
 
 #[test]

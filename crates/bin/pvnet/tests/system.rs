@@ -7,7 +7,7 @@ mod uplink;
 mod wrappers;
 
 use lab::{Process, TempDir};
-use testbed::{LIMIT, PING_PAUSE, Testbed, able, pvnet, wait};
+use testbed::{LIMIT, PING_PAUSE, Testbed, able, holdings, pvnet, wait};
 
 const MIB: u64 = 1 << 20;
 
@@ -118,14 +118,6 @@ fn a_guest_reaches_hosts_behind_an_uplink() {
         };
         wait("the guest's end", gone);
     }
-}
-
-/// The resources of a process that a guest takes: descriptors, threads, and mappings of its memory.
-fn holdings(pid: u32) -> [usize; 3] {
-    let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let shared = maps.lines().filter(|line| line.contains("/memfd:")).count();
-    [entries("fd"), entries("task"), shared]
 }
 
 #[test]

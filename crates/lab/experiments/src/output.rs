@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use rustix::fs::{Access, access};
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 
@@ -19,6 +20,16 @@ pub fn prepare(file: &Path) -> Result<()> {
         return Err(failed(std::io::ErrorKind::IsADirectory.into()));
     }
     Ok(())
+}
+
+/// A document as a line of JSON.
+pub fn json(document: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string(document).map_err(report::Error::from)? + "\n")
+}
+
+/// Writes a document as JSON, in one step.
+pub fn write_json(file: &Path, document: &impl Serialize) -> Result<()> {
+    Ok(report::write_atomic(file, json(document)?.as_bytes())?)
 }
 
 /// Writes to standard output. It may be closed by now.

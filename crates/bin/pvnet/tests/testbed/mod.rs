@@ -21,6 +21,14 @@ pub fn pvnet() -> Command {
     lab::command(env!("CARGO_BIN_EXE_pvnet")).unwrap()
 }
 
+/// The resources of a process that a guest takes: descriptors, threads, and mappings of its memory.
+pub fn holdings(pid: u32) -> [usize; 3] {
+    let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let shared = maps.lines().filter(|line| line.contains("/memfd:")).count();
+    [entries("fd"), entries("task"), shared]
+}
+
 /// Waits until `ready`.
 pub fn wait(what: &str, mut ready: impl FnMut() -> bool) {
     let start = Instant::now();

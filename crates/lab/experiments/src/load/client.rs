@@ -79,15 +79,13 @@ pub fn run(args: &ClientArgs) -> Result<()> {
         output::prepare(file)?;
     }
     let outcome = measure(args)?;
-    let mut json = serde_json::to_string(&outcome).map_err(report::Error::from)?;
-    json.push('\n');
     if to_stdout {
-        return output::print(&json);
+        return output::print(&output::json(&outcome)?);
     }
     outcome.table().print().map_err(Error::Print)?;
     output::print(&format!("\nJain's index {:.3}\n", outcome.jain))?;
     match &args.json {
-        Some(file) => Ok(report::write_atomic(file, json.as_bytes())?),
+        Some(file) => output::write_json(file, &outcome),
         None => Ok(()),
     }
 }

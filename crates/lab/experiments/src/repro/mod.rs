@@ -98,9 +98,7 @@ fn menon06(args: &Menon06Args) -> Result<()> {
     let document = Document::new(&plan, &seen, method);
     show::print(&document)?;
     if let Some(file) = &args.json {
-        let mut json = serde_json::to_string(&document).map_err(report::Error::from)?;
-        json.push('\n');
-        report::write_atomic(file, json.as_bytes())?;
+        output::write_json(file, &document)?;
     }
     if let Some(file) = &args.html {
         page::page(&document).write(file)?;

@@ -125,9 +125,7 @@ pub fn run(args: &Willmann07Args) -> Result<()> {
     let document = Document::new(rows(&args.parts(), &keys, &args.guests, &seen), method);
     show::print(&document)?;
     if let Some(file) = &args.json {
-        let mut json = serde_json::to_string(&document).map_err(report::Error::from)?;
-        json.push('\n');
-        report::write_atomic(file, json.as_bytes())?;
+        output::write_json(file, &document)?;
     }
     if let Some(file) = &args.html {
         show::page(&document).write(file)?;

@@ -2,11 +2,11 @@
 
 use crate::deadline::Deadline;
 use crate::namespace::join;
+use crate::random::Random;
 use crate::{Error, Namespace, Result};
 use sha2::{Digest as _, Sha256};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::num::NonZeroU64;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -159,26 +159,6 @@ fn compare(sent: &Seen, received: Seen) -> Result<Transfer> {
 
 fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Marsaglia's xorshift64: bytes without a pattern that a checksum could miss or a compressor could use, at the cost of
-/// three shifts for eight bytes.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        // Zero is the only state that never changes. Small seeds would begin with many zero bits.
-        Self(NonZeroU64::new(seed ^ 0x9e37_79b9_7f4a_7c15).map_or(1, NonZeroU64::get))
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            chunk.copy_from_slice(&self.0.to_le_bytes()[..chunk.len()]);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -61,6 +61,8 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
     (0.0..=86_400.0).contains(&seconds).then_some(seconds).ok_or_else(|| "not 0 to 86400".into())
 }
 
+/// What a client says when its measured time begins.
+pub const MEASURES: &str = "measuring for";
 /// Buffers that a connection may be ahead of the slowest.
 const LEAD: u64 = 4;
 /// How long a server may take to listen.
@@ -135,6 +137,7 @@ fn measure(args: &ClientArgs) -> Result<Outcome> {
 fn window(args: &ClientArgs, balance: &Balance, is_ended: &AtomicBool) -> Result<(Vec<u64>, f64)> {
     sleep(args.warm_up, is_ended)?;
     let (before, begin) = (balance.snapshot(), Instant::now());
+    eprintln!("{MEASURES} {} s", args.seconds);
     sleep(args.seconds, is_ended)?;
     let (after, seconds) = (balance.snapshot(), begin.elapsed().as_secs_f64());
     let bytes = after.iter().zip(before).map(|(after, before)| after - before);

@@ -20,7 +20,7 @@ use clap::Subcommand;
 
 use crate::error::Result;
 
-pub use client::ClientArgs;
+pub use client::{ClientArgs, MEASURES};
 pub use outcome::Outcome;
 pub use server::ServerArgs;
 

@@ -70,6 +70,9 @@ pub fn address(nic: u8, host: u8) -> [u8; 4] {
     [10, 77, 70 + nic, host]
 }
 
+/// Mappings that a vif needs which maps what it sends and flips what it receives.
+const MAPPINGS: u64 = 2048;
+
 /// The peer's host number.
 pub const PEER: u8 = 254;
 
@@ -102,6 +105,17 @@ impl Config {
     /// Whether it has cards, which are processes.
     pub const fn has_cards(self) -> bool {
         matches!(self, Self::XenRicenic | Self::Cdna(_))
+    }
+
+    /// Whether guests segment TCP before they send, as the paper's did over cards that cannot (§5.1).
+    pub const fn segments_early(self) -> bool {
+        matches!(self, Self::XenRicenic)
+    }
+
+    /// Mappings that the daemon needs besides what any process may have, for its guests' vifs.
+    pub fn mappings(self, guests: u8, nics: u8) -> u64 {
+        let vifs = u64::from(guests) * u64::from(nics);
+        if matches!(self, Self::XenIntel | Self::XenRicenic) { vifs * MAPPINGS } else { 0 }
     }
 
     /// The daemon's configuration; none without a daemon.

@@ -11,7 +11,7 @@
 use std::net::Ipv4Addr;
 
 use control_socket::{ContextState, PortState, Status};
-use lab::{Namespace, Offloads, Process, on_cpu};
+use lab::{Namespace, Offloads, Process, Sysctl, on_cpu};
 
 use super::config::{Config, Machine, PEER, address, card, wire};
 use crate::error::{Error, Result};
@@ -35,6 +35,8 @@ pub struct Topology {
     /// What differs from the intended setup.
     pub notes: Vec<String>,
     nics: u8,
+    /// Raised for as long as the daemon runs.
+    _mappings: Sysctl,
 }
 
 /// The NICs of every server.
@@ -46,6 +48,9 @@ pub struct Nics {
     pub rate_mbps: u32,
 }
 
+/// The kernel's default for the mappings of a process.
+const DEFAULT_MAPPINGS: u64 = 65_530;
+
 /// A guest's device on a NIC.
 fn device(nic: u8) -> String {
     format!("eth{nic}")
@@ -55,16 +60,22 @@ impl Topology {
     /// Starts a server. On return, its guests and their programs are there.
     pub fn start(config: Config, guests: u8, nics: Nics, cpus: &Cpus) -> Result<Self> {
         let peer = Namespace::create("pvnet-peer")?;
-        let mut this = Self {
-            loads: Vec::new(),
-            guests: Vec::new(),
-            cards: Vec::new(),
-            daemon: None,
-            namespaces: Vec::new(),
-            peer,
-            notes: Vec::new(),
-            nics: nics.count,
-        };
+        let mappings = DEFAULT_MAPPINGS + config.mappings(guests, nics.count);
+        let mappings = Sysctl::at_least("vm.max_map_count", mappings)?;
+        let mut this =
+            Self {
+                loads: Vec::new(),
+                guests: Vec::new(),
+                cards: Vec::new(),
+                daemon: None,
+                namespaces: Vec::new(),
+                peer,
+                notes: Vec::from_iter(mappings.former().map(|former| {
+                    format!("vm.max_map_count was raised for the run; it was {former}")
+                })),
+                nics: nics.count,
+                _mappings: mappings,
+            };
         for _ in 0..guests {
             this.namespaces.push(Namespace::create("pvnet-guest")?);
         }
@@ -75,6 +86,9 @@ impl Topology {
         match config {
             Config::Native => this.wires()?,
             _ => this.start_daemon(config, nics.rate_mbps, cpus)?,
+        }
+        if config.segments_early() {
+            this.segment_early()?;
         }
         this.steer(config, cpus);
         for namespace in &this.namespaces {
@@ -100,6 +114,17 @@ impl Topology {
                     namespace.ip(&["addr", "add", &address, "dev", device])?;
                     namespace.ip(&["link", "set", device, "up"])?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes guests send MTU-sized frames.
+    fn segment_early(&self) -> Result<()> {
+        let mtu_sized = Offloads { tso: false, ..Offloads::ALL };
+        for namespace in &self.namespaces {
+            for nic in 0..self.nics {
+                mtu_sized.apply(namespace, &device(nic))?;
             }
         }
         Ok(())

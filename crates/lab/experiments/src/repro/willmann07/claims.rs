@@ -4,7 +4,7 @@ use report::{Claim, Rule, Statement, Unit};
 
 use super::config::{CDNA, Config, Protection};
 use super::rows::Row;
-use crate::repro::paper::Direction;
+use crate::repro::transfer::Direction;
 
 /// The most guests of the paper.
 const MANY: u8 = 24;

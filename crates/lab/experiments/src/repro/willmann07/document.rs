@@ -57,7 +57,7 @@ pub(super) mod tests {
     use super::super::rows::tests::sample;
     use super::super::rows::{Key, Measurements, rows};
     use super::*;
-    use crate::repro::paper::Direction;
+    use crate::repro::transfer::Direction;
 
     /// A document with the CDNA rows of Table 2 and Figure 3.
     pub fn document() -> Document {

@@ -6,15 +6,13 @@ use control_socket::{Operations, PortKind, Status};
 use hypervisor::Counted;
 use lab::{Children, CpuMeter, Interrupt, Process, on_cpu, thread_times, user_time};
 
-use super::paper::Shares;
-use super::shares::{Times, shares};
 use super::topology::Topology;
 use crate::error::{Error, Result};
 use crate::fairness::jain;
 use crate::load::{MEASURES, Outcome};
 use crate::repro::cpus::Cpus;
-use crate::repro::measure::PAYLOAD;
-use crate::repro::paper::Direction;
+use crate::repro::shares::{Shares, Times, shares};
+use crate::repro::transfer::{Direction, PAYLOAD};
 use crate::testbed::program;
 
 /// The results of one transfer.

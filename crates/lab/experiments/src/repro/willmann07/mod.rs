@@ -6,7 +6,6 @@ mod document;
 mod measure;
 mod paper;
 mod rows;
-mod shares;
 mod show;
 mod topology;
 
@@ -16,9 +15,10 @@ use clap::Args;
 use lab::Progress;
 use report::human;
 
-use super::cpus::Cpus;
 use crate::error::{Error, Result};
 use crate::output;
+use crate::repro::cpus::Cpus;
+use crate::repro::kept;
 use config::Config;
 use document::{Document, Method};
 use measure::{Sample, Transfer, measure};
@@ -184,7 +184,7 @@ fn experiment(args: &Willmann07Args, keys: &[Key]) -> Result<(Measurements, Meth
                     connections: args.connections,
                     limit: args.limit(key.config),
                 };
-                let result = super::kept(measure(topology, transfer, &cpus))?;
+                let result = kept(measure(topology, transfer, &cpus))?;
                 progress.done(&note_down(&mut seen, key, result));
             }
         }
@@ -226,7 +226,7 @@ fn start(
     for config in configs(group) {
         let guests = group.first().map_or(1, |key| key.guests);
         progress.step(format!("start {} with {guests} guests", config.name()));
-        match super::kept(Topology::start(config, guests, nics, cpus))? {
+        match kept(Topology::start(config, guests, nics, cpus))? {
             Ok(topology) => topologies.push((config, topology)),
             Err(why) => {
                 progress.done(&format!("failed: {why}"));

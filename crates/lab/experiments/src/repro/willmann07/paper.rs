@@ -5,7 +5,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::config::{CDNA, CONFIGS, Config, Protection};
-use crate::repro::paper::Direction;
+use crate::repro::shares::Shares;
+use crate::repro::transfer::Direction;
 
 /// A table or figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,21 +65,6 @@ impl From<Figure> for Part {
             Figure::Four => Self::Figure4,
         }
     }
-}
-
-/// Shares of the server CPU's time, 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Shares {
-    /// The hypervisor.
-    pub hypervisor: f64,
-    /// The driver domain.
-    pub driver: f64,
-    /// The guests' kernels.
-    pub guest_system: f64,
-    /// The guests' programs.
-    pub guest_user: f64,
-    /// Nothing.
-    pub idle: f64,
 }
 
 /// The paper's numbers of one row.

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use super::config::Config;
 use super::measure::Sample;
-use super::paper::{Numbers, Part, Shares, paper};
-use crate::repro::paper::Direction;
+use super::paper::{Numbers, Part, paper};
+use crate::repro::shares::Shares;
+use crate::repro::transfer::Direction;
 
 /// What one measurement is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use super::paper::Part;
 use super::rows::{Row, notes};
 use crate::error::{Error, Result};
 use crate::output;
+use crate::repro::shares::Shares;
 
 /// Prints everything.
 pub fn print(document: &Document) -> Result<()> {
@@ -72,11 +73,10 @@ fn table(document: &Document, part: Part) -> Table {
             row.paper.map_or_else(String::new, |paper| human(paper.mbps)),
             row.mbps.map_or_else(String::new, |stats| stats.spread()),
         ];
-        let shares = |it: super::paper::Shares| {
-            [it.hypervisor, it.driver, it.guest_system, it.guest_user, it.idle]
-        };
+        let shares =
+            |it: Shares| [it.hypervisor, it.driver, it.guest_system, it.guest_user, it.idle];
         for column in 0..5 {
-            let of = |share: Option<super::paper::Shares>| share.map(|it| shares(it)[column]);
+            let of = |share: Option<Shares>| share.map(|it| shares(it)[column]);
             cells.push(beside(of(row.share), of(paper), percent));
         }
         let of_paper = |domain: usize| Some(row.paper?.interrupts_per_s?[domain]);

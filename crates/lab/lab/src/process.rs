@@ -90,7 +90,7 @@ impl Process {
         self.captured.as_ref().map_or(String::new(), |captured| text(&captured.stderr))
     }
 
-    /// Waits until its [captured](Self::capture) standard error has `words`.
+    /// Waits until its [captured](Self::capture) output has `words`.
     ///
     /// # Errors
     /// [`Error::TimedOut`] after `limit`, [`Error::Interrupted`], and [`Error::Failed`] if it ends without them.
@@ -99,7 +99,7 @@ impl Process {
         loop {
             // In this order: it may say them and end.
             let ended = self.ended()?;
-            if self.stderr().contains(words) {
+            if [self.stdout(), self.stderr()].iter().any(|output| output.contains(words)) {
                 return Ok(());
             }
             if let Some(status) = ended {

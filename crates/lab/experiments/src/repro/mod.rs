@@ -2,6 +2,7 @@
 
 mod cpus;
 mod menon06;
+mod server;
 mod shares;
 mod transfer;
 mod willmann07;

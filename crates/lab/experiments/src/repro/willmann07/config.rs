@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde::{Serialize, Serializer};
 
+use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
+
 /// How guests reach the NICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Config {
@@ -16,6 +18,9 @@ pub enum Config {
     XenRicenic,
     /// Each guest has a context of each card.
     Cdna(Protection),
+    /// The same, protected by the hypervisor, with cards that segment TCP as the driver domain's NIC does. The paper's could
+    /// not.
+    CdnaTso,
 }
 
 /// A context's `protection`.
@@ -29,7 +34,7 @@ pub enum Protection {
 }
 
 /// All of them.
-pub const CONFIGS: [Config; 8] = [
+pub const CONFIGS: [Config; 9] = [
     Config::Native,
     Config::XenIntel,
     Config::XenRicenic,
@@ -38,47 +43,13 @@ pub const CONFIGS: [Config; 8] = [
     Config::Cdna(Protection::IommuStatic),
     Config::Cdna(Protection::IommuStrict),
     Config::Cdna(Protection::IommuDeferred),
+    Config::CdnaTso,
 ];
 /// CDNA as in most of the paper.
 pub const CDNA: Config = Config::Cdna(Protection::Hypervisor);
 
-/// What the configuration file is about besides.
-#[derive(Clone, Copy, Debug)]
-pub struct Machine<'a> {
-    /// The names of the guests, which are those of their namespaces.
-    pub guests: &'a [&'a str],
-    /// The namespace of the peer, where all wires end.
-    pub peer: &'a str,
-    /// NICs.
-    pub nics: u8,
-    /// The line rate of each; 0 for none.
-    pub rate_mbps: u32,
-}
-
-/// The peer's end of a NIC.
-pub fn wire(nic: u8) -> String {
-    format!("wire{nic}")
-}
-
-/// A card's name.
-pub fn card(nic: u8) -> String {
-    format!("card{nic}")
-}
-
-/// An address in the network of a NIC. Guests count from 1.
-pub fn address(nic: u8, host: u8) -> [u8; 4] {
-    [10, 77, 70 + nic, host]
-}
-
 /// Mappings that a vif needs which maps what it sends and flips what it receives.
 const MAPPINGS: u64 = 2048;
-
-/// The peer's host number.
-pub const PEER: u8 = 254;
-
-fn with_prefix(nic: u8, host: u8) -> String {
-    format!("{}/24", std::net::Ipv4Addr::from(address(nic, host)))
-}
 
 impl Config {
     /// Its name in rows.
@@ -92,6 +63,7 @@ impl Config {
             Self::Cdna(Protection::IommuStatic) => "cdna-iommu-static",
             Self::Cdna(Protection::IommuStrict) => "cdna-iommu-strict",
             Self::Cdna(Protection::IommuDeferred) => "cdna-iommu-deferred",
+            Self::CdnaTso => "cdna-hypervisor-tso",
         }
     }
 
@@ -100,45 +72,6 @@ impl Config {
         let found = CONFIGS.into_iter().find(|config| config.name() == name);
         let names = || CONFIGS.map(Self::name).join(", ");
         found.ok_or_else(|| format!("the configurations are {}", names()))
-    }
-
-    /// Whether it has cards, which are processes.
-    pub const fn has_cards(self) -> bool {
-        matches!(self, Self::XenRicenic | Self::Cdna(_))
-    }
-
-    /// Whether guests segment TCP before they send, as the paper's did over cards that cannot (§5.1).
-    pub const fn segments_early(self) -> bool {
-        matches!(self, Self::XenRicenic)
-    }
-
-    /// Mappings that the daemon needs besides what any process may have, for its guests' vifs.
-    pub fn mappings(self, guests: u8, nics: u8) -> u64 {
-        let vifs = u64::from(guests) * u64::from(nics);
-        if matches!(self, Self::XenIntel | Self::XenRicenic) { vifs * MAPPINGS } else { 0 }
-    }
-
-    /// The daemon's configuration; none without a daemon.
-    pub fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
-        if self == Self::Native {
-            return None;
-        }
-        // TOML quotes the folder's name, which may have any character.
-        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
-        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
-        let mut text =
-            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
-        for nic in 0..machine.nics {
-            text += &self.nic(nic, machine);
-        }
-        for (number, name) in (1..).zip(machine.guests) {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "\n[[guest]]\nname = \"{name}\"\nmemory_mib = 32\n");
-            for nic in 0..machine.nics {
-                text += &self.interface(nic, number);
-            }
-        }
-        Some(text)
     }
 
     fn nic(self, nic: u8, machine: &Machine<'_>) -> String {
@@ -153,13 +86,14 @@ impl Config {
                      large_receive = false\n"
                 );
             }
-            Self::XenRicenic => Protection::Hypervisor,
+            Self::XenRicenic | Self::CdnaTso => Protection::Hypervisor,
             Self::Cdna(protection) => protection,
         };
         let mut text = format!(
             "\n[[nic]]\nname = \"{card}\"\nprotection = {}\nrate_mbps = {rate_mbps}\n\
-             wire = {{ tap = \"{wire}\", namespace = \"{peer}\", addresses = [\"{addresses}\"] }}\n",
-            protection.toml()
+             tso = {}\nwire = {{ tap = \"{wire}\", namespace = \"{peer}\", addresses = [\"{addresses}\"] }}\n",
+            protection.toml(),
+            self == Self::CdnaTso
         );
         if self == Self::XenRicenic {
             let _ = write!(
@@ -183,11 +117,49 @@ impl Config {
                 "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\ntx = \"remap\"\n\
                  rx = \"flip\"\npersistent_grants = 0\n"
             ),
-            Self::Cdna(_) => format!(
+            Self::Cdna(_) | Self::CdnaTso => format!(
                 "[[guest.context]]\nnic = \"{}\"\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\n",
                 card(nic)
             ),
         }
+    }
+}
+
+impl Setup for Config {
+    fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
+        if self == Self::Native {
+            return None;
+        }
+        // TOML quotes the folder's name, which may have any character.
+        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
+        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
+        let mut text =
+            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
+        for nic in 0..machine.nics {
+            text += &self.nic(nic, machine);
+        }
+        for (number, name) in (1..).zip(machine.guests) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n[[guest]]\nname = \"{name}\"\nmemory_mib = 32\n");
+            for nic in 0..machine.nics {
+                text += &self.interface(nic, number);
+            }
+        }
+        Some(text)
+    }
+
+    fn has_cards(self) -> bool {
+        matches!(self, Self::XenRicenic | Self::Cdna(_) | Self::CdnaTso)
+    }
+
+    // As the paper's did over cards that cannot segment (§5.1).
+    fn segments_early(self) -> bool {
+        matches!(self, Self::XenRicenic)
+    }
+
+    fn mappings(self, guests: u8, nics: u8) -> u64 {
+        let vifs = u64::from(guests) * u64::from(nics);
+        if matches!(self, Self::XenIntel | Self::XenRicenic) { vifs * MAPPINGS } else { 0 }
     }
 }
 
@@ -229,7 +201,7 @@ mod tests {
             let text = config.toml("/run".as_ref(), &machine).unwrap();
             let table: toml::Table = text.parse().unwrap();
             let count = |key: &str| table.get(key).map_or(0, |all| all.as_array().unwrap().len());
-            let context = matches!(config, Config::Cdna(_));
+            let context = matches!(config, Config::Cdna(_) | Config::CdnaTso);
             let kind = if context { "context" } else { "vif" };
             for guest in table["guest"].as_array().unwrap() {
                 assert_eq!(guest[kind].as_array().unwrap().len(), 2, "{text}");

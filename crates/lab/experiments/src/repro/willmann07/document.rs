@@ -34,6 +34,8 @@ pub struct Method {
     pub rate_mbps: u32,
     /// TCP connections of each guest on each NIC.
     pub connections: u32,
+    /// TCP's congestion control.
+    pub congestion: String,
     /// The server's CPU; any if absent.
     pub server_cpu: Option<usize>,
     /// The client's CPU; any if absent.
@@ -73,6 +75,7 @@ pub(super) mod tests {
             nics: 2,
             rate_mbps: 400,
             connections: 2,
+            congestion: "cubic".to_owned(),
             server_cpu,
             client_cpu,
             notes,

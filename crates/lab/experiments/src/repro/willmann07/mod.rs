@@ -7,7 +7,6 @@ mod measure;
 mod paper;
 mod rows;
 mod show;
-mod topology;
 
 use std::path::PathBuf;
 
@@ -19,12 +18,12 @@ use crate::error::{Error, Result};
 use crate::output;
 use crate::repro::cpus::Cpus;
 use crate::repro::kept;
+use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::Config;
 use document::{Document, Method};
 use measure::{Sample, Transfer, measure};
 use paper::{Figure, Part, Table};
 use rows::{Key, Measurements, rows};
-use topology::{Nics, Topology};
 
 /// Options of `willmann07`.
 #[derive(Args)]
@@ -40,7 +39,7 @@ pub struct Willmann07Args {
           value_parser = clap::value_parser!(u8).range(1..=24))]
     guests: Vec<u8>,
     /// Configurations: native, xen-intel, xen-ricenic, cdna-none, cdna-hypervisor, cdna-iommu-static,
-    /// cdna-iommu-strict, cdna-iommu-deferred [default: all].
+    /// cdna-iommu-strict, cdna-iommu-deferred, cdna-hypervisor-tso [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = Config::find)]
     config: Vec<Config>,
     /// NICs of every server. Each guest has an interface on each.
@@ -53,6 +52,9 @@ pub struct Willmann07Args {
     /// TCP connections of each guest on each NIC.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: u32,
+    /// TCP's congestion control at both ends; /proc/sys/net/ipv4/tcp_available_congestion_control lists what there is.
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    congestion: String,
     /// Seconds of each transfer.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
@@ -71,7 +73,7 @@ pub struct Willmann07Args {
 }
 
 /// The line rate of a NIC.
-const RATE_MBPS: u32 = 400;
+const RATE_MBPS: u32 = 500;
 /// Bytes of a frame of the MTU, and of TCP's payload in it.
 const FRAME: u64 = 1514;
 const PAYLOAD: u64 = 1448;
@@ -139,8 +141,7 @@ pub fn run(args: &Willmann07Args) -> Result<()> {
 /// The configuration of every daemon with one guest, as TOML.
 #[must_use]
 pub fn configurations() -> Vec<String> {
-    let machine =
-        config::Machine { guests: &["server"], peer: "peer", nics: 2, rate_mbps: RATE_MBPS };
+    let machine = Machine { guests: &["server"], peer: "peer", nics: 2, rate_mbps: RATE_MBPS };
     config::CONFIGS.iter().filter_map(|config| config.toml("/run".as_ref(), &machine)).collect()
 }
 
@@ -151,16 +152,15 @@ fn experiment(args: &Willmann07Args, keys: &[Key]) -> Result<(Measurements, Meth
     let mut seen = Measurements::default();
     let mut notes: Vec<String> = cpus.note.iter().cloned().collect();
     let groups: Vec<&[Key]> = keys.chunk_by(|one, other| one.guests == other.guests).collect();
-    let servers: usize = groups.iter().map(|group| configs(group).len()).sum();
-    let progress = Progress::new(servers + args.rounds as usize * keys.len(), args.quiet);
+    let starts: usize = groups.iter().map(|group| configs(group).len()).sum();
+    let progress = Progress::new(starts + args.rounds as usize * keys.len(), args.quiet);
     let transfers = f64::from(args.rounds) * keys.len() as f64;
-    let minutes =
-        (transfers * (f64::from(args.seconds) + OVERHEAD) + START * servers as f64) / 60.0;
+    let minutes = (transfers * (f64::from(args.seconds) + OVERHEAD) + START * starts as f64) / 60.0;
     progress.note(&format!("{} measurements: about {minutes:.1} minutes", keys.len()));
     for group in groups {
-        let topologies = start(args, group, &cpus, &progress, &mut seen)?;
-        for (_, topology) in &topologies {
-            for note in &topology.notes {
+        let servers = start(args, group, &cpus, &progress, &mut seen)?;
+        for (_, server) in &servers {
+            for note in &server.notes {
                 if !notes.contains(note) {
                     notes.push(note.clone());
                 }
@@ -173,8 +173,8 @@ fn experiment(args: &Willmann07Args, keys: &[Key]) -> Result<(Measurements, Meth
             };
             for key in order {
                 progress.step(format!("round {} of {}: {}", round + 1, args.rounds, name(key)));
-                let topology = topologies.iter().find(|(config, _)| *config == key.config);
-                let Some((_, topology)) = topology.filter(|_| !seen.has_failed(key)) else {
+                let server = servers.iter().find(|(config, _)| *config == key.config);
+                let Some((_, server)) = server.filter(|_| !seen.has_failed(key)) else {
                     progress.done("skipped: it has failed before");
                     continue;
                 };
@@ -183,8 +183,9 @@ fn experiment(args: &Willmann07Args, keys: &[Key]) -> Result<(Measurements, Meth
                     seconds: args.seconds,
                     connections: args.connections,
                     limit: args.limit(key.config),
+                    congestion: &args.congestion,
                 };
-                let result = kept(measure(topology, transfer, &cpus))?;
+                let result = kept(measure(server, transfer, &cpus))?;
                 progress.done(&note_down(&mut seen, key, result));
             }
         }
@@ -195,6 +196,7 @@ fn experiment(args: &Willmann07Args, keys: &[Key]) -> Result<(Measurements, Meth
         nics: args.nics,
         rate_mbps: args.rate_mbps,
         connections: args.connections,
+        congestion: args.congestion.clone(),
         server_cpu: cpus.server,
         client_cpu: cpus.client,
         notes,
@@ -220,14 +222,13 @@ fn start(
     cpus: &Cpus,
     progress: &Progress,
     seen: &mut Measurements,
-) -> Result<Vec<(Config, Topology)>> {
-    let mut topologies = Vec::new();
-    let nics = Nics { count: args.nics, rate_mbps: args.rate_mbps };
+) -> Result<Vec<(Config, Server)>> {
+    let mut servers = Vec::new();
     for config in configs(group) {
         let guests = group.first().map_or(1, |key| key.guests);
         progress.step(format!("start {} with {guests} guests", config.name()));
-        match kept(Topology::start(config, guests, nics, cpus))? {
-            Ok(topology) => topologies.push((config, topology)),
+        match kept(server(args, config, guests, cpus))? {
+            Ok(server) => servers.push((config, server)),
             Err(why) => {
                 progress.done(&format!("failed: {why}"));
                 let without = group.iter().filter(|key| key.config == config);
@@ -235,7 +236,15 @@ fn start(
             }
         }
     }
-    Ok(topologies)
+    Ok(servers)
+}
+
+/// A server whose guests run the benchmark program.
+fn server(args: &Willmann07Args, config: Config, guests: u8, cpus: &Cpus) -> Result<Server> {
+    let network = Network { nics: args.nics, rate_mbps: args.rate_mbps };
+    let mut server = Server::start(config, guests, network, cpus)?;
+    server.run_in_guests(&["load", "server", "--congestion", &args.congestion], cpus)?;
+    Ok(server)
 }
 
 fn name(key: Key) -> String {
@@ -282,8 +291,8 @@ mod tests {
     #[test]
     fn every_measurement_is_made_once_for_all_parts() {
         let keys = args(&["--guests", "1,2"]).keys();
-        // Eight configurations with one guest both ways, two of them with two guests.
-        assert_eq!(keys.len(), 2 * 8 + 2 * 2);
+        // Eight configurations with one guest both ways, two of them with two guests, and one more on transmit.
+        assert_eq!(keys.len(), 2 * 8 + 2 * 2 + 2);
         assert!(keys.is_sorted_by_key(|key| key.guests));
         let few = args(&["--table", "2", "--config", "xen-intel,cdna-hypervisor"]).keys();
         assert_eq!(

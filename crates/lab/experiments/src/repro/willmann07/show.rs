@@ -105,8 +105,8 @@ pub fn page(document: &Document) -> Report {
     );
     let method = &document.method;
     page.paragraph(&format!(
-        "Rates are medians of {} interleaved rounds of {} s, shares are means. {} NICs, {} Mb/s each.",
-        method.rounds, method.seconds, method.nics, method.rate_mbps
+        "Rates are medians of {} interleaved rounds of {} s, shares are means. {} NICs, {} Mb/s each; TCP with {}.",
+        method.rounds, method.seconds, method.nics, method.rate_mbps, method.congestion
     ));
     if !document.claims.is_empty() {
         page.section("What the paper claims").table("", &claims_table(&document.claims));
@@ -148,7 +148,7 @@ fn shares(document: &Document, part: Part) -> StackedChart {
 
 fn lines(document: &Document, part: Part) -> LineChart {
     let chart = LineChart::new(part.title(), "guests", "Mb/s");
-    [CDNA, Config::XenIntel].into_iter().fold(chart, |chart, config| {
+    [CDNA, Config::XenIntel, Config::CdnaTso].into_iter().fold(chart, |chart, config| {
         let of = rows(document, part).filter(|row| row.config == config);
         let points = of.filter_map(|row| Some((f64::from(row.guests), row.mbps?.median)));
         chart.line(config.name(), points)

@@ -9,21 +9,76 @@
 //! ```
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use control_socket::{ContextState, PortState, Status};
 use lab::{Namespace, Offloads, Process, Sysctl, on_cpu};
 
-use super::config::{Config, Machine, PEER, address, card, wire};
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
 use crate::testbed::{Daemon, ports, program};
 
+/// What the configuration file is about besides.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine<'a> {
+    /// The names of the guests, which are those of their namespaces.
+    pub guests: &'a [&'a str],
+    /// The namespace of the peer, where all wires end.
+    pub peer: &'a str,
+    /// NICs.
+    pub nics: u8,
+    /// The line rate of each; 0 for none.
+    pub rate_mbps: u32,
+}
+
+/// The peer's end of a NIC.
+pub fn wire(nic: u8) -> String {
+    format!("wire{nic}")
+}
+
+/// A card's name.
+pub fn card(nic: u8) -> String {
+    format!("card{nic}")
+}
+
+/// An address in the network of a NIC. Guests count from 1.
+pub fn address(nic: u8, host: u8) -> [u8; 4] {
+    [10, 77, 70 + nic, host]
+}
+
+/// The peer's host number.
+pub const PEER: u8 = 254;
+
+/// The same with the length of its network.
+pub fn with_prefix(nic: u8, host: u8) -> String {
+    format!("{}/24", Ipv4Addr::from(address(nic, host)))
+}
+
+/// What one of an experiment's servers is.
+pub trait Setup: Copy {
+    /// The daemon's configuration; none without a daemon: then the server is a stack on the wire.
+    fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String>;
+
+    /// Whether it has cards, which are processes.
+    fn has_cards(self) -> bool;
+
+    /// Whether guests segment TCP before they send.
+    fn segments_early(self) -> bool {
+        false
+    }
+
+    /// Mappings that the daemon needs besides what any process may have.
+    fn mappings(self, _guests: u8, _nics: u8) -> u64 {
+        0
+    }
+}
+
 /// A running server and its peer. Dropping it removes everything.
 #[derive(Debug)]
-pub struct Topology {
+pub struct Server {
     // Fields are dropped in this order, each before what it uses.
-    /// The servers of the benchmark program, one per guest.
-    pub loads: Vec<Process>,
+    /// Programs in guests, in the order of the guests.
+    pub programs: Vec<Process>,
     /// Guests.
     pub guests: Vec<Process>,
     /// Cards.
@@ -39,11 +94,11 @@ pub struct Topology {
     _mappings: Sysctl,
 }
 
-/// The NICs of every server.
+/// What all servers of an experiment share.
 #[derive(Clone, Copy, Debug)]
-pub struct Nics {
-    /// How many.
-    pub count: u8,
+pub struct Network {
+    /// NICs of every server.
+    pub nics: u8,
     /// The line rate of each card; 0 for none.
     pub rate_mbps: u32,
 }
@@ -56,15 +111,15 @@ fn device(nic: u8) -> String {
     format!("eth{nic}")
 }
 
-impl Topology {
-    /// Starts a server. On return, its guests and their programs are there.
-    pub fn start(config: Config, guests: u8, nics: Nics, cpus: &Cpus) -> Result<Self> {
+impl Server {
+    /// Starts a server. On return, its guests are there.
+    pub fn start(setup: impl Setup, guests: u8, network: Network, cpus: &Cpus) -> Result<Self> {
         let peer = Namespace::create("pvnet-peer")?;
-        let mappings = DEFAULT_MAPPINGS + config.mappings(guests, nics.count);
+        let mappings = DEFAULT_MAPPINGS + setup.mappings(guests, network.nics);
         let mappings = Sysctl::at_least("vm.max_map_count", mappings)?;
         let mut this =
             Self {
-                loads: Vec::new(),
+                programs: Vec::new(),
                 guests: Vec::new(),
                 cards: Vec::new(),
                 daemon: None,
@@ -73,30 +128,34 @@ impl Topology {
                 notes: Vec::from_iter(mappings.former().map(|former| {
                     format!("vm.max_map_count was raised for the run; it was {former}")
                 })),
-                nics: nics.count,
+                nics: network.nics,
                 _mappings: mappings,
             };
         for _ in 0..guests {
             this.namespaces.push(Namespace::create("pvnet-guest")?);
         }
-        // All NICs of a namespace share its addresses unless it is told otherwise.
         for namespace in this.namespaces.iter().chain([&this.peer]) {
             answer_for_own_address(namespace)?;
         }
-        match config {
-            Config::Native => this.wires()?,
-            _ => this.start_daemon(config, nics.rate_mbps, cpus)?,
+        this.start_daemon(setup, network.rate_mbps, cpus)?;
+        if this.daemon.is_none() {
+            this.wires()?;
         }
-        if config.segments_early() {
+        if setup.segments_early() {
             this.segment_early()?;
         }
-        this.steer(config, cpus);
-        for namespace in &this.namespaces {
-            let mut command = program(Some(namespace))?;
-            command.args(["load", "server"]);
-            this.loads.push(on_cpu(cpus.server, || Process::capture(command))?);
-        }
+        this.steer(cpus);
         Ok(this)
+    }
+
+    /// Starts this program with these arguments in every guest.
+    pub fn run_in_guests(&mut self, arguments: &[&str], cpus: &Cpus) -> Result<()> {
+        for namespace in &self.namespaces {
+            let mut command = program(Some(namespace))?;
+            command.args(arguments);
+            self.programs.push(on_cpu(cpus.server, || Process::capture(command))?);
+        }
+        Ok(())
     }
 
     /// Joins the one server and the peer directly. The peer sends MTU-sized frames, as a NIC delivers them.
@@ -130,13 +189,16 @@ impl Topology {
         Ok(())
     }
 
-    fn start_daemon(&mut self, config: Config, rate_mbps: u32, cpus: &Cpus) -> Result<()> {
+    fn start_daemon(&mut self, setup: impl Setup, rate_mbps: u32, cpus: &Cpus) -> Result<()> {
         let names: Vec<&str> = self.namespaces.iter().map(Namespace::name).collect();
         let machine =
             Machine { guests: &names, peer: self.peer.name(), nics: self.nics, rate_mbps };
-        let text = |folder: &std::path::Path| config.toml(folder, &machine).unwrap_or_default();
+        if setup.toml(Path::new(""), &machine).is_none() {
+            return Ok(());
+        }
+        let text = |folder: &Path| setup.toml(folder, &machine).unwrap_or_default();
         let mut daemon = on_cpu(cpus.server, || Daemon::start(text))?;
-        if config.has_cards() {
+        if setup.has_cards() {
             for nic in 0..self.nics {
                 let mut command = program(None)?;
                 command.arg("nic").arg("--directory").arg(daemon.folder()).arg(card(nic));
@@ -162,10 +224,10 @@ impl Topology {
     }
 
     /// Moves the receiving stack to the receiver's CPU. Otherwise it uses time of the sender's CPU.
-    fn steer(&mut self, config: Config, cpus: &Cpus) {
+    fn steer(&mut self, cpus: &Cpus) {
         for nic in 0..self.nics {
             let mut ends = vec![(&self.peer, wire(nic), cpus.client)];
-            if config == Config::Native {
+            if self.daemon.is_none() {
                 ends.extend(self.namespaces.iter().map(|end| (end, device(nic), cpus.server)));
             }
             for (namespace, device, cpu) in ends {
@@ -176,6 +238,25 @@ impl Topology {
                 }
             }
         }
+    }
+
+    /// The namespace of the first guest, or of the native server.
+    pub fn first(&self) -> &Namespace {
+        &self.namespaces[0]
+    }
+
+    /// Packets that the first guest's first interface has received.
+    pub fn received(&self) -> Result<u64> {
+        let read = || {
+            // A thread's own file: the namespace is the thread's.
+            std::fs::read_to_string("/proc/thread-self/net/dev").map_err(|cause| lab::Error::Io {
+                what: "cannot read a guest's counters".to_owned(),
+                cause,
+            })
+        };
+        let text = self.first().inside(read)?;
+        let packets = received(&text, &device(0));
+        packets.ok_or_else(|| Error::Failed(format!("{} has no counters", device(0))))
     }
 
     /// The addresses of all guests on all NICs.
@@ -215,14 +296,30 @@ fn all_up(status: &Status) -> bool {
         && contexts.into_iter().all(|context| context.state == ContextState::Up)
 }
 
+/// A device's received packets, the second number of its line in /proc/net/dev.
+fn received(text: &str, device: &str) -> Option<u64> {
+    let line = |line: &str| Some(line.trim().strip_prefix(device)?.strip_prefix(':')?.to_owned());
+    text.lines().find_map(line)?.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Makes a namespace answer requests for an address only on the device that has it. All its NICs hear the requests
 /// that the driver domain's switch floods.
 fn answer_for_own_address(namespace: &Namespace) -> Result<()> {
     let write = || {
-        std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1").map_err(|error| {
-            lab::Error::Io { what: "cannot set arp_ignore".to_owned(), cause: error }
-        })
+        std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "1")
+            .map_err(|cause| lab::Error::Io { what: "cannot set arp_ignore".to_owned(), cause })
     };
-    let thread = namespace.thread(write)?;
-    Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
+    Ok(namespace.inside(write)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn received_packets_are_the_second_number() {
+        let text = "Inter-| Receive\n face |bytes packets\n  eth0: 1500 12 0\n eth01: 9 8 7\n";
+        assert_eq!(received(text, "eth0"), Some(12));
+        assert_eq!(received(text, "eth1"), None);
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cdna::{Enable, Mailbox, Status};
-use netdev::{Buffer, Device, Gone, Metadata, Refused};
+use netdev::{Buffer, Burst, Device, Gone, Metadata, Refused};
 use offload::Features;
 use port::Event;
 use shm::Piece;
@@ -85,6 +85,10 @@ pub struct Queue {
 impl netdev::Queue for Queue {
     type Frame = Received;
     type Fault = Fault;
+
+    fn burst(&self) -> Burst {
+        self.tx.burst()
+    }
 
     #[inline]
     fn has_room(&self) -> bool {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use cdna::{Direction, Enable, Flags, Mailbox, Status};
 use cdnafront::{Config, Fault, Queue, Received, open};
 use model::{BASE, Card, PROTECTIONS, Protection, bytes, card};
-use netdev::{Device, Metadata, Queue as _, Refused};
+use netdev::{Burst, Device, Metadata, Queue as _, Refused};
 use offload::{Checksum, Gso, GsoKind};
 use proptest::prelude::*;
 use shm::Piece;
@@ -121,7 +121,71 @@ fn a_batch_is_one_mailbox_write_and_one_call_for_64_descriptors() {
         assert!(receive(&mut queue).unwrap().is_some());
         queue.give_back();
     }
-    assert_eq!(card.calls.lock().unwrap().enqueued[1][4..], [32, 32]);
+    assert_eq!(card.calls.lock().unwrap().enqueued[1][4..], [64]);
+}
+
+/// Fills the TX ring. Returns the frames that fitted.
+fn fill(queue: &mut Queue) -> usize {
+    let fitted = (0..).take_while(|n| {
+        queue.has_room() && send(queue, &bytes(60, *n), Metadata::default()).is_ok()
+    });
+    let fitted = fitted.count();
+    queue.kick();
+    fitted
+}
+
+#[test]
+fn a_full_ring_is_refilled_by_the_call_and_sleeps_until_then() {
+    for protection in [Protection::Hypervisor, Protection::MapEach] {
+        let (mut card, mut queue) = opened(protection, 0);
+        let burst = queue.burst();
+        assert_eq!((burst.frames, burst.bytes / 1514), (64, 64), "a call of full-sized frames");
+        let fitted = fill(&mut queue);
+        assert!(fitted > 200);
+        let calls = |card: &Card| {
+            let calls = card.calls.lock().unwrap();
+            calls.enqueued[0].len() + calls.map_calls.len() + calls.unmap_calls.len()
+        };
+        let before = calls(&card);
+        // One frame at a time is sent, and the guest looks after each.
+        let mut sent = 0;
+        loop {
+            sent += card.send(1).len();
+            queue.reclaim().unwrap();
+            if queue.has_room() {
+                break;
+            }
+            assert_eq!(calls(&card), before);
+            assert!(!queue.arm(true).unwrap(), "{protection:?}: it would not sleep");
+            let interrupts = card.interrupts;
+            card.take_events();
+            assert_eq!(card.interrupts, interrupts, "it has seen those that were sent");
+            assert!(card.armed[0], "no interrupt would come for the next one");
+        }
+        assert_eq!(sent, fitted / 4, "a quarter of those in the ring");
+        let _ = fill(&mut queue);
+        assert!(calls(&card) - before <= 2, "one for the frames, one to unmap those before");
+    }
+}
+
+#[test]
+fn a_ring_without_calls_is_refilled_at_once() {
+    let (mut card, mut queue) = opened(Protection::None, 0);
+    assert_eq!(queue.burst(), Burst::SHORT);
+    fill(&mut queue);
+    card.send(1);
+    assert!(queue.arm(true).unwrap());
+    queue.reclaim().unwrap();
+    assert!(queue.has_room());
+    for (received, posted) in [(31, 256), (32, 256 + 32)] {
+        while card.consumer(Direction::Rx) < received {
+            assert!(card.receive(&bytes(60, 0), Flags::NONE, 0));
+            receive(&mut queue).unwrap().unwrap();
+            queue.give_back();
+        }
+        card.take_events();
+        assert_eq!(card.mailbox(Mailbox::RxProducer), posted);
+    }
 }
 
 #[test]

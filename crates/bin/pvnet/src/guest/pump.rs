@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use netdev::{Buffer, Gone, HEADER_MAX, Metadata, Queue};
+use netdev::{Buffer, Burst, Gone, HEADER_MAX, Metadata, Queue};
 use offload::vnet;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
@@ -14,16 +15,38 @@ use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The most frames read from the tap before the other direction has its turn.
-const BURST: usize = 32;
-/// Bytes per kick: the other end processes them while the next are read.
-const KICK_BYTES: usize = 16 * 1024;
+/// The most frames received before the other direction has its turn.
+const RECEIVE_BURST: usize = 32;
 
 /// A running thread.
 pub struct QueueThread {
     thread: JoinHandle<Option<String>>,
-    stop: Arc<OwnedFd>,
-    ended: Arc<OwnedFd>,
+    stop: Arc<Notice>,
+    ended: Arc<Notice>,
+}
+
+/// Something that happens once. It is readable from then on.
+struct Notice {
+    event: OwnedFd,
+    /// The same, for a look without a system call.
+    is_given: AtomicBool,
+}
+
+impl Notice {
+    fn new() -> io::Result<Arc<Self>> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Self { event, is_given: AtomicBool::new(false) }))
+    }
+
+    fn give(&self) {
+        self.is_given.store(true, Ordering::Release);
+        // The counter cannot be full: it is written once or twice.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    fn is_given(&self) -> bool {
+        self.is_given.load(Ordering::Acquire)
+    }
 }
 
 /// Why the thread ended early.
@@ -44,15 +67,12 @@ impl QueueThread {
         queue: Q,
         tap: impl AsFd + Send + 'static,
     ) -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let stop = Arc::new(eventfd(0, flags)?);
-        let ended = Arc::new(eventfd(0, flags)?);
-        let frame = Q::Frame::default();
-        let forwarder = Forwarder { queue, tap, frame, tap_empty: false, stop: stop.clone() };
+        let (stop, ended) = (Notice::new()?, Notice::new()?);
+        let forwarder = Forwarder::new(queue, tap, stop.clone());
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let result = forwarder.run();
-            signal(&end);
+            end.give();
             match result {
                 Ok(()) | Err(Error::Gone(_)) => None,
                 Err(error) => Some(error.to_string()),
@@ -63,17 +83,17 @@ impl QueueThread {
 
     /// Asks the thread to end.
     pub fn stop(&self) {
-        signal(&self.stop);
+        self.stop.give();
     }
 
     /// Readable once the thread has ended.
     pub fn ended(&self) -> BorrowedFd<'_> {
-        self.ended.as_fd()
+        self.ended.event.as_fd()
     }
 
     /// Whether the thread has ended.
     pub fn has_ended(&self) -> bool {
-        is_signalled(&self.ended)
+        self.ended.is_given()
     }
 
     /// Waits for the end. The error is why it ended early.
@@ -82,40 +102,31 @@ impl QueueThread {
     }
 }
 
-/// Makes an eventfd readable from now on.
-fn signal(event: &OwnedFd) {
-    // The counter cannot be full: it is written once or twice.
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
-}
-
-/// Whether [`signal`] was called.
-fn is_signalled(event: &OwnedFd) -> bool {
-    let read = rustix::io::read(event, &mut [0; 8]);
-    // Reading has cleared it.
-    read.is_ok_and(|_| {
-        signal(event);
-        true
-    })
-}
-
 /// The thread's state.
 struct Forwarder<Q: Queue, T> {
     queue: Q,
+    /// What the queue wants.
+    burst: Burst,
     tap: T,
     /// The frame being received.
     frame: Q::Frame,
     /// The last read found nothing: wait before reading again.
     tap_empty: bool,
-    stop: Arc<OwnedFd>,
+    stop: Arc<Notice>,
 }
 
 impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
+    fn new(queue: Q, tap: T, stop: Arc<Notice>) -> Self {
+        let (burst, frame) = (queue.burst(), Q::Frame::default());
+        Self { queue, burst, tap, frame, tap_empty: false, stop }
+    }
+
     fn run(mut self) -> Result<(), Error<Q::Fault>> {
         loop {
             let received = self.receive()?;
             self.queue.reclaim().map_err(Error::Fault)?;
             let sent = self.send()?;
-            if (received || sent) && !is_signalled(&self.stop) {
+            if (received || sent) && !self.stop.is_given() {
                 continue;
             }
             let waiting_for_room = !self.queue.has_room();
@@ -134,7 +145,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
         let tap = if waiting_for_room { PollFlags::empty() } else { PollFlags::IN };
         let [rx, tx] = self.queue.events();
         let mut fds = [
-            PollFd::new(&*self.stop, PollFlags::IN),
+            PollFd::new(&self.stop.event, PollFlags::IN),
             PollFd::new(&self.tap, tap),
             PollFd::from_borrowed_fd(rx, PollFlags::IN),
             PollFd::from_borrowed_fd(tx, PollFlags::IN),
@@ -150,7 +161,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     /// Forwards frames from the ring to the stack. Returns whether there was one.
     fn receive(&mut self) -> Result<bool, Error<Q::Fault>> {
         let mut any = false;
-        for _ in 0..BURST {
+        for _ in 0..RECEIVE_BURST {
             let received = self.queue.receive(&mut self.frame).map_err(Error::Fault)?;
             let Some(metadata) = received else { break };
             any = true;
@@ -178,7 +189,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     fn send(&mut self) -> Result<bool, Error<Q::Fault>> {
         let mut any = false;
         let mut pending = 0;
-        for _ in 0..BURST {
+        for _ in 0..self.burst.frames {
             if self.tap_empty || !self.queue.has_room() {
                 break;
             }
@@ -190,7 +201,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_empty = true,
                 Err(error) => return Err(Error::Tap(error)),
             }
-            if pending >= KICK_BYTES {
+            if pending >= self.burst.bytes {
                 self.queue.kick();
                 pending = 0;
             }

@@ -29,6 +29,8 @@ pub struct Machine<'a> {
     pub nics: u8,
     /// The line rate of each; 0 for none.
     pub rate_mbps: u32,
+    /// The longest time between a frame that a card received and the guest's interrupt, in microseconds.
+    pub coalesce_us: u32,
 }
 
 /// The peer's end of a NIC.
@@ -101,6 +103,8 @@ pub struct Network {
     pub nics: u8,
     /// The line rate of each card; 0 for none.
     pub rate_mbps: u32,
+    /// The longest time between a frame that a card received and the guest's interrupt, in microseconds.
+    pub coalesce_us: u32,
 }
 
 /// The kernel's default for the mappings of a process.
@@ -137,7 +141,7 @@ impl Server {
         for namespace in this.namespaces.iter().chain([&this.peer]) {
             answer_for_own_address(namespace)?;
         }
-        this.start_daemon(setup, network.rate_mbps, cpus)?;
+        this.start_daemon(setup, network, cpus)?;
         if this.daemon.is_none() {
             this.wires()?;
         }
@@ -189,10 +193,11 @@ impl Server {
         Ok(())
     }
 
-    fn start_daemon(&mut self, setup: impl Setup, rate_mbps: u32, cpus: &Cpus) -> Result<()> {
+    fn start_daemon(&mut self, setup: impl Setup, network: Network, cpus: &Cpus) -> Result<()> {
         let names: Vec<&str> = self.namespaces.iter().map(Namespace::name).collect();
-        let machine =
-            Machine { guests: &names, peer: self.peer.name(), nics: self.nics, rate_mbps };
+        let Network { nics, rate_mbps, coalesce_us } = network;
+        let peer = self.peer.name();
+        let machine = Machine { guests: &names, peer, nics, rate_mbps, coalesce_us };
         if setup.toml(Path::new(""), &machine).is_none() {
             return Ok(());
         }

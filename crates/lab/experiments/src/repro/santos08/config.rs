@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn every_line_coalesces_where_its_interrupts_are() {
-        let machine = Machine { guests: &["red"], peer: "peer", nics: 1, rate_mbps: 0 };
+        let machine =
+            Machine { guests: &["red"], peer: "peer", nics: 1, rate_mbps: 0, coalesce_us: 0 };
         for line in LINES.into_iter().skip(1) {
             let text = Coalesced { line, frames: 16, us: 18 }.toml("/run".as_ref(), &machine);
             let table: toml::Table = text.unwrap().parse().unwrap();

@@ -48,6 +48,11 @@ pub const CONFIGS: [Config; 9] = [
 /// CDNA as in most of the paper.
 pub const CDNA: Config = Config::Cdna(Protection::Hypervisor);
 
+/// Frames that share a guest's interrupt at most.
+const COALESCE_FRAMES: u32 = 64;
+/// How long a guest that waits for room may wait for them, in microseconds. On a slow line they take long.
+const TX_MICROS: u32 = 2000;
+
 /// Mappings that a vif needs which maps what it sends and flips what it receives.
 const MAPPINGS: u64 = 2048;
 
@@ -75,7 +80,7 @@ impl Config {
     }
 
     fn nic(self, nic: u8, machine: &Machine<'_>) -> String {
-        let Machine { peer, rate_mbps, .. } = machine;
+        let Machine { peer, rate_mbps, coalesce_us, .. } = machine;
         let (wire, card, addresses) = (wire(nic), card(nic), with_prefix(nic, PEER));
         let protection = match self {
             Self::Native => return String::new(),
@@ -91,7 +96,10 @@ impl Config {
         };
         let mut text = format!(
             "\n[[nic]]\nname = \"{card}\"\nprotection = {}\nrate_mbps = {rate_mbps}\n\
-             tso = {}\nwire = {{ tap = \"{wire}\", namespace = \"{peer}\", addresses = [\"{addresses}\"] }}\n",
+             tso = {}\n\
+             coalescing = {{ rx_frames = {COALESCE_FRAMES}, rx_micros = {coalesce_us}, \
+             tx_frames = {COALESCE_FRAMES}, tx_micros = {TX_MICROS} }}\n\
+             wire = {{ tap = \"{wire}\", namespace = \"{peer}\", addresses = [\"{addresses}\"] }}\n",
             protection.toml(),
             self == Self::CdnaTso
         );
@@ -196,7 +204,8 @@ mod tests {
     #[test]
     fn every_guest_has_an_interface_on_every_nic() {
         let guests = ["red", "blue"];
-        let machine = Machine { guests: &guests, peer: "peer", nics: 2, rate_mbps: 1000 };
+        let machine =
+            Machine { guests: &guests, peer: "peer", nics: 2, rate_mbps: 1000, coalesce_us: 100 };
         for config in CONFIGS.into_iter().skip(1) {
             let text = config.toml("/run".as_ref(), &machine).unwrap();
             let table: toml::Table = text.parse().unwrap();

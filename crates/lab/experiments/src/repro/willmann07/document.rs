@@ -32,6 +32,8 @@ pub struct Method {
     pub nics: u8,
     /// The line rate of each, in 10⁶ bits per second; 0 for none.
     pub rate_mbps: u32,
+    /// The longest time until a context's guest is interrupted, in microseconds.
+    pub coalesce_us: u32,
     /// TCP connections of each guest on each NIC.
     pub connections: u32,
     /// TCP's congestion control.
@@ -74,6 +76,7 @@ pub(super) mod tests {
             rounds: 1,
             nics: 2,
             rate_mbps: 400,
+            coalesce_us: 500,
             connections: 2,
             congestion: "cubic".to_owned(),
             server_cpu,

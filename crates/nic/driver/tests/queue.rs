@@ -3,6 +3,7 @@
 mod model;
 
 use std::collections::BTreeSet;
+use std::sync::mpsc;
 
 use cdna::{Direction, Enable, Flags, Mailbox, Status};
 use cdnafront::{Config, Fault, Queue, Received, open};
@@ -260,6 +261,26 @@ fn the_interface_follows_the_status() {
     let mut card = card;
     card.take_events();
     assert_eq!(card.mailbox(Mailbox::Enable), 0);
+}
+
+#[test]
+fn an_interface_is_given_back_once_closed_or_not() {
+    for is_closed in [true, false] {
+        let (mut card, mut context) = card(Protection::None, 0);
+        let (given, back) = mpsc::channel();
+        context.release = Box::new(move |_| given.send(()).unwrap());
+        let (interface, _queue) = open(context, &Config::default());
+        card.take_events();
+        assert!(back.try_recv().is_err());
+        if is_closed {
+            Box::new(interface).close(std::time::Duration::ZERO);
+        } else {
+            drop(interface);
+        }
+        card.take_events();
+        assert_eq!(card.mailbox(Mailbox::Enable), 0);
+        assert_eq!(back.iter().count(), 1);
+    }
 }
 
 #[test]

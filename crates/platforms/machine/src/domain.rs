@@ -13,7 +13,7 @@ use crate::dma::Holds;
 use crate::dma::pages::DmaPages;
 use crate::exchange::Exchange;
 use crate::grant_table::{Access, Entry, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, gtf};
-use crate::memory::{MemorySize, populate};
+use crate::memory::{MemorySize, populate, secret_memory};
 use crate::share::{MappingCount, Share};
 
 /// The driver domain's number.
@@ -48,10 +48,17 @@ impl Domain {
         first: u64,
     ) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
-        let name = format!("pvnet-domain-{id}");
-        let create = if size.sealed { create_sealable_memfd } else { create_memfd };
-        let fd = create(&name, size.pages + size.exchange_pages, size.page_size)?;
-        let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
+        let secret = if size.secret { secret_memory(id, size) } else { None };
+        let (fd, memory) = match secret {
+            Some(secret) => secret,
+            None => {
+                let name = format!("pvnet-domain-{id}");
+                let create = if size.sealed { create_sealable_memfd } else { create_memfd };
+                let fd = create(&name, size.pages + size.exchange_pages, size.page_size)?;
+                let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
+                (fd, memory)
+            }
+        };
         populate(id, size, &memory);
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         let (balloon, process) = (Balloon::new(size), OnceLock::new());

@@ -40,7 +40,7 @@ impl MachineGuest {
         size: MemorySize,
         calls: Box<dyn Hypercalls>,
     ) -> Result<Self, Error> {
-        let MemorySize { pages, grant_pages, exchange_pages, page_size, sealed } = size;
+        let MemorySize { pages, grant_pages, exchange_pages, page_size, sealed, .. } = size;
         let wrong = |_| Error::Exhausted("pages");
         let own = file.try_clone().map_err(Error::os("guest memory"))?;
         let space = Space::map(own, 0, pages * PAGE_SIZE, page_size)

@@ -126,7 +126,9 @@ pub fn join_with(
     let has = |flag| welcome.flags & flag != 0;
     let page_size = if has(memory::HUGE) { PageSize::Huge } else { PageSize::Small };
     let sealed = has(memory::SEALED);
-    let size = MemorySize { pages, grant_pages, exchange_pages, page_size, sealed };
+    // What file it is makes no difference to the guest.
+    let secret = false;
+    let size = MemorySize { pages, grant_pages, exchange_pages, page_size, sealed, secret };
     let calls = Box::new(Remote { socket: socket.into() });
     Ok((MachineGuest::new(domid, file, size, calls)?, store))
 }

@@ -318,6 +318,22 @@ fn a_card_gives_contexts_to_guests_in_their_order() {
 }
 
 #[test]
+fn a_card_and_an_uplink_can_defer_unmappings() {
+    let protection = "protection = { iommu = \"deferred\" }\n";
+    let uplink = format!(
+        "[[uplink]]\nname = \"out\"\nkind = \"cdna\"\nnic = \"card0\"\n\
+         mac = \"02:00:00:00:00:09\"\n{protection}"
+    );
+    let nic = NIC.replace("wire", &format!("{protection}wire"));
+    let config = parse(&format!("{nic}{uplink}")).unwrap();
+    let after = std::time::Duration::from_millis(10);
+    let deferred = contexts::IommuMode::Deferred { pages: 128, after };
+    for protection in [config.nics[0].protection, config.uplinks[0].protection] {
+        assert_eq!(protection.mode, contexts::Protection::Iommu(deferred));
+    }
+}
+
+#[test]
 fn the_command_line_changes_cards_and_contexts() {
     let text =
         format!("{NIC}[[guest]]\nname = \"g\"\nnic = \"card0\"\nmac = \"02:00:00:00:00:01\"\n");

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak, mpsc};
 
 use control_socket::{PersistentStatus, Status};
-use hypervisor::{Hypervisor, Meter};
+use hypervisor::{DomId, Hypervisor, Meter};
 use netback::{Change, ControlRing, Ledgers, Offered, PersistentGrants, Vif, VifError};
 use switch::MacAddr;
 use xenstore::{Store, XenbusState};
@@ -47,11 +47,11 @@ pub(super) trait Platform: Send + Sync {
     /// process.
     fn ends_with_its_node(&self) -> bool;
 
-    /// Sets how much memory the guest `name`, domain of the interface `id`, should have.
+    /// Sets how much memory the guest `name`, which is `domain`, should have.
     ///
     /// # Errors
     /// Why this daemon cannot do it, for an operator.
-    fn set_memory(&self, name: &str, id: VifId, mib: usize) -> Result<(), String>;
+    fn set_memory(&self, name: &str, domain: DomId, mib: usize) -> Result<(), String>;
 
     /// The cards with contexts, if it can have some.
     fn nics(&self) -> Option<&Arc<Nics>> {

@@ -8,7 +8,7 @@ use wire::netif::keys;
 use xenstore::{Store, StoreError, XenbusState, in_transaction};
 
 use crate::channel::{RxChannel, TxChannel};
-use crate::connect::{ConnectError, Connection, Rings, connect};
+use crate::connect::{ConnectError, Connection, Rings, connect, queue_prefix};
 use crate::ledger::Ledgers;
 use crate::offered::Offered;
 
@@ -135,8 +135,9 @@ impl<H: Hypervisor> Vif<H> {
             (keys::FEATURE_GSO_TCPV4, bit(tso_v4)),
             (keys::FEATURE_GSO_TCPV6, bit(tso_v6)),
             (keys::FEATURE_IPV6_CSUM_OFFLOAD, bit(csum_v6)),
-            (keys::FEATURE_RX_COPY, bit(self.offered.rx == RxChannel::Copy)),
+            (keys::FEATURE_RX_COPY, bit(self.offered.rx.is_copy())),
             (keys::FEATURE_RX_FLIP, bit(self.offered.rx == RxChannel::Flip)),
+            (keys::FEATURE_RX_GUEST_COPY, bit(self.offered.rx.guest_copy().is_some())),
             (keys::FEATURE_HEADER_CHANNEL, bit(self.offered.tx == TxChannel::Header)),
             (keys::FEATURE_CTRL_RING, bit(self.offered.persistent_pages() > 0)),
             (keys::FEATURE_MULTICAST_CONTROL, 0),
@@ -246,7 +247,20 @@ impl<H: Hypervisor> Vif<H> {
         let supplied = connection.queues.iter().all(|queue| queue.tx.has_header_pages());
         let key = self.header_channel();
         self.store.write(None, &key, if supplied { "1" } else { "0" })?;
+        self.announce_copies(&connection)?;
         Ok(connection)
+    }
+
+    /// Writes how the guest copies, if it does.
+    fn announce_copies(&self, connection: &Connection<H>) -> Result<(), StoreError> {
+        let Some(form) = self.offered.rx.guest_copy() else { return Ok(()) };
+        let queues = u32::try_from(connection.queues.len()).unwrap_or(u32::MAX);
+        for (n, copies) in (0..).zip(connection.guest_copies()) {
+            let key = format!("{}{}", queue_prefix(n, queues), keys::RX_GUEST_COPIES);
+            let value = format!("{form} {}", copies.id());
+            self.store.write(None, &format!("{}/{key}", self.path), &value)?;
+        }
+        Ok(())
     }
 
     /// Connects to live rings, with the header channel as negotiated before. Writes nothing.

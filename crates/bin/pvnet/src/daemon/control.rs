@@ -421,7 +421,7 @@ impl Control {
             let name = &interface.name;
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
             let status = interface.wrappers.describe(status);
-            PortStatus { persistent_grants: interface.backend.persistent_grants(), ..status }
+            interface.backend.describe(status)
         });
         let uplinks = self.uplinks.iter().map(status::uplink);
         let ports: Vec<_> = guests.chain(uplinks).collect();

@@ -5,7 +5,8 @@ mod cards;
 use std::path::Path;
 
 use control_socket::{
-    GuardStatus, GuestCopyStatus, Learning, MemoryStatus, MeterStatus, PortStatus, Rates, Status, View,
+    GuardStatus, GuestCopyStatus, Learning, MemoryStatus, MeterStatus, PortStatus, Rates, Status,
+    View,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -92,7 +93,8 @@ fn coverage(memory: &MemoryStatus) -> String {
 
 /// What a guest copies itself.
 fn guest_copy(status: &GuestCopyStatus) -> String {
-    let &GuestCopyStatus { pool_pages, granted, expired, hypercalls, copies, bytes, refused } = status;
+    let &GuestCopyStatus { pool_pages, granted, expired, hypercalls, copies, bytes, refused } =
+        status;
     if pool_pages > 0 {
         return format!("copies an uplink's frames out of {pool_pages} pages that it has mapped");
     }
@@ -202,7 +204,10 @@ pub mod tests {
         let status = GuestCopyStatus { bytes: 3000, copies: 2, expired: 1, ..Default::default() };
         let line = guest_copy(&status);
         assert!(line.starts_with("copied 3000 bytes of an uplink's frames itself"), "{line}");
-        assert!(line.ends_with("0 buffers granted, 1 not copied in time, 0 copies refused"), "{line}");
+        assert!(
+            line.ends_with("0 buffers granted, 1 not copied in time, 0 copies refused"),
+            "{line}"
+        );
     }
 
     #[test]

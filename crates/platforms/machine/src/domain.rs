@@ -12,8 +12,8 @@ use crate::balloon::Balloon;
 use crate::dma::Holds;
 use crate::dma::pages::DmaPages;
 use crate::exchange::Exchange;
-use crate::guest_copy::CopiesOfDomain;
 use crate::grant_table::{Access, Entry, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, gtf};
+use crate::guest_copy::CopiesOfDomain;
 use crate::memory::{MemorySize, populate};
 use crate::share::{MappingCount, Share};
 

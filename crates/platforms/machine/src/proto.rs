@@ -154,9 +154,7 @@ impl Packet {
     }
 
     /// The copies that a call is about; none when it claims too many. They are not checked.
-    pub(crate) fn copies(
-        &self,
-    ) -> Option<ArrayVec<Request, GUEST_COPIES_PER_HYPERCALL>> {
+    pub(crate) fn copies(&self) -> Option<ArrayVec<Request, GUEST_COPIES_PER_HYPERCALL>> {
         let count = self.arg as usize;
         let request = |words: &[u32]| {
             let [first, second, page] = *words else { return Request::default() };

@@ -66,7 +66,7 @@ pub struct Connection<H: Hypervisor> {
     /// The control ring, if the frontend has one.
     pub control: Option<ControlRing<H>>,
     /// The time limit of granted buffers, if the guest copies.
-    expiry: Option<Expiry>,
+    expiry: Option<Box<Expiry>>,
 }
 
 impl<H: Hypervisor> Connection<H> {
@@ -75,7 +75,7 @@ impl<H: Hypervisor> Connection<H> {
     pub fn into_port(self) -> (Vec<port::Queue>, Vec<Box<dyn Task>>) {
         let queue = |Queue { tx, rx }| port::Queue { ingress: Box::new(tx), egress: Box::new(rx) };
         let control = self.control.map(|control| -> Box<dyn Task> { Box::new(control) });
-        let expiry = self.expiry.map(|expiry| -> Box<dyn Task> { Box::new(expiry) });
+        let expiry = self.expiry.map(|expiry| -> Box<dyn Task> { expiry });
         (self.queues.into_iter().map(queue).collect(), control.into_iter().chain(expiry).collect())
     }
 
@@ -261,8 +261,9 @@ pub(crate) fn connect<H: Hypervisor>(
     if keys.flag(keys::REQUEST_RX_COPY)? != rx.is_copy() {
         return Err(ConnectError::RxChannel { offered: rx });
     }
-    let copies = rx.guest_copy();
-    let copies = if keys.flag(keys::REQUEST_RX_GUEST_COPY)? { copies } else { None };
+    // On live rings the frontend knows the grants of the earlier backend only.
+    let may_copy = !rings.resumes && keys.flag(keys::REQUEST_RX_GUEST_COPY)?;
+    let copies = rx.guest_copy().filter(|_| may_copy);
     let asked = keys.number(keys::MULTI_QUEUE_NUM_QUEUES)?.unwrap_or(1);
     if asked == 0 || asked > max_queues {
         return Err(ConnectError::Queues { asked, offered: max_queues });
@@ -283,7 +284,7 @@ pub(crate) fn connect<H: Hypervisor>(
         .collect::<Result<Vec<_>, ConnectError>>()?;
     let all_copies: Vec<_> =
         queues.iter().filter_map(|queue| queue.rx.guest_copies()).cloned().collect();
-    let expiry = (!all_copies.is_empty()).then(|| Expiry::new(all_copies));
+    let expiry = (!all_copies.is_empty()).then(|| Expiry::new(all_copies).map(Box::new));
     let expiry = expiry.transpose().map_err(hypervisor::Error::os("doorbell"))?;
     let control = control.map(|place| context.control(place, all_grants)).transpose()?;
     Ok(Connection { queues, control, expiry })

@@ -255,10 +255,16 @@ impl<H: Hypervisor> Vif<H> {
     fn announce_copies(&self, connection: &Connection<H>) -> Result<(), StoreError> {
         let Some(form) = self.offered.rx.guest_copy() else { return Ok(()) };
         let queues = u32::try_from(connection.queues.len()).unwrap_or(u32::MAX);
-        for (n, copies) in (0..).zip(connection.guest_copies()) {
+        for (n, queue) in (0..).zip(&connection.queues) {
             let key = format!("{}{}", queue_prefix(n, queues), keys::RX_GUEST_COPIES);
-            let value = format!("{form} {}", copies.id());
-            self.store.write(None, &format!("{}/{key}", self.path), &value)?;
+            let path = format!("{}/{key}", self.path);
+            match queue.rx.guest_copies() {
+                Some(copies) => {
+                    self.store.write(None, &path, &format!("{form} {}", copies.id()))?;
+                }
+                // An earlier frontend may have copied.
+                None => gone_is_fine(self.store.remove(None, &path))?,
+            }
         }
         Ok(())
     }
@@ -287,7 +293,7 @@ impl<H: Hypervisor> Vif<H> {
         Ok(self.enter(XenbusState::Connected)?)
     }
 
-    /// Removes the keys of a header channel and of a control ring, because the next driver of this
+    /// Removes the keys of a header channel, a control ring and guest copies, because the next driver of this
     /// device may not know them. This fails without effect if this domain may not write there. A
     /// driver that has already written new ones detects their removal: by
     /// [`keys::HEADER_CHANNEL`], and by reading its control ring's key.
@@ -295,8 +301,8 @@ impl<H: Hypervisor> Vif<H> {
         let queues = (0..self.offered.max_queues).map(|n| format!("{}{n}/", keys::QUEUE_PREFIX));
         let prefixes = std::iter::once(String::new()).chain(queues);
         let headers = prefixes.map(|prefix| format!("{prefix}{}", keys::TX_HEADER_REFS));
-        let control = [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL].map(str::to_owned);
-        for key in headers.chain(control) {
+        let others = [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL, keys::REQUEST_RX_GUEST_COPY];
+        for key in headers.chain(others.map(str::to_owned)) {
             let _ = self.store.remove(None, &format!("{}/{key}", self.frontend));
         }
     }

@@ -161,10 +161,15 @@ impl<G: Guest> Frontend<G> {
         let count = u32::try_from(queues.len()).unwrap_or(u32::MAX);
         for (n, queue) in (0..).zip(queues) {
             let key = format!("{}/{}{}", self.backend, prefix(n, count), keys::RX_GUEST_COPIES);
-            let text = self.store.read(None, &key)?;
-            let copies = text.split_once(' ').and_then(|(form, id)| {
-                Some((form.parse::<CopyForm>().ok()?, id.parse().ok()?))
-            });
+            let text = match self.store.read(None, &key) {
+                // A backend that was closing an earlier connection has removed the request: it
+                // copies.
+                Err(StoreError::NotFound(_)) => continue,
+                other => other?,
+            };
+            let copies = text
+                .split_once(' ')
+                .and_then(|(form, id)| Some((form.parse::<CopyForm>().ok()?, id.parse().ok()?)));
             let (form, id) = copies.ok_or(ConnectError::Key(key))?;
             queue.rx.copy_by(guest.guest_copier(id, form)?);
         }
@@ -300,11 +305,7 @@ impl<G: Guest> Frontend<G> {
         self.write(keys::FEATURE_GSO_TCPV6, u32::from(tso_v6))?;
         self.write(keys::FEATURE_NO_CSUM_OFFLOAD, u32::from(!csum_v4))?;
         self.write(keys::FEATURE_IPV6_CSUM_OFFLOAD, u32::from(csum_v6))?;
-        (0..count)
-            .map(|n| {
-                self.make_queue(guest, &prefix(n, count), agreed)
-            })
-            .collect()
+        (0..count).map(|n| self.make_queue(guest, &prefix(n, count), agreed)).collect()
     }
 
     fn make_queue(

@@ -28,33 +28,29 @@ struct State {
     /// All of them. One that has no other owner is not kept.
     buffers: Box<[Arc<Region>]>,
     /// The buffer of each slot of the window.
-    current: [u16; WINDOW],
+    current: [usize; WINDOW],
     /// The slot's next buffer, because its frame is kept.
-    next: [Option<u16>; WINDOW],
-    free: Vec<u16>,
+    next: [Option<usize>; WINDOW],
+    free: Vec<usize>,
     /// Kept, and perhaps free again; the oldest first.
-    kept: VecDeque<u16>,
+    kept: VecDeque<usize>,
 }
 
 impl KeptBuffers {
     /// The buffers of `size` bytes in `whole`: one for each slot, and spare ones.
     pub(crate) fn new(whole: &Arc<Region>, size: usize) -> Result<Self, OutOfBounds> {
-        let count = u16::try_from(whole.len() / size).unwrap_or(u16::MAX);
-        let buffer = |n: u16| {
-            let start = usize::from(n) * size;
-            whole.slice(start..start + size).map(Arc::new)
-        };
-        let slots = WINDOW as u16;
+        let count = whole.len() / size;
+        let buffer = |n| whole.slice(n * size..(n + 1) * size).map(Arc::new);
         let buffers = (0..count).map(buffer).collect::<Result<_, _>>()?;
-        let free = (slots..count).rev().collect();
-        let current = std::array::from_fn(|slot| slot as u16);
-        let (next, kept) = ([None; WINDOW], VecDeque::with_capacity(count.into()));
+        let free = (WINDOW..count).rev().collect();
+        let current = std::array::from_fn(|slot| slot);
+        let (next, kept) = ([None; WINDOW], VecDeque::with_capacity(count));
         Ok(Self { size, state: RefCell::new(State { buffers, current, next, free, kept }) })
     }
 
     /// The buffer of a slot.
     pub(crate) fn current(&self, slot: usize) -> usize {
-        self.state.borrow().current[slot].into()
+        self.state.borrow().current[slot]
     }
 
     /// The slot's frame is done with: if it is kept, the slot gets another buffer.
@@ -72,16 +68,18 @@ impl KeptBuffers {
         let Place::Region { offset, .. } = piece.place else { return None };
         let offset = usize::try_from(offset).ok()?;
         let header = frame.header();
-        if offset % self.size != HEADROOM || header.len() + usize::from(piece.len) != frame.len as usize {
+        if offset % self.size != HEADROOM
+            || header.len() + usize::from(piece.len) != frame.len as usize
+        {
             return None;
         }
         let mut state = self.state.borrow_mut();
-        let buffer = u16::try_from(offset / self.size).ok()?;
+        let buffer = offset / self.size;
         let slot = state.current.iter().position(|current| *current == buffer)?;
         if state.next[slot].is_none() {
             state.next[slot] = Some(state.take_free()?);
         }
-        let memory = state.buffers[usize::from(buffer)].clone();
+        let memory = state.buffers[buffer].clone();
         let offset = HEADROOM - header.len();
         // Other receivers that keep it may read the same bytes meanwhile.
         memory.copy_in(offset, header).ok()?;
@@ -91,11 +89,11 @@ impl KeptBuffers {
 
 impl State {
     /// A buffer that nobody keeps.
-    fn take_free(&mut self) -> Option<u16> {
+    fn take_free(&mut self) -> Option<usize> {
         for _ in 0..LOOKS.min(self.kept.len()) {
             let Some(buffer) = self.kept.pop_front() else { break };
             // What its last reader did came before this.
-            match Arc::get_mut(&mut self.buffers[usize::from(buffer)]) {
+            match Arc::get_mut(&mut self.buffers[buffer]) {
                 Some(_) => self.free.push(buffer),
                 None => self.kept.push_back(buffer),
             }

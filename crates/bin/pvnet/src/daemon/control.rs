@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use capture::{Capture, Request};
-use control_socket::{PortStatus, Reason, Status};
+use control_socket::{Reason, Status};
 use datapath::{Datapath, Failure, Port, TeachError};
 use netback::{Offered, VifError};
 use tracing::{info, warn};

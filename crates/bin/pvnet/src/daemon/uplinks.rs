@@ -6,7 +6,6 @@ use std::sync::Arc;
 use control_socket::Reason;
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
-use hypervisor::guest_copy::GRANTED_BUFFERS;
 use netback::RxChannel;
 use port::Queue;
 use tracing::{info, warn};
@@ -20,7 +19,7 @@ use crate::netns;
 
 /// Receive buffers of each uplink queue that guests may keep at a time. One that needs more copies
 /// takes the driver domain's time instead. A ring's worth, so that one guest can be late by a ring.
-const SPARE_BUFFERS: usize = GRANTED_BUFFERS;
+const SPARE_BUFFERS: usize = 256;
 
 /// An uplink.
 pub(super) struct PluggedUplink {
@@ -101,7 +100,8 @@ fn attach_one(
         queues.iter().try_for_each(TapQueue::persist).map_err(|error| failed(error.to_string()))?;
     }
     netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
-    let buffers = buffers(uplink, queues.len(), spare).map_err(Error::system("memory for an uplink"))?;
+    let buffers =
+        buffers(uplink, queues.len(), spare).map_err(Error::system("memory for an uplink"))?;
     let features = uplink.capabilities.features();
     let queue = |(tap, buffers): (TapQueue, Buffers)| {
         let tap = Arc::new(tap);

@@ -9,8 +9,7 @@ use hypervisor::{Guest, Metered};
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::DRIVER_DOMAIN;
-use crate::{Machine, MachineGuest, MemorySize};
+use crate::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize};
 
 const PAGES: usize = 64;
 

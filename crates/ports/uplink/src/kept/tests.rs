@@ -1,12 +1,14 @@
 //! Random frames that are kept, copied late or never, against a list of what they held.
 
-use proptest::prelude::*;
 use port::{Piece, Window};
+use proptest::prelude::*;
 
 use super::*;
 
 const SIZE: usize = 2048;
 const SPARE: usize = 5;
+const HEADER: u8 = 128;
+const _: () = assert!(HEADER as usize == HEADER_MAX);
 
 /// A queue that reads frames, and receivers that keep some.
 struct Queue {
@@ -33,8 +35,8 @@ impl Queue {
         let at = self.buffers.current(slot) * SIZE + HEADROOM;
         self.whole.copy_in(at, &vec![self.read; body.into()]).unwrap();
         frame.bytes = [self.read ^ 0xff; HEADER_MAX];
-        frame.header_len = HEADER_MAX as u8;
-        frame.len = u32::from(body) + HEADER_MAX as u32;
+        frame.header_len = HEADER;
+        frame.len = u32::from(body) + u32::from(HEADER);
         frame.pieces.clear();
         frame.pieces.push(Piece::in_region(0, at as u64, body));
         true

@@ -239,6 +239,9 @@ struct InterfaceArgs {
     /// Keep no pages mapped: each use of a page is a grant operation.
     #[arg(long)]
     no_persistent_grants: bool,
+    /// Leave all copies of received frames to the driver domain.
+    #[arg(long)]
+    no_guest_copy: bool,
 }
 
 impl InterfaceArgs {
@@ -257,6 +260,7 @@ impl InterfaceArgs {
             one_event_channel: self.one_event_channel,
             no_header_channel: self.no_header_channel,
             no_persistent_grants: self.no_persistent_grants,
+            no_guest_copy: self.no_guest_copy,
         }
     }
 }

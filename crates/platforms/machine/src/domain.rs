@@ -13,6 +13,7 @@ use crate::dma::Holds;
 use crate::dma::pages::DmaPages;
 use crate::exchange::Exchange;
 use crate::grant_table::{Access, Entry, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, gtf};
+use crate::guest_copy::CopiesOfDomain;
 use crate::memory::{MemorySize, populate, secret_memory};
 use crate::share::{MappingCount, Share};
 
@@ -35,6 +36,7 @@ pub struct Domain {
     holds: Holds,
     dma_pages: DmaPages,
     mappings: MappingCount,
+    copies: CopiesOfDomain,
     /// Whether its memory is as its size says: sealed, if it will be.
     ready: AtomicBool,
 }
@@ -66,6 +68,7 @@ impl Domain {
         let (holds, dma_pages) = (Holds::default(), DmaPages::new(first));
         let mappings = MappingCount::new(share.mappings);
         let ready = AtomicBool::new(!size.sealed);
+        let copies = CopiesOfDomain::default();
         Ok(Self {
             id,
             size,
@@ -79,6 +82,7 @@ impl Domain {
             holds,
             dma_pages,
             mappings,
+            copies,
             ready,
         })
     }
@@ -167,6 +171,17 @@ impl Domain {
         &self.mappings
     }
 
+    /// What it copies out of the driver domain.
+    pub(crate) fn copies(&self) -> &CopiesOfDomain {
+        &self.copies
+    }
+
+    /// Whether an ordinary page has this number, and is not given up.
+    #[inline]
+    pub(crate) fn has_page(&self, page: usize) -> bool {
+        page < self.size.pages && !self.balloon.is_out(page)
+    }
+
     pub(crate) fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
     }
@@ -191,7 +206,7 @@ impl Domain {
         self.entry(gref)
             .filter(|entry| entry.permits(caller, access))
             .map(|entry| entry.frame as usize)
-            .filter(|frame| *frame < self.size.pages && !self.balloon.is_out(*frame))
+            .filter(|frame| self.has_page(*frame))
             .map(|frame| frame * PAGE_SIZE)
             .ok_or_else(|| self.bad(gref, access))
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use capture::{Capture, Request};
-use control_socket::{PortStatus, Reason, Status};
+use control_socket::{Reason, Status};
 use datapath::{Datapath, Failure, Port, TeachError};
 use hypervisor::DomId;
 use netback::{Offered, VifError};
@@ -423,7 +423,7 @@ impl Control {
             let name = &interface.name;
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
             let status = interface.wrappers.describe(status);
-            PortStatus { persistent_grants: interface.backend.persistent_grants(), ..status }
+            interface.backend.describe(status)
         });
         let uplinks = self.uplinks.iter().map(status::uplink);
         let ports: Vec<_> = guests.chain(uplinks).collect();

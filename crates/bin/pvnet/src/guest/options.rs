@@ -21,6 +21,8 @@ pub struct Options {
     pub no_header_channel: bool,
     /// The daemon keeps no pages mapped.
     pub no_persistent_grants: bool,
+    /// Leave all copies of received frames to the driver domain.
+    pub no_guest_copy: bool,
 }
 
 /// `DEVICE=ADDRESS`, or `ADDRESS` for the first interface.

@@ -135,16 +135,20 @@ impl<'a> Iperf<'a> {
     /// [`Error::MissingTool`]; [`Error::Iperf`] with the tool's message; [`Error::TimedOut`]; [`Error::Interrupted`];
     /// [`Error::Parse`] if its output has an unknown format.
     pub fn run(&self) -> Result<Throughput> {
-        let mut server = self.listen()?;
+        self.start()?.finish()
+    }
+
+    /// Starts a server, waits until it listens, and starts the client.
+    ///
+    /// # Errors
+    /// [`Error::MissingTool`]; [`Error::Failed`] with the server's output; [`Error::TimedOut`]; [`Error::Interrupted`].
+    pub fn start(&self) -> Result<RunningIperf> {
+        let server = self.listen()?;
         let mut command = self.client.exec("iperf3")?;
         command.args(self.client_arguments());
-        let mut client = on_cpu(self.cpus[0], || Process::capture(command))?;
+        let client = on_cpu(self.cpus[0], || Process::capture(command))?;
         let limit = Duration::from_secs(u64::from(self.seconds)) + SLACK;
-        client.wait(limit)?;
-        // Some versions exit with success after a failure: the JSON document has the real result.
-        let throughput = Throughput::parse(&client.stdout(), &self.address.to_string())?;
-        server.wait(SLACK)?;
-        Ok(throughput)
+        Ok(RunningIperf { client, server, limit, address: self.address })
     }
 
     fn listen(&self) -> Result<Process> {
@@ -185,6 +189,35 @@ impl<'a> Iperf<'a> {
             arguments.push("--zerocopy".to_owned());
         }
         arguments
+    }
+}
+
+/// A run that was started. Dropping it stops it.
+#[derive(Debug)]
+pub struct RunningIperf {
+    client: Process,
+    server: Process,
+    limit: Duration,
+    address: IpAddr,
+}
+
+impl RunningIperf {
+    /// The server's process number. The server receives, unless the run is reversed.
+    #[must_use]
+    pub fn server_pid(&self) -> u32 {
+        self.server.pid()
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// Those of [`Iperf::run`].
+    pub fn finish(mut self) -> Result<Throughput> {
+        self.client.wait(self.limit)?;
+        // Some versions exit with success after a failure: the JSON document has the real result.
+        let throughput = Throughput::parse(&self.client.stdout(), &self.address.to_string())?;
+        self.server.wait(SLACK)?;
+        Ok(throughput)
     }
 }
 

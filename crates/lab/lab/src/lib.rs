@@ -41,7 +41,7 @@ pub use error::{Error, Result};
 pub use exit::exit_code;
 pub use fuzz::FuzzRounds;
 pub use interrupt::Interrupt;
-pub use iperf::{Iperf, Throughput, Traffic};
+pub use iperf::{Iperf, RunningIperf, Throughput, Traffic};
 pub use memory::Rss;
 pub use namespace::Namespace;
 pub use needs::{able, needed};

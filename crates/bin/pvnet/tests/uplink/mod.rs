@@ -266,9 +266,8 @@ fn a_guest_that_stops_copying_delays_no_other() {
     let [mut stopped, mut daemon] = testbed.start(&["*.rx=guest-copy"]);
     let (second, address) = testbed.second.as_ref().unwrap();
     let mut other = testbed.join(second.name());
-    let ping = |address: Ipv4Addr| {
-        lab::ping(&testbed.outside, address, 3, PING_PAUSE).unwrap().received
-    };
+    let ping =
+        |address: Ipv4Addr| lab::ping(&testbed.outside, address, 3, PING_PAUSE).unwrap().received;
     assert_eq!([ping(INSIDE), ping(*address)], [3, 3]);
     let pid = rustix::process::Pid::from_raw(stopped.pid().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();

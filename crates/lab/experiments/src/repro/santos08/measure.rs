@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use control_socket::Status;
 use hypervisor::Counted;
-use lab::{Children, CpuMeter, Interrupt, Iperf, thread_times};
+use lab::{Children, CpuMeter, Interrupt, Iperf, Process, thread_times};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
@@ -64,14 +64,9 @@ pub fn measure(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Sample> {
     let iperf = Iperf::tcp(&server.peer, server.first(), address, whole)
         .bursts(pps, size.saturating_sub(HEADERS), burst)
         .on([cpus.client, cpus.server]);
-    std::thread::scope(|scope| {
-        let stream = scope.spawn(|| iperf.run());
-        let window = window(server, seconds, cpus);
-        let outcome = stream.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // If pvnet has failed, its own error says more.
-        let (outcome, window) = (outcome, window?);
-        Ok(window.sample(outcome?.lost_percent / 100.0))
-    })
+    let stream = iperf.start()?;
+    let window = window(server, stream.server_pid(), seconds, cpus)?;
+    Ok(window.sample(stream.finish()?.lost_percent / 100.0))
 }
 
 /// What happened in the middle of a stream.
@@ -88,18 +83,20 @@ impl Window {
     }
 }
 
-fn window(server: &Server, seconds: u32, cpus: &Cpus) -> Result<Window> {
+fn window(server: &Server, receiver: u32, seconds: u32, cpus: &Cpus) -> Result<Window> {
     Interrupt::sleep(MARGIN)?;
     let before = server.status()?;
-    let (times, packets) = (times(server, before.as_ref())?, server.received()?);
+    let (times, packets) = (times(server, receiver, before.as_ref())?, server.received()?);
     let meter = CpuMeter::start_on(cpus.server, &[], Children::Ignored)?;
     Interrupt::sleep(Duration::from_secs(seconds.into()))?;
     let usage = meter.read()?;
     let after = server.status()?;
-    let (mut later, received) = (self::times(server, after.as_ref())?, server.received()?);
-    // The stream's receiver is a process that this program does not know: all that is not the daemon is the guest's.
-    let daemon = later.daemon.saturating_sub(times.daemon);
-    later.guests = times.guests + usage.busy.saturating_sub(daemon);
+    let (mut later, received) =
+        (self::times(server, receiver, after.as_ref())?, server.received()?);
+    if server.daemon().is_none() {
+        // A native server's receiving stack runs in interrupts, which are no process's.
+        later.guests = times.guests + usage.busy;
+    }
     let packets = received.saturating_sub(packets) as f64;
     if packets < 1.0 {
         return Err(Error::Failed("no packet arrived".to_owned()));
@@ -116,10 +113,14 @@ fn window(server: &Server, seconds: u32, cpus: &Cpus) -> Result<Window> {
     })
 }
 
-fn times(server: &Server, status: Option<&Status>) -> Result<Times> {
+fn times(server: &Server, receiver: u32, status: Option<&Status>) -> Result<Times> {
     let threads = server.daemon().map(thread_times).transpose()?.unwrap_or_default();
     let metered = Duration::from_nanos(status.map_or(0, |status| status.meter.nanoseconds));
-    Ok(Times { metered, ..Times::default() }.with_daemon(&threads))
+    let mut times = Times { metered, ..Times::default() }.with_daemon(&threads);
+    for pid in server.guests.iter().map(Process::pid).chain([receiver]) {
+        times.guests += thread_times(pid)?.iter().map(|thread| thread.ran).sum::<Duration>();
+    }
+    Ok(times)
 }
 
 /// Notifications and virtual interrupts of guests.

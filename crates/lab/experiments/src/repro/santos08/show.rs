@@ -96,8 +96,9 @@ pub fn page(document: &Document) -> Report {
     }
     page.section("How it was measured").paragraph(
         "The hypervisor is the daemon's threads that serve guests' calls and cards' interrupts, and the \
-         workers' grant and event operations; the driver domain is the rest of the daemon; all other time of \
-         the server's CPU is the guest's. Cards and the sender have the other CPU.",
+         workers' grant and event operations; the driver domain is the rest of the daemon. The guest is its frontend, \
+         its stack and the receiving program; on Linux, all that the server's CPU does. Cards and the sender have \
+         the other CPU.",
     );
     for remark in remarks(document) {
         page.paragraph(&remark);

@@ -154,7 +154,7 @@ impl netdev::Queue for Queue {
     }
 
     fn arm(&mut self, for_room: bool) -> Result<bool, Fault> {
-        Ok(self.rx.arm() || (for_room && self.tx.arm()))
+        Ok(self.rx.arm() || (for_room && self.tx.arm(self.tx.enough())))
     }
 
     fn events(&self) -> [BorrowedFd<'_>; 2] {

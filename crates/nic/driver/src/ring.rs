@@ -180,14 +180,14 @@ impl Ring {
         Err(fault)
     }
 
-    /// Asks for an interrupt when the card is done with a descriptor after the index `seen`. Returns whether it is already.
-    pub(crate) fn arm(&self, seen: u32) -> bool {
+    /// Asks for an interrupt when the card is done with a descriptor after an index: the one that was seen, or a later one.
+    /// What was done meanwhile must be looked for after this.
+    pub(crate) fn arm(&self, after: u32) {
         let mailbox = match self.direction {
             Direction::Tx => Mailbox::TxSeen,
             Direction::Rx => Mailbox::RxSeen,
         };
         // A card that sleeps has completed nothing since it was last looked at, or is found here to have.
-        self.pages.post([(mailbox, seen)], Wake::No);
-        self.pages.consumer(self.direction) != seen
+        self.pages.post([(mailbox, after)], Wake::No);
     }
 }

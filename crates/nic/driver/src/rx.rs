@@ -171,7 +171,11 @@ impl RxRing {
 
     /// Asks for an interrupt at the next frame. Returns whether there is one already.
     pub(crate) fn arm(&self) -> bool {
-        self.taken != self.ring.consumer() || self.ring.arm(self.taken)
+        if self.taken != self.ring.consumer() {
+            return true;
+        }
+        self.ring.arm(self.taken);
+        self.ring.done() > 0
     }
 }
 

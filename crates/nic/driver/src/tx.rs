@@ -180,29 +180,27 @@ impl TxRing {
         self.ring.announce();
     }
 
-    /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use, and
-    /// [enough](Self::is_enough) were sent. Looking seldom saves cache misses, and calls of the hypervisor.
+    /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use. Looking seldom
+    /// saves cache misses. Where calls of the hypervisor are needed, [enough](Self::enough) must be sent.
     ///
     /// # Errors
     /// As [`reclaim_now`](Self::reclaim_now).
     #[inline]
     pub(crate) fn reclaim(&mut self) -> Result<(), Fault> {
         let is_half_full = self.ring.used() >= SLOTS / 2 || self.used >= USED_MAX / 2;
-        if is_half_full && self.is_enough(self.ring.done()) {
+        let least = if self.ring.is_called() { self.enough() } else { 1 };
+        if is_half_full && self.ring.done() >= least {
             self.reclaim_now()
         } else {
             self.ring.check()
         }
     }
 
-    /// Whether so many sent descriptors are worth a look. A ring that is full would otherwise take a call of the
-    /// hypervisor for each few slots that become free. The card has three quarters of the descriptors meanwhile.
+    /// How many descriptors must be sent before a full ring is refilled: otherwise it would take an interrupt, and perhaps a
+    /// call of the hypervisor, for each few slots that become free. The card has three quarters of the ring meanwhile.
     #[inline]
-    fn is_enough(&self, done: u32) -> bool {
-        match self.ring.is_called() {
-            true => done >= (self.ring.used() / 4).max(1),
-            false => done > 0,
-        }
+    pub(crate) fn enough(&self) -> u32 {
+        (self.ring.used() / 4).max(1)
     }
 
     /// Frees the pages of frames that were sent.
@@ -218,15 +216,11 @@ impl TxRing {
         Ok(())
     }
 
-    /// Asks for an interrupt when more frames were sent. Returns whether [enough](Self::is_enough) were already.
-    pub(crate) fn arm(&self) -> bool {
-        let done = self.ring.done();
-        // The interrupt is for what comes after those that are not enough.
-        let mut is_enough = self.is_enough(done);
-        if !is_enough && self.ring.arm(self.ring.consumer().wrapping_add(done)) {
-            is_enough = self.is_enough(self.ring.done());
-        }
-        is_enough
+    /// Asks for an interrupt when so many descriptors were sent, at least 1 and at most those that the card has. Returns
+    /// whether they were already.
+    pub(crate) fn arm(&self, least: u32) -> bool {
+        self.ring.arm(self.ring.consumer().wrapping_add(least - 1));
+        self.ring.done() >= least
     }
 
     /// How much is handed over at once.

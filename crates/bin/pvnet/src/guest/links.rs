@@ -34,8 +34,8 @@ pub(super) fn run(
         }
         let is_over = |link: &mut Link| !link.is_open() && !link.may_reopen();
         let mut closing: Vec<_> = links.extract_if(.., is_over).collect();
-        let is_over = !goes_on || (closing.is_empty() && wait(&links, &signals, &follow)?);
-        if is_over {
+        let ends = !goes_on || (closing.is_empty() && wait(&links, &signals, &follow)?);
+        if ends {
             closing.append(&mut links);
         }
         for link in closing {

@@ -145,6 +145,7 @@ impl Server {
         if this.daemon.is_none() {
             this.wires()?;
         }
+        this.send_mtu_sized()?;
         if setup.segments_early() {
             this.segment_early()?;
         }
@@ -162,16 +163,20 @@ impl Server {
         Ok(())
     }
 
-    /// Joins the one server and the peer directly. The peer sends MTU-sized frames, as a NIC delivers them.
-    fn wires(&self) -> Result<()> {
+    /// Makes the peer send MTU-sized frames, as a wire has.
+    fn send_mtu_sized(&self) -> Result<()> {
         let mtu_sized = Offloads { tso: false, gso: false, ..Offloads::ALL };
+        (0..self.nics).try_for_each(|nic| Ok(mtu_sized.apply(&self.peer, &wire(nic))?))
+    }
+
+    /// Joins the one server and the peer directly.
+    fn wires(&self) -> Result<()> {
         for server in &self.namespaces {
             for nic in 0..self.nics {
                 let (device, wire) = (device(nic), wire(nic));
                 let peer = ["peer", "name", &wire, "netns", self.peer.name()];
                 let link = ["link", "add", "name", &device, "type", "veth"];
                 server.ip(&[&link[..], &peer].concat())?;
-                mtu_sized.apply(&self.peer, &wire)?;
                 for (namespace, device, host) in [(server, &device, 1), (&self.peer, &wire, PEER)] {
                     let address = format!("{}/24", Ipv4Addr::from(address(nic, host)));
                     namespace.ip(&["addr", "add", &address, "dev", device])?;

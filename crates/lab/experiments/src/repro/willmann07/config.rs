@@ -12,9 +12,9 @@ use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 pub enum Config {
     /// A stack on the wire, without a guest and a daemon.
     Native,
-    /// Software virtualisation; the driver domain has NICs that segment TCP.
+    /// Software virtualisation; the driver domain has NICs that segment TCP: a context of each card.
     XenIntel,
-    /// Software virtualisation; the driver domain has a context of each card.
+    /// The same with NICs that do not.
     XenRicenic,
     /// Each guest has a context of each card.
     Cdna(Protection),
@@ -79,19 +79,17 @@ impl Config {
         found.ok_or_else(|| format!("the configurations are {}", names()))
     }
 
+    /// Whether guests reach the NICs through the driver domain.
+    const fn has_driver_domain(self) -> bool {
+        matches!(self, Self::XenIntel | Self::XenRicenic)
+    }
+
     fn nic(self, nic: u8, machine: &Machine<'_>) -> String {
         let Machine { peer, rate_mbps, coalesce_us, .. } = machine;
         let (wire, card, addresses) = (wire(nic), card(nic), with_prefix(nic, PEER));
         let protection = match self {
             Self::Native => return String::new(),
-            Self::XenIntel => {
-                return format!(
-                    "\n[[uplink]]\nname = \"nic{nic}\"\ntap = \"{wire}\"\nnamespace = \"{peer}\"\n\
-                     addresses = [\"{addresses}\"]\ncapabilities = \"csum+sg+tso\"\n\
-                     large_receive = false\n"
-                );
-            }
-            Self::XenRicenic | Self::CdnaTso => Protection::Hypervisor,
+            Self::XenIntel | Self::XenRicenic | Self::CdnaTso => Protection::Hypervisor,
             Self::Cdna(protection) => protection,
         };
         let mut text = format!(
@@ -101,9 +99,9 @@ impl Config {
              tx_frames = {COALESCE_FRAMES}, tx_micros = {TX_MICROS} }}\n\
              wire = {{ tap = \"{wire}\", namespace = \"{peer}\", addresses = [\"{addresses}\"] }}\n",
             protection.toml(),
-            self == Self::CdnaTso
+            matches!(self, Self::XenIntel | Self::CdnaTso)
         );
-        if self == Self::XenRicenic {
+        if self.has_driver_domain() {
             let _ = write!(
                 text,
                 "\n[[uplink]]\nname = \"nic{nic}\"\nkind = \"cdna\"\nnic = \"{card}\"\n\
@@ -157,7 +155,7 @@ impl Setup for Config {
     }
 
     fn has_cards(self) -> bool {
-        matches!(self, Self::XenRicenic | Self::Cdna(_) | Self::CdnaTso)
+        self != Self::Native
     }
 
     // As the paper's did over cards that cannot segment (§5.1).
@@ -167,7 +165,7 @@ impl Setup for Config {
 
     fn mappings(self, guests: u8, nics: u8) -> u64 {
         let vifs = u64::from(guests) * u64::from(nics);
-        if matches!(self, Self::XenIntel | Self::XenRicenic) { vifs * MAPPINGS } else { 0 }
+        if self.has_driver_domain() { vifs * MAPPINGS } else { 0 }
     }
 }
 
@@ -215,8 +213,10 @@ mod tests {
             for guest in table["guest"].as_array().unwrap() {
                 assert_eq!(guest[kind].as_array().unwrap().len(), 2, "{text}");
             }
-            assert_eq!(count("nic"), if config.has_cards() { 2 } else { 0 });
+            assert_eq!(count("nic"), 2);
             assert_eq!(count("uplink"), if context { 0 } else { 2 });
+            let segments = matches!(config, Config::XenIntel | Config::CdnaTso);
+            assert_eq!(table["nic"][0]["tso"].as_bool(), Some(segments));
         }
         assert_eq!(Config::Native.toml("/run".as_ref(), &machine), None);
     }

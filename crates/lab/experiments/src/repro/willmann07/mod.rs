@@ -45,8 +45,8 @@ pub struct Willmann07Args {
     /// NICs of every server. Each guest has an interface on each.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     nics: u8,
-    /// The line rate of each NIC in 10⁶ bits per second; 0 for none. A card keeps it on its wire; where there is no
-    /// card, the client keeps to it.
+    /// The line rate of each NIC in 10⁶ bits per second; 0 for none. A card keeps it on its wire; the client of the native
+    /// server, which has no card, keeps to it.
     #[arg(long, value_name = "N", default_value_t = RATE_MBPS)]
     rate_mbps: u32,
     /// Microseconds after a received frame until a context's guest is interrupted, unless 64 have come before.
@@ -76,7 +76,7 @@ pub struct Willmann07Args {
 }
 
 /// The line rate of a NIC.
-const RATE_MBPS: u32 = 550;
+const RATE_MBPS: u32 = 500;
 /// The paper tuned its NICs' coalescing for the best results (§5.1).
 const COALESCE_US: u32 = 1000;
 /// Bytes of a frame of the MTU, and of TCP's payload in it.

@@ -5,7 +5,8 @@ mod cards;
 use std::path::Path;
 
 use control_socket::{
-    GuardStatus, Learning, MemoryStatus, MeterStatus, PortStatus, Rates, Status, View,
+    GuardStatus, GuestQueueStatus, Learning, MemoryStatus, MeterStatus, PortStatus, Rates, Status,
+    View,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -61,6 +62,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(learning) = learning(&port.learning) {
             println!("{}: {learning}", port.name);
         }
+        for queue in &port.guest_queues {
+            println!("{}: {}", port.name, guest_queue(queue));
+        }
     }
     for port in &status.ports {
         if let Some(memory) = port.memory.as_ref().filter(|memory| memory.huge_pages) {
@@ -85,6 +89,19 @@ fn coverage(memory: &MemoryStatus) -> String {
     let mib = memory.reservation >> 20;
     let (daemon, guest) = (share(memory.daemon), share(memory.guest));
     format!("2 MiB pages map {daemon} of its {mib} MiB in the daemon, {guest} in the guest")
+}
+
+/// A queue that is kept for a guest, and what came through it.
+fn guest_queue(status: &GuestQueueStatus) -> String {
+    let GuestQueueStatus { queue, guest, direct, copied, misdirected, late } = status;
+    let copied = copied.iter().map(|(why, count)| format!("{count} copied ({why})"));
+    let others = [(misdirected, "misdirected"), (late, "too late")];
+    let others = others.iter().filter(|(count, _)| **count > 0);
+    let others = others.map(|(count, what)| format!("{count} {what}"));
+    let parts: Vec<_> =
+        std::iter::once(format!("{direct} direct")).chain(copied).chain(others).collect();
+    let whose = guest.as_ref().map_or_else(|| "of nobody".to_owned(), |name| format!("of {name}"));
+    format!("queue {queue} {whose}: {} frames", parts.join(", "))
 }
 
 /// What became of the source addresses of a port's frames, if it is worth a look.

@@ -48,13 +48,15 @@ pub enum Counted {
     GrantHits,
     /// Look-ups of a guest's page that did not find it among its persistent grants.
     GrantMisses,
+    /// Frames whose bodies a device put into buffers that the receiving guest had posted.
+    DirectFrames,
 }
 
 impl Counted {
     const COUNT: usize = Self::ALL.len();
 
     /// Everything that is counted, in the order of the counters.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Hypercalls,
         Self::CopyBatches,
         Self::Copies,
@@ -70,6 +72,7 @@ impl Counted {
         Self::Segments,
         Self::GrantHits,
         Self::GrantMisses,
+        Self::DirectFrames,
     ];
 
     /// The name in metrics and in JSON.
@@ -91,6 +94,7 @@ impl Counted {
             Self::Segments => "segments",
             Self::GrantHits => "grant_hits",
             Self::GrantMisses => "grant_misses",
+            Self::DirectFrames => "direct_frames",
         }
     }
 }

@@ -51,7 +51,9 @@ impl Domain {
         let name = format!("pvnet-domain-{id}");
         let create = if size.sealed { create_sealable_memfd } else { create_memfd };
         let fd = create(&name, size.pages + size.exchange_pages, size.page_size)?;
-        let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
+        let mapping = Arc::new(Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?);
+        // A slice, which can have users that outlive the domain.
+        let memory = mapping.slice(0..mapping.len()).map_err(std::io::Error::other)?;
         populate(id, size, &memory);
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         let (balloon, process) = (Balloon::new(size), OnceLock::new());

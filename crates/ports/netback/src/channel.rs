@@ -26,6 +26,22 @@ pub enum RxChannel {
     Copy,
     /// Copied into zeroed pages of the driver domain, which are transferred to the guest.
     Flip,
+    /// Put into the guest's pages by the device, if it has a queue for this guest; otherwise copied.
+    Direct,
+}
+
+impl RxChannel {
+    /// Whether the guest posts pages that frames are copied into, as `request-rx-copy` says.
+    #[must_use]
+    pub fn is_copy(self) -> bool {
+        self != Self::Flip
+    }
+
+    /// Whether an uplink's queue for one guest can fill this guest's buffers.
+    #[must_use]
+    pub fn lends(self) -> bool {
+        self == Self::Direct
+    }
 }
 
 macro_rules! named {
@@ -52,4 +68,9 @@ macro_rules! named {
 }
 
 named!(TxChannel, "header" => TxChannel::Header, "remap" => TxChannel::Remap);
-named!(RxChannel, "copy" => RxChannel::Copy, "flip" => RxChannel::Flip);
+named!(
+    RxChannel,
+    "copy" => RxChannel::Copy,
+    "flip" => RxChannel::Flip,
+    "direct" => RxChannel::Direct
+);

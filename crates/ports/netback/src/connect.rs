@@ -13,6 +13,7 @@ use xenstore::{Store, StoreError};
 
 use crate::headers::PacketAccess;
 use crate::persistent::{Destination, PiecesInUse};
+use crate::rx::RxMode;
 use crate::{
     ControlRing, Fault, Ledgers, Offered, PersistentGrants, RingKind, RxChannel, RxQueue,
     TxChannel, TxQueue,
@@ -173,12 +174,15 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         };
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
         let tx = TxQueue::new(tx, tx_event, access);
-        let flips = match offered.rx {
-            RxChannel::Copy => None,
-            RxChannel::Flip => Some(hypervisor.page_transfer().ok_or(ConnectError::NoFlip)?),
+        let mode = match offered.rx {
+            RxChannel::Flip => {
+                RxMode::Flip(hypervisor.page_transfer().ok_or(ConnectError::NoFlip)?)
+            }
+            RxChannel::Direct if keys.flag(keys::REQUEST_RX_ANY_ORDER)? => RxMode::Lend,
+            RxChannel::Copy | RxChannel::Direct => RxMode::Copy,
         };
         let to = Destination::new(peer, grants);
-        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, flips) })
+        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, mode) })
     }
 
     /// Connects the control ring, which serves the persistent grants of all queues.
@@ -245,7 +249,7 @@ pub(crate) fn connect<H: Hypervisor>(
 ) -> Result<Connection<H>, ConnectError> {
     let keys = Keys { store, path: frontend };
     let &Offered { max_queues, rx, .. } = offered;
-    if keys.flag(keys::REQUEST_RX_COPY)? != (rx == RxChannel::Copy) {
+    if keys.flag(keys::REQUEST_RX_COPY)? != rx.is_copy() {
         return Err(ConnectError::RxChannel { offered: rx });
     }
     let asked = keys.number(keys::MULTI_QUEUE_NUM_QUEUES)?.unwrap_or(1);

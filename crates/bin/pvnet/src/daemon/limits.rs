@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use frame::{PIECES_MAX, WINDOW};
 use machine::Share;
-use netback::{RxChannel, TxChannel};
+use netback::TxChannel;
 use rustix::process::{Resource, getrlimit};
 use wire::netif::header_channel;
 
@@ -97,7 +97,7 @@ fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
     match (vif.tx, vif.rx) {
         // A packet whose pages cannot be mapped is lost, so this much is needed.
         (TxChannel::Remap, _) => [queues * (WINDOW * PIECES_MAX + 1); 2],
-        (TxChannel::Header, RxChannel::Copy) if vif.persistent_grants > 0 => {
+        (TxChannel::Header, rx) if rx.is_copy() && vif.persistent_grants > 0 => {
             let all = usize::from(vif.persistent_grants) + 1;
             [queues * all.min(GRANTED_MIN), queues * all]
         }

@@ -11,6 +11,7 @@ mod control;
 mod cpu;
 mod error;
 mod event;
+mod guest_queues;
 mod leases;
 mod limits;
 mod machine;

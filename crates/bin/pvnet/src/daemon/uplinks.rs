@@ -9,10 +9,14 @@ use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
 use uplink::tap::{Tap, TapOffload, TapQueue};
-use uplink::{BufferOptions, Buffers, TapEgress, TapIngress};
+use uplink::{
+    BufferOptions, Buffers, DirectIngress, GuestQueue, Steering, SteeringError, TapEgress,
+    TapIngress,
+};
 
-use crate::config::{Config, ReceiveBuffers, Uplink};
+use crate::config::{Config, Queues, ReceiveBuffers, Uplink};
 use crate::daemon::error::Error;
+use crate::daemon::guest_queues::{GuestQueues, TapQueues};
 use crate::daemon::wrap::Wrappers;
 use crate::netns;
 
@@ -22,6 +26,8 @@ pub(super) struct PluggedUplink {
     /// None while it has no device.
     pub(super) port: Option<Arc<Port>>,
     pub(super) wrappers: Wrappers,
+    /// Its queues for guests, if it has some.
+    pub(super) guest_queues: Option<Box<dyn GuestQueues>>,
     /// Why it does not work, or not any more.
     pub(super) failure: Option<Reason>,
 }
@@ -71,9 +77,10 @@ pub(super) fn attach(
                 name: uplink.name.clone(),
                 port: None,
                 wrappers,
+                guest_queues: None,
                 failure: Some(Reason::NoCard(nic.clone())),
             }),
-            None => attach_one(uplink, wrappers, meter, datapath),
+            None => attach_one(uplink, guest_queues_of(uplink, config), wrappers, meter, datapath),
         }
     };
     config.uplinks.iter().map(attach).collect()
@@ -81,17 +88,29 @@ pub(super) fn attach(
 
 fn attach_one(
     uplink: &Uplink,
+    guest_queues: usize,
     wrappers: Wrappers,
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
-    let queues = open(uplink, datapath.workers()).map_err(failed)?;
+    let shared = datapath.workers();
+    let mut queues = open(uplink, shared + guest_queues).map_err(failed)?;
     if uplink.persistent {
         queues.iter().try_for_each(TapQueue::persist).map_err(|error| failed(error.to_string()))?;
     }
     netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
-    let buffers = buffers(uplink, queues.len()).map_err(Error::system("memory for an uplink"))?;
+    let mut buffers =
+        buffers(uplink, queues.len()).map_err(Error::system("memory for an uplink"))?;
+    let for_guests = queues.split_off(shared).into_iter().zip(buffers.split_off(shared));
+    let for_guests: Vec<_> = for_guests
+        .map(|(tap, buffers)| TapIngress::new(meter.clone(), Arc::new(tap), buffers))
+        .collect();
+    // Before the interface has frames for guests.
+    let steering = match guest_queues {
+        0 => None,
+        _ => Some(steering(&queues[0], guest_queues).map_err(|error| failed(error.to_string()))?),
+    };
     let features = uplink.capabilities.features();
     let queue = |(tap, buffers): (TapQueue, Buffers)| {
         let tap = Arc::new(tap);
@@ -101,8 +120,31 @@ fn attach_one(
     };
     let queues = queues.into_iter().zip(buffers).map(queue).collect();
     let port = datapath.attach(&uplink.name, queues, Vec::new());
+    let guest_queues = steering.map(|steering| -> Box<dyn GuestQueues> {
+        let queues = for_guests.into_iter().map(|tap| {
+            let queue = Arc::<GuestQueue>::default();
+            let ingress = DirectIngress::new(tap, queue.clone(), uplink.large_receive);
+            datapath.add_ingress(&port, wrappers.wrap_ingress(Box::new(ingress)));
+            queue
+        });
+        Box::new(TapQueues::new(steering, shared, queues, port.id()))
+    });
     let name = uplink.name.clone();
-    Ok(PluggedUplink { name, port: Some(port), wrappers, failure: None })
+    Ok(PluggedUplink { name, port: Some(port), wrappers, guest_queues, failure: None })
+}
+
+/// How many queues of an uplink are kept for guests.
+fn guest_queues_of(uplink: &Uplink, config: &Config) -> usize {
+    match uplink.queues {
+        Queues::Shared => 0,
+        Queues::PerGuest => {
+            uplink.guest_queues.map_or_else(|| config.direct_vifs().count(), usize::from).max(1)
+        }
+    }
+}
+
+fn steering(queue: &TapQueue, stations: usize) -> Result<Steering, SteeringError> {
+    Steering::attach(queue, u32::try_from(stations).unwrap_or(u32::MAX))
 }
 
 /// Opens an uplink's tap, in its namespace.

@@ -154,7 +154,15 @@ impl Config {
         for nic in &self.nics {
             let of_nic = |reason| format!("nic {:?}: {reason}", nic.name);
             nic.check().map_err(of_nic)?;
-            let (wanted, most) = (self.contexts_of(&nic.name).count(), nic.contexts - 1);
+            let wanted = self.contexts_of(&nic.name).count() + self.queues_of(&nic.name).count();
+            let most = nic.contexts - 1;
+            if self.has_guest_queues(&nic.name) && nic.protection.is_deferred() {
+                return Err(of_nic(
+                    "protection = { iommu = \"deferred\" } is not for an uplink with queues = \"per-guest\": \
+                     a guest's buffers cannot wait for the card"
+                        .into(),
+                ));
+            }
             if wanted > most {
                 return Err(of_nic(format!(
                     "guests want {wanted} contexts, and it has {most} for guests; raise contexts"
@@ -215,6 +223,18 @@ impl Config {
         self.guests.iter().flat_map(move |guest| {
             of_guest(guest).into_iter().map(move |index| (guest, index, &guest.vifs[index]))
         })
+    }
+
+    /// Whether an uplink keeps contexts of a card as queues for guests.
+    pub fn has_guest_queues(&self, nic: &str) -> bool {
+        let is_its = |uplink: &Uplink| uplink.nic.as_deref() == Some(nic);
+        self.uplinks.iter().any(|uplink| is_its(uplink) && uplink.queues == Queues::PerGuest)
+    }
+
+    /// The interfaces that have a card's context as their receive queue: see [`direct_vifs`](Self::direct_vifs).
+    pub fn queues_of<'a>(&'a self, nic: &str) -> impl Iterator<Item = (&'a Guest, usize, &'a Vif)> {
+        let has_queues = self.has_guest_queues(nic);
+        self.direct_vifs().filter(move |_| has_queues)
     }
 
     /// The contexts that a card gives to guests, in the order of their numbers, which begin at 1: the guest, and the

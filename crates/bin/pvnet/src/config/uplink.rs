@@ -142,6 +142,9 @@ impl Uplink {
             UplinkKind::Cdna if nic.is_none() || mac.is_none() => {
                 Err("kind = \"cdna\" needs nic and mac".into())
             }
+            UplinkKind::Cdna if guest_queues.is_some() => {
+                Err("guest_queues is for a tap; a card has as many as contexts".into())
+            }
             UplinkKind::Cdna if !tap.is_empty() => Err("tap is not for kind = \"cdna\"".into()),
             // The daemon's own calls do not wait for the card, as a guest's do.
             UplinkKind::Cdna if protection.is_deferred() => {

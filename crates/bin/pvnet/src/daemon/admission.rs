@@ -233,7 +233,7 @@ fn bit(on: bool) -> &'static str {
 }
 
 /// The memory of a guest whose vifs have `queues` queues by default.
-fn memory_size(guest: &Guest, queues: u32) -> MemorySize {
+fn memory_size(guest: &Guest, queues: u32, is_reached_by_card: bool) -> MemorySize {
     let vifs = || guest.vifs.iter();
     let flipping = vifs().filter(|vif| vif.rx == RxChannel::Flip);
     let exchange_pages = flipping.map(|vif| vif.queues(queues) * EXCHANGE_PAGES).sum();
@@ -244,7 +244,7 @@ fn memory_size(guest: &Guest, queues: u32) -> MemorySize {
         exchange_pages,
         page_size: if guest.huge_pages { PageSize::Huge } else { PageSize::Small },
         // Pages that are flipped are mapped later, and so is the memory by a card that starts later.
-        sealed: !guest.balloon && exchange_pages == 0 && guest.contexts.is_empty(),
+        sealed: !guest.balloon && exchange_pages == 0 && !is_reached_by_card,
     }
 }
 
@@ -255,7 +255,7 @@ impl Toolstack for Admission {
         let config = self.settings.identify(applicant)?.clone();
         let name = self.present.enter(&config.name, applicant.process)?;
         let queues = self.settings.queues;
-        let size = memory_size(&config, queues);
+        let size = memory_size(&config, queues, self.nics.reaches(&config.name));
         let cost = Cost::of(&config, queues, size.exchange_pages);
         let held =
             self.limits.take(&cost).map_err(|why| format!("guest {:?} {why}", config.name))?;

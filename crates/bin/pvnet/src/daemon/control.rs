@@ -15,6 +15,7 @@ use crate::config::{Config, EVERY_GUEST, Guest, Vif};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::event::{Event, NewInterface};
+use crate::daemon::guest_queues::Receiver;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::status;
 use crate::daemon::uplinks::{self, PluggedUplink};
@@ -116,6 +117,14 @@ impl Control {
                     uplink.unplug(why, &self.datapath);
                 }
                 let _ = answer.send(());
+            }
+            Event::Queue { uplink, change } => {
+                if let Some(uplink) = uplinks::named(&mut self.uplinks, &uplink) {
+                    let PluggedUplink { guest_queues, wrappers, .. } = uplink;
+                    if let Some(queues) = guest_queues {
+                        queues.changed(change, &self.datapath, wrappers);
+                    }
+                }
             }
             Event::Status(answer) => {
                 let _ = answer.send(self.status());
@@ -313,7 +322,8 @@ impl Control {
         let Some(queues) = queues.next() else { return };
         for (id, interface) in self.interfaces.iter().filter(|(_, interface)| interface.lends) {
             if let (Some(port), true) = (&interface.port, interface.has_address) {
-                queues.assign(*id, &interface.name, interface.backend.mac(), port);
+                let Interface { guest, name, backend, .. } = interface;
+                queues.assign(&Receiver { id: *id, guest, name, mac: backend.mac(), port });
             }
         }
     }

@@ -1,25 +1,57 @@
 //! The queues that an uplink keeps for guests: which guest has which.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use control_socket::GuestQueueStatus;
 use datapath::{Datapath, Port};
+use port::Ingress;
 use switch::{MacAddr, PortId};
 use tracing::{info, warn};
 use uplink::{Copied, GuestQueue, Steering};
 
 use crate::daemon::backends::VifId;
+use crate::daemon::wrap::Wrappers;
 
 /// The queues of one uplink for guests.
 pub(super) trait GuestQueues: Send {
-    /// Gives a guest's interface a queue, if one is free. The switch knows that `mac` is at `port`.
-    fn assign(&mut self, id: VifId, name: &str, mac: MacAddr, port: &Arc<Port>);
+    /// Gives a guest's interface a queue, if one is free and it has none. The switch knows that the interface's
+    /// address is at its port.
+    fn assign(&mut self, interface: &Receiver<'_>);
 
     /// Takes the queue of an interface away. When this returns, none of its buffers is lent.
     fn release(&mut self, id: VifId, datapath: &Datapath);
 
-    /// The state of each queue in use, and of each interface that waits for one.
+    /// The state of each queue.
     fn status(&self) -> Vec<GuestQueueStatus>;
+
+    /// The uplink has another port, or none.
+    fn plugged(&mut self, port: Option<&Arc<Port>>, datapath: &Datapath, wrappers: &Wrappers) {
+        let _ = (port, datapath, wrappers);
+    }
+
+    /// A queue is there, or is there no more.
+    fn changed(&mut self, change: QueueChange, datapath: &Datapath, wrappers: &Wrappers) {
+        let _ = (change, datapath, wrappers);
+    }
+}
+
+/// A guest's interface that may have a queue.
+pub(super) struct Receiver<'a> {
+    pub(super) id: VifId,
+    /// Its guest's name.
+    pub(super) guest: &'a str,
+    /// Its port's name.
+    pub(super) name: &'a str,
+    pub(super) mac: MacAddr,
+    pub(super) port: &'a Arc<Port>,
+}
+
+/// What happened to a queue that is a card's context.
+pub(super) enum QueueChange {
+    /// The card serves it, for an interface.
+    Up { id: VifId, ingress: Box<dyn Ingress> },
+    /// It does not any more. The receiving side is dropped when this is answered.
+    Down { id: VifId, answer: mpsc::Sender<()> },
 }
 
 /// Queues of a tap: a fixed pool.
@@ -59,7 +91,8 @@ impl TapQueues {
 }
 
 impl GuestQueues for TapQueues {
-    fn assign(&mut self, id: VifId, name: &str, mac: MacAddr, port: &Arc<Port>) {
+    fn assign(&mut self, interface: &Receiver<'_>) {
+        let Receiver { id, name, mac, port, .. } = *interface;
         let has = |queue: &TapQueue| queue.holder.as_ref().is_some_and(|holder| holder.id == id);
         if self.queues.iter().any(has) {
             return;

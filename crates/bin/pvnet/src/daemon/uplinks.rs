@@ -1,7 +1,7 @@
 //! The uplinks of the configuration.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use control_socket::Reason;
 use datapath::{Datapath, Port};
@@ -16,7 +16,9 @@ use uplink::{
 
 use crate::config::{Config, Queues, ReceiveBuffers, Uplink};
 use crate::daemon::error::Error;
+use crate::daemon::event::Event;
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
+use crate::daemon::nics::{CardQueues, Nics};
 use crate::daemon::wrap::Wrappers;
 use crate::netns;
 
@@ -43,12 +45,18 @@ impl PluggedUplink {
         let queue = self.wrappers.wrap(queue);
         self.port = Some(datapath.attach(&self.name, vec![queue], Vec::new()));
         self.failure = None;
+        if let Some(queues) = &mut self.guest_queues {
+            queues.plugged(self.port.as_ref(), datapath, &self.wrappers);
+        }
         info!(uplink = self.name, "up");
     }
 
     /// Unplugs it: its card serves it no more.
     pub(super) fn unplug(&mut self, why: Reason, datapath: &Datapath) {
         if let Some(port) = self.port.take() {
+            if let Some(queues) = &mut self.guest_queues {
+                queues.plugged(None, datapath, &self.wrappers);
+            }
             datapath.detach(port.id());
             warn!(uplink = self.name, %why, "down");
         }
@@ -69,7 +77,13 @@ pub(super) fn attach(
     config: &Config,
     meter: &Arc<Meter>,
     datapath: &Datapath,
+    nics: Option<&Arc<Nics>>,
+    events: &mpsc::Sender<Event>,
 ) -> Result<Vec<PluggedUplink>, Error> {
+    let card_queues = |uplink: &Uplink| -> Option<Box<dyn GuestQueues>> {
+        let nics = nics.filter(|_| uplink.queues == Queues::PerGuest)?;
+        Some(Box::new(CardQueues::new(nics, &uplink.name, events)))
+    };
     let attach = |uplink: &Uplink| {
         let wrappers = Wrappers::new(&uplink.name, None, &uplink.limit, config.daemon.capture);
         match &uplink.nic {
@@ -77,7 +91,7 @@ pub(super) fn attach(
                 name: uplink.name.clone(),
                 port: None,
                 wrappers,
-                guest_queues: None,
+                guest_queues: card_queues(uplink),
                 failure: Some(Reason::NoCard(nic.clone())),
             }),
             None => attach_one(uplink, guest_queues_of(uplink, config), wrappers, meter, datapath),

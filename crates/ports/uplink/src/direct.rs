@@ -67,7 +67,7 @@ impl Loans {
     /// Has the buffers for one read, or says why not. `lot`: how many were borrowed last in this turn.
     fn prepare(&mut self, station: &Station, lot: &mut usize) -> Result<(), Copied> {
         let memory = station.memory.as_ref().ok_or(Copied::Interface)?;
-        if self.needed.without(memory.features) != Features::NONE {
+        if !covers(memory.features, self.needed) {
             return Err(Copied::Interface);
         }
         if self.stock.len() < self.least {
@@ -106,6 +106,14 @@ impl Loans {
             self.back.clear();
         }
     }
+}
+
+/// Whether an interface with these features takes frames that may need others.
+fn covers(features: Features, needed: Features) -> bool {
+    let all = |Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 }: Features| {
+        [sg, csum_v4, csum_v6, tso_v4, tso_v6]
+    };
+    all(features).into_iter().zip(all(needed)).all(|(has, needs)| has || !needs)
 }
 
 impl DirectIngress {
@@ -249,7 +257,10 @@ impl DirectIngress {
                 }
             }
             // Its guest has gone, and the switch would flood it.
-            (_, Some((gone, _))) if gone == destination => {
+            (station, Some((gone, _))) if gone == destination => {
+                if station.is_some() {
+                    self.trust = Trust::Broken(Instant::now());
+                }
                 self.queue.counts().add_late();
                 received.refused.push((slot, DropReason::PortGone));
                 return Ok(more);

@@ -1,5 +1,6 @@
 //! One port of the switch.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,9 @@ pub struct PortStatus {
     pub guest_copy: Option<GuestCopyStatus>,
     /// Queues in each direction.
     pub queues: usize,
+    /// The queues of an uplink that are kept for guests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub guest_queues: Vec<GuestQueueStatus>,
     /// From the port into the switch.
     pub ingress: Traffic,
     /// From the switch out of the port.
@@ -71,6 +75,7 @@ impl PortStatus {
             persistent_grants: None,
             guest_copy: None,
             queues: 0,
+            guest_queues: Vec::new(),
             ingress: Traffic::default(),
             egress: Traffic::default(),
             learning: Learning::default(),
@@ -176,6 +181,27 @@ pub struct Learning {
     pub refused_moves: u64,
     /// Frames whose source address was not learnt: the port has as many as it may, or the switch's table is full.
     pub refused_addresses: u64,
+}
+
+/// A receive queue that an uplink keeps for one guest at a time, and what came through it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestQueueStatus {
+    /// Its number in the device.
+    pub queue: u32,
+    /// The port of the guest that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<String>,
+    /// Frames that the device put into the guest's buffers.
+    pub direct: u64,
+    /// Frames that the driver domain copied, by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub copied: BTreeMap<String, u64>,
+    /// Frames of others that were put into the guest's buffers, and wiped out there.
+    #[serde(default)]
+    pub misdirected: u64,
+    /// Frames that came when their guest had gone.
+    #[serde(default)]
+    pub late: u64,
 }
 
 /// Persistent grants of all queues of a guest.

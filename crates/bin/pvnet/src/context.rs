@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use cdna::completion::Status;
 use cdna::message::Protection;
 use cdnafront::{
-    Access, CallChannel, CallPage, Coalescing, Config, FdEvent, Hypercalls, Interface, Memory,
-    Pages, Queue, RX_PAGES, TX_PAGES,
+    Access, CallChannel, CallPage, Coalescing, Config, FdEvent, Hypercalls, Interface, Leftover,
+    LentIngress, Loan, Memory, Pages, Queue, RX_PAGES, TX_PAGES,
 };
 use hypervisor::{Meter, PAGE_SIZE};
 use machine::MachineGuest;
@@ -16,6 +16,7 @@ use nic_session::channel::{Assigned, GuestEnd, Mappings, Opened};
 use nic_session::files::GuestFiles;
 use offload::Features;
 use port::Event;
+use shm::Region;
 use wire::ethernet::MacAddr;
 
 use crate::error::text;
@@ -27,7 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// One of the contexts that the configuration gives to this guest, with or without a card.
 pub struct ContextDevice {
-    guest: MachineGuest,
+    /// Whose pages its buffers are; none if they are lent.
+    guest: Option<MachineGuest>,
     channel: Arc<GuestEnd>,
     index: usize,
     opened: Opened,
@@ -43,12 +45,17 @@ impl ContextDevice {
         channel: &Arc<GuestEnd>,
         index: usize,
     ) -> Result<Self, String> {
+        Ok(Self { guest: Some(guest.clone()), ..Self::without_memory(channel, index)? })
+    }
+
+    /// The same, for a context whose buffers are lent.
+    pub fn without_memory(channel: &Arc<GuestEnd>, index: usize) -> Result<Self, String> {
         let context = channel.open(index).map_err(|error| format!("context {index}: {error}"))?;
         let first_page = context.opened.base / PAGE_SIZE as u64;
         let [answers, doorbell] = context.calls;
         let calls = CallChannel::new(answers, doorbell).map_err(text)?;
         Ok(Self {
-            guest: guest.clone(),
+            guest: None,
             channel: channel.clone(),
             index,
             opened: context.opened,
@@ -95,6 +102,23 @@ impl ContextDevice {
         }))
     }
 
+    /// Its device and its receiving side, if a card serves it. Its buffers are lent in `region`, which is all memory
+    /// of the context's domain. `calls` as above.
+    pub fn connect_lent(
+        &self,
+        region: Region,
+        receive: Features,
+        loan: Loan,
+        leftover: &Arc<Leftover>,
+        calls: &dyn Fn() -> Box<dyn Hypercalls>,
+    ) -> Result<Option<(Interface, LentIngress)>, String> {
+        let pages = region.len() / PAGE_SIZE;
+        let memory = Memory::new(region, pages, self.opened.base, ()).map_err(text)?;
+        let config = self.config(receive, false);
+        let context = self.context_with(calls, &|_| Ok(memory.clone()))?;
+        Ok(context.map(|context| cdnafront::open_lent(context, &config, loan, leftover.clone())))
+    }
+
     fn config(&self, receive: Features, promiscuous: bool) -> Config {
         let nic_session::channel::Coalescing { tx_frames, tx_micros, rx_frames, rx_micros } =
             self.opened.coalescing;
@@ -107,6 +131,15 @@ impl ContextDevice {
         &self,
         calls: &dyn Fn() -> Box<dyn Hypercalls>,
     ) -> Result<Option<cdnafront::Context>, String> {
+        self.context_with(calls, &|count| self.memory(count))
+    }
+
+    /// The same, with this memory for so many buffers.
+    fn context_with(
+        &self,
+        calls: &dyn Fn() -> Box<dyn Hypercalls>,
+        memory: &dyn Fn(usize) -> Result<Memory, String>,
+    ) -> Result<Option<cdnafront::Context>, String> {
         let Some((assigned, pages)) = self.assignment()? else { return Ok(None) };
         let (channel, index) = (self.channel.clone(), self.index);
         Ok(Some(cdnafront::Context {
@@ -115,8 +148,8 @@ impl ContextDevice {
             access: self.access(calls),
             start: assigned.start,
             pages,
-            tx_memory: self.memory(TX_PAGES)?,
-            rx_memory: self.memory(RX_PAGES)?,
+            tx_memory: memory(TX_PAGES)?,
+            rx_memory: memory(RX_PAGES)?,
             interrupt: self.interrupts.clone(),
             changed: self.changes.clone(),
             release: Box::new(move |_: Duration| {
@@ -162,7 +195,8 @@ impl ContextDevice {
 
     /// Pages for buffers.
     fn memory(&self, count: usize) -> Result<Memory, String> {
-        let pages = self.guest.take_pages(count).map_err(|error| {
+        let guest = self.guest.as_ref().ok_or("its buffers are lent")?;
+        let pages = guest.take_pages(count).map_err(|error| {
             format!("no memory for a context ({error}); raise memory_mib in the configuration")
         })?;
         let address = self.opened.base + (pages.first() * PAGE_SIZE) as u64;

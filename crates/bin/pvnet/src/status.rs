@@ -5,8 +5,8 @@ mod cards;
 use std::path::Path;
 
 use control_socket::{
-    GuardStatus, GuestCopyStatus, Learning, MemoryStatus, MeterStatus, PortStatus, Rates, Status,
-    View,
+    GuardStatus, GuestCopyStatus, GuestQueueStatus, Learning, MemoryStatus, MeterStatus,
+    PortStatus, Rates, Status, View,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -65,6 +65,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(copies) = &port.guest_copy {
             println!("{}: {}", port.name, guest_copy(copies));
         }
+        for queue in &port.guest_queues {
+            println!("{}: {}", port.name, guest_queue(queue));
+        }
     }
     for port in &status.ports {
         if let Some(memory) = port.memory.as_ref().filter(|memory| memory.huge_pages) {
@@ -102,6 +105,19 @@ fn guest_copy(status: &GuestCopyStatus) -> String {
         "copied {bytes} bytes of an uplink's frames itself, in {copies} copies and {hypercalls} \
          hypercalls; {granted} buffers granted, {expired} not copied in time, {refused} copies refused"
     )
+}
+
+/// A queue that is kept for a guest, and what came through it.
+fn guest_queue(status: &GuestQueueStatus) -> String {
+    let GuestQueueStatus { queue, guest, direct, copied, misdirected, late } = status;
+    let copied = copied.iter().map(|(why, count)| format!("{count} copied ({why})"));
+    let others = [(misdirected, "misdirected"), (late, "too late")];
+    let others = others.iter().filter(|(count, _)| **count > 0);
+    let others = others.map(|(count, what)| format!("{count} {what}"));
+    let parts: Vec<_> =
+        std::iter::once(format!("{direct} direct")).chain(copied).chain(others).collect();
+    let whose = guest.as_ref().map_or_else(|| "of nobody".to_owned(), |name| format!("of {name}"));
+    format!("queue {queue} {whose}: {} frames", parts.join(", "))
 }
 
 /// What became of the source addresses of a port's frames, if it is worth a look.

@@ -1,6 +1,7 @@
 //! The whole program as users run it: a daemon, guests in namespaces, and the kernel's stacks at
 //! both ends. Skipped with a message without the permissions.
 
+mod direct;
 mod testbed;
 mod two_vifs;
 mod uplink;

@@ -13,6 +13,7 @@ use crate::call::Hypercalls;
 use crate::device::{Interface, Queue, Release};
 use crate::egress::ContextEgress;
 use crate::ingress::ContextIngress;
+use crate::lent::{Leftover, LentIngress, Loan};
 use crate::memory::Memory;
 use crate::pages::{Pages, Wake};
 use crate::publish::{Direct, Enqueue, MapEach, Publish};
@@ -135,6 +136,36 @@ pub fn open_port(
     let ingress = ContextIngress::new(rx, interrupt.clone());
     let egress = ContextEgress::new(tx, interface.features, interrupt, meter);
     (interface, ingress, egress)
+}
+
+/// Starts the receiving half of a context whose buffers an egress queue lends. It receives frames for its
+/// own address only. `rx_memory` of the context is all memory that can be lent. Buffers that were lent and
+/// not filled are in `leftover` when the ingress side is dropped; the card may use them until the interface
+/// is closed.
+#[must_use]
+pub fn open_lent(
+    context: Context,
+    config: &Config,
+    loan: Loan,
+    leftover: Arc<Leftover>,
+) -> (Interface, LentIngress) {
+    let Context { mac, access, start, rx_memory, changed, release, interrupt, .. } = context;
+    let pages = Arc::new(context.pages);
+    let [_, rx] = publishers(access, &pages);
+    let memory = [rx_memory.clone(), rx_memory.clone()];
+    let rx = RxRing::empty(Ring::new(pages.clone(), Direction::Rx, rx, start), rx_memory);
+    let Coalescing { rx_frames, rx_micros, .. } = config.coalescing;
+    let others = Enable::TX.0 | Enable::BROADCAST.0 | Enable::MULTICAST.0 | Enable::PROMISCUOUS.0;
+    let settings = [
+        (Mailbox::RxFrames, rx_frames),
+        (Mailbox::RxMicros, rx_micros),
+        (Mailbox::Enable, config.enable().0 & !others),
+    ];
+    pages.post(settings, Wake::IfAsleep);
+    let features = features_of(context.features);
+    let release = Some(release);
+    let interface = Interface { mac, features, pages, changed, release, _memory: memory };
+    (interface, LentIngress::new(rx, interrupt, loan, leftover))
 }
 
 fn start(context: Context, config: &Config) -> (Interface, TxRing, RxRing) {

@@ -21,7 +21,7 @@ use wire::headers::Headers;
 use crate::rx::{Received, RxRing};
 
 /// The pages of a frame.
-type FramePages = ArrayVec<u16, FRAGMENTS_MAX>;
+type FramePages = ArrayVec<u32, FRAGMENTS_MAX>;
 
 /// The side of a port that receives. The bodies of frames stay in the pages that the card wrote, until the
 /// switch is done with them.
@@ -129,7 +129,7 @@ impl Ingress for ContextIngress {
 }
 
 /// Makes a frame of what was received. None if it is malformed.
-fn fill(frame: &mut Frame, rx: &RxRing, received: &Received) -> Option<()> {
+pub(crate) fn fill(frame: &mut Frame, rx: &RxRing, received: &Received) -> Option<()> {
     let Metadata { len, checksum, gso } = received.metadata();
     if len > FRAME_MAX {
         return None;
@@ -138,7 +138,7 @@ fn fill(frame: &mut Frame, rx: &RxRing, received: &Received) -> Option<()> {
     let mut header = &mut frame.bytes[..header_len];
     frame.pieces.clear();
     for part in received.parts() {
-        let start = usize::from(part.page) * PAGE_SIZE;
+        let start = part.page as usize * PAGE_SIZE;
         let (now, rest) = header.split_at_mut(header.len().min(part.len.into()));
         rx.memory().region().copy_out(start, now).ok()?;
         header = rest;

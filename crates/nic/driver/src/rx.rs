@@ -28,6 +28,8 @@ const REFILL_MIN: usize = 32;
 /// A received frame. One value may be used for all frames.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
+    /// The index of its first completion.
+    first: u32,
     parts: ArrayVec<Part, FRAGMENTS_MAX>,
     metadata: Metadata,
 }
@@ -35,7 +37,7 @@ pub struct Received {
 /// A part of a frame: the start of a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    pub(crate) page: u16,
+    pub(crate) page: u32,
     pub(crate) len: u16,
 }
 
@@ -43,6 +45,12 @@ impl Received {
     #[inline]
     pub(crate) fn metadata(&self) -> Metadata {
         self.metadata
+    }
+
+    /// The indices of its completions begin here.
+    #[inline]
+    pub(crate) fn first(&self) -> u32 {
+        self.first
     }
 
     #[inline]
@@ -58,17 +66,22 @@ pub(crate) struct RxRing {
     /// The index of the next completion to be read.
     taken: u32,
     /// The page of each slot's buffer.
-    page_of: Box<[u16]>,
+    page_of: Box<[u32]>,
     /// Free pages, in the order in which they were freed.
-    free: VecDeque<u16>,
+    free: VecDeque<u32>,
     /// Whether the page that was freed first is used first. Otherwise the last one is, which may be in the CPU's cache.
     first_in_first_out: bool,
 }
 
 impl RxRing {
     pub(crate) fn new(ring: Ring, memory: Memory) -> Self {
+        Self { free: (0..RX_PAGES as u32).collect(), ..Self::empty(ring, memory) }
+    }
+
+    /// A ring without pages of its own: they are [posted](Self::post) one by one.
+    pub(crate) fn empty(ring: Ring, memory: Memory) -> Self {
         let taken = ring.consumer();
-        let (page_of, free) = (vec![0; SLOTS as usize].into(), (0..RX_PAGES as u16).collect());
+        let (page_of, free) = (vec![0; SLOTS as usize].into(), VecDeque::new());
         let first_in_first_out = ring.needs_rest();
         Self { ring, memory, taken, page_of, free, first_in_first_out }
     }
@@ -93,7 +106,7 @@ impl RxRing {
         }
         let (first, end) = (self.taken, self.ring.consumer());
         frame.parts.clear();
-        frame.metadata.len = 0;
+        (frame.first, frame.metadata.len) = (first, 0);
         loop {
             if self.taken == end || frame.parts.is_full() {
                 return self.ring.fail(Fault::Unfinished(first));
@@ -124,7 +137,7 @@ impl RxRing {
     #[inline]
     pub(crate) fn prefetch_next(&self) {
         if self.taken != self.ring.consumer() {
-            let start = usize::from(self.page_of[ring::slot(self.taken)]) * PAGE_SIZE;
+            let start = self.page_of[ring::slot(self.taken)] as usize * PAGE_SIZE;
             self.memory.region().prefetch(start);
             self.memory.region().prefetch(start + 64);
         }
@@ -135,22 +148,21 @@ impl RxRing {
     pub(crate) fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
         frame.parts.iter().map(|part| Piece::Shared {
             region: self.memory.region(),
-            offset: usize::from(part.page) * PAGE_SIZE,
+            offset: part.page as usize * PAGE_SIZE,
             len: part.len.into(),
         })
     }
 
     /// The pages may be posted again, with the next [refill](Self::refill).
     #[inline]
-    pub(crate) fn release(&mut self, pages: impl IntoIterator<Item = u16>) {
+    pub(crate) fn release(&mut self, pages: impl IntoIterator<Item = u32>) {
         self.free.extend(pages);
     }
 
     /// Posts free pages, if they are many or the ring is short of them.
     #[inline]
     pub(crate) fn refill(&mut self) {
-        // A slot whose completion was not read yet is not free.
-        let posted = self.ring.next().wrapping_sub(self.taken);
+        let posted = self.posted();
         let count = ((SLOTS - posted) as usize).min(self.free.len());
         let least = if self.ring.is_called() { BATCH } else { REFILL_MIN };
         let is_short = posted < SLOTS / 2;
@@ -163,10 +175,36 @@ impl RxRing {
             let next =
                 if self.first_in_first_out { self.free.pop_front() } else { self.free.pop_back() };
             let Some(page) = next else { break };
-            self.page_of[ring::slot(self.ring.next())] = page;
-            self.ring.push(self.memory.address(page.into()), PAGE_SIZE as u16, Flags::NONE);
+            self.post(page);
         }
         self.ring.announce();
+    }
+
+    /// Buffers whose completions were not read yet: their slots are not free.
+    #[inline]
+    pub(crate) fn posted(&self) -> u32 {
+        self.ring.next().wrapping_sub(self.taken)
+    }
+
+    /// Posts a page, in a free slot. Returns its index. The card does not know of it before
+    /// [`announce`](Self::announce).
+    #[inline]
+    pub(crate) fn post(&mut self, page: u32) -> u32 {
+        let index = self.ring.next();
+        self.page_of[ring::slot(index)] = page;
+        self.ring.push(self.memory.address(page as usize), PAGE_SIZE as u16, Flags::NONE);
+        index
+    }
+
+    /// Tells the card of the pages that were posted.
+    pub(crate) fn announce(&mut self) {
+        self.ring.announce();
+    }
+
+    /// The indices of the buffers whose completions were not read yet.
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = u32> + use<> {
+        let taken = self.taken;
+        (0..self.posted()).map(move |n| taken.wrapping_add(n))
     }
 
     /// Asks for an interrupt at the next frame. Returns whether there is one already.

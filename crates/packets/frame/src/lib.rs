@@ -13,6 +13,7 @@
 mod body;
 mod finish;
 mod gather;
+mod lent;
 mod linear;
 mod outcome;
 mod scatter;
@@ -28,6 +29,7 @@ use wire::{Layer, ParseError};
 pub use body::{Body, KeptFrame, Memory, Piece, Place, ReceiveBuffers};
 pub use finish::{Finisher, SEGMENTS_MAX, Segments};
 pub use gather::{Gather, pieces_of};
+pub use lent::{LENT_MAX, Lent};
 pub use linear::{Bounce, linearise};
 pub use outcome::{DropReason, Offer, Outcome, Ticket};
 pub use scatter::{BodyHold, ScatterList};
@@ -57,6 +59,8 @@ pub struct Frame {
     pub gso: Option<Gso>,
     /// The rest of the frame, in the sender's memory.
     pub pieces: ArrayVec<Piece, PIECES_MAX>,
+    /// The buffers of its receiver in which the body lies already, if it does.
+    pub lent: Lent,
 }
 
 impl Frame {
@@ -78,6 +82,7 @@ impl Frame {
             checksum: Checksum::Unknown,
             gso: None,
             pieces: ArrayVec::new_const(),
+            lent: Lent::NONE,
         }
     }
 

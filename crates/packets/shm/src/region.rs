@@ -58,6 +58,12 @@ impl Region {
         Ok(Self { base: aligned.ok_or(outside)?, len, whole: Some(self.clone()) })
     }
 
+    /// Another handle of this range; none if it is no [slice](Self::slice).
+    #[must_use]
+    pub fn share(&self) -> Option<Self> {
+        Some(Self { base: self.base, len: self.len, whole: Some(self.whole.clone()?) })
+    }
+
     /// Size in bytes.
     #[must_use]
     pub fn len(&self) -> usize {

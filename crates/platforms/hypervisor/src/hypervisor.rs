@@ -64,6 +64,21 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
         None
     }
 
+    /// `peer`'s memory, for a device that writes to pages which `peer` grants. It stays mapped while
+    /// the result lives, even if the domain ends; a [`DmaHold`] keeps the pages in place. None if
+    /// this platform cannot.
+    fn dma_region(&self, peer: &Self::Peer) -> Option<shm::Region> {
+        let _ = peer;
+        None
+    }
+
+    /// The first byte of a page in [`dma_region`](Self::dma_region), if `peer` lets this domain
+    /// write to it. The grant is checked.
+    fn dma_page(&self, peer: &Self::Peer, gref: GrantRef) -> Option<u64> {
+        let _ = (peer, gref);
+        None
+    }
+
     /// Copies a batch between grants and private memory; each operation gets a status.
     ///
     /// Every grant is checked at every use.

@@ -59,13 +59,15 @@ pub enum Counted {
     /// Nanoseconds that those hypercalls took. They are the guest's, not the driver domain's, and
     /// not in [`nanoseconds`](Meter::nanoseconds).
     GuestCopyNanoseconds,
+    /// Frames whose bodies a device put into buffers that the receiving guest had posted.
+    DirectFrames,
 }
 
 impl Counted {
     const COUNT: usize = Self::ALL.len();
 
     /// Everything that is counted, in the order of the counters.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Hypercalls,
         Self::CopyBatches,
         Self::Copies,
@@ -86,6 +88,7 @@ impl Counted {
         Self::GuestCopies,
         Self::GuestCopiedBytes,
         Self::GuestCopyNanoseconds,
+        Self::DirectFrames,
     ];
 
     /// The name in metrics and in JSON.
@@ -112,6 +115,7 @@ impl Counted {
             Self::GuestCopies => "guest_copies",
             Self::GuestCopiedBytes => "guest_copied_bytes",
             Self::GuestCopyNanoseconds => "guest_copy_nanoseconds",
+            Self::DirectFrames => "direct_frames",
         }
     }
 }

@@ -163,6 +163,19 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
         self.inner.dma_hold(peer)
     }
 
+    fn dma_region(&self, peer: &Self::Peer) -> Option<shm::Region> {
+        self.inner.dma_region(peer)
+    }
+
+    #[inline]
+    fn dma_page(&self, peer: &Self::Peer, gref: GrantRef) -> Option<u64> {
+        let page = self.inner.dma_page(peer, gref);
+        if page.is_some() {
+            self.meter.note(Counted::DmaMaps, 1);
+        }
+        page
+    }
+
     fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
         let inner = self.inner.page_transfer()?;
         Some(Arc::new(MeteredTransfer { inner, meter: self.meter.clone() }))

@@ -51,16 +51,18 @@ impl Domain {
     ) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
         let secret = if size.secret { secret_memory(id, size) } else { None };
-        let (fd, memory) = match secret {
+        let (fd, mapping) = match secret {
             Some(secret) => secret,
             None => {
                 let name = format!("pvnet-domain-{id}");
                 let create = if size.sealed { create_sealable_memfd } else { create_memfd };
                 let fd = create(&name, size.pages + size.exchange_pages, size.page_size)?;
-                let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
-                (fd, memory)
+                let mapping = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
+                (fd, mapping)
             }
         };
+        // A slice, which can have users that outlive the domain.
+        let memory = Arc::new(mapping).slice(0..size.pages * PAGE_SIZE)?;
         populate(id, size, &memory);
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         let (balloon, process) = (Balloon::new(size), OnceLock::new());

@@ -297,6 +297,15 @@ impl Hypervisor for Machine {
         Some(DmaHold::new(peer.clone()))
     }
 
+    fn dma_region(&self, peer: &Self::Peer) -> Option<Region> {
+        peer.memory().share()
+    }
+
+    #[inline]
+    fn dma_page(&self, peer: &Self::Peer, gref: GrantRef) -> Option<u64> {
+        granted(peer, gref, 0, 0, Access::Write).map(|page| page as u64)
+    }
+
     #[inline]
     fn copy(&self, batch: &mut [GrantCopy<'_, Self::Peer>]) {
         // Prefetched, so that the cache misses of a batch overlap.

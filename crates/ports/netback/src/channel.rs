@@ -34,10 +34,12 @@ pub enum RxChannel {
     /// Copied by the guest itself, out of a pool that it has mapped, if they come from an uplink;
     /// otherwise as `Copy`.
     GuestCopyMapped,
+    /// Put into the guest's pages by the device, if it has a queue for this guest; otherwise copied.
+    Direct,
 }
 
 impl RxChannel {
-    /// Whether a guest can, or must, receive into pages that it grants.
+    /// Whether the guest posts pages that frames are copied into, as `request-rx-copy` says.
     #[must_use]
     pub fn is_copy(self) -> bool {
         self != Self::Flip
@@ -47,10 +49,16 @@ impl RxChannel {
     #[must_use]
     pub fn guest_copy(self) -> Option<CopyForm> {
         match self {
-            Self::Copy | Self::Flip => None,
+            Self::Copy | Self::Flip | Self::Direct => None,
             Self::GuestCopy => Some(CopyForm::Hypercall),
             Self::GuestCopyMapped => Some(CopyForm::Mapped),
         }
+    }
+
+    /// Whether an uplink's queue for one guest can fill this guest's buffers.
+    #[must_use]
+    pub fn lends(self) -> bool {
+        self == Self::Direct
     }
 }
 
@@ -83,5 +91,6 @@ named!(
     "copy" => RxChannel::Copy,
     "flip" => RxChannel::Flip,
     "guest-copy" => RxChannel::GuestCopy,
-    "guest-copy-mapped" => RxChannel::GuestCopyMapped
+    "guest-copy-mapped" => RxChannel::GuestCopyMapped,
+    "direct" => RxChannel::Direct
 );

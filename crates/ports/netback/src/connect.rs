@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use hypervisor::{CopyForm, GrantRef, GuestCopies, Hypervisor, Port};
+use hypervisor::{GrantRef, GuestCopies, Hypervisor, Port};
 use offload::Features;
 use port::Task;
 use ring::netif::Ctrl;
@@ -14,6 +14,7 @@ use xenstore::{Store, StoreError};
 use crate::expiry::Expiry;
 use crate::headers::PacketAccess;
 use crate::persistent::{Destination, PiecesInUse};
+use crate::rx::RxMode;
 use crate::{
     ControlRing, Fault, Ledgers, Offered, PersistentGrants, RingKind, RxChannel, RxQueue,
     TxChannel, TxQueue,
@@ -122,8 +123,6 @@ struct ConnectContext<'a, H: Hypervisor> {
     keys: Keys<'a>,
     features: Features,
     offered: &'a Offered,
-    /// How the guest copies, if it does.
-    copies: Option<CopyForm>,
     rings: Rings<'a>,
 }
 
@@ -158,7 +157,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         (queue, prefix): (u32, &str),
         grants: Option<Arc<PersistentGrants<H>>>,
     ) -> Result<Queue<H>, ConnectError> {
-        let Self { hypervisor, peer, keys, features, offered, copies, rings } = self;
+        let Self { hypervisor, peer, keys, features, offered, rings } = self;
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
         let number = |key: &str| keys.number(&format!("{prefix}{key}"));
         let (tx, rx) = (GrantRef(need(keys::TX_RING_REF)?), GrantRef(need(keys::RX_RING_REF)?));
@@ -185,13 +184,29 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         };
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
         let tx = TxQueue::new(tx, tx_event, access);
-        let flips = match offered.rx {
-            RxChannel::Copy | RxChannel::GuestCopy | RxChannel::GuestCopyMapped => None,
-            RxChannel::Flip => Some(hypervisor.page_transfer().ok_or(ConnectError::NoFlip)?),
-        };
-        let copies = copies.map(|form| hypervisor.guest_copies(&peer, form)).transpose()?;
+        let mode = self.rx_mode()?;
         let to = Destination::new(peer, grants);
-        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, flips, copies) })
+        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, mode) })
+    }
+
+    /// How a queue's frames get into the guest's memory.
+    fn rx_mode(&self) -> Result<RxMode<H>, ConnectError> {
+        let Self { hypervisor, peer, keys, offered, rings, .. } = self;
+        Ok(match (offered.rx, offered.rx.guest_copy()) {
+            (_, Some(form)) => {
+                // On live rings the frontend knows the grants of the earlier backend only.
+                let may_copy = !rings.resumes && keys.flag(keys::REQUEST_RX_GUEST_COPY)?;
+                match may_copy {
+                    true => RxMode::GuestCopy(hypervisor.guest_copies(peer, form)?),
+                    false => RxMode::Copy,
+                }
+            }
+            (RxChannel::Flip, _) => {
+                RxMode::Flip(hypervisor.page_transfer().ok_or(ConnectError::NoFlip)?)
+            }
+            (RxChannel::Direct, _) if keys.flag(keys::REQUEST_RX_ANY_ORDER)? => RxMode::Lend,
+            _ => RxMode::Copy,
+        })
     }
 
     /// Connects the control ring, which serves the persistent grants of all queues.
@@ -261,9 +276,6 @@ pub(crate) fn connect<H: Hypervisor>(
     if keys.flag(keys::REQUEST_RX_COPY)? != rx.is_copy() {
         return Err(ConnectError::RxChannel { offered: rx });
     }
-    // On live rings the frontend knows the grants of the earlier backend only.
-    let may_copy = !rings.resumes && keys.flag(keys::REQUEST_RX_GUEST_COPY)?;
-    let copies = rx.guest_copy().filter(|_| may_copy);
     let asked = keys.number(keys::MULTI_QUEUE_NUM_QUEUES)?.unwrap_or(1);
     if asked == 0 || asked > max_queues {
         return Err(ConnectError::Queues { asked, offered: max_queues });
@@ -271,7 +283,7 @@ pub(crate) fn connect<H: Hypervisor>(
     let features = keys.features()?;
     let bound = offered.persistent_pages();
     let control = if bound > 0 { control_keys(&keys)? } else { None };
-    let context = ConnectContext { hypervisor, peer, keys, features, offered, copies, rings };
+    let context = ConnectContext { hypervisor, peer, keys, features, offered, rings };
     let mut all_grants = Vec::new();
     let queues = (0..asked)
         .map(|n| {

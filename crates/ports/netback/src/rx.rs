@@ -8,24 +8,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hypervisor::flip::PageTransfer;
 use hypervisor::{GuestCopies, Hypervisor, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
-    Body, Bounce, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome, SEGMENTS_MAX,
+    Body, Bounce, Broken, DropReason, Egress, Event, Finisher, Frame, LentBuffer, LentMemory,
+    Offer, Outcome, SEGMENTS_MAX, Wanted,
 };
+use ring::netif::Rx;
+use ring::{BackRing, RegionPage};
 
 use crate::persistent::{Buffers, Destination};
 use crate::request::Fault;
+use lend::Lending;
 use plan::{PacketShape, RxRing};
 use slots::Slots;
 use supply::BufferSupply;
 
 mod flip;
 mod guest_copy;
+mod lend;
+mod mode;
 mod plan;
+mod posted;
 mod slots;
 mod supply;
+
+pub(crate) use mode::RxMode;
 
 /// The side of a queue that delivers to the guest.
 pub struct RxQueue<H: Hypervisor> {
@@ -34,6 +42,8 @@ pub struct RxQueue<H: Hypervisor> {
     finisher: Finisher,
     /// Where frames are copied through that come from another platform, once there is one.
     bounce: Option<Bounce>,
+    /// What it lends its buffers with, if it does.
+    lending: Option<Lending>,
 }
 
 impl<H: Hypervisor> Egress for RxQueue<H> {
@@ -54,23 +64,44 @@ impl<H: Hypervisor> Egress for RxQueue<H> {
     fn is_stalled(&self) -> bool {
         self.slots.supply.is_stalled()
     }
+
+    fn lent_memory(&self) -> Option<LentMemory> {
+        let lending = self.lending.as_ref()?;
+        let region = self.slots.hypervisor.dma_region(self.slots.to.peer())?;
+        Some(LentMemory { lender: lending.id(), region, features: self.slots.features })
+    }
+
+    fn lend(&mut self, wanted: Wanted, lent: &mut Vec<LentBuffer>) -> Result<(), Broken> {
+        let Some(lending) = &mut self.lending else { return Ok(()) };
+        lending.lend(&mut self.slots, wanted, lent).map_err(Broken::new)
+    }
+
+    fn take_back(&mut self, tokens: &[u32]) {
+        if let Some(lending) = &mut self.lending {
+            lending.take_back(&mut self.slots, tokens);
+        }
+    }
 }
 
 impl<H: Hypervisor> RxQueue<H> {
     pub(crate) fn new(
         hypervisor: H,
         to: Destination<H>,
-        ring: RxRing<H>,
+        ring: BackRing<Rx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
         features: Features,
-        flips: Option<Arc<dyn PageTransfer<H::Peer>>>,
-        copies: Option<Arc<dyn GuestCopies>>,
+        mode: RxMode<H>,
     ) -> Self {
         let meter = hypervisor.clone();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
         let (supply, to) = (BufferSupply::Enough, Arc::new(to));
-        let slots = Slots { flips, copies, hypervisor, to, ring, event, supply, features };
-        Self { slots, finisher, bounce: None }
+        let lending = match mode {
+            RxMode::Lend => hypervisor.dma_region(to.peer()).map(Lending::new),
+            _ => None,
+        };
+        let ring = RxRing::<H>::new(ring, lending.is_some());
+        let slots = Slots { mode, hypervisor, to, ring, event, supply, features };
+        Self { slots, finisher, bounce: None, lending }
     }
 
     /// What the frontend takes.
@@ -80,7 +111,7 @@ impl<H: Hypervisor> RxQueue<H> {
 
     /// What the guest copies from, if it copies an uplink's frames.
     pub fn guest_copies(&self) -> Option<&Arc<dyn GuestCopies>> {
-        self.slots.copies.as_ref()
+        self.slots.mode.guest_copies()
     }
 
     /// Wakes the frontend.
@@ -99,10 +130,22 @@ impl<H: Hypervisor> RxQueue<H> {
         let buffers = to.buffers(pages.as_ref());
         let memory = body.local::<H>();
         let mut done = 0;
+        // Usually nothing is lent, and no frame needs a look.
+        let lends = self.slots.ring.lent() > 0;
         while done < offers.len() {
-            let rest = &mut offers[done..];
+            let mut rest = &mut offers[done..];
+            if lends {
+                let Some(lending) = &mut self.lending else { break };
+                let (run, are_lent) = lending.run(&self.slots, rest);
+                rest = &mut rest[..run];
+                if are_lent {
+                    rest.iter_mut().for_each(|offer| lending.deliver(&mut self.slots, offer));
+                    done += run;
+                    continue;
+                }
+            }
             let delivered = match (self.finisher.need(rest[0].frame), &memory) {
-                (Need::Nothing, Some(memory)) if self.slots.copies.is_none() => {
+                (Need::Nothing, Some(memory)) if self.slots.mode.guest_copies().is_none() => {
                     self.slots.deliver_as_is(memory, &buffers, rest, now)?
                 }
                 (Need::Nothing, Some(memory)) => {

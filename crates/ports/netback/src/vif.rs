@@ -7,7 +7,7 @@ use wire::ethernet::MacAddr;
 use wire::netif::keys;
 use xenstore::{Store, StoreError, XenbusState, in_transaction};
 
-use crate::channel::{RxChannel, TxChannel};
+use crate::channel::TxChannel;
 use crate::connect::{ConnectError, Connection, Rings, connect, queue_prefix};
 use crate::ledger::Ledgers;
 use crate::offered::Offered;
@@ -136,8 +136,9 @@ impl<H: Hypervisor> Vif<H> {
             (keys::FEATURE_GSO_TCPV6, bit(tso_v6)),
             (keys::FEATURE_IPV6_CSUM_OFFLOAD, bit(csum_v6)),
             (keys::FEATURE_RX_COPY, bit(self.offered.rx.is_copy())),
-            (keys::FEATURE_RX_FLIP, bit(self.offered.rx == RxChannel::Flip)),
+            (keys::FEATURE_RX_FLIP, bit(!self.offered.rx.is_copy())),
             (keys::FEATURE_RX_GUEST_COPY, bit(self.offered.rx.guest_copy().is_some())),
+            (keys::FEATURE_RX_ANY_ORDER, bit(self.offered.rx.lends())),
             (keys::FEATURE_HEADER_CHANNEL, bit(self.offered.tx == TxChannel::Header)),
             (keys::FEATURE_CTRL_RING, bit(self.offered.persistent_pages() > 0)),
             (keys::FEATURE_MULTICAST_CONTROL, 0),

@@ -59,6 +59,7 @@ struct Negotiated {
     headers: bool,
     flip: bool,
     copies: bool,
+    any_order: bool,
 }
 
 /// Why a connection failed.
@@ -293,12 +294,14 @@ impl<G: Guest> Frontend<G> {
             headers: config.header_channel && flag(keys::FEATURE_HEADER_CHANNEL)?,
             flip: flag(keys::FEATURE_RX_FLIP)? && !flag(keys::FEATURE_RX_COPY)?,
             copies: self.copies(guest, config)?,
+            any_order: flag(keys::FEATURE_RX_ANY_ORDER)?,
         };
         // Written even if it is 1: another driver may have left another number.
         self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;
         let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 } = config.features;
         self.write(keys::REQUEST_RX_COPY, u32::from(!agreed.flip))?;
         self.write(keys::REQUEST_RX_GUEST_COPY, u32::from(agreed.copies))?;
+        self.write(keys::REQUEST_RX_ANY_ORDER, u32::from(agreed.any_order))?;
         self.write(keys::FEATURE_RX_NOTIFY, 1)?;
         self.write(keys::FEATURE_SG, u32::from(sg))?;
         self.write(keys::FEATURE_GSO_TCPV4, u32::from(tso_v4))?;
@@ -314,7 +317,7 @@ impl<G: Guest> Frontend<G> {
         prefix: &str,
         agreed: Negotiated,
     ) -> Result<Queue<G>, ConnectError> {
-        let Negotiated { backend, split, headers, flip, .. } = agreed;
+        let Negotiated { backend, split, headers, flip, any_order, .. } = agreed;
         let write = |key: &str, value| self.write(&format!("{prefix}{key}"), value);
         let tx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::TX_RING_REF))?;
         let rx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::RX_RING_REF))?;
@@ -339,7 +342,7 @@ impl<G: Guest> Frontend<G> {
             true => Buffers::flipped(guest, backend)?,
             false => Buffers::shared(guest, backend)?,
         };
-        let mut rx = RxQueue::new(rx_ring, rx_event, buffers);
+        let mut rx = RxQueue::new(rx_ring, rx_event, buffers, any_order);
         // The backend has not attached yet, and needs no event for what it then finds.
         rx.publish();
         Ok(Queue { tx, rx })

@@ -50,6 +50,34 @@ pub struct RxQueue<G: Guest> {
     /// Copies what the backend grants, if it grants received frames.
     fetcher: Option<Fetcher<G>>,
     errors: u64,
+    /// Set if the backend answers in any order. Otherwise a response lies in its request's slot.
+    any_order: Option<Unposted>,
+}
+
+/// The buffers that are not posted. A buffer's number is the id of its request.
+struct Unposted {
+    free: Vec<u16>,
+    is_posted: Box<[bool; RING_LEN]>,
+}
+
+impl Unposted {
+    fn new() -> Self {
+        Self { free: (0..RING_LEN as u16).rev().collect(), is_posted: Box::new([false; RING_LEN]) }
+    }
+
+    fn post(&mut self) -> Option<u16> {
+        let id = self.free.pop()?;
+        self.is_posted[usize::from(id)] = true;
+        Some(id)
+    }
+
+    /// The backend has answered a request. Its buffer is posted again with the next ones.
+    fn answered(&mut self, id: u16) -> Result<usize, Fault> {
+        let posted = self.is_posted.get_mut(usize::from(id)).filter(|is_posted| **is_posted);
+        *posted.ok_or(Fault::UnknownId(id))? = false;
+        self.free.push(id);
+        Ok(id.into())
+    }
 }
 
 impl<G: Guest> RxQueue<G> {
@@ -57,8 +85,10 @@ impl<G: Guest> RxQueue<G> {
         ring: FrontRing<Rx, RegionPage<G::Pages>>,
         event: Arc<G::Event>,
         buffers: Buffers<G>,
+        any_order: bool,
     ) -> Self {
-        let mut queue = Self { ring, event, buffers, fetcher: None, errors: 0 };
+        let any_order = any_order.then(Unposted::new);
+        let mut queue = Self { ring, event, buffers, fetcher: None, errors: 0, any_order };
         queue.post(u32::MAX);
         queue
     }
@@ -106,7 +136,10 @@ impl<G: Guest> RxQueue<G> {
     fn post(&mut self, most: u32) {
         let held = self.fetcher.as_ref().map_or(0, Fetcher::held);
         for _ in 0..self.ring.free().saturating_sub(held).min(most) {
-            let slot = self.ring.next_index() as usize % RING_LEN;
+            let slot = match &mut self.any_order {
+                None => self.ring.next_index() as usize % RING_LEN,
+                Some(unposted) => unposted.post().map_or(0, usize::from),
+            };
             let Some(gref) = self.buffers.offer(slot) else { break };
             // Below RING_LEN.
             self.ring.request(RxRequest { id: slot as u16, pad: 0, gref: gref.0 });
@@ -175,8 +208,11 @@ impl<G: Guest> RxQueue<G> {
         loop {
             let (_, slot) = self.take()?.ok_or(Fault::Unfinished)?;
             let info: ExtraInfo = zerocopy::transmute!(slot);
-            if let Extra::Gso { size, kind, .. } = Extra::decode(&info)? {
+            if let Extra::Gso { size, kind, features } = Extra::decode(&info)? {
                 gso = Some(Gso { kind, size: size.get() });
+                if let Some(unposted) = &mut self.any_order {
+                    unposted.answered(features)?;
+                }
             }
             if !info.more() {
                 return Ok(gso);
@@ -199,7 +235,10 @@ impl<G: Guest> RxQueue<G> {
         response: RxResponse,
         frame: &mut Received,
     ) -> Result<bool, Fault> {
-        let slot = index as usize % RING_LEN;
+        let slot = match &mut self.any_order {
+            None => index as usize % RING_LEN,
+            Some(unposted) => unposted.answered(response.id)?,
+        };
         let len = u16::try_from(response.status).unwrap_or(0);
         if len == 0 {
             return Ok(false);

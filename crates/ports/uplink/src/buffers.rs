@@ -64,7 +64,9 @@ impl Buffers {
     pub fn new(options: BufferOptions) -> io::Result<Self> {
         let (size, each) = options.layout();
         let allocate = if options.huge_pages { Region::anonymous_huge } else { Region::anonymous };
-        let region = allocate(WINDOW * size * each)?;
+        let region = Arc::new(allocate(WINDOW * size * each)?);
+        // A slice, which others may share.
+        let region = region.slice(0..region.len()).map_err(io::Error::other)?;
         Ok(Self {
             regions: [region].into(),
             size,

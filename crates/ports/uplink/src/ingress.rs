@@ -24,10 +24,10 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// The read side of a tap queue.
 pub struct TapIngress {
     meter: Arc<Meter>,
-    tap: Arc<TapQueue>,
-    window: Window,
+    pub(crate) tap: Arc<TapQueue>,
+    pub(crate) window: Window,
     /// The bodies of the frames in hand, by slot of the window.
-    buffers: Buffers,
+    pub(crate) buffers: Buffers,
     /// When to read again after an error that may pass.
     again: Option<Instant>,
 }
@@ -39,7 +39,7 @@ impl TapIngress {
     }
 
     /// Reads one frame into a free slot. Returns whether there was a frame.
-    fn receive_one(
+    pub(crate) fn receive_one(
         &mut self,
         received: &mut Received,
         budget: &mut Budget,
@@ -61,7 +61,17 @@ impl TapIngress {
             received.malformed += 1;
             return Ok(true);
         };
-        match ReadError::of(&error) {
+        self.failed(ReadError::of(&error), &error, received)
+    }
+
+    /// A read failed. Returns whether the next one may succeed.
+    pub(crate) fn failed(
+        &mut self,
+        meaning: ReadError,
+        error: &io::Error,
+        received: &mut Received,
+    ) -> Result<bool, Broken> {
+        match meaning {
             ReadError::Empty => Ok(false),
             ReadError::LostFrame => {
                 received.malformed += 1;
@@ -78,7 +88,7 @@ impl TapIngress {
 
 /// What a failed read means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReadError {
+pub(crate) enum ReadError {
     /// There is no frame.
     Empty,
     /// This frame is lost, and the next one may be read.
@@ -90,7 +100,7 @@ enum ReadError {
 }
 
 impl ReadError {
-    fn of(error: &io::Error) -> Self {
+    pub(crate) fn of(error: &io::Error) -> Self {
         match Errno::from_io_error(error) {
             Some(Errno::AGAIN) => Self::Empty,
             // tun cannot say how the frame is segmented: UDP or SCTP, for example.
@@ -137,30 +147,58 @@ impl Ingress for TapIngress {
 
 /// Reads one frame. Returns whether it is well-formed.
 fn read(tap: &TapQueue, buffers: &mut Buffers, slot: usize, frame: &mut Frame) -> io::Result<bool> {
-    let mut head = [0; VNET_HEADER_LEN + HEADER_MAX];
+    let mut head = Head::default();
     let places = buffers.places(slot).map(|(offset, len)| (buffers.region(), offset, len));
-    let bytes = shm::read_pieces(tap, &mut head, places)?;
-    let Ok((header, rest)) = VirtioNetHdr::read_from_prefix(&head) else { return Ok(false) };
-    let len = bytes.saturating_sub(VNET_HEADER_LEN);
-    let header_len = len.min(HEADER_MAX);
-    buffers.fill(slot, len - header_len);
-    frame.bytes.copy_from_slice(rest);
-    frame.header_len = u8::try_from(header_len).unwrap_or(u8::MAX);
-    frame.len = u32::try_from(len).unwrap_or(u32::MAX);
-    if !place(frame, len - header_len, buffers.places(slot)) {
-        return Ok(false);
+    let bytes = shm::read_pieces(tap, &mut head.0, places)?;
+    let body = head.set_header(bytes, frame);
+    buffers.fill(slot, body);
+    Ok(place(frame, body, OWN, buffers.places(slot)) && head.parse(frame))
+}
+
+/// The region of a body that is the driver domain's buffers.
+pub(crate) const OWN: u16 = 0;
+
+/// What comes before a frame's body: its metadata and its header, in private memory.
+pub(crate) struct Head(pub(crate) [u8; VNET_HEADER_LEN + HEADER_MAX]);
+
+impl Default for Head {
+    fn default() -> Self {
+        Self([0; VNET_HEADER_LEN + HEADER_MAX])
     }
-    let Ok(headers) = Headers::parse_start(frame.header(), len) else { return Ok(false) };
-    frame.headers = headers;
-    let Ok((checksum, gso)) = vnet::decode(&header, &headers) else { return Ok(false) };
-    frame.checksum = checksum;
-    frame.gso = gso;
-    Ok(len <= FRAME_MAX)
+}
+
+impl Head {
+    /// Sets the header and the length of a frame, of which `bytes` were read. Returns the bytes of the body.
+    pub(crate) fn set_header(&self, bytes: usize, frame: &mut Frame) -> usize {
+        let len = bytes.saturating_sub(VNET_HEADER_LEN);
+        let header_len = len.min(HEADER_MAX);
+        frame.bytes.copy_from_slice(&self.0[VNET_HEADER_LEN..]);
+        frame.header_len = u8::try_from(header_len).unwrap_or(u8::MAX);
+        frame.len = u32::try_from(len).unwrap_or(u32::MAX);
+        len - header_len
+    }
+
+    /// Parses the header and the metadata. Returns whether they are well-formed.
+    pub(crate) fn parse(&self, frame: &mut Frame) -> bool {
+        let Ok((header, _)) = VirtioNetHdr::read_from_prefix(&self.0) else { return false };
+        let len = frame.len as usize;
+        let Ok(headers) = Headers::parse_start(frame.header(), len) else { return false };
+        frame.headers = headers;
+        let Ok((checksum, gso)) = vnet::decode(&header, &headers) else { return false };
+        frame.checksum = checksum;
+        frame.gso = gso;
+        len <= FRAME_MAX
+    }
 }
 
 /// Sets the pieces of a body of `left` bytes. Returns whether the places have room left: a tap
 /// silently truncates a frame that does not fit.
-fn place(frame: &mut Frame, mut left: usize, places: impl Iterator<Item = (usize, usize)>) -> bool {
+pub(crate) fn place(
+    frame: &mut Frame,
+    mut left: usize,
+    region: u16,
+    places: impl Iterator<Item = (usize, usize)>,
+) -> bool {
     frame.pieces.clear();
     for (offset, room) in places {
         let taken = left.min(room);
@@ -168,7 +206,7 @@ fn place(frame: &mut Frame, mut left: usize, places: impl Iterator<Item = (usize
             return false;
         };
         if len > 0 {
-            frame.pieces.push(Piece::in_region(0, offset, len));
+            frame.pieces.push(Piece::in_region(region, offset, len));
         }
         left -= taken;
         if taken < room {

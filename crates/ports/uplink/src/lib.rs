@@ -9,14 +9,20 @@
 pub mod tap;
 
 mod buffers;
+mod direct;
 mod egress;
+mod guest_queue;
 mod ingress;
 mod kept;
+mod steering;
 mod sys;
 
 pub use buffers::{BufferOptions, Buffers};
+pub use direct::DirectIngress;
 pub use egress::TapEgress;
+pub use guest_queue::{Copied, GuestQueue, QueueCounts};
 pub use ingress::TapIngress;
+pub use steering::{Steering, SteeringError};
 
 #[cfg(test)]
 mod tests;

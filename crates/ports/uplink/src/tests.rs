@@ -1,6 +1,7 @@
 //! Frames to and from a socket that stands in for the tap: the bytes that the device would
 //! get. The tests of the tap and of the whole system cover the kernel's side.
 
+mod direct;
 mod egress;
 mod ingress;
 

@@ -37,15 +37,15 @@ mod work;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::port::{Doorbell, Queue, Rewrap, Task};
+use ::port::{Doorbell, Ingress, Queue, Rewrap, Task};
 use switch::{LearningCounts, Limits, MacAddr, MacTable, PortId};
 
-pub use port::Port;
+pub use port::{IngressId, Port};
 pub use shared::{Failure, FailureSink};
 pub use switch::TeachError;
 
@@ -87,6 +87,7 @@ pub struct Datapath {
     shared: Arc<Shared>,
     workers: Vec<WorkerHandle>,
     next_worker: AtomicU16,
+    next_ingress: AtomicU64,
     /// Which workers have queues of which port.
     owners: Mutex<BTreeMap<PortId, Vec<usize>>>,
     moves: Mutex<MoveLog>,
@@ -105,7 +106,8 @@ impl Datapath {
             .map(|number| Worker::start(number, shared.clone()))
             .collect::<Result<_, _>>()?;
         let (owners, moves) = (Mutex::default(), Mutex::default());
-        Ok(Self { shared, workers, next_worker: AtomicU16::new(0), owners, moves })
+        let (next_worker, next_ingress) = (AtomicU16::new(0), AtomicU64::new(0));
+        Ok(Self { shared, workers, next_worker, next_ingress, owners, moves })
     }
 
     /// How many workers there are.
@@ -151,7 +153,7 @@ impl Datapath {
         for work in carry.chain(tasks.into_iter().map(Work::Serve)) {
             let next = usize::from(self.next_worker.fetch_add(1, Ordering::Relaxed));
             let worker = next % self.workers.len();
-            self.workers[worker].send(Command::Add { port: port.clone(), work });
+            self.workers[worker].send(Command::Add { port: port.clone(), work, id: None });
             owners.push(worker);
         }
         // Each once, however many queues it has: a command is for all of them.
@@ -159,6 +161,39 @@ impl Datapath {
         owners.dedup();
         self.owners().insert(port.id(), owners);
         port
+    }
+
+    /// Adds an ingress queue to a port that is attached. Frames out of the port do not use it.
+    pub fn add_ingress(&self, port: &Arc<Port>, ingress: Box<dyn Ingress>) -> IngressId {
+        let next = usize::from(self.next_worker.fetch_add(1, Ordering::Relaxed));
+        let worker = next % self.workers.len();
+        let serial = self.next_ingress.fetch_add(1, Ordering::Relaxed);
+        let id = IngressId { port: port.id(), serial };
+        let ingress = IngressQueue::new(ingress);
+        let work = Work::Carry { queue: usize::MAX, ingress };
+        self.workers[worker].send(Command::Add { port: port.clone(), work, id: Some(id) });
+        let mut owners = self.owners();
+        let owners = owners.entry(port.id()).or_default();
+        if !owners.contains(&worker) {
+            owners.push(worker);
+        }
+        id
+    }
+
+    /// Removes an ingress queue that [`add_ingress`](Self::add_ingress) has added. When this returns, it is
+    /// dropped.
+    pub fn remove_ingress(&self, id: IngressId) {
+        self.ask(self.owners_of(id.port), |done| Command::RemoveIngress { id, done });
+    }
+
+    /// Waits until all turns of a port's queues have ended that have begun already. Each queue has another
+    /// turn soon, with or without frames.
+    pub fn synchronise(&self, port: PortId) {
+        self.ask(self.owners_of(port), |done| Command::Synchronise { port, done });
+    }
+
+    fn owners_of(&self, port: PortId) -> Vec<usize> {
+        self.owners().get(&port).cloned().unwrap_or_default()
     }
 
     /// Says that a station is on a port, before a frame has come from it: frames for it are not flooded, and no other
@@ -174,7 +209,7 @@ impl Datapath {
     /// all queues are as `rewrap` wants them.
     pub fn rewrap(&self, port: &Port, rewrap: &Arc<dyn Rewrap>) {
         port.rewrap(&**rewrap);
-        let owners = self.owners().get(&port.id()).cloned().unwrap_or_default();
+        let owners = self.owners_of(port.id());
         self.ask(owners, |done| Command::Rewrap { port: port.id(), rewrap: rewrap.clone(), done });
     }
 

@@ -5,8 +5,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use port::{Body, Broken, DropReason, Egress, Event, InFlight, Offer, Outcome, Rewrap, Ticket};
+use port::{
+    Body, Broken, DropReason, Egress, Event, InFlight, Lender, LentBuffer, LentMemory, Offer,
+    Outcome, Rewrap, Ticket, Wanted,
+};
 use switch::{PortCounters, PortId, StormControl};
+
+/// An ingress queue that was [added](crate::Datapath::add_ingress) to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IngressId {
+    pub(crate) port: PortId,
+    /// No other ingress queue of the datapath has it.
+    pub(crate) serial: u64,
+}
 
 /// A port.
 pub struct Port {
@@ -135,6 +146,16 @@ impl Port {
         Ok(())
     }
 
+    /// The memory in which the buffers of a queue lie that it lends; none if it lends none.
+    pub fn lent_memory(&self, queue: usize) -> Option<LentMemory> {
+        self.egress.get(queue)?.lock().as_ref()?.lent_memory()
+    }
+
+    /// Lends the buffers of a queue, as long as the port is attached.
+    pub fn lender(self: &Arc<Self>, queue: usize) -> Arc<dyn Lender> {
+        Arc::new(PortLender { port: self.clone(), queue })
+    }
+
     /// Asks how deliveries in flight ended. `worker` then waits for the others.
     pub(crate) fn reap(&self, queue: usize, deliveries: &mut [InFlight], worker: usize) {
         let queue = &self.egress[queue];
@@ -157,7 +178,7 @@ impl Port {
 
     /// Takes the set of workers that wait for a queue, a bit for each.
     pub(crate) fn take_waiters(&self, queue: usize) -> u64 {
-        self.egress[queue].waiters.swap(0, Ordering::AcqRel)
+        self.egress.get(queue).map_or(0, |queue| queue.waiters.swap(0, Ordering::AcqRel))
     }
 
     /// Wraps the egress queues anew.
@@ -182,6 +203,29 @@ impl fmt::Debug for Port {
             .field("id", &self.id)
             .field("name", &self.name)
             .finish_non_exhaustive()
+    }
+}
+
+/// Lends the buffers of a port's queue.
+struct PortLender {
+    port: Arc<Port>,
+    queue: usize,
+}
+
+impl Lender for PortLender {
+    fn lend(&self, wanted: Wanted, lent: &mut Vec<LentBuffer>) {
+        let Some(queue) = self.port.egress.get(self.queue) else { return };
+        if let Some(egress) = queue.lock().as_mut() {
+            // A ring that is broken is noticed, and the port closed, with the next frame for it.
+            let _ = egress.lend(wanted, lent);
+        }
+    }
+
+    fn take_back(&self, tokens: &[u32]) {
+        let Some(queue) = self.port.egress.get(self.queue) else { return };
+        if let Some(egress) = queue.lock().as_mut() {
+            egress.take_back(tokens);
+        }
     }
 }
 

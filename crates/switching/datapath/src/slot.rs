@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::account::Account;
-use crate::port::Port;
+use crate::port::{IngressId, Port};
 use crate::work::Work;
 
 /// Events in a row that a queue may send without work. One may be late, for frames that were
@@ -21,6 +21,8 @@ const REST: Duration = Duration::from_millis(1);
 /// A queue or a task that a worker owns.
 pub(crate) struct Slot {
     pub(crate) port: Arc<Port>,
+    /// Set for an ingress queue that was added to its port.
+    pub(crate) id: Option<IngressId>,
     pub(crate) work: Work,
     events: Vec<Arc<dyn Event>>,
     /// The epoll token of its events.
@@ -49,6 +51,7 @@ impl Slot {
         index: usize,
         port: Arc<Port>,
         mut work: Work,
+        id: Option<IngressId>,
     ) -> Result<Self, (Arc<Port>, Errno)> {
         let events = work.events(&port);
         let token = index as u64;
@@ -57,6 +60,7 @@ impl Slot {
         }
         Ok(Self {
             port,
+            id,
             work,
             events,
             token,

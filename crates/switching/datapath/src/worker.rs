@@ -16,7 +16,7 @@ use tracing::{debug, error};
 
 use crate::carrier::Carrier;
 use crate::carry::Progress;
-use crate::port::Port;
+use crate::port::{IngressId, Port};
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::work::Work;
@@ -35,7 +35,9 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// A command to a worker.
 pub(crate) enum Command {
-    Add { port: Arc<Port>, work: Work },
+    Add { port: Arc<Port>, work: Work, id: Option<IngressId> },
+    RemoveIngress { id: IngressId, done: mpsc::Sender<()> },
+    Synchronise { port: PortId, done: mpsc::Sender<()> },
     Rewrap { port: PortId, rewrap: Arc<dyn Rewrap>, done: mpsc::Sender<()> },
     Remove { port: PortId, done: mpsc::Sender<()> },
     Stop,
@@ -300,13 +302,23 @@ impl Worker {
     fn run_commands(&mut self) -> bool {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Add { port, work } => self.add(port, work),
+                Command::Add { port, work, id } => self.add(port, work, id),
+                Command::RemoveIngress { id, done } => {
+                    self.remove(|slot| slot.id == Some(id));
+                    let _ = done.send(());
+                }
+                Command::Synchronise { port, done } => {
+                    // Commands are run between turns.
+                    let slots = self.slots.iter_mut().flatten();
+                    slots.filter(|slot| slot.port.id() == port).for_each(|slot| slot.active = true);
+                    let _ = done.send(());
+                }
                 Command::Rewrap { port, rewrap, done } => {
                     self.rewrap(port, &*rewrap);
                     let _ = done.send(());
                 }
                 Command::Remove { port, done } => {
-                    self.remove(port);
+                    self.remove(|slot| slot.port.id() == port);
                     // This fails if the caller no longer waits.
                     let _ = done.send(());
                 }
@@ -316,12 +328,12 @@ impl Worker {
         true
     }
 
-    fn add(&mut self, port: Arc<Port>, work: Work) {
+    fn add(&mut self, port: Arc<Port>, work: Work, id: Option<IngressId>) {
         let index = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if index == self.slots.len() {
             self.slots.push(None);
         }
-        match Slot::new(&self.epoll, index, port, work) {
+        match Slot::new(&self.epoll, index, port, work, id) {
             Ok(slot) => {
                 let (port, work) = (slot.port.name(), slot.work.name());
                 debug!(worker = self.number, port, work, "added");
@@ -340,9 +352,9 @@ impl Worker {
         }
     }
 
-    fn remove(&mut self, port: PortId) {
+    fn remove(&mut self, is_its: impl Fn(&Slot) -> bool) {
         for index in 0..self.slots.len() {
-            let found = self.slots[index].take_if(|slot| slot.port.id() == port);
+            let found = self.slots[index].take_if(|slot| is_its(slot));
             if let Some(slot) = found {
                 slot.forget_events(&self.epoll);
             }

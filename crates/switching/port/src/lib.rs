@@ -38,6 +38,13 @@
 //! It implements [`IngressWrapper`] or [`EgressWrapper`], with only what it changes. Wrappers compose
 //! in any order, and a port without one pays nothing.
 //!
+//! # Frames in their receiver's buffers
+//! A device with a queue for each receiver can put a frame where its receiver wants it, so that nobody
+//! copies it. The ingress queue borrows buffers from the receiver's egress queue
+//! ([`Lender`], [`Egress::lend`]), lets the device fill them, and says in the frame where it lies
+//! ([`Frame::lent`]). From then on the frame is one like any other: it passes the switch and all
+//! wrappers. An egress queue that finds its own buffers in [`Egress::deliver`] hands them over.
+//!
 //! # How to write a port
 //! This one echoes: what is sent out of it comes back in, with source and destination swapped.
 //! `examples/two_ports.rs` is a whole program.
@@ -135,6 +142,7 @@
 
 mod budget;
 mod event;
+mod lend;
 mod wrapper;
 
 use std::any::Any;
@@ -145,9 +153,10 @@ pub use budget::Budget;
 pub use event::{Doorbell, Event};
 pub use frame::{
     Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, Frame, Gather, HEADER_MAX, KeptFrame,
-    Memory, Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers, SEGMENTS_MAX,
-    ScatterList, Segments, Ticket, WINDOW, Window, linearise,
+    LENT_MAX, Lent, Memory, Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers,
+    SEGMENTS_MAX, ScatterList, Segments, Ticket, WINDOW, Window, linearise,
 };
+pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
 pub use wrapper::{EgressWrapper, IngressWrapper};
 
 /// A queue that cannot be used any more. The text is the reason, for an operator.
@@ -307,6 +316,28 @@ pub trait Egress: Any + Send {
     /// Whether the other side has taken nothing for so long that frames for it are dropped.
     fn is_stalled(&self) -> bool {
         false
+    }
+
+    /// The memory in which buffers lie that this queue lends; none if it lends none.
+    fn lent_memory(&self) -> Option<LentMemory> {
+        None
+    }
+
+    /// Lends buffers that the other side posted, and adds them to `lent`: as many as are wanted, or
+    /// fewer. Each comes back with a frame in it that this queue [delivers](Self::deliver), or by
+    /// [`take_back`](Self::take_back).
+    ///
+    /// # Errors
+    /// The port cannot be used any more.
+    fn lend(&mut self, wanted: Wanted, lent: &mut Vec<LentBuffer>) -> Result<(), Broken> {
+        let _ = (wanted, lent);
+        Ok(())
+    }
+
+    /// Takes back lent buffers that hold no frame. Tokens of buffers that came back with a frame are
+    /// ignored.
+    fn take_back(&mut self, tokens: &[u32]) {
+        let _ = tokens;
     }
 }
 

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use frame::{Body, Offer, Outcomes, Ticket, Window};
 
-use crate::{Armed, Broken, Budget, Egress, Event, InFlight, Ingress, Received};
+use crate::{
+    Armed, Broken, Budget, Egress, Event, InFlight, Ingress, LentBuffer, LentMemory, Received,
+    Wanted,
+};
 
 /// A wrapper around the ingress side of a queue. It is an [`Ingress`] itself: the methods here are
 /// those that a wrapper may change, and all others go to the inner side.
@@ -114,5 +117,17 @@ impl<W: EgressWrapper> Egress for W {
 
     fn is_stalled(&self) -> bool {
         self.inner().is_stalled()
+    }
+
+    fn lent_memory(&self) -> Option<LentMemory> {
+        self.inner().lent_memory()
+    }
+
+    fn lend(&mut self, wanted: Wanted, lent: &mut Vec<LentBuffer>) -> Result<(), Broken> {
+        self.inner_mut().lend(wanted, lent)
+    }
+
+    fn take_back(&mut self, tokens: &[u32]) {
+        self.inner_mut().take_back(tokens);
     }
 }

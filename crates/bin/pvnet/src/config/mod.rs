@@ -25,7 +25,7 @@ pub use guest::{Guest, vif_name};
 pub use limits::Limits;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
-pub use uplink::{ReceiveBuffers, Uplink};
+pub use uplink::{Queues, ReceiveBuffers, Uplink};
 pub use vif::Vif;
 
 /// An error in a configuration.
@@ -139,6 +139,7 @@ impl Config {
             }
         }
         self.check_nics()?;
+        self.check_direct()?;
         if self.xen.backend.is_empty() || self.xen.backend.contains('/') {
             return Err(format!("xen.backend is {:?}, not a folder's name", self.xen.backend));
         }
@@ -153,7 +154,15 @@ impl Config {
         for nic in &self.nics {
             let of_nic = |reason| format!("nic {:?}: {reason}", nic.name);
             nic.check().map_err(of_nic)?;
-            let (wanted, most) = (self.contexts_of(&nic.name).count(), nic.contexts - 1);
+            let wanted = self.contexts_of(&nic.name).count() + self.queues_of(&nic.name).count();
+            let most = nic.contexts - 1;
+            if self.has_guest_queues(&nic.name) && nic.protection.is_deferred() {
+                return Err(of_nic(
+                    "protection = { iommu = \"deferred\" } is not for an uplink with queues = \"per-guest\": \
+                     a guest's buffers cannot wait for the card"
+                        .into(),
+                ));
+            }
             if wanted > most {
                 return Err(of_nic(format!(
                     "guests want {wanted} contexts, and it has {most} for guests; raise contexts"
@@ -181,6 +190,51 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Checks that guests that receive directly have an uplink for it.
+    fn check_direct(&self) -> Result<(), String> {
+        let per_guest: Vec<_> =
+            self.uplinks.iter().filter(|uplink| uplink.queues == Queues::PerGuest).collect();
+        if let [first, second, ..] = &*per_guest {
+            let [first, second] = [&first.name, &second.name];
+            return Err(format!(
+                "uplinks {first:?} and {second:?} both have queues = \"per-guest\", but a guest's buffers \
+                 can be lent to one uplink only"
+            ));
+        }
+        let direct = self.guests.iter().find(|guest| guest.vifs.iter().any(|vif| vif.rx.lends()));
+        match direct {
+            Some(guest) if per_guest.is_empty() => Err(format!(
+                "guest {:?}: rx = \"direct\" needs an [[uplink]] with queues = \"per-guest\"",
+                guest.name
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The interfaces that receive directly: the guest, and the interface's index among the guest's.
+    pub fn direct_vifs(&self) -> impl Iterator<Item = (&Guest, usize, &Vif)> {
+        let of_guest = |guest: &'_ Guest| {
+            let vifs = guest.vifs.iter().enumerate().filter(|(_, vif)| vif.rx.lends());
+            let vifs: Vec<_> = vifs.map(|(index, _)| index).collect();
+            vifs
+        };
+        self.guests.iter().flat_map(move |guest| {
+            of_guest(guest).into_iter().map(move |index| (guest, index, &guest.vifs[index]))
+        })
+    }
+
+    /// Whether an uplink keeps contexts of a card as queues for guests.
+    pub fn has_guest_queues(&self, nic: &str) -> bool {
+        let is_its = |uplink: &Uplink| uplink.nic.as_deref() == Some(nic);
+        self.uplinks.iter().any(|uplink| is_its(uplink) && uplink.queues == Queues::PerGuest)
+    }
+
+    /// The interfaces that have a card's context as their receive queue: see [`direct_vifs`](Self::direct_vifs).
+    pub fn queues_of<'a>(&'a self, nic: &str) -> impl Iterator<Item = (&'a Guest, usize, &'a Vif)> {
+        let has_queues = self.has_guest_queues(nic);
+        self.direct_vifs().filter(move |_| has_queues)
     }
 
     /// The contexts that a card gives to guests, in the order of their numbers, which begin at 1: the guest, and the

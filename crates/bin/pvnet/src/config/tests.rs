@@ -362,3 +362,40 @@ fn the_example_shows_the_defaults_of_a_card() {
     assert_eq!(shown.coalescing, silent.coalescing);
     assert_eq!(config.guests[1].contexts.len(), 1);
 }
+
+#[test]
+fn direct_receiving_needs_an_uplink_for_it() {
+    let direct = format!("{RED}rx = \"direct\"\n");
+    let per_guest = format!("{UP}queues = \"per-guest\"\n");
+    let config = parse(&format!("{direct}{per_guest}")).unwrap();
+    let vifs: Vec<_> =
+        config.direct_vifs().map(|(guest, index, _)| (&*guest.name, index)).collect();
+    assert_eq!(vifs, [("red", 0)]);
+    assert_eq!(config.guests[0].vifs[0].queues(4), 1, "its only queue");
+    let card = "[[nic]]\nname = \"card0\"\nwire.tap = \"w0\"\n";
+    let context = "[[uplink]]\nname = \"c\"\nkind = \"cdna\"\nnic = \"card0\"\nmac = \"02:00:00:00:00:09\"\n\
+                   queues = \"per-guest\"\n";
+    let config = parse(&format!("{card}{direct}{context}")).unwrap();
+    assert_eq!((config.queues_of("card0").count(), config.queues_of("card1").count()), (1, 0));
+    let other = per_guest.replace("up", "down");
+    let deferred = card.replace("wire", "protection = { iommu = \"deferred\" }\nwire");
+    let few = card.replace("wire", "contexts = 2\nwire");
+    let blue = direct.replace("red", "blue").replace(":01", ":02");
+    let xen = "[daemon]\nplatform = \"xen\"\n";
+    for (text, part) in [
+        (direct.clone(), "needs an [[uplink]] with queues"),
+        (format!("{direct}{UP}"), "needs an [[uplink]] with queues"),
+        (format!("{direct}{per_guest}{other}"), "one uplink only"),
+        (format!("{direct}queues = 2\n{per_guest}"), "takes one queue"),
+        (format!("{UP}guest_queues = 3\n"), "guest_queues is for queues"),
+        (format!("{per_guest}guest_queues = 0\n"), "not 1 to 192"),
+        (format!("{per_guest}guest_queues = 193\n"), "not 1 to 192"),
+        (format!("{card}{context}guest_queues = 2\n"), "guest_queues is for a tap"),
+        (format!("{deferred}{direct}{context}"), "deferred"),
+        (format!("{few}{direct}{blue}{context}"), "raise contexts"),
+        (format!("{xen}[[guest]]\nname = \"red\"\nrx = \"direct\"\n{per_guest}"), "not for Xen"),
+    ] {
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}

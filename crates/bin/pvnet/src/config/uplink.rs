@@ -107,6 +107,11 @@ pub struct Uplink {
     /// Whether these buffers have 2 MiB pages.
     #[serde(default)]
     pub huge_pages: bool,
+    /// Who shares its receive queues.
+    #[serde(default)]
+    pub queues: Queues,
+    /// How many guests can have a queue at a time; by default all with `rx = "direct"`.
+    pub guest_queues: Option<u16>,
     /// The rates at which frames may come in and go out.
     #[serde(default)]
     pub limit: Limits,
@@ -119,7 +124,16 @@ fn no_protection() -> Protection {
 impl Uplink {
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
-        let Self { kind, tap, nic, mac, protection, .. } = self;
+        let Self { kind, tap, nic, mac, protection, queues, guest_queues, .. } = self;
+        match (queues, guest_queues) {
+            (Queues::Shared, Some(_)) => {
+                return Err("guest_queues is for queues = \"per-guest\"".into());
+            }
+            (_, Some(count)) if !(1..=GUEST_QUEUES_MAX).contains(count) => {
+                return Err(format!("guest_queues is not 1 to {GUEST_QUEUES_MAX}"));
+            }
+            _ => {}
+        }
         match kind {
             UplinkKind::Tap if tap.is_empty() => Err("tap is missing".into()),
             UplinkKind::Tap if nic.is_some() || mac.is_some() => {
@@ -128,11 +142,28 @@ impl Uplink {
             UplinkKind::Cdna if nic.is_none() || mac.is_none() => {
                 Err("kind = \"cdna\" needs nic and mac".into())
             }
+            UplinkKind::Cdna if guest_queues.is_some() => {
+                Err("guest_queues is for a tap; a card has as many as contexts".into())
+            }
             UplinkKind::Cdna if !tap.is_empty() => Err("tap is not for kind = \"cdna\"".into()),
             UplinkKind::Tap | UplinkKind::Cdna => protection.check(),
         }
     }
 }
+
+/// `queues`: who shares the receive queues of an uplink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queues {
+    /// Everybody.
+    #[default]
+    Shared,
+    /// Each guest with `rx = "direct"` has one, whose frames are put into the guest's buffers.
+    PerGuest,
+}
+
+/// The most guests with a queue: a tap has 256 queues, of which workers read some.
+const GUEST_QUEUES_MAX: u16 = 192;
 
 /// `kind`: what an uplink is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

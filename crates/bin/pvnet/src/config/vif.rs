@@ -126,6 +126,19 @@ impl Vif {
         if self.queues.is_some_and(|queues| !(1..=QUEUES_MAX).contains(&queues)) {
             return Err(format!("queues is not 1 to {QUEUES_MAX}"));
         }
+        if self.rx.lends() {
+            if is_xen {
+                return Err(
+                    "rx = \"direct\" is not for Xen, whose frontends take responses in order"
+                        .into(),
+                );
+            }
+            if self.queues.is_some_and(|queues| queues > 1) {
+                return Err(
+                    "rx = \"direct\" takes one queue: set queues = 1, or leave it out".into()
+                );
+            }
+        }
         if self.persistent_grants > PERSISTENT_GRANTS_MAX {
             return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
         }
@@ -155,6 +168,8 @@ impl Vif {
 
     /// The most queues, if by default it has `default`.
     pub fn queues(&self, default: u32) -> usize {
+        // An uplink has one queue for a guest.
+        let default = if self.rx.lends() { 1 } else { default };
         self.queues.unwrap_or(default) as usize
     }
 

@@ -233,22 +233,21 @@ fn bit(on: bool) -> &'static str {
 }
 
 /// The memory of a guest whose vifs have `queues` queues by default.
-fn memory_size(guest: &Guest, queues: u32) -> MemorySize {
+fn memory_size(guest: &Guest, queues: u32, is_reached_by_card: bool) -> MemorySize {
     let vifs = || guest.vifs.iter();
     let flipping = vifs().filter(|vif| vif.rx == RxChannel::Flip);
     let exchange_pages = flipping.map(|vif| vif.queues(queues) * EXCHANGE_PAGES).sum();
     let all_queues: usize = vifs().map(|vif| vif.queues(queues)).sum();
     // Pages that are flipped are mapped later.
     let is_fixed = !guest.balloon && exchange_pages == 0;
-    let has_contexts = !guest.contexts.is_empty();
     MemorySize {
         pages: guest.memory_mib * 256,
         grant_pages: MemorySize::default().grant_pages.max(all_queues * GRANT_PAGES),
         exchange_pages,
         page_size: if guest.huge_pages { PageSize::Huge } else { PageSize::Small },
-        sealed: is_fixed && !has_contexts,
+        sealed: is_fixed && !is_reached_by_card,
         // A card that starts later must map it.
-        secret: is_fixed && has_contexts && !guest.huge_pages,
+        secret: is_fixed && is_reached_by_card && !guest.huge_pages,
     }
 }
 
@@ -259,7 +258,7 @@ impl Toolstack for Admission {
         let config = self.settings.identify(applicant)?.clone();
         let name = self.present.enter(&config.name, applicant.process)?;
         let queues = self.settings.queues;
-        let size = memory_size(&config, queues);
+        let size = memory_size(&config, queues, self.nics.reaches(&config.name));
         let cost = Cost::of(&config, queues, size.exchange_pages);
         let held =
             self.limits.take(&cost).map_err(|why| format!("guest {:?} {why}", config.name))?;

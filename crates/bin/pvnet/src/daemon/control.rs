@@ -16,6 +16,7 @@ use crate::config::{Config, EVERY_GUEST, Guest, Vif};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::event::{Event, NewInterface};
+use crate::daemon::guest_queues::Receiver;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::status;
 use crate::daemon::uplinks::{self, PluggedUplink};
@@ -32,11 +33,15 @@ struct Interface {
     name: String,
     backend: Box<dyn Backend>,
     wrappers: Wrappers,
+    /// Whether an uplink may put frames into its buffers.
+    lends: bool,
     port: Option<Arc<Port>>,
     /// For operators: why it is not connected.
     reason: Option<Reason>,
     /// The guest whose port has its address, if that is another one.
     address_owner: Option<String>,
+    /// Whether the switch keeps its address for it.
+    has_address: bool,
 }
 
 /// The control thread's state.
@@ -75,6 +80,7 @@ impl Control {
             }
             self.datapath.sweep();
             self.refresh_wrappers();
+            self.assign_queues();
         }
         let keeps_guests = self.platform.keeps_guests();
         let ids: Vec<_> = self.interfaces.keys().copied().collect();
@@ -112,6 +118,14 @@ impl Control {
                     uplink.unplug(why, &self.datapath);
                 }
                 let _ = answer.send(());
+            }
+            Event::Queue { uplink, change } => {
+                if let Some(uplink) = uplinks::named(&mut self.uplinks, &uplink) {
+                    let PluggedUplink { guest_queues, wrappers, .. } = uplink;
+                    if let Some(queues) = guest_queues {
+                        queues.changed(change, &self.datapath, wrappers);
+                    }
+                }
             }
             Event::Status(answer) => {
                 let _ = answer.send(self.status());
@@ -200,7 +214,7 @@ impl Control {
         let sources = vif.sources()?;
         let workers = u32::try_from(self.datapath.workers()).unwrap_or(1);
         let offered = Offered {
-            max_queues: vif.queues.unwrap_or(workers),
+            max_queues: u32::try_from(vif.queues(workers)).unwrap_or(1),
             features: vif.features(),
             split_event_channels: vif.split_event_channels,
             tx: vif.tx,
@@ -213,13 +227,25 @@ impl Control {
         let may_capture = self.config.daemon.capture;
         let wrappers = Wrappers::new(&name, policy, &vif.limit, may_capture);
         let (port, reason, address_owner) = (None, None, None);
-        let interface = Interface { guest, name, backend, wrappers, port, reason, address_owner };
+        let lends = vif.rx.lends();
+        let interface = Interface {
+            guest,
+            name,
+            backend,
+            wrappers,
+            lends,
+            port,
+            reason,
+            address_owner,
+            has_address: false,
+        };
         self.interfaces.insert(id, interface);
         self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
     }
 
     /// Forgets an interface, and removes its remaining nodes.
     fn unplug(&mut self, id: VifId) {
+        self.release_queue(id);
         let Some(interface) = self.interfaces.remove(&id) else { return };
         if let Some(port) = interface.port {
             self.datapath.detach(port.id());
@@ -262,6 +288,7 @@ impl Control {
         interface.port = Some(self.datapath.attach(name, queues, tasks));
         interface.reason = None;
         self.teach(id);
+        self.assign_queues();
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         let name = &interface.name;
         match interface.backend.connected() {
@@ -271,6 +298,8 @@ impl Control {
     }
 
     fn disconnect(&mut self, id: VifId, reason: Reason) {
+        // Before its port goes: the frontend's buffers come back first.
+        self.release_queue(id);
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         let name = &interface.name;
         interface.address_owner = None;
@@ -287,12 +316,34 @@ impl Control {
         self.teach_waiting();
     }
 
+    /// Gives each guest that may have one a queue of an uplink, as far as there are free ones. Only a guest that has
+    /// its address may: frames in its queue are for nobody else.
+    fn assign_queues(&mut self) {
+        let mut queues = self.uplinks.iter_mut().filter_map(|uplink| uplink.guest_queues.as_mut());
+        let Some(queues) = queues.next() else { return };
+        for (id, interface) in self.interfaces.iter().filter(|(_, interface)| interface.lends) {
+            if let (Some(port), true) = (&interface.port, interface.has_address) {
+                let Interface { guest, name, backend, .. } = interface;
+                queues.assign(&Receiver { id: *id, guest, name, mac: backend.mac(), port });
+            }
+        }
+    }
+
+    /// Takes a guest's queue of an uplink away.
+    fn release_queue(&mut self, id: VifId) {
+        for queues in self.uplinks.iter_mut().filter_map(|uplink| uplink.guest_queues.as_mut()) {
+            queues.release(id, &self.datapath);
+        }
+    }
+
     /// Teaches the switch a guest's address. A guest that has the same address and was faster keeps it.
     fn teach(&mut self, id: VifId) {
         let Some(interface) = self.interfaces.get(&id) else { return };
         let Some(port) = interface.port.as_deref() else { return };
         let mac = interface.backend.mac();
-        let owner = match self.datapath.teach(port.id(), mac) {
+        let taught = self.datapath.teach(port.id(), mac);
+        let has_address = taught.is_ok();
+        let owner = match taught {
             Ok(()) => None,
             Err(TeachError::Taken(other)) => {
                 let has_it = |port: &Arc<Port>| port.id() == other;
@@ -312,6 +363,7 @@ impl Control {
         }
         if let Some(interface) = self.interfaces.get_mut(&id) {
             interface.address_owner = owner;
+            interface.has_address = has_address;
         }
     }
 
@@ -326,6 +378,7 @@ impl Control {
     /// Leaves a guest connected for the next daemon. Its states stay as they are, and the frames that it
     /// sends wait in its rings.
     fn leave(&mut self, id: VifId) {
+        self.release_queue(id);
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         if let Some(port) = interface.port.take() {
             info!(guest = interface.name, "left connected for the next daemon");

@@ -10,6 +10,7 @@ use xenstore::WatchEvent;
 
 use crate::config::Vif;
 use crate::daemon::backends::VifId;
+use crate::daemon::guest_queues::QueueChange;
 
 /// An interface that a toolstack has created.
 pub(super) struct NewInterface {
@@ -35,6 +36,8 @@ pub(super) enum Event {
     UplinkUp { name: String, queue: Box<port::Queue> },
     /// It does not any more. Its memory is not used once this is answered.
     UplinkDown { name: String, why: Reason, answer: mpsc::Sender<()> },
+    /// Something happened to a queue of an uplink for a guest.
+    Queue { uplink: String, change: QueueChange },
     /// A client asks for the status.
     Status(mpsc::Sender<Status>),
     /// A client sets a guest's memory, in MiB. A guest without vifs is found by its contexts.

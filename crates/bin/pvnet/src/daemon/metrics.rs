@@ -159,6 +159,34 @@ const TABLE_COUNTERS: [TableCounter; 3] = [
     }),
 ];
 
+impl Snapshot {
+    /// How the frames of guests' queues came.
+    fn encode_guest_queues(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut family = encoder.encode_descriptor(
+            "pvnet_guest_queue_frames",
+            "Frames of an uplink's queue for a guest: put into the guest's buffers, or copied, by reason",
+            None,
+            ConstCounter::new(0u64).metric_type(),
+        )?;
+        for port in &self.0.ports {
+            for queue in &port.guest_queues {
+                let others = [
+                    ("direct", queue.direct),
+                    ("misdirected", queue.misdirected),
+                    ("late", queue.late),
+                ];
+                let copied = queue.copied.iter().map(|(why, count)| (why.as_str(), *count));
+                for (how, count) in others.into_iter().chain(copied) {
+                    let number = queue.queue.to_string();
+                    let labels = [("port", &*port.name), ("queue", &*number), ("how", how)];
+                    ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let ports = &self.0.ports;
@@ -195,6 +223,7 @@ impl Collector for Snapshot {
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
+        self.encode_guest_queues(&mut encoder)?;
         for (name, help, value) in TABLE_COUNTERS {
             plain(&mut encoder, name, help, &ConstCounter::new(value(&self.0.learning)))?;
         }

@@ -11,6 +11,7 @@ mod control;
 mod cpu;
 mod error;
 mod event;
+mod guest_queues;
 mod leases;
 mod limits;
 mod machine;
@@ -73,8 +74,8 @@ fn serve(
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(&config, &events)?;
-    let uplinks = uplinks::attach(&config, platform.meter(), &datapath)?;
     let nics = platform.nics().cloned();
+    let uplinks = uplinks::attach(&config, platform.meter(), &datapath, nics.as_ref(), &events)?;
     let _nics = match &nics {
         Some(nics) => {
             nics::serve_uplinks(&config, nics, platform.meter(), &events)?;

@@ -1,7 +1,7 @@
 //! The uplinks of the configuration.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use control_socket::Reason;
 use datapath::{Datapath, Port};
@@ -10,10 +10,16 @@ use netback::RxChannel;
 use port::Queue;
 use tracing::{info, warn};
 use uplink::tap::{Tap, TapOffload, TapQueue};
-use uplink::{BufferOptions, Buffers, TapEgress, TapIngress};
+use uplink::{
+    BufferOptions, Buffers, DirectIngress, GuestQueue, Steering, SteeringError, TapEgress,
+    TapIngress,
+};
 
-use crate::config::{Config, ReceiveBuffers, Uplink};
+use crate::config::{Config, Queues, ReceiveBuffers, Uplink};
 use crate::daemon::error::Error;
+use crate::daemon::event::Event;
+use crate::daemon::guest_queues::{GuestQueues, TapQueues};
+use crate::daemon::nics::{CardQueues, Nics};
 use crate::daemon::wrap::Wrappers;
 use crate::netns;
 
@@ -27,6 +33,8 @@ pub(super) struct PluggedUplink {
     /// None while it has no device.
     pub(super) port: Option<Arc<Port>>,
     pub(super) wrappers: Wrappers,
+    /// Its queues for guests, if it has some.
+    pub(super) guest_queues: Option<Box<dyn GuestQueues>>,
     /// Why it does not work, or not any more.
     pub(super) failure: Option<Reason>,
 }
@@ -42,12 +50,18 @@ impl PluggedUplink {
         let queue = self.wrappers.wrap(queue);
         self.port = Some(datapath.attach(&self.name, vec![queue], Vec::new()));
         self.failure = None;
+        if let Some(queues) = &mut self.guest_queues {
+            queues.plugged(self.port.as_ref(), datapath, &self.wrappers);
+        }
         info!(uplink = self.name, "up");
     }
 
     /// Unplugs it: its card serves it no more.
     pub(super) fn unplug(&mut self, why: Reason, datapath: &Datapath) {
         if let Some(port) = self.port.take() {
+            if let Some(queues) = &mut self.guest_queues {
+                queues.plugged(None, datapath, &self.wrappers);
+            }
             datapath.detach(port.id());
             warn!(uplink = self.name, %why, "down");
         }
@@ -68,10 +82,16 @@ pub(super) fn attach(
     config: &Config,
     meter: &Arc<Meter>,
     datapath: &Datapath,
+    nics: Option<&Arc<Nics>>,
+    events: &mpsc::Sender<Event>,
 ) -> Result<Vec<PluggedUplink>, Error> {
     let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
     let kept = vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
     let spare = if kept { SPARE_BUFFERS } else { 0 };
+    let card_queues = |uplink: &Uplink| -> Option<Box<dyn GuestQueues>> {
+        let nics = nics.filter(|_| uplink.queues == Queues::PerGuest)?;
+        Some(Box::new(CardQueues::new(nics, &uplink.name, events)))
+    };
     let attach = |uplink: &Uplink| {
         let wrappers = Wrappers::new(&uplink.name, None, &uplink.limit, config.daemon.capture);
         match &uplink.nic {
@@ -79,9 +99,13 @@ pub(super) fn attach(
                 name: uplink.name.clone(),
                 port: None,
                 wrappers,
+                guest_queues: card_queues(uplink),
                 failure: Some(Reason::NoCard(nic.clone())),
             }),
-            None => attach_one(uplink, wrappers, spare, meter, datapath),
+            None => {
+                let guest_queues = guest_queues_of(uplink, config);
+                attach_one(uplink, guest_queues, wrappers, spare, meter, datapath)
+            }
         }
     };
     config.uplinks.iter().map(attach).collect()
@@ -89,19 +113,35 @@ pub(super) fn attach(
 
 fn attach_one(
     uplink: &Uplink,
+    guest_queues: usize,
     wrappers: Wrappers,
     spare: usize,
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
-    let queues = open(uplink, datapath.workers()).map_err(failed)?;
+    let shared = datapath.workers();
+    let mut queues = open(uplink, shared + guest_queues).map_err(failed)?;
     if uplink.persistent {
         queues.iter().try_for_each(TapQueue::persist).map_err(|error| failed(error.to_string()))?;
     }
     netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
-    let buffers =
-        buffers(uplink, queues.len(), spare).map_err(Error::system("memory for an uplink"))?;
+    let memory = |queues, spare| {
+        buffers(uplink, queues, spare).map_err(Error::system("memory for an uplink"))
+    };
+    // A queue of one guest reads into that guest's pages, so nobody keeps its buffers.
+    let (buffers, of_guests) = (memory(shared, spare)?, memory(guest_queues, 0)?);
+    let for_guests: Vec<_> = queues
+        .split_off(shared)
+        .into_iter()
+        .zip(of_guests)
+        .map(|(tap, buffers)| TapIngress::new(meter.clone(), Arc::new(tap), buffers))
+        .collect();
+    // Before the interface has frames for guests.
+    let steering = match guest_queues {
+        0 => None,
+        _ => Some(steering(&queues[0], guest_queues).map_err(|error| failed(error.to_string()))?),
+    };
     let features = uplink.capabilities.features();
     let queue = |(tap, buffers): (TapQueue, Buffers)| {
         let tap = Arc::new(tap);
@@ -111,8 +151,31 @@ fn attach_one(
     };
     let queues = queues.into_iter().zip(buffers).map(queue).collect();
     let port = datapath.attach(&uplink.name, queues, Vec::new());
+    let guest_queues = steering.map(|steering| -> Box<dyn GuestQueues> {
+        let queues = for_guests.into_iter().map(|tap| {
+            let queue = Arc::<GuestQueue>::default();
+            let ingress = DirectIngress::new(tap, queue.clone(), uplink.large_receive);
+            datapath.add_ingress(&port, wrappers.wrap_ingress(Box::new(ingress)));
+            queue
+        });
+        Box::new(TapQueues::new(steering, shared, queues, port.id()))
+    });
     let name = uplink.name.clone();
-    Ok(PluggedUplink { name, port: Some(port), wrappers, failure: None })
+    Ok(PluggedUplink { name, port: Some(port), wrappers, guest_queues, failure: None })
+}
+
+/// How many queues of an uplink are kept for guests.
+fn guest_queues_of(uplink: &Uplink, config: &Config) -> usize {
+    match uplink.queues {
+        Queues::Shared => 0,
+        Queues::PerGuest => {
+            uplink.guest_queues.map_or_else(|| config.direct_vifs().count(), usize::from).max(1)
+        }
+    }
+}
+
+fn steering(queue: &TapQueue, stations: usize) -> Result<Steering, SteeringError> {
+    Steering::attach(queue, u32::try_from(stations).unwrap_or(u32::MAX))
 }
 
 /// Opens an uplink's tap, in its namespace.

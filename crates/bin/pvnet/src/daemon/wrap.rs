@@ -7,7 +7,7 @@ use control_socket::{GuardStatus, LimitStatus, PortKind, PortStatus, Rates};
 use datapath::{Datapath, Port};
 use guard::{Guard, Policy};
 use limit::{Limit, Meter};
-use port::Queue;
+use port::{Ingress, Queue};
 
 use crate::config::Limits;
 
@@ -45,16 +45,25 @@ impl Wrappers {
     /// innermost, so that what the guard refuses has used up its sender's own rate, and the guard
     /// has no more to check than the rate allows.
     pub(super) fn wrap(&self, queue: Queue) -> Queue {
-        let ingress = limit::shape(queue.ingress, &self.from_port);
+        let ingress = self.wrap_ingress(queue.ingress);
+        let egress = limit::police(queue.egress, &self.to_port);
+        let egress = match &self.point {
+            Some(point) if self.captured => point.wrapper().egress(egress),
+            _ => egress,
+        };
+        Queue { ingress, egress }
+    }
+
+    /// The same for a queue that has no other side.
+    pub(super) fn wrap_ingress(&self, ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        let ingress = limit::shape(ingress, &self.from_port);
         let ingress = match &self.guard {
             Some(policy) => Guard::wrap(ingress, policy),
             None => ingress,
         };
-        let egress = limit::police(queue.egress, &self.to_port);
-        let queue = Queue { ingress, egress };
         match &self.point {
-            Some(point) if self.captured => point.wrap(queue),
-            _ => queue,
+            Some(point) if self.captured => point.wrapper().ingress(ingress),
+            _ => ingress,
         }
     }
 

@@ -16,6 +16,12 @@ pub const FEATURE_NO_CSUM_OFFLOAD: &str = "feature-no-csum-offload";
 pub const FEATURE_RX_COPY: &str = "feature-rx-copy";
 /// Backend: receives by page flip.
 pub const FEATURE_RX_FLIP: &str = "feature-rx-flip";
+/// Backend: may answer rx requests in any order. Ours: a response names its request by the id, and the
+/// GSO extra by its features.
+pub const FEATURE_RX_ANY_ORDER: &str = "feature-rx-any-order";
+/// Frontend: finds the request of a response by the id. ABSENT means that responses must come in the order
+/// of the requests, as Linux's netfront expects.
+pub const REQUEST_RX_ANY_ORDER: &str = "request-rx-any-order";
 /// Frontend: wants reception by copy.
 pub const REQUEST_RX_COPY: &str = "request-rx-copy";
 /// Frontend: notifies when it posts rx requests.

@@ -32,7 +32,7 @@ impl<H: Hypervisor> Slots<H> {
     where
         H::Peer: 'a,
     {
-        let Some(flips) = self.flips.clone() else {
+        let Some(flips) = self.mode.flips().cloned() else {
             return Outcome::Dropped(DropReason::NoRoom);
         };
         let len = packet.len;
@@ -85,11 +85,11 @@ impl<H: Hypervisor> Slots<H> {
     ) -> Outcome {
         let PacketShape { len, flags, gso } = packet;
         let count = u32::try_from(pages.len()).unwrap_or(u32::MAX);
-        let mut extra = gso.and_then(gso_extra);
+        let mut extra = gso.and_then(|gso| gso_extra(gso, 0));
         let mut outcome = Outcome::Delivered;
         for (n, page) in (0..).zip(pages) {
-            let request = self.ring.peek(0);
-            self.ring.consume(1);
+            let request = self.ring.next();
+            self.ring.consume();
             let mut ops = [GrantTransfer::new(self.to.peer(), GrantRef(request.gref), page)];
             flips.transfer(&mut ops);
             let came = ops[0].status == TransferStatus::Okay;
@@ -106,7 +106,7 @@ impl<H: Hypervisor> Slots<H> {
                 status: if came { size_of_page(len, n).cast_signed() } else { status::ERROR },
             });
             if let Some(info) = extra.take() {
-                self.ring.consume(1);
+                self.ring.consume();
                 self.ring.respond(zerocopy::transmute!(info));
             }
         }

@@ -49,7 +49,7 @@ impl<H: Hypervisor> Slots<H> {
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<usize, Fault> {
-        let copies = self.copies.clone();
+        let copies = self.mode.guest_copies().cloned();
         let copies = copies.as_deref();
         let pool = copies.and_then(|copies| copies.pool());
         match (body, copies, pool) {
@@ -116,14 +116,14 @@ impl<H: Hypervisor> Slots<H> {
     /// Writes the responses of one packet. The caller has checked that there are slots for it.
     fn answer_granted(&mut self, packet: PacketShape, kept: &KeptFrame, grants: &mut Grants) {
         let PacketShape { len, flags, gso } = packet;
-        let mut extra = gso.and_then(gso_extra);
+        let mut extra = gso.and_then(|gso| gso_extra(gso, 0));
         for start in (0..len).step_by(PAGE_SIZE) {
             // At most a page.
             let size = (len - start).min(PAGE_SIZE as u32) as u16;
             // Below GRANTED_BUFFERS. What this number named before was copied, because the guest
             // has posted the slot again.
             let number = (self.ring.consumed() % Rx::COUNT) as u16;
-            self.ring.consume(1);
+            self.ring.consume();
             let more = if start + u32::from(size) < len { rx_flags::MORE_DATA } else { 0 };
             let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
             let first = if start == 0 { flags } else { 0 };
@@ -138,7 +138,7 @@ impl<H: Hypervisor> Slots<H> {
             let offset = kept.offset + start as usize;
             grants.push((number, GrantedBuffer { memory, offset, len: size }));
             if let Some(info) = extra.take() {
-                self.ring.consume(1);
+                self.ring.consume();
                 self.ring.respond(zerocopy::transmute!(info));
             }
         }

@@ -5,12 +5,14 @@ use hypervisor::{CopyStatus, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source}
 use offload::{Checksum, Gso};
 use port::{DropReason, Frame, Memory, Outcome, PIECES_MAX};
 use ring::netif::Rx;
-use ring::{BackRing, RegionPage, SharedPage, Slots as _};
+use ring::{RegionPage, SharedPage, Slots as _};
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::guest_copy::GUEST_COPY;
 use wire::netif::{RxResponse, rx_flags, status};
 
 use crate::persistent::Buffers;
+
+use super::posted::PostedRing;
 
 /// Most copies in one batch.
 const COPIES_MAX: usize = 128;
@@ -25,7 +27,7 @@ const CACHE_OFFSET_STEP: u16 = 64;
 const SHORT_MAX: u32 = PAGE_SIZE as u32 / 2;
 
 /// An RX ring.
-pub(super) type RxRing<H> = BackRing<Rx, RegionPage<<H as Hypervisor>::Mapping>>;
+pub(super) type RxRing<H> = PostedRing<RegionPage<<H as Hypervisor>::Mapping>>;
 
 /// The lengths of a packet, which decide how many slots it takes.
 #[derive(Clone, Copy)]
@@ -100,10 +102,10 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         frame: &'a Frame,
         memory: &'a Memory<'_, H::Peer>,
     ) {
-        let request = ring.peek(0);
+        let request = ring.next();
         let offset = cache_offset(ring.consumed(), frame.len);
         let slot = slot_of(ring.consumed());
-        ring.consume(1);
+        ring.consume();
         let buffer = buffers.find(GrantRef(request.gref), slot);
         let header = Source::Private(frame.header());
         self.copies.push(GrantCopy::new(header, buffer.from(offset), frame.header_len.into()));
@@ -136,9 +138,9 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
         let mut left = len;
         let mut first = true;
         while left > 0 {
-            let request = ring.peek(0);
+            let request = ring.next();
             let index = ring.consumed();
-            ring.consume(1);
+            ring.consume();
             let offset = if first { cache_offset(index, len) } else { 0 };
             // At most a page.
             let size = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
@@ -162,9 +164,9 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
                 flags: if first { flags } else { 0 } | more | announced | pool_flag(buffers),
                 copies: (self.copies.len() - before) as u8,
             });
-            if let Some(info) = extra.and_then(gso_extra) {
-                // The extra takes a response's slot, so it uses up a request.
-                ring.consume(1);
+            // The extra takes a response's slot, so it uses up a request.
+            if let Some(info) = extra.and_then(|gso| gso_extra(gso, ring.id_of_extra())) {
+                ring.consume();
                 self.slots.push(Planned::Extra(info));
             }
             first = false;
@@ -191,7 +193,7 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
 /// Writes one response. Returns the error of its copies, if there was one.
 #[inline(always)]
 fn respond<'a, 'c: 'a, P: 'a + 'c>(
-    ring: &mut BackRing<Rx, impl SharedPage>,
+    ring: &mut PostedRing<impl SharedPage>,
     slot: &Planned,
     copies: &mut impl Iterator<Item = &'a GrantCopy<'c, P>>,
 ) -> Option<Outcome> {
@@ -248,7 +250,10 @@ fn flags_of(checksum: Checksum) -> u16 {
     bit(blank, rx_flags::CSUM_BLANK) | bit(validated, rx_flags::DATA_VALIDATED)
 }
 
-pub(super) fn gso_extra(gso: Gso) -> Option<ExtraInfo> {
-    let extra = Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind, features: 0 };
+/// The extra of an unsegmented frame. A response says which request it uses up, but an extra has no place
+/// for that: a frontend that takes responses in any order finds the id in the features, of which netif
+/// defines none.
+pub(super) fn gso_extra(gso: Gso, id: u16) -> Option<ExtraInfo> {
+    let extra = Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind, features: id };
     extra.encode(false).ok()
 }

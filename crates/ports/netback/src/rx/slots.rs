@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use frame::pieces_of;
-use hypervisor::flip::PageTransfer;
-use hypervisor::{Counted, EventChannel, GuestCopies, Hypervisor, PAGE_SIZE, Source};
+use hypervisor::{Counted, EventChannel, Hypervisor, PAGE_SIZE, Source};
 use offload::{Features, Need};
 use port::{DropReason, Gather, Memory, Offer, Outcome, Segments};
 
 use crate::persistent::{Buffers, Destination};
 use crate::request::Fault;
 
+use super::mode::RxMode;
 use super::plan::{CopyPlan, PacketShape, RxRing, is_short};
 use super::supply::BufferSupply;
 
@@ -28,10 +28,7 @@ const FRAMES_MAX: usize = 64;
 
 /// An RX ring, and what delivers into it.
 pub(super) struct Slots<H: Hypervisor> {
-    /// Where the pages come from, if frames are delivered in pages that change hands.
-    pub(super) flips: Option<Arc<dyn PageTransfer<H::Peer>>>,
-    /// What the guest copies from, if it copies an uplink's frames.
-    pub(super) copies: Option<Arc<dyn GuestCopies>>,
+    pub(super) mode: RxMode<H>,
     pub(super) hypervisor: H,
     pub(super) to: Arc<Destination<H>>,
     pub(super) ring: RxRing<H>,
@@ -74,7 +71,7 @@ impl<H: Hypervisor> Slots<H> {
         offers: &mut [Offer<'_>],
         now: Duration,
     ) -> Result<usize, Fault> {
-        match self.flips {
+        match self.mode.flips() {
             Some(_) => self.deliver_flipped(memory, &mut offers[0], now),
             None => self.deliver_copied(memory, buffers, offers, now),
         }
@@ -176,7 +173,7 @@ impl<H: Hypervisor> Slots<H> {
         let packet = PacketShape::finished(whole.len() as u32);
         let mut rest = whole;
         let next = |max| take(&mut rest, max);
-        if self.flips.is_some() {
+        if self.mode.flips().is_some() {
             return self.flip(packet, next);
         }
         let mut plan = CopyPlan::<H>::new();
@@ -205,7 +202,7 @@ impl<H: Hypervisor> Slots<H> {
                 let mut payload = &whole[segment.payload.clone()];
                 let packet = PacketShape::finished((head.len() + payload.len()) as u32);
                 let next = |max| take(&mut head, max).or_else(|| take(&mut payload, max));
-                if self.flips.is_some() {
+                if self.mode.flips().is_some() {
                     outcome = worse(outcome, self.flip(packet, next));
                 } else {
                     plan.add(&mut self.ring, buffers, packet, next);

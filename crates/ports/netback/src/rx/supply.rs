@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use port::{DropReason, Outcome};
 use ring::netif::Rx;
-use ring::{BackRing, SharedPage, Slots};
+use ring::{SharedPage, Slots};
 
 use crate::request::Fault;
+
+use super::posted::PostedRing;
 
 /// Frames that wait block their sender's ring. So they wait only for a frontend that posts [`PACE`]
 /// buffers in this time. In XSA-392 a single buffer now and then was enough to avoid the detection
@@ -43,7 +45,7 @@ impl BufferSupply {
     /// Whether `slots` buffers are there. Asks for an event if not.
     pub(super) fn has<P: SharedPage>(
         &mut self,
-        ring: &mut BackRing<Rx, P>,
+        ring: &mut PostedRing<P>,
         slots: u32,
         now: Duration,
     ) -> Result<bool, Fault> {
@@ -59,12 +61,12 @@ impl BufferSupply {
     /// frame.
     pub(super) fn judge<P: SharedPage>(
         &mut self,
-        ring: &mut BackRing<Rx, P>,
+        ring: &mut PostedRing<P>,
         enough: bool,
         now: Duration,
     ) -> Result<(), Fault> {
         let next = ring.consumed();
-        let end = next.wrapping_add(ring.refresh()?);
+        let end = ring.end()?;
         *self = match *self {
             Self::Short { at, .. } | Self::Stalled { at } if end.wrapping_sub(at) >= PACE => {
                 if enough {

@@ -9,6 +9,7 @@ mod adopted;
 mod control;
 mod flip;
 mod guest_copy;
+mod lend;
 mod persistent;
 mod receive;
 mod restart;

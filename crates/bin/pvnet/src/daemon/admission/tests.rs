@@ -122,7 +122,7 @@ fn a_guest_has_grants_for_all_its_queues() {
         let vif = |queues: &u32| Vif { queues: Some(*queues), ..Vif::default() };
         Guest { vifs: queues.iter().map(vif).collect(), ..Guest::default() }
     };
-    let grant_pages = |queues: &[u32]| memory_size(&guest(queues), 1).grant_pages;
+    let grant_pages = |queues: &[u32]| memory_size(&guest(queues), 1, false).grant_pages;
     assert_eq!(grant_pages(&[1]), MemorySize::default().grant_pages);
     assert_eq!(grant_pages(&[8]), MemorySize::default().grant_pages);
     assert_eq!(grant_pages(&[8, 4]), 24);

@@ -86,22 +86,39 @@ pub(super) struct NicCard {
 
 /// The contexts that a configuration gives away: guests' from 1 on, then the driver domain's.
 fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
-    let guests = config.contexts_of(&nic.name).zip(1..=u8::MAX);
-    let guests = guests.map(|((guest, index, context), number)| Planned {
-        context: ContextId::new(number),
+    let guests = config.contexts_of(&nic.name).map(|(guest, index, context)| Planned {
+        // Set below.
+        context: ContextId::MANAGEMENT,
         guest: guest.name.clone(),
         index,
+        is_queue: false,
         mac: context.mac,
         permissions: Permissions::default(),
         protection: context.protection.unwrap_or(nic.protection),
         coalescing: context.coalescing.unwrap_or(nic.coalescing).into(),
     });
+    let queues = config.queues_of(&nic.name).filter_map(|(guest, index, vif)| {
+        Some(Planned {
+            context: ContextId::MANAGEMENT,
+            guest: guest.name.clone(),
+            index,
+            is_queue: true,
+            mac: vif.mac?,
+            permissions: Permissions::default(),
+            protection: nic.protection,
+            coalescing: nic.coalescing.into(),
+        })
+    });
+    let guests = guests.chain(queues).zip(1..=u8::MAX);
+    let guests =
+        guests.map(|(planned, number)| Planned { context: ContextId::new(number), ..planned });
     let is_ours = |uplink: &&Uplink| uplink.nic.as_ref() == Some(&nic.name);
     let uplinks = config.uplinks.iter().filter(is_ours).filter_map(|uplink| {
         Some(Planned {
             context: ContextId::MANAGEMENT,
             guest: uplink.name.clone(),
             index: 0,
+            is_queue: false,
             mac: uplink.mac?,
             permissions: Permissions(Permissions::PROMISCUOUS.0 | Permissions::ANY_SOURCE.0),
             protection: uplink.protection,
@@ -218,8 +235,21 @@ impl NicCard {
     pub(super) fn slots_of(&self, guest: &str) -> Vec<(usize, usize)> {
         let state = self.state();
         let slots = state.slots.iter().enumerate();
-        let own = slots.filter(|(_, slot)| slot.planned.guest == guest);
+        let own = |planned: &Planned| planned.guest == guest && !planned.is_queue;
+        let own = slots.filter(|(_, slot)| own(&slot.planned));
         own.map(|(number, slot)| (slot.planned.index, number)).collect()
+    }
+
+    /// The slot of the context that is the receive queue of a guest's interface, by the interface's index.
+    pub(super) fn queue_slot(&self, guest: &str, vif: usize) -> Option<usize> {
+        let is_its =
+            |planned: &Planned| planned.is_queue && planned.guest == guest && planned.index == vif;
+        self.state().slots.iter().position(|slot| is_its(&slot.planned))
+    }
+
+    /// Whether the card reaches a guest's memory.
+    pub(super) fn reaches(&self, guest: &str) -> bool {
+        self.state().slots.iter().any(|slot| slot.planned.guest == guest)
     }
 }
 

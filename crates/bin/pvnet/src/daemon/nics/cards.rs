@@ -59,6 +59,16 @@ impl Nics {
         places.into_iter().map(|(_, place)| place).collect()
     }
 
+    /// Whether a card reaches a guest's memory.
+    pub fn reaches(&self, guest: &str) -> bool {
+        self.cards.iter().any(|card| card.reaches(guest))
+    }
+
+    /// The context that is the receive queue of a guest's interface, by the interface's index.
+    pub(super) fn queue_place(&self, guest: &str, vif: usize) -> Option<Place> {
+        self.cards.iter().find_map(|card| Some((card.clone(), card.queue_slot(guest, vif)?)))
+    }
+
     /// The only context of an uplink.
     pub(super) fn place(&self, uplink: &str) -> Result<Place, String> {
         self.places(uplink).pop().ok_or_else(|| format!("no card has a context for {uplink:?}"))
@@ -66,7 +76,7 @@ impl Nics {
 
     /// A guest has got its domain: all cards get its memory, if it has contexts.
     pub fn joined(&self, guest: &str, domain: DomId) {
-        if self.places(guest).is_empty() {
+        if !self.reaches(guest) {
             return;
         }
         let Ok(domain) = self.machine.peer(domain) else { return };

@@ -20,6 +20,8 @@ mod channel;
 mod files;
 mod guests;
 mod process;
+mod queue;
+mod queues;
 mod server;
 mod slot;
 mod status;
@@ -27,5 +29,6 @@ mod uplink;
 mod vectors;
 
 pub(super) use cards::Nics;
+pub(super) use queues::CardQueues;
 pub(super) use server::Server;
 pub(super) use uplink::serve_uplinks;

@@ -22,8 +22,10 @@ pub(super) struct Planned {
     pub(super) context: ContextId,
     /// Whose it is: a guest's, or an uplink's of the driver domain.
     pub(super) guest: String,
-    /// Its index among the guest's contexts.
+    /// Its index among the guest's contexts, or of the interface whose receive queue it is.
     pub(super) index: usize,
+    /// Whether the driver domain drives it, for frames that go into the guest's buffers.
+    pub(super) is_queue: bool,
     pub(super) mac: MacAddr,
     pub(super) permissions: Permissions,
     pub(super) protection: Protection,

@@ -109,10 +109,7 @@ impl ServedUplink {
 
     /// A ring's calls to the hypervisor, which is this process.
     fn calls(&self) -> DirectCalls {
-        let (card, slot) = &self.place;
-        let contexts = card.contexts();
-        let context = card.context_of(*slot);
-        DirectCalls { card: card.clone(), contexts, context, domain: self.domain.clone() }
+        DirectCalls::new(&self.place, &self.domain)
     }
 
     fn wait_for_end(&self, interface: &Interface) -> Result<(), String> {
@@ -142,8 +139,8 @@ impl ServedUplink {
     }
 }
 
-/// Calls about the driver domain's context, without a call page.
-struct DirectCalls {
+/// Calls about a context that the driver domain drives, without a call page.
+pub(super) struct DirectCalls {
     card: Arc<NicCard>,
     /// None if the card has ended meanwhile.
     contexts: Option<Arc<Contexts<Domain>>>,
@@ -156,6 +153,12 @@ fn refused(refusal: Refusal) -> CallError {
 }
 
 impl DirectCalls {
+    /// Calls about the context at `place`, which `domain` has.
+    pub(super) fn new((card, slot): &Place, domain: &Arc<Domain>) -> Self {
+        let (contexts, context) = (card.contexts(), card.context_of(*slot));
+        Self { card: card.clone(), contexts, context, domain: domain.clone() }
+    }
+
     fn contexts(&self) -> Result<&Contexts<Domain>, CallError> {
         self.contexts.as_deref().ok_or(CallError::Gone)
     }

@@ -1,0 +1,157 @@
+//! Buffers of a guest that a device fills before the switch sees the frame.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hypervisor::{Counted, DmaHold, GrantRef, Hypervisor, PAGE_SIZE};
+use offload::Need;
+use port::{Frame, LentBuffer, Offer, Outcome, Wanted};
+use shm::Region;
+use wire::netif::{RxResponse, rx_flags, status};
+
+use crate::request::Fault;
+
+use super::plan::{PacketShape, gso_extra};
+use super::posted::FrameRequests;
+use super::slots::Slots;
+
+/// Buffers that are not lent, for the frames that others send to the guest.
+const RESERVE: u32 = 32;
+
+/// The number of the next queue that lends.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// What a queue lends its buffers with.
+pub(super) struct Lending {
+    id: u64,
+    /// The guest's memory.
+    region: Region,
+    /// Keeps lent pages in place.
+    hold: Option<DmaHold>,
+}
+
+impl Lending {
+    /// Lends buffers in `region`.
+    pub(super) fn new(region: Region) -> Self {
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), region, hold: None }
+    }
+
+    /// The number of this lender.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Lends posted buffers. One whose grant does not permit it is answered with an error.
+    pub(super) fn lend<H: Hypervisor>(
+        &mut self,
+        slots: &mut Slots<H>,
+        wanted: Wanted,
+        lent: &mut Vec<LentBuffer>,
+    ) -> Result<(), Fault> {
+        let mut left = slots.ring.refresh()?.saturating_sub(RESERVE);
+        if wanted.held && left > 0 && self.hold.is_none() {
+            // Before the grants are checked: a page that is given up in between is refused.
+            self.hold = slots.hypervisor.dma_hold(slots.to.peer());
+        }
+        for _ in 0..wanted.buffers {
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+            let request = slots.ring.next();
+            let gref = GrantRef(request.gref);
+            let Some(offset) = slots.hypervisor.dma_page(slots.to.peer(), gref) else {
+                slots.ring.consume();
+                let (id, status) = (request.id, status::ERROR);
+                slots.ring.respond(RxResponse { id, offset: 0, flags: 0, status });
+                continue;
+            };
+            let Some(token) = slots.ring.lend(offset) else { break };
+            lent.push(LentBuffer { token, offset });
+        }
+        self.release_hold(slots);
+        slots.publish();
+        Ok(())
+    }
+
+    /// Takes back buffers without a frame.
+    pub(super) fn take_back<H: Hypervisor>(&mut self, slots: &mut Slots<H>, tokens: &[u32]) {
+        slots.ring.take_back(tokens);
+        self.release_hold(slots);
+    }
+
+    fn release_hold<H: Hypervisor>(&mut self, slots: &Slots<H>) {
+        if slots.ring.lent() == 0 {
+            self.hold = None;
+        }
+    }
+
+    /// Whether a frame lies in buffers of this queue and can be handed over there.
+    fn has<H: Hypervisor>(&self, slots: &Slots<H>, frame: &Frame) -> bool {
+        let lent = &frame.lent;
+        // A frame that needs software lies there for nothing: it is copied like any other.
+        lent.lender == self.id && lent.is_any() && frame.need(slots.features) == Need::Nothing
+    }
+
+    /// How many of the first offers are alike: all lie in lent buffers, or none does.
+    pub(super) fn run<H: Hypervisor>(
+        &self,
+        slots: &Slots<H>,
+        offers: &[Offer<'_>],
+    ) -> (usize, bool) {
+        let is_lent = |offer: &Offer<'_>| self.has(slots, offer.frame);
+        let are_lent = offers.first().is_some_and(is_lent);
+        let run = offers.iter().take_while(|offer| is_lent(offer) == are_lent).count();
+        (run, are_lent)
+    }
+
+    /// Hands over the buffers in which a frame lies.
+    pub(super) fn deliver<H: Hypervisor>(&mut self, slots: &mut Slots<H>, offer: &mut Offer<'_>) {
+        let frame = offer.frame;
+        let Some(requests) = slots.ring.redeem(&frame.lent.tokens) else {
+            offer.outcome = Outcome::SourceFault;
+            return;
+        };
+        let is_whole = frame.lent.has_header || self.write_header(frame, &requests);
+        respond(slots, frame, &requests, is_whole);
+        offer.outcome = if is_whole { Outcome::Delivered } else { Outcome::SourceFault };
+        slots.hypervisor.note(Counted::DirectFrames, 1);
+        self.release_hold(slots);
+    }
+
+    /// Writes the header, which was read privately, before the body.
+    fn write_header(&self, frame: &Frame, requests: &FrameRequests) -> bool {
+        let first = requests.first().and_then(|first| usize::try_from(first.offset).ok());
+        first.is_some_and(|first| self.region.copy_in(first, frame.header()).is_ok())
+    }
+}
+
+/// Bytes of a page.
+#[expect(clippy::cast_possible_truncation, reason = "4096")]
+const PAGE_LEN: u32 = PAGE_SIZE as u32;
+
+/// Writes the responses of a frame: all its pages but the last one are full.
+fn respond<H: Hypervisor>(
+    slots: &mut Slots<H>,
+    frame: &Frame,
+    requests: &FrameRequests,
+    is_whole: bool,
+) {
+    let PacketShape { len, flags, gso } = PacketShape::of(frame);
+    let pages = frame.len.div_ceil(PAGE_LEN) as usize;
+    let ids = || requests.iter().map(|lent| lent.request.id);
+    let extra = gso.zip(ids().nth(pages)).and_then(|(gso, id)| gso_extra(gso, id));
+    for (n, id) in (0..).zip(ids().take(pages)) {
+        let size = len.saturating_sub(n * PAGE_LEN).min(PAGE_LEN);
+        let more = if (n + 1) * PAGE_LEN < len { rx_flags::MORE_DATA } else { 0 };
+        let first = if n == 0 { flags } else { 0 };
+        let extra = extra.filter(|_| n == 0);
+        let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
+        let flags = first | more | announced;
+        // A page's length fits.
+        let status = if is_whole { size as i16 } else { status::ERROR };
+        slots.ring.respond(RxResponse { id, offset: 0, flags, status });
+        if let Some(info) = extra {
+            slots.ring.respond(zerocopy::transmute!(info));
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What an RX queue does with frames.
+
+use std::sync::Arc;
+
+use hypervisor::flip::PageTransfer;
+use hypervisor::{GuestCopies, Hypervisor};
+
+/// How frames get into the guest's memory.
+pub(crate) enum RxMode<H: Hypervisor> {
+    /// They are copied.
+    Copy,
+    /// In pages that these transfer.
+    Flip(Arc<dyn PageTransfer<H::Peer>>),
+    /// The guest copies an uplink's frames from these. Others are copied.
+    GuestCopy(Arc<dyn GuestCopies>),
+    /// They are copied, unless they lie in buffers that were lent. The frontend takes responses in any order.
+    Lend,
+}
+
+impl<H: Hypervisor> RxMode<H> {
+    /// Where the pages come from, if frames are delivered in pages that change hands.
+    #[inline]
+    pub(super) fn flips(&self) -> Option<&Arc<dyn PageTransfer<H::Peer>>> {
+        match self {
+            Self::Flip(flips) => Some(flips),
+            _ => None,
+        }
+    }
+
+    /// What the guest copies from, if it copies an uplink's frames.
+    #[inline]
+    pub(super) fn guest_copies(&self) -> Option<&Arc<dyn GuestCopies>> {
+        match self {
+            Self::GuestCopy(copies) => Some(copies),
+            _ => None,
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! A context whose buffers are lent, against a card that checks every descriptor.
 
+#![allow(clippy::cast_possible_truncation, reason = "lengths and counts of a test")]
+
 mod model;
 
 use std::collections::BTreeSet;

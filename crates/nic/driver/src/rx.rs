@@ -78,7 +78,7 @@ impl RxRing {
         Self { free: (0..RX_PAGES as u32).collect(), ..Self::empty(ring, memory) }
     }
 
-    /// A ring without pages of its own: they are [posted](Self::post) one by one.
+    /// A ring without pages. They are [posted](Self::post) one by one.
     pub(crate) fn empty(ring: Ring, memory: Memory) -> Self {
         let taken = ring.consumer();
         let (page_of, free) = (vec![0; SLOTS as usize].into(), VecDeque::new());

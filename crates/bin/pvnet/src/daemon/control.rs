@@ -1,24 +1,23 @@
 //! The control thread: owns the interfaces and reacts to their events.
 
+mod requests;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use capture::{Capture, Request};
-use control_socket::{Reason, Status};
+use control_socket::Reason;
 use datapath::{Datapath, Failure, Port, TeachError};
-use hypervisor::DomId;
 use netback::{Offered, VifError};
 use tracing::{info, warn};
-use xenstore::{Store, StoreError, WatchEvent, XenbusState};
+use xenstore::{Store, StoreError, WatchEvent};
 
-use crate::config::{Config, EVERY_GUEST, Guest, Vif};
+use crate::config::{Config, Vif};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::guest_queues::Receiver;
 use crate::daemon::platform::{Backend, Platform, Transition};
-use crate::daemon::status;
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::wrap::Wrappers;
 
@@ -402,54 +401,6 @@ impl Control {
         }
     }
 
-    /// Sets how much memory a guest should have. `with_contexts` is its domain if it has contexts.
-    fn balloon(&self, name: &str, with_contexts: Option<DomId>, mib: usize) -> Result<(), String> {
-        let mut vifs = self.interfaces.iter();
-        let of_vif = vifs.find_map(|(id, vif)| (vif.guest == name).then_some(id.domain));
-        let running = of_vif.or(with_contexts).zip(self.config.guest(name));
-        let Some((domain, guest)) = running else {
-            let configured = self.config.guests.iter().find(|guest| guest.name == name);
-            return Err(configured.map_or_else(
-                || format!("no guest {name:?} in the configuration; `pvnet status` lists them"),
-                not_running,
-            ));
-        };
-        let is_machine = self.config.daemon.platform == crate::config::Platform::Machine;
-        if is_machine && !guest.balloon {
-            return Err(format!(
-                "guest {name:?} has no balloon, so that it can make no holes in its memory; set \
-                 balloon = true in its configuration and start the daemon and the guest again"
-            ));
-        }
-        let most = guest.memory_mib;
-        if !(1..=most).contains(&mib) {
-            return Err(format!(
-                "{mib} MiB is not 1 to the {most} MiB of guest {name:?}; for more, raise its \
-                 memory_mib in the configuration and start the daemon and the guest again"
-            ));
-        }
-        self.platform.set_memory(name, domain, mib)
-    }
-
-    /// Starts a capture at the port of this name.
-    fn capture(&self, request: &Request) -> Result<Capture, String> {
-        let interfaces = self.interfaces.values();
-        let guests = interfaces.map(|interface| (&*interface.name, &interface.wrappers));
-        let uplinks = self.uplinks.iter().map(|uplink| (&*uplink.name, &uplink.wrappers));
-        let ports: Vec<_> = guests.chain(uplinks).collect();
-        if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
-            return wrappers.capture(&request.options);
-        }
-        let is_its = |guest: &&Guest| guest.vif_names().any(|name| name == request.port);
-        Err(self.config.guests.iter().find(is_its).map_or_else(
-            || {
-                let names: Vec<_> = ports.iter().map(|(name, _)| *name).collect();
-                format!("no port {:?} (there are: {})", request.port, names.join(", "))
-            },
-            not_running,
-        ))
-    }
-
     /// Puts wrappers around ports that need them now, and takes off those that are not needed any
     /// more.
     fn refresh_wrappers(&mut self) {
@@ -460,46 +411,4 @@ impl Control {
             uplink.wrappers.refresh(&self.datapath, uplink.port.as_deref());
         }
     }
-
-    fn status(&self) -> Status {
-        let guests = self.interfaces.iter().map(|(id, interface)| {
-            let state = interface.backend.state();
-            let why = match (state, &interface.reason) {
-                (XenbusState::Connected, _) => {
-                    interface.address_owner.clone().map(Reason::AddressTaken)
-                }
-                (_, Some(reason)) => Some(reason.clone()),
-                (_, None) => Some(Reason::WaitingForFrontend),
-            };
-            let mac = interface.backend.mac().to_string();
-            let port = interface.port.as_deref();
-            let name = &interface.name;
-            let status = status::guest(name, id.domain.0, &mac, state, why, port);
-            let status = interface.wrappers.describe(status);
-            interface.backend.describe(status)
-        });
-        let uplinks = self.uplinks.iter().map(status::uplink);
-        let ports: Vec<_> = guests.chain(uplinks).collect();
-        let absent = |guest: &&Guest| {
-            !self.interfaces.values().any(|interface| interface.guest == guest.name)
-        };
-        let named = self.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
-        let absent = named.filter(absent);
-        Status {
-            nics: Vec::new(),
-            pid: std::process::id(),
-            worker_threads: self.datapath.worker_threads(),
-            cpu: self.stopwatch.read(),
-            meter: status::meter(self.platform.meter(), &ports),
-            ports,
-            learning: status::learning(self.datapath.learning()),
-            absent: absent.map(|guest| guest.name.clone()).collect(),
-            addresses: self.datapath.addresses().iter().map(status::address).collect(),
-        }
-    }
-}
-
-/// The error message for a guest that is configured but not running.
-fn not_running(Guest { name, .. }: &Guest) -> String {
-    format!("guest {name:?} is not running; start it: `pvnet guest {name}`")
 }

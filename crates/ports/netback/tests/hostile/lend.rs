@@ -1,5 +1,7 @@
 //! Receive buffers that are lent to an ingress queue, against a naive model.
 
+#![allow(clippy::cast_possible_truncation, reason = "lengths and counts of a test")]
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,7 +198,7 @@ fn frame(len: u32) -> (Frame, Vec<u8>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Each request is answered exactly once, whatever becomes of its loan, and none is lost.
+    /// Each request is answered exactly once, lent or not, and none is lost.
     #[test]
     fn every_request_is_answered_once(
         steps in prop::collection::vec((0u8..9, 1u32..60_000), 1..300),

@@ -1,5 +1,7 @@
 //! The `bpf` system call (`linux/bpf.h`), as far as a steering program needs it.
 
+#![expect(clippy::cast_possible_truncation, reason = "sizes and counts here are small")]
+
 use std::ffi::{c_int, c_long};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 

@@ -1,6 +1,8 @@
 //! A queue for each guest against the real tun driver, in a separate network namespace. These tests need root, and are skipped with
 //! a message without it.
 
+#![allow(clippy::cast_possible_truncation, reason = "lengths and counts of a test")]
+
 use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::{Arc, Mutex};

@@ -29,7 +29,7 @@ pub use foreign::{CopyOut, GrantedMemory, PeerMemory};
 pub use grant::{CopyStatus, Dest, GrantCopy, GrantMap, MapStatus, MappedGrants, Source};
 pub use guest::Guest;
 pub use hypervisor::Hypervisor;
-pub use id::{DomId, GrantRef, Port};
+pub use id::{DomId, FrameNumber, GrantRef, Port};
 pub use meter::{Counted, Meter};
 pub use metered::Metered;
 pub use pages::{Granted, MappedPages, PAGE_SIZE};

@@ -44,17 +44,21 @@ pub enum Counted {
     Suppressed,
     /// Segments cut in software.
     Segments,
-    /// Look-ups of a guest's page that found it mapped: persistent grants.
+    /// Look-ups of a guest's page that found it mapped: persistent grants and grant caches.
     GrantHits,
-    /// Look-ups of a guest's page that did not find it among its persistent grants.
+    /// Look-ups of a guest's page that did not find it there.
     GrantMisses,
+    /// Of those, look-ups that found another page, because the guest had ended the grant meanwhile.
+    GrantStale,
+    /// Pages whose places in a grant cache others got.
+    GrantEvictions,
 }
 
 impl Counted {
     const COUNT: usize = Self::ALL.len();
 
     /// Everything that is counted, in the order of the counters.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Hypercalls,
         Self::CopyBatches,
         Self::Copies,
@@ -70,6 +74,8 @@ impl Counted {
         Self::Segments,
         Self::GrantHits,
         Self::GrantMisses,
+        Self::GrantStale,
+        Self::GrantEvictions,
     ];
 
     /// The name in metrics and in JSON.
@@ -91,6 +97,8 @@ impl Counted {
             Self::Segments => "segments",
             Self::GrantHits => "grant_hits",
             Self::GrantMisses => "grant_misses",
+            Self::GrantStale => "grant_stale",
+            Self::GrantEvictions => "grant_evictions",
         }
     }
 }

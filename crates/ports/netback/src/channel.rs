@@ -28,6 +28,17 @@ pub enum RxChannel {
     Flip,
 }
 
+/// Who decides which granted pages stay mapped between packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GrantReuse {
+    /// The frontend, over the control ring: it says what is mapped and unmapped.
+    #[default]
+    Agreed,
+    /// The backend: it maps a page at its first use, for any frontend. Only on a platform with
+    /// [unpinned mappings](hypervisor::Hypervisor::UNPINNED_MAPPINGS).
+    OnDemand,
+}
+
 macro_rules! named {
     ($kind:ty, $($name:literal => $value:path),+) => {
         impl FromStr for $kind {
@@ -53,3 +64,4 @@ macro_rules! named {
 
 named!(TxChannel, "header" => TxChannel::Header, "remap" => TxChannel::Remap);
 named!(RxChannel, "copy" => RxChannel::Copy, "flip" => RxChannel::Flip);
+named!(GrantReuse, "agreed" => GrantReuse::Agreed, "on-demand" => GrantReuse::OnDemand);

@@ -1,7 +1,7 @@
 //! Connecting to a frontend: reading what it wrote, mapping its rings, binding its events.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use hypervisor::{GrantRef, Hypervisor, Port};
 use offload::Features;
@@ -11,11 +11,13 @@ use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 use xenstore::{Store, StoreError};
 
-use crate::headers::PacketAccess;
-use crate::persistent::{Destination, PiecesInUse};
+use crate::buffers::Destination;
+use crate::grant_cache::{Direction, GrantCache};
+use crate::headers::{KeptPages, PacketAccess};
+use crate::persistent::PiecesInUse;
 use crate::{
-    ControlRing, Fault, Ledgers, Offered, PersistentGrants, RingKind, RxChannel, RxQueue,
-    TxChannel, TxQueue,
+    ControlRing, Fault, GrantReuse, GrantUse, Ledgers, Offered, PersistentGrants, RingKind,
+    RxChannel, RxQueue, TxChannel, TxQueue,
 };
 
 /// Why a frontend could not be connected. The reason is for an operator.
@@ -44,6 +46,13 @@ pub enum ConnectError {
     /// This platform has no page flipping.
     #[error("this platform has no page flipping: use rx = \"copy\"")]
     NoFlip,
+    /// This platform pins what it maps.
+    #[error(
+        "this platform cannot keep pages mapped without asking the frontend, which could not end \
+         their grants: use grant_reuse = \"{}\"",
+        GrantReuse::Agreed
+    )]
+    NoReuse,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -64,6 +73,8 @@ pub struct Connection<H: Hypervisor> {
     pub queues: Vec<Queue<H>>,
     /// The control ring, if the frontend has one.
     pub control: Option<ControlRing<H>>,
+    /// How the pages that stay mapped are used. The counts live as long as their queues.
+    pub usage: Vec<Weak<GrantUse>>,
 }
 
 impl<H: Hypervisor> Connection<H> {
@@ -145,6 +156,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         &self,
         (queue, prefix): (u32, &str),
         grants: Option<Arc<PersistentGrants<H>>>,
+        usage: &mut Vec<Weak<GrantUse>>,
     ) -> Result<Queue<H>, ConnectError> {
         let Self { hypervisor, peer, keys, features, offered, rings } = self;
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
@@ -164,11 +176,23 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let rx = self.ring(rx, &rx_event, (queue, RingKind::Rx))?;
         let headers = if rings.headers { header_pages(keys, prefix)? } else { None };
         let headers = headers.map(|grefs| hypervisor.map(peer, &grefs)).transpose()?;
+        let mut cache = |direction, places| match places {
+            0 => Ok(None),
+            places => GrantCache::new(*hypervisor, peer, direction, places)
+                .inspect(|cache| usage.push(Arc::downgrade(cache.usage())))
+                .map(Some),
+        };
+        let [tx_places, rx_places] = offered.cached_pages();
+        let (tx_cache, rx_cache) =
+            (cache(Direction::Tx, tx_places)?, cache(Direction::Rx, rx_places)?);
+        usage.extend(grants.as_ref().map(|grants| Arc::downgrade(grants.usage())));
         let access = match (headers, offered.tx) {
-            (None, TxChannel::Remap) => PacketAccess::by_remap(*hypervisor, peer)?,
+            (None, TxChannel::Remap) => PacketAccess::by_remap(*hypervisor, peer, tx_cache)?,
             (headers, _) => {
-                let in_use = grants.clone().map(PiecesInUse::new);
-                PacketAccess::by_copy(*hypervisor, peer, headers, in_use)
+                let agreed =
+                    grants.clone().map(|grants| KeptPages::Agreed(PiecesInUse::new(grants)));
+                let kept = tx_cache.map(KeptPages::OnDemand).or(agreed);
+                PacketAccess::by_copy(*hypervisor, peer, headers, kept.unwrap_or(KeptPages::None))
             }
         };
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
@@ -178,7 +202,8 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
             RxChannel::Flip => Some(hypervisor.page_transfer().ok_or(ConnectError::NoFlip)?),
         };
         let to = Destination::new(peer, grants);
-        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, flips) })
+        let rx = RxQueue::new(hypervisor, to, rx, rx_event, *features, flips, rx_cache);
+        Ok(Queue { tx, rx })
     }
 
     /// Connects the control ring, which serves the persistent grants of all queues.
@@ -252,11 +277,14 @@ pub(crate) fn connect<H: Hypervisor>(
     if asked == 0 || asked > max_queues {
         return Err(ConnectError::Queues { asked, offered: max_queues });
     }
+    if offered.reuse == GrantReuse::OnDemand && !H::UNPINNED_MAPPINGS {
+        return Err(ConnectError::NoReuse);
+    }
     let features = keys.features()?;
     let bound = offered.persistent_pages();
     let control = if bound > 0 { control_keys(&keys)? } else { None };
     let context = ConnectContext { hypervisor, peer, keys, features, offered, rings };
-    let mut all_grants = Vec::new();
+    let (mut all_grants, mut usage) = (Vec::new(), Vec::new());
     let queues = (0..asked)
         .map(|n| {
             // A single queue has its keys in the frontend's directory.
@@ -267,11 +295,11 @@ pub(crate) fn connect<H: Hypervisor>(
             let grants = control.map(|_| PersistentGrants::new(hypervisor, peer, bound));
             let grants = grants.transpose()?.map(Arc::new);
             all_grants.extend(grants.clone());
-            context.queue((n, &prefix), grants)
+            context.queue((n, &prefix), grants, &mut usage)
         })
         .collect::<Result<_, ConnectError>>()?;
     let control = control.map(|place| context.control(place, all_grants)).transpose()?;
-    Ok(Connection { queues, control })
+    Ok(Connection { queues, control, usage })
 }
 
 /// The page and the port of the control ring, if the frontend has one.

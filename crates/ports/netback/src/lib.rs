@@ -5,7 +5,8 @@
 //! ring, checks them and makes frames of them, whose bodies stay in the guest's memory;
 //! [`RxQueue`] copies frames into the buffers that the guest posted, or transfers pages with the
 //! frames to the guest. A [`ControlRing`] serves requests of the frontend to
-//! keep pages mapped between packets: [`PersistentGrants`].
+//! keep pages mapped between packets: [`PersistentGrants`]. With [`GrantReuse::OnDemand`] the backend
+//! keeps them mapped without asking, in a cache that is checked at each use.
 //!
 //! A backend that is killed and started again continues the connected interfaces: the rings are
 //! live, and [`Ledgers`] hold the responses that were being published.
@@ -15,10 +16,14 @@
 
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod channel;
 mod connect;
 mod control;
+mod grant_cache;
+mod grant_use;
 mod headers;
+mod index;
 mod ledger;
 mod offered;
 mod persistent;
@@ -28,9 +33,10 @@ mod rx;
 mod tx;
 mod vif;
 
-pub use channel::{RxChannel, TxChannel};
+pub use channel::{GrantReuse, RxChannel, TxChannel};
 pub use connect::{ConnectError, Connection, Queue};
 pub use control::ControlRing;
+pub use grant_use::{GrantUsage, GrantUse};
 pub use ledger::{Anonymous, Files, Ledgers, RingKind};
 pub use offered::Offered;
 pub use persistent::PersistentGrants;

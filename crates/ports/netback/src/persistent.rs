@@ -24,20 +24,16 @@
 //! must not get a page back too early; the backend's safety does not depend on it. Buffers on the
 //! RX ring are taken and answered within one batch, under the lock.
 
-mod index;
-
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use frame::{Piece, Place, Window};
-use hypervisor::{
-    Counted, Dest, GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedGrants, MappedPages,
-};
+use hypervisor::{Counted, GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages};
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
 
-use index::{Found, Index};
+use crate::grant_use::GrantUse;
+use crate::index::{Found, Index};
 
 /// The pages of one queue that stay mapped: at most as many as were offered.
 pub struct PersistentGrants<H: Hypervisor> {
@@ -47,6 +43,7 @@ pub struct PersistentGrants<H: Hypervisor> {
     wanted: AtomicBool,
     /// For each place, how many pieces of packets in hand lie there.
     users: Box<[AtomicU16]>,
+    usage: Arc<GrantUse>,
 }
 
 struct Table<H: Hypervisor> {
@@ -82,7 +79,13 @@ impl<H: Hypervisor> PersistentGrants<H> {
         };
         let users = (0..bound).map(|_| AtomicU16::new(0)).collect();
         let (table, wanted) = (RwLock::new(table), AtomicBool::new(false));
-        Ok(Self { hypervisor: hypervisor.clone(), table, wanted, users })
+        let usage = Arc::new(GrantUse::new(bound.into()));
+        Ok(Self { hypervisor: hypervisor.clone(), table, wanted, users, usage })
+    }
+
+    /// Its counts.
+    pub(crate) fn usage(&self) -> &Arc<GrantUse> {
+        &self.usage
     }
 
     /// How many pages can be mapped.
@@ -196,6 +199,13 @@ impl<H: Hypervisor> Change<'_, H> {
     }
 }
 
+impl<H: Hypervisor> Drop for Change<'_, H> {
+    fn drop(&mut self) {
+        let mapped = self.grants.bound() - self.table.free.len();
+        self.grants.usage.mapped.store(mapped, Ordering::Relaxed);
+    }
+}
+
 impl<H: Hypervisor> Table<H> {
     /// Notes a page that was mapped.
     fn insert(&mut self, op: &GrantMap) {
@@ -220,7 +230,13 @@ impl<H: Hypervisor> Pages<'_, H> {
     /// The pages that are mapped.
     #[inline]
     pub(crate) fn mapped(&self) -> MappedPages<'_> {
-        MappedPages { region: &self.0.aperture, grefs: &self.0.grefs }
+        MappedPages { region: &self.0.aperture, grefs: &self.0.grefs, frames: None }
+    }
+
+    /// Their places, by reference.
+    #[inline]
+    pub(crate) fn index(&self) -> &Index {
+        &self.0.index
     }
 }
 
@@ -264,6 +280,7 @@ impl<H: Hypervisor> PiecesInUse<H> {
         }
         self.pieces += hits;
         note(&self.grants.hypervisor, hits as u64, misses);
+        self.grants.usage.tx.add(hits as u64, misses, 0);
     }
 
     /// Marks pieces as not in use: they were copied, or their packet is about to be answered.
@@ -278,90 +295,8 @@ impl<H: Hypervisor> PiecesInUse<H> {
     }
 }
 
-fn note<H: Hypervisor>(hypervisor: &H, hits: u64, misses: u64) {
+/// Counts look-ups, for the meter.
+pub(crate) fn note<H: Hypervisor>(hypervisor: &H, hits: u64, misses: u64) {
     hypervisor.note(Counted::GrantHits, hits);
     hypervisor.note(Counted::GrantMisses, misses);
-}
-
-/// The frontend whose buffers an RX queue fills.
-pub(crate) struct Destination<H: Hypervisor> {
-    peer: H::Peer,
-    /// Its pages that stay mapped, if it may have some.
-    grants: Option<Arc<PersistentGrants<H>>>,
-}
-
-impl<H: Hypervisor> Destination<H> {
-    pub(crate) fn new(peer: H::Peer, grants: Option<Arc<PersistentGrants<H>>>) -> Self {
-        Self { peer, grants }
-    }
-
-    pub(crate) fn peer(&self) -> &H::Peer {
-        &self.peer
-    }
-
-    /// The pages that are mapped, for a batch of [`buffers`](Self::buffers).
-    #[inline]
-    pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {
-        self.grants.as_ref().and_then(|grants| grants.pages())
-    }
-
-    /// The buffers, for one batch.
-    #[inline]
-    pub(crate) fn buffers<'a>(&'a self, pages: Option<&'a Pages<'_, H>>) -> Buffers<'a, H> {
-        let mapped = pages.map(|pages| {
-            (&pages.0.index, MappedGrants { peer: &self.peer, pages: pages.mapped() })
-        });
-        Buffers { to: self, mapped, hits: Cell::new(0), misses: Cell::new(0) }
-    }
-}
-
-/// Where the buffers of an RX queue lie, for one batch.
-pub(crate) struct Buffers<'a, H: Hypervisor> {
-    to: &'a Destination<H>,
-    /// The index of mapped pages, and the pages.
-    mapped: Option<(&'a Index, MappedGrants<'a, H::Peer>)>,
-    hits: Cell<u64>,
-    misses: Cell<u64>,
-}
-
-/// A buffer: a page that the backend writes to.
-#[derive(Debug)]
-pub(crate) enum Buffer<'a, P> {
-    Granted { peer: &'a P, gref: GrantRef },
-    Mapped { pages: &'a MappedGrants<'a, P>, place: u16 },
-}
-
-impl<H: Hypervisor> Buffers<'_, H> {
-    /// The buffer that a request grants. A page that is mapped read-only is reached by its
-    /// grant, which then refuses the write.
-    #[inline]
-    pub(crate) fn find(&self, gref: GrantRef) -> Buffer<'_, H::Peer> {
-        if let Some((index, pages)) = &self.mapped
-            && let Some(Found { place, writable: true }) = index.find(gref)
-        {
-            self.hits.set(self.hits.get() + 1);
-            return Buffer::Mapped { pages, place };
-        }
-        self.misses.set(self.misses.get() + 1);
-        Buffer::Granted { peer: &self.to.peer, gref }
-    }
-
-    /// Counts hits and misses, if the frontend may have persistent grants.
-    #[inline]
-    pub(crate) fn note(&self, hypervisor: &H) {
-        if self.to.grants.is_some() {
-            note(hypervisor, self.hits.get(), self.misses.get());
-        }
-    }
-}
-
-impl<'a, P> Buffer<'a, P> {
-    /// Its bytes from `offset` on.
-    #[inline]
-    pub(crate) fn from(&self, offset: u16) -> Dest<'a, P> {
-        match *self {
-            Self::Granted { peer, gref } => Dest::Grant { peer, gref, offset },
-            Self::Mapped { pages, place } => Dest::MappedGrant { pages, place, offset },
-        }
-    }
 }

@@ -15,7 +15,8 @@ use port::{
     Body, Bounce, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome, SEGMENTS_MAX,
 };
 
-use crate::persistent::{Buffers, Destination};
+use crate::buffers::{Buffers, Destination};
+use crate::grant_cache::GrantCache;
 use crate::request::Fault;
 use plan::{PacketShape, RxRing};
 use slots::Slots;
@@ -33,6 +34,8 @@ pub struct RxQueue<H: Hypervisor> {
     finisher: Finisher,
     /// Where frames are copied through that come from another platform, once there is one.
     bounce: Option<Bounce>,
+    /// The buffers that stay mapped on demand, if some may.
+    cache: Option<GrantCache<H>>,
 }
 
 impl<H: Hypervisor> Egress for RxQueue<H> {
@@ -63,12 +66,13 @@ impl<H: Hypervisor> RxQueue<H> {
         event: Arc<H::Event>,
         features: Features,
         flips: Option<Arc<dyn PageTransfer<H::Peer>>>,
+        cache: Option<GrantCache<H>>,
     ) -> Self {
         let meter = hypervisor.clone();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
         let (supply, to) = (BufferSupply::Enough, Arc::new(to));
         let slots = Slots { flips, hypervisor, to, ring, event, supply, features };
-        Self { slots, finisher, bounce: None }
+        Self { slots, finisher, bounce: None, cache }
     }
 
     /// What the frontend takes.
@@ -89,17 +93,36 @@ impl<H: Hypervisor> RxQueue<H> {
     ) -> Result<(), Fault> {
         let to = self.slots.to.clone();
         let pages = to.pages();
-        let buffers = to.buffers(pages.as_ref());
+        let mut cache = self.cache.take();
+        if let Some(cache) = &mut cache {
+            cache.prepare(self.slots.next_buffers(offers)?);
+        }
+        let buffers = to.buffers(pages.as_ref(), cache.as_ref());
+        let delivered = self.deliver_into(&buffers, body, offers, now);
+        buffers.note(&self.slots.hypervisor);
+        self.cache = cache;
+        delivered?;
+        self.slots.publish();
+        Ok(())
+    }
+
+    fn deliver_into(
+        &mut self,
+        buffers: &Buffers<'_, H>,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Fault> {
         let memory = body.local::<H>();
         let mut done = 0;
         while done < offers.len() {
             let rest = &mut offers[done..];
             let delivered = match (self.finisher.need(rest[0].frame), &memory) {
                 (Need::Nothing, Some(memory)) => {
-                    self.slots.deliver_as_is(memory, &buffers, rest, now)?
+                    self.slots.deliver_as_is(memory, buffers, rest, now)?
                 }
-                (Need::Nothing, None) => self.deliver_bounced(body, &buffers, &mut rest[0], now)?,
-                (need, _) => self.deliver_in_software(body, &buffers, &mut rest[0], need, now)?,
+                (Need::Nothing, None) => self.deliver_bounced(body, buffers, &mut rest[0], now)?,
+                (need, _) => self.deliver_in_software(body, buffers, &mut rest[0], need, now)?,
             };
             // The first of them waits for room.
             if delivered == 0 {
@@ -107,8 +130,6 @@ impl<H: Hypervisor> RxQueue<H> {
             }
             done += delivered;
         }
-        buffers.note(&self.slots.hypervisor);
-        self.slots.publish();
         Ok(())
     }
 

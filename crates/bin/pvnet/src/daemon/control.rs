@@ -7,7 +7,7 @@ use std::time::Duration;
 use capture::{Capture, Request};
 use control_socket::{PortStatus, Reason, Status};
 use datapath::{Datapath, Failure, Port, TeachError};
-use netback::{Offered, VifError};
+use netback::VifError;
 use tracing::{info, warn};
 use xenstore::{Store, StoreError, WatchEvent, XenbusState};
 
@@ -198,14 +198,7 @@ impl Control {
         let NewInterface { id, guest, name, vif } = interface;
         let sources = vif.sources()?;
         let workers = u32::try_from(self.datapath.workers()).unwrap_or(1);
-        let offered = Offered {
-            max_queues: vif.queues.unwrap_or(workers),
-            features: vif.features(),
-            split_event_channels: vif.split_event_channels,
-            tx: vif.tx,
-            rx: vif.rx,
-            persistent_grants: vif.persistent_grants,
-        };
+        let offered = vif.offered(workers);
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());
         let policy = sources.policy(backend.mac());

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use frame::{PIECES_MAX, WINDOW};
 use machine::Share;
-use netback::{RxChannel, TxChannel};
+use netback::{GrantReuse, RxChannel, TxChannel};
 use rustix::process::{Resource, getrlimit};
 use wire::netif::header_channel;
 
@@ -94,6 +94,9 @@ fn ring_mappings(queues: usize) -> usize {
 
 /// Mappings of a vif's packets: at least, and if there are enough.
 fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
+    if vif.grant_reuse == GrantReuse::OnDemand && vif.persistent_grants > 0 {
+        return cached(vif, queues);
+    }
     match (vif.tx, vif.rx) {
         // A packet whose pages cannot be mapped is lost, so this much is needed.
         (TxChannel::Remap, _) => [queues * (WINDOW * PIECES_MAX + 1); 2],
@@ -103,6 +106,22 @@ fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
         }
         (TxChannel::Header, _) => [0; 2],
     }
+}
+
+/// As [`granted`], for pages that stay mapped on demand. A packet that must be mapped is lost if it
+/// cannot be, so a window of them is needed.
+fn cached(vif: &Vif, queues: usize) -> [usize; 2] {
+    let offered = vif.offered(0);
+    let caches = offered.cached_pages().map(|places| match places {
+        0 => 0,
+        places => usize::from(places) + 1,
+    });
+    let [tx, rx] = caches;
+    let least = match vif.tx {
+        TxChannel::Remap => tx,
+        TxChannel::Header => tx.min(GRANTED_MIN / 2),
+    };
+    [queues * (least + rx.min(GRANTED_MIN / 2)), queues * (tx + rx)]
 }
 
 /// The kernel's limits on this process, and what guests hold of them.

@@ -9,7 +9,7 @@ use ring::{BackRing, RegionPage, SharedPage};
 use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{RxResponse, rx_flags, status};
 
-use crate::persistent::Buffers;
+use crate::buffers::Buffers;
 
 /// Most copies in one batch.
 const COPIES_MAX: usize = 128;

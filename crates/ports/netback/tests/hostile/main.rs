@@ -11,5 +11,6 @@ mod flip;
 mod persistent;
 mod receive;
 mod restart;
+mod reuse;
 mod states;
 mod transmit;

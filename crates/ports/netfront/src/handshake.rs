@@ -9,10 +9,11 @@ use ring::netif::Ctrl;
 use ring::{FrontRing, RegionPage, Slots};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
-use wire::netif::{GrefMapping, header_channel, keys};
+use wire::netif::{header_channel, keys};
 use xenstore::{Store, StoreError, XenbusState};
 
 use crate::buffers::Buffers;
+use crate::pages::{TxPages, keep_mapped};
 use crate::{ControlError, ControlRing, Queue, RING_LEN, RxQueue, TxQueue};
 
 /// The token of the watch on the backend's state.
@@ -79,6 +80,9 @@ pub enum ConnectError {
     /// The backend offered the header channel and does not use it.
     #[error("the backend does not use the header channel that it offered; connect again")]
     HeaderChannel,
+    /// The backend does not confirm that it keeps no pages mapped.
+    #[error("invalidating mapped pages: {0}")]
+    Invalidation(#[from] ControlError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -92,12 +96,15 @@ pub enum ConnectError {
 
 /// The frontend's side of one interface.
 pub struct Frontend<G: Guest> {
+    pub(crate) guest: G,
     store: Arc<dyn Store>,
     device: String,
     backend: String,
     mac: MacAddr,
     features: Features,
-    control: Option<ControlRing<G>>,
+    pub(crate) control: Option<ControlRing<G>>,
+    /// By queue.
+    pub(crate) tx_pages: Vec<TxPages<G>>,
 }
 
 impl<G: Guest> Frontend<G> {
@@ -116,9 +123,16 @@ impl<G: Guest> Frontend<G> {
         let backend_id = read("backend-id")?.parse();
         let backend_id = backend_id.map_err(|_| ConnectError::Key("backend-id".into()))?;
         let mac = read(keys::MAC)?.parse().map_err(|_| ConnectError::Key(keys::MAC.into()))?;
-        let features = Features::NONE;
-        let device = device.to_owned();
-        let mut frontend = Self { store, device, backend, mac, features, control: None };
+        let mut frontend = Self {
+            guest: guest.clone(),
+            store,
+            device: device.to_owned(),
+            backend,
+            mac,
+            features: Features::NONE,
+            control: None,
+            tx_pages: Vec::new(),
+        };
         frontend.store.watch(&format!("{}/state", frontend.backend), WATCH)?;
         // A device that was used before must start over: otherwise the backend keeps its last
         // state.
@@ -127,6 +141,7 @@ impl<G: Guest> Frontend<G> {
         frontend.features = frontend.offered()?;
         let backend_id = DomId(backend_id);
         let queues = frontend.make_queues(guest, backend_id, config)?;
+        frontend.tx_pages = queues.iter().map(TxPages::of).collect();
         frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
         frontend.enter(XenbusState::Connected)?;
         frontend.wait(XenbusState::Connected, config.timeout)?;
@@ -176,12 +191,20 @@ impl<G: Guest> Frontend<G> {
         Ok(self.backend_state()? == Some(XenbusState::Connected))
     }
 
-    /// Closes the connection in an orderly way. The backend then holds none of this guest's pages.
-    pub fn close(&self, timeout: Duration) -> Result<(), ConnectError> {
+    /// Closes the connection in an orderly way: pages that the backend keeps mapped are invalidated
+    /// first. The backend then holds none of this guest's pages. It may take `timeout` for each of the
+    /// two steps.
+    ///
+    /// Pages can be used again if their queues are dropped after this, and not if they are dropped
+    /// before.
+    pub fn close(&mut self, timeout: Duration) -> Result<(), ConnectError> {
+        // A backend that is closing unmaps everything, and serves no control ring.
+        let is_open = self.backend_state()? == Some(XenbusState::Connected);
+        let invalidated = if is_open { self.invalidate_all(timeout) } else { Ok(()) };
         self.enter(XenbusState::Closing)?;
         let closed = self.wait(XenbusState::Closed, timeout);
         self.enter(XenbusState::Closed)?;
-        closed
+        Ok(closed.and(invalidated.map_err(ConnectError::from))?)
     }
 
     fn enter(&self, state: XenbusState) -> Result<(), StoreError> {
@@ -373,25 +396,6 @@ impl<G: Guest> Frontend<G> {
             other => other,
         }
     }
-}
-
-/// Asks the backend to keep the pages of all queues mapped, as many as it can.
-fn keep_mapped<G: Guest>(
-    control: &mut ControlRing<G>,
-    queues: &[Queue<G>],
-) -> Result<(), ControlError> {
-    for (number, queue) in (0..).zip(queues) {
-        let size = control.size(number)?;
-        // The backend only reads TX pages.
-        let sent = queue.tx.grefs().iter().map(|gref| (gref, GrefMapping::READ_ONLY));
-        let received = queue.rx.grefs().iter().map(|gref| (gref, 0));
-        let entry = |(gref, flags): (&GrantRef, _)| GrefMapping { gref: gref.0, flags, status: 0 };
-        let entries: Vec<_> = sent.chain(received).map(entry).take(size).collect();
-        for list in entries.chunks(GrefMapping::PER_PAGE) {
-            control.add(number, list)?;
-        }
-    }
-    Ok(())
 }
 
 impl<G: Guest> Drop for Frontend<G> {

@@ -18,6 +18,7 @@ mod control;
 mod device;
 mod fault;
 mod handshake;
+mod pages;
 mod queue;
 mod rx;
 mod tx;

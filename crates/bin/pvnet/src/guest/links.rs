@@ -9,17 +9,17 @@ use super::link::Link;
 use crate::error::text;
 
 /// Waits until there is a signal or no interface is left, and closes what is open then. An interface
-/// that ends earlier is closed, or waits until its device comes back, and the others go on. `follow` is called once, and again after each
+/// that ends earlier is closed, or waits until its device comes back, and the others go on. `follow` is called with them once, and again after each
 /// change. The error is why an interface ended early.
 pub(super) fn run(
     mut links: Vec<Link>,
     signals: impl AsFd,
-    mut follow: impl FnMut(),
+    mut follow: impl FnMut(&mut [Link]),
 ) -> Result<(), String> {
     let mut result = Ok(());
     while !links.is_empty() {
         links.iter().for_each(Link::take_changes);
-        follow();
+        follow(&mut links);
         for link in links.iter_mut().filter(|link| !link.is_open() && link.may_reopen()) {
             reopen(link);
         }
@@ -153,7 +153,7 @@ mod tests {
         });
         let device = |name| Link::without_tap(name, Fake { name, shared: shared.clone() });
         let (signals, mut turn) = (event(), 0);
-        let result = run(vec![device("a"), device("b")], &signals, || {
+        let result = run(vec![device("a"), device("b")], &signals, |_| {
             let closed = shared.closed.lock().unwrap().clone();
             follow(turn, &shared, &signals, &closed);
             turn += 1;

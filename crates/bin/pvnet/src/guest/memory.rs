@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use hypervisor::PAGE_SIZE;
-use machine::MachineGuest;
 use machine::toolstack::MEMORY_TARGET;
+use machine::{BalloonError, MachineGuest};
 use tracing::{info, warn};
 use xenstore::{Store, StoreError};
+
+use super::link::Link;
 
 /// KiB of a page.
 const PAGE_KIB: usize = PAGE_SIZE / 1024;
@@ -27,15 +29,34 @@ impl Balloon {
         Ok(Self { guest, store, followed })
     }
 
-    /// Sets the guest's memory to the target, or as near to it as possible. Each target is tried
-    /// once: if too much memory is in use, the guest does not retry.
-    pub(super) fn follow(&mut self) {
+    /// Sets the guest's memory to the target, or as near to it as possible. If too little is free, the
+    /// interfaces free pages that they send from. Each target is tried once: if too much memory is in
+    /// use, the guest does not retry.
+    pub(super) fn follow(&mut self, links: &mut [Link]) {
         let target = self.store.read(None, MEMORY_TARGET).ok().and_then(|text| text.parse().ok());
         let Some(kib) = target.filter(|kib| *kib != self.followed) else { return };
         self.followed = kib;
-        match self.guest.set_reservation(kib / PAGE_KIB) {
+        let mut result = self.guest.set_reservation(kib / PAGE_KIB);
+        if let Err(BalloonError::InUse { asked, kept }) = result
+            && free_pages(links, (kept - asked) / PAGE_KIB) > 0
+        {
+            result = self.guest.set_reservation(kib / PAGE_KIB);
+        }
+        match result {
             Ok(()) => info!(kib, "memory"),
             Err(error) => warn!(%error, "memory"),
         }
     }
+}
+
+/// Frees at most `count` pages of the interfaces. Returns how many.
+fn free_pages(links: &mut [Link], count: usize) -> usize {
+    let mut freed = 0;
+    for link in links {
+        match link.free_pages(count - freed) {
+            Ok(pages) => freed += pages,
+            Err(error) => warn!(interface = link.name(), %error, "memory"),
+        }
+    }
+    freed
 }

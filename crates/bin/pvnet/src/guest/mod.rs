@@ -62,7 +62,7 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let names: Vec<_> = links.iter().map(Link::name).collect();
     println!("guest {name} is up: {} in namespace {name}", names.join(", "));
     let mut balloon = Balloon::watch(guest, store).map_err(text)?;
-    let result = links::run(links, &signals, || balloon.follow());
+    let result = links::run(links, &signals, |links| balloon.follow(links));
     drop(namespace);
     result
 }
@@ -124,5 +124,5 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let stack = StackEnd { name, namespace: None, offloads, addresses };
     let link = vif::open(&guest, &store, handle, stack, options)?;
     println!("vif {handle} is up: {}", link.name());
-    links::run(vec![link], &signals, || {})
+    links::run(vec![link], &signals, |_| {})
 }

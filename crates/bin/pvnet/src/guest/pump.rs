@@ -1,5 +1,6 @@
 //! The thread of one queue: the pump between the stack's tap and a device, in both directions.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,6 +15,10 @@ use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
+mod orders;
+
+use orders::{OrderSender, OrderTaker};
+
 /// The most frames read from the tap before the other direction has its turn.
 const BURST: usize = 32;
 /// Bytes per kick: the other end processes them while the next are read.
@@ -21,9 +26,18 @@ const KICK_BYTES: usize = 16 * 1024;
 
 /// A running thread.
 pub struct QueueThread {
-    thread: JoinHandle<Option<String>>,
+    thread: JoinHandle<Ended>,
     stop: Arc<OwnedFd>,
     ended: Arc<OwnedFd>,
+    orders: OrderSender,
+}
+
+/// What a thread leaves.
+pub struct Ended {
+    /// Why it ended early.
+    pub fault: Option<String>,
+    /// Its queue. A device frees the memory of queues that live until it is closed.
+    _queue: Box<dyn Any + Send>,
 }
 
 /// Why the thread ended early.
@@ -48,17 +62,31 @@ impl QueueThread {
         let stop = Arc::new(eventfd(0, flags)?);
         let ended = Arc::new(eventfd(0, flags)?);
         let frame = Q::Frame::default();
-        let forwarder = Forwarder { queue, tap, frame, tap_empty: false, stop: stop.clone() };
+        let (orders, taker) = orders::channel()?;
+        let stopping = stop.clone();
+        let mut forwarder =
+            Forwarder { queue, tap, frame, tap_empty: false, stop: stopping, orders: taker };
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let result = forwarder.run();
             signal(&end);
-            match result {
+            let fault = match result {
                 Ok(()) | Err(Error::Gone(_)) => None,
                 Err(error) => Some(error.to_string()),
-            }
+            };
+            Ended { fault, _queue: Box::new(forwarder.queue) }
         })?;
-        Ok(Self { thread, stop, ended })
+        Ok(Self { thread, stop, ended, orders })
+    }
+
+    /// Lets the thread take pages of its queue out of use; see [`Queue::set_aside`].
+    pub fn set_aside(&self, count: usize) -> Vec<u16> {
+        self.orders.set_aside(count)
+    }
+
+    /// Lets the thread use pages again; see [`Queue::put_back`].
+    pub fn put_back(&self, pages: Vec<u16>) {
+        self.orders.put_back(pages);
     }
 
     /// Asks the thread to end.
@@ -76,9 +104,12 @@ impl QueueThread {
         is_signalled(&self.ended)
     }
 
-    /// Waits for the end. The error is why it ended early.
-    pub fn join(self) -> Option<String> {
-        self.thread.join().unwrap_or_else(|_| Some("a queue's thread panicked".to_owned()))
+    /// Waits for the end.
+    pub fn join(self) -> Ended {
+        self.thread.join().unwrap_or_else(|_| Ended {
+            fault: Some("a queue's thread panicked".to_owned()),
+            _queue: Box::new(()),
+        })
     }
 }
 
@@ -107,11 +138,13 @@ struct Forwarder<Q: Queue, T> {
     /// The last read found nothing: wait before reading again.
     tap_empty: bool,
     stop: Arc<OwnedFd>,
+    orders: OrderTaker,
 }
 
 impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
-    fn run(mut self) -> Result<(), Error<Q::Fault>> {
+    fn run(&mut self) -> Result<(), Error<Q::Fault>> {
         loop {
+            self.orders.follow(&mut self.queue);
             let received = self.receive()?;
             self.queue.reclaim().map_err(Error::Fault)?;
             let sent = self.send()?;
@@ -138,10 +171,12 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             PollFd::new(&self.tap, tap),
             PollFd::from_borrowed_fd(rx, PollFlags::IN),
             PollFd::from_borrowed_fd(tx, PollFlags::IN),
+            PollFd::new(&self.orders, PollFlags::IN),
         ];
         rustix::io::retry_on_intr(|| poll(&mut fds, None))
             .map_err(|errno| Error::Tap(errno.into()))?;
-        let [stop, tap, rx, tx] = fds.map(|fd| !fd.revents().is_empty());
+        // The orders are taken in the next turn.
+        let [stop, tap, rx, tx, _] = fds.map(|fd| !fd.revents().is_empty());
         self.queue.clear([rx, tx]).map_err(Error::Gone)?;
         self.tap_empty &= !tap;
         Ok(stop)

@@ -26,6 +26,7 @@ fn the_example_is_valid_and_shows_the_defaults() {
     let [red, blue] = [red, blue].map(|guest| &guest.vifs[0]);
     assert_eq!(red.features(), blue.features());
     assert_eq!(red.persistent_grants, blue.persistent_grants);
+    assert_eq!(red.grant_reuse, blue.grant_reuse);
     assert_eq!(red.split_event_channels, blue.split_event_channels);
     let sources = |vif: &Vif| std::mem::discriminant(&vif.sources().unwrap());
     assert_eq!(sources(red), sources(blue));
@@ -251,6 +252,12 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{RED}uid = -1\n"), "uid"),
         ("[daemon]\njoin_mode = 660\n".to_owned(), "such as 0o660"),
         (format!("{RED}persistent_grants = 5000\n"), "persistent_grants"),
+        (format!("{RED}grant_reuse = \"always\"\n"), "not one of agreed, on-demand"),
+        (
+            "[daemon]\nplatform = \"xen\"\n[[guest]]\nname = \"*\"\ngrant_reuse = \"on-demand\"\n"
+                .to_owned(),
+            "a guest cannot end a grant that the daemon has mapped",
+        ),
         (format!("{RED}tx = \"flip\"\n"), "remap"),
         (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),

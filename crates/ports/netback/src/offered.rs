@@ -27,11 +27,11 @@ pub struct Offered {
 }
 
 impl Offered {
-    /// Most pages of each queue that stay mapped as the frontend asks. Zero if packets are mapped or
-    /// flipped, where it would save nothing.
+    /// Most pages of each queue that stay mapped as the frontend asks: of its packets, unless each is
+    /// mapped anew, and of its buffers. Zero if pages change hands, where it would save nothing.
     pub fn persistent_pages(&self) -> u16 {
-        match (self.tx, self.rx, self.reuse) {
-            (TxChannel::Header, RxChannel::Copy, GrantReuse::Agreed) => self.persistent_grants,
+        match (self.rx, self.reuse) {
+            (RxChannel::Copy, GrantReuse::Agreed) => self.persistent_grants,
             _ => 0,
         }
     }

@@ -14,7 +14,7 @@ use xenstore::{Store, StoreError, XenbusState};
 
 use crate::buffers::Buffers;
 use crate::pages::{TxPages, keep_mapped};
-use crate::{ControlError, ControlRing, Queue, RING_LEN, RxQueue, TxQueue};
+use crate::{ControlError, ControlRing, CopyPool, Queue, RING_LEN, RxQueue, TxQueue};
 
 /// The token of the watch on the backend's state.
 const WATCH: &str = "backend";
@@ -115,6 +115,18 @@ impl<G: Guest> Frontend<G> {
         device: &str,
         config: &Config,
     ) -> Result<(Self, Vec<Queue<G>>), ConnectError> {
+        Self::connect_with(guest, store, device, config, None)
+    }
+
+    /// As [`connect`](Self::connect). The receive buffers come from `pool` while it has some; each
+    /// further queue has its own.
+    pub fn connect_with(
+        guest: &G,
+        store: Arc<dyn Store>,
+        device: &str,
+        config: &Config,
+        pool: Option<&CopyPool<G>>,
+    ) -> Result<(Self, Vec<Queue<G>>), ConnectError> {
         let read = |key: &str| {
             let path = format!("{device}/{key}");
             store.read(None, &path).map_err(|_| ConnectError::Key(path))
@@ -140,7 +152,7 @@ impl<G: Guest> Frontend<G> {
         frontend.wait(XenbusState::InitWait, config.timeout)?;
         frontend.features = frontend.offered()?;
         let backend_id = DomId(backend_id);
-        let queues = frontend.make_queues(guest, backend_id, config)?;
+        let queues = frontend.make_queues(guest, backend_id, config, pool)?;
         frontend.tx_pages = queues.iter().map(TxPages::of).collect();
         frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
         frontend.enter(XenbusState::Connected)?;
@@ -267,6 +279,7 @@ impl<G: Guest> Frontend<G> {
         guest: &G,
         backend: DomId,
         config: &Config,
+        pool: Option<&CopyPool<G>>,
     ) -> Result<Vec<Queue<G>>, ConnectError> {
         let offered = self.number(keys::MULTI_QUEUE_MAX_QUEUES)?.max(1);
         let count = config.queues.clamp(1, offered);
@@ -294,7 +307,7 @@ impl<G: Guest> Frontend<G> {
                     1 => String::new(),
                     _ => format!("{}{n}/", keys::QUEUE_PREFIX),
                 };
-                self.make_queue(guest, &prefix, agreed)
+                self.make_queue(guest, &prefix, agreed, pool)
             })
             .collect()
     }
@@ -304,6 +317,7 @@ impl<G: Guest> Frontend<G> {
         guest: &G,
         prefix: &str,
         agreed: Negotiated,
+        pool: Option<&CopyPool<G>>,
     ) -> Result<Queue<G>, ConnectError> {
         let Negotiated { backend, split, headers, flip } = agreed;
         let write = |key: &str, value| self.write(&format!("{prefix}{key}"), value);
@@ -326,9 +340,10 @@ impl<G: Guest> Frontend<G> {
         };
         let headers = self.make_header_channel(guest, prefix, backend, headers)?;
         let tx = TxQueue::new(tx_ring, tx_event, headers, guest.share(backend, RING_LEN)?);
-        let buffers = match flip {
-            true => Buffers::flipped(guest, backend)?,
-            false => Buffers::shared(guest, backend)?,
+        let buffers = match (flip, pool.filter(|_| !flip).and_then(|pool| pool.take(backend))) {
+            (true, _) => Buffers::flipped(guest, backend)?,
+            (false, Some(part)) => Buffers::Pooled(part),
+            (false, None) => Buffers::shared(guest, backend)?,
         };
         let mut rx = RxQueue::new(rx_ring, rx_event, buffers);
         // The backend has not attached yet, and needs no event for what it then finds.

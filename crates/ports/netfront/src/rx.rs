@@ -86,7 +86,10 @@ impl<G: Guest> RxQueue<G> {
     /// Posts buffers in free slots, `most` at most.
     #[inline]
     fn post(&mut self, most: u32) {
-        for _ in 0..self.ring.free().min(most) {
+        // Of the ring's slots, those without a request are free.
+        let posted = RING_LEN as u32 - self.ring.free();
+        let left = self.buffers.count().saturating_sub(posted);
+        for _ in 0..left.min(most) {
             let slot = self.ring.next_index() as usize % RING_LEN;
             let Some(gref) = self.buffers.offer(slot) else { break };
             // Below RING_LEN.

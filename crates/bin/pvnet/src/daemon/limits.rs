@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use frame::{PIECES_MAX, WINDOW};
 use machine::Share;
-use netback::{GrantReuse, RxChannel, TxChannel};
+use netback::{GrantReuse, TxChannel};
 use rustix::process::{Resource, getrlimit};
 use wire::netif::header_channel;
 
@@ -97,15 +97,13 @@ fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
     if vif.grant_reuse == GrantReuse::OnDemand && vif.persistent_grants > 0 {
         return cached(vif, queues);
     }
-    match (vif.tx, vif.rx) {
-        // A packet whose pages cannot be mapped is lost, so this much is needed.
-        (TxChannel::Remap, _) => [queues * (WINDOW * PIECES_MAX + 1); 2],
-        (TxChannel::Header, RxChannel::Copy) if vif.persistent_grants > 0 => {
-            let all = usize::from(vif.persistent_grants) + 1;
-            [queues * all.min(GRANTED_MIN), queues * all]
-        }
-        (TxChannel::Header, _) => [0; 2],
-    }
+    // A packet whose pages cannot be mapped is lost, so this much is needed.
+    let packets = if vif.tx == TxChannel::Remap { WINDOW * PIECES_MAX + 1 } else { 0 };
+    let persistent = match usize::from(vif.offered(0).persistent_pages()) {
+        0 => 0,
+        pages => pages + 1,
+    };
+    [packets + persistent.min(GRANTED_MIN), packets + persistent].map(|one| queues * one)
 }
 
 /// As [`granted`], for pages that stay mapped on demand. A packet that must be mapped is lost if it

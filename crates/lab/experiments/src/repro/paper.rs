@@ -321,6 +321,8 @@ fn guest_receive() -> Vec<Bar> {
     vec![
         rx(GUEST_NONE, config::GUEST_NONE).mbps(820),
         rx("Guest-copy", config::GUEST_COPY).mbps(970),
+        rx("Guest-copy-pool", config::GUEST_COPY_POOL)
+            .says("its copies go to pages that all interfaces share from the set-up on"),
         rx("Guest-copy-SP", config::GUEST_COPY_SP).mbps(970).says("no noticeable difference"),
         rx(LINUX, Server::Native).mbps(2508),
     ]
@@ -363,7 +365,11 @@ mod tests {
             let (guests, uplinks) = (tables("guest"), tables("uplink"));
             assert_eq!(guests.len() + uplinks.len(), 2, "{text}");
             assert_eq!(uplinks[0]["large_receive"].as_bool(), Some(false));
-            let none = |guest: &toml::Value| guest["persistent_grants"].as_integer() == Some(0);
+            // No page stays mapped but those of the copy channel.
+            let pages = |guest: &toml::Value, key: &str| guest[key].as_integer().unwrap();
+            let none = |guest: &toml::Value| {
+                (pages(guest, "persistent_grants") > 0) == (pages(guest, "copy_pool") > 0)
+            };
             assert!(guests.iter().all(none), "{text}");
             let mut ports = guests.iter().chain(&uplinks);
             let huge = ports.all(|port| port["huge_pages"].as_bool() == Some(true));

@@ -29,6 +29,8 @@ pub struct Iperf<'a> {
     pub traffic: Traffic,
     /// Whether the sender hands over pages of a file (`sendfile`) instead of copying from its buffer (`write`).
     pub zerocopy: bool,
+    /// Bits per second that TCP does not exceed; none for no limit.
+    pub pace: Option<u64>,
     /// The CPUs that the client and the server run on; any if absent.
     pub cpus: [Option<usize>; 2],
 }
@@ -88,6 +90,7 @@ impl<'a> Iperf<'a> {
             reverse: false,
             traffic,
             zerocopy: false,
+            pace: None,
             cpus: [None; 2],
         }
     }
@@ -102,6 +105,13 @@ impl<'a> Iperf<'a> {
     #[must_use]
     pub fn udp(self, bits_per_second: u64, length: u16) -> Self {
         Self { traffic: Traffic::Udp { bits_per_second, length }, ..self }
+    }
+
+    /// The same with a connection that sends no faster than this, if there is a limit. Datagrams have
+    /// their own rate.
+    #[must_use]
+    pub fn paced(self, bits_per_second: Option<u64>) -> Self {
+        Self { pace: bits_per_second, ..self }
     }
 
     /// The same with the server as sender.
@@ -175,7 +185,12 @@ impl<'a> Iperf<'a> {
         option("--port", self.port.into());
         option("--time", self.seconds.into());
         match self.traffic {
-            Traffic::Tcp { streams } => option("--parallel", streams.into()),
+            Traffic::Tcp { streams } => {
+                option("--parallel", streams.into());
+                if let Some(pace) = self.pace {
+                    option("--bitrate", pace);
+                }
+            }
             Traffic::Udp { bits_per_second, length } => {
                 option("--bitrate", bits_per_second);
                 option("--length", length.into());

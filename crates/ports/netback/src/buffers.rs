@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use hypervisor::{Dest, GrantRef, Hypervisor, MappedGrants};
 
-use crate::PersistentGrants;
 use crate::grant_cache::GrantCache;
 use crate::index::{Found, Index};
 use crate::persistent::{Pages, note};
+use crate::{GrantUse, PersistentGrants};
 
 /// The frontend whose buffers an RX queue fills.
 pub(crate) struct Destination<H: Hypervisor> {
@@ -24,6 +24,11 @@ impl<H: Hypervisor> Destination<H> {
 
     pub(crate) fn peer(&self) -> &H::Peer {
         &self.peer
+    }
+
+    /// How pages that stay mapped as agreed are used, if some may.
+    pub(crate) fn usage(&self) -> Option<&Arc<GrantUse>> {
+        self.grants.as_ref().map(|grants| grants.usage())
     }
 
     /// The pages that are mapped, for a batch of [`buffers`](Self::buffers).

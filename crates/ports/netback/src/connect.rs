@@ -73,8 +73,6 @@ pub struct Connection<H: Hypervisor> {
     pub queues: Vec<Queue<H>>,
     /// The control ring, if the frontend has one.
     pub control: Option<ControlRing<H>>,
-    /// How the pages that stay mapped are used. The counts live as long as their queues.
-    pub usage: Vec<Weak<GrantUse>>,
 }
 
 impl<H: Hypervisor> Connection<H> {
@@ -83,6 +81,20 @@ impl<H: Hypervisor> Connection<H> {
         let queue = |Queue { tx, rx }| port::Queue { ingress: Box::new(tx), egress: Box::new(rx) };
         let task = |control: ControlRing<H>| -> Box<dyn Task> { Box::new(control) };
         (self.queues.into_iter().map(queue).collect(), self.control.map(task).into_iter().collect())
+    }
+
+    /// How the pages that stay mapped are used. The counts live as long as their queues.
+    pub fn usage(&self) -> Vec<Weak<GrantUse>> {
+        let mut all: Vec<&Arc<GrantUse>> = Vec::new();
+        for one in
+            self.queues.iter().flat_map(|Queue { tx, rx }| [tx.usage(), rx.usage()]).flatten()
+        {
+            // Both directions of a queue may have one table.
+            if !all.iter().any(|known| Arc::ptr_eq(known, one)) {
+                all.push(one);
+            }
+        }
+        all.into_iter().map(Arc::downgrade).collect()
     }
 
     /// Notifies the frontend on all rings: an earlier backend may have died between a publication
@@ -156,7 +168,6 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         &self,
         (queue, prefix): (u32, &str),
         grants: Option<Arc<PersistentGrants<H>>>,
-        usage: &mut Vec<Weak<GrantUse>>,
     ) -> Result<Queue<H>, ConnectError> {
         let Self { hypervisor, peer, keys, features, offered, rings } = self;
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
@@ -176,16 +187,13 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let rx = self.ring(rx, &rx_event, (queue, RingKind::Rx))?;
         let headers = if rings.headers { header_pages(keys, prefix)? } else { None };
         let headers = headers.map(|grefs| hypervisor.map(peer, &grefs)).transpose()?;
-        let mut cache = |direction, places| match places {
+        let cache = |direction, places| match places {
             0 => Ok(None),
-            places => GrantCache::new(*hypervisor, peer, direction, places)
-                .inspect(|cache| usage.push(Arc::downgrade(cache.usage())))
-                .map(Some),
+            places => GrantCache::new(*hypervisor, peer, direction, places).map(Some),
         };
         let [tx_places, rx_places] = offered.cached_pages();
         let (tx_cache, rx_cache) =
             (cache(Direction::Tx, tx_places)?, cache(Direction::Rx, rx_places)?);
-        usage.extend(grants.as_ref().map(|grants| Arc::downgrade(grants.usage())));
         let access = match (headers, offered.tx) {
             (None, TxChannel::Remap) => PacketAccess::by_remap(*hypervisor, peer, tx_cache)?,
             (headers, _) => {
@@ -284,7 +292,7 @@ pub(crate) fn connect<H: Hypervisor>(
     let bound = offered.persistent_pages();
     let control = if bound > 0 { control_keys(&keys)? } else { None };
     let context = ConnectContext { hypervisor, peer, keys, features, offered, rings };
-    let (mut all_grants, mut usage) = (Vec::new(), Vec::new());
+    let mut all_grants = Vec::new();
     let queues = (0..asked)
         .map(|n| {
             // A single queue has its keys in the frontend's directory.
@@ -295,11 +303,11 @@ pub(crate) fn connect<H: Hypervisor>(
             let grants = control.map(|_| PersistentGrants::new(hypervisor, peer, bound));
             let grants = grants.transpose()?.map(Arc::new);
             all_grants.extend(grants.clone());
-            context.queue((n, &prefix), grants, &mut usage)
+            context.queue((n, &prefix), grants)
         })
         .collect::<Result<_, ConnectError>>()?;
     let control = control.map(|place| context.control(place, all_grants)).transpose()?;
-    Ok(Connection { queues, control, usage })
+    Ok(Connection { queues, control })
 }
 
 /// The page and the port of the control ring, if the frontend has one.

@@ -12,6 +12,7 @@ use ring::Slots;
 use ring::netif::Tx;
 use wire::netif::header_channel;
 
+use crate::GrantUse;
 use crate::grant_cache::GrantCache;
 use crate::persistent::{Pages, PiecesInUse};
 use crate::remap::Remapped;
@@ -82,6 +83,15 @@ impl<H: Hypervisor> PacketAccess<H> {
     /// The platform.
     pub(crate) fn hypervisor(&self) -> &H {
         &self.memory.hypervisor
+    }
+
+    /// How pages that stay mapped are used, if some may.
+    pub(crate) fn usage(&self) -> Option<&Arc<GrantUse>> {
+        match &self.kept {
+            KeptPages::None => None,
+            KeptPages::Agreed(grants) => Some(grants.usage()),
+            KeptPages::OnDemand(cache) => Some(cache.usage()),
+        }
     }
 
     /// Whether headers come beside the ring.

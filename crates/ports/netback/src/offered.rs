@@ -52,6 +52,7 @@ impl Offered {
 }
 
 /// Pages of a window of packets.
+#[expect(clippy::cast_possible_truncation, reason = "asserted")]
 const MAPPED_WINDOW: u16 = {
     assert!(WINDOW * PIECES_MAX <= u16::MAX as usize);
     (WINDOW * PIECES_MAX) as u16

@@ -252,6 +252,11 @@ impl<H: Hypervisor> PiecesInUse<H> {
         Self { grants, pieces: 0 }
     }
 
+    /// The counts of the pages' table.
+    pub(crate) fn usage(&self) -> &Arc<GrantUse> {
+        self.grants.usage()
+    }
+
     /// The pages, for one batch; none while they change, or if no packet in hand uses one.
     #[inline]
     pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {

@@ -15,6 +15,7 @@ use port::{
     Body, Bounce, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome, SEGMENTS_MAX,
 };
 
+use crate::GrantUse;
 use crate::buffers::{Buffers, Destination};
 use crate::grant_cache::GrantCache;
 use crate::request::Fault;
@@ -78,6 +79,11 @@ impl<H: Hypervisor> RxQueue<H> {
     /// What the frontend takes.
     pub fn features(&self) -> Features {
         self.slots.features
+    }
+
+    /// How buffers that stay mapped are used, if some may.
+    pub(crate) fn usage(&self) -> Option<&Arc<GrantUse>> {
+        self.cache.as_ref().map(GrantCache::usage).or_else(|| self.slots.to.usage())
     }
 
     /// Wakes the frontend.

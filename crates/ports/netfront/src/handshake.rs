@@ -216,7 +216,7 @@ impl<G: Guest> Frontend<G> {
         self.enter(XenbusState::Closing)?;
         let closed = self.wait(XenbusState::Closed, timeout);
         self.enter(XenbusState::Closed)?;
-        Ok(closed.and(invalidated.map_err(ConnectError::from))?)
+        closed.and(invalidated.map_err(ConnectError::from))
     }
 
     fn enter(&self, state: XenbusState) -> Result<(), StoreError> {

@@ -143,7 +143,7 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
         Ok(match self.vif.frontend_changed()? {
             Change::None => Transition::None,
             Change::Connect(connection) => {
-                self.usage.clone_from(&connection.usage);
+                self.usage = connection.usage();
                 let (queues, tasks) = connection.into_port();
                 Transition::Connect { queues, tasks }
             }

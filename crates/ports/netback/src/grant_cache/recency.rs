@@ -95,7 +95,7 @@ mod tests {
                 while all.len() < usize::from(places) {
                     all.push(recency.links[usize::from(all[all.len() - 1])].after);
                 }
-                prop_assert_eq!(&all, &model);
+                prop_assert_eq!(&model, &all);
             }
         }
     }

@@ -35,7 +35,7 @@ pub struct PortStatus {
     /// The guest's memory, at the first of its ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
-    /// The guest's pages that stay mapped; absent if its frontend does not use persistent grants.
+    /// The guest's pages that stay mapped; absent if none may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_grants: Option<PersistentStatus>,
     /// What the guest copies itself; absent if its frontend does not.
@@ -204,13 +204,34 @@ pub struct GuestQueueStatus {
     pub late: u64,
 }
 
-/// Persistent grants of all queues of a guest.
+/// Pages of all queues of a guest that stay mapped: persistent grants and grant caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PersistentStatus {
-    /// Pages that are mapped.
+    /// Pages that are mapped: the active set.
     pub mapped: usize,
     /// Most pages that can be mapped.
     pub bound: usize,
+    /// Bytes of the pages that are mapped.
+    #[serde(default)]
+    pub bytes: u64,
+    /// Look-ups of a page that found it mapped.
+    #[serde(default)]
+    pub hits: u64,
+    /// Look-ups that did not.
+    #[serde(default)]
+    pub misses: u64,
+    /// Pages that lost their place to others, because as many as may be were mapped.
+    #[serde(default)]
+    pub evictions: u64,
+}
+
+impl PersistentStatus {
+    /// The part of look-ups that found their page mapped, 0 to 1; none without a look-up.
+    #[must_use]
+    pub fn hit_rate(&self) -> Option<f64> {
+        let all = self.hits + self.misses;
+        (all > 0).then(|| self.hits as f64 / all as f64)
+    }
 }
 
 /// What a guest copies itself, of all its queues.

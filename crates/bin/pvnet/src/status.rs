@@ -6,7 +6,7 @@ use std::path::Path;
 
 use control_socket::{
     GuardStatus, GuestCopyStatus, GuestQueueStatus, Learning, MemoryStatus, MeterStatus,
-    PortStatus, Rates, Status, View,
+    PersistentStatus, PortStatus, Rates, Status, View,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -70,6 +70,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         }
     }
     for port in &status.ports {
+        if let Some(line) = port.persistent_grants.as_ref().and_then(kept_pages) {
+            println!("{}: {line}", port.name);
+        }
         if let Some(memory) = port.memory.as_ref().filter(|memory| memory.huge_pages) {
             println!("{}: {}", port.name, coverage(memory));
         }
@@ -79,6 +82,17 @@ fn print(status: &Status) -> std::io::Result<()> {
         println!("not started: {}", status.absent.join(", "));
     }
     Ok(())
+}
+
+/// How the pages of a guest that stay mapped are used, once they are.
+fn kept_pages(grants: &PersistentStatus) -> Option<String> {
+    let PersistentStatus { mapped, bound, bytes, evictions, .. } = *grants;
+    let hits = grants.hit_rate()? * 100.0;
+    let kib = bytes / 1024;
+    Some(format!(
+        "{mapped} of at most {bound} pages stay mapped ({kib} KiB), {hits:.1} % of look-ups found \
+         theirs, {evictions} evictions"
+    ))
 }
 
 /// How much of a guest's memory is mapped by large pages.
@@ -224,6 +238,23 @@ pub mod tests {
             line.ends_with("0 buffers granted, 1 not copied in time, 0 copies refused"),
             "{line}"
         );
+    }
+
+    #[test]
+    fn pages_that_stay_mapped_are_one_line_once_they_are_used() {
+        let mut grants = PersistentStatus {
+            mapped: 256,
+            bound: 512,
+            bytes: 1 << 20,
+            hits: 0,
+            misses: 0,
+            evictions: 3,
+        };
+        assert_eq!(kept_pages(&grants), None);
+        (grants.hits, grants.misses) = (999, 1);
+        let line = "256 of at most 512 pages stay mapped (1024 KiB), 99.9 % of look-ups found \
+                    theirs, 3 evictions";
+        assert_eq!(kept_pages(&grants).as_deref(), Some(line));
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct Iperf<'a> {
     pub traffic: Traffic,
     /// Whether the sender hands over pages of a file (`sendfile`) instead of copying from its buffer (`write`).
     pub zerocopy: bool,
+    /// Bits per second that TCP does not exceed; none for no limit.
+    pub pace: Option<u64>,
     /// The CPUs that the client and the server run on; any if absent.
     pub cpus: [Option<usize>; 2],
 }
@@ -88,6 +90,7 @@ impl<'a> Iperf<'a> {
             reverse: false,
             traffic,
             zerocopy: false,
+            pace: None,
             cpus: [None; 2],
         }
     }
@@ -109,6 +112,13 @@ impl<'a> Iperf<'a> {
     pub fn bursts(self, per_second: u32, length: u16, burst: u16) -> Self {
         let bits_per_second = u64::from(per_second) * u64::from(length) * 8;
         Self { traffic: Traffic::Udp { bits_per_second, length, burst }, ..self }
+    }
+
+    /// The same with a connection that sends no faster than this, if there is a limit. Datagrams have
+    /// their own rate.
+    #[must_use]
+    pub fn paced(self, bits_per_second: Option<u64>) -> Self {
+        Self { pace: bits_per_second, ..self }
     }
 
     /// The same with the server as sender.
@@ -169,7 +179,12 @@ impl<'a> Iperf<'a> {
         option("--port", self.port.into());
         option("--time", self.seconds.into());
         match self.traffic {
-            Traffic::Tcp { streams } => option("--parallel", streams.into()),
+            Traffic::Tcp { streams } => {
+                option("--parallel", streams.into());
+                if let Some(pace) = self.pace {
+                    option("--bitrate", pace);
+                }
+            }
             Traffic::Udp { bits_per_second, length, burst } => {
                 option("--length", length.into());
                 if burst > 0 {

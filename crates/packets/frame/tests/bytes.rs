@@ -157,7 +157,7 @@ proptest! {
             granted.mapped = Some(u16::try_from(place).unwrap());
             grefs[place] = if stale { Some(GrantRef(7)) } else { Some(granted.gref) };
         }
-        let mapped = Some(MappedGrants { peer, pages: MappedPages { region: &region, grefs: &grefs } });
+        let mapped = Some(MappedGrants { peer, pages: MappedPages { region: &region, grefs: &grefs, frames: None } });
         if !stale {
             // Then nobody looks there.
             peer.0.zero(0, peer.0.len()).unwrap();

@@ -2,7 +2,7 @@
 
 use shm::Region;
 
-use crate::id::GrantRef;
+use crate::id::{FrameNumber, GrantRef};
 use crate::pages::{Granted, MappedPages, PAGE_SIZE};
 
 /// Pages that their owner grants and that are mapped in this domain as well.
@@ -20,6 +20,13 @@ impl<'a, P> MappedGrants<'a, P> {
     #[must_use]
     pub fn at(&self, place: u16) -> Option<GrantRef> {
         self.pages.at(place)
+    }
+
+    /// The page at a place, if it is mapped unpinned: then each use is checked.
+    #[inline]
+    #[must_use]
+    pub fn frame(&self, place: u16) -> Option<FrameNumber> {
+        self.pages.frames?.get(usize::from(place)).copied()
     }
 
     /// A byte of the page at a place, by its grant.
@@ -221,6 +228,10 @@ pub struct GrantMap {
     pub gref: GrantRef,
     /// Whether it is also mapped for writing, which the grant must permit.
     pub writable: bool,
+    /// Whether its owner can see that it is mapped, and cannot end the grant meanwhile.
+    pub pinned: bool,
+    /// Written by the hypervisor: which page of its owner's memory an unpinned one is.
+    pub frame: FrameNumber,
     /// Written by the hypervisor.
     pub status: MapStatus,
 }
@@ -229,12 +240,23 @@ impl GrantMap {
     /// An operation not yet performed: maps a page for reading.
     #[inline]
     pub fn new(place: u32, gref: GrantRef) -> Self {
-        Self { place, gref, writable: false, status: MapStatus::Okay }
+        let (writable, pinned, frame) = (false, true, FrameNumber::default());
+        Self { place, gref, writable, pinned, frame, status: MapStatus::Okay }
     }
 
     /// An operation not yet performed: maps a page for reading and writing.
     #[inline]
     pub fn writable(place: u32, gref: GrantRef) -> Self {
         Self { writable: true, ..Self::new(place, gref) }
+    }
+
+    /// An operation not yet performed: maps a page whose owner may end the grant at any time,
+    /// without asking. Who uses the mapping must check first that the grant
+    /// [is current](crate::Hypervisor::is_current). It replaces an unpinned page at its place.
+    ///
+    /// A platform [without such mappings](crate::Hypervisor::UNPINNED_MAPPINGS) refuses it.
+    #[inline]
+    pub fn unpinned(place: u32, gref: GrantRef, writable: bool) -> Self {
+        Self { writable, pinned: false, ..Self::new(place, gref) }
     }
 }

@@ -24,6 +24,14 @@ pub trait Guest: Clone + Send + Sync + 'static {
     /// grants.
     fn share(&self, to: DomId, pages: usize) -> Result<(Self::Pages, Vec<GrantRef>), Error>;
 
+    /// Ends the grant of one of these pages, by its number among them, and frees it for other uses of
+    /// this guest's memory. Returns false, and changes nothing, if the other domain has it mapped, or
+    /// if this platform frees shared pages only together.
+    fn release(&self, pages: &Self::Pages, page: usize) -> bool {
+        let _ = (pages, page);
+        false
+    }
+
     /// Offers an event channel to `to`. Returns this domain's end and its port.
     fn alloc_unbound(&self, to: DomId) -> Result<(Self::Event, Port), Error>;
 

@@ -9,7 +9,7 @@ use crate::event::EventChannel;
 use crate::flip::PageTransfer;
 use crate::grant::{GrantCopy, GrantMap};
 use crate::guest_copy::{CopyForm, GuestCopies};
-use crate::id::{DomId, GrantRef, Port};
+use crate::id::{DomId, FrameNumber, GrantRef, Port};
 use crate::meter::Counted;
 use crate::pages::MappedPages;
 
@@ -28,6 +28,9 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// How many copies one hypercall performs.
     const COPIES_PER_HYPERCALL: usize = usize::MAX;
 
+    /// Whether pages can be mapped [unpinned](GrantMap::unpinned).
+    const UNPINNED_MAPPINGS: bool = false;
+
     /// Resolves a domain. When the domain dies, operations on the handle fail.
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error>;
 
@@ -41,6 +44,19 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Maps a batch of granted pages, each at its place. Each operation gets a status; a place
     /// that is in use is [`BadGrant`](crate::MapStatus::BadGrant).
     fn map_at(&self, aperture: &mut Self::Aperture, batch: &mut [GrantMap]);
+
+    /// Whether a grant names this page and permits the access at this moment. This costs one load.
+    #[inline]
+    fn is_current(
+        &self,
+        peer: &Self::Peer,
+        gref: GrantRef,
+        frame: FrameNumber,
+        writable: bool,
+    ) -> bool {
+        let _ = (peer, gref, frame, writable);
+        false
+    }
 
     /// Unmaps the pages at these places; empty places are skipped.
     fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>);

@@ -22,6 +22,10 @@ impl fmt::Display for Port {
     }
 }
 
+/// A page of a domain's memory, by its number there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameNumber(pub u32);
+
 /// An index into a domain's grant table (`grant_ref_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantRef(pub u32);

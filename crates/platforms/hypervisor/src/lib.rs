@@ -31,7 +31,7 @@ pub use grant::{CopyStatus, Dest, GrantCopy, GrantMap, MapStatus, MappedGrants, 
 pub use guest::Guest;
 pub use guest_copy::{CopyForm, GuestCopies, GuestCopyCounts};
 pub use hypervisor::Hypervisor;
-pub use id::{DomId, GrantRef, Port};
+pub use id::{DomId, FrameNumber, GrantRef, Port};
 pub use meter::{Counted, Meter};
 pub use metered::Metered;
 pub use pages::{Granted, MappedPages, PAGE_SIZE};

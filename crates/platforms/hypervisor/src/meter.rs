@@ -44,10 +44,14 @@ pub enum Counted {
     Suppressed,
     /// Segments cut in software.
     Segments,
-    /// Look-ups of a guest's page that found it mapped: persistent grants.
+    /// Look-ups of a guest's page that found it mapped: persistent grants and grant caches.
     GrantHits,
-    /// Look-ups of a guest's page that did not find it among its persistent grants.
+    /// Look-ups of a guest's page that did not find it there.
     GrantMisses,
+    /// Of those, look-ups that found another page, because the guest had ended the grant meanwhile.
+    GrantStale,
+    /// Pages whose places in a grant cache others got.
+    GrantEvictions,
     /// Buffers of the driver domain that were granted to guests, for them to copy.
     BuffersGranted,
     /// Hypercalls by which guests copied out of such buffers.
@@ -67,7 +71,7 @@ impl Counted {
     const COUNT: usize = Self::ALL.len();
 
     /// Everything that is counted, in the order of the counters.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Hypercalls,
         Self::CopyBatches,
         Self::Copies,
@@ -83,6 +87,8 @@ impl Counted {
         Self::Segments,
         Self::GrantHits,
         Self::GrantMisses,
+        Self::GrantStale,
+        Self::GrantEvictions,
         Self::BuffersGranted,
         Self::GuestHypercalls,
         Self::GuestCopies,
@@ -110,6 +116,8 @@ impl Counted {
             Self::Segments => "segments",
             Self::GrantHits => "grant_hits",
             Self::GrantMisses => "grant_misses",
+            Self::GrantStale => "grant_stale",
+            Self::GrantEvictions => "grant_evictions",
             Self::BuffersGranted => "buffers_granted",
             Self::GuestHypercalls => "guest_hypercalls",
             Self::GuestCopies => "guest_copies",

@@ -14,7 +14,7 @@ use crate::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
 use crate::grant::{CopyStatus, GrantCopy, GrantMap, MapStatus};
 use crate::guest_copy::{CopyForm, GuestCopies};
 use crate::hypervisor::Hypervisor;
-use crate::id::{DomId, GrantRef, Port};
+use crate::id::{DomId, FrameNumber, GrantRef, Port};
 use crate::meter::{Counted, Meter};
 use crate::pages::MappedPages;
 
@@ -90,6 +90,7 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
     type Event = MeteredEvent<H::Event>;
 
     const COPIES_PER_HYPERCALL: usize = H::COPIES_PER_HYPERCALL;
+    const UNPINNED_MAPPINGS: bool = H::UNPINNED_MAPPINGS;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
         self.inner.peer(domain)
@@ -134,6 +135,17 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
             let maps = batch.iter().filter(|op| op.status == MapStatus::Okay).count();
             self.meter.end(began, &[(Counted::Hypercalls, 1), (Counted::Maps, maps as u64)]);
         }
+    }
+
+    #[inline]
+    fn is_current(
+        &self,
+        peer: &Self::Peer,
+        gref: GrantRef,
+        frame: FrameNumber,
+        writable: bool,
+    ) -> bool {
+        self.inner.is_current(peer, gref, frame, writable)
     }
 
     fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>) {

@@ -2,7 +2,7 @@
 
 use shm::{Piece, Region};
 
-use crate::id::GrantRef;
+use crate::id::{FrameNumber, GrantRef};
 
 /// Bytes in a page, the unit of grants (Xen's `XEN_PAGE_SIZE`).
 pub const PAGE_SIZE: usize = 4096;
@@ -15,6 +15,10 @@ pub struct MappedPages<'a> {
     pub region: &'a Region,
     /// What is mapped at each place.
     pub grefs: &'a [Option<GrantRef>],
+    /// Their numbers in their owner's memory, if they are mapped
+    /// [unpinned](crate::GrantMap::unpinned): a copy uses the mapping only while the grant still
+    /// names this page.
+    pub frames: Option<&'a [FrameNumber]>,
 }
 
 impl<'a> MappedPages<'a> {

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use hypervisor::{Error, GrantMap, GrantRef, MapStatus, PAGE_SIZE};
+use hypervisor::{Error, FrameNumber, GrantMap, GrantRef, MapStatus, PAGE_SIZE};
 use shm::Reserved;
 
 use crate::domain::{DRIVER_DOMAIN, Domain};
@@ -41,6 +41,7 @@ struct Page {
     /// Its first byte in the guest's memory.
     start: usize,
     writable: bool,
+    pinned: bool,
 }
 
 impl Page {
@@ -68,41 +69,58 @@ impl Aperture {
         Ok(Self { domain: domain.clone(), reserved, taken, mappings: 1, stuck: VecDeque::new() })
     }
 
-    /// Maps one page. It is pinned before it is mapped and unpinned after it is unmapped, so that
-    /// its owner sees when it must not take the page back.
-    pub(crate) fn map(&mut self, op: &GrantMap) -> MapStatus {
+    /// Maps one page. A pinned page is pinned before it is mapped and unpinned after it is unmapped,
+    /// so that its owner sees when it must not take the page back.
+    pub(crate) fn map(&mut self, op: &mut GrantMap) -> MapStatus {
         self.unmap_stuck();
         let place = op.place as usize;
-        let Some(None) = self.taken.get(place) else { return MapStatus::BadGrant };
-        let access = if op.writable { Access::Write } else { Access::Read };
-        let Ok(start) = self.domain.pin(DRIVER_DOMAIN, op.gref, access) else {
-            return MapStatus::BadGrant;
+        let is_free = match self.taken.get(place) {
+            Some(None) => true,
+            Some(Some(old)) => !old.pinned && !op.pinned,
+            None => false,
         };
-        let page = Page { gref: op.gref, start, writable: op.writable };
-        if !self.fill(place, page) {
-            self.domain.unpin(op.gref);
+        if !is_free {
             return MapStatus::BadGrant;
         }
+        let access = if op.writable { Access::Write } else { Access::Read };
+        let granted = match op.pinned {
+            true => self.domain.pin(DRIVER_DOMAIN, op.gref, access),
+            false => self.domain.check(DRIVER_DOMAIN, op.gref, access),
+        };
+        let Ok(start) = granted else { return MapStatus::BadGrant };
+        let page = Page { gref: op.gref, start, writable: op.writable, pinned: op.pinned };
+        if !self.fill(place, page) {
+            if op.pinned {
+                self.domain.unpin(op.gref);
+            }
+            return MapStatus::BadGrant;
+        }
+        op.frame = frame_at(start);
         MapStatus::Okay
     }
 
-    /// Maps a pinned page at an empty place, if the guest's share and the system permit it.
+    /// Maps a page at an empty place, or in place of an unpinned one, if the guest's share and the
+    /// system permit it.
     fn fill(&mut self, place: usize, page: Page) -> bool {
         let before = self.boundaries(place..place + 1);
         let (start, writable) = (page.start, page.writable);
-        self.taken[place] = Some(page);
+        let old = self.taken[place].replace(page);
         let more = self.boundaries(place..place + 1).cast_signed() - before.cast_signed();
-        if self.charge(more) {
-            let mapped = match writable {
-                false => self.reserved.map(place, self.domain.fd(), start as u64),
-                true => self.reserved.alias(place, self.domain.memory(), start),
-            };
-            if mapped.is_ok() {
-                return true;
-            }
-            self.charge(-more);
+        if !self.charge(more) {
+            self.taken[place] = old;
+            return false;
         }
+        let mapped = match writable {
+            false => self.reserved.map(place, self.domain.fd(), start as u64),
+            true => self.reserved.alias(place, self.domain.memory(), start),
+        };
+        if mapped.is_ok() {
+            return true;
+        }
+        // The system is out of mappings, and the place is empty, whatever was there.
+        let filled = self.boundaries(place..place + 1);
         self.taken[place] = None;
+        self.charge(self.boundaries(place..place + 1).cast_signed() - filled.cast_signed());
         false
     }
 
@@ -144,10 +162,17 @@ impl Aperture {
             self.charge(-more);
             return false;
         }
-        for page in self.taken[range].iter_mut().filter_map(Option::take) {
-            self.domain.unpin(page.gref);
-        }
+        self.release(range);
         true
+    }
+
+    /// Forgets pages that are unmapped, and unpins them.
+    fn release(&mut self, places: Range<usize>) {
+        for page in self.taken[places].iter_mut().filter_map(Option::take) {
+            if page.pinned {
+                self.domain.unpin(page.gref);
+            }
+        }
     }
 
     /// How often the mapping changes between places in `range`, and at its two ends.
@@ -167,6 +192,12 @@ impl Aperture {
     }
 }
 
+/// The page that begins at a byte of its domain's memory.
+pub(crate) fn frame_at(start: usize) -> FrameNumber {
+    // Grant entries have 32 bits for it.
+    FrameNumber(u32::try_from(start / PAGE_SIZE).unwrap_or(u32::MAX))
+}
+
 impl Deref for Aperture {
     type Target = shm::Region;
 
@@ -180,9 +211,7 @@ impl Drop for Aperture {
         // Place numbers have 32 bits.
         self.empty(0..u32::try_from(self.taken.len()).unwrap_or(u32::MAX));
         // What is left is unmapped with the addresses after this, and nothing uses it any more.
-        for page in self.taken.iter_mut().filter_map(Option::take) {
-            self.domain.unpin(page.gref);
-        }
+        self.release(0..self.taken.len());
         self.domain.mappings().change(-self.mappings.cast_signed());
     }
 }

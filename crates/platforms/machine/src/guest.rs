@@ -10,6 +10,7 @@ pub(crate) mod state;
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hypervisor::flip::{PageReceiver, TransferSlot};
@@ -181,9 +182,13 @@ impl Guest for MachineGuest {
         for (n, gref) in grants.iter().enumerate() {
             self.inner.publish(*gref, to, first + n, gtf::PERMIT_ACCESS)?;
         }
-        let shared =
-            SharedPages { region, guest: self.inner.clone(), first, grefs: grants.clone() };
-        Ok((shared, grants))
+        let (guest, grefs) = (self.inner.clone(), grants.clone());
+        let freed = (0..pages).map(|_| AtomicBool::new(false)).collect();
+        Ok((SharedPages { region, guest, first, grefs, freed }, grants))
+    }
+
+    fn release(&self, pages: &SharedPages, page: usize) -> bool {
+        pages.free(page)
     }
 
     fn alloc_unbound(&self, to: DomId) -> Result<(GuestEvent, Port), Error> {
@@ -224,6 +229,27 @@ pub struct SharedPages {
     guest: Arc<Inner>,
     first: usize,
     grefs: Vec<GrantRef>,
+    /// Which of them are not among these pages any more.
+    freed: Box<[AtomicBool]>,
+}
+
+impl SharedPages {
+    /// Ends a page's grant and frees it. Returns false if it is free already, or if the other domain
+    /// still has it mapped.
+    fn free(&self, page: usize) -> bool {
+        let Some(freed) = self.freed.get(page) else { return false };
+        if freed.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        if !self.guest.revoke(self.grefs[page]) {
+            freed.store(false, Ordering::Release);
+            return false;
+        }
+        let mut free = self.guest.free();
+        free.frames.put_back(self.first + page);
+        free.grants.push(self.grefs[page].0);
+        true
+    }
 }
 
 impl Deref for SharedPages {
@@ -236,14 +262,10 @@ impl Deref for SharedPages {
 
 impl Drop for SharedPages {
     fn drop(&mut self) {
-        for (n, gref) in self.grefs.iter().enumerate() {
+        for page in 0..self.grefs.len() {
             // A page that the other domain still has mapped must not be reused: the page and its
             // reference are never used again (XSA-396).
-            if self.guest.revoke(*gref) {
-                let mut free = self.guest.free();
-                free.frames.put_back(self.first + n);
-                free.grants.push(gref.0);
-            }
+            self.free(page);
         }
     }
 }
@@ -256,8 +278,6 @@ impl fmt::Debug for MachineGuest {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use hypervisor::{CopyStatus, Dest, EventChannel, GrantCopy, Hypervisor, Source};
 
     use super::*;
@@ -353,6 +373,25 @@ mod tests {
         let (pages, _) = guest.share(DRIVER_DOMAIN, 62).unwrap();
         assert_eq!(pages.read::<[u8; 64]>(0), Ok([0; 64]));
         drop(mapping);
+    }
+
+    #[test]
+    fn a_page_is_released_once_and_not_while_it_is_mapped() {
+        let (machine, domain, guest) = machine();
+        let (pages, grefs) = guest.share(DRIVER_DOMAIN, 63).unwrap();
+        let mapping = machine.map(&domain, &grefs[..1]).unwrap();
+        assert!(!guest.release(&pages, 0) && guest.release(&pages, 5));
+        assert!(!guest.release(&pages, 5) && !guest.release(&pages, 63));
+        assert_eq!(fetch(&machine, &domain, grefs[5].0, 0, 1), CopyStatus::BadSource);
+        let (other, again) = guest.share(DRIVER_DOMAIN, 1).unwrap();
+        assert_eq!(again, [grefs[5]]);
+        drop(mapping);
+        assert!(guest.release(&pages, 0));
+        drop(pages);
+        // The other's page was not freed with those that it was among.
+        assert_eq!(fetch(&machine, &domain, again[0].0, 0, 1), CopyStatus::Okay);
+        drop(other);
+        assert!(guest.share(DRIVER_DOMAIN, 63).is_ok());
     }
 
     #[test]

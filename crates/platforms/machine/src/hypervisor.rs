@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer};
 use hypervisor::guest_copy::{CopyForm, GuestCopies};
 use hypervisor::{
-    CopyStatus, Dest, DmaHold, DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor,
-    MappedPages, PAGE_SIZE, Port, Source,
+    CopyStatus, Dest, DmaHold, DmaRange, DomId, Error, FrameNumber, GrantCopy, GrantMap, GrantRef,
+    Hypervisor, MappedGrants, MappedPages, PAGE_SIZE, Port, Source,
 };
 use shm::{Piece, Region};
 
-use crate::aperture::Aperture;
+use crate::aperture::{Aperture, frame_at};
 use crate::dma::pages::MachinePages;
 use crate::domain::{DRIVER_DOMAIN, Domain, Pins};
 use crate::event::{GuestEvent, HostEnd, HostEvent, pair};
@@ -193,19 +193,44 @@ fn granted(peer: &Domain, gref: GrantRef, offset: u16, len: u16, access: Access)
 /// Where the bytes of a shared source are, after its grant and bounds are checked.
 #[inline]
 fn source<'a>(source: &Source<'a, Arc<Domain>>, len: u16) -> Option<(&'a Region, usize)> {
-    if let Source::Grant { peer, gref, offset } = *source {
-        return Some((peer.memory(), granted(peer, gref, offset, len, Access::Read)?));
+    match *source {
+        Source::Grant { peer, gref, offset } => {
+            Some((peer.memory(), granted(peer, gref, offset, len, Access::Read)?))
+        }
+        Source::MappedGrant { pages, place, offset } if pages.frame(place).is_some() => {
+            unpinned(pages, place, (offset, len), Access::Read)
+        }
+        _ => source.mapped(),
     }
-    source.mapped()
+}
+
+/// Where bytes of an unpinned page are. Its grant is checked at this use, as if it were not mapped:
+/// if it names another page by now, the bytes are there.
+fn unpinned<'a>(
+    pages: &'a MappedGrants<'a, Arc<Domain>>,
+    place: u16,
+    (offset, len): (u16, u16),
+    access: Access,
+) -> Option<(&'a Region, usize)> {
+    let start = granted(pages.peer, pages.at(place)?, offset, len, access)?;
+    if pages.frame(place) == Some(frame_at(start)) {
+        return Some((pages.pages.region, usize::from(place) * PAGE_SIZE + usize::from(offset)));
+    }
+    Some((pages.peer.memory(), start))
 }
 
 /// See [`source`].
 #[inline]
 fn dest<'a>(dest: &Dest<'a, Arc<Domain>>, len: u16) -> Option<(&'a Region, usize)> {
-    if let Dest::Grant { peer, gref, offset } = *dest {
-        return Some((peer.memory(), granted(peer, gref, offset, len, Access::Write)?));
+    match *dest {
+        Dest::Grant { peer, gref, offset } => {
+            Some((peer.memory(), granted(peer, gref, offset, len, Access::Write)?))
+        }
+        Dest::MappedGrant { pages, place, offset } if pages.frame(place).is_some() => {
+            unpinned(pages, place, (offset, len), Access::Write)
+        }
+        _ => dest.mapped(),
     }
-    dest.mapped()
 }
 
 #[inline]
@@ -251,6 +276,8 @@ impl Hypervisor for Machine {
     type Aperture = Aperture;
     type Event = HostEvent;
 
+    const UNPINNED_MAPPINGS: bool = true;
+
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
         let domains = self.domains();
         domains.by_id.get(&domain).map(|e| e.domain.clone()).ok_or(Error::NoDomain(domain))
@@ -272,6 +299,18 @@ impl Hypervisor for Machine {
         for op in batch {
             op.status = aperture.map(op);
         }
+    }
+
+    #[inline]
+    fn is_current(
+        &self,
+        peer: &Self::Peer,
+        gref: GrantRef,
+        frame: FrameNumber,
+        writable: bool,
+    ) -> bool {
+        let access = if writable { Access::Write } else { Access::Read };
+        peer.check(DRIVER_DOMAIN, gref, access).is_ok_and(|start| frame_at(start) == frame)
     }
 
     fn unmap(&self, aperture: &mut Self::Aperture, places: std::ops::Range<u32>) {

@@ -183,8 +183,10 @@ mod tests {
     fn a_mapped_page_is_copied_in_place_unless_the_other_side_is_only_granted() {
         let (peer, region) = (peer(), Region::anonymous(8192).unwrap());
         let grefs = [None, Some(GrantRef(5))];
-        let pages =
-            &MappedGrants { peer: &peer, pages: MappedPages { region: &region, grefs: &grefs } };
+        let pages = &MappedGrants {
+            peer: &peer,
+            pages: MappedPages { region: &region, grefs: &grefs, frames: None },
+        };
         region.copy_in(4100, b"abcd").unwrap();
         let (from, mut out) = (|| Source::MappedGrant { pages, place: 1, offset: 4 }, [0; 4]);
         let to = || Dest::MappedGrant { pages, place: 1, offset: 4000 };
@@ -242,8 +244,10 @@ mod tests {
         let to = |offset| Dest::Grant { peer: &peer, gref: GrantRef(9), offset };
         let mapped = Source::Mapped { region: &region, offset: 4000 };
         let grefs = [Some(GrantRef(5)), None];
-        let pages =
-            &MappedGrants { peer: &peer, pages: MappedPages { region: &region, grefs: &grefs } };
+        let pages = &MappedGrants {
+            peer: &peer,
+            pages: MappedPages { region: &region, grefs: &grefs, frames: None },
+        };
         let at = |place, offset| Source::MappedGrant { pages, place, offset };
         let cases = [
             (at(0, 4000), to(0), 97, BadSource),

@@ -126,7 +126,8 @@ impl Aperture {
         for place in std::mem::take(&mut self.stuck) {
             self.unmap(place..place + 1);
         }
-        let Some(taken @ None) = self.taken.get_mut(op.place as usize) else {
+        // Xen pins whatever it maps: the frontend could not end the grant.
+        let (Some(taken @ None), true) = (self.taken.get_mut(op.place as usize), op.pinned) else {
             return MapStatus::BadGrant;
         };
         let Ok(entries) = Entries::new(&self.gntdev, self.peer, &[op.gref]) else {

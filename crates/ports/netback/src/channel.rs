@@ -62,6 +62,17 @@ impl RxChannel {
     }
 }
 
+/// Who decides which granted pages stay mapped between packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GrantReuse {
+    /// The frontend, over the control ring: it says what is mapped and unmapped.
+    #[default]
+    Agreed,
+    /// The backend: it maps a page at its first use, for any frontend. Only on a platform with
+    /// [unpinned mappings](hypervisor::Hypervisor::UNPINNED_MAPPINGS).
+    OnDemand,
+}
+
 macro_rules! named {
     ($kind:ty, $($name:literal => $value:path),+) => {
         impl FromStr for $kind {
@@ -94,3 +105,4 @@ named!(
     "guest-copy-mapped" => RxChannel::GuestCopyMapped,
     "direct" => RxChannel::Direct
 );
+named!(GrantReuse, "agreed" => GrantReuse::Agreed, "on-demand" => GrantReuse::OnDemand);

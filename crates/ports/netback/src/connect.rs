@@ -1,7 +1,7 @@
 //! Connecting to a frontend: reading what it wrote, mapping its rings, binding its events.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use hypervisor::{GrantRef, GuestCopies, Hypervisor, Port};
 use offload::Features;
@@ -11,13 +11,15 @@ use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 use xenstore::{Store, StoreError};
 
+use crate::buffers::Destination;
 use crate::expiry::Expiry;
-use crate::headers::PacketAccess;
-use crate::persistent::{Destination, PiecesInUse};
+use crate::grant_cache::{Direction, GrantCache};
+use crate::headers::{KeptPages, PacketAccess};
+use crate::persistent::PiecesInUse;
 use crate::rx::RxMode;
 use crate::{
-    ControlRing, Fault, Ledgers, Offered, PersistentGrants, RingKind, RxChannel, RxQueue,
-    TxChannel, TxQueue,
+    ControlRing, Fault, GrantReuse, GrantUse, Ledgers, Offered, PersistentGrants, RingKind,
+    RxChannel, RxQueue, TxChannel, TxQueue,
 };
 
 /// Why a frontend could not be connected. The reason is for an operator.
@@ -46,6 +48,13 @@ pub enum ConnectError {
     /// This platform has no page flipping.
     #[error("this platform has no page flipping: use rx = \"copy\"")]
     NoFlip,
+    /// This platform pins what it maps.
+    #[error(
+        "this platform cannot keep pages mapped without asking the frontend, which could not end \
+         their grants: use grant_reuse = \"{}\"",
+        GrantReuse::Agreed
+    )]
+    NoReuse,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -83,6 +92,20 @@ impl<H: Hypervisor> Connection<H> {
     /// What the guest copies from, by queue; nothing if it does not copy.
     pub fn guest_copies(&self) -> impl Iterator<Item = &Arc<dyn GuestCopies>> {
         self.queues.iter().filter_map(|queue| queue.rx.guest_copies())
+    }
+
+    /// How the pages that stay mapped are used. The counts live as long as their queues.
+    pub fn usage(&self) -> Vec<Weak<GrantUse>> {
+        let mut all: Vec<&Arc<GrantUse>> = Vec::new();
+        for one in
+            self.queues.iter().flat_map(|Queue { tx, rx }| [tx.usage(), rx.usage()]).flatten()
+        {
+            // Both directions of a queue may have one table.
+            if !all.iter().any(|known| Arc::ptr_eq(known, one)) {
+                all.push(one);
+            }
+        }
+        all.into_iter().map(Arc::downgrade).collect()
     }
 
     /// Notifies the frontend on all rings: an earlier backend may have died between a publication
@@ -175,18 +198,28 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let rx = self.ring(rx, &rx_event, (queue, RingKind::Rx))?;
         let headers = if rings.headers { header_pages(keys, prefix)? } else { None };
         let headers = headers.map(|grefs| hypervisor.map(peer, &grefs)).transpose()?;
+        let cache = |direction, places| match places {
+            0 => Ok(None),
+            places => GrantCache::new(*hypervisor, peer, direction, places).map(Some),
+        };
+        let [tx_places, rx_places] = offered.cached_pages();
+        let (tx_cache, rx_cache) =
+            (cache(Direction::Tx, tx_places)?, cache(Direction::Rx, rx_places)?);
         let access = match (headers, offered.tx) {
-            (None, TxChannel::Remap) => PacketAccess::by_remap(*hypervisor, peer)?,
+            (None, TxChannel::Remap) => PacketAccess::by_remap(*hypervisor, peer, tx_cache)?,
             (headers, _) => {
-                let in_use = grants.clone().map(PiecesInUse::new);
-                PacketAccess::by_copy(*hypervisor, peer, headers, in_use)
+                let agreed =
+                    grants.clone().map(|grants| KeptPages::Agreed(PiecesInUse::new(grants)));
+                let kept = tx_cache.map(KeptPages::OnDemand).or(agreed);
+                PacketAccess::by_copy(*hypervisor, peer, headers, kept.unwrap_or(KeptPages::None))
             }
         };
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
         let tx = TxQueue::new(tx, tx_event, access);
         let mode = self.rx_mode()?;
         let to = Destination::new(peer, grants);
-        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, mode) })
+        let rx = RxQueue::new(hypervisor, to, rx, rx_event, *features, mode, rx_cache);
+        Ok(Queue { tx, rx })
     }
 
     /// How a queue's frames get into the guest's memory.
@@ -279,6 +312,9 @@ pub(crate) fn connect<H: Hypervisor>(
     let asked = keys.number(keys::MULTI_QUEUE_NUM_QUEUES)?.unwrap_or(1);
     if asked == 0 || asked > max_queues {
         return Err(ConnectError::Queues { asked, offered: max_queues });
+    }
+    if offered.reuse == GrantReuse::OnDemand && !H::UNPINNED_MAPPINGS {
+        return Err(ConnectError::NoReuse);
     }
     let features = keys.features()?;
     let bound = offered.persistent_pages();

@@ -12,7 +12,9 @@ use ring::Slots;
 use ring::netif::Tx;
 use wire::netif::header_channel;
 
-use crate::persistent::PiecesInUse;
+use crate::GrantUse;
+use crate::grant_cache::GrantCache;
+use crate::persistent::{Pages, PiecesInUse};
 use crate::remap::Remapped;
 
 /// Where a TX queue reads its packets' headers.
@@ -21,8 +23,19 @@ enum HeaderSource<H: Hypervisor> {
     GrantCopy,
     /// From the header pages that the frontend fills.
     HeaderPages(H::Mapping),
-    /// From mappings of all pages of each packet.
+    /// From mappings of all pages of each packet, until it is done.
     Remap(Remapped<H>),
+    /// From the cache, which maps all pages of each packet and keeps them mapped.
+    Cache,
+}
+
+/// The pages of packets that stay mapped: copies from there need no hypercall.
+pub(crate) enum KeptPages<H: Hypervisor> {
+    None,
+    /// Those that the frontend wants mapped.
+    Agreed(PiecesInUse<H>),
+    /// Those that the backend keeps on demand.
+    OnDemand(GrantCache<H>),
 }
 
 /// How a TX queue reaches its packets' bytes.
@@ -32,26 +45,27 @@ pub(crate) struct PacketAccess<H: Hypervisor> {
     /// The same, for ports of any platform.
     shared: Arc<dyn GrantedMemory>,
     headers: HeaderSource<H>,
-    /// Pages that stay mapped, if the frontend may have some: copies from there need no hypercall.
-    grants: Option<PiecesInUse<H>>,
+    kept: KeptPages<H>,
 }
 
 impl<H: Hypervisor> PacketAccess<H> {
-    fn new(
-        hypervisor: &H,
-        peer: &H::Peer,
-        headers: HeaderSource<H>,
-        grants: Option<PiecesInUse<H>>,
-    ) -> Self {
+    fn new(hypervisor: &H, peer: &H::Peer, headers: HeaderSource<H>, kept: KeptPages<H>) -> Self {
         let (hypervisor, peer) = (hypervisor.clone(), peer.clone());
         let memory = Arc::new(PeerMemory { hypervisor, peer });
-        Self { shared: memory.clone(), memory, headers, grants }
+        Self { shared: memory.clone(), memory, headers, kept }
     }
 
-    /// Access by mapping the packets of `peer`.
-    pub(crate) fn by_remap(hypervisor: &H, peer: &H::Peer) -> Result<Self, hypervisor::Error> {
-        let headers = HeaderSource::Remap(Remapped::new(hypervisor, peer)?);
-        Ok(Self::new(hypervisor, peer, headers, None))
+    /// Access by mapping the packets of `peer`, each anew or in a cache of their pages.
+    pub(crate) fn by_remap(
+        hypervisor: &H,
+        peer: &H::Peer,
+        cache: Option<GrantCache<H>>,
+    ) -> Result<Self, hypervisor::Error> {
+        let (headers, kept) = match cache {
+            Some(cache) => (HeaderSource::Cache, KeptPages::OnDemand(cache)),
+            None => (HeaderSource::Remap(Remapped::new(hypervisor, peer)?), KeptPages::None),
+        };
+        Ok(Self::new(hypervisor, peer, headers, kept))
     }
 
     /// Access by copying the headers of packets of `peer`: from header pages, if it has some. Some
@@ -60,15 +74,24 @@ impl<H: Hypervisor> PacketAccess<H> {
         hypervisor: &H,
         peer: &H::Peer,
         pages: Option<H::Mapping>,
-        grants: Option<PiecesInUse<H>>,
+        kept: KeptPages<H>,
     ) -> Self {
         let headers = pages.map_or(HeaderSource::GrantCopy, HeaderSource::HeaderPages);
-        Self::new(hypervisor, peer, headers, grants)
+        Self::new(hypervisor, peer, headers, kept)
     }
 
     /// The platform.
     pub(crate) fn hypervisor(&self) -> &H {
         &self.memory.hypervisor
+    }
+
+    /// How pages that stay mapped are used, if some may.
+    pub(crate) fn usage(&self) -> Option<&Arc<GrantUse>> {
+        match &self.kept {
+            KeptPages::None => None,
+            KeptPages::Agreed(grants) => Some(grants.usage()),
+            KeptPages::OnDemand(cache) => Some(cache.usage()),
+        }
     }
 
     /// Whether headers come beside the ring.
@@ -81,7 +104,7 @@ impl<H: Hypervisor> PacketAccess<H> {
     pub(crate) fn header_max(&self) -> u16 {
         match self.headers {
             HeaderSource::HeaderPages(_) => header_channel::HEADER_LEN,
-            HeaderSource::GrantCopy | HeaderSource::Remap(_) => 0,
+            HeaderSource::GrantCopy | HeaderSource::Remap(_) | HeaderSource::Cache => 0,
         }
     }
 
@@ -114,10 +137,14 @@ impl<H: Hypervisor> PacketAccess<H> {
     pub(crate) fn with_body<R>(&self, work: impl FnOnce(Body<'_>) -> R) -> R {
         let memory = &self.shared;
         let granted = |mapped| Body::Granted { memory, mapped };
-        match (&self.headers, self.grants.as_ref().and_then(PiecesInUse::pages)) {
+        match (&self.headers, &self.kept) {
             (HeaderSource::Remap(remapped), _) => work(granted(Some(remapped.pages()))),
-            (_, Some(pages)) => work(granted(Some(pages.mapped()))),
-            (_, None) => work(granted(None)),
+            (_, KeptPages::OnDemand(cache)) => work(granted(Some(cache.pages()))),
+            (_, KeptPages::Agreed(grants)) => {
+                let pages = grants.pages();
+                work(granted(pages.as_ref().map(Pages::mapped)))
+            }
+            (_, KeptPages::None) => work(granted(None)),
         }
     }
 
@@ -125,23 +152,36 @@ impl<H: Hypervisor> PacketAccess<H> {
     /// from the pieces. Returns the slots of frames whose memory cannot be read.
     #[inline]
     pub(crate) fn fetch_headers(&mut self, window: &mut Window, fresh: u64) -> u64 {
-        if let Some(grants) = &mut self.grants {
-            grants.take(window, fresh);
-        }
-        let unreadable = match &mut self.headers {
-            HeaderSource::HeaderPages(_) => return 0,
-            HeaderSource::GrantCopy => {
-                let pages = self.grants.as_ref().and_then(PiecesInUse::pages);
-                let mapped = pages.as_ref().map(|pages| pages.mapped());
-                copy_headers(&*self.memory, mapped, window, fresh)
+        let memory = &*self.memory;
+        let unreadable = match (&mut self.headers, &mut self.kept) {
+            (HeaderSource::Remap(remapped), _) => {
+                remapped.map_all(&memory.hypervisor, window, fresh)
             }
-            HeaderSource::Remap(remapped) => {
-                remapped.map_all(&self.memory.hypervisor, window, fresh)
+            (HeaderSource::Cache, KeptPages::OnDemand(cache)) => cache.map_all(window, fresh),
+            (headers, kept) => {
+                match kept {
+                    KeptPages::None => {}
+                    KeptPages::Agreed(grants) => grants.take(window, fresh),
+                    KeptPages::OnDemand(cache) => cache.take(window, fresh),
+                }
+                if matches!(headers, HeaderSource::HeaderPages(_)) {
+                    return 0;
+                }
+                match kept {
+                    KeptPages::None => copy_headers(memory, None, window, fresh),
+                    KeptPages::Agreed(grants) => {
+                        let pages = grants.pages();
+                        copy_headers(memory, pages.as_ref().map(Pages::mapped), window, fresh)
+                    }
+                    KeptPages::OnDemand(cache) => {
+                        copy_headers(memory, Some(cache.pages()), window, fresh)
+                    }
+                }
             }
         };
         for (_, frame) in window.in_slots(fresh) {
             let removed = frame.skip_header();
-            if let Some(grants) = &mut self.grants {
+            if let KeptPages::Agreed(grants) = &mut self.kept {
                 grants.release(removed);
             }
         }
@@ -154,7 +194,7 @@ impl<H: Hypervisor> PacketAccess<H> {
         if matches!(self.headers, HeaderSource::Remap(_)) {
             self.unmap(slot);
         }
-        if let (Some(grants), false) = (&mut self.grants, frame.pieces.is_empty()) {
+        if let (KeptPages::Agreed(grants), false) = (&mut self.kept, frame.pieces.is_empty()) {
             grants.release(frame.pieces.iter().copied());
         }
     }

@@ -4,8 +4,9 @@
 //! connects its queues. A [`Queue`] is a ring each way. [`TxQueue`] takes packets off the TX
 //! ring, checks them and makes frames of them, whose bodies stay in the guest's memory;
 //! [`RxQueue`] copies frames into the buffers that the guest posted, transfers pages with the
-//! frames to the guest, or grants an uplink's frames to the guest, which copies them. A [`ControlRing`] serves requests of the frontend to
-//! keep pages mapped between packets: [`PersistentGrants`].
+//! frames to the guest, grants an uplink's frames to the guest, which copies them, or lends the buffers to the device. A
+//! [`ControlRing`] serves requests of the frontend to keep pages mapped between packets: [`PersistentGrants`].
+//! With [`GrantReuse::OnDemand`] the backend keeps them mapped without asking, in a cache that is checked at each use.
 //!
 //! A backend that is killed and started again continues the connected interfaces: the rings are
 //! live, and [`Ledgers`] hold the responses that were being published.
@@ -15,11 +16,15 @@
 
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod channel;
 mod connect;
 mod control;
 mod expiry;
+mod grant_cache;
+mod grant_use;
 mod headers;
+mod index;
 mod ledger;
 mod offered;
 mod persistent;
@@ -29,10 +34,11 @@ mod rx;
 mod tx;
 mod vif;
 
-pub use channel::{RxChannel, TxChannel};
+pub use channel::{GrantReuse, RxChannel, TxChannel};
 pub use connect::{ConnectError, Connection, Queue};
 pub use control::ControlRing;
 pub use expiry::COPY_LIMIT;
+pub use grant_use::{GrantUsage, GrantUse};
 pub use ledger::{Anonymous, Files, Ledgers, RingKind};
 pub use offered::Offered;
 pub use persistent::PersistentGrants;

@@ -2,7 +2,9 @@
 
 use offload::Features;
 
-use crate::channel::{RxChannel, TxChannel};
+use frame::{PIECES_MAX, WINDOW};
+
+use crate::channel::{GrantReuse, RxChannel, TxChannel};
 
 /// What a backend offers to its frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,17 +20,40 @@ pub struct Offered {
     /// The channel of packets to the guest.
     pub rx: RxChannel,
     /// Most pages of each queue that stay mapped, if the channels permit it; see
-    /// [`persistent_pages`](Self::persistent_pages).
+    /// [`persistent_pages`](Self::persistent_pages) and [`cached_pages`](Self::cached_pages).
     pub persistent_grants: u16,
+    /// Who decides which pages stay mapped.
+    pub reuse: GrantReuse,
 }
 
 impl Offered {
-    /// Most pages of each queue that stay mapped. Zero if packets are mapped or flipped, where it
-    /// would save nothing.
+    /// Most pages of each queue that stay mapped as the frontend asks: of its packets, unless each is
+    /// mapped anew, and of its buffers. Zero if pages change hands, where it would save nothing.
     pub fn persistent_pages(&self) -> u16 {
-        match (self.tx, self.rx) {
-            (TxChannel::Header, rx) if rx.is_copy() => self.persistent_grants,
+        match (self.rx, self.reuse) {
+            (rx, GrantReuse::Agreed) if rx.is_copy() => self.persistent_grants,
             _ => 0,
         }
     }
+
+    /// Places of each queue's grant caches, from the guest and to it: half of the pages for each
+    /// direction, and for packets that are mapped at least a window of them. Zero without a cache.
+    pub fn cached_pages(&self) -> [u16; 2] {
+        if self.reuse == GrantReuse::Agreed || self.persistent_grants == 0 {
+            return [0; 2];
+        }
+        let half = (self.persistent_grants / 2).max(1);
+        let tx = match self.tx {
+            TxChannel::Header => half,
+            TxChannel::Remap => half.max(MAPPED_WINDOW),
+        };
+        [tx, if self.rx.is_copy() { half } else { 0 }]
+    }
 }
+
+/// Pages of a window of packets.
+#[expect(clippy::cast_possible_truncation, reason = "asserted")]
+const MAPPED_WINDOW: u16 = {
+    assert!(WINDOW * PIECES_MAX <= u16::MAX as usize);
+    (WINDOW * PIECES_MAX) as u16
+};

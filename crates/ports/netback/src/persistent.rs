@@ -24,22 +24,16 @@
 //! must not get a page back too early; the backend's safety does not depend on it. Buffers on the
 //! RX ring are taken and answered within one batch, under the lock.
 
-mod index;
-
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 
 use frame::{Piece, Place, Window};
-use hypervisor::{
-    Counted, Dest, GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedGrants, MappedPages,
-    PAGE_SIZE,
-};
-use shm::Region;
+use hypervisor::{Counted, GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages};
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
 
-use index::{Found, Index};
+use crate::grant_use::GrantUse;
+use crate::index::{Found, Index};
 
 /// The pages of one queue that stay mapped: at most as many as were offered.
 pub struct PersistentGrants<H: Hypervisor> {
@@ -49,6 +43,7 @@ pub struct PersistentGrants<H: Hypervisor> {
     wanted: AtomicBool,
     /// For each place, how many pieces of packets in hand lie there.
     users: Box<[AtomicU16]>,
+    usage: Arc<GrantUse>,
 }
 
 struct Table<H: Hypervisor> {
@@ -84,7 +79,13 @@ impl<H: Hypervisor> PersistentGrants<H> {
         };
         let users = (0..bound).map(|_| AtomicU16::new(0)).collect();
         let (table, wanted) = (RwLock::new(table), AtomicBool::new(false));
-        Ok(Self { hypervisor: hypervisor.clone(), table, wanted, users })
+        let usage = Arc::new(GrantUse::new(bound.into()));
+        Ok(Self { hypervisor: hypervisor.clone(), table, wanted, users, usage })
+    }
+
+    /// Its counts.
+    pub(crate) fn usage(&self) -> &Arc<GrantUse> {
+        &self.usage
     }
 
     /// How many pages can be mapped.
@@ -198,6 +199,13 @@ impl<H: Hypervisor> Change<'_, H> {
     }
 }
 
+impl<H: Hypervisor> Drop for Change<'_, H> {
+    fn drop(&mut self) {
+        let mapped = self.grants.bound() - self.table.free.len();
+        self.grants.usage.mapped.store(mapped, Ordering::Relaxed);
+    }
+}
+
 impl<H: Hypervisor> Table<H> {
     /// Notes a page that was mapped.
     fn insert(&mut self, op: &GrantMap) {
@@ -222,7 +230,13 @@ impl<H: Hypervisor> Pages<'_, H> {
     /// The pages that are mapped.
     #[inline]
     pub(crate) fn mapped(&self) -> MappedPages<'_> {
-        MappedPages { region: &self.0.aperture, grefs: &self.0.grefs }
+        MappedPages { region: &self.0.aperture, grefs: &self.0.grefs, frames: None }
+    }
+
+    /// Their places, by reference.
+    #[inline]
+    pub(crate) fn index(&self) -> &Index {
+        &self.0.index
     }
 }
 
@@ -236,6 +250,11 @@ pub(crate) struct PiecesInUse<H: Hypervisor> {
 impl<H: Hypervisor> PiecesInUse<H> {
     pub(crate) fn new(grants: Arc<PersistentGrants<H>>) -> Self {
         Self { grants, pieces: 0 }
+    }
+
+    /// The counts of the pages' table.
+    pub(crate) fn usage(&self) -> &Arc<GrantUse> {
+        self.grants.usage()
     }
 
     /// The pages, for one batch; none while they change, or if no packet in hand uses one.
@@ -266,6 +285,7 @@ impl<H: Hypervisor> PiecesInUse<H> {
         }
         self.pieces += hits;
         note(&self.grants.hypervisor, hits as u64, misses);
+        self.grants.usage.tx.add(hits as u64, misses, 0);
     }
 
     /// Marks pieces as not in use: they were copied, or their packet is about to be answered.
@@ -280,110 +300,8 @@ impl<H: Hypervisor> PiecesInUse<H> {
     }
 }
 
-fn note<H: Hypervisor>(hypervisor: &H, hits: u64, misses: u64) {
+/// Counts look-ups, for the meter.
+pub(crate) fn note<H: Hypervisor>(hypervisor: &H, hits: u64, misses: u64) {
     hypervisor.note(Counted::GrantHits, hits);
     hypervisor.note(Counted::GrantMisses, misses);
-}
-
-/// The frontend whose buffers an RX queue fills.
-pub(crate) struct Destination<H: Hypervisor> {
-    peer: H::Peer,
-    /// Its pages that stay mapped, if it may have some.
-    grants: Option<Arc<PersistentGrants<H>>>,
-}
-
-impl<H: Hypervisor> Destination<H> {
-    pub(crate) fn new(peer: H::Peer, grants: Option<Arc<PersistentGrants<H>>>) -> Self {
-        Self { peer, grants }
-    }
-
-    pub(crate) fn peer(&self) -> &H::Peer {
-        &self.peer
-    }
-
-    /// The pages that are mapped, for a batch of [`buffers`](Self::buffers).
-    #[inline]
-    pub(crate) fn pages(&self) -> Option<Pages<'_, H>> {
-        self.grants.as_ref().and_then(|grants| grants.pages())
-    }
-
-    /// The buffers, for one batch.
-    #[inline]
-    pub(crate) fn buffers<'a>(&'a self, pages: Option<&'a Pages<'_, H>>) -> Buffers<'a, H> {
-        let mapped = pages.map(|pages| {
-            (&pages.0.index, MappedGrants { peer: &self.peer, pages: pages.mapped() })
-        });
-        Buffers { to: self, mapped, pool: None, hits: Cell::new(0), misses: Cell::new(0) }
-    }
-}
-
-/// Where the buffers of an RX queue lie, for one batch.
-pub(crate) struct Buffers<'a, H: Hypervisor> {
-    to: &'a Destination<H>,
-    /// The index of mapped pages, and the pages.
-    mapped: Option<(&'a Index, MappedGrants<'a, H::Peer>)>,
-    /// Pages of the driver domain that the guest copies from, instead of its buffers.
-    pool: Option<&'a Region>,
-    hits: Cell<u64>,
-    misses: Cell<u64>,
-}
-
-/// A buffer: a page that the backend writes to.
-#[derive(Debug)]
-pub(crate) enum Buffer<'a, P> {
-    Granted { peer: &'a P, gref: GrantRef },
-    Mapped { pages: &'a MappedGrants<'a, P>, place: u16 },
-    Pooled { pool: &'a Region, start: usize },
-}
-
-impl<'b, H: Hypervisor> Buffers<'b, H> {
-    /// Pages of `pool` in place of the buffers: one for each slot of the ring.
-    pub(crate) fn in_pool(self, pool: &'b Region) -> Self {
-        Self { pool: Some(pool), ..self }
-    }
-
-    /// Whether they are pages of a pool.
-    #[inline]
-    pub(crate) fn is_pool(&self) -> bool {
-        self.pool.is_some()
-    }
-
-    /// The buffer that a request in slot `slot` grants. A page that is mapped read-only is reached by
-    /// its grant, which then refuses the write.
-    #[inline]
-    pub(crate) fn find(&self, gref: GrantRef, slot: u16) -> Buffer<'_, H::Peer> {
-        if let Some(pool) = self.pool {
-            return Buffer::Pooled { pool, start: usize::from(slot) * PAGE_SIZE };
-        }
-        if let Some((index, pages)) = &self.mapped
-            && let Some(Found { place, writable: true }) = index.find(gref)
-        {
-            self.hits.set(self.hits.get() + 1);
-            return Buffer::Mapped { pages, place };
-        }
-        self.misses.set(self.misses.get() + 1);
-        Buffer::Granted { peer: &self.to.peer, gref }
-    }
-
-    /// Counts hits and misses, if the frontend may have persistent grants.
-    #[inline]
-    pub(crate) fn note(&self, hypervisor: &H) {
-        if self.to.grants.is_some() {
-            note(hypervisor, self.hits.get(), self.misses.get());
-        }
-    }
-}
-
-impl<'a, P> Buffer<'a, P> {
-    /// Its bytes from `offset` on.
-    #[inline]
-    pub(crate) fn from(&self, offset: u16) -> Dest<'a, P> {
-        match *self {
-            Self::Granted { peer, gref } => Dest::Grant { peer, gref, offset },
-            Self::Mapped { pages, place } => Dest::MappedGrant { pages, place, offset },
-            Self::Pooled { pool, start } => {
-                Dest::Mapped { region: pool, offset: start + usize::from(offset) }
-            }
-        }
-    }
 }

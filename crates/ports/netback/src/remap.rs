@@ -5,6 +5,7 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use frame::{Frame, PIECES_MAX, Place, WINDOW, Window};
 use hypervisor::{GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedPages, PAGE_SIZE};
+use shm::Region;
 
 /// The packets in hand, each mapped at its window slot's places.
 pub(crate) struct Remapped<H: Hypervisor> {
@@ -28,7 +29,7 @@ impl<H: Hypervisor> Remapped<H> {
     pub(crate) fn map_all(&mut self, hypervisor: &H, window: &mut Window, fresh: u64) -> u64 {
         let mut unreadable = 0;
         for (slot, frame) in window.in_slots(fresh) {
-            let mapped = self.map(hypervisor, slot, frame) && self.copy_header(frame);
+            let mapped = self.map(hypervisor, slot, frame) && copy_header(&self.aperture, frame);
             unreadable |= u64::from(!mapped) << slot;
         }
         unreadable
@@ -51,25 +52,7 @@ impl<H: Hypervisor> Remapped<H> {
 
     /// The pages that are mapped.
     pub(crate) fn pages(&self) -> MappedPages<'_> {
-        MappedPages { region: &self.aperture, grefs: &self.grefs }
-    }
-
-    /// Copies the header. This is its only read, because the guest can still write to these pages.
-    fn copy_header(&self, frame: &mut Frame) -> bool {
-        let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
-        for piece in &frame.pieces {
-            let len = rest.len().min(piece.len.into());
-            let (part, after) = rest.split_at_mut(len);
-            let Place::Grant(Granted { offset, mapped: Some(place), .. }) = piece.place else {
-                return false;
-            };
-            let page = usize::from(place) * PAGE_SIZE;
-            if self.aperture.copy_out(page + usize::from(offset), part).is_err() {
-                return false;
-            }
-            rest = after;
-        }
-        true
+        MappedPages { region: &self.aperture, grefs: &self.grefs, frames: None }
     }
 
     pub(crate) fn unmap(&mut self, hypervisor: &H, slot: u8) {
@@ -78,6 +61,25 @@ impl<H: Hypervisor> Remapped<H> {
         self.grefs[usize::from(places.start)..usize::from(places.end)].fill(None);
         hypervisor.unmap(&mut self.aperture, places.start.into()..places.end.into());
     }
+}
+
+/// Copies the header of a frame whose pieces are mapped. This is its only read, because the guest can
+/// still write to these pages.
+pub(crate) fn copy_header(mapped_at: &Region, frame: &mut Frame) -> bool {
+    let mut rest = &mut frame.bytes[..usize::from(frame.header_len)];
+    for piece in &frame.pieces {
+        let len = rest.len().min(piece.len.into());
+        let (part, after) = rest.split_at_mut(len);
+        let Place::Grant(Granted { offset, mapped: Some(place), .. }) = piece.place else {
+            return false;
+        };
+        let page = usize::from(place) * PAGE_SIZE;
+        if mapped_at.copy_out(page + usize::from(offset), part).is_err() {
+            return false;
+        }
+        rest = after;
+    }
+    true
 }
 
 /// The first `count` places of a slot.

@@ -17,7 +17,9 @@ use port::{
 use ring::netif::Rx;
 use ring::{BackRing, RegionPage};
 
-use crate::persistent::{Buffers, Destination};
+use crate::GrantUse;
+use crate::buffers::{Buffers, Destination};
+use crate::grant_cache::GrantCache;
 use crate::request::Fault;
 use lend::Lending;
 use plan::{PacketShape, RxRing};
@@ -44,6 +46,8 @@ pub struct RxQueue<H: Hypervisor> {
     bounce: Option<Bounce>,
     /// What it lends its buffers with, if it does.
     lending: Option<Lending>,
+    /// The buffers that stay mapped on demand, if some may.
+    cache: Option<GrantCache<H>>,
 }
 
 impl<H: Hypervisor> Egress for RxQueue<H> {
@@ -91,6 +95,7 @@ impl<H: Hypervisor> RxQueue<H> {
         event: Arc<H::Event>,
         features: Features,
         mode: RxMode<H>,
+        cache: Option<GrantCache<H>>,
     ) -> Self {
         let meter = hypervisor.clone();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
@@ -101,7 +106,7 @@ impl<H: Hypervisor> RxQueue<H> {
         };
         let ring = RxRing::<H>::new(ring, lending.is_some());
         let slots = Slots { mode, hypervisor, to, ring, event, supply, features };
-        Self { slots, finisher, bounce: None, lending }
+        Self { slots, finisher, bounce: None, lending, cache }
     }
 
     /// What the frontend takes.
@@ -112,6 +117,11 @@ impl<H: Hypervisor> RxQueue<H> {
     /// What the guest copies from, if it copies an uplink's frames.
     pub fn guest_copies(&self) -> Option<&Arc<dyn GuestCopies>> {
         self.slots.mode.guest_copies()
+    }
+
+    /// How buffers that stay mapped are used, if some may.
+    pub(crate) fn usage(&self) -> Option<&Arc<GrantUse>> {
+        self.cache.as_ref().map(GrantCache::usage).or_else(|| self.slots.to.usage())
     }
 
     /// Wakes the frontend.
@@ -127,7 +137,26 @@ impl<H: Hypervisor> RxQueue<H> {
     ) -> Result<(), Fault> {
         let to = self.slots.to.clone();
         let pages = to.pages();
-        let buffers = to.buffers(pages.as_ref());
+        let mut cache = self.cache.take();
+        if let Some(cache) = &mut cache {
+            cache.prepare(self.slots.next_buffers(offers)?);
+        }
+        let buffers = to.buffers(pages.as_ref(), cache.as_ref());
+        let delivered = self.deliver_into(&buffers, body, offers, now);
+        buffers.note(&self.slots.hypervisor);
+        self.cache = cache;
+        delivered?;
+        self.slots.publish();
+        Ok(())
+    }
+
+    fn deliver_into(
+        &mut self,
+        buffers: &Buffers<'_, H>,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Fault> {
         let memory = body.local::<H>();
         let mut done = 0;
         // Usually nothing is lent, and no frame needs a look.
@@ -146,13 +175,13 @@ impl<H: Hypervisor> RxQueue<H> {
             }
             let delivered = match (self.finisher.need(rest[0].frame), &memory) {
                 (Need::Nothing, Some(memory)) if self.slots.mode.guest_copies().is_none() => {
-                    self.slots.deliver_as_is(memory, &buffers, rest, now)?
+                    self.slots.deliver_as_is(memory, buffers, rest, now)?
                 }
                 (Need::Nothing, Some(memory)) => {
-                    self.slots.deliver_to_copier(body, memory, &buffers, rest, now)?
+                    self.slots.deliver_to_copier(body, memory, buffers, rest, now)?
                 }
-                (Need::Nothing, None) => self.deliver_bounced(body, &buffers, &mut rest[0], now)?,
-                (need, _) => self.deliver_in_software(body, &buffers, &mut rest[0], need, now)?,
+                (Need::Nothing, None) => self.deliver_bounced(body, buffers, &mut rest[0], now)?,
+                (need, _) => self.deliver_in_software(body, buffers, &mut rest[0], need, now)?,
             };
             // The first of them waits for room.
             if delivered == 0 {
@@ -160,8 +189,6 @@ impl<H: Hypervisor> RxQueue<H> {
             }
             done += delivered;
         }
-        buffers.note(&self.slots.hypervisor);
-        self.slots.publish();
         Ok(())
     }
 

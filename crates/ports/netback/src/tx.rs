@@ -19,6 +19,7 @@ use ring::{BackRing, RegionPage, SharedPage};
 use wire::headers::Headers;
 use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
+use crate::GrantUse;
 use crate::headers::PacketAccess;
 use crate::request::{FRAME_MIN, Fault, Packet};
 
@@ -103,6 +104,11 @@ impl<H: Hypervisor> TxQueue<H> {
     /// Whether headers come beside the ring.
     pub(crate) fn has_header_pages(&self) -> bool {
         self.access.has_header_pages()
+    }
+
+    /// How pages of packets that stay mapped are used, if some may.
+    pub(crate) fn usage(&self) -> Option<&Arc<GrantUse>> {
+        self.access.usage()
     }
 
     /// Wakes the frontend.

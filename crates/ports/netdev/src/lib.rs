@@ -48,9 +48,34 @@ pub trait Device {
     /// Whether it carries frames.
     fn is_open(&self) -> bool;
 
+    /// Frees pages that its queue number `queue` has [set aside](Queue::set_aside), once the other end
+    /// has confirmed that it does not use them any more. It may take `timeout` for that.
+    ///
+    /// # Errors
+    /// Some pages are not free: the queue must have them again.
+    fn free_pages(
+        &mut self,
+        queue: usize,
+        pages: &[u16],
+        timeout: Duration,
+    ) -> Result<(), NotFreed> {
+        let _ = (queue, timeout);
+        Err(NotFreed { pages: pages.to_vec(), reason: "the device cannot free pages".to_owned() })
+    }
+
     /// Closes it in an orderly way. The other end may take `timeout` for that; one that has gone does
     /// not answer.
     fn close(self: Box<Self>, timeout: Duration);
+}
+
+/// Pages that a device could not free.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} pages of the interface are not free: {reason}", pages.len())]
+pub struct NotFreed {
+    /// Their numbers.
+    pub pages: Vec<u16>,
+    /// Why not.
+    pub reason: String,
 }
 
 /// What is known of a frame besides its bytes.
@@ -158,6 +183,18 @@ pub trait Queue: Send + 'static {
     /// Descriptors that become readable with an event: for received frames, and for room. They may be
     /// the same.
     fn events(&self) -> [BorrowedFd<'_>; 2];
+
+    /// Takes at most `count` pages out of use that no frame is in, and returns their numbers. The queue
+    /// keeps what it needs. For [`Device::free_pages`].
+    fn set_aside(&mut self, count: usize) -> Vec<u16> {
+        let _ = count;
+        Vec::new()
+    }
+
+    /// Uses pages again that were set aside and not freed.
+    fn put_back(&mut self, pages: &[u16]) {
+        let _ = pages;
+    }
 
     /// Clears those events that are `rung`. Call it before looking at the rings, never after: an
     /// event in between would be lost.

@@ -1,5 +1,7 @@
 //! Receive buffers: pages that are granted once, or pages that the backend transfers.
 
+#![expect(clippy::cast_possible_truncation, reason = "a ring has 256 slots")]
+
 use std::sync::Arc;
 
 use hypervisor::flip::{FlipPage, PageReceiver, TransferSlot};
@@ -7,11 +9,15 @@ use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE};
 use shm::Region;
 
 use crate::RING_LEN;
+use crate::pool::PoolPart;
 
 /// The buffers of an RX ring, one for each of its slots.
 pub(crate) enum Buffers<G: Guest> {
     /// Pages that the backend copies into; slot `n` always has page `n`.
     Shared { pages: G::Pages, grefs: Box<[GrantRef]> },
+    /// Some pages of a pool that the backend copies into. There are as many as divide the slots, and
+    /// no more buffers are posted: slot `n` has page `n` modulo their number.
+    Pooled(PoolPart<G>),
     /// Transfer slots for pages that the backend gives to this guest.
     Flipped(Flipped),
 }
@@ -45,24 +51,34 @@ impl<G: Guest> Buffers<G> {
     /// The references of pages that are granted once.
     pub(crate) fn grefs(&self) -> &[GrantRef] {
         match self {
-            Self::Shared { grefs, .. } => grefs,
+            Self::Shared { grefs, .. } | Self::Pooled(PoolPart { grefs, .. }) => grefs,
             Self::Flipped(_) => &[],
         }
     }
 
-    /// The pages that the backend copies into, for copies of this guest.
+    /// The pages that the backend copies into, by slot, for copies of this guest.
     pub(crate) fn pages(&self) -> Option<&G::Pages> {
         match self {
             Self::Shared { pages, .. } => Some(pages),
-            Self::Flipped(_) => None,
+            Self::Pooled(_) | Self::Flipped(_) => None,
         }
     }
 
+    /// How many buffers there can be at a time.
+    #[inline]
+    pub(crate) fn count(&self) -> u32 {
+        match self {
+            Self::Shared { .. } | Self::Flipped(_) => RING_LEN as u32,
+            // At most a ring's.
+            Self::Pooled(part) => part.grefs.len() as u32,
+        }
+    }
     /// The reference to post for a slot. None if no transfer slot is left.
     #[inline]
     pub(crate) fn offer(&mut self, slot: usize) -> Option<GrantRef> {
         match self {
             Self::Shared { grefs, .. } => Some(grefs[slot]),
+            Self::Pooled(PoolPart { grefs, .. }) => Some(grefs[slot % grefs.len()]),
             Self::Flipped(flipped) => flipped.offer(slot),
         }
     }
@@ -71,7 +87,7 @@ impl<G: Guest> Buffers<G> {
     #[inline]
     pub(crate) fn arrived(&mut self, slot: usize) -> bool {
         match self {
-            Self::Shared { .. } => true,
+            Self::Shared { .. } | Self::Pooled(_) => true,
             Self::Flipped(flipped) => flipped.claim(slot),
         }
     }
@@ -81,6 +97,9 @@ impl<G: Guest> Buffers<G> {
     pub(crate) fn page(&self, slot: usize) -> Option<(&Region, usize)> {
         match self {
             Self::Shared { pages, .. } => Some((pages, slot * PAGE_SIZE)),
+            Self::Pooled(PoolPart { pages, grefs, first }) => {
+                Some((pages, (first + slot % grefs.len()) * PAGE_SIZE))
+            }
             Self::Flipped(flipped) => flipped.pages[slot].as_deref().map(|page| (&**page, 0)),
         }
     }

@@ -1,5 +1,6 @@
 //! The control ring: requests to the backend other than frames.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use hypervisor::{DomId, EventChannel, GrantRef, Guest};
@@ -20,6 +21,14 @@ pub enum ControlError {
     /// The backend does not answer.
     #[error("no answer on the control ring after {0:?}")]
     Timeout(Duration),
+    /// The backend answers, and does not unmap pages.
+    #[error("the backend keeps {pages} pages mapped after {timeout:?}")]
+    Unconfirmed {
+        /// How many.
+        pages: usize,
+        /// The time limit.
+        timeout: Duration,
+    },
     /// The backend broke the protocol.
     #[error(transparent)]
     Fault(#[from] Fault),
@@ -31,6 +40,9 @@ pub enum ControlError {
     Wait(#[from] rustix::io::Errno),
 }
 
+/// The pause before pages are asked for again that a packet was using.
+const RETRY: Duration = Duration::from_millis(5);
+
 /// A control ring. One request is outstanding at a time.
 pub struct ControlRing<G: Guest> {
     ring: FrontRing<Ctrl, RegionPage<G::Pages>>,
@@ -40,6 +52,8 @@ pub struct ControlRing<G: Guest> {
     list_gref: GrantRef,
     next_id: u16,
     timeout: Duration,
+    /// The pages that the backend has mapped, by queue and reference.
+    mapped: BTreeSet<(u32, u32)>,
 }
 
 impl<G: Guest> ControlRing<G> {
@@ -52,7 +66,7 @@ impl<G: Guest> ControlRing<G> {
     ) -> Result<Self, hypervisor::Error> {
         let (list, grefs) = guest.share(backend, 1)?;
         let list_gref = *grefs.first().ok_or(hypervisor::Error::Exhausted("pages"))?;
-        Ok(Self { ring, event, list, list_gref, next_id: 0, timeout })
+        Ok(Self { ring, event, list, list_gref, next_id: 0, timeout, mapped: BTreeSet::new() })
     }
 
     /// How many pages of a queue the backend can keep mapped.
@@ -63,8 +77,21 @@ impl<G: Guest> ControlRing<G> {
 
     /// Asks the backend to map pages of a queue and keep them mapped: all of them, or none.
     pub fn add(&mut self, queue: u32, entries: &[GrefMapping]) -> Result<(), ControlError> {
-        let (gref, entries) = self.write(entries)?;
-        self.ask(CtrlMessage::AddGrefMapping { queue, gref, entries }).map(drop)
+        let (gref, count) = self.write(entries)?;
+        self.ask(CtrlMessage::AddGrefMapping { queue, gref, entries: count })?;
+        self.mapped.extend(entries.iter().map(|entry| (queue, entry.gref)));
+        Ok(())
+    }
+
+    /// The references of a queue that the backend has mapped.
+    pub(crate) fn mapped(&self, queue: u32) -> Vec<u32> {
+        let all = self.mapped.range((queue, 0)..=(queue, u32::MAX));
+        all.map(|(_, gref)| *gref).collect()
+    }
+
+    /// Whether the backend has a page of a queue mapped.
+    pub(crate) fn has_mapped(&self, queue: u32, gref: u32) -> bool {
+        self.mapped.contains(&(queue, gref))
     }
 
     /// Asks the backend to unmap pages of a queue. Returns for each whether it did: a page that a
@@ -79,11 +106,49 @@ impl<G: Guest> ControlRing<G> {
         let asked: Vec<_> = entries.iter().map(unanswered).collect();
         let (gref, count) = self.write(&asked)?;
         self.ask(CtrlMessage::DelGrefMapping { queue, gref, entries: count })?;
-        let places = (0..entries.len()).map(|n| n * size_of::<GrefMapping>());
-        let removed = |at| self.list.read::<GrefMapping>(at).map(|entry| entry.status);
-        Ok(places
-            .map(|at| removed(at).is_ok_and(|one| u32::from(one) == status::SUCCESS))
-            .collect())
+        let removed = |(n, asked): (usize, &GrefMapping)| {
+            // The reference too, because the answer to an earlier list may have come late.
+            self.list.read::<GrefMapping>(n * size_of::<GrefMapping>()).is_ok_and(|entry| {
+                entry.gref == asked.gref && u32::from(entry.status) == status::SUCCESS
+            })
+        };
+        let removed: Vec<_> = entries.iter().enumerate().map(removed).collect();
+        for (entry, _) in entries.iter().zip(&removed).filter(|(_, removed)| **removed) {
+            self.mapped.remove(&(queue, entry.gref));
+        }
+        Ok(removed)
+    }
+
+    /// Asks for mapped pages to be unmapped until all are, or until `timeout` has passed. What was
+    /// confirmed is not [mapped](Self::has_mapped) any more.
+    pub(crate) fn invalidate(
+        &mut self,
+        queue: u32,
+        mut grefs: Vec<u32>,
+        timeout: Duration,
+    ) -> Result<(), ControlError> {
+        let deadline = Instant::now() + timeout;
+        let usual = self.timeout;
+        while !grefs.is_empty() {
+            for part in grefs.chunks(GrefMapping::PER_PAGE) {
+                let entry = |gref: &u32| GrefMapping { gref: *gref, flags: 0, status: 0 };
+                let entries: Vec<_> = part.iter().map(entry).collect();
+                self.timeout = deadline.saturating_duration_since(Instant::now());
+                let removed = self.remove(queue, &entries);
+                self.timeout = usual;
+                removed?;
+            }
+            grefs.retain(|gref| self.has_mapped(queue, *gref));
+            if grefs.is_empty() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Err(ControlError::Unconfirmed { pages: grefs.len(), timeout });
+            }
+            // Packets in the backend's hands use them.
+            std::thread::sleep(RETRY);
+        }
+        Ok(())
     }
 
     /// Writes a list for the backend to read.

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use hypervisor::{EventChannel, Guest};
-use netdev::{Buffer, Device, Gone, HEADER_MAX, Metadata, Refused};
+use netdev::{Buffer, Device, Gone, HEADER_MAX, Metadata, NotFreed, Refused};
 use offload::Features;
 use shm::Piece;
 use wire::ethernet::MacAddr;
@@ -38,9 +38,18 @@ impl<G: Guest> Device for Frontend<G> {
         self.backend_state().is_ok_and(|state| state == Some(XenbusState::Connected))
     }
 
-    fn close(self: Box<Self>, timeout: Duration) {
+    fn free_pages(
+        &mut self,
+        queue: usize,
+        pages: &[u16],
+        timeout: Duration,
+    ) -> Result<(), NotFreed> {
+        Frontend::free_pages(self, queue, pages, timeout)
+    }
+
+    fn close(mut self: Box<Self>, timeout: Duration) {
         // This times out if the backend has gone first.
-        let _ = Frontend::close(&self, timeout);
+        let _ = Frontend::close(&mut self, timeout);
     }
 }
 
@@ -99,6 +108,14 @@ impl<G: Guest> netdev::Queue for Queue<G> {
 
     fn events(&self) -> [BorrowedFd<'_>; 2] {
         [self.rx.event().as_fd(), self.tx.event().as_fd()]
+    }
+
+    fn set_aside(&mut self, count: usize) -> Vec<u16> {
+        self.tx.set_aside(count)
+    }
+
+    fn put_back(&mut self, pages: &[u16]) {
+        self.tx.put_back(pages);
     }
 
     fn clear(&self, [rx, tx]: [bool; 2]) -> Result<(), Gone> {

@@ -1,19 +1,19 @@
 //! The handshake with the backend, over the store.
 
+mod rings;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::{CopyForm, DomId, GrantRef, Guest};
+use hypervisor::{CopyForm, DomId, Guest};
 use offload::Features;
-use ring::netif::Ctrl;
-use ring::{FrontRing, RegionPage, Slots};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
-use wire::netif::{GrefMapping, header_channel, keys};
+use wire::netif::keys;
 use xenstore::{Store, StoreError, XenbusState};
 
-use crate::buffers::Buffers;
-use crate::{ControlError, ControlRing, Queue, RING_LEN, RxQueue, TxQueue};
+use crate::pages::{TxPages, keep_mapped};
+use crate::{ControlError, ControlRing, CopyPool, Queue};
 
 /// The token of the watch on the backend's state.
 const WATCH: &str = "backend";
@@ -51,17 +51,6 @@ impl Default for Config {
     }
 }
 
-/// The features in use, the same for each queue.
-#[derive(Clone, Copy, Debug)]
-struct Negotiated {
-    backend: DomId,
-    split: bool,
-    headers: bool,
-    flip: bool,
-    copies: bool,
-    any_order: bool,
-}
-
 /// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -84,6 +73,9 @@ pub enum ConnectError {
     /// The backend offered the header channel and does not use it.
     #[error("the backend does not use the header channel that it offered; connect again")]
     HeaderChannel,
+    /// The backend does not confirm that it keeps no pages mapped.
+    #[error("invalidating mapped pages: {0}")]
+    Invalidation(#[from] ControlError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -97,12 +89,15 @@ pub enum ConnectError {
 
 /// The frontend's side of one interface.
 pub struct Frontend<G: Guest> {
+    pub(crate) guest: G,
     store: Arc<dyn Store>,
     device: String,
     backend: String,
     mac: MacAddr,
     features: Features,
-    control: Option<ControlRing<G>>,
+    pub(crate) control: Option<ControlRing<G>>,
+    /// By queue.
+    pub(crate) tx_pages: Vec<TxPages<G>>,
 }
 
 impl<G: Guest> Frontend<G> {
@@ -113,6 +108,18 @@ impl<G: Guest> Frontend<G> {
         device: &str,
         config: &Config,
     ) -> Result<(Self, Vec<Queue<G>>), ConnectError> {
+        Self::connect_with(guest, store, device, config, None)
+    }
+
+    /// As [`connect`](Self::connect). The receive buffers come from `pool` while it has some; each
+    /// further queue has its own.
+    pub fn connect_with(
+        guest: &G,
+        store: Arc<dyn Store>,
+        device: &str,
+        config: &Config,
+        pool: Option<&CopyPool<G>>,
+    ) -> Result<(Self, Vec<Queue<G>>), ConnectError> {
         let read = |key: &str| {
             let path = format!("{device}/{key}");
             store.read(None, &path).map_err(|_| ConnectError::Key(path))
@@ -121,9 +128,16 @@ impl<G: Guest> Frontend<G> {
         let backend_id = read("backend-id")?.parse();
         let backend_id = backend_id.map_err(|_| ConnectError::Key("backend-id".into()))?;
         let mac = read(keys::MAC)?.parse().map_err(|_| ConnectError::Key(keys::MAC.into()))?;
-        let features = Features::NONE;
-        let device = device.to_owned();
-        let mut frontend = Self { store, device, backend, mac, features, control: None };
+        let mut frontend = Self {
+            guest: guest.clone(),
+            store,
+            device: device.to_owned(),
+            backend,
+            mac,
+            features: Features::NONE,
+            control: None,
+            tx_pages: Vec::new(),
+        };
         frontend.store.watch(&format!("{}/state", frontend.backend), WATCH)?;
         // A device that was used before must start over: otherwise the backend keeps its last
         // state.
@@ -131,7 +145,8 @@ impl<G: Guest> Frontend<G> {
         frontend.wait(XenbusState::InitWait, config.timeout)?;
         frontend.features = frontend.offered()?;
         let backend_id = DomId(backend_id);
-        let mut queues = frontend.make_queues(guest, backend_id, config)?;
+        let mut queues = frontend.make_queues(guest, backend_id, config, pool)?;
+        frontend.tx_pages = queues.iter().map(TxPages::of).collect();
         frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
         frontend.enter(XenbusState::Connected)?;
         frontend.wait(XenbusState::Connected, config.timeout)?;
@@ -216,12 +231,20 @@ impl<G: Guest> Frontend<G> {
         Ok(self.backend_state()? == Some(XenbusState::Connected))
     }
 
-    /// Closes the connection in an orderly way. The backend then holds none of this guest's pages.
-    pub fn close(&self, timeout: Duration) -> Result<(), ConnectError> {
+    /// Closes the connection in an orderly way: pages that the backend keeps mapped are invalidated
+    /// first. The backend then holds none of this guest's pages. It may take `timeout` for each of the
+    /// two steps.
+    ///
+    /// Pages can be used again if their queues are dropped after this, and not if they are dropped
+    /// before.
+    pub fn close(&mut self, timeout: Duration) -> Result<(), ConnectError> {
+        // A backend that is closing unmaps everything, and serves no control ring.
+        let is_open = self.backend_state()? == Some(XenbusState::Connected);
+        let invalidated = if is_open { self.invalidate_all(timeout) } else { Ok(()) };
         self.enter(XenbusState::Closing)?;
         let closed = self.wait(XenbusState::Closed, timeout);
         self.enter(XenbusState::Closed)?;
-        closed
+        closed.and(invalidated.map_err(ConnectError::from))
     }
 
     fn enter(&self, state: XenbusState) -> Result<(), StoreError> {
@@ -279,124 +302,6 @@ impl<G: Guest> Frontend<G> {
         }
     }
 
-    fn make_queues(
-        &self,
-        guest: &G,
-        backend: DomId,
-        config: &Config,
-    ) -> Result<Vec<Queue<G>>, ConnectError> {
-        let offered = self.number(keys::MULTI_QUEUE_MAX_QUEUES)?.max(1);
-        let count = config.queues.clamp(1, offered);
-        let flag = |key| Ok::<_, StoreError>(self.number(key)? != 0);
-        let agreed = Negotiated {
-            backend,
-            split: config.split_event_channels && flag(keys::FEATURE_SPLIT_EVENT_CHANNELS)?,
-            headers: config.header_channel && flag(keys::FEATURE_HEADER_CHANNEL)?,
-            flip: flag(keys::FEATURE_RX_FLIP)? && !flag(keys::FEATURE_RX_COPY)?,
-            copies: self.copies(guest, config)?,
-            any_order: flag(keys::FEATURE_RX_ANY_ORDER)?,
-        };
-        // Written even if it is 1: another driver may have left another number.
-        self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;
-        let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 } = config.features;
-        self.write(keys::REQUEST_RX_COPY, u32::from(!agreed.flip))?;
-        self.write(keys::REQUEST_RX_GUEST_COPY, u32::from(agreed.copies))?;
-        self.write(keys::REQUEST_RX_ANY_ORDER, u32::from(agreed.any_order))?;
-        self.write(keys::FEATURE_RX_NOTIFY, 1)?;
-        self.write(keys::FEATURE_SG, u32::from(sg))?;
-        self.write(keys::FEATURE_GSO_TCPV4, u32::from(tso_v4))?;
-        self.write(keys::FEATURE_GSO_TCPV6, u32::from(tso_v6))?;
-        self.write(keys::FEATURE_NO_CSUM_OFFLOAD, u32::from(!csum_v4))?;
-        self.write(keys::FEATURE_IPV6_CSUM_OFFLOAD, u32::from(csum_v6))?;
-        (0..count).map(|n| self.make_queue(guest, &prefix(n, count), agreed)).collect()
-    }
-
-    fn make_queue(
-        &self,
-        guest: &G,
-        prefix: &str,
-        agreed: Negotiated,
-    ) -> Result<Queue<G>, ConnectError> {
-        let Negotiated { backend, split, headers, flip, any_order, .. } = agreed;
-        let write = |key: &str, value| self.write(&format!("{prefix}{key}"), value);
-        let tx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::TX_RING_REF))?;
-        let rx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::RX_RING_REF))?;
-        for key in [keys::EVENT_CHANNEL, keys::EVENT_CHANNEL_TX, keys::EVENT_CHANNEL_RX] {
-            self.remove(&format!("{prefix}{key}"))?;
-        }
-        let (tx_event, rx_event) = if split {
-            let (tx_event, tx_port) = guest.alloc_unbound(backend)?;
-            let (rx_event, rx_port) = guest.alloc_unbound(backend)?;
-            write(keys::EVENT_CHANNEL_TX, tx_port.0)?;
-            write(keys::EVENT_CHANNEL_RX, rx_port.0)?;
-            (Arc::new(tx_event), Arc::new(rx_event))
-        } else {
-            let (event, port) = guest.alloc_unbound(backend)?;
-            write(keys::EVENT_CHANNEL, port.0)?;
-            let event = Arc::new(event);
-            (event.clone(), event)
-        };
-        let headers = self.make_header_channel(guest, prefix, backend, headers)?;
-        let tx = TxQueue::new(tx_ring, tx_event, headers, guest.share(backend, RING_LEN)?);
-        let buffers = match flip {
-            true => Buffers::flipped(guest, backend)?,
-            false => Buffers::shared(guest, backend)?,
-        };
-        let mut rx = RxQueue::new(rx_ring, rx_event, buffers, any_order);
-        // The backend has not attached yet, and needs no event for what it then finds.
-        rx.publish();
-        Ok(Queue { tx, rx })
-    }
-
-    /// Makes a control ring, if the configuration uses it and the backend offers it.
-    fn make_control_ring(
-        &self,
-        guest: &G,
-        backend: DomId,
-        config: &Config,
-    ) -> Result<Option<ControlRing<G>>, ConnectError> {
-        if !config.persistent_grants || self.number(keys::FEATURE_CTRL_RING)? == 0 {
-            self.remove(keys::CTRL_RING_REF)?;
-            self.remove(keys::EVENT_CHANNEL_CTRL)?;
-            return Ok(None);
-        }
-        let ring: FrontRing<Ctrl, _> = self.make_ring(guest, backend, keys::CTRL_RING_REF)?;
-        let (event, port) = guest.alloc_unbound(backend)?;
-        self.write(keys::EVENT_CHANNEL_CTRL, port.0)?;
-        Ok(Some(ControlRing::new(guest, backend, ring, event, config.timeout)?))
-    }
-
-    /// Grants the pages of the header channel, if it is `wanted`.
-    fn make_header_channel(
-        &self,
-        guest: &G,
-        prefix: &str,
-        backend: DomId,
-        wanted: bool,
-    ) -> Result<Option<G::Pages>, ConnectError> {
-        let key = format!("{prefix}{}", keys::TX_HEADER_REFS);
-        if !wanted {
-            self.remove(&key)?;
-            return Ok(None);
-        }
-        let (pages, grefs) = guest.share(backend, header_channel::PAGES)?;
-        let grefs: Vec<_> = grefs.iter().map(GrantRef::to_string).collect();
-        self.store.write(None, &format!("{}/{key}", self.device), &grefs.join(" "))?;
-        Ok(Some(pages))
-    }
-
-    fn make_ring<S: Slots>(
-        &self,
-        guest: &G,
-        backend: DomId,
-        key: &str,
-    ) -> Result<FrontRing<S, RegionPage<G::Pages>>, ConnectError> {
-        let (page, grefs) = guest.share(backend, 1)?;
-        let page = RegionPage::new(page).map_err(|_| hypervisor::Error::Exhausted("pages"))?;
-        self.write(key, grefs[0].0)?;
-        Ok(FrontRing::init(page))
-    }
-
     fn write(&self, key: &str, value: u32) -> Result<(), StoreError> {
         self.store.write(None, &format!("{}/{key}", self.device), &value.to_string())
     }
@@ -416,25 +321,6 @@ fn prefix(queue: u32, queues: u32) -> String {
         1 => String::new(),
         _ => format!("{}{queue}/", keys::QUEUE_PREFIX),
     }
-}
-
-/// Asks the backend to keep the pages of all queues mapped, as many as it can.
-fn keep_mapped<G: Guest>(
-    control: &mut ControlRing<G>,
-    queues: &[Queue<G>],
-) -> Result<(), ControlError> {
-    for (number, queue) in (0..).zip(queues) {
-        let size = control.size(number)?;
-        // The backend only reads TX pages.
-        let sent = queue.tx.grefs().iter().map(|gref| (gref, GrefMapping::READ_ONLY));
-        let received = queue.rx.grefs().iter().map(|gref| (gref, 0));
-        let entry = |(gref, flags): (&GrantRef, _)| GrefMapping { gref: gref.0, flags, status: 0 };
-        let entries: Vec<_> = sent.chain(received).map(entry).take(size).collect();
-        for list in entries.chunks(GrefMapping::PER_PAGE) {
-            control.add(number, list)?;
-        }
-    }
-    Ok(())
 }
 
 impl<G: Guest> Drop for Frontend<G> {

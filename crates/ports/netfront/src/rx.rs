@@ -135,7 +135,10 @@ impl<G: Guest> RxQueue<G> {
     #[inline]
     fn post(&mut self, most: u32) {
         let held = self.fetcher.as_ref().map_or(0, Fetcher::held);
-        for _ in 0..self.ring.free().saturating_sub(held).min(most) {
+        // Of the ring's slots, those without a request are free.
+        let posted = RING_LEN as u32 - self.ring.free();
+        let left = self.buffers.count().saturating_sub(posted + held);
+        for _ in 0..left.min(most) {
             let slot = match &mut self.any_order {
                 None => self.ring.next_index() as usize % RING_LEN,
                 Some(unposted) => unposted.post().map_or(0, usize::from),

@@ -23,6 +23,9 @@ use crate::{Fault, RING_LEN};
 #[error("no room on the transmit ring")]
 pub struct Full;
 
+/// Free pages that a queue keeps in any case: four of the longest frames.
+const PAGES_KEPT: usize = 64;
+
 /// Free memory for a part of the next frame.
 #[derive(Clone, Copy, Debug)]
 pub struct TxBuffer<'a> {
@@ -40,8 +43,8 @@ pub struct TxQueue<G: Guest> {
     event: Arc<G::Event>,
     /// The header channel, if it is in use.
     headers: Option<G::Pages>,
-    pages: G::Pages,
-    grefs: Box<[GrantRef]>,
+    pages: Arc<G::Pages>,
+    grefs: Arc<[GrantRef]>,
     /// Free pages; frames take them from the end.
     spare: ArrayVec<u16, RING_LEN>,
     /// Which pages have outstanding requests.
@@ -60,7 +63,7 @@ impl<G: Guest> TxQueue<G> {
             ring,
             event,
             headers,
-            pages,
+            pages: Arc::new(pages),
             grefs: grefs.into(),
             spare: (0..RING_LEN as u16).rev().collect(),
             busy: vec![false; RING_LEN].into(),
@@ -76,6 +79,29 @@ impl<G: Guest> TxQueue<G> {
     /// The references of the pages, in order.
     pub fn grefs(&self) -> &[GrantRef] {
         &self.grefs
+    }
+
+    /// The pages, for who frees some that were [set aside](Self::set_aside).
+    pub(crate) fn pages(&self) -> (&Arc<G::Pages>, &Arc<[GrantRef]>) {
+        (&self.pages, &self.grefs)
+    }
+
+    /// Takes at most `count` free pages out of use. Those that frames need most stay.
+    pub(crate) fn set_aside(&mut self, count: usize) -> Vec<u16> {
+        let idle = self.spare.len().saturating_sub(PAGES_KEPT);
+        // From the start: frames take them from the end.
+        self.spare.drain(..count.min(idle)).collect()
+    }
+
+    /// Uses pages again that were set aside.
+    pub(crate) fn put_back(&mut self, pages: &[u16]) {
+        for page in pages {
+            // Each has room, and comes back once.
+            let known = usize::from(*page) < RING_LEN && !self.spare.contains(page);
+            if known && !self.spare.is_full() {
+                self.spare.insert(0, *page);
+            }
+        }
     }
 
     /// The memory behind the pages.

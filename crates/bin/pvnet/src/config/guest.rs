@@ -25,6 +25,8 @@ pub struct Guest {
     pub huge_pages: bool,
     /// Whether pages that break up 2 MiB pages are kept together in a few blocks.
     pub group_pages: bool,
+    /// Pages for the receive buffers of all its virtual interfaces together; 0 if each queue has its own.
+    pub copy_pool: usize,
     /// Its virtual interfaces.
     #[serde(rename = "vif")]
     pub vifs: Vec<Vif>,
@@ -44,12 +46,15 @@ impl Default for Guest {
             balloon: false,
             huge_pages: false,
             group_pages: true,
+            copy_pool: 0,
             vifs: vec![Vif::default()],
             contexts: Vec::new(),
         }
     }
 }
 
+/// The most pages of a copy pool: the rings of 16 queues, without a default guest's last references.
+const COPY_POOL_MAX: usize = 4096;
 /// The most interfaces of one guest.
 const INTERFACES_MAX: usize = 8;
 
@@ -58,6 +63,9 @@ impl Guest {
     pub(super) fn check(&self, is_xen: bool) -> Result<(), String> {
         if !(4..=65_536).contains(&self.memory_mib) {
             return Err("memory_mib is not 4 to 65536".into());
+        }
+        if self.copy_pool > COPY_POOL_MAX {
+            return Err(format!("copy_pool is not 0 to {COPY_POOL_MAX}"));
         }
         if is_xen {
             self.check_for_xen()?;
@@ -81,6 +89,13 @@ impl Guest {
 
     /// Refuses options that platform `xen` does not have.
     fn check_for_xen(&self) -> Result<(), String> {
+        if self.copy_pool > 0 {
+            return Err(
+                "copy_pool is for platform \"machine\" only; on Xen a domain's frontends are \
+                        separate programs"
+                    .into(),
+            );
+        }
         if self.uid.is_some() || self.token_file.is_some() {
             return Err("uid and token_file are not for Xen, where no process joins".into());
         }

@@ -23,9 +23,11 @@ fn the_example_is_valid_and_shows_the_defaults() {
     let [red, blue] = &config.guests[..] else { panic!() };
     assert_eq!((red.memory_mib, red.balloon), (blue.memory_mib, blue.balloon));
     assert_eq!(red.group_pages, blue.group_pages);
+    assert_eq!(red.copy_pool, blue.copy_pool);
     let [red, blue] = [red, blue].map(|guest| &guest.vifs[0]);
     assert_eq!(red.features(), blue.features());
     assert_eq!(red.persistent_grants, blue.persistent_grants);
+    assert_eq!(red.grant_reuse, blue.grant_reuse);
     assert_eq!(red.split_event_channels, blue.split_event_channels);
     let sources = |vif: &Vif| std::mem::discriminant(&vif.sources().unwrap());
     assert_eq!(sources(red), sources(blue));
@@ -252,6 +254,13 @@ fn errors_name_the_line_and_the_reason() {
         (format!("{RED}uid = -1\n"), "uid"),
         ("[daemon]\njoin_mode = 660\n".to_owned(), "such as 0o660"),
         (format!("{RED}persistent_grants = 5000\n"), "persistent_grants"),
+        (format!("{RED}copy_pool = 5000\n"), "copy_pool is not 0 to 4096"),
+        (format!("{RED}grant_reuse = \"always\"\n"), "not one of agreed, on-demand"),
+        (
+            "[daemon]\nplatform = \"xen\"\n[[guest]]\nname = \"*\"\ngrant_reuse = \"on-demand\"\n"
+                .to_owned(),
+            "a guest cannot end a grant that the daemon has mapped",
+        ),
         (format!("{RED}tx = \"flip\"\n"), "remap"),
         (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),

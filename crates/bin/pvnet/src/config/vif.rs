@@ -1,7 +1,7 @@
 //! `[[guest.vif]]`: a virtual interface of a guest.
 
 use guard::Allowed;
-use netback::{RxChannel, TxChannel};
+use netback::{GrantReuse, Offered, RxChannel, TxChannel};
 use offload::Features;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
@@ -29,6 +29,9 @@ pub struct Vif {
     pub rx: RxChannel,
     /// The most pages of each queue that stay mapped.
     pub persistent_grants: u16,
+    /// Who decides which they are.
+    #[serde(deserialize_with = "parsed")]
+    pub grant_reuse: GrantReuse,
     /// Its offloads.
     pub interface: Interface,
     /// Frames of several pages. This and the next two depend on `interface` if absent.
@@ -57,6 +60,7 @@ impl Default for Vif {
             tx: TxChannel::default(),
             rx: RxChannel::default(),
             persistent_grants: PERSISTENT_GRANTS,
+            grant_reuse: GrantReuse::default(),
             interface: Interface::default(),
             scatter_gather: None,
             checksum_offload: None,
@@ -92,13 +96,14 @@ const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
     /// The keys of its table.
-    pub(super) const KEYS: [&str; 14] = [
+    pub(super) const KEYS: [&str; 15] = [
         "mac",
         "addresses",
         "queues",
         "tx",
         "rx",
         "persistent_grants",
+        "grant_reuse",
         "interface",
         "scatter_gather",
         "checksum_offload",
@@ -154,6 +159,14 @@ impl Vif {
                 self.rx
             ));
         }
+        if is_xen && self.grant_reuse == GrantReuse::OnDemand {
+            return Err(
+                "grant_reuse = \"on-demand\" is not for Xen: a guest cannot end a grant that \
+                        the daemon has mapped, and Linux's netfront then gives up its interface; \
+                        use \"agreed\""
+                    .into(),
+            );
+        }
         if !(is_xen && self.wants_addresses()) {
             self.sources()?;
         }
@@ -171,6 +184,19 @@ impl Vif {
         // An uplink has one queue for a guest.
         let default = if self.rx.lends() { 1 } else { default };
         self.queues.unwrap_or(default) as usize
+    }
+
+    /// What its backend offers, if it has as many queues as `default` says by default.
+    pub fn offered(&self, default: u32) -> Offered {
+        Offered {
+            max_queues: u32::try_from(self.queues(default)).unwrap_or(1),
+            features: self.features(),
+            split_event_channels: self.split_event_channels,
+            tx: self.tx,
+            rx: self.rx,
+            persistent_grants: self.persistent_grants,
+            reuse: self.grant_reuse,
+        }
     }
 
     /// The sources that its frames may have.

@@ -193,6 +193,8 @@ impl Admission {
         }
         let group_pages = format!("/local/domain/{domain}/data/group-pages");
         store.write(None, &group_pages, bit(guest.group_pages))?;
+        let copy_pool = format!("/local/domain/{domain}/data/copy-pool");
+        store.write(None, &copy_pool, &guest.copy_pool.to_string())?;
         set_memory_target(store, domain, guest.memory_mib * 1024)
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use control_socket::Reason;
 use datapath::{Datapath, Failure, Port, TeachError};
-use netback::{Offered, VifError};
+use netback::VifError;
 use tracing::{info, warn};
 use xenstore::{Store, StoreError, WatchEvent};
 
@@ -212,14 +212,7 @@ impl Control {
         let NewInterface { id, guest, name, vif } = interface;
         let sources = vif.sources()?;
         let workers = u32::try_from(self.datapath.workers()).unwrap_or(1);
-        let offered = Offered {
-            max_queues: u32::try_from(vif.queues(workers)).unwrap_or(1),
-            features: vif.features(),
-            split_event_channels: vif.split_event_channels,
-            tx: vif.tx,
-            rx: vif.rx,
-            persistent_grants: vif.persistent_grants,
-        };
+        let offered = vif.offered(workers);
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());
         let policy = sources.policy(backend.mac());

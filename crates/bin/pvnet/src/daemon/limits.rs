@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use frame::{PIECES_MAX, WINDOW};
 use machine::Share;
-use netback::{RxChannel, TxChannel};
+use netback::{GrantReuse, RxChannel, TxChannel};
 use rustix::process::{Resource, getrlimit};
 use wire::netif::header_channel;
 
@@ -106,15 +106,32 @@ fn copy_descriptors(vif: &Vif, queues: usize) -> usize {
 
 /// Mappings of a vif's packets: at least, and if there are enough.
 fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
-    match (vif.tx, vif.rx) {
-        // A packet whose pages cannot be mapped is lost, so this much is needed.
-        (TxChannel::Remap, _) => [queues * (WINDOW * PIECES_MAX + 1); 2],
-        (TxChannel::Header, rx) if rx.is_copy() && vif.persistent_grants > 0 => {
-            let all = usize::from(vif.persistent_grants) + 1;
-            [queues * all.min(GRANTED_MIN), queues * all]
-        }
-        (TxChannel::Header, _) => [0; 2],
+    if vif.grant_reuse == GrantReuse::OnDemand && vif.persistent_grants > 0 {
+        return cached(vif, queues);
     }
+    // A packet whose pages cannot be mapped is lost, so this much is needed.
+    let packets = if vif.tx == TxChannel::Remap { WINDOW * PIECES_MAX + 1 } else { 0 };
+    let persistent = match usize::from(vif.offered(0).persistent_pages()) {
+        0 => 0,
+        pages => pages + 1,
+    };
+    [packets + persistent.min(GRANTED_MIN), packets + persistent].map(|one| queues * one)
+}
+
+/// As [`granted`], for pages that stay mapped on demand. A packet that must be mapped is lost if it
+/// cannot be, so a window of them is needed.
+fn cached(vif: &Vif, queues: usize) -> [usize; 2] {
+    let offered = vif.offered(0);
+    let caches = offered.cached_pages().map(|places| match places {
+        0 => 0,
+        places => usize::from(places) + 1,
+    });
+    let [tx, rx] = caches;
+    let least = match vif.tx {
+        TxChannel::Remap => tx,
+        TxChannel::Header => tx.min(GRANTED_MIN / 2),
+    };
+    [queues * (least + rx.min(GRANTED_MIN / 2)), queues * (tx + rx)]
 }
 
 /// The kernel's limits on this process, and what guests hold of them.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak, mpsc};
 
 use control_socket::{GuestCopyStatus, PersistentStatus, PortStatus, Status};
 use hypervisor::{DomId, GuestCopies, GuestCopyCounts, Hypervisor, Meter, PAGE_SIZE};
-use netback::{Change, ControlRing, Ledgers, Offered, PersistentGrants, Vif, VifError};
+use netback::{Change, GrantUsage, GrantUse, Ledgers, Offered, Vif, VifError};
 use switch::MacAddr;
 use xenstore::{Store, XenbusState};
 
@@ -87,7 +87,7 @@ pub(super) trait Backend: Send {
     /// Removes the remaining nodes from the store.
     fn remove(self: Box<Self>) -> Result<(), VifError>;
 
-    /// Adds what the frontend uses of its channels: persistent grants, and guest copies.
+    /// Adds what the frontend uses of its channels: pages that stay mapped, and guest copies.
     fn describe(&self, status: PortStatus) -> PortStatus;
 }
 
@@ -108,8 +108,8 @@ pub(super) enum Transition {
 /// The backend of an interface on the platform `H`.
 pub(super) struct VifBackend<H: Hypervisor> {
     vif: Vif<H>,
-    /// The pages that stay mapped, while it is connected: the control ring owns them.
-    grants: Vec<Weak<PersistentGrants<H>>>,
+    /// How the pages that stay mapped are used, while it is connected: the queues own the counts.
+    usage: Vec<Weak<GrantUse>>,
     /// What the guest copies from, while it is connected: the queues own it.
     copies: Vec<Weak<dyn GuestCopies>>,
 }
@@ -124,7 +124,7 @@ impl<H: Hypervisor> VifBackend<H> {
         ledgers: Arc<dyn Ledgers>,
     ) -> Result<Box<dyn Backend>, VifError> {
         let vif = Vif::adopt(hypervisor, store, path, offered, ledgers)?;
-        Ok(Box::new(Self { vif, grants: Vec::new(), copies: Vec::new() }))
+        Ok(Box::new(Self { vif, usage: Vec::new(), copies: Vec::new() }))
     }
 }
 
@@ -145,8 +145,7 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
         Ok(match self.vif.frontend_changed()? {
             Change::None => Transition::None,
             Change::Connect(connection) => {
-                let grants = connection.control.iter().flat_map(ControlRing::grants);
-                self.grants = grants.map(Arc::downgrade).collect();
+                self.usage = connection.usage();
                 self.copies = connection.guest_copies().map(Arc::downgrade).collect();
                 let (queues, tasks) = connection.into_port();
                 Transition::Connect { queues, tasks }
@@ -175,12 +174,14 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
 }
 
 impl<H: Hypervisor> VifBackend<H> {
-    /// The frontend's pages that stay mapped; none if it uses no persistent grants.
+    /// The frontend's pages that stay mapped; none if none may.
     fn persistent_grants(&self) -> Option<PersistentStatus> {
-        let grants: Vec<_> = self.grants.iter().filter_map(Weak::upgrade).collect();
-        let sum = |of: fn(&PersistentGrants<H>) -> usize| grants.iter().map(|g| of(g)).sum();
-        let (mapped, bound) = (sum(PersistentGrants::mapped), sum(PersistentGrants::bound));
-        (!grants.is_empty()).then_some(PersistentStatus { mapped, bound })
+        let all: Vec<_> = self.usage.iter().filter_map(Weak::upgrade).collect();
+        let GrantUsage { mapped, bound, hits, misses, evictions } =
+            all.iter().map(|one| one.usage()).sum();
+        let bytes = (mapped * PAGE_SIZE) as u64;
+        let status = PersistentStatus { mapped, bound, bytes, hits, misses, evictions };
+        (!all.is_empty()).then_some(status)
     }
 
     /// What the guest copies itself; none if its frontend does not.

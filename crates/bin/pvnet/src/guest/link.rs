@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use netdev::{Device, Queue};
+use netdev::{Device, NotFreed, Queue};
 use offload::Features;
 use uplink::tap::{Tap, TapOffload, TapQueue};
 use wire::ethernet::MacAddr;
@@ -15,6 +15,9 @@ use crate::netns;
 
 /// How long a device may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long the other end may take to confirm that it does not use pages any more.
+const FREE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The stack's end of an interface.
 pub(super) struct StackEnd<'a> {
@@ -68,9 +71,27 @@ impl Running {
         for thread in &self.threads {
             thread.stop();
         }
-        let faults: Vec<String> = self.threads.into_iter().filter_map(QueueThread::join).collect();
+        let ended: Vec<_> = self.threads.into_iter().map(QueueThread::join).collect();
+        // The queues live until the other end has unmapped their pages.
         self.device.close(CLOSE_TIMEOUT);
-        faults.into_iter().next().map_or(Ok(()), Err)
+        ended.into_iter().find_map(|ended| ended.fault).map_or(Ok(()), Err)
+    }
+
+    /// Frees at most `count` pages that no frame is in. Returns how many.
+    fn free_pages(&mut self, count: usize) -> Result<usize, NotFreed> {
+        let mut freed = 0;
+        for (number, thread) in self.threads.iter().enumerate() {
+            let pages = thread.set_aside(count - freed);
+            if pages.is_empty() {
+                continue;
+            }
+            if let Err(error) = self.device.free_pages(number, &pages, FREE_TIMEOUT) {
+                thread.put_back(error.pages.clone());
+                return Err(error);
+            }
+            freed += pages.len();
+        }
+        Ok(freed)
     }
 }
 
@@ -174,6 +195,14 @@ impl Link {
 
     fn set_carrier(&self, is_on: bool) -> Result<(), String> {
         self.taps.iter().try_for_each(|tap| tap.set_carrier(is_on)).map_err(text)
+    }
+
+    /// Frees at most `count` pages of its device that no frame is in, for other uses. Returns how many.
+    ///
+    /// # Errors
+    /// The other end does not confirm it.
+    pub(super) fn free_pages(&mut self, count: usize) -> Result<usize, NotFreed> {
+        self.running.as_mut().map_or(Ok(0), |running| running.free_pages(count))
     }
 
     /// Stops forwarding and closes the interface. The error is why a queue's thread had ended early.

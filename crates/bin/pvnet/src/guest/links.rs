@@ -13,8 +13,8 @@ pub(super) trait Follow {
     /// Readable when there may be something to follow.
     fn changes(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Called once, and again after each change. Returns whether to go on.
-    fn follow(&mut self) -> bool;
+    /// Called with the interfaces once, and again after each change. Returns whether to go on.
+    fn follow(&mut self, links: &mut [Link]) -> bool;
 }
 
 /// Waits until there is a signal, no interface is left or `follow` ends it, and closes what is open then. An interface
@@ -28,7 +28,7 @@ pub(super) fn run(
     let mut result = Ok(());
     while !links.is_empty() {
         links.iter().for_each(Link::take_changes);
-        let goes_on = follow.follow();
+        let goes_on = follow.follow(&mut links);
         for link in links.iter_mut().filter(|link| !link.is_open() && link.may_reopen()) {
             reopen(link);
         }
@@ -161,7 +161,7 @@ mod tests {
             None
         }
 
-        fn follow(&mut self) -> bool {
+        fn follow(&mut self, _: &mut [Link]) -> bool {
             self.0 += 1;
             (self.1)(self.0 - 1)
         }

@@ -81,12 +81,13 @@ fn open_links(
     let mut names = options.names(handles.len() + contexts.len())?.into_iter();
     let vifs = handles.len();
     let mut links = Vec::with_capacity(names.len());
+    let pool = vif::copy_pool(guest, &**store, vifs, options)?;
     for (number, (handle, name)) in handles.into_iter().zip(&mut names).enumerate() {
         let offloads = vif::features(&**store, handle).without(options.without);
         let configured = || vif::addresses(&**store, handle);
         let addresses = options.addresses(number, &name).unwrap_or_else(configured);
         let stack = StackEnd { name, namespace: Some(namespace), offloads, addresses };
-        links.push(vif::open(guest, store, handle, stack, options)?);
+        links.push(vif::open(guest, store, handle, stack, options, pool.as_ref())?);
     }
     for (number, (context, name)) in contexts.into_iter().zip(names).enumerate() {
         let configured = || vif::list(&**store, &format!("data/context/{number}/addresses"));
@@ -137,7 +138,7 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let configured = || vif::addresses(&*store, handle);
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);
     let stack = StackEnd { name, namespace: None, offloads, addresses };
-    let link = vif::open(&guest, &store, handle, stack, options)?;
+    let link = vif::open(&guest, &store, handle, stack, options, None)?;
     println!("vif {handle} is up: {}", link.name());
     links::run(vec![link], &signals, Nothing)
 }

@@ -1,5 +1,6 @@
 //! The thread of one queue: the pump between the stack's tap and a device, in both directions.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,14 +16,27 @@ use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
+mod orders;
+
+use orders::{OrderSender, OrderTaker};
+
 /// The most frames received before the other direction has its turn.
 const RECEIVE_BURST: usize = 32;
 
 /// A running thread.
 pub struct QueueThread {
-    thread: JoinHandle<Option<String>>,
+    thread: JoinHandle<Ended>,
     stop: Arc<Notice>,
     ended: Arc<Notice>,
+    orders: OrderSender,
+}
+
+/// What a thread leaves.
+pub struct Ended {
+    /// Why it ended early.
+    pub fault: Option<String>,
+    /// Its queue. A device frees the memory of queues that live until it is closed.
+    _queue: Box<dyn Any + Send>,
 }
 
 /// Something that happens once. It is readable from then on.
@@ -68,17 +82,29 @@ impl QueueThread {
         tap: impl AsFd + Send + 'static,
     ) -> io::Result<Self> {
         let (stop, ended) = (Notice::new()?, Notice::new()?);
-        let forwarder = Forwarder::new(queue, tap, stop.clone());
+        let (orders, taker) = orders::channel()?;
+        let mut forwarder = Forwarder::new(queue, tap, stop.clone(), taker);
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let result = forwarder.run();
             end.give();
-            match result {
+            let fault = match result {
                 Ok(()) | Err(Error::Gone(_)) => None,
                 Err(error) => Some(error.to_string()),
-            }
+            };
+            Ended { fault, _queue: Box::new(forwarder.queue) }
         })?;
-        Ok(Self { thread, stop, ended })
+        Ok(Self { thread, stop, ended, orders })
+    }
+
+    /// Lets the thread take pages of its queue out of use; see [`Queue::set_aside`].
+    pub fn set_aside(&self, count: usize) -> Vec<u16> {
+        self.orders.set_aside(count)
+    }
+
+    /// Lets the thread use pages again; see [`Queue::put_back`].
+    pub fn put_back(&self, pages: Vec<u16>) {
+        self.orders.put_back(pages);
     }
 
     /// Asks the thread to end.
@@ -96,9 +122,12 @@ impl QueueThread {
         self.ended.is_given()
     }
 
-    /// Waits for the end. The error is why it ended early.
-    pub fn join(self) -> Option<String> {
-        self.thread.join().unwrap_or_else(|_| Some("a queue's thread panicked".to_owned()))
+    /// Waits for the end.
+    pub fn join(self) -> Ended {
+        self.thread.join().unwrap_or_else(|_| Ended {
+            fault: Some("a queue's thread panicked".to_owned()),
+            _queue: Box::new(()),
+        })
     }
 }
 
@@ -113,16 +142,18 @@ struct Forwarder<Q: Queue, T> {
     /// The last read found nothing: wait before reading again.
     tap_empty: bool,
     stop: Arc<Notice>,
+    orders: OrderTaker,
 }
 
 impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
-    fn new(queue: Q, tap: T, stop: Arc<Notice>) -> Self {
+    fn new(queue: Q, tap: T, stop: Arc<Notice>, orders: OrderTaker) -> Self {
         let (burst, frame) = (queue.burst(), Q::Frame::default());
-        Self { queue, burst, tap, frame, tap_empty: false, stop }
+        Self { queue, burst, tap, frame, tap_empty: false, stop, orders }
     }
 
-    fn run(mut self) -> Result<(), Error<Q::Fault>> {
+    fn run(&mut self) -> Result<(), Error<Q::Fault>> {
         loop {
+            self.orders.follow(&mut self.queue);
             let received = self.receive()?;
             self.queue.reclaim().map_err(Error::Fault)?;
             let sent = self.send()?;
@@ -149,10 +180,12 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             PollFd::new(&self.tap, tap),
             PollFd::from_borrowed_fd(rx, PollFlags::IN),
             PollFd::from_borrowed_fd(tx, PollFlags::IN),
+            PollFd::new(&self.orders, PollFlags::IN),
         ];
         rustix::io::retry_on_intr(|| poll(&mut fds, None))
             .map_err(|errno| Error::Tap(errno.into()))?;
-        let [stop, tap, rx, tx] = fds.map(|fd| !fd.revents().is_empty());
+        // The orders are taken in the next turn.
+        let [stop, tap, rx, tx, _] = fds.map(|fd| !fd.revents().is_empty());
         self.queue.clear([rx, tx]).map_err(Error::Gone)?;
         self.tap_empty &= !tap;
         Ok(stop)

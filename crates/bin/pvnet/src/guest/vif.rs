@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypervisor::Guest;
-use machine::toolstack;
-use netfront::Frontend;
+use machine::{DRIVER_DOMAIN, MachineGuest, toolstack};
+use netfront::{CopyPool, Frontend};
 use offload::Features;
 use xenstore::{Store, StoreError};
 
@@ -25,10 +25,10 @@ pub(super) fn open<G: Guest>(
     handle: u32,
     stack: StackEnd<'_>,
     options: &Options,
+    pool: Option<&CopyPool<G>>,
 ) -> Result<Link, String> {
-    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let config = netfront::Config {
-        queues: options.queues.unwrap_or(u32::try_from(cpus).unwrap_or(1)),
+        queues: queues(options),
         features: stack.offloads,
         split_event_channels: !options.one_event_channel,
         header_channel: !options.no_header_channel,
@@ -38,8 +38,27 @@ pub(super) fn open<G: Guest>(
     };
     let node = toolstack::device_path(handle);
     let (frontend, queues) =
-        Frontend::connect(guest, store.clone(), &node, &config).map_err(text)?;
+        Frontend::connect_with(guest, store.clone(), &node, &config, pool).map_err(text)?;
     Link::open(frontend, queues, stack)
+}
+
+/// The most queues of an interface.
+fn queues(options: &Options) -> u32 {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    options.queues.unwrap_or(u32::try_from(cpus).unwrap_or(1))
+}
+
+/// The receive buffers that `vifs` interfaces share, if the daemon's configuration asks for it.
+pub(super) fn copy_pool(
+    guest: &MachineGuest,
+    store: &dyn Store,
+    vifs: usize,
+    options: &Options,
+) -> Result<Option<CopyPool<MachineGuest>>, String> {
+    let pages = store.read(None, "data/copy-pool").ok().and_then(|text| text.parse().ok());
+    let Some(pages) = pages.filter(|pages| *pages > 0) else { return Ok(None) };
+    let queues = vifs * queues(options) as usize;
+    CopyPool::new(guest, DRIVER_DOMAIN, pages, queues).map(Some).map_err(text)
 }
 
 /// The interfaces that the toolstack has made for this domain.

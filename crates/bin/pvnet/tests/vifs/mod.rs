@@ -117,7 +117,7 @@ fn a_vif_that_ends_leaves_the_other_alone() {
     let (two, store) = join(&daemon.socket(), "two");
     let (peer, peers_store) = join(&daemon.socket(), "peer");
     let mut peer = Vif::connect(&peer, &peers_store, 0);
-    let [mut first, second] = [0, 1].map(|handle| Vif::connect(&two, &store, handle));
+    let [mut first, mut second] = [0, 1].map(|handle| Vif::connect(&two, &store, handle));
     second.frontend.close(super::LIMIT).unwrap();
     wait("the end", || port(&daemon, "two.1").state == PortState::Down);
     assert_eq!(port(&daemon, "two.1").reason, Some(Reason::FrontendClosed));

@@ -147,3 +147,41 @@ fn a_hole_beyond_the_share_is_made_later() {
     machine.map_at(&mut aperture, &mut again);
     assert_eq!(again[0].status, MapStatus::Okay, "the place is not lost");
 }
+
+#[test]
+fn an_unpinned_page_is_replaced_and_its_owner_can_end_the_grant() {
+    let (machine, domain, guest) = machine();
+    let (pages, grefs) = guest.share(DRIVER_DOMAIN, 8).unwrap();
+    let mut aperture = machine.aperture(&domain, 4).unwrap();
+    let mut map = |place, gref, writable| {
+        let mut batch = [GrantMap::unpinned(place, gref, writable)];
+        machine.map_at(&mut aperture, &mut batch);
+        (batch[0].status, batch[0].frame)
+    };
+    for round in 0..3 {
+        for (n, gref) in grefs.iter().enumerate() {
+            let (status, frame) = map(1, *gref, round % 2 == 0);
+            assert_eq!((status, domain.pinned()), (MapStatus::Okay, 0));
+            assert!(machine.is_current(&domain, *gref, frame, true));
+            let other = FrameNumber(frame.0 + 1);
+            assert!(!machine.is_current(&domain, *gref, other, false), "page {n}");
+        }
+    }
+    // One that is refused leaves the page that was there.
+    assert_eq!(map(1, GrantRef(300), false).0, MapStatus::BadGrant);
+    let (_, frame) = map(1, grefs[7], false);
+    // Pinned pages are neither replaced nor do they replace others.
+    assert_eq!(map(2, grefs[3], true).0, MapStatus::Okay);
+    let mut pinned = [GrantMap::new(1, grefs[2]), GrantMap::new(3, grefs[2])];
+    machine.map_at(&mut aperture, &mut pinned);
+    use MapStatus::{BadGrant, Okay};
+    assert_eq!(pinned.map(|op| op.status), [BadGrant, Okay]);
+    pages.write(7 * PAGE_SIZE, 9u8).unwrap();
+    assert_eq!((aperture.read::<u8>(PAGE_SIZE), domain.pinned()), (Ok(9), 1));
+    let mut late = [GrantMap::unpinned(3, grefs[4], false)];
+    machine.map_at(&mut aperture, &mut late);
+    assert_eq!((late[0].status, domain.pinned()), (BadGrant, 1));
+    drop((pages, aperture));
+    assert!(!machine.is_current(&domain, grefs[7], frame, false));
+    assert_eq!(domain.pinned(), 0);
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use datapath::{Config, Datapath, Port};
 use hypervisor::{Counted, Meter, Metered};
 use machine::toolstack;
-use netback::{Change, Offered, RxChannel, TxChannel, Vif};
+use netback::{Change, GrantReuse, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue, Received};
 use offload::{Checksum, Features};
 use shm::Piece;
@@ -88,6 +88,7 @@ fn connect(
         tx,
         rx: RxChannel::Copy,
         persistent_grants: 512,
+        reuse: GrantReuse::Agreed,
     };
     let ledgers = Arc::new(netback::Anonymous::default());
     let mut vif = Vif::adopt(host.clone(), here.store.clone(), &backend, offered, ledgers)?;

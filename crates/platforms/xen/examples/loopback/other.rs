@@ -133,7 +133,7 @@ fn forwarded(here: &Loopback, other: &Other) -> Outcome {
     let grefs: Vec<_> = other.grefs.iter().copied().map(Some).collect();
     let pages = &MappedGrants {
         peer: &other.peer,
-        pages: MappedPages { region: &other.mapping, grefs: &grefs },
+        pages: MappedPages { region: &other.mapping, grefs: &grefs, frames: None },
     };
     let third = Dest::Grant { peer: &other.peer, gref: other.grefs[2], offset: 9 };
     let first = Source::MappedGrant { pages, place: 1, offset: 1000 };
@@ -162,7 +162,10 @@ fn aperture(here: &Loopback, other: &Other) -> Outcome {
     let offset = 3 * PAGE_SIZE + 10;
     let region = &*aperture;
     let dest = Dest::Grant { peer: &here.peer, gref: own[0], offset: 0 };
-    let mapped = &MappedGrants { peer: &other.peer, pages: MappedPages { region, grefs: &grefs } };
+    let mapped = &MappedGrants {
+        peer: &other.peer,
+        pages: MappedPages { region, grefs: &grefs, frames: None },
+    };
     let source = Source::MappedGrant { pages: mapped, place: 3, offset: 10 };
     perform(here, GrantCopy::new(source, dest, 100))?;
     let mut bytes = [0; 100];

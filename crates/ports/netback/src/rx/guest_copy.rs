@@ -19,7 +19,7 @@ use wire::netif::{RxResponse, rx_flags};
 
 use super::plan::{PacketShape, gso_extra};
 use super::slots::Slots;
-use crate::persistent::Buffers;
+use crate::buffers::Buffers;
 use crate::request::Fault;
 
 /// Most buffers granted in one batch.
@@ -55,7 +55,7 @@ impl<H: Hypervisor> Slots<H> {
         match (body, copies, pool) {
             (Body::Regions(_) | Body::Buffers(_), _, Some(pool)) => {
                 let to = self.to.clone();
-                self.deliver_copied(memory, &to.buffers(None).in_pool(pool), offers, now)
+                self.deliver_copied(memory, &to.buffers(None, None).in_pool(pool), offers, now)
             }
             (Body::Buffers(bodies), Some(copies), None) => {
                 match self.deliver_granted(copies, bodies, offers, now)? {

@@ -10,7 +10,7 @@ use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::guest_copy::GUEST_COPY;
 use wire::netif::{RxResponse, rx_flags, status};
 
-use crate::persistent::Buffers;
+use crate::buffers::Buffers;
 
 use super::posted::PostedRing;
 

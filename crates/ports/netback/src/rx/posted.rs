@@ -98,6 +98,16 @@ impl<P: SharedPage> PostedRing<P> {
         }
     }
 
+    /// The request that is used `n` requests after the next one. They must be [there](Self::unconsumed).
+    #[expect(clippy::cast_possible_truncation, reason = "no more than a ring")]
+    pub(super) fn peek(&self, n: u32) -> RxRequest {
+        let mut returned = self.returned.iter().rev();
+        match returned.nth(n as usize) {
+            None => self.ring.peek(n - self.returned.len() as u32),
+            Some(request) => *request,
+        }
+    }
+
     /// The id that the extra of a frame carries for the request that it uses up: see
     /// [`gso_extra`](super::plan::gso_extra).
     pub(super) fn id_of_extra(&self) -> u16 {

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use frame::pieces_of;
-use hypervisor::{Counted, EventChannel, Hypervisor, PAGE_SIZE, Source};
+use hypervisor::{Counted, EventChannel, GrantRef, Hypervisor, PAGE_SIZE, Source};
 use offload::{Features, Need};
 use port::{DropReason, Gather, Memory, Offer, Outcome, Segments};
 
-use crate::persistent::{Buffers, Destination};
+use crate::buffers::{Buffers, Destination};
 use crate::request::Fault;
 
 use super::mode::RxMode;
@@ -55,6 +55,18 @@ impl<H: Hypervisor> Slots<H> {
         } else {
             self.hypervisor.note(Counted::Suppressed, 1);
         }
+    }
+
+    /// The buffers that these frames will take, as far as they are posted and fit one batch. The
+    /// frontend can still change them.
+    pub(super) fn next_buffers(
+        &mut self,
+        offers: &[Offer<'_>],
+    ) -> Result<impl Iterator<Item = GrantRef>, Fault> {
+        let wanted: u32 = offers.iter().map(|offer| PacketShape::of(offer.frame).slots()).sum();
+        let count = wanted.min(self.ring.unconsumed()?).min(FRAMES_MAX as u32);
+        let ring = &self.ring;
+        Ok((0..count).map(|n| GrantRef(ring.peek(n).gref)))
     }
 
     /// Whether `slots` buffers are there. Asks for an event if not.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hypervisor::Hypervisor;
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Anonymous, Offered, RxChannel, TxChannel, Vif};
+use netback::{Anonymous, GrantReuse, Offered, RxChannel, TxChannel, Vif};
 use offload::Features;
 use xenstore::Store;
 
@@ -16,6 +16,7 @@ pub const OFFERED: Offered = Offered {
     tx: TxChannel::Header,
     rx: RxChannel::Copy,
     persistent_grants: 0,
+    reuse: GrantReuse::Agreed,
 };
 
 /// The domain, and what outlives its backends.

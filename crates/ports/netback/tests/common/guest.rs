@@ -133,8 +133,13 @@ impl Raw {
         tx: TxChannel,
         rx: RxChannel,
     ) -> Vif<H> {
-        self.key("request-rx-copy", u32::from(rx.is_copy()));
-        self.adopt(hypervisor, Offered { tx, rx, persistent_grants: PERSISTENT, ..OFFERED })
+        self.announce_as(hypervisor, Offered { tx, rx, persistent_grants: PERSISTENT, ..OFFERED })
+    }
+
+    /// A backend for it that offers this.
+    pub fn announce_as<H: Hypervisor>(&self, hypervisor: H, offered: Offered) -> Vif<H> {
+        self.key("request-rx-copy", u32::from(offered.rx.is_copy()));
+        self.adopt(hypervisor, offered)
     }
 
     /// Connects its one queue. The vif can connect it again.

@@ -5,7 +5,8 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 
 use hypervisor::{
-    DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
+    DmaRange, DomId, Error, FrameNumber, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages,
+    Port,
 };
 use machine::{Aperture, HostEvent, Machine, Mapping};
 use shm::Region;
@@ -55,6 +56,8 @@ impl Hypervisor for Tampered {
     type Aperture = Watched<Aperture>;
     type Event = HostEvent;
 
+    const UNPINNED_MAPPINGS: bool = true;
+
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
         self.machine.peer(domain)
     }
@@ -73,6 +76,17 @@ impl Hypervisor for Tampered {
             self.machine.map_at(&mut aperture.inner, std::slice::from_mut(op));
         }
         self.act();
+    }
+
+    fn is_current(
+        &self,
+        peer: &Self::Peer,
+        gref: GrantRef,
+        frame: FrameNumber,
+        writable: bool,
+    ) -> bool {
+        self.act();
+        self.machine.is_current(peer, gref, frame, writable)
     }
 
     fn unmap(&self, aperture: &mut Self::Aperture, places: Range<u32>) {

@@ -64,7 +64,11 @@ impl<H: Hypervisor> World<H> {
     }
 
     fn of(raw: Raw, hypervisor: H) -> Self {
-        let mut vif = raw.announce(hypervisor);
+        let vif = raw.announce(hypervisor);
+        Self::connected(raw, vif)
+    }
+
+    fn connected(raw: Raw, mut vif: Vif<H>) -> Self {
         let (queue, control) = raw.connect_with_control(&mut vif);
         let rings = raw.domain.pinned();
         Self { raw: Arc::new(raw), vif, queue, control, asked: 0, sent: 0, rings }
@@ -338,11 +342,27 @@ fn a_frontend_without_the_ring_is_not_asked_for_one() {
     let raw = Raw::new(&machine);
     let mut vif = raw.announce(machine.clone());
     assert!(raw.connect_all(&mut vif, Features::ALL).control.is_none());
-    // There is also no control ring where packets are mapped or flipped.
-    for (tx, rx) in [(TxChannel::Remap, RxChannel::Copy), (TxChannel::Header, RxChannel::Flip)] {
+    // There is also no control ring where pages are flipped.
+    for (tx, rx) in [(TxChannel::Remap, RxChannel::Flip), (TxChannel::Header, RxChannel::Flip)] {
         let raw = Raw::with_exchange(&machine, 8);
         let mut vif = raw.announce_by(machine.clone(), tx, rx);
         raw.offer_control();
         assert!(raw.connect_all(&mut vif, Features::ALL).control.is_none(), "{tx} {rx}");
     }
+}
+
+#[test]
+fn where_packets_are_mapped_buffers_can_stay_mapped() {
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    let vif = raw.announce_by(machine.clone(), TxChannel::Remap, RxChannel::Copy);
+    let mut world = World::connected(raw, vif);
+    assert_eq!(world.add(&entries(DATA..DATA + 4)), status::SUCCESS);
+    assert_eq!(world.deliver(DATA, 100), Outcome::Delivered);
+    // Mapped for the packet, and unmapped after it.
+    world.send(&[DATA], 600);
+    assert_eq!(crate::common::turn::receive(&mut world.queue.tx).unwrap().fresh, 1);
+    port::Ingress::finish(&mut world.queue.tx, &[Outcome::Delivered; port::WINDOW]);
+    assert_eq!(world.mapped(), 4);
+    assert_eq!(world.remove(&entries(DATA..DATA + 4)), [true; 4]);
 }

@@ -13,5 +13,6 @@ mod lend;
 mod persistent;
 mod receive;
 mod restart;
+mod reuse;
 mod states;
 mod transmit;

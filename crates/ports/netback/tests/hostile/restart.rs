@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use hypervisor::DomId;
 use machine::{Machine, toolstack};
-use netback::{Anonymous, Change, Files, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif};
+use netback::{
+    Anonymous, Change, Files, GrantReuse, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif,
+};
 use offload::Features;
 use wire::netif::keys;
 use xenstore::{Store, VifNodes, XenbusState};
@@ -20,6 +22,7 @@ const OFFERED: Offered = Offered {
     tx: TxChannel::Header,
     rx: RxChannel::Copy,
     persistent_grants: 0,
+    reuse: GrantReuse::Agreed,
 };
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use datapath::{Config, Datapath, Failure, Port};
 use hypervisor::{DomId, Hypervisor, Metered};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Anonymous, Change, Connection, Offered, RxChannel, TxChannel, Vif};
+use netback::{Anonymous, Change, Connection, GrantReuse, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue};
 use offload::Features;
 use shm::Piece;
@@ -64,6 +64,7 @@ impl Host {
             tx,
             rx,
             persistent_grants: PERSISTENT,
+            reuse: GrantReuse::Agreed,
         };
         let (failures, ledgers) = (Mutex::new(failures), Mutex::default());
         Self { machine, platform, store, datapath, failures, offered, ledgers }

@@ -21,7 +21,7 @@ impl World {
             self.h.drive(&self.host).unwrap();
             connecting.is_finished()
         });
-        let (frontend, mut queues) = connecting.join().unwrap().unwrap();
+        let (mut frontend, mut queues) = connecting.join().unwrap().unwrap();
         wait_until("room", || send(&mut self.a.queues[0], &frame(ALL, A, 60, 5)));
         wait_until("the broadcast", || receive(&mut queues[0]).is_some());
         wait_until("the broadcast", || receive(&mut self.b.queues[0]).is_some());

@@ -194,7 +194,7 @@ fn any_device_gets_the_stacks_frames() {
         assert_eq!(metadata.checksum, Checksum::default());
     }
     running.thread.stop();
-    assert_eq!(running.thread.join(), None);
+    assert_eq!(running.thread.join().fault, None);
 }
 
 /// Frames per kick of a stack that has these many frames, and then no more.
@@ -208,7 +208,8 @@ fn kicks(burst: Burst, frames: usize, len: usize) -> Vec<usize> {
         rustix::io::write(&stack, &[&[0; VNET_HEADER_LEN], &bytes[..]].concat()).unwrap();
     }
     let (fake, state, _) = Fake::new(burst);
-    let mut forwarder = Forwarder::new(fake, tap, Notice::new().unwrap());
+    let (_orders, taker) = orders::channel().unwrap();
+    let mut forwarder = Forwarder::new(fake, tap, Notice::new().unwrap(), taker);
     while forwarder.send().unwrap() {}
     assert_eq!(state.lock().unwrap().waiting, 0, "a frame waits for others");
     std::mem::take(&mut state.lock().unwrap().kicks)
@@ -243,7 +244,7 @@ fn the_stack_gets_any_devices_frames() {
     // Buffers go back once for all.
     wait(|| running.state.lock().unwrap().given_back == 1);
     running.thread.stop();
-    assert_eq!(running.thread.join(), None);
+    assert_eq!(running.thread.join().fault, None);
 }
 
 #[test]
@@ -253,6 +254,6 @@ fn a_fault_of_the_device_ends_its_thread_with_the_reason() {
     running.state.lock().unwrap().lost = true;
     ring(&running.event);
     wait(|| running.thread.has_ended());
-    let why = running.thread.join().unwrap();
+    let why = running.thread.join().fault.unwrap();
     assert!(why.contains("broke the protocol: it lost its head"), "{why}");
 }

@@ -26,6 +26,8 @@ pub struct Guest {
     pub nic: &'static str,
     /// The driver domain's receive buffers; guest memory has pages of the same size.
     pub buffers: Buffers,
+    /// Pages of `copy_pool`, which the guest and the driver domain share from the set-up on; 0 for none.
+    pub copy_pool: u16,
 }
 
 /// The driver domain's receive buffers.
@@ -52,12 +54,20 @@ const fn huge(server: Server) -> Server {
     }
 }
 
+const fn pooled(server: Server) -> Server {
+    match server {
+        Server::Guest(guest) => Server::Guest(Guest { copy_pool: 256, ..guest }),
+        other => other,
+    }
+}
+
 const fn transmitting(interface: &'static str, tx: &'static str) -> Server {
-    Server::Guest(Guest { interface, tx, rx: "copy", nic: ALL, buffers: RECYCLED })
+    Server::Guest(Guest { interface, tx, rx: "copy", nic: ALL, buffers: RECYCLED, copy_pool: 0 })
 }
 
 const fn receiving(rx: &'static str, buffers: Buffers) -> Server {
-    Server::Guest(Guest { interface: "basic", tx: "remap", rx, nic: ALL, buffers })
+    let interface = "basic";
+    Server::Guest(Guest { interface, tx: "remap", rx, nic: ALL, buffers, copy_pool: 0 })
 }
 
 // Transmit. Only acknowledgements come back, and all configurations receive them in the same way.
@@ -79,7 +89,10 @@ pub const HIGH_IOC_SP: Server = huge(HIGH_IOC);
 pub const GUEST_NONE: Server = receiving("flip", ZEROED);
 /// Copies from MTU-sized buffers.
 pub const GUEST_COPY: Server = receiving("copy", RECYCLED);
-/// The same with superpages.
+/// The same into one set of pages for all interfaces of the guest, which is mapped from the set-up on
+/// (§4.2): no packet needs a grant operation.
+pub const GUEST_COPY_POOL: Server = pooled(GUEST_COPY);
+/// The same as `GUEST_COPY` with superpages.
 pub const GUEST_COPY_SP: Server = huge(GUEST_COPY);
 
 // The driver domain.
@@ -173,16 +186,19 @@ fn stack(buffers: Buffers) -> String {
 
 impl Guest {
     fn toml(&self, name: &str) -> String {
-        // The paper is older than persistent grants, so its driver domain kept no guest pages mapped.
+        // The paper is older than persistent grants, so its driver domain kept no guest pages mapped but
+        // those of the copy channel.
+        let persistent_grants = if self.copy_pool > 0 { 512 } else { 0 };
         format!(
             "\n[[guest]]\nname = \"{name}\"\nmac = \"02:70:76:6e:06:01\"\naddresses = [\"{}\"]\n\
              interface = \"{}\"\ntx = \"{}\"\nrx = \"{}\"\nhuge_pages = {}\n\
-             persistent_grants = 0\n",
+             copy_pool = {}\npersistent_grants = {persistent_grants}\n",
             with_prefix(SERVER_ADDRESS),
             self.interface,
             self.tx,
             self.rx,
-            self.buffers.huge_pages
+            self.buffers.huge_pages,
+            self.copy_pool
         )
     }
 }

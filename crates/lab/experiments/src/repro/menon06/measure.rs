@@ -73,6 +73,7 @@ fn iperf<'a>(topology: &'a Topology, key: Key, seconds: u32, cpus: &Cpus) -> Ipe
     };
     Iperf::tcp(from.0, to.0, Ipv4Addr::from(address), seconds)
         .zerocopy(key.program == Program::Sendfile)
+        .paced(key.pace.map(|mbps| u64::from(mbps) * 1_000_000))
         .on([from.1, to.1])
 }
 

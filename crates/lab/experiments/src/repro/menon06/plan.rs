@@ -15,6 +15,8 @@ pub struct Key {
     pub direction: Direction,
     /// How it is sent.
     pub program: Program,
+    /// The rate that it does not exceed, in Mb/s; none if it sends as fast as it can.
+    pub pace: Option<u32>,
 }
 
 /// A bar and its measurement.
@@ -48,12 +50,13 @@ fn is_called(bar: &Bar, config: &str) -> bool {
 }
 
 fn resolve(bar: Bar, superpages: Result<(), &str>) -> Planned {
-    let key = |server| Key { server, direction: bar.direction, program: bar.program };
+    let Bar { direction, program, pace, .. } = bar;
+    let key = |server| Key { server, direction, program, pace };
     let (key, note) = match (bar.feasibility, superpages) {
         (Feasibility::Impossible(why), _) => (Err(why.to_owned()), None),
         (Feasibility::Measure(server), Err(why)) if server.huge_pages() => {
             // "All optimisations" can be measured without one of them; that one alone cannot.
-            match bar.config.ends_with("-opt") {
+            match bar.config.contains("-opt") {
                 true => (Ok(key(server.small_pages())), Some(format!("without superpages: {why}"))),
                 false => (Err(why.to_owned()), None),
             }

@@ -35,6 +35,12 @@ pub struct Row {
     /// The same of the paper.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper_ratio_to_linux: Option<f64>,
+    /// The rate that the stream did not exceed, in Mb/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pace_mbps: Option<u32>,
+    /// How busy the server's CPU was in the paper, in per cent, at a rate that others reached too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper_busy_percent: Option<f64>,
     /// Where the server CPU's time went, in CPU seconds per second.
     pub cpu: Option<CpuSplit>,
     /// The cost of 10⁹ bytes, in CPU seconds.
@@ -153,6 +159,8 @@ impl Row {
             paper_ratio_to_none: paper::ratio(bar, bar.figure.none()),
             ratio_to_linux: None,
             paper_ratio_to_linux: paper::ratio(bar, LINUX).filter(|_| overall),
+            pace_mbps: bar.pace,
+            paper_busy_percent: bar.busy_percent,
             cpu: CpuSplit::mean(measured.iter().map(|sample| sample.cpu)),
             cpu_s_per_gb: cost(measured),
             cost_divided_by: None,

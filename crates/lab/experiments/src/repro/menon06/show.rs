@@ -76,7 +76,9 @@ fn throughput(document: &Document, figure: Figure) -> Table {
         ]);
         cells.extend(to_linux.then(|| number(row.ratio_to_linux)));
         cells.extend(parts(row));
-        cells.push(busy(row).map_or(String::new(), |busy| format!("{busy:.0} %")));
+        let busy = busy(row).map_or(String::new(), |busy| format!("{busy:.0} %"));
+        let paper = row.paper_busy_percent.map(|paper| format!(" (paper {paper:.0} %)"));
+        cells.push(busy + &paper.unwrap_or_default());
         table.row(cells);
     }
     table

@@ -6,10 +6,10 @@ use hypervisor::GrantRef;
 
 /// A mapped page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) place: u16,
+pub(crate) struct Found {
+    pub(crate) place: u16,
     /// Whether it may be written to.
-    pub(super) writable: bool,
+    pub(crate) writable: bool,
 }
 
 /// References that differ in their last bits only are stored together: frontends use adjacent
@@ -26,7 +26,7 @@ struct Run {
 ///
 /// A guest chooses the references and must not be able to make them collide, so each table has a
 /// secret multiplier.
-pub(super) struct Index {
+pub(crate) struct Index {
     /// The slots: a run, and the bits that its references share.
     slots: Box<[Option<(u32, u16)>]>,
     runs: Box<[Run]>,
@@ -38,7 +38,7 @@ pub(super) struct Index {
 
 impl Index {
     /// For at most `bound` pages.
-    pub(super) fn new(bound: u16) -> Self {
+    pub(crate) fn new(bound: u16) -> Self {
         // At most half full: there is always an empty slot, at which a search ends.
         let len = (usize::from(bound) * 2).next_power_of_two().max(2);
         Self {
@@ -75,14 +75,14 @@ impl Index {
 
     /// Where the page of a reference is mapped.
     #[inline]
-    pub(super) fn find(&self, gref: GrantRef) -> Option<Found> {
+    pub(crate) fn find(&self, gref: GrantRef) -> Option<Found> {
         let (key, at) = split(gref);
         let (_, run) = self.slots[self.search(key)]?;
         self.runs[usize::from(run)].pages[at]
     }
 
     /// Adds a reference. The caller keeps to the bound.
-    pub(super) fn insert(&mut self, gref: GrantRef, found: Found) {
+    pub(crate) fn insert(&mut self, gref: GrantRef, found: Found) {
         let (key, at) = split(gref);
         let slot = self.search(key);
         let run = match self.slots[slot] {
@@ -97,7 +97,7 @@ impl Index {
     }
 
     /// Removes a reference.
-    pub(super) fn remove(&mut self, gref: GrantRef) -> Option<Found> {
+    pub(crate) fn remove(&mut self, gref: GrantRef) -> Option<Found> {
         let (key, at) = split(gref);
         let slot = self.search(key);
         let (_, run) = self.slots[slot]?;

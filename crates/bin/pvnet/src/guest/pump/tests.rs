@@ -173,7 +173,7 @@ fn any_device_gets_the_stacks_frames() {
         assert_eq!(metadata.checksum, Checksum::default());
     }
     running.thread.stop();
-    assert_eq!(running.thread.join(), None);
+    assert_eq!(running.thread.join().fault, None);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn the_stack_gets_any_devices_frames() {
     // Buffers go back once for all.
     wait(|| running.state.lock().unwrap().given_back == 1);
     running.thread.stop();
-    assert_eq!(running.thread.join(), None);
+    assert_eq!(running.thread.join().fault, None);
 }
 
 #[test]
@@ -200,6 +200,6 @@ fn a_fault_of_the_device_ends_its_thread_with_the_reason() {
     running.state.lock().unwrap().lost = true;
     signal(&running.event);
     wait(|| running.thread.has_ended());
-    let why = running.thread.join().unwrap();
+    let why = running.thread.join().fault.unwrap();
     assert!(why.contains("broke the protocol: it lost its head"), "{why}");
 }

@@ -386,7 +386,7 @@ fn direct_receiving_needs_an_uplink_for_it() {
                    queues = \"per-guest\"\n";
     let config = parse(&format!("{card}{direct}{context}")).unwrap();
     assert_eq!((config.queues_of("card0").count(), config.queues_of("card1").count()), (1, 0));
-    let other = per_guest.replace("up", "down");
+    let other = per_guest.replace("\"up", "\"down");
     let deferred = card.replace("wire", "protection = { iommu = \"deferred\" }\nwire");
     let few = card.replace("wire", "contexts = 2\nwire");
     let blue = direct.replace("red", "blue").replace(":01", ":02");

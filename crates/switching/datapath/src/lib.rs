@@ -45,7 +45,7 @@ use std::time::Duration;
 use ::port::{Doorbell, Queue, Rewrap, Task};
 use switch::{LearningCounts, Limits, MacAddr, MacTable, PortId};
 
-pub use port::Port;
+pub use port::{LockWaits, Port};
 pub use shared::{Failure, FailureSink};
 pub use switch::TeachError;
 

@@ -146,7 +146,7 @@ pub use event::{Doorbell, Event};
 pub use frame::{
     Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, Frame, Gather, HEADER_MAX, Memory,
     Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, SEGMENTS_MAX, ScatterList, Segments,
-    Ticket, WINDOW, Window, linearise,
+    Ticket, WINDOW, Window, linearise, queue_of,
 };
 pub use wrapper::{EgressWrapper, IngressWrapper};
 

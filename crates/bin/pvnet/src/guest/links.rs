@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use control_socket::GuestReport;
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{info, warn};
 
@@ -9,11 +10,13 @@ use super::link::Link;
 use crate::error::text;
 
 /// Waits until there is a signal or no interface is left, and closes what is open then. An interface
-/// that ends earlier is closed, or waits until its device comes back, and the others go on. `follow` is called once, and again after each
+/// that ends earlier is closed, or waits until its device comes back, and the others go on. When `asked` is
+/// readable, it prints a report. `follow` is called once, and again after each
 /// change. The error is why an interface ended early.
 pub(super) fn run(
     mut links: Vec<Link>,
     signals: impl AsFd,
+    asked: impl AsFd,
     mut follow: impl FnMut(),
 ) -> Result<(), String> {
     let mut result = Ok(());
@@ -25,7 +28,7 @@ pub(super) fn run(
         }
         let is_over = |link: &mut Link| !link.is_open() && !link.may_reopen();
         let mut closing: Vec<_> = links.extract_if(.., is_over).collect();
-        if closing.is_empty() && wait(&links, &signals)? {
+        if closing.is_empty() && wait(&links, &signals, &asked)? {
             closing = std::mem::take(&mut links);
         }
         for link in closing {
@@ -58,13 +61,25 @@ fn reopen(link: &mut Link) {
     }
 }
 
-/// Waits for a signal or a change. Returns whether it is a signal.
-fn wait(links: &[Link], signals: &impl AsFd) -> Result<bool, String> {
+/// Waits for a signal or a change, and prints a report if one was asked for. Returns whether it is a signal.
+fn wait(links: &[Link], signals: &impl AsFd, asked: &impl AsFd) -> Result<bool, String> {
     let changes = links.iter().flat_map(Link::changes);
-    let fds = std::iter::once(signals.as_fd()).chain(changes);
+    let fds = [signals.as_fd(), asked.as_fd()].into_iter().chain(changes);
     let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(text)?;
+    if !fds[1].revents().is_empty() {
+        // A report for each of several signals would be no newer.
+        rustix::io::read(asked, &mut [0; 64]).map_err(text)?;
+        report(links)?;
+    }
     Ok(!fds[0].revents().is_empty())
+}
+
+/// Prints what all queues have sent, as a line of JSON.
+fn report(links: &[Link]) -> Result<(), String> {
+    let report = GuestReport { interfaces: links.iter().map(Link::report).collect() };
+    println!("{}", serde_json::to_string(&report).map_err(text)?);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -153,7 +168,7 @@ mod tests {
         });
         let device = |name| Link::without_tap(name, Fake { name, shared: shared.clone() });
         let (signals, mut turn) = (event(), 0);
-        let result = run(vec![device("a"), device("b")], &signals, || {
+        let result = run(vec![device("a"), device("b")], &signals, &event(), || {
             let closed = shared.closed.lock().unwrap().clone();
             follow(turn, &shared, &signals, &closed);
             turn += 1;

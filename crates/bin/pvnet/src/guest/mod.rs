@@ -20,7 +20,7 @@ use xenstore::{Client, Store};
 use crate::context::ContextDevice;
 use crate::error::text;
 use crate::netns::{self, GuestNamespace};
-use crate::signals::stop_signal;
+use crate::signals::{report_signal, stop_signal};
 use link::{Link, StackEnd};
 use memory::Balloon;
 
@@ -49,7 +49,7 @@ impl Identity {
 pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), String> {
     let (name, token) = (identity.name.as_str(), identity.token()?);
     // Before all else, so that a signal leaves nothing behind.
-    let signals = stop_signal()?;
+    let (signals, asked) = (stop_signal()?, report_signal()?);
     let (guest, store) = machine::join_with(socket, name, token.as_ref()).map_err(text)?;
     let store: Arc<dyn Store> = Arc::new(Client::new(store).map_err(text)?);
     let namespace = GuestNamespace::make(name)?;
@@ -62,7 +62,7 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let names: Vec<_> = links.iter().map(Link::name).collect();
     println!("guest {name} is up: {} in namespace {name}", names.join(", "));
     let mut balloon = Balloon::watch(guest, store).map_err(text)?;
-    let result = links::run(links, &signals, || balloon.follow());
+    let result = links::run(links, &signals, &asked, || balloon.follow());
     drop(namespace);
     result
 }
@@ -111,7 +111,7 @@ fn contexts(guest: &MachineGuest, store: &dyn Store) -> Result<Vec<ContextDevice
 /// Runs the frontend of interface `handle` of this Xen domain, instead of the kernel's, until a
 /// signal or until the backend closes. Prints a line when it is up.
 pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
-    let signals = stop_signal()?;
+    let (signals, asked) = (stop_signal()?, report_signal()?);
     let connection = xen::store::connect().map_err(text)?;
     let store: Arc<dyn Store> = Arc::new(Client::new(connection).map_err(text)?);
     let own = store.read(None, "domid").map_err(text)?;
@@ -124,5 +124,5 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let stack = StackEnd { name, namespace: None, offloads, addresses };
     let link = vif::open(&guest, &store, handle, stack, options)?;
     println!("vif {handle} is up: {}", link.name());
-    links::run(vec![link], &signals, || {})
+    links::run(vec![link], &signals, &asked, || {})
 }

@@ -1,5 +1,7 @@
 //! The thread of one queue: the pump between the stack's tap and a device, in both directions.
 
+mod counters;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -14,6 +16,8 @@ use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
+use counters::{QueueCounters, RingWatch};
+
 /// The most frames read from the tap before the other direction has its turn.
 const BURST: usize = 32;
 /// Bytes per kick: the other end processes them while the next are read.
@@ -22,6 +26,7 @@ const KICK_BYTES: usize = 16 * 1024;
 /// A running thread.
 pub struct QueueThread {
     thread: JoinHandle<Option<String>>,
+    counters: Arc<QueueCounters>,
     stop: Arc<OwnedFd>,
     ended: Arc<OwnedFd>,
 }
@@ -48,7 +53,9 @@ impl QueueThread {
         let stop = Arc::new(eventfd(0, flags)?);
         let ended = Arc::new(eventfd(0, flags)?);
         let frame = Q::Frame::default();
-        let forwarder = Forwarder { queue, tap, frame, tap_empty: false, stop: stop.clone() };
+        let ring = RingWatch::default();
+        let counters = ring.counters().clone();
+        let forwarder = Forwarder { queue, tap, frame, tap_empty: false, ring, stop: stop.clone() };
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let result = forwarder.run();
@@ -58,7 +65,12 @@ impl QueueThread {
                 Err(error) => Some(error.to_string()),
             }
         })?;
-        Ok(Self { thread, stop, ended })
+        Ok(Self { thread, counters, stop, ended })
+    }
+
+    /// What it has sent.
+    pub fn counters(&self) -> &QueueCounters {
+        &self.counters
     }
 
     /// Asks the thread to end.
@@ -106,6 +118,7 @@ struct Forwarder<Q: Queue, T> {
     frame: Q::Frame,
     /// The last read found nothing: wait before reading again.
     tap_empty: bool,
+    ring: RingWatch,
     stop: Arc<OwnedFd>,
 }
 
@@ -176,15 +189,15 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
 
     /// Forwards frames from the stack to the ring. Returns whether there was one.
     fn send(&mut self) -> Result<bool, Error<Q::Fault>> {
-        let mut any = false;
+        let mut sent = 0;
         let mut pending = 0;
         for _ in 0..BURST {
-            if self.tap_empty || !self.queue.has_room() {
+            if !self.ring.look(self.queue.has_room()) || self.tap_empty {
                 break;
             }
             match self.read() {
                 Ok(len) => {
-                    any = true;
+                    sent += 1;
                     pending += len;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_empty = true,
@@ -196,7 +209,10 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             }
         }
         self.queue.kick();
-        Ok(any)
+        if sent > 0 {
+            self.ring.sent(sent);
+        }
+        Ok(sent > 0)
     }
 
     /// Reads one frame from the stack straight into the device's pages: one system call, one copy.

@@ -196,7 +196,8 @@ impl<'a> Iperf<'a> {
                 arguments.push("--udp".to_owned());
             }
         }
-        if let Some(name) = self.congestion.filter(|_| matches!(self.traffic, Traffic::Tcp { .. })) {
+        if let Some(name) = self.congestion.filter(|_| matches!(self.traffic, Traffic::Tcp { .. }))
+        {
             arguments.extend(["--congestion".to_owned(), name.to_owned()]);
         }
         if self.reverse {

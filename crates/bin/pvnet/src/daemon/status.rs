@@ -1,7 +1,8 @@
 //! The status that the control socket returns.
 
 use control_socket::{
-    Address, Counts, Learning, LockWaits, MeterStatus, PortKind, PortState, PortStatus, Reason, Traffic,
+    Address, Counts, Learning, LockWaits, MeterStatus, PortKind, PortState, PortStatus, Reason,
+    Traffic,
 };
 use datapath::Port;
 use hypervisor::Meter;

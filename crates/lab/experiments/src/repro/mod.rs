@@ -5,6 +5,7 @@ mod menon06;
 mod shares;
 mod transfer;
 mod willmann07;
+mod xenserver7;
 
 use clap::Subcommand;
 use lab::Interrupt;
@@ -12,6 +13,7 @@ use lab::Interrupt;
 use crate::error::Result;
 use menon06::Menon06Args;
 use willmann07::Willmann07Args;
+use xenserver7::Xenserver7Args;
 
 /// The paper.
 #[derive(Subcommand)]
@@ -26,6 +28,11 @@ pub enum ReproCommand {
     /// TCP from or to guests that share one CPU with the driver domain, through it or through contexts of
     /// cards with each protection. Cards and peers have another CPU.
     Willmann07(Willmann07Args),
+    /// XenServer 7.0 performance improvements part 2: Parallelised networking datapath (2016).
+    ///
+    /// Eight TCP streams between two guests that have one to eight queues each: throughput, full rings, the cost of a
+    /// byte, and how streams spread over queues. A model predicts what this machine has too few CPUs for.
+    Xenserver7(Xenserver7Args),
 }
 
 /// Runs the command.
@@ -34,6 +41,7 @@ pub fn run(command: &ReproCommand) -> Result<()> {
     match command {
         ReproCommand::Menon06(args) => menon06::run(args),
         ReproCommand::Willmann07(args) => willmann07::run(args),
+        ReproCommand::Xenserver7(args) => xenserver7::run(args),
     }
 }
 
@@ -50,6 +58,12 @@ fn kept<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
         Err(error) if error.is_interrupt() => Err(error),
         result => Ok(result.map_err(|error| error.to_string())),
     }
+}
+
+/// The mean; none of nothing.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 #[cfg(test)]

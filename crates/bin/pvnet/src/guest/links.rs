@@ -160,6 +160,14 @@ mod tests {
 
     /// Runs devices `a` and `b`. Each call of `follow` gets its number and what was closed until then.
     fn run_two(follow: impl Fn(usize, &Shared, &OwnedFd, &[&str])) -> Vec<&'static str> {
+        run_and_ask(&event(), follow)
+    }
+
+    /// The same with the descriptor by which reports are asked for.
+    fn run_and_ask(
+        asked: &OwnedFd,
+        follow: impl Fn(usize, &Shared, &OwnedFd, &[&str]),
+    ) -> Vec<&'static str> {
         let shared = Arc::new(Shared {
             changes: event(),
             open: Mutex::new(["a", "b"].into()),
@@ -168,7 +176,7 @@ mod tests {
         });
         let device = |name| Link::without_tap(name, Fake { name, shared: shared.clone() });
         let (signals, mut turn) = (event(), 0);
-        let result = run(vec![device("a"), device("b")], &signals, &event(), || {
+        let result = run(vec![device("a"), device("b")], &signals, asked, || {
             let closed = shared.closed.lock().unwrap().clone();
             follow(turn, &shared, &signals, &closed);
             turn += 1;
@@ -189,6 +197,19 @@ mod tests {
             }
         });
         assert_eq!(closed, ["b", "a"]);
+    }
+
+    #[test]
+    fn a_report_ends_nothing() {
+        let asked = event();
+        ring(&asked);
+        let closed = run_and_ask(&asked, |turn, _, signals, closed| {
+            assert_eq!(closed, [""; 0]);
+            if turn == 1 {
+                ring(signals);
+            }
+        });
+        assert_eq!(closed, ["a", "b"]);
     }
 
     #[test]

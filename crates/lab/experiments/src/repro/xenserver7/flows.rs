@@ -133,10 +133,23 @@ impl Shares {
         self.0.get(&value).copied().unwrap_or(0.0)
     }
 
+    /// How often independent numbers never rise from one to the next.
+    pub fn never_rise<'a>(mut all: impl Iterator<Item = &'a Self>) -> f64 {
+        let mut so_far = all.next().cloned().unwrap_or_default();
+        for next in all {
+            let from = |least: usize| so_far.0.range(least..).map(|(_, share)| share).sum::<f64>();
+            let shares = next.0.iter().map(|(value, share)| (*value, share * from(*value)));
+            so_far = Self(shares.collect());
+        }
+        so_far.0.values().sum()
+    }
+
     /// How often this is greater than an independent one.
     pub fn exceeds(&self, other: &Self) -> f64 {
         let below = |value| other.0.range(..value).map(|(_, share)| share).sum::<f64>();
-        self.0.iter().map(|(value, share)| share * below(*value)).sum()
+        let all = self.0.iter().map(|(value, share)| share * below(*value));
+        // An empty sum is −0.
+        all.fold(0.0, |sum, share| sum + share)
     }
 }
 
@@ -283,6 +296,7 @@ mod tests {
         let high = Shares([(2, 1.0)].into());
         near(high.exceeds(&low), 0.5);
         near(low.exceeds(&high), 0.0);
+        near(Shares::never_rise([&high, &low, &low].into_iter()), 0.75);
         let json = serde_json::to_value(&low).unwrap();
         assert_eq!(json, serde_json::json!({ "1": 0.5, "2": 0.5 }));
     }

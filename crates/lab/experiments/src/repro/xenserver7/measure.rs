@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use control_socket::{QueueReport, Status};
-use lab::{Iperf, ThreadTime, Traffic, thread_times};
+use lab::{Children, CpuMeter, Iperf, ThreadTime, Traffic, thread_times};
 
 use super::flows::SERVER_PORT;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::testbed::{Subject as _, Testbed, measure};
 
 /// The results of one transfer from the left guest to the right one.
@@ -20,7 +20,7 @@ pub struct Sample {
     pub rings: usize,
     /// CPU time of the daemon in nanoseconds per KiB of payload.
     pub daemon: f64,
-    /// The same of everything else: both guests.
+    /// The same of both guests: their queues' threads, and iperf3 with the stack's work for it.
     pub guests: f64,
     /// The same of the daemon's workers.
     pub worker: f64,
@@ -57,6 +57,8 @@ struct Counts {
     workers: Vec<Duration>,
     /// The threads of the queues of both guests.
     queues: [Duration; 2],
+    /// All of the guests' processes.
+    guests: Duration,
     lock_waits: Duration,
     rings: Vec<QueueReport>,
 }
@@ -67,11 +69,14 @@ impl Counts {
         let workers = times(&thread_times(testbed.pid())?, "worker-").collect();
         let mut queues = [Duration::ZERO; 2];
         let interface = format!("{}-", testbed.left().device);
+        let mut guests = Duration::ZERO;
         for (sum, guest) in queues.iter_mut().zip(testbed.guests()) {
-            *sum = times(&thread_times(guest)?, &interface).sum();
+            let threads = thread_times(guest)?;
+            *sum = times(&threads, &interface).sum();
+            guests += times(&threads, "").sum::<Duration>();
         }
         let rings = testbed.left_queues()?;
-        Ok(Self { workers, queues, lock_waits: lock_waits(&status), rings })
+        Ok(Self { workers, queues, guests, lock_waits: lock_waits(&status), rings })
     }
 }
 
@@ -85,9 +90,26 @@ fn lock_waits(status: &Status) -> Duration {
     Duration::from_nanos(nanoseconds)
 }
 
+/// The time of this process's children that have ended: iperf3 at both ends.
+struct Programs([CpuMeter; 2]);
+
+impl Programs {
+    fn start() -> Result<Self> {
+        let of = |children| CpuMeter::start(&[std::process::id()], children);
+        Ok(Self([of(Children::Reaped)?, of(Children::Ignored)?]))
+    }
+
+    fn read(&self) -> Result<Duration> {
+        let [with, without] = &self.0;
+        let of = |meter: &CpuMeter| Ok::<_, Error>(meter.read()?.of(std::process::id()));
+        Ok(of(with)?.saturating_sub(of(without)?))
+    }
+}
+
 /// Runs a transfer.
 pub fn transfer(testbed: &mut Testbed, transfer: &Transfer<'_>) -> Result<Sample> {
     let before = Counts::read(testbed)?;
+    let programs = Programs::start()?;
     let measured = {
         let testbed = &*testbed;
         let (left, right) = (testbed.left(), testbed.right());
@@ -97,6 +119,7 @@ pub fn transfer(testbed: &mut Testbed, transfer: &Transfer<'_>) -> Result<Sample
         let iperf = iperf.congestion(Some(transfer.congestion));
         measure(testbed, || iperf.run())?
     };
+    let programs = programs.read()?;
     let after = Counts::read(testbed)?;
     let throughput = measured.result;
     let kib = throughput.bytes.max(1) as f64 / 1024.0;
@@ -108,14 +131,14 @@ pub fn transfer(testbed: &mut Testbed, transfer: &Transfer<'_>) -> Result<Sample
     let workers = ran(&before.workers, &after.workers);
     let waited = after.lock_waits.saturating_sub(before.lock_waits);
     let queues = [0, 1].map(|end| per_kib(after.queues[end].saturating_sub(before.queues[end])));
-    let cpus = |cpus: f64| per_kib(measured.wall.mul_f64(cpus.max(0.0)));
+    let daemon = measured.cpu.driver + measured.cpu.hypervisor;
     let (ring_full, rings) = rings(&before.rings, &after.rings, throughput.seconds);
     Ok(Sample {
         mbps: throughput.mbps,
         ring_full,
         rings,
-        daemon: cpus(measured.cpu.driver + measured.cpu.hypervisor),
-        guests: cpus(measured.cpu.guest),
+        daemon: per_kib(measured.wall.mul_f64(daemon.max(0.0))),
+        guests: per_kib(programs + after.guests.saturating_sub(before.guests)),
         worker: per_kib(workers),
         queues,
         locked: share(waited, workers + waited),

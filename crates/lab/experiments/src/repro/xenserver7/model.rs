@@ -20,7 +20,7 @@ pub struct Costs {
     pub sender_queues: f64,
     /// The threads of the receiver's queues.
     pub receiver_queues: f64,
-    /// Everything but the daemon: queues, stacks and programs of both guests.
+    /// Both guests: queues, stacks and programs.
     pub guests: f64,
     /// The share of its time in which one of two workers waits for the other's lock, with two queues.
     pub locked: f64,

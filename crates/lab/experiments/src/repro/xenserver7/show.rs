@@ -148,7 +148,7 @@ pub fn page(document: &Document) -> Report {
     }
     page.section("How it was measured").paragraph(
         "Ring full is the time in which the sender's frontend has no room for a frame of 64 KiB. \
-         The cost is the CPU time of the daemon and of everything else, per KiB of payload. Locked is the \
+         The cost is the CPU time of the daemon and of both guests with iperf3, per KiB of payload. Locked is the \
          share of the workers' time in which one waits for an egress queue that another has locked. \
          The model has a CPU for each worker and eight for each guest.",
     );

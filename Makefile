@@ -18,7 +18,7 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-xen lab-xen-platform lab-xen-domains lab-xen-hostile scope bench deny docs doc clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-hostile scope bench deny docs doc clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ unit: ## Run all tests (without root, those with namespaces are skipped unless P
 
 lab-xen: deps build ## Boot Xen in QEMU and connect every frontend with every backend
 	target/release/xenlab matrix
+
+lab-xen-queues: deps build ## Boot Xen in QEMU and show how many queues guests get
+	target/release/xenlab queues
 
 lab-xen-platform: deps build ## Boot Xen in QEMU and test each Xen service that pvnet uses
 	$(CARGO) build --release -p xen --example loopback

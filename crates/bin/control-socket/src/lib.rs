@@ -23,6 +23,7 @@
 
 mod client;
 mod counts;
+mod guest;
 mod nic;
 mod path;
 mod port;
@@ -32,11 +33,12 @@ mod wrappers;
 
 pub use client::{capture, command, meter, status};
 pub use counts::{Counts, Drops, Key, Operations};
+pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
-    GuestCopyStatus, GuestQueueStatus, Learning, MemoryStatus, PersistentStatus, PortKind,
-    PortState, PortStatus, Reason, Traffic, View,
+    GuestCopyStatus, GuestQueueStatus, Learning, LockWaits, MemoryStatus, PersistentStatus,
+    PortKind, PortState, PortStatus, Reason, Traffic, View,
 };
 pub use protocol::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{Address, CpuStatus, MeterStatus, Status};

@@ -50,6 +50,9 @@ pub struct PortStatus {
     pub ingress: Traffic,
     /// From the switch out of the port.
     pub egress: Traffic,
+    /// How often and how long workers waited for each other at the port's egress queues; absent if they never did.
+    #[serde(default, skip_serializing_if = "LockWaits::are_none")]
+    pub lock_waits: LockWaits,
     /// What became of the source addresses of its frames.
     #[serde(default)]
     pub learning: Learning,
@@ -78,6 +81,7 @@ impl PortStatus {
             guest_queues: Vec::new(),
             ingress: Traffic::default(),
             egress: Traffic::default(),
+            lock_waits: LockWaits::default(),
             learning: Learning::default(),
             drops: Drops::default(),
         }
@@ -170,6 +174,21 @@ pub struct Traffic {
     pub frames: u64,
     /// Bytes, Ethernet headers included.
     pub bytes: u64,
+}
+
+/// Waits of workers for an egress queue that another one had locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockWaits {
+    /// How many there were.
+    pub count: u64,
+    /// Their time together.
+    pub nanoseconds: u64,
+}
+
+impl LockWaits {
+    fn are_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What became of the source addresses of frames.
@@ -289,6 +308,7 @@ mod tests {
             domain: Some(2),
             reason: Some(Reason::Disabled("req_prod 1".to_owned())),
             ingress: Traffic { frames: 1, bytes: 60 },
+            lock_waits: LockWaits { count: 3, nanoseconds: 900 },
             learning: Learning { refused_moves: 2, ..Learning::default() },
             drops: [(DropReason::Stalled, 4)].into_iter().collect(),
             ..PortStatus::new("red", PortKind::Guest, PortState::Down)
@@ -301,6 +321,7 @@ mod tests {
                 "reason": { "code": "disabled", "detail": "req_prod 1" },
                 "ingress": { "frames": 1, "bytes": 60 },
                 "egress": { "frames": 0, "bytes": 0 },
+                "lock_waits": { "count": 3, "nanoseconds": 900 },
                 "learning": { "moves": 0, "refused_moves": 2, "refused_addresses": 0 },
                 "drops": { "stalled": 4 },
             })

@@ -31,6 +31,9 @@ pub struct Iperf<'a> {
     pub pace: Option<u64>,
     /// The CPUs that the client and the server run on; any if absent.
     pub cpus: [Option<usize>; 2],
+    /// TCP's congestion control at both ends (`TCP_CONGESTION`), such as `cubic`; the system's default if absent. It decides
+    /// more about a stream's rate than what is measured: BBR sends at a pace of its choice, however fast the path is.
+    pub congestion: Option<&'a str>,
 }
 
 /// The kind of traffic.
@@ -69,6 +72,10 @@ pub struct Throughput {
     pub packets: u64,
     /// The client's throughput in each full second, in 10⁶ bits per second.
     pub per_second: Vec<f64>,
+    /// The sender's congestion control; none for UDP.
+    pub congestion: Option<String>,
+    /// The client's ports, one per stream.
+    pub ports: Vec<u16>,
 }
 
 impl<'a> Iperf<'a> {
@@ -92,6 +99,7 @@ impl<'a> Iperf<'a> {
             zerocopy: false,
             pace: None,
             cpus: [None; 2],
+            congestion: None,
         }
     }
 
@@ -131,6 +139,12 @@ impl<'a> Iperf<'a> {
     #[must_use]
     pub fn zerocopy(self, zerocopy: bool) -> Self {
         Self { zerocopy, ..self }
+    }
+
+    /// The same with this congestion control.
+    #[must_use]
+    pub fn congestion(self, congestion: Option<&'a str>) -> Self {
+        Self { congestion, ..self }
     }
 
     /// The same with the client on one CPU and the server on another.
@@ -197,6 +211,10 @@ impl<'a> Iperf<'a> {
                 arguments.push("--udp".to_owned());
             }
         }
+        if let Some(name) = self.congestion.filter(|_| matches!(self.traffic, Traffic::Tcp { .. }))
+        {
+            arguments.extend(["--congestion".to_owned(), name.to_owned()]);
+        }
         if self.reverse {
             arguments.push("--reverse".to_owned());
         }
@@ -240,9 +258,22 @@ impl RunningIperf {
 #[derive(Deserialize)]
 struct Document {
     #[serde(default)]
+    start: Start,
+    #[serde(default)]
     intervals: Vec<Interval>,
     end: Option<End>,
     error: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Start {
+    #[serde(default)]
+    connected: Vec<Connected>,
+}
+
+#[derive(Deserialize)]
+struct Connected {
+    local_port: u16,
 }
 
 #[derive(Deserialize)]
@@ -254,6 +285,7 @@ struct Interval {
 struct End {
     sum_sent: Option<Sum>,
     sum_received: Option<Sum>,
+    sender_tcp_congestion: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -281,7 +313,12 @@ impl Throughput {
         if let Some(message) = document.error {
             return Err(Error::Iperf { to: to.to_owned(), message });
         }
-        let Some(End { sum_sent: Some(sent), sum_received: Some(received) }) = document.end else {
+        let Some(End {
+            sum_sent: Some(sent),
+            sum_received: Some(received),
+            sender_tcp_congestion: congestion,
+        }) = document.end
+        else {
             return Err(Error::parse(what, "no summary of what was sent and received"));
         };
         // A run ends with a very short interval, whose rate is meaningless.
@@ -294,6 +331,8 @@ impl Throughput {
             lost_percent: received.lost_percent,
             packets: received.packets,
             per_second: whole.map(|interval| interval.sum.bits_per_second / 1e6).collect(),
+            congestion,
+            ports: document.start.connected.iter().map(|stream| stream.local_port).collect(),
         })
     }
 }
@@ -323,6 +362,8 @@ mod tests {
         );
         let rounded: Vec<f64> = throughput.per_second.iter().map(|mbps| mbps.round()).collect();
         assert_eq!(rounded, [15_788.0, 24_408.0]);
+        assert_eq!(throughput.congestion.as_deref(), Some("bbr"));
+        assert_eq!(throughput.ports, [43_864]);
     }
 
     #[test]

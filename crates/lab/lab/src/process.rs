@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_secs(2);
 /// How often captured output is looked at. Nothing can wait for a file to grow.
 const LISTEN: Duration = Duration::from_millis(10);
+/// The same for a report, which comes at once.
+const REPORT: Duration = Duration::from_millis(1);
 
 /// A running program. Dropping it stops it: SIGTERM, a grace period, SIGKILL. It is always reaped.
 #[derive(Debug)]
@@ -110,6 +112,37 @@ impl Process {
                 return Err(Error::TimedOut { what, limit });
             }
             Interrupt::sleep(LISTEN)?;
+        }
+    }
+
+    /// Sends it SIGUSR1, and returns the line that it then prints to its [captured](Self::capture) standard output.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] after `limit`, [`Error::Interrupted`], and [`Error::Failed`] if it ends without one.
+    pub fn report(&mut self, limit: Duration) -> Result<String> {
+        let before = self.stdout().len();
+        if let Some(status) = self.ended()? {
+            return Err(self.failed(status));
+        }
+        // It is not reaped yet, so its process id is not reused.
+        kill_process(Pid::from_child(&self.child), Signal::USR1)
+            .map_err(Error::io(format!("cannot signal `{}`", self.name)))?;
+        let end = Instant::now() + limit;
+        loop {
+            let ended = self.ended()?;
+            let stdout = self.stdout();
+            let line = stdout.get(before..).and_then(|text| text.split_once('\n'));
+            if let Some((line, _)) = line {
+                return Ok(line.to_owned());
+            }
+            if let Some(status) = ended {
+                return Err(self.failed(status));
+            }
+            if Instant::now() > end {
+                let what = format!("the report of `{}`", self.name);
+                return Err(Error::TimedOut { what, limit });
+            }
+            Interrupt::sleep(REPORT)?;
         }
     }
 
@@ -294,6 +327,22 @@ mod tests {
         assert!(late.to_string().contains("has not said \"ends\" yet"), "{late}");
         let mut process = Process::capture(shell("echo no disk >&2; exit 3")).expect("start");
         let failed = process.says("begins", LIMIT).expect_err("it ends");
+        assert!(failed.to_string().ends_with("no disk"), "{failed}");
+    }
+
+    #[test]
+    fn a_report_is_the_line_after_the_signal() {
+        let script = "trap 'echo 2 frames' USR1; echo ready; while :; do sleep 0.01; done";
+        let mut process = Process::capture(shell(script)).expect("start");
+        while process.stdout().is_empty() {
+            std::thread::yield_now();
+        }
+        for _ in 0..2 {
+            assert_eq!(process.report(LIMIT).expect("a line"), "2 frames");
+        }
+        let mut process = Process::capture(shell("echo no disk >&2; exit 3")).expect("start");
+        process.wait(LIMIT).expect("it ends");
+        let failed = process.report(LIMIT).expect_err("it has ended");
         assert!(failed.to_string().ends_with("no disk"), "{failed}");
     }
 

@@ -7,6 +7,7 @@ mod domains;
 mod hostile;
 mod matrix;
 mod platform;
+mod queues;
 mod steps;
 
 use std::io::Write as _;
@@ -21,6 +22,7 @@ use hostile::HostileArgs;
 use lab::Interrupt;
 use matrix::MatrixArgs;
 use platform::PlatformArgs;
+use queues::QueuesArgs;
 use xenlab::{Error, Result};
 
 /// Boots a whole Xen host in QEMU, under software emulation: the hypervisor, dom0 and paravirtual guests.
@@ -55,6 +57,9 @@ enum Command {
     /// Connect each frontend with each backend, the kernel's and pvnet's, every pair on a fresh host:
     /// ping, compare a file, measure TCP, and show the negotiated features.
     Matrix(MatrixArgs),
+    /// Connect guests with 1, 2 and 4 virtual CPUs to a dom0 with 1 and 2, with the kernel's backend and with pvnet: how
+    /// many queues they agree on.
+    Queues(QueuesArgs),
     /// Do with two guests on pvnet what operators do: connect them, plug and unplug
     /// interfaces, restart pvnet, reboot, save, restore and destroy guests, all under traffic.
     Domains(DomainsArgs),
@@ -86,6 +91,7 @@ fn run(command: &Command) -> Result<ExitCode> {
             Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
         }
         Command::Matrix(args) => matrix::run(args).map(verdict),
+        Command::Queues(args) => queues::run(args).map(verdict),
         Command::Domains(args) => domains::run(args).map(verdict),
         Command::Platform(args) => platform::run(args).map(verdict),
         Command::Hostile(args) => hostile::run(args).map(verdict),

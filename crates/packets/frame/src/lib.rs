@@ -182,6 +182,14 @@ impl Frame {
 /// The hash that spreads flows over queues.
 static FLOWS: toeplitz::Table = toeplitz::Table::new(&toeplitz::MICROSOFT_KEY);
 
+/// The queue, of so many, that the flows with this [hash](Frame::flow_hash) belong to. Zero if there is none.
+#[inline]
+#[must_use]
+pub fn queue_of(hash: u32, queues: usize) -> usize {
+    // The high bits of a product spread as well as a remainder, without a division.
+    ((u64::from(hash) * queues as u64) >> 32) as usize
+}
+
 #[inline]
 fn mac(bytes: &[u8; HEADER_MAX], at: usize) -> MacAddr {
     let mut octets = [0; 6];

@@ -45,7 +45,7 @@ use std::time::Duration;
 use ::port::{Doorbell, Ingress, Queue, Rewrap, Task};
 use switch::{LearningCounts, Limits, MacAddr, MacTable, PortId};
 
-pub use port::{IngressId, Port};
+pub use port::{IngressId, LockWaits, Port};
 pub use shared::{Failure, FailureSink};
 pub use switch::TeachError;
 

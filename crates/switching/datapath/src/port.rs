@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use port::{
     Body, Broken, DropReason, Egress, Event, InFlight, Lender, LentBuffer, LentMemory, Offer,
-    Outcome, Rewrap, Ticket, Wanted,
+    Outcome, Rewrap, Ticket, Wanted, queue_of,
 };
 use switch::{PortCounters, PortId, StormControl};
 
@@ -36,6 +36,17 @@ struct EgressQueue {
     egress: Mutex<Option<Box<dyn Egress>>>,
     /// A bit for each worker that waits for room here, or for the end of a delivery.
     waiters: AtomicU64,
+    /// How often a worker found it locked by another one, and the nanoseconds that all these waits took.
+    lock_waits: [AtomicU64; 2],
+}
+
+/// Waits of workers for an egress queue that another one had locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockWaits {
+    /// How many there were.
+    pub count: u64,
+    /// Their time together.
+    pub time: Duration,
 }
 
 impl Port {
@@ -46,8 +57,11 @@ impl Port {
         egress: Vec<Box<dyn Egress>>,
         storm_control: StormControl,
     ) -> Self {
-        let queue =
-            |egress| EgressQueue { egress: Mutex::new(Some(egress)), waiters: AtomicU64::new(0) };
+        let queue = |egress| EgressQueue {
+            egress: Mutex::new(Some(egress)),
+            waiters: AtomicU64::new(0),
+            lock_waits: Default::default(),
+        };
         Self {
             id,
             serial,
@@ -94,6 +108,14 @@ impl Port {
         self.egress.iter().any(|queue| queue.lock().as_ref().is_some_and(|e| e.is_stalled()))
     }
 
+    /// How workers have waited for each other at its egress queues.
+    pub fn lock_waits(&self) -> LockWaits {
+        let sum = |of: usize| -> u64 {
+            self.egress.iter().map(|queue| queue.lock_waits[of].load(Ordering::Relaxed)).sum()
+        };
+        LockWaits { count: sum(0), time: Duration::from_nanos(sum(1)) }
+    }
+
     /// Whether a queue of it broke.
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
@@ -112,8 +134,7 @@ impl Port {
     /// The queue that a flow belongs to.
     #[inline]
     pub(crate) fn queue_of(&self, hash: u32) -> usize {
-        // The high bits of a product spread as well as a remainder, without a division.
-        ((u64::from(hash) * self.egress.len() as u64) >> 32) as usize
+        queue_of(hash, self.egress.len())
     }
 
     /// Delivers a batch of `worker` to one queue. If frames are left waiting, the worker is among
@@ -127,7 +148,7 @@ impl Port {
         worker: usize,
     ) -> Result<(), Broken> {
         let queue = &self.egress[queue];
-        let mut egress = queue.lock();
+        let mut egress = queue.lock_in_turn();
         let Some(egress) = egress.as_mut() else {
             for offer in offers {
                 offer.outcome = Outcome::Dropped(DropReason::PortGone);
@@ -161,7 +182,7 @@ impl Port {
         let queue = &self.egress[queue];
         // Before asking: a delivery that ends after it then finds the worker waiting.
         queue.wait(worker);
-        match queue.lock().as_mut() {
+        match queue.lock_in_turn().as_mut() {
             Some(egress) => egress.reap(deliveries),
             None => deliveries.iter_mut().for_each(|delivery| {
                 delivery.outcome = Some(Outcome::Dropped(DropReason::PortGone));
@@ -234,7 +255,57 @@ impl EgressQueue {
         self.egress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks it for a worker, and counts the wait if another one has it.
+    #[inline]
+    fn lock_in_turn(&self) -> MutexGuard<'_, Option<Box<dyn Egress>>> {
+        match self.egress.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => self.lock_after_another(),
+        }
+    }
+
+    /// The clock is read only here, where the worker waits in any case.
+    #[cold]
+    fn lock_after_another(&self) -> MutexGuard<'_, Option<Box<dyn Egress>>> {
+        let [count, nanoseconds] = &self.lock_waits;
+        count.fetch_add(1, Ordering::Relaxed);
+        let began = Instant::now();
+        let guard = self.lock();
+        let waited = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        nanoseconds.fetch_add(waited, Ordering::Relaxed);
+        guard
+    }
+
     fn wait(&self, worker: usize) {
         self.waiters.fetch_or(1 << worker, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use port_testing::FakeEgress;
+
+    use super::*;
+
+    #[test]
+    fn only_a_worker_that_finds_the_queue_locked_is_counted() {
+        let egress: Vec<Box<dyn Egress>> =
+            vec![Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)))];
+        let port = Port::new(PortId(0), 0, "red", egress, StormControl::new(0));
+        drop(port.egress[0].lock_in_turn());
+        assert_eq!(port.lock_waits(), LockWaits::default());
+        let held = port.egress[0].lock();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| drop(port.egress[0].lock_in_turn()));
+            // The other one is counted before it waits.
+            while port.lock_waits().count == 0 {
+                std::thread::yield_now();
+            }
+            drop(held);
+            other.join().unwrap();
+        });
+        let LockWaits { count, time } = port.lock_waits();
+        assert!(count == 1 && time > Duration::ZERO, "{time:?}");
     }
 }

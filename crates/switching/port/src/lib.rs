@@ -154,7 +154,7 @@ pub use event::{Doorbell, Event};
 pub use frame::{
     Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, Frame, Gather, HEADER_MAX, KeptFrame,
     LENT_MAX, Lent, Memory, Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers,
-    SEGMENTS_MAX, ScatterList, Segments, Ticket, WINDOW, Window, linearise,
+    SEGMENTS_MAX, ScatterList, Segments, Ticket, WINDOW, Window, linearise, queue_of,
 };
 pub use lend::{Lender, LentBuffer, LentMemory, Wanted};
 pub use wrapper::{EgressWrapper, IngressWrapper};

@@ -1,7 +1,8 @@
 //! The status that the control socket returns.
 
 use control_socket::{
-    Address, Counts, Learning, MeterStatus, PortKind, PortState, PortStatus, Reason, Traffic,
+    Address, Counts, Learning, LockWaits, MeterStatus, PortKind, PortState, PortStatus, Reason,
+    Traffic,
 };
 use datapath::Port;
 use hypervisor::Meter;
@@ -52,10 +53,15 @@ pub(super) fn uplink(uplink: &PluggedUplink) -> PortStatus {
 
 fn counted(status: PortStatus, port: &Port) -> PortStatus {
     let counts = port.counters().snapshot();
+    let datapath::LockWaits { count, time } = port.lock_waits();
     PortStatus {
         queues: port.queues(),
         ingress: Traffic { frames: counts.ingress_frames, bytes: counts.ingress_bytes },
         egress: Traffic { frames: counts.egress_frames, bytes: counts.egress_bytes },
+        lock_waits: LockWaits {
+            count,
+            nanoseconds: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+        },
         learning: learning(counts.learning),
         drops: Counts::new(|reason| counts.dropped(reason)),
         ..status

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use control_socket::InterfaceReport;
 use netdev::{Device, NotFreed, Queue};
 use offload::Features;
 use uplink::tap::{Tap, TapOffload, TapQueue};
@@ -131,6 +132,13 @@ impl Link {
     /// The tap's name.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What its queues have sent since its device was opened.
+    pub(super) fn report(&self) -> InterfaceReport {
+        let threads = self.running.iter().flat_map(|running| &running.threads);
+        let queues = threads.map(|thread| thread.counters().report()).collect();
+        InterfaceReport { name: self.name.clone(), queues }
     }
 
     /// Descriptors of which one becomes readable when [`is_open`](Self::is_open) may have changed, or

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use control_socket::GuestReport;
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{info, warn};
 
@@ -18,11 +19,12 @@ pub(super) trait Follow {
 }
 
 /// Waits until there is a signal, no interface is left or `follow` ends it, and closes what is open then. An interface
-/// that ends earlier is closed, or waits until its device comes back, and the others go on. The error is why an interface
-/// ended early.
+/// that ends earlier is closed, or waits until its device comes back, and the others go on. When `asked` is readable, it
+/// prints a report. The error is why an interface ended early.
 pub(super) fn run(
     mut links: Vec<Link>,
     signals: impl AsFd,
+    asked: impl AsFd,
     mut follow: impl Follow,
 ) -> Result<(), String> {
     let mut result = Ok(());
@@ -34,7 +36,7 @@ pub(super) fn run(
         }
         let is_over = |link: &mut Link| !link.is_open() && !link.may_reopen();
         let mut closing: Vec<_> = links.extract_if(.., is_over).collect();
-        let ends = !goes_on || (closing.is_empty() && wait(&links, &signals, &follow)?);
+        let ends = !goes_on || (closing.is_empty() && wait(&links, &signals, &asked, &follow)?);
         if ends {
             closing.append(&mut links);
         }
@@ -68,13 +70,30 @@ fn reopen(link: &mut Link) {
     }
 }
 
-/// Waits for a signal or a change. Returns whether it is a signal.
-fn wait(links: &[Link], signals: &impl AsFd, follow: &impl Follow) -> Result<bool, String> {
+/// Waits for a signal or a change, and prints a report if one was asked for. Returns whether it is a signal.
+fn wait(
+    links: &[Link],
+    signals: &impl AsFd,
+    asked: &impl AsFd,
+    follow: &impl Follow,
+) -> Result<bool, String> {
     let changes = links.iter().flat_map(Link::changes).chain(follow.changes());
-    let fds = std::iter::once(signals.as_fd()).chain(changes);
+    let fds = [signals.as_fd(), asked.as_fd()].into_iter().chain(changes);
     let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(text)?;
+    if !fds[1].revents().is_empty() {
+        // A report for each of several signals would be no newer.
+        rustix::io::read(asked, &mut [0; 64]).map_err(text)?;
+        report(links)?;
+    }
     Ok(!fds[0].revents().is_empty())
+}
+
+/// Prints what all queues have sent, as a line of JSON.
+fn report(links: &[Link]) -> Result<(), String> {
+    let report = GuestReport { interfaces: links.iter().map(Link::report).collect() };
+    println!("{}", serde_json::to_string(&report).map_err(text)?);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -173,6 +192,15 @@ mod tests {
         end: usize,
         follow: impl Fn(usize, &Shared, &OwnedFd, &[&str]),
     ) -> Vec<&'static str> {
+        run_and_ask(&event(), end, follow)
+    }
+
+    /// The same with the descriptor by which reports are asked for.
+    fn run_and_ask(
+        asked: &OwnedFd,
+        end: usize,
+        follow: impl Fn(usize, &Shared, &OwnedFd, &[&str]),
+    ) -> Vec<&'static str> {
         let shared = Arc::new(Shared {
             changes: event(),
             open: Mutex::new(["a", "b"].into()),
@@ -186,7 +214,7 @@ mod tests {
             follow(turn, &shared, &signals, &closed);
             turn != end
         });
-        let result = run(vec![device("a"), device("b")], &signals, turns);
+        let result = run(vec![device("a"), device("b")], &signals, asked, turns);
         assert_eq!(result, Ok(()));
         let closed = shared.closed.lock().unwrap();
         closed.clone()
@@ -203,6 +231,19 @@ mod tests {
             }
         });
         assert_eq!(closed, ["b", "a"]);
+    }
+
+    #[test]
+    fn a_report_ends_nothing() {
+        let asked = event();
+        ring(&asked);
+        let closed = run_and_ask(&asked, usize::MAX, |turn, _, signals, closed| {
+            assert_eq!(closed, [""; 0]);
+            if turn == 1 {
+                ring(signals);
+            }
+        });
+        assert_eq!(closed, ["a", "b"]);
     }
 
     #[test]

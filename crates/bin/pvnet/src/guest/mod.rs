@@ -21,7 +21,7 @@ use xenstore::{Client, Store};
 use crate::context::ContextDevice;
 use crate::error::text;
 use crate::netns::{self, GuestNamespace};
-use crate::signals::stop_signal;
+use crate::signals::{report_signal, stop_signal};
 use link::{Link, StackEnd};
 use links::Follow;
 use memory::Balloon;
@@ -51,7 +51,7 @@ impl Identity {
 pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), String> {
     let (name, token) = (identity.name.as_str(), identity.token()?);
     // Before all else, so that a signal leaves nothing behind.
-    let signals = stop_signal()?;
+    let (signals, asked) = (stop_signal()?, report_signal()?);
     let (guest, store) = machine::join_with(socket, name, token.as_ref()).map_err(text)?;
     let store: Arc<dyn Store> = Arc::new(Client::new(store).map_err(text)?);
     let namespace = GuestNamespace::make(name)?;
@@ -64,7 +64,7 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let names: Vec<_> = links.iter().map(Link::name).collect();
     println!("guest {name} is up: {} in namespace {name}", names.join(", "));
     let balloon = Balloon::watch(guest, store).map_err(text)?;
-    let result = links::run(links, &signals, balloon);
+    let result = links::run(links, &signals, &asked, balloon);
     drop(namespace);
     result
 }
@@ -119,7 +119,7 @@ impl Follow for Nothing {
         None
     }
 
-    fn follow(&mut self) -> bool {
+    fn follow(&mut self, _: &mut [Link]) -> bool {
         true
     }
 }
@@ -127,7 +127,7 @@ impl Follow for Nothing {
 /// Runs the frontend of interface `handle` of this Xen domain, instead of the kernel's, until a
 /// signal or until the backend closes. Prints a line when it is up.
 pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
-    let signals = stop_signal()?;
+    let (signals, asked) = (stop_signal()?, report_signal()?);
     let connection = xen::store::connect().map_err(text)?;
     let store: Arc<dyn Store> = Arc::new(Client::new(connection).map_err(text)?);
     let own = store.read(None, "domid").map_err(text)?;
@@ -140,5 +140,5 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let stack = StackEnd { name, namespace: None, offloads, addresses };
     let link = vif::open(&guest, &store, handle, stack, options, None)?;
     println!("vif {handle} is up: {}", link.name());
-    links::run(vec![link], &signals, Nothing)
+    links::run(vec![link], &signals, &asked, Nothing)
 }

@@ -1,5 +1,8 @@
 //! The thread of one queue: the pump between the stack's tap and a device, in both directions.
 
+mod counters;
+mod orders;
+
 use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,8 +19,7 @@ use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
-mod orders;
-
+use counters::{QueueCounters, RingWatch};
 use orders::{OrderSender, OrderTaker};
 
 /// The most frames received before the other direction has its turn.
@@ -26,6 +28,7 @@ const RECEIVE_BURST: usize = 32;
 /// A running thread.
 pub struct QueueThread {
     thread: JoinHandle<Ended>,
+    counters: Arc<QueueCounters>,
     stop: Arc<Notice>,
     ended: Arc<Notice>,
     orders: OrderSender,
@@ -84,6 +87,7 @@ impl QueueThread {
         let (stop, ended) = (Notice::new()?, Notice::new()?);
         let (orders, taker) = orders::channel()?;
         let mut forwarder = Forwarder::new(queue, tap, stop.clone(), taker);
+        let counters = forwarder.ring.counters().clone();
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let result = forwarder.run();
@@ -94,7 +98,7 @@ impl QueueThread {
             };
             Ended { fault, _queue: Box::new(forwarder.queue) }
         })?;
-        Ok(Self { thread, stop, ended, orders })
+        Ok(Self { thread, counters, stop, ended, orders })
     }
 
     /// Lets the thread take pages of its queue out of use; see [`Queue::set_aside`].
@@ -105,6 +109,11 @@ impl QueueThread {
     /// Lets the thread use pages again; see [`Queue::put_back`].
     pub fn put_back(&self, pages: Vec<u16>) {
         self.orders.put_back(pages);
+    }
+
+    /// What it has sent.
+    pub fn counters(&self) -> &QueueCounters {
+        &self.counters
     }
 
     /// Asks the thread to end.
@@ -141,6 +150,7 @@ struct Forwarder<Q: Queue, T> {
     frame: Q::Frame,
     /// The last read found nothing: wait before reading again.
     tap_empty: bool,
+    ring: RingWatch,
     stop: Arc<Notice>,
     orders: OrderTaker,
 }
@@ -148,7 +158,8 @@ struct Forwarder<Q: Queue, T> {
 impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     fn new(queue: Q, tap: T, stop: Arc<Notice>, orders: OrderTaker) -> Self {
         let (burst, frame) = (queue.burst(), Q::Frame::default());
-        Self { queue, burst, tap, frame, tap_empty: false, stop, orders }
+        let ring = RingWatch::default();
+        Self { queue, burst, tap, frame, tap_empty: false, ring, stop, orders }
     }
 
     fn run(&mut self) -> Result<(), Error<Q::Fault>> {
@@ -220,15 +231,15 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
 
     /// Forwards frames from the stack to the ring. Returns whether there was one.
     fn send(&mut self) -> Result<bool, Error<Q::Fault>> {
-        let mut any = false;
+        let mut sent = 0;
         let mut pending = 0;
         for _ in 0..self.burst.frames {
-            if self.tap_empty || !self.queue.has_room() {
+            if !self.ring.look(self.queue.has_room()) || self.tap_empty {
                 break;
             }
             match self.read() {
                 Ok(len) => {
-                    any = true;
+                    sent += 1;
                     pending += len;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_empty = true,
@@ -240,7 +251,10 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             }
         }
         self.queue.kick();
-        Ok(any)
+        if sent > 0 {
+            self.ring.sent(sent);
+        }
+        Ok(sent > 0)
     }
 
     /// Reads one frame from the stack straight into the device's pages: one system call, one copy.

@@ -7,6 +7,7 @@ mod server;
 mod shares;
 mod transfer;
 mod willmann07;
+mod xenserver7;
 
 use clap::Subcommand;
 use lab::Interrupt;
@@ -15,6 +16,7 @@ use crate::error::Result;
 use menon06::Menon06Args;
 use santos08::Santos08Args;
 use willmann07::Willmann07Args;
+use xenserver7::Xenserver7Args;
 
 /// The paper.
 #[derive(Subcommand)]
@@ -35,6 +37,11 @@ pub enum ReproCommand {
     /// Datagrams to a guest, by each way that the paper tries, with 6 to 64 packets per interrupt: what a packet costs
     /// the guest, the driver domain and the hypervisor.
     Santos08(Santos08Args),
+    /// XenServer 7.0 performance improvements part 2: Parallelised networking datapath (2016).
+    ///
+    /// Eight TCP streams between two guests that have one to eight queues each: throughput, full rings, the cost of a
+    /// byte, and how streams spread over queues. A model predicts what this machine has too few CPUs for.
+    Xenserver7(Xenserver7Args),
 }
 
 /// Runs the command.
@@ -44,6 +51,7 @@ pub fn run(command: &ReproCommand) -> Result<()> {
         ReproCommand::Menon06(args) => menon06::run(args),
         ReproCommand::Willmann07(args) => willmann07::run(args),
         ReproCommand::Santos08(args) => santos08::run(args),
+        ReproCommand::Xenserver7(args) => xenserver7::run(args),
     }
 }
 
@@ -60,6 +68,12 @@ fn kept<T>(result: Result<T>) -> Result<std::result::Result<T, String>> {
         Err(error) if error.is_interrupt() => Err(error),
         result => Ok(result.map_err(|error| error.to_string())),
     }
+}
+
+/// The mean; none of nothing.
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let values: Vec<f64> = values.collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 #[cfg(test)]

@@ -2,9 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
+use std::time::Duration;
 
 use accounting::Carried;
-use control_socket::{PortKind, PortState, Status};
+use control_socket::{GuestReport, PortKind, PortState, QueueReport, Status};
 use lab::{Endpoint, Namespace, Offloads, Process};
 
 use super::daemon::{Daemon, ports, program};
@@ -41,8 +42,11 @@ pub struct Testbed {
     daemon: Daemon,
     left: Endpoint,
     right: Endpoint,
+    queues: Option<u32>,
 }
 
+/// How long a guest may take for a report on a busy machine.
+const REPORT: Duration = Duration::from_secs(5);
 /// The interface in each guest.
 const DEVICE: &str = "eth0";
 impl Testbed {
@@ -54,7 +58,7 @@ impl Testbed {
         let right = endpoint("pvnet-blue", 2)?;
         let config = |folder: &Path| config_text(setup, folder, [&left, &right]);
         let daemon = Daemon::start(config)?;
-        let mut testbed = Self { guests: Vec::new(), daemon, left, right };
+        let mut testbed = Self { guests: Vec::new(), daemon, left, right, queues: setup.queues };
         testbed.start_guests(setup.offloads)?;
         Ok(testbed)
     }
@@ -68,10 +72,15 @@ impl Testbed {
     }
 
     fn start_guests(&mut self, offloads: Offloads) -> Result<()> {
+        let queues = self.queues;
         for end in [&self.left, &self.right] {
             let mut command = program(None)?;
             command.arg("guest").arg("--directory").arg(self.daemon.folder());
             command.args(["--device", end.device]).args(flags(offloads));
+            if let Some(queues) = queues {
+                // By default a guest has no more than one per CPU.
+                command.args(["--queues", &queues.to_string()]);
+            }
             command.arg(end.namespace.name());
             self.guests.push(Process::capture(command)?);
         }
@@ -102,6 +111,19 @@ impl Testbed {
     /// The folder of the daemon's sockets.
     pub fn folder(&self) -> &Path {
         self.daemon.folder()
+    }
+
+    /// The process numbers of the left and the right guest.
+    pub fn guests(&self) -> impl Iterator<Item = u32> {
+        self.guests.iter().map(Process::pid)
+    }
+
+    /// What the queues of the left guest have sent so far.
+    pub fn left_queues(&mut self) -> Result<Vec<QueueReport>> {
+        let Some(left) = self.guests.first_mut() else { return Ok(Vec::new()) };
+        let line = left.report(REPORT)?;
+        let report: GuestReport = serde_json::from_str(&line).map_err(report::Error::from)?;
+        Ok(report.interfaces.into_iter().flat_map(|interface| interface.queues).collect())
     }
 
     fn wait(&mut self, what: &str, ready: impl Fn(&Status, &[Process]) -> bool) -> Result<()> {

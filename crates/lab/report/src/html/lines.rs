@@ -25,6 +25,8 @@ pub struct LineChart {
     steps: Vec<String>,
     logarithmic: bool,
     series: Vec<(String, Vec<(f64, f64)>)>,
+    /// The numbers of the series that are drawn broken.
+    broken: Vec<usize>,
     /// What happens at some places of the x axis.
     marks: Option<(String, Vec<f64>)>,
 }
@@ -45,6 +47,7 @@ impl LineChart {
             steps: Vec::new(),
             logarithmic: false,
             series: Vec::new(),
+            broken: Vec::new(),
             marks: None,
         }
     }
@@ -77,6 +80,17 @@ impl LineChart {
         let finite = |(x, y): &(f64, f64)| x.is_finite() && y.is_finite();
         self.series.push((name.into(), points.into_iter().filter(finite).collect()));
         self
+    }
+
+    /// The same as a broken line: for what was computed beside what was measured.
+    #[must_use]
+    pub fn broken_line(
+        mut self,
+        name: impl Into<String>,
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) -> Self {
+        self.broken.push(self.series.len());
+        self.line(name, points)
     }
 
     /// Adds a line through values at x = 0, 1, 2, …
@@ -157,12 +171,13 @@ impl LineChart {
         );
     }
 
-    fn draw_line(svg: &mut Svg, plot: &Plot, series: usize, points: &[(f64, f64)]) {
+    fn draw_line(&self, svg: &mut Svg, plot: &Plot, series: usize, points: &[(f64, f64)]) {
         let at = |(x, y): &(f64, f64)| (plot.x.at(*x), plot.y.at(*y));
         let places: Vec<String> =
             points.iter().map(at).map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
         if !places.is_empty() {
-            svg.path(&format!("M{}", places.join("L")), &format!("curve {}", stroke(series)));
+            let kind = if self.broken.contains(&series) { "curve broken" } else { "curve" };
+            svg.path(&format!("M{}", places.join("L")), &format!("{kind} {}", stroke(series)));
         }
         if points.len() <= MARKED {
             points.iter().for_each(|point| svg.marker(at(point), series));
@@ -294,7 +309,7 @@ impl Chart for LineChart {
             svg.line((x, plot.top), (x, plot.bottom), &class);
         }
         for (index, (_, points)) in self.series.iter().enumerate() {
-            Self::draw_line(&mut svg, &plot, index, points);
+            self.draw_line(&mut svg, &plot, index, points);
         }
         self.draw_names(&mut svg, &plot);
         svg.finish(id, plot.bottom + 2.3 * LINE, &self.title, &self.description())
@@ -311,6 +326,16 @@ mod tests {
         let plot = chart.plot();
         let expected = format!("M{:.1} {:.1}L{:.1} 28.0", plot.left, plot.bottom, plot.right);
         assert!(chart.svg("c").contains(&expected), "{expected}");
+    }
+
+    #[test]
+    fn a_broken_line_is_one_of_several() {
+        let svg = LineChart::new("t", "x", "u")
+            .values("measured", [1.0, 2.0])
+            .broken_line("model", [(0.0, 1.0), (1.0, 3.0)])
+            .svg("c");
+        assert_eq!(svg.matches(r#"class="curve broken s1""#).count(), 1, "{svg}");
+        assert_eq!(svg.matches(r#"class="curve s0""#).count(), 1);
     }
 
     #[test]

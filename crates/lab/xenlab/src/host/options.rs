@@ -12,6 +12,8 @@ pub struct Options {
     pub memory_mib: u32,
     /// dom0's part of it.
     pub dom0_memory_mib: u32,
+    /// dom0's virtual CPUs. The machine has one CPU, which they share.
+    pub dom0_vcpus: u32,
     /// Files of this machine to copy into dom0 and guests.
     pub files: Vec<HostFile>,
     /// Whether dom0 has a network card, `eth0`, on a network that QEMU emulates: 10.0.2.2 answers.
@@ -31,6 +33,7 @@ impl Default for Options {
         Self {
             memory_mib: 2048,
             dom0_memory_mib: 1024,
+            dom0_vcpus: 1,
             files: Vec::new(),
             outside: false,
             xen_arguments: String::new(),

@@ -100,13 +100,13 @@ fn machine(command: &mut Command, options: &Options) {
 }
 
 pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, root: &Path) {
-    let memory = options.dom0_memory_mib;
+    let (memory, vcpus) = (options.dom0_memory_mib, options.dom0_vcpus);
     // eager-fpu: TCG's XSAVE ignores CR0.TS, so that lazy switching loses the state of vector registers and programs
     // crash at random. xpti=0: switching page tables at each system call flushes TCG's translations. bootscrub=0: the
     // memory is already zero.
     let xen = format!(
         "console=com1 com1=115200,8n1 loglvl=warning guest_loglvl=warning dom0_mem={memory}M,max:{memory}M \
-         dom0_max_vcpus=1 spec-ctrl=eager-fpu xpti=0 bootscrub=0 {}",
+         dom0_max_vcpus={vcpus} spec-ctrl=eager-fpu xpti=0 bootscrub=0 {}",
         options.xen_arguments
     );
     let kernel = format!("console=hvc0 loglevel=4 {KERNEL} {}", options.kernel_arguments);

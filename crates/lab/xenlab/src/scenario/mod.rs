@@ -15,6 +15,7 @@ mod domains;
 mod frontend;
 mod hostile;
 mod platform;
+mod queues;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +30,7 @@ pub use hostile::{
     Status, phase,
 };
 pub use platform::{PLATFORM_STEPS, platform};
+pub use queues::{GUEST_VCPUS, Negotiation, queues};
 
 /// The address of the backend's domain.
 pub const BACKEND_ADDRESS: &str = "10.0.0.1";

@@ -174,6 +174,8 @@ mod tests {
             lost_percent: 0.0,
             packets: 0,
             per_second: vec![],
+            congestion: None,
+            ports: vec![],
         }
     }
 

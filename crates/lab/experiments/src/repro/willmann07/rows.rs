@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::config::Config;
 use super::measure::Sample;
 use super::paper::{Numbers, Part, paper};
+use crate::repro::mean;
 use crate::repro::shares::Shares;
 use crate::repro::transfer::Direction;
 
@@ -128,11 +129,6 @@ pub fn rows(parts: &[Part], keys: &[Key], guests: &[u8], seen: &Measurements) ->
     };
     let all = parts.iter().flat_map(of).filter(|(_, key)| keys.contains(key));
     all.map(|(part, key)| row(part, key, seen)).collect()
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let values: Vec<f64> = values.collect();
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
 fn mean_shares(samples: &[Sample]) -> Option<Shares> {

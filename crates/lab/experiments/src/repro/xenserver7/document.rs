@@ -1,0 +1,159 @@
+//! The whole result, for JSON and pages.
+
+use report::{Claim, Machine};
+use serde::Serialize;
+
+use super::claims::{any_dip, claims, dips};
+use super::flows::{Distribution, Hashes};
+use super::model::{Check, Costs};
+use super::rows::Row;
+
+/// The whole result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Document {
+    /// The paper.
+    pub paper: &'static str,
+    /// Where and when it ran.
+    pub machine: Machine,
+    /// How it was measured.
+    pub method: Method,
+    /// Measured rows, then the model's.
+    pub rows: Vec<Row>,
+    /// How streams spread over queues, by each hash.
+    pub flows: Vec<Spreading>,
+    /// What the model is fed with, and how it fits what was measured; none without a measurement of one queue.
+    pub model: Option<Model>,
+    /// What the paper claims, and whether it holds here.
+    pub claims: Vec<Claim>,
+}
+
+/// How it was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Method {
+    /// Seconds of each transfer.
+    pub seconds: u32,
+    /// Interleaved rounds.
+    pub rounds: u32,
+    /// TCP streams.
+    pub streams: u32,
+    /// TCP's congestion control at both ends.
+    pub congestion: String,
+    /// CPUs that daemons, guests and programs share.
+    pub cpus: usize,
+    /// Sets of ports over which flows per queue are computed.
+    pub port_sets: usize,
+    /// What differs from the intended setup.
+    pub notes: Vec<String>,
+}
+
+/// How streams spread over queues, by one hash.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spreading {
+    /// `switch`: that of this switch, over sets of ports that the kernel gave. `uniform`: an even hash with a random
+    /// key, as the paper's, exactly.
+    pub hash: &'static str,
+    /// By the number of queues.
+    pub queues: Vec<Distribution>,
+    /// The chance that the busiest queue has more streams than with one queue fewer, by the number of queues.
+    pub dips: Vec<Dip>,
+    /// The chance of at least one of these.
+    pub any_dip: Option<f64>,
+}
+
+/// The chance that one more queue does worse.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Dip {
+    /// The queues, one more than before.
+    pub queues: usize,
+    /// The chance, 0 to 1.
+    pub chance: f64,
+}
+
+/// The model.
+#[derive(Clone, Debug, Serialize)]
+pub struct Model {
+    /// What it is fed with.
+    pub costs: Costs,
+    /// Its predictions for measured points.
+    pub checks: Vec<Check>,
+}
+
+impl Spreading {
+    fn new(hash: &'static str, queues: Vec<Distribution>) -> Self {
+        let dips = dips(&queues).into_iter().map(|(queues, chance)| Dip { queues, chance });
+        Self { hash, dips: dips.collect(), any_dip: any_dip(&queues), queues }
+    }
+}
+
+impl Document {
+    /// Spreads the flows and compares the rows with the paper.
+    pub fn new(
+        rows: Vec<Row>,
+        queues: &[usize],
+        sets: &[Vec<Hashes>],
+        model: Option<Model>,
+        method: Method,
+    ) -> Self {
+        let streams = method.streams as usize;
+        let of = |of: &dyn Fn(usize) -> Distribution| queues.iter().map(|it| of(*it)).collect();
+        let switch: Vec<Distribution> = of(&|queues| Distribution::of_sets(sets, queues));
+        let uniform: Vec<Distribution> = of(&|queues| Distribution::uniform(streams, queues));
+        let claims = claims(&rows, &switch, &uniform);
+        let flows = vec![Spreading::new("switch", switch), Spreading::new("uniform", uniform)];
+        let machine = Machine::detect();
+        Self { paper: "xenserver7", machine, method, rows, flows, model, claims }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::rows::tests::{seen, sets};
+    use super::super::rows::{Point, measured, modelled};
+    use super::*;
+
+    /// A document of a machine with two CPUs.
+    pub fn document() -> Document {
+        let (seen, sets) = (seen(), sets());
+        let queues: Vec<usize> = (1..=8).collect();
+        let points = [1, 2].map(|queues| Point { queues, workers: queues });
+        let costs = seen.costs().unwrap();
+        let mut rows = measured(&points, &seen);
+        rows.extend(modelled(&queues, &costs, &sets));
+        let model = Model { costs, checks: seen.checks(&sets, 2) };
+        let method = Method {
+            seconds: 1,
+            rounds: 3,
+            streams: 8,
+            congestion: "cubic".to_owned(),
+            cpus: 2,
+            port_sets: sets.len(),
+            notes: vec!["a note".to_owned()],
+        };
+        Document::new(rows, &queues, &sets, Some(model), method)
+    }
+
+    #[test]
+    fn json_has_the_documented_shape() {
+        let json = serde_json::to_value(document()).unwrap();
+        assert_eq!(json["paper"], "xenserver7");
+        assert!(json["machine"]["cpus"].as_u64() > Some(0));
+        assert_eq!(json["method"]["congestion"], "cubic");
+        let (measured, model) = (&json["rows"][0], &json["rows"][5]);
+        assert_eq!((&measured["queues"], &measured["model"]), (&1.into(), &false.into()));
+        assert_eq!(measured["mbps"]["median"], 20_000.0);
+        assert_eq!(measured["mbps"]["n"], 3);
+        for number in ["ring_full", "ns_per_kib", "locked", "worker_busy", "paper_mbps"] {
+            assert!(measured[number].is_f64(), "{number} in {measured}");
+        }
+        assert!(measured["cost"]["daemon"].is_f64() && measured["flows"]["seen"].is_f64());
+        assert_eq!((&model["queues"], &model["model"]), (&4.into(), &true.into()));
+        assert!(model["ring_full"].is_null() && model["limit"].is_string(), "{model}");
+        let [switch, uniform] = [0, 1].map(|hash| &json["flows"][hash]);
+        assert_eq!((&switch["hash"], &uniform["hash"]), (&"switch".into(), &"uniform".into()));
+        assert_eq!(uniform["queues"][0]["most"], serde_json::json!({ "8": 1.0 }));
+        assert_eq!(switch["dips"][3]["queues"], 5);
+        assert!(switch["any_dip"].is_f64() && json["claims"][0]["verdict"].is_string());
+        assert!(json["model"]["costs"]["worker"].is_f64());
+        assert!(json["model"]["checks"][1]["error"].is_f64());
+    }
+}

@@ -17,6 +17,7 @@ mod buffers;
 mod control;
 mod device;
 mod fault;
+mod free_pages;
 mod handshake;
 mod queue;
 mod rx;

@@ -178,7 +178,8 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
             RxChannel::Flip => Some(hypervisor.page_transfer().ok_or(ConnectError::NoFlip)?),
         };
         let to = Destination::new(peer, grants);
-        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, *features, flips) })
+        let options = (*features, offered.coalescing);
+        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, options, flips) })
     }
 
     /// Connects the control ring, which serves the persistent grants of all queues.

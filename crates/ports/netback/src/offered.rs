@@ -1,6 +1,7 @@
 //! The features and limits that a backend offers.
 
 use offload::Features;
+use port::Coalescing;
 
 use crate::channel::{RxChannel, TxChannel};
 
@@ -20,6 +21,8 @@ pub struct Offered {
     /// Most pages of each queue that stay mapped, if the channels permit it; see
     /// [`persistent_pages`](Self::persistent_pages).
     pub persistent_grants: u16,
+    /// When the guest is notified of frames; by default so that a single frame waits for nothing.
+    pub coalescing: Option<Coalescing>,
 }
 
 impl Offered {

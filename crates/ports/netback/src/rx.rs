@@ -12,16 +12,19 @@ use hypervisor::flip::PageTransfer;
 use hypervisor::{Hypervisor, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
-    Body, Bounce, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome, SEGMENTS_MAX,
+    Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome,
+    SEGMENTS_MAX,
 };
 
 use crate::persistent::{Buffers, Destination};
 use crate::request::Fault;
+use moderation::Moderation;
 use plan::{PacketShape, RxRing};
 use slots::Slots;
 use supply::BufferSupply;
 
 mod flip;
+mod moderation;
 mod plan;
 mod slots;
 mod supply;
@@ -53,6 +56,14 @@ impl<H: Hypervisor> Egress for RxQueue<H> {
     fn is_stalled(&self) -> bool {
         self.slots.supply.is_stalled()
     }
+
+    fn coalesces(&self) -> bool {
+        self.slots.moderation.holds()
+    }
+
+    fn flush(&mut self, now: Duration, is_idle: bool) -> Option<Duration> {
+        self.slots.flush(now, is_idle)
+    }
 }
 
 impl<H: Hypervisor> RxQueue<H> {
@@ -61,13 +72,14 @@ impl<H: Hypervisor> RxQueue<H> {
         to: Destination<H>,
         ring: RxRing<H>,
         event: Arc<H::Event>,
-        features: Features,
+        (features, coalescing): (Features, Option<Coalescing>),
         flips: Option<Arc<dyn PageTransfer<H::Peer>>>,
     ) -> Self {
         let meter = hypervisor.clone();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
         let (supply, to) = (BufferSupply::Enough, Arc::new(to));
-        let slots = Slots { flips, hypervisor, to, ring, event, supply, features };
+        let moderation = Moderation::new(coalescing);
+        let slots = Slots { flips, hypervisor, to, ring, event, supply, moderation, features };
         Self { slots, finisher, bounce: None }
     }
 
@@ -108,7 +120,7 @@ impl<H: Hypervisor> RxQueue<H> {
             done += delivered;
         }
         buffers.note(&self.slots.hypervisor);
-        self.slots.publish();
+        self.slots.publish(offers, now);
         Ok(())
     }
 

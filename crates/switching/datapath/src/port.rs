@@ -16,6 +16,8 @@ pub struct Port {
     counters: PortCounters,
     storm_control: StormControl,
     egress: Box<[EgressQueue]>,
+    /// Whether MAC addresses are part of the hash that spreads flows over the queues.
+    hashes_macs: bool,
     failed: AtomicBool,
 }
 
@@ -23,6 +25,8 @@ pub struct Port {
 struct EgressQueue {
     /// None once the port is being removed.
     egress: Mutex<Option<Box<dyn Egress>>>,
+    /// Whether it may hold back notifications.
+    coalesces: bool,
     /// A bit for each worker that waits for room here, or for the end of a delivery.
     waiters: AtomicU64,
 }
@@ -33,10 +37,14 @@ impl Port {
         serial: u64,
         name: &str,
         egress: Vec<Box<dyn Egress>>,
+        hashes_macs: bool,
         storm_control: StormControl,
     ) -> Self {
-        let queue =
-            |egress| EgressQueue { egress: Mutex::new(Some(egress)), waiters: AtomicU64::new(0) };
+        let queue = |egress: Box<dyn Egress>| EgressQueue {
+            coalesces: egress.coalesces(),
+            egress: Mutex::new(Some(egress)),
+            waiters: AtomicU64::new(0),
+        };
         Self {
             id,
             serial,
@@ -44,6 +52,7 @@ impl Port {
             counters: PortCounters::default(),
             storm_control,
             egress: egress.into_iter().map(queue).collect(),
+            hashes_macs,
             failed: AtomicBool::new(false),
         }
     }
@@ -78,6 +87,11 @@ impl Port {
         self.egress.len()
     }
 
+    /// Whether MAC addresses are part of the hash that spreads flows over the queues.
+    pub(crate) fn hashes_macs(&self) -> bool {
+        self.hashes_macs
+    }
+
     /// Whether its guest has posted too few buffers for so long that frames for it are dropped.
     pub fn is_stalled(&self) -> bool {
         self.egress.iter().any(|queue| queue.lock().as_ref().is_some_and(|e| e.is_stalled()))
@@ -106,7 +120,8 @@ impl Port {
     }
 
     /// Delivers a batch of `worker` to one queue. If frames are left waiting, the worker is among
-    /// the [`take_waiters`](Self::take_waiters) once there is room.
+    /// the [`take_waiters`](Self::take_waiters) once there is room. Returns when the queue must be
+    /// [flushed](Self::flush), if it must.
     pub(crate) fn deliver(
         &self,
         queue: usize,
@@ -114,14 +129,14 @@ impl Port {
         offers: &mut [Offer<'_>],
         now: Duration,
         worker: usize,
-    ) -> Result<(), Broken> {
+    ) -> Result<Option<Duration>, Broken> {
         let queue = &self.egress[queue];
         let mut egress = queue.lock();
         let Some(egress) = egress.as_mut() else {
             for offer in offers {
                 offer.outcome = Outcome::Dropped(DropReason::PortGone);
             }
-            return Ok(());
+            return Ok(None);
         };
         egress.deliver(body, offers, now)?;
         let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
@@ -132,7 +147,12 @@ impl Port {
             queue.wait(worker);
             egress.deliver(body, &mut offers[waiting..], now)?;
         }
-        Ok(())
+        Ok(if queue.coalesces { egress.flush(now, false) } else { None })
+    }
+
+    /// Sends a notification that a queue holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
+    pub(crate) fn flush(&self, queue: usize, now: Duration, is_idle: bool) -> Option<Duration> {
+        self.egress[queue].lock().as_mut()?.flush(now, is_idle)
     }
 
     /// Asks how deliveries in flight ended. `worker` then waits for the others.

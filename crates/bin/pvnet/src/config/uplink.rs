@@ -1,9 +1,11 @@
 //! `[[uplink]]`: a tap and what its NIC can do, or a card's context.
 
 use offload::Features;
+use port::Coalescing;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
 
+use super::coalescing::coalescing;
 use super::limits::Limits;
 use super::nic::Protection;
 use super::text::parsed_if_any;
@@ -107,6 +109,10 @@ pub struct Uplink {
     /// Whether these buffers have 2 MiB pages.
     #[serde(default)]
     pub huge_pages: bool,
+    /// A worker is woken up for so many frames,
+    pub coalesce_frames: Option<u32>,
+    /// or so many microseconds after the last one; see [`Uplink::coalescing`].
+    pub coalesce_us: Option<u32>,
     /// The rates at which frames may come in and go out.
     #[serde(default)]
     pub limit: Limits,
@@ -120,6 +126,7 @@ impl Uplink {
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { kind, tap, nic, mac, protection, .. } = self;
+        self.coalescing()?;
         match kind {
             UplinkKind::Tap if tap.is_empty() => Err("tap is missing".into()),
             UplinkKind::Tap if nic.is_some() || mac.is_some() => {
@@ -135,6 +142,14 @@ impl Uplink {
             }
             UplinkKind::Tap | UplinkKind::Cdna => protection.check(),
         }
+    }
+
+    /// When a worker is woken up for frames that come in; none if each wakes one that sleeps.
+    ///
+    /// # Errors
+    /// A value is out of range.
+    pub fn coalescing(&self) -> Result<Option<Coalescing>, String> {
+        coalescing(self.coalesce_frames, self.coalesce_us)
     }
 }
 

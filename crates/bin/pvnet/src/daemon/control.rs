@@ -11,7 +11,7 @@ use netback::{Offered, VifError};
 use tracing::{info, warn};
 use xenstore::{Store, StoreError, WatchEvent, XenbusState};
 
-use crate::config::{Config, EVERY_GUEST, Guest, Vif};
+use crate::config::{Config, EVERY_GUEST, Guest, Vif, default_queues};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::event::{Event, NewInterface};
@@ -197,14 +197,14 @@ impl Control {
     fn plug(&mut self, interface: NewInterface) -> Result<(), String> {
         let NewInterface { id, guest, name, vif } = interface;
         let sources = vif.sources()?;
-        let workers = u32::try_from(self.datapath.workers()).unwrap_or(1);
         let offered = Offered {
-            max_queues: vif.queues.unwrap_or(workers),
+            max_queues: vif.queues.unwrap_or_else(default_queues),
             features: vif.features(),
             split_event_channels: vif.split_event_channels,
             tx: vif.tx,
             rx: vif.rx,
             persistent_grants: vif.persistent_grants,
+            coalescing: vif.coalescing()?,
         };
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());

@@ -13,6 +13,7 @@ mod error;
 mod event;
 mod leases;
 mod limits;
+mod low_latency;
 mod machine;
 mod memory;
 mod metrics;
@@ -86,6 +87,9 @@ fn serve(
     if let Some(address) = config.daemon.metrics {
         metrics::serve(address, events.clone(), nics)?;
     }
+    if config.daemon.low_latency {
+        low_latency::start(events.clone())?;
+    }
     let workers = datapath.workers();
     let stop_looking = platform.look_for_guests(events.clone())?;
     store_events::forward(platform.store().clone(), events)?;
@@ -105,6 +109,7 @@ fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datap
             ..switch::Limits::default()
         },
         flood_copies: config.switch.flood_copies_per_second,
+        hash_macs: config.switch.hash_macs,
         ..datapath::Config::default()
     };
     let events = events.clone();

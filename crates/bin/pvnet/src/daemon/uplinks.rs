@@ -100,7 +100,8 @@ fn attach_one(
         wrappers.wrap(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
     };
     let queues = queues.into_iter().zip(buffers).map(queue).collect();
-    let port = datapath.attach(&uplink.name, queues, Vec::new());
+    let coalescing = uplink.coalescing().map_err(failed)?;
+    let port = datapath.attach_coalesced(&uplink.name, queues, Vec::new(), coalescing);
     let name = uplink.name.clone();
     Ok(PluggedUplink { name, port: Some(port), wrappers, failure: None })
 }

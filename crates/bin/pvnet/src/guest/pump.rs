@@ -3,10 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use netdev::{Buffer, Gone, HEADER_MAX, Metadata, Queue};
 use offload::vnet;
+use poller::Poller;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
 use uplink::tap::VNET_HEADER_LEN;
@@ -22,8 +25,15 @@ const KICK_BYTES: usize = 16 * 1024;
 /// A running thread.
 pub struct QueueThread {
     thread: JoinHandle<Option<String>>,
-    stop: Arc<OwnedFd>,
+    stop: Arc<Stop>,
     ended: Arc<OwnedFd>,
+}
+
+/// Asks a thread to end.
+struct Stop {
+    is_asked: AtomicBool,
+    /// Wakes it up.
+    event: OwnedFd,
 }
 
 /// Why the thread ended early.
@@ -38,17 +48,20 @@ enum Error<F: std::error::Error> {
 }
 
 impl QueueThread {
-    /// Starts it. `name` is the thread's name. `tap` does not block.
+    /// Starts it. `name` is the thread's name. `tap` does not block. A wait that may be short is polled for
+    /// `poll` at most.
     pub fn start<Q: Queue>(
         name: String,
         queue: Q,
         tap: impl AsFd + Send + 'static,
+        poll: Duration,
     ) -> io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let stop = Arc::new(eventfd(0, flags)?);
-        let ended = Arc::new(eventfd(0, flags)?);
-        let frame = Q::Frame::default();
-        let forwarder = Forwarder { queue, tap, frame, tap_empty: false, stop: stop.clone() };
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(Stop { is_asked: AtomicBool::new(false), event: event()? });
+        let ended = Arc::new(event()?);
+        let (frame, poller) = (Q::Frame::default(), Poller::new(poll));
+        let forwarder =
+            Forwarder { queue, tap, frame, tap_empty: false, poller, stop: stop.clone() };
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let result = forwarder.run();
@@ -63,7 +76,8 @@ impl QueueThread {
 
     /// Asks the thread to end.
     pub fn stop(&self) {
-        signal(&self.stop);
+        self.stop.is_asked.store(true, Ordering::Release);
+        signal(&self.stop.event);
     }
 
     /// Readable once the thread has ended.
@@ -106,7 +120,8 @@ struct Forwarder<Q: Queue, T> {
     frame: Q::Frame,
     /// The last read found nothing: wait before reading again.
     tap_empty: bool,
-    stop: Arc<OwnedFd>,
+    poller: Poller,
+    stop: Arc<Stop>,
 }
 
 impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
@@ -115,51 +130,59 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             let received = self.receive()?;
             self.queue.reclaim().map_err(Error::Fault)?;
             let sent = self.send()?;
-            if (received || sent) && !is_signalled(&self.stop) {
+            if self.stop.is_asked.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            if received || sent {
+                continue;
+            }
+            if self.poller.is_worth_polling(Instant::now()) {
+                std::thread::yield_now();
+                self.tap_empty = false;
                 continue;
             }
             let waiting_for_room = !self.queue.has_room();
             if self.queue.arm(waiting_for_room).map_err(Error::Fault)? {
                 continue;
             }
-            if self.sleep(waiting_for_room)? {
-                return Ok(());
-            }
+            self.sleep(waiting_for_room)?;
         }
     }
 
-    /// Waits for either end. Returns whether to stop.
-    fn sleep(&mut self, waiting_for_room: bool) -> Result<bool, Error<Q::Fault>> {
+    /// Waits for either end, or to be asked to stop.
+    fn sleep(&mut self, waiting_for_room: bool) -> Result<(), Error<Q::Fault>> {
         // Without room in the ring, a readable tap must not wake this thread repeatedly.
         let tap = if waiting_for_room { PollFlags::empty() } else { PollFlags::IN };
         let [rx, tx] = self.queue.events();
         let mut fds = [
-            PollFd::new(&*self.stop, PollFlags::IN),
             PollFd::new(&self.tap, tap),
             PollFd::from_borrowed_fd(rx, PollFlags::IN),
             PollFd::from_borrowed_fd(tx, PollFlags::IN),
+            PollFd::new(&self.stop.event, PollFlags::IN),
         ];
         rustix::io::retry_on_intr(|| poll(&mut fds, None))
             .map_err(|errno| Error::Tap(errno.into()))?;
-        let [stop, tap, rx, tx] = fds.map(|fd| !fd.revents().is_empty());
+        let [tap, rx, tx, _] = fds.map(|fd| !fd.revents().is_empty());
         self.queue.clear([rx, tx]).map_err(Error::Gone)?;
         self.tap_empty &= !tap;
-        Ok(stop)
+        Ok(())
     }
 
     /// Forwards frames from the ring to the stack. Returns whether there was one.
     fn receive(&mut self) -> Result<bool, Error<Q::Fault>> {
-        let mut any = false;
+        let (mut frames, mut bytes) = (0, 0);
         for _ in 0..BURST {
             let received = self.queue.receive(&mut self.frame).map_err(Error::Fault)?;
             let Some(metadata) = received else { break };
-            any = true;
+            frames += 1;
+            bytes += metadata.len as u64;
             self.write(metadata);
         }
-        if any {
+        if frames > 0 {
             self.queue.give_back();
+            self.poller.worked(frames, bytes, Instant::now);
         }
-        Ok(any)
+        Ok(frames > 0)
     }
 
     /// Writes the received frame to the stack: one system call, one copy. A frame that the stack
@@ -176,7 +199,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
 
     /// Forwards frames from the stack to the ring. Returns whether there was one.
     fn send(&mut self) -> Result<bool, Error<Q::Fault>> {
-        let mut any = false;
+        let (mut frames, mut bytes) = (0, 0);
         let mut pending = 0;
         for _ in 0..BURST {
             if self.tap_empty || !self.queue.has_room() {
@@ -184,7 +207,8 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             }
             match self.read() {
                 Ok(len) => {
-                    any = true;
+                    frames += 1;
+                    bytes += len as u64;
                     pending += len;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_empty = true,
@@ -196,7 +220,10 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             }
         }
         self.queue.kick();
-        Ok(any)
+        if frames > 0 {
+            self.poller.worked(frames, bytes, Instant::now);
+        }
+        Ok(frames > 0)
     }
 
     /// Reads one frame from the stack straight into the device's pages: one system call, one copy.

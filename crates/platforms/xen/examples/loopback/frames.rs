@@ -88,6 +88,7 @@ fn connect(
         tx,
         rx: RxChannel::Copy,
         persistent_grants: 512,
+        coalescing: None,
     };
     let ledgers = Arc::new(netback::Anonymous::default());
     let mut vif = Vif::adopt(host.clone(), here.store.clone(), &backend, offered, ledgers)?;

@@ -6,6 +6,7 @@ use hypervisor::Hypervisor;
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
 use netback::{Anonymous, Offered, RxChannel, TxChannel, Vif};
 use offload::Features;
+use port::Coalescing;
 use xenstore::Store;
 
 /// What a backend offers, unless a test says otherwise.
@@ -16,6 +17,7 @@ pub const OFFERED: Offered = Offered {
     tx: TxChannel::Header,
     rx: RxChannel::Copy,
     persistent_grants: 0,
+    coalescing: Some(Coalescing::OFF),
 };
 
 /// The domain, and what outlives its backends.

@@ -7,6 +7,7 @@ use hypervisor::DomId;
 use machine::{Machine, toolstack};
 use netback::{Anonymous, Change, Files, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif};
 use offload::Features;
+use port::Coalescing;
 use wire::netif::keys;
 use xenstore::{Store, VifNodes, XenbusState};
 
@@ -20,6 +21,7 @@ const OFFERED: Offered = Offered {
     tx: TxChannel::Header,
     rx: RxChannel::Copy,
     persistent_grants: 0,
+    coalescing: Some(Coalescing::OFF),
 };
 
 #[test]

@@ -93,7 +93,7 @@ fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
         mac: context.mac,
         permissions: Permissions::default(),
         protection: context.protection.unwrap_or(nic.protection),
-        coalescing: context.coalescing.unwrap_or(nic.coalescing).into(),
+        coalescing: context.interrupts(nic).into(),
     });
     let is_ours = |uplink: &&Uplink| uplink.nic.as_ref() == Some(&nic.name);
     let uplinks = config.uplinks.iter().filter(is_ours).filter_map(|uplink| {
@@ -104,7 +104,7 @@ fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
             mac: uplink.mac?,
             permissions: Permissions(Permissions::PROMISCUOUS.0 | Permissions::ANY_SOURCE.0),
             protection: uplink.protection,
-            coalescing: nic.coalescing.into(),
+            coalescing: nic.interrupts().into(),
         })
     });
     guests.chain(uplinks).collect()

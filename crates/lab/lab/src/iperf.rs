@@ -31,6 +31,9 @@ pub struct Iperf<'a> {
     pub zerocopy: bool,
     /// The CPUs that the client and the server run on; any if absent.
     pub cpus: [Option<usize>; 2],
+    /// TCP's congestion control at both ends (`TCP_CONGESTION`), such as `cubic`; the system's default if absent. It decides
+    /// more about a stream's rate than what is measured: BBR sends at a pace of its choice, however fast the path is.
+    pub congestion: Option<&'a str>,
 }
 
 /// The kind of traffic.
@@ -67,6 +70,8 @@ pub struct Throughput {
     pub packets: u64,
     /// The client's throughput in each full second, in 10⁶ bits per second.
     pub per_second: Vec<f64>,
+    /// The sender's congestion control; none for UDP.
+    pub congestion: Option<String>,
 }
 
 impl<'a> Iperf<'a> {
@@ -89,6 +94,7 @@ impl<'a> Iperf<'a> {
             traffic,
             zerocopy: false,
             cpus: [None; 2],
+            congestion: None,
         }
     }
 
@@ -114,6 +120,12 @@ impl<'a> Iperf<'a> {
     #[must_use]
     pub fn zerocopy(self, zerocopy: bool) -> Self {
         Self { zerocopy, ..self }
+    }
+
+    /// The same with this congestion control.
+    #[must_use]
+    pub fn congestion(self, congestion: Option<&'a str>) -> Self {
+        Self { congestion, ..self }
     }
 
     /// The same with the client on one CPU and the server on another.
@@ -182,6 +194,10 @@ impl<'a> Iperf<'a> {
                 arguments.push("--udp".to_owned());
             }
         }
+        if let Some(name) = self.congestion.filter(|_| matches!(self.traffic, Traffic::Tcp { .. }))
+        {
+            arguments.extend(["--congestion".to_owned(), name.to_owned()]);
+        }
         if self.reverse {
             arguments.push("--reverse".to_owned());
         }
@@ -210,6 +226,7 @@ struct Interval {
 struct End {
     sum_sent: Option<Sum>,
     sum_received: Option<Sum>,
+    sender_tcp_congestion: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -237,7 +254,12 @@ impl Throughput {
         if let Some(message) = document.error {
             return Err(Error::Iperf { to: to.to_owned(), message });
         }
-        let Some(End { sum_sent: Some(sent), sum_received: Some(received) }) = document.end else {
+        let Some(End {
+            sum_sent: Some(sent),
+            sum_received: Some(received),
+            sender_tcp_congestion: congestion,
+        }) = document.end
+        else {
             return Err(Error::parse(what, "no summary of what was sent and received"));
         };
         // A run ends with a very short interval, whose rate is meaningless.
@@ -250,6 +272,7 @@ impl Throughput {
             lost_percent: received.lost_percent,
             packets: received.packets,
             per_second: whole.map(|interval| interval.sum.bits_per_second / 1e6).collect(),
+            congestion,
         })
     }
 }
@@ -279,6 +302,7 @@ mod tests {
         );
         let rounded: Vec<f64> = throughput.per_second.iter().map(|mbps| mbps.round()).collect();
         assert_eq!(rounded, [15_788.0, 24_408.0]);
+        assert_eq!(throughput.congestion.as_deref(), Some("bbr"));
     }
 
     #[test]

@@ -176,6 +176,7 @@ mod tests {
             lost_percent: 0.0,
             packets: 0,
             per_second: vec![],
+            congestion: None,
         }
     }
 

@@ -86,7 +86,7 @@ impl Slot {
             && now.duration_since(self.last_work) < time
     }
 
-    /// Until when its events are not to be heard, although it has no work: until more frames have come.
+    /// How long its worker pauses before it listens to its events again; none if the next frame wakes it.
     pub(crate) fn pause(&mut self, now: Instant) -> Option<Instant> {
         match &mut self.work {
             Work::Carry { wake_ups: Some(wake_ups), .. } if !self.blocked => {

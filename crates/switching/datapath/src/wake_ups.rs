@@ -28,7 +28,7 @@ impl WakeUps {
         self.frames = self.frames.saturating_add(u32::try_from(frames).unwrap_or(u32::MAX));
     }
 
-    /// There are no more frames. Returns for how long to look for none; none: the next one shall wake the worker.
+    /// There are no more frames. Returns for how long the worker pauses; none if the next frame wakes it.
     pub(crate) fn pause(&mut self, now: Instant) -> Option<Duration> {
         let frames = std::mem::take(&mut self.frames);
         let took = now.saturating_duration_since(std::mem::replace(&mut self.since, now));
@@ -89,14 +89,14 @@ mod tests {
             for gap in gaps {
                 arrivals.push(arrivals.last().copied().unwrap_or(begin) + MICROSECOND * gap);
             }
-            let (mut taken, mut deaf_until) = (0, begin);
+            let (mut taken, mut paused_until) = (0, begin);
             while taken < arrivals.len() {
-                let now = arrivals[taken].max(deaf_until);
+                let now = arrivals[taken].max(paused_until);
                 prop_assert!(now - arrivals[taken] <= MICROSECOND * after);
                 let frames = arrivals[taken..].iter().take_while(|at| **at <= now).count();
                 taken += frames;
                 wake_ups.worked(frames);
-                deaf_until = now + wake_ups.pause(now).unwrap_or_default();
+                paused_until = now + wake_ups.pause(now).unwrap_or_default();
             }
         }
     }

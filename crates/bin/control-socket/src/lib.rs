@@ -35,8 +35,8 @@ pub use counts::{Counts, Drops, Key, Operations};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
-    Learning, MemoryStatus, PersistentStatus, PortKind, PortState, PortStatus, Reason, Traffic,
-    View,
+    GuestCopyStatus, Learning, MemoryStatus, PersistentStatus, PortKind, PortState, PortStatus,
+    Reason, Traffic, View,
 };
 pub use protocol::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{Address, CpuStatus, MeterStatus, Status};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::port::{PortState, Traffic};
+use crate::port::{MemoryStatus, PortState, Traffic};
 
 /// One card at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +78,12 @@ pub struct ContextStatus {
     pub context: u8,
     /// The guest that the configuration gives it to.
     pub guest: String,
+    /// The domain that uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<u16>,
+    /// The guest's memory, at the first of its contexts if it has no port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryStatus>,
     /// Its MAC address.
     pub mac: String,
     /// How it is protected: `none`, `hypervisor`, `iommu-static`, `iommu-strict` or `iommu-deferred`.

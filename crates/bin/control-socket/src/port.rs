@@ -37,6 +37,9 @@ pub struct PortStatus {
     /// The guest's pages that stay mapped; absent if its frontend does not use persistent grants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub persistent_grants: Option<PersistentStatus>,
+    /// What the guest copies itself; absent if its frontend does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_copy: Option<GuestCopyStatus>,
     /// Queues in each direction.
     pub queues: usize,
     /// From the port into the switch.
@@ -66,6 +69,7 @@ impl PortStatus {
             limit: None,
             memory: None,
             persistent_grants: None,
+            guest_copy: None,
             queues: 0,
             ingress: Traffic::default(),
             egress: Traffic::default(),
@@ -181,6 +185,25 @@ pub struct PersistentStatus {
     pub mapped: usize,
     /// Most pages that can be mapped.
     pub bound: usize,
+}
+
+/// What a guest copies itself, of all its queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestCopyStatus {
+    /// Pages of its pools, if it has mapped them; else it copies in hypercalls.
+    pub pool_pages: usize,
+    /// Buffers that are granted to it now and that it has not copied yet.
+    pub granted: u64,
+    /// Buffers that it did not copy in time: frames that it lost.
+    pub expired: u64,
+    /// Its hypercalls.
+    pub hypercalls: u64,
+    /// Copies that they did.
+    pub copies: u64,
+    /// Bytes that they copied.
+    pub bytes: u64,
+    /// Copies that were refused.
+    pub refused: u64,
 }
 
 /// A guest's memory.

@@ -41,6 +41,11 @@ pub fn run(socket: &Path, name: &str, mib: usize) -> Result<(), String> {
 fn reservation(socket: &Path, name: &str) -> Result<u64, String> {
     let status = control_socket::status(socket)?;
     let port = status.ports.into_iter().find(|port| port.domain.is_some() && port.name == name);
-    let memory = port.and_then(|port| port.memory);
+    let contexts = status.nics.into_iter().flat_map(|nic| nic.contexts);
+    let mut contexts = contexts.filter(|context| context.guest == name);
+    let memory = match port {
+        Some(port) => port.memory,
+        None => contexts.find_map(|context| context.memory),
+    };
     Ok(memory.ok_or_else(|| format!("guest {name:?} has left"))?.reservation)
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use cdna::completion::Status;
 use cdna::message::Protection;
 use cdnafront::{
-    Access, CallPage, Coalescing, Config, FdEvent, Hypercalls, Interface, Memory, Pages, Queue,
-    RX_PAGES, TX_PAGES,
+    Access, CallChannel, CallPage, Coalescing, Config, FdEvent, Hypercalls, Interface, Memory,
+    Pages, Queue, RX_PAGES, TX_PAGES,
 };
 use hypervisor::{Meter, PAGE_SIZE};
 use machine::MachineGuest;
@@ -45,12 +45,14 @@ impl ContextDevice {
     ) -> Result<Self, String> {
         let context = channel.open(index).map_err(|error| format!("context {index}: {error}"))?;
         let first_page = context.opened.base / PAGE_SIZE as u64;
+        let [answers, doorbell] = context.calls;
+        let calls = CallChannel::new(answers, doorbell).map_err(text)?;
         Ok(Self {
             guest: guest.clone(),
             channel: channel.clone(),
             index,
             opened: context.opened,
-            calls: CallPage::new(context.call_page, first_page, context.calls).map_err(text)?,
+            calls: CallPage::new(context.call_page, first_page, calls).map_err(text)?,
             interrupts: Arc::new(FdEvent(context.interrupts)),
             changes: Arc::new(FdEvent(context.changes)),
         })

@@ -243,6 +243,9 @@ struct InterfaceArgs {
     /// For how long a wait for a frame is polled at most, in microseconds, while round trips are under way; 0: never.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(..=1000))]
     poll_us: u64,
+    /// Leave all copies of received frames to the driver domain.
+    #[arg(long)]
+    no_guest_copy: bool,
 }
 
 impl InterfaceArgs {
@@ -262,6 +265,7 @@ impl InterfaceArgs {
             no_header_channel: self.no_header_channel,
             no_persistent_grants: self.no_persistent_grants,
             poll: Duration::from_micros(self.poll_us),
+            no_guest_copy: self.no_guest_copy,
         }
     }
 }

@@ -75,6 +75,17 @@ pub fn bring_up(namespace: Option<&str>, device: &str, addresses: &[String]) -> 
     ip(&[&inside[..], &["link", "set", device, "up"]].concat()).map(drop)
 }
 
+/// Makes the stack, in the calling thread's namespace, answer ARP requests on a device for the device's own addresses
+/// only, and ask with those. Two interfaces of a guest may be on one switch. By default Linux answers on each for
+/// the addresses of all, so neighbours would send to whichever answered first, and the guard drops what comes back.
+pub fn keep_addresses_apart(device: &str) -> Result<(), String> {
+    for (key, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
+        let path = format!("/proc/sys/net/ipv4/conf/{device}/{key}");
+        std::fs::write(&path, value).map_err(|error| format!("{path}: {error}"))?;
+    }
+    Ok(())
+}
+
 /// Gives a device its link-layer address, in a namespace or on the host.
 pub fn set_mac(namespace: Option<&str>, device: &str, mac: &str) -> Result<(), String> {
     let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();

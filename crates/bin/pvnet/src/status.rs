@@ -5,7 +5,8 @@ mod cards;
 use std::path::Path;
 
 use control_socket::{
-    GuardStatus, Learning, MemoryStatus, MeterStatus, PortStatus, Rates, Status, View,
+    GuardStatus, GuestCopyStatus, Learning, MemoryStatus, MeterStatus, PortStatus, Rates, Status,
+    View,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -61,6 +62,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(learning) = learning(&port.learning) {
             println!("{}: {learning}", port.name);
         }
+        if let Some(copies) = &port.guest_copy {
+            println!("{}: {}", port.name, guest_copy(copies));
+        }
     }
     for port in &status.ports {
         if let Some(memory) = port.memory.as_ref().filter(|memory| memory.huge_pages) {
@@ -85,6 +89,19 @@ fn coverage(memory: &MemoryStatus) -> String {
     let mib = memory.reservation >> 20;
     let (daemon, guest) = (share(memory.daemon), share(memory.guest));
     format!("2 MiB pages map {daemon} of its {mib} MiB in the daemon, {guest} in the guest")
+}
+
+/// What a guest copies itself.
+fn guest_copy(status: &GuestCopyStatus) -> String {
+    let &GuestCopyStatus { pool_pages, granted, expired, hypercalls, copies, bytes, refused } =
+        status;
+    if pool_pages > 0 {
+        return format!("copies an uplink's frames out of {pool_pages} pages that it has mapped");
+    }
+    format!(
+        "copied {bytes} bytes of an uplink's frames itself, in {copies} copies and {hypercalls} \
+         hypercalls; {granted} buffers granted, {expired} not copied in time, {refused} copies refused"
+    )
 }
 
 /// What became of the source addresses of a port's frames, if it is worth a look.
@@ -177,6 +194,20 @@ pub mod tests {
         let line = learning(&Learning { moves: 2, refused_moves: 30, refused_addresses: 0 });
         let expected = "2 stations moved to it, 30 frames with an address that another port keeps";
         assert_eq!(line.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn guest_copies_are_one_line() {
+        let pool = GuestCopyStatus { pool_pages: 256, ..GuestCopyStatus::default() };
+        let line = guest_copy(&pool);
+        assert_eq!(line, "copies an uplink's frames out of 256 pages that it has mapped");
+        let status = GuestCopyStatus { bytes: 3000, copies: 2, expired: 1, ..Default::default() };
+        let line = guest_copy(&status);
+        assert!(line.starts_with("copied 3000 bytes of an uplink's frames itself"), "{line}");
+        assert!(
+            line.ends_with("0 buffers granted, 1 not copied in time, 0 copies refused"),
+            "{line}"
+        );
     }
 
     #[test]

@@ -119,6 +119,7 @@ fn connect_vif(
         split_event_channels: true,
         header_channel: true,
         persistent_grants: true,
+        guest_copy: true,
         timeout: LIMIT,
     };
     let node = machine::toolstack::device_path(handle);

@@ -5,6 +5,7 @@
 mod testbed;
 
 use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
 
 use lab::{Namespace, Process, TempDir};
 use rustix::process::{Pid, Signal, kill_process};
@@ -247,6 +248,27 @@ fn a_context_that_is_revoked_is_down_until_its_guest_starts_again() {
 }
 
 #[test]
+fn a_card_that_does_not_answer_is_not_waited_for_long() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut bed = Bed::start(1, "");
+    bed.testbed.join(0, &[]);
+    bed.ping_peer(0);
+    let card = Pid::from_raw(bed.card.as_ref().unwrap().pid().cast_signed()).unwrap();
+    kill_process(card, Signal::STOP).unwrap();
+    let mut command = bed.testbed.command("revoke");
+    command.args(["card0", bed.testbed.guests[0].namespace.name()]);
+    let begin = Instant::now();
+    let why = lab::run(command, LIMIT).unwrap_err().to_string();
+    let (took, limit) = (begin.elapsed(), Duration::from_secs(2));
+    assert!(why.contains("does not answer"), "{why}");
+    assert!((limit..4 * limit).contains(&took), "{took:?}");
+    kill_process(card, Signal::CONT).unwrap();
+    bed.wait_state(0, "revoked");
+}
+
+#[test]
 fn a_card_that_cannot_be_is_told_the_next_step() {
     if !able(&[]) {
         return;
@@ -288,14 +310,71 @@ fn a_vif_and_contexts_are_interfaces_of_one_guest() {
 }
 
 #[test]
+fn a_guest_without_a_vif_has_a_balloon_and_keeps_what_its_card_uses() {
+    if !able(&["ping"]) {
+        return;
+    }
+    for protection in ["\"hypervisor\"", "{ iommu = \"strict\" }"] {
+        let lines = |_| "nic = \"card0\"\nmemory_mib = 64\nballoon = true\n";
+        let mut bed = Bed::start_each(2, &format!("protection = {protection}"), lines);
+        bed.testbed.join(0, &[]);
+        bed.testbed.join(1, &[]);
+        let name = bed.testbed.guests[0].namespace.name().to_owned();
+        let balloon = |bed: &Bed, mib: &str| {
+            let mut command = bed.testbed.command("balloon");
+            command.args([&name, mib]);
+            lab::run(command, LIMIT).map_err(|error| error.to_string())
+        };
+        let reservation = |bed: &Bed| bed.context(0)["memory"]["reservation"].as_u64().unwrap();
+        assert_eq!(reservation(&bed), 64 * MIB);
+        let works = |bed: &Bed| {
+            bed.testbed.ping(0, 1);
+            bed.testbed.transfer(0, 1, 4 * MIB);
+            bed.testbed.transfer(1, 0, 4 * MIB);
+            assert!(bed.context(0)["references"].as_u64() > Some(0));
+        };
+        assert!(balloon(&bed, "32").unwrap().contains("has 32 MiB"));
+        assert_eq!(reservation(&bed), 32 * MIB);
+        works(&bed);
+        // Less than its buffers.
+        let why = balloon(&bed, "1").unwrap_err();
+        assert!(why.contains("not enough free memory"), "{why}");
+        assert!(reservation(&bed) >= 4 * MIB);
+        works(&bed);
+        assert!(balloon(&bed, "64").unwrap().contains("has 64 MiB"));
+        works(&bed);
+    }
+}
+
+#[test]
+fn a_guest_ends_with_its_daemon() {
+    if !able(&[]) {
+        return;
+    }
+    let mut bed = Bed::start(1, "");
+    bed.testbed.join(0, &[]);
+    let daemon = Pid::from_raw(bed.testbed.daemon.pid().cast_signed()).unwrap();
+    kill_process(daemon, Signal::KILL).unwrap();
+    bed.testbed.guests[0].wait();
+}
+
+#[test]
 fn guests_on_netback_reach_the_card_through_the_driver_domains_context() {
     if !able(&["ping"]) {
         return;
     }
-    let uplink = "[[uplink]]\nname = \"out\"\nkind = \"cdna\"\nnic = \"card0\"\n\
-                  mac = \"02:00:00:00:09:02\"\n";
+    for protection in ["\"none\"", "{ iommu = \"deferred\" }"] {
+        reach_the_card_through_the_driver_domain(protection);
+    }
+}
+
+fn reach_the_card_through_the_driver_domain(protection: &str) {
+    let uplink = format!(
+        "[[uplink]]\nname = \"out\"\nkind = \"cdna\"\nnic = \"card0\"\n\
+         mac = \"02:00:00:00:09:02\"\nprotection = {protection}\n"
+    );
     let lines = |guest| if guest == 1 { "nic = \"card0\"\n" } else { "" };
-    let mut bed = Bed::start_each(3, uplink, lines);
+    let mut bed = Bed::start_each(3, &uplink, lines);
     let uplink = |bed: &Bed| {
         let status = bed.testbed.status();
         let ports = status["ports"].as_array().unwrap();

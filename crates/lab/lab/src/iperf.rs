@@ -1,14 +1,12 @@
 //! Bulk traffic by `iperf3`, the tool behind most published numbers.
 
-use crate::{Error, Interrupt, Namespace, Process, Result, on_cpu};
+use crate::{Error, Namespace, Process, Result, on_cpu};
 use serde::Deserialize;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the server may take to listen, and both may take beyond the measured time.
 const SLACK: Duration = Duration::from_secs(15);
-/// How often to check whether the server listens.
-const POLL: Duration = Duration::from_millis(5);
 
 /// One run between two namespaces.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +48,8 @@ pub enum Traffic {
         bits_per_second: u64,
         /// Payload bytes per datagram.
         length: u16,
+        /// Datagrams that are sent without a pause; 0 for the tool's default, what is due each millisecond.
+        burst: u16,
     },
 }
 
@@ -107,7 +107,14 @@ impl<'a> Iperf<'a> {
     /// The same with datagrams of `length` payload bytes at `bits_per_second`.
     #[must_use]
     pub fn udp(self, bits_per_second: u64, length: u16) -> Self {
-        Self { traffic: Traffic::Udp { bits_per_second, length }, ..self }
+        Self { traffic: Traffic::Udp { bits_per_second, length, burst: 0 }, ..self }
+    }
+
+    /// The same with datagrams of `length` payload bytes, `per_second` of them, in bursts of `burst`.
+    #[must_use]
+    pub fn bursts(self, per_second: u32, length: u16, burst: u16) -> Self {
+        let bits_per_second = u64::from(per_second) * u64::from(length) * 8;
+        Self { traffic: Traffic::Udp { bits_per_second, length, burst }, ..self }
     }
 
     /// The same with the server as sender.
@@ -140,16 +147,20 @@ impl<'a> Iperf<'a> {
     /// [`Error::MissingTool`]; [`Error::Iperf`] with the tool's message; [`Error::TimedOut`]; [`Error::Interrupted`];
     /// [`Error::Parse`] if its output has an unknown format.
     pub fn run(&self) -> Result<Throughput> {
-        let mut server = self.listen()?;
+        self.start()?.finish()
+    }
+
+    /// Starts a server, waits until it listens, and starts the client.
+    ///
+    /// # Errors
+    /// [`Error::MissingTool`]; [`Error::Failed`] with the server's output; [`Error::TimedOut`]; [`Error::Interrupted`].
+    pub fn start(&self) -> Result<RunningIperf> {
+        let server = self.listen()?;
         let mut command = self.client.exec("iperf3")?;
         command.args(self.client_arguments());
-        let mut client = on_cpu(self.cpus[0], || Process::capture(command))?;
+        let client = on_cpu(self.cpus[0], || Process::capture(command))?;
         let limit = Duration::from_secs(u64::from(self.seconds)) + SLACK;
-        client.wait(limit)?;
-        // Some versions exit with success after a failure: the JSON document has the real result.
-        let throughput = Throughput::parse(&client.stdout(), &self.address.to_string())?;
-        server.wait(SLACK)?;
-        Ok(throughput)
+        Ok(RunningIperf { client, server, limit, address: self.address })
     }
 
     fn listen(&self) -> Result<Process> {
@@ -158,24 +169,7 @@ impl<'a> Iperf<'a> {
         command.args(["--server", "--one-off", "--forceflush", "--port", &self.port.to_string()]);
         command.args(["--bind", &self.address.to_string()]);
         let mut server = on_cpu(self.cpus[1], || Process::capture(command))?;
-        let start = Instant::now();
-        while !server.stdout().contains("Server listening on") {
-            if let Some(status) = server.ended()? {
-                let message = [server.stderr(), server.stdout()].concat().trim().to_owned();
-                return Err(Error::Failed {
-                    command: server.name().to_owned(),
-                    status: status.to_string(),
-                    message,
-                });
-            }
-            if start.elapsed() > SLACK {
-                return Err(Error::TimedOut {
-                    what: "the start of the iperf3 server".to_owned(),
-                    limit: SLACK,
-                });
-            }
-            Interrupt::sleep(POLL)?;
-        }
+        server.says("Server listening on", SLACK)?;
         Ok(server)
     }
 
@@ -188,9 +182,15 @@ impl<'a> Iperf<'a> {
         option("--time", self.seconds.into());
         match self.traffic {
             Traffic::Tcp { streams } => option("--parallel", streams.into()),
-            Traffic::Udp { bits_per_second, length } => {
-                option("--bitrate", bits_per_second);
+            Traffic::Udp { bits_per_second, length, burst } => {
                 option("--length", length.into());
+                if burst > 0 {
+                    // The tool looks what is due as often as a burst is.
+                    let bits = u64::from(length) * u64::from(burst) * 8;
+                    option("--pacing-timer", bits * 1_000_000 / bits_per_second.max(1));
+                }
+                let burst = if burst > 0 { format!("/{burst}") } else { String::new() };
+                arguments.extend(["--bitrate".to_owned(), format!("{bits_per_second}{burst}")]);
                 arguments.push("--udp".to_owned());
             }
         }
@@ -205,6 +205,35 @@ impl<'a> Iperf<'a> {
             arguments.push("--zerocopy".to_owned());
         }
         arguments
+    }
+}
+
+/// A run that was started. Dropping it stops it.
+#[derive(Debug)]
+pub struct RunningIperf {
+    client: Process,
+    server: Process,
+    limit: Duration,
+    address: IpAddr,
+}
+
+impl RunningIperf {
+    /// The server's process number. The server receives, unless the run is reversed.
+    #[must_use]
+    pub fn server_pid(&self) -> u32 {
+        self.server.pid()
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// Those of [`Iperf::run`].
+    pub fn finish(mut self) -> Result<Throughput> {
+        self.client.wait(self.limit)?;
+        // Some versions exit with success after a failure: the JSON document has the real result.
+        let throughput = Throughput::parse(&self.client.stdout(), &self.address.to_string())?;
+        self.server.wait(SLACK)?;
+        Ok(throughput)
     }
 }
 

@@ -101,6 +101,19 @@ impl Namespace {
         builder.spawn(inside).map_err(Error::io("cannot start a thread"))
     }
 
+    /// Runs `work` to its end inside.
+    ///
+    /// # Errors
+    /// Those of `work`, and [`Error::Io`] if the namespace is gone or the thread cannot start.
+    pub fn inside<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T> + Send + 'static,
+    {
+        let done = self.thread(work)?.join();
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
     /// Deletes the namespace now, if it was created here.
     ///
     /// # Errors

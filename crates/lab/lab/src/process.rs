@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long a process may take to end after SIGTERM, before SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
+/// How often captured output is looked at. Nothing can wait for a file to grow.
+const LISTEN: Duration = Duration::from_millis(10);
 
 /// A running program. Dropping it stops it: SIGTERM, a grace period, SIGKILL. It is always reaped.
 #[derive(Debug)]
@@ -88,6 +90,29 @@ impl Process {
         self.captured.as_ref().map_or(String::new(), |captured| text(&captured.stderr))
     }
 
+    /// Waits until its [captured](Self::capture) output has `words`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] after `limit`, [`Error::Interrupted`], and [`Error::Failed`] if it ends without them.
+    pub fn says(&mut self, words: &str, limit: Duration) -> Result<()> {
+        let end = Instant::now() + limit;
+        loop {
+            // In this order: it may say them and end.
+            let ended = self.ended()?;
+            if [self.stdout(), self.stderr()].iter().any(|output| output.contains(words)) {
+                return Ok(());
+            }
+            if let Some(status) = ended {
+                return Err(self.failed(status));
+            }
+            if Instant::now() > end {
+                let what = format!("`{}`, which has not said {words:?} yet,", self.name);
+                return Err(Error::TimedOut { what, limit });
+            }
+            Interrupt::sleep(LISTEN)?;
+        }
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
@@ -151,15 +176,16 @@ impl Process {
     }
 
     fn judge(&self, status: ExitStatus) -> Result<()> {
-        if status.success() {
-            return Ok(());
-        }
+        if status.success() { Ok(()) } else { Err(self.failed(status)) }
+    }
+
+    fn failed(&self, status: ExitStatus) -> Error {
         // Some programs print errors to standard output, others to standard error.
         let words = [self.stderr(), self.stdout()].map(|words| words.trim().to_owned());
         let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
         let message =
             if words.is_empty() { "it said nothing".to_owned() } else { words.join("; ") };
-        Err(Error::Failed { command: self.name.clone(), status: status.to_string(), message })
+        Error::Failed { command: self.name.clone(), status: status.to_string(), message }
     }
 }
 
@@ -257,6 +283,18 @@ mod tests {
     fn a_silent_failure_says_so() {
         let message = run(shell("exit 1"), LIMIT).expect_err("exit 1").to_string();
         assert!(message.ends_with("it said nothing"), "{message}");
+    }
+
+    #[test]
+    fn words_are_waited_for() {
+        let mut process = Process::capture(shell("sleep 0.05; echo it begins >&2; exec sleep 60"))
+            .expect("start");
+        process.says("begins", LIMIT).expect("it says so");
+        let late = process.says("ends", Duration::from_millis(20)).expect_err("it does not");
+        assert!(late.to_string().contains("has not said \"ends\" yet"), "{late}");
+        let mut process = Process::capture(shell("echo no disk >&2; exit 3")).expect("start");
+        let failed = process.says("begins", LIMIT).expect_err("it ends");
+        assert!(failed.to_string().ends_with("no disk"), "{failed}");
     }
 
     #[test]

@@ -68,8 +68,8 @@ pub enum Mailbox {
     RxFrames = 5,
     /// As [`TxMicros`](Self::TxMicros), for received frames.
     RxMicros = 6,
-    /// With [`Enable::ONE_SHOT`]: the TX consumer index that the guest has seen. It arms one
-    /// interrupt for what comes after it.
+    /// With [`Enable::ONE_SHOT`]: a TX consumer index, the one that the guest has seen or a later one. It arms one
+    /// interrupt for what comes after it; [`TxFrames`](Self::TxFrames) and [`TxMicros`](Self::TxMicros) count from there.
     TxSeen = 7,
     /// As [`TxSeen`](Self::TxSeen), for RX.
     RxSeen = 8,

@@ -59,6 +59,36 @@ impl<O: PageOwner> Contexts<O> {
         self.with(context, caller, |context| context.map(entries, now))
     }
 
+    /// As [`map`](Self::map), but pages that were unmapped are waited for if the card has not confirmed that: `wait`
+    /// waits as in [`serve`](Self::serve).
+    ///
+    /// # Errors
+    /// As [`map`](Self::map), and if the card confirms nothing.
+    pub fn map_when_confirmed(
+        &self,
+        context: ContextId,
+        caller: DomId,
+        entries: &[MapEntry],
+        now: Duration,
+        mut wait: impl FnMut(Unmapping) -> bool,
+    ) -> Result<u32, Refusal> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let result = self.map(context, caller, entries, now);
+            let Err(Refusal::Entry { why: EntryError::Mapping(MapError::Pending(_)), .. }) = result
+            else {
+                return result;
+            };
+            match self.flush(context, caller)? {
+                _ if tries == MAP_TRIES => return result,
+                Some(unmapping) if !wait(unmapping) => return Err(Refusal::Stopped),
+                // Confirmed, perhaps since the page was looked at.
+                Some(_) | None => {}
+            }
+        }
+    }
+
     /// Unmaps pages: all, or on an error none. If the context is strict, the call is done when
     /// [`is_unmapped`](Self::is_unmapped) says so.
     ///

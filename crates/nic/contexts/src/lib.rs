@@ -44,4 +44,4 @@ pub use mapping::{CALL_PAGES, Unmapping};
 pub use protection::{IommuMode, Protection};
 pub use refusal::{EntryError, Refusal};
 pub use state::{ContextStatus, Ended, Reason, State};
-pub use vectors::{BadVectors, VectorConsumer};
+pub use vectors::{BadVectors, VectorConsumer, VectorRing};

@@ -17,10 +17,52 @@ pub struct BadVectors {
     pub consumer: u32,
 }
 
+/// The hypervisor's access to the page of vectors.
+pub trait VectorRing {
+    /// The card's index. Vectors before it were written before (acquire).
+    fn producer(&self) -> u32;
+    /// The vector of an index.
+    fn vector(&self, index: u32) -> Vector;
+    /// Gives the slots before an index back to the card, which were read before (release).
+    fn give_back(&self, consumer: u32);
+    /// Writes the sleep word.
+    fn set_asleep(&self, is_asleep: bool);
+    /// Orders what was written before what is read after it.
+    fn full_barrier(&self);
+}
+
+/// Pages that are long enough: [`VectorConsumer::new`] has checked it.
+impl<R: Deref<Target = Region>> VectorRing for R {
+    fn producer(&self) -> u32 {
+        word(self, PRODUCER).load(Ordering::Acquire)
+    }
+
+    fn vector(&self, index: u32) -> Vector {
+        (**self).read(offset(index)).unwrap_or_default()
+    }
+
+    fn give_back(&self, consumer: u32) {
+        word(self, CONSUMER).store(consumer, Ordering::Release);
+    }
+
+    fn set_asleep(&self, is_asleep: bool) {
+        word(self, ASLEEP).store(is_asleep.into(), Ordering::Relaxed);
+    }
+
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[expect(clippy::expect_used, reason = "VectorConsumer::new() checked that the page is mapped")]
+fn word(page: &Region, at: usize) -> &AtomicU32 {
+    page.atomic_u32(at).expect("page checked at creation")
+}
+
 /// Takes vectors off the ring.
 #[derive(Debug)]
 pub struct VectorConsumer<R> {
-    page: R,
+    ring: R,
     consumer: u32,
     taken: u64,
 }
@@ -30,9 +72,16 @@ impl<R: Deref<Target = Region>> VectorConsumer<R> {
     pub fn new(page: R) -> Result<Self, OutOfBounds> {
         // Checked once here, so that no access below can fail.
         match page.len() {
-            PAGE_LEN.. => Ok(Self { page, consumer: 0, taken: 0 }),
+            PAGE_LEN.. => Ok(Self::of(page)),
             size => Err(OutOfBounds { offset: 0, len: PAGE_LEN, size }),
         }
+    }
+}
+
+impl<R: VectorRing> VectorConsumer<R> {
+    /// The hypervisor's side of a ring whose indices are 0.
+    pub fn of(ring: R) -> Self {
+        Self { ring, consumer: 0, taken: 0 }
     }
 
     /// Vectors taken so far: one per interrupt, or fewer interrupts if several came together.
@@ -41,32 +90,24 @@ impl<R: Deref<Target = Region>> VectorConsumer<R> {
         self.taken
     }
 
-    #[expect(clippy::expect_used, reason = "new() checked that the page is mapped")]
-    fn word(&self, at: usize) -> &AtomicU32 {
-        self.page.atomic_u32(at).expect("page checked at creation")
-    }
-
     /// Takes all pending vectors as one set, and gives their places back to the card.
     ///
     /// # Errors
     /// The card's index is impossible.
     pub fn take(&mut self) -> Result<Vector, BadVectors> {
         let (mut set, consumer) = (Vector::EMPTY, self.consumer);
-        // Acquire: the vectors were written before it moved.
-        let producer = self.word(PRODUCER).load(Ordering::Acquire);
+        let producer = self.ring.producer();
         let pending = producer.wrapping_sub(consumer);
         if pending > SLOTS {
             return Err(BadVectors { producer, consumer });
         }
         for n in 0..pending {
-            let vector = self.page.read::<Vector>(offset(consumer.wrapping_add(n)));
-            set.merge(&vector.unwrap_or_default());
+            set.merge(&self.ring.vector(consumer.wrapping_add(n)));
         }
         if pending > 0 {
             self.consumer = producer;
             self.taken += u64::from(pending);
-            // Release: the vectors were read before the card writes over them.
-            self.word(CONSUMER).store(producer, Ordering::Release);
+            self.ring.give_back(producer);
         }
         Ok(set)
     }
@@ -83,10 +124,10 @@ impl<R: Deref<Target = Region>> VectorConsumer<R> {
 
     /// Asks for an interrupt with the next vector. Returns false, and does not ask, if there is one already.
     pub fn arm(&mut self) -> bool {
-        self.word(ASLEEP).store(1, Ordering::Relaxed);
+        self.ring.set_asleep(true);
         // The card either sees that or has moved its index, which is read now.
-        fence(Ordering::SeqCst);
-        let quiet = self.word(PRODUCER).load(Ordering::Acquire) == self.consumer;
+        self.ring.full_barrier();
+        let quiet = self.ring.producer() == self.consumer;
         if !quiet {
             self.disarm();
         }
@@ -95,7 +136,7 @@ impl<R: Deref<Target = Region>> VectorConsumer<R> {
 
     /// No interrupt is needed: the ring is looked at.
     pub fn disarm(&mut self) {
-        self.word(ASLEEP).store(0, Ordering::Relaxed);
+        self.ring.set_asleep(false);
     }
 }
 

@@ -336,3 +336,66 @@ fn a_static_page_is_unmapped_when_it_is_given_up_and_mapped_when_it_is_back() {
     world.touch(4, true);
     assert_eq!(world.busy[0].uses.len(), 1);
 }
+
+/// A deferred world with page 3 mapped and unmapped at time 0. The card has not been asked.
+fn deferred(pages: u32) -> World {
+    let mut world = World::new(IommuMode::Deferred { pages, after: Duration::from_millis(50) });
+    world.apply(Op::Map(vec![(3, 4, 1, 3)]));
+    world.apply(Op::Unmap(vec![(3, 1)]));
+    world
+}
+
+fn references(world: &World) -> usize {
+    world.contexts.status(CONTEXT).unwrap().references
+}
+
+#[test]
+fn a_deferred_unmapping_is_requested_when_its_time_has_come_and_not_before() {
+    let mut world = deferred(64);
+    for (passed, left) in [(49, 1), (1, 1), (0, 0)] {
+        world.apply(Op::Pass(passed));
+        assert_eq!(references(&world), left, "after {passed} ms more");
+        // The card confirms what it was asked, which is looked at with the next tick.
+        world.apply(Op::Serve);
+    }
+    world.finish();
+}
+
+#[test]
+fn deferred_unmappings_are_requested_at_once_when_there_are_many() {
+    let mut world = deferred(2);
+    world.apply(Op::Serve);
+    world.apply(Op::Pass(0));
+    assert_eq!(references(&world), 1, "one is not many");
+    world.apply(Op::Map(vec![(5, 6, 1, 3)]));
+    world.apply(Op::Unmap(vec![(5, 1)]));
+    world.apply(Op::Serve);
+    world.apply(Op::Pass(0));
+    assert_eq!(references(&world), 0);
+    world.finish();
+}
+
+#[test]
+fn a_page_is_mapped_again_once_the_card_has_confirmed_its_unmapping() {
+    let mut world = deferred(64);
+    let entry = MapEntry { machine_page: FIRST + 3, page: 3, pages: 1, permission: 3 };
+    let contexts = world.contexts.clone();
+    let map = |wait: &mut dyn FnMut(Unmapping) -> bool| {
+        contexts.map_when_confirmed(CONTEXT, world.owner.id(), &[entry], Duration::ZERO, wait)
+    };
+    assert!(matches!(
+        contexts.map(CONTEXT, world.owner.id(), &[entry], Duration::ZERO),
+        Err(Refusal::Entry { index: 0, why: EntryError::Mapping(_) })
+    ));
+    assert_eq!(map(&mut |_| false), Err(Refusal::Stopped), "a card that hangs");
+    let mut waits = 0;
+    let mapped = map(&mut |unmapping| {
+        waits += 1;
+        assert!(!contexts.is_unmapped(unmapping));
+        world.card.serve();
+        contexts.is_unmapped(unmapping)
+    });
+    assert_eq!((mapped, waits), (Ok(1), 1));
+    world.mapped.insert(3, (3, 3));
+    world.finish();
+}

@@ -155,6 +155,7 @@ fn start(context: Context, config: &Config) -> (Interface, TxRing, RxRing) {
     ];
     pages.post(settings, Wake::IfAsleep);
     let features = features_of(context.features);
+    let release = Some(release);
     let interface = Interface { mac, features, pages, changed, release, _memory: memory };
     (interface, tx, rx)
 }

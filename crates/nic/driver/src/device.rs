@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cdna::{Enable, Mailbox, Status};
-use netdev::{Buffer, Device, Gone, Metadata, Refused};
+use netdev::{Buffer, Burst, Device, Gone, Metadata, Refused};
 use offload::Features;
 use port::Event;
 use shm::Piece;
@@ -18,6 +18,9 @@ use crate::pages::{Pages, Wake};
 use crate::rx::{Received, RxRing};
 use crate::tx::TxRing;
 
+/// How long the card may take to be quiet if nobody said how long.
+const DROP_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Gives a context back, and returns when the card is quiet or has had this much time.
 pub type Release = Box<dyn FnOnce(Duration) + Send>;
 
@@ -27,7 +30,8 @@ pub struct Interface {
     pub(crate) features: Features,
     pub(crate) pages: Arc<Pages>,
     pub(crate) changed: Arc<dyn Event>,
-    pub(crate) release: Release,
+    /// None once it was given back.
+    pub(crate) release: Option<Release>,
     /// The buffers, which are not used for anything else before the card is quiet.
     pub(crate) _memory: [Memory; 2],
 }
@@ -37,6 +41,21 @@ impl Interface {
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         self.pages.status()
+    }
+
+    /// Gives the context back, unless that was done.
+    fn give_back(&mut self, timeout: Duration) {
+        if let Some(release) = self.release.take() {
+            self.pages.post([(Mailbox::Enable, Enable::default().0)], Wake::IfAsleep);
+            release(timeout);
+        }
+    }
+}
+
+/// One that was not closed is given back too: its buffers are free afterwards, and the card must not write to them.
+impl Drop for Interface {
+    fn drop(&mut self) {
+        self.give_back(DROP_TIMEOUT);
     }
 }
 
@@ -61,9 +80,8 @@ impl Device for Interface {
         self.status() == Some(Status::Up)
     }
 
-    fn close(self: Box<Self>, timeout: Duration) {
-        self.pages.post([(Mailbox::Enable, Enable::default().0)], Wake::IfAsleep);
-        (self.release)(timeout);
+    fn close(mut self: Box<Self>, timeout: Duration) {
+        self.give_back(timeout);
     }
 }
 
@@ -85,6 +103,10 @@ pub struct Queue {
 impl netdev::Queue for Queue {
     type Frame = Received;
     type Fault = Fault;
+
+    fn burst(&self) -> Burst {
+        self.tx.burst()
+    }
 
     #[inline]
     fn has_room(&self) -> bool {
@@ -132,7 +154,7 @@ impl netdev::Queue for Queue {
     }
 
     fn arm(&mut self, for_room: bool) -> Result<bool, Fault> {
-        Ok(self.rx.arm() || (for_room && self.tx.arm()))
+        Ok(self.rx.arm() || (for_room && self.tx.arm(self.tx.enough())))
     }
 
     fn events(&self) -> [BorrowedFd<'_>; 2] {

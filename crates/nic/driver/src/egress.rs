@@ -80,7 +80,7 @@ impl ContextEgress {
             return Ok(true);
         }
         self.tx.reclaim_now()?;
-        if !self.tx.fits(descriptors, pages) && self.tx.arm() {
+        if !self.tx.fits(descriptors, pages) && self.tx.arm(1) {
             self.tx.reclaim_now()?;
         }
         Ok(self.tx.fits(descriptors, pages))

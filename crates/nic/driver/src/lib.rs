@@ -43,7 +43,7 @@ pub use call_page::{CallEvents, CallPage};
 pub use connect::{Access, Coalescing, Config, Context, open, open_port};
 pub use device::{Interface, Queue, Release};
 pub use egress::ContextEgress;
-pub use event::FdEvent;
+pub use event::{CallChannel, FdEvent};
 pub use fault::Fault;
 pub use ingress::ContextIngress;
 pub use memory::{Memory, RX_PAGES, TX_PAGES};

@@ -20,6 +20,11 @@ pub(crate) trait Publish: Send {
         Ok(())
     }
 
+    /// Whether publishing is a call of the hypervisor, which costs as much for one descriptor as for [`BATCH`].
+    fn is_call(&self) -> bool {
+        false
+    }
+
     /// Whether a buffer's pages must rest after they are retired: the hypervisor may still wait for the card to forget
     /// them.
     fn needs_rest(&self) -> bool {
@@ -52,6 +57,10 @@ pub(crate) struct Enqueue {
 impl Publish for Enqueue {
     fn publish(&mut self, _: u32, batch: &[Descriptor]) -> Result<(), CallError> {
         self.calls.enqueue(self.direction, batch)
+    }
+
+    fn is_call(&self) -> bool {
+        true
     }
 }
 
@@ -96,6 +105,10 @@ impl Publish for MapEach {
             }
         }
         if runs.0.is_empty() { Ok(()) } else { self.calls.unmap(&runs.0) }
+    }
+
+    fn is_call(&self) -> bool {
+        true
     }
 
     fn needs_rest(&self) -> bool {

@@ -28,6 +28,8 @@ pub(crate) struct Ring {
     consumer: u32,
     /// Why a descriptor could not be published. Nothing is published after it.
     fault: Option<Fault>,
+    /// Whether publishing is a call of the hypervisor.
+    is_called: bool,
 }
 
 impl Ring {
@@ -40,7 +42,8 @@ impl Ring {
     ) -> Self {
         let (staged, fault) = (ArrayVec::new(), None);
         let (next, announced, consumer) = (start, start, start);
-        Self { pages, direction, publisher, staged, next, announced, consumer, fault }
+        let is_called = publisher.is_call();
+        Self { pages, direction, publisher, staged, next, announced, consumer, fault, is_called }
     }
 
     /// The shared pages.
@@ -51,6 +54,12 @@ impl Ring {
     /// Whether pages must rest after the card is done with them.
     pub(crate) fn needs_rest(&self) -> bool {
         self.publisher.needs_rest()
+    }
+
+    /// Whether descriptors are published, or unmapped, by calls of the hypervisor: those of a batch cost hardly more than one.
+    #[inline]
+    pub(crate) fn is_called(&self) -> bool {
+        self.is_called
     }
 
     /// Slots without a descriptor.
@@ -136,6 +145,12 @@ impl Ring {
         }
     }
 
+    /// How many more descriptors the card says that it is done with. The number may be impossible.
+    #[inline]
+    pub(crate) fn done(&self) -> u32 {
+        self.pages.consumer(self.direction).wrapping_sub(self.consumer)
+    }
+
     /// Reads the card's index. Returns how many more descriptors it is done with.
     ///
     /// # Errors
@@ -165,14 +180,14 @@ impl Ring {
         Err(fault)
     }
 
-    /// Asks for an interrupt when the card is done with a descriptor after the index `seen`. Returns whether it is already.
-    pub(crate) fn arm(&self, seen: u32) -> bool {
+    /// Asks for an interrupt when the card is done with a descriptor after an index: the one that was seen, or a later one.
+    /// What was done meanwhile must be looked for after this.
+    pub(crate) fn arm(&self, after: u32) {
         let mailbox = match self.direction {
             Direction::Tx => Mailbox::TxSeen,
             Direction::Rx => Mailbox::RxSeen,
         };
         // A card that sleeps has completed nothing since it was last looked at, or is found here to have.
-        self.pages.post([(mailbox, seen)], Wake::No);
-        self.pages.consumer(self.direction) != seen
+        self.pages.post([(mailbox, after)], Wake::No);
     }
 }

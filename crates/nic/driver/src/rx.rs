@@ -16,12 +16,13 @@ use netdev::Metadata;
 use offload::{Checksum, Gso};
 use shm::Piece;
 
+use crate::call::BATCH;
 use crate::fault::Fault;
 use crate::memory::{Memory, RX_PAGES};
 use crate::ring::Ring;
 
-/// The fewest buffers that are posted together while at least half of the ring is full. It makes a call of the
-/// hypervisor worth its price.
+/// The fewest buffers that are posted together while at least half of the ring is full, without a call of the
+/// hypervisor.
 const REFILL_MIN: usize = 32;
 
 /// A received frame. One value may be used for all frames.
@@ -151,9 +152,13 @@ impl RxRing {
         // A slot whose completion was not read yet is not free.
         let posted = self.ring.next().wrapping_sub(self.taken);
         let count = ((SLOTS - posted) as usize).min(self.free.len());
-        if count == 0 || (count < REFILL_MIN && posted >= SLOTS / 2) {
+        let least = if self.ring.is_called() { BATCH } else { REFILL_MIN };
+        let is_short = posted < SLOTS / 2;
+        if count == 0 || (count < least && !is_short) {
             return;
         }
+        // Calls are full, unless the ring is short of buffers.
+        let count = if self.ring.is_called() && !is_short { count - count % BATCH } else { count };
         for _ in 0..count {
             let next =
                 if self.first_in_first_out { self.free.pop_front() } else { self.free.pop_back() };
@@ -166,7 +171,11 @@ impl RxRing {
 
     /// Asks for an interrupt at the next frame. Returns whether there is one already.
     pub(crate) fn arm(&self) -> bool {
-        self.taken != self.ring.consumer() || self.ring.arm(self.taken)
+        if self.taken != self.ring.consumer() {
+            return true;
+        }
+        self.ring.arm(self.taken);
+        self.ring.done() > 0
     }
 }
 

@@ -15,10 +15,11 @@ use cdna::descriptor::{FRAME_MAX, FRAME_MIN};
 use cdna::ring::{self, SLOTS};
 use cdna::{Flags, Offload};
 use hypervisor::PAGE_SIZE;
-use netdev::{Buffer, Metadata, Refused};
+use netdev::{Buffer, Burst, Metadata, Refused};
 use offload::{Checksum, Gso};
 use shm::{OutOfBounds, Piece, Region};
 
+use crate::call::BATCH;
 use crate::fault::Fault;
 use crate::memory::{Memory, TX_PAGES};
 use crate::ring::Ring;
@@ -29,6 +30,9 @@ const USED_MAX: usize = TX_PAGES / 2;
 const FRAME_PAGES: usize = FRAME_MAX.div_ceil(PAGE_SIZE);
 /// Descriptors of a frame at most: an offload's and two buffers'.
 const FRAME_DESCRIPTORS: u32 = 3;
+
+/// What is handed over at once where that takes a call of the hypervisor: a call's descriptors, for frames of the MTU.
+const CALLED_BURST: Burst = Burst { frames: BATCH, bytes: BATCH * 1536 };
 
 /// A TX ring.
 pub(crate) struct TxRing {
@@ -177,17 +181,26 @@ impl TxRing {
     }
 
     /// Frees the pages of frames that were sent, if at least half of the slots or of the pages are in use. Looking seldom
-    /// saves cache misses, and calls of the hypervisor if pages are unmapped.
+    /// saves cache misses. Where calls of the hypervisor are needed, [enough](Self::enough) must be sent.
     ///
     /// # Errors
     /// As [`reclaim_now`](Self::reclaim_now).
     #[inline]
     pub(crate) fn reclaim(&mut self) -> Result<(), Fault> {
-        if self.ring.used() >= SLOTS / 2 || self.used >= USED_MAX / 2 {
+        let is_half_full = self.ring.used() >= SLOTS / 2 || self.used >= USED_MAX / 2;
+        let least = if self.ring.is_called() { self.enough() } else { 1 };
+        if is_half_full && self.ring.done() >= least {
             self.reclaim_now()
         } else {
             self.ring.check()
         }
+    }
+
+    /// How many descriptors must be sent before a full ring is refilled: otherwise it would take an interrupt, and perhaps a
+    /// call of the hypervisor, for each few slots that become free. The card has three quarters of the ring meanwhile.
+    #[inline]
+    pub(crate) fn enough(&self) -> u32 {
+        (self.ring.used() / 4).max(1)
     }
 
     /// Frees the pages of frames that were sent.
@@ -203,9 +216,16 @@ impl TxRing {
         Ok(())
     }
 
-    /// Asks for an interrupt when frames were sent. Returns whether some were already.
-    pub(crate) fn arm(&self) -> bool {
-        self.ring.arm(self.ring.consumer())
+    /// Asks for an interrupt when so many descriptors were sent, at least 1 and at most those that the card has. Returns
+    /// whether they were already.
+    pub(crate) fn arm(&self, least: u32) -> bool {
+        self.ring.arm(self.ring.consumer().wrapping_add(least - 1));
+        self.ring.done() >= least
+    }
+
+    /// How much is handed over at once.
+    pub(crate) fn burst(&self) -> Burst {
+        if self.ring.is_called() { CALLED_BURST } else { Burst::SHORT }
     }
 }
 

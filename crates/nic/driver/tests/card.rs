@@ -255,7 +255,7 @@ fn the_switch_reaches_a_guest_through_the_driver_domains_context() {
         let Ok([uplink, guest]) = <[_; 2]>::try_from(contexts) else { panic!("two contexts") };
         let config = Config { promiscuous: true, ..Config::default() };
         let (_interface, ingress, egress) = open_port(uplink, &config, Arc::default());
-        let (_, mut queue) = open(guest, &Config::default());
+        let (_guest, mut queue) = open(guest, &Config::default());
         world.lock().unwrap().has_thread.store(true, Ordering::Relaxed);
         let datapath = Datapath::start(
             &datapath::Config { workers: 1, ..datapath::Config::default() },

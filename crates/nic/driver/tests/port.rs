@@ -55,7 +55,8 @@ fn opened(protection: Protection, features: u32) -> (Card, ContextIngress, Conte
     let (mut card, mut context) = card(protection, u32::MAX - 100);
     context.features = features;
     let config = Config { promiscuous: true, ..Config::default() };
-    let (_, ingress, egress) = open_port(context, &config, platform().meter().clone());
+    let (interface, ingress, egress) = open_port(context, &config, platform().meter().clone());
+    card.interface = Some(interface);
     card.take_events();
     assert!(card.is_enabled(Enable::PROMISCUOUS));
     (card, ingress, egress)
@@ -277,7 +278,7 @@ fn granted_pages_are_copied_once() {
     let memory: Arc<dyn GrantedMemory> = Arc::new(PeerMemory { hypervisor, peer });
     let (mut card, context) = card(Protection::None, 0);
     let meter = platform.meter().clone();
-    let (_, _, mut egress) = open_port(context, &Config::default(), meter.clone());
+    let (_interface, _, mut egress) = open_port(context, &Config::default(), meter.clone());
     let body = Body::Granted { memory: &memory, mapped: None };
     assert_eq!(deliver(&mut egress, body, &[&frame], 0), [Outcome::Delivered]);
     assert_eq!(card.send(1)[0].2, bytes);
@@ -299,7 +300,7 @@ fn frames_wait_for_room_and_not_for_a_card_that_takes_nothing() {
     let taken = outcomes.iter().filter(|outcome| **outcome == Outcome::Delivered).count();
     assert!((250..=256).contains(&taken));
     assert!(outcomes[taken..].iter().all(|outcome| *outcome == Outcome::Waiting));
-    card.armed[Direction::Tx as usize] = false;
+    card.armed[Direction::Tx as usize] = None;
     card.take_events();
     let before = card.interrupts;
     assert_eq!(card.send(10).len(), 10);

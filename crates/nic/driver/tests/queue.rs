@@ -3,11 +3,12 @@
 mod model;
 
 use std::collections::BTreeSet;
+use std::sync::mpsc;
 
 use cdna::{Direction, Enable, Flags, Mailbox, Status};
 use cdnafront::{Config, Fault, Queue, Received, open};
 use model::{BASE, Card, PROTECTIONS, Protection, bytes, card};
-use netdev::{Device, Metadata, Queue as _, Refused};
+use netdev::{Burst, Device, Metadata, Queue as _, Refused};
 use offload::{Checksum, Gso, GsoKind};
 use proptest::prelude::*;
 use shm::Piece;
@@ -40,7 +41,8 @@ fn receive(queue: &mut Queue) -> Result<Option<(Vec<u8>, Metadata)>, Fault> {
 
 fn opened(protection: Protection, start: u32) -> (Card, Queue) {
     let (mut card, context) = card(protection, start);
-    let (_, queue) = open(context, &Config::default());
+    let (interface, queue) = open(context, &Config::default());
+    card.interface = Some(interface);
     card.take_events();
     (card, queue)
 }
@@ -121,7 +123,68 @@ fn a_batch_is_one_mailbox_write_and_one_call_for_64_descriptors() {
         assert!(receive(&mut queue).unwrap().is_some());
         queue.give_back();
     }
-    assert_eq!(card.calls.lock().unwrap().enqueued[1][4..], [32, 32]);
+    assert_eq!(card.calls.lock().unwrap().enqueued[1][4..], [64]);
+}
+
+/// Fills the TX ring. Returns the frames that fitted.
+fn fill(queue: &mut Queue) -> usize {
+    let fitted = (0..).take_while(|n| {
+        queue.has_room() && send(queue, &bytes(60, *n), Metadata::default()).is_ok()
+    });
+    let fitted = fitted.count();
+    queue.kick();
+    fitted
+}
+
+#[test]
+fn a_full_ring_is_refilled_by_the_call_and_sleeps_until_then() {
+    for protection in [Protection::Hypervisor, Protection::MapEach] {
+        let (mut card, mut queue) = opened(protection, u32::MAX - 20);
+        let burst = queue.burst();
+        assert_eq!((burst.frames, burst.bytes / 1514), (64, 64), "a call of full-sized frames");
+        let fitted = fill(&mut queue);
+        assert!(fitted > 200);
+        let calls = |card: &Card| {
+            let calls = card.calls.lock().unwrap();
+            calls.enqueued[0].len() + calls.map_calls.len() + calls.unmap_calls.len()
+        };
+        let before = calls(&card);
+        // One frame at a time is sent, and the guest looks after each.
+        let mut sent = 0;
+        while !queue.has_room() {
+            assert_eq!(calls(&card), before);
+            assert!(!queue.arm(true).unwrap(), "{protection:?}: it would not sleep");
+            card.take_events();
+            let interrupts = card.interrupts;
+            sent += card.send(1).len();
+            let is_enough = sent == fitted / 4;
+            assert_eq!(card.interrupts - interrupts, u32::from(is_enough), "after {sent} frames");
+            queue.reclaim().unwrap();
+        }
+        assert_eq!(sent, fitted / 4, "a quarter of those in the ring");
+        let _ = fill(&mut queue);
+        assert!(calls(&card) - before <= 2, "one for the frames, one to unmap those before");
+    }
+}
+
+#[test]
+fn a_ring_without_calls_is_refilled_at_once() {
+    let (mut card, mut queue) = opened(Protection::None, 0);
+    assert_eq!(queue.burst(), Burst::SHORT);
+    fill(&mut queue);
+    card.send(1);
+    assert!(!queue.arm(true).unwrap(), "a guest that waits for room waits for a quarter");
+    queue.reclaim().unwrap();
+    assert!(queue.has_room());
+    for (received, posted) in [(31, 256), (32, 256 + 32)] {
+        while card.consumer(Direction::Rx) < received {
+            assert!(card.receive(&bytes(60, 0), Flags::NONE, 0));
+            receive(&mut queue).unwrap().unwrap();
+            queue.give_back();
+        }
+        card.take_events();
+        assert_eq!(card.mailbox(Mailbox::RxProducer), posted);
+    }
 }
 
 #[test]
@@ -196,6 +259,26 @@ fn the_interface_follows_the_status() {
     let mut card = card;
     card.take_events();
     assert_eq!(card.mailbox(Mailbox::Enable), 0);
+}
+
+#[test]
+fn an_interface_is_given_back_once_closed_or_not() {
+    for is_closed in [true, false] {
+        let (mut card, mut context) = card(Protection::None, 0);
+        let (given, back) = mpsc::channel();
+        context.release = Box::new(move |_| given.send(()).unwrap());
+        let (interface, _queue) = open(context, &Config::default());
+        card.take_events();
+        assert!(back.try_recv().is_err());
+        if is_closed {
+            Box::new(interface).close(std::time::Duration::ZERO);
+        } else {
+            drop(interface);
+        }
+        card.take_events();
+        assert_eq!(card.mailbox(Mailbox::Enable), 0);
+        assert_eq!(back.iter().count(), 1);
+    }
 }
 
 #[test]

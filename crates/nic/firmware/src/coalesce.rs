@@ -13,9 +13,22 @@ pub(crate) struct Coalescer {
     is_one_shot: bool,
     /// In one-shot mode: an interrupt is wanted.
     is_armed: bool,
+    /// In one-shot mode: the interrupt is for what is completed after this index.
+    after: u32,
+}
+
+/// Whether an index comes after another one. Both run freely.
+#[inline]
+fn is_past(index: u32, other: u32) -> bool {
+    index.wrapping_sub(other).cast_signed() > 0
 }
 
 impl Coalescer {
+    /// Nothing is completed; the first index is `start`.
+    pub(crate) fn new(start: u32) -> Self {
+        Self { after: start, ..Self::default() }
+    }
+
     pub(crate) fn set_frames(&mut self, frames: u32) {
         self.frames = frames;
     }
@@ -31,22 +44,25 @@ impl Coalescer {
         }
     }
 
-    /// The guest has seen all completions, or not all of them, and wants an interrupt for others.
+    /// The guest wants an interrupt for what is completed after the index `after`. It can see what `published` says.
     ///
-    /// If there are completions that it has not seen, an earlier interrupt may have announced them: the guest
-    /// looked too early. So they count again, as one frame.
-    pub(crate) fn arm(&mut self, has_seen_all: bool, now: u64) {
-        self.is_armed = true;
-        match (has_seen_all, self.pending) {
-            (true, _) => self.pending = 0,
-            (false, 0) => (self.pending, self.since) = (1, now),
-            (false, _) => {}
+    /// If that is past the index already, an earlier interrupt may have announced it: the guest looked too early. So it
+    /// counts again, as one frame.
+    pub(crate) fn arm(&mut self, after: u32, published: u32, now: u64) {
+        (self.is_armed, self.after) = (true, after);
+        match (is_past(published, after), self.pending) {
+            (false, _) => self.pending = 0,
+            (true, 0) => (self.pending, self.since) = (1, now),
+            (true, _) => {}
         }
     }
 
-    /// So many frames were completed.
+    /// So many frames were completed. The consumer index is `index` now.
     #[inline]
-    pub(crate) fn note(&mut self, frames: u32, now: u64) {
+    pub(crate) fn note(&mut self, frames: u32, index: u32, now: u64) {
+        if self.is_one_shot && !is_past(index, self.after) {
+            return;
+        }
         if self.pending == 0 {
             self.since = now;
         }
@@ -123,7 +139,7 @@ mod tests {
                 for at in deadline.into_iter().chain([next]) {
                     now = at;
                     if now == next && completed > 0 {
-                        coalescer.note(completed, now);
+                        coalescer.note(completed, 0, now);
                         naive.waiting.extend((0..completed).map(|_| now));
                     }
                     let is_due = naive.is_due(frames as usize, u64::from(micros) * 1000, now);
@@ -141,23 +157,50 @@ mod tests {
     fn one_shot_interrupts_once_until_it_is_armed() {
         let mut coalescer = Coalescer::default();
         coalescer.set_one_shot(true);
-        coalescer.note(1, 0);
+        coalescer.note(1, 1, 0);
         assert!(coalescer.is_due(0), "it begins armed");
         coalescer.announced();
-        coalescer.note(3, 5);
+        coalescer.note(3, 4, 5);
         assert!(!coalescer.is_due(100) && coalescer.deadline().is_none());
-        coalescer.arm(true, 100);
+        coalescer.arm(4, 4, 100);
         assert!(!coalescer.is_due(100), "the guest has seen all");
-        coalescer.note(1, 110);
+        coalescer.note(1, 5, 110);
         assert!(coalescer.is_due(110));
         coalescer.announced();
-        coalescer.arm(false, 120);
+        coalescer.arm(4, 5, 120);
         assert!(coalescer.is_due(120), "the guest looked too early");
         coalescer.announced();
         coalescer.set_one_shot(true);
-        coalescer.note(1, 130);
+        coalescer.note(1, 6, 130);
         assert!(!coalescer.is_due(130), "the same mode again does not arm");
         coalescer.set_one_shot(false);
         assert!(coalescer.is_due(130));
+    }
+
+    proptest! {
+        /// The limits count from the index on that the guest has named, also when indices wrap.
+        #[test]
+        fn what_comes_before_the_index_interrupts_nobody(
+            start: u32,
+            ahead in 0u32..300,
+            frames in 0u32..5,
+            micros in 0u32..4,
+        ) {
+            let mut coalescer = Coalescer::new(start);
+            coalescer.set_one_shot(true);
+            coalescer.set_frames(frames);
+            coalescer.set_micros(micros);
+            coalescer.arm(start.wrapping_add(ahead), start, 0);
+            let mut naive = Naive::default();
+            for done in 1..=ahead + 10 {
+                let now = u64::from(done) * 700;
+                coalescer.note(1, start.wrapping_add(done), now);
+                if done > ahead {
+                    naive.waiting.push(now);
+                }
+                let is_due = naive.is_due(frames as usize, u64::from(micros) * 1000, now);
+                prop_assert_eq!(coalescer.is_due(now), is_due);
+            }
+        }
     }
 }

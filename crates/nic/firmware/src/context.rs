@@ -53,8 +53,8 @@ impl<P: ContextPages> Context<P> {
             enable: Enable::default(),
             tx: Fetcher::new(Direction::Tx, start),
             rx: Fetcher::new(Direction::Rx, start),
-            tx_interrupts: Coalescer::default(),
-            rx_interrupts: Coalescer::default(),
+            tx_interrupts: Coalescer::new(start),
+            rx_interrupts: Coalescer::new(start),
             completions: Completions { first: start, count: 0, entries },
             tx_published: start,
             rx_published: start,
@@ -87,8 +87,8 @@ impl<P: ContextPages> Context<P> {
                 Mailbox::TxMicros => self.tx_interrupts.set_micros(value),
                 Mailbox::RxFrames => self.rx_interrupts.set_frames(value),
                 Mailbox::RxMicros => self.rx_interrupts.set_micros(value),
-                Mailbox::TxSeen => self.tx_interrupts.arm(value == self.tx_published, now),
-                Mailbox::RxSeen => self.rx_interrupts.arm(value == self.rx_published, now),
+                Mailbox::TxSeen => self.tx_interrupts.arm(value, self.tx_published, now),
+                Mailbox::RxSeen => self.rx_interrupts.arm(value, self.rx_published, now),
             }
         }
         Ok(())
@@ -155,7 +155,7 @@ impl<P: ContextPages> Context<P> {
             }
         }
         self.rx.consume(buffers);
-        self.rx_interrupts.note(1, now);
+        self.rx_interrupts.note(1, self.rx.next(), now);
         self.statistics.rx_frames += 1;
         self.statistics.rx_bytes += len as u64;
         Ok(())

@@ -146,7 +146,7 @@ impl Transmitter {
             return Next::Nothing;
         }
         self.schedule.charge(id, cost);
-        context.tx_interrupts.note(1, now);
+        context.tx_interrupts.note(1, context.tx.next(), now);
         context.statistics.tx_frames += 1;
         context.statistics.tx_bytes += chain.len as u64;
         contexts.note_sent(id);

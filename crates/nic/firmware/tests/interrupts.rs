@@ -99,6 +99,33 @@ fn one_shot_interrupts_come_only_when_armed() {
     assert!(host.is_interrupted(GUEST));
 }
 
+/// The line is shared, so each frame is sent long after the one before it.
+#[test]
+fn a_guest_that_waits_for_room_is_interrupted_when_there_is_enough() {
+    const WANTED: u32 = 50;
+    let limits = [(Mailbox::TxFrames, 64), (Mailbox::TxMicros, 200)];
+    let (mut host, mut guest) = one(Enable::ONE_SHOT, &limits);
+    guest.write(Mailbox::TxSeen, guest.consumer(Direction::Tx).wrapping_add(WANTED - 1));
+    let mut interrupts = Vec::new();
+    for sent in 1..=2 * WANTED {
+        guest.send(&frame(PEER, mac(GUEST), 1, 60));
+        host.step();
+        host.now += Duration::from_micros(100);
+        host.step();
+        assert!(!host.is_interrupted(GUEST), "100 µs after frame {sent}");
+        host.now += Duration::from_micros(450);
+        host.step();
+        interrupts.extend(host.is_interrupted(GUEST).then_some(sent));
+    }
+    assert_eq!(interrupts, [WANTED]);
+    // Its index is past already: it looked too early.
+    guest.write(Mailbox::TxSeen, guest.consumer(Direction::Tx).wrapping_sub(WANTED));
+    host.step();
+    host.now += Duration::from_micros(200);
+    host.step();
+    assert!(host.is_interrupted(GUEST));
+}
+
 #[test]
 fn a_full_ring_of_vectors_loses_no_context() {
     let (mut host, mut guest) = one(Enable::default(), &[]);

@@ -2,8 +2,8 @@
 //! memory model allows, of the whole card with a guest, and with a hypervisor.
 //!
 //! Shown: a mailbox that is written is read, though the card falls asleep at any moment, and it leads to the
-//! descriptors that were written before it; every interrupt vector is taken, once. loom reports
-//! the deadlock when a side sleeps for ever. The control tests leave out a barrier or a second look and must fail.
+//! descriptors that were written before it; every interrupt vector is taken, once, and none is overwritten before. loom
+//! reports the deadlock when a side sleeps for ever. The control tests leave out a barrier or a look and must fail.
 //!
 //! Run with `make loom`.
 #![cfg(loom)]
@@ -14,14 +14,16 @@ use std::time::Duration;
 
 use cdna::message::{Assignment, Permissions, Protection};
 use cdna::vectors::Vector;
-use cdna::{ContextId, Descriptor, Direction, Enable, Flags, Mailbox, RxCompletion, Status, ring};
+use cdna::{
+    ContextId, Descriptor, Direction, Enable, Flags, Mailbox, RxCompletion, Status, ring, vectors,
+};
+use contexts::{VectorConsumer, VectorRing};
 use firmware::{Bus, BusFault, Card, Config, ContextPages, Metadata, Next, Sent, VectorPage, Wire};
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use loom::thread;
 use wire::ethernet::MacAddr;
 
-const CONTEXT: ContextId = ContextId::new(1);
 const LEN: u16 = 60;
 
 /// The words of a context that guest and card share. The sequence numbers stand for the descriptors; they are relaxed:
@@ -92,39 +94,105 @@ impl ContextPages for Pages {
     }
 }
 
-/// The page of vectors. As many slots as vectors, so that it is never full.
+/// Slots of the ring of vectors: so few that it is full.
+const RING: u32 = 1;
+
+/// The page of vectors.
 struct VectorWords {
     producer: AtomicU32,
+    consumer: AtomicU32,
     asleep: AtomicU32,
-    slots: [AtomicU32; 2],
-    has_barrier: bool,
+    slots: [AtomicU32; RING as usize],
+    /// What the two sides leave out.
+    leaves_out: LeavesOut,
+}
+
+/// A part of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeavesOut {
+    Nothing,
+    CardsBarrier,
+    HypervisorsBarrier,
+    HypervisorsSecondLook,
+    /// The card takes the ring for empty.
+    CardsLookAtTheConsumer,
 }
 
 impl VectorWords {
-    fn new(has_barrier: bool) -> Arc<Self> {
+    fn new(leaves_out: LeavesOut) -> Arc<Self> {
         let zero = || AtomicU32::new(0);
-        let (producer, asleep, slots) = (zero(), zero(), [zero(), zero()]);
-        Arc::new(Self { producer, asleep, slots, has_barrier })
+        let (producer, consumer, asleep, slots) = (zero(), zero(), zero(), [zero()]);
+        Arc::new(Self { producer, consumer, asleep, slots, leaves_out })
+    }
+
+    fn slot(&self, index: u32) -> &AtomicU32 {
+        &self.slots[(index % RING) as usize]
     }
 }
 
+/// The card's side.
 struct Vectors(Arc<VectorWords>);
 
 impl VectorPage for Vectors {
     fn write(&self, index: u32, vector: &Vector) {
-        self.0.slots[index as usize].store(vector.0[0], Ordering::Relaxed);
+        self.0.slot(index).store(vector.0[0], Ordering::Relaxed);
     }
     fn publish(&self, producer: u32) {
         self.0.producer.store(producer, Ordering::Release);
     }
     fn consumer(&self) -> u32 {
-        0
+        let (consumer, producer) = (&self.0.consumer, self.0.producer.load(Ordering::Relaxed));
+        let consumer = match self.0.leaves_out {
+            LeavesOut::CardsLookAtTheConsumer => producer,
+            _ => consumer.load(Ordering::Acquire),
+        };
+        // The card's ring is longer: it is full when this one is.
+        if producer.wrapping_sub(consumer) < RING {
+            producer
+        } else {
+            producer.wrapping_sub(vectors::SLOTS)
+        }
     }
     fn is_hypervisor_asleep(&self) -> bool {
-        if self.0.has_barrier {
+        if self.0.leaves_out != LeavesOut::CardsBarrier {
             fence(Ordering::SeqCst);
         }
         self.0.asleep.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// The hypervisor's side.
+struct Ring {
+    words: Arc<VectorWords>,
+    /// What it saw before it fell asleep.
+    seen: Cell<u32>,
+    is_falling_asleep: Cell<bool>,
+}
+
+impl VectorRing for Ring {
+    fn producer(&self) -> u32 {
+        let looks = self.words.leaves_out != LeavesOut::HypervisorsSecondLook;
+        if looks || !self.is_falling_asleep.get() {
+            self.seen.set(self.words.producer.load(Ordering::Acquire));
+        }
+        self.seen.get()
+    }
+    fn vector(&self, index: u32) -> Vector {
+        let mut vector = Vector::EMPTY;
+        vector.0[0] = self.words.slot(index).load(Ordering::Relaxed);
+        vector
+    }
+    fn give_back(&self, consumer: u32) {
+        self.words.consumer.store(consumer, Ordering::Release);
+    }
+    fn set_asleep(&self, is_asleep: bool) {
+        self.is_falling_asleep.set(is_asleep);
+        self.words.asleep.store(is_asleep.into(), Ordering::Relaxed);
+    }
+    fn full_barrier(&self) {
+        if self.words.leaves_out != LeavesOut::HypervisorsBarrier {
+            fence(Ordering::SeqCst);
+        }
     }
 }
 
@@ -157,19 +225,22 @@ impl Wire for Counter {
     }
 }
 
-fn card(words: &Arc<Words>, vectors: &Arc<VectorWords>) -> Card<NoMemory, Counter> {
-    let config = Config { contexts: 2, ..Config::default() };
+/// A card whose contexts from 1 on have these words.
+fn card(contexts: &[Arc<Words>], vectors: &Arc<VectorWords>) -> Card<NoMemory, Counter> {
+    let config = Config { contexts: contexts.len() + 1, ..Config::default() };
     let mut card = Card::new(config, NoMemory, Counter::default(), Vectors(vectors.clone()));
-    let assignment = Assignment {
-        context: CONTEXT,
-        generation: 1,
-        mac: MacAddr([2; 6]),
-        permissions: Permissions::ANY_SOURCE,
-        protection: Protection::Hypervisor,
-        start: 0,
-    };
-    let pages = Pages { words: words.clone(), is_falling_asleep: Cell::new(false) };
-    assert!(card.assign(assignment, pages).is_ok());
+    for (number, words) in (1..).zip(contexts) {
+        let assignment = Assignment {
+            context: ContextId::new(number),
+            generation: 1,
+            mac: MacAddr([2, 0, 0, 0, 0, number]),
+            permissions: Permissions::ANY_SOURCE,
+            protection: Protection::Hypervisor,
+            start: 0,
+        };
+        let pages = Pages { words: words.clone(), is_falling_asleep: Cell::new(false) };
+        assert!(card.assign(assignment, pages).is_ok());
+    }
     card
 }
 
@@ -197,7 +268,8 @@ fn mailboxes(total: u32, guest_has_barrier: bool, card_has_barrier: bool, looks_
         let doorbell = Arc::new(Notify::new());
         let (theirs, bell) = (words.clone(), doorbell.clone());
         let other = thread::spawn(move || guest(&theirs, total, guest_has_barrier, &bell));
-        let mut card = card(&words, &VectorWords::new(true));
+        let vectors = VectorWords::new(LeavesOut::Nothing);
+        let mut card = card(&[words], &vectors);
         loop {
             let step = card.step(Duration::ZERO);
             assert_eq!(card.faults().count(), 0, "a descriptor was read before it was written");
@@ -235,60 +307,84 @@ fn without_the_second_look_a_mailbox_write_is_missed() {
     mailboxes(1, true, true, false);
 }
 
-/// Takes vectors until there were `total`, and sleeps in between.
-fn hypervisor(words: &VectorWords, total: u32, looks_again: bool, interrupt: &Notify) {
-    let mut consumer = 0;
-    while consumer < total {
-        while consumer != words.producer.load(Ordering::Acquire) {
-            let vector = words.slots[consumer as usize].load(Ordering::Relaxed);
-            assert_eq!(vector, 1 << CONTEXT.index(), "a vector was read before it was written");
-            consumer += 1;
+/// The daemon's loop, until each of `contexts` was interrupted.
+fn hypervisor(ring: Ring, contexts: usize, interrupt: &Notify) {
+    let mut vectors = VectorConsumer::of(ring);
+    let mut interrupted = Vec::new();
+    while interrupted.len() < contexts {
+        let mut now = Vec::new();
+        vectors.deliver(|context| now.push(context)).unwrap();
+        if now.is_empty() && vectors.arm() {
+            interrupt.wait();
+            vectors.disarm();
         }
-        if consumer < total {
-            words.asleep.store(1, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if !looks_again || consumer == words.producer.load(Ordering::Acquire) {
-                interrupt.wait();
-            }
-            words.asleep.store(0, Ordering::Relaxed);
+        for context in now {
+            assert!(!interrupted.contains(&context), "interrupted twice");
+            interrupted.push(context);
         }
     }
 }
 
-/// A card interrupts a hypervisor that sleeps whenever it can.
-fn interrupts(total: u32, has_barrier: bool, looks_again: bool) {
+/// Two contexts of a card each send a frame. The hypervisor sleeps whenever it can. The ring is full after the first vector.
+fn interrupts(leaves_out: LeavesOut) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
-        let (words, vectors) = (Words::new(true, true), VectorWords::new(has_barrier));
+        let contexts = [0; 2].map(|_| Words::new(true, true));
+        let vectors = VectorWords::new(leaves_out);
         let interrupt = Arc::new(Notify::new());
-        let (theirs, bell) = (vectors.clone(), interrupt.clone());
-        let other = thread::spawn(move || hypervisor(&theirs, total, looks_again, &bell));
-        let mut card = card(&words, &vectors);
-        for n in 0..total {
-            // The guest, in the same thread.
-            guest(&words, n + 1, true, &Notify::new());
-            if card.step(Duration::ZERO).interrupts {
+        let (seen, is_falling_asleep) = (Cell::new(0), Cell::new(false));
+        let (words, bell) = (vectors.clone(), interrupt.clone());
+        let other = thread::spawn(move || {
+            let ring = Ring { words, seen, is_falling_asleep };
+            hypervisor(ring, 2, &bell);
+        });
+        let mut card = card(&contexts, &vectors);
+        let mut step = || {
+            let step = card.step(Duration::ZERO);
+            if step.interrupts {
                 interrupt.notify();
             }
+            step.next
+        };
+        for words in &contexts {
+            // The guest, in the same thread.
+            guest(words, 1, true, &Notify::new());
+            step();
+        }
+        // While the ring is full, the card keeps the vector and tries again.
+        while step() != Next::Event {
+            thread::yield_now();
         }
         other.join().unwrap();
     });
 }
 
 #[test]
-fn no_vector_is_missed() {
-    interrupts(2, true, true);
+fn no_vector_is_missed_or_overwritten() {
+    interrupts(LeavesOut::Nothing);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_the_cards_barrier_a_vector_is_missed() {
-    interrupts(1, false, true);
+    interrupts(LeavesOut::CardsBarrier);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn without_the_hypervisors_barrier_a_vector_is_missed() {
+    interrupts(LeavesOut::HypervisorsBarrier);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_the_hypervisors_second_look_a_vector_is_missed() {
-    interrupts(1, true, false);
+    interrupts(LeavesOut::HypervisorsSecondLook);
+}
+
+#[test]
+#[should_panic]
+fn without_the_cards_look_at_the_consumer_index_a_vector_is_overwritten() {
+    interrupts(LeavesOut::CardsLookAtTheConsumer);
 }

@@ -193,8 +193,8 @@ pub struct Context {
     pub opened: Opened,
     /// The page for calls.
     pub call_page: Region,
-    /// Notifies the daemon of a call, and is readable when the call is answered.
-    pub calls: GuestEvent,
+    /// Readable when a call is answered, and an eventfd that tells the daemon of a call.
+    pub calls: [OwnedFd; 2],
     /// Readable with an interrupt; [`read`](GuestEvent) until it is empty.
     pub interrupts: OwnedFd,
     /// Readable when the assignment may have changed.
@@ -257,7 +257,7 @@ impl GuestEnd {
         Ok(Context {
             opened: Opened { mac, base, protection, mappings, coalescing },
             call_page: Region::map(call_page, 0, CALL_PAGE_LEN)?,
-            calls: GuestEvent::from_fds(answers, doorbell),
+            calls: [answers, doorbell],
             interrupts,
             changes,
         })
@@ -349,8 +349,7 @@ mod tests {
         let guest = GuestEnd::new(theirs);
         let context = guest.open(1).unwrap();
         assert_eq!(context.opened, OPENED);
-        context.calls.take().unwrap();
-        for fd in [&context.interrupts, &context.changes] {
+        for fd in [&context.calls[0], &context.interrupts, &context.changes] {
             assert_eq!(rustix::io::read(fd, &mut [0u8; 8]), Ok(1));
         }
         assert!(guest.assignment(1, OPENED.protection).unwrap().is_none());

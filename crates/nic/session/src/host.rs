@@ -161,6 +161,32 @@ mod tests {
         assert!(error.contains("pvnet run") && error.contains("[[nic]]"), "{error}");
     }
 
+    /// How long it takes until an operation fails.
+    fn time_to_fail<T>(operation: impl FnOnce() -> io::Result<T>) -> Duration {
+        let begin = std::time::Instant::now();
+        assert!(operation().is_err());
+        begin.elapsed()
+    }
+
+    #[test]
+    fn a_connection_that_says_nothing_is_given_up() {
+        let (ours, _theirs) = seqpacket::pair().unwrap();
+        let took = time_to_fail(|| Applicant::receive(ours));
+        assert!((JOIN_LIMIT..4 * JOIN_LIMIT).contains(&took), "{took:?}");
+    }
+
+    #[test]
+    fn a_card_that_reads_nothing_is_given_up() {
+        let (ours, theirs) = seqpacket::pair().unwrap();
+        seqpacket::send(&theirs, &Join::new("card0").unwrap(), &[]).unwrap();
+        let wire = WireSettings { tap: "w0".to_owned(), ..WireSettings::default() };
+        let settings = Settings { contexts: 4, rate_mbps: 10, tso: false, wire };
+        let card = Applicant::receive(ours).unwrap().accept(&settings).unwrap();
+        let message = ToCard::Command(Command::Start);
+        let took = time_to_fail(|| (0..100_000).try_for_each(|_| card.send(&message, &[])));
+        assert!((SEND_LIMIT..4 * SEND_LIMIT).contains(&took), "{took:?}");
+    }
+
     fn lab_folder() -> std::path::PathBuf {
         let folder = std::env::temp_dir().join(format!("pvnet-nic-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

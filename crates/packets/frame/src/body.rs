@@ -9,6 +9,8 @@ use hypervisor::{
 };
 use shm::Region;
 
+use crate::Frame;
+
 /// One contiguous run of a frame's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -71,6 +73,28 @@ pub enum Body<'a> {
     },
     /// Memory that is mapped in this domain: an uplink's buffers, a virtual machine's memory.
     Regions(&'a Arc<[Region]>),
+    /// The same, where a receiver may keep a frame after the call.
+    Buffers(&'a dyn ReceiveBuffers),
+}
+
+/// The buffers of an ingress port in which whole frames lie.
+pub trait ReceiveBuffers {
+    /// The memory in which the pieces lie.
+    fn regions(&self) -> &Arc<[Region]>;
+
+    /// Keeps a frame in hand: its private header and its body, in one run of `len` bytes. Any number
+    /// of receivers may keep a frame. None if it does not lie so, or if the port has too few buffers
+    /// left: the caller copies instead.
+    fn keep(&self, frame: &Frame) -> Option<KeptFrame>;
+}
+
+/// A frame in a buffer that its port does not use again before this is dropped.
+#[derive(Clone, Debug)]
+pub struct KeptFrame {
+    /// The buffer.
+    pub memory: Arc<Region>,
+    /// The frame's first byte.
+    pub offset: usize,
 }
 
 impl<'a> Body<'a> {
@@ -87,6 +111,18 @@ impl<'a> Body<'a> {
                 Some(Memory::Granted { peer, mapped })
             }
             Self::Regions(regions) => Some(Memory::Regions(regions)),
+            Self::Buffers(buffers) => Some(Memory::Regions(buffers.regions())),
+        }
+    }
+
+    /// The memory that is mapped in this domain, if it is.
+    #[inline]
+    #[must_use]
+    pub fn regions(self) -> Option<&'a Arc<[Region]>> {
+        match self {
+            Self::Granted { .. } => None,
+            Self::Regions(regions) => Some(regions),
+            Self::Buffers(buffers) => Some(buffers.regions()),
         }
     }
 }
@@ -96,6 +132,7 @@ impl fmt::Debug for Body<'_> {
         f.write_str(match self {
             Self::Granted { .. } => "Granted",
             Self::Regions(_) => "Regions",
+            Self::Buffers(_) => "Buffers",
         })
     }
 }

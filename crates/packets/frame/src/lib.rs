@@ -25,7 +25,7 @@ use wire::headers::{Headers, Network, Transport};
 use wire::toeplitz;
 use wire::{Layer, ParseError};
 
-pub use body::{Body, Memory, Piece, Place};
+pub use body::{Body, KeptFrame, Memory, Piece, Place, ReceiveBuffers};
 pub use finish::{Finisher, SEGMENTS_MAX, Segments};
 pub use gather::{Gather, pieces_of};
 pub use linear::{Bounce, linearise};

@@ -29,7 +29,8 @@ fn copy_body(frame: &Frame, body: Body<'_>, mut rest: &mut [u8]) -> Result<u64, 
         rest = after;
         match (piece.place, body) {
             (Place::Grant(from), Body::Granted { .. }) => copies.push(CopyOut { from, to }),
-            (Place::Region { index, offset }, Body::Regions(regions)) => {
+            (Place::Region { index, offset }, body) => {
+                let regions = body.regions().ok_or(Outcome::SourceFault)?;
                 let offset = usize::try_from(offset).unwrap_or(usize::MAX);
                 let region = regions.get(usize::from(index)).ok_or(Outcome::SourceFault)?;
                 region.copy_out(offset, to).map_err(|_| Outcome::SourceFault)?;

@@ -50,7 +50,8 @@ impl<'a> ScatterList<'a> {
                     pieces.push(range.address?);
                 }
             }
-            Body::Regions(regions) => {
+            Body::Regions(_) | Body::Buffers(_) => {
+                let regions = body.regions()?;
                 for piece in &frame.pieces {
                     let Place::Region { index, offset } = piece.place else { return None };
                     let region = regions.get(usize::from(index))?;
@@ -70,7 +71,7 @@ impl<'a> ScatterList<'a> {
         // Held before the grants are checked: a page that is given up in between is refused.
         let hold = match body {
             Body::Granted { memory, .. } => BodyHold::Granted(memory.dma_hold()?),
-            Body::Regions(regions) => BodyHold::Regions(Arc::clone(regions)),
+            Body::Regions(_) | Body::Buffers(_) => BodyHold::Regions(Arc::clone(body.regions()?)),
         };
         Some((Self::of(frame, body)?, hold))
     }

@@ -17,7 +17,9 @@ mod reserved;
 mod space;
 
 pub use io::{Piece, read_pieces, write_pieces};
-pub use pages::{PageSize, create_memfd, create_sealable_memfd, seal_future_writes};
+pub use pages::{
+    PageSize, create_memfd, create_sealable_memfd, create_secret_file, seal_future_writes,
+};
 pub use region::{OutOfBounds, Region};
 pub use reserved::Reserved;
 pub use space::{Replaced, Space};

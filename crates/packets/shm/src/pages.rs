@@ -1,7 +1,7 @@
 //! Memory that can be handed to another process.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -46,6 +46,24 @@ pub fn create_sealable_memfd(name: &str, pages: usize, size: PageSize) -> io::Re
     Ok(fd)
 }
 
+/// A secret file (`memfd_secret`) of `pages` 4 KiB pages, all zero. Nobody can make holes in it or change its length, and
+/// unlike a file that is [sealed](seal_future_writes), it can be mapped at any time. Its pages are locked in memory, and
+/// the kernel has no mapping of them, so no device can read them where they are.
+///
+/// # Errors
+/// The kernel has no such files, or switched them off (`secretmem.enable`). A mapping counts as locked memory, and fails
+/// beyond the limit of its process.
+pub fn create_secret_file(pages: usize) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes flags and no memory, and returns a new descriptor or an error.
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // The first length is the last one.
+    rustix::fs::ftruncate(&fd, (pages * PageSize::Small.bytes()) as u64)?;
+    Ok(fd)
+}
+
 /// Forbids new writable mappings of a file, and with them holes: a page fault in this process would
 /// wait until a hole has been made. Writable mappings that exist stay.
 pub fn seal_future_writes(fd: impl AsFd) -> io::Result<()> {
@@ -55,6 +73,7 @@ pub fn seal_future_writes(fd: impl AsFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::mm::Advice;
 
     use super::*;
     use crate::{Region, Reserved};
@@ -93,6 +112,26 @@ mod tests {
         let reader = Region::map_read_only(&fd, 0, 4096).unwrap();
         writer.write(12, 7u32).unwrap();
         assert_eq!(reader.read(12), Ok(7u32));
+    }
+
+    #[test]
+    fn a_secret_file_gets_no_holes_and_is_mapped_by_those_who_come_later() {
+        let secret = create_secret_file(4).and_then(|fd| Ok((Region::map(&fd, 0, 4 * 4096)?, fd)));
+        let Ok((first, fd)) = secret else {
+            eprintln!("skipped: no secret memory here");
+            return;
+        };
+        first.write(5000, 7u8).unwrap();
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert!(fallocate(&fd, flags, 0, 4096).is_err());
+        assert!(rustix::fs::ftruncate(&fd, 4096).is_err());
+        let (start, len) = (first.address(0, 4096).unwrap().cast(), 4096);
+        // SAFETY: a hole would only make the test's own bytes zero.
+        assert!(unsafe { rustix::mm::madvise(start, len, Advice::LinuxRemove) }.is_err());
+        let later = Region::map(&fd, 0, 4 * 4096).unwrap();
+        assert_eq!(later.read(5000), Ok(7u8));
+        later.write(5000, 8u8).unwrap();
+        assert_eq!(first.read(5000), Ok(8u8));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::error::Error;
 use crate::event::EventChannel;
 use crate::flip::PageReceiver;
+use crate::guest_copy::{CopyForm, GuestCopier};
 use crate::id::{DomId, GrantRef, Port};
 
 /// The services of the hypervisor for a frontend, in a guest.
@@ -29,5 +30,23 @@ pub trait Guest: Clone + Send + Sync + 'static {
     /// The receiving end of page flipping, if this platform has it.
     fn page_receiver(&self) -> Option<Arc<dyn PageReceiver>> {
         None
+    }
+
+    /// Whether this platform has guest copies.
+    fn has_guest_copies(&self) -> bool {
+        false
+    }
+
+    /// This domain's side of the guest copies that the driver domain calls `id`.
+    ///
+    /// # Errors
+    /// There are none of this number and form.
+    fn guest_copier(
+        &self,
+        id: u32,
+        form: CopyForm,
+    ) -> Result<Box<dyn GuestCopier<Self::Pages>>, Error> {
+        let _ = (id, form);
+        Err(Error::Unsupported("guest copies"))
     }
 }

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::event::EventChannel;
 use crate::flip::PageTransfer;
 use crate::grant::{GrantCopy, GrantMap};
+use crate::guest_copy::{CopyForm, GuestCopies};
 use crate::id::{DomId, GrantRef, Port};
 use crate::meter::Counted;
 use crate::pages::MappedPages;
@@ -71,6 +72,19 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Page flipping, if this platform has it.
     fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
         None
+    }
+
+    /// Makes what one RX queue of `peer` needs for guest copies, if this platform has them.
+    ///
+    /// # Errors
+    /// It has none, or there is no memory for a pool.
+    fn guest_copies(
+        &self,
+        peer: &Self::Peer,
+        form: CopyForm,
+    ) -> Result<Arc<dyn GuestCopies>, Error> {
+        let _ = (peer, form);
+        Err(Error::Unsupported("guest copies"))
     }
 
     /// Binds to an event channel that `peer` offered to this domain and that is not bound. After

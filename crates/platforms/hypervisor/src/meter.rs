@@ -48,13 +48,24 @@ pub enum Counted {
     GrantHits,
     /// Look-ups of a guest's page that did not find it among its persistent grants.
     GrantMisses,
+    /// Buffers of the driver domain that were granted to guests, for them to copy.
+    BuffersGranted,
+    /// Hypercalls by which guests copied out of such buffers.
+    GuestHypercalls,
+    /// Copies that those hypercalls did.
+    GuestCopies,
+    /// Bytes that those copies had.
+    GuestCopiedBytes,
+    /// Nanoseconds that those hypercalls took. They are the guest's, not the driver domain's, and
+    /// not in [`nanoseconds`](Meter::nanoseconds).
+    GuestCopyNanoseconds,
 }
 
 impl Counted {
     const COUNT: usize = Self::ALL.len();
 
     /// Everything that is counted, in the order of the counters.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 20] = [
         Self::Hypercalls,
         Self::CopyBatches,
         Self::Copies,
@@ -70,6 +81,11 @@ impl Counted {
         Self::Segments,
         Self::GrantHits,
         Self::GrantMisses,
+        Self::BuffersGranted,
+        Self::GuestHypercalls,
+        Self::GuestCopies,
+        Self::GuestCopiedBytes,
+        Self::GuestCopyNanoseconds,
     ];
 
     /// The name in metrics and in JSON.
@@ -91,6 +107,11 @@ impl Counted {
             Self::Segments => "segments",
             Self::GrantHits => "grant_hits",
             Self::GrantMisses => "grant_misses",
+            Self::BuffersGranted => "buffers_granted",
+            Self::GuestHypercalls => "guest_hypercalls",
+            Self::GuestCopies => "guest_copies",
+            Self::GuestCopiedBytes => "guest_copied_bytes",
+            Self::GuestCopyNanoseconds => "guest_copy_nanoseconds",
         }
     }
 }

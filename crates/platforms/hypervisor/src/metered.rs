@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::event::EventChannel;
 use crate::flip::{FlipPage, GrantTransfer, PageTransfer, TransferStatus};
 use crate::grant::{CopyStatus, GrantCopy, GrantMap, MapStatus};
+use crate::guest_copy::{CopyForm, GuestCopies};
 use crate::hypervisor::Hypervisor;
 use crate::id::{DomId, GrantRef, Port};
 use crate::meter::{Counted, Meter};
@@ -165,6 +166,16 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
     fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
         let inner = self.inner.page_transfer()?;
         Some(Arc::new(MeteredTransfer { inner, meter: self.meter.clone() }))
+    }
+
+    fn guest_copies(
+        &self,
+        peer: &Self::Peer,
+        form: CopyForm,
+    ) -> Result<Arc<dyn GuestCopies>, Error> {
+        let copies = self.inner.guest_copies(peer, form)?;
+        copies.count_by(self.meter.clone());
+        Ok(copies)
     }
 
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error> {

@@ -13,7 +13,8 @@ use crate::dma::Holds;
 use crate::dma::pages::DmaPages;
 use crate::exchange::Exchange;
 use crate::grant_table::{Access, Entry, GRANT_ENTRY_LEN, GRANTS_PER_PAGE, gtf};
-use crate::memory::{MemorySize, populate};
+use crate::guest_copy::CopiesOfDomain;
+use crate::memory::{MemorySize, populate, secret_memory};
 use crate::share::{MappingCount, Share};
 
 /// The driver domain's number.
@@ -35,6 +36,7 @@ pub struct Domain {
     holds: Holds,
     dma_pages: DmaPages,
     mappings: MappingCount,
+    copies: CopiesOfDomain,
     /// Whether its memory is as its size says: sealed, if it will be.
     ready: AtomicBool,
 }
@@ -48,10 +50,17 @@ impl Domain {
         first: u64,
     ) -> std::io::Result<Self> {
         let exchange = Exchange::new(size)?;
-        let name = format!("pvnet-domain-{id}");
-        let create = if size.sealed { create_sealable_memfd } else { create_memfd };
-        let fd = create(&name, size.pages + size.exchange_pages, size.page_size)?;
-        let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
+        let secret = if size.secret { secret_memory(id, size) } else { None };
+        let (fd, memory) = match secret {
+            Some(secret) => secret,
+            None => {
+                let name = format!("pvnet-domain-{id}");
+                let create = if size.sealed { create_sealable_memfd } else { create_memfd };
+                let fd = create(&name, size.pages + size.exchange_pages, size.page_size)?;
+                let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
+                (fd, memory)
+            }
+        };
         populate(id, size, &memory);
         let pins = (0..size.grant_pages * GRANTS_PER_PAGE).map(|_| AtomicU32::new(0)).collect();
         let (balloon, process) = (Balloon::new(size), OnceLock::new());
@@ -59,6 +68,7 @@ impl Domain {
         let (holds, dma_pages) = (Holds::default(), DmaPages::new(first));
         let mappings = MappingCount::new(share.mappings);
         let ready = AtomicBool::new(!size.sealed);
+        let copies = CopiesOfDomain::default();
         Ok(Self {
             id,
             size,
@@ -72,6 +82,7 @@ impl Domain {
             holds,
             dma_pages,
             mappings,
+            copies,
             ready,
         })
     }
@@ -160,6 +171,17 @@ impl Domain {
         &self.mappings
     }
 
+    /// What it copies out of the driver domain.
+    pub(crate) fn copies(&self) -> &CopiesOfDomain {
+        &self.copies
+    }
+
+    /// Whether an ordinary page has this number, and is not given up.
+    #[inline]
+    pub(crate) fn has_page(&self, page: usize) -> bool {
+        page < self.size.pages && !self.balloon.is_out(page)
+    }
+
     pub(crate) fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Relaxed)
     }
@@ -184,7 +206,7 @@ impl Domain {
         self.entry(gref)
             .filter(|entry| entry.permits(caller, access))
             .map(|entry| entry.frame as usize)
-            .filter(|frame| *frame < self.size.pages && !self.balloon.is_out(*frame))
+            .filter(|frame| self.has_page(*frame))
             .map(|frame| frame * PAGE_SIZE)
             .ok_or_else(|| self.bad(gref, access))
     }

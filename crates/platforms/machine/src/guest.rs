@@ -1,6 +1,7 @@
 //! The hypervisor's services for a guest.
 
 pub(crate) mod balloon;
+mod copier;
 pub(crate) mod grouping;
 pub(crate) mod own_pages;
 mod slot;
@@ -12,12 +13,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use hypervisor::flip::{PageReceiver, TransferSlot};
+use hypervisor::guest_copy::{CopyForm, GuestCopier};
 use hypervisor::{DomId, Error, GrantRef, Guest, Hypervisor, PAGE_SIZE, Port};
 use shm::{PageSize, Region, Space};
 
 use crate::domain::{DRIVER_DOMAIN, Domain};
 use crate::event::GuestEvent;
 use crate::grant_table::{GRANTS_PER_PAGE, GRANTS_RESERVED, gtf};
+use crate::guest_copy::Request;
 use crate::hypervisor::Machine;
 use crate::memory::{BLOCK_PAGES, MemorySize, populate};
 
@@ -40,7 +43,7 @@ impl MachineGuest {
         size: MemorySize,
         calls: Box<dyn Hypercalls>,
     ) -> Result<Self, Error> {
-        let MemorySize { pages, grant_pages, exchange_pages, page_size, sealed } = size;
+        let MemorySize { pages, grant_pages, exchange_pages, page_size, sealed, .. } = size;
         let wrong = |_| Error::Exhausted("pages");
         let own = file.try_clone().map_err(Error::os("guest memory"))?;
         let space = Space::map(own, 0, pages * PAGE_SIZE, page_size)
@@ -128,6 +131,16 @@ impl Hypercalls for Direct {
         self.machine.peer(self.domid)?.increase_reservation(pages)
     }
 
+    fn copy_granted(&self, id: u32, requests: &[Request]) -> Result<u64, Error> {
+        self.machine.copy_granted(self.domid, id, requests)
+    }
+
+    fn open_pool(&self, id: u32) -> Result<OwnedFd, Error> {
+        let copies = self.machine.pool(self.domid, id)?;
+        let file = copies.pool_file().ok_or(Error::Unsupported("pool"))?;
+        file.try_clone_to_owned().map_err(Error::os("pool"))
+    }
+
     fn open_contexts(&self) -> Result<OwnedFd, Error> {
         Err(Error::Exhausted("cards"))
     }
@@ -179,6 +192,18 @@ impl Guest for MachineGuest {
 
     fn page_receiver(&self) -> Option<Arc<dyn PageReceiver>> {
         Some(Arc::new(self.clone()))
+    }
+
+    fn has_guest_copies(&self) -> bool {
+        true
+    }
+
+    fn guest_copier(
+        &self,
+        id: u32,
+        form: CopyForm,
+    ) -> Result<Box<dyn GuestCopier<SharedPages>>, Error> {
+        self.copier(id, form)
     }
 }
 

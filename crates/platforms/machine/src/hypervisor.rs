@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hypervisor::flip::{FlipPage, GrantTransfer, PageTransfer};
+use hypervisor::guest_copy::{CopyForm, GuestCopies};
 use hypervisor::{
     CopyStatus, Dest, DmaHold, DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor,
     MappedPages, PAGE_SIZE, Port, Source,
@@ -17,6 +18,7 @@ use crate::domain::{DRIVER_DOMAIN, Domain, Pins};
 use crate::event::{GuestEvent, HostEnd, HostEvent, pair};
 use crate::exchange::transfer::{ExchangePage, transfer};
 use crate::grant_table::Access;
+use crate::guest_copy::{QueueCopies, Request, hypercall};
 use crate::memory::MemorySize;
 use crate::share::Share;
 use crate::store::StoreHub;
@@ -127,6 +129,27 @@ impl Machine {
     /// A guest gives pages back to the driver domain.
     pub(crate) fn surrender(&self, guest: DomId, frames: &[u32]) -> Result<(), Error> {
         self.peer(guest)?.surrender(frames)
+    }
+
+    /// A guest copies out of buffers that the driver domain grants to it: a bit for each copy that
+    /// was done.
+    pub(crate) fn copy_granted(
+        &self,
+        guest: DomId,
+        id: u32,
+        requests: &[Request],
+    ) -> Result<u64, Error> {
+        let guest = self.peer(guest)?;
+        guest.check_ready()?;
+        let copies = guest.copies().find(id).ok_or(Error::Unsupported("guest copies"))?;
+        Ok(hypercall::copy(&copies, &guest, requests))
+    }
+
+    /// What has the pool of a guest's queue.
+    pub(crate) fn pool(&self, guest: DomId, id: u32) -> Result<Arc<QueueCopies>, Error> {
+        let copies = self.peer(guest)?.copies().find(id);
+        let pooled = copies.filter(|copies| copies.pool_file().is_some());
+        pooled.ok_or(Error::Unsupported("pool"))
     }
 }
 
@@ -296,6 +319,15 @@ impl Hypervisor for Machine {
 
     fn page_transfer(&self) -> Option<Arc<dyn PageTransfer<Self::Peer>>> {
         Some(Arc::new(self.clone()))
+    }
+
+    fn guest_copies(
+        &self,
+        peer: &Self::Peer,
+        form: CopyForm,
+    ) -> Result<Arc<dyn GuestCopies>, Error> {
+        peer.check_ready()?;
+        Ok(peer.copies().make(peer.id(), form)?)
     }
 
     fn bind_interdomain(&self, peer: &Self::Peer, port: Port) -> Result<Self::Event, Error> {

@@ -14,6 +14,7 @@ use crate::admission::Token;
 use crate::event::GuestEvent;
 use crate::guest::MachineGuest;
 use crate::guest::state::Hypercalls;
+use crate::guest_copy::Request;
 use crate::memory::MemorySize;
 use crate::proto::{Packet, call, memory, receive};
 
@@ -63,6 +64,15 @@ impl Hypercalls for Remote {
     fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error> {
         self.call(&Packet::about_run(call::INCREASE_RESERVATION, &pages)?)?;
         Ok(())
+    }
+
+    fn copy_granted(&self, id: u32, requests: &[Request]) -> Result<u64, Error> {
+        Ok(self.call(&Packet::about_copies(id, requests)?)?.0.done())
+    }
+
+    fn open_pool(&self, id: u32) -> Result<OwnedFd, Error> {
+        let (_, fds) = self.call(&Packet::new(call::OPEN_POOL, id, ""))?;
+        fds.into_iter().next().ok_or_else(|| refused("a pool without a descriptor"))
     }
 
     fn open_contexts(&self) -> Result<OwnedFd, Error> {
@@ -126,7 +136,9 @@ pub fn join_with(
     let has = |flag| welcome.flags & flag != 0;
     let page_size = if has(memory::HUGE) { PageSize::Huge } else { PageSize::Small };
     let sealed = has(memory::SEALED);
-    let size = MemorySize { pages, grant_pages, exchange_pages, page_size, sealed };
+    // What file it is makes no difference to the guest.
+    let secret = false;
+    let size = MemorySize { pages, grant_pages, exchange_pages, page_size, sealed, secret };
     let calls = Box::new(Remote { socket: socket.into() });
     Ok((MachineGuest::new(domid, file, size, calls)?, store))
 }

@@ -20,6 +20,7 @@ mod event;
 mod exchange;
 mod grant_table;
 mod guest;
+mod guest_copy;
 mod hypervisor;
 mod join;
 mod memory;

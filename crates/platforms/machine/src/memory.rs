@@ -1,9 +1,10 @@
 //! How much memory a domain has, and the large pages behind it.
 
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 use hypervisor::{DomId, PAGE_SIZE};
-use shm::{PageSize, Region};
+use shm::{PageSize, Region, create_secret_file};
 use tracing::warn;
 
 /// Pages of 4 KiB in a large page.
@@ -25,6 +26,10 @@ pub struct MemorySize {
     /// of it. Not with exchange pages, which are mapped later. See
     /// docs/decisions/0014-holes-in-shared-memory.md.
     pub sealed: bool,
+    /// Whether the memory is a secret file, if the kernel has such: nobody can make holes in it either, and it
+    /// can be mapped later. Not with 2 MiB pages, and not with exchange pages. See
+    /// docs/decisions/0021-memory-that-cards-map-later.md.
+    pub secret: bool,
 }
 
 impl Default for MemorySize {
@@ -32,8 +37,24 @@ impl Default for MemorySize {
     /// transfers, and not sealed.
     fn default() -> Self {
         let page_size = PageSize::Small;
-        Self { pages: 16_384, grant_pages: 16, exchange_pages: 0, page_size, sealed: false }
+        let (sealed, secret) = (false, false);
+        Self { pages: 16_384, grant_pages: 16, exchange_pages: 0, page_size, sealed, secret }
     }
+}
+
+/// Secret memory for a domain, mapped; none where the kernel has none or this process may not lock so much.
+pub(crate) fn secret_memory(id: DomId, size: MemorySize) -> Option<(OwnedFd, Region)> {
+    let create = || {
+        let fd = create_secret_file(size.pages)?;
+        let memory = Region::map_aligned(&fd, 0, size.pages * PAGE_SIZE)?;
+        Ok((fd, memory))
+    };
+    let created: std::io::Result<_> = create();
+    let warn = |error: &std::io::Error| {
+        warn!(domain = id.0, %error, "no secret memory: the guest can make holes in its memory, and its card wait; \
+             secretmem.enable must be on, and the limit of locked memory above memory_mib");
+    };
+    created.inspect_err(warn).ok()
 }
 
 /// Populates a new domain's memory with 2 MiB pages, if it asks for them, and warns if there are

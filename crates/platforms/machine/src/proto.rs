@@ -7,15 +7,21 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
+use arrayvec::ArrayVec;
 use hypervisor::Error;
+use hypervisor::guest_copy::GUEST_COPIES_PER_HYPERCALL;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::admission::Token;
+use crate::guest_copy::Request;
 
 /// The protocol's version, which both sides must share.
 pub(crate) const VERSION: u32 = 4;
 /// Page numbers one packet may carry: a ring's worth.
 pub(crate) const FRAMES_MAX: usize = 256;
+
+/// Words of the body for each copy that a call is about.
+const WORDS_PER_COPY: usize = 3;
 
 /// A guest's calls.
 pub(crate) mod call {
@@ -33,6 +39,11 @@ pub(crate) mod call {
     pub(crate) const MAPPED: u32 = 6;
     /// Open a channel about the domain's contexts of cards. The answer has its socket.
     pub(crate) const OPEN_CONTEXTS: u32 = 7;
+    /// Do `arg` copies out of the driver domain's buffers of queue `pages[0]`: three words each in
+    /// the body. The answer has a bit for each that was done in `pages[0]` and `pages[1]`.
+    pub(crate) const COPY_GRANTED: u32 = 8;
+    /// Open the pool of queue `arg`. The answer has its file.
+    pub(crate) const OPEN_POOL: u32 = 9;
 }
 
 /// What a welcome says about the domain's memory.
@@ -124,6 +135,53 @@ impl Packet {
     pub(crate) fn frames(&self) -> Option<&[u32]> {
         self.body.get(..self.arg as usize)
     }
+
+    /// A call about copies, [`GUEST_COPIES_PER_HYPERCALL`] or fewer.
+    pub(crate) fn about_copies(id: u32, requests: &[Request]) -> Result<Self, Error> {
+        let too_many = Error::Exhausted("room in a packet");
+        if requests.len() > GUEST_COPIES_PER_HYPERCALL {
+            return Err(too_many);
+        }
+        let count = u32::try_from(requests.len()).unwrap_or(u32::MAX);
+        let mut packet = Self::new(call::COPY_GRANTED, count, "");
+        packet.pages[0] = id;
+        for (words, request) in packet.body.chunks_exact_mut(WORDS_PER_COPY).zip(requests) {
+            let halves = |low: u16, high: u16| u32::from(low) | u32::from(high) << 16;
+            let &Request { number, offset, len, page, page_offset } = request;
+            words.copy_from_slice(&[halves(number, offset), halves(len, page_offset), page]);
+        }
+        Ok(packet)
+    }
+
+    /// The copies that a call is about; none when it claims too many. They are not checked.
+    pub(crate) fn copies(&self) -> Option<ArrayVec<Request, GUEST_COPIES_PER_HYPERCALL>> {
+        let count = self.arg as usize;
+        let request = |words: &[u32]| {
+            let [first, second, page] = *words else { return Request::default() };
+            let halves = |word: u32| {
+                let [a, b, c, d] = word.to_le_bytes();
+                [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])]
+            };
+            let [[number, offset], [len, page_offset]] = [halves(first), halves(second)];
+            Request { number, offset, len, page, page_offset }
+        };
+        (count <= GUEST_COPIES_PER_HYPERCALL)
+            .then(|| self.body.chunks_exact(WORDS_PER_COPY).take(count).map(request).collect())
+    }
+
+    /// The answer to a call about copies.
+    pub(crate) fn about_done(done: u64) -> Self {
+        let mut packet = Self::new(0, 0, "");
+        let [low, high, _] = &mut packet.pages;
+        let [a, b, c, d, e, f, g, h] = done.to_le_bytes();
+        (*low, *high) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        packet
+    }
+
+    /// The bits of such an answer.
+    pub(crate) fn done(&self) -> u64 {
+        u64::from(self.pages[0]) | u64::from(self.pages[1]) << 32
+    }
 }
 
 /// Waits for a packet; none when the other side has hung up.
@@ -151,6 +209,28 @@ mod tests {
         let long = "r".repeat(1020);
         let hello = Packet::hello(&long, Some(&token));
         assert_eq!((hello.text(), hello.token()), (long, None));
+    }
+
+    #[test]
+    fn copies_are_bounded_and_arrive_as_they_were_sent() {
+        let request = |n: u16| Request {
+            number: n,
+            offset: n + 1,
+            len: n + 2,
+            page: 0x8000_0000 + u32::from(n),
+            page_offset: u16::MAX - n,
+        };
+        let requests: Vec<_> = (0..64).map(request).collect();
+        let mut packet = Packet::about_copies(7, &requests).unwrap();
+        assert_eq!((packet.code, packet.pages[0]), (call::COPY_GRANTED, 7));
+        assert_eq!(packet.copies().unwrap()[..], requests);
+        packet.arg = 65;
+        assert_eq!(packet.copies(), None);
+        packet.arg = u32::MAX;
+        assert_eq!(packet.copies(), None);
+        assert!(Packet::about_copies(7, &[request(0); 65]).is_err());
+        let done = 0x8000_0001_0000_0003;
+        assert_eq!(Packet::about_done(done).done(), done);
     }
 
     #[test]

@@ -245,6 +245,20 @@ fn answer<T: Toolstack>(
                 Err(error) => failed(&error.to_string()),
             }
         }
+        call::COPY_GRANTED => match request.copies() {
+            Some(copies) => match machine.copy_granted(id, request.pages[0], &copies) {
+                Ok(bits) => send(socket, &Packet::about_done(bits), &[]),
+                Err(error) => failed(&error.to_string()),
+            },
+            None => failed("too many copies in one call"),
+        },
+        call::OPEN_POOL => match machine.pool(id, request.arg) {
+            Ok(copies) => match copies.pool_file() {
+                Some(file) => send(socket, &done(0), &[file]),
+                None => failed("no pool"),
+            },
+            Err(error) => failed(&error.to_string()),
+        },
         call::OPEN_CONTEXTS => match toolstack.open_contexts(id, guest) {
             Ok(channel) => send(socket, &done(0), &[channel.as_fd()]),
             Err(why) => failed(&why),

@@ -24,6 +24,7 @@ const SIZE: MemorySize = MemorySize {
     exchange_pages: AREA,
     page_size: PageSize::Huge,
     sealed: false,
+    secret: false,
 };
 
 /// The guest's process, if this is one: where to join.

@@ -20,6 +20,7 @@ const SIZE: MemorySize = MemorySize {
     exchange_pages: AREA,
     page_size: PageSize::Small,
     sealed: false,
+    secret: false,
 };
 /// Pages of any domain's exchange area that this process has mapped.
 fn mapped() -> u32 {

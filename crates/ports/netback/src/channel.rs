@@ -7,6 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use hypervisor::CopyForm;
+
 /// How a packet's bytes come from a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TxChannel {
@@ -26,6 +28,30 @@ pub enum RxChannel {
     Copy,
     /// Copied into zeroed pages of the driver domain, which are transferred to the guest.
     Flip,
+    /// Copied by the guest, in hypercalls, if they come from an uplink; otherwise as `Copy` (Santos
+    /// et al. 2008, §4.1).
+    GuestCopy,
+    /// Copied by the guest itself, out of a pool that it has mapped, if they come from an uplink;
+    /// otherwise as `Copy`.
+    GuestCopyMapped,
+}
+
+impl RxChannel {
+    /// Whether a guest can, or must, receive into pages that it grants.
+    #[must_use]
+    pub fn is_copy(self) -> bool {
+        self != Self::Flip
+    }
+
+    /// How the guest copies, where it does.
+    #[must_use]
+    pub fn guest_copy(self) -> Option<CopyForm> {
+        match self {
+            Self::Copy | Self::Flip => None,
+            Self::GuestCopy => Some(CopyForm::Hypercall),
+            Self::GuestCopyMapped => Some(CopyForm::Mapped),
+        }
+    }
 }
 
 macro_rules! named {
@@ -52,4 +78,10 @@ macro_rules! named {
 }
 
 named!(TxChannel, "header" => TxChannel::Header, "remap" => TxChannel::Remap);
-named!(RxChannel, "copy" => RxChannel::Copy, "flip" => RxChannel::Flip);
+named!(
+    RxChannel,
+    "copy" => RxChannel::Copy,
+    "flip" => RxChannel::Flip,
+    "guest-copy" => RxChannel::GuestCopy,
+    "guest-copy-mapped" => RxChannel::GuestCopyMapped
+);

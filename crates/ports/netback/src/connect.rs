@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use hypervisor::{GrantRef, Hypervisor, Port};
+use hypervisor::{CopyForm, GrantRef, GuestCopies, Hypervisor, Port};
 use offload::Features;
 use port::Task;
 use ring::netif::Ctrl;
@@ -11,6 +11,7 @@ use ring::{BackRing, Ledger, RegionPage, Slots};
 use wire::netif::{header_channel, keys};
 use xenstore::{Store, StoreError};
 
+use crate::expiry::Expiry;
 use crate::headers::PacketAccess;
 use crate::persistent::{Destination, PiecesInUse};
 use crate::{
@@ -64,14 +65,23 @@ pub struct Connection<H: Hypervisor> {
     pub queues: Vec<Queue<H>>,
     /// The control ring, if the frontend has one.
     pub control: Option<ControlRing<H>>,
+    /// The time limit of granted buffers, if the guest copies.
+    expiry: Option<Box<Expiry>>,
 }
 
 impl<H: Hypervisor> Connection<H> {
-    /// The connection as a port of the datapath: its queues, and the control ring as a task.
+    /// The connection as a port of the datapath: its queues, and the control ring and the time limit of
+    /// granted buffers as tasks.
     pub fn into_port(self) -> (Vec<port::Queue>, Vec<Box<dyn Task>>) {
         let queue = |Queue { tx, rx }| port::Queue { ingress: Box::new(tx), egress: Box::new(rx) };
-        let task = |control: ControlRing<H>| -> Box<dyn Task> { Box::new(control) };
-        (self.queues.into_iter().map(queue).collect(), self.control.map(task).into_iter().collect())
+        let control = self.control.map(|control| -> Box<dyn Task> { Box::new(control) });
+        let expiry = self.expiry.map(|expiry| -> Box<dyn Task> { expiry });
+        (self.queues.into_iter().map(queue).collect(), control.into_iter().chain(expiry).collect())
+    }
+
+    /// What the guest copies from, by queue; nothing if it does not copy.
+    pub fn guest_copies(&self) -> impl Iterator<Item = &Arc<dyn GuestCopies>> {
+        self.queues.iter().filter_map(|queue| queue.rx.guest_copies())
     }
 
     /// Notifies the frontend on all rings: an earlier backend may have died between a publication
@@ -112,6 +122,8 @@ struct ConnectContext<'a, H: Hypervisor> {
     keys: Keys<'a>,
     features: Features,
     offered: &'a Offered,
+    /// How the guest copies, if it does.
+    copies: Option<CopyForm>,
     rings: Rings<'a>,
 }
 
@@ -146,7 +158,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         (queue, prefix): (u32, &str),
         grants: Option<Arc<PersistentGrants<H>>>,
     ) -> Result<Queue<H>, ConnectError> {
-        let Self { hypervisor, peer, keys, features, offered, rings } = self;
+        let Self { hypervisor, peer, keys, features, offered, copies, rings } = self;
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
         let number = |key: &str| keys.number(&format!("{prefix}{key}"));
         let (tx, rx) = (GrantRef(need(keys::TX_RING_REF)?), GrantRef(need(keys::RX_RING_REF)?));
@@ -174,12 +186,13 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let (hypervisor, peer) = ((*hypervisor).clone(), (*peer).clone());
         let tx = TxQueue::new(tx, tx_event, access);
         let flips = match offered.rx {
-            RxChannel::Copy => None,
+            RxChannel::Copy | RxChannel::GuestCopy | RxChannel::GuestCopyMapped => None,
             RxChannel::Flip => Some(hypervisor.page_transfer().ok_or(ConnectError::NoFlip)?),
         };
+        let copies = copies.map(|form| hypervisor.guest_copies(&peer, form)).transpose()?;
         let to = Destination::new(peer, grants);
         let options = (*features, offered.coalescing);
-        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, options, flips) })
+        Ok(Queue { tx, rx: RxQueue::new(hypervisor, to, rx, rx_event, options, flips, copies) })
     }
 
     /// Connects the control ring, which serves the persistent grants of all queues.
@@ -246,9 +259,12 @@ pub(crate) fn connect<H: Hypervisor>(
 ) -> Result<Connection<H>, ConnectError> {
     let keys = Keys { store, path: frontend };
     let &Offered { max_queues, rx, .. } = offered;
-    if keys.flag(keys::REQUEST_RX_COPY)? != (rx == RxChannel::Copy) {
+    if keys.flag(keys::REQUEST_RX_COPY)? != rx.is_copy() {
         return Err(ConnectError::RxChannel { offered: rx });
     }
+    // On live rings the frontend knows the grants of the earlier backend only.
+    let may_copy = !rings.resumes && keys.flag(keys::REQUEST_RX_GUEST_COPY)?;
+    let copies = rx.guest_copy().filter(|_| may_copy);
     let asked = keys.number(keys::MULTI_QUEUE_NUM_QUEUES)?.unwrap_or(1);
     if asked == 0 || asked > max_queues {
         return Err(ConnectError::Queues { asked, offered: max_queues });
@@ -256,23 +272,31 @@ pub(crate) fn connect<H: Hypervisor>(
     let features = keys.features()?;
     let bound = offered.persistent_pages();
     let control = if bound > 0 { control_keys(&keys)? } else { None };
-    let context = ConnectContext { hypervisor, peer, keys, features, offered, rings };
+    let context = ConnectContext { hypervisor, peer, keys, features, offered, copies, rings };
     let mut all_grants = Vec::new();
     let queues = (0..asked)
         .map(|n| {
-            // A single queue has its keys in the frontend's directory.
-            let prefix = match asked {
-                1 => String::new(),
-                _ => format!("{}{n}/", keys::QUEUE_PREFIX),
-            };
+            let prefix = queue_prefix(n, asked);
             let grants = control.map(|_| PersistentGrants::new(hypervisor, peer, bound));
             let grants = grants.transpose()?.map(Arc::new);
             all_grants.extend(grants.clone());
             context.queue((n, &prefix), grants)
         })
-        .collect::<Result<_, ConnectError>>()?;
+        .collect::<Result<Vec<_>, ConnectError>>()?;
+    let all_copies: Vec<_> =
+        queues.iter().filter_map(|queue| queue.rx.guest_copies()).cloned().collect();
+    let expiry = (!all_copies.is_empty()).then(|| Expiry::new(all_copies).map(Box::new));
+    let expiry = expiry.transpose().map_err(hypervisor::Error::os("doorbell"))?;
     let control = control.map(|place| context.control(place, all_grants)).transpose()?;
-    Ok(Connection { queues, control })
+    Ok(Connection { queues, control, expiry })
+}
+
+/// The directory of a queue's keys: a single queue has them beside those of the vif.
+pub(crate) fn queue_prefix(queue: u32, queues: u32) -> String {
+    match queues {
+        1 => String::new(),
+        _ => format!("{}{queue}/", keys::QUEUE_PREFIX),
+    }
 }
 
 /// The page and the port of the control ring, if the frontend has one.

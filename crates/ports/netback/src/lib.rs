@@ -3,8 +3,8 @@
 //! A [`Vif`] is the interface in the store: it offers features, waits for the frontend and
 //! connects its queues. A [`Queue`] is a ring each way. [`TxQueue`] takes packets off the TX
 //! ring, checks them and makes frames of them, whose bodies stay in the guest's memory;
-//! [`RxQueue`] copies frames into the buffers that the guest posted, or transfers pages with the
-//! frames to the guest. A [`ControlRing`] serves requests of the frontend to
+//! [`RxQueue`] copies frames into the buffers that the guest posted, transfers pages with the
+//! frames to the guest, or grants an uplink's frames to the guest, which copies them. A [`ControlRing`] serves requests of the frontend to
 //! keep pages mapped between packets: [`PersistentGrants`].
 //!
 //! A backend that is killed and started again continues the connected interfaces: the rings are
@@ -18,6 +18,7 @@
 mod channel;
 mod connect;
 mod control;
+mod expiry;
 mod headers;
 mod ledger;
 mod offered;
@@ -31,6 +32,7 @@ mod vif;
 pub use channel::{RxChannel, TxChannel};
 pub use connect::{ConnectError, Connection, Queue};
 pub use control::ControlRing;
+pub use expiry::COPY_LIMIT;
 pub use ledger::{Anonymous, Files, Ledgers, RingKind};
 pub use offered::Offered;
 pub use persistent::PersistentGrants;

@@ -30,7 +30,7 @@ impl Offered {
     /// would save nothing.
     pub fn persistent_pages(&self) -> u16 {
         match (self.tx, self.rx) {
-            (TxChannel::Header, RxChannel::Copy) => self.persistent_grants,
+            (TxChannel::Header, rx) if rx.is_copy() => self.persistent_grants,
             _ => 0,
         }
     }

@@ -33,7 +33,9 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Try
 use frame::{Piece, Place, Window};
 use hypervisor::{
     Counted, Dest, GrantMap, GrantRef, Granted, Hypervisor, MapStatus, MappedGrants, MappedPages,
+    PAGE_SIZE,
 };
+use shm::Region;
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
 
@@ -311,7 +313,7 @@ impl<H: Hypervisor> Destination<H> {
         let mapped = pages.map(|pages| {
             (&pages.0.index, MappedGrants { peer: &self.peer, pages: pages.mapped() })
         });
-        Buffers { to: self, mapped, hits: Cell::new(0), misses: Cell::new(0) }
+        Buffers { to: self, mapped, pool: None, hits: Cell::new(0), misses: Cell::new(0) }
     }
 }
 
@@ -320,6 +322,8 @@ pub(crate) struct Buffers<'a, H: Hypervisor> {
     to: &'a Destination<H>,
     /// The index of mapped pages, and the pages.
     mapped: Option<(&'a Index, MappedGrants<'a, H::Peer>)>,
+    /// Pages of the driver domain that the guest copies from, instead of its buffers.
+    pool: Option<&'a Region>,
     hits: Cell<u64>,
     misses: Cell<u64>,
 }
@@ -329,13 +333,28 @@ pub(crate) struct Buffers<'a, H: Hypervisor> {
 pub(crate) enum Buffer<'a, P> {
     Granted { peer: &'a P, gref: GrantRef },
     Mapped { pages: &'a MappedGrants<'a, P>, place: u16 },
+    Pooled { pool: &'a Region, start: usize },
 }
 
-impl<H: Hypervisor> Buffers<'_, H> {
-    /// The buffer that a request grants. A page that is mapped read-only is reached by its
-    /// grant, which then refuses the write.
+impl<'b, H: Hypervisor> Buffers<'b, H> {
+    /// Pages of `pool` in place of the buffers: one for each slot of the ring.
+    pub(crate) fn in_pool(self, pool: &'b Region) -> Self {
+        Self { pool: Some(pool), ..self }
+    }
+
+    /// Whether they are pages of a pool.
     #[inline]
-    pub(crate) fn find(&self, gref: GrantRef) -> Buffer<'_, H::Peer> {
+    pub(crate) fn is_pool(&self) -> bool {
+        self.pool.is_some()
+    }
+
+    /// The buffer that a request in slot `slot` grants. A page that is mapped read-only is reached by
+    /// its grant, which then refuses the write.
+    #[inline]
+    pub(crate) fn find(&self, gref: GrantRef, slot: u16) -> Buffer<'_, H::Peer> {
+        if let Some(pool) = self.pool {
+            return Buffer::Pooled { pool, start: usize::from(slot) * PAGE_SIZE };
+        }
         if let Some((index, pages)) = &self.mapped
             && let Some(Found { place, writable: true }) = index.find(gref)
         {
@@ -362,6 +381,9 @@ impl<'a, P> Buffer<'a, P> {
         match *self {
             Self::Granted { peer, gref } => Dest::Grant { peer, gref, offset },
             Self::Mapped { pages, place } => Dest::MappedGrant { pages, place, offset },
+            Self::Pooled { pool, start } => {
+                Dest::Mapped { region: pool, offset: start + usize::from(offset) }
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hypervisor::flip::PageTransfer;
-use hypervisor::{Hypervisor, PAGE_SIZE};
+use hypervisor::{GuestCopies, Hypervisor, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
     Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome,
@@ -24,6 +24,7 @@ use slots::Slots;
 use supply::BufferSupply;
 
 mod flip;
+mod guest_copy;
 mod moderation;
 mod plan;
 mod slots;
@@ -74,18 +75,25 @@ impl<H: Hypervisor> RxQueue<H> {
         event: Arc<H::Event>,
         (features, coalescing): (Features, Option<Coalescing>),
         flips: Option<Arc<dyn PageTransfer<H::Peer>>>,
+        copies: Option<Arc<dyn GuestCopies>>,
     ) -> Self {
         let meter = hypervisor.clone();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
         let (supply, to) = (BufferSupply::Enough, Arc::new(to));
         let moderation = Moderation::new(coalescing);
-        let slots = Slots { flips, hypervisor, to, ring, event, supply, moderation, features };
+        let slots =
+            Slots { flips, copies, hypervisor, to, ring, event, supply, moderation, features };
         Self { slots, finisher, bounce: None }
     }
 
     /// What the frontend takes.
     pub fn features(&self) -> Features {
         self.slots.features
+    }
+
+    /// What the guest copies from, if it copies an uplink's frames.
+    pub fn guest_copies(&self) -> Option<&Arc<dyn GuestCopies>> {
+        self.slots.copies.as_ref()
     }
 
     /// Wakes the frontend.
@@ -107,8 +115,11 @@ impl<H: Hypervisor> RxQueue<H> {
         while done < offers.len() {
             let rest = &mut offers[done..];
             let delivered = match (self.finisher.need(rest[0].frame), &memory) {
-                (Need::Nothing, Some(memory)) => {
+                (Need::Nothing, Some(memory)) if self.slots.copies.is_none() => {
                     self.slots.deliver_as_is(memory, &buffers, rest, now)?
+                }
+                (Need::Nothing, Some(memory)) => {
+                    self.slots.deliver_to_copier(body, memory, &buffers, rest, now)?
                 }
                 (Need::Nothing, None) => self.deliver_bounced(body, &buffers, &mut rest[0], now)?,
                 (need, _) => self.deliver_in_software(body, &buffers, &mut rest[0], need, now)?,

@@ -8,7 +8,7 @@ use wire::netif::keys;
 use xenstore::{Store, StoreError, XenbusState, in_transaction};
 
 use crate::channel::{RxChannel, TxChannel};
-use crate::connect::{ConnectError, Connection, Rings, connect};
+use crate::connect::{ConnectError, Connection, Rings, connect, queue_prefix};
 use crate::ledger::Ledgers;
 use crate::offered::Offered;
 
@@ -135,8 +135,9 @@ impl<H: Hypervisor> Vif<H> {
             (keys::FEATURE_GSO_TCPV4, bit(tso_v4)),
             (keys::FEATURE_GSO_TCPV6, bit(tso_v6)),
             (keys::FEATURE_IPV6_CSUM_OFFLOAD, bit(csum_v6)),
-            (keys::FEATURE_RX_COPY, bit(self.offered.rx == RxChannel::Copy)),
+            (keys::FEATURE_RX_COPY, bit(self.offered.rx.is_copy())),
             (keys::FEATURE_RX_FLIP, bit(self.offered.rx == RxChannel::Flip)),
+            (keys::FEATURE_RX_GUEST_COPY, bit(self.offered.rx.guest_copy().is_some())),
             (keys::FEATURE_HEADER_CHANNEL, bit(self.offered.tx == TxChannel::Header)),
             (keys::FEATURE_CTRL_RING, bit(self.offered.persistent_pages() > 0)),
             (keys::FEATURE_MULTICAST_CONTROL, 0),
@@ -246,7 +247,26 @@ impl<H: Hypervisor> Vif<H> {
         let supplied = connection.queues.iter().all(|queue| queue.tx.has_header_pages());
         let key = self.header_channel();
         self.store.write(None, &key, if supplied { "1" } else { "0" })?;
+        self.announce_copies(&connection)?;
         Ok(connection)
+    }
+
+    /// Writes how the guest copies, if it does.
+    fn announce_copies(&self, connection: &Connection<H>) -> Result<(), StoreError> {
+        let Some(form) = self.offered.rx.guest_copy() else { return Ok(()) };
+        let queues = u32::try_from(connection.queues.len()).unwrap_or(u32::MAX);
+        for (n, queue) in (0..).zip(&connection.queues) {
+            let key = format!("{}{}", queue_prefix(n, queues), keys::RX_GUEST_COPIES);
+            let path = format!("{}/{key}", self.path);
+            match queue.rx.guest_copies() {
+                Some(copies) => {
+                    self.store.write(None, &path, &format!("{form} {}", copies.id()))?;
+                }
+                // An earlier frontend may have copied.
+                None => gone_is_fine(self.store.remove(None, &path))?,
+            }
+        }
+        Ok(())
     }
 
     /// Connects to live rings, with the header channel as negotiated before. Writes nothing.
@@ -273,7 +293,7 @@ impl<H: Hypervisor> Vif<H> {
         Ok(self.enter(XenbusState::Connected)?)
     }
 
-    /// Removes the keys of a header channel and of a control ring, because the next driver of this
+    /// Removes the keys of a header channel, a control ring and guest copies, because the next driver of this
     /// device may not know them. This fails without effect if this domain may not write there. A
     /// driver that has already written new ones detects their removal: by
     /// [`keys::HEADER_CHANNEL`], and by reading its control ring's key.
@@ -281,8 +301,8 @@ impl<H: Hypervisor> Vif<H> {
         let queues = (0..self.offered.max_queues).map(|n| format!("{}{n}/", keys::QUEUE_PREFIX));
         let prefixes = std::iter::once(String::new()).chain(queues);
         let headers = prefixes.map(|prefix| format!("{prefix}{}", keys::TX_HEADER_REFS));
-        let control = [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL].map(str::to_owned);
-        for key in headers.chain(control) {
+        let others = [keys::CTRL_RING_REF, keys::EVENT_CHANNEL_CTRL, keys::REQUEST_RX_GUEST_COPY];
+        for key in headers.chain(others.map(str::to_owned)) {
             let _ = self.store.remove(None, &format!("{}/{key}", self.frontend));
         }
     }

@@ -75,6 +75,21 @@ pub struct Buffer<'a> {
     pub len: usize,
 }
 
+/// How much is submitted before a [kick](Queue::kick) although the stack has more. When the stack has no more, what was
+/// submitted is handed over in any case, so a lone frame never waits for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// Frames, after which the other direction has its turn.
+    pub frames: usize,
+    /// Bytes.
+    pub bytes: usize,
+}
+
+impl Burst {
+    /// For a device whose kick costs little: the other end processes some frames while the next are read.
+    pub const SHORT: Self = Self { frames: 32, bytes: 16 * 1024 };
+}
+
 /// The frame does not fit: it is too long for the device, or there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the frame does not fit")]
@@ -91,6 +106,11 @@ pub trait Queue: Send + 'static {
     type Frame: Default + Send;
     /// How the other end broke the protocol. The queue must not be used after it.
     type Fault: Error + Send + Sync + 'static;
+
+    /// How much it wants per kick. It stays the same.
+    fn burst(&self) -> Burst {
+        Burst::SHORT
+    }
 
     /// Whether the longest frame fits on the transmit ring.
     fn has_room(&self) -> bool;

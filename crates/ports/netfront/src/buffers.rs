@@ -50,6 +50,14 @@ impl<G: Guest> Buffers<G> {
         }
     }
 
+    /// The pages that the backend copies into, for copies of this guest.
+    pub(crate) fn pages(&self) -> Option<&G::Pages> {
+        match self {
+            Self::Shared { pages, .. } => Some(pages),
+            Self::Flipped(_) => None,
+        }
+    }
+
     /// The reference to post for a slot. None if no transfer slot is left.
     #[inline]
     pub(crate) fn offer(&mut self, slot: usize) -> Option<GrantRef> {

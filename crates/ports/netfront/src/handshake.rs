@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hypervisor::{DomId, GrantRef, Guest};
+use hypervisor::{CopyForm, DomId, GrantRef, Guest};
 use offload::Features;
 use ring::netif::Ctrl;
 use ring::{FrontRing, RegionPage, Slots};
@@ -31,6 +31,8 @@ pub struct Config {
     pub header_channel: bool,
     /// Ask the backend to keep as many pages mapped as it can.
     pub persistent_grants: bool,
+    /// Copy received frames in this guest, if the backend offers it.
+    pub guest_copy: bool,
     /// How long the backend may take for each step.
     pub timeout: Duration,
 }
@@ -43,6 +45,7 @@ impl Default for Config {
             split_event_channels: true,
             header_channel: true,
             persistent_grants: true,
+            guest_copy: true,
             timeout: Duration::from_secs(10),
         }
     }
@@ -55,6 +58,7 @@ struct Negotiated {
     split: bool,
     headers: bool,
     flip: bool,
+    copies: bool,
 }
 
 /// Why a connection failed.
@@ -126,7 +130,7 @@ impl<G: Guest> Frontend<G> {
         frontend.wait(XenbusState::InitWait, config.timeout)?;
         frontend.features = frontend.offered()?;
         let backend_id = DomId(backend_id);
-        let queues = frontend.make_queues(guest, backend_id, config)?;
+        let mut queues = frontend.make_queues(guest, backend_id, config)?;
         frontend.control = frontend.make_control_ring(guest, backend_id, config)?;
         frontend.enter(XenbusState::Connected)?;
         frontend.wait(XenbusState::Connected, config.timeout)?;
@@ -134,6 +138,7 @@ impl<G: Guest> Frontend<G> {
         if supplies && frontend.number(keys::HEADER_CHANNEL)? == 0 {
             return Err(ConnectError::HeaderChannel);
         }
+        frontend.open_copies(guest, &mut queues, config)?;
         if frontend.is_control_ring_taken()
             && let Some(control) = &mut frontend.control
         {
@@ -141,6 +146,40 @@ impl<G: Guest> Frontend<G> {
             let _ = keep_mapped(control, &queues);
         }
         Ok((frontend, queues))
+    }
+
+    /// Opens what the queues copy from, if the backend grants received frames.
+    fn open_copies(
+        &self,
+        guest: &G,
+        queues: &mut [Queue<G>],
+        config: &Config,
+    ) -> Result<(), ConnectError> {
+        if !self.copies(guest, config)? {
+            return Ok(());
+        }
+        let count = u32::try_from(queues.len()).unwrap_or(u32::MAX);
+        for (n, queue) in (0..).zip(queues) {
+            let key = format!("{}/{}{}", self.backend, prefix(n, count), keys::RX_GUEST_COPIES);
+            let text = match self.store.read(None, &key) {
+                // A backend that was closing an earlier connection has removed the request: it
+                // copies.
+                Err(StoreError::NotFound(_)) => continue,
+                other => other?,
+            };
+            let copies = text
+                .split_once(' ')
+                .and_then(|(form, id)| Some((form.parse::<CopyForm>().ok()?, id.parse().ok()?)));
+            let (form, id) = copies.ok_or(ConnectError::Key(key))?;
+            queue.rx.copy_by(guest.guest_copier(id, form)?);
+        }
+        Ok(())
+    }
+
+    /// Whether this guest copies received frames.
+    fn copies(&self, guest: &G, config: &Config) -> Result<bool, StoreError> {
+        let can = config.guest_copy && guest.has_guest_copies();
+        Ok(can && self.number(keys::FEATURE_RX_GUEST_COPY)? != 0)
     }
 
     /// The control ring, if the backend offers one and the configuration asks for it.
@@ -253,27 +292,20 @@ impl<G: Guest> Frontend<G> {
             split: config.split_event_channels && flag(keys::FEATURE_SPLIT_EVENT_CHANNELS)?,
             headers: config.header_channel && flag(keys::FEATURE_HEADER_CHANNEL)?,
             flip: flag(keys::FEATURE_RX_FLIP)? && !flag(keys::FEATURE_RX_COPY)?,
+            copies: self.copies(guest, config)?,
         };
         // Written even if it is 1: another driver may have left another number.
         self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;
         let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 } = config.features;
         self.write(keys::REQUEST_RX_COPY, u32::from(!agreed.flip))?;
+        self.write(keys::REQUEST_RX_GUEST_COPY, u32::from(agreed.copies))?;
         self.write(keys::FEATURE_RX_NOTIFY, 1)?;
         self.write(keys::FEATURE_SG, u32::from(sg))?;
         self.write(keys::FEATURE_GSO_TCPV4, u32::from(tso_v4))?;
         self.write(keys::FEATURE_GSO_TCPV6, u32::from(tso_v6))?;
         self.write(keys::FEATURE_NO_CSUM_OFFLOAD, u32::from(!csum_v4))?;
         self.write(keys::FEATURE_IPV6_CSUM_OFFLOAD, u32::from(csum_v6))?;
-        (0..count)
-            .map(|n| {
-                // A single queue has its keys in the device's own directory.
-                let prefix = match count {
-                    1 => String::new(),
-                    _ => format!("{}{n}/", keys::QUEUE_PREFIX),
-                };
-                self.make_queue(guest, &prefix, agreed)
-            })
-            .collect()
+        (0..count).map(|n| self.make_queue(guest, &prefix(n, count), agreed)).collect()
     }
 
     fn make_queue(
@@ -282,7 +314,7 @@ impl<G: Guest> Frontend<G> {
         prefix: &str,
         agreed: Negotiated,
     ) -> Result<Queue<G>, ConnectError> {
-        let Negotiated { backend, split, headers, flip } = agreed;
+        let Negotiated { backend, split, headers, flip, .. } = agreed;
         let write = |key: &str, value| self.write(&format!("{prefix}{key}"), value);
         let tx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::TX_RING_REF))?;
         let rx_ring = self.make_ring(guest, backend, &format!("{prefix}{}", keys::RX_RING_REF))?;
@@ -372,6 +404,14 @@ impl<G: Guest> Frontend<G> {
             Err(StoreError::NotFound(_)) => Ok(()),
             other => other,
         }
+    }
+}
+
+/// The directory of a queue's keys: a single queue has them in the device's own.
+fn prefix(queue: u32, queues: u32) -> String {
+    match queues {
+        1 => String::new(),
+        _ => format!("{}{queue}/", keys::QUEUE_PREFIX),
     }
 }
 

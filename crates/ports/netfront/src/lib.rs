@@ -4,7 +4,7 @@
 //! bytes the caller has put into the queue's pages; [`RxQueue`] returns received frames in the
 //! pages they arrived in. All pages are granted once, at the start. If the backend offers a
 //! [`ControlRing`], the frontend asks it to keep them mapped. Only with a backend that flips pages
-//! are pages granted per frame.
+//! are pages granted per frame. With a backend that grants received frames, it copies them.
 //!
 //! [`Frontend`] and [`Queue`] implement `netdev`, the contract with a guest's TCP/IP stack.
 //!
@@ -17,6 +17,7 @@ mod buffers;
 mod control;
 mod device;
 mod fault;
+mod fetch;
 mod free_pages;
 mod handshake;
 mod queue;

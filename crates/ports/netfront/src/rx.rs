@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use hypervisor::guest_copy::GuestCopier;
 use hypervisor::{EventChannel, GrantRef, Guest, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use ring::netif::Rx;
@@ -17,6 +18,7 @@ use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{NR_SLOTS_MIN, RxRequest, RxResponse, rx_flags};
 
 use crate::buffers::Buffers;
+use crate::fetch::Fetcher;
 use crate::{Fault, RING_LEN};
 
 /// A received frame; [`RxQueue::pieces`] returns its bytes. The caller may reuse one value for
@@ -45,6 +47,8 @@ pub struct RxQueue<G: Guest> {
     ring: FrontRing<Rx, RegionPage<G::Pages>>,
     event: Arc<G::Event>,
     buffers: Buffers<G>,
+    /// Copies what the backend grants, if it grants received frames.
+    fetcher: Option<Fetcher<G>>,
     errors: u64,
 }
 
@@ -54,9 +58,23 @@ impl<G: Guest> RxQueue<G> {
         event: Arc<G::Event>,
         buffers: Buffers<G>,
     ) -> Self {
-        let mut queue = Self { ring, event, buffers, errors: 0 };
+        let mut queue = Self { ring, event, buffers, fetcher: None, errors: 0 };
         queue.post(u32::MAX);
         queue
+    }
+
+    /// Copies what the backend grants from now on.
+    pub(crate) fn copy_by(&mut self, copier: Box<dyn GuestCopier<G::Pages>>) {
+        self.fetcher = Some(Fetcher::new(copier));
+    }
+
+    /// The next response and its index, with its bytes in this guest's pages.
+    #[inline]
+    fn take(&mut self) -> Result<Option<(u32, RxResponse)>, Fault> {
+        match (&mut self.fetcher, self.buffers.pages()) {
+            (Some(fetcher), Some(pages)) => fetcher.next(&mut self.ring, pages),
+            _ => Ok(self.ring.take()?),
+        }
     }
 
     /// The event channel of this ring.
@@ -86,7 +104,8 @@ impl<G: Guest> RxQueue<G> {
     /// Posts buffers in free slots, `most` at most.
     #[inline]
     fn post(&mut self, most: u32) {
-        for _ in 0..self.ring.free().min(most) {
+        let held = self.fetcher.as_ref().map_or(0, Fetcher::held);
+        for _ in 0..self.ring.free().saturating_sub(held).min(most) {
             let slot = self.ring.next_index() as usize % RING_LEN;
             let Some(gref) = self.buffers.offer(slot) else { break };
             // Below RING_LEN.
@@ -116,7 +135,7 @@ impl<G: Guest> RxQueue<G> {
     /// they are until [`publish`](Self::publish).
     #[inline]
     pub fn receive(&mut self, frame: &mut Received) -> Result<bool, Fault> {
-        while let Some((index, first)) = self.ring.take()? {
+        while let Some((index, first)) = self.take()? {
             if self.collect(index, first, frame)? {
                 return Ok(true);
             }
@@ -144,7 +163,7 @@ impl<G: Guest> RxQueue<G> {
         }
         let mut more = first.flags & rx_flags::MORE_DATA != 0;
         while more {
-            let (index, next) = self.ring.take()?.ok_or(Fault::Unfinished)?;
+            let (index, next) = self.take()?.ok_or(Fault::Unfinished)?;
             sound &= self.push(index, next, frame)?;
             more = next.flags & rx_flags::MORE_DATA != 0;
         }
@@ -154,7 +173,7 @@ impl<G: Guest> RxQueue<G> {
     fn take_extras(&mut self) -> Result<Option<Gso>, Fault> {
         let mut gso = None;
         loop {
-            let (_, slot) = self.ring.take()?.ok_or(Fault::Unfinished)?;
+            let (_, slot) = self.take()?.ok_or(Fault::Unfinished)?;
             let info: ExtraInfo = zerocopy::transmute!(slot);
             if let Extra::Gso { size, kind, .. } = Extra::decode(&info)? {
                 gso = Some(Gso { kind, size: size.get() });
@@ -167,7 +186,8 @@ impl<G: Guest> RxQueue<G> {
 
     /// Asks for an event at the next frame. Returns whether some wait already.
     pub fn arm(&mut self) -> Result<bool, Fault> {
-        Ok(self.ring.arm()?)
+        let held = self.fetcher.as_ref().is_some_and(|fetcher| fetcher.held() > 0);
+        Ok(held || self.ring.arm()?)
     }
 
     /// Adds a fragment. Returns whether it has data: a frame with an empty fragment, or with

@@ -3,8 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
-use port::{FRAME_MAX, HEADER_MAX, WINDOW};
+use port::{Body, FRAME_MAX, Frame, HEADER_MAX, KeptFrame, ReceiveBuffers, WINDOW};
 use shm::{PageSize, Region};
+
+use crate::kept::{HEADROOM, KeptBuffers};
 
 /// Bytes of a buffer for a frame of the MTU, as drivers of NICs size it.
 const SMALL: usize = 2048;
@@ -50,6 +52,8 @@ pub struct Buffers {
     zeroed: bool,
     /// For each slot, how many of its buffers hold bytes of an earlier frame.
     used: [u8; WINDOW],
+    /// Set if receivers may keep frames.
+    kept: Option<KeptBuffers>,
 }
 
 impl Buffers {
@@ -67,7 +71,22 @@ impl Buffers {
             each,
             zeroed: options.zeroed_pages,
             used: [0; WINDOW],
+            kept: None,
         })
+    }
+
+    /// As [`new`](Self::new), with `spare` further buffers, so that receivers can keep frames. A kept
+    /// frame is in one piece, so pages are not zeroed.
+    ///
+    /// # Errors
+    /// The kernel has no memory left.
+    pub fn with_spares(options: BufferOptions, spare: usize) -> io::Result<Self> {
+        let (size, each) = BufferOptions { zeroed_pages: false, ..options }.layout();
+        let allocate = if options.huge_pages { Region::anonymous_huge } else { Region::anonymous };
+        let whole = Arc::new(allocate((WINDOW + spare) * size)?);
+        let kept = Some(KeptBuffers::new(&whole, size)?);
+        let regions = [whole.slice(0..whole.len())?].into();
+        Ok(Self { regions, size, each, zeroed: false, used: [0; WINDOW], kept })
     }
 
     /// Populates all buffers now, in 2 MiB pages.
@@ -82,13 +101,11 @@ impl Buffers {
         &self.regions[0]
     }
 
-    /// The same, for readers of bodies.
-    pub(crate) fn regions(&self) -> &Arc<[Region]> {
-        &self.regions
-    }
-
     /// Prepares a slot's buffers for a read. Returns how many pages were zeroed.
     pub(crate) fn prepare(&mut self, slot: usize) -> u64 {
+        if let Some(kept) = &mut self.kept {
+            kept.renew(slot);
+        }
         let used = std::mem::take(&mut self.used[slot]);
         if !self.zeroed || used == 0 {
             return 0;
@@ -104,13 +121,35 @@ impl Buffers {
 
     /// A slot's buffers, each as its first byte and its length.
     pub(crate) fn places(&self, slot: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (size, first) = (self.size, slot * self.each);
-        (first..first + self.each).map(move |n| (n * size, size))
+        let size = self.size;
+        let (first, headroom) = match &self.kept {
+            Some(kept) => (kept.current(slot), HEADROOM),
+            None => (slot * self.each, 0),
+        };
+        (first..first + self.each).map(move |n| (n * size + headroom, size - headroom))
+    }
+
+    /// Their memory, for readers of bodies.
+    pub(crate) fn body(&self) -> Body<'_> {
+        match &self.kept {
+            Some(_) => Body::Buffers(self),
+            None => Body::Regions(&self.regions),
+        }
     }
 
     /// Notes that `bytes` were read into a slot's buffers, from the first on.
     pub(crate) fn fill(&mut self, slot: usize, bytes: usize) {
         self.used[slot] = u8::try_from(bytes.div_ceil(self.size)).unwrap_or(u8::MAX);
+    }
+}
+
+impl ReceiveBuffers for Buffers {
+    fn regions(&self) -> &Arc<[Region]> {
+        &self.regions
+    }
+
+    fn keep(&self, frame: &Frame) -> Option<KeptFrame> {
+        self.kept.as_ref()?.keep(frame)
     }
 }
 

@@ -122,7 +122,7 @@ impl Ingress for TapIngress {
     }
 
     fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
-        work(Body::Regions(self.buffers.regions()));
+        work(self.buffers.body());
     }
 
     fn finish(&mut self, outcomes: &Outcomes) {

@@ -11,6 +11,7 @@ pub mod tap;
 mod buffers;
 mod egress;
 mod ingress;
+mod kept;
 mod sys;
 
 pub use buffers::{BufferOptions, Buffers};

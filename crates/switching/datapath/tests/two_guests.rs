@@ -12,10 +12,11 @@ const ALL: [u8; 6] = [0xff; 6];
 
 #[test]
 fn frames_of_every_size_cross_whole_and_in_order() {
-    use RxChannel::{Copy, Flip};
+    use RxChannel::{Copy, Flip, GuestCopy, GuestCopyMapped};
     use TxChannel::{Header, Remap};
     for header_channel in [true, false] {
-        for (tx, rx) in [(Header, Copy), (Remap, Copy), (Header, Flip), (Remap, Flip)] {
+        let pairs = [Copy, Flip, GuestCopy, GuestCopyMapped].map(|rx| [(Header, rx), (Remap, rx)]);
+        for (tx, rx) in pairs.concat() {
             println!("tx {tx}, rx {rx}, header channel {header_channel}");
             cross(&Host::with_channels(1, 1, tx, rx), header_channel);
         }

@@ -146,9 +146,9 @@ pub use budget::Budget;
 pub use coalescing::Coalescing;
 pub use event::{Doorbell, Event};
 pub use frame::{
-    Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, Frame, Gather, HEADER_MAX, Memory,
-    Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, SEGMENTS_MAX, ScatterList, Segments,
-    Ticket, WINDOW, Window, linearise,
+    Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, Frame, Gather, HEADER_MAX, KeptFrame,
+    Memory, Offer, Outcome, Outcomes, PIECES_MAX, Piece, Place, ReceiveBuffers, SEGMENTS_MAX,
+    ScatterList, Segments, Ticket, WINDOW, Window, linearise,
 };
 pub use wrapper::{EgressWrapper, IngressWrapper};
 

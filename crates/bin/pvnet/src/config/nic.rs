@@ -186,10 +186,6 @@ const CACHE_MAX: u32 = 1 << 20;
 const RATE_MAX: u32 = 1_000_000;
 
 impl Protection {
-    pub(super) fn is_deferred(&self) -> bool {
-        matches!(self.mode, contexts::Protection::Iommu(IommuMode::Deferred { .. }))
-    }
-
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { cache_entries, .. } = *self;
         // A cache has four places for a page.

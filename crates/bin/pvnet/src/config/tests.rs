@@ -223,6 +223,7 @@ fn on_xen_the_toolstack_decides_who_is_a_guest() {
     for (text, reason) in [
         (RED.to_owned(), "leave it out"),
         ("[[guest]]\nname = \"red\"\nrx = \"flip\"\n".to_owned(), "not for Xen"),
+        ("[[guest]]\nname = \"red\"\nrx = \"guest-copy\"\n".to_owned(), "not for Xen"),
         ("[[guest]]\nname = \"red\"\nuid = 5\n".to_owned(), "no process joins"),
         ("[xen]\nbackend = \"a/b\"\n".to_owned(), "folder"),
     ] {
@@ -349,6 +350,22 @@ fn a_card_gives_contexts_to_guests_in_their_order() {
     ] {
         let error = parse(&text).unwrap_err();
         assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_card_and_an_uplink_can_defer_unmappings() {
+    let protection = "protection = { iommu = \"deferred\" }\n";
+    let uplink = format!(
+        "[[uplink]]\nname = \"out\"\nkind = \"cdna\"\nnic = \"card0\"\n\
+         mac = \"02:00:00:00:00:09\"\n{protection}"
+    );
+    let nic = NIC.replace("wire", &format!("{protection}wire"));
+    let config = parse(&format!("{nic}{uplink}")).unwrap();
+    let after = std::time::Duration::from_millis(10);
+    let deferred = contexts::IommuMode::Deferred { pages: 128, after };
+    for protection in [config.nics[0].protection, config.uplinks[0].protection] {
+        assert_eq!(protection.mode, contexts::Protection::Iommu(deferred));
     }
 }
 

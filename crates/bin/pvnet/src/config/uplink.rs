@@ -136,10 +136,6 @@ impl Uplink {
                 Err("kind = \"cdna\" needs nic and mac".into())
             }
             UplinkKind::Cdna if !tap.is_empty() => Err("tap is not for kind = \"cdna\"".into()),
-            // The daemon's own calls do not wait for the card, as a guest's do.
-            UplinkKind::Cdna if protection.is_deferred() => {
-                Err("an uplink's protection cannot be { iommu = \"deferred\" }".into())
-            }
             UplinkKind::Tap | UplinkKind::Cdna => protection.check(),
         }
     }

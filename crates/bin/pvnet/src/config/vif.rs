@@ -145,6 +145,13 @@ impl Vif {
                 "rx = \"flip\" is not for Xen, because Linux lets no process transfer pages".into(),
             );
         }
+        if is_xen && self.rx.guest_copy().is_some() {
+            return Err(format!(
+                "rx = \"{}\" is not for Xen yet, because the driver domain's pages are granted on \
+                 platform machine only",
+                self.rx
+            ));
+        }
         if !(is_xen && self.wants_addresses()) {
             self.sources()?;
         }

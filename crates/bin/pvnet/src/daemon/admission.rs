@@ -238,13 +238,17 @@ fn memory_size(guest: &Guest, queues: u32) -> MemorySize {
     let flipping = vifs().filter(|vif| vif.rx == RxChannel::Flip);
     let exchange_pages = flipping.map(|vif| vif.queues(queues) * EXCHANGE_PAGES).sum();
     let all_queues: usize = vifs().map(|vif| vif.queues(queues)).sum();
+    // Pages that are flipped are mapped later.
+    let is_fixed = !guest.balloon && exchange_pages == 0;
+    let has_contexts = !guest.contexts.is_empty();
     MemorySize {
         pages: guest.memory_mib * 256,
         grant_pages: MemorySize::default().grant_pages.max(all_queues * GRANT_PAGES),
         exchange_pages,
         page_size: if guest.huge_pages { PageSize::Huge } else { PageSize::Small },
-        // Pages that are flipped are mapped later, and so is the memory by a card that starts later.
-        sealed: !guest.balloon && exchange_pages == 0 && guest.contexts.is_empty(),
+        sealed: is_fixed && !has_contexts,
+        // A card that starts later must map it.
+        secret: is_fixed && has_contexts && !guest.huge_pages,
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use capture::{Capture, Request};
-use control_socket::{PortStatus, Reason, Status};
+use control_socket::{Reason, Status};
 use datapath::{Datapath, Failure, Port, TeachError};
+use hypervisor::DomId;
 use netback::{Offered, VifError};
 use tracing::{info, warn};
 use xenstore::{Store, StoreError, WatchEvent, XenbusState};
@@ -115,8 +116,8 @@ impl Control {
             Event::Status(answer) => {
                 let _ = answer.send(self.status());
             }
-            Event::Balloon { name, mib, answer } => {
-                let _ = answer.send(self.balloon(&name, mib));
+            Event::Balloon { name, with_contexts, mib, answer } => {
+                let _ = answer.send(self.balloon(&name, with_contexts, mib));
             }
             Event::Capture { request, answer } => {
                 let capture = self.capture(&request);
@@ -348,11 +349,12 @@ impl Control {
         }
     }
 
-    /// Sets how much memory a guest should have.
-    fn balloon(&self, name: &str, mib: usize) -> Result<(), String> {
-        let is_its = |(_, interface): &(_, &Interface)| interface.guest == name;
-        let running = self.interfaces.iter().find(is_its).zip(self.config.guest(name));
-        let Some(((id, _), guest)) = running else {
+    /// Sets how much memory a guest should have. `with_contexts` is its domain if it has contexts.
+    fn balloon(&self, name: &str, with_contexts: Option<DomId>, mib: usize) -> Result<(), String> {
+        let mut vifs = self.interfaces.iter();
+        let of_vif = vifs.find_map(|(id, vif)| (vif.guest == name).then_some(id.domain));
+        let running = of_vif.or(with_contexts).zip(self.config.guest(name));
+        let Some((domain, guest)) = running else {
             let configured = self.config.guests.iter().find(|guest| guest.name == name);
             return Err(configured.map_or_else(
                 || format!("no guest {name:?} in the configuration; `pvnet status` lists them"),
@@ -373,7 +375,7 @@ impl Control {
                  memory_mib in the configuration and start the daemon and the guest again"
             ));
         }
-        self.platform.set_memory(name, *id, mib)
+        self.platform.set_memory(name, domain, mib)
     }
 
     /// Starts a capture at the port of this name.
@@ -421,7 +423,7 @@ impl Control {
             let name = &interface.name;
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
             let status = interface.wrappers.describe(status);
-            PortStatus { persistent_grants: interface.backend.persistent_grants(), ..status }
+            interface.backend.describe(status)
         });
         let uplinks = self.uplinks.iter().map(status::uplink);
         let ports: Vec<_> = guests.chain(uplinks).collect();

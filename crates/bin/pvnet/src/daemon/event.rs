@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use capture::{Capture, Request};
 use control_socket::{Reason, Status};
 use datapath::Failure;
+use hypervisor::DomId;
 use xenstore::WatchEvent;
 
 use crate::config::Vif;
@@ -36,8 +37,13 @@ pub(super) enum Event {
     UplinkDown { name: String, why: Reason, answer: mpsc::Sender<()> },
     /// A client asks for the status.
     Status(mpsc::Sender<Status>),
-    /// A client sets a guest's memory, in MiB.
-    Balloon { name: String, mib: usize, answer: mpsc::Sender<Result<(), String>> },
+    /// A client sets a guest's memory, in MiB. A guest without vifs is found by its contexts.
+    Balloon {
+        name: String,
+        with_contexts: Option<DomId>,
+        mib: usize,
+        answer: mpsc::Sender<Result<(), String>>,
+    },
     /// A client starts a capture of a port's frames.
     Capture { request: Request, answer: mpsc::Sender<Result<Capture, String>> },
     /// The daemon must stop.

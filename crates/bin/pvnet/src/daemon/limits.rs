@@ -69,10 +69,12 @@ impl Cost {
             + exchange_pages
             + vifs().map(|(_, queues)| ring_mappings(queues)).sum::<usize>()
             + guest.contexts.len() * CONTEXT_MAPPINGS
+            + vifs().map(|(vif, queues)| pools(vif, queues)).sum::<usize>()
             + threads * THREAD_MAPPINGS;
         let descriptors = DESCRIPTORS
             + channels * Share::CHANNEL_DESCRIPTORS
             + guest.contexts.len() * CONTEXT_DESCRIPTORS
+            + vifs().map(|(vif, queues)| copy_descriptors(vif, queues)).sum::<usize>()
             + if has_contexts { CHANNEL_DESCRIPTORS } else { 0 };
         let granted = vifs().map(|(vif, queues)| granted(vif, queues));
         let granted = granted.fold([0; 2], |[least, most], [l, m]| [least + l, most + m]);
@@ -92,12 +94,22 @@ fn ring_mappings(queues: usize) -> usize {
     queues * (2 * RING_MAPPINGS + header_channel::PAGES) + RING_MAPPINGS
 }
 
+/// Pools that the guest copies from: a file and a mapping each.
+fn pools(vif: &Vif, queues: usize) -> usize {
+    if vif.rx == RxChannel::GuestCopyMapped { queues } else { 0 }
+}
+
+/// Descriptors of a vif whose guest copies: its pools', and one for the time limit.
+fn copy_descriptors(vif: &Vif, queues: usize) -> usize {
+    pools(vif, queues) + usize::from(vif.rx.guest_copy().is_some())
+}
+
 /// Mappings of a vif's packets: at least, and if there are enough.
 fn granted(vif: &Vif, queues: usize) -> [usize; 2] {
     match (vif.tx, vif.rx) {
         // A packet whose pages cannot be mapped is lost, so this much is needed.
         (TxChannel::Remap, _) => [queues * (WINDOW * PIECES_MAX + 1); 2],
-        (TxChannel::Header, RxChannel::Copy) if vif.persistent_grants > 0 => {
+        (TxChannel::Header, rx) if rx.is_copy() && vif.persistent_grants > 0 => {
             let all = usize::from(vif.persistent_grants) + 1;
             [queues * all.min(GRANTED_MIN), queues * all]
         }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, mpsc};
 
 use control_socket::Status;
-use hypervisor::{Meter, Metered};
+use hypervisor::{DomId, Meter, Metered};
 use machine::toolstack::set_memory_target;
 use machine::{DRIVER_DOMAIN, Listener, Machine};
 use netback::{Anonymous, Offered, VifError};
@@ -100,8 +100,8 @@ impl Platform for MachinePlatform {
     }
 
     /// Writes the node that the guest's balloon watches.
-    fn set_memory(&self, _: &str, id: VifId, mib: usize) -> Result<(), String> {
-        set_memory_target(&*self.store, id.domain, mib * 1024).map_err(|error| error.to_string())
+    fn set_memory(&self, _: &str, domain: DomId, mib: usize) -> Result<(), String> {
+        set_memory_target(&*self.store, domain, mib * 1024).map_err(|error| error.to_string())
     }
 
     fn measure(&self, status: &mut Status) {

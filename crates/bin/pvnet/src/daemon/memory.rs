@@ -7,14 +7,17 @@ use hypervisor::{DomId, Hypervisor, PAGE_SIZE};
 use machine::{AddressSpace, Coverage, Domain, Machine};
 use shm::PageSize;
 
-/// Adds each guest's memory to the first of its ports in a status.
+/// Adds each guest's memory to the first of its ports in a status, or else of its contexts.
 pub(super) fn measure(status: &mut Status, machine: &Machine) {
     let daemon = AddressSpace::of_self().ok();
     let mut measured = HashSet::new();
-    for port in &mut status.ports {
-        let first = port.domain.filter(|id| measured.insert(*id));
+    let ports = status.ports.iter_mut().map(|port| (port.domain, &mut port.memory));
+    let contexts = status.nics.iter_mut().flat_map(|nic| &mut nic.contexts);
+    let contexts = contexts.map(|context| (context.domain, &mut context.memory));
+    for (domain, shown) in ports.chain(contexts) {
+        let first = domain.filter(|id| measured.insert(*id));
         let domain = first.and_then(|id| machine.peer(DomId(id)).ok());
-        port.memory = domain.map(|domain| memory(&domain, daemon.as_ref()));
+        *shown = domain.map(|domain| memory(&domain, daemon.as_ref()));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Prometheus metrics over HTTP: a snapshot of the status at every scrape.
 
 mod cards;
+mod guest_copy;
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -200,6 +201,7 @@ impl Collector for Snapshot {
         let addresses = i64::try_from(self.0.addresses.len()).unwrap_or(i64::MAX);
         let help = "Addresses in the switch's table";
         plain(&mut encoder, "pvnet_switch_addresses", help, &ConstGauge::new(addresses))?;
+        guest_copy::encode(ports, &mut encoder)?;
         cards::encode(&self.0.nics, &mut encoder)?;
         meter(&self.0.meter, &mut encoder)?;
         self.0.cpu.map_or(Ok(()), |cpu| {
@@ -213,8 +215,9 @@ impl Collector for Snapshot {
 /// Bytes copied, by the label of the copier.
 type Copier = (&'static str, fn(&MeterStatus) -> u64);
 
-const COPIERS: [Copier; 3] = [
+const COPIERS: [Copier; 4] = [
     ("hypervisor", |meter| meter.counts.of(Counted::CopiedBytes)),
+    ("guest_hypercalls", |meter| meter.counts.of(Counted::GuestCopiedBytes)),
     ("driver", |meter| meter.counts.of(Counted::DriverBytes)),
     ("guests", |meter| meter.guest_bytes),
 ];
@@ -225,13 +228,17 @@ fn meter(meter: &MeterStatus, encoder: &mut DescriptorEncoder<'_>) -> Result<(),
     let help = "Time inside grant and event operations, while the meter was on";
     let time = ConstCounter::new(seconds(meter.nanoseconds));
     plain(encoder, "pvnet_hypervisor_seconds", help, &time)?;
+    let help = "Time inside guests' hypercalls that copy, while the meter was on";
+    let time = ConstCounter::new(seconds(meter.counts.of(Counted::GuestCopyNanoseconds)));
+    plain(encoder, "pvnet_guest_copy_seconds", help, &time)?;
 
     let kind = ConstCounter::new(0u64).metric_type();
     let help = "Operations of the hypervisor and the driver domain, while the meter was on";
     let name = "pvnet_hypervisor_operations";
     let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-    let bytes = |what: &Counted| matches!(what, Counted::CopiedBytes | Counted::DriverBytes);
-    for what in Counted::ALL.into_iter().filter(|what| !bytes(what)) {
+    use Counted::{CopiedBytes, DriverBytes, GuestCopiedBytes, GuestCopyNanoseconds};
+    let other = [CopiedBytes, DriverBytes, GuestCopiedBytes, GuestCopyNanoseconds];
+    for what in Counted::ALL.into_iter().filter(|what| !other.contains(what)) {
         let labels = [("operation", what.name())];
         ConstCounter::new(meter.counts.of(what)).encode(family.encode_family(&labels)?)?;
     }

@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
-use control_socket::{PersistentStatus, Status};
-use hypervisor::{Hypervisor, Meter};
+use control_socket::{GuestCopyStatus, PersistentStatus, PortStatus, Status};
+use hypervisor::{DomId, GuestCopies, GuestCopyCounts, Hypervisor, Meter, PAGE_SIZE};
 use netback::{Change, ControlRing, Ledgers, Offered, PersistentGrants, Vif, VifError};
 use switch::MacAddr;
 use xenstore::{Store, XenbusState};
@@ -47,11 +47,11 @@ pub(super) trait Platform: Send + Sync {
     /// process.
     fn ends_with_its_node(&self) -> bool;
 
-    /// Sets how much memory the guest `name`, domain of the interface `id`, should have.
+    /// Sets how much memory the guest `name`, which is `domain`, should have.
     ///
     /// # Errors
     /// Why this daemon cannot do it, for an operator.
-    fn set_memory(&self, name: &str, id: VifId, mib: usize) -> Result<(), String>;
+    fn set_memory(&self, name: &str, domain: DomId, mib: usize) -> Result<(), String>;
 
     /// The cards with contexts, if it can have some.
     fn nics(&self) -> Option<&Arc<Nics>> {
@@ -87,8 +87,8 @@ pub(super) trait Backend: Send {
     /// Removes the remaining nodes from the store.
     fn remove(self: Box<Self>) -> Result<(), VifError>;
 
-    /// The frontend's pages that stay mapped; none if it uses no persistent grants.
-    fn persistent_grants(&self) -> Option<PersistentStatus>;
+    /// Adds what the frontend uses of its channels: persistent grants, and guest copies.
+    fn describe(&self, status: PortStatus) -> PortStatus;
 }
 
 /// What the control thread must do after a change of the frontend's state; see [`Change`].
@@ -110,6 +110,8 @@ pub(super) struct VifBackend<H: Hypervisor> {
     vif: Vif<H>,
     /// The pages that stay mapped, while it is connected: the control ring owns them.
     grants: Vec<Weak<PersistentGrants<H>>>,
+    /// What the guest copies from, while it is connected: the queues own it.
+    copies: Vec<Weak<dyn GuestCopies>>,
 }
 
 impl<H: Hypervisor> VifBackend<H> {
@@ -122,7 +124,7 @@ impl<H: Hypervisor> VifBackend<H> {
         ledgers: Arc<dyn Ledgers>,
     ) -> Result<Box<dyn Backend>, VifError> {
         let vif = Vif::adopt(hypervisor, store, path, offered, ledgers)?;
-        Ok(Box::new(Self { vif, grants: Vec::new() }))
+        Ok(Box::new(Self { vif, grants: Vec::new(), copies: Vec::new() }))
     }
 }
 
@@ -145,6 +147,7 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
             Change::Connect(connection) => {
                 let grants = connection.control.iter().flat_map(ControlRing::grants);
                 self.grants = grants.map(Arc::downgrade).collect();
+                self.copies = connection.guest_copies().map(Arc::downgrade).collect();
                 let (queues, tasks) = connection.into_port();
                 Transition::Connect { queues, tasks }
             }
@@ -165,10 +168,36 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
         self.vif.remove()
     }
 
+    fn describe(&self, status: PortStatus) -> PortStatus {
+        let (persistent_grants, guest_copy) = (self.persistent_grants(), self.guest_copy());
+        PortStatus { persistent_grants, guest_copy, ..status }
+    }
+}
+
+impl<H: Hypervisor> VifBackend<H> {
+    /// The frontend's pages that stay mapped; none if it uses no persistent grants.
     fn persistent_grants(&self) -> Option<PersistentStatus> {
         let grants: Vec<_> = self.grants.iter().filter_map(Weak::upgrade).collect();
         let sum = |of: fn(&PersistentGrants<H>) -> usize| grants.iter().map(|g| of(g)).sum();
         let (mapped, bound) = (sum(PersistentGrants::mapped), sum(PersistentGrants::bound));
         (!grants.is_empty()).then_some(PersistentStatus { mapped, bound })
+    }
+
+    /// What the guest copies itself; none if its frontend does not.
+    fn guest_copy(&self) -> Option<GuestCopyStatus> {
+        let copies: Vec<_> = self.copies.iter().filter_map(Weak::upgrade).collect();
+        let pools = copies.iter().filter_map(|copies| copies.pool());
+        let pool_pages = pools.map(|pool| pool.len() / PAGE_SIZE).sum();
+        let GuestCopyCounts { granted, expired, hypercalls, copies: done, bytes, refused } =
+            copies.iter().map(|copies| copies.counts()).sum();
+        (!copies.is_empty()).then_some(GuestCopyStatus {
+            pool_pages,
+            granted,
+            expired,
+            hypercalls,
+            copies: done,
+            bytes,
+            refused,
+        })
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak, mpsc};
 
 use capture::Capture;
 use control_socket::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
+use hypervisor::DomId;
 use machine::{Accepted, Acceptor, listen_at};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketType;
@@ -97,16 +98,19 @@ fn answer(
             let mut status = receiver.recv_timeout(TIMEOUT).map_err(io::Error::other)?;
             // Here, because the control thread must not wait for /proc.
             if let Some(platform) = platform.upgrade() {
-                platform.measure(&mut status);
                 if let Some(nics) = platform.nics() {
                     status.nics = nics.status();
-                    status.absent.retain(|guest| !nics.is_running(guest));
+                    status.absent.retain(|guest| nics.domain(guest).is_none());
                 }
+                platform.measure(&mut status);
             }
             reply.write_all(&serde_json::to_vec(&status)?)?;
         }
         Ok(Request::Balloon { guest, mib }) => {
-            if let Err(why) = balloon(guest, mib, events) {
+            let platform = platform.upgrade();
+            let nics = platform.as_ref().and_then(|platform| platform.nics());
+            let with_contexts = nics.and_then(|nics| nics.domain(&guest));
+            if let Err(why) = balloon(guest, with_contexts, mib, events) {
                 serde_json::to_writer(reply, &Refusal::new(why))?;
             }
         }
@@ -137,9 +141,14 @@ fn refuse(stream: &UnixStream, why: &str) {
     let _ = serde_json::to_writer(Timed::new(stream, TIMEOUT), &Refusal::new(why));
 }
 
-fn balloon(name: String, mib: usize, events: &mpsc::Sender<Event>) -> Result<(), String> {
+fn balloon(
+    name: String,
+    with_contexts: Option<DomId>,
+    mib: usize,
+    events: &mpsc::Sender<Event>,
+) -> Result<(), String> {
     let (answer, receiver) = mpsc::channel();
-    let event = Event::Balloon { name, mib, answer };
+    let event = Event::Balloon { name, with_contexts, mib, answer };
     events.send(event).map_err(|_| "the daemon is stopping")?;
     receiver.recv_timeout(TIMEOUT).map_err(|error| error.to_string())?
 }

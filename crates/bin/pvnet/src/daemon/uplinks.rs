@@ -6,6 +6,7 @@ use std::sync::Arc;
 use control_socket::Reason;
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
+use netback::RxChannel;
 use port::Queue;
 use tracing::{info, warn};
 use uplink::tap::{Tap, TapOffload, TapQueue};
@@ -15,6 +16,10 @@ use crate::config::{Config, ReceiveBuffers, Uplink};
 use crate::daemon::error::Error;
 use crate::daemon::wrap::Wrappers;
 use crate::netns;
+
+/// Receive buffers of each uplink queue that guests may keep at a time. One that needs more copies
+/// takes the driver domain's time instead. A ring's worth, so that one guest can be late by a ring.
+const SPARE_BUFFERS: usize = 256;
 
 /// An uplink.
 pub(super) struct PluggedUplink {
@@ -64,6 +69,9 @@ pub(super) fn attach(
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<Vec<PluggedUplink>, Error> {
+    let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+    let kept = vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
+    let spare = if kept { SPARE_BUFFERS } else { 0 };
     let attach = |uplink: &Uplink| {
         let wrappers = Wrappers::new(&uplink.name, None, &uplink.limit, config.daemon.capture);
         match &uplink.nic {
@@ -73,7 +81,7 @@ pub(super) fn attach(
                 wrappers,
                 failure: Some(Reason::NoCard(nic.clone())),
             }),
-            None => attach_one(uplink, wrappers, meter, datapath),
+            None => attach_one(uplink, wrappers, spare, meter, datapath),
         }
     };
     config.uplinks.iter().map(attach).collect()
@@ -82,6 +90,7 @@ pub(super) fn attach(
 fn attach_one(
     uplink: &Uplink,
     wrappers: Wrappers,
+    spare: usize,
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
@@ -91,7 +100,8 @@ fn attach_one(
         queues.iter().try_for_each(TapQueue::persist).map_err(|error| failed(error.to_string()))?;
     }
     netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
-    let buffers = buffers(uplink, queues.len()).map_err(Error::system("memory for an uplink"))?;
+    let buffers =
+        buffers(uplink, queues.len(), spare).map_err(Error::system("memory for an uplink"))?;
     let features = uplink.capabilities.features();
     let queue = |(tap, buffers): (TapQueue, Buffers)| {
         let tap = Arc::new(tap);
@@ -117,14 +127,20 @@ fn open(uplink: &Uplink, queues: usize) -> Result<Vec<TapQueue>, String> {
     netns::inside(uplink.namespace.as_deref(), open)
 }
 
-/// Receive buffers for each queue. Warns once if the kernel gives no 2 MiB pages.
-fn buffers(uplink: &Uplink, queues: usize) -> io::Result<Vec<Buffers>> {
+/// Receive buffers for each queue, and `spare` ones where guests may keep them. Warns once if the
+/// kernel gives no 2 MiB pages.
+fn buffers(uplink: &Uplink, queues: usize, spare: usize) -> io::Result<Vec<Buffers>> {
     let options = BufferOptions {
         large: uplink.large_receive,
         zeroed_pages: uplink.receive_buffers == ReceiveBuffers::ZeroedPages,
         huge_pages: uplink.huge_pages,
     };
-    let buffers = (0..queues).map(|_| Buffers::new(options)).collect::<io::Result<Vec<_>>>()?;
+    let make = |_| match spare {
+        // A frame in separate pages cannot be kept in one piece.
+        1.. if !options.zeroed_pages => Buffers::with_spares(options, spare),
+        _ => Buffers::new(options),
+    };
+    let buffers = (0..queues).map(make).collect::<io::Result<Vec<_>>>()?;
     if uplink.huge_pages
         && let Some(error) = buffers.iter().find_map(|buffers| buffers.populate_huge().err())
     {

@@ -84,7 +84,7 @@ impl Platform for XenPlatform {
         true
     }
 
-    fn set_memory(&self, name: &str, _: VifId, mib: usize) -> Result<(), String> {
+    fn set_memory(&self, name: &str, _: DomId, mib: usize) -> Result<(), String> {
         Err(format!("on Xen the toolstack sets memory: `xl mem-set {name} {mib}m`"))
     }
 }

@@ -212,6 +212,10 @@ fn open_taps(
     let StackEnd { name, namespace, addresses, .. } = stack;
     let taps = Tap::open(name, queues, offload).map_err(text)?;
     netns::set_mac(*namespace, name, &mac.to_string())?;
+    if namespace.is_some() {
+        // The system's own stack is its operator's.
+        netns::keep_addresses_apart(name)?;
+    }
     netns::bring_up(*namespace, name, addresses)?;
     Ok(taps)
 }

@@ -1,6 +1,6 @@
 //! All interfaces of a process, from when they are up until they are closed.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing::{info, warn};
@@ -8,25 +8,35 @@ use tracing::{info, warn};
 use super::link::Link;
 use crate::error::text;
 
-/// Waits until there is a signal or no interface is left, and closes what is open then. An interface
-/// that ends earlier is closed, or waits until its device comes back, and the others go on. `follow` is called once, and again after each
-/// change. The error is why an interface ended early.
+/// What a process follows beside its interfaces.
+pub(super) trait Follow {
+    /// Readable when there may be something to follow.
+    fn changes(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Called once, and again after each change. Returns whether to go on.
+    fn follow(&mut self) -> bool;
+}
+
+/// Waits until there is a signal, no interface is left or `follow` ends it, and closes what is open then. An interface
+/// that ends earlier is closed, or waits until its device comes back, and the others go on. The error is why an interface
+/// ended early.
 pub(super) fn run(
     mut links: Vec<Link>,
     signals: impl AsFd,
-    mut follow: impl FnMut(),
+    mut follow: impl Follow,
 ) -> Result<(), String> {
     let mut result = Ok(());
     while !links.is_empty() {
         links.iter().for_each(Link::take_changes);
-        follow();
+        let goes_on = follow.follow();
         for link in links.iter_mut().filter(|link| !link.is_open() && link.may_reopen()) {
             reopen(link);
         }
         let is_over = |link: &mut Link| !link.is_open() && !link.may_reopen();
         let mut closing: Vec<_> = links.extract_if(.., is_over).collect();
-        if closing.is_empty() && wait(&links, &signals)? {
-            closing = std::mem::take(&mut links);
+        let ends = !goes_on || (closing.is_empty() && wait(&links, &signals, &follow)?);
+        if ends {
+            closing.append(&mut links);
         }
         for link in closing {
             let name = link.name().to_owned();
@@ -59,8 +69,8 @@ fn reopen(link: &mut Link) {
 }
 
 /// Waits for a signal or a change. Returns whether it is a signal.
-fn wait(links: &[Link], signals: &impl AsFd) -> Result<bool, String> {
-    let changes = links.iter().flat_map(Link::changes);
+fn wait(links: &[Link], signals: &impl AsFd, follow: &impl Follow) -> Result<bool, String> {
+    let changes = links.iter().flat_map(Link::changes).chain(follow.changes());
     let fds = std::iter::once(signals.as_fd()).chain(changes);
     let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(text)?;
@@ -70,7 +80,7 @@ fn wait(links: &[Link], signals: &impl AsFd) -> Result<bool, String> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::os::fd::{BorrowedFd, OwnedFd};
+    use std::os::fd::OwnedFd;
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
@@ -143,8 +153,26 @@ mod tests {
         rustix::io::write(event, &1u64.to_ne_bytes()).unwrap();
     }
 
-    /// Runs devices `a` and `b`. Each call of `follow` gets its number and what was closed until then.
-    fn run_two(follow: impl Fn(usize, &Shared, &OwnedFd, &[&str])) -> Vec<&'static str> {
+    /// Each call gets its number.
+    struct Turns<F>(usize, F);
+
+    impl<F: FnMut(usize) -> bool> Follow for Turns<F> {
+        fn changes(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn follow(&mut self) -> bool {
+            self.0 += 1;
+            (self.1)(self.0 - 1)
+        }
+    }
+
+    /// Runs devices `a` and `b`. Each call of `follow` gets its number and what was closed until then. The call with the
+    /// number `end` ends the run.
+    fn run_two(
+        end: usize,
+        follow: impl Fn(usize, &Shared, &OwnedFd, &[&str]),
+    ) -> Vec<&'static str> {
         let shared = Arc::new(Shared {
             changes: event(),
             open: Mutex::new(["a", "b"].into()),
@@ -152,12 +180,13 @@ mod tests {
             ends_late: Mutex::default(),
         });
         let device = |name| Link::without_tap(name, Fake { name, shared: shared.clone() });
-        let (signals, mut turn) = (event(), 0);
-        let result = run(vec![device("a"), device("b")], &signals, || {
+        let signals = event();
+        let turns = Turns(0, |turn| {
             let closed = shared.closed.lock().unwrap().clone();
             follow(turn, &shared, &signals, &closed);
-            turn += 1;
+            turn != end
         });
+        let result = run(vec![device("a"), device("b")], &signals, turns);
         assert_eq!(result, Ok(()));
         let closed = shared.closed.lock().unwrap();
         closed.clone()
@@ -165,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_interface_that_ends_is_closed_and_the_others_go_on() {
-        let closed = run_two(|turn, shared, signals, closed| {
+        let closed = run_two(usize::MAX, |turn, shared, signals, closed| {
             if turn == 0 {
                 shared.end("b");
             } else {
@@ -178,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_end_of_all_interfaces_is_the_end() {
-        let closed = run_two(|turn, shared, _, _| match turn {
+        let closed = run_two(usize::MAX, |turn, shared, _, _| match turn {
             0 => shared.end("a"),
             _ => shared.end("b"),
         });
@@ -186,8 +215,13 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_the_toolstack_is_the_end() {
+        assert_eq!(run_two(0, |_, _, _, _| {}), ["a", "b"]);
+    }
+
+    #[test]
     fn an_interface_that_ends_while_others_are_asked_is_noticed() {
-        let closed = run_two(|turn, shared, _, closed| match turn {
+        let closed = run_two(usize::MAX, |turn, shared, _, closed| match turn {
             0 => *shared.ends_late.lock().unwrap() = Some("a"),
             _ if closed == ["a"] => shared.end("b"),
             _ => {}

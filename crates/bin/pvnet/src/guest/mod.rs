@@ -7,6 +7,7 @@ mod options;
 mod pump;
 mod vif;
 
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::error::text;
 use crate::netns::{self, GuestNamespace};
 use crate::signals::stop_signal;
 use link::{Link, StackEnd};
+use links::Follow;
 use memory::Balloon;
 
 pub use options::{Address, Options};
@@ -61,8 +63,8 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let links = open_links(&guest, &store, name, options)?;
     let names: Vec<_> = links.iter().map(Link::name).collect();
     println!("guest {name} is up: {} in namespace {name}", names.join(", "));
-    let mut balloon = Balloon::watch(guest, store).map_err(text)?;
-    let result = links::run(links, &signals, || balloon.follow());
+    let balloon = Balloon::watch(guest, store).map_err(text)?;
+    let result = links::run(links, &signals, balloon);
     drop(namespace);
     result
 }
@@ -110,6 +112,19 @@ fn contexts(guest: &MachineGuest, store: &dyn Store) -> Result<Vec<ContextDevice
     (0..count).map(|index| ContextDevice::open(guest, &channel, index)).collect()
 }
 
+/// On Xen the kernel has the balloon, and a vif shows the end of the toolstack.
+struct Nothing;
+
+impl Follow for Nothing {
+    fn changes(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn follow(&mut self) -> bool {
+        true
+    }
+}
+
 /// Runs the frontend of interface `handle` of this Xen domain, instead of the kernel's, until a
 /// signal or until the backend closes. Prints a line when it is up.
 pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
@@ -127,5 +142,5 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let stack = StackEnd { name, namespace: None, offloads, addresses, poll };
     let link = vif::open(&guest, &store, handle, stack, options)?;
     println!("vif {handle} is up: {}", link.name());
-    links::run(vec![link], &signals, || {})
+    links::run(vec![link], &signals, Nothing)
 }

@@ -24,6 +24,8 @@ pub struct Options {
     pub no_persistent_grants: bool,
     /// For how long a wait for a frame is polled at most.
     pub poll: Duration,
+    /// Leave all copies of received frames to the driver domain.
+    pub no_guest_copy: bool,
 }
 
 /// `DEVICE=ADDRESS`, or `ADDRESS` for the first interface.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netdev::{Buffer, Gone, HEADER_MAX, Metadata, Queue};
+use netdev::{Buffer, Burst, Gone, HEADER_MAX, Metadata, Queue};
 use offload::vnet;
 use poller::Poller;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -17,23 +17,38 @@ use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The most frames read from the tap before the other direction has its turn.
-const BURST: usize = 32;
-/// Bytes per kick: the other end processes them while the next are read.
-const KICK_BYTES: usize = 16 * 1024;
+/// The most frames received before the other direction has its turn.
+const RECEIVE_BURST: usize = 32;
 
 /// A running thread.
 pub struct QueueThread {
     thread: JoinHandle<Option<String>>,
-    stop: Arc<Stop>,
-    ended: Arc<OwnedFd>,
+    stop: Arc<Notice>,
+    ended: Arc<Notice>,
 }
 
-/// Asks a thread to end.
-struct Stop {
-    is_asked: AtomicBool,
-    /// Wakes it up.
+/// Something that happens once. It is readable from then on.
+struct Notice {
     event: OwnedFd,
+    /// The same, for a look without a system call.
+    is_given: AtomicBool,
+}
+
+impl Notice {
+    fn new() -> io::Result<Arc<Self>> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(Self { event, is_given: AtomicBool::new(false) }))
+    }
+
+    fn give(&self) {
+        self.is_given.store(true, Ordering::Release);
+        // The counter cannot be full: it is written once or twice.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    fn is_given(&self) -> bool {
+        self.is_given.load(Ordering::Acquire)
+    }
 }
 
 /// Why the thread ended early.
@@ -56,16 +71,12 @@ impl QueueThread {
         tap: impl AsFd + Send + 'static,
         poll: Duration,
     ) -> io::Result<Self> {
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let stop = Arc::new(Stop { is_asked: AtomicBool::new(false), event: event()? });
-        let ended = Arc::new(event()?);
-        let (frame, poller) = (Q::Frame::default(), Poller::new(poll));
-        let forwarder =
-            Forwarder { queue, tap, frame, tap_empty: false, poller, stop: stop.clone() };
+        let (stop, ended) = (Notice::new()?, Notice::new()?);
+        let forwarder = Forwarder::new(queue, tap, poll, stop.clone());
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let result = forwarder.run();
-            signal(&end);
+            end.give();
             match result {
                 Ok(()) | Err(Error::Gone(_)) => None,
                 Err(error) => Some(error.to_string()),
@@ -76,18 +87,17 @@ impl QueueThread {
 
     /// Asks the thread to end.
     pub fn stop(&self) {
-        self.stop.is_asked.store(true, Ordering::Release);
-        signal(&self.stop.event);
+        self.stop.give();
     }
 
     /// Readable once the thread has ended.
     pub fn ended(&self) -> BorrowedFd<'_> {
-        self.ended.as_fd()
+        self.ended.event.as_fd()
     }
 
     /// Whether the thread has ended.
     pub fn has_ended(&self) -> bool {
-        is_signalled(&self.ended)
+        self.ended.is_given()
     }
 
     /// Waits for the end. The error is why it ended early.
@@ -96,41 +106,33 @@ impl QueueThread {
     }
 }
 
-/// Makes an eventfd readable from now on.
-fn signal(event: &OwnedFd) {
-    // The counter cannot be full: it is written once or twice.
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
-}
-
-/// Whether [`signal`] was called.
-fn is_signalled(event: &OwnedFd) -> bool {
-    let read = rustix::io::read(event, &mut [0; 8]);
-    // Reading has cleared it.
-    read.is_ok_and(|_| {
-        signal(event);
-        true
-    })
-}
-
 /// The thread's state.
 struct Forwarder<Q: Queue, T> {
     queue: Q,
+    /// What the queue wants.
+    burst: Burst,
     tap: T,
     /// The frame being received.
     frame: Q::Frame,
     /// The last read found nothing: wait before reading again.
     tap_empty: bool,
     poller: Poller,
-    stop: Arc<Stop>,
+    stop: Arc<Notice>,
 }
 
 impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
+    fn new(queue: Q, tap: T, poll: Duration, stop: Arc<Notice>) -> Self {
+        let (burst, frame) = (queue.burst(), Q::Frame::default());
+        let poller = Poller::new(poll);
+        Self { queue, burst, tap, frame, tap_empty: false, poller, stop }
+    }
+
     fn run(mut self) -> Result<(), Error<Q::Fault>> {
         loop {
             let received = self.receive()?;
             self.queue.reclaim().map_err(Error::Fault)?;
             let sent = self.send()?;
-            if self.stop.is_asked.load(Ordering::Acquire) {
+            if self.stop.is_given() {
                 return Ok(());
             }
             if received || sent {
@@ -171,7 +173,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     /// Forwards frames from the ring to the stack. Returns whether there was one.
     fn receive(&mut self) -> Result<bool, Error<Q::Fault>> {
         let (mut frames, mut bytes) = (0, 0);
-        for _ in 0..BURST {
+        for _ in 0..RECEIVE_BURST {
             let received = self.queue.receive(&mut self.frame).map_err(Error::Fault)?;
             let Some(metadata) = received else { break };
             frames += 1;
@@ -201,7 +203,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
     fn send(&mut self) -> Result<bool, Error<Q::Fault>> {
         let (mut frames, mut bytes) = (0, 0);
         let mut pending = 0;
-        for _ in 0..BURST {
+        for _ in 0..self.burst.frames {
             if self.tap_empty || !self.queue.has_room() {
                 break;
             }
@@ -214,7 +216,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_empty = true,
                 Err(error) => return Err(Error::Tap(error)),
             }
-            if pending >= KICK_BYTES {
+            if pending >= self.burst.bytes {
                 self.queue.kick();
                 pending = 0;
             }

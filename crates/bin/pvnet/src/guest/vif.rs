@@ -33,6 +33,7 @@ pub(super) fn open<G: Guest>(
         split_event_channels: !options.one_event_channel,
         header_channel: !options.no_header_channel,
         persistent_grants: !options.no_persistent_grants,
+        guest_copy: !options.no_guest_copy,
         timeout: HANDSHAKE_TIMEOUT,
     };
     let node = toolstack::device_path(handle);

@@ -94,6 +94,8 @@ pub(super) mod tests {
         let context = ContextStatus {
             context: 1,
             guest: "red".to_owned(),
+            domain: Some(5),
+            memory: None,
             mac: "02:00:00:00:00:01".to_owned(),
             protection: "hypervisor".to_owned(),
             state: ContextState::Up,

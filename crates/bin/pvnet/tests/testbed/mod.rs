@@ -25,7 +25,8 @@ pub fn pvnet() -> Command {
 pub fn holdings(pid: u32) -> [usize; 3] {
     let entries = |what: &str| std::fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
-    let shared = maps.lines().filter(|line| line.contains("/memfd:")).count();
+    let is_shared = |line: &&str| line.contains("/memfd:") || line.contains("/secretmem");
+    let shared = maps.lines().filter(is_shared).count();
     [entries("fd"), entries("task"), shared]
 }
 

@@ -38,14 +38,9 @@ impl Networks {
     fn start() -> Self {
         let [router, left, right] = [(); 3].map(|()| Namespace::create("pvt").unwrap());
         let hosts = [left, right];
-        // Both networks are on one switch, so an interface must not answer for the other's address.
-        for (key, value) in
-            [("ip_forward", 1), ("conf/all/arp_ignore", 1), ("conf/all/arp_announce", 2)]
-        {
-            let mut command = router.exec("sh").unwrap();
-            command.args(["-c", &format!("echo {value} > /proc/sys/net/ipv4/{key}")]);
-            lab::run(command, LIMIT).unwrap();
-        }
+        let mut command = router.exec("sh").unwrap();
+        command.args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]);
+        lab::run(command, LIMIT).unwrap();
         let folder = TempDir::new().unwrap();
         // It forwards what others send. The vifs have different channels.
         let vifs = [vif(1, 254, "guard = \"off\""), vif(2, 254, "guard = \"off\"\ntx = \"remap\"")];
@@ -149,6 +144,43 @@ fn a_guest_with_two_vifs_joins_two_networks() {
     assert!(networks.guests[0].stop().unwrap().success(), "{}", networks.guests[0].stderr());
     wait("the guest's end", || networks.status()["absent"][0] == router);
     assert!(networks.daemon.ended().unwrap().is_none());
+}
+
+/// Both networks are on one switch.
+#[test]
+fn an_interface_does_not_answer_for_another_ones_address() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let networks = Networks::start();
+    let name = networks.router.name();
+    let captures = [name.to_owned(), format!("{name}.1")].map(|port| {
+        let mut command = pvnet();
+        command.args(["capture", "--directory"]).arg(networks.folder.path()).args([&port, "arp"]);
+        Process::capture(command).unwrap()
+    });
+    let answers = |of: usize| {
+        let shown = captures[of].stdout();
+        let answers = shown.lines().filter(|line| line.contains(" is at "));
+        answers.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let question = "who has 10.78.1.99";
+    wait("the captures", || {
+        // Nobody has it, so both interfaces hear the question.
+        let _ = lab::ping(&networks.hosts[0], address(1, 99), 1, PING_PAUSE);
+        captures.iter().all(|capture| capture.stdout().contains(question))
+    });
+    // An answer shows that the interface gave none to the questions before.
+    for (asked, (of, network)) in [(1, (0, 1)), (1, (1, 2)), (2, (0, 1))] {
+        networks.hosts[of].ip(&["neigh", "flush", "all"]).unwrap();
+        ping(&networks.hosts[of], address(network, 254));
+        wait("an answer", || answers(of).len() >= asked);
+    }
+    for (of, network) in NETWORKS.into_iter().enumerate() {
+        let own = address(network, 254).to_string();
+        let answers = answers(of);
+        assert!(answers.iter().all(|line| line.contains(&own)), "{answers:?}");
+    }
 }
 
 #[test]

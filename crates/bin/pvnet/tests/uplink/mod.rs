@@ -6,7 +6,7 @@ use lab::{Namespace, Process, TempDir};
 use serde_json::Value;
 
 use crate::MIB;
-use crate::testbed::{LIMIT, able, pvnet, wait};
+use crate::testbed::{LIMIT, PING_PAUSE, able, pvnet, wait};
 
 /// The frames that crossed the tap in one direction, as tshark reads them.
 struct Captured {
@@ -20,6 +20,8 @@ struct Captured {
 struct UplinkTestbed {
     outside: Namespace,
     inside: Namespace,
+    /// Another guest.
+    second: Option<(Namespace, Ipv4Addr)>,
     folder: TempDir,
 }
 
@@ -41,7 +43,22 @@ impl UplinkTestbed {
             inside.name()
         );
         std::fs::write(folder.path().join("pvnet.toml"), text).unwrap();
-        Self { outside, inside, folder }
+        Self { outside, inside, second: None, folder }
+    }
+
+    /// As [`new`](Self::new), with one more guest.
+    fn with_second_guest() -> Self {
+        let testbed = Self::new();
+        let (second, address) = (Namespace::create("pvt").unwrap(), Ipv4Addr::new(10, 77, 3, 2));
+        let file = testbed.folder.path().join("pvnet.toml");
+        let name = second.name();
+        let text = std::fs::read_to_string(&file).unwrap()
+            + &format!(
+                "[[guest]]\nname = \"{name}\"\nmac = \"02:00:00:00:03:02\"\n\
+                 addresses = [\"{address}/24\"]\n"
+            );
+        std::fs::write(file, text).unwrap();
+        Self { second: Some((second, address)), ..testbed }
     }
 
     /// The daemon with these changes to its configuration, and its guest.
@@ -57,14 +74,19 @@ impl UplinkTestbed {
             assert!(daemon.ended().unwrap().is_none(), "{}", daemon.stderr());
             folder.join("control.sock").exists()
         });
+        [self.join(self.inside.name()), daemon]
+    }
+
+    /// Starts a guest.
+    fn join(&self, name: &str) -> Process {
         let mut command = pvnet();
-        command.args(["guest", "--directory"]).arg(folder).arg(self.inside.name());
+        command.args(["guest", "--directory"]).arg(self.folder.path()).arg(name);
         let mut guest = Process::capture(command).unwrap();
         wait("the guest's start", || {
             assert!(guest.ended().unwrap().is_none(), "{}", guest.stderr());
             guest.stdout().contains("is up")
         });
-        [guest, daemon]
+        guest
     }
 
     /// What the daemon counted, by name.
@@ -77,12 +99,17 @@ impl UplinkTestbed {
 
     /// The uplink's state and the reason for it.
     fn uplink(&self) -> [String; 2] {
+        let uplink = self.port("out");
+        [&uplink["state"], &uplink["reason"]].map(ToString::to_string)
+    }
+
+    /// The status of a port.
+    fn port(&self, name: &str) -> Value {
         let mut command = pvnet();
         command.args(["status", "--json", "--directory"]).arg(self.folder.path());
         let status: Value = serde_json::from_str(&lab::run(command, LIMIT).unwrap()).unwrap();
         let ports = status["ports"].as_array().unwrap();
-        let uplink = ports.iter().find(|port| port["name"] == "out").unwrap();
-        [&uplink["state"], &uplink["reason"]].map(ToString::to_string)
+        ports.iter().find(|port| port["name"] == name).unwrap().clone()
     }
 
     /// Captures the tap during `work`, which must send at least `bytes`, and reads the frames that
@@ -190,6 +217,74 @@ fn an_uplink_receives_into_the_buffers_it_is_given() {
             assert!(daemon.stop().unwrap().success(), "{}", daemon.stderr());
         }
     }
+}
+
+#[test]
+fn a_guest_copies_what_comes_from_an_uplink() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let testbed = UplinkTestbed::new();
+    let bytes = 16 * MIB;
+    for (rx, large) in [("guest-copy", true), ("guest-copy", false), ("guest-copy-mapped", true)] {
+        let changes = [format!("*.rx={rx}"), format!("out.large_receive={large}")];
+        let [mut guest, mut daemon] = testbed.start(&changes.each_ref().map(String::as_str));
+        // Compares the sums of both ends.
+        lab::transfer_file(&testbed.outside, &testbed.inside, INSIDE, bytes, 3).unwrap();
+        lab::transfer_file(&testbed.inside, &testbed.outside, OUTSIDE, bytes / 4, 4).unwrap();
+        let ping = lab::ping(&testbed.outside, INSIDE, 3, PING_PAUSE).unwrap();
+        assert_eq!((ping.sent, ping.received), (3, 3), "{rx}");
+        let counts = testbed.counts();
+        let count = |name: &str| counts[name].as_u64().unwrap();
+        let copies = &testbed.port(testbed.inside.name())["guest_copy"];
+        match rx {
+            "guest-copy" => {
+                // Its acknowledgements are short, so only they and headers are copied here.
+                assert!(count("guest_copied_bytes") > bytes, "{rx}: {counts}");
+                assert!(count("copied_bytes") < bytes / 8, "{rx}: {counts}");
+                assert!(count("guest_copies") > 4 * count("guest_hypercalls") / 5, "{counts}");
+                assert_eq!((&copies["refused"], &copies["pool_pages"]), (&0.into(), &0.into()));
+            }
+            _ => {
+                assert!(count("copied_bytes") > bytes, "{rx}: {counts}");
+                assert!(copies["pool_pages"].as_u64() >= Some(256), "{copies}");
+            }
+        }
+        assert!(guest.stop().unwrap().success(), "{}", guest.stderr());
+        assert!(daemon.stop().unwrap().success(), "{}", daemon.stderr());
+    }
+}
+
+/// A guest that is stopped copies nothing. Another guest's frames keep coming, and the uplink has its
+/// buffers again after the time limit.
+#[test]
+fn a_guest_that_stops_copying_delays_no_other() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let testbed = UplinkTestbed::with_second_guest();
+    let [mut stopped, mut daemon] = testbed.start(&["*.rx=guest-copy"]);
+    let (second, address) = testbed.second.as_ref().unwrap();
+    let mut other = testbed.join(second.name());
+    let ping =
+        |address: Ipv4Addr| lab::ping(&testbed.outside, address, 3, PING_PAUSE).unwrap().received;
+    assert_eq!([ping(INSIDE), ping(*address)], [3, 3]);
+    let pid = rustix::process::Pid::from_raw(stopped.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let mut flood = testbed.outside.exec("ping").unwrap();
+    flood.args(["-q", "-c", "400", "-s", "1400", "-i", "0.002", "-W", "1", &INSIDE.to_string()]);
+    let mut flood = Process::capture(flood).unwrap();
+    let copies = |name: &str| testbed.port(testbed.inside.name())["guest_copy"][name].as_u64();
+    wait("grants that are not used", || copies("granted") > Some(100));
+    assert_eq!(ping(*address), 3, "beside a guest that copies nothing");
+    lab::transfer_file(&testbed.outside, second, *address, 4 * MIB, 5).unwrap();
+    wait("the time limit", || copies("granted") == Some(0) && copies("expired") > Some(100));
+    flood.wait(LIMIT).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    wait("the stopped guest's return", || ping(INSIDE) == 3);
+    assert!(stopped.stop().unwrap().success(), "{}", stopped.stderr());
+    assert!(other.stop().unwrap().success(), "{}", other.stderr());
+    assert!(daemon.stop().unwrap().success(), "{}", daemon.stderr());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::balance::Balance;
 use super::events::{Events, Interest};
 use super::outcome::Outcome;
 use super::pace::Pace;
-use super::{PORT, failed, request};
+use super::{PORT, failed, request, set_congestion};
 use crate::error::{Error, Result};
 use crate::output;
 
@@ -39,6 +39,9 @@ pub struct ClientArgs {
     /// The size of each thread's buffer in KiB.
     #[arg(long, value_name = "KIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer: u32,
+    /// TCP's congestion control [default: the system's].
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
     /// Seconds to measure.
     #[arg(long, value_name = "N", default_value_t = 5.0, value_parser = seconds)]
     pub seconds: f64,
@@ -61,6 +64,8 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
     (0.0..=86_400.0).contains(&seconds).then_some(seconds).ok_or_else(|| "not 0 to 86400".into())
 }
 
+/// What a client says when its measured time begins.
+pub const MEASURES: &str = "measuring for";
 /// Buffers that a connection may be ahead of the slowest.
 const LEAD: u64 = 4;
 /// How long a server may take to listen.
@@ -96,6 +101,7 @@ fn measure(args: &ClientArgs) -> Result<Outcome> {
     for _ in 0..args.connections {
         for server in &args.servers {
             let socket = connect(SocketAddr::new(*server, args.port), args.receive)?;
+            set_congestion(&socket, args.congestion.as_deref())?;
             connections.push((server.to_string(), socket));
         }
     }
@@ -135,6 +141,7 @@ fn measure(args: &ClientArgs) -> Result<Outcome> {
 fn window(args: &ClientArgs, balance: &Balance, is_ended: &AtomicBool) -> Result<(Vec<u64>, f64)> {
     sleep(args.warm_up, is_ended)?;
     let (before, begin) = (balance.snapshot(), Instant::now());
+    eprintln!("{MEASURES} {} s", args.seconds);
     sleep(args.seconds, is_ended)?;
     let (after, seconds) = (balance.snapshot(), begin.elapsed().as_secs_f64());
     let bytes = after.iter().zip(before).map(|(after, before)| after - before);
@@ -286,7 +293,8 @@ mod tests {
         let port = listener.local_addr().unwrap().port().to_string();
         let is_ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let args = ServerArgs { listen: ([0; 4], 0).into(), threads: 2, buffer: 16 };
+            let args =
+                ServerArgs { listen: ([0; 4], 0).into(), threads: 2, buffer: 16, congestion: None };
             let is_ended = &is_ended;
             let server = scope.spawn(move || serve_until(listener, &args, is_ended));
             let line = ["client", "127.0.0.1", "--port", &port, "--warm-up", "0.1"];

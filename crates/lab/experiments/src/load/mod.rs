@@ -16,11 +16,13 @@ mod outcome;
 mod pace;
 mod server;
 
+use std::os::fd::AsFd;
+
 use clap::Subcommand;
 
 use crate::error::Result;
 
-pub use client::ClientArgs;
+pub use client::{ClientArgs, MEASURES};
 pub use outcome::Outcome;
 pub use server::ServerArgs;
 
@@ -56,6 +58,13 @@ pub fn run(command: &LoadCommand) -> Result<()> {
         LoadCommand::Server(args) => server::run(args),
         LoadCommand::Client(args) => client::run(args),
     }
+}
+
+/// Chooses a socket's congestion control, if one is given.
+fn set_congestion(socket: impl AsFd, name: Option<&str>) -> Result<()> {
+    let Some(name) = name else { return Ok(()) };
+    let set = rustix::net::sockopt::set_tcp_congestion(socket, name);
+    set.map_err(|errno| failed(&format!("cannot use congestion control {name}"))(errno.into()))
 }
 
 /// A message about a failed system call.

@@ -11,7 +11,7 @@ use clap::Args;
 use lab::Interrupt;
 
 use super::events::{Events, Interest};
-use super::{PORT, failed, request};
+use super::{PORT, failed, request, set_congestion};
 use crate::error::Result;
 
 /// Options of a server.
@@ -26,6 +26,9 @@ pub struct ServerArgs {
     /// The size of each thread's buffer in KiB.
     #[arg(long, value_name = "KIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub buffer: u32,
+    /// TCP's congestion control [default: the system's].
+    #[arg(long, value_name = "NAME")]
+    pub congestion: Option<String>,
 }
 
 /// The listening socket's number.
@@ -46,6 +49,8 @@ pub(super) fn serve_until(
     is_ended: &AtomicBool,
 ) -> Result<()> {
     listener.set_nonblocking(true).map_err(failed("cannot listen"))?;
+    // Connections inherit it.
+    set_congestion(&listener, args.congestion.as_deref())?;
     let listener = Arc::new(listener);
     std::thread::scope(|scope| {
         let start = |_| {

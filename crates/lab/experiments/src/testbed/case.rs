@@ -100,7 +100,7 @@ impl Case {
         let tcp = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, seconds);
         let traffic = match self.protocol {
             Protocol::Tcp { streams } => Traffic::Tcp { streams },
-            Protocol::Udp => Traffic::Udp { bits_per_second: pace, length: DATAGRAM },
+            Protocol::Udp => Traffic::Udp { bits_per_second: pace, length: DATAGRAM, burst: 0 },
         };
         Iperf { reverse: self.reverse, traffic, congestion, ..tcp }.run()
     }

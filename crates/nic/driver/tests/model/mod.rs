@@ -15,7 +15,9 @@ use cdna::{
     Descriptor, Direction, Enable, Events, Flags, Mailbox, RxCompletion, Status, completion,
     context,
 };
-use cdnafront::{Access, CallError, Context, Hypercalls, Memory, Pages, RX_PAGES, TX_PAGES};
+use cdnafront::{
+    Access, CallError, Context, Hypercalls, Interface, Memory, Pages, RX_PAGES, TX_PAGES,
+};
 use port::Doorbell;
 use rustix::event::{EventfdFlags, eventfd};
 use shm::{PageSize, Region, create_memfd};
@@ -122,12 +124,14 @@ pub struct Card {
     pub interrupt: Arc<Doorbell>,
     mailboxes: [u32; context::MAILBOXES],
     consumer: [u32; 2],
-    /// By direction: an interrupt is wanted.
-    pub armed: [bool; 2],
+    /// By direction: an interrupt is wanted for what comes after an index.
+    pub armed: [Option<u32>; 2],
     /// Interrupts so far.
     pub interrupts: u32,
     /// Times that events were found.
     pub event_words: u32,
+    /// Keeps the driver's context.
+    pub interface: Option<Interface>,
 }
 
 /// A card, and the context that a driver gets.
@@ -190,9 +194,10 @@ pub fn card(protection: Protection, start: u32) -> (Card, Context) {
         interrupt,
         mailboxes: [start; context::MAILBOXES],
         consumer: [start; 2],
-        armed: [true; 2],
+        armed: [Some(start); 2],
         interrupts: 0,
         event_words: 0,
+        interface: None,
     };
     for direction in [Direction::Tx, Direction::Rx] {
         card.set_consumer(direction, start);
@@ -249,16 +254,16 @@ impl Card {
                 Mailbox::RxSeen => Direction::Rx,
                 _ => continue,
             };
-            self.armed[direction as usize] = true;
-            if value != self.consumer(direction) {
-                self.announce(direction);
-            }
+            self.armed[direction as usize] = Some(value);
+            self.announce(direction);
         }
     }
 
     /// Interrupts if that is wanted.
     fn announce(&mut self, direction: Direction) {
-        if std::mem::take(&mut self.armed[direction as usize]) {
+        let consumer = self.consumer(direction);
+        let is_past = |after: &mut u32| consumer.wrapping_sub(*after).cast_signed() > 0;
+        if self.armed[direction as usize].take_if(is_past).is_some() {
             self.interrupts += 1;
             self.interrupt.ring();
         }

@@ -51,6 +51,14 @@ pub const TX_HEADER_REFS: &str = "tx-header-refs";
 /// Backend: whether it takes headers from those pages. Written before it is Connected.
 pub const HEADER_CHANNEL: &str = "header-channel";
 
+/// Backend: grants received bytes for the guest to copy; see [`guest_copy`](super::guest_copy).
+pub const FEATURE_RX_GUEST_COPY: &str = "feature-rx-guest-copy";
+/// Frontend: copies such bytes. ABSENT means no.
+pub const REQUEST_RX_GUEST_COPY: &str = "request-rx-guest-copy";
+/// Backend: how a queue's bytes are copied, and the number of its granted buffers. Written before it
+/// is Connected.
+pub const RX_GUEST_COPIES: &str = "rx-guest-copies";
+
 /// Backend: has a control ring.
 pub const FEATURE_CTRL_RING: &str = "feature-ctrl-ring";
 /// Frontend: grant of the control ring's page, written before it is Connected.

@@ -15,6 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub mod ctrl;
 pub mod extra;
+pub mod guest_copy;
 pub mod header_channel;
 pub mod keys;
 

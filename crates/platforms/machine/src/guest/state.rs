@@ -11,6 +11,7 @@ use shm::{Region, Space};
 use super::grouping::Frames;
 use crate::event::GuestEvent;
 use crate::grant_table::{GRANT_ENTRY_LEN, gtf};
+use crate::guest_copy::Request;
 use crate::memory::MemorySize;
 
 /// The hypercalls.
@@ -21,6 +22,10 @@ pub(crate) trait Hypercalls: Send + Sync {
     fn surrender(&self, frames: &[u32]) -> Result<(), Error>;
     fn decrease_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
     fn increase_reservation(&self, pages: Range<usize>) -> Result<(), Error>;
+    /// Copies out of the driver domain's buffers; a bit for each copy that was done, at most 64.
+    fn copy_granted(&self, id: u32, requests: &[Request]) -> Result<u64, Error>;
+    /// The file of a pool.
+    fn open_pool(&self, id: u32) -> Result<OwnedFd, Error>;
     /// A channel about its contexts of cards.
     fn open_contexts(&self) -> Result<OwnedFd, Error>;
 }

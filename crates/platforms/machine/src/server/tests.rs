@@ -31,6 +31,7 @@ const SIZE: MemorySize = MemorySize {
     exchange_pages: 300,
     page_size: shm::PageSize::Small,
     sealed: false,
+    secret: false,
 };
 
 /// Admits `guest-*`, gives `guest-huge` more memory than there are addresses, and makes no devices
@@ -54,8 +55,10 @@ impl Toolstack for Recorder {
         self.applicants.lock().unwrap().push(applicant);
         let pages = if name == "guest-huge" { 1 << 38 } else { SIZE.pages };
         let sealed = name == "guest-sealed";
-        let exchange_pages = if sealed || name == "guest-huge" { 0 } else { SIZE.exchange_pages };
-        let size = MemorySize { pages, exchange_pages, sealed, ..SIZE };
+        let secret = name == "guest-secret";
+        let has_exchange = !sealed && !secret && name != "guest-huge";
+        let exchange_pages = if has_exchange { SIZE.exchange_pages } else { 0 };
+        let size = MemorySize { pages, exchange_pages, sealed, secret, ..SIZE };
         let share = Share { channels: 8, ..Share::default() };
         Ok(Admitted { size, share, guest: name })
     }

@@ -5,8 +5,9 @@ use hypervisor::{CopyStatus, GrantCopy, GrantRef, Hypervisor, PAGE_SIZE, Source}
 use offload::{Checksum, Gso};
 use port::{DropReason, Frame, Memory, Outcome, PIECES_MAX};
 use ring::netif::Rx;
-use ring::{BackRing, RegionPage, SharedPage};
+use ring::{BackRing, RegionPage, SharedPage, Slots as _};
 use wire::netif::extra::{Extra, ExtraInfo};
+use wire::netif::guest_copy::GUEST_COPY;
 use wire::netif::{RxResponse, rx_flags, status};
 
 use crate::persistent::Buffers;
@@ -101,8 +102,9 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
     ) {
         let request = ring.peek(0);
         let offset = cache_offset(ring.consumed(), frame.len);
+        let slot = slot_of(ring.consumed());
         ring.consume(1);
-        let buffer = buffers.find(GrantRef(request.gref));
+        let buffer = buffers.find(GrantRef(request.gref), slot);
         let header = Source::Private(frame.header());
         self.copies.push(GrantCopy::new(header, buffer.from(offset), frame.header_len.into()));
         let mut filled = u16::from(frame.header_len);
@@ -112,10 +114,10 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
             filled += piece.len;
         }
         self.slots.push(Planned::Data {
-            id: request.id,
+            id: if buffers.is_pool() { slot } else { request.id },
             offset,
             len: filled,
-            flags: flags_of(frame.checksum),
+            flags: flags_of(frame.checksum) | pool_flag(buffers),
             copies: frame.pieces.len() as u8 + 1,
         });
     }
@@ -141,7 +143,8 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
             // At most a page.
             let size = left.min(PAGE_SIZE as u32 - u32::from(offset)) as u16;
             left -= u32::from(size);
-            let buffer = buffers.find(GrantRef(request.gref));
+            let slot = slot_of(index);
+            let buffer = buffers.find(GrantRef(request.gref), slot);
             let before = self.copies.len();
             let mut filled = 0;
             while filled < size {
@@ -153,10 +156,10 @@ impl<'a, H: Hypervisor> CopyPlan<'a, H> {
             let extra = gso.filter(|_| first);
             let announced = if extra.is_some() { rx_flags::EXTRA_INFO } else { 0 };
             self.slots.push(Planned::Data {
-                id: request.id,
+                id: if buffers.is_pool() { slot } else { request.id },
                 offset,
                 len: size,
-                flags: if first { flags } else { 0 } | more | announced,
+                flags: if first { flags } else { 0 } | more | announced | pool_flag(buffers),
                 copies: (self.copies.len() - before) as u8,
             });
             if let Some(info) = extra.and_then(gso_extra) {
@@ -223,6 +226,19 @@ pub(super) fn is_short(frame: &Frame) -> bool {
 #[inline]
 fn cache_offset(index: u32, len: u32) -> u16 {
     if len > SHORT_MAX { 0 } else { (index % 32) as u16 * CACHE_OFFSET_STEP }
+}
+
+/// The slot of a request.
+#[inline]
+fn slot_of(index: u32) -> u16 {
+    // Below the ring's length.
+    (index % Rx::COUNT) as u16
+}
+
+/// The flag of a response whose bytes the guest copies out of a pool.
+#[inline]
+fn pool_flag<H: Hypervisor>(buffers: &Buffers<'_, H>) -> u16 {
+    if buffers.is_pool() { GUEST_COPY } else { 0 }
 }
 
 #[inline]

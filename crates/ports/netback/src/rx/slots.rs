@@ -11,7 +11,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use frame::pieces_of;
 use hypervisor::flip::PageTransfer;
-use hypervisor::{Counted, EventChannel, Hypervisor, PAGE_SIZE, Source};
+use hypervisor::{Counted, EventChannel, GuestCopies, Hypervisor, PAGE_SIZE, Source};
 use offload::{Features, Need};
 use port::{DropReason, Gather, Memory, Offer, Outcome, Segments};
 
@@ -31,6 +31,8 @@ const FRAMES_MAX: usize = 64;
 pub(super) struct Slots<H: Hypervisor> {
     /// Where the pages come from, if frames are delivered in pages that change hands.
     pub(super) flips: Option<Arc<dyn PageTransfer<H::Peer>>>,
+    /// What the guest copies from, if it copies an uplink's frames.
+    pub(super) copies: Option<Arc<dyn GuestCopies>>,
     pub(super) hypervisor: H,
     pub(super) to: Arc<Destination<H>>,
     pub(super) ring: RxRing<H>,
@@ -117,7 +119,7 @@ impl<H: Hypervisor> Slots<H> {
     }
 
     /// Delivers frames by one batch of copies. Returns how many have an outcome.
-    fn deliver_copied(
+    pub(super) fn deliver_copied(
         &mut self,
         memory: &Memory<'_, H::Peer>,
         buffers: &Buffers<'_, H>,

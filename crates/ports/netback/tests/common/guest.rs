@@ -133,7 +133,7 @@ impl Raw {
         tx: TxChannel,
         rx: RxChannel,
     ) -> Vif<H> {
-        self.key("request-rx-copy", u32::from(rx == RxChannel::Copy));
+        self.key("request-rx-copy", u32::from(rx.is_copy()));
         self.adopt(hypervisor, Offered { tx, rx, persistent_grants: PERSISTENT, ..OFFERED })
     }
 

@@ -121,7 +121,7 @@ fn killed(machine: &Machine, taker: &mut Taker, looks: u32) -> Arc<Raw> {
 
 /// The next backend works for its guest, until it notices.
 fn serve(connection: Connection<Tampered>, taker: &mut Taker) {
-    let Connection { mut queues, mut control } = connection;
+    let Connection { mut queues, mut control, .. } = connection;
     for queue in &mut queues {
         for round in 0..4 {
             if let Some(control) = &mut control

@@ -8,6 +8,7 @@ mod common;
 mod adopted;
 mod control;
 mod flip;
+mod guest_copy;
 mod persistent;
 mod receive;
 mod restart;

@@ -33,7 +33,7 @@ pub struct Backend {
 
 impl Backend {
     pub fn new(connection: netback::Connection<Tampered>) -> Self {
-        let netback::Connection { mut queues, control } = connection;
+        let netback::Connection { mut queues, control, .. } = connection;
         Self { queue: queues.pop().expect("one queue"), control }
     }
 }

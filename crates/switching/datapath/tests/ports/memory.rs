@@ -127,9 +127,10 @@ fn a_body_outside_its_regions_is_its_senders_fault() {
 
 #[test]
 fn frames_cross_from_any_platform_to_any_other() {
-    use RxChannel::{Copy, Flip};
+    use RxChannel::{Copy, Flip, GuestCopy, GuestCopyMapped};
     use TxChannel::{Header, Remap};
-    for (tx, rx) in [(Header, Copy), (Remap, Copy), (Header, Flip), (Remap, Flip)] {
+    let pairs = [Copy, Flip, GuestCopy, GuestCopyMapped].map(|rx| [(Header, rx), (Remap, rx)]);
+    for (tx, rx) in pairs.concat() {
         println!("tx {tx}, rx {rx}");
         let host = Host::with_channels(1, 1, tx, rx);
         let config = netfront::Config::default();

@@ -81,6 +81,7 @@ pub(super) struct NicCard {
     interrupts: Vec<Interrupts>,
     /// The context of each slot: 1, 2 and so on, then perhaps the driver domain's.
     ids: Vec<ContextId>,
+    began: Instant,
 }
 
 /// The contexts that a configuration gives away: guests' from 1 on, then the driver domain's.
@@ -117,7 +118,8 @@ impl NicCard {
         let interrupts = slots.iter().map(|_| Interrupts::default()).collect();
         let state = Mutex::new(State { slots, ..State::default() });
         let (nic, contexts) = (nic.clone(), Mutex::default());
-        Self { nic, state, changed: Condvar::new(), contexts, interrupts, ids }
+        let (changed, began) = (Condvar::new(), Instant::now());
+        Self { nic, state, changed, contexts, interrupts, ids, began }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -153,6 +155,11 @@ impl NicCard {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The time for all calls about its contexts: what one call defers, another does when it is due.
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// The contexts of the card's process, while there is one.

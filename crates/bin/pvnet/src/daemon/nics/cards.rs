@@ -151,9 +151,9 @@ impl Nics {
         self.cards.iter().find(|card| card.name() == name)
     }
 
-    /// Whether a guest with contexts is running.
-    pub fn is_running(&self, guest: &str) -> bool {
-        self.domains().iter().any(|(name, _)| name == guest)
+    /// The domain of a guest with contexts, while it is running.
+    pub fn domain(&self, guest: &str) -> Option<DomId> {
+        self.domains().iter().find(|(name, _)| name == guest).map(|(_, domain)| domain.id())
     }
 
     /// All cards, for `pvnet status`. Waits a moment for the cards' counters.

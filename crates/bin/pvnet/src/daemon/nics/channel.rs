@@ -41,7 +41,6 @@ pub(super) struct Channel {
     places: Vec<Place>,
     opened: Vec<Option<Opened>>,
     call: Call,
-    begin: Instant,
 }
 
 impl Channel {
@@ -56,8 +55,8 @@ impl Channel {
         let data = epoll::EventData::new_u64(REQUEST);
         epoll::add(&events, &*socket, data, epoll::EventFlags::IN)?;
         let opened = places.iter().map(|_| None).collect();
-        let (call, begin) = (Call::default(), Instant::now());
-        Ok(Self { socket, events, machine, domain, places, opened, call, begin })
+        let call = Call::default();
+        Ok(Self { socket, events, machine, domain, places, opened, call })
     }
 
     /// Serves the guest until it has gone.
@@ -144,7 +143,7 @@ impl Channel {
             (Err(malformed), _) => Refusal::Malformed.answer(malformed.serial),
             (Ok(()), None) => Refusal::NotYours.answer(self.call.serial()),
             (Ok(()), Some(contexts)) => {
-                let (context, now) = (card.context_of(*slot), self.begin.elapsed());
+                let (context, now) = (card.context_of(*slot), card.now());
                 let wait = |unmapping| wait_for_card(&contexts, unmapping);
                 contexts.serve(context, self.domain, &self.call, now, wait)
             }

@@ -128,6 +128,8 @@ fn context(
     ContextStatus {
         context: planned.context.number(),
         guest: planned.guest.clone(),
+        domain: slot.user.as_ref().map(|user| user.domain.id().0),
+        memory: None,
         mac: planned.mac.to_string(),
         protection: name(planned.protection.mode).to_owned(),
         state,

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cdna::call::MapEntry;
 use cdna::{ContextId, Descriptor, Direction};
@@ -20,7 +20,7 @@ use nic_session::channel::GuestEnd;
 use rustix::event::{PollFd, PollFlags, poll};
 use tracing::warn;
 
-use super::card::Place;
+use super::card::{NicCard, Place};
 use super::cards::Nics;
 use super::channel::wait_for_card;
 use crate::config::{Config, Uplink};
@@ -111,8 +111,8 @@ impl ServedUplink {
     fn calls(&self) -> DirectCalls {
         let (card, slot) = &self.place;
         let contexts = card.contexts();
-        let (context, begin) = (card.context_of(*slot), Instant::now());
-        DirectCalls { contexts, context, domain: self.domain.clone(), begin }
+        let context = card.context_of(*slot);
+        DirectCalls { card: card.clone(), contexts, context, domain: self.domain.clone() }
     }
 
     fn wait_for_end(&self, interface: &Interface) -> Result<(), String> {
@@ -144,11 +144,11 @@ impl ServedUplink {
 
 /// Calls about the driver domain's context, without a call page.
 struct DirectCalls {
+    card: Arc<NicCard>,
     /// None if the card has ended meanwhile.
     contexts: Option<Arc<Contexts<Domain>>>,
     context: ContextId,
     domain: Arc<Domain>,
-    begin: Instant,
 }
 
 fn refused(refusal: Refusal) -> CallError {
@@ -187,13 +187,15 @@ impl Hypercalls for DirectCalls {
             Direction::Tx => MapEntry::MAY_READ,
             Direction::Rx => MapEntry::MAY_WRITE,
         };
-        let (entries, now) = (self.entries(pages, permission)?, self.begin.elapsed());
-        let mapped = self.contexts()?.map(self.context, self.id(), &entries, now);
+        let (entries, now) = (self.entries(pages, permission)?, self.card.now());
+        let contexts = self.contexts()?;
+        let wait = |unmapping| wait_for_card(contexts, unmapping);
+        let mapped = contexts.map_when_confirmed(self.context, self.id(), &entries, now, wait);
         mapped.map(drop).map_err(refused)
     }
 
     fn unmap(&mut self, pages: &[Range<u64>]) -> Result<(), CallError> {
-        let (entries, now) = (self.entries(pages, 0)?, self.begin.elapsed());
+        let (entries, now) = (self.entries(pages, 0)?, self.card.now());
         let contexts = self.contexts()?;
         let unmapping = contexts.unmap(self.context, self.id(), &entries, now).map_err(refused)?;
         match unmapping.is_none_or(|unmapping| wait_for_card(contexts, unmapping)) {

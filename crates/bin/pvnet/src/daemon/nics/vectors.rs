@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cdna::vectors::PAGE_LEN;
 use contexts::VectorConsumer;
@@ -89,7 +89,6 @@ fn handle(
     let mut vectors = VectorConsumer::new(page)?;
     let has_deferred = card.has_deferred();
     let timeout = has_deferred.then(|| Timespec::try_from(TICK).unwrap_or_default());
-    let begin = Instant::now();
     while !is_stopped.load(Ordering::Acquire) {
         let interrupted = vectors.deliver(|context| {
             let slot = card.slot_of(context).and_then(|slot| card.interrupts().get(slot));
@@ -99,7 +98,7 @@ fn handle(
         })?;
         attached.vectors.store(vectors.taken(), Ordering::Relaxed);
         if has_deferred {
-            attached.contexts.tick(begin.elapsed());
+            attached.contexts.tick(card.now());
         }
         if interrupted == 0 && vectors.arm() {
             let mut fds = [PollFd::new(interrupt, PollFlags::IN)];

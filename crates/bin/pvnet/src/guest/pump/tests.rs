@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use netdev::Refused;
 use offload::Checksum;
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use shm::Region;
 
 use super::*;
@@ -29,6 +31,8 @@ struct State {
     sent: Vec<(Vec<u8>, Metadata)>,
     /// Frames submitted since the last kick.
     waiting: usize,
+    /// Frames of each kick that had any.
+    kicks: Vec<usize>,
     incoming: VecDeque<Vec<u8>>,
     given_back: usize,
     lost: bool,
@@ -43,9 +47,20 @@ struct Fake {
     region: Region,
     state: Arc<Mutex<State>>,
     event: Arc<OwnedFd>,
+    burst: Burst,
 }
 
 impl Fake {
+    /// A device, what it has done, and its event.
+    fn new(burst: Burst) -> (Self, Arc<Mutex<State>>, Arc<OwnedFd>) {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let event = Arc::new(eventfd(0, flags).unwrap());
+        let state = Arc::new(Mutex::new(State::default()));
+        let region = Region::anonymous(256 * 1024).unwrap();
+        let this = Self { region, state: state.clone(), event: event.clone(), burst };
+        (this, state, event)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
@@ -55,6 +70,10 @@ impl Queue for Fake {
     /// Its length.
     type Frame = usize;
     type Fault = Lost;
+
+    fn burst(&self) -> Burst {
+        self.burst
+    }
 
     fn has_room(&self) -> bool {
         true
@@ -86,7 +105,9 @@ impl Queue for Fake {
     }
 
     fn kick(&mut self) {
-        self.state().waiting = 0;
+        let mut state = self.state();
+        let frames = std::mem::take(&mut state.waiting);
+        state.kicks.extend((frames > 0).then_some(frames));
     }
 
     fn reclaim(&mut self) -> Result<(), Lost> {
@@ -139,11 +160,7 @@ struct Running {
 }
 
 fn start() -> Running {
-    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let event = Arc::new(eventfd(0, flags).unwrap());
-    let state = Arc::new(Mutex::new(State::default()));
-    let region = Region::anonymous(256 * 1024).unwrap();
-    let fake = Fake { region, state: state.clone(), event: event.clone() };
+    let (fake, state, event) = Fake::new(Burst::SHORT);
     let (stack, tap) = UnixDatagram::pair().unwrap();
     tap.set_nonblocking(true).unwrap();
     stack.set_read_timeout(Some(LIMIT)).unwrap();
@@ -156,6 +173,10 @@ fn frame(len: usize, fill: u8) -> Vec<u8> {
     let mut frame = vec![fill; len];
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
     frame
+}
+
+fn ring(event: &OwnedFd) {
+    rustix::io::write(event, &1u64.to_ne_bytes()).unwrap();
 }
 
 fn wait(done: impl Fn() -> bool) {
@@ -187,12 +208,44 @@ fn any_device_gets_the_stacks_frames() {
     assert_eq!(running.thread.join(), None);
 }
 
+/// Frames per kick of a stack that has these many frames, and then no more.
+fn kicks(burst: Burst, frames: usize, len: usize) -> Vec<usize> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    // It holds more messages than a socket of datagrams.
+    let (stack, tap) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    set_socket_send_buffer_size(&stack, 1 << 20).unwrap();
+    for n in 0..frames {
+        let bytes = frame(len, n.to_le_bytes()[0]);
+        rustix::io::write(&stack, &[&[0; VNET_HEADER_LEN], &bytes[..]].concat()).unwrap();
+    }
+    let (fake, state, _) = Fake::new(burst);
+    let mut forwarder = Forwarder::new(fake, tap, Duration::ZERO, Notice::new().unwrap());
+    while forwarder.send().unwrap() {}
+    assert_eq!(state.lock().unwrap().waiting, 0, "a frame waits for others");
+    std::mem::take(&mut state.lock().unwrap().kicks)
+}
+
+#[test]
+fn a_device_chooses_how_much_it_gets_per_kick() {
+    let long = Burst { frames: 64, bytes: 64 * 1536 };
+    assert_eq!(kicks(Burst::SHORT, 100, 60), [32, 32, 32, 4]);
+    assert_eq!(kicks(long, 100, 60), [64, 36]);
+    assert_eq!(kicks(Burst::SHORT, 12, 9000), [2; 6]);
+    assert_eq!(kicks(long, 12, 9000), [11, 1]);
+}
+
+#[test]
+fn a_lone_frame_waits_for_no_other() {
+    let long = Burst { frames: usize::MAX, bytes: usize::MAX };
+    assert_eq!(kicks(long, 1, 60), [1]);
+}
+
 #[test]
 fn the_stack_gets_any_devices_frames() {
     let running = start();
     let frames: Vec<_> = (0..5).map(|n| frame(100 + usize::from(n), n)).collect();
     running.state.lock().unwrap().incoming.extend(frames.clone());
-    signal(&running.event);
+    ring(&running.event);
     for expected in &frames {
         let mut bytes = vec![0; 2048];
         let len = running.stack.recv(&mut bytes).unwrap();
@@ -209,7 +262,7 @@ fn a_fault_of_the_device_ends_its_thread_with_the_reason() {
     let running = start();
     assert!(!running.thread.has_ended());
     running.state.lock().unwrap().lost = true;
-    signal(&running.event);
+    ring(&running.event);
     wait(|| running.thread.has_ended());
     let why = running.thread.join().unwrap();
     assert!(why.contains("broke the protocol: it lost its head"), "{why}");

@@ -81,6 +81,7 @@ pub struct Machine {
 pub type Clock = fn() -> Duration;
 
 struct Guest {
+    _interface: cdnafront::Interface,
     queue: cdnafront::Queue,
     frame: Vec<u8>,
     received: Received,
@@ -121,10 +122,11 @@ impl Machine {
         let mut this = Self { card, vectors, guests, begin, clock: thread_cpu };
         for (guest, other) in [(1, 2), (2, 1)] {
             let context = this.assign(&contexts, guest, protection)?;
-            let (_, queue) = cdnafront::open(context, &cdnafront::Config::default());
+            let (interface, queue) = cdnafront::open(context, &cdnafront::Config::default());
             let to = if to == To::Wire { STATION } else { mac(other) };
             let frame = addressed(mac(guest), to, len);
-            this.guests.push(Guest { queue, frame, received: Received::default() });
+            let received = Received::default();
+            this.guests.push(Guest { _interface: interface, queue, frame, received });
         }
         Ok(this)
     }

@@ -5,17 +5,22 @@ use std::path::Path;
 
 use serde::{Serialize, Serializer};
 
+use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
+
 /// How guests reach the NICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Config {
     /// A stack on the wire, without a guest and a daemon.
     Native,
-    /// Software virtualisation; the driver domain has NICs that segment TCP.
+    /// Software virtualisation; the driver domain has NICs that segment TCP: a context of each card.
     XenIntel,
-    /// Software virtualisation; the driver domain has a context of each card.
+    /// The same with NICs that do not.
     XenRicenic,
     /// Each guest has a context of each card.
     Cdna(Protection),
+    /// The same, protected by the hypervisor, with cards that segment TCP as the driver domain's NIC does. The paper's could
+    /// not.
+    CdnaTso,
 }
 
 /// A context's `protection`.
@@ -29,7 +34,7 @@ pub enum Protection {
 }
 
 /// All of them.
-pub const CONFIGS: [Config; 8] = [
+pub const CONFIGS: [Config; 9] = [
     Config::Native,
     Config::XenIntel,
     Config::XenRicenic,
@@ -38,44 +43,18 @@ pub const CONFIGS: [Config; 8] = [
     Config::Cdna(Protection::IommuStatic),
     Config::Cdna(Protection::IommuStrict),
     Config::Cdna(Protection::IommuDeferred),
+    Config::CdnaTso,
 ];
 /// CDNA as in most of the paper.
 pub const CDNA: Config = Config::Cdna(Protection::Hypervisor);
 
-/// What the configuration file is about besides.
-#[derive(Clone, Copy, Debug)]
-pub struct Machine<'a> {
-    /// The names of the guests, which are those of their namespaces.
-    pub guests: &'a [&'a str],
-    /// The namespace of the peer, where all wires end.
-    pub peer: &'a str,
-    /// NICs.
-    pub nics: u8,
-    /// The line rate of each; 0 for none.
-    pub rate_mbps: u32,
-}
+/// Frames that share a guest's interrupt at most.
+const COALESCE_FRAMES: u32 = 64;
+/// How long a guest that waits for room may wait for them, in microseconds. On a slow line they take long.
+const TX_MICROS: u32 = 2000;
 
-/// The peer's end of a NIC.
-pub fn wire(nic: u8) -> String {
-    format!("wire{nic}")
-}
-
-/// A card's name.
-pub fn card(nic: u8) -> String {
-    format!("card{nic}")
-}
-
-/// An address in the network of a NIC. Guests count from 1.
-pub fn address(nic: u8, host: u8) -> [u8; 4] {
-    [10, 77, 70 + nic, host]
-}
-
-/// The peer's host number.
-pub const PEER: u8 = 254;
-
-fn with_prefix(nic: u8, host: u8) -> String {
-    format!("{}/24", std::net::Ipv4Addr::from(address(nic, host)))
-}
+/// Mappings that a vif needs which maps what it sends and flips what it receives.
+const MAPPINGS: u64 = 2048;
 
 impl Config {
     /// Its name in rows.
@@ -89,6 +68,7 @@ impl Config {
             Self::Cdna(Protection::IommuStatic) => "cdna-iommu-static",
             Self::Cdna(Protection::IommuStrict) => "cdna-iommu-strict",
             Self::Cdna(Protection::IommuDeferred) => "cdna-iommu-deferred",
+            Self::CdnaTso => "cdna-hypervisor-tso",
         }
     }
 
@@ -99,55 +79,29 @@ impl Config {
         found.ok_or_else(|| format!("the configurations are {}", names()))
     }
 
-    /// Whether it has cards, which are processes.
-    pub const fn has_cards(self) -> bool {
-        matches!(self, Self::XenRicenic | Self::Cdna(_))
-    }
-
-    /// The daemon's configuration; none without a daemon.
-    pub fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
-        if self == Self::Native {
-            return None;
-        }
-        // TOML quotes the folder's name, which may have any character.
-        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
-        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
-        let mut text =
-            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
-        for nic in 0..machine.nics {
-            text += &self.nic(nic, machine);
-        }
-        for (number, name) in (1..).zip(machine.guests) {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "\n[[guest]]\nname = \"{name}\"\nmemory_mib = 32\n");
-            for nic in 0..machine.nics {
-                text += &self.interface(nic, number);
-            }
-        }
-        Some(text)
+    /// Whether guests reach the NICs through the driver domain.
+    const fn has_driver_domain(self) -> bool {
+        matches!(self, Self::XenIntel | Self::XenRicenic)
     }
 
     fn nic(self, nic: u8, machine: &Machine<'_>) -> String {
-        let Machine { peer, rate_mbps, .. } = machine;
+        let Machine { peer, rate_mbps, coalesce_us, .. } = machine;
         let (wire, card, addresses) = (wire(nic), card(nic), with_prefix(nic, PEER));
         let protection = match self {
             Self::Native => return String::new(),
-            Self::XenIntel => {
-                return format!(
-                    "\n[[uplink]]\nname = \"nic{nic}\"\ntap = \"{wire}\"\nnamespace = \"{peer}\"\n\
-                     addresses = [\"{addresses}\"]\ncapabilities = \"csum+sg+tso\"\n\
-                     large_receive = false\n"
-                );
-            }
-            Self::XenRicenic => Protection::Hypervisor,
+            Self::XenIntel | Self::XenRicenic | Self::CdnaTso => Protection::Hypervisor,
             Self::Cdna(protection) => protection,
         };
         let mut text = format!(
             "\n[[nic]]\nname = \"{card}\"\nprotection = {}\nrate_mbps = {rate_mbps}\n\
+             tso = {}\n\
+             coalescing = {{ rx_frames = {COALESCE_FRAMES}, rx_micros = {coalesce_us}, \
+             tx_frames = {COALESCE_FRAMES}, tx_micros = {TX_MICROS} }}\n\
              wire = {{ tap = \"{wire}\", namespace = \"{peer}\", addresses = [\"{addresses}\"] }}\n",
-            protection.toml()
+            protection.toml(),
+            matches!(self, Self::XenIntel | Self::CdnaTso)
         );
-        if self == Self::XenRicenic {
+        if self.has_driver_domain() {
             let _ = write!(
                 text,
                 "\n[[uplink]]\nname = \"nic{nic}\"\nkind = \"cdna\"\nnic = \"{card}\"\n\
@@ -169,11 +123,49 @@ impl Config {
                 "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\ntx = \"remap\"\n\
                  rx = \"flip\"\npersistent_grants = 0\n"
             ),
-            Self::Cdna(_) => format!(
+            Self::Cdna(_) | Self::CdnaTso => format!(
                 "[[guest.context]]\nnic = \"{}\"\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\n",
                 card(nic)
             ),
         }
+    }
+}
+
+impl Setup for Config {
+    fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
+        if self == Self::Native {
+            return None;
+        }
+        // TOML quotes the folder's name, which may have any character.
+        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
+        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
+        let mut text =
+            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
+        for nic in 0..machine.nics {
+            text += &self.nic(nic, machine);
+        }
+        for (number, name) in (1..).zip(machine.guests) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n[[guest]]\nname = \"{name}\"\nmemory_mib = 32\n");
+            for nic in 0..machine.nics {
+                text += &self.interface(nic, number);
+            }
+        }
+        Some(text)
+    }
+
+    fn has_cards(self) -> bool {
+        self != Self::Native
+    }
+
+    // As the paper's did over cards that cannot segment (§5.1).
+    fn segments_early(self) -> bool {
+        matches!(self, Self::XenRicenic)
+    }
+
+    fn mappings(self, guests: u8, nics: u8) -> u64 {
+        let vifs = u64::from(guests) * u64::from(nics);
+        if self.has_driver_domain() { vifs * MAPPINGS } else { 0 }
     }
 }
 
@@ -210,18 +202,21 @@ mod tests {
     #[test]
     fn every_guest_has_an_interface_on_every_nic() {
         let guests = ["red", "blue"];
-        let machine = Machine { guests: &guests, peer: "peer", nics: 2, rate_mbps: 1000 };
+        let machine =
+            Machine { guests: &guests, peer: "peer", nics: 2, rate_mbps: 1000, coalesce_us: 100 };
         for config in CONFIGS.into_iter().skip(1) {
             let text = config.toml("/run".as_ref(), &machine).unwrap();
             let table: toml::Table = text.parse().unwrap();
             let count = |key: &str| table.get(key).map_or(0, |all| all.as_array().unwrap().len());
-            let context = matches!(config, Config::Cdna(_));
+            let context = matches!(config, Config::Cdna(_) | Config::CdnaTso);
             let kind = if context { "context" } else { "vif" };
             for guest in table["guest"].as_array().unwrap() {
                 assert_eq!(guest[kind].as_array().unwrap().len(), 2, "{text}");
             }
-            assert_eq!(count("nic"), if config.has_cards() { 2 } else { 0 });
+            assert_eq!(count("nic"), 2);
             assert_eq!(count("uplink"), if context { 0 } else { 2 });
+            let segments = matches!(config, Config::XenIntel | Config::CdnaTso);
+            assert_eq!(table["nic"][0]["tso"].as_bool(), Some(segments));
         }
         assert_eq!(Config::Native.toml("/run".as_ref(), &machine), None);
     }

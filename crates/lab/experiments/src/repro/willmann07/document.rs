@@ -32,8 +32,12 @@ pub struct Method {
     pub nics: u8,
     /// The line rate of each, in 10⁶ bits per second; 0 for none.
     pub rate_mbps: u32,
+    /// The longest time until a context's guest is interrupted, in microseconds.
+    pub coalesce_us: u32,
     /// TCP connections of each guest on each NIC.
     pub connections: u32,
+    /// TCP's congestion control.
+    pub congestion: String,
     /// The server's CPU; any if absent.
     pub server_cpu: Option<usize>,
     /// The client's CPU; any if absent.
@@ -55,14 +59,15 @@ pub(super) mod tests {
     use super::super::config::CDNA;
     use super::super::paper::Part;
     use super::super::rows::tests::sample;
-    use super::super::rows::{Key, Measurements, rows};
+    use super::super::rows::{Measurements, Transferred, rows};
     use super::*;
-    use crate::repro::paper::Direction;
+    use crate::repro::transfer::Direction;
 
     /// A document with the CDNA rows of Table 2 and Figure 3.
     pub fn document() -> Document {
-        let mut seen = Measurements::default();
-        let keys = [1, 24].map(|guests| Key { config: CDNA, direction: Direction::Tx, guests });
+        let mut seen = Measurements::new();
+        let keys =
+            [1, 24].map(|guests| Transferred { config: CDNA, direction: Direction::Tx, guests });
         keys.iter().for_each(|key| seen.push(*key, sample(700.0, 0.5)));
         let rows = rows(&[Part::Table2, Part::Figure3], &keys, &[1, 24], &seen);
         let notes = vec!["a note".to_owned()];
@@ -72,7 +77,9 @@ pub(super) mod tests {
             rounds: 1,
             nics: 2,
             rate_mbps: 400,
+            coalesce_us: 500,
             connections: 2,
+            congestion: "cubic".to_owned(),
             server_cpu,
             client_cpu,
             notes,

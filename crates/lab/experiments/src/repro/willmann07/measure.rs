@@ -6,15 +6,13 @@ use control_socket::{Operations, PortKind, Status};
 use hypervisor::Counted;
 use lab::{Children, CpuMeter, Interrupt, Process, on_cpu, thread_times, user_time};
 
-use super::paper::Shares;
-use super::shares::{Times, shares};
-use super::topology::Topology;
 use crate::error::{Error, Result};
 use crate::fairness::jain;
-use crate::load::Outcome;
+use crate::load::{MEASURES, Outcome};
 use crate::repro::cpus::Cpus;
-use crate::repro::measure::PAYLOAD;
-use crate::repro::paper::Direction;
+use crate::repro::server::Server;
+use crate::repro::shares::{Shares, Times, shares};
+use crate::repro::transfer::{Direction, PAYLOAD};
 use crate::testbed::program;
 
 /// The results of one transfer.
@@ -43,7 +41,7 @@ impl Sample {
 
 /// What a transfer is like.
 #[derive(Clone, Copy, Debug)]
-pub struct Transfer {
+pub struct Transfer<'a> {
     /// Whether the guests send.
     pub direction: Direction,
     /// Seconds that are measured.
@@ -52,40 +50,50 @@ pub struct Transfer {
     pub connections: u32,
     /// A limit of all connections together in 10⁶ bits per second, where no card limits them.
     pub limit: Option<u32>,
+    /// TCP's congestion control.
+    pub congestion: &'a str,
 }
 
-/// Seconds before the client measures: it connects, and TCP finds its rate.
+/// Seconds before the client measures: it connects, and TCP finds its rate. More connections need longer.
 const WARM_UP: f64 = 1.0;
-/// Between the beginnings and between the ends of the client's window and of ours. The client has to start first.
-const MARGIN: Duration = Duration::from_millis(250);
+/// The same for each guest.
+const WARM_UP_EACH: f64 = 0.125;
+/// How much longer than we the client measures. It begins first.
+const MARGIN: Duration = Duration::from_millis(100);
 /// How long the client may take beyond its time.
 const SLACK: Duration = Duration::from_secs(15);
 
 /// Runs a transfer.
-pub fn measure(topology: &Topology, transfer: Transfer, cpus: &Cpus) -> Result<Sample> {
-    let Transfer { direction, seconds, connections, limit } = transfer;
-    let mut command = program(Some(&topology.peer))?;
+pub fn measure(server: &Server, transfer: Transfer<'_>, cpus: &Cpus) -> Result<Sample> {
+    let Transfer { direction, seconds, connections, limit, congestion } = transfer;
+    let mut command = program(Some(&server.peer))?;
     command.args(["load", "client", "--json", "-", "--connections", &connections.to_string()]);
-    let window = f64::from(seconds) + 2.0 * MARGIN.as_secs_f64();
-    command.args(["--warm-up", &WARM_UP.to_string(), "--seconds", &window.to_string()]);
+    let window = f64::from(seconds) + MARGIN.as_secs_f64();
+    command.args(["--congestion", congestion]);
+    let warm_up = WARM_UP + WARM_UP_EACH * server.programs.len() as f64;
+    command.args(["--warm-up", &warm_up.to_string(), "--seconds", &window.to_string()]);
     if direction == Direction::Tx {
         command.arg("--receive");
     }
     if let Some(mbps) = limit {
         command.args(["--mbps", &mbps.to_string()]);
     }
-    command.args(topology.addresses().iter().map(ToString::to_string));
+    command.args(server.addresses().iter().map(ToString::to_string));
     let mut client = on_cpu(cpus.client, || Process::capture(command))?;
-    Interrupt::sleep(Duration::from_secs_f64(WARM_UP) + 2 * MARGIN)?;
+    client.says(MEASURES, Duration::from_secs_f64(warm_up) + SLACK)?;
 
-    let before = topology.status()?;
-    let times = times(topology, before.as_ref())?;
+    let before = server.status()?;
+    let times = times(server, before.as_ref())?;
     let meter = CpuMeter::start_on(cpus.server, &[], Children::Ignored)?;
     let client_meter = CpuMeter::start_on(cpus.client, &[], Children::Ignored)?;
     Interrupt::sleep(Duration::from_secs(seconds.into()))?;
     let (usage, client_usage) = (meter.read()?, client_meter.read()?);
-    let after = topology.status()?;
-    let later = self::times(topology, after.as_ref())?;
+    let after = server.status()?;
+    let mut later = self::times(server, after.as_ref())?;
+    if server.daemon().is_none() {
+        // A native server's receiving stack runs in interrupts, which are no process's.
+        later.guests = times.guests + usage.busy;
+    }
 
     client.succeed(SLACK)?;
     let outcome: Outcome = serde_json::from_str(&client.stdout()).map_err(report::Error::from)?;
@@ -99,20 +107,20 @@ pub fn measure(topology: &Topology, transfer: Transfer, cpus: &Cpus) -> Result<S
         share,
         others,
         interrupts,
-        jain: jain(&by_guest(&outcome, topology.loads.len())?),
+        jain: jain(&by_guest(&outcome, server.programs.len())?),
         client_busy: client_usage.cpus(client_usage.busy),
     })
 }
 
-fn times(topology: &Topology, status: Option<&Status>) -> Result<Times> {
-    let threads = topology.daemon().map(thread_times).transpose()?.unwrap_or_default();
+fn times(server: &Server, status: Option<&Status>) -> Result<Times> {
+    let threads = server.daemon().map(thread_times).transpose()?.unwrap_or_default();
     let metered = Duration::from_nanos(status.map_or(0, |status| status.meter.nanoseconds));
     let mut times = Times { metered, ..Times::default() }.with_daemon(&threads);
-    for process in topology.guests.iter().chain(&topology.loads) {
+    for process in server.guests.iter().chain(&server.programs) {
         let threads = thread_times(process.pid())?;
         times.guests += threads.iter().map(|thread| thread.ran).sum::<Duration>();
     }
-    for process in &topology.loads {
+    for process in &server.programs {
         times.guest_user += user_time(process.pid())?;
     }
     Ok(times)

@@ -6,9 +6,7 @@ mod document;
 mod measure;
 mod paper;
 mod rows;
-mod shares;
 mod show;
-mod topology;
 
 use std::path::PathBuf;
 
@@ -16,15 +14,16 @@ use clap::Args;
 use lab::Progress;
 use report::human;
 
-use super::cpus::Cpus;
 use crate::error::{Error, Result};
 use crate::output;
+use crate::repro::cpus::Cpus;
+use crate::repro::rounds::{self, Experiment, Outcome, in_rounds};
+use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::Config;
 use document::{Document, Method};
 use measure::{Sample, Transfer, measure};
 use paper::{Figure, Part, Table};
-use rows::{Key, Measurements, rows};
-use topology::{Nics, Topology};
+use rows::{Measurements, Transferred, rows};
 
 /// Options of `willmann07`.
 #[derive(Args)]
@@ -40,19 +39,25 @@ pub struct Willmann07Args {
           value_parser = clap::value_parser!(u8).range(1..=24))]
     guests: Vec<u8>,
     /// Configurations: native, xen-intel, xen-ricenic, cdna-none, cdna-hypervisor, cdna-iommu-static,
-    /// cdna-iommu-strict, cdna-iommu-deferred [default: all].
+    /// cdna-iommu-strict, cdna-iommu-deferred, cdna-hypervisor-tso [default: all].
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = Config::find)]
     config: Vec<Config>,
     /// NICs of every server. Each guest has an interface on each.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     nics: u8,
-    /// The line rate of each NIC in 10⁶ bits per second; 0 for none. A card keeps it on its wire; where there is no
-    /// card, the client keeps to it.
+    /// The line rate of each NIC in 10⁶ bits per second; 0 for none. A card keeps it on its wire; the client of the native
+    /// server, which has no card, keeps to it.
     #[arg(long, value_name = "N", default_value_t = RATE_MBPS)]
     rate_mbps: u32,
+    /// Microseconds after a received frame until a context's guest is interrupted, unless 64 have come before.
+    #[arg(long, value_name = "N", default_value_t = COALESCE_US)]
+    coalesce_us: u32,
     /// TCP connections of each guest on each NIC.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     connections: u32,
+    /// TCP's congestion control at both ends; /proc/sys/net/ipv4/tcp_available_congestion_control lists what there is.
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    congestion: String,
     /// Seconds of each transfer.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
@@ -71,7 +76,9 @@ pub struct Willmann07Args {
 }
 
 /// The line rate of a NIC.
-const RATE_MBPS: u32 = 400;
+const RATE_MBPS: u32 = 500;
+/// The paper tuned its NICs' coalescing for the best results (§5.1).
+const COALESCE_US: u32 = 1000;
 /// Bytes of a frame of the MTU, and of TCP's payload in it.
 const FRAME: u64 = 1514;
 const PAYLOAD: u64 = 1448;
@@ -90,11 +97,11 @@ impl Willmann07Args {
     }
 
     /// What has to be measured, by the number of guests, each once.
-    fn keys(&self) -> Vec<Key> {
-        let mut keys: Vec<Key> = Vec::new();
+    fn keys(&self) -> Vec<Transferred> {
+        let mut keys: Vec<Transferred> = Vec::new();
         for (config, direction, guests) in self.parts().iter().flat_map(|it| it.rows(&self.guests))
         {
-            let key = Key { config, direction, guests };
+            let key = Transferred { config, direction, guests };
             let is_chosen = self.config.is_empty() || self.config.contains(&config);
             if is_chosen && !keys.contains(&key) {
                 keys.push(key);
@@ -139,126 +146,75 @@ pub fn run(args: &Willmann07Args) -> Result<()> {
 /// The configuration of every daemon with one guest, as TOML.
 #[must_use]
 pub fn configurations() -> Vec<String> {
-    let machine =
-        config::Machine { guests: &["server"], peer: "peer", nics: 2, rate_mbps: RATE_MBPS };
+    let (rate_mbps, coalesce_us) = (RATE_MBPS, COALESCE_US);
+    let machine = Machine { guests: &["server"], peer: "peer", nics: 2, rate_mbps, coalesce_us };
     config::CONFIGS.iter().filter_map(|config| config.toml("/run".as_ref(), &machine)).collect()
 }
 
-/// Measures everything. All servers with the same number of guests run at once; their rounds are interleaved.
-fn experiment(args: &Willmann07Args, keys: &[Key]) -> Result<(Measurements, Method)> {
+/// Measures everything. All servers with the same number of guests run at once.
+fn experiment(args: &Willmann07Args, keys: &[Transferred]) -> Result<(Measurements, Method)> {
     lab::preflight(&["ip", "ethtool"])?;
     let cpus = Cpus::choose()?;
-    let mut seen = Measurements::default();
-    let mut notes: Vec<String> = cpus.note.iter().cloned().collect();
-    let groups: Vec<&[Key]> = keys.chunk_by(|one, other| one.guests == other.guests).collect();
-    let servers: usize = groups.iter().map(|group| configs(group).len()).sum();
-    let progress = Progress::new(servers + args.rounds as usize * keys.len(), args.quiet);
+    let starts = rounds::starts(keys);
+    let progress = Progress::new(starts + args.rounds as usize * keys.len(), args.quiet);
     let transfers = f64::from(args.rounds) * keys.len() as f64;
-    let minutes =
-        (transfers * (f64::from(args.seconds) + OVERHEAD) + START * servers as f64) / 60.0;
+    let minutes = (transfers * (f64::from(args.seconds) + OVERHEAD) + START * starts as f64) / 60.0;
     progress.note(&format!("{} measurements: about {minutes:.1} minutes", keys.len()));
-    for group in groups {
-        let topologies = start(args, group, &cpus, &progress, &mut seen)?;
-        for (_, topology) in &topologies {
-            for note in &topology.notes {
-                if !notes.contains(note) {
-                    notes.push(note.clone());
-                }
-            }
-        }
-        for round in 0..args.rounds {
-            let order: Vec<Key> = match round.is_multiple_of(2) {
-                true => group.to_vec(),
-                false => group.iter().rev().copied().collect(),
-            };
-            for key in order {
-                progress.step(format!("round {} of {}: {}", round + 1, args.rounds, name(key)));
-                let topology = topologies.iter().find(|(config, _)| *config == key.config);
-                let Some((_, topology)) = topology.filter(|_| !seen.has_failed(key)) else {
-                    progress.done("skipped: it has failed before");
-                    continue;
-                };
-                let transfer = Transfer {
-                    direction: key.direction,
-                    seconds: args.seconds,
-                    connections: args.connections,
-                    limit: args.limit(key.config),
-                };
-                let result = super::kept(measure(topology, transfer, &cpus))?;
-                progress.done(&note_down(&mut seen, key, result));
-            }
-        }
-    }
+    let transfers = Transfers { args, cpus: &cpus };
+    let Outcome { seen, notes } = in_rounds(&transfers, keys, args.rounds, &progress)?;
     let method = Method {
         seconds: args.seconds,
         rounds: args.rounds,
         nics: args.nics,
         rate_mbps: args.rate_mbps,
+        coalesce_us: args.coalesce_us,
         connections: args.connections,
+        congestion: args.congestion.clone(),
         server_cpu: cpus.server,
         client_cpu: cpus.client,
-        notes,
+        notes: cpus.note.into_iter().chain(notes).collect(),
     };
     Ok((seen, method))
 }
 
-/// The configurations of a group, each once.
-fn configs(group: &[Key]) -> Vec<Config> {
-    let mut configs: Vec<Config> = Vec::new();
-    for key in group {
-        if !configs.contains(&key.config) {
-            configs.push(key.config);
-        }
+/// Transfers to and from servers whose guests run the benchmark program.
+struct Transfers<'a> {
+    args: &'a Willmann07Args,
+    cpus: &'a Cpus,
+}
+
+impl Experiment<Transferred> for Transfers<'_> {
+    type Running = Server;
+    type Sample = Sample;
+
+    fn start(&self, config: Config, guests: u16) -> Result<Server> {
+        let Willmann07Args { nics, rate_mbps, coalesce_us, .. } = *self.args;
+        let network = Network { nics, rate_mbps, coalesce_us };
+        let guests = u8::try_from(guests).unwrap_or(u8::MAX);
+        let mut server = Server::start(config, guests, network, self.cpus)?;
+        let congestion = &self.args.congestion;
+        server.run_in_guests(&["load", "server", "--congestion", congestion], self.cpus)?;
+        Ok(server)
     }
-    configs
-}
 
-/// Starts a group's servers. One that does not start fails its measurements.
-fn start(
-    args: &Willmann07Args,
-    group: &[Key],
-    cpus: &Cpus,
-    progress: &Progress,
-    seen: &mut Measurements,
-) -> Result<Vec<(Config, Topology)>> {
-    let mut topologies = Vec::new();
-    let nics = Nics { count: args.nics, rate_mbps: args.rate_mbps };
-    for config in configs(group) {
-        let guests = group.first().map_or(1, |key| key.guests);
-        progress.step(format!("start {} with {guests} guests", config.name()));
-        match super::kept(Topology::start(config, guests, nics, cpus))? {
-            Ok(topology) => topologies.push((config, topology)),
-            Err(why) => {
-                progress.done(&format!("failed: {why}"));
-                let without = group.iter().filter(|key| key.config == config);
-                without.for_each(|key| seen.fail(*key, why.clone()));
-            }
-        }
+    fn notes<'a>(&self, server: &'a Server) -> &'a [String] {
+        &server.notes
     }
-    Ok(topologies)
-}
 
-fn name(key: Key) -> String {
-    format!("{}, {}, {} guests", key.config.name(), key.direction.name(), key.guests)
-}
+    fn measure(&self, server: &Server, key: Transferred) -> Result<Sample> {
+        let transfer = Transfer {
+            direction: key.direction,
+            seconds: self.args.seconds,
+            connections: self.args.connections,
+            limit: self.args.limit(key.config),
+            congestion: &self.args.congestion,
+        };
+        measure(server, transfer, self.cpus)
+    }
 
-/// Adds the outcome of a transfer, and returns it in words.
-fn note_down(
-    seen: &mut Measurements,
-    key: Key,
-    result: std::result::Result<Sample, String>,
-) -> String {
-    match result {
-        Ok(sample) => {
-            seen.push(key, sample);
-            let idle = sample.share.idle * 100.0;
-            format!("{} Mb/s, {idle:.0} % idle", human(sample.mbps))
-        }
-        Err(why) => {
-            let said = format!("failed: {why}");
-            seen.fail(key, why);
-            said
-        }
+    fn words(&self, sample: &Sample) -> String {
+        let idle = sample.share.idle * 100.0;
+        format!("{} Mb/s, {idle:.0} % idle", human(sample.mbps))
     }
 }
 
@@ -282,8 +238,8 @@ mod tests {
     #[test]
     fn every_measurement_is_made_once_for_all_parts() {
         let keys = args(&["--guests", "1,2"]).keys();
-        // Eight configurations with one guest both ways, two of them with two guests.
-        assert_eq!(keys.len(), 2 * 8 + 2 * 2);
+        // Eight configurations with one guest both ways, two of them with two guests, and one more on transmit.
+        assert_eq!(keys.len(), 2 * 8 + 2 * 2 + 2);
         assert!(keys.is_sorted_by_key(|key| key.guests));
         let few = args(&["--table", "2", "--config", "xen-intel,cdna-hypervisor"]).keys();
         assert_eq!(

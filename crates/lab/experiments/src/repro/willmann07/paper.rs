@@ -5,7 +5,8 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::config::{CDNA, CONFIGS, Config, Protection};
-use crate::repro::paper::Direction;
+use crate::repro::shares::Shares;
+use crate::repro::transfer::Direction;
 
 /// A table or figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,21 +65,6 @@ impl From<Figure> for Part {
             Figure::Four => Self::Figure4,
         }
     }
-}
-
-/// Shares of the server CPU's time, 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Shares {
-    /// The hypervisor.
-    pub hypervisor: f64,
-    /// The driver domain.
-    pub driver: f64,
-    /// The guests' kernels.
-    pub guest_system: f64,
-    /// The guests' programs.
-    pub guest_user: f64,
-    /// Nothing.
-    pub idle: f64,
 }
 
 /// The paper's numbers of one row.
@@ -140,14 +126,20 @@ impl Part {
             directions.iter().copied().flat_map(of).collect()
         };
         let by_guests = |direction| {
-            let of = |guests: &u8| [Config::XenIntel, CDNA].map(|it| (it, direction, *guests));
+            // Only on transmit are the paper's NICs unequal.
+            let equal = (direction == Tx).then_some(Config::CdnaTso);
+            let configs: Vec<Config> = [Config::XenIntel, CDNA].into_iter().chain(equal).collect();
+            let of = |guests: &u8| {
+                let guests = *guests;
+                configs.clone().into_iter().map(move |config| (config, direction, guests))
+            };
             guests.iter().flat_map(of).collect()
         };
         match self {
             Self::Table1 => one(&[Config::Native, Config::XenIntel], &[Tx, Rx]),
-            Self::Table2 => one(&three, &[Tx]),
+            Self::Table2 => one(&[&three[..], &[Config::CdnaTso]].concat(), &[Tx]),
             Self::Table3 => one(&three, &[Rx]),
-            Self::Table4 => one(&CONFIGS[3..], &[Tx, Rx]),
+            Self::Table4 => one(&CONFIGS[3..8], &[Tx, Rx]),
             Self::Figure3 => by_guests(Tx),
             Self::Figure4 => by_guests(Rx),
         }
@@ -229,7 +221,8 @@ mod tests {
         let rows = Part::Table4.rows(&[1, 8]);
         assert_eq!(rows.len(), 10);
         assert!(rows.iter().all(|(_, _, guests)| *guests == 1));
-        assert_eq!(Part::Figure3.rows(&[1, 8]).len(), 4);
+        assert_eq!(Part::Figure3.rows(&[1, 8]).len(), 6);
+        assert_eq!(Part::Figure4.rows(&[1, 8]).len(), 4);
         assert!(Part::ALL.iter().all(|part| part.table().is_some() != part.figure().is_some()));
     }
 }

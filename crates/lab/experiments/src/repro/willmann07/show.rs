@@ -9,6 +9,7 @@ use super::paper::Part;
 use super::rows::{Row, notes};
 use crate::error::{Error, Result};
 use crate::output;
+use crate::repro::shares::Shares;
 
 /// Prints everything.
 pub fn print(document: &Document) -> Result<()> {
@@ -72,11 +73,10 @@ fn table(document: &Document, part: Part) -> Table {
             row.paper.map_or_else(String::new, |paper| human(paper.mbps)),
             row.mbps.map_or_else(String::new, |stats| stats.spread()),
         ];
-        let shares = |it: super::paper::Shares| {
-            [it.hypervisor, it.driver, it.guest_system, it.guest_user, it.idle]
-        };
+        let shares =
+            |it: Shares| [it.hypervisor, it.driver, it.guest_system, it.guest_user, it.idle];
         for column in 0..5 {
-            let of = |share: Option<super::paper::Shares>| share.map(|it| shares(it)[column]);
+            let of = |share: Option<Shares>| share.map(|it| shares(it)[column]);
             cells.push(beside(of(row.share), of(paper), percent));
         }
         let of_paper = |domain: usize| Some(row.paper?.interrupts_per_s?[domain]);
@@ -105,8 +105,8 @@ pub fn page(document: &Document) -> Report {
     );
     let method = &document.method;
     page.paragraph(&format!(
-        "Rates are medians of {} interleaved rounds of {} s, shares are means. {} NICs, {} Mb/s each.",
-        method.rounds, method.seconds, method.nics, method.rate_mbps
+        "Rates are medians of {} interleaved rounds of {} s, shares are means. {} NICs, {} Mb/s each; TCP with {}.",
+        method.rounds, method.seconds, method.nics, method.rate_mbps, method.congestion
     ));
     if !document.claims.is_empty() {
         page.section("What the paper claims").table("", &claims_table(&document.claims));
@@ -148,7 +148,7 @@ fn shares(document: &Document, part: Part) -> StackedChart {
 
 fn lines(document: &Document, part: Part) -> LineChart {
     let chart = LineChart::new(part.title(), "guests", "Mb/s");
-    [CDNA, Config::XenIntel].into_iter().fold(chart, |chart, config| {
+    [CDNA, Config::XenIntel, Config::CdnaTso].into_iter().fold(chart, |chart, config| {
         let of = rows(document, part).filter(|row| row.config == config);
         let points = of.filter_map(|row| Some((f64::from(row.guests), row.mbps?.median)));
         chart.line(config.name(), points)

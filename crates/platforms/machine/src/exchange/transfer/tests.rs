@@ -21,6 +21,7 @@ const SIZE: MemorySize = MemorySize {
     exchange_pages: AREA,
     page_size: shm::PageSize::Small,
     sealed: false,
+    secret: false,
 };
 
 struct Inside {

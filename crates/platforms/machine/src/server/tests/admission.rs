@@ -121,6 +121,41 @@ fn a_guest_of_sealed_memory_makes_no_holes_and_is_served_only_when_it_is_sealed(
 }
 
 #[test]
+fn a_guest_of_secret_memory_makes_no_holes_and_cards_map_it_later() {
+    use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+    if shm::create_secret_file(SIZE.pages)
+        .and_then(|fd| Region::map(fd, 0, SIZE.pages * PAGE_SIZE))
+        .is_err()
+    {
+        eprintln!("skipped: no secret memory here");
+        return;
+    }
+    let daemon = Daemon::start();
+    let (socket, welcome, fds) = daemon.raw_guest("guest-secret");
+    let peer = daemon.peer(DomId(u16::try_from(welcome.arg).unwrap()));
+    let len = SIZE.pages * PAGE_SIZE;
+    let memory = Region::map(&fds[0], 0, len).unwrap();
+    memory.write(4 * PAGE_SIZE, 42u8).unwrap();
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let (start, page) = (4 * PAGE_SIZE as u64, PAGE_SIZE as u64);
+    assert!(fallocate(&fds[0], flags, start, page).is_err());
+    assert!(ftruncate(&fds[0], start).is_err());
+    let mut request = Packet::new(call::DECREASE_RESERVATION, 8, "");
+    request.pages[0] = 1;
+    assert!(call(&socket, &request).is_err(), "there is no balloon either");
+    assert_eq!(peer.pages_out(), 0);
+    // A card that starts now.
+    let card = Region::map(peer.memory_file(), 0, len).unwrap();
+    assert_eq!(card.read(4 * PAGE_SIZE), Ok(42u8));
+    card.write(4 * PAGE_SIZE, 43u8).unwrap();
+    assert_eq!(memory.read(4 * PAGE_SIZE), Ok(43u8));
+    // Grants are mapped as ever.
+    let (guest, _store) = daemon.join("guest-secret");
+    let (_pages, grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
+    assert!(daemon.machine.map(&daemon.peer(guest.domid()), &grefs).is_ok());
+}
+
+#[test]
 fn a_guest_that_prevents_the_seal_is_not_served() {
     let daemon = Daemon::start();
     let (socket, welcome, fds) = daemon.raw_guest("guest-sealed");

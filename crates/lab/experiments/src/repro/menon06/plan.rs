@@ -3,7 +3,8 @@
 use shm::{PageSize, Region, create_memfd};
 
 use super::config::Server;
-use super::paper::{Bar, Direction, Feasibility, Figure, Program, bars};
+use super::paper::{Bar, Feasibility, Figure, Program, bars};
+use crate::repro::transfer::Direction;
 
 /// A measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use super::config::{self, Server};
+use crate::repro::transfer::Direction;
 
 /// A figure or table of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -92,26 +93,6 @@ impl Figure {
     /// Whether it shows the cost of the throughput instead of the throughput.
     pub fn shows_costs(self) -> bool {
         matches!(self, Self::Six | Self::Eight)
-    }
-}
-
-/// The direction of the stream, as seen from the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// The server sends.
-    Tx,
-    /// The server receives.
-    Rx,
-}
-
-impl Direction {
-    /// Its name in rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tx => "tx",
-            Self::Rx => "rx",
-        }
     }
 }
 

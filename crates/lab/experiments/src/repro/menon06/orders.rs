@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::paper::Direction;
 use super::rows::Row;
+use crate::repro::transfer::Direction;
 
 /// Two configurations of one figure whose order differs from the paper's.
 #[derive(Clone, Debug, PartialEq, Serialize)]

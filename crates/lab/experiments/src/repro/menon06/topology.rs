@@ -14,8 +14,8 @@ use control_socket::{PortState, Status, View};
 use lab::{Namespace, Offloads, Process, on_cpu};
 
 use super::config::{CLIENT_ADDRESS, DEVICE, NIC, NIC_PORT, SERVER_ADDRESS, Server, with_prefix};
-use super::cpus::Cpus;
 use crate::error::{Error, Result};
+use crate::repro::cpus::Cpus;
 use crate::testbed::{Daemon, ports, program};
 
 /// A running server and its client. Dropping it removes everything.

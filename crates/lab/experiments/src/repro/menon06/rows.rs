@@ -6,8 +6,9 @@ use report::{CpuSplit, Samples, Stats};
 use serde::Serialize;
 
 use super::measure::{Cost, Sample};
-use super::paper::{self, CHANNEL_SAVES, Direction, Figure, HIGH_DIVIDES, LINUX, Program};
+use super::paper::{self, CHANNEL_SAVES, Figure, HIGH_DIVIDES, LINUX, Program};
 use super::plan::{Key, Planned};
+use crate::repro::transfer::Direction;
 
 /// One bar.
 #[derive(Clone, Debug, Serialize)]

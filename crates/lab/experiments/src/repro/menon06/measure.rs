@@ -11,11 +11,12 @@ use report::CpuSplit;
 use serde::Serialize;
 
 use super::config::{CLIENT_ADDRESS, SERVER_ADDRESS, Server};
-use super::cpus::Cpus;
-use super::paper::{Direction, Program};
+use super::paper::Program;
 use super::plan::Key;
 use super::topology::{Topology, carried};
 use crate::error::{Error, Result};
+use crate::repro::cpus::Cpus;
+use crate::repro::transfer::{Direction, PAYLOAD};
 
 /// The results of one transfer.
 #[derive(Clone, Debug)]
@@ -42,10 +43,6 @@ pub struct Cost {
     /// The hypervisor.
     pub hypervisor: f64,
 }
-
-/// Payload of an MTU-sized frame with TCP's usual options, in bytes. It counts as a packet, even if
-/// larger frames carried it.
-pub const PAYLOAD: u32 = 1448;
 
 /// Runs a transfer.
 pub fn measure(topology: &Topology, key: Key, seconds: u32, cpus: &Cpus) -> Result<Sample> {

@@ -3,14 +3,28 @@
 use std::time::Duration;
 
 use lab::{CpuUsage, ThreadTime};
-
-use super::paper::Shares;
+use serde::Serialize;
 
 /// The daemon's threads that do what a hypervisor does: guests' memory and store, their calls, the cards' vectors and
 /// commands. The names are as long as the kernel keeps them.
 const HYPERVISOR: [&str; 4] = ["guest client", "contexts client", "nic vectors", "card client"];
 /// The beginning of the names of the threads whose grant and event operations the meter counts.
 const WORKER: &str = "worker-";
+
+/// Shares of the server CPU's time, 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Shares {
+    /// The hypervisor.
+    pub hypervisor: f64,
+    /// The driver domain.
+    pub driver: f64,
+    /// The guests' kernels.
+    pub guest_system: f64,
+    /// The guests' programs.
+    pub guest_user: f64,
+    /// Nothing.
+    pub idle: f64,
+}
 
 /// Processor times at one moment.
 #[derive(Clone, Copy, Debug, Default)]

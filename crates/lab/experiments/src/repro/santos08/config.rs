@@ -1,0 +1,181 @@
+//! The paper's lines, as pvnet's configurations.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde::{Serialize, Serializer};
+
+use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
+
+/// How a guest receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// A stack on the wire, without a guest and a daemon.
+    Linux,
+    /// The driver domain maps nothing that stays, and gives pages away.
+    Original,
+    /// The receiving guest copies.
+    GuestCopy,
+    /// A queue of the card for the guest, into pages that stay mapped.
+    MultiqueueReuse,
+    /// The guest has a context of the card.
+    Direct,
+}
+
+/// All of them.
+pub const LINES: [Line; 5] =
+    [Line::Linux, Line::Original, Line::GuestCopy, Line::MultiqueueReuse, Line::Direct];
+
+impl Line {
+    /// Its name in rows.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "linux",
+            Self::Original => "original",
+            Self::GuestCopy => "guest-copy",
+            Self::MultiqueueReuse => "multiqueue-reuse",
+            Self::Direct => "direct",
+        }
+    }
+
+    /// The line of that name.
+    pub fn find(name: &str) -> Result<Self, String> {
+        let found = LINES.into_iter().find(|line| line.name() == name);
+        let names = || LINES.map(Self::name).join(", ");
+        found.ok_or_else(|| format!("the lines are {}", names()))
+    }
+}
+
+impl Serialize for Line {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// A line with packets that share an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coalesced {
+    /// How the guest receives.
+    pub line: Line,
+    /// Packets per interrupt.
+    pub frames: u16,
+    /// The longest wait after the last packet, in microseconds.
+    pub us: u32,
+}
+
+impl Setup for Coalesced {
+    fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
+        if self.line == Line::Linux {
+            return None;
+        }
+        // TOML quotes the folder's name, which may have any character.
+        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
+        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
+        let mut text =
+            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
+        for nic in 0..machine.nics {
+            text += &self.nic(nic, machine);
+        }
+        for (number, name) in (1..).zip(machine.guests) {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n[[guest]]\nname = \"{name}\"\nmemory_mib = 32\n");
+            for nic in 0..machine.nics {
+                text += &self.interface(nic, number);
+            }
+        }
+        Some(text)
+    }
+
+    fn has_cards(self) -> bool {
+        matches!(self.line, Line::MultiqueueReuse | Line::Direct)
+    }
+}
+
+impl Coalesced {
+    fn nic(self, nic: u8, machine: &Machine<'_>) -> String {
+        let Machine { peer, rate_mbps, .. } = machine;
+        let (wire, card, addresses) = (wire(nic), card(nic), with_prefix(nic, PEER));
+        let Self { frames, us, .. } = self;
+        let coalesce = format!("coalesce_frames = {frames}\ncoalesce_us = {us}\n");
+        let mut text = String::new();
+        if self.has_cards() {
+            let _ = write!(
+                text,
+                "\n[[nic]]\nname = \"{card}\"\nprotection = {{ iommu = \"static\" }}\n\
+                 rate_mbps = {rate_mbps}\n{coalesce}\
+                 wire = {{ tap = \"{wire}\", namespace = \"{peer}\", addresses = [\"{addresses}\"] }}\n"
+            );
+        }
+        match self.line {
+            Line::Linux | Line::Direct => {}
+            Line::Original | Line::GuestCopy => {
+                let _ = write!(
+                    text,
+                    "\n[[uplink]]\nname = \"nic{nic}\"\ntap = \"{wire}\"\nnamespace = \"{peer}\"\n\
+                     addresses = [\"{addresses}\"]\nlarge_receive = false\n{coalesce}"
+                );
+            }
+            Line::MultiqueueReuse => {
+                let _ = write!(
+                    text,
+                    "\n[[uplink]]\nname = \"nic{nic}\"\nkind = \"cdna\"\nnic = \"{card}\"\n\
+                     mac = \"02:70:76:6e:{:02x}:fe\"\nqueues = \"per-guest\"\n",
+                    70 + nic,
+                );
+            }
+        }
+        text
+    }
+
+    fn interface(self, nic: u8, guest: u8) -> String {
+        let mac = format!("02:70:76:6e:{:02x}:{guest:02x}", 70 + nic);
+        let addresses = with_prefix(nic, guest);
+        let vif = |how: &str| {
+            let Self { frames, us, .. } = self;
+            format!(
+                "[[guest.vif]]\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\n\
+                 coalesce_frames = {frames}\ncoalesce_us = {us}\n{how}"
+            )
+        };
+        match self.line {
+            Line::Linux => String::new(),
+            Line::Original => vif("tx = \"remap\"\nrx = \"flip\"\npersistent_grants = 0\n"),
+            Line::GuestCopy => vif("rx = \"guest-copy\"\n"),
+            Line::MultiqueueReuse => vif("rx = \"direct\"\n"),
+            Line::Direct => format!(
+                "[[guest.context]]\nnic = \"{}\"\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\n",
+                card(nic)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_lines() {
+        for line in LINES {
+            assert_eq!(Line::find(line.name()), Ok(line));
+        }
+        assert!(Line::find("xen").unwrap_err().contains("guest-copy"));
+    }
+
+    #[test]
+    fn every_line_coalesces_where_its_interrupts_are() {
+        let machine =
+            Machine { guests: &["red"], peer: "peer", nics: 1, rate_mbps: 0, coalesce_us: 0 };
+        for line in LINES.into_iter().skip(1) {
+            let text = Coalesced { line, frames: 16, us: 18 }.toml("/run".as_ref(), &machine);
+            let table: toml::Table = text.unwrap().parse().unwrap();
+            let guest = &table["guest"][0];
+            let nic = if line == Line::Direct { "nic" } else { "uplink" };
+            assert!(table.contains_key(nic), "{line:?}");
+            match guest.get("vif") {
+                Some(vif) => assert_eq!(vif[0]["coalesce_frames"].as_integer(), Some(16)),
+                None => assert_eq!(table["nic"][0]["coalesce_frames"].as_integer(), Some(16)),
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The rows of the result.
+
+use report::{Samples, Stats};
+use serde::Serialize;
+
+use super::config::Line;
+use super::measure::{Cost, Sample};
+use super::paper::{DEFAULT, over_linux};
+use crate::repro::rounds::{self, Key};
+
+/// What one measurement is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// How the guest receives.
+    pub line: Line,
+    /// Packets per interrupt.
+    pub coalesce: u16,
+    /// Bytes of a packet, with its IP and UDP headers.
+    pub size: u16,
+}
+
+/// A row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The figure: 8 with the paper's default coalescing, 11 for all.
+    pub figure: &'static str,
+    /// How the guest receives.
+    #[serde(rename = "config")]
+    pub line: Line,
+    /// Packets per interrupt.
+    pub coalesce: u16,
+    /// Bytes of a packet, with its IP and UDP headers.
+    pub size: u16,
+    /// What a packet cost: medians of each part.
+    pub ns_per_packet: Option<Cost>,
+    /// The total's spread, in nanoseconds.
+    pub total: Option<Stats>,
+    /// How much more than on Linux, as a part of it.
+    pub over_linux: Option<f64>,
+    /// The paper's number.
+    pub paper_over_linux: Option<f64>,
+    /// Packets received per second.
+    pub pps: Option<f64>,
+    /// Datagrams that were lost, 0 to 1.
+    pub lost: Option<f64>,
+    /// Packets per notification of the guest; none on Linux.
+    pub packets_per_interrupt: Option<f64>,
+    /// Why there is no measurement, or what a reader must know of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// From this part of lost datagrams on, a row says so.
+const LOSSY: f64 = 0.01;
+
+impl Key for Received {
+    type Server = Line;
+
+    fn server(self) -> Line {
+        self.line
+    }
+
+    fn group(self) -> u16 {
+        self.coalesce
+    }
+
+    fn name(self) -> String {
+        let Self { line, coalesce, size } = self;
+        format!("{}, {coalesce} per interrupt, {size} bytes", line.name())
+    }
+}
+
+/// What was measured, and what failed.
+pub type Measurements = rounds::Measurements<Received, Sample>;
+
+/// The median of a number of each sample.
+fn median_of(
+    seen: &Measurements,
+    key: Received,
+    of: impl Fn(&Sample) -> Option<f64>,
+) -> Option<Stats> {
+    let mut samples = Samples::new();
+    seen.of(key).iter().filter_map(of).for_each(|value| {
+        samples.push(value);
+    });
+    samples.stats()
+}
+
+/// The rows of both figures.
+pub fn rows(keys: &[Received], seen: &Measurements) -> Vec<Row> {
+    let eight = keys.iter().filter(|key| key.coalesce == DEFAULT).map(|key| row("8", *key, seen));
+    eight.chain(keys.iter().map(|key| row("11", *key, seen))).collect()
+}
+
+fn row(figure: &'static str, key: Received, seen: &Measurements) -> Row {
+    let median =
+        |of: fn(&Sample) -> f64| median_of(seen, key, |it| Some(of(it))).map(|it| it.median);
+    let total = |key| median_of(seen, key, |sample| Some(sample.cost.total));
+    let linux = total(Received { line: Line::Linux, ..key }).map(|stats| stats.median);
+    let cost = || {
+        Some(Cost {
+            guest: median(|sample| sample.cost.guest)?,
+            driver: median(|sample| sample.cost.driver)?,
+            hypervisor: median(|sample| sample.cost.hypervisor)?,
+            total: median(|sample| sample.cost.total)?,
+        })
+    };
+    let over = |total: f64| linux.filter(|linux| *linux > 0.0).map(|linux| total / linux - 1.0);
+    let lost = median(|sample| sample.lost);
+    Row {
+        figure,
+        line: key.line,
+        coalesce: key.coalesce,
+        size: key.size,
+        ns_per_packet: cost(),
+        total: total(key),
+        over_linux: total(key).and_then(|stats| over(stats.median)),
+        // The paper's packets have 1500 bytes.
+        paper_over_linux: over_linux(key.line, key.coalesce).filter(|_| key.size == super::MTU),
+        pps: median(|sample| sample.pps),
+        lost,
+        packets_per_interrupt: median_of(seen, key, |it| it.per_interrupt).map(|it| it.median),
+        note: note(key, seen, lost),
+    }
+}
+
+fn note(key: Received, seen: &Measurements, lost: Option<f64>) -> Option<String> {
+    if let Some(why) = seen.why(key) {
+        return Some(format!("failed: {why}"));
+    }
+    let Some(lost) = lost else { return Some("not measured".to_owned()) };
+    (lost >= LOSSY).then(|| format!("{:.1} % of the packets were lost", lost * 100.0))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A sample with this total.
+    pub fn sample(total: f64) -> Sample {
+        let cost = Cost { guest: total / 2.0, driver: total / 4.0, hypervisor: total / 4.0, total };
+        Sample { cost, pps: 20_000.0, lost: 0.0, per_interrupt: Some(6.0) }
+    }
+
+    /// The key of such a line with packets of the MTU.
+    pub fn key(line: Line, coalesce: u16) -> Received {
+        Received { line, coalesce, size: super::super::MTU }
+    }
+
+    #[test]
+    fn costs_are_compared_with_linux_at_the_same_coalescing() {
+        let mut seen = Measurements::new();
+        let keys: Vec<Received> = [6, 64]
+            .into_iter()
+            .flat_map(|frames| [Line::Linux, Line::Original].map(|line| key(line, frames)))
+            .collect();
+        for (key, total) in keys.iter().zip([1000.0, 4000.0, 800.0, 2000.0]) {
+            seen.push(*key, sample(total));
+        }
+        let rows = rows(&keys, &seen);
+        // Figure 8 has two of them, Figure 11 all four.
+        assert_eq!(rows.len(), 6);
+        let of = |figure, line, coalesce| {
+            let is = |row: &&Row| (row.figure, row.line, row.coalesce) == (figure, line, coalesce);
+            rows.iter().find(is).unwrap()
+        };
+        assert_eq!(of("8", Line::Original, 6).over_linux, Some(3.0));
+        assert_eq!(of("8", Line::Original, 6).paper_over_linux, Some(3.55));
+        assert_eq!(of("11", Line::Original, 64).over_linux, Some(1.5));
+        assert_eq!(of("11", Line::Linux, 64).over_linux, Some(0.0));
+    }
+
+    #[test]
+    fn rows_say_what_is_wrong_with_them() {
+        let mut seen = Measurements::new();
+        let keys = [Line::Linux, Line::Original, Line::Direct].map(|line| key(line, 64));
+        seen.push(keys[0], Sample { lost: 0.25, ..sample(1.0) });
+        seen.fail(keys[1], "it ended".to_owned());
+        let notes: Vec<_> = rows(&keys, &seen).into_iter().map(|row| row.note.unwrap()).collect();
+        assert_eq!(notes, ["25.0 % of the packets were lost", "failed: it ended", "not measured"]);
+    }
+}

@@ -20,6 +20,7 @@ mod top;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use experiments::bench::{self, BenchCommand};
@@ -239,6 +240,9 @@ struct InterfaceArgs {
     /// Keep no pages mapped: each use of a page is a grant operation.
     #[arg(long)]
     no_persistent_grants: bool,
+    /// For how long a wait for a frame is polled at most, in microseconds, while round trips are under way; 0: never.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(..=1000))]
+    poll_us: u64,
     /// Leave all copies of received frames to the driver domain.
     #[arg(long)]
     no_guest_copy: bool,
@@ -260,6 +264,7 @@ impl InterfaceArgs {
             one_event_channel: self.one_event_channel,
             no_header_channel: self.no_header_channel,
             no_persistent_grants: self.no_persistent_grants,
+            poll: Duration::from_micros(self.poll_us),
             no_guest_copy: self.no_guest_copy,
         }
     }

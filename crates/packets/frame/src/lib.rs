@@ -148,11 +148,32 @@ impl Frame {
     }
 
     /// A hash of the frame's flow: the same for all frames of a connection (Toeplitz over the
-    /// addresses and ports, as Windows and Linux do it).
+    /// addresses and ports, as Windows and Linux do it). Of a frame that is not IP, it is the hash
+    /// of both MAC addresses.
     #[inline]
     #[must_use]
     pub fn flow_hash(&self) -> u32 {
-        self.headers.flow_hash(self.header(), &FLOWS)
+        match self.headers.network {
+            Network::Ipv4 | Network::Ipv6 => self.headers.flow_hash(self.header(), &FLOWS),
+            Network::Arp | Network::Other => self.mac_hash(),
+        }
+    }
+
+    /// The same with both MAC addresses in the hash, as XenServer has it: flows between many stations
+    /// with the same IP addresses and ports are spread too.
+    #[inline]
+    #[must_use]
+    pub fn flow_hash_with_macs(&self) -> u32 {
+        match self.headers.network {
+            Network::Ipv4 | Network::Ipv6 => self.flow_hash() ^ self.mac_hash(),
+            Network::Arp | Network::Other => self.mac_hash(),
+        }
+    }
+
+    /// A hash of both MAC addresses. They are where an IPv4 flow has nothing, so that an address that is
+    /// derived from the other kind cannot cancel it out.
+    fn mac_hash(&self) -> u32 {
+        FLOWS.hash_at(MACS_AT, self.addresses())
     }
 
     /// What the frame needs before a port with these features can take it.
@@ -179,6 +200,8 @@ impl Frame {
     }
 }
 
+/// The place of the MAC addresses in the input of the hash.
+const MACS_AT: usize = toeplitz::KEY_LEN - 4 - 12;
 /// The hash that spreads flows over queues.
 static FLOWS: toeplitz::Table = toeplitz::Table::new(&toeplitz::MICROSOFT_KEY);
 

@@ -72,24 +72,44 @@ impl SharedPage for Shared {
     }
 }
 
-/// The two event channels, and whether the backend looks again before it sleeps.
+/// The two event channels, whether the backend looks again before it sleeps, and when it notifies.
 #[derive(Clone)]
 struct Bells {
     backend: Arc<Notify>,
     frontend: Arc<Notify>,
     look_again: bool,
+    notifies: Notifies,
+}
+
+/// When the backend notifies the frontend.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Notifies {
+    /// Once for all responses that it publishes together.
+    PerBatch,
+    /// It publishes each response, and notifies before it sleeps if the frontend asked at any of them.
+    Coalesced,
+    /// It notifies before it sleeps if the frontend asked at the last of them: wrong.
+    ForTheLast,
 }
 
 /// Takes `total` requests and answers each with its value plus 100.
 fn backend(mut ring: BackRing<Tiny, Shared>, total: u32, bells: &Bells) {
     let mut expected = 0;
+    // A notification that is held back.
+    let mut is_owed = false;
     while expected < total {
         while let Some(request) = ring.take().unwrap() {
             assert_eq!(request, expected, "a request was lost, doubled or seen too early");
             expected += 1;
             ring.respond(request + 100);
+            match bells.notifies {
+                Notifies::PerBatch => {}
+                Notifies::Coalesced => is_owed |= ring.publish(),
+                Notifies::ForTheLast => is_owed = ring.publish(),
+            }
         }
-        if ring.publish() {
+        is_owed |= ring.publish();
+        if std::mem::take(&mut is_owed) {
             bells.frontend.notify();
         }
         if expected < total && (!ring.arm().unwrap() || !bells.look_again) {
@@ -122,6 +142,10 @@ fn frontend(mut ring: FrontRing<Tiny, Shared>, total: u32, bells: &Bells) {
 }
 
 fn check(total: u32, barriers: bool, look_again: bool) {
+    check_with(total, barriers, look_again, Notifies::PerBatch);
+}
+
+fn check_with(total: u32, barriers: bool, look_again: bool, notifies: Notifies) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
@@ -133,6 +157,7 @@ fn check(total: u32, barriers: bool, look_again: bool) {
             backend: Arc::new(Notify::new()),
             frontend: Arc::new(Notify::new()),
             look_again,
+            notifies,
         };
         let theirs = bells.clone();
         let other = thread::spawn(move || backend(back, total, &theirs));
@@ -156,4 +181,15 @@ fn without_the_barrier_a_wake_up_is_lost() {
 #[should_panic(expected = "deadlock")]
 fn without_the_second_look_a_wake_up_is_lost() {
     check(3, true, false);
+}
+
+#[test]
+fn a_notification_that_is_held_back_is_not_lost() {
+    check_with(3, true, true, Notifies::Coalesced);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_notification_that_the_next_publication_forgets_is_lost() {
+    check_with(3, true, true, Notifies::ForTheLast);
 }

@@ -218,7 +218,8 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         let tx = TxQueue::new(tx, tx_event, access);
         let mode = self.rx_mode()?;
         let to = Destination::new(peer, grants);
-        let rx = RxQueue::new(hypervisor, to, rx, rx_event, *features, mode, rx_cache);
+        let options = (*features, offered.coalescing);
+        let rx = RxQueue::new(hypervisor, to, rx, rx_event, options, mode, rx_cache);
         Ok(Queue { tx, rx })
     }
 

@@ -1,6 +1,7 @@
 //! The features and limits that a backend offers.
 
 use offload::Features;
+use port::Coalescing;
 
 use frame::{PIECES_MAX, WINDOW};
 
@@ -24,6 +25,8 @@ pub struct Offered {
     pub persistent_grants: u16,
     /// Who decides which pages stay mapped.
     pub reuse: GrantReuse,
+    /// When the guest is notified of frames; by default so that a single frame waits for nothing.
+    pub coalescing: Option<Coalescing>,
 }
 
 impl Offered {

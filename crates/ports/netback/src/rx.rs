@@ -11,8 +11,8 @@ use std::time::Duration;
 use hypervisor::{GuestCopies, Hypervisor, PAGE_SIZE};
 use offload::{Features, Gso, Need};
 use port::{
-    Body, Bounce, Broken, DropReason, Egress, Event, Finisher, Frame, LentBuffer, LentMemory,
-    Offer, Outcome, SEGMENTS_MAX, Wanted,
+    Body, Bounce, Broken, Coalescing, DropReason, Egress, Event, Finisher, Frame, LentBuffer,
+    LentMemory, Offer, Outcome, SEGMENTS_MAX, Wanted,
 };
 use ring::netif::Rx;
 use ring::{BackRing, RegionPage};
@@ -22,6 +22,7 @@ use crate::buffers::{Buffers, Destination};
 use crate::grant_cache::GrantCache;
 use crate::request::Fault;
 use lend::Lending;
+use moderation::Moderation;
 use plan::{PacketShape, RxRing};
 use slots::Slots;
 use supply::BufferSupply;
@@ -30,6 +31,7 @@ mod flip;
 mod guest_copy;
 mod lend;
 mod mode;
+mod moderation;
 mod plan;
 mod posted;
 mod slots;
@@ -85,6 +87,14 @@ impl<H: Hypervisor> Egress for RxQueue<H> {
             lending.take_back(&mut self.slots, tokens);
         }
     }
+
+    fn coalesces(&self) -> bool {
+        self.slots.moderation.holds()
+    }
+
+    fn flush(&mut self, now: Duration, is_idle: bool) -> Option<Duration> {
+        self.slots.flush(now, is_idle)
+    }
 }
 
 impl<H: Hypervisor> RxQueue<H> {
@@ -93,7 +103,7 @@ impl<H: Hypervisor> RxQueue<H> {
         to: Destination<H>,
         ring: BackRing<Rx, RegionPage<H::Mapping>>,
         event: Arc<H::Event>,
-        features: Features,
+        (features, coalescing): (Features, Option<Coalescing>),
         mode: RxMode<H>,
         cache: Option<GrantCache<H>>,
     ) -> Self {
@@ -105,7 +115,8 @@ impl<H: Hypervisor> RxQueue<H> {
             _ => None,
         };
         let ring = RxRing::<H>::new(ring, lending.is_some());
-        let slots = Slots { mode, hypervisor, to, ring, event, supply, features };
+        let moderation = Moderation::new(coalescing);
+        let slots = Slots { mode, hypervisor, to, ring, event, supply, moderation, features };
         Self { slots, finisher, bounce: None, lending, cache }
     }
 
@@ -146,7 +157,7 @@ impl<H: Hypervisor> RxQueue<H> {
         buffers.note(&self.slots.hypervisor);
         self.cache = cache;
         delivered?;
-        self.slots.publish();
+        self.slots.publish(offers, now);
         Ok(())
     }
 

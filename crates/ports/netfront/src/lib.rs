@@ -18,6 +18,7 @@ mod control;
 mod device;
 mod fault;
 mod fetch;
+mod free_pages;
 mod handshake;
 mod pages;
 mod pool;

@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use hypervisor::{EventChannel, GrantRef, Guest, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use ring::netif::Tx;
@@ -16,7 +15,8 @@ use shm::Region;
 use wire::netif::extra::Extra;
 use wire::netif::{TxRequest, header_channel, status, tx_flags};
 
-use crate::{Fault, RING_LEN};
+use crate::Fault;
+use crate::free_pages::FreePages;
 
 /// All requests or pages are in use; take responses first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,10 +45,8 @@ pub struct TxQueue<G: Guest> {
     headers: Option<G::Pages>,
     pages: Arc<G::Pages>,
     grefs: Arc<[GrantRef]>,
-    /// Free pages; frames take them from the end.
-    spare: ArrayVec<u16, RING_LEN>,
-    /// Which pages have outstanding requests.
-    busy: Box<[bool]>,
+    /// Pages without an outstanding request.
+    spare: FreePages,
     errors: u64,
 }
 
@@ -65,8 +63,7 @@ impl<G: Guest> TxQueue<G> {
             headers,
             pages: Arc::new(pages),
             grefs: grefs.into(),
-            spare: (0..RING_LEN as u16).rev().collect(),
-            busy: vec![false; RING_LEN].into(),
+            spare: FreePages::all(),
             errors: 0,
         }
     }
@@ -88,20 +85,12 @@ impl<G: Guest> TxQueue<G> {
 
     /// Takes at most `count` free pages out of use. Those that frames need most stay.
     pub(crate) fn set_aside(&mut self, count: usize) -> Vec<u16> {
-        let idle = self.spare.len().saturating_sub(PAGES_KEPT);
-        // From the start: frames take them from the end.
-        self.spare.drain(..count.min(idle)).collect()
+        self.spare.set_aside(count, PAGES_KEPT)
     }
 
     /// Uses pages again that were set aside.
     pub(crate) fn put_back(&mut self, pages: &[u16]) {
-        for page in pages {
-            // Each has room, and comes back once.
-            let known = usize::from(*page) < RING_LEN && !self.spare.contains(page);
-            if known && !self.spare.is_full() {
-                self.spare.insert(0, *page);
-            }
-        }
+        pages.iter().for_each(|page| self.spare.put_back(*page));
     }
 
     /// The memory behind the pages.
@@ -122,10 +111,10 @@ impl<G: Guest> TxQueue<G> {
         let header = self.headers.as_deref().map(|region| TxBuffer { region, offset, len });
         // One slot may go to a GSO extra.
         let room = (self.ring.free() as usize).saturating_sub(1);
-        let pages = self.spare.iter().rev().take(room.min(16));
+        let pages = self.spare.iter().take(room.min(16));
         header.into_iter().chain(pages.map(|page| TxBuffer {
             region: &self.pages,
-            offset: usize::from(*page) * PAGE_SIZE,
+            offset: page * PAGE_SIZE,
             len: PAGE_SIZE,
         }))
     }
@@ -165,8 +154,7 @@ impl<G: Guest> TxQueue<G> {
             return Err(Full);
         }
         for n in 0..pages {
-            let Some(page) = self.spare.pop() else { break };
-            self.busy[usize::from(page)] = true;
+            let Some(page) = self.spare.take() else { break };
             let own = left.min(PAGE_SIZE);
             left -= own;
             let extra = gso.filter(|_| n == 0);
@@ -174,10 +162,10 @@ impl<G: Guest> TxQueue<G> {
             flags |= if left > 0 { tx_flags::MORE_DATA } else { 0 };
             flags |= if extra.is_some() { tx_flags::EXTRA_INFO } else { 0 };
             self.ring.request(TxRequest {
-                gref: self.grefs[usize::from(page)].0,
+                gref: self.grefs[page].0,
                 offset,
                 flags,
-                id: page,
+                id: page as u16,
                 // The first slot's size is the whole frame's.
                 size: if n == 0 { len } else { own as u16 },
             });
@@ -207,11 +195,9 @@ impl<G: Guest> TxQueue<G> {
                 continue;
             }
             // The id is not trusted: one that is not outstanding would free a page twice.
-            match self.busy.get_mut(usize::from(response.id)) {
-                Some(busy) if *busy => *busy = false,
-                _ => return Err(Fault::UnknownId(response.id)),
+            if !self.spare.free(response.id.into()) {
+                return Err(Fault::UnknownId(response.id));
             }
-            self.spare.push(response.id);
             self.errors += u64::from(response.status != status::OKAY);
         }
         Ok(taken)

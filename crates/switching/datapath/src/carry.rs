@@ -8,6 +8,7 @@ use port::{Broken, Budget, DropReason, Ingress, Outcome, Received, Rewrap, WINDO
 use crate::carrier::Carrier;
 use crate::deliver::{Batch, Hand, TURN};
 use crate::head_of_line::Waits;
+use crate::held::Held;
 use crate::in_flight::Deliveries;
 use crate::parts::Parts;
 use crate::port::Port;
@@ -15,8 +16,8 @@ use crate::port::Port;
 /// What a pass over a queue came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Frames were taken, or done with.
-    Worked,
+    /// Frames were taken, or done with. So many are new, with so many bytes.
+    Worked { frames: usize, bytes: u64 },
     /// Nothing to do.
     Dry,
     /// Frames wait for room or for a device, and none was done with.
@@ -65,6 +66,7 @@ impl Carrier {
         &self,
         port: &Arc<Port>,
         queue: &mut IngressQueue,
+        held: &mut Held,
         now: Instant,
     ) -> Result<Progress, Broken> {
         let IngressQueue { ingress, received, deliveries, waits, parts } = queue;
@@ -72,6 +74,7 @@ impl Carrier {
         waits.begin(self.now);
         let mut budget = Budget::TURN;
         ingress.receive(&mut budget, received)?;
+        let bytes = Budget::TURN.bytes() - budget.bytes();
         let malformed = received.malformed;
         if malformed > 0 {
             port.counters().add_drops(DropReason::Malformed, malformed);
@@ -94,7 +97,7 @@ impl Carrier {
             let batch = Batch { window, body };
             let end = now + TURN;
             let outcomes = &mut outcomes;
-            let mut hand = Hand { deliveries, waits, parts, outcomes, end, cut: false };
+            let mut hand = Hand { deliveries, waits, parts, held, outcomes, end, cut: false };
             self.deliver_all(port, batch, &routes, decided, &mut hand);
             cut = hand.cut;
         });
@@ -103,6 +106,7 @@ impl Carrier {
         parts.end(ingress.window());
         // After a turn that was cut, others than those that wait may be left.
         let worked = cut || received.fresh > 0 || malformed > 0 || ingress.window().len() < before;
-        Ok(if worked { Progress::Worked } else { Progress::Blocked })
+        let frames = received.fresh;
+        Ok(if worked { Progress::Worked { frames, bytes } } else { Progress::Blocked })
     }
 }

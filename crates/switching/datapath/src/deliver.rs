@@ -9,6 +9,7 @@ use switch::{PortId, PortSet};
 
 use crate::carrier::Carrier;
 use crate::head_of_line::Waits;
+use crate::held::Held;
 use crate::in_flight::Deliveries;
 use crate::parts::Parts;
 use crate::port::Port;
@@ -37,6 +38,7 @@ pub(crate) struct Hand<'a> {
     pub(crate) deliveries: &'a mut Deliveries,
     pub(crate) waits: &'a mut Waits,
     pub(crate) parts: &'a mut Parts,
+    pub(crate) held: &'a mut Held,
     pub(crate) outcomes: &'a mut Outcomes,
     /// When the turn ends. Frames that have not been offered by then are offered in the next one.
     pub(crate) end: Instant,
@@ -58,6 +60,8 @@ struct Done {
     frames: usize,
     /// Bytes of those that were delivered.
     bytes: u64,
+    /// When the queue must be flushed, if it must.
+    flush: Option<Duration>,
 }
 
 /// Slots of a window, in order of arrival.
@@ -149,6 +153,7 @@ impl Carrier {
             });
             bytes += done.bytes;
             rest = &rest[done.frames..];
+            hand.held.note(to, queue, done.flush);
         }
         let Hand { waits, outcomes, .. } = hand;
         waits.delivered(to.serial(), bytes, self.now);
@@ -195,7 +200,7 @@ impl Carrier {
         group: &[u8],
         hand: &mut Hand<'_>,
     ) {
-        let Hand { deliveries, parts, outcomes, .. } = hand;
+        let Hand { deliveries, parts, outcomes, held, .. } = hand;
         let group = &*storm::admit(from, ports, batch.window, group, self.now, outcomes);
         let mut faulty = 0u64;
         for id in ports.iter().filter(|id| *id != from.id()) {
@@ -214,7 +219,9 @@ impl Carrier {
                 // turn looks at the time.
                 let mut rest = &*group;
                 while !rest.is_empty() {
-                    rest = &rest[self.deliver(to, queue, batch, rest, parts, &mut each).frames..];
+                    let done = self.deliver(to, queue, batch, rest, parts, &mut each);
+                    rest = &rest[done.frames..];
+                    held.note(to, queue, done.flush);
                 }
             }
         }
@@ -251,15 +258,19 @@ impl Carrier {
                 offer.sent = parts.sent(*slot, to.serial(), queue);
             }
         }
-        if let Err(Broken(reason)) = to.deliver(queue, body, &mut offers, self.now, self.worker) {
-            // The egress guest broke its ring: it alone is disabled.
-            to.close();
-            self.shared.fail(to, reason);
-            for offer in offers.iter_mut().filter(|o| o.outcome.is_offered_again()) {
-                offer.outcome = Outcome::Dropped(DropReason::PortGone);
+        let flush = match to.deliver(queue, body, &mut offers, self.now, self.worker) {
+            Ok(flush) => flush,
+            Err(Broken(reason)) => {
+                // The egress guest broke its ring: it alone is disabled.
+                to.close();
+                self.shared.fail(to, reason);
+                for offer in offers.iter_mut().filter(|o| o.outcome.is_offered_again()) {
+                    offer.outcome = Outcome::Dropped(DropReason::PortGone);
+                }
+                None
             }
-        }
-        let mut done = Done { frames: group.len(), bytes: 0 };
+        };
+        let mut done = Done { frames: group.len(), bytes: 0, flush };
         let mut frames = 0;
         for (n, (slot, offer)) in group.iter().zip(&offers).enumerate() {
             match offer.outcome {

@@ -23,73 +23,53 @@
 mod account;
 mod carrier;
 mod carry;
+mod config;
 mod deliver;
 mod head_of_line;
+mod held;
 mod in_flight;
 mod move_log;
 mod parts;
+mod placement;
 mod port;
 mod route;
 mod shared;
 mod slot;
 mod storm;
+mod wake_ups;
 mod work;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use ::port::{Doorbell, Ingress, Queue, Rewrap, Task};
-use switch::{LearningCounts, Limits, MacAddr, MacTable, PortId};
+use ::port::{Coalescing, Doorbell, Ingress, Queue, Rewrap, Task};
+use switch::{LearningCounts, MacAddr, MacTable, PortId};
 
+pub use config::Config;
 pub use port::{IngressId, LockWaits, Port};
 pub use shared::{Failure, FailureSink};
 pub use switch::TeachError;
 
 use carry::IngressQueue;
 use move_log::MoveLog;
+use placement::{Owners, Placement};
 use shared::Shared;
+use wake_ups::WakeUps;
 use work::Work;
 use worker::{Command, Worker, WorkerHandle};
-
-/// How workers behave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// How many workers.
-    pub workers: usize,
-    /// How long a queue without work is polled before it is armed.
-    pub poll: Duration,
-    /// Bounds of the switch's table.
-    pub limits: Limits,
-    /// Addresses that the table can hold.
-    pub capacity: usize,
-    /// Copies of flooded frames that one port may cause per second; zero for no limit.
-    pub flood_copies: u32,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            workers: 1,
-            poll: Duration::from_micros(20),
-            limits: Limits::default(),
-            capacity: switch::DEFAULT_CAPACITY,
-            flood_copies: switch::FLOOD_COPIES,
-        }
-    }
-}
 
 /// The workers, the ports and the switch between them.
 pub struct Datapath {
     shared: Arc<Shared>,
     workers: Vec<WorkerHandle>,
-    next_worker: AtomicU16,
     next_ingress: AtomicU64,
-    /// Which workers have queues of which port.
-    owners: Mutex<BTreeMap<PortId, Vec<usize>>>,
+    placement: Mutex<Placement>,
+    /// Which workers have queues and tasks of which port.
+    owners: Mutex<BTreeMap<PortId, Owners>>,
     moves: Mutex<MoveLog>,
 }
 
@@ -99,15 +79,14 @@ impl Datapath {
         let count = config.workers.clamp(1, worker::MAX);
         let doorbells = (0..count).map(|_| Doorbell::new()).collect::<Result<_, _>>()?;
         let table = MacTable::new(config.capacity, config.limits);
-        let flood_copies = config.flood_copies;
-        let shared = Shared::new(table, config.poll, flood_copies, failures, doorbells);
+        let shared = Shared::new(table, config, failures, doorbells);
         let shared = Arc::new(shared);
         let workers = (0..count)
             .map(|number| Worker::start(number, shared.clone()))
             .collect::<Result<_, _>>()?;
         let (owners, moves) = (Mutex::default(), Mutex::default());
-        let (next_worker, next_ingress) = (AtomicU16::new(0), AtomicU64::new(0));
-        Ok(Self { shared, workers, next_worker, next_ingress, owners, moves })
+        let (placement, next_ingress) = (Mutex::new(Placement::new(count)), AtomicU64::new(0));
+        Ok(Self { shared, workers, next_ingress, placement, owners, moves })
     }
 
     /// How many workers there are.
@@ -142,48 +121,65 @@ impl Datapath {
         log.write(&moves, &self.shared.ports(), now);
     }
 
-    /// Adds a port. Its ingress queues and tasks are spread over the workers.
+    /// Adds a port. Its ingress queues are spread over the workers so that each has as many as the others; its tasks too.
     pub fn attach(&self, name: &str, queues: Vec<Queue>, tasks: Vec<Box<dyn Task>>) -> Arc<Port> {
+        self.attach_coalesced(name, queues, tasks, None)
+    }
+
+    /// As [`attach`](Self::attach). `coalescing` says when a worker that sleeps is woken up for frames from the port; by default each
+    /// frame wakes it.
+    pub fn attach_coalesced(
+        &self,
+        name: &str,
+        queues: Vec<Queue>,
+        tasks: Vec<Box<dyn Task>>,
+        coalescing: Option<Coalescing>,
+    ) -> Arc<Port> {
         let (ingress, egress): (Vec<_>, Vec<_>) =
             queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
         let port = self.shared.add(name, egress);
-        let carry = |(queue, ingress)| Work::Carry { queue, ingress: IngressQueue::new(ingress) };
+        let carry = |(queue, ingress)| {
+            let wake_ups = WakeUps::new(coalescing, Instant::now());
+            Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups }
+        };
         let carry = ingress.into_iter().enumerate().map(carry);
-        let mut owners = Vec::new();
-        for work in carry.chain(tasks.into_iter().map(Work::Serve)) {
-            let next = usize::from(self.next_worker.fetch_add(1, Ordering::Relaxed));
-            let worker = next % self.workers.len();
-            self.workers[worker].send(Command::Add { port: port.clone(), work, id: None });
-            owners.push(worker);
+        let owners = self.placement().place(carry.len(), tasks.len());
+        let tasks = tasks.into_iter().map(Work::Serve).zip(&owners.tasks);
+        for (work, worker) in carry.zip(&owners.queues).chain(tasks) {
+            self.workers[*worker].send(Command::Add { port: port.clone(), work, id: None });
         }
-        // Each once, however many queues it has: a command is for all of them.
-        owners.sort_unstable();
-        owners.dedup();
         self.owners().insert(port.id(), owners);
         port
     }
 
-    /// Adds an ingress queue to a port that is attached. Frames out of the port do not use it.
-    pub fn add_ingress(&self, port: &Arc<Port>, ingress: Box<dyn Ingress>) -> IngressId {
-        let next = usize::from(self.next_worker.fetch_add(1, Ordering::Relaxed));
-        let worker = next % self.workers.len();
+    /// Adds an ingress queue to a port that is attached. Frames out of the port do not use it. `coalescing`: see
+    /// [`attach_coalesced`](Self::attach_coalesced).
+    pub fn add_ingress(
+        &self,
+        port: &Arc<Port>,
+        ingress: Box<dyn Ingress>,
+        coalescing: Option<Coalescing>,
+    ) -> IngressId {
         let serial = self.next_ingress.fetch_add(1, Ordering::Relaxed);
         let id = IngressId { port: port.id(), serial };
-        let ingress = IngressQueue::new(ingress);
-        let work = Work::Carry { queue: usize::MAX, ingress };
+        let wake_ups = WakeUps::new(coalescing, Instant::now());
+        let work = Work::Carry { queue: usize::MAX, ingress: IngressQueue::new(ingress), wake_ups };
+        let worker = self.placement().place_queue();
         self.workers[worker].send(Command::Add { port: port.clone(), work, id: Some(id) });
-        let mut owners = self.owners();
-        let owners = owners.entry(port.id()).or_default();
-        if !owners.contains(&worker) {
-            owners.push(worker);
-        }
+        self.owners().entry(port.id()).or_default().added.insert(serial, worker);
         id
     }
 
     /// Removes an ingress queue that [`add_ingress`](Self::add_ingress) has added. When this returns, it is
     /// dropped.
     pub fn remove_ingress(&self, id: IngressId) {
-        self.ask(self.owners_of(id.port), |done| Command::RemoveIngress { id, done });
+        let removed =
+            self.owners().get_mut(&id.port).and_then(|owners| owners.added.remove(&id.serial));
+        // Otherwise its port is detached, and it is dropped.
+        if let Some(worker) = removed {
+            self.ask(vec![worker], |done| Command::RemoveIngress { id, done });
+            self.placement().release_queue(worker);
+        }
     }
 
     /// Waits until all turns of a port's queues have ended that have begun already. Each queue has another
@@ -192,8 +188,9 @@ impl Datapath {
         self.ask(self.owners_of(port), |done| Command::Synchronise { port, done });
     }
 
+    /// The workers of a port, each once.
     fn owners_of(&self, port: PortId) -> Vec<usize> {
-        self.owners().get(&port).cloned().unwrap_or_default()
+        self.owners().get(&port).map(Owners::workers).unwrap_or_default()
     }
 
     /// Says that a station is on a port, before a frame has come from it: frames for it are not flooded, and no other
@@ -209,15 +206,20 @@ impl Datapath {
     /// all queues are as `rewrap` wants them.
     pub fn rewrap(&self, port: &Port, rewrap: &Arc<dyn Rewrap>) {
         port.rewrap(&**rewrap);
-        let owners = self.owners_of(port.id());
-        self.ask(owners, |done| Command::Rewrap { port: port.id(), rewrap: rewrap.clone(), done });
+        let id = port.id();
+        self.ask(self.owners_of(id), |done| Command::Rewrap {
+            port: id,
+            rewrap: rewrap.clone(),
+            done,
+        });
     }
 
     /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped.
     pub fn detach(&self, id: PortId) {
         let Some(port) = self.shared.remove(id) else { return };
         let owners = self.owners().remove(&id).unwrap_or_default();
-        self.ask(owners, |done| Command::Remove { port: id, done });
+        self.ask(owners.workers(), |done| Command::Remove { port: id, done });
+        self.placement().release(&owners);
         port.close();
         self.shared.table.forget_port(id);
     }
@@ -233,8 +235,12 @@ impl Datapath {
         while finished.recv().is_ok() {}
     }
 
-    fn owners(&self) -> std::sync::MutexGuard<'_, BTreeMap<PortId, Vec<usize>>> {
+    fn owners(&self) -> MutexGuard<'_, BTreeMap<PortId, Owners>> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn placement(&self) -> MutexGuard<'_, Placement> {
+        self.placement.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

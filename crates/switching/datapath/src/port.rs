@@ -27,6 +27,8 @@ pub struct Port {
     counters: PortCounters,
     storm_control: StormControl,
     egress: Box<[EgressQueue]>,
+    /// Whether MAC addresses are part of the hash that spreads flows over the queues.
+    hashes_macs: bool,
     failed: AtomicBool,
 }
 
@@ -34,6 +36,8 @@ pub struct Port {
 struct EgressQueue {
     /// None once the port is being removed.
     egress: Mutex<Option<Box<dyn Egress>>>,
+    /// Whether it may hold back notifications.
+    coalesces: bool,
     /// A bit for each worker that waits for room here, or for the end of a delivery.
     waiters: AtomicU64,
     /// How often a worker found it locked by another one, and the nanoseconds that all these waits took.
@@ -55,9 +59,11 @@ impl Port {
         serial: u64,
         name: &str,
         egress: Vec<Box<dyn Egress>>,
+        hashes_macs: bool,
         storm_control: StormControl,
     ) -> Self {
-        let queue = |egress| EgressQueue {
+        let queue = |egress: Box<dyn Egress>| EgressQueue {
+            coalesces: egress.coalesces(),
             egress: Mutex::new(Some(egress)),
             waiters: AtomicU64::new(0),
             lock_waits: Default::default(),
@@ -69,6 +75,7 @@ impl Port {
             counters: PortCounters::default(),
             storm_control,
             egress: egress.into_iter().map(queue).collect(),
+            hashes_macs,
             failed: AtomicBool::new(false),
         }
     }
@@ -101,6 +108,11 @@ impl Port {
     /// How many queues it has.
     pub fn queues(&self) -> usize {
         self.egress.len()
+    }
+
+    /// Whether MAC addresses are part of the hash that spreads flows over the queues.
+    pub(crate) fn hashes_macs(&self) -> bool {
+        self.hashes_macs
     }
 
     /// Whether its guest has posted too few buffers for so long that frames for it are dropped.
@@ -138,7 +150,8 @@ impl Port {
     }
 
     /// Delivers a batch of `worker` to one queue. If frames are left waiting, the worker is among
-    /// the [`take_waiters`](Self::take_waiters) once there is room.
+    /// the [`take_waiters`](Self::take_waiters) once there is room. Returns when the queue must be
+    /// [flushed](Self::flush), if it must.
     pub(crate) fn deliver(
         &self,
         queue: usize,
@@ -146,14 +159,14 @@ impl Port {
         offers: &mut [Offer<'_>],
         now: Duration,
         worker: usize,
-    ) -> Result<(), Broken> {
+    ) -> Result<Option<Duration>, Broken> {
         let queue = &self.egress[queue];
         let mut egress = queue.lock_in_turn();
         let Some(egress) = egress.as_mut() else {
             for offer in offers {
                 offer.outcome = Outcome::Dropped(DropReason::PortGone);
             }
-            return Ok(());
+            return Ok(None);
         };
         egress.deliver(body, offers, now)?;
         let rest = offers.iter().position(|offer| offer.outcome.is_offered_again());
@@ -164,7 +177,12 @@ impl Port {
             queue.wait(worker);
             egress.deliver(body, &mut offers[waiting..], now)?;
         }
-        Ok(())
+        Ok(if queue.coalesces { egress.flush(now, false) } else { None })
+    }
+
+    /// Sends a notification that a queue holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
+    pub(crate) fn flush(&self, queue: usize, now: Duration, is_idle: bool) -> Option<Duration> {
+        self.egress[queue].lock_in_turn().as_mut()?.flush(now, is_idle)
     }
 
     /// The memory in which the buffers of a queue lie that it lends; none if it lends none.
@@ -292,7 +310,7 @@ mod tests {
     fn only_a_worker_that_finds_the_queue_locked_is_counted() {
         let egress: Vec<Box<dyn Egress>> =
             vec![Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)))];
-        let port = Port::new(PortId(0), 0, "red", egress, StormControl::new(0));
+        let port = Port::new(PortId(0), 0, "red", egress, false, StormControl::new(0));
         drop(port.egress[0].lock_in_turn());
         assert_eq!(port.lock_waits(), LockWaits::default());
         let held = port.egress[0].lock();

@@ -125,6 +125,7 @@ impl Carrier {
 pub(crate) fn steer(port: &Port, frame: &Frame) -> usize {
     match port.queues() {
         0 | 1 => 0,
+        _ if port.hashes_macs() => port.queue_of(frame.flow_hash_with_macs()),
         _ => port.queue_of(frame.flow_hash()),
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use port::{Doorbell, Egress};
 use switch::{MacTable, PortId, PortSet, StormControl};
 
+use crate::config::Config;
 use crate::port::Port;
 
 /// A queue broke and was dropped. Reported once per port, for the first of its queues that breaks.
@@ -50,6 +51,7 @@ pub(crate) struct Shared {
     pub(crate) poll: Duration,
     /// What each port may flood, in copies per second.
     flood_copies: u32,
+    hash_macs: bool,
     failures: FailureSink,
     pub(crate) doorbells: Box<[Doorbell]>,
 }
@@ -58,11 +60,11 @@ impl Shared {
     /// Nothing attached yet.
     pub(crate) fn new(
         table: MacTable,
-        poll: Duration,
-        flood_copies: u32,
+        config: &Config,
         failures: FailureSink,
         doorbells: Box<[Doorbell]>,
     ) -> Self {
+        let &Config { poll, flood_copies, hash_macs, .. } = config;
         Self {
             table,
             ports: RwLock::default(),
@@ -71,6 +73,7 @@ impl Shared {
             started: Instant::now(),
             poll,
             flood_copies,
+            hash_macs,
             failures,
             doorbells,
         }
@@ -107,7 +110,7 @@ impl Shared {
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
             let serial = self.attached.fetch_add(1, Ordering::Relaxed);
             let storm_control = StormControl::new(self.flood_copies);
-            let port = Arc::new(Port::new(id, serial, name, egress, storm_control));
+            let port = Arc::new(Port::new(id, serial, name, egress, self.hash_macs, storm_control));
             if number == list.len() {
                 list.push(None);
             }

@@ -37,7 +37,7 @@ pub(crate) struct Slot {
     rests: bool,
     /// Events in a row that brought no work.
     empty_events: u32,
-    pub(crate) last_work: Instant,
+    last_work: Instant,
     pub(crate) account: Account,
 }
 
@@ -75,10 +75,29 @@ impl Slot {
         })
     }
 
-    /// The slot had work.
-    pub(crate) fn worked(&mut self, now: Instant) {
+    /// The slot had work: so many frames.
+    pub(crate) fn worked(&mut self, frames: usize, now: Instant) {
         self.last_work = now;
         self.empty_events = 0;
+        if let Work::Carry { wake_ups: Some(wake_ups), .. } = &mut self.work {
+            wake_ups.worked(frames);
+        }
+    }
+
+    /// Whether it stays active without work while its worker has some elsewhere: a queue that had work in this time.
+    pub(crate) fn may_linger(&self, now: Instant, time: Duration) -> bool {
+        matches!(self.work, Work::Carry { wake_ups: None, .. })
+            && now.duration_since(self.last_work) < time
+    }
+
+    /// How long its worker pauses before it listens to its events again; none if the next frame wakes it.
+    pub(crate) fn pause(&mut self, now: Instant) -> Option<Instant> {
+        match &mut self.work {
+            Work::Carry { wake_ups: Some(wake_ups), .. } if !self.blocked => {
+                Some(now + wake_ups.pause(now)?)
+            }
+            _ => None,
+        }
     }
 
     /// An event came. The slot becomes active, unless its events bring nothing: a guest may send

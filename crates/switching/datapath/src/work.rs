@@ -7,6 +7,7 @@ use port::{Armed, Broken, Event, Rewrap, Task};
 
 use crate::carry::IngressQueue;
 use crate::port::Port;
+use crate::wake_ups::WakeUps;
 
 /// A task rests for this many times as long as its step took. A guest sets its pace, and frames are
 /// more urgent: so a task has at most a tenth of a worker.
@@ -15,7 +16,7 @@ const TASK_REST: u32 = 9;
 /// What a worker does for a port.
 pub(crate) enum Work {
     /// Carries the frames of a queue, and gets the events of room in the other direction.
-    Carry { queue: usize, ingress: IngressQueue },
+    Carry { queue: usize, ingress: IngressQueue, wake_ups: Option<WakeUps> },
     /// Serves a task.
     Serve(Box<dyn Task>),
 }
@@ -24,8 +25,8 @@ impl Work {
     /// Wraps a queue anew.
     pub(crate) fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
         match self {
-            Self::Carry { queue, ingress } => {
-                Self::Carry { queue, ingress: ingress.rewrap(rewrap) }
+            Self::Carry { queue, ingress, wake_ups } => {
+                Self::Carry { queue, ingress: ingress.rewrap(rewrap), wake_ups }
             }
             Self::Serve(task) => Self::Serve(task),
         }
@@ -69,7 +70,7 @@ impl Work {
     /// What announces work.
     pub(crate) fn events(&mut self, port: &Port) -> Vec<Arc<dyn Event>> {
         match self {
-            Self::Carry { queue, ingress } => {
+            Self::Carry { queue, ingress, .. } => {
                 let frames = ingress.ingress().event();
                 std::iter::once(frames).chain(port.room_event(*queue)).collect()
             }

@@ -1,11 +1,13 @@
 //! A thread that owns ingress queues and tasks: polls those with work, and sleeps when none has work.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use poller::Poller;
 use port::{Armed, Broken, Rewrap};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -16,6 +18,7 @@ use tracing::{debug, error};
 
 use crate::carrier::Carrier;
 use crate::carry::Progress;
+use crate::held::Held;
 use crate::port::{IngressId, Port};
 use crate::shared::Shared;
 use crate::slot::Slot;
@@ -29,6 +32,9 @@ const DOORBELL: u64 = u64::MAX;
 const LOOK_EVERY: u32 = 16;
 /// or when this time has passed.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
+/// A queue without work is looked at for this many times as long as a wait is polled, while its worker does not sleep:
+/// in a series of round trips its next frame comes after other queues' frames.
+const LINGER: u32 = 4;
 /// Frames that wait for room are tried again after this, so that a stall is noticed even if
 /// its guest sends no event.
 const RETRY: Duration = Duration::from_millis(50);
@@ -80,6 +86,10 @@ pub(crate) struct Worker {
     epoll: OwnedFd,
     slots: Vec<Option<Slot>>,
     carrier: Carrier,
+    /// The notifications that are held back.
+    held: Held,
+    /// Whether it is worth polling before sleep.
+    poller: Poller,
     /// When frames that wait for room were last tried again.
     retried: Instant,
     /// How many slots were active after the last round, and the least debt of them.
@@ -105,6 +115,8 @@ impl Worker {
             epoll,
             slots: Vec::new(),
             carrier: Carrier::new(number, shared.clone()),
+            held: Held::default(),
+            poller: Poller::new(shared.poll),
             shared: shared.clone(),
             retried: Instant::now(),
             active: 0,
@@ -112,6 +124,8 @@ impl Worker {
         };
         let join =
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                // Coalescing counts in microseconds, and by default timers may be 50 µs late. If this fails, they are.
+                let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
                 let id = rustix::thread::gettid().as_raw_nonzero().get();
                 if ready.send(id).is_ok() {
                     worker.run();
@@ -129,7 +143,9 @@ impl Worker {
         loop {
             let now = Instant::now();
             self.carrier.begin(now);
-            let active = self.round(now);
+            let has_work = self.round(now);
+            self.held.flush(self.carrier.now, !has_work);
+            let active = has_work || self.polls_on(now);
             round = round.wrapping_add(1);
             let timeout = match active {
                 true if !round.is_multiple_of(LOOK_EVERY) && now - looked < LOOK_AFTER => continue,
@@ -143,7 +159,26 @@ impl Worker {
         }
     }
 
-    /// Gives each active queue its turn, unless it is in debt. Returns whether any is active.
+    /// After a round without work: yields if another round is worth it, and otherwise arms all queues. Returns whether
+    /// there is another round.
+    fn polls_on(&mut self, now: Instant) -> bool {
+        if self.active == 0 {
+            return false;
+        }
+        // Room is announced by events, which a worker that polls hears late.
+        let blocked = self.slots.iter().flatten().any(|slot| slot.blocked);
+        if !blocked && self.poller.is_worth_polling(now) {
+            std::thread::yield_now();
+            return true;
+        }
+        for index in 0..self.slots.len() {
+            self.arm(index, now);
+        }
+        self.slots.iter().flatten().any(|slot| slot.active)
+    }
+
+    /// Gives each active queue its turn, unless it is in debt. Returns whether any had work, or may have some: a queue
+    /// that had no turn.
     ///
     /// A queue pays for its turns with the time that they took (surplus round robin): however much
     /// work a guest puts into one frame, it gets its share of the worker.
@@ -153,12 +188,15 @@ impl Worker {
         let least = std::mem::take(&mut self.least_debt);
         let mut began = now;
         (self.active, self.least_debt) = (0, Duration::MAX);
+        let mut has_work = false;
         for index in 0..self.slots.len() {
             let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else {
                 continue;
             };
-            if !shared || slot.account.has_turn(least) {
-                self.poll(index, began);
+            if shared && !slot.account.has_turn(least) {
+                has_work = true;
+            } else {
+                has_work |= self.poll(index, began);
                 if shared {
                     let now = Instant::now();
                     let took = now - began;
@@ -171,7 +209,7 @@ impl Worker {
                 self.least_debt = self.least_debt.min(slot.account.debt());
             }
         }
-        self.active > 0
+        has_work
     }
 
     /// How long to wait for an event; none for no limit.
@@ -180,46 +218,76 @@ impl Worker {
         let retry = slots().any(|slot| slot.blocked).then_some(RETRY);
         let due = slots().filter_map(Slot::due).min();
         let due = due.map(|due| due.saturating_duration_since(now));
-        retry.into_iter().chain(due).min()
+        let held = self.held.due().map(|due| due.saturating_sub(self.carrier.now));
+        retry.into_iter().chain(due).chain(held).min()
     }
 
-    /// One pass over one queue, if it is active.
-    fn poll(&mut self, index: usize, now: Instant) {
-        let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
+    /// One pass over one queue, if it is active. Returns whether it had work.
+    fn poll(&mut self, index: usize, now: Instant) -> bool {
+        let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else {
+            return false;
+        };
         let done = match &mut slot.work {
-            Work::Carry { ingress, .. } => self.carrier.carry(&slot.port, ingress, now),
-            Work::Serve(task) => {
-                task.step().map(|worked| if worked { Progress::Worked } else { Progress::Dry })
+            Work::Carry { ingress, .. } => {
+                self.carrier.carry(&slot.port, ingress, &mut self.held, now)
+            }
+            Work::Serve(task) => task.step().map(|worked| match worked {
+                true => Progress::Worked { frames: 0, bytes: 0 },
+                false => Progress::Dry,
+            }),
+        };
+        let progress = match done {
+            Ok(progress) => progress,
+            Err(Broken(reason)) => {
+                self.fail(index, reason);
+                return false;
             }
         };
-        let armed = done.and_then(|progress| {
-            slot.blocked = progress == Progress::Blocked;
-            match progress {
-                Progress::Worked => {
-                    slot.worked(now);
-                    Ok(slot.work.after_turn(now))
-                }
-                Progress::Dry if now.duration_since(slot.last_work) < self.shared.poll => {
-                    std::hint::spin_loop();
-                    Ok(Armed::Ready)
-                }
-                Progress::Dry | Progress::Blocked => slot.work.arm(),
+        slot.blocked = progress == Progress::Blocked;
+        match progress {
+            Progress::Worked { frames, bytes } => {
+                self.poller.worked(frames, bytes, || now);
+                slot.worked(frames, now);
+                let armed = slot.work.after_turn(now);
+                self.set_armed(index, armed, now);
+                true
             }
-        });
-        match armed {
-            Ok(armed) => {
-                slot.active = armed == Armed::Ready;
-                let until = match armed {
-                    Armed::Until(due) => Some(due),
-                    Armed::Ready | Armed::Asleep => None,
-                };
-                let late = slot.work.due().map(|due| self.shared.started + due);
-                slot.set_due(until.into_iter().chain(late).min(), now);
-                if matches!((&slot.work, armed), (Work::Serve(_), Armed::Until(_))) {
+            Progress::Dry if slot.may_linger(now, self.poller.limit() * LINGER) => false,
+            Progress::Dry | Progress::Blocked => {
+                self.arm(index, now);
+                false
+            }
+        }
+    }
+
+    /// Arms a queue or a task, if it is active.
+    fn arm(&mut self, index: usize, now: Instant) {
+        let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else { return };
+        match slot.work.arm() {
+            Ok(Armed::Asleep) => {
+                let pause = slot.pause(now);
+                if pause.is_some() {
                     slot.rest(&self.epoll);
                 }
+                self.set_armed(index, pause.map_or(Armed::Asleep, Armed::Until), now);
             }
+            Ok(armed) => self.set_armed(index, armed, now),
             Err(Broken(reason)) => self.fail(index, reason),
+        }
+    }
+
+    /// Notes how a queue or a task waits.
+    fn set_armed(&mut self, index: usize, armed: Armed, now: Instant) {
+        let Some(slot) = self.slots[index].as_mut() else { return };
+        slot.active = armed == Armed::Ready;
+        let until = match armed {
+            Armed::Until(due) => Some(due),
+            Armed::Ready | Armed::Asleep => None,
+        };
+        let late = slot.work.due().map(|due| self.shared.started + due);
+        slot.set_due(until.into_iter().chain(late).min(), now);
+        if matches!((&slot.work, armed), (Work::Serve(_), Armed::Until(_))) {
+            slot.rest(&self.epoll);
         }
     }
 
@@ -318,6 +386,7 @@ impl Worker {
                     let _ = done.send(());
                 }
                 Command::Remove { port, done } => {
+                    self.held.forget(port);
                     self.remove(|slot| slot.port.id() == port);
                     // This fails if the caller no longer waits.
                     let _ = done.send(());

@@ -141,6 +141,7 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+mod coalescing;
 mod event;
 mod lend;
 mod wrapper;
@@ -150,6 +151,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use budget::Budget;
+pub use coalescing::Coalescing;
 pub use event::{Doorbell, Event};
 pub use frame::{
     Body, BodyHold, Bounce, DropReason, FRAME_MAX, Finisher, Frame, Gather, HEADER_MAX, KeptFrame,
@@ -299,6 +301,20 @@ pub trait Egress: Any + Send {
             // An egress without deliveries in flight gives out no tickets.
             delivery.outcome.get_or_insert(Outcome::Dropped(DropReason::PortGone));
         }
+    }
+
+    /// Whether it may hold back notifications, so that [`flush`](Self::flush) must be called. Asked once.
+    fn coalesces(&self) -> bool {
+        false
+    }
+
+    /// Sends a notification that is held back if it is due at `now`, or if the worker `is_idle`: it has no more frames to
+    /// deliver at once. Returns when it is due if it is still held back.
+    ///
+    /// Called after every `deliver`, and then until it returns none, at the returned time and when the worker is idle.
+    fn flush(&mut self, now: Duration, is_idle: bool) -> Option<Duration> {
+        let _ = (now, is_idle);
+        None
     }
 
     /// These deliveries are not [reaped](Self::reap) any more, because their sender is gone. Their

@@ -107,6 +107,14 @@ impl<W: EgressWrapper> Egress for W {
         self.inner_mut().reap(deliveries);
     }
 
+    fn coalesces(&self) -> bool {
+        self.inner().coalesces()
+    }
+
+    fn flush(&mut self, now: Duration, is_idle: bool) -> Option<Duration> {
+        self.inner_mut().flush(now, is_idle)
+    }
+
     fn cancel(&mut self, tickets: &[Ticket]) {
         self.inner_mut().cancel(tickets);
     }

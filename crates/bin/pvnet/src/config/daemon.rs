@@ -25,8 +25,10 @@ pub struct Daemon {
     pub platform: Platform,
     /// Threads that carry frames.
     pub workers: usize,
-    /// Microseconds for which an empty queue is polled.
+    /// Microseconds for which a worker polls at most before it sleeps, while round trips are under way.
     pub poll_us: u64,
+    /// Whether the machine's CPUs sleep lightly while traffic flows.
+    pub low_latency: bool,
     /// The address where metrics are served.
     pub metrics: Option<SocketAddr>,
     /// Whether hypervisor time is measured from the start.
@@ -37,20 +39,44 @@ pub struct Daemon {
 
 impl Default for Daemon {
     fn default() -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             directory: DIRECTORY.into(),
             join_mode: SOCKET_MODE,
             control_mode: SOCKET_MODE,
             nic_mode: SOCKET_MODE,
             platform: Platform::Machine,
-            workers: (cpus / 2).max(1),
-            poll_us: 20,
+            workers: default_workers(cpus()),
+            poll_us: 50,
+            low_latency: false,
             metrics: None,
             meter: false,
             capture: true,
         }
     }
+}
+
+/// The CPUs of the driver domain.
+pub(super) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// The most workers by default.
+const WORKERS_DEFAULT_MAX: usize = 4;
+/// The most queues of a vif by default, as xen-netback has them.
+const QUEUES_DEFAULT_MAX: u32 = 8;
+
+/// The workers by default: one per CPU.
+pub(super) fn default_workers(cpus: usize) -> usize {
+    cpus.clamp(1, WORKERS_DEFAULT_MAX)
+}
+
+/// The queues that a vif is offered by default: one per CPU of the driver domain. Its guest takes as many as it has CPUs.
+pub fn default_queues() -> u32 {
+    queues_for(cpus())
+}
+
+pub(super) fn queues_for(cpus: usize) -> u32 {
+    u32::try_from(cpus).unwrap_or(u32::MAX).clamp(1, QUEUES_DEFAULT_MAX)
 }
 
 /// Only the daemon's user, and root.
@@ -113,6 +139,8 @@ pub struct Switch {
     pub addresses_per_port: u32,
     /// Copies of flooded frames that one port may cause per second; 0 for no limit.
     pub flood_copies_per_second: u32,
+    /// Whether MAC addresses are part of the hash that spreads flows over queues.
+    pub hash_macs: bool,
 }
 
 impl Default for Switch {
@@ -122,6 +150,7 @@ impl Default for Switch {
             age_seconds: limits.age_seconds,
             addresses_per_port: limits.per_port,
             flood_copies_per_second: switch::FLOOD_COPIES,
+            hash_macs: false,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The configuration file. Each of its tables has a source file; the checks across tables are here.
 
+mod coalescing;
 mod context;
 mod daemon;
 mod guest;
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 pub use context::Context;
-pub use daemon::{Daemon, OnStop, Platform, Switch, Xen};
+pub use daemon::{Daemon, OnStop, Platform, Switch, Xen, default_queues};
 pub use guest::{Guest, vif_name};
 pub use limits::Limits;
 pub use nic::{Nic, Protection, Wire};

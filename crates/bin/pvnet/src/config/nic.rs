@@ -6,6 +6,8 @@ use contexts::IommuMode;
 use nic_session::channel::Coalescing;
 use serde::Deserialize;
 
+use super::coalescing::coalescing;
+
 /// `[[nic]]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -27,6 +29,10 @@ pub struct Nic {
     /// When its contexts are interrupted, unless a guest's table says otherwise.
     #[serde(default)]
     pub coalescing: CoalescingSettings,
+    /// Instead of `coalescing.rx_frames`, by the name that vifs and uplinks have for it,
+    pub coalesce_frames: Option<u32>,
+    /// and instead of `coalescing.rx_micros`.
+    pub coalesce_us: Option<u32>,
     /// Where its frames leave the host.
     pub wire: Wire,
 }
@@ -68,6 +74,20 @@ impl Default for CoalescingSettings {
         let cdnafront::Coalescing { tx_frames, tx_micros, rx_frames, rx_micros } =
             cdnafront::Coalescing::default();
         Self { tx_frames, tx_micros, rx_frames, rx_micros }
+    }
+}
+
+impl CoalescingSettings {
+    /// These, with what `coalesce_frames` and `coalesce_us` say of received frames, which [`Nic::check`] or `Context::check` has checked.
+    pub(super) fn with(self, frames: Option<u32>, micros: Option<u32>) -> Self {
+        match coalescing(frames, micros) {
+            Ok(Some(port::Coalescing::OFF)) => Self { rx_frames: 0, rx_micros: 0, ..self },
+            Ok(Some(port::Coalescing { frames, after })) => {
+                let rx_micros = u32::try_from(after.as_micros()).unwrap_or(u32::MAX);
+                Self { rx_frames: frames, rx_micros, ..self }
+            }
+            Ok(None) | Err(_) => self,
+        }
     }
 }
 
@@ -194,6 +214,12 @@ impl Nic {
         if rate_mbps > RATE_MAX {
             return Err(format!("rate_mbps is {rate_mbps}, not 0 to {RATE_MAX}"));
         }
+        coalescing(self.coalesce_frames, self.coalesce_us)?;
         self.protection.check()
+    }
+
+    /// When its contexts are interrupted, unless a guest's table says otherwise.
+    pub fn interrupts(&self) -> CoalescingSettings {
+        self.coalescing.with(self.coalesce_frames, self.coalesce_us)
     }
 }

@@ -1,5 +1,7 @@
 //! Tests of the whole configuration.
 
+use std::time::Duration;
+
 use offload::Features;
 
 use super::sources::Sources;
@@ -46,6 +48,7 @@ fn the_example_is_valid_and_shows_the_defaults() {
     let router: String = lines.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
     assert_eq!(parse(&format!("{text}\n{router}")).unwrap().guests[2].vifs.len(), 2);
     assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
+    assert_eq!(config.daemon.low_latency, Daemon::default().low_latency);
     assert_eq!(config.daemon.directory, Daemon::default().directory);
     assert_eq!(config.daemon.join_mode, Daemon::default().join_mode);
     assert_eq!(config.daemon.control_mode, Daemon::default().control_mode);
@@ -54,6 +57,38 @@ fn the_example_is_valid_and_shows_the_defaults() {
     assert_eq!(config.switch.addresses_per_port, Switch::default().addresses_per_port);
     let default = Switch::default().flood_copies_per_second;
     assert_eq!(config.switch.flood_copies_per_second, default);
+}
+
+#[test]
+fn queues_and_workers_follow_the_cpus() {
+    let defaults = |cpus| (super::daemon::default_workers(cpus), super::daemon::queues_for(cpus));
+    assert_eq!([1, 2, 4, 8, 64].map(defaults), [(1, 1), (2, 2), (4, 4), (4, 8), (4, 8)]);
+    assert_eq!(default_queues(), super::daemon::queues_for(super::daemon::cpus()));
+}
+
+#[test]
+fn coalescing_has_the_same_keys_everywhere() {
+    let keys = "coalesce_frames = 16\ncoalesce_us = 30\n";
+    let config = parse(&format!("{UP}{keys}{RED}{keys}")).unwrap();
+    let expected = Some(port::Coalescing { frames: 16, after: Duration::from_micros(30) });
+    assert_eq!(config.uplinks[0].coalescing(), Ok(expected));
+    assert_eq!(config.guests[0].vifs[0].coalescing(), Ok(expected));
+    let none = parse(&format!("{UP}{RED}")).unwrap();
+    assert_eq!(none.guests[0].vifs[0].coalescing(), Ok(None));
+    let card = "[[nic]]\nname = \"card\"\nwire = { tap = \"w\" }\n";
+    let green = "[[guest]]\nname = \"green\"\nnic = \"card\"\nmac = \"02:00:00:00:00:07\"\n";
+    let nic = |card_keys: &str, guest_keys: &str| {
+        let config = parse(&format!("{card}{card_keys}{green}{guest_keys}")).unwrap();
+        let interrupts = config.guests[0].contexts[0].interrupts(&config.nics[0]);
+        (interrupts.rx_frames, interrupts.rx_micros)
+    };
+    assert_eq!((nic("", ""), nic(keys, "")), ((32, 50), (16, 30)));
+    assert_eq!((nic("", keys), nic(keys, "coalesce_frames = 1\n")), ((16, 30), (0, 0)));
+    for wrong in ["coalesce_frames = 65\n", "coalesce_frames = 2\ncoalesce_us = 0\n"] {
+        for text in [format!("{UP}{wrong}"), format!("{RED}{wrong}"), format!("{card}{wrong}")] {
+            assert!(parse(&text).unwrap_err().contains("coalesce_"), "{text}");
+        }
+    }
 }
 
 #[test]

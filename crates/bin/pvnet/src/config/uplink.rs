@@ -1,9 +1,11 @@
 //! `[[uplink]]`: a tap and what its NIC can do, or a card's context.
 
 use offload::Features;
+use port::Coalescing;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
 
+use super::coalescing::coalescing;
 use super::limits::Limits;
 use super::nic::Protection;
 use super::text::parsed_if_any;
@@ -112,6 +114,10 @@ pub struct Uplink {
     pub queues: Queues,
     /// How many guests can have a queue at a time; by default all with `rx = "direct"`.
     pub guest_queues: Option<u16>,
+    /// A worker is woken up for so many frames,
+    pub coalesce_frames: Option<u32>,
+    /// or so many microseconds after the last one; see [`Uplink::coalescing`].
+    pub coalesce_us: Option<u32>,
     /// The rates at which frames may come in and go out.
     #[serde(default)]
     pub limit: Limits,
@@ -125,6 +131,7 @@ impl Uplink {
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { kind, tap, nic, mac, protection, queues, guest_queues, .. } = self;
+        self.coalescing()?;
         match (queues, guest_queues) {
             (Queues::Shared, Some(_)) => {
                 return Err("guest_queues is for queues = \"per-guest\"".into());
@@ -148,6 +155,14 @@ impl Uplink {
             UplinkKind::Cdna if !tap.is_empty() => Err("tap is not for kind = \"cdna\"".into()),
             UplinkKind::Tap | UplinkKind::Cdna => protection.check(),
         }
+    }
+
+    /// When a worker is woken up for frames that come in; none if each wakes one that sleeps.
+    ///
+    /// # Errors
+    /// A value is out of range.
+    pub fn coalescing(&self) -> Result<Option<Coalescing>, String> {
+        coalescing(self.coalesce_frames, self.coalesce_us)
     }
 }
 

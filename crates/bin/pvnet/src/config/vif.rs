@@ -3,9 +3,11 @@
 use guard::Allowed;
 use netback::{GrantReuse, Offered, RxChannel, TxChannel};
 use offload::Features;
+use port::Coalescing;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
 
+use super::coalescing::coalescing;
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::{parsed, parsed_if_any};
@@ -19,7 +21,7 @@ pub struct Vif {
     pub mac: Option<MacAddr>,
     /// IP addresses for its guest's namespace.
     pub addresses: Vec<String>,
-    /// The most queues; as many as workers if absent.
+    /// The most queues; one per CPU of the driver domain, up to eight, if absent.
     pub queues: Option<u32>,
     /// The I/O channel of the frames that the guest sends.
     #[serde(deserialize_with = "parsed")]
@@ -42,6 +44,10 @@ pub struct Vif {
     pub tcp_segmentation_offload: Option<bool>,
     /// Whether each ring has an event channel.
     pub split_event_channels: bool,
+    /// The guest is notified after so many frames,
+    pub coalesce_frames: Option<u32>,
+    /// or so many microseconds after the last one; see [`Vif::coalescing`].
+    pub coalesce_us: Option<u32>,
     /// The sources that the guest's frames may have; [`Vif::sources`] has the default.
     pub guard: Option<GuardMode>,
     /// The IP addresses and networks that the guest may send from; `addresses` if empty.
@@ -66,6 +72,8 @@ impl Default for Vif {
             checksum_offload: None,
             tcp_segmentation_offload: None,
             split_event_channels: true,
+            coalesce_frames: None,
+            coalesce_us: None,
             guard: None,
             guard_addresses: Vec::new(),
             limit: Limits::default(),
@@ -84,7 +92,7 @@ pub enum Interface {
     Basic,
 }
 
-/// The most queues of one vif: as many as workers. `xen-netback`'s default is 8.
+/// The most queues of one vif.
 const QUEUES_MAX: u32 = 64;
 /// The most pages of one queue that stay mapped. [`PERSISTENT_GRANTS`] says why there is a limit.
 const PERSISTENT_GRANTS_MAX: u16 = 4096;
@@ -96,7 +104,7 @@ const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
     /// The keys of its table.
-    pub(super) const KEYS: [&str; 15] = [
+    pub(super) const KEYS: [&str; 17] = [
         "mac",
         "addresses",
         "queues",
@@ -109,6 +117,8 @@ impl Vif {
         "checksum_offload",
         "tcp_segmentation_offload",
         "split_event_channels",
+        "coalesce_frames",
+        "coalesce_us",
         "guard",
         "guard_addresses",
         "limit",
@@ -147,6 +157,7 @@ impl Vif {
         if self.persistent_grants > PERSISTENT_GRANTS_MAX {
             return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
         }
+        self.coalescing()?;
         if is_xen && self.rx == RxChannel::Flip {
             return Err(
                 "rx = \"flip\" is not for Xen, because Linux lets no process transfer pages".into(),
@@ -196,7 +207,17 @@ impl Vif {
             rx: self.rx,
             persistent_grants: self.persistent_grants,
             reuse: self.grant_reuse,
+            // Checked when the configuration was read.
+            coalescing: self.coalescing().unwrap_or_default(),
         }
+    }
+
+    /// When the guest is notified of frames; none for the default, which costs a single frame nothing.
+    ///
+    /// # Errors
+    /// A value is out of range.
+    pub fn coalescing(&self) -> Result<Option<Coalescing>, String> {
+        coalescing(self.coalesce_frames, self.coalesce_us)
     }
 
     /// The sources that its frames may have.

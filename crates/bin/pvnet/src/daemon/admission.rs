@@ -16,7 +16,7 @@ use offload::Features;
 use shm::PageSize;
 use xenstore::{Store, StoreError};
 
-use crate::config::{Config, Guest, Vif};
+use crate::config::{Config, Guest, Vif, default_queues};
 use crate::daemon::backends::VifId;
 use crate::daemon::error::Error;
 use crate::daemon::event::{Event, NewInterface};
@@ -54,7 +54,7 @@ impl AdmissionSettings {
     /// A secret cannot be read, or everybody can read it.
     pub(super) fn new(config: &Config) -> Result<Self, Error> {
         let guests = config.guests.iter().map(|guest| (guest.name.clone(), guest.clone()));
-        let queues = u32::try_from(config.daemon.workers).unwrap_or(1);
+        let queues = default_queues();
         let mut tokens = HashMap::new();
         for guest in &config.guests {
             if let Some(path) = &guest.token_file {

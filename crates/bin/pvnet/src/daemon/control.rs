@@ -12,7 +12,7 @@ use netback::VifError;
 use tracing::{info, warn};
 use xenstore::{Store, StoreError, WatchEvent};
 
-use crate::config::{Config, Vif};
+use crate::config::{Config, Vif, default_queues};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::event::{Event, NewInterface};
@@ -211,8 +211,7 @@ impl Control {
     fn plug(&mut self, interface: NewInterface) -> Result<(), String> {
         let NewInterface { id, guest, name, vif } = interface;
         let sources = vif.sources()?;
-        let workers = u32::try_from(self.datapath.workers()).unwrap_or(1);
-        let offered = vif.offered(workers);
+        let offered = vif.offered(default_queues());
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());
         let policy = sources.policy(backend.mac());

@@ -14,6 +14,7 @@ mod event;
 mod guest_queues;
 mod leases;
 mod limits;
+mod low_latency;
 mod machine;
 mod memory;
 mod metrics;
@@ -87,6 +88,9 @@ fn serve(
     if let Some(address) = config.daemon.metrics {
         metrics::serve(address, events.clone(), nics)?;
     }
+    if config.daemon.low_latency {
+        low_latency::start(events.clone())?;
+    }
     let workers = datapath.workers();
     let stop_looking = platform.look_for_guests(events.clone())?;
     store_events::forward(platform.store().clone(), events)?;
@@ -106,6 +110,7 @@ fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datap
             ..switch::Limits::default()
         },
         flood_copies: config.switch.flood_copies_per_second,
+        hash_macs: config.switch.hash_macs,
         ..datapath::Config::default()
     };
     let events = events.clone();

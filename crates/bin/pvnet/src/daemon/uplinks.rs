@@ -150,12 +150,14 @@ fn attach_one(
         wrappers.wrap(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
     };
     let queues = queues.into_iter().zip(buffers).map(queue).collect();
-    let port = datapath.attach(&uplink.name, queues, Vec::new());
+    let coalescing = uplink.coalescing().map_err(failed)?;
+    let port = datapath.attach_coalesced(&uplink.name, queues, Vec::new(), coalescing);
     let guest_queues = steering.map(|steering| -> Box<dyn GuestQueues> {
         let queues = for_guests.into_iter().map(|tap| {
             let queue = Arc::<GuestQueue>::default();
             let ingress = DirectIngress::new(tap, queue.clone(), uplink.large_receive);
-            datapath.add_ingress(&port, wrappers.wrap_ingress(Box::new(ingress)));
+            let ingress = wrappers.wrap_ingress(Box::new(ingress));
+            datapath.add_ingress(&port, ingress, coalescing);
             queue
         });
         Box::new(TapQueues::new(steering, shared, queues, port.id()))

@@ -30,6 +30,8 @@ pub(super) struct StackEnd<'a> {
     pub(super) offloads: Features,
     /// Its addresses.
     pub(super) addresses: Vec<String>,
+    /// For how long the threads poll at most.
+    pub(super) poll: Duration,
 }
 
 /// An interface. Its frames are carried while its device is open and until it is dropped or
@@ -38,6 +40,8 @@ pub(super) struct Link {
     name: String,
     /// Copies of the threads' taps, so that the stack's interface stays while the device is away.
     taps: Vec<TapQueue>,
+    /// For how long the threads poll at most.
+    poll: Duration,
     running: Option<Running>,
     /// What comes back after its device has ended, and the offloads that the stack may leave to it.
     context: Option<(ContextDevice, Features)>,
@@ -55,9 +59,10 @@ impl Running {
         device: impl Device + 'static,
         queues: Vec<Q>,
         taps: &[TapQueue],
+        poll: Duration,
     ) -> Result<Self, String> {
         let start = |(number, (queue, tap)): (usize, (Q, &TapQueue))| {
-            QueueThread::start(format!("{name}-{number}"), queue, tap.try_clone()?)
+            QueueThread::start(format!("{name}-{number}"), queue, tap.try_clone()?, poll)
         };
         let threads = queues.into_iter().zip(taps).enumerate().map(start);
         let threads = threads.collect::<Result<_, _>>().map_err(text)?;
@@ -105,8 +110,9 @@ impl Link {
     ) -> Result<Self, String> {
         let offload = tap_offload(stack.offloads, device.features());
         let taps = open_taps(device.mac(), queues.len(), offload, &stack)?;
-        let running = Running::start(&stack.name, device, queues, &taps)?;
-        Ok(Self { name: stack.name, taps, running: Some(running), context: None })
+        let StackEnd { name, poll, .. } = stack;
+        let running = Running::start(&name, device, queues, &taps, poll)?;
+        Ok(Self { name, taps, poll, running: Some(running), context: None })
     }
 
     /// Makes a tap for a context, and starts it if there is a card.
@@ -115,8 +121,9 @@ impl Link {
         stack: StackEnd<'_>,
     ) -> Result<Self, String> {
         let taps = open_taps(context.mac(), 1, TapOffload::NONE, &stack)?;
-        let StackEnd { name, offloads, .. } = stack;
-        let mut this = Self { name, taps, running: None, context: Some((context, offloads)) };
+        let StackEnd { name, offloads, poll, .. } = stack;
+        let context = Some((context, offloads));
+        let mut this = Self { name, taps, poll, running: None, context };
         this.set_carrier(false)?;
         this.reopen()?;
         Ok(this)
@@ -126,7 +133,8 @@ impl Link {
     #[cfg(test)]
     pub(super) fn without_tap(name: &str, device: impl Device + 'static) -> Self {
         let running = Running { device: Box::new(device), threads: Vec::new() };
-        Self { name: name.to_owned(), taps: Vec::new(), running: Some(running), context: None }
+        let (name, running) = (name.to_owned(), Some(running));
+        Self { name, taps: Vec::new(), poll: Duration::ZERO, running, context: None }
     }
 
     /// The tap's name.
@@ -188,7 +196,8 @@ impl Link {
         let Some((device, queue)) = context.connect(*own)? else { return Ok(false) };
         let offload = tap_offload(*own, device.features());
         self.taps.iter().try_for_each(|tap| tap.set_offload(offload)).map_err(text)?;
-        self.running = Some(Running::start(&self.name, device, vec![queue], &self.taps)?);
+        let running = Running::start(&self.name, device, vec![queue], &self.taps, self.poll)?;
+        self.running = Some(running);
         self.set_carrier(true)?;
         Ok(true)
     }

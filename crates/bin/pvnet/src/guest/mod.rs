@@ -86,14 +86,16 @@ fn open_links(
         let offloads = vif::features(&**store, handle).without(options.without);
         let configured = || vif::addresses(&**store, handle);
         let addresses = options.addresses(number, &name).unwrap_or_else(configured);
-        let stack = StackEnd { name, namespace: Some(namespace), offloads, addresses };
+        let (namespace, poll) = (Some(namespace), options.poll);
+        let stack = StackEnd { name, namespace, offloads, addresses, poll };
         links.push(vif::open(guest, store, handle, stack, options, pool.as_ref())?);
     }
     for (number, (context, name)) in contexts.into_iter().zip(names).enumerate() {
         let configured = || vif::list(&**store, &format!("data/context/{number}/addresses"));
         let addresses = options.addresses(vifs + number, &name).unwrap_or_else(configured);
         let offloads = Features::ALL.without(options.without);
-        let stack = StackEnd { name, namespace: Some(namespace), offloads, addresses };
+        let (namespace, poll) = (Some(namespace), options.poll);
+        let stack = StackEnd { name, namespace, offloads, addresses, poll };
         links.push(Link::open_context(context, stack)?);
     }
     Ok(links)
@@ -137,7 +139,8 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let offloads = Features::ALL.without(options.without);
     let configured = || vif::addresses(&*store, handle);
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);
-    let stack = StackEnd { name, namespace: None, offloads, addresses };
+    let poll = options.poll;
+    let stack = StackEnd { name, namespace: None, offloads, addresses, poll };
     let link = vif::open(&guest, &store, handle, stack, options, None)?;
     println!("vif {handle} is up: {}", link.name());
     links::run(vec![link], &signals, &asked, Nothing)

@@ -1,6 +1,7 @@
 //! Command-line options of the interfaces of a process.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use offload::Features;
 
@@ -21,6 +22,8 @@ pub struct Options {
     pub no_header_channel: bool,
     /// The daemon keeps no pages mapped.
     pub no_persistent_grants: bool,
+    /// For how long a wait for a frame is polled at most.
+    pub poll: Duration,
     /// Leave all copies of received frames to the driver domain.
     pub no_guest_copy: bool,
 }

@@ -9,9 +9,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use netdev::{Buffer, Burst, Gone, HEADER_MAX, Metadata, Queue};
 use offload::vnet;
+use poller::Poller;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use shm::Piece;
 use uplink::tap::VNET_HEADER_LEN;
@@ -78,15 +80,17 @@ enum Error<F: std::error::Error> {
 }
 
 impl QueueThread {
-    /// Starts it. `name` is the thread's name. `tap` does not block.
+    /// Starts it. `name` is the thread's name. `tap` does not block. A wait that may be short is polled for
+    /// `poll` at most.
     pub fn start<Q: Queue>(
         name: String,
         queue: Q,
         tap: impl AsFd + Send + 'static,
+        poll: Duration,
     ) -> io::Result<Self> {
         let (stop, ended) = (Notice::new()?, Notice::new()?);
         let (orders, taker) = orders::channel()?;
-        let mut forwarder = Forwarder::new(queue, tap, stop.clone(), taker);
+        let mut forwarder = Forwarder::new(queue, tap, poll, stop.clone(), taker);
         let counters = forwarder.ring.counters().clone();
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -151,15 +155,16 @@ struct Forwarder<Q: Queue, T> {
     /// The last read found nothing: wait before reading again.
     tap_empty: bool,
     ring: RingWatch,
+    poller: Poller,
     stop: Arc<Notice>,
     orders: OrderTaker,
 }
 
 impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
-    fn new(queue: Q, tap: T, stop: Arc<Notice>, orders: OrderTaker) -> Self {
+    fn new(queue: Q, tap: T, poll: Duration, stop: Arc<Notice>, orders: OrderTaker) -> Self {
         let (burst, frame) = (queue.burst(), Q::Frame::default());
-        let ring = RingWatch::default();
-        Self { queue, burst, tap, frame, tap_empty: false, ring, stop, orders }
+        let (ring, poller) = (RingWatch::default(), Poller::new(poll));
+        Self { queue, burst, tap, frame, tap_empty: false, ring, poller, stop, orders }
     }
 
     fn run(&mut self) -> Result<(), Error<Q::Fault>> {
@@ -168,53 +173,61 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             let received = self.receive()?;
             self.queue.reclaim().map_err(Error::Fault)?;
             let sent = self.send()?;
-            if (received || sent) && !self.stop.is_given() {
+            if self.stop.is_given() {
+                return Ok(());
+            }
+            if received || sent {
+                continue;
+            }
+            if self.poller.is_worth_polling(Instant::now()) {
+                std::thread::yield_now();
+                self.tap_empty = false;
                 continue;
             }
             let waiting_for_room = !self.queue.has_room();
             if self.queue.arm(waiting_for_room).map_err(Error::Fault)? {
                 continue;
             }
-            if self.sleep(waiting_for_room)? {
-                return Ok(());
-            }
+            self.sleep(waiting_for_room)?;
         }
     }
 
-    /// Waits for either end. Returns whether to stop.
-    fn sleep(&mut self, waiting_for_room: bool) -> Result<bool, Error<Q::Fault>> {
+    /// Waits for either end, or to be asked to stop.
+    fn sleep(&mut self, waiting_for_room: bool) -> Result<(), Error<Q::Fault>> {
         // Without room in the ring, a readable tap must not wake this thread repeatedly.
         let tap = if waiting_for_room { PollFlags::empty() } else { PollFlags::IN };
         let [rx, tx] = self.queue.events();
         let mut fds = [
-            PollFd::new(&self.stop.event, PollFlags::IN),
             PollFd::new(&self.tap, tap),
             PollFd::from_borrowed_fd(rx, PollFlags::IN),
             PollFd::from_borrowed_fd(tx, PollFlags::IN),
             PollFd::new(&self.orders, PollFlags::IN),
+            PollFd::new(&self.stop.event, PollFlags::IN),
         ];
         rustix::io::retry_on_intr(|| poll(&mut fds, None))
             .map_err(|errno| Error::Tap(errno.into()))?;
         // The orders are taken in the next turn.
-        let [stop, tap, rx, tx, _] = fds.map(|fd| !fd.revents().is_empty());
+        let [tap, rx, tx, ..] = fds.map(|fd| !fd.revents().is_empty());
         self.queue.clear([rx, tx]).map_err(Error::Gone)?;
         self.tap_empty &= !tap;
-        Ok(stop)
+        Ok(())
     }
 
     /// Forwards frames from the ring to the stack. Returns whether there was one.
     fn receive(&mut self) -> Result<bool, Error<Q::Fault>> {
-        let mut any = false;
+        let (mut frames, mut bytes) = (0, 0);
         for _ in 0..RECEIVE_BURST {
             let received = self.queue.receive(&mut self.frame).map_err(Error::Fault)?;
             let Some(metadata) = received else { break };
-            any = true;
+            frames += 1;
+            bytes += metadata.len as u64;
             self.write(metadata);
         }
-        if any {
+        if frames > 0 {
             self.queue.give_back();
+            self.poller.worked(frames, bytes, Instant::now);
         }
-        Ok(any)
+        Ok(frames > 0)
     }
 
     /// Writes the received frame to the stack: one system call, one copy. A frame that the stack
@@ -231,7 +244,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
 
     /// Forwards frames from the stack to the ring. Returns whether there was one.
     fn send(&mut self) -> Result<bool, Error<Q::Fault>> {
-        let mut sent = 0;
+        let (mut frames, mut bytes) = (0, 0);
         let mut pending = 0;
         for _ in 0..self.burst.frames {
             if !self.ring.look(self.queue.has_room()) || self.tap_empty {
@@ -239,7 +252,8 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             }
             match self.read() {
                 Ok(len) => {
-                    sent += 1;
+                    frames += 1;
+                    bytes += len as u64;
                     pending += len;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tap_empty = true,
@@ -251,10 +265,11 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             }
         }
         self.queue.kick();
-        if sent > 0 {
-            self.ring.sent(sent);
+        if frames > 0 {
+            self.ring.sent(frames as u64);
+            self.poller.worked(frames, bytes, Instant::now);
         }
-        Ok(sent > 0)
+        Ok(frames > 0)
     }
 
     /// Reads one frame from the stack straight into the device's pages: one system call, one copy.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::testbed::Setup;
+
 /// Options of all benchmarks.
 #[derive(Args)]
 pub struct Common {
@@ -19,6 +21,32 @@ pub struct Common {
     /// Show no progress on standard error.
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// How pvnet is set up, where a benchmark compares settings.
+#[derive(Args)]
+pub struct Settings {
+    /// For how many microseconds the daemon and the guests poll at most [default: theirs].
+    #[arg(long, value_name = "N")]
+    pub poll_us: Option<u64>,
+    /// The daemon's workers [default: the daemon's].
+    #[arg(long, value_name = "N")]
+    pub workers: Option<usize>,
+    /// Queues of each guest, at most [default: the daemon's].
+    #[arg(long, value_name = "N")]
+    pub queues: Option<u32>,
+    /// Lines for the daemon's configuration, after those of [daemon]: `low_latency = true`.
+    #[arg(long, value_name = "TOML")]
+    pub daemon: Vec<String>,
+}
+
+impl Settings {
+    /// The setup of a testbed.
+    pub fn setup(&self) -> Setup {
+        let Self { poll_us, workers, queues, .. } = *self;
+        let daemon = self.daemon.iter().map(|line| format!("{line}\n")).collect();
+        Setup { poll_us, workers, queues, daemon, ..Setup::default() }
+    }
 }
 
 /// A pair in alternating order: reversed in odd rounds.

@@ -34,17 +34,21 @@ pub fn run(args: &IdleArgs) -> Result<Benchmark> {
     // Memory is resident only after its first use, so the daemon works first.
     progress.step("let the guests talk for a second");
     if let Some(case) = Case::find("tcp-1") {
-        case.run(&testbed, 1, 0)?;
+        case.run(&testbed, 1, 0, None)?;
     }
     Interrupt::sleep(PAUSE)?;
     let mut rows = Rows::default();
     for round in 0..rounds {
         progress.step(format!("round {} of {rounds}", round + 1));
-        let meter = CpuMeter::start(&[testbed.pid()], Children::Ignored)?;
+        let guests = testbed.guests();
+        let processes = [&[testbed.pid()], &*guests].concat();
+        let meter = CpuMeter::start(&processes, Children::Ignored)?;
         Interrupt::sleep(Duration::from_secs(args.seconds.into()))?;
         let usage = meter.read()?;
         let percent = 100.0 * usage.cpus(usage.of(testbed.pid()));
         rows.push("idle-cpu", "%", percent);
+        let of_guests: f64 = guests.iter().map(|pid| 100.0 * usage.cpus(usage.of(*pid))).sum();
+        rows.push("idle-cpu-guests", "%", of_guests);
         let rss = Rss::of(testbed.pid())?;
         rows.push("idle-rss", "MiB", rss.bytes as f64 / f64::from(1 << 20));
         progress.done(&format!("{} % of a core", human(percent)));

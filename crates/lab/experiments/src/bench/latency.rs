@@ -1,13 +1,13 @@
 //! `pvnet bench latency`: the round-trip time of a datagram.
 
 use clap::Args;
-use lab::{Offloads, Progress, VethBridge};
+use lab::{Children, CpuMeter, Offloads, Progress, VethBridge};
 use report::{Benchmark, human};
 
-use super::common::{Common, in_turn};
+use super::common::{Common, Settings, in_turn};
 use super::rows::Rows;
 use crate::error::Result;
-use crate::testbed::{Setup, Subject, Testbed, round_trips};
+use crate::testbed::{Subject, Testbed, round_trips};
 
 /// Options of this benchmark.
 #[derive(Args)]
@@ -17,6 +17,8 @@ pub struct LatencyArgs {
     /// Round trips in each round, one after the other without a pause.
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(100..))]
     pub count: u32,
+    #[command(flatten)]
+    pub settings: Settings,
 }
 
 /// The percentiles that become rows.
@@ -28,14 +30,17 @@ pub fn run(args: &LatencyArgs) -> Result<Benchmark> {
     let rounds = args.common.rounds;
     let progress = Progress::new(1 + 2 * rounds as usize, args.common.quiet);
     progress.step("start pvnet and veth + bridge");
-    let pvnet = Testbed::start(&Setup::default())?;
+    let pvnet = Testbed::start(&args.settings.setup())?;
     let bridge = VethBridge::create("pvnet-veth", Offloads::ALL)?;
     let subjects: [&dyn Subject; 2] = [&pvnet, &bridge];
     let mut rows = Rows::default();
     for round in 0..rounds {
         for subject in in_turn(round, subjects) {
             progress.step(format!("round {} of {rounds}: {}", round + 1, subject.name()));
+            let meter = CpuMeter::start(&[], Children::Ignored)?;
             let times = round_trips(subject, args.count)?;
+            let busy = meter.read()?.busy.as_secs_f64() * 1e6 / f64::from(args.count);
+            rows.push(&format!("cpu-per-trip/{}", subject.name()), "µs of CPU", busy);
             for (name, percent) in PERCENTILES {
                 if let Some(time) = times.percentile(percent) {
                     rows.push(&format!("{name}/{}", subject.name()), "µs", time);

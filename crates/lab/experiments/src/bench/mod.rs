@@ -11,6 +11,7 @@ mod latency;
 mod middleware;
 mod nic;
 mod pps;
+mod queues;
 mod rows;
 mod scale;
 mod show;
@@ -32,6 +33,8 @@ pub enum BenchCommand {
     Pps(pps::PpsArgs),
     /// Round trips of a datagram between two guests, beside the kernel's veth + bridge.
     Latency(latency::LatencyArgs),
+    /// Numbers of workers and queues: TCP and round trips between two guests.
+    Queues(queues::QueuesArgs),
     /// What guard, limit and capture cost, between the same generator guests.
     Middleware(middleware::MiddlewareArgs),
     /// Frames per second of a card with contexts alone, and what each protection costs.
@@ -57,6 +60,7 @@ pub fn run(command: &BenchCommand) -> Result<()> {
         Bench::Stream(args) => bench(&args.common, || stream::run(args).map(Shown::from)),
         Bench::Pps(args) => bench(&args.common, || pps::run(args).map(Shown::from)),
         Bench::Latency(args) => bench(&args.common, || latency::run(args).map(Shown::from)),
+        Bench::Queues(args) => bench(&args.common, || queues::run(args).map(Shown::from)),
         Bench::Middleware(args) => bench(&args.common, || middleware::run(args).map(Shown::from)),
         Bench::Nic(args) => bench(&args.common, || nic::run(args).map(Shown::from)),
         Bench::Idle(args) => bench(&args.common, || idle::run(args).map(Shown::from)),

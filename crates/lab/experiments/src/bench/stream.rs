@@ -4,7 +4,7 @@ use clap::Args;
 use lab::{Offloads, Progress, VethBridge};
 use report::{Benchmark, human};
 
-use super::common::{Common, in_turn};
+use super::common::{Common, Settings, in_turn};
 use super::rows::Rows;
 use crate::error::Result;
 use crate::testbed::{Case, Setup, Subject, Testbed, find_pace, measure};
@@ -17,6 +17,21 @@ pub struct StreamArgs {
     /// Seconds of each transfer.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub seconds: u32,
+    /// TCP's congestion controls at both ends, each measured for itself.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_values = ["cubic", "bbr"], value_parser = name)]
+    pub congestion: Vec<String>,
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// The name of a congestion control, as the kernel has it.
+fn name(text: &str) -> std::result::Result<String, String> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+    match text {
+        "" => Err("a name is missing".into()),
+        _ if text.chars().all(allowed) => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} names no congestion control; try cubic or bbr")),
+    }
 }
 
 /// The transfers, as `docs` and rows name them.
@@ -29,8 +44,8 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(offloads: Offloads) -> Result<Self> {
-        let pvnet = Testbed::start(&Setup { offloads, meter: true, ..Setup::default() })?;
+    fn start(settings: &Settings, offloads: Offloads) -> Result<Self> {
+        let pvnet = Testbed::start(&Setup { offloads, meter: true, ..settings.setup() })?;
         Ok(Self { pvnet, bridge: VethBridge::create("pvnet-veth", offloads)? })
     }
 
@@ -44,21 +59,30 @@ pub fn run(args: &StreamArgs) -> Result<Benchmark> {
     lab::preflight(&["iperf3", "ethtool"])?;
     let cases: Vec<&Case> = KEYS.into_iter().filter_map(Case::find).collect();
     let rounds = args.common.rounds;
-    let transfers = 2 * rounds as usize * cases.len();
+    let controls = |case: &Case| -> Vec<Option<&str>> {
+        match case.is_tcp() {
+            true => args.congestion.iter().map(|name| Some(&**name)).collect(),
+            false => vec![None],
+        }
+    };
+    let variants: Vec<_> =
+        cases.iter().flat_map(|case| controls(case).into_iter().map(move |c| (*case, c))).collect();
+    let transfers = 2 * rounds as usize * variants.len();
     let progress = Progress::new(3 + transfers, args.common.quiet);
     progress.step("start pvnet and veth + bridge, with offloads and without");
-    let with = Pair::start(Offloads::ALL)?;
-    let without = Pair::start(Offloads::NONE)?;
+    let with = Pair::start(&args.settings, Offloads::ALL)?;
+    let without = Pair::start(&args.settings, Offloads::NONE)?;
     let paces = paces(&with, &cases, &progress)?;
     let mut rows = Rows::default();
     for round in 0..rounds {
-        for case in &cases {
+        for (case, congestion) in &variants {
             let pair = if case.offloads == Offloads::ALL { &with } else { &without };
             let [pvnet, bridge] = pair.subjects();
             for (subject, pace) in in_turn(round, [(pvnet, paces[0]), (bridge, paces[1])]) {
-                let name = format!("{}/{}", case.key, subject.name());
+                let control = congestion.map_or(String::new(), |name| format!("-{name}"));
+                let name = format!("{}{control}/{}", case.key, subject.name());
                 progress.step(format!("round {} of {rounds}: {name}", round + 1));
-                let transfer = || case.run(subject, args.seconds, pace);
+                let transfer = || case.run(subject, args.seconds, pace, *congestion);
                 let measured = measure(subject, transfer)?;
                 let mbps = measured.result.mbps;
                 progress.done(&format!("{} Mb/s", human(mbps)));
@@ -80,4 +104,15 @@ fn paces(pair: &Pair, cases: &[&Case], progress: &Progress) -> Result<[u64; 2]> 
         }
     }
     Ok(paces)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_congestion_control_has_a_plain_name() {
+        assert_eq!(super::name("cubic").as_deref(), Ok("cubic"));
+        for text in ["", "Cubic", "-C x", "bbr;"] {
+            assert!(super::name(text).is_err(), "{text}");
+        }
+    }
 }

@@ -16,7 +16,9 @@ use report::{Samples, human};
 
 use crate::error::{Error, Result};
 use crate::output;
-use crate::testbed::{CASES, Case, Setup, Subject, Testbed, find_pace, measure, round_trips};
+use crate::testbed::{
+    CASES, CONGESTION, Case, Setup, Subject, Testbed, find_pace, measure, round_trips,
+};
 use findings::{Findings, INTRODUCTION, Pair, Pings};
 use isolation::Links;
 
@@ -181,7 +183,8 @@ impl Demo {
         pace: u64,
     ) -> Result<Measured<Throughput>> {
         self.progress.step(format!("{}, over {}", case.label, subject.name()));
-        let measured = measure(subject, || case.run(subject, self.seconds, pace))?;
+        let measured =
+            measure(subject, || case.run(subject, self.seconds, pace, Some(CONGESTION)))?;
         self.progress.done(&format!("{} Mb/s", human(measured.result.mbps)));
         Ok(measured)
     }

@@ -2,6 +2,7 @@
 
 mod cpus;
 mod menon06;
+mod rounds;
 mod santos08;
 mod server;
 mod shares;

@@ -27,6 +27,10 @@ enum Protocol {
 /// Payload of a datagram that fills an Ethernet frame over IPv6, with 4 bytes to spare.
 const DATAGRAM: u16 = 1448;
 
+/// The congestion control of TCP where only one is measured. It fills any path; BBR, which some systems have by default,
+/// sends at a pace of its choice.
+pub const CONGESTION: &str = "cubic";
+
 /// All transfers. Those with the same offloads follow each other.
 pub const CASES: [Case; 9] = [
     Case::tcp("tcp-1", "TCP, 1 stream", 1),
@@ -74,20 +78,31 @@ impl Case {
         CASES.iter().find(|case| case.key == key)
     }
 
+    /// Whether TCP's congestion control matters.
+    pub fn is_tcp(&self) -> bool {
+        matches!(self.protocol, Protocol::Tcp { .. })
+    }
+
     /// Whether it needs a [pace](find_pace).
     pub fn is_udp(&self) -> bool {
         self.protocol == Protocol::Udp
     }
 
-    /// Runs it. UDP is sent at `pace`, in payload bits per second.
-    pub fn run(&self, subject: &dyn Subject, seconds: u32, pace: u64) -> lab::Result<Throughput> {
+    /// Runs it. UDP is sent at `pace`, in payload bits per second, and TCP with this congestion control, or the system's.
+    pub fn run(
+        &self,
+        subject: &dyn Subject,
+        seconds: u32,
+        pace: u64,
+        congestion: Option<&str>,
+    ) -> lab::Result<Throughput> {
         let (left, right) = (subject.left(), subject.right());
         let tcp = Iperf::tcp(&left.namespace, &right.namespace, right.ipv4, seconds);
         let traffic = match self.protocol {
             Protocol::Tcp { streams } => Traffic::Tcp { streams },
             Protocol::Udp => Traffic::Udp { bits_per_second: pace, length: DATAGRAM, burst: 0 },
         };
-        Iperf { reverse: self.reverse, traffic, ..tcp }.run()
+        Iperf { reverse: self.reverse, traffic, congestion, ..tcp }.run()
     }
 }
 
@@ -105,7 +120,7 @@ const ENOUGH: f64 = 0.9;
 /// It is not the fastest pace without loss: on a busy machine some datagrams are lost at any pace.
 pub fn find_pace(subject: &dyn Subject, udp: &Case) -> lab::Result<u64> {
     let pace = best(|mbps| {
-        let seen = udp.run(subject, 1, u64::from(mbps) * 1_000_000)?;
+        let seen = udp.run(subject, 1, u64::from(mbps) * 1_000_000, None)?;
         let sent = seen.packets as f64 * f64::from(DATAGRAM) * 8.0;
         let sent = sent / 1e6 / seen.seconds.max(f64::EPSILON);
         Ok::<_, lab::Error>(Probe { sent, received: seen.mbps })

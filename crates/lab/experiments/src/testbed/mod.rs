@@ -15,7 +15,7 @@ mod pvnet;
 mod round_trips;
 mod subject;
 
-pub use case::{CASES, Case, find_pace};
+pub use case::{CASES, CONGESTION, Case, find_pace};
 pub use daemon::{Daemon, ports, program, program_path};
 pub use measure::measure;
 pub use pvnet::{Setup, Testbed};

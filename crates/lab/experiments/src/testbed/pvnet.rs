@@ -19,6 +19,10 @@ pub struct Setup {
     pub workers: Option<usize>,
     /// Queues of each guest, at most; as many as workers if absent.
     pub queues: Option<u32>,
+    /// For how long the daemon and the guests poll at most; their defaults if absent.
+    pub poll_us: Option<u64>,
+    /// Further lines of the table `[daemon]`.
+    pub daemon: String,
     /// Offloads between guests and pvnet, in both directions.
     pub offloads: Offloads,
     /// Whether hypervisor time is measured.
@@ -29,8 +33,15 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let more = String::new();
-        Self { workers: None, queues: None, offloads: Offloads::ALL, meter: false, more }
+        Self {
+            workers: None,
+            queues: None,
+            poll_us: None,
+            daemon: String::new(),
+            offloads: Offloads::ALL,
+            meter: false,
+            more: String::new(),
+        }
     }
 }
 
@@ -43,6 +54,7 @@ pub struct Testbed {
     left: Endpoint,
     right: Endpoint,
     queues: Option<u32>,
+    poll_us: Option<u64>,
 }
 
 /// How long a guest may take for a report on a busy machine.
@@ -58,7 +70,8 @@ impl Testbed {
         let right = endpoint("pvnet-blue", 2)?;
         let config = |folder: &Path| config_text(setup, folder, [&left, &right]);
         let daemon = Daemon::start(config)?;
-        let mut testbed = Self { guests: Vec::new(), daemon, left, right, queues: setup.queues };
+        let (queues, poll_us) = (setup.queues, setup.poll_us);
+        let mut testbed = Self { guests: Vec::new(), daemon, left, right, queues, poll_us };
         testbed.start_guests(setup.offloads)?;
         Ok(testbed)
     }
@@ -81,6 +94,7 @@ impl Testbed {
                 // By default a guest has no more than one per CPU.
                 command.args(["--queues", &queues.to_string()]);
             }
+            command.args(self.poll_us.map(|poll_us| format!("--poll-us={poll_us}")));
             command.arg(end.namespace.name());
             self.guests.push(Process::capture(command)?);
         }
@@ -106,6 +120,11 @@ impl Testbed {
     /// The daemon's process.
     pub fn pid(&self) -> u32 {
         self.daemon.pid()
+    }
+
+    /// The guests' processes.
+    pub fn guests(&self) -> Vec<u32> {
+        self.guests.iter().map(Process::pid).collect()
     }
 
     /// The folder of the daemon's sockets.
@@ -185,6 +204,10 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
     if let Some(workers) = setup.workers {
         text += &format!("workers = {workers}\n");
     }
+    if let Some(poll_us) = setup.poll_us {
+        text += &format!("poll_us = {poll_us}\n");
+    }
+    text += &setup.daemon;
     for (number, end) in ends.iter().enumerate() {
         text += &format!(
             "\n[[guest]]\nname = \"{}\"\nmac = \"02:70:76:6e:00:{:02x}\"\n\

@@ -89,6 +89,7 @@ fn connect(
         rx: RxChannel::Copy,
         persistent_grants: 512,
         reuse: GrantReuse::Agreed,
+        coalescing: None,
     };
     let ledgers = Arc::new(netback::Anonymous::default());
     let mut vif = Vif::adopt(host.clone(), here.store.clone(), &backend, offered, ledgers)?;

@@ -69,7 +69,7 @@ impl Lending {
             lent.push(LentBuffer { token, offset });
         }
         self.release_hold(slots);
-        slots.publish();
+        slots.publish_at_once();
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use crate::buffers::{Buffers, Destination};
 use crate::request::Fault;
 
 use super::mode::RxMode;
+use super::moderation::Moderation;
 use super::plan::{CopyPlan, PacketShape, RxRing, is_short};
 use super::supply::BufferSupply;
 
@@ -34,6 +35,7 @@ pub(super) struct Slots<H: Hypervisor> {
     pub(super) ring: RxRing<H>,
     pub(super) event: Arc<H::Event>,
     pub(super) supply: BufferSupply,
+    pub(super) moderation: Moderation,
     /// What the frontend takes.
     pub(super) features: Features,
 }
@@ -45,14 +47,21 @@ impl<H: Hypervisor> Slots<H> {
         let _ = self.event.notify();
     }
 
-    /// Publishes the responses.
-    pub(super) fn publish(&mut self) {
+    /// Publishes the responses, among them those for what was delivered of `offers`.
+    pub(super) fn publish(&mut self, offers: &[Offer<'_>], now: Duration) {
         if !self.ring.has_unpublished() {
             return;
         }
-        if self.ring.publish() {
+        let asked = self.ring.publish();
+        let delivered = || {
+            let delivered = offers.iter().filter(|offer| offer.outcome == Outcome::Delivered);
+            delivered.fold((0, 0), |(frames, bytes), offer| {
+                (frames + 1, bytes + u64::from(offer.frame.len))
+            })
+        };
+        if self.moderation.published(asked, delivered, now) {
             self.notify();
-        } else {
+        } else if !asked {
             self.hypervisor.note(Counted::Suppressed, 1);
         }
     }
@@ -67,6 +76,21 @@ impl<H: Hypervisor> Slots<H> {
         let count = wanted.min(self.ring.unconsumed()?).min(FRAMES_MAX as u32);
         let ring = &self.ring;
         Ok((0..count).map(|n| GrantRef(ring.peek(n).gref)))
+    }
+
+    /// Publishes responses that no frame needs.
+    pub(super) fn publish_at_once(&mut self) {
+        if self.ring.has_unpublished() && self.ring.publish() {
+            self.notify();
+        }
+    }
+
+    /// See [`Egress::flush`](port::Egress::flush).
+    pub(super) fn flush(&mut self, now: Duration, is_idle: bool) -> Option<Duration> {
+        if self.moderation.flush(now, is_idle) {
+            self.notify();
+        }
+        self.moderation.due()
     }
 
     /// Whether `slots` buffers are there. Asks for an event if not.

@@ -6,6 +6,7 @@ use hypervisor::Hypervisor;
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
 use netback::{Anonymous, GrantReuse, Offered, RxChannel, TxChannel, Vif};
 use offload::Features;
+use port::Coalescing;
 use xenstore::Store;
 
 /// What a backend offers, unless a test says otherwise.
@@ -17,6 +18,7 @@ pub const OFFERED: Offered = Offered {
     rx: RxChannel::Copy,
     persistent_grants: 0,
     reuse: GrantReuse::Agreed,
+    coalescing: Some(Coalescing::OFF),
 };
 
 /// The domain, and what outlives its backends.

@@ -9,6 +9,7 @@ use netback::{
     Anonymous, Change, Files, GrantReuse, Ledgers, Offered, RingKind, RxChannel, TxChannel, Vif,
 };
 use offload::Features;
+use port::Coalescing;
 use wire::netif::keys;
 use xenstore::{Store, VifNodes, XenbusState};
 
@@ -23,6 +24,7 @@ const OFFERED: Offered = Offered {
     rx: RxChannel::Copy,
     persistent_grants: 0,
     reuse: GrantReuse::Agreed,
+    coalescing: Some(Coalescing::OFF),
 };
 
 #[test]

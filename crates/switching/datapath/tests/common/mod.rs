@@ -12,6 +12,7 @@ use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstac
 use netback::{Anonymous, Change, Connection, GrantReuse, Offered, RxChannel, TxChannel, Vif};
 use netfront::{Frontend, Queue};
 use offload::Features;
+use port::Coalescing;
 use shm::Piece;
 use xenstore::Store;
 
@@ -65,9 +66,16 @@ impl Host {
             rx,
             persistent_grants: PERSISTENT,
             reuse: GrantReuse::Agreed,
+            coalescing: None,
         };
         let (failures, ledgers) = (Mutex::new(failures), Mutex::default());
         Self { machine, platform, store, datapath, failures, offered, ledgers }
+    }
+
+    /// The same host, whose backends coalesce notifications like this.
+    pub fn coalescing(mut self, coalescing: Option<Coalescing>) -> Self {
+        self.offered.coalescing = coalescing;
+        self
     }
 
     /// Makes a domain with an interface announced in the store.

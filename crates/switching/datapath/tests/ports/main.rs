@@ -11,6 +11,8 @@ mod floods;
 mod in_flight;
 mod memory;
 mod parts;
+mod placement;
+mod polling;
 mod receiver;
 mod rewrap;
 mod stations;
@@ -79,11 +81,10 @@ fn plug<E>(
 /// Waits until every worker knows the ports that there are now. A worker in the middle of a round
 /// drops a frame for a port that was attached after the round began.
 fn refresh(datapath: &Datapath) {
-    // Ports go to the workers in turn, and who removes one looks at all of them.
-    for _ in 0..datapath.workers() {
-        let queues = vec![Queue { ingress: Sender::new().1, egress: Receiver::new().1 }];
-        datapath.detach(datapath.attach("none", queues, Vec::new()).id());
-    }
+    // Who removes a queue looks at all ports. There are enough queues for every worker to have one.
+    let queue = |_| Queue { ingress: Sender::new().1, egress: Receiver::new().1 };
+    let queues = (0..16 * datapath.workers()).map(queue).collect();
+    datapath.detach(datapath.attach("none", queues, Vec::new()).id());
 }
 
 /// A port that takes frames at once.

@@ -95,7 +95,7 @@ fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
         mac: context.mac,
         permissions: Permissions::default(),
         protection: context.protection.unwrap_or(nic.protection),
-        coalescing: context.coalescing.unwrap_or(nic.coalescing).into(),
+        coalescing: context.interrupts(nic).into(),
     });
     let queues = config.queues_of(&nic.name).filter_map(|(guest, index, vif)| {
         Some(Planned {
@@ -106,7 +106,7 @@ fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
             mac: vif.mac?,
             permissions: Permissions::default(),
             protection: nic.protection,
-            coalescing: nic.coalescing.into(),
+            coalescing: nic.interrupts().into(),
         })
     });
     let guests = guests.chain(queues).zip(1..=u8::MAX);
@@ -122,7 +122,7 @@ fn planned(nic: &Nic, config: &Config) -> Vec<Planned> {
             mac: uplink.mac?,
             permissions: Permissions(Permissions::PROMISCUOUS.0 | Permissions::ANY_SOURCE.0),
             protection: uplink.protection,
-            coalescing: nic.coalescing.into(),
+            coalescing: nic.interrupts().into(),
         })
     });
     guests.chain(uplinks).collect()

@@ -99,7 +99,9 @@ impl CardQueue {
         let Some(port) = port else { return };
         self.receiving = match std::mem::replace(&mut self.receiving, Receiving::Down) {
             Receiving::Waiting(ingress) => {
-                Receiving::Added(datapath.add_ingress(port, wrappers.wrap_ingress(ingress)))
+                // The card coalesces its interrupts.
+                let ingress = wrappers.wrap_ingress(ingress);
+                Receiving::Added(datapath.add_ingress(port, ingress, None))
             }
             other => other,
         };

@@ -36,6 +36,10 @@ struct State {
     incoming: VecDeque<Vec<u8>>,
     given_back: usize,
     lost: bool,
+    /// How often it was armed.
+    armed: usize,
+    /// It sends back what it gets.
+    echoes: bool,
 }
 
 /// A device that keeps what it sends, and receives what the test puts there.
@@ -89,8 +93,14 @@ impl Queue for Fake {
         let (head, rest) = bytes.split_at_mut(HEADER_MAX.min(frame.len));
         self.region.copy_out(0, head).unwrap();
         self.region.copy_out(REST, rest).unwrap();
-        self.state().sent.push((bytes, frame));
-        self.state().waiting += 1;
+        let mut state = self.state();
+        if state.echoes {
+            state.incoming.push_back(bytes);
+        } else {
+            state.sent.push((bytes, frame));
+        }
+        state.waiting += 1;
+        drop(state);
         Ok(())
     }
 
@@ -124,7 +134,8 @@ impl Queue for Fake {
     }
 
     fn arm(&mut self, _: bool) -> Result<bool, Lost> {
-        let state = self.state();
+        let mut state = self.state();
+        state.armed += 1;
         assert_eq!(state.waiting, 0, "it sleeps before a kick");
         Ok(!state.incoming.is_empty())
     }
@@ -153,7 +164,7 @@ fn start() -> Running {
     let (stack, tap) = UnixDatagram::pair().unwrap();
     tap.set_nonblocking(true).unwrap();
     stack.set_read_timeout(Some(LIMIT)).unwrap();
-    let thread = QueueThread::start("pump".to_owned(), fake, tap).unwrap();
+    let thread = QueueThread::start("pump".to_owned(), fake, tap, poller::POLL).unwrap();
     Running { thread, state, event, stack }
 }
 
@@ -209,7 +220,8 @@ fn kicks(burst: Burst, frames: usize, len: usize) -> Vec<usize> {
     }
     let (fake, state, _) = Fake::new(burst);
     let (_orders, taker) = orders::channel().unwrap();
-    let mut forwarder = Forwarder::new(fake, tap, Notice::new().unwrap(), taker);
+    let (poll, stop) = (Duration::ZERO, Notice::new().unwrap());
+    let mut forwarder = Forwarder::new(fake, tap, poll, stop, taker);
     while forwarder.send().unwrap() {}
     assert_eq!(state.lock().unwrap().waiting, 0, "a frame waits for others");
     std::mem::take(&mut state.lock().unwrap().kicks)
@@ -256,4 +268,39 @@ fn a_fault_of_the_device_ends_its_thread_with_the_reason() {
     wait(|| running.thread.has_ended());
     let why = running.thread.join().fault.unwrap();
     assert!(why.contains("broke the protocol: it lost its head"), "{why}");
+}
+
+#[test]
+fn a_thread_at_rest_does_not_look_for_frames() {
+    let running = start();
+    let armed = || running.state.lock().unwrap().armed;
+    wait(|| armed() > 0);
+    for n in 0..50 {
+        let before = armed();
+        running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(60, n)[..]].concat()).unwrap();
+        wait(|| armed() > before);
+    }
+    running.thread.stop();
+    assert_eq!(running.thread.join().fault, None);
+}
+
+/// Round trips with pauses of all lengths around the time for which the thread polls: none is lost between its last look
+/// and its sleep.
+#[test]
+fn no_frame_is_forgotten_between_polling_and_sleep() {
+    let running = start();
+    running.state.lock().unwrap().echoes = true;
+    let mut pause = 0x9e37_79b9_u32;
+    for _ in 0..3000 {
+        pause = pause.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let end = Instant::now() + Duration::from_micros((pause >> 25).into());
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        running.stack.send(&[&[0; VNET_HEADER_LEN], &frame(60, 1)[..]].concat()).unwrap();
+        let mut bytes = vec![0; 2048];
+        running.stack.recv(&mut bytes).unwrap();
+    }
+    running.thread.stop();
+    assert_eq!(running.thread.join().fault, None);
 }

@@ -83,12 +83,12 @@ mod tests {
     use report::Verdict;
 
     use super::super::rows::tests::{key, sample};
-    use super::super::rows::{Key, Measurements, rows};
+    use super::super::rows::{Measurements, Received, rows};
     use super::*;
 
     #[test]
     fn claims_follow_the_measurements() {
-        let mut seen = Measurements::default();
+        let mut seen = Measurements::new();
         let all = [
             (Line::Linux, DEFAULT, 1000.0),
             (Line::Linux, MOST, 900.0),
@@ -97,7 +97,7 @@ mod tests {
             (Line::GuestCopy, MOST, 2000.0),
             (Line::Direct, MOST, 1000.0),
         ];
-        let keys: Vec<Key> = all.iter().map(|(line, frames, _)| key(*line, *frames)).collect();
+        let keys: Vec<Received> = all.iter().map(|(line, frames, _)| key(*line, *frames)).collect();
         all.iter().zip(&keys).for_each(|((_, _, total), key)| seen.push(*key, sample(*total)));
         let claims = claims(&rows(&keys, &seen));
         let verdict = |what: &str| {

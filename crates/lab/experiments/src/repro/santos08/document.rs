@@ -56,7 +56,7 @@ pub(super) mod tests {
     /// A document with two lines at 6 packets per interrupt.
     pub fn document() -> Document {
         let keys = [Line::Linux, Line::GuestCopy].map(|line| key(line, 6));
-        let mut seen = Measurements::default();
+        let mut seen = Measurements::new();
         seen.push(keys[0], sample(1000.0));
         seen.push(keys[1], sample(2500.0));
         let (server_cpu, client_cpu) = (Some(1), Some(0));

@@ -17,12 +17,12 @@ use report::human;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::repro::cpus::Cpus;
-use crate::repro::kept;
+use crate::repro::rounds::{self, Experiment, Outcome, in_rounds};
 use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::{Coalesced, LINES, Line};
 use document::{Document, Method};
 use measure::{Sample, Stream, measure};
-use rows::{Key, Measurements, rows};
+use rows::{Measurements, Received, rows};
 
 /// Options of `santos08`.
 #[derive(Args)]
@@ -76,12 +76,12 @@ impl Santos08Args {
         LINES.into_iter().filter(is_chosen).collect()
     }
 
-    /// What has to be measured. Keys of one server follow each other.
-    fn keys(&self) -> Vec<Key> {
+    /// What has to be measured. Keys of a group follow each other.
+    fn keys(&self) -> Vec<Received> {
         let mut keys = Vec::new();
         for coalesce in &self.coalesce {
             for line in self.lines() {
-                let key = |size: &u16| Key { line, coalesce: *coalesce, size: *size };
+                let key = |size: &u16| Received { line, coalesce: *coalesce, size: *size };
                 keys.extend(self.size.iter().map(key));
             }
         }
@@ -96,7 +96,7 @@ impl Santos08Args {
 
     /// A stream whose bursts are as long as what shares an interrupt, so that Linux, which has no card here, has as many
     /// packets per interrupt.
-    fn stream(&self, key: Key) -> Stream {
+    fn stream(&self, key: Received) -> Stream {
         Stream { size: key.size, pps: self.pps, burst: key.coalesce, seconds: self.seconds }
     }
 }
@@ -131,97 +131,53 @@ pub fn configurations() -> Vec<String> {
     LINES.into_iter().filter_map(toml).collect()
 }
 
-/// Measures everything. The servers with the same coalescing run at once; their rounds are interleaved.
-fn experiment(args: &Santos08Args, keys: &[Key]) -> Result<(Measurements, Method)> {
+/// Measures everything. The servers with the same coalescing run at once.
+fn experiment(args: &Santos08Args, keys: &[Received]) -> Result<(Measurements, Method)> {
     lab::preflight(&["ip", "ethtool", "iperf3"])?;
     let cpus = Cpus::choose()?;
-    let mut seen = Measurements::default();
-    let mut notes: Vec<String> = cpus.note.iter().cloned().collect();
-    let starts = args.lines().len() * args.coalesce.len();
+    let starts = rounds::starts(keys);
     let progress = Progress::new(starts + args.rounds as usize * keys.len(), args.quiet);
     let streams = f64::from(args.rounds) * keys.len() as f64;
     let minutes = (streams * (f64::from(args.seconds) + OVERHEAD) + START * starts as f64) / 60.0;
     progress.note(&format!("{} measurements: about {minutes:.1} minutes", keys.len()));
-    for group in keys.chunk_by(|one, other| one.coalesce == other.coalesce) {
-        let servers = start(args, group, &cpus, &progress, &mut seen)?;
-        for note in servers.iter().flat_map(|(_, server)| &server.notes) {
-            if !notes.contains(note) {
-                notes.push(note.clone());
-            }
-        }
-        for round in 0..args.rounds {
-            let mut order = group.to_vec();
-            if !round.is_multiple_of(2) {
-                order.reverse();
-            }
-            for key in order {
-                progress.step(format!("round {} of {}: {}", round + 1, args.rounds, name(key)));
-                let server = servers.iter().find(|(line, _)| *line == key.line);
-                let Some((_, server)) = server.filter(|_| !seen.has_failed(key)) else {
-                    progress.done("skipped: it has failed before");
-                    continue;
-                };
-                let result = kept(measure(server, args.stream(key), &cpus))?;
-                progress.done(&note_down(&mut seen, key, result));
-            }
-        }
-    }
+    let streams = Streams { args, cpus: &cpus };
+    let Outcome { seen, notes } = in_rounds(&streams, keys, args.rounds, &progress)?;
     let method = Method {
         seconds: args.seconds,
         rounds: args.rounds,
         pps: args.pps,
         server_cpu: cpus.server,
         client_cpu: cpus.client,
-        notes,
+        notes: cpus.note.into_iter().chain(notes).collect(),
     };
     Ok((seen, method))
 }
 
-/// Starts a group's servers. One that does not start fails its measurements.
-fn start(
-    args: &Santos08Args,
-    group: &[Key],
-    cpus: &Cpus,
-    progress: &Progress,
-    seen: &mut Measurements,
-) -> Result<Vec<(Line, Server)>> {
-    let mut servers = Vec::new();
-    let network = Network { nics: 1, rate_mbps: 0, coalesce_us: 0 };
-    let frames = group.first().map_or(1, |key| key.coalesce);
-    for line in args.lines() {
-        progress.step(format!("start {}, {frames} packets per interrupt", line.name()));
-        match kept(Server::start(args.setup(line, frames), 1, network, cpus))? {
-            Ok(server) => servers.push((line, server)),
-            Err(why) => {
-                progress.done(&format!("failed: {why}"));
-                let without = group.iter().filter(|key| key.line == line);
-                without.for_each(|key| seen.fail(*key, why.clone()));
-            }
-        }
+/// Streams of datagrams to servers.
+struct Streams<'a> {
+    args: &'a Santos08Args,
+    cpus: &'a Cpus,
+}
+
+impl Experiment<Received> for Streams<'_> {
+    type Running = Server;
+    type Sample = Sample;
+
+    fn start(&self, line: Line, frames: u16) -> Result<Server> {
+        let network = Network { nics: 1, rate_mbps: 0, coalesce_us: 0 };
+        Server::start(self.args.setup(line, frames), 1, network, self.cpus)
     }
-    Ok(servers)
-}
 
-fn name(key: Key) -> String {
-    format!("{}, {} per interrupt, {} bytes", key.line.name(), key.coalesce, key.size)
-}
+    fn notes<'a>(&self, server: &'a Server) -> &'a [String] {
+        &server.notes
+    }
 
-/// Adds the outcome of a stream, and returns it in words.
-fn note_down(
-    seen: &mut Measurements,
-    key: Key,
-    result: std::result::Result<Sample, String>,
-) -> String {
-    match result {
-        Ok(sample) => {
-            seen.push(key, sample);
-            format!("{} ns per packet", human(sample.cost.total))
-        }
-        Err(why) => {
-            let said = format!("failed: {why}");
-            seen.fail(key, why);
-            said
-        }
+    fn measure(&self, server: &Server, key: Received) -> Result<Sample> {
+        measure(server, self.args.stream(key), self.cpus)
+    }
+
+    fn words(&self, sample: &Sample) -> String {
+        format!("{} ns per packet", human(sample.cost.total))
     }
 }
 

@@ -6,10 +6,11 @@ use serde::Serialize;
 use super::config::Line;
 use super::measure::{Cost, Sample};
 use super::paper::{DEFAULT, over_linux};
+use crate::repro::rounds::{self, Key};
 
 /// What one measurement is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct Received {
     /// How the guest receives.
     pub line: Line,
     /// Packets per interrupt.
@@ -52,63 +53,50 @@ pub struct Row {
 /// From this part of lost datagrams on, a row says so.
 const LOSSY: f64 = 0.01;
 
-/// What was measured, and what failed.
-#[derive(Clone, Debug, Default)]
-pub struct Measurements {
-    samples: Vec<(Key, Vec<Sample>)>,
-    failures: Vec<(Key, String)>,
+impl Key for Received {
+    type Server = Line;
+
+    fn server(self) -> Line {
+        self.line
+    }
+
+    fn group(self) -> u16 {
+        self.coalesce
+    }
+
+    fn name(self) -> String {
+        let Self { line, coalesce, size } = self;
+        format!("{}, {coalesce} per interrupt, {size} bytes", line.name())
+    }
 }
 
-impl Measurements {
-    /// Adds a sample.
-    pub fn push(&mut self, key: Key, sample: Sample) {
-        match self.samples.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, samples)) => samples.push(sample),
-            None => self.samples.push((key, vec![sample])),
-        }
-    }
+/// What was measured, and what failed.
+pub type Measurements = rounds::Measurements<Received, Sample>;
 
-    /// Notes why there is none.
-    pub fn fail(&mut self, key: Key, why: String) {
-        if !self.has_failed(key) {
-            self.failures.push((key, why));
-        }
-    }
-
-    /// Whether it failed before.
-    pub fn has_failed(&self, key: Key) -> bool {
-        self.failures.iter().any(|(failed, _)| *failed == key)
-    }
-
-    /// How many failed.
-    pub fn failures(&self) -> usize {
-        self.failures.len()
-    }
-
-    fn of(&self, key: Key) -> &[Sample] {
-        self.samples.iter().find(|(known, _)| *known == key).map_or(&[], |(_, samples)| samples)
-    }
-
-    /// The median of a number of each sample.
-    fn median(&self, key: Key, of: impl Fn(&Sample) -> Option<f64>) -> Option<Stats> {
-        let mut samples = Samples::new();
-        self.of(key).iter().filter_map(of).for_each(|value| {
-            samples.push(value);
-        });
-        samples.stats()
-    }
+/// The median of a number of each sample.
+fn median_of(
+    seen: &Measurements,
+    key: Received,
+    of: impl Fn(&Sample) -> Option<f64>,
+) -> Option<Stats> {
+    let mut samples = Samples::new();
+    seen.of(key).iter().filter_map(of).for_each(|value| {
+        samples.push(value);
+    });
+    samples.stats()
 }
 
 /// The rows of both figures.
-pub fn rows(keys: &[Key], seen: &Measurements) -> Vec<Row> {
+pub fn rows(keys: &[Received], seen: &Measurements) -> Vec<Row> {
     let eight = keys.iter().filter(|key| key.coalesce == DEFAULT).map(|key| row("8", *key, seen));
     eight.chain(keys.iter().map(|key| row("11", *key, seen))).collect()
 }
 
-fn row(figure: &'static str, key: Key, seen: &Measurements) -> Row {
-    let median = |of: fn(&Sample) -> f64| seen.median(key, |it| Some(of(it))).map(|it| it.median);
-    let total = |key| seen.median(key, |sample| Some(sample.cost.total));
-    let linux = total(Key { line: Line::Linux, ..key }).map(|stats| stats.median);
+fn row(figure: &'static str, key: Received, seen: &Measurements) -> Row {
+    let median =
+        |of: fn(&Sample) -> f64| median_of(seen, key, |it| Some(of(it))).map(|it| it.median);
+    let total = |key| median_of(seen, key, |sample| Some(sample.cost.total));
+    let linux = total(Received { line: Line::Linux, ..key }).map(|stats| stats.median);
     let cost = || {
         Some(Cost {
             guest: median(|sample| sample.cost.guest)?,
@@ -131,14 +119,13 @@ fn row(figure: &'static str, key: Key, seen: &Measurements) -> Row {
         paper_over_linux: over_linux(key.line, key.coalesce).filter(|_| key.size == super::MTU),
         pps: median(|sample| sample.pps),
         lost,
-        packets_per_interrupt: seen.median(key, |it| it.per_interrupt).map(|it| it.median),
+        packets_per_interrupt: median_of(seen, key, |it| it.per_interrupt).map(|it| it.median),
         note: note(key, seen, lost),
     }
 }
 
-fn note(key: Key, seen: &Measurements, lost: Option<f64>) -> Option<String> {
-    let failed = seen.failures.iter().find(|(failed, _)| *failed == key);
-    if let Some((_, why)) = failed {
+fn note(key: Received, seen: &Measurements, lost: Option<f64>) -> Option<String> {
+    if let Some(why) = seen.why(key) {
         return Some(format!("failed: {why}"));
     }
     let Some(lost) = lost else { return Some("not measured".to_owned()) };
@@ -156,14 +143,14 @@ pub(super) mod tests {
     }
 
     /// The key of such a line with packets of the MTU.
-    pub fn key(line: Line, coalesce: u16) -> Key {
-        Key { line, coalesce, size: super::super::MTU }
+    pub fn key(line: Line, coalesce: u16) -> Received {
+        Received { line, coalesce, size: super::super::MTU }
     }
 
     #[test]
     fn costs_are_compared_with_linux_at_the_same_coalescing() {
-        let mut seen = Measurements::default();
-        let keys: Vec<Key> = [6, 64]
+        let mut seen = Measurements::new();
+        let keys: Vec<Received> = [6, 64]
             .into_iter()
             .flat_map(|frames| [Line::Linux, Line::Original].map(|line| key(line, frames)))
             .collect();
@@ -185,7 +172,7 @@ pub(super) mod tests {
 
     #[test]
     fn rows_say_what_is_wrong_with_them() {
-        let mut seen = Measurements::default();
+        let mut seen = Measurements::new();
         let keys = [Line::Linux, Line::Original, Line::Direct].map(|line| key(line, 64));
         seen.push(keys[0], Sample { lost: 0.25, ..sample(1.0) });
         seen.fail(keys[1], "it ended".to_owned());

@@ -187,17 +187,17 @@ mod tests {
 
     use super::super::paper::Part;
     use super::super::rows::tests::sample;
-    use super::super::rows::{Key, Measurements, rows};
+    use super::super::rows::{Measurements, Transferred, rows};
     use super::*;
 
     #[test]
     fn claims_follow_the_measurements() {
-        let mut seen = Measurements::default();
+        let mut seen = Measurements::new();
         let mut keys = Vec::new();
         for (config, guests, mbps) in
             [(CDNA, 1, 1000.0), (CDNA, 24, 990.0), (Config::XenIntel, 24, 400.0)]
         {
-            let key = Key { config, direction: Direction::Tx, guests };
+            let key = Transferred { config, direction: Direction::Tx, guests };
             keys.push(key);
             seen.push(key, sample(mbps, 0.5));
         }

@@ -59,14 +59,15 @@ pub(super) mod tests {
     use super::super::config::CDNA;
     use super::super::paper::Part;
     use super::super::rows::tests::sample;
-    use super::super::rows::{Key, Measurements, rows};
+    use super::super::rows::{Measurements, Transferred, rows};
     use super::*;
     use crate::repro::transfer::Direction;
 
     /// A document with the CDNA rows of Table 2 and Figure 3.
     pub fn document() -> Document {
-        let mut seen = Measurements::default();
-        let keys = [1, 24].map(|guests| Key { config: CDNA, direction: Direction::Tx, guests });
+        let mut seen = Measurements::new();
+        let keys =
+            [1, 24].map(|guests| Transferred { config: CDNA, direction: Direction::Tx, guests });
         keys.iter().for_each(|key| seen.push(*key, sample(700.0, 0.5)));
         let rows = rows(&[Part::Table2, Part::Figure3], &keys, &[1, 24], &seen);
         let notes = vec!["a note".to_owned()];

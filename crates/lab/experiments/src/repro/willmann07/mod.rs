@@ -17,13 +17,13 @@ use report::human;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::repro::cpus::Cpus;
-use crate::repro::kept;
+use crate::repro::rounds::{self, Experiment, Outcome, in_rounds};
 use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::Config;
 use document::{Document, Method};
 use measure::{Sample, Transfer, measure};
 use paper::{Figure, Part, Table};
-use rows::{Key, Measurements, rows};
+use rows::{Measurements, Transferred, rows};
 
 /// Options of `willmann07`.
 #[derive(Args)]
@@ -97,11 +97,11 @@ impl Willmann07Args {
     }
 
     /// What has to be measured, by the number of guests, each once.
-    fn keys(&self) -> Vec<Key> {
-        let mut keys: Vec<Key> = Vec::new();
+    fn keys(&self) -> Vec<Transferred> {
+        let mut keys: Vec<Transferred> = Vec::new();
         for (config, direction, guests) in self.parts().iter().flat_map(|it| it.rows(&self.guests))
         {
-            let key = Key { config, direction, guests };
+            let key = Transferred { config, direction, guests };
             let is_chosen = self.config.is_empty() || self.config.contains(&config);
             if is_chosen && !keys.contains(&key) {
                 keys.push(key);
@@ -151,51 +151,17 @@ pub fn configurations() -> Vec<String> {
     config::CONFIGS.iter().filter_map(|config| config.toml("/run".as_ref(), &machine)).collect()
 }
 
-/// Measures everything. All servers with the same number of guests run at once; their rounds are interleaved.
-fn experiment(args: &Willmann07Args, keys: &[Key]) -> Result<(Measurements, Method)> {
+/// Measures everything. All servers with the same number of guests run at once.
+fn experiment(args: &Willmann07Args, keys: &[Transferred]) -> Result<(Measurements, Method)> {
     lab::preflight(&["ip", "ethtool"])?;
     let cpus = Cpus::choose()?;
-    let mut seen = Measurements::default();
-    let mut notes: Vec<String> = cpus.note.iter().cloned().collect();
-    let groups: Vec<&[Key]> = keys.chunk_by(|one, other| one.guests == other.guests).collect();
-    let starts: usize = groups.iter().map(|group| configs(group).len()).sum();
+    let starts = rounds::starts(keys);
     let progress = Progress::new(starts + args.rounds as usize * keys.len(), args.quiet);
     let transfers = f64::from(args.rounds) * keys.len() as f64;
     let minutes = (transfers * (f64::from(args.seconds) + OVERHEAD) + START * starts as f64) / 60.0;
     progress.note(&format!("{} measurements: about {minutes:.1} minutes", keys.len()));
-    for group in groups {
-        let servers = start(args, group, &cpus, &progress, &mut seen)?;
-        for (_, server) in &servers {
-            for note in &server.notes {
-                if !notes.contains(note) {
-                    notes.push(note.clone());
-                }
-            }
-        }
-        for round in 0..args.rounds {
-            let order: Vec<Key> = match round.is_multiple_of(2) {
-                true => group.to_vec(),
-                false => group.iter().rev().copied().collect(),
-            };
-            for key in order {
-                progress.step(format!("round {} of {}: {}", round + 1, args.rounds, name(key)));
-                let server = servers.iter().find(|(config, _)| *config == key.config);
-                let Some((_, server)) = server.filter(|_| !seen.has_failed(key)) else {
-                    progress.done("skipped: it has failed before");
-                    continue;
-                };
-                let transfer = Transfer {
-                    direction: key.direction,
-                    seconds: args.seconds,
-                    connections: args.connections,
-                    limit: args.limit(key.config),
-                    congestion: &args.congestion,
-                };
-                let result = kept(measure(server, transfer, &cpus))?;
-                progress.done(&note_down(&mut seen, key, result));
-            }
-        }
-    }
+    let transfers = Transfers { args, cpus: &cpus };
+    let Outcome { seen, notes } = in_rounds(&transfers, keys, args.rounds, &progress)?;
     let method = Method {
         seconds: args.seconds,
         rounds: args.rounds,
@@ -206,76 +172,49 @@ fn experiment(args: &Willmann07Args, keys: &[Key]) -> Result<(Measurements, Meth
         congestion: args.congestion.clone(),
         server_cpu: cpus.server,
         client_cpu: cpus.client,
-        notes,
+        notes: cpus.note.into_iter().chain(notes).collect(),
     };
     Ok((seen, method))
 }
 
-/// The configurations of a group, each once.
-fn configs(group: &[Key]) -> Vec<Config> {
-    let mut configs: Vec<Config> = Vec::new();
-    for key in group {
-        if !configs.contains(&key.config) {
-            configs.push(key.config);
-        }
+/// Transfers to and from servers whose guests run the benchmark program.
+struct Transfers<'a> {
+    args: &'a Willmann07Args,
+    cpus: &'a Cpus,
+}
+
+impl Experiment<Transferred> for Transfers<'_> {
+    type Running = Server;
+    type Sample = Sample;
+
+    fn start(&self, config: Config, guests: u16) -> Result<Server> {
+        let Willmann07Args { nics, rate_mbps, coalesce_us, .. } = *self.args;
+        let network = Network { nics, rate_mbps, coalesce_us };
+        let guests = u8::try_from(guests).unwrap_or(u8::MAX);
+        let mut server = Server::start(config, guests, network, self.cpus)?;
+        let congestion = &self.args.congestion;
+        server.run_in_guests(&["load", "server", "--congestion", congestion], self.cpus)?;
+        Ok(server)
     }
-    configs
-}
 
-/// Starts a group's servers. One that does not start fails its measurements.
-fn start(
-    args: &Willmann07Args,
-    group: &[Key],
-    cpus: &Cpus,
-    progress: &Progress,
-    seen: &mut Measurements,
-) -> Result<Vec<(Config, Server)>> {
-    let mut servers = Vec::new();
-    for config in configs(group) {
-        let guests = group.first().map_or(1, |key| key.guests);
-        progress.step(format!("start {} with {guests} guests", config.name()));
-        match kept(server(args, config, guests, cpus))? {
-            Ok(server) => servers.push((config, server)),
-            Err(why) => {
-                progress.done(&format!("failed: {why}"));
-                let without = group.iter().filter(|key| key.config == config);
-                without.for_each(|key| seen.fail(*key, why.clone()));
-            }
-        }
+    fn notes<'a>(&self, server: &'a Server) -> &'a [String] {
+        &server.notes
     }
-    Ok(servers)
-}
 
-/// A server whose guests run the benchmark program.
-fn server(args: &Willmann07Args, config: Config, guests: u8, cpus: &Cpus) -> Result<Server> {
-    let Willmann07Args { nics, rate_mbps, coalesce_us, .. } = *args;
-    let network = Network { nics, rate_mbps, coalesce_us };
-    let mut server = Server::start(config, guests, network, cpus)?;
-    server.run_in_guests(&["load", "server", "--congestion", &args.congestion], cpus)?;
-    Ok(server)
-}
+    fn measure(&self, server: &Server, key: Transferred) -> Result<Sample> {
+        let transfer = Transfer {
+            direction: key.direction,
+            seconds: self.args.seconds,
+            connections: self.args.connections,
+            limit: self.args.limit(key.config),
+            congestion: &self.args.congestion,
+        };
+        measure(server, transfer, self.cpus)
+    }
 
-fn name(key: Key) -> String {
-    format!("{}, {}, {} guests", key.config.name(), key.direction.name(), key.guests)
-}
-
-/// Adds the outcome of a transfer, and returns it in words.
-fn note_down(
-    seen: &mut Measurements,
-    key: Key,
-    result: std::result::Result<Sample, String>,
-) -> String {
-    match result {
-        Ok(sample) => {
-            seen.push(key, sample);
-            let idle = sample.share.idle * 100.0;
-            format!("{} Mb/s, {idle:.0} % idle", human(sample.mbps))
-        }
-        Err(why) => {
-            let said = format!("failed: {why}");
-            seen.fail(key, why);
-            said
-        }
+    fn words(&self, sample: &Sample) -> String {
+        let idle = sample.share.idle * 100.0;
+        format!("{} Mb/s, {idle:.0} % idle", human(sample.mbps))
     }
 }
 

@@ -9,12 +9,13 @@ use super::config::Config;
 use super::measure::Sample;
 use super::paper::{Numbers, Part, paper};
 use crate::repro::mean;
+use crate::repro::rounds::{self, Key};
 use crate::repro::shares::Shares;
 use crate::repro::transfer::Direction;
 
 /// What one measurement is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct Transferred {
     /// The server.
     pub config: Config,
     /// Whether it sends.
@@ -74,53 +75,30 @@ const SATURATED: f64 = 0.95;
 /// From this share on, other programs on the server's CPU are mentioned.
 const DISTURBED: f64 = 0.02;
 
+impl Key for Transferred {
+    type Server = Config;
+
+    fn server(self) -> Config {
+        self.config
+    }
+
+    fn group(self) -> u16 {
+        self.guests.into()
+    }
+
+    fn name(self) -> String {
+        format!("{}, {}, {} guests", self.config.name(), self.direction.name(), self.guests)
+    }
+}
+
 /// What was measured, and what failed.
-#[derive(Clone, Debug, Default)]
-pub struct Measurements {
-    samples: Vec<(Key, Vec<Sample>)>,
-    failures: Vec<(Key, String)>,
-}
-
-impl Measurements {
-    /// Adds a sample.
-    pub fn push(&mut self, key: Key, sample: Sample) {
-        match self.samples.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, samples)) => samples.push(sample),
-            None => self.samples.push((key, vec![sample])),
-        }
-    }
-
-    /// Notes why there is none.
-    pub fn fail(&mut self, key: Key, why: String) {
-        if !self.has_failed(key) {
-            self.failures.push((key, why));
-        }
-    }
-
-    /// Whether it failed before.
-    pub fn has_failed(&self, key: Key) -> bool {
-        self.failures.iter().any(|(failed, _)| *failed == key)
-    }
-
-    /// How many failed.
-    pub fn failures(&self) -> usize {
-        self.failures.len()
-    }
-
-    fn of(&self, key: Key) -> &[Sample] {
-        self.samples.iter().find(|(known, _)| *known == key).map_or(&[], |(_, samples)| samples)
-    }
-
-    fn why(&self, key: Key) -> Option<&str> {
-        self.failures.iter().find(|(failed, _)| *failed == key).map(|(_, why)| why.as_str())
-    }
-}
+pub type Measurements = rounds::Measurements<Transferred, Sample>;
 
 /// The rows of these parts.
-pub fn rows(parts: &[Part], keys: &[Key], guests: &[u8], seen: &Measurements) -> Vec<Row> {
+pub fn rows(parts: &[Part], keys: &[Transferred], guests: &[u8], seen: &Measurements) -> Vec<Row> {
     let of = |part: &Part| {
         let part = *part;
-        let keys = part.rows(guests).into_iter().map(|(config, direction, guests)| Key {
+        let keys = part.rows(guests).into_iter().map(|(config, direction, guests)| Transferred {
             config,
             direction,
             guests,
@@ -142,8 +120,8 @@ fn mean_shares(samples: &[Sample]) -> Option<Shares> {
     })
 }
 
-fn row(part: Part, key: Key, seen: &Measurements) -> Row {
-    let Key { config, direction, guests } = key;
+fn row(part: Part, key: Transferred, seen: &Measurements) -> Row {
+    let Transferred { config, direction, guests } = key;
     let samples = seen.of(key);
     let mut mbps = Samples::new();
     samples.iter().for_each(|sample| {
@@ -236,8 +214,8 @@ pub(super) mod tests {
 
     #[test]
     fn costs_are_per_packet_and_packets_per_interrupt() {
-        let key = Key { config: CDNA, direction: Direction::Tx, guests: 1 };
-        let mut seen = Measurements::default();
+        let key = Transferred { config: CDNA, direction: Direction::Tx, guests: 1 };
+        let mut seen = Measurements::new();
         // 10,000 packets of 1448 bytes per second.
         seen.push(key, sample(115.84, 0.5));
         let rows = rows(&[Part::Table2], &[key], &[1], &seen);
@@ -250,9 +228,9 @@ pub(super) mod tests {
 
     #[test]
     fn rows_say_what_is_wrong_with_them() {
-        let of = |config| Key { config, direction: Direction::Tx, guests: 1 };
+        let of = |config| Transferred { config, direction: Direction::Tx, guests: 1 };
         let (xen, rice) = (of(Config::XenIntel), of(Config::XenRicenic));
-        let mut seen = Measurements::default();
+        let mut seen = Measurements::new();
         seen.push(of(CDNA), sample(1.0, 0.99));
         seen.fail(xen, "it ended".to_owned());
         assert!(seen.has_failed(xen) && seen.failures() == 1);

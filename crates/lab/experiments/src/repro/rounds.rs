@@ -1,0 +1,275 @@
+//! Measurements in interleaved rounds, so that a machine whose speed changes is the same for all of them.
+
+use lab::Progress;
+
+use super::kept;
+use crate::error::Result;
+
+/// What one measurement is of.
+pub trait Key: Copy + PartialEq {
+    /// What distinguishes the servers that run at once.
+    type Server: Copy + PartialEq;
+
+    /// The server that it needs.
+    fn server(self) -> Self::Server;
+
+    /// The group of servers that run at once. Keys of a group follow each other.
+    fn group(self) -> u16;
+
+    /// Its name, for people.
+    fn name(self) -> String;
+}
+
+/// The samples of a measurement, or why it failed.
+type Seen<S> = std::result::Result<Vec<S>, String>;
+
+/// What was measured, and what failed.
+#[derive(Clone, Debug)]
+pub struct Measurements<K, S>(Vec<(K, Seen<S>)>);
+
+impl<K: Copy + PartialEq, S> Measurements<K, S> {
+    /// None yet.
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Adds a sample, unless the measurement has failed.
+    pub fn push(&mut self, key: K, sample: S) {
+        if let Ok(samples) = self.entry(key) {
+            samples.push(sample);
+        }
+    }
+
+    /// Notes why there is none. No further samples are taken.
+    pub fn fail(&mut self, key: K, why: String) {
+        *self.entry(key) = Err(why);
+    }
+
+    /// Whether it failed before.
+    pub fn has_failed(&self, key: K) -> bool {
+        self.why(key).is_some()
+    }
+
+    /// How many failed.
+    pub fn failures(&self) -> usize {
+        self.0.iter().filter(|(_, seen)| seen.is_err()).count()
+    }
+
+    /// The samples of a measurement.
+    pub fn of(&self, key: K) -> &[S] {
+        self.find(key).and_then(|seen| seen.as_deref().ok()).unwrap_or(&[])
+    }
+
+    /// Why a measurement failed.
+    pub fn why(&self, key: K) -> Option<&str> {
+        self.find(key)?.as_ref().err().map(String::as_str)
+    }
+
+    fn find(&self, key: K) -> Option<&Seen<S>> {
+        self.0.iter().find(|(known, _)| *known == key).map(|(_, seen)| seen)
+    }
+
+    fn entry(&mut self, key: K) -> &mut Seen<S> {
+        let index = self.0.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
+            self.0.push((key, Ok(Vec::new())));
+            self.0.len() - 1
+        });
+        &mut self.0[index].1
+    }
+}
+
+/// How keys are measured.
+pub trait Experiment<K: Key> {
+    /// A running server.
+    type Running;
+    /// What a measurement returns.
+    type Sample;
+
+    /// Starts a server of a group.
+    fn start(&self, server: K::Server, group: u16) -> Result<Self::Running>;
+
+    /// What a server has to say about its setup.
+    fn notes<'a>(&self, running: &'a Self::Running) -> &'a [String];
+
+    /// Measures once.
+    fn measure(&self, running: &Self::Running, key: K) -> Result<Self::Sample>;
+
+    /// A sample in words.
+    fn words(&self, sample: &Self::Sample) -> String;
+}
+
+/// The results of all rounds.
+#[derive(Debug)]
+pub struct Outcome<K, S> {
+    /// What was measured.
+    pub seen: Measurements<K, S>,
+    /// The servers' notes, each once.
+    pub notes: Vec<String>,
+}
+
+/// How many servers are started for these keys.
+pub fn starts<K: Key>(keys: &[K]) -> usize {
+    groups(keys).map(|group| servers(group).len()).sum()
+}
+
+/// Measures all keys. The servers of a group run at once, and their rounds are interleaved.
+///
+/// # Errors
+/// An interrupt. Other failures are notes of their measurements.
+pub fn in_rounds<K: Key, E: Experiment<K>>(
+    experiment: &E,
+    keys: &[K],
+    rounds: u32,
+    progress: &Progress,
+) -> Result<Outcome<K, E::Sample>> {
+    let (mut seen, mut notes) = (Measurements::new(), Vec::new());
+    for group in groups(keys) {
+        let running = start(experiment, group, progress, &mut seen)?;
+        for note in running.iter().flat_map(|(_, running)| experiment.notes(running)) {
+            if !notes.contains(note) {
+                notes.push(note.clone());
+            }
+        }
+        for round in 0..rounds {
+            // What a key leaves behind meets another key in every other round.
+            let forth = group.iter().copied();
+            let order: Vec<K> =
+                if round.is_multiple_of(2) { forth.collect() } else { forth.rev().collect() };
+            for key in order {
+                progress.step(format!("round {} of {rounds}: {}", round + 1, key.name()));
+                let server = running.iter().find(|(server, _)| *server == key.server());
+                let Some((_, server)) = server.filter(|_| !seen.has_failed(key)) else {
+                    progress.done("skipped: it has failed before");
+                    continue;
+                };
+                match kept(experiment.measure(server, key))? {
+                    Ok(sample) => {
+                        progress.done(&experiment.words(&sample));
+                        seen.push(key, sample);
+                    }
+                    Err(why) => {
+                        progress.done(&format!("failed: {why}"));
+                        seen.fail(key, why);
+                    }
+                }
+            }
+        }
+    }
+    Ok(Outcome { seen, notes })
+}
+
+fn groups<K: Key>(keys: &[K]) -> impl Iterator<Item = &[K]> {
+    keys.chunk_by(|one, other| one.group() == other.group())
+}
+
+/// The servers of a group, each once.
+fn servers<K: Key>(group: &[K]) -> Vec<K::Server> {
+    let mut servers = Vec::new();
+    for key in group {
+        if !servers.contains(&key.server()) {
+            servers.push(key.server());
+        }
+    }
+    servers
+}
+
+/// Starts a group's servers. One that does not start fails its measurements.
+fn start<K: Key, E: Experiment<K>>(
+    experiment: &E,
+    group: &[K],
+    progress: &Progress,
+    seen: &mut Measurements<K, E::Sample>,
+) -> Result<Vec<(K::Server, E::Running)>> {
+    let mut running = Vec::new();
+    for server in servers(group) {
+        let of_it = || group.iter().copied().filter(|key| key.server() == server);
+        let Some(key) = of_it().next() else { continue };
+        progress.step(format!("start the server of {}", key.name()));
+        match kept(experiment.start(server, key.group()))? {
+            Ok(started) => running.push((server, started)),
+            Err(why) => {
+                progress.done(&format!("failed: {why}"));
+                of_it().for_each(|key| seen.fail(key, why.clone()));
+            }
+        }
+    }
+    Ok(running)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::error::Error;
+
+    /// A key of a server, by its number in a group.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Number(u16, char);
+
+    impl Key for Number {
+        type Server = char;
+
+        fn server(self) -> char {
+            self.1
+        }
+
+        fn group(self) -> u16 {
+            self.0
+        }
+
+        fn name(self) -> String {
+            format!("{}{}", self.0, self.1)
+        }
+    }
+
+    /// Server x does not start, and z can be measured only once.
+    #[derive(Default)]
+    struct Fake(RefCell<Vec<String>>);
+
+    impl Experiment<Number> for Fake {
+        type Running = Vec<String>;
+        type Sample = usize;
+
+        fn start(&self, server: char, group: u16) -> Result<Vec<String>> {
+            self.0.borrow_mut().push(format!("start {group}{server}"));
+            match server {
+                'x' => Err(Error::Failed("no x".to_owned())),
+                _ => Ok(vec!["a note".to_owned()]),
+            }
+        }
+
+        fn notes<'a>(&self, running: &'a Vec<String>) -> &'a [String] {
+            running
+        }
+
+        fn measure(&self, _: &Vec<String>, key: Number) -> Result<usize> {
+            let mut done = self.0.borrow_mut();
+            let is_again = done.contains(&key.name());
+            done.push(key.name());
+            match key.1 {
+                'z' if is_again => Err(Error::Failed("only once".to_owned())),
+                _ => Ok(done.len()),
+            }
+        }
+
+        fn words(&self, sample: &usize) -> String {
+            sample.to_string()
+        }
+    }
+
+    #[test]
+    fn rounds_alternate_and_failures_end_only_their_own_measurement() {
+        let keys = [Number(1, 'x'), Number(1, 'y'), Number(1, 'z'), Number(2, 'y')];
+        let (fake, progress) = (Fake::default(), Progress::new(0, true));
+        let Outcome { seen, notes } = in_rounds(&fake, &keys, 3, &progress).unwrap();
+        let steps = ["start 1x", "start 1y", "start 1z", "1y", "1z", "1z", "1y", "1y"];
+        let rest = ["start 2y", "2y", "2y", "2y"];
+        assert_eq!(*fake.0.borrow(), [&steps[..], &rest[..]].concat());
+        assert_eq!(notes, ["a note"]);
+        assert_eq!((seen.failures(), starts(&keys)), (2, 4));
+        assert_eq!((seen.why(keys[0]), seen.why(keys[2])), (Some("no x"), Some("only once")));
+        assert_eq!(seen.of(keys[1]).len(), 3);
+        assert!(seen.of(keys[2]).is_empty());
+    }
+}

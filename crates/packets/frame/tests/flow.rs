@@ -1,0 +1,53 @@
+//! The hash that spreads flows over queues.
+
+use frame::Frame;
+
+/// An Ethernet frame between two stations.
+fn frame(stations: [u8; 2], packet: &[u8]) -> Frame {
+    let [to, from] = stations;
+    let mut bytes = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from];
+    bytes.extend(packet);
+    let mut frame = Frame::empty();
+    frame.set_header(&bytes).unwrap();
+    frame
+}
+
+/// An EtherType for local experiments.
+const OTHER: [u8; 6] = [0x88, 0xb5, 1, 2, 3, 4];
+
+/// A UDP datagram over IPv4 between two ports.
+fn datagram(from: u16, to: u16) -> Vec<u8> {
+    let ip = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let ports = [from.to_be_bytes(), to.to_be_bytes()].concat();
+    [&[0x08, 0x00][..], &ip, &ports, &[0, 8, 0, 0]].concat()
+}
+
+/// How many of two queues' frames the first one gets.
+fn first_half(hashes: impl Iterator<Item = u32>) -> usize {
+    hashes.filter(|hash| hash >> 31 == 0).count()
+}
+
+#[test]
+fn frames_that_are_not_ip_are_spread_by_their_stations() {
+    let hash = |from| frame([1, from], &OTHER).flow_hash();
+    let first = first_half((0..=255).map(hash));
+    assert!((100..156).contains(&first), "{first} of 256");
+    assert_eq!(hash(7), hash(7));
+    assert_ne!(frame([1, 7], &OTHER).flow_hash(), frame([7, 1], &OTHER).flow_hash());
+}
+
+#[test]
+fn a_flow_has_one_hash_whatever_stations_carry_it_unless_they_count() {
+    let packet = datagram(1000, 2000);
+    let hashes = |from| {
+        let frame = frame([1, from], &packet);
+        [frame.flow_hash(), frame.flow_hash_with_macs()]
+    };
+    assert!((0..=255).all(|from| hashes(from)[0] == hashes(0)[0]));
+    let first = first_half((0..=255).map(|from| hashes(from)[1]));
+    assert!((100..156).contains(&first), "{first} of 256");
+    // Ports count in either case.
+    let by_port = |port| frame([1, 2], &datagram(port, 2000)).flow_hash_with_macs();
+    let first = first_half((0..256).map(by_port));
+    assert!((100..156).contains(&first), "{first} of 256");
+}

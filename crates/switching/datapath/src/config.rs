@@ -1,0 +1,35 @@
+//! How a datapath is set up.
+
+use std::time::Duration;
+
+use switch::Limits;
+
+/// How workers behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How many workers.
+    pub workers: usize,
+    /// How long a worker without work polls at most before it sleeps, while round trips are under way.
+    pub poll: Duration,
+    /// Bounds of the switch's table.
+    pub limits: Limits,
+    /// Addresses that the table can hold.
+    pub capacity: usize,
+    /// Copies of flooded frames that one port may cause per second; zero for no limit.
+    pub flood_copies: u32,
+    /// Whether MAC addresses are part of the hash that spreads flows over a port's queues.
+    pub hash_macs: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            workers: 1,
+            poll: poller::POLL,
+            limits: Limits::default(),
+            capacity: switch::DEFAULT_CAPACITY,
+            flood_copies: switch::FLOOD_COPIES,
+            hash_macs: false,
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A guest that sleeps is notified of its frames: of all, of several at once, and of one at once.
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use common::{Guest, Host, frame, receive, send, wait_until};
+use hypervisor::EventChannel;
+use port::Coalescing;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
+const B: [u8; 6] = [2, 0, 0, 0, 0, 0xb];
+const ALL: [u8; 6] = [0xff; 6];
+
+/// Two guests that know each other.
+fn guests(host: &Host) -> [Guest; 2] {
+    let [mut a, mut b] = ["02:00:00:00:00:0a", "02:00:00:00:00:0b"]
+        .map(|mac| host.guest(mac, netfront::Config::default()));
+    assert!(send(&mut b.queues[0], &frame(ALL, B, 60, 0)));
+    wait_until("the broadcast", || receive(&mut a.queues[0]).is_some());
+    [a, b]
+}
+
+/// Takes what has come, and otherwise sleeps until it is notified. Returns how many frames have come.
+fn take(guest: &mut Guest) -> usize {
+    let queue = &mut guest.queues[0];
+    loop {
+        let mut frames = 0;
+        while receive(queue).is_some() {
+            frames += 1;
+        }
+        if frames > 0 {
+            return frames;
+        }
+        if queue.rx.arm().unwrap() {
+            continue;
+        }
+        let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+        let woken = poll(
+            &mut [PollFd::from_borrowed_fd(queue.rx.event().as_fd(), PollFlags::IN)],
+            Some(&limit),
+        );
+        assert_eq!(woken, Ok(1), "no notification");
+        queue.rx.event().take().unwrap();
+    }
+}
+
+const SETTINGS: [Option<(u32, u64)>; 5] =
+    [None, Some((1, 0)), Some((2, 10)), Some((64, 50)), Some((16, 500))];
+
+fn settings() -> impl Iterator<Item = Option<Coalescing>> {
+    SETTINGS.into_iter().map(|setting| {
+        setting.map(|(frames, micros)| Coalescing { frames, after: Duration::from_micros(micros) })
+    })
+}
+
+#[test]
+fn no_notification_is_lost_whatever_is_coalesced() {
+    for coalescing in settings() {
+        let host = Host::new(1, 1).coalescing(coalescing);
+        let [mut a, mut b] = guests(&host);
+        let count = 2000;
+        let sender = std::thread::spawn(move || {
+            let mut random = 0x9e37_79b9_u32;
+            for n in 0..count {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // Half of the frames come in a row, the others after up to 128 µs.
+                let pause = if random & 1 == 0 { 0 } else { random >> 25 };
+                let end = Instant::now() + Duration::from_micros(pause.into());
+                while Instant::now() < end {
+                    std::hint::spin_loop();
+                }
+                while !send(&mut a.queues[0], &frame(B, A, 100, n)) {
+                    std::thread::yield_now();
+                }
+            }
+            a
+        });
+        let mut taken = 0;
+        while taken < count as usize {
+            taken += take(&mut b);
+        }
+        drop(sender.join().unwrap());
+    }
+}
+
+#[test]
+fn a_guest_is_woken_once_for_the_wanted_frames() {
+    let coalescing = Coalescing { frames: 8, after: Duration::from_secs(5) };
+    let host = Host::new(1, 1).coalescing(Some(coalescing));
+    let [mut a, mut b] = guests(&host);
+    for _ in 0..3 {
+        let sender = std::thread::spawn(move || {
+            // The guest sleeps by then.
+            for n in 0..8 {
+                std::thread::sleep(Duration::from_millis(10));
+                assert!(send(&mut a.queues[0], &frame(B, A, 100, n)));
+            }
+            a
+        });
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(take(&mut b), 8);
+        a = sender.join().unwrap();
+    }
+}
+
+#[test]
+fn fewer_frames_come_when_their_time_is_over() {
+    let after = Duration::from_millis(100);
+    let host = Host::new(1, 1).coalescing(Some(Coalescing { frames: 8, after }));
+    let [mut a, mut b] = guests(&host);
+    let began = Instant::now();
+    let sender = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        (0..3).for_each(|n| assert!(send(&mut a.queues[0], &frame(B, A, 100, n))));
+        a
+    });
+    assert_eq!(take(&mut b), 3);
+    assert!(began.elapsed() >= after);
+    drop(sender.join().unwrap());
+}

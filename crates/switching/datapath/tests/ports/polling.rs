@@ -1,0 +1,142 @@
+//! When a worker polls before it sleeps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use datapath::Config;
+use port::{Armed, Broken, Budget, Ingress, IngressWrapper, Received};
+use port_testing::Sender;
+
+use crate::common::{frame, wait_until};
+use crate::receiver::Receiver;
+use crate::{Plugged, Switch, plug};
+
+/// What a worker did with a queue.
+#[derive(Clone, Default)]
+struct Counts {
+    turns: Arc<AtomicUsize>,
+    armed: Arc<AtomicUsize>,
+}
+
+impl Counts {
+    /// Turns, and how often the queue was armed.
+    fn read(&self) -> [usize; 2] {
+        [&self.turns, &self.armed].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+struct Counting {
+    inner: Box<dyn Ingress>,
+    counts: Counts,
+}
+
+impl IngressWrapper for Counting {
+    fn inner(&self) -> &dyn Ingress {
+        &*self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Ingress {
+        &mut *self.inner
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        self.counts.turns.fetch_add(1, Ordering::Relaxed);
+        self.inner.receive(budget, received)
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        self.counts.armed.fetch_add(1, Ordering::Relaxed);
+        self.inner.arm()
+    }
+}
+
+/// Two ports whose worker is watched.
+struct Pair {
+    ends: [Plugged<Receiver>; 2],
+    counts: Counts,
+    sent: usize,
+    _switch: Switch,
+}
+
+impl Pair {
+    fn new(poll: Duration) -> Self {
+        let switch = Switch::with(&Config { poll, ..Config::default() });
+        let counts = Counts::default();
+        let ends = [0, 1].map(|n| {
+            let (sender, inner) = Sender::new();
+            let counting = Counting { inner, counts: counts.clone() };
+            plug(&switch.datapath, n, (sender, Box::new(counting)), Receiver::new())
+        });
+        Self { ends, counts, sent: 0, _switch: switch }
+    }
+
+    /// Sends a frame the other way than the one before, and waits until it has come.
+    fn send(&mut self, len: usize) {
+        let [from, to] = [self.sent % 2, (self.sent + 1) % 2].map(|n| &self.ends[n]);
+        let sent = u32::try_from(self.sent).unwrap();
+        self.sent += 1;
+        from.sender.send(frame(to.mac, from.mac, len, sent));
+        let began = Instant::now();
+        while to.egress.count() == 0 && began.elapsed() < Duration::from_millis(1) {
+            std::hint::spin_loop();
+        }
+        wait_until("a frame", || to.egress.count() > 0);
+        to.egress.take();
+    }
+}
+
+/// A limit that is not missed on a machine with other work.
+const LONG: Duration = Duration::from_millis(5);
+
+#[test]
+fn round_trips_are_polled() {
+    let mut pair = Pair::new(LONG);
+    wait_until("fifty frames without sleep", || {
+        let [_, before] = pair.counts.read();
+        (0..50).for_each(|_| pair.send(100));
+        pair.counts.read()[1] == before
+    });
+}
+
+#[test]
+fn bulk_is_not_polled() {
+    let mut pair = Pair::new(LONG);
+    (0..100).for_each(|_| pair.send(100));
+    let [_, before] = pair.counts.read();
+    for _ in 0..200 {
+        pair.send(40_000);
+        // The worker finds that there is no more.
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let armed = pair.counts.read()[1] - before;
+    assert!(armed > 150, "{armed}");
+}
+
+#[test]
+fn a_frame_now_and_then_is_not_polled_for() {
+    let mut pair = Pair::new(Duration::from_micros(50));
+    wait_until("the worker's sleep", || pair.counts.read()[1] > 0);
+    let [before, _] = pair.counts.read();
+    for _ in 0..200 {
+        pair.send(100);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let turns = pair.counts.read()[0] - before;
+    assert!(turns < 2000, "{turns}");
+}
+
+#[test]
+fn no_frame_is_forgotten_between_polling_and_sleep() {
+    let mut pair = Pair::new(Duration::from_micros(30));
+    let mut pause = 0x9e37_79b9_u32;
+    for _ in 0..3000 {
+        // The 60 µs around the limit, in an order that does not repeat.
+        pause = pause.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let end = Instant::now() + Duration::from_micros((pause >> 26).into());
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        pair.send(100);
+    }
+}

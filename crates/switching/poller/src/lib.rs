@@ -1,0 +1,183 @@
+//! Decides whether a thread without work polls or sleeps.
+//!
+//! A thread on another CPU runs some 25 µs after it was woken, and waking it costs its waker 7 µs. In a
+//! series of round trips each thread waits for less than that, so it is cheaper to look again, with a
+//! `sched_yield` between two looks for whoever else wants the CPU. Under bulk traffic it is not: a thread that
+//! sleeps finds many frames when it wakes up, and the CPU that it would poll on has other work.
+//!
+//! A [`Poller`] watches the waits of one thread. It lets the thread poll while waits are short and bursts are
+//! small, and gives up when polling finds nothing. An idle thread never polls.
+
+#![forbid(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+/// For how long a wait is polled at most, by default: two wake-ups of another CPU.
+pub const POLL: Duration = Duration::from_micros(50);
+/// A wait of up to this many times the limit counts as short while the thread sleeps: with sleeping threads
+/// a round trip takes that much longer.
+const SLOW: u32 = 4;
+/// A burst of more bytes is bulk: a frame that TCP does not send before it has that much.
+const BULK_BYTES: u64 = 16 * 1024;
+/// A burst of more frames is bulk.
+const BULK_FRAMES: usize = 16;
+/// Waits after a bulk burst that are not polled. Between the bursts there are others with acknowledgements.
+const BULK_WAITS: u8 = 16;
+/// Short waits in a row after which a thread begins to poll.
+const START: u8 = 4;
+/// The score with which it begins, and the highest: so many waits that are polled in vain end polling. Those that it
+/// waits for begin at other times.
+const SCORE_MAX: u8 = 8;
+/// What a wait that ended in time adds. Every second wait may end late: a thread that forwards requests and
+/// replies may wait long for the one, and not for the other.
+const HIT: u8 = 2;
+/// Waits that are not polled after polling ended, at least. The number doubles each time, and halves after as many waits that ended in
+/// time.
+const REST_MIN: u16 = 16;
+/// The same at most.
+const REST_MAX: u16 = 4096;
+/// The same, at least, after a look that came late: somebody else used the CPU meanwhile. `sched_yield` gives whole time slices away, so one
+/// such wait costs more than a thousand wake-ups save.
+const REST_CROWDED: u16 = 1024;
+
+/// The waits of a thread, and whether it polls.
+#[derive(Clone, Debug)]
+pub struct Poller {
+    limit: Duration,
+    /// When the present wait began, and when its last look was.
+    since: Option<Instant>,
+    looked: Instant,
+    /// Whether the present wait is polled, and whether it was at first.
+    polls: bool,
+    was_polled: bool,
+    /// What was done since the last wait.
+    burst: Burst,
+    /// The next waits that are not polled, because of a bulk burst.
+    bulk: u8,
+    /// Short waits in a row while waits are not polled.
+    short: u8,
+    /// Above zero, waits are polled.
+    score: u8,
+    /// The next waits that are not polled, because polling was in vain.
+    rest: u16,
+    next_rest: u16,
+    /// Polled waits that ended in time since this number changed.
+    hits: u16,
+}
+
+/// Work between two waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Burst {
+    frames: usize,
+    bytes: u64,
+}
+
+impl Poller {
+    /// A poller that never polls a wait for longer than `limit`; zero: not at all.
+    #[must_use]
+    pub fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            since: None,
+            looked: Instant::now(),
+            polls: false,
+            was_polled: false,
+            burst: Burst::default(),
+            bulk: 0,
+            short: 0,
+            score: 0,
+            rest: 0,
+            next_rest: REST_MIN,
+            hits: 0,
+        }
+    }
+
+    /// The longest time for which a wait is polled.
+    #[must_use]
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// The thread looked and found work: frames with so many bytes in all. `now` is the time of the look; it is
+    /// only called if a wait ends.
+    #[inline]
+    pub fn worked(&mut self, frames: usize, bytes: u64, now: impl FnOnce() -> Instant) {
+        self.burst.frames += frames;
+        self.burst.bytes += bytes;
+        if let Some(since) = self.since.take() {
+            self.end_wait(since, now());
+        }
+    }
+
+    /// The thread looked and found nothing. Returns whether it should yield and look again; otherwise it should sleep.
+    #[inline]
+    pub fn is_worth_polling(&mut self, now: Instant) -> bool {
+        match self.since {
+            Some(since) if self.polls => {
+                self.polls = now.saturating_duration_since(since) < self.limit;
+                if !self.polls {
+                    self.end_polled_wait(since, now);
+                }
+            }
+            Some(_) => {}
+            None => self.begin_wait(now),
+        }
+        self.looked = now;
+        self.polls
+    }
+
+    /// A wait begins: decides whether it is polled.
+    fn begin_wait(&mut self, now: Instant) {
+        let Burst { frames, bytes } = std::mem::take(&mut self.burst);
+        if frames > BULK_FRAMES || bytes > BULK_BYTES {
+            self.bulk = BULK_WAITS;
+        } else {
+            self.bulk = self.bulk.saturating_sub(1);
+        }
+        self.polls = self.score > 0 && self.bulk == 0;
+        self.was_polled = self.polls;
+        self.since = Some(now);
+    }
+
+    /// Learns from a wait that ended with work.
+    fn end_wait(&mut self, since: Instant, now: Instant) {
+        let took = now.saturating_duration_since(since);
+        if self.polls {
+            self.end_polled_wait(since, now);
+        } else if self.was_polled || self.bulk > 0 || self.limit.is_zero() {
+            // Of a wait that was polled, enough is known. One between bulk bursts says nothing about round trips.
+        } else if took >= self.limit * SLOW {
+            self.short = 0;
+        } else if self.rest > 0 {
+            self.rest -= 1;
+        } else {
+            self.short += 1;
+            if self.short == START {
+                (self.short, self.score) = (0, SCORE_MAX);
+            }
+        }
+    }
+
+    /// Learns from a wait whose polling ends, with work or without.
+    fn end_polled_wait(&mut self, since: Instant, now: Instant) {
+        if now.saturating_duration_since(self.looked) >= self.limit {
+            self.score = 0;
+            self.next_rest = self.next_rest.max(REST_CROWDED / 2);
+        } else if now.saturating_duration_since(since) < self.limit {
+            self.score = (self.score + HIT).min(SCORE_MAX);
+            self.hits += 1;
+            if self.hits >= self.next_rest {
+                (self.hits, self.next_rest) = (0, (self.next_rest / 2).max(REST_MIN));
+            }
+        } else {
+            self.score = self.score.saturating_sub(1);
+        }
+        if self.score == 0 {
+            self.next_rest = (self.next_rest * 2).min(REST_MAX);
+            (self.rest, self.hits) = (self.next_rest, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use control_socket::Reason;
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use netback::RxChannel;
-use port::Queue;
+use port::{Coalescing, Queue};
 use tracing::{info, warn};
 use uplink::tap::{Tap, TapOffload, TapQueue};
 use uplink::{
@@ -33,6 +33,8 @@ pub(super) struct PluggedUplink {
     /// None while it has no device.
     pub(super) port: Option<Arc<Port>>,
     pub(super) wrappers: Wrappers,
+    /// When a worker is woken up for frames that come in.
+    coalescing: Option<Coalescing>,
     /// Its queues for guests, if it has some.
     pub(super) guest_queues: Option<Box<dyn GuestQueues>>,
     /// Why it does not work, or not any more.
@@ -48,7 +50,9 @@ impl PluggedUplink {
     /// Plugs in a queue: a card serves its context.
     pub(super) fn plug(&mut self, queue: Queue, datapath: &Datapath) {
         let queue = self.wrappers.wrap(queue);
-        self.port = Some(datapath.attach(&self.name, vec![queue], Vec::new()));
+        let queues = vec![queue];
+        let port = datapath.attach_coalesced(&self.name, queues, Vec::new(), self.coalescing);
+        self.port = Some(port);
         self.failure = None;
         if let Some(queues) = &mut self.guest_queues {
             queues.plugged(self.port.as_ref(), datapath, &self.wrappers);
@@ -99,6 +103,8 @@ pub(super) fn attach(
                 name: uplink.name.clone(),
                 port: None,
                 wrappers,
+                // Checked when the configuration was read.
+                coalescing: uplink.coalescing().unwrap_or_default(),
                 guest_queues: card_queues(uplink),
                 failure: Some(Reason::NoCard(nic.clone())),
             }),
@@ -163,7 +169,8 @@ fn attach_one(
         Box::new(TapQueues::new(steering, shared, queues, port.id()))
     });
     let name = uplink.name.clone();
-    Ok(PluggedUplink { name, port: Some(port), wrappers, guest_queues, failure: None })
+    let port = Some(port);
+    Ok(PluggedUplink { name, port, wrappers, coalescing, guest_queues, failure: None })
 }
 
 /// How many queues of an uplink are kept for guests.

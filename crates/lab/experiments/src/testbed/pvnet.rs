@@ -122,7 +122,7 @@ impl Testbed {
         self.daemon.pid()
     }
 
-    /// The guests' processes.
+    /// The processes of the left and the right guest.
     pub fn guests(&self) -> Vec<u32> {
         self.guests.iter().map(Process::pid).collect()
     }
@@ -130,11 +130,6 @@ impl Testbed {
     /// The folder of the daemon's sockets.
     pub fn folder(&self) -> &Path {
         self.daemon.folder()
-    }
-
-    /// The process numbers of the left and the right guest.
-    pub fn guests(&self) -> impl Iterator<Item = u32> {
-        self.guests.iter().map(Process::pid)
     }
 
     /// What the queues of the left guest have sent so far.

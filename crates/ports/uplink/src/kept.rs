@@ -29,6 +29,8 @@ struct State {
     buffers: Box<[Arc<Region>]>,
     /// The buffer of each slot of the window.
     current: [usize; WINDOW],
+    /// The slot that each buffer was last the current one of.
+    slots: Box<[usize]>,
     /// The slot's next buffer, because its frame is kept.
     next: [Option<usize>; WINDOW],
     free: Vec<usize>,
@@ -44,8 +46,11 @@ impl KeptBuffers {
         let buffers = (0..count).map(buffer).collect::<Result<_, _>>()?;
         let free = (WINDOW..count).rev().collect();
         let current = std::array::from_fn(|slot| slot);
+        // A spare buffer gets its slot when it becomes a current one.
+        let slots = (0..count).map(|buffer| buffer % WINDOW).collect();
         let (next, kept) = ([None; WINDOW], VecDeque::with_capacity(count));
-        Ok(Self { size, state: RefCell::new(State { buffers, current, next, free, kept }) })
+        let state = RefCell::new(State { buffers, current, slots, next, free, kept });
+        Ok(Self { size, state })
     }
 
     /// The buffer of a slot.
@@ -58,6 +63,7 @@ impl KeptBuffers {
         let state = self.state.get_mut();
         if let Some(next) = state.next[slot].take() {
             let kept = std::mem::replace(&mut state.current[slot], next);
+            state.slots[next] = slot;
             state.kept.push_back(kept);
         }
     }
@@ -75,7 +81,10 @@ impl KeptBuffers {
         }
         let mut state = self.state.borrow_mut();
         let buffer = offset / self.size;
-        let slot = state.current.iter().position(|current| *current == buffer)?;
+        let slot = *state.slots.get(buffer)?;
+        if state.current[slot] != buffer {
+            return None;
+        }
         if state.next[slot].is_none() {
             state.next[slot] = Some(state.take_free()?);
         }

@@ -111,6 +111,7 @@ impl Process {
         loop {
             self.card.bus().serve();
             let now = self.begin.elapsed();
+            self.card.wire().set_time(now);
             let step = self.card.step(now);
             if step.frames > 0 {
                 worked_at = now;
@@ -154,6 +155,9 @@ impl Process {
         };
         let has = |token| ready.iter().any(|event| { event.data }.u64() == token);
         let (signal, message) = (has(token::SIGNAL), has(token::DAEMON));
+        if has(token::WIRE) {
+            self.card.wire().notice();
+        }
         if sleeps {
             self.card.bus().wake();
         }

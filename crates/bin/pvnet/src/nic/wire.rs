@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use firmware::{Metadata, Sent, Wire};
 use nic_session::WireSettings;
@@ -15,12 +16,41 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::error::text;
 use crate::netns;
 
+/// How long a tap that was empty is not read, unless there is a notice. A card that polls its contexts would otherwise make
+/// ten system calls for nothing per frame that it sends.
+const LOOK_EVERY: Duration = Duration::from_micros(10);
+
+/// When a tap is read.
+#[derive(Debug, Default)]
+struct Look {
+    now: Duration,
+    /// When it was found empty, if there was no notice since.
+    empty_at: Option<Duration>,
+}
+
+impl Look {
+    fn is_due(&self) -> bool {
+        self.empty_at.is_none_or(|at| self.now >= at + LOOK_EVERY)
+    }
+}
+
 /// A tap whose stack is at the other end of the wire.
 pub(super) struct TapWire {
     tap: TapQueue,
+    look: Look,
 }
 
 impl TapWire {
+    /// The time. It does not go back.
+    pub(super) fn set_time(&mut self, now: Duration) {
+        self.look.now = now;
+    }
+
+    /// There is a frame.
+    pub(super) fn notice(&mut self) {
+        self.look.empty_at = None;
+    }
+
     /// Opens the tap and brings it up.
     pub(super) fn open(card: &str, settings: &WireSettings) -> Result<Self, String> {
         let WireSettings { tap: name, namespace, addresses } = settings;
@@ -32,7 +62,7 @@ impl TapWire {
         netns::set_mac(namespace.as_deref(), name, &mac)?;
         netns::bring_up(namespace.as_deref(), name, addresses)?;
         let tap = taps.into_iter().next().ok_or("a tap without a queue")?;
-        Ok(Self { tap })
+        Ok(Self { tap, look: Look::default() })
     }
 }
 
@@ -76,11 +106,18 @@ impl Wire for TapWire {
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> Option<(usize, Metadata)> {
+        if !self.look.is_due() {
+            return None;
+        }
         loop {
             let mut header = [0; VNET_HEADER_LEN];
             let mut pieces = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
-            // No frame, or the tap was deleted: then there is never one.
-            let bytes = rustix::io::readv(&self.tap, &mut pieces).ok()?;
+            let Ok(bytes) = rustix::io::readv(&self.tap, &mut pieces) else {
+                // No frame, or the tap was deleted: then there is never one.
+                self.look.empty_at = Some(self.look.now);
+                return None;
+            };
+            self.look.empty_at = None;
             let len = bytes.saturating_sub(VNET_HEADER_LEN);
             let metadata = VirtioNetHdr::read_from_bytes(&header)
                 .ok()
@@ -105,6 +142,17 @@ fn metadata(header: &VirtioNetHdr, frame: &[u8]) -> Option<Metadata> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_tap_is_read_with_a_notice_or_after_a_while() {
+        let mut look = Look { now: Duration::from_micros(100), empty_at: None };
+        assert!(look.is_due());
+        look.empty_at = Some(look.now);
+        look.now += LOOK_EVERY / 2;
+        assert!(!look.is_due());
+        look.now += LOOK_EVERY / 2;
+        assert!(look.is_due());
+    }
 
     #[test]
     fn a_wire_keeps_its_address_and_shares_it_with_no_other() {

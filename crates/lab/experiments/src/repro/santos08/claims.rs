@@ -75,7 +75,52 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
         over(Line::Direct, MOST),
         Rule::AtMost(0.25, 0.5),
     ));
+    claims.extend(copies(rows));
     claims
+}
+
+/// Who pays for the copy. The paper's guest copies are compared with its original, which here flips pages; so these compare
+/// with pvnet's own copies.
+fn copies(rows: &[Row]) -> Vec<Claim> {
+    let cost = |line| {
+        let is = |row: &&Row| {
+            (row.figure, row.line, row.coalesce, row.size) == ("11", line, MOST, super::MTU)
+        };
+        rows.iter().find(is)?.ns_per_packet
+    };
+    let driver = |after, before| Some(cost(after)?.driver / cost(before)?.driver);
+    let statement = |source, says| Statement { source, says, number: None, unit: Unit::Times };
+    let moved = || {
+        let (guest, copy) = (cost(Line::GuestCopy)?, cost(Line::Copy)?);
+        Some((guest.guest - copy.guest) / (copy.driver - guest.driver))
+    };
+    let device = "the driver domain does not copy what a device puts into guest memory";
+    vec![
+        statement("§4.3", device).compare(
+            "receive",
+            "driver domain: a card's queue for the guest ÷ copy from the card",
+            driver(Line::MultiqueueReuse, Line::CopyFromCard),
+            Rule::AtMost(0.5, 0.5),
+        ),
+        statement("§4.3", device).compare(
+            "receive",
+            "driver domain: a tap's queue for the guest ÷ copy from the tap",
+            driver(Line::Steered, Line::Copy),
+            Rule::AtMost(0.95, 1.0),
+        ),
+        statement("§4.1", "the guest's copy relieves the driver domain").compare(
+            "receive",
+            "driver domain: guest copy ÷ copy",
+            driver(Line::GuestCopy, Line::Copy),
+            Rule::AtMost(1.0, 1.0),
+        ),
+        statement("§4.1", "the guest pays no more than the driver domain saves").compare(
+            "receive",
+            "what the guest pays ÷ what the driver domain saves",
+            moved(),
+            Rule::AtMost(1.0, 1.0),
+        ),
+    ]
 }
 
 #[cfg(test)]

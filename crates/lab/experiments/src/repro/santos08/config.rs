@@ -20,11 +20,25 @@ pub enum Line {
     MultiqueueReuse,
     /// The guest has a context of the card.
     Direct,
+    /// Not in the paper: the driver domain copies from a tap's buffers, pvnet's default.
+    Copy,
+    /// Not in the paper: the kernel copies from a tap's queue for the guest into the guest's pages.
+    Steered,
+    /// Not in the paper: the driver domain copies from its context's buffers.
+    CopyFromCard,
 }
 
 /// All of them.
-pub const LINES: [Line; 5] =
-    [Line::Linux, Line::Original, Line::GuestCopy, Line::MultiqueueReuse, Line::Direct];
+pub const LINES: [Line; 8] = [
+    Line::Linux,
+    Line::Original,
+    Line::GuestCopy,
+    Line::MultiqueueReuse,
+    Line::Direct,
+    Line::Copy,
+    Line::Steered,
+    Line::CopyFromCard,
+];
 
 impl Line {
     /// Its name in rows.
@@ -35,6 +49,9 @@ impl Line {
             Self::GuestCopy => "guest-copy",
             Self::MultiqueueReuse => "multiqueue-reuse",
             Self::Direct => "direct",
+            Self::Copy => "copy",
+            Self::Steered => "steered",
+            Self::CopyFromCard => "copy-from-card",
         }
     }
 
@@ -87,7 +104,7 @@ impl Setup for Coalesced {
     }
 
     fn has_cards(self) -> bool {
-        matches!(self.line, Line::MultiqueueReuse | Line::Direct)
+        matches!(self.line, Line::MultiqueueReuse | Line::Direct | Line::CopyFromCard)
     }
 }
 
@@ -97,6 +114,8 @@ impl Coalesced {
         let (wire, card, addresses) = (wire(nic), card(nic), with_prefix(nic, PEER));
         let Self { frames, us, .. } = self;
         let coalesce = format!("coalesce_frames = {frames}\ncoalesce_us = {us}\n");
+        let is_direct = matches!(self.line, Line::MultiqueueReuse | Line::Steered);
+        let queues = if is_direct { "queues = \"per-guest\"\n" } else { "" };
         let mut text = String::new();
         if self.has_cards() {
             let _ = write!(
@@ -108,18 +127,18 @@ impl Coalesced {
         }
         match self.line {
             Line::Linux | Line::Direct => {}
-            Line::Original | Line::GuestCopy => {
+            Line::Original | Line::GuestCopy | Line::Copy | Line::Steered => {
                 let _ = write!(
                     text,
                     "\n[[uplink]]\nname = \"nic{nic}\"\ntap = \"{wire}\"\nnamespace = \"{peer}\"\n\
-                     addresses = [\"{addresses}\"]\nlarge_receive = false\n{coalesce}"
+                     addresses = [\"{addresses}\"]\nlarge_receive = false\n{coalesce}{queues}"
                 );
             }
-            Line::MultiqueueReuse => {
+            Line::MultiqueueReuse | Line::CopyFromCard => {
                 let _ = write!(
                     text,
                     "\n[[uplink]]\nname = \"nic{nic}\"\nkind = \"cdna\"\nnic = \"{card}\"\n\
-                     mac = \"02:70:76:6e:{:02x}:fe\"\nqueues = \"per-guest\"\n",
+                     mac = \"02:70:76:6e:{:02x}:fe\"\n{queues}",
                     70 + nic,
                 );
             }
@@ -141,7 +160,8 @@ impl Coalesced {
             Line::Linux => String::new(),
             Line::Original => vif("tx = \"remap\"\nrx = \"flip\"\npersistent_grants = 0\n"),
             Line::GuestCopy => vif("rx = \"guest-copy\"\n"),
-            Line::MultiqueueReuse => vif("rx = \"direct\"\n"),
+            Line::MultiqueueReuse | Line::Steered => vif("rx = \"direct\"\n"),
+            Line::Copy | Line::CopyFromCard => vif("rx = \"copy\"\n"),
             Line::Direct => format!(
                 "[[guest.context]]\nnic = \"{}\"\nmac = \"{mac}\"\naddresses = [\"{addresses}\"]\n",
                 card(nic)

@@ -78,7 +78,7 @@ pub struct Willmann07Args {
 /// The line rate of a NIC.
 const RATE_MBPS: u32 = 500;
 /// The paper tuned its NICs' coalescing for the best results (§5.1).
-const COALESCE_US: u32 = 1000;
+const COALESCE_US: u32 = 2000;
 /// Bytes of a frame of the MTU, and of TCP's payload in it.
 const FRAME: u64 = 1514;
 const PAYLOAD: u64 = 1448;

@@ -16,6 +16,7 @@ mod gather;
 mod lent;
 mod linear;
 mod outcome;
+mod piece;
 mod scatter;
 mod window;
 
@@ -26,12 +27,13 @@ use wire::headers::{Headers, Network, Transport};
 use wire::toeplitz;
 use wire::{Layer, ParseError};
 
-pub use body::{Body, KeptFrame, Memory, Piece, Place, ReceiveBuffers};
+pub use body::{Body, KeptFrame, Memory, ReceiveBuffers};
 pub use finish::{Finisher, SEGMENTS_MAX, Segments};
 pub use gather::{Gather, pieces_of};
 pub use lent::{LENT_MAX, Lent};
 pub use linear::{Bounce, linearise};
 pub use outcome::{DropReason, Offer, Outcome, Ticket};
+pub use piece::{Piece, Place};
 pub use scatter::{BodyHold, ScatterList};
 pub use window::{Outcomes, WINDOW, Window};
 

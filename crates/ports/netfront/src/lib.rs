@@ -20,6 +20,7 @@ mod fault;
 mod fetch;
 mod free_pages;
 mod handshake;
+mod invalidate;
 mod pages;
 mod pool;
 mod queue;

@@ -14,7 +14,7 @@ use super::balance::Balance;
 use super::events::{Events, Interest};
 use super::outcome::Outcome;
 use super::pace::Pace;
-use super::{PORT, failed, request, set_congestion};
+use super::socket::{PORT, failed, request, set_congestion};
 use crate::error::{Error, Result};
 use crate::output;
 

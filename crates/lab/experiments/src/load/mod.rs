@@ -15,8 +15,7 @@ mod events;
 mod outcome;
 mod pace;
 mod server;
-
-use std::os::fd::AsFd;
+mod socket;
 
 use clap::Subcommand;
 
@@ -25,9 +24,7 @@ use crate::error::Result;
 pub use client::{ClientArgs, MEASURES};
 pub use outcome::Outcome;
 pub use server::ServerArgs;
-
-/// The port of a server.
-pub const PORT: u16 = 5301;
+pub use socket::PORT;
 
 /// Which end.
 #[derive(Subcommand)]
@@ -43,14 +40,6 @@ pub enum LoadCommand {
     Client(ClientArgs),
 }
 
-/// What a connection's first byte asks the server for.
-mod request {
-    /// To read.
-    pub(super) const READ: u8 = b'r';
-    /// To send.
-    pub(super) const SEND: u8 = b's';
-}
-
 /// Runs one end.
 pub fn run(command: &LoadCommand) -> Result<()> {
     lab::Interrupt::install()?;
@@ -58,16 +47,4 @@ pub fn run(command: &LoadCommand) -> Result<()> {
         LoadCommand::Server(args) => server::run(args),
         LoadCommand::Client(args) => client::run(args),
     }
-}
-
-/// Chooses a socket's congestion control, if one is given.
-fn set_congestion(socket: impl AsFd, name: Option<&str>) -> Result<()> {
-    let Some(name) = name else { return Ok(()) };
-    let set = rustix::net::sockopt::set_tcp_congestion(socket, name);
-    set.map_err(|errno| failed(&format!("cannot use congestion control {name}"))(errno.into()))
-}
-
-/// A message about a failed system call.
-fn failed(what: &str) -> impl Fn(std::io::Error) -> crate::error::Error + '_ {
-    move |error| crate::error::Error::Failed(format!("{what}: {error}"))
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use lab::Interrupt;
 
 use super::events::{Events, Interest};
-use super::{PORT, failed, request, set_congestion};
+use super::socket::{PORT, failed, request, set_congestion};
 use crate::error::Result;
 
 /// Options of a server.

@@ -2,7 +2,7 @@
 
 use lab::Progress;
 
-use super::kept;
+use super::outcome::kept;
 use crate::error::Result;
 
 /// What one measurement is of.

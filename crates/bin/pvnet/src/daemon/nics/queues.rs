@@ -20,7 +20,7 @@ use crate::daemon::thread::spawn;
 use crate::daemon::wrap::Wrappers;
 
 /// The queues of one uplink.
-pub(in crate::daemon) struct CardQueues {
+pub struct CardQueues {
     nics: Arc<Nics>,
     uplink: String,
     events: mpsc::Sender<Event>,
@@ -49,11 +49,7 @@ enum Receiving {
 
 impl CardQueues {
     /// The queues of this uplink: none yet.
-    pub(in crate::daemon) fn new(
-        nics: &Arc<Nics>,
-        uplink: &str,
-        events: &mpsc::Sender<Event>,
-    ) -> Self {
+    pub fn new(nics: &Arc<Nics>, uplink: &str, events: &mpsc::Sender<Event>) -> Self {
         let (queues, port) = (BTreeMap::new(), None);
         let (nics, uplink, events) = (nics.clone(), uplink.to_owned(), events.clone());
         Self { nics, uplink, events, queues, port }

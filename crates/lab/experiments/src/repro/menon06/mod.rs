@@ -21,7 +21,7 @@ use report::human;
 use crate::error::{Error, Result};
 use crate::output;
 use crate::repro::cpus::Cpus;
-use crate::repro::kept;
+use crate::repro::outcome::kept;
 use config::Server;
 use document::{Document, Method};
 use measure::measure;

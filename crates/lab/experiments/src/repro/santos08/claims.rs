@@ -3,14 +3,14 @@
 use report::{Claim, Rule, Statement, Unit};
 
 use super::config::Line;
-use super::paper::{DEFAULT, MOST};
+use super::paper::{DEFAULT, MOST, MTU};
 use super::rows::Row;
 
 /// The claims about packets of the MTU. One that lacks a measurement cannot be told.
 pub fn claims(rows: &[Row]) -> Vec<Claim> {
     let find = |line, coalesce| {
         let is = |row: &&Row| {
-            (row.figure, row.line, row.coalesce, row.size) == ("11", line, coalesce, super::MTU)
+            (row.figure, row.line, row.coalesce, row.size) == ("11", line, coalesce, MTU)
         };
         rows.iter().find(is)
     };
@@ -83,9 +83,8 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
 /// with pvnet's own copies.
 fn copies(rows: &[Row]) -> Vec<Claim> {
     let cost = |line| {
-        let is = |row: &&Row| {
-            (row.figure, row.line, row.coalesce, row.size) == ("11", line, MOST, super::MTU)
-        };
+        let is =
+            |row: &&Row| (row.figure, row.line, row.coalesce, row.size) == ("11", line, MOST, MTU);
         rows.iter().find(is)?.ns_per_packet
     };
     let driver = |after, before| Some(cost(after)?.driver / cost(before)?.driver);

@@ -22,6 +22,7 @@ use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::{Coalesced, LINES, Line};
 use document::{Document, Method};
 use measure::{Sample, Stream, measure};
+use paper::MTU;
 use rows::{Measurements, Received, rows};
 
 /// Options of `santos08`.
@@ -59,8 +60,6 @@ pub struct Santos08Args {
     quiet: bool,
 }
 
-/// The paper's packets.
-const MTU: u16 = 1500;
 /// Small ones.
 const SMALL: u16 = 100;
 /// Seconds that a stream takes besides, and a server for its start, roughly.

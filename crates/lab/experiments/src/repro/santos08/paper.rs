@@ -5,6 +5,8 @@ use super::config::Line;
 
 /// The packets per interrupt of the paper's NIC unless it is told otherwise (§5.2).
 pub const DEFAULT: u16 = 6;
+/// The paper's packets.
+pub const MTU: u16 = 1500;
 /// The most packets per interrupt that the paper tries.
 pub const MOST: u16 = 64;
 

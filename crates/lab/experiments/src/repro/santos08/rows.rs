@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::config::Line;
 use super::measure::{Cost, Sample};
-use super::paper::{DEFAULT, over_linux};
+use super::paper::{DEFAULT, MTU, over_linux};
 use crate::repro::rounds::{self, Key};
 
 /// What one measurement is of.
@@ -116,7 +116,7 @@ fn row(figure: &'static str, key: Received, seen: &Measurements) -> Row {
         total: total(key),
         over_linux: total(key).and_then(|stats| over(stats.median)),
         // The paper's packets have 1500 bytes.
-        paper_over_linux: over_linux(key.line, key.coalesce).filter(|_| key.size == super::MTU),
+        paper_over_linux: over_linux(key.line, key.coalesce).filter(|_| key.size == MTU),
         pps: median(|sample| sample.pps),
         lost,
         packets_per_interrupt: median_of(seen, key, |it| it.per_interrupt).map(|it| it.median),
@@ -144,7 +144,7 @@ pub(super) mod tests {
 
     /// The key of such a line with packets of the MTU.
     pub fn key(line: Line, coalesce: u16) -> Received {
-        Received { line, coalesce, size: super::super::MTU }
+        Received { line, coalesce, size: MTU }
     }
 
     #[test]

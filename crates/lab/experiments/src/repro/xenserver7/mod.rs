@@ -18,7 +18,7 @@ use report::human;
 
 use crate::error::{Error, Result};
 use crate::output;
-use crate::repro::kept;
+use crate::repro::outcome::kept;
 use crate::testbed::{Setup, Testbed};
 use document::{Document, Method, Model};
 use flows::Hashes;

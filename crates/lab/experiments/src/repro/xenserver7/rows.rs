@@ -7,7 +7,7 @@ use super::flows::{Hashes, Spread};
 use super::measure::Sample;
 use super::model::{Check, Costs, Limit, Machine};
 use super::paper;
-use crate::repro::mean;
+use crate::repro::outcome::mean;
 
 /// What one measurement is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cdna::layout::features;
 use cdna::{Direction, Enable, Flags};
-use cdnafront::{Config, Leftover, LentCounts, LentIngress, Loan, open_lent};
+use cdnafront::{Config, Interface, Leftover, LentCounts, LentIngress, Loan, open_lent};
 use hypervisor::PAGE_SIZE;
 use model::{Card, PROTECTIONS, Protection, card};
 use port::{
@@ -61,6 +61,8 @@ struct World {
     guest: Arc<Guest>,
     ingress: LentIngress,
     leftover: Arc<Leftover>,
+    /// It gives the context back when it is dropped.
+    _interface: Interface,
 }
 
 impl World {
@@ -72,8 +74,8 @@ impl World {
         let counts = Arc::<LentCounts>::default();
         let loan = Loan { lender: guest.clone(), id: LENDER, counts };
         let leftover = Arc::<Leftover>::default();
-        let (_, ingress) = open_lent(context, &Config::default(), loan, leftover.clone());
-        let mut world = Self { card, guest, ingress, leftover };
+        let (interface, ingress) = open_lent(context, &Config::default(), loan, leftover.clone());
+        let mut world = Self { card, guest, ingress, leftover, _interface: interface };
         world.turn(&DELIVERED);
         let _ = world.ingress.arm();
         world.card.take_events();

@@ -202,7 +202,7 @@ fn sockets_have_the_configured_permissions() {
 #[test]
 fn a_daemon_without_room_for_a_guest_says_which_limit_it_is() {
     // Fewer descriptors than the daemon keeps for itself.
-    let daemon = Daemon::start_within("-n 128", "", &guest(1, "red", ""));
+    let daemon = Daemon::start_within("-n 128", "", &guest(1, "red", "queues = 1"));
     let said = daemon.refusal(&["red"]);
     for part in ["guest \"red\" needs 22 descriptors", "0 are left", "RLIMIT_NOFILE", "LimitNOFILE"]
     {

@@ -166,7 +166,7 @@ mod tests {
             "600 packets/s, 4.80 Mb/s, over 2.00 s",
             "driver domain  0.400  20.0        667    667",
             "stolen         0.250  12.5",
-            "copies             1,200     2.00",
+            "copies                    1,200     2.00",
             "red   up             500     4.00           250      2.00     50.0",
             "out: the guest takes no frames",
         ] {

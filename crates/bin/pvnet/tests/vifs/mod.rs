@@ -18,7 +18,7 @@ const LEN: u16 = 60;
 
 /// A guest `two` with two vifs, and a guest `peer`.
 fn tables() -> String {
-    let vif = |number: u8| format!("[[guest.vif]]\nmac = \"{}\"\n", mac(number));
+    let vif = |number: u8| format!("[[guest.vif]]\nmac = \"{}\"\nqueues = 1\n", mac(number));
     format!("[[guest]]\nname = \"two\"\n{}{}{}", vif(1), vif(2), guest(3, "peer", ""))
 }
 

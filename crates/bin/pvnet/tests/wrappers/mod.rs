@@ -83,6 +83,10 @@ fn a_guest_that_forges_its_neighbours_addresses_diverts_nothing() {
         ip(own, &["address", "add", &format!("{v4}/24"), "dev", "eth0"]);
         ip(own, &["-6", "address", "add", &format!("{v6}/64"), "dev", "eth0", "nodad"]);
         ip(own, &["neigh", "replace", &nobody, "lladdr", NOBODY.1, "dev", "eth0"]);
+        // By default `pvnet guest` lets its stack ask with an interface's first address only.
+        let mut command = own.namespace.exec("sh").unwrap();
+        command.args(["-c", "echo 0 > /proc/sys/net/ipv4/conf/eth0/arp_announce"]);
+        lab::run(command, LIMIT).unwrap();
         // Resolving the peer's address tells it, by ARP and ND, who has the source.
         let _forging = [
             endless_ping(own, &["-I", &v4], peer.ipv4.into()),

@@ -65,9 +65,9 @@ const WORKERS_DEFAULT_MAX: usize = 4;
 /// The most queues of a vif by default, as xen-netback has them.
 const QUEUES_DEFAULT_MAX: u32 = 8;
 
-/// The workers by default: one per CPU.
+/// The workers by default: one per CPU. Two workers on two CPUs take them from the guests, and a stream gets slower.
 pub(super) fn default_workers(cpus: usize) -> usize {
-    cpus.clamp(1, WORKERS_DEFAULT_MAX)
+    if cpus <= 2 { 1 } else { cpus.min(WORKERS_DEFAULT_MAX) }
 }
 
 /// The queues that a vif is offered by default: one per CPU of the driver domain. Its guest takes as many as it has CPUs.

@@ -62,7 +62,7 @@ fn the_example_is_valid_and_shows_the_defaults() {
 #[test]
 fn queues_and_workers_follow_the_cpus() {
     let defaults = |cpus| (super::daemon::default_workers(cpus), super::daemon::queues_for(cpus));
-    assert_eq!([1, 2, 4, 8, 64].map(defaults), [(1, 1), (2, 2), (4, 4), (4, 8), (4, 8)]);
+    assert_eq!([1, 2, 3, 8, 64].map(defaults), [(1, 1), (1, 2), (3, 3), (4, 8), (4, 8)]);
     assert_eq!(default_queues(), super::daemon::queues_for(super::daemon::cpus()));
 }
 

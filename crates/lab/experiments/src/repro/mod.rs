@@ -3,12 +3,14 @@
 mod cpus;
 mod menon06;
 mod outcome;
+mod results;
 mod rounds;
 mod santos08;
 mod server;
 mod shares;
 mod transfer;
 mod willmann07;
+mod window;
 mod xenserver7;
 
 use clap::Subcommand;

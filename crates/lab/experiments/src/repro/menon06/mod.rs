@@ -12,16 +12,14 @@ mod rows;
 mod show;
 mod topology;
 
-use std::path::PathBuf;
-
 use clap::Args;
 use lab::Progress;
 use report::human;
 
 use crate::error::{Error, Result};
-use crate::output;
 use crate::repro::cpus::Cpus;
 use crate::repro::outcome::kept;
+use crate::repro::results::Results;
 use config::Server;
 use document::{Document, Method};
 use measure::measure;
@@ -45,22 +43,13 @@ pub struct Menon06Args {
     /// The number of rounds; rows are medians, with minimum and maximum.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the figures to FILE as a page with plots.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Show no progress on standard error.
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    results: Results,
 }
 
 /// Runs the experiment.
 pub fn run(args: &Menon06Args) -> Result<()> {
-    for file in args.json.iter().chain(&args.html) {
-        output::prepare(file)?;
-    }
+    args.results.prepare()?;
     let superpages = superpages();
     let plan = plan(&args.figure, &args.config, superpages.as_ref().copied().map_err(|why| &**why));
     if plan.is_empty() {
@@ -72,16 +61,7 @@ pub fn run(args: &Menon06Args) -> Result<()> {
     let (seen, method) = experiment(args, &plan)?;
     let document = Document::new(&plan, &seen, method);
     show::print(&document)?;
-    if let Some(file) = &args.json {
-        output::write_json(file, &document)?;
-    }
-    if let Some(file) = &args.html {
-        page::page(&document).write(file)?;
-    }
-    match seen.failures() {
-        0 => Ok(()),
-        n => Err(Error::Failed(format!("{n} of the measurements failed; their rows say why"))),
-    }
+    args.results.write(&document, || page::page(&document), seen.failures())
 }
 
 /// A configuration of every kind of daemon, as TOML.
@@ -104,7 +84,8 @@ fn experiment(args: &Menon06Args, plan: &[Planned]) -> Result<(Measurements, Met
     lab::preflight(&["iperf3", "ping", "ethtool"])?;
     let (cpus, keys) = (Cpus::choose()?, keys(plan));
     let servers = servers(&keys);
-    let progress = Progress::new(servers.len() + args.rounds as usize * keys.len(), args.quiet);
+    let progress =
+        Progress::new(servers.len() + args.rounds as usize * keys.len(), args.results.quiet);
     progress.note(&estimate(args, keys.len(), servers.len()));
     let mut seen = Measurements::default();
     let mut topologies = Vec::new();

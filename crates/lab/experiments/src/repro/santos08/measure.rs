@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use control_socket::Status;
 use hypervisor::Counted;
-use lab::{Children, CpuMeter, Interrupt, Iperf, Process, thread_times};
+use lab::{Interrupt, Iperf};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
 use crate::repro::server::Server;
-use crate::repro::shares::{Times, shares};
+use crate::repro::shares::Shares;
+use crate::repro::window::watch;
 
 /// Nanoseconds of the server's CPU per packet that the guest received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -53,7 +54,7 @@ pub struct Stream {
 
 /// Bytes of the headers of IP and UDP.
 const HEADERS: u16 = 28;
-/// Before the measured time, and after it.
+/// The stream begins so long before the measured time, and ends so long after it.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// Runs a stream from the peer to the first guest.
@@ -65,62 +66,26 @@ pub fn measure(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Sample> {
         .bursts(pps, size.saturating_sub(HEADERS), burst)
         .on([cpus.client, cpus.server]);
     let stream = iperf.start()?;
-    let window = window(server, stream.server_pid(), seconds, cpus)?;
-    Ok(window.sample(stream.finish()?.lost_percent / 100.0))
-}
-
-/// What happened in the middle of a stream.
-struct Window {
-    cost: Cost,
-    pps: f64,
-    per_interrupt: Option<f64>,
-}
-
-impl Window {
-    fn sample(self, lost: f64) -> Sample {
-        let Self { cost, pps, per_interrupt } = self;
-        Sample { cost, pps, lost, per_interrupt }
-    }
-}
-
-fn window(server: &Server, receiver: u32, seconds: u32, cpus: &Cpus) -> Result<Window> {
     Interrupt::sleep(MARGIN)?;
-    let before = server.status()?;
-    let (times, packets) = (times(server, receiver, before.as_ref())?, server.received()?);
-    let meter = CpuMeter::start_on(cpus.server, &[], Children::Ignored)?;
-    Interrupt::sleep(Duration::from_secs(seconds.into()))?;
-    let usage = meter.read()?;
-    let after = server.status()?;
-    let (mut later, received) =
-        (self::times(server, receiver, after.as_ref())?, server.received()?);
-    if server.daemon().is_none() {
-        // A native server's receiving stack runs in interrupts, which are no process's.
-        later.guests = times.guests + usage.busy;
-    }
-    let packets = received.saturating_sub(packets) as f64;
+    let receiver = [stream.server_pid()];
+    let window = watch(server, &receiver, seconds, cpus, || server.received())?;
+    let lost = stream.finish()?.lost_percent / 100.0;
+    let [before, after] = window.values;
+    let packets = after.saturating_sub(before) as f64;
     if packets < 1.0 {
         return Err(Error::Failed("no packet arrived".to_owned()));
     }
-    let (share, _) = shares(&times, &later, &usage);
-    let per_packet = usage.wall.as_secs_f64() * 1e9 / packets;
-    let guest = (share.guest_system + share.guest_user) * per_packet;
-    let (driver, hypervisor) = (share.driver * per_packet, share.hypervisor * per_packet);
-    let interrupts = before.zip(after).map(|(before, after)| interrupts(&before, &after));
-    Ok(Window {
+    let wall = window.usage.wall.as_secs_f64();
+    let Shares { hypervisor, driver, guest_system, guest_user, .. } = window.share;
+    let [guest, driver, hypervisor] =
+        [guest_system + guest_user, driver, hypervisor].map(|share| share * wall * 1e9 / packets);
+    let interrupts = window.status.map_or(0, |[before, after]| interrupts(&before, &after));
+    Ok(Sample {
         cost: Cost { guest, driver, hypervisor, total: guest + driver + hypervisor },
-        pps: packets / usage.wall.as_secs_f64(),
-        per_interrupt: interrupts.filter(|count| *count > 0).map(|count| packets / count as f64),
+        pps: packets / wall,
+        lost,
+        per_interrupt: (interrupts > 0).then(|| packets / interrupts as f64),
     })
-}
-
-fn times(server: &Server, receiver: u32, status: Option<&Status>) -> Result<Times> {
-    let threads = server.daemon().map(thread_times).transpose()?.unwrap_or_default();
-    let metered = Duration::from_nanos(status.map_or(0, |status| status.meter.nanoseconds));
-    let mut times = Times { metered, ..Times::default() }.with_daemon(&threads);
-    for pid in server.guests.iter().map(Process::pid).chain([receiver]) {
-        times.guests += thread_times(pid)?.iter().map(|thread| thread.ran).sum::<Duration>();
-    }
-    Ok(times)
 }
 
 /// Notifications and virtual interrupts of guests.

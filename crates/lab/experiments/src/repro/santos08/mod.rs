@@ -8,15 +8,13 @@ mod paper;
 mod rows;
 mod show;
 
-use std::path::PathBuf;
-
 use clap::Args;
 use lab::Progress;
 use report::human;
 
-use crate::error::{Error, Result};
-use crate::output;
+use crate::error::Result;
 use crate::repro::cpus::Cpus;
+use crate::repro::results::Results;
 use crate::repro::rounds::{self, Experiment, Outcome, in_rounds};
 use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::{Coalesced, LINES, Line};
@@ -49,15 +47,8 @@ pub struct Santos08Args {
     /// The number of rounds; costs are medians, with minimum and maximum.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the figures to FILE as a page with plots.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Show no progress on standard error.
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    results: Results,
 }
 
 /// Small ones.
@@ -103,23 +94,12 @@ impl Santos08Args {
 
 /// Runs the experiment.
 pub fn run(args: &Santos08Args) -> Result<()> {
-    for file in args.json.iter().chain(&args.html) {
-        output::prepare(file)?;
-    }
+    args.results.prepare()?;
     let keys = args.keys();
     let (seen, method) = experiment(args, &keys)?;
     let document = Document::new(rows(&keys, &seen), method);
     show::print(&document)?;
-    if let Some(file) = &args.json {
-        output::write_json(file, &document)?;
-    }
-    if let Some(file) = &args.html {
-        show::page(&document).write(file)?;
-    }
-    match seen.failures() {
-        0 => Ok(()),
-        n => Err(Error::Failed(format!("{n} of the measurements failed; their rows say why"))),
-    }
+    args.results.write(&document, || show::page(&document), seen.failures())
 }
 
 /// The configuration of every daemon, as TOML.
@@ -136,7 +116,7 @@ fn experiment(args: &Santos08Args, keys: &[Received]) -> Result<(Measurements, M
     lab::preflight(&["ip", "ethtool", "iperf3"])?;
     let cpus = Cpus::choose()?;
     let starts = rounds::starts(keys);
-    let progress = Progress::new(starts + args.rounds as usize * keys.len(), args.quiet);
+    let progress = Progress::new(starts + args.rounds as usize * keys.len(), args.results.quiet);
     let streams = f64::from(args.rounds) * keys.len() as f64;
     let minutes = (streams * (f64::from(args.seconds) + OVERHEAD) + START * starts as f64) / 60.0;
     progress.note(&format!("{} measurements: about {minutes:.1} minutes", keys.len()));

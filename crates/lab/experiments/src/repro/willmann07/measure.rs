@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use control_socket::{Operations, PortKind, Status};
 use hypervisor::Counted;
-use lab::{Children, CpuMeter, Interrupt, Process, on_cpu, thread_times, user_time};
+use lab::{Process, on_cpu};
 
 use crate::error::{Error, Result};
 use crate::fairness::jain;
 use crate::load::{MEASURES, Outcome};
 use crate::repro::cpus::Cpus;
 use crate::repro::server::Server;
-use crate::repro::shares::{Shares, Times, shares};
+use crate::repro::shares::Shares;
 use crate::repro::transfer::{Direction, PAYLOAD};
+use crate::repro::window::watch;
 use crate::testbed::program;
 
 /// The results of one transfer.
@@ -68,10 +69,10 @@ pub fn measure(server: &Server, transfer: Transfer<'_>, cpus: &Cpus) -> Result<S
     let Transfer { direction, seconds, connections, limit, congestion } = transfer;
     let mut command = program(Some(&server.peer))?;
     command.args(["load", "client", "--json", "-", "--connections", &connections.to_string()]);
-    let window = f64::from(seconds) + MARGIN.as_secs_f64();
+    let longer = f64::from(seconds) + MARGIN.as_secs_f64();
     command.args(["--congestion", congestion]);
     let warm_up = WARM_UP + WARM_UP_EACH * server.programs.len() as f64;
-    command.args(["--warm-up", &warm_up.to_string(), "--seconds", &window.to_string()]);
+    command.args(["--warm-up", &warm_up.to_string(), "--seconds", &longer.to_string()]);
     if direction == Direction::Tx {
         command.arg("--receive");
     }
@@ -82,48 +83,22 @@ pub fn measure(server: &Server, transfer: Transfer<'_>, cpus: &Cpus) -> Result<S
     let mut client = on_cpu(cpus.client, || Process::capture(command))?;
     client.says(MEASURES, Duration::from_secs_f64(warm_up) + SLACK)?;
 
-    let before = server.status()?;
-    let times = times(server, before.as_ref())?;
-    let meter = CpuMeter::start_on(cpus.server, &[], Children::Ignored)?;
-    let client_meter = CpuMeter::start_on(cpus.client, &[], Children::Ignored)?;
-    Interrupt::sleep(Duration::from_secs(seconds.into()))?;
-    let (usage, client_usage) = (meter.read()?, client_meter.read()?);
-    let after = server.status()?;
-    let mut later = self::times(server, after.as_ref())?;
-    if server.daemon().is_none() {
-        // A native server's receiving stack runs in interrupts, which are no process's.
-        later.guests = times.guests + usage.busy;
-    }
-
+    let programs: Vec<u32> = server.programs.iter().map(Process::pid).collect();
+    let window = watch(server, &programs, seconds, cpus, || Ok(()))?;
     client.succeed(SLACK)?;
     let outcome: Outcome = serde_json::from_str(&client.stdout()).map_err(report::Error::from)?;
-    let interrupts = match (&before, &after) {
-        (Some(before), Some(after)) => interrupts(before, after, usage.wall),
-        _ => [None; 2],
+    let interrupts = match &window.status {
+        Some([before, after]) => interrupts(before, after, window.usage.wall),
+        None => [None; 2],
     };
-    let (share, others) = shares(&times, &later, &usage);
     Ok(Sample {
         mbps: outcome.mbps,
-        share,
-        others,
+        share: window.share,
+        others: window.others,
         interrupts,
         jain: jain(&by_guest(&outcome, server.programs.len())?),
-        client_busy: client_usage.cpus(client_usage.busy),
+        client_busy: window.client_busy,
     })
-}
-
-fn times(server: &Server, status: Option<&Status>) -> Result<Times> {
-    let threads = server.daemon().map(thread_times).transpose()?.unwrap_or_default();
-    let metered = Duration::from_nanos(status.map_or(0, |status| status.meter.nanoseconds));
-    let mut times = Times { metered, ..Times::default() }.with_daemon(&threads);
-    for process in server.guests.iter().chain(&server.programs) {
-        let threads = thread_times(process.pid())?;
-        times.guests += threads.iter().map(|thread| thread.ran).sum::<Duration>();
-    }
-    for process in &server.programs {
-        times.guest_user += user_time(process.pid())?;
-    }
-    Ok(times)
 }
 
 /// The bytes of each guest. The client lists all NICs of a guest one after the other, once per connection.

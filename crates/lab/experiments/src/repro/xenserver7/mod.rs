@@ -10,15 +10,13 @@ mod ports;
 mod rows;
 mod show;
 
-use std::path::PathBuf;
-
 use clap::Args;
 use lab::Progress;
 use report::human;
 
-use crate::error::{Error, Result};
-use crate::output;
+use crate::error::Result;
 use crate::repro::outcome::kept;
+use crate::repro::results::Results;
 use crate::testbed::{Setup, Testbed};
 use document::{Document, Method, Model};
 use flows::Hashes;
@@ -46,15 +44,8 @@ pub struct Xenserver7Args {
     /// The number of rounds; rates are medians, with minimum and maximum, and all else is means.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Write the rows to FILE as JSON.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write the tables and figures to FILE as a page with plots.
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Show no progress on standard error.
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    results: Results,
 }
 
 /// From so many CPUs on, every number of queues is measured with a worker for each.
@@ -90,9 +81,7 @@ impl Xenserver7Args {
 
 /// Runs the experiment.
 pub fn run(args: &Xenserver7Args) -> Result<()> {
-    for file in args.json.iter().chain(&args.html) {
-        output::prepare(file)?;
-    }
+    args.results.prepare()?;
     lab::preflight(&["ip", "iperf3"])?;
     let cpus = lab::cpus()?.len();
     let points = args.points(cpus);
@@ -117,16 +106,7 @@ pub fn run(args: &Xenserver7Args) -> Result<()> {
     };
     let document = Document::new(rows, &queues, &sets, model, method);
     show::print(&document)?;
-    if let Some(file) = &args.json {
-        output::write_json(file, &document)?;
-    }
-    if let Some(file) = &args.html {
-        show::page(&document).write(file)?;
-    }
-    match seen.failures() {
-        0 => Ok(()),
-        n => Err(Error::Failed(format!("{n} of the measurements failed; their rows say why"))),
-    }
+    args.results.write(&document, || show::page(&document), seen.failures())
 }
 
 /// What differs from the intended setup.
@@ -146,7 +126,7 @@ fn notes(args: &Xenserver7Args, cpus: usize, seen: &Measurements) -> Vec<String>
 /// Measures every point. All testbeds run throughout; the rounds are interleaved, forwards and backwards in turn.
 fn experiment(args: &Xenserver7Args, points: &[Point]) -> Result<Measurements> {
     let mut seen = Measurements::default();
-    let progress = Progress::new((1 + args.rounds as usize) * points.len(), args.quiet);
+    let progress = Progress::new((1 + args.rounds as usize) * points.len(), args.results.quiet);
     let transfers = f64::from(args.rounds) * points.len() as f64;
     let seconds = transfers * (f64::from(args.seconds) + OVERHEAD) + START * points.len() as f64;
     progress.note(&format!("{transfers} transfers: about {:.1} minutes", seconds / 60.0));

@@ -99,7 +99,7 @@ impl<G: Guest> RxQueue<G> {
     }
 
     /// The next response and its index, with its bytes in this guest's pages.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self) -> Result<Option<(u32, RxResponse)>, Fault> {
         match &mut self.fetcher {
             None => Ok(self.ring.take()?),
@@ -132,7 +132,7 @@ impl<G: Guest> RxQueue<G> {
     }
 
     /// Posts buffers in free slots, `most` at most.
-    #[inline]
+    #[inline(always)]
     fn post(&mut self, most: u32) {
         let held = self.fetcher.as_ref().map_or(0, Fetcher::held);
         // Of the ring's slots, those without a request are free.
@@ -151,6 +151,7 @@ impl<G: Guest> RxQueue<G> {
     }
 
     /// Posts `count` buffers, each of which may be any one.
+    #[inline(never)]
     fn post_each(&mut self, count: u32) {
         for _ in 0..count {
             let slot = match &mut self.any_order {

@@ -127,7 +127,7 @@ fn guest_copy(status: &GuestCopyStatus) -> String {
 
 /// A queue that is kept for a guest, and what came through it.
 fn guest_queue(status: &GuestQueueStatus) -> String {
-    let GuestQueueStatus { queue, guest, direct, copied, misdirected, late } = status;
+    let GuestQueueStatus { queue, guest, direct, copied, misdirected, late, reason } = status;
     let copied = copied.iter().map(|(why, count)| format!("{count} copied ({why})"));
     let others = [(misdirected, "misdirected"), (late, "too late")];
     let others = others.iter().filter(|(count, _)| **count > 0);
@@ -135,7 +135,8 @@ fn guest_queue(status: &GuestQueueStatus) -> String {
     let parts: Vec<_> =
         std::iter::once(format!("{direct} direct")).chain(copied).chain(others).collect();
     let whose = guest.as_ref().map_or_else(|| "of nobody".to_owned(), |name| format!("of {name}"));
-    format!("queue {queue} {whose}: {} frames", parts.join(", "))
+    let end = reason.as_ref().map_or_else(String::new, |why| format!("; not used any more: {why}"));
+    format!("queue {queue} {whose}: {} frames{end}", parts.join(", "))
 }
 
 /// What became of the source addresses of a port's frames, if it is worth a look.
@@ -228,6 +229,19 @@ pub mod tests {
         let line = learning(&Learning { moves: 2, refused_moves: 30, refused_addresses: 0 });
         let expected = "2 stations moved to it, 30 frames with an address that another port keeps";
         assert_eq!(line.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_queue_that_is_not_used_any_more_says_why() {
+        let status = GuestQueueStatus {
+            queue: 3,
+            guest: Some("red".to_owned()),
+            direct: 5,
+            reason: Some("page 7 is not the domain's".to_owned()),
+            ..GuestQueueStatus::default()
+        };
+        let line = "queue 3 of red: 5 direct frames; not used any more: page 7 is not the domain's";
+        assert_eq!(guest_queue(&status), line);
     }
 
     #[test]

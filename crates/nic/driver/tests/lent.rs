@@ -14,8 +14,8 @@ use cdnafront::{Config, Interface, Leftover, LentCounts, LentIngress, Loan, open
 use hypervisor::PAGE_SIZE;
 use model::{Card, PROTECTIONS, Protection, card};
 use port::{
-    Armed, Budget, Doorbell, Ingress, Lender, LentBuffer, Outcome, Outcomes, Received, WINDOW, Wanted,
-    linearise,
+    Armed, Budget, Doorbell, Ingress, Lender, LentBuffer, Outcome, Outcomes, Received, WINDOW,
+    Wanted, linearise,
 };
 
 const DELIVERED: Outcomes = [Outcome::Delivered; WINDOW];

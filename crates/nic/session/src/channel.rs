@@ -311,7 +311,13 @@ mod tests {
         base: 7 << 21,
         protection: Protection::Hypervisor,
         mappings: Mappings::PerBuffer,
-        coalescing: Coalescing { tx_frames: 1, tx_micros: 2, rx_frames: 3, rx_micros: 4, rx_adaptive: 1 },
+        coalescing: Coalescing {
+            tx_frames: 1,
+            tx_micros: 2,
+            rx_frames: 3,
+            rx_micros: 4,
+            rx_adaptive: 1,
+        },
     };
 
     #[test]

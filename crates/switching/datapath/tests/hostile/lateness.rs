@@ -8,8 +8,8 @@ use hypervisor::{Counted, EventChannel};
 use netback::{GrantReuse, RxChannel, TxChannel};
 use netfront::Config;
 use port::{
-    Armed, Body, Broken, Budget, Egress, Event, Frame, Ingress, KeptFrame, Outcome, Outcomes, Place,
-    Queue, ReceiveBuffers, Received, WINDOW, Window,
+    Armed, Body, Broken, Budget, Egress, Event, Frame, Ingress, KeptFrame, Outcome, Outcomes,
+    Place, Queue, ReceiveBuffers, Received, WINDOW, Window,
 };
 use port_testing::{FakeEgress, Sender};
 use shm::Region;
@@ -100,7 +100,10 @@ fn a_flood_of_references_delays_no_neighbour() {
                 let maps = at.1.saturating_sub(before.1);
                 // A packet of `remap` costs a mapping in any case, as without a cache.
                 let bound = u64::from(packets + 2 * window) / MAPPING_COST + 1;
-                assert!(tx == TxChannel::Remap || maps <= bound, "{maps} mappings, {packets} packets");
+                assert!(
+                    tx == TxChannel::Remap || maps <= bound,
+                    "{maps} mappings, {packets} packets"
+                );
             }
         });
         let misses = host.platform.meter().count(Counted::GrantMisses);
@@ -197,7 +200,12 @@ fn turns(host: &Host, uplink: [u8; 6], target: [u8; 6], neighbour: [u8; 6]) -> (
     let (sender, inner) = Sender::new();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (noted, clock) = (seen.clone(), sender.clone());
-    plug(host, neighbour, Sender::new().1, noting(move || noted.lock().unwrap().push(clock.turns())));
+    plug(
+        host,
+        neighbour,
+        Sender::new().1,
+        noting(move || noted.lock().unwrap().push(clock.turns())),
+    );
     // Before it is plugged in, so that every turn finds as many as it can take.
     for n in 0..FRAMES {
         (0..BETWEEN).for_each(|m| sender.send(frame(target, uplink, 1000, n * BETWEEN + m)));

@@ -80,10 +80,15 @@ fn coalescing_has_the_same_keys_everywhere() {
     let nic = |card_keys: &str, guest_keys: &str| {
         let config = parse(&format!("{card}{card_keys}{green}{guest_keys}")).unwrap();
         let interrupts = config.guests[0].contexts[0].interrupts(&config.nics[0]);
-        (interrupts.rx_frames, interrupts.rx_micros)
+        (interrupts.rx_frames, interrupts.rx_micros, interrupts.rx_adaptive)
     };
-    assert_eq!((nic("", ""), nic(keys, "")), ((32, 50), (16, 30)));
-    assert_eq!((nic("", keys), nic(keys, "coalesce_frames = 1\n")), ((16, 30), (0, 0)));
+    assert_eq!((nic("", ""), nic(keys, "")), ((32, 50, true), (16, 30, false)));
+    let off = nic(keys, "coalesce_frames = 1\n");
+    assert_eq!((nic("", keys), off), ((16, 30, false), (0, 0, false)));
+    // Only numbers for received frames replace the default.
+    let sent = nic("", "coalescing = { tx_frames = 8 }\n");
+    let received = nic("", "coalescing = { rx_micros = 20 }\n");
+    assert_eq!((sent, received), ((32, 50, true), (32, 20, false)));
     for wrong in ["coalesce_frames = 65\n", "coalesce_frames = 2\ncoalesce_us = 0\n"] {
         for text in [format!("{UP}{wrong}"), format!("{RED}{wrong}"), format!("{card}{wrong}")] {
             assert!(parse(&text).unwrap_err().contains("coalesce_"), "{text}");

@@ -141,6 +141,7 @@ impl GuestQueues for TapQueues {
                 copied: copied.map(|(why, count)| (why.to_owned(), count)).collect(),
                 misdirected: counts.misdirected(),
                 late: counts.late(),
+                reason: None,
             }
         };
         self.queues.iter().map(status).collect()

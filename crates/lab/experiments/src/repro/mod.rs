@@ -7,7 +7,7 @@ mod results;
 mod rounds;
 mod santos08;
 mod server;
-mod shares;
+pub(crate) mod shares;
 mod transfer;
 mod willmann07;
 mod window;

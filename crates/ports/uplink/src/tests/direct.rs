@@ -5,6 +5,7 @@
 
 use std::net::UdpSocket;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -68,12 +69,15 @@ fn send(guest: u8, payload: &[u8]) {
 struct Memory {
     region: Arc<Region>,
     free: Mutex<Vec<u32>>,
+    /// How often it was asked.
+    asked: AtomicUsize,
 }
 
 impl Memory {
     fn new() -> Arc<Self> {
         let region = Arc::new(Region::anonymous(PAGES * PAGE_SIZE).unwrap());
-        Arc::new(Self { region, free: Mutex::new((0..PAGES as u32).collect()) })
+        let free = Mutex::new((0..PAGES as u32).collect());
+        Arc::new(Self { region, free, asked: AtomicUsize::default() })
     }
 
     fn lent(&self) -> LentMemory {
@@ -91,6 +95,7 @@ impl Memory {
 
 impl Lender for Memory {
     fn lend(&self, wanted: Wanted, lent: &mut Vec<LentBuffer>) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         let mut free = self.free.lock().unwrap();
         let left = free.len().saturating_sub(wanted.buffers);
         let tokens = free.drain(left..);
@@ -266,5 +271,51 @@ fn a_guest_without_buffers_gets_copies() {
         assert_eq!(queue.counts().copied(Copied::NoBuffers), 2);
         assert_eq!(memory.free.lock().unwrap().len(), 3, "what was lent came back");
         assert!(!memory.has(0x33));
+    });
+}
+
+/// Turns until so many frames have come, and the most frames of one turn.
+fn turns(ingress: &mut DirectIngress, frames: usize) -> (usize, usize) {
+    let (mut turns, mut all, mut most) = (0, 0, 0);
+    let start = Instant::now();
+    while all < frames && start.elapsed() < LIMIT {
+        let mut received = Received::default();
+        ingress.receive(&mut Budget::default(), &mut received).unwrap();
+        ingress.finish(&[Outcome::Delivered; WINDOW]);
+        (turns, all, most) = (turns + 1, all + received.fresh, most.max(received.fresh));
+    }
+    (turns, most)
+}
+
+/// A worker has other guests' queues to serve. A flood for a guest that posts no buffers, and for one that has died, takes no more
+/// turns and no longer ones than a flood for a guest with buffers, and a turn asks the guest once.
+#[test]
+fn a_flood_for_a_guest_without_buffers_takes_the_turns_of_any_flood() {
+    const FLOOD: usize = 200;
+    in_own_network(|| {
+        let (mut queues, steering) = tap(1);
+        let (queue, memory) = (Arc::<GuestQueue>::default(), Memory::new());
+        queue.assign(mac(1), memory.clone(), Some(memory.lent()));
+        steering.steer(mac(1), 1).unwrap();
+        let mut ingress = ingress(queues.pop().unwrap(), &queue);
+        let flood = || (0..FLOOD).for_each(|_| send(1, &[0x33; 1000]));
+        send(1, &[0x33; 100]);
+        take(&mut ingress);
+        flood();
+        let usual = turns(&mut ingress, FLOOD);
+        assert_eq!(queue.counts().direct(), FLOOD as u64);
+        let free = std::mem::take(&mut *memory.free.lock().unwrap());
+        let asked = memory.asked.load(Ordering::Relaxed);
+        flood();
+        let without = turns(&mut ingress, FLOOD);
+        assert_eq!(queue.counts().copied(Copied::NoBuffers), FLOOD as u64);
+        assert_eq!(without, usual);
+        let asked = memory.asked.load(Ordering::Relaxed) - asked;
+        assert!(asked <= without.0, "asked {asked} times in {} turns", without.0);
+        *memory.free.lock().unwrap() = free;
+        flood();
+        queue.release();
+        assert_eq!(turns(&mut ingress, FLOOD), usual, "it has died");
+        assert_eq!(queue.counts().late(), FLOOD as u64);
     });
 }

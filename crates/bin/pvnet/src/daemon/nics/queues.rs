@@ -134,6 +134,7 @@ impl GuestQueues for CardQueues {
         let status = |queue: &CardQueue| GuestQueueStatus {
             queue: queue.context,
             guest: Some(queue.name.clone()),
+            reason: queue.counts.refusal().map(str::to_owned),
             direct: queue.counts.direct(),
             copied: Some(queue.counts.copied())
                 .filter(|count| *count > 0)

@@ -98,7 +98,7 @@ fn in_steady_state_nearly_every_page_is_found_mapped() {
                 cross(&mut a, &mut b, &frame(B, A, len, n));
                 cross(&mut b, &mut a, &frame(A, B, len, n));
             }
-            [&a, &b].map(|guest| guest.grant_usage())
+            [&a, &b].map(common::Guest::grant_usage)
         };
         // Most pages of the rings are used for the first time here.
         let before = exchange(0);

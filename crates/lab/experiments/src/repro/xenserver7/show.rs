@@ -237,10 +237,7 @@ mod tests {
         let html = page(&example()).to_html();
         assert_eq!(html.matches("<figure>").count(), 3);
         assert_eq!(html.matches("class=\"curve broken ").count(), 1);
-        assert!(
-            html.contains("Note: a note.") && html.contains("s input)"),
-            "{html}"
-        );
+        assert!(html.contains("Note: a note.") && html.contains("s input)"), "{html}");
     }
 
     #[test]

@@ -129,6 +129,14 @@ impl Row {
         }
     }
 
+    /// The share of time in which the server's CPU was busy, in per cent.
+    pub fn busy(&self) -> Option<f64> {
+        self.cpu.as_ref().map(|cpu| {
+            let busy = cpu.guest + cpu.driver + cpu.hypervisor;
+            100.0 * busy / (busy + cpu.idle).max(f64::EPSILON)
+        })
+    }
+
     /// Fills in the ratios to other rows.
     fn compare(&mut self, rows: &[Self]) {
         let other = |config: &str| {

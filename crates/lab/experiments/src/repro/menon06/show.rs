@@ -72,7 +72,7 @@ fn throughput(document: &Document, figure: Figure) -> Table {
         ]);
         cells.extend(to_linux.then(|| number(row.ratio_to_linux)));
         cells.extend(parts(row));
-        let busy = busy(row).map_or(String::new(), |busy| format!("{busy:.0} %"));
+        let busy = row.busy().map_or(String::new(), |busy| format!("{busy:.0} %"));
         let paper = row.paper_busy_percent.map(|paper| format!(" (paper {paper:.0} %)"));
         cells.push(busy + &paper.unwrap_or_default());
         table.row(cells);
@@ -84,14 +84,6 @@ fn throughput(document: &Document, figure: Figure) -> Table {
 fn parts(row: &Row) -> [String; 3] {
     let parts = row.cpu_s_per_gb.map(|cost| [cost.guest, cost.driver, cost.hypervisor]);
     parts.map_or_else(Default::default, |parts| parts.map(|part| format!("{part:.2}")))
-}
-
-/// The share of time in which the server's CPU was busy, in per cent.
-fn busy(row: &Row) -> Option<f64> {
-    row.cpu.as_ref().map(|cpu| {
-        let busy = cpu.guest + cpu.driver + cpu.hypervisor;
-        100.0 * busy / (busy + cpu.idle).max(f64::EPSILON)
-    })
 }
 
 fn costs(document: &Document, figure: Figure) -> Table {
@@ -152,7 +144,8 @@ const SATURATED: f64 = 90.0;
 
 fn of_row(row: &Row) -> impl Iterator<Item = String> {
     let why = row.not_measurable.as_ref().map(|why| format!("not measurable: {why}"));
-    let idle = busy(row).filter(|busy| *busy < SATURATED);
+    let is_free = row.pace_mbps.is_none();
+    let idle = row.busy().filter(|busy| is_free && *busy < SATURATED);
     let idle = idle
         .map(|_| "the server's CPU was not busy all the time, so something else limits".to_owned());
     let says = row.paper_says.map(|says| format!("the paper: {says}"));

@@ -1,10 +1,13 @@
 //! The whole result, for JSON and pages.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::claims::{any_dip, claims, dips};
 use super::flows::{Distribution, Hashes};
 use super::model::{Check, Costs};
+use super::paper::DEFAULT_QUEUES;
 use super::rows::Row;
 use crate::repro::document;
 
@@ -83,6 +86,8 @@ pub fn document(
     method: Method,
 ) -> Document {
     let streams = method.own.streams as usize;
+    // It costs nothing, so it is not limited to what was measured.
+    let queues: BTreeSet<usize> = (1..=DEFAULT_QUEUES).chain(queues.iter().copied()).collect();
     let of = |of: &dyn Fn(usize) -> Distribution| queues.iter().map(|it| of(*it)).collect();
     let switch: Vec<Distribution> = of(&|queues| Distribution::of_sets(sets, queues));
     let uniform: Vec<Distribution> = of(&|queues| Distribution::uniform(streams, queues));

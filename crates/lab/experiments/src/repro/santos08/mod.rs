@@ -42,8 +42,8 @@ pub struct Santos08Args {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [MTU, SMALL],
           value_parser = clap::value_parser!(u16).range(64..=1500))]
     size: Vec<u16>,
-    /// Where the guest and the driver domain run: together on one CPU, with cards and peer on another; or apart, the driver domain with
-    /// cards and peer, as in the paper.
+    /// Where the guest and the driver domain run: together on one CPU, with cards and peer on another; or apart,
+    /// the driver domain with cards and peer, as in the paper.
     #[arg(long, value_name = "PLACEMENT,…", value_delimiter = ',', default_value = "together")]
     cpus: Vec<Placement>,
     /// Do not measure what reading the payload costs a guest without a stack.

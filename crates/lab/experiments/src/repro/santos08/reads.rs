@@ -4,7 +4,7 @@
 //! cache. So this guest is a frontend without a stack. It takes the frames of a burst, then reads every byte of them, and
 //! the time of its thread is measured separately for both.
 
-use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -24,7 +24,7 @@ use crate::bench::guest::{Guest, text, thread_cpu};
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
 use crate::repro::rounds::{self, Experiment, Key};
-use crate::repro::server::{Network, Server, Setup};
+use crate::repro::server::{Machine, Network, Server, Setup, wire};
 use crate::repro::shares::Shares;
 use crate::repro::window::watch;
 
@@ -112,11 +112,7 @@ pub struct Readings<'a> {
 struct WithoutGuests(Coalesced);
 
 impl Setup for WithoutGuests {
-    fn toml(
-        self,
-        folder: &std::path::Path,
-        machine: &crate::repro::server::Machine<'_>,
-    ) -> Option<String> {
+    fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
         self.0.toml(folder, machine)
     }
 
@@ -146,10 +142,9 @@ impl Experiment<Reading> for Readings<'_> {
         let setup = Coalesced { line, frames: self.stream.burst, us: self.us };
         let server = Server::start(WithoutGuests(setup), 1, network, &cpus)?;
         let reader = Reader::start(&server, &cpus)?;
-        server.peer.ip(&["neigh", "replace", &address(&server).to_string(), "lladdr"]
-            .into_iter()
-            .chain([reader.mac.as_str(), "dev", crate::repro::server::wire(0).as_str()])
-            .collect::<Vec<_>>())?;
+        // Without a stack, nobody answers the peer's ARP requests.
+        let (address, wire) = (server.addresses()[0].to_string(), wire(0));
+        server.peer.ip(&["neigh", "replace", &address, "lladdr", &reader.mac, "dev", &wire])?;
         Ok(Running { reader, server })
     }
 
@@ -185,10 +180,6 @@ impl Experiment<Reading> for Readings<'_> {
     fn words(&self, sample: &Sample) -> String {
         format!("reading takes {:.0} ns of {:.0}", sample.read, sample.read + sample.taken)
     }
-}
-
-fn address(server: &Server) -> Ipv4Addr {
-    server.addresses()[0]
 }
 
 /// Frames, nanoseconds of the guest's thread, and nanoseconds of these in which it read.

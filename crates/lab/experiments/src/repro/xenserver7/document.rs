@@ -41,8 +41,8 @@ pub struct Computed {
 /// How streams spread over queues, by one hash.
 #[derive(Clone, Debug, Serialize)]
 pub struct Spreading {
-    /// `switch`: that of this switch, over sets of ports that the kernel gave. `uniform`: an even hash with a random
-    /// key, as the paper's, exactly.
+    /// `switch`: that of this switch, over sets of ports that the kernel gave. `article`: that of the article's kernels, over
+    /// the same sets, with another key for each. `uniform`: an even hash with a random key, exactly.
     pub hash: &'static str,
     /// By the number of queues.
     pub queues: Vec<Distribution>,
@@ -93,7 +93,12 @@ pub fn document(
     let uniform: Vec<Distribution> = of(&|queues| Distribution::uniform(streams, queues));
     let checks = model.as_ref().map_or(&[][..], |model| &model.checks);
     let claims = claims(&rows, checks, &switch, &uniform);
-    let flows = vec![Spreading::new("switch", switch), Spreading::new("uniform", uniform)];
+    let article = of(&|queues| Distribution::of_sets_there(sets, queues));
+    let flows = vec![
+        Spreading::new("switch", switch),
+        Spreading::new("article", article),
+        Spreading::new("uniform", uniform),
+    ];
     Document::new("xenserver7", method, rows, claims, Computed { flows, model })
 }
 
@@ -136,8 +141,12 @@ pub(super) mod tests {
         assert!(measured["cost"]["daemon"].is_f64() && measured["flows"]["seen"].is_f64());
         assert_eq!((&model["queues"], &model["model"]), (&4.into(), &true.into()));
         assert!(model["ring_full"].is_null() && model["limit"].is_string(), "{model}");
-        let [switch, uniform] = [0, 1].map(|hash| &json["flows"][hash]);
+        let [switch, article, uniform] = [0, 1, 2].map(|hash| &json["flows"][hash]);
         assert_eq!((&switch["hash"], &uniform["hash"]), (&"switch".into(), &"uniform".into()));
+        assert_eq!(
+            (&article["hash"], &article["dips"][3]["queues"]),
+            (&"article".into(), &5.into())
+        );
         assert_eq!(uniform["queues"][0]["most"], serde_json::json!({ "8": 1.0 }));
         assert_eq!(switch["dips"][3]["queues"], 5);
         assert!(switch["any_dip"].is_f64() && json["claims"][0]["verdict"].is_string());

@@ -4,6 +4,7 @@ mod claims;
 mod document;
 mod fit;
 mod flows;
+mod jenkins;
 mod measure;
 mod model;
 mod paper;

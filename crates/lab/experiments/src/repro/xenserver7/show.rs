@@ -52,7 +52,10 @@ fn checks(model: &Model) -> Table {
 fn title(flows: &Spreading) -> &'static str {
     match flows.hash {
         "switch" => "Streams per queue, by the switch's hash of ports that the kernel gave",
-        _ => "Streams per queue, by an even hash with a random key (the paper's kernels), exactly",
+        "article" => {
+            "Streams per queue, by the hash of the article's kernels with a key for each set of ports"
+        }
+        _ => "Streams per queue, by an even hash, exactly",
     }
 }
 
@@ -212,7 +215,11 @@ fn busiest(document: &Document) -> LineChart {
     let chart = LineChart::new("Streams on the busiest queue", "queues", "streams");
     document.more.flows.iter().fold(chart, |chart, flows| {
         let points = flows.queues.iter().map(|it| (it.queues as f64, it.most.mean()));
-        let name = if flows.hash == "switch" { "the switch's hash" } else { "an even hash" };
+        let name = match flows.hash {
+            "switch" => "the switch's hash",
+            "article" => "the article's hash",
+            _ => "an even hash",
+        };
         chart.line(name, points)
     })
 }
@@ -243,7 +250,7 @@ mod tests {
     #[test]
     fn streams_per_queue_are_shown_with_the_dips() {
         let document = example();
-        let table = spreading(&document.more.flows[1]);
+        let table = spreading(&document.more.flows[2]);
         let five = &table.rows()[4];
         assert_eq!((five[0].as_str(), five.len()), ("5", 3 + 8 + 1));
         assert!(!five[11].is_empty() && table.rows()[0][11].is_empty());

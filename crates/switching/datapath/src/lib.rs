@@ -34,6 +34,7 @@ mod placement;
 mod port;
 mod route;
 mod shared;
+mod sleep;
 mod slot;
 mod storm;
 mod wake_ups;

@@ -4,7 +4,7 @@
 //! alternating order, so that a machine that is slower for a while affects both.
 
 mod common;
-mod guest;
+pub(crate) mod guest;
 mod idle;
 mod isolation;
 mod latency;

@@ -1,6 +1,10 @@
 //! `pvnet repro`: repeats a paper's experiments.
 
+mod config;
+mod copies;
 mod cpus;
+mod document;
+mod interrupts;
 mod menon06;
 mod outcome;
 mod results;

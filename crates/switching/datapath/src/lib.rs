@@ -34,7 +34,6 @@ mod placement;
 mod port;
 mod route;
 mod shared;
-mod sleep;
 mod slot;
 mod storm;
 mod wake_ups;

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use poller::Poller;
 use port::{Armed, Broken, Rewrap};
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use switch::PortId;
@@ -19,7 +21,6 @@ use crate::carry::Progress;
 use crate::held::Held;
 use crate::port::{IngressId, Port};
 use crate::shared::Shared;
-use crate::sleep::wait_for_events;
 use crate::slot::Slot;
 use crate::work::Work;
 
@@ -300,9 +301,10 @@ impl Worker {
 
     /// Waits for events and handles them. Returns false when the worker must end.
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<epoll::Event>) -> bool {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         events.clear();
-        match wait_for_events(&self.epoll, timeout, events) {
-            Ok(()) | Err(Errno::INTR) => {}
+        match epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
                 error!(%error, "epoll");
                 return false;

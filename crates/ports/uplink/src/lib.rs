@@ -14,15 +14,21 @@ mod egress;
 mod guest_queue;
 mod ingress;
 mod kept;
+mod macvtap;
+pub mod packet;
 mod steering;
 mod sys;
+mod sysfs;
+mod xdp;
 
 pub use buffers::{BufferOptions, Buffers};
 pub use direct::DirectIngress;
 pub use egress::TapEgress;
 pub use guest_queue::{Copied, GuestQueue, QueueCounts};
 pub use ingress::TapIngress;
+pub use macvtap::Macvtap;
 pub use steering::{Steering, SteeringError};
+pub use xdp::{Xdp, XdpCounts, XdpError, XdpIngress, XdpSocket, XdpSocketError};
 
 #[cfg(test)]
 mod tests;

@@ -221,6 +221,9 @@ pub struct GuestQueueStatus {
     /// Frames that came when their guest had gone.
     #[serde(default)]
     pub late: u64,
+    /// Frames that the kernel dropped because the guest had no buffer for them.
+    #[serde(default)]
+    pub dropped: u64,
 }
 
 /// Pages of all queues of a guest that stay mapped: persistent grants and grant caches.

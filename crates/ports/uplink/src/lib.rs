@@ -1,11 +1,13 @@
-//! A tap device as a port: the way to the outside network.
+//! A tap device or a NIC as a port: the way to the outside network.
 //!
-//! [`tap`] opens the device. [`TapIngress`] makes frames of what the Linux stack behind it sends,
+//! [`tap`] opens a tap, [`Macvtap`] and [`packet`] a NIC whose frames are read and written as a tap's. [`TapIngress`] makes frames of what the Linux stack behind it sends,
 //! in [`Buffers`]. [`TapEgress`] writes frames to the device, and does in software the offloads
-//! that the device lacks.
+//! that the device lacks. [`DirectIngress`] reads a guest's frames into buffers that the guest posted; with [`Xdp`] the kernel
+//! puts them there.
 
 #![deny(unsafe_code)]
 
+pub mod packet;
 pub mod tap;
 
 mod buffers;
@@ -15,7 +17,6 @@ mod guest_queue;
 mod ingress;
 mod kept;
 mod macvtap;
-pub mod packet;
 mod steering;
 mod sys;
 mod sysfs;

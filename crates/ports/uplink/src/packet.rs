@@ -97,7 +97,7 @@ pub fn open(name: &str, sockets: usize) -> Result<Vec<TapQueue>, DeviceError> {
             let step = DeviceError::new(name, "PACKET_FANOUT");
             let join = group.unwrap_or(NEW_GROUP);
             packet::set_option(socket.as_fd(), PacketOption::Fanout, join).map_err(&step)?;
-            // Without the flag that it shall be a new one.
+            // Without the flag for a new one.
             group = Some(packet::fanout(socket.as_fd()).map_err(&step)? & 0xffff);
         }
         Ok(TapQueue::of_descriptor(socket, name))
@@ -105,7 +105,7 @@ pub fn open(name: &str, sockets: usize) -> Result<Vec<TapQueue>, DeviceError> {
     (0..sockets.min(MAX_QUEUES)).map(open).collect()
 }
 
-/// Waits until whatever the kernel was doing with received frames before is done.
+/// Waits until the kernel is done with all frames that it was receiving.
 ///
 /// The kernel does that when a packet socket is closed, even one that has received nothing: it waits for all RCU sections, and
 /// frames are received in such.

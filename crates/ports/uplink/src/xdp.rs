@@ -9,21 +9,21 @@ mod ingress;
 mod ring;
 mod socket;
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use shm::Region;
 use wire::ethernet::MacAddr;
 
 use crate::packet::{self, DeviceError};
 use crate::steering::{self, Stations, SteeringError, program};
 use crate::sys::bpf::{self, AttachType, Map, MapType, ProgramType};
 
+use ingress::LONGEST;
+
 pub use ingress::{XdpCounts, XdpIngress};
 pub use socket::{XdpSocket, XdpSocketError};
-
-/// Bytes of the longest frame: a page, less the room that the kernel keeps before the frame (`XDP_PACKET_HEADROOM`).
-pub const LONGEST: usize = hypervisor::PAGE_SIZE - 256;
 
 /// `XDP_FLAGS_SKB_MODE`: the network stack runs the program, for a driver that cannot.
 const IN_STACK: u32 = 1 << 1;
@@ -74,8 +74,7 @@ impl Xdp {
         let stations = steering::create_map(stations)?;
         let sockets = Map::create(MapType::Xsk, queues.max(1))
             .map_err(steering::failed("BPF_MAP_CREATE of a map of sockets"))?;
-        #[expect(clippy::cast_possible_truncation, reason = "less than a page")]
-        let program = program::xdp(stations.number(), sockets.number(), LONGEST as i32);
+        let program = program::xdp(stations.number(), sockets.number(), LONGEST.into());
         let program = steering::load(ProgramType::Xdp, &program)?;
         let attach = |flags| bpf::attach(program.as_fd(), interface, AttachType::Xdp, flags);
         let (link, in_driver) = match attach(0) {
@@ -95,9 +94,13 @@ impl Xdp {
         self.in_driver
     }
 
-    /// The interface's index in its network namespace.
-    pub(crate) fn interface(&self) -> u32 {
-        self.interface
+    /// Opens a socket for the frames of a receive queue, whose buffers are pages of `memory`. The kernel keeps all of that
+    /// memory in place until the socket is closed. Call it in the interface's network namespace.
+    ///
+    /// # Errors
+    /// See [`XdpSocketError`].
+    pub fn open(&self, queue: u32, memory: &Region) -> Result<XdpSocket, XdpSocketError> {
+        XdpSocket::open(self.interface, queue, memory)
     }
 
     /// Frames for `station` that come in the receive queue of `socket` go to that socket.
@@ -108,7 +111,7 @@ impl Xdp {
         let failed = steering::failed("BPF_MAP_UPDATE_ELEM");
         let queue = socket.queue();
         // A descriptor is not negative.
-        let fd = AsFd::as_fd(socket).as_raw_fd().cast_unsigned();
+        let fd = socket.as_fd().as_raw_fd().cast_unsigned();
         self.sockets.set(&queue.to_ne_bytes(), fd).map_err(&failed)?;
         self.stations.set(&steering::key(station), queue).map_err(&failed)
     }
@@ -125,11 +128,5 @@ impl Xdp {
             tracing::warn!(%errno, "cannot wait for frames on the way to a guest that goes");
             std::thread::sleep(GRACE);
         }
-    }
-}
-
-impl AsFd for XdpSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.descriptor()
     }
 }

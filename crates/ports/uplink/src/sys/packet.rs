@@ -1,5 +1,7 @@
 //! Packet sockets (`linux/if_packet.h`), each step as a safe function.
 
+#![expect(clippy::cast_possible_truncation, reason = "sizes and constants here are small")]
+
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -55,7 +57,7 @@ pub(crate) fn fanout(socket: BorrowedFd<'_>) -> Result<c_int> {
     Ok(value)
 }
 
-/// Sets the room for frames that wait in the socket, in bytes, whatever the system's limit is.
+/// Sets the room for frames that wait in the socket, in bytes, also beyond the system's limit.
 pub(crate) fn set_receive_room(socket: BorrowedFd<'_>, bytes: c_int) -> Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes)
 }

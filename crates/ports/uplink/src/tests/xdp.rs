@@ -50,7 +50,7 @@ fn guest(xdp: &Xdp, number: u8, queue: u32) -> Guest {
     let lent = memory.lent();
     let start = Instant::now();
     let socket = loop {
-        match XdpSocket::open(xdp, queue, &lent.region) {
+        match xdp.open(queue, &lent.region) {
             // The kernel is not done with the socket that was there before.
             Err(XdpSocketError::Taken { .. }) if start.elapsed() < LIMIT => {
                 std::thread::sleep(Duration::from_millis(1));
@@ -247,11 +247,11 @@ fn errors_of_sockets_and_programs_name_the_cause() {
         assert!(missing.contains("no interface nic7"), "{missing}");
         let _first = guest(&xdp, 1, 0);
         let lent = Memory::new().lent();
-        let taken = XdpSocket::open(&xdp, 0, &lent.region).unwrap_err();
+        let taken = xdp.open(0, &lent.region).unwrap_err();
         assert!(matches!(taken, XdpSocketError::Taken { queue: 0 }), "{taken}");
         if let Ok(file) = shm::create_secret_file(4) {
             let region = Region::map(&file, 0, 4 * 4096).unwrap();
-            let secret = XdpSocket::open(&xdp, 0, &region).unwrap_err();
+            let secret = xdp.open(0, &region).unwrap_err();
             assert!(matches!(secret, XdpSocketError::Memory(_)), "{secret}");
         }
         let LentMemory { features, .. } = lent;

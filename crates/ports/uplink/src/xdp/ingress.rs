@@ -14,9 +14,13 @@ use shm::Region;
 use wire::ethernet::MacAddr;
 use wire::headers::Headers;
 
-use super::LONGEST;
 use super::ring::Descriptor;
 use super::socket::{DESCRIPTORS, XdpSocket};
+
+/// Bytes of the longest frame: a page, less the room that the kernel keeps before the frame (`XDP_PACKET_HEADROOM`).
+pub(super) const LONGEST: u16 = 3840;
+
+const _: () = assert!(LONGEST as usize + 256 == PAGE_SIZE);
 
 /// The most buffers that the kernel has. The guest posts twice as many, so half of them are left for frames that
 /// others send to it.
@@ -164,7 +168,8 @@ impl XdpIngress {
             received.malformed += 1;
             return true;
         };
-        let offset = (descriptor.address % PAGE_SIZE as u64) as u16;
+        // Less than a page.
+        let offset = u16::try_from(descriptor.address % PAGE_SIZE as u64).unwrap_or(0);
         let tokens = std::iter::once(token).collect();
         frame.lent = Lent { lender: self.id, tokens, has_header: true, offset };
         budget.charge_frame(1, frame);
@@ -182,7 +187,7 @@ fn page(address: u64) -> Option<usize> {
 /// Reads the header of a frame, once, into private memory. Returns whether the frame is well-formed.
 fn read(memory: &Region, Descriptor { address, len }: Descriptor, frame: &mut Frame) -> bool {
     let (Ok(start), len) = (usize::try_from(address), len as usize) else { return false };
-    if len > LONGEST || start % PAGE_SIZE + len > PAGE_SIZE {
+    if len > usize::from(LONGEST) || start % PAGE_SIZE + len > PAGE_SIZE {
         return false;
     }
     let header_len = len.min(HEADER_MAX);

@@ -14,11 +14,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use shm::Region;
 use thiserror::Error;
 
-use super::Xdp;
 use super::ring::{FillRing, RxRing};
 
 /// Descriptors of each ring: as many as a guest's ring has.
 pub(super) const DESCRIPTORS: u32 = 256;
+
+/// Bytes of a buffer: a page.
+const CHUNK: u32 = 4096;
+
+const _: () = assert!(CHUNK as usize == PAGE_SIZE);
 
 /// Why a guest has no socket, and what to do about it.
 #[derive(Clone, Debug, Error)]
@@ -67,12 +71,12 @@ pub(super) struct Rings {
 }
 
 impl XdpSocket {
-    /// Opens a socket for the frames of a receive queue, whose buffers are pages of `memory`. The kernel keeps all of that
-    /// memory in place until the socket is closed. Call it in the interface's network namespace.
-    ///
-    /// # Errors
-    /// See [`XdpSocketError`].
-    pub fn open(xdp: &Xdp, queue: u32, memory: &Region) -> Result<Self, XdpSocketError> {
+    /// See [`Xdp::open`](super::Xdp::open).
+    pub(super) fn open(
+        interface: u32,
+        queue: u32,
+        memory: &Region,
+    ) -> Result<Self, XdpSocketError> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None);
         let socket = socket.map_err(failed("socket"))?;
@@ -80,7 +84,7 @@ impl XdpSocket {
         let registration = XdpUmemReg {
             addr: address.expose_provenance() as u64,
             len: memory.len() as u64,
-            chunk_size: PAGE_SIZE as u32,
+            chunk_size: CHUNK,
             headroom: 0,
             flags: XdpUmemRegFlags::empty(),
             tx_metadata_len: 0,
@@ -95,7 +99,7 @@ impl XdpSocket {
         sockopt::set_xdp_rx_ring_size(&socket, DESCRIPTORS).map_err(failed("XDP_RX_RING"))?;
         let rings = Self::map(&socket).map_err(failed("mmap of a ring"))?;
         // A card that writes to the buffers itself would do so before the program looks at the destination.
-        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, xdp.interface(), queue);
+        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_COPY, interface, queue);
         rustix::net::bind(&socket, &address).map_err(|errno| match errno {
             Errno::BUSY => XdpSocketError::Taken { queue },
             errno => failed("bind")(errno),
@@ -111,12 +115,8 @@ impl XdpSocket {
     }
 
     /// The receive queue.
-    pub(crate) fn queue(&self) -> u32 {
+    pub(super) fn queue(&self) -> u32 {
         self.queue
-    }
-
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 
     /// Frames that the kernel has dropped because it had no buffer, or no room in the ring.
@@ -132,6 +132,12 @@ impl XdpSocket {
     /// Its rings, for the one worker that uses them: nobody waits for the lock.
     pub(super) fn rings(&self) -> MutexGuard<'_, Rings> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for XdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -221,6 +221,9 @@ pub struct GuestQueueStatus {
     /// Frames that came when their guest had gone.
     #[serde(default)]
     pub late: u64,
+    /// Frames that the kernel dropped because the guest had no buffer for them.
+    #[serde(default)]
+    pub dropped: u64,
     /// Why it is not used any more, if it is not: frames for its guest are copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

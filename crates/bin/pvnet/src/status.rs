@@ -127,9 +127,10 @@ fn guest_copy(status: &GuestCopyStatus) -> String {
 
 /// A queue that is kept for a guest, and what came through it.
 fn guest_queue(status: &GuestQueueStatus) -> String {
-    let GuestQueueStatus { queue, guest, direct, copied, misdirected, late, reason } = status;
+    let GuestQueueStatus { queue, guest, direct, copied, misdirected, late, dropped, reason } =
+        status;
     let copied = copied.iter().map(|(why, count)| format!("{count} copied ({why})"));
-    let others = [(misdirected, "misdirected"), (late, "too late")];
+    let others = [(misdirected, "misdirected"), (late, "too late"), (dropped, "dropped")];
     let others = others.iter().filter(|(count, _)| **count > 0);
     let others = others.map(|(count, what)| format!("{count} {what}"));
     let parts: Vec<_> =

@@ -189,7 +189,7 @@ impl LentIngress {
         // A frame in other buffers than the lender expects is copied from them.
         let lender = if is_direct { self.loan.id } else { 0 };
         let tokens = tokens.chain(extra.map(|extra| extra.token));
-        frame.lent = Lent { lender, tokens: tokens.collect(), has_header: true };
+        frame.lent = Lent { lender, tokens: tokens.collect(), has_header: true, offset: 0 };
         let count = if is_direct { &self.loan.counts.direct } else { &self.loan.counts.copied };
         count.fetch_add(1, Ordering::Relaxed);
         Ok(true)

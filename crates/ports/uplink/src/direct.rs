@@ -101,7 +101,7 @@ impl Loans {
         let buffers = pages + usize::from(frame.gso.is_some());
         let left = self.stock.len().saturating_sub(buffers);
         let tokens = self.stock.drain(left..).rev().map(|buffer| buffer.token).collect();
-        frame.lent = Lent { lender, tokens, has_header: false };
+        frame.lent = Lent { lender, tokens, has_header: false, offset: 0 };
     }
 
     /// Ends all loans but those of frames in hand.

@@ -165,7 +165,7 @@ impl Snapshot {
     fn encode_guest_queues(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut family = encoder.encode_descriptor(
             "pvnet_guest_queue_frames",
-            "Frames of an uplink's queue for a guest: put into the guest's buffers, or copied, by reason",
+            "Frames of an uplink's queue for a guest: put into the guest's buffers, copied (by reason), or lost",
             None,
             ConstCounter::new(0u64).metric_type(),
         )?;
@@ -175,6 +175,7 @@ impl Snapshot {
                     ("direct", queue.direct),
                     ("misdirected", queue.misdirected),
                     ("late", queue.late),
+                    ("dropped", queue.dropped),
                 ];
                 let copied = queue.copied.iter().map(|(why, count)| (why.as_str(), *count));
                 for (how, count) in others.into_iter().chain(copied) {

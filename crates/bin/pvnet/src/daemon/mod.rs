@@ -24,8 +24,10 @@ mod server;
 mod status;
 mod store_events;
 mod thread;
+mod uplink_device;
 mod uplinks;
 mod wrap;
+mod xdp_queues;
 mod xen;
 
 use std::sync::{Arc, mpsc};

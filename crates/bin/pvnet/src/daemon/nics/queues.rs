@@ -112,7 +112,7 @@ impl CardQueue {
 }
 
 impl GuestQueues for CardQueues {
-    fn assign(&mut self, interface: &Receiver<'_>) {
+    fn assign(&mut self, interface: &Receiver<'_>, _: &Datapath, _: &Wrappers) {
         if !self.queues.contains_key(&interface.id)
             && let Some(queue) = self.open(interface)
         {

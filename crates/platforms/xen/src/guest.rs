@@ -4,12 +4,14 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use hypervisor::guest_copy::{CopyForm, GuestCopier};
 use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE, Port};
 use rustix::io::Errno;
 use shm::Region;
 
 use crate::device::{Device, OpenError, open};
 use crate::event::XenEvent;
+use crate::guest_copy::PoolCopier;
 use crate::peer::Peer;
 use crate::sys::gntalloc::{self, Access};
 
@@ -18,6 +20,8 @@ use crate::sys::gntalloc::{self, Access};
 pub struct XenGuest {
     domid: DomId,
     gntalloc: Arc<OwnedFd>,
+    /// None if its driver is not loaded: this guest then leaves all copies to the driver domain.
+    gntdev: Option<Arc<OwnedFd>>,
 }
 
 impl XenGuest {
@@ -28,7 +32,8 @@ impl XenGuest {
     /// When there is no Xen, or a driver or the right to use it is missing.
     pub fn open(domid: DomId) -> Result<Self, OpenError> {
         open(Device::Evtchn)?;
-        Ok(Self { domid, gntalloc: Arc::new(open(Device::Gntalloc)?) })
+        let gntdev = open(Device::Gntdev).ok().map(Arc::new);
+        Ok(Self { domid, gntalloc: Arc::new(open(Device::Gntalloc)?), gntdev })
     }
 
     /// As [`share`](Guest::share), but read-only. Tests use it: a backend must survive a ring or a
@@ -63,6 +68,24 @@ impl Guest for XenGuest {
         let port = event.port();
         Ok((event, port))
     }
+
+    fn has_guest_copies(&self) -> bool {
+        self.gntdev.is_some()
+    }
+
+    fn guest_copier(
+        &self,
+        from: DomId,
+        id: u32,
+        form: CopyForm,
+    ) -> Result<Box<dyn GuestCopier<SharedPages>>, Error> {
+        match (&self.gntdev, form) {
+            (Some(gntdev), CopyForm::Granted) => {
+                Ok(Box::new(PoolCopier::open(gntdev, Peer::new(from)?, GrantRef(id))?))
+            }
+            _ => Err(Error::Unsupported("guest copies of this form")),
+        }
+    }
 }
 
 /// Pages in gntalloc's table. Dropping them ends their grants and frees them. The kernel keeps
@@ -85,13 +108,14 @@ impl Drop for Entries {
 /// Pages that this domain grants to another. Dropping them revokes the grants.
 #[derive(Debug)]
 pub struct SharedPages {
+    /// It can be shared.
     region: Region,
     /// Dropped after the region: pages are freed only when this process cannot reach them.
     _entries: Entries,
 }
 
 impl SharedPages {
-    fn new(
+    pub(crate) fn new(
         gntalloc: &Arc<OwnedFd>,
         to: Peer,
         pages: usize,
@@ -110,6 +134,8 @@ impl SharedPages {
         let entries = Entries { gntalloc: gntalloc.clone(), index, count };
         let region = Region::map(gntalloc.as_fd(), index, pages * PAGE_SIZE)
             .map_err(Error::os("map own pages"))?;
+        let region = Arc::new(region).slice(0..pages * PAGE_SIZE);
+        let region = region.map_err(|_| Error::Exhausted("pages"))?;
         Ok((Self { region, _entries: entries }, grefs))
     }
 }

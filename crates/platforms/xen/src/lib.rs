@@ -5,6 +5,9 @@
 //! [`XenGuest`] grants pages through `/dev/xen/gntalloc`. [`store::connect`] finds the store, whose
 //! protocol `xenstore::Client` speaks. No C library is needed.
 //!
+//! A driver domain grants pages too, for guests that copy received frames themselves
+//! ([`Xen::with_guest_copies`]).
+//!
 //! Two services are missing. No device offers `GNTTABOP_transfer`, so there is no page flipping:
 //! use `rx = "copy"`. And a process cannot give a device the address of a page that it has not
 //! mapped.
@@ -16,6 +19,7 @@ mod device;
 mod event;
 mod grant;
 mod guest;
+mod guest_copy;
 mod hypervisor;
 mod peer;
 pub mod store;

@@ -1,9 +1,10 @@
 //! Connecting to a frontend: reading what it wrote, mapping its rings, binding its events.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Weak};
 
-use hypervisor::{GrantRef, GuestCopies, Hypervisor, Port};
+use hypervisor::{CopyForm, GrantRef, GuestCopies, Hypervisor, Port};
 use offload::Features;
 use port::Task;
 use ring::netif::Ctrl;
@@ -75,6 +76,9 @@ pub struct Connection<H: Hypervisor> {
     pub queues: Vec<Queue<H>>,
     /// The control ring, if the frontend has one.
     pub control: Option<ControlRing<H>>,
+    /// What there was too little of for the guest to copy: its frames are copied. None if it copies, or if it does not
+    /// want to.
+    pub out_of: Option<&'static str>,
     /// The time limit of granted buffers, if the guest copies.
     expiry: Option<Box<Expiry>>,
 }
@@ -147,6 +151,8 @@ struct ConnectContext<'a, H: Hypervisor> {
     features: Features,
     offered: &'a Offered,
     rings: Rings<'a>,
+    /// See [`Connection::out_of`].
+    out_of: Cell<Option<&'static str>>,
 }
 
 impl<H: Hypervisor> ConnectContext<'_, H> {
@@ -180,7 +186,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         (queue, prefix): (u32, &str),
         grants: Option<Arc<PersistentGrants<H>>>,
     ) -> Result<Queue<H>, ConnectError> {
-        let Self { hypervisor, peer, keys, features, offered, rings } = self;
+        let Self { hypervisor, peer, keys, features, offered, rings, .. } = self;
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
         let number = |key: &str| keys.number(&format!("{prefix}{key}"));
         let (tx, rx) = (GrantRef(need(keys::TX_RING_REF)?), GrantRef(need(keys::RX_RING_REF)?));
@@ -229,10 +235,20 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         Ok(match (offered.rx, offered.rx.guest_copy()) {
             (_, Some(form)) => {
                 // On live rings the frontend knows the grants of the earlier backend only.
-                let may_copy = !rings.resumes && keys.flag(keys::REQUEST_RX_GUEST_COPY)?;
-                match may_copy {
-                    true => RxMode::GuestCopy(hypervisor.guest_copies(peer, form)?),
-                    false => RxMode::Copy,
+                let may_resume = !rings.resumes || H::RESUMES_GUEST_COPIES;
+                if !(may_resume && keys.flag(keys::REQUEST_RX_GUEST_COPY)?) {
+                    return Ok(RxMode::Copy);
+                }
+                match hypervisor.guest_copies(peer, form) {
+                    Ok(copies) if copies.form() == CopyForm::Granted => {
+                        RxMode::Pool { copies, resumes: rings.resumes }
+                    }
+                    Ok(copies) => RxMode::GuestCopy(copies),
+                    Err(hypervisor::Error::Exhausted(what)) => {
+                        self.out_of.set(Some(what));
+                        RxMode::Copy
+                    }
+                    Err(error) => return Err(error.into()),
                 }
             }
             (RxChannel::Flip, _) => {
@@ -320,7 +336,8 @@ pub(crate) fn connect<H: Hypervisor>(
     let features = keys.features()?;
     let bound = offered.persistent_pages();
     let control = if bound > 0 { control_keys(&keys)? } else { None };
-    let context = ConnectContext { hypervisor, peer, keys, features, offered, rings };
+    let out_of = Cell::new(None);
+    let context = ConnectContext { hypervisor, peer, keys, features, offered, rings, out_of };
     let mut all_grants = Vec::new();
     let queues = (0..asked)
         .map(|n| {
@@ -331,12 +348,13 @@ pub(crate) fn connect<H: Hypervisor>(
             context.queue((n, &prefix), grants)
         })
         .collect::<Result<Vec<_>, ConnectError>>()?;
-    let all_copies: Vec<_> =
-        queues.iter().filter_map(|queue| queue.rx.guest_copies()).cloned().collect();
+    let all_copies = queues.iter().filter_map(|queue| queue.rx.guest_copies());
+    let may_expire = |copies: &&Arc<dyn GuestCopies>| copies.form() == CopyForm::Hypercall;
+    let all_copies: Vec<_> = all_copies.filter(may_expire).cloned().collect();
     let expiry = (!all_copies.is_empty()).then(|| Expiry::new(all_copies).map(Box::new));
     let expiry = expiry.transpose().map_err(hypervisor::Error::os("doorbell"))?;
     let control = control.map(|place| context.control(place, all_grants)).transpose()?;
-    Ok(Connection { queues, control, expiry })
+    Ok(Connection { queues, control, out_of: context.out_of.get(), expiry })
 }
 
 /// The directory of a queue's keys: a single queue has them beside those of the vif.

@@ -141,10 +141,7 @@ impl Config {
         }
         self.check_nics()?;
         self.check_direct()?;
-        if self.xen.backend.is_empty() || self.xen.backend.contains('/') {
-            return Err(format!("xen.backend is {:?}, not a folder's name", self.xen.backend));
-        }
-        Ok(())
+        self.xen.check()
     }
 
     /// Checks the cards, and that they have the contexts that guests get.
@@ -204,20 +201,21 @@ impl Config {
                  can be lent to one uplink only"
             ));
         }
-        let direct = self.guests.iter().find(|guest| guest.vifs.iter().any(|vif| vif.rx.lends()));
+        let direct = self.direct_vifs().next();
         match direct {
-            Some(guest) if per_guest.is_empty() => Err(format!(
-                "guest {:?}: rx = \"direct\" needs an [[uplink]] with queues = \"per-guest\"",
-                guest.name
+            Some((guest, _, vif)) if per_guest.is_empty() => Err(format!(
+                "guest {:?}: rx = \"{}\" needs an [[uplink]] with queues = \"per-guest\"",
+                guest.name, vif.rx
             )),
             _ => Ok(()),
         }
     }
 
-    /// The interfaces that receive directly: the guest, and the interface's index among the guest's.
+    /// The interfaces that have a queue of an uplink: the guest, and the interface's index among the guest's.
     pub fn direct_vifs(&self) -> impl Iterator<Item = (&Guest, usize, &Vif)> {
         let of_guest = |guest: &'_ Guest| {
-            let vifs = guest.vifs.iter().enumerate().filter(|(_, vif)| vif.rx.lends());
+            let has_own_queue = |vif: &Vif| vif.has_own_queue(self.daemon.platform);
+            let vifs = guest.vifs.iter().enumerate().filter(|(_, vif)| has_own_queue(vif));
             let vifs: Vec<_> = vifs.map(|(index, _)| index).collect();
             vifs
         };

@@ -11,9 +11,7 @@ use hypervisor::guest_copy::{
     CopierCounts, CopyForm, GUEST_COPIES_PER_HYPERCALL, GrantedBuffer, GuestCopier, GuestCopies,
     GuestCopy, GuestCopyCounts,
 };
-use hypervisor::{
-    CopyStatus, Dest, Error, GrantCopy, GrantRef, Hypervisor as _, Meter, Source,
-};
+use hypervisor::{CopyStatus, Dest, Error, GrantCopy, GrantRef, Hypervisor as _, Meter, Source};
 use shm::Region;
 use wire::netif::guest_copy::{Directory, Mark};
 use zerocopy::{FromZeros as _, IntoBytes as _};

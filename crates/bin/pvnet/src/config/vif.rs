@@ -169,8 +169,10 @@ impl Vif {
         }
         if is_xen && self.rx == RxChannel::GuestCopy && self.queues.is_some_and(|queues| queues > 1)
         {
-            return Err("rx = \"guest-copy\" takes one queue on Xen: set queues = 1, or leave it out"
-                .into());
+            return Err(
+                "rx = \"guest-copy\" takes one queue on Xen: set queues = 1, or leave it out"
+                    .into(),
+            );
         }
         if is_xen && self.grant_reuse == GrantReuse::OnDemand {
             return Err(

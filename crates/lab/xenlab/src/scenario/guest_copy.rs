@@ -50,7 +50,8 @@ guest_queues = 3
 name = "*"
 rx = "guest-copy"
 END
-echo 4096 >/sys/module/xen_gntalloc/parameters/limit
+# Room for three pools: more guests than that come and go.
+echo 700 >/sys/module/xen_gntalloc/parameters/limit
 "#;
 
 /// The backend, and the guest that stays.
@@ -278,13 +279,12 @@ fn file_after_restart(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 
 fn destroy(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut passed = true;
-    // More often than there would be grants and queues for, if they did not come back.
+    // More guests than there are grants and queues for, if they do not come back.
     for number in 3..6 {
         let guest = create(setup.host, number, Frontend::Pvnet)?;
         let name = guest.domain.name().to_owned();
         passed &= setup.pool(&name)? == Some(POOL) && setup.has_queue(&name)?;
-        let transfer =
-            Transfer::begin(setup.host.dom0(), guest.domain.shell(), &guest.address)?;
+        let transfer = Transfer::begin(setup.host.dom0(), guest.domain.shell(), &guest.address)?;
         guest.domain.destroy()?;
         transfer.stop()?;
         let gone = format!("! pvnet status | grep -w {name}");
@@ -294,7 +294,10 @@ fn destroy(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let (same, _) = setup.file_into(&setup.guest)?;
     let verdict = if same { "the same" } else { "CORRUPTED" };
     let left = if zombie { "A ZOMBIE IS LEFT" } else { "nothing is left" };
-    Ok((format!("3 guests, {left}; a file for the other guest: {verdict}"), passed && !zombie && same))
+    Ok((
+        format!("3 guests, {left}; a file for the other guest: {verdict}"),
+        passed && !zombie && same,
+    ))
 }
 
 fn stock(setup: &mut Setup<'_>) -> Result<(String, bool)> {

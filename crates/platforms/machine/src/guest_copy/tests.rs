@@ -103,7 +103,10 @@ fn one_guest_copies_nothing_of_anothers() {
         assert_eq!(done, 0);
         assert!(other_inside.guest_copier(DRIVER_DOMAIN, id, CopyForm::Mapped).is_err());
     }
-    assert!(one_inside.guest_copier(DRIVER_DOMAIN, hypercall.id(), CopyForm::Mapped).is_err(), "no pool");
+    assert!(
+        one_inside.guest_copier(DRIVER_DOMAIN, hypercall.id(), CopyForm::Mapped).is_err(),
+        "no pool"
+    );
     assert_eq!(hypercall.counts().granted, 1);
     // A guest that is gone copies nothing either.
     machine.destroy(one.id());

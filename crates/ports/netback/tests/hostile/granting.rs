@@ -29,7 +29,7 @@ struct Entry {
 impl GrantTable {
     fn grant(&self, to: DomId, memory: &Arc<Region>, page: usize) -> u32 {
         let mut entries = self.entries.lock().unwrap();
-        let free = entries.iter().rposition(Option::is_none).unwrap_or_else(|| {
+        let free = entries.iter().position(Option::is_none).unwrap_or_else(|| {
             entries.push(None);
             entries.len() - 1
         });
@@ -59,7 +59,7 @@ pub struct Granting {
     machine: Machine,
     pub table: GrantTable,
     /// Pages of each pool; none if there is no memory.
-    pub pages: Option<usize>,
+    pages: Option<usize>,
     /// Counts the pools: each has another mark.
     pools: Arc<Mutex<u8>>,
 }
@@ -68,6 +68,11 @@ impl Granting {
     pub fn new(machine: &Machine, pages: usize) -> Self {
         let (table, pools) = Default::default();
         Self { machine: machine.clone(), table, pages: Some(pages), pools }
+    }
+
+    /// One that can make no pool.
+    pub fn without_memory(machine: &Machine) -> Self {
+        Self { pages: None, ..Self::new(machine, 0) }
     }
 }
 

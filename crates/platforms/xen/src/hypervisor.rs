@@ -9,12 +9,12 @@ use hypervisor::{
     DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
 };
 
-use crate::copy::copy;
+use crate::copy::{COPIES_PER_HYPERCALL, copy};
 use crate::device::{Device, OpenError, open};
 use crate::event::XenEvent;
 use crate::grant::{Aperture, Mapping};
-use crate::guest_copy::GrantedPool;
 use crate::peer::Peer;
+use crate::pool::GrantedPool;
 
 /// Xen, for a process that serves other domains.
 #[derive(Clone, Debug)]
@@ -59,8 +59,7 @@ impl Hypervisor for Xen {
     type Aperture = Aperture;
     type Event = XenEvent;
 
-    /// `GNTDEV_COPY_BATCH`: the device splits a batch into hypercalls of this size.
-    const COPIES_PER_HYPERCALL: usize = 16;
+    const COPIES_PER_HYPERCALL: usize = COPIES_PER_HYPERCALL;
 
     /// A frontend sees that a pool is gone by its mark.
     const RESUMES_GUEST_COPIES: bool = true;

@@ -14,20 +14,23 @@
 
 #![deny(unsafe_code)]
 
+mod copier;
 mod copy;
 mod device;
 mod event;
 mod grant;
 mod guest;
-mod guest_copy;
 mod hypervisor;
 mod peer;
+mod pool;
+mod shared_pages;
 pub mod store;
 mod sys;
 
 pub use device::OpenError;
 pub use event::XenEvent;
 pub use grant::{Aperture, Mapping};
-pub use guest::{SharedPages, XenGuest};
+pub use guest::XenGuest;
 pub use hypervisor::Xen;
 pub use peer::Peer;
+pub use shared_pages::SharedPages;

@@ -68,6 +68,8 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
+    use std::vec::Vec;
+
     use super::*;
 
     #[test]

@@ -7,6 +7,7 @@ mod common;
 
 mod adopted;
 mod control;
+mod copier;
 mod flip;
 mod granting;
 mod guest_copy;

@@ -1,26 +1,18 @@
-//! Pools of pages that the driver domain grants to a guest, which copies out of them.
+//! Copies out of a pool that the driver domain grants to this guest.
 
-use std::fs::File;
-use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use hypervisor::guest_copy::{
-    CopierCounts, CopyForm, GUEST_COPIES_PER_HYPERCALL, GrantedBuffer, GuestCopier, GuestCopies,
-    GuestCopy, GuestCopyCounts,
-};
-use hypervisor::{CopyStatus, Dest, Error, GrantCopy, GrantRef, Hypervisor as _, Meter, Source};
+use hypervisor::guest_copy::{CopierCounts, GUEST_COPIES_PER_HYPERCALL, GuestCopier, GuestCopy};
+use hypervisor::{CopyStatus, Dest, Error, GrantCopy, GrantRef, Source};
 use shm::Region;
 use wire::netif::guest_copy::{Directory, Mark};
 use zerocopy::{FromZeros as _, IntoBytes as _};
 
-use crate::copy::copy;
-use crate::guest::SharedPages;
-use crate::hypervisor::Xen;
+use crate::copy::{COPIES_PER_HYPERCALL, copy};
 use crate::peer::Peer;
-use crate::sys::gntalloc::Access;
+use crate::shared_pages::SharedPages;
 
 /// Bytes of a directory.
 const DIRECTORY_LEN: u16 = 4096;
@@ -32,68 +24,6 @@ const _: () = assert!(size_of::<Mark>() == MARK_LEN as usize);
 
 /// The copies of one call, and that of the mark.
 type Batch<T> = ArrayVec<T, { GUEST_COPIES_PER_HYPERCALL + 1 }>;
-
-/// A pool: pages that are granted read-only to one guest, and the page that lists them.
-///
-/// They never have another user. The kernel gives zeroed pages, and takes them back once this
-/// process and Xen have ended their use.
-pub(crate) struct GrantedPool {
-    pages: SharedPages,
-    /// The directory's grant reference.
-    id: GrantRef,
-    _directory: SharedPages,
-}
-
-impl GrantedPool {
-    /// Grants `pages` zeroed pages to `guest`.
-    pub(crate) fn new(gntalloc: &Arc<OwnedFd>, guest: Peer, pages: usize) -> Result<Self, Error> {
-        let grant = |pages| SharedPages::new(gntalloc, guest, pages, Access::ReadOnly);
-        let ((pages, grefs), (directory, ids)) = (grant(pages)?, grant(1)?);
-        let grefs: Vec<u32> = grefs.iter().map(|gref| gref.0).collect();
-        let listed = Directory::new(random_mark().map_err(Error::os("random bytes"))?, &grefs);
-        let wrong = |_| Error::Exhausted("pages");
-        directory.copy_in(0, listed.as_bytes()).map_err(wrong)?;
-        Ok(Self { pages, id: ids[0], _directory: directory })
-    }
-}
-
-fn random_mark() -> io::Result<Mark> {
-    let mut mark = Mark::default();
-    File::open("/dev/urandom")?.read_exact(&mut mark)?;
-    Ok(mark)
-}
-
-impl GuestCopies for GrantedPool {
-    /// The directory's grant reference.
-    fn id(&self) -> u32 {
-        self.id.0
-    }
-
-    fn form(&self) -> CopyForm {
-        CopyForm::Granted
-    }
-
-    fn pool(&self) -> Option<&Region> {
-        Some(&self.pages)
-    }
-
-    /// Only pages of the pool are granted.
-    fn grant(&self, batch: &mut dyn Iterator<Item = (u16, GrantedBuffer)>) {
-        batch.for_each(drop);
-    }
-
-    /// The guest holds nothing but its pool.
-    fn expire(&self, _: Duration) -> usize {
-        0
-    }
-
-    /// Xen does not say what a guest copies.
-    fn counts(&self) -> GuestCopyCounts {
-        GuestCopyCounts::default()
-    }
-
-    fn count_by(&self, _: Arc<Meter>) {}
-}
 
 /// Copies out of a pool that `from` grants to this guest.
 pub(crate) struct PoolCopier {
@@ -142,7 +72,7 @@ impl PoolCopier {
         let source = Source::Grant { peer: from, gref: *directory, offset: 0 };
         batch.push(GrantCopy::new(source, Dest::Private(&mut mark), MARK_LEN));
         copy(self.gntdev.as_fd(), &mut batch);
-        let hypercalls = batch.len().div_ceil(Xen::COPIES_PER_HYPERCALL) as u64;
+        let hypercalls = batch.len().div_ceil(COPIES_PER_HYPERCALL) as u64;
         let statuses: Batch<_> =
             batch.into_iter().map(|copy| copy.status == CopyStatus::Okay).collect();
         let is_there = statuses.last() == Some(&true) && mark == self.mark;

@@ -141,6 +141,8 @@ pub(crate) struct Rings<'a> {
     pub(crate) resumes: bool,
     /// Header pages are used, if the frontend has some.
     pub(crate) headers: bool,
+    /// The guest copies, if it has asked for it.
+    pub(crate) copies: bool,
 }
 
 /// The parameters of connecting one frontend's rings.
@@ -236,7 +238,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
             (_, Some(form)) => {
                 // On live rings the frontend knows the grants of the earlier backend only.
                 let may_resume = !rings.resumes || H::RESUMES_GUEST_COPIES;
-                if !(may_resume && keys.flag(keys::REQUEST_RX_GUEST_COPY)?) {
+                if !(rings.copies && may_resume && keys.flag(keys::REQUEST_RX_GUEST_COPY)?) {
                     return Ok(RxMode::Copy);
                 }
                 match hypervisor.guest_copies(peer, form) {

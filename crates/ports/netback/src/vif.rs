@@ -244,7 +244,8 @@ impl<H: Hypervisor> Vif<H> {
 
     fn connect(&self) -> Result<Connection<H>, VifError> {
         let headers = self.offered.tx == TxChannel::Header;
-        let connection = self.open(Rings { ledgers: &*self.ledgers, resumes: false, headers })?;
+        let rings = Rings { ledgers: &*self.ledgers, resumes: false, headers, copies: true };
+        let connection = self.open(rings)?;
         let supplied = connection.queues.iter().all(|queue| queue.tx.has_header_pages());
         let key = self.header_channel();
         self.store.write(None, &key, if supplied { "1" } else { "0" })?;
@@ -278,7 +279,11 @@ impl<H: Hypervisor> Vif<H> {
     fn take_over(&self) -> Result<Connection<H>, VifError> {
         let headers =
             self.store.read(None, &self.header_channel()).is_ok_and(|text| text.trim() == "1");
-        let connection = self.open(Rings { ledgers: &*self.ledgers, resumes: true, headers })?;
+        // Without this key the frontend takes all responses for copies.
+        let copies = format!("{}/{}", self.path, keys::RX_GUEST_COPIES);
+        let copies = self.store.read(None, &copies).is_ok();
+        let rings = Rings { ledgers: &*self.ledgers, resumes: true, headers, copies };
+        let connection = self.open(rings)?;
         self.announce_copies(&connection)?;
         connection.wake();
         Ok(connection)

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hypervisor::CopyForm;
 use machine::Machine;
+use netback::Change;
 use offload::Features;
 use port::{Body, DropReason, Egress, LentBuffer, Offer, Outcome, Piece, Wanted};
 use proptest::prelude::*;
@@ -84,6 +85,12 @@ fn a_guest_without_a_pool_gets_copies() {
     let mut vif = raw.announce_as(granting, GUEST_COPY_OFFER);
     let connection = raw.connect_all(&mut vif, Features::ALL);
     assert_eq!(connection.out_of, Some("pages"));
+    assert!(connection.guest_copies().next().is_none());
+    // Its frontend knows of no pool, also when another backend has memory.
+    vif.connected().unwrap();
+    drop(connection);
+    let mut vif = raw.adopt(Granting::new(&machine, POOL), GUEST_COPY_OFFER);
+    let Ok(Change::Connect(connection)) = vif.frontend_changed() else { panic!("it goes on") };
     assert!(connection.guest_copies().next().is_none());
 }
 

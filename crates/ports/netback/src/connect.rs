@@ -1,6 +1,5 @@
 //! Connecting to a frontend: reading what it wrote, mapping its rings, binding its events.
 
-use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Weak};
 
@@ -76,9 +75,6 @@ pub struct Connection<H: Hypervisor> {
     pub queues: Vec<Queue<H>>,
     /// The control ring, if the frontend has one.
     pub control: Option<ControlRing<H>>,
-    /// What there was too little of for the guest to copy: its frames are copied. None if it copies, or if it does not
-    /// want to.
-    pub out_of: Option<&'static str>,
     /// The time limit of granted buffers, if the guest copies.
     expiry: Option<Box<Expiry>>,
 }
@@ -96,6 +92,12 @@ impl<H: Hypervisor> Connection<H> {
     /// What the guest copies from, by queue; nothing if it does not copy.
     pub fn guest_copies(&self) -> impl Iterator<Item = &Arc<dyn GuestCopies>> {
         self.queues.iter().filter_map(|queue| queue.rx.guest_copies())
+    }
+
+    /// What there was too little of for the guest to copy, so that its frames are copied. None if it copies, or if it
+    /// does not want to.
+    pub fn out_of(&self) -> Option<&'static str> {
+        self.queues.iter().find_map(|queue| queue.rx.out_of())
     }
 
     /// How the pages that stay mapped are used. The counts live as long as their queues.
@@ -153,8 +155,6 @@ struct ConnectContext<'a, H: Hypervisor> {
     features: Features,
     offered: &'a Offered,
     rings: Rings<'a>,
-    /// See [`Connection::out_of`].
-    out_of: Cell<Option<&'static str>>,
 }
 
 impl<H: Hypervisor> ConnectContext<'_, H> {
@@ -188,7 +188,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         (queue, prefix): (u32, &str),
         grants: Option<Arc<PersistentGrants<H>>>,
     ) -> Result<Queue<H>, ConnectError> {
-        let Self { hypervisor, peer, keys, features, offered, rings, .. } = self;
+        let Self { hypervisor, peer, keys, features, offered, rings } = self;
         let need = |key: &str| keys.need(&format!("{prefix}{key}"));
         let number = |key: &str| keys.number(&format!("{prefix}{key}"));
         let (tx, rx) = (GrantRef(need(keys::TX_RING_REF)?), GrantRef(need(keys::RX_RING_REF)?));
@@ -246,10 +246,7 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
                         RxMode::Pool { copies, resumes: rings.resumes }
                     }
                     Ok(copies) => RxMode::GuestCopy(copies),
-                    Err(hypervisor::Error::Exhausted(what)) => {
-                        self.out_of.set(Some(what));
-                        RxMode::Copy
-                    }
+                    Err(hypervisor::Error::Exhausted(what)) => RxMode::OutOf(what),
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -338,8 +335,7 @@ pub(crate) fn connect<H: Hypervisor>(
     let features = keys.features()?;
     let bound = offered.persistent_pages();
     let control = if bound > 0 { control_keys(&keys)? } else { None };
-    let out_of = Cell::new(None);
-    let context = ConnectContext { hypervisor, peer, keys, features, offered, rings, out_of };
+    let context = ConnectContext { hypervisor, peer, keys, features, offered, rings };
     let mut all_grants = Vec::new();
     let queues = (0..asked)
         .map(|n| {
@@ -356,7 +352,7 @@ pub(crate) fn connect<H: Hypervisor>(
     let expiry = (!all_copies.is_empty()).then(|| Expiry::new(all_copies).map(Box::new));
     let expiry = expiry.transpose().map_err(hypervisor::Error::os("doorbell"))?;
     let control = control.map(|place| context.control(place, all_grants)).transpose()?;
-    Ok(Connection { queues, control, out_of: context.out_of.get(), expiry })
+    Ok(Connection { queues, control, expiry })
 }
 
 /// The directory of a queue's keys: a single queue has them beside those of the vif.

@@ -136,6 +136,14 @@ impl<H: Hypervisor> RxQueue<H> {
         mode.guest_copies().or_else(|| mode.lent_pool())
     }
 
+    /// What there was too little of for the guest to copy.
+    pub(crate) fn out_of(&self) -> Option<&'static str> {
+        match self.slots.mode {
+            RxMode::OutOf(what) => Some(what),
+            _ => None,
+        }
+    }
+
     /// How buffers that stay mapped are used, if some may.
     pub(crate) fn usage(&self) -> Option<&Arc<GrantUse>> {
         self.cache.as_ref().map(GrantCache::usage).or_else(|| self.slots.to.usage())

@@ -146,7 +146,7 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
         Ok(match self.vif.frontend_changed()? {
             Change::None => Transition::None,
             Change::Connect(connection) => {
-                if let Some(what) = connection.out_of {
+                if let Some(what) = connection.out_of() {
                     let frontend = self.vif.frontend();
                     warn!(frontend, "out of {what}; frames for it are copied by the driver domain");
                 }

@@ -9,6 +9,8 @@ use hypervisor::{GuestCopies, Hypervisor};
 pub(crate) enum RxMode<H: Hypervisor> {
     /// They are copied.
     Copy,
+    /// They are copied: the guest would copy, but there is too little of this.
+    OutOf(&'static str),
     /// In pages that these transfer.
     Flip(Arc<dyn PageTransfer<H::Peer>>),
     /// The guest copies an uplink's frames from these. Others are copied.

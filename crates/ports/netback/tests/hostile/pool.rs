@@ -84,7 +84,7 @@ fn a_guest_without_a_pool_gets_copies() {
     raw.key("request-rx-guest-copy", 1);
     let mut vif = raw.announce_as(granting, GUEST_COPY_OFFER);
     let connection = raw.connect_all(&mut vif, Features::ALL);
-    assert_eq!(connection.out_of, Some("pages"));
+    assert_eq!(connection.out_of(), Some("pages"));
     assert!(connection.guest_copies().next().is_none());
     // Its frontend knows of no pool, also when another backend has memory.
     vif.connected().unwrap();

@@ -18,7 +18,7 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-hostile scope bench deny docs doc clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile scope bench deny docs doc clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ lab-xen-platform: deps build ## Boot Xen in QEMU and test each Xen service that 
 
 lab-xen-domains: deps build ## Boot Xen in QEMU and run two guests through an operator's day
 	target/release/xenlab domains
+
+lab-xen-guest-copy: deps build ## Boot Xen in QEMU and let guests copy frames out of pvnet's pages
+	target/release/xenlab guest-copy
 
 lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest attack pvnet beside another
 	target/release/xenlab hostile

@@ -297,7 +297,7 @@ impl std::ops::Sub for KeptPages {
 /// What a guest copies itself, of all its queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestCopyStatus {
-    /// Pages of its pools, if it has mapped them; else it copies in hypercalls.
+    /// Pages of its pools, if it copies out of some: then there are no counts, because nobody but the guest knows.
     pub pool_pages: usize,
     /// Buffers that are granted to it now and that it has not copied yet.
     pub granted: u64,

@@ -117,7 +117,7 @@ fn guest_copy(status: &GuestCopyStatus) -> String {
     let &GuestCopyStatus { pool_pages, granted, expired, hypercalls, copies, bytes, refused } =
         status;
     if pool_pages > 0 {
-        return format!("copies an uplink's frames out of {pool_pages} pages that it has mapped");
+        return format!("copies an uplink's frames out of a pool of {pool_pages} pages");
     }
     format!(
         "copied {bytes} bytes of an uplink's frames itself, in {copies} copies and {hypercalls} \
@@ -249,7 +249,7 @@ pub mod tests {
     fn guest_copies_are_one_line() {
         let pool = GuestCopyStatus { pool_pages: 256, ..GuestCopyStatus::default() };
         let line = guest_copy(&pool);
-        assert_eq!(line, "copies an uplink's frames out of 256 pages that it has mapped");
+        assert_eq!(line, "copies an uplink's frames out of a pool of 256 pages");
         let status = GuestCopyStatus { bytes: 3000, copies: 2, expired: 1, ..Default::default() };
         let line = guest_copy(&status);
         assert!(line.starts_with("copied 3000 bytes of an uplink's frames itself"), "{line}");

@@ -4,6 +4,7 @@
 
 mod args;
 mod domains;
+mod guest_copy;
 mod hostile;
 mod matrix;
 mod platform;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use args::{BootArgs, BuildArgs};
 use clap::{Parser, Subcommand};
 use domains::DomainsArgs;
+use guest_copy::GuestCopyArgs;
 use hostile::HostileArgs;
 use lab::Interrupt;
 use matrix::MatrixArgs;
@@ -63,6 +65,9 @@ enum Command {
     /// Do with two guests on pvnet what operators do: connect them, plug and unplug
     /// interfaces, restart pvnet, reboot, save, restore and destroy guests, all under traffic.
     Domains(DomainsArgs),
+    /// Let a guest copy an uplink's frames out of pages that pvnet grants it: a file, a restart of pvnet, guests that
+    /// are destroyed, and guests with the kernel's frontend.
+    GuestCopy(GuestCopyArgs),
     /// Start pvnet where something it needs is missing, and check its messages; then test every service of Xen
     /// that it uses, in dom0 alone and between dom0 and a guest.
     Platform(PlatformArgs),
@@ -93,6 +98,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Matrix(args) => matrix::run(args).map(verdict),
         Command::Queues(args) => queues::run(args).map(verdict),
         Command::Domains(args) => domains::run(args).map(verdict),
+        Command::GuestCopy(args) => guest_copy::run(args).map(verdict),
         Command::Platform(args) => platform::run(args).map(verdict),
         Command::Hostile(args) => hostile::run(args).map(verdict),
         Command::Shell { boot } => {

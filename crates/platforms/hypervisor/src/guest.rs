@@ -45,16 +45,17 @@ pub trait Guest: Clone + Send + Sync + 'static {
         false
     }
 
-    /// This domain's side of the guest copies that the driver domain calls `id`.
+    /// This domain's side of the guest copies that the driver domain `from` calls `id`.
     ///
     /// # Errors
     /// There are none of this number and form.
     fn guest_copier(
         &self,
+        from: DomId,
         id: u32,
         form: CopyForm,
     ) -> Result<Box<dyn GuestCopier<Self::Pages>>, Error> {
-        let _ = (id, form);
+        let _ = (from, id, form);
         Err(Error::Unsupported("guest copies"))
     }
 }

@@ -4,7 +4,9 @@
 //! [`Hypercall`](CopyForm::Hypercall) the driver domain grants bytes of any of its buffers under a
 //! number, and the guest has the hypervisor copy them, on the guest's account. A grant is used up
 //! by the copy, which is also the acknowledgement. In the form [`Mapped`](CopyForm::Mapped) the
-//! driver domain puts them into a pool that only this guest has mapped, read-only.
+//! driver domain puts them into a pool that only this guest has mapped, read-only. In the form
+//! [`Granted`](CopyForm::Granted) it grants the pages of such a pool once, and the guest has the
+//! hypervisor copy out of them.
 //!
 //! Only bytes of the driver domain can be granted, never those that another guest grants to it
 //! (XSA-226).
@@ -30,6 +32,8 @@ pub enum CopyForm {
     Hypercall,
     /// The guest, out of a pool that it has mapped.
     Mapped,
+    /// The hypervisor, in a hypercall of the guest, out of a pool whose pages are granted to it.
+    Granted,
 }
 
 impl fmt::Display for CopyForm {
@@ -37,6 +41,7 @@ impl fmt::Display for CopyForm {
         f.write_str(match self {
             Self::Hypercall => "hypercall",
             Self::Mapped => "mapped",
+            Self::Granted => "granted",
         })
     }
 }
@@ -48,6 +53,7 @@ impl FromStr for CopyForm {
         match text {
             "hypercall" => Ok(Self::Hypercall),
             "mapped" => Ok(Self::Mapped),
+            "granted" => Ok(Self::Granted),
             _ => Err(()),
         }
     }
@@ -70,7 +76,11 @@ pub trait GuestCopies: Send + Sync {
     /// By what the guest finds its side: unique within the guest.
     fn id(&self) -> u32;
 
-    /// The pool, a page for each number; none in the form [`CopyForm::Hypercall`].
+    /// Who copies.
+    fn form(&self) -> CopyForm;
+
+    /// The pool, a page for each number; none in the form [`CopyForm::Hypercall`]. In the form
+    /// [`CopyForm::Granted`] the region can be [shared](Region::share).
     fn pool(&self) -> Option<&Region>;
 
     /// Grants each buffer under its number, below [`GRANTED_BUFFERS`]. What was granted under the
@@ -137,4 +147,24 @@ pub struct GuestCopy {
 pub trait GuestCopier<P>: Send {
     /// Does a batch of copies; each gets its result.
     fn copy(&mut self, pages: &P, batch: &mut [GuestCopy]);
+
+    /// Whether what it copies from has gone, so that the last batch was not done. The driver domain may
+    /// have something else by now, which needs another copier.
+    fn is_stale(&self) -> bool {
+        false
+    }
+
+    /// What it has done so far.
+    fn done(&self) -> CopierCounts {
+        CopierCounts::default()
+    }
+}
+
+/// What a guest's copier has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopierCounts {
+    /// Copies that succeeded.
+    pub copies: u64,
+    /// Hypercalls.
+    pub hypercalls: u64,
 }

@@ -31,6 +31,10 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
     /// Whether pages can be mapped [unpinned](GrantMap::unpinned).
     const UNPINNED_MAPPINGS: bool = false;
 
+    /// Whether a backend that resumes a guest's rings can have guest copies there: the frontend notices that
+    /// those of the earlier backend are gone.
+    const RESUMES_GUEST_COPIES: bool = false;
+
     /// Resolves a domain. When the domain dies, operations on the handle fail.
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error>;
 
@@ -105,10 +109,11 @@ pub trait Hypervisor: Clone + Send + Sync + 'static {
         None
     }
 
-    /// Makes what one RX queue of `peer` needs for guest copies, if this platform has them.
+    /// Makes what one RX queue of `peer` needs for guest copies, if this platform has them. A platform may have another
+    /// form for [`CopyForm::Hypercall`]: see [`GuestCopies::form`].
     ///
     /// # Errors
-    /// It has none, or there is no memory for a pool.
+    /// It has none, or there is no memory for a pool: [`Error::Exhausted`].
     fn guest_copies(
         &self,
         peer: &Self::Peer,

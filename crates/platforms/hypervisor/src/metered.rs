@@ -91,6 +91,7 @@ impl<H: Hypervisor> Hypervisor for Metered<H> {
 
     const COPIES_PER_HYPERCALL: usize = H::COPIES_PER_HYPERCALL;
     const UNPINNED_MAPPINGS: bool = H::UNPINNED_MAPPINGS;
+    const RESUMES_GUEST_COPIES: bool = H::RESUMES_GUEST_COPIES;
 
     fn peer(&self, domain: DomId) -> Result<Self::Peer, Error> {
         self.inner.peer(domain)

@@ -205,6 +205,7 @@ impl Guest for MachineGuest {
 
     fn guest_copier(
         &self,
+        _: DomId,
         id: u32,
         form: CopyForm,
     ) -> Result<Box<dyn GuestCopier<SharedPages>>, Error> {

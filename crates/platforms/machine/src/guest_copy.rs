@@ -36,6 +36,7 @@ impl CopiesOfDomain {
                 Source::Table(Mutex::new((0..GRANTED_BUFFERS).map(|_| None).collect()))
             }
             CopyForm::Mapped => Source::Pool(Pool::new(domain).map_err(Error::os("pool"))?),
+            CopyForm::Granted => return Err(Error::Unsupported("granted pools")),
         };
         let mut numbered = self.numbered();
         numbered.by_id.retain(|_, copies| copies.strong_count() > 0);
@@ -147,6 +148,13 @@ impl QueueCopies {
 impl GuestCopies for QueueCopies {
     fn id(&self) -> u32 {
         self.id
+    }
+
+    fn form(&self) -> CopyForm {
+        match self.source {
+            Source::Table(_) => CopyForm::Hypercall,
+            Source::Pool(_) => CopyForm::Mapped,
+        }
     }
 
     fn pool(&self) -> Option<&Region> {

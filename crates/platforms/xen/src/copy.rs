@@ -10,6 +10,8 @@ use shm::Region;
 use crate::peer::Peer;
 use crate::sys::gntdev::{Segment, grant_copy};
 
+/// `GNTDEV_COPY_BATCH`: the device splits a batch into hypercalls of this size.
+pub(crate) const COPIES_PER_HYPERCALL: usize = 16;
 /// Most copies of one system call: four hypercalls' worth, on the stack.
 const SEGMENTS_MAX: usize = 64;
 

@@ -1,23 +1,25 @@
 //! The hypervisor's services for a frontend.
 
-use std::ops::Deref;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use hypervisor::{DomId, Error, GrantRef, Guest, PAGE_SIZE, Port};
-use rustix::io::Errno;
-use shm::Region;
+use hypervisor::guest_copy::{CopyForm, GuestCopier};
+use hypervisor::{DomId, Error, GrantRef, Guest, Port};
 
+use crate::copier::PoolCopier;
 use crate::device::{Device, OpenError, open};
 use crate::event::XenEvent;
 use crate::peer::Peer;
-use crate::sys::gntalloc::{self, Access};
+use crate::shared_pages::SharedPages;
+use crate::sys::gntalloc::Access;
 
 /// Xen, for a process that is served by another domain.
 #[derive(Clone, Debug)]
 pub struct XenGuest {
     domid: DomId,
     gntalloc: Arc<OwnedFd>,
+    /// None if its driver is not loaded: this guest then leaves all copies to the driver domain.
+    gntdev: Option<Arc<OwnedFd>>,
 }
 
 impl XenGuest {
@@ -28,7 +30,8 @@ impl XenGuest {
     /// When there is no Xen, or a driver or the right to use it is missing.
     pub fn open(domid: DomId) -> Result<Self, OpenError> {
         open(Device::Evtchn)?;
-        Ok(Self { domid, gntalloc: Arc::new(open(Device::Gntalloc)?) })
+        let gntdev = open(Device::Gntdev).ok().map(Arc::new);
+        Ok(Self { domid, gntalloc: Arc::new(open(Device::Gntalloc)?), gntdev })
     }
 
     /// As [`share`](Guest::share), but read-only. Tests use it: a backend must survive a ring or a
@@ -63,64 +66,22 @@ impl Guest for XenGuest {
         let port = event.port();
         Ok((event, port))
     }
-}
 
-/// Pages in gntalloc's table. Dropping them ends their grants and frees them. The kernel keeps
-/// pages that the other end still has mapped (XSA-396).
-#[derive(Debug)]
-struct Entries {
-    gntalloc: Arc<OwnedFd>,
-    /// Where in the device they are mapped from.
-    index: u64,
-    count: u32,
-}
-
-impl Drop for Entries {
-    fn drop(&mut self) {
-        // The only error is that they are not there.
-        let _ = gntalloc::dealloc_grefs(self.gntalloc.as_fd(), self.index, self.count);
+    fn has_guest_copies(&self) -> bool {
+        self.gntdev.is_some()
     }
-}
 
-/// Pages that this domain grants to another. Dropping them revokes the grants.
-#[derive(Debug)]
-pub struct SharedPages {
-    region: Region,
-    /// Dropped after the region: pages are freed only when this process cannot reach them.
-    _entries: Entries,
-}
-
-impl SharedPages {
-    fn new(
-        gntalloc: &Arc<OwnedFd>,
-        to: Peer,
-        pages: usize,
-        access: Access,
-    ) -> Result<(Self, Vec<GrantRef>), Error> {
-        let mut grefs = Vec::with_capacity(pages);
-        let index = gntalloc::alloc_grefs(gntalloc.as_fd(), to.domain().0, pages, access, |gref| {
-            grefs.push(GrantRef(gref));
-        });
-        let index = index.map_err(|error| match error {
-            Errno::NOSPC => Error::Exhausted(LIMIT),
-            error => Error::os("grant pages")(error),
-        })?;
-        // The device granted them, so the count fits.
-        let count = u32::try_from(pages).unwrap_or(0);
-        let entries = Entries { gntalloc: gntalloc.clone(), index, count };
-        let region = Region::map(gntalloc.as_fd(), index, pages * PAGE_SIZE)
-            .map_err(Error::os("map own pages"))?;
-        Ok((Self { region, _entries: entries }, grefs))
-    }
-}
-
-const LIMIT: &str = "pages that gntalloc grants: raise its limit with \
-    `echo 65536 > /sys/module/xen_gntalloc/parameters/limit`";
-
-impl Deref for SharedPages {
-    type Target = Region;
-
-    fn deref(&self) -> &Region {
-        &self.region
+    fn guest_copier(
+        &self,
+        from: DomId,
+        id: u32,
+        form: CopyForm,
+    ) -> Result<Box<dyn GuestCopier<SharedPages>>, Error> {
+        match (&self.gntdev, form) {
+            (Some(gntdev), CopyForm::Granted) => {
+                Ok(Box::new(PoolCopier::open(gntdev, Peer::new(from)?, GrantRef(id))?))
+            }
+            _ => Err(Error::Unsupported("guest copies of this form")),
+        }
     }
 }

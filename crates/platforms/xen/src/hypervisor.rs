@@ -4,20 +4,31 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use hypervisor::guest_copy::{CopyForm, GuestCopies};
 use hypervisor::{
     DmaRange, DomId, Error, GrantCopy, GrantMap, GrantRef, Hypervisor, MappedPages, Port,
 };
 
-use crate::copy::copy;
+use crate::copy::{COPIES_PER_HYPERCALL, copy};
 use crate::device::{Device, OpenError, open};
 use crate::event::XenEvent;
 use crate::grant::{Aperture, Mapping};
 use crate::peer::Peer;
+use crate::pool::GrantedPool;
 
 /// Xen, for a process that serves other domains.
 #[derive(Clone, Debug)]
 pub struct Xen {
     gntdev: Arc<OwnedFd>,
+    copies: Option<PoolSource>,
+}
+
+/// Where pools for guest copies come from.
+#[derive(Clone, Debug)]
+struct PoolSource {
+    gntalloc: Arc<OwnedFd>,
+    /// Pages of each pool.
+    pages: usize,
 }
 
 impl Xen {
@@ -28,7 +39,17 @@ impl Xen {
     pub fn open() -> Result<Self, OpenError> {
         // Each channel opens it again later. Opened here to report a missing driver at start.
         open(Device::Evtchn)?;
-        Ok(Self { gntdev: Arc::new(open(Device::Gntdev)?) })
+        Ok(Self { gntdev: Arc::new(open(Device::Gntdev)?), copies: None })
+    }
+
+    /// As [`open`](Self::open), with guest copies: each queue of a guest that copies gets a pool of `pages` pages, of
+    /// which there are at most [`POOL_PAGES_MAX`](wire::netif::guest_copy::POOL_PAGES_MAX).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn with_guest_copies(pages: usize) -> Result<Self, OpenError> {
+        let gntalloc = Arc::new(open(Device::Gntalloc)?);
+        Ok(Self { copies: Some(PoolSource { gntalloc, pages }), ..Self::open()? })
     }
 }
 
@@ -38,8 +59,10 @@ impl Hypervisor for Xen {
     type Aperture = Aperture;
     type Event = XenEvent;
 
-    /// `GNTDEV_COPY_BATCH`: the device splits a batch into hypercalls of this size.
-    const COPIES_PER_HYPERCALL: usize = 16;
+    const COPIES_PER_HYPERCALL: usize = COPIES_PER_HYPERCALL;
+
+    /// A frontend sees that a pool is gone by its mark.
+    const RESUMES_GUEST_COPIES: bool = true;
 
     fn peer(&self, domain: DomId) -> Result<Peer, Error> {
         Peer::new(domain)
@@ -79,6 +102,16 @@ impl Hypervisor for Xen {
     #[inline]
     fn copy(&self, batch: &mut [GrantCopy<'_, Peer>]) {
         copy(self.gntdev.as_fd(), batch);
+    }
+
+    /// The guest copies out of a [granted](CopyForm::Granted) pool.
+    fn guest_copies(&self, peer: &Peer, form: CopyForm) -> Result<Arc<dyn GuestCopies>, Error> {
+        match (&self.copies, form) {
+            (Some(PoolSource { gntalloc, pages }), CopyForm::Hypercall) => {
+                Ok(Arc::new(GrantedPool::new(gntalloc, *peer, *pages)?))
+            }
+            _ => Err(Error::Unsupported("guest copies")),
+        }
     }
 
     fn bind_interdomain(&self, peer: &Peer, port: Port) -> Result<XenEvent, Error> {

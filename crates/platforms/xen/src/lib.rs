@@ -5,12 +5,16 @@
 //! [`XenGuest`] grants pages through `/dev/xen/gntalloc`. [`store::connect`] finds the store, whose
 //! protocol `xenstore::Client` speaks. No C library is needed.
 //!
+//! A driver domain grants pages too, for guests that copy received frames themselves
+//! ([`Xen::with_guest_copies`]).
+//!
 //! Two services are missing. No device offers `GNTTABOP_transfer`, so there is no page flipping:
 //! use `rx = "copy"`. And a process cannot give a device the address of a page that it has not
 //! mapped.
 
 #![deny(unsafe_code)]
 
+mod copier;
 mod copy;
 mod device;
 mod event;
@@ -18,12 +22,15 @@ mod grant;
 mod guest;
 mod hypervisor;
 mod peer;
+mod pool;
+mod shared_pages;
 pub mod store;
 mod sys;
 
 pub use device::OpenError;
 pub use event::XenEvent;
 pub use grant::{Aperture, Mapping};
-pub use guest::{SharedPages, XenGuest};
+pub use guest::XenGuest;
 pub use hypervisor::Xen;
 pub use peer::Peer;
+pub use shared_pages::SharedPages;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Weak};
 
-use hypervisor::{GrantRef, GuestCopies, Hypervisor, Port};
+use hypervisor::{CopyForm, GrantRef, GuestCopies, Hypervisor, Port};
 use offload::Features;
 use port::Task;
 use ring::netif::Ctrl;
@@ -94,6 +94,12 @@ impl<H: Hypervisor> Connection<H> {
         self.queues.iter().filter_map(|queue| queue.rx.guest_copies())
     }
 
+    /// What there was too little of for the guest to copy, so that its frames are copied. None if it copies, or if it
+    /// does not want to.
+    pub fn out_of(&self) -> Option<&'static str> {
+        self.queues.iter().find_map(|queue| queue.rx.out_of())
+    }
+
     /// How the pages that stay mapped are used. The counts live as long as their queues.
     pub fn usage(&self) -> Vec<Weak<GrantUse>> {
         let mut all: Vec<&Arc<GrantUse>> = Vec::new();
@@ -137,6 +143,8 @@ pub(crate) struct Rings<'a> {
     pub(crate) resumes: bool,
     /// Header pages are used, if the frontend has some.
     pub(crate) headers: bool,
+    /// The guest copies, if it has asked for it.
+    pub(crate) copies: bool,
 }
 
 /// The parameters of connecting one frontend's rings.
@@ -229,10 +237,17 @@ impl<H: Hypervisor> ConnectContext<'_, H> {
         Ok(match (offered.rx, offered.rx.guest_copy()) {
             (_, Some(form)) => {
                 // On live rings the frontend knows the grants of the earlier backend only.
-                let may_copy = !rings.resumes && keys.flag(keys::REQUEST_RX_GUEST_COPY)?;
-                match may_copy {
-                    true => RxMode::GuestCopy(hypervisor.guest_copies(peer, form)?),
-                    false => RxMode::Copy,
+                let may_resume = !rings.resumes || H::RESUMES_GUEST_COPIES;
+                if !(rings.copies && may_resume && keys.flag(keys::REQUEST_RX_GUEST_COPY)?) {
+                    return Ok(RxMode::Copy);
+                }
+                match hypervisor.guest_copies(peer, form) {
+                    Ok(copies) if copies.form() == CopyForm::Granted => {
+                        RxMode::Pool { copies, resumes: rings.resumes }
+                    }
+                    Ok(copies) => RxMode::GuestCopy(copies),
+                    Err(hypervisor::Error::Exhausted(what)) => RxMode::OutOf(what),
+                    Err(error) => return Err(error.into()),
                 }
             }
             (RxChannel::Flip, _) => {
@@ -331,8 +346,9 @@ pub(crate) fn connect<H: Hypervisor>(
             context.queue((n, &prefix), grants)
         })
         .collect::<Result<Vec<_>, ConnectError>>()?;
-    let all_copies: Vec<_> =
-        queues.iter().filter_map(|queue| queue.rx.guest_copies()).cloned().collect();
+    let all_copies = queues.iter().filter_map(|queue| queue.rx.guest_copies());
+    let may_expire = |copies: &&Arc<dyn GuestCopies>| copies.form() == CopyForm::Hypercall;
+    let all_copies: Vec<_> = all_copies.filter(may_expire).cloned().collect();
     let expiry = (!all_copies.is_empty()).then(|| Expiry::new(all_copies).map(Box::new));
     let expiry = expiry.transpose().map_err(hypervisor::Error::os("doorbell"))?;
     let control = control.map(|place| context.control(place, all_grants)).transpose()?;

@@ -21,7 +21,7 @@ use crate::GrantUse;
 use crate::buffers::{Buffers, Destination};
 use crate::grant_cache::GrantCache;
 use crate::request::Fault;
-use lend::Lending;
+use loans::Loans;
 use moderation::Moderation;
 use plan::{PacketShape, RxRing};
 use slots::Slots;
@@ -30,9 +30,11 @@ use supply::BufferSupply;
 mod flip;
 mod guest_copy;
 mod lend;
+mod loans;
 mod mode;
 mod moderation;
 mod plan;
+mod pool;
 mod posted;
 mod slots;
 mod supply;
@@ -46,8 +48,8 @@ pub struct RxQueue<H: Hypervisor> {
     finisher: Finisher,
     /// Where frames are copied through that come from another platform, once there is one.
     bounce: Option<Bounce>,
-    /// What it lends its buffers with, if it does.
-    lending: Option<Lending>,
+    /// What it lends, if it does.
+    loans: Option<Loans>,
     /// The buffers that stay mapped on demand, if some may.
     cache: Option<GrantCache<H>>,
 }
@@ -72,19 +74,19 @@ impl<H: Hypervisor> Egress for RxQueue<H> {
     }
 
     fn lent_memory(&self) -> Option<LentMemory> {
-        let lending = self.lending.as_ref()?;
-        let region = self.slots.hypervisor.dma_region(self.slots.to.peer())?;
-        Some(LentMemory { lender: lending.id(), region, features: self.slots.features })
+        let loans = self.loans.as_ref()?;
+        let region = loans.region(&self.slots)?;
+        Some(LentMemory { lender: loans.id(), region, features: self.slots.features })
     }
 
     fn lend(&mut self, wanted: Wanted, lent: &mut Vec<LentBuffer>) -> Result<(), Broken> {
-        let Some(lending) = &mut self.lending else { return Ok(()) };
-        lending.lend(&mut self.slots, wanted, lent).map_err(Broken::new)
+        let Some(loans) = &mut self.loans else { return Ok(()) };
+        loans.lend(&mut self.slots, wanted, lent).map_err(Broken::new)
     }
 
     fn take_back(&mut self, tokens: &[u32]) {
-        if let Some(lending) = &mut self.lending {
-            lending.take_back(&mut self.slots, tokens);
+        if let Some(loans) = &mut self.loans {
+            loans.take_back(&mut self.slots, tokens);
         }
     }
 
@@ -110,14 +112,17 @@ impl<H: Hypervisor> RxQueue<H> {
         let meter = hypervisor.clone();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
         let (supply, to) = (BufferSupply::Enough, Arc::new(to));
-        let lending = match mode {
-            RxMode::Lend => hypervisor.dma_region(to.peer()).map(Lending::new),
+        let loans = match &mode {
+            RxMode::Lend => hypervisor.dma_region(to.peer()).map(Loans::buffers),
+            RxMode::Pool { copies, resumes } => {
+                Loans::pool(copies, resumes.then(|| ring.consumed()))
+            }
             _ => None,
         };
-        let ring = RxRing::<H>::new(ring, lending.is_some());
+        let ring = RxRing::<H>::new(ring, matches!(loans, Some(Loans::Buffers(_))));
         let moderation = Moderation::new(coalescing);
         let slots = Slots { mode, hypervisor, to, ring, event, supply, moderation, features };
-        Self { slots, finisher, bounce: None, lending, cache }
+        Self { slots, finisher, bounce: None, loans, cache }
     }
 
     /// What the frontend takes.
@@ -127,7 +132,16 @@ impl<H: Hypervisor> RxQueue<H> {
 
     /// What the guest copies from, if it copies an uplink's frames.
     pub fn guest_copies(&self) -> Option<&Arc<dyn GuestCopies>> {
-        self.slots.mode.guest_copies()
+        let mode = &self.slots.mode;
+        mode.guest_copies().or_else(|| mode.lent_pool())
+    }
+
+    /// What there was too little of for the guest to copy.
+    pub(crate) fn out_of(&self) -> Option<&'static str> {
+        match self.slots.mode {
+            RxMode::OutOf(what) => Some(what),
+            _ => None,
+        }
     }
 
     /// How buffers that stay mapped are used, if some may.
@@ -171,15 +185,20 @@ impl<H: Hypervisor> RxQueue<H> {
         let memory = body.local::<H>();
         let mut done = 0;
         // Usually nothing is lent, and no frame needs a look.
-        let lends = self.slots.ring.lent() > 0;
+        let lends = self.loans.as_ref().is_some_and(|loans| loans.is_any(&self.slots));
         while done < offers.len() {
             let mut rest = &mut offers[done..];
             if lends {
-                let Some(lending) = &mut self.lending else { break };
-                let (run, are_lent) = lending.run(&self.slots, rest);
+                let Some(loans) = &mut self.loans else { break };
+                let (run, are_lent) = loans.run(&self.slots, rest);
                 rest = &mut rest[..run];
                 if are_lent {
-                    rest.iter_mut().for_each(|offer| lending.deliver(&mut self.slots, offer));
+                    for offer in rest {
+                        loans.deliver(&mut self.slots, offer, now)?;
+                        if offer.outcome == Outcome::Waiting {
+                            return Ok(());
+                        }
+                    }
                     done += run;
                     continue;
                 }

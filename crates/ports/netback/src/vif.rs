@@ -244,7 +244,8 @@ impl<H: Hypervisor> Vif<H> {
 
     fn connect(&self) -> Result<Connection<H>, VifError> {
         let headers = self.offered.tx == TxChannel::Header;
-        let connection = self.open(Rings { ledgers: &*self.ledgers, resumes: false, headers })?;
+        let rings = Rings { ledgers: &*self.ledgers, resumes: false, headers, copies: true };
+        let connection = self.open(rings)?;
         let supplied = connection.queues.iter().all(|queue| queue.tx.has_header_pages());
         let key = self.header_channel();
         self.store.write(None, &key, if supplied { "1" } else { "0" })?;
@@ -254,14 +255,17 @@ impl<H: Hypervisor> Vif<H> {
 
     /// Writes how the guest copies, if it does.
     fn announce_copies(&self, connection: &Connection<H>) -> Result<(), StoreError> {
-        let Some(form) = self.offered.rx.guest_copy() else { return Ok(()) };
+        if self.offered.rx.guest_copy().is_none() {
+            return Ok(());
+        }
         let queues = u32::try_from(connection.queues.len()).unwrap_or(u32::MAX);
         for (n, queue) in (0..).zip(&connection.queues) {
             let key = format!("{}{}", queue_prefix(n, queues), keys::RX_GUEST_COPIES);
             let path = format!("{}/{key}", self.path);
             match queue.rx.guest_copies() {
                 Some(copies) => {
-                    self.store.write(None, &path, &format!("{form} {}", copies.id()))?;
+                    let text = format!("{} {}", copies.form(), copies.id());
+                    self.store.write(None, &path, &text)?;
                 }
                 // An earlier frontend may have copied.
                 None => gone_is_fine(self.store.remove(None, &path))?,
@@ -270,11 +274,17 @@ impl<H: Hypervisor> Vif<H> {
         Ok(())
     }
 
-    /// Connects to live rings, with the header channel as negotiated before. Writes nothing.
+    /// Connects to live rings, with the header channel as negotiated before. Writes nothing but how the guest
+    /// copies.
     fn take_over(&self) -> Result<Connection<H>, VifError> {
         let headers =
             self.store.read(None, &self.header_channel()).is_ok_and(|text| text.trim() == "1");
-        let connection = self.open(Rings { ledgers: &*self.ledgers, resumes: true, headers })?;
+        // Without this key the frontend takes all responses for copies.
+        let copies = format!("{}/{}", self.path, keys::RX_GUEST_COPIES);
+        let copies = self.store.read(None, &copies).is_ok();
+        let rings = Rings { ledgers: &*self.ledgers, resumes: true, headers, copies };
+        let connection = self.open(rings)?;
+        self.announce_copies(&connection)?;
         connection.wake();
         Ok(connection)
     }

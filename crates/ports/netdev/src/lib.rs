@@ -115,6 +115,15 @@ impl Burst {
     pub const SHORT: Self = Self { frames: 32, bytes: 16 * 1024 };
 }
 
+/// Copies that a guest had its hypervisor do, of frames that it received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Copies.
+    pub copies: u64,
+    /// Hypercalls for them.
+    pub hypercalls: u64,
+}
+
 /// The frame does not fit: it is too long for the device, or there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the frame does not fit")]
@@ -194,6 +203,11 @@ pub trait Queue: Send + 'static {
     /// Uses pages again that were set aside and not freed.
     fn put_back(&mut self, pages: &[u16]) {
         let _ = pages;
+    }
+
+    /// What this guest has copied itself so far, out of the other end's memory.
+    fn copied(&self) -> Copied {
+        Copied::default()
     }
 
     /// Clears those events that are `rung`. Call it before looking at the rings, never after: an

@@ -3,8 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use hypervisor::guest_copy::CopierCounts;
 use hypervisor::{EventChannel, Guest};
-use netdev::{Buffer, Device, Gone, HEADER_MAX, Metadata, NotFreed, Refused};
+use netdev::{Buffer, Copied, Device, Gone, HEADER_MAX, Metadata, NotFreed, Refused};
 use offload::Features;
 use shm::Piece;
 use wire::ethernet::MacAddr;
@@ -116,6 +117,11 @@ impl<G: Guest> netdev::Queue for Queue<G> {
 
     fn put_back(&mut self, pages: &[u16]) {
         self.tx.put_back(pages);
+    }
+
+    fn copied(&self) -> Copied {
+        let CopierCounts { copies, hypercalls } = self.rx.copied();
+        Copied { copies, hypercalls }
     }
 
     fn clear(&self, [rx, tx]: [bool; 2]) -> Result<(), Gone> {

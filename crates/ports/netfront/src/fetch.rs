@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use arrayvec::ArrayVec;
-use hypervisor::guest_copy::{GUEST_COPIES_PER_HYPERCALL, GuestCopier, GuestCopy};
+use hypervisor::guest_copy::{CopierCounts, GUEST_COPIES_PER_HYPERCALL, GuestCopier, GuestCopy};
 use hypervisor::{Guest, PAGE_SIZE};
 use ring::netif::Rx;
 use ring::{FrontRing, RegionPage};
@@ -11,7 +11,6 @@ use wire::netif::extra::ExtraInfo;
 use wire::netif::guest_copy::GUEST_COPY;
 use wire::netif::{RxResponse, rx_flags, status};
 
-use crate::buffers::Buffers;
 use crate::{Fault, RING_LEN};
 
 /// A frame at the start of every page would share a handful of cache sets with all others.
@@ -19,9 +18,22 @@ const CACHE_OFFSET_STEP: usize = 64;
 /// The longest bytes that get an offset. Offsets are below half a page.
 const SHORT_MAX: u16 = 2048;
 
+/// A copier of a queue.
+type Copier<G> = Box<dyn GuestCopier<<G as Guest>::Pages>>;
+
+/// Opens what a queue copies from now; none if there is nothing.
+pub(crate) type Opener<G> = Box<dyn FnMut() -> Option<Copier<G>> + Send>;
+
 /// Copies what the backend grants, and holds the responses until their frames are taken.
 pub(crate) struct Fetcher<G: Guest> {
-    copier: Box<dyn GuestCopier<G::Pages>>,
+    copier: Copier<G>,
+    /// Opens another one when this one is stale.
+    open: Opener<G>,
+    /// Responses on the ring that were there when another copier was opened. They may name what the
+    /// earlier one copied from, which is gone.
+    outdated: u32,
+    /// What earlier copiers did.
+    done_before: CopierCounts,
     /// Private copies of responses, with their ring indices. Their bytes are in this guest's pages.
     fetched: VecDeque<(u32, RxResponse)>,
     /// The next response's slot holds an extra.
@@ -29,8 +41,24 @@ pub(crate) struct Fetcher<G: Guest> {
 }
 
 impl<G: Guest> Fetcher<G> {
-    pub(crate) fn new(copier: Box<dyn GuestCopier<G::Pages>>) -> Self {
-        Self { copier, fetched: VecDeque::with_capacity(RING_LEN), in_extras: false }
+    pub(crate) fn new(copier: Copier<G>, open: Opener<G>) -> Self {
+        Self {
+            copier,
+            open,
+            outdated: 0,
+            done_before: CopierCounts::default(),
+            fetched: VecDeque::with_capacity(RING_LEN),
+            in_extras: false,
+        }
+    }
+
+    /// What was copied so far.
+    pub(crate) fn done(&self) -> CopierCounts {
+        let (before, now) = (self.done_before, self.copier.done());
+        CopierCounts {
+            copies: before.copies + now.copies,
+            hypercalls: before.hypercalls + now.hypercalls,
+        }
     }
 
     /// Responses whose slots must not be posted again yet.
@@ -46,13 +74,10 @@ impl<G: Guest> Fetcher<G> {
     pub(crate) fn next(
         &mut self,
         ring: &mut FrontRing<Rx, RegionPage<G::Pages>>,
-        buffers: &Buffers<G>,
+        pages: &G::Pages,
     ) -> Result<Option<(u32, RxResponse)>, Fault> {
         if self.fetched.is_empty() {
-            match buffers.pages() {
-                Some(pages) => self.fetch(ring, pages)?,
-                None => return Ok(ring.take()?),
-            }
+            self.fetch(ring, pages)?;
         }
         Ok(self.fetched.pop_front())
     }
@@ -68,12 +93,16 @@ impl<G: Guest> Fetcher<G> {
         while !copies.is_full()
             && let Some((index, mut response)) = ring.take()?
         {
+            let is_outdated = self.outdated > 0;
+            self.outdated = self.outdated.saturating_sub(1);
             if self.in_extras {
                 let info: ExtraInfo = zerocopy::transmute!(response);
                 self.in_extras = info.more();
             } else {
                 self.in_extras = response.flags & rx_flags::EXTRA_INFO != 0;
-                if let Some(copy) = granted(index, response) {
+                if is_outdated && response.flags & GUEST_COPY != 0 {
+                    response.status = status::ERROR;
+                } else if let Some(copy) = granted(index, response) {
                     copies.push(copy);
                     copied.push(self.fetched.len());
                     // A part of a page.
@@ -91,6 +120,19 @@ impl<G: Guest> Fetcher<G> {
                 response.status = status::ERROR;
             }
         }
+        if self.copier.is_stale() {
+            self.reopen(ring)?;
+        }
+        Ok(())
+    }
+
+    /// The backend was started again and has another pool, or will have one: copies from there.
+    #[cold]
+    fn reopen(&mut self, ring: &mut FrontRing<Rx, RegionPage<G::Pages>>) -> Result<(), Fault> {
+        let Some(copier) = (self.open)() else { return Ok(()) };
+        self.done_before = self.done();
+        self.copier = copier;
+        self.outdated = ring.refresh()?;
         Ok(())
     }
 }
@@ -105,3 +147,6 @@ fn granted(index: u32, response: RxResponse) -> Option<GuestCopy> {
     let copy = GuestCopy { number, offset, len, to: slot * PAGE_SIZE + within, done: false };
     (flags & GUEST_COPY != 0).then_some(copy)
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ mod rings;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hypervisor::guest_copy::GuestCopier;
 use hypervisor::{CopyForm, DomId, Guest};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -154,7 +155,7 @@ impl<G: Guest> Frontend<G> {
         if supplies && frontend.number(keys::HEADER_CHANNEL)? == 0 {
             return Err(ConnectError::HeaderChannel);
         }
-        frontend.open_copies(guest, &mut queues, config)?;
+        frontend.open_copies(guest, backend_id, &mut queues, config)?;
         if frontend.is_control_ring_taken()
             && let Some(control) = &mut frontend.control
         {
@@ -168,6 +169,7 @@ impl<G: Guest> Frontend<G> {
     fn open_copies(
         &self,
         guest: &G,
+        backend: DomId,
         queues: &mut [Queue<G>],
         config: &Config,
     ) -> Result<(), ConnectError> {
@@ -177,17 +179,11 @@ impl<G: Guest> Frontend<G> {
         let count = u32::try_from(queues.len()).unwrap_or(u32::MAX);
         for (n, queue) in (0..).zip(queues) {
             let key = format!("{}/{}{}", self.backend, prefix(n, count), keys::RX_GUEST_COPIES);
-            let text = match self.store.read(None, &key) {
-                // A backend that was closing an earlier connection has removed the request: it
-                // copies.
-                Err(StoreError::NotFound(_)) => continue,
-                other => other?,
-            };
-            let copies = text
-                .split_once(' ')
-                .and_then(|(form, id)| Some((form.parse::<CopyForm>().ok()?, id.parse().ok()?)));
-            let (form, id) = copies.ok_or(ConnectError::Key(key))?;
-            queue.rx.copy_by(guest.guest_copier(id, form)?);
+            // A backend that was closing an earlier connection has removed the request: it copies.
+            let Some(copier) = open_copier(guest, backend, &*self.store, &key)? else { continue };
+            let (guest, store) = (guest.clone(), self.store.clone());
+            let open = move || open_copier(&guest, backend, &*store, &key).ok().flatten();
+            queue.rx.copy_by(copier, Box::new(open));
         }
         Ok(())
     }
@@ -313,6 +309,24 @@ impl<G: Guest> Frontend<G> {
             other => other,
         }
     }
+}
+
+/// Opens what a queue copies from, as the backend's `key` says; none if there is no such key.
+fn open_copier<G: Guest>(
+    guest: &G,
+    backend: DomId,
+    store: &dyn Store,
+    key: &str,
+) -> Result<Option<Box<dyn GuestCopier<G::Pages>>>, ConnectError> {
+    let text = match store.read(None, key) {
+        Err(StoreError::NotFound(_)) => return Ok(None),
+        other => other?,
+    };
+    let copies = text
+        .split_once(' ')
+        .and_then(|(form, id)| Some((form.parse::<CopyForm>().ok()?, id.parse().ok()?)));
+    let (form, id) = copies.ok_or_else(|| ConnectError::Key(key.to_owned()))?;
+    Ok(Some(guest.guest_copier(backend, id, form)?))
 }
 
 /// The directory of a queue's keys: a single queue has them in the device's own.

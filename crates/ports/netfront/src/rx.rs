@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use hypervisor::guest_copy::GuestCopier;
+use hypervisor::guest_copy::{CopierCounts, GuestCopier};
 use hypervisor::{EventChannel, GrantRef, Guest, PAGE_SIZE};
 use offload::{Checksum, Gso};
 use ring::netif::Rx;
@@ -18,7 +18,7 @@ use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{NR_SLOTS_MIN, RxRequest, RxResponse, rx_flags};
 
 use crate::buffers::Buffers;
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, Opener};
 use crate::{Fault, RING_LEN};
 
 /// A received frame; [`RxQueue::pieces`] returns its bytes. The caller may reuse one value for
@@ -93,17 +93,23 @@ impl<G: Guest> RxQueue<G> {
         queue
     }
 
-    /// Copies what the backend grants from now on.
-    pub(crate) fn copy_by(&mut self, copier: Box<dyn GuestCopier<G::Pages>>) {
-        self.fetcher = Some(Fetcher::new(copier));
+    /// Copies what the backend grants from now on. `open` opens another copier if this one becomes stale.
+    pub(crate) fn copy_by(&mut self, copier: Box<dyn GuestCopier<G::Pages>>, open: Opener<G>) {
+        self.fetcher = Some(Fetcher::new(copier, open));
+    }
+
+    /// What this guest has copied out of the driver domain's memory.
+    pub fn copied(&self) -> CopierCounts {
+        self.fetcher.as_ref().map(Fetcher::done).unwrap_or_default()
     }
 
     /// The next response and its index, with its bytes in this guest's pages.
     #[inline(always)]
     fn take(&mut self) -> Result<Option<(u32, RxResponse)>, Fault> {
-        match &mut self.fetcher {
+        let Some(fetcher) = &mut self.fetcher else { return Ok(self.ring.take()?) };
+        match self.buffers.pages() {
+            Some(pages) => fetcher.next(&mut self.ring, pages),
             None => Ok(self.ring.take()?),
-            Some(fetcher) => fetcher.next(&mut self.ring, &self.buffers),
         }
     }
 

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use control_socket::DIRECTORY;
+use port::LENT_MAX;
 use serde::Deserialize;
+use wire::netif::guest_copy::POOL_PAGES_MAX;
 
 /// `[daemon]`
 #[derive(Clone, Debug, Deserialize)]
@@ -111,11 +113,35 @@ pub struct Xen {
     pub backend: String,
     /// What happens to the guests when the daemon stops.
     pub on_stop: OnStop,
+    /// Pages that are granted to each guest that copies an uplink's frames itself.
+    pub guest_copy_pages: usize,
 }
 
 impl Default for Xen {
     fn default() -> Self {
-        Self { backend: "vif".to_owned(), on_stop: OnStop::Keep }
+        let guest_copy_pages = GUEST_COPY_PAGES;
+        Self { backend: "vif".to_owned(), on_stop: OnStop::Keep, guest_copy_pages }
+    }
+}
+
+/// A page for each slot of a ring.
+const GUEST_COPY_PAGES: usize = 256;
+/// Pages that one unsegmented frame may need.
+const GUEST_COPY_PAGES_MIN: usize = LENT_MAX;
+
+impl Xen {
+    /// Checks what TOML cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if self.backend.is_empty() || self.backend.contains('/') {
+            return Err(format!("xen.backend is {:?}, not a folder's name", self.backend));
+        }
+        if !(GUEST_COPY_PAGES_MIN..=POOL_PAGES_MAX).contains(&self.guest_copy_pages) {
+            return Err(format!(
+                "xen.guest_copy_pages is {}, not {GUEST_COPY_PAGES_MIN} to {POOL_PAGES_MAX}",
+                self.guest_copy_pages
+            ));
+        }
+        Ok(())
     }
 }
 

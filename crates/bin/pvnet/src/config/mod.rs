@@ -141,10 +141,7 @@ impl Config {
         }
         self.check_nics()?;
         self.check_direct()?;
-        if self.xen.backend.is_empty() || self.xen.backend.contains('/') {
-            return Err(format!("xen.backend is {:?}, not a folder's name", self.xen.backend));
-        }
-        Ok(())
+        self.xen.check()
     }
 
     /// Checks the cards, and that they have the contexts that guests get.
@@ -204,10 +201,14 @@ impl Config {
                  can be lent to one uplink only"
             ));
         }
-        let is_direct = |guest: &&Guest| guest.vifs.iter().any(|vif| vif.rx.lends());
         if per_guest.iter().any(|uplink| uplink.kind == UplinkKind::AfXdp) {
-            let moves = |guest: &&Guest| guest.balloon || !guest.contexts.is_empty();
-            if let Some(guest) = self.guests.iter().filter(is_direct).find(moves) {
+            if self.daemon.platform == Platform::Xen {
+                return Err("an uplink with kind = \"af-xdp\" has no queues for guests on Xen: their memory is not \
+                            mapped there; use a tap or macvtap"
+                    .to_owned());
+            }
+            let moves = |guest: &Guest| guest.balloon || !guest.contexts.is_empty();
+            if let Some((guest, ..)) = self.direct_vifs().find(|(guest, ..)| moves(guest)) {
                 return Err(format!(
                     "guest {:?}: rx = \"direct\" with an uplink of kind = \"af-xdp\" needs balloon = false and no \
                      [[guest.context]]: the kernel keeps the pages that it has for AF_XDP, and takes none of secret memory",
@@ -215,19 +216,20 @@ impl Config {
                 ));
             }
         }
-        match self.guests.iter().find(is_direct) {
-            Some(guest) if per_guest.is_empty() => Err(format!(
-                "guest {:?}: rx = \"direct\" needs an [[uplink]] with queues = \"per-guest\"",
-                guest.name
+        match self.direct_vifs().next() {
+            Some((guest, _, vif)) if per_guest.is_empty() => Err(format!(
+                "guest {:?}: rx = \"{}\" needs an [[uplink]] with queues = \"per-guest\"",
+                guest.name, vif.rx
             )),
             _ => Ok(()),
         }
     }
 
-    /// The interfaces that receive directly: the guest, and the interface's index among the guest's.
+    /// The interfaces that have a queue of an uplink: the guest, and the interface's index among the guest's.
     pub fn direct_vifs(&self) -> impl Iterator<Item = (&Guest, usize, &Vif)> {
         let of_guest = |guest: &'_ Guest| {
-            let vifs = guest.vifs.iter().enumerate().filter(|(_, vif)| vif.rx.lends());
+            let has_own_queue = |vif: &Vif| vif.has_own_queue(self.daemon.platform);
+            let vifs = guest.vifs.iter().enumerate().filter(|(_, vif)| has_own_queue(vif));
             let vifs: Vec<_> = vifs.map(|(index, _)| index).collect();
             vifs
         };

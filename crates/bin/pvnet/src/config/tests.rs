@@ -233,7 +233,8 @@ fn on_xen_the_toolstack_decides_who_is_a_guest() {
     for (text, reason) in [
         (RED.to_owned(), "leave it out"),
         ("[[guest]]\nname = \"red\"\nrx = \"flip\"\n".to_owned(), "not for Xen"),
-        ("[[guest]]\nname = \"red\"\nrx = \"guest-copy\"\n".to_owned(), "not for Xen"),
+        ("[[guest]]\nname = \"red\"\nrx = \"guest-copy-mapped\"\n".to_owned(), "not for Xen"),
+        ("[xen]\nguest_copy_pages = 1020\n".to_owned(), "not 17 to 1019"),
         ("[[guest]]\nname = \"red\"\nuid = 5\n".to_owned(), "no process joins"),
         ("[xen]\nbackend = \"a/b\"\n".to_owned(), "folder"),
     ] {

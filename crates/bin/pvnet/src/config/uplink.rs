@@ -115,7 +115,7 @@ pub struct Uplink {
     /// Who shares its receive queues.
     #[serde(default)]
     pub queues: Queues,
-    /// How many guests can have a queue at a time; by default all with `rx = "direct"`.
+    /// How many guests can have a queue at a time; by default all in the configuration that want one.
     pub guest_queues: Option<u16>,
     /// A worker is woken up for so many frames,
     pub coalesce_frames: Option<u32>,
@@ -209,7 +209,8 @@ pub enum Queues {
     /// Everybody.
     #[default]
     Shared,
-    /// Each guest with `rx = "direct"` has one, whose frames are put into the guest's buffers.
+    /// Each guest with `rx = "direct"` has one, whose frames are put into the guest's buffers; on Xen each with
+    /// `rx = "guest-copy"`, whose frames are put into its pool.
     PerGuest,
 }
 

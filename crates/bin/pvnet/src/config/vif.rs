@@ -8,6 +8,7 @@ use serde::Deserialize;
 use wire::ethernet::MacAddr;
 
 use super::coalescing::coalescing;
+use super::daemon::Platform;
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::{parsed, parsed_if_any};
@@ -163,12 +164,15 @@ impl Vif {
                 "rx = \"flip\" is not for Xen, because Linux lets no process transfer pages".into(),
             );
         }
-        if is_xen && self.rx.guest_copy().is_some() {
-            return Err(format!(
-                "rx = \"{}\" is not for Xen yet, because the driver domain's pages are granted on \
-                 platform machine only",
-                self.rx
-            ));
+        if is_xen && self.rx == RxChannel::GuestCopyMapped {
+            return Err("rx = \"guest-copy-mapped\" is not for Xen; use \"guest-copy\"".into());
+        }
+        if is_xen && self.rx == RxChannel::GuestCopy && self.queues.is_some_and(|queues| queues > 1)
+        {
+            return Err(
+                "rx = \"guest-copy\" takes one queue on Xen: set queues = 1, or leave it out"
+                    .into(),
+            );
         }
         if is_xen && self.grant_reuse == GrantReuse::OnDemand {
             return Err(
@@ -188,6 +192,11 @@ impl Vif {
                 .into());
         }
         Ok(())
+    }
+
+    /// Whether an uplink's queue for one guest puts frames where this guest takes them from.
+    pub fn has_own_queue(&self, platform: Platform) -> bool {
+        self.rx.lends() || (platform == Platform::Xen && self.rx == RxChannel::GuestCopy)
     }
 
     /// The most queues, if by default it has `default`.

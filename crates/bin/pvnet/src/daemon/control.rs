@@ -211,14 +211,14 @@ impl Control {
     fn plug(&mut self, interface: NewInterface) -> Result<(), String> {
         let NewInterface { id, guest, name, vif } = interface;
         let sources = vif.sources()?;
-        let offered = vif.offered(default_queues());
+        let lends = vif.has_own_queue(self.config.daemon.platform);
+        let offered = vif.offered(if lends { 1 } else { default_queues() });
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());
         let policy = sources.policy(backend.mac());
         let may_capture = self.config.daemon.capture;
         let wrappers = Wrappers::new(&name, policy, &vif.limit, may_capture);
         let (port, reason, address_owner) = (None, None, None);
-        let lends = vif.rx.lends();
         let interface = Interface {
             guest,
             name,

@@ -105,7 +105,7 @@ impl GuestQueues for TapQueues {
         if memory.is_none() {
             warn!(
                 guest = name,
-                "its frontend takes responses in order only, so frames for it are copied"
+                "its frontend has no buffers for a queue of its own, so frames for it are copied"
             );
         }
         queue.assign(mac, port.lender(0), memory);

@@ -9,6 +9,7 @@ use control_socket::{GuestCopyStatus, KeptPages, PersistentStatus, PortStatus, S
 use hypervisor::{DomId, GuestCopies, GuestCopyCounts, Hypervisor, Meter, PAGE_SIZE};
 use netback::{Change, DirectionUsage, GrantUsage, GrantUse, Ledgers, Offered, Vif, VifError};
 use switch::MacAddr;
+use tracing::warn;
 use xenstore::{Store, XenbusState};
 
 use crate::daemon::backends::{Backends, VifId};
@@ -145,6 +146,10 @@ impl<H: Hypervisor> Backend for VifBackend<H> {
         Ok(match self.vif.frontend_changed()? {
             Change::None => Transition::None,
             Change::Connect(connection) => {
+                if let Some(what) = connection.out_of() {
+                    let frontend = self.vif.frontend();
+                    warn!(frontend, "out of {what}; frames for it are copied by the driver domain");
+                }
                 self.usage = connection.usage();
                 self.copies = connection.guest_copies().map(Arc::downgrade).collect();
                 let (queues, tasks) = connection.into_port();

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use uplink::tap::TapQueue;
 use uplink::{BufferOptions, Buffers, DirectIngress, GuestQueue, TapEgress, TapIngress};
 
-use crate::config::{Config, Queues, ReceiveBuffers, Uplink};
+use crate::config::{Config, Platform, Queues, ReceiveBuffers, Uplink};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
@@ -91,7 +91,9 @@ pub(super) fn attach(
     events: &mpsc::Sender<Event>,
 ) -> Result<Vec<PluggedUplink>, Error> {
     let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
-    let kept = vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
+    // On Xen guests copy from their pools only.
+    let is_machine = config.daemon.platform == Platform::Machine;
+    let kept = is_machine && vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
     let spare = if kept { SPARE_BUFFERS } else { 0 };
     let card_queues = |uplink: &Uplink| -> Option<Box<dyn GuestQueues>> {
         let nics = nics.filter(|_| uplink.queues == Queues::PerGuest)?;

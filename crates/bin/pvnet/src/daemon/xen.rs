@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
 use hypervisor::{DomId, Meter, Metered};
-use netback::{Files, Offered, VifError};
+use netback::{Files, Offered, RxChannel, VifError};
 use rustix::fs::{FlockOperation, flock};
 use tracing::{info, warn};
 use xen::{OpenError, Xen};
@@ -34,7 +34,12 @@ pub(super) struct XenPlatform {
 impl XenPlatform {
     /// Opens Xen's devices and the store.
     pub(super) fn open(config: &Config) -> Result<Self, Error> {
-        let xen = Metered::new(Xen::open()?);
+        let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+        let xen = match vifs.any(|vif| vif.rx == RxChannel::GuestCopy) {
+            true => Xen::with_guest_copies(config.xen.guest_copy_pages)?,
+            false => Xen::open()?,
+        };
+        let xen = Metered::new(xen);
         let kind = &config.xen.backend;
         let lock = serve_alone(kind)?;
         let store: Arc<dyn Store> = Arc::new(connect()?);

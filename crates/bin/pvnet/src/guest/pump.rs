@@ -225,6 +225,7 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
         }
         if frames > 0 {
             self.queue.give_back();
+            self.ring.copied(self.queue.copied());
             self.poller.worked(frames, bytes, Instant::now);
         }
         Ok(frames > 0)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lab::{Ping, Throughput};
 use serde::Serialize;
 
-use crate::host::{Domu, Shell};
+use crate::host::{Domu, Job, Shell};
 use crate::{Error, Result};
 
 use super::{BACKEND_ADDRESS, COMMAND_TIMEOUT};
@@ -82,6 +82,50 @@ pub fn same_file(from: &Shell, to: &Shell, address: &str, mib: u32) -> Result<bo
     let printed = from.run(&sender, COMMAND_TIMEOUT * 2)?;
     receiver.wait(COMMAND_TIMEOUT)?;
     compare(&printed)
+}
+
+/// A file on its way from one domain to another, for some seconds.
+#[derive(Debug)]
+pub struct Transfer {
+    sender: Job,
+    receiver: Job,
+}
+
+impl Transfer {
+    /// Sends a file in many parts with pauses between them. `to` has the given address.
+    ///
+    /// # Errors
+    /// Those of [`Shell::run`].
+    pub fn begin(from: &Shell, to: &Shell, address: &str) -> Result<Self> {
+        let receiver = to.spawn(&format!("nc -l -p {PORT} -e sha256sum"))?;
+        listens(to, PORT)?;
+        let sender = from.spawn(&format!(
+            "set -e\nfile=/run/part.$$\ndd if=/dev/urandom of=$file bs=64k count=4 2>/dev/null\n\
+             send() {{ n=0; while [ $n -lt 100 ]; do cat $file; $1; n=$((n + 1)); done; }}\n\
+             send true | sha256sum\nsend 'sleep 0.1' | nc {address} {PORT}\nrm $file"
+        ))?;
+        let flows = format!("netstat -tn | grep -w {PORT} | grep ESTABLISHED");
+        to.until("a connection", &flows, COMMAND_TIMEOUT)?;
+        Ok(Self { sender, receiver })
+    }
+
+    /// Waits for the end. Returns whether the digests at both ends are the same.
+    ///
+    /// # Errors
+    /// Those of [`same_file`].
+    pub fn finish(self) -> Result<bool> {
+        let printed = self.sender.wait(COMMAND_TIMEOUT * 2)?.text;
+        self.receiver.wait(COMMAND_TIMEOUT)?;
+        compare(&printed)
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// Those of [`Job::stop`].
+    pub fn stop(self) -> Result<()> {
+        self.sender.stop()
+    }
 }
 
 /// Whether the two lines of `sha256sum` have the same digest.

@@ -30,18 +30,26 @@ impl Frontend {
     /// # Errors
     /// [`crate::Error::Failed`] and [`crate::Error::Late`] with its output; those of [`crate::Shell::sh`].
     pub fn start(self, guest: &Domu) -> Result<RunningFrontend> {
+        self.start_at(guest, GUEST_ADDRESS)
+    }
+
+    /// As [`start`](Self::start), with another address.
+    ///
+    /// # Errors
+    /// Those of [`start`](Self::start).
+    pub fn start_at(self, guest: &Domu, address: &str) -> Result<RunningFrontend> {
         let shell = guest.shell();
         let process = match self {
             Self::Stock => {
-                shell.run(&stock(), COMMAND_TIMEOUT)?;
+                shell.run(&stock(address), COMMAND_TIMEOUT)?;
                 None
             }
-            Self::Pvnet => Some(shell.spawn(&pvnet())?),
+            Self::Pvnet => Some(shell.spawn(&pvnet(address))?),
         };
         let words =
             process.as_ref().map_or(String::new(), |job| format!("; tail -n 20 {}", job.file()));
         let connected = format!(
-            "grep -q 1 /sys/class/net/eth0/carrier && ip -br addr show dev eth0 | grep -F {GUEST_ADDRESS} || \
+            "grep -q 1 /sys/class/net/eth0/carrier && ip -br addr show dev eth0 | grep -F {address} || \
              {{ ip -br link{words}; false; }}"
         );
         shell.until(&format!("{}'s connection", self.name()), &connected, COMMAND_TIMEOUT)?;
@@ -64,17 +72,17 @@ impl RunningFrontend {
 }
 
 /// Connects with the kernel's driver, as at a normal boot.
-fn stock() -> String {
+fn stock(address: &str) -> String {
     format!(
         "modprobe xen-netfront && until [ -e /sys/class/net/eth0 ]; do sleep 0.05; done\n\
-         ip addr add {GUEST_ADDRESS}/{PREFIX} dev eth0 && ip link set eth0 up"
+         ip addr add {address}/{PREFIX} dev eth0 && ip link set eth0 up"
     )
 }
 
 /// Raises the limit of gntalloc: its default is too low for a grant for each page of both rings.
-fn pvnet() -> String {
+fn pvnet(address: &str) -> String {
     format!(
         "modprobe xen-gntalloc limit=4096 && modprobe -a xen-evtchn tun\n\
-         exec pvnet frontend --vif 0 --device eth0 --address {GUEST_ADDRESS}/{PREFIX}"
+         exec pvnet frontend --vif 0 --device eth0 --address {address}/{PREFIX}"
     )
 }

@@ -13,6 +13,7 @@ mod cell;
 mod check;
 mod domains;
 mod frontend;
+mod guest_copy;
 mod hostile;
 mod platform;
 mod queues;
@@ -25,6 +26,7 @@ pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, features, ping, same_file, throughput};
 pub use domains::{STEPS, Step, domains};
 pub use frontend::{Frontend, RunningFrontend};
+pub use guest_copy::{GUEST_COPY_STEPS, guest_copy};
 pub use hostile::{
     Answers, AttackTestbed, Baseline, Class, Echoes, Expected, Port, Report, Resources, Row,
     Status, phase,

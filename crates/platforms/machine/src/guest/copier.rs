@@ -37,6 +37,7 @@ impl MachineGuest {
                 let pool = Region::map_read_only(file, 0, GRANTED_BUFFERS * PAGE_SIZE);
                 Box::new(Mapped { pool: pool.map_err(Error::os("map the pool"))? })
             }
+            CopyForm::Granted => return Err(Error::Unsupported("granted pools")),
         })
     }
 }

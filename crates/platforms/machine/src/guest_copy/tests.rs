@@ -101,9 +101,12 @@ fn one_guest_copies_nothing_of_anothers() {
     for id in [copies.id(), hypercall.id(), u32::MAX] {
         let done = machine.copy_granted(other.id(), id, &[request(0, 100, 40)]).unwrap_or(0);
         assert_eq!(done, 0);
-        assert!(other_inside.guest_copier(id, CopyForm::Mapped).is_err());
+        assert!(other_inside.guest_copier(DRIVER_DOMAIN, id, CopyForm::Mapped).is_err());
     }
-    assert!(one_inside.guest_copier(hypercall.id(), CopyForm::Mapped).is_err(), "no pool");
+    assert!(
+        one_inside.guest_copier(DRIVER_DOMAIN, hypercall.id(), CopyForm::Mapped).is_err(),
+        "no pool"
+    );
     assert_eq!(hypercall.counts().granted, 1);
     // A guest that is gone copies nothing either.
     machine.destroy(one.id());
@@ -141,7 +144,7 @@ fn a_pool_is_read_and_not_written_by_its_guest() {
     let pool = copies.pool().unwrap();
     pool.copy_in(5 * PAGE_SIZE + 10, b"frame").unwrap();
     let (pages, _grefs) = guest.share(DRIVER_DOMAIN, 2).unwrap();
-    let mut copier = guest.guest_copier(copies.id(), CopyForm::Mapped).unwrap();
+    let mut copier = guest.guest_copier(DRIVER_DOMAIN, copies.id(), CopyForm::Mapped).unwrap();
     let ask = |number, offset, len, to| GuestCopy { number, offset, len, to, done: false };
     let mut batch = [
         ask(5, 10, 5, 100),

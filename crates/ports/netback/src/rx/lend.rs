@@ -1,9 +1,6 @@
 //! Buffers of a guest that a device fills before the switch sees the frame.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use hypervisor::{Counted, DmaHold, GrantRef, Hypervisor, PAGE_SIZE};
-use offload::Need;
 use port::{Frame, LentBuffer, Offer, Outcome, Wanted};
 use shm::Region;
 use wire::netif::{RxResponse, rx_flags, status};
@@ -17,9 +14,6 @@ use super::slots::Slots;
 /// Buffers that are not lent, for the frames that others send to the guest.
 const RESERVE: u32 = 32;
 
-/// The number of the next queue that lends.
-static NEXT: AtomicU64 = AtomicU64::new(1);
-
 /// What a queue lends its buffers with.
 pub(super) struct Lending {
     id: u64,
@@ -30,9 +24,9 @@ pub(super) struct Lending {
 }
 
 impl Lending {
-    /// Lends buffers in `region`.
-    pub(super) fn new(region: Region) -> Self {
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), region, hold: None }
+    /// Lends buffers in `region`. `id` is the lender's number.
+    pub(super) fn new(region: Region, id: u64) -> Self {
+        Self { id, region, hold: None }
     }
 
     /// The number of this lender.
@@ -83,25 +77,6 @@ impl Lending {
         if slots.ring.lent() == 0 {
             self.hold = None;
         }
-    }
-
-    /// Whether a frame lies in buffers of this queue and can be handed over there.
-    fn has<H: Hypervisor>(&self, slots: &Slots<H>, frame: &Frame) -> bool {
-        let lent = &frame.lent;
-        // A frame that needs software lies there for nothing: it is copied like any other.
-        lent.lender == self.id && lent.is_any() && frame.need(slots.features) == Need::Nothing
-    }
-
-    /// How many of the first offers are alike: all lie in lent buffers, or none does.
-    pub(super) fn run<H: Hypervisor>(
-        &self,
-        slots: &Slots<H>,
-        offers: &[Offer<'_>],
-    ) -> (usize, bool) {
-        let is_lent = |offer: &Offer<'_>| self.has(slots, offer.frame);
-        let are_lent = offers.first().is_some_and(is_lent);
-        let run = offers.iter().take_while(|offer| is_lent(offer) == are_lent).count();
-        (run, are_lent)
     }
 
     /// Hands over the buffers in which a frame lies.

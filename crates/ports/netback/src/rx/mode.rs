@@ -9,10 +9,15 @@ use hypervisor::{GuestCopies, Hypervisor};
 pub(crate) enum RxMode<H: Hypervisor> {
     /// They are copied.
     Copy,
+    /// They are copied: the guest would copy, but there is too little of this.
+    OutOf(&'static str),
     /// In pages that these transfer.
     Flip(Arc<dyn PageTransfer<H::Peer>>),
     /// The guest copies an uplink's frames from these. Others are copied.
     GuestCopy(Arc<dyn GuestCopies>),
+    /// The guest copies frames that lie in pages of this pool, which were lent. Others are copied. `resumes`: an
+    /// earlier backend left the ring.
+    Pool { copies: Arc<dyn GuestCopies>, resumes: bool },
     /// They are copied, unless they lie in buffers that were lent. The frontend takes responses in any order.
     Lend,
 }
@@ -27,7 +32,15 @@ impl<H: Hypervisor> RxMode<H> {
         }
     }
 
-    /// What the guest copies from, if it copies an uplink's frames.
+    /// The pool that is lent, if there is one.
+    pub(super) fn lent_pool(&self) -> Option<&Arc<dyn GuestCopies>> {
+        match self {
+            Self::Pool { copies, .. } => Some(copies),
+            _ => None,
+        }
+    }
+
+    /// What the guest copies from, if it copies frames that lie in an uplink's own buffers.
     #[inline]
     pub(super) fn guest_copies(&self) -> Option<&Arc<dyn GuestCopies>> {
         match self {

@@ -131,7 +131,7 @@ impl Copier {
     }
 
     fn copier(&self, form: CopyForm) -> Box<dyn GuestCopier<SharedPages>> {
-        self.raw.inside.guest_copier(self.id(), form).unwrap()
+        self.raw.inside.guest_copier(DRIVER_DOMAIN, self.id(), form).unwrap()
     }
 
     /// Copies what a response grants to the first of its pages. Returns the bytes.

@@ -7,10 +7,13 @@ mod common;
 
 mod adopted;
 mod control;
+mod copier;
 mod flip;
+mod granting;
 mod guest_copy;
 mod lend;
 mod persistent;
+mod pool;
 mod receive;
 mod restart;
 mod reuse;

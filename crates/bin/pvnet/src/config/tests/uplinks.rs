@@ -49,6 +49,8 @@ fn direct_receiving_needs_an_uplink_for_it() {
     let few = card.replace("wire", "contexts = 2\nwire");
     let blue = direct.replace("red", "blue").replace(":01", ":02");
     let xen = "[daemon]\nplatform = \"xen\"\n";
+    let copies = "[[guest]]\nname = \"red\"\nrx = \"guest-copy\"\n";
+    assert_eq!(parse(&format!("{xen}{copies}{per_guest}")).unwrap().direct_vifs().count(), 1);
     for (text, part) in [
         (direct.clone(), "needs an [[uplink]] with queues"),
         (format!("{direct}{UP}"), "needs an [[uplink]] with queues"),
@@ -61,6 +63,9 @@ fn direct_receiving_needs_an_uplink_for_it() {
         (format!("{deferred}{direct}{context}"), "deferred"),
         (format!("{few}{direct}{blue}{context}"), "raise contexts"),
         (format!("{xen}[[guest]]\nname = \"red\"\nrx = \"direct\"\n{per_guest}"), "not for Xen"),
+        (format!("{xen}{copies}queues = 2\n{per_guest}"), "takes one queue"),
+        (format!("{xen}{copies}{UP}"), "rx = \"guest-copy\" needs an [[uplink]] with queues"),
+        (format!("{xen}{copies}{NIC}kind = \"af-xdp\"\n{PER_GUEST}"), "on Xen"),
         (format!("{NIC}kind = \"af-xdp\"\n{PER_GUEST}{direct}balloon = true\n"), "balloon = false"),
         (
             format!("{card}{NIC}kind = \"af-xdp\"\n{PER_GUEST}{direct}{CONTEXT}"),

@@ -1,10 +1,11 @@
-//! What a queue's thread has sent, and how long its ring was full.
+//! What a queue's thread has carried, and how long its ring was full.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use control_socket::QueueReport;
+use netdev::Copied;
 
 /// Written by the queue's thread alone, read by others at any time.
 #[derive(Debug, Default)]
@@ -12,6 +13,8 @@ pub struct QueueCounters {
     frames: AtomicU64,
     full: AtomicU64,
     full_nanoseconds: AtomicU64,
+    copies: AtomicU64,
+    copy_hypercalls: AtomicU64,
 }
 
 impl QueueCounters {
@@ -21,6 +24,8 @@ impl QueueCounters {
             frames: self.frames.load(Ordering::Relaxed),
             full: self.full.load(Ordering::Relaxed),
             full_nanoseconds: self.full_nanoseconds.load(Ordering::Relaxed),
+            copies: self.copies.load(Ordering::Relaxed),
+            copy_hypercalls: self.copy_hypercalls.load(Ordering::Relaxed),
         }
     }
 }
@@ -59,6 +64,12 @@ impl RingWatch {
                 self.counters.full.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Notes what the guest has copied itself so far.
+    pub(super) fn copied(&self, Copied { copies, hypercalls }: Copied) {
+        self.counters.copies.store(copies, Ordering::Relaxed);
+        self.counters.copy_hypercalls.store(hypercalls, Ordering::Relaxed);
     }
 
     /// Adds frames that were sent.

@@ -185,7 +185,11 @@ mod tests {
 
     #[test]
     fn rings_without_a_stream_do_not_count() {
-        let ring = |frames, full_nanoseconds| QueueReport { frames, full: 0, full_nanoseconds };
+        let ring = |frames, full_nanoseconds| QueueReport {
+            frames,
+            full_nanoseconds,
+            ..QueueReport::default()
+        };
         let before = [ring(1000, 0), ring(0, 0), ring(0, 0)];
         let after = [ring(2000, 500_000_000), ring(1000, 1_500_000_000), ring(5, 0)];
         let (full, carried) = rings(&before, &after, 2.0);

@@ -1,0 +1,36 @@
+//! `xenlab guest-copy`: guests that copy an uplink's frames themselves.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lab::Progress;
+use xenlab::scenario;
+use xenlab::{Host, Result};
+
+use crate::args::{BootArgs, PvnetArgs};
+use crate::steps;
+
+/// Its arguments.
+#[derive(Args)]
+pub struct GuestCopyArgs {
+    #[command(flatten)]
+    pvnet: PvnetArgs,
+    /// Write the results to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    boot: BootArgs,
+}
+
+/// Runs all steps. Returns whether all passed.
+pub fn run(args: &GuestCopyArgs) -> Result<bool> {
+    let mut options = args.boot.options()?;
+    options.files.push(args.pvnet.file()?);
+    let images = args.boot.build.images()?;
+    let progress = Progress::new(scenario::GUEST_COPY_STEPS + 1, args.boot.build.quiet);
+    progress.step("boot Xen and dom0");
+    let host = Host::boot(&images, &options)?;
+    let steps = scenario::guest_copy(&host, &progress)?;
+    progress.finish();
+    steps::report("xen guest copy", &steps, args.json.as_deref())
+}

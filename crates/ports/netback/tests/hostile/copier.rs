@@ -1,0 +1,191 @@
+//! A guest that copies out of a pool, from outside.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hypervisor::DomId;
+use machine::{Machine, toolstack};
+use netback::{Change, Connection, Offered, Queue, RxChannel, Vif};
+use offload::{Checksum, Features, Gso, GsoKind};
+use port::{
+    Body, Broken, Egress, Frame, Lent, LentBuffer, LentMemory, Offer, Outcome, Piece, Wanted,
+};
+use shm::Region;
+use wire::netif::guest_copy::{Directory, Mark};
+use wire::netif::{RxRequest, RxResponse};
+use zerocopy::FromBytes;
+
+use crate::common::device::OFFERED;
+use crate::common::guest::{DATA, PAGE, REQ_PROD, RSP_PROD, RX_RING, Raw};
+use crate::granting::{GrantTable, Granting};
+
+pub const POOL: usize = 64;
+pub const HEADER: usize = 128;
+/// Bytes of a frame's headers.
+pub const HEADERS: usize = 54;
+pub const GUEST_COPY_OFFER: Offered = Offered { rx: RxChannel::GuestCopy, ..OFFERED };
+
+/// A guest that copies out of its pool, from outside.
+pub struct Copier {
+    pub raw: Raw,
+    pub granting: Granting,
+    pub vif: Vif<Granting>,
+    /// None while no backend runs.
+    pub queue: Option<Queue<Granting>>,
+    pub posted: u32,
+    pub taken: u32,
+}
+
+/// What a guest knows of its pool.
+pub struct Known {
+    pub guest: DomId,
+    pub table: GrantTable,
+    pub id: u32,
+    pub mark: Mark,
+    pub grefs: Vec<u32>,
+}
+
+impl Known {
+    /// What a frontend reads when it connects, or after a restart.
+    pub fn read(copier: &Copier) -> Self {
+        let guest = copier.raw.domain.id();
+        let path = format!("{}/rx-guest-copies", toolstack::backend_path(guest, 0));
+        let text = copier.raw.store.read(None, &path).unwrap();
+        let id = text.strip_prefix("granted ").unwrap().parse().unwrap();
+        let table = copier.granting.table.clone();
+        let page = table.copy(guest, id, 0, PAGE).unwrap();
+        let directory = Directory::read_from_bytes(&page).unwrap();
+        let (mark, grefs) = directory.read().unwrap();
+        Self { guest, table, id, mark, grefs: grefs.to_vec() }
+    }
+
+    /// Copies what a response names, and looks at the mark after that.
+    pub fn copy(&self, response: RxResponse) -> Option<Vec<u8>> {
+        let len = usize::try_from(response.status).unwrap();
+        let gref = *self.grefs.get(usize::from(response.id))?;
+        let bytes = self.table.copy(self.guest, gref, response.offset.into(), len);
+        let mark = self.table.copy(self.guest, self.id, 0, 16)?;
+        bytes.filter(|_| mark == self.mark)
+    }
+}
+
+impl Copier {
+    pub fn new(machine: &Machine, pages: usize) -> Self {
+        Self::of(Granting::new(machine, pages), Raw::new(machine))
+    }
+
+    pub fn of(granting: Granting, raw: Raw) -> Self {
+        raw.key("request-rx-guest-copy", 1);
+        let mut vif = raw.announce_as(granting.clone(), GUEST_COPY_OFFER);
+        let mut connection = raw.connect_all(&mut vif, Features::ALL);
+        vif.connected().unwrap();
+        let queue = connection.queues.pop();
+        Self { raw, granting, vif, queue, posted: 0, taken: 0 }
+    }
+
+    /// The backend is killed. What it had granted, it grants no more.
+    pub fn kill(&mut self) {
+        self.queue = None;
+    }
+
+    /// Another backend goes on with the ring.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.vif = self.raw.adopt(self.granting.clone(), GUEST_COPY_OFFER);
+        let Ok(Change::Connect(Connection { mut queues, .. })) = self.vif.frontend_changed() else {
+            panic!("it goes on")
+        };
+        self.queue = queues.pop();
+    }
+
+    pub fn rx(&mut self) -> &mut netback::RxQueue<Granting> {
+        &mut self.queue.as_mut().unwrap().rx
+    }
+
+    pub fn memory(&mut self) -> LentMemory {
+        self.rx().lent_memory().unwrap()
+    }
+
+    pub fn post(&mut self, count: u32) {
+        for _ in 0..count {
+            let id = u16::try_from(self.posted % 256).unwrap();
+            let request = RxRequest { id, pad: 0, gref: DATA + self.posted % 16 };
+            self.raw.write(RX_RING, Raw::slot::<RxRequest>(self.posted), request);
+            self.posted = self.posted.wrapping_add(1);
+        }
+        self.raw.write(RX_RING, REQ_PROD, self.posted);
+    }
+
+    pub fn lend(&mut self, buffers: usize) -> Vec<LentBuffer> {
+        let mut lent = Vec::new();
+        self.rx().lend(Wanted { buffers, held: true }, &mut lent).unwrap();
+        lent
+    }
+
+    /// Fills lent pages as a device does, and delivers the frame.
+    pub fn deliver(
+        &mut self,
+        buffers: &[LentBuffer],
+        (len, fill): (u32, u8),
+        gso: bool,
+        now: Duration,
+    ) -> Result<Outcome, Broken> {
+        let (mut frame, bytes) = frame(len, fill);
+        if gso {
+            frame.gso = Some(Gso { kind: GsoKind::TcpV4, size: 1000 });
+            frame.checksum = Checksum::Partial;
+        }
+        let memory = self.memory();
+        let tokens = buffers.iter().map(|buffer| buffer.token).collect();
+        frame.lent = Lent { lender: memory.lender, tokens, has_header: false, offset: 0 };
+        for (n, chunk) in bytes.chunks(PAGE).enumerate() {
+            let skip = if n == 0 { chunk.len().min(HEADER) } else { 0 };
+            let at = usize::try_from(buffers[n].offset).unwrap() + skip;
+            memory.region.copy_in(at, &chunk[skip..]).unwrap();
+            if chunk.len() > skip {
+                let body = u16::try_from(chunk.len() - skip).unwrap();
+                frame.pieces.push(Piece::in_region(0, at as u64, body));
+            }
+        }
+        let regions: Arc<[Region]> = [memory.region].into();
+        let mut offers = [Offer::new(&frame)];
+        self.rx().deliver(Body::Regions(&regions), &mut offers, now)?;
+        Ok(offers[0].outcome)
+    }
+
+    /// Lends, fills and delivers a frame of one page.
+    pub fn send(&mut self, len: u32, fill: u8) -> Outcome {
+        let buffers = self.lend(1);
+        self.deliver(&buffers, (len, fill), false, Duration::ZERO).unwrap()
+    }
+
+    /// The next response and its index.
+    pub fn take(&mut self) -> Option<(u32, RxResponse)> {
+        let end: u32 = self.raw.read(RX_RING, RSP_PROD);
+        if end == self.taken {
+            return None;
+        }
+        let index = self.taken;
+        self.taken = index.wrapping_add(1);
+        Some((index, self.raw.read(RX_RING, Raw::slot::<RxRequest>(index))))
+    }
+}
+
+/// A TCP frame of `len` bytes, all `fill` behind its headers; and its bytes.
+pub fn frame(len: u32, fill: u8) -> (Frame, Vec<u8>) {
+    let mut bytes = vec![fill; len as usize];
+    bytes[..HEADERS].fill(0);
+    bytes[12..15].copy_from_slice(&[8, 0, 0x45]);
+    bytes[16..18].copy_from_slice(&u16::try_from(len - 14).unwrap().to_be_bytes());
+    (bytes[22], bytes[23], bytes[46]) = (64, 6, 0x50);
+    let mut frame = Frame::empty();
+    let header = &bytes[..HEADER.min(bytes.len())];
+    frame.set_header(header).unwrap();
+    frame.headers = wire::headers::Headers::parse_start(header, bytes.len()).unwrap();
+    frame.len = len;
+    (frame, bytes)
+}
+
+pub fn is_frame(bytes: &[u8], fill: u8) -> bool {
+    bytes.iter().skip(HEADERS).all(|byte| *byte == fill)
+}

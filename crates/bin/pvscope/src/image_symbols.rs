@@ -1,5 +1,6 @@
 //! The symbols of the images that a machine boots.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,8 +16,18 @@ use crate::workload::Workload;
 pub struct ImageSymbols {
     /// The kernel's, and those of its modules if they come from a running kernel.
     pub kernel: Vec<Arc<Symbols>>,
-    /// The hypervisor's, and the address of its `context_switch`.
-    pub xen: Option<(Arc<Symbols>, u64)>,
+    /// The hypervisor's.
+    pub xen: Option<Hypervisor>,
+}
+
+/// The symbols of Xen, and the functions that the plugin looks for.
+pub struct Hypervisor {
+    /// The symbols.
+    pub symbols: Arc<Symbols>,
+    /// The address of `context_switch`.
+    pub switch: u64,
+    /// The addresses of `switch_cr3_cr4`, which switches to another address space. Xen before 4.12 has no such function.
+    pub new_space: Option<Range<u64>>,
 }
 
 /// Files with symbols, instead of the images that QEMU loads.
@@ -101,14 +112,14 @@ fn kernel(path: &Path) -> Result<Vec<Arc<Symbols>>> {
     Ok(symbols.into_iter().map(Arc::new).collect())
 }
 
-/// The symbols of Xen, and the address of its `context_switch`.
-fn hypervisor(path: &Path) -> Result<(Arc<Symbols>, u64)> {
+/// The symbols of Xen.
+fn hypervisor(path: &Path) -> Result<Hypervisor> {
     let xen = scope_symbols::xen_image(&read_boot_image(path)?).map_err(wrong(path))?;
-    let switch = xen.iter().find(|symbol| symbol.name == "context_switch");
-    let switch = switch.map(|symbol| symbol.start).ok_or_else(|| {
+    let switch = xen.range_of("context_switch").ok_or_else(|| {
         Error::Usage(format!("{}: this Xen has no function context_switch", path.display()))
     })?;
-    Ok((Arc::new(xen), switch))
+    let new_space = xen.range_of("switch_cr3_cr4");
+    Ok(Hypervisor { symbols: Arc::new(xen), switch: switch.start, new_space })
 }
 
 fn wrong(path: &Path) -> impl FnOnce(scope_symbols::Error) -> Error {

@@ -28,7 +28,7 @@ pub fn name_code(
     report: &GuestReport,
     mut programs: Programs<'_>,
 ) {
-    let xen = symbols.xen.as_ref().map(|(xen, _)| xen);
+    let xen = symbols.xen.as_ref().map(|xen| &xen.symbols);
     let open = |domain, path: &str| programs.open(domain, path);
     Names::new(xen, &symbols.kernel, report, open).apply(recording);
 }

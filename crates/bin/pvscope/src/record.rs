@@ -85,10 +85,16 @@ impl RecordArgs {
     ) -> String {
         let on = |on: bool| if on { "on" } else { "off" };
         let ignored = |kind: &str| on(self.ignore_flush.as_deref() == Some(kind));
-        let switch = symbols
-            .xen
-            .as_ref()
-            .map(|(_, switch)| format!(",switch={switch:#x},vcpu_domain={VCPU_DOMAIN:#x}"));
+        let switch = symbols.xen.as_ref().map(|xen| {
+            let new_space = xen.new_space.as_ref();
+            let new_space =
+                new_space.map(|range| format!(",new_space={:#x}-{:#x}", range.start, range.end));
+            format!(
+                ",switch={:#x},vcpu_domain={VCPU_DOMAIN:#x}{}",
+                xen.switch,
+                new_space.unwrap_or_default()
+            )
+        });
         let low = low.map(|low| format!(",low_memory={low:#x}"));
         let file = |path: &Path| escaped(&path.display().to_string());
         format!(

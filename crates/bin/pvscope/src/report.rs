@@ -7,7 +7,7 @@ use ::report::html::{BarChart, LineChart, Report};
 use ::report::{Stats, Table, count, human};
 use clap::Args;
 use scope_model::{Costs, Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
-use scope_result::{EventKind, Profile};
+use scope_result::{Domain, EventKind, Profile};
 
 use crate::error::{Error, Result};
 use crate::summary::{Summary, function_name, mode_name};
@@ -124,6 +124,11 @@ fn caveats(summary: &Summary<'_>) -> String {
             "{} switches were to a domain whose number could not be read: this Xen keeps it at another offset. ",
             checks.unknown_switches
         );
+    }
+    let has_xen = summary.recording.domains.iter().any(|domain| matches!(domain, Domain::Xen(_)));
+    if has_xen && checks.new_spaces == 0 {
+        text += "No write of CR3 was seen in Xen's switch_cr3_cr4, so all policies are flushed as the processor is when Xen \
+                 switches. ";
     }
     if checks.compared > 0 {
         text += &format!(

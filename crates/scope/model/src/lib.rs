@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address_space;
 mod cache;
 mod config;
 mod cost;
@@ -36,7 +37,7 @@ pub use cache::{Cache, Lookup, WAYS};
 pub use config::Config;
 pub use cost::Costs;
 pub use counters::{Counters, Sweep};
-pub use flush::Flush;
+pub use flush::{Flush, FlushSite};
 pub use geometry::{L2_BYTES, L2_SIZES, LINE, TLB_ENTRIES, TLB_SIZES};
 pub use l2_bank::L2Bank;
 pub use line_id::LineId;

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use memory::GuestMemory;
 use qemu::{CallbackRegisters, DataAccess, Id, Info, Instruction, OnData, Registers, Translation};
-use scope_model::Paging;
+use scope_model::{FlushSite, Paging};
 use scope_recorder::{
     Arguments, BlockId, ControlRegisters, Covers, FlushInstruction, GroupWord, Mark, bytes_at,
     flush_instruction, mark,
@@ -236,8 +236,10 @@ fn instrument_instruction(plugin: &Plugin, instruction: &Instruction, bytes: &[u
         call(probed, CallbackRegisters::None, probe as *mut c_void);
     }
     if let Some(flush) = flush_instruction(bytes) {
+        let is_new_space = plugin.arguments.new_space.contains(&instruction.address());
+        let site = if is_new_space { FlushSite::NewSpace } else { FlushSite::Elsewhere };
         // The callback reads it at each execution, as long as QEMU runs: it is never freed.
-        let flush = Box::into_raw(Box::new(flush));
+        let flush = Box::into_raw(Box::new((flush, site)));
         call(flushed, CallbackRegisters::Read, flush.cast());
     }
     if mark(bytes) == Some(Mark::End) {
@@ -300,10 +302,10 @@ fn accessed(info: u32, address: u64, write: bool) {
 extern "C" fn flushed(_: u32, instruction: *mut c_void) {
     let (Some(tracer), Some(plugin)) = (tracer(), plugin()) else { return };
     // SAFETY: made by `translated` and never freed.
-    let instruction = unsafe { &*instruction.cast::<FlushInstruction>() };
+    let (instruction, site) = unsafe { &*instruction.cast::<(FlushInstruction, FlushSite)>() };
     let registers = |number| plugin.registers.general(number);
     if let Some(flush) = instruction.flush(registers, |address| tracer.peek(address)) {
-        tracer.flush(flush);
+        tracer.flush(flush, *site);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The plugin's arguments on QEMU's command line: `key=value`.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use scope_model::Config;
@@ -13,6 +14,8 @@ pub struct Arguments {
     pub config: Config,
     /// The address of Xen's `context_switch`.
     pub switch: Option<u64>,
+    /// The addresses of Xen's function that switches to another address space.
+    pub new_space: Range<u64>,
     /// The offset of the domain pointer in Xen's `struct vcpu`, in bytes.
     pub vcpu_domain: u64,
     /// Bytes of memory below the device hole; none if all of it lies there.
@@ -59,6 +62,10 @@ impl Arguments {
             "l2" => self.config.l2 = choice(value, scope_model::L2_SIZES)?,
             "tlb" => self.config.tlb = choice(value, scope_model::TLB_SIZES)?,
             "switch" => self.switch = Some(address(value)?),
+            "new_space" => {
+                let (first, end) = value.split_once('-')?;
+                self.new_space = address(first)?..address(end)?;
+            }
             "vcpu_domain" => self.vcpu_domain = address(value)?,
             "low_memory" => self.low_memory = Some(address(value)?),
             "probe" => self.probes.push(address(value)?),
@@ -104,6 +111,7 @@ mod tests {
             "out=x",
             "single=on",
             "switch=0xffff82d040000000",
+            "new_space=0x10-0x20",
             "low_memory=0xc0000000",
             "probe=0x1",
             "probe=0x2",
@@ -111,12 +119,14 @@ mod tests {
         let arguments = parse(&words).unwrap();
         assert!(arguments.config.single);
         assert_eq!(arguments.switch, Some(0xffff_82d0_4000_0000));
+        assert_eq!(arguments.new_space, 0x10..0x20);
         assert_eq!(arguments.low_memory, Some(3 << 30));
         assert_eq!(arguments.probes, [1, 2]);
         for (words, message) in [
             (&["single=on"][..], "out=FILE is missing"),
             (&["out=x", "single"], "\"single\" is not KEY=VALUE"),
             (&["out=x", "single=maybe"], "\"single=maybe\" is not understood"),
+            (&["out=x", "new_space=0x10"], "\"new_space=0x10\" is not understood"),
             (&["out=x", "l2=7"], "\"l2=7\" is not understood"),
             (&["out=x", "low_memory=3G"], "\"low_memory=3G\" is not understood"),
             (&["out=x", "colour=red"], "\"colour=red\" is not understood"),

@@ -163,7 +163,12 @@ impl Counts {
 
     fn other(&mut self, entry: Entry, executed: ExecutedBlock, at: u64) {
         match entry.kind() {
-            EntryKind::CodePage | EntryKind::DataPage => self.page(entry, executed, at),
+            EntryKind::CodePage | EntryKind::CodePageMore => {
+                self.page(entry.tlbs(), true, executed, at)
+            }
+            EntryKind::DataPage | EntryKind::DataPageMore => {
+                self.page(entry.tlbs(), false, executed, at)
+            }
             EntryKind::Switch => self.after_switch.happens(at),
             EntryKind::Invalidate => self.after_invalidate.happens(at),
             EntryKind::Sample => self.sample(at),
@@ -203,8 +208,7 @@ impl Counts {
         }
     }
 
-    fn page(&mut self, entry: Entry, executed: ExecutedBlock, at: u64) {
-        let (missed, is_code) = (TlbSet(entry.value()), entry.kind() == EntryKind::CodePage);
+    fn page(&mut self, missed: TlbSet, is_code: bool, executed: ExecutedBlock, at: u64) {
         if let Some(sweep) = self.sweeps.get_mut(usize::from(executed.owner)) {
             sweep.add_page(missed, is_code);
         }

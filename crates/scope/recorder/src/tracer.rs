@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 
-use scope_model::{Flush, Paging, PhysicalMemory, Side, Walker};
+use scope_model::{Flush, FlushSite, Paging, PhysicalMemory, Side, Walker};
 use scope_result::{Checks, Domain, Mode, Recording};
 
 use crate::access_groups::{Accesses, Extent};
@@ -76,6 +76,8 @@ pub struct Tracer<M> {
     indexed: Vec<(BlockId, Extent)>,
     domains: Vec<Domain>,
     domain: u8,
+    /// The last domain that was not idle.
+    last_busy: Option<u8>,
     /// Whether the first domain is known.
     knows_first: bool,
     vcpu_domain: u64,
@@ -112,6 +114,7 @@ impl<M: PhysicalMemory> Tracer<M> {
             indexed: Vec::new(),
             domains: vec![first],
             domain: 0,
+            last_busy: None,
             knows_first: arguments.switch.is_none(),
             vcpu_domain: arguments.vcpu_domain,
             unknown_switches: 0,
@@ -274,7 +277,7 @@ impl<M: PhysicalMemory> Tracer<M> {
     }
 
     /// TLBs are flushed.
-    pub fn flush(&mut self, flush: Flush) {
+    pub fn flush(&mut self, flush: Flush, site: FlushSite) {
         let ignored = match flush {
             Flush::Cr3(_) => self.ignored.0,
             Flush::Cr4(_) => false,
@@ -283,7 +286,7 @@ impl<M: PhysicalMemory> Tracer<M> {
         if !ignored {
             self.walker.flush(flush);
         }
-        self.send(TraceEvent::Flush(flush, ignored));
+        self.send(TraceEvent::Flush(flush, site, ignored));
     }
 
     /// Xen switches from one virtual processor to another; the arguments are the addresses of their `struct vcpu`.
@@ -292,13 +295,15 @@ impl<M: PhysicalMemory> Tracer<M> {
         if !self.knows_first {
             self.knows_first = true;
             self.domains[0] = before;
+            self.last_busy = (before != Domain::Idle).then_some(0);
         }
         let next = self.domain_of(next);
         self.unknown_switches += u64::from(next == Domain::Unknown);
         let number = self.domain_number(next);
         if number != self.domain {
             self.domain = number;
-            self.send(TraceEvent::Switch(number));
+            let changes = next != Domain::Idle && self.last_busy.replace(number) != Some(number);
+            self.send(TraceEvent::Switch(number, changes));
         }
     }
 

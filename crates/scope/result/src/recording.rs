@@ -220,4 +220,6 @@ pub struct Checks {
     pub stale: u64,
     /// Switches to a domain whose number could not be read.
     pub unknown_switches: u64,
+    /// Writes of CR3 in the hypervisor's function for another address space.
+    pub new_spaces: u64,
 }

@@ -3,13 +3,16 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
 mod command_line;
 mod custom;
 mod diff;
 mod error;
 mod guest_report;
 mod image_symbols;
+mod link;
 mod mark;
+mod model_args;
 mod names;
 mod packet;
 mod paths;
@@ -54,6 +57,8 @@ enum Command {
     Packet(packet::PacketArgs),
     /// Compare two recordings per frame.
     Diff(diff::DiffArgs),
+    /// Compare model cycles with those of this host, by small programs.
+    Calibrate(calibrate::CalibrateArgs),
     /// Compare a paper's figures with today's system.
     Repro(repro::ReproArgs),
     /// Write the programs that mark a recording in your own guest, and the script that prints its report.
@@ -75,6 +80,7 @@ fn execute(command: &Command) -> Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Packet(args) => packet::run(args),
         Command::Diff(args) => diff::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Repro(args) => repro::run(args),
         Command::Marks(args) => mark::run(args),
         Command::List => list(),

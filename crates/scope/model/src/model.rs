@@ -59,7 +59,7 @@ impl Model {
     /// ([`Walker::lines`](crate::Walker::lines)).
     #[must_use]
     pub fn new(config: Config, paging: Paging, lines: u64) -> Self {
-        let modelled = if config.single { config.counted() } else { TlbSet::ALL };
+        let modelled = config.modelled();
         let mut tags = Tags::default();
         let (tag, _) = tags.of(paging);
         let unmapped = MappedPage { page: 0, mapping: Mapping::UNMAPPED, pins: NO_PINS };
@@ -142,7 +142,7 @@ impl Model {
         let part = (page << LineId::IN_PAGE) & ((1 << (size.bits() - LINE.ilog2())) - 1);
         let base = mapping.frame.wrapping_sub(part);
         let largest = TlbSet::one(Policy::Real, TLB_SIZES - 1);
-        let single = self.config.single.then_some(self.config.counted());
+        let single = self.config.single.then_some(self.config.walking());
         if missed.intersects(single.unwrap_or(largest)) {
             cached.insert(key, base);
         } else if let Some(base) = cached.get(&key) {

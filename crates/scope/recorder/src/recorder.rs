@@ -280,6 +280,8 @@ mod tests {
     use super::*;
     use crate::access_groups::{Accesses, Member};
     use crate::blocks::BlockCode;
+    use crate::cost_events::BlockEvents;
+    use scope_result::Mode;
 
     const PAGING: Paging = Paging { root: 0x1000, pcid: 0, tagged: false, global: true };
 
@@ -288,8 +290,12 @@ mod tests {
         let arguments = Arguments { check, flow: 100, ..Arguments::default() };
         let mut recorder = Recorder::new(&arguments, PAGING, 1 << 26, processors).unwrap();
         for number in 0..8 {
-            let code =
-                BlockCode::new(number * 0xfc0, 60 + number * 60, (9, &Accesses::default()), (0, 0));
+            let code = BlockCode::new(
+                number * 0xfc0,
+                60 + number * 60,
+                (9, &Accesses::default(), BlockEvents::default()),
+                (0, 0, Mode::User),
+            );
             recorder.execution.blocks.add(code);
         }
         let member = |offset| Member { offset, bytes: 8, write: offset % 3 == 0 };

@@ -5,7 +5,7 @@ use scope_model::{Counters, Flush, FlushSite, PhysicalMemory, Policy};
 use scope_recorder::{
     AccessCallback, Arguments, ControlRegisters, Covers, Instrumentation, Tracer,
 };
-use scope_result::Recording;
+use scope_result::{Mode, Recording};
 
 const ROOT: u64 = 0x1000;
 const CODE: u64 = 0x40_0000;
@@ -104,7 +104,7 @@ fn record(program: &[Executed], check: bool) -> Recording {
     let mut tracer = Tracer::new(Memory, &arguments, start).unwrap();
     let plans: Vec<Instrumentation> = (0..)
         .zip(BLOCKS)
-        .map(|(number, (code, _))| tracer.translate(CODE + number * 0x1010, code, false))
+        .map(|(number, (code, _))| tracer.translate(CODE + number * 0x1010, code, None, false))
         .collect();
     for (block, rsi, rdi, rsp) in program {
         let plan = &plans[*block];
@@ -192,7 +192,7 @@ fn idling_flushes_no_pages_of_guests_and_another_domain_all() {
             Arguments { switch: Some(1), vcpu_domain: VCPU_DOMAIN, ..Arguments::default() };
         let start = ControlRegisters { cr3: ROOT, cr4: 1 << 7 };
         let mut tracer = Tracer::new(Memory, &arguments, start).unwrap();
-        let block = tracer.translate(CODE, BLOCKS[2].0, true).block.expect("a block");
+        let block = tracer.translate(CODE, BLOCKS[2].0, None, true).block.expect("a block");
         let mut before = 1;
         for domain in domains {
             tracer.execute(block);
@@ -211,4 +211,20 @@ fn idling_flushes_no_pages_of_guests_and_another_domain_all() {
     assert_eq!(misses(&[IDLE, 1, IDLE, 1]), 1);
     assert_eq!(misses(&[2, 1]), 3);
     assert_eq!(misses(&[IDLE, 2, IDLE, 1]), 3);
+}
+
+/// Code below the middle of the address space is a program's, unless the processor is privileged: a unikernel's.
+#[test]
+fn the_privilege_level_tells_unikernels_from_programs() {
+    let start = ControlRegisters { cr3: ROOT, cr4: 1 << 7 };
+    let mut tracer = Tracer::new(Memory, &Arguments::default(), start).unwrap();
+    for level in [Some(0), Some(3), None] {
+        let block = tracer.translate(CODE, BLOCKS[3].0, level, true).block.expect("a block");
+        tracer.execute(block);
+    }
+    let recording = tracer.finish().unwrap();
+    let modes: Vec<_> = recording.blocks.iter().map(|block| block.mode).collect();
+    assert_eq!(modes, [Mode::Kernel, Mode::User], "the same code without a level is the program's");
+    let executions = recording.blocks.iter().map(|block| block.total().executions);
+    assert_eq!(executions.collect::<Vec<_>>(), [1, 2]);
 }

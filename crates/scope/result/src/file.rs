@@ -120,7 +120,8 @@ mod tests {
     }
 
     fn recording() -> Recording {
-        let work = crate::Work { what: "tx".to_owned(), frames: 3, bytes: 4542 };
+        let work =
+            crate::Work { what: "tx".to_owned(), frames: 3, bytes: 4542, ..crate::Work::default() };
         Recording { instructions: 7, work, ..Recording::default() }
     }
 

@@ -5,7 +5,7 @@
 
 use scope_model::TLB_SIZES;
 
-use super::world::{GLOBAL, Memory, OTHER, PAGE, ROOT, World};
+use super::world::{GLOBAL, Memory, OTHER, PAGE, ROOT, World, flush, read, world};
 use super::*;
 
 /// Pages of every region, some of them marked global. The linear map has a block whose pages have the same rights, and one
@@ -234,7 +234,7 @@ proptest! {
 
     #[test]
     fn every_policy_misses_as_its_rules_say(steps in prop::collection::vec(step(), 1..1500)) {
-        let mut world = World::new(memory(), Config::default());
+        let mut world = world(memory(), Config::default());
         let mut naive = [(); 2].map(|()| POLICIES.map(NaivePolicy::new));
         let mut root = ROOT;
         for step in steps {
@@ -243,12 +243,12 @@ proptest! {
             match step {
                 Step::Access { code, region, page } => {
                     let address = address(region, page);
-                    if code { world.fetch(address) } else { world.read(address) }
+                    if code { world.fetch(address) } else { read(&mut world, address) }
                     naive[usize::from(code)].iter_mut().for_each(|tlbs| tlbs.access(root, address));
                 }
                 Step::ChangeTables => {
                     root = next;
-                    world.flush(Flush::Cr3(root));
+                    flush(&mut world, Flush::Cr3(root));
                     both.for_each(NaivePolicy::change_tables);
                 }
                 Step::NewSpace { domain } => {
@@ -260,18 +260,18 @@ proptest! {
                         });
                     }
                     for what in [Flush::Cr4(0), Flush::Cr3(root), Flush::Cr4(PGE)] {
-                        world.flush_at(what, FlushSite::NewSpace);
+                        world.flush(what, FlushSite::NewSpace);
                     }
                     naive.iter_mut().flatten().for_each(NaivePolicy::new_space);
                 }
                 Step::FlushAll => {
-                    world.flush(Flush::Cr4(0));
-                    world.flush(Flush::Cr4(PGE));
+                    flush(&mut world, Flush::Cr4(0));
+                    flush(&mut world, Flush::Cr4(PGE));
                     both.for_each(|tlbs| tlbs.retain(|_| false));
                 }
                 Step::Invalidate { region, page } => {
                     let address = address(region, page);
-                    world.flush(Flush::Page(address));
+                    flush(&mut world, Flush::Page(address));
                     both.for_each(|tlbs| tlbs.invalidate(root, address));
                 }
             }
@@ -287,19 +287,19 @@ proptest! {
 /// Kernel and hypervisor pages after a switch of processes in one domain, and of domains.
 #[test]
 fn guest_global_keeps_kernels_within_a_domain_and_nothing_beyond() {
-    let mut world = World::new(memory(), Config::default());
+    let mut world = world(memory(), Config::default());
     let visit = |world: &mut World| {
         let before = world.sweep.dtlb[Policy::GuestGlobal as usize][3];
         [PROGRAM, MARKED_PROGRAM, KERNEL, XEN, PER_DOMAIN, PAGE_TABLES]
             .iter()
-            .for_each(|page| world.read(*page));
+            .for_each(|page| read(world, *page));
         world.sweep.dtlb[Policy::GuestGlobal as usize][3] - before
     };
     assert_eq!(visit(&mut world), 6);
-    world.flush(Flush::Cr3(ROOT));
+    flush(&mut world, Flush::Cr3(ROOT));
     assert_eq!(visit(&mut world), 2, "the unmarked program and the page tables");
     for what in [Flush::Cr4(0), Flush::Cr3(OTHER), Flush::Cr4(PGE)] {
-        world.flush_at(what, FlushSite::NewSpace);
+        world.flush(what, FlushSite::NewSpace);
     }
     assert_eq!(visit(&mut world), 3, "also the marked program");
     world.model.switch_domain();
@@ -310,18 +310,18 @@ fn guest_global_keeps_kernels_within_a_domain_and_nothing_beyond() {
 /// make it superfluous; an explicit flush must.
 #[test]
 fn a_switch_keeps_what_a_policy_would_keep_and_an_explicit_flush_nothing() {
-    let mut world = World::new(memory(), Config::default());
+    let mut world = world(memory(), Config::default());
     let visit = |world: &mut World| {
         let before = world.sweep.dtlb;
-        world.read(XEN);
-        world.read(KERNEL);
+        read(world, XEN);
+        read(world, KERNEL);
         POLICIES.map(|policy| world.sweep.dtlb[policy as usize][3] - before[policy as usize][3])
     };
     let of = |policy: Policy, misses: [u64; POLICIES.len()]| misses[policy as usize];
     visit(&mut world);
     for root in [OTHER, ROOT] {
         for what in [Flush::Cr4(0), Flush::Cr3(root), Flush::Cr4(PGE)] {
-            world.flush_at(what, FlushSite::NewSpace);
+            world.flush(what, FlushSite::NewSpace);
         }
     }
     let misses = visit(&mut world);
@@ -329,36 +329,36 @@ fn a_switch_keeps_what_a_policy_would_keep_and_an_explicit_flush_nothing() {
     assert_eq!(of(Policy::GlobalHypervisor, misses), 1);
     assert_eq!(of(Policy::Tagged, misses), 0);
     assert_eq!(of(Policy::GuestGlobal, misses), 0);
-    world.flush(Flush::Cr4(0));
-    world.flush(Flush::Cr4(PGE));
+    flush(&mut world, Flush::Cr4(0));
+    flush(&mut world, Flush::Cr4(PGE));
     assert_eq!(visit(&mut world), [2; POLICIES.len()]);
 }
 
 #[test]
 fn invpcid_removes_what_it_names_and_no_more() {
-    let mut world = World::new(memory(), Config::default());
-    world.flush(Flush::Cr4(PGE | 1 << 17));
+    let mut world = world(memory(), Config::default());
+    flush(&mut world, Flush::Cr4(PGE | 1 << 17));
     let keep = 1 << 63;
     let pages = [PROGRAM, PROGRAM + PAGE, MARKED_KERNEL];
     let visit = |world: &mut World, cr3: u64| {
-        world.flush(Flush::Cr3(cr3 | keep));
+        flush(world, Flush::Cr3(cr3 | keep));
         let before = world.sweep.dtlb[0][3];
-        pages.iter().for_each(|page| world.read(*page));
+        pages.iter().for_each(|page| read(world, *page));
         world.sweep.dtlb[0][3] - before
     };
     assert_eq!(visit(&mut world, ROOT | 1), 3);
     assert_eq!(visit(&mut world, OTHER | 2), 2, "all but the global page");
     // One address of a PCID that is not the present one.
-    world.flush(Flush::Pcid(0, 1, PROGRAM));
+    flush(&mut world, Flush::Pcid(0, 1, PROGRAM));
     assert_eq!(visit(&mut world, OTHER | 2), 0);
     assert_eq!(visit(&mut world, ROOT | 1), 1);
     // A global page is not of any PCID.
-    world.flush(Flush::Pcid(0, 1, MARKED_KERNEL));
+    flush(&mut world, Flush::Pcid(0, 1, MARKED_KERNEL));
     assert_eq!(visit(&mut world, ROOT | 1), 0);
-    world.flush(Flush::Pcid(1, 2, 0));
+    flush(&mut world, Flush::Pcid(1, 2, 0));
     assert_eq!((visit(&mut world, ROOT | 1), visit(&mut world, OTHER | 2)), (0, 2));
-    world.flush(Flush::Pcid(3, 0, 0));
+    flush(&mut world, Flush::Pcid(3, 0, 0));
     assert_eq!((visit(&mut world, ROOT | 1), visit(&mut world, OTHER | 2)), (2, 2));
-    world.flush(Flush::Pcid(2, 0, 0));
+    flush(&mut world, Flush::Pcid(2, 0, 0));
     assert_eq!((visit(&mut world, ROOT | 1), visit(&mut world, OTHER | 2)), (3, 2));
 }

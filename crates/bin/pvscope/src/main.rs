@@ -8,6 +8,8 @@ mod command_line;
 mod custom;
 mod diff;
 mod error;
+mod export;
+mod filter;
 mod guest_report;
 mod image_symbols;
 mod link;
@@ -19,6 +21,7 @@ mod paths;
 mod programs;
 mod record;
 mod report;
+mod report_data;
 mod repro;
 mod run;
 mod summary;
@@ -55,6 +58,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Show the path of one packet: every function that worked for it, in order.
     Packet(packet::PacketArgs),
+    /// Write a recording in the format of another tool: KCachegrind, flame graphs, the Firefox Profiler.
+    Export(export::ExportArgs),
     /// Compare two recordings per frame.
     Diff(diff::DiffArgs),
     /// Compare model cycles with those of this host, by small programs.
@@ -79,6 +84,7 @@ fn execute(command: &Command) -> Result<()> {
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Packet(args) => packet::run(args),
+        Command::Export(args) => export::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Repro(args) => repro::run(args),

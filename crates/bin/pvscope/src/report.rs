@@ -10,7 +10,9 @@ use scope_model::{CostEvent, Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
 use scope_result::{Domain, EventKind, Profile};
 
 use crate::error::{Error, Result};
+use crate::filter::FilterArgs;
 use crate::model_args::CostArgs;
+use crate::report_data::ReportData;
 use crate::summary::{Summary, function_name, mode_name};
 
 /// Arguments of `pvscope report`.
@@ -24,6 +26,14 @@ pub struct ReportArgs {
     /// The number of functions to show, the most expensive first.
     #[arg(long, value_name = "N", default_value_t = 30)]
     top: usize,
+    /// Print a JSON document with the counts of every function instead; its field `schema` names its form.
+    #[arg(long, conflicts_with_all = ["csv", "html"])]
+    json: bool,
+    /// Print a line of comma-separated values for every function instead.
+    #[arg(long, conflicts_with = "html")]
+    csv: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
     #[command(flatten)]
     costs: CostArgs,
 }
@@ -32,6 +42,14 @@ pub struct ReportArgs {
 pub fn run(args: &ReportArgs) -> Result<()> {
     let recording = scope_result::read(&args.file)?;
     let summary = Summary::new(&recording, args.costs.read(&recording.config)?);
+    let summary = summary.only(|part| args.filter.selects(part));
+    if args.json {
+        let text = serde_json::to_string_pretty(&ReportData::new(&summary));
+        return show(&format!("{}\n", text.map_err(|error| Error::Usage(error.to_string()))?));
+    }
+    if args.csv {
+        return show(&ReportData::new(&summary).csv());
+    }
     let mut text = format!("{}\n{}\n\n", lead(&summary), model(&summary));
     for (caption, table) in tables(&summary, args.top) {
         text += &format!("{caption}\n{}\n", table.render(std::io::stdout().is_terminal()));

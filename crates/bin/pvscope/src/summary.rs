@@ -93,6 +93,12 @@ impl<'a> Summary<'a> {
         Self { recording, costs, parts, total, sweep }
     }
 
+    /// The same with the parts that `selects` has; the total stays that of everything.
+    pub fn only(mut self, selects: impl Fn(&Part) -> bool) -> Self {
+        self.parts.retain(|part, _| selects(part));
+        self
+    }
+
     /// The costs of events.
     pub fn costs(&self) -> &Costs {
         &self.costs

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use scope_model::{Config, CostEvent, Costs, Counters};
+use scope_model::{Config, CostEvent, Costs, Counters, L2_BYTES, TLB_ENTRIES};
 use scope_result::{InterfaceFrames, Work};
 use serde::Serialize;
 
@@ -15,12 +15,36 @@ const SCHEMA: &str = "pvscope-report/1";
 #[derive(Serialize)]
 pub struct ReportData<'a> {
     schema: &'static str,
-    model: Config,
+    model: Model,
     costs: Costs,
     work: &'a Work,
     interfaces: &'a [InterfaceFrames],
     total: Row,
     functions: Vec<Row>,
+}
+
+/// The modelled processor.
+#[derive(Serialize)]
+struct Model {
+    preset: &'static str,
+    l1_bytes: usize,
+    l2_bytes: usize,
+    l3_bytes: Option<usize>,
+    tlb_entries: u16,
+    tlb2_entries: Option<u16>,
+}
+
+impl Model {
+    fn new(config: &Config) -> Self {
+        Self {
+            preset: config.preset.name(),
+            l1_bytes: config.l1_bytes,
+            l2_bytes: L2_BYTES[config.l2],
+            l3_bytes: config.l3.map(|l3| L2_BYTES[l3]),
+            tlb_entries: TLB_ENTRIES[config.tlb],
+            tlb2_entries: config.tlb2.map(|tlb2| TLB_ENTRIES[tlb2]),
+        }
+    }
 }
 
 /// The counts of a function in a domain. All are totals, not per frame.
@@ -108,7 +132,7 @@ impl<'a> ReportData<'a> {
         let functions = summary.by(Part::clone);
         Self {
             schema: SCHEMA,
-            model: summary.recording.config,
+            model: Model::new(&summary.recording.config),
             costs: *summary.costs(),
             work: &summary.recording.work,
             interfaces: &summary.recording.frames,
@@ -152,6 +176,7 @@ mod tests {
         let json: serde_json::Value = serde_json::to_value(&data).expect("JSON");
         assert_eq!(json["schema"], "pvscope-report/1");
         assert_eq!(json["total"]["instructions"], 111);
+        assert_eq!(json["model"]["l2_bytes"], 1 << 20);
         let functions = json["functions"].as_array().expect("a list");
         assert_eq!(functions.len(), 3);
         let csv = data.csv();

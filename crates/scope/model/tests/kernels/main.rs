@@ -339,5 +339,7 @@ fn second_levels_and_rows_are_counted_apart() {
     assert_eq!(second.dtlb_misses, count);
     // Every 67th line, modulo the number of lines: isolated.
     let isolated = round(&mut world, &mut (0..lines).map(|n| n * 67 % lines));
-    assert_eq!((isolated.l2d_misses, isolated.l2_sequential), (lines, 0));
+    // The L2 has at most as many of them as it has lines.
+    assert!(isolated.l2d_misses >= lines - (1 << 20) / LINE as u64);
+    assert_eq!(isolated.l2_sequential, 0);
 }

@@ -171,10 +171,10 @@ impl Model {
             Flush::Cr3(value) => self.switch_space(value >> 63 != 0, site),
             Flush::Cr4(_) if globals => self.flush_all(all, true, None),
             Flush::Cr4(_) => {}
-            Flush::Page(address) => self.invalidate(address, [self.tag, GLOBAL]),
+            Flush::Page(address) => self.invalidate(address, &[self.tag, GLOBAL]),
             Flush::Pcid(0, pcid, address) => {
                 let tags: Vec<u16> = self.tags_of(pcid).collect();
-                self.invalidate(address, tags);
+                self.invalidate(address, &tags);
             }
             Flush::Pcid(1, pcid, _) => self.flush_all(all, false, Some(pcid)),
             Flush::Pcid(..) => self.flush_all(all, globals, None),
@@ -238,9 +238,9 @@ impl Model {
     }
 
     /// Removes the page of an address with these tags from all TLBs.
-    fn invalidate(&mut self, address: u64, tags: impl IntoIterator<Item = u16> + Clone) {
+    fn invalidate(&mut self, address: u64, tags: &[u16]) {
         for tlbs in &mut self.tlbs {
-            tlbs.invalidate(address, tags.clone());
+            tlbs.invalidate(address, tags);
         }
     }
 }

@@ -25,7 +25,7 @@ impl Streams {
     /// Uses a line by its physical number. Returns whether it is sequential.
     #[inline]
     pub fn follows(&mut self, line: u64) -> bool {
-        let slot = |line: u64| (line % LINES as u64) as usize;
+        let slot = |line: u64| usize::try_from(line % LINES as u64).unwrap_or(0);
         self.now += 1;
         let is_recent = |line: u64| {
             let (other, at) = self.recent[slot(line)];

@@ -100,10 +100,10 @@ impl Tlbs {
     }
 
     /// Removes the page of an address from all TLBs, of any size, if its tag is one of these. No entry is pinned.
-    pub fn invalidate(&mut self, address: u64, tags: impl IntoIterator<Item = u16>) {
+    pub fn invalidate(&mut self, address: u64, tags: &[u16]) {
         for tag in tags {
             for size in [PageSize::Small, PageSize::Large, PageSize::Huge] {
-                let key = keys::key(address, size, tag);
+                let key = keys::key(address, size, *tag);
                 self.of(size != PageSize::Small).invalidate(key, TlbSet::ALL);
             }
         }

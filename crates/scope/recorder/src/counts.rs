@@ -174,10 +174,10 @@ impl Counts {
     fn other(&mut self, entry: Entry, executed: ExecutedBlock, at: u64) {
         match entry.kind() {
             EntryKind::CodePage | EntryKind::CodePageMore => {
-                self.page(entry.tlbs(), true, executed, at)
+                self.page(entry.tlbs(), true, executed, at);
             }
             EntryKind::DataPage | EntryKind::DataPageMore => {
-                self.page(entry.tlbs(), false, executed, at)
+                self.page(entry.tlbs(), false, executed, at);
             }
             EntryKind::Switch => self.after_switch.happens(at),
             EntryKind::Invalidate => self.after_invalidate.happens(at),

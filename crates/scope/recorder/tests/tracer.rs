@@ -26,7 +26,7 @@ impl PhysicalMemory for Memory {
             0x3000..0x4000 => ((address - 0x3000) / 8 * 0x20_0000) | LARGE | PRESENT,
             // Virtual processors, each of the domain with the same number.
             VCPUS..DOMAINS if address % STRUCT == VCPU_DOMAIN => address - VCPU_DOMAIN + STRUCTS,
-            DOMAINS..DOMAINS_END if address % STRUCT == 0 => (address - DOMAINS) / STRUCT,
+            DOMAINS..DOMAINS_END if address.is_multiple_of(STRUCT) => (address - DOMAINS) / STRUCT,
             _ => 0,
         })
     }

@@ -8,8 +8,11 @@ use scope_model::Counters;
 use crate::filter::FilterArgs;
 use crate::summary::{Part, Summary, function_name, who};
 
+/// What an event counts.
+type Count = fn(&Counters) -> u64;
+
 /// The events of a position, with their descriptions. Names that callgrind has too mean the same.
-const EVENTS: [(&str, &str, fn(&Counters) -> u64); 9] = [
+const EVENTS: [(&str, &str, Count); 9] = [
     ("Ir", "Instructions", |counters| counters.instructions),
     ("I1mr", "L1I misses", |counters| counters.l1i_misses),
     ("D1mr", "L1D read misses", |counters| counters.read_misses),

@@ -87,9 +87,9 @@ impl Preset {
                 instruction: 0.3,
                 l2_hit: 14.0,
                 l3_hit: 50.0,
-                l3_sequential: 12.0,
+                l3_sequential: 5.0,
                 memory: 330.0,
-                memory_sequential: 30.0,
+                memory_sequential: 15.0,
                 tlb2_hit: 7.0,
                 page_walk: 30.0,
                 event: EventCosts {

@@ -302,6 +302,7 @@ fn events(summary: &Summary<'_>) -> Table {
     }
     let counters = &summary.total;
     for (what, misses) in [
+        ("L1 miss in a row", counters.l1_sequential),
         ("L2 miss in a row", counters.l2_sequential),
         ("line from memory", counters.l3_misses),
         ("line from memory in a row", counters.l3_sequential),

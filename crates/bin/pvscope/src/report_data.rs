@@ -60,6 +60,7 @@ struct Row {
     l1i_misses: u64,
     l1d_read_misses: u64,
     l1d_write_misses: u64,
+    l1_sequential: u64,
     l2_misses: u64,
     l2_sequential: u64,
     memory: u64,
@@ -87,6 +88,7 @@ impl Row {
             l1i_misses: counters.l1i_misses,
             l1d_read_misses: counters.read_misses,
             l1d_write_misses: counters.write_misses,
+            l1_sequential: counters.l1_sequential,
             l2_misses: counters.l2i_misses + counters.l2d_misses,
             l2_sequential: counters.l2_sequential,
             memory: counters.l3_misses,
@@ -107,6 +109,7 @@ impl Row {
             self.l1i_misses,
             self.l1d_read_misses,
             self.l1d_write_misses,
+            self.l1_sequential,
             self.l2_misses,
             self.l2_sequential,
             self.memory,
@@ -124,7 +127,7 @@ impl Row {
 
 /// The names of the columns before those of the events.
 const COLUMNS: &str = "who,code,module,function,model_cycles,executions,instructions,l1i_misses,l1d_read_misses,\
-                       l1d_write_misses,l2_misses,l2_sequential,memory,memory_sequential,itlb_misses,dtlb_misses,page_walks";
+                       l1d_write_misses,l1_sequential,l2_misses,l2_sequential,memory,memory_sequential,itlb_misses,dtlb_misses,page_walks";
 
 impl<'a> ReportData<'a> {
     /// The counts of a recording, the most expensive function first.

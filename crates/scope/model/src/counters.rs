@@ -36,6 +36,8 @@ pub struct Counters {
     pub itlb_misses: u64,
     /// Translations of data that the DTLB missed, of `reads` and `writes` lookups.
     pub dtlb_misses: u64,
+    /// Lines that L1 missed shortly after a neighbouring line was used.
+    pub l1_sequential: u64,
     /// Lines that L2 missed shortly after a neighbouring line was used.
     pub l2_sequential: u64,
     /// Lines that came from memory: those that L3 missed, or L2 without an L3.
@@ -62,6 +64,7 @@ impl std::ops::AddAssign<&Self> for Counters {
         self.l2d_misses += other.l2d_misses;
         self.itlb_misses += other.itlb_misses;
         self.dtlb_misses += other.dtlb_misses;
+        self.l1_sequential += other.l1_sequential;
         self.l2_sequential += other.l2_sequential;
         self.l3_misses += other.l3_misses;
         self.l3_sequential += other.l3_sequential;

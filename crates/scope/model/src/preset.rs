@@ -65,6 +65,7 @@ impl Preset {
             Self::Of2007 => Costs {
                 instruction: 0.6,
                 l2_hit: 14.0,
+                l2_sequential: 5.0,
                 l3_hit: 40.0,
                 l3_sequential: 15.0,
                 memory: 270.0,
@@ -86,6 +87,7 @@ impl Preset {
             Self::Server => Costs {
                 instruction: 0.3,
                 l2_hit: 14.0,
+                l2_sequential: 3.0,
                 l3_hit: 50.0,
                 l3_sequential: 5.0,
                 memory: 330.0,

@@ -95,6 +95,7 @@ impl<M: PhysicalMemory> Processor<M> {
         *l1 += u64::from(used.l1_miss);
         *l2 += u64::from(counted);
         *tlb += u64::from(used.tlb_misses.intersects(config.counted()));
+        site.l1_sequential += u64::from(follows);
         site.l2_sequential += u64::from(counted && follows);
         site.l3_misses += u64::from(from_memory);
         site.l3_sequential += u64::from(from_memory && follows);

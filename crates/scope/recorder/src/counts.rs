@@ -55,6 +55,7 @@ struct Misses {
     /// Of code and data: fewer than 2³², which take longer than any recording.
     l2: [u32; 2],
     tlb: [u32; 2],
+    l1_sequential: u32,
     l2_sequential: u32,
     l3: u32,
     l3_sequential: u32,
@@ -72,6 +73,7 @@ impl Misses {
             l2d_misses: l2d.into(),
             itlb_misses: itlb.into(),
             dtlb_misses: dtlb.into(),
+            l1_sequential: self.l1_sequential.into(),
             l2_sequential: self.l2_sequential.into(),
             l3_misses: self.l3.into(),
             l3_sequential: self.l3_sequential.into(),
@@ -209,12 +211,14 @@ impl Counts {
         let site = self.site(executed.site);
         site.l1[kind % 3] += 1;
         site.l2[is_data] += u32::from(counted);
+        site.l1_sequential += u32::from(follows);
         site.l2_sequential += u32::from(counted && follows);
         site.l3 += u32::from(from_memory);
         site.l3_sequential += u32::from(from_memory && follows);
         if let Some(step) = self.flow.last_mut() {
             step.l1 = step.l1.saturating_add(1);
             step.l2 = step.l2.saturating_add(u16::from(counted));
+            step.l1_sequential = step.l1_sequential.saturating_add(u16::from(follows));
             step.l2_sequential = step.l2_sequential.saturating_add(u16::from(counted && follows));
             step.l3 = step.l3.saturating_add(u16::from(from_memory));
             step.l3_sequential =

@@ -230,6 +230,8 @@ pub struct Step {
     pub domain: u8,
     /// Lines of code and data that L1 missed.
     pub l1: u16,
+    /// Those of them that followed a neighbouring line.
+    pub l1_sequential: u16,
     /// Lines that L2 missed.
     pub l2: u16,
     /// Those of them that followed a neighbouring line.

@@ -133,7 +133,8 @@ mod tests {
         ]
         .concat();
         let types: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let (types_len, strings_len) = (types.len() as u32, strings.len() as u32);
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("small");
+        let (types_len, strings_len) = (length(&types), length(strings));
         let head = [MAGIC.to_le_bytes(), [1, 0]].concat();
         let sizes = [24, 0, types_len, types_len, strings_len].map(u32::to_le_bytes).concat();
         [&head[..], &sizes, &types, strings].concat()

@@ -14,12 +14,13 @@ type Cost = fn(&mut Costs) -> &mut f64;
 
 /// The kernels that tell one cost each when those before are known, and what they take without it: the kernel whose data is
 /// in L1, whose instructions a processor overlaps as much.
-const STEPS: [(Kernel, Kernel, Cost); 9] = [
+const STEPS: [(Kernel, Kernel, Cost); 10] = [
     (Kernel::List(512 << 10), Kernel::List(16 << 10), |costs| &mut costs.l2_hit),
     (Kernel::Pages(256), Kernel::List(16 << 10), |costs| &mut costs.tlb2_hit),
     (Kernel::Pages(16 << 10), Kernel::List(16 << 10), |costs| &mut costs.page_walk),
     (Kernel::List(8 << 20), Kernel::List(16 << 10), |costs| &mut costs.l3_hit),
     (Kernel::List(256 << 20), Kernel::List(16 << 10), |costs| &mut costs.memory),
+    (Kernel::Read(512 << 10), Kernel::Read(16 << 10), |costs| &mut costs.l2_sequential),
     (Kernel::Read(8 << 20), Kernel::Read(16 << 10), |costs| &mut costs.l3_sequential),
     (Kernel::Read(128 << 20), Kernel::Read(16 << 10), |costs| &mut costs.memory_sequential),
     (Kernel::Locked, Kernel::Locked, |costs| &mut costs.event.locked),

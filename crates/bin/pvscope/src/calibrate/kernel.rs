@@ -37,6 +37,7 @@ const ALL: [Kernel; Kernel::COUNT] = [
     List(8 << 20),
     List(256 << 20),
     Read(16 << 10),
+    Read(512 << 10),
     Read(8 << 20),
     Read(128 << 20),
     Pages(256),
@@ -51,7 +52,7 @@ const ALL: [Kernel; Kernel::COUNT] = [
 
 impl Kernel {
     /// The number of kernels.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 16;
 
     /// All kernels.
     pub fn all() -> [Self; Self::COUNT] {

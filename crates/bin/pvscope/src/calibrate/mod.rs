@@ -139,7 +139,7 @@ mod tests {
         let (config, preset) = (Preset::Server.config(), Preset::Server.costs());
         let mut truth = preset;
         (truth.l2_hit, truth.l3_hit, truth.memory) = (20.0, 90.0, 500.0);
-        (truth.l3_sequential, truth.memory_sequential) = (18.0, 60.0);
+        (truth.l2_sequential, truth.l3_sequential, truth.memory_sequential) = (6.0, 18.0, 60.0);
         (truth.tlb2_hit, truth.page_walk) = (12.0, 70.0);
         (truth.event.locked, truth.event.syscall) = (30.0, 250.0);
         let measured = Predictions::new(config).cycles(&truth);
@@ -149,6 +149,7 @@ mod tests {
             (calibration.costs.l2_hit, truth.l2_hit),
             (calibration.costs.l3_hit, truth.l3_hit),
             (calibration.costs.memory, truth.memory),
+            (calibration.costs.l2_sequential, truth.l2_sequential),
             (calibration.costs.l3_sequential, truth.l3_sequential),
             (calibration.costs.memory_sequential, truth.memory_sequential),
             (calibration.costs.tlb2_hit, truth.tlb2_hit),

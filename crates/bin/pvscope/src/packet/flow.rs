@@ -21,6 +21,8 @@ pub struct Tally {
     pub itlb: u64,
     /// Translations that the DTLB missed.
     pub dtlb: u64,
+    /// Those misses of L1 that followed a neighbouring line.
+    pub l1_sequential: u64,
     /// Those misses of L2 that followed a neighbouring line.
     pub l2_sequential: u64,
     /// Lines that came from memory.
@@ -43,6 +45,7 @@ impl Tally {
             l2i_misses: self.l2,
             itlb_misses: self.itlb,
             dtlb_misses: self.dtlb,
+            l1_sequential: self.l1_sequential,
             l2_sequential: self.l2_sequential,
             l3_misses: self.l3,
             l3_sequential: self.l3_sequential,
@@ -60,6 +63,7 @@ impl std::ops::AddAssign for Tally {
         self.l2 += other.l2;
         self.itlb += other.itlb;
         self.dtlb += other.dtlb;
+        self.l1_sequential += other.l1_sequential;
         self.l2_sequential += other.l2_sequential;
         self.l3 += other.l3;
         self.l3_sequential += other.l3_sequential;
@@ -101,6 +105,7 @@ impl Visit<'_> {
             l2: u64::from(self.step.l2),
             itlb: u64::from(self.step.itlb),
             dtlb: u64::from(self.step.dtlb),
+            l1_sequential: u64::from(self.step.l1_sequential),
             l2_sequential: u64::from(self.step.l2_sequential),
             l3: u64::from(self.step.l3),
             l3_sequential: u64::from(self.step.l3_sequential),

@@ -89,9 +89,9 @@ lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest attack pvnet b
 scope: deps build ## Profile Xen hosts in QEMU beside two papers' figures, results in out/
 	@mkdir -p out/scope
 	target/release/pvscope repro chadha07 --keep out/scope --html out/chadha07.html
-	target/release/pvscope run tx-pvnet --out out/scope/tx-pvnet.pvs
-	target/release/pvscope run tx-stock-basic --flow 0 --out out/scope/tx-stock-basic.pvs
-	target/release/pvscope run virtio --flow 0 --out out/scope/virtio.pvs
+	target/release/pvscope run tx-pvnet --preset 2007 --out out/scope/tx-pvnet.pvs
+	target/release/pvscope run tx-stock-basic --preset 2007 --flow 0 --out out/scope/tx-stock-basic.pvs
+	target/release/pvscope run virtio --preset 2007 --flow 0 --out out/scope/virtio.pvs
 	target/release/pvscope repro menon06 --from out/scope --html out/menon06-tlb.html
 	target/release/pvscope packet out/scope/tx-stock.pvs --html out/packet.html >out/packet.txt
 	target/release/pvscope bench

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use lab::{Interrupt, Process, Progress, TempDir};
-use scope_result::{Domain, Work};
+use scope_result::{Domain, Recording, Work};
 use xenlab::{CLOCK, Emulator, PROCESSOR, Suite, default_cache};
 
 use crate::command_line::{CommandLine, escaped};
 use crate::error::{Error, Result};
 use crate::guest_report::{GuestReport, frames_and_bytes};
 use crate::image_symbols::{ImageSymbols, SymbolFiles};
+use crate::link::work;
 use crate::names::name_code;
 use crate::paths::absolute;
 use crate::programs::Programs;
@@ -51,7 +52,11 @@ pub struct CustomArgs {
     /// A program in the guest, and the file on this host with its symbols; may be repeated.
     #[arg(long = "program", value_name = "PATH=FILE", value_parser = program)]
     programs: Vec<(String, PathBuf)>,
-    /// The number of frames between the marks [default: from pvscope-tell before and after].
+    /// The interface of the machine, or of dom0, whose frames are counted [default: the one with the most payload].
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// The number of frames between the marks [default: those that the kernel's drivers saw, else from pvscope-tell before and
+    /// after].
     #[arg(long, value_name = "N")]
     frames: Option<u64>,
     /// The bytes of these frames.
@@ -86,7 +91,7 @@ pub struct ImageArgs {
 impl CustomArgs {
     /// Returns an error if any of them was given.
     pub fn refuse(&self) -> Result<()> {
-        let what = "--kernel-symbols, --xen-symbols, --guest-report, --program, --frames, --bytes and --about are for a \
+        let what = "--kernel-symbols, --xen-symbols, --guest-report, --program, --interface, --frames, --bytes and --about are for a \
                     machine of your own";
         if *self == Self::default() { Ok(()) } else { Err(Error::Usage(what.to_owned())) }
     }
@@ -235,7 +240,7 @@ impl Machine {
         let mut command = self.emulator.command()?;
         command.args(self.command_line.arguments()).args(self.command_line.missing()?);
         let low = self.command_line.low_memory()?;
-        command.arg("-plugin").arg(record.plugin_argument(plugin, &raw, &symbols, low));
+        command.arg("-plugin").arg(record.plugin_argument(plugin, &raw, &symbols, low)?);
         let progress = Progress::new(4, record.is_quiet());
         let watch = Watch::new(&self.consoles, &progress, record.limit());
         let mut qemu = Process::capture(command)?;
@@ -252,7 +257,7 @@ impl Machine {
             programs.add_host_file(guest_path, path)?;
         }
         name_code(&mut recording, &symbols, &report, programs);
-        recording.work = self.work(args, &text);
+        recording.work = self.work(args, &recording, &text);
         record.save(&recording)?;
         progress.finish();
         print_missing(&report, &recording.work);
@@ -299,12 +304,15 @@ impl Machine {
     }
 
     /// The work between the marks: from the options, else from the guest's report.
-    fn work(&self, args: &CustomArgs, text: &str) -> Work {
-        let what = args.about.clone().unwrap_or_else(|| self.about.to_owned());
-        let reported = frames_and_bytes(text).unwrap_or_default();
-        let (frames, bytes) =
-            args.frames.map_or(reported, |frames| (frames, args.bytes.unwrap_or_default()));
-        Work { what, frames, bytes }
+    fn work(&self, args: &CustomArgs, recording: &Recording, text: &str) -> Work {
+        let what = args.about.as_deref().unwrap_or(self.about);
+        match args.frames {
+            Some(frames) => {
+                let bytes = args.bytes.unwrap_or_default();
+                Work { what: what.to_owned(), frames, bytes, ..Work::default() }
+            }
+            None => work(what, recording, args.interface.as_deref(), frames_and_bytes(text)),
+        }
     }
 }
 

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use ::report::{Table, human};
 use clap::Args;
 use scope_model::{Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
-use scope_result::Recording;
+use scope_result::{Recording, Work};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::report::{CostArgs, show};
+use crate::model_args::CostArgs;
+use crate::report::show;
 use crate::summary::{Part, Summary, function_name, mode_name};
 
 /// Arguments of `pvscope diff`.
@@ -34,7 +35,7 @@ pub struct DiffArgs {
 /// Runs the command.
 pub fn run(args: &DiffArgs) -> Result<()> {
     let (a, b) = (scope_result::read(&args.a)?, scope_result::read(&args.b)?);
-    let costs = args.costs.read()?;
+    let costs = args.costs.read(&a.config)?;
     let diff = Diff::new(&Summary::new(&a, costs), &Summary::new(&b, costs), args.top);
     if args.json {
         let text = serde_json::to_string_pretty(&diff);
@@ -43,6 +44,12 @@ pub fn run(args: &DiffArgs) -> Result<()> {
     let mut text = String::new();
     for (letter, path, side) in [("a", &args.a, &diff.a), ("b", &args.b, &diff.b)] {
         text += &format!("{}\n", side.line(letter, path));
+    }
+    if a.config != b.config {
+        text += &format!("The models differ: a has {}, b has {}.\n", a.config, b.config);
+    }
+    if let Some(warning) = diff.counted_differently() {
+        text += &format!("{warning}\n");
     }
     for (caption, table) in diff.tables() {
         text += &format!("\n{caption}\n{}", table.render(stdout().is_terminal()));
@@ -56,12 +63,17 @@ struct Side {
     what: String,
     frames: u64,
     bytes: u64,
+    data_frames: u64,
+    acks: u64,
+    payload: u64,
+    interface: String,
 }
 
 impl Side {
     fn new(recording: &Recording) -> Self {
         let work = &recording.work;
-        Self { what: work.what.clone(), frames: work.frames, bytes: work.bytes }
+        let Work { what, frames, bytes, data_frames, acks, payload, interface } = work.clone();
+        Self { what, frames, bytes, data_frames, acks, payload, interface }
     }
 
     fn line(&self, letter: &str, path: &Path) -> String {
@@ -137,12 +149,20 @@ impl Diff {
         }
     }
 
+    fn counted_differently(&self) -> Option<&'static str> {
+        let differ = self.a.interface.is_empty() != self.b.interface.is_empty();
+        differ.then_some(
+            "One side's frames were counted at a driver between the marks, and the other's by its guest around them: \
+             compare instructions in total, or record again.",
+        )
+    }
+
     fn tables(&self) -> [(&'static str, Table); 5] {
         [
             ("A frame takes:", table(&["what"], &self.totals)),
-            ("Cycles per frame, by who works:", table(&["who", "code"], &self.cycles_by_who)),
+            ("Model cycles per frame, by who works:", table(&["who", "code"], &self.cycles_by_who)),
             (
-                "Cycles per frame, by function, largest difference first:",
+                "Model cycles per frame, by function, largest difference first:",
                 table(&["who", "module", "function"], &self.cycles_by_function),
             ),
             ("L2 misses per frame, by size of L2 in KiB:", table(&["KiB"], &self.l2_misses_by_kib)),
@@ -179,17 +199,34 @@ fn totals(a: &Summary<'_>, b: &Summary<'_>) -> Vec<Change> {
         let of = |side: &Summary<'_>| side.per_frame(count(&side.total) as f64);
         Change::new(vec![name.to_owned()], of(a), of(b))
     });
-    // The lengths of frames may differ.
+    // The lengths of frames may differ, and the share of acknowledgements.
     let per_byte = |side: &Summary<'_>| side.per_gigabyte(side.cycles(&side.total)) / 1e9;
-    [
+    let known = [
         ("bytes", bytes(a), bytes(b)),
-        ("cycles per byte", per_byte(a), per_byte(b)),
-        ("cycles", cycles(a), cycles(b)),
+        ("model cycles per byte", per_byte(a), per_byte(b)),
+        ("model cycles", cycles(a), cycles(b)),
     ]
-    .map(|(name, a, b)| Change::new(vec![name.to_owned()], a, b))
-    .into_iter()
-    .chain(counted)
-    .collect()
+    .map(|(name, a, b)| Change::new(vec![name.to_owned()], a, b));
+    let per_payload = per_payload(a)
+        .into_iter()
+        .zip(per_payload(b))
+        .map(|((name, a), (_, b))| Some(Change::new(vec![name.to_owned()], a?, b?)));
+    known.into_iter().chain(per_payload.flatten()).chain(counted).collect()
+}
+
+/// The payload of a full segment of TCP over Ethernet, with timestamps.
+const SEGMENT: u32 = 1448;
+
+/// Model cycles and instructions by what frames carry; none if frames were not told apart.
+fn per_payload(side: &Summary<'_>) -> [(&'static str, Option<f64>); 3] {
+    let work = &side.recording.work;
+    let (cycles, instructions) = (side.cycles(&side.total), side.total.instructions as f64);
+    let per = |all: f64, count: u64, unit: f64| (count > 0).then(|| all * unit / count as f64);
+    [
+        ("model cycles per data frame", per(cycles, work.data_frames, 1.0)),
+        ("model cycles per 1448 bytes of payload", per(cycles, work.payload, SEGMENT.into())),
+        ("instructions per 1448 bytes of payload", per(instructions, work.payload, SEGMENT.into())),
+    ]
 }
 
 /// Cycles of parts with the same names, those that differ most first. A part of one side only is compared with 0.
@@ -253,6 +290,7 @@ mod tests {
                 address: 0xffff_ffff_8100_0000,
                 bytes: 4,
                 instructions: 1,
+                mode: Mode::Kernel,
                 space: 0,
                 domain: 0,
                 function,
@@ -266,13 +304,21 @@ mod tests {
             blocks: blocks.collect(),
             functions: std::iter::once(Function::default()).chain(named).collect(),
             sweeps: vec![(Owner { domain: 0, mode: Mode::Kernel }, sweep)],
-            work: Work { what: "work".to_owned(), frames, bytes: 100 * frames },
+            work: Work {
+                what: "work".to_owned(),
+                frames,
+                bytes: 100 * frames,
+                data_frames: frames / 2,
+                payload: 724 * (frames / 2),
+                ..Work::default()
+            },
             ..Recording::default()
         }
     }
 
     fn diff(a: &Recording, b: &Recording) -> Diff {
-        let summary = |recording| Summary::new(recording, Costs::default());
+        let costs = Costs { instruction: 0.5, ..Costs::default() };
+        let summary = |recording| Summary::new(recording, costs);
         Diff::new(&summary(a), &summary(b), 3)
     }
 
@@ -308,6 +354,11 @@ mod tests {
         let change = total("instructions");
         assert!((change.a - 100.0).abs() < 1e-9 && (change.b - 50.0).abs() < 1e-9);
         assert!((total("bytes").difference).abs() < 1e-9);
+        // 5 and 10 frames with half a segment each.
+        let data = total("model cycles per data frame");
+        assert!((data.a - 100.0).abs() < 1e-9 && (data.b - 50.0).abs() < 1e-9);
+        let segment = total("instructions per 1448 bytes of payload");
+        assert!((segment.a - 400.0).abs() < 1e-9 && (segment.b - 200.0).abs() < 1e-9);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The symbols of the images that a machine boots.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use scope_symbols::Symbols;
+use scope_recorder::SkbLayout;
+use scope_symbols::{Btf, Symbols};
 use xenlab::{Images, read_boot_image};
 
 use crate::command_line::CommandLine;
@@ -15,8 +17,20 @@ use crate::workload::Workload;
 pub struct ImageSymbols {
     /// The kernel's, and those of its modules if they come from a running kernel.
     pub kernel: Vec<Arc<Symbols>>,
-    /// The hypervisor's, and the address of its `context_switch`.
-    pub xen: Option<(Arc<Symbols>, u64)>,
+    /// Where the kernel has the fields of frames, if its image tells.
+    pub skb: Option<SkbLayout>,
+    /// The hypervisor's.
+    pub xen: Option<Hypervisor>,
+}
+
+/// The symbols of Xen, and the functions that the plugin looks for.
+pub struct Hypervisor {
+    /// The symbols.
+    pub symbols: Arc<Symbols>,
+    /// The address of `context_switch`.
+    pub switch: u64,
+    /// The addresses of `switch_cr3_cr4`, which switches to another address space. Xen before 4.12 has no such function.
+    pub new_space: Option<Range<u64>>,
 }
 
 /// Files with symbols, instead of the images that QEMU loads.
@@ -31,9 +45,9 @@ pub struct SymbolFiles<'a> {
 impl ImageSymbols {
     /// The symbols of the lab's images.
     pub fn of_lab(images: &Images, workload: Workload) -> Result<Self> {
-        let kernel = kernel(&images.kernel())?;
+        let (kernel, skb) = kernel(&images.kernel())?;
         let xen = workload.has_xen().then(|| hypervisor(&images.xen())).transpose()?;
-        Ok(Self { kernel, xen })
+        Ok(Self { kernel, skb, xen })
     }
 
     /// The symbols of the given files, and of the images in a command line. Also returns notes on images without symbols.
@@ -44,10 +58,8 @@ impl ImageSymbols {
         files: SymbolFiles<'_>,
         command_line: &CommandLine,
     ) -> Result<(Self, Vec<String>)> {
-        let mut symbols = Self {
-            kernel: files.kernel.map(kernel).transpose()?.unwrap_or_default(),
-            xen: files.xen.map(hypervisor).transpose()?,
-        };
+        let (kernel, skb) = files.kernel.map(kernel).transpose()?.unwrap_or_default();
+        let mut symbols = Self { kernel, skb, xen: files.xen.map(hypervisor).transpose()? };
         let mut notes = Vec::new();
         if symbols.kernel.is_empty() {
             let why = symbols.guess(command_line);
@@ -67,7 +79,7 @@ impl ImageSymbols {
         let image = command_line.kernel()?;
         let why = match kernel(&image) {
             Ok(symbols) => {
-                self.kernel = symbols;
+                (self.kernel, self.skb) = symbols;
                 return None;
             }
             Err(why) => why,
@@ -79,7 +91,7 @@ impl ImageSymbols {
             return Some(why);
         }
         match kernel(&command_line.first_module()?) {
-            Ok(symbols) => self.kernel = symbols,
+            Ok(symbols) => (self.kernel, self.skb) = symbols,
             Err(why) => return Some(why),
         }
         None
@@ -89,8 +101,11 @@ impl ImageSymbols {
 const NO_KERNEL: &str = "the kernel's functions are counted as unknown: give --kernel-symbols FILE, with an uncompressed vmlinux, \
                          a bzImage, or the text of the guest's /proc/kallsyms, read as root";
 
+/// The symbols of Linux, and the layout of its frames.
+type Kernel = (Vec<Arc<Symbols>>, Option<SkbLayout>);
+
 /// The symbols of Linux: of an image, or in the text of `/proc/kallsyms`.
-fn kernel(path: &Path) -> Result<Vec<Arc<Symbols>>> {
+fn kernel(path: &Path) -> Result<Kernel> {
     let bytes = read_boot_image(path)?;
     let text = std::str::from_utf8(&bytes).ok().filter(|text| !text.contains('\0'));
     let symbols = match text {
@@ -98,17 +113,28 @@ fn kernel(path: &Path) -> Result<Vec<Arc<Symbols>>> {
         None => scope_symbols::linux_image(&bytes).map(|symbols| vec![symbols]),
     };
     let symbols = symbols.map_err(wrong(path))?;
-    Ok(symbols.into_iter().map(Arc::new).collect())
+    let skb = Btf::of_kernel(&bytes).as_ref().and_then(skb_layout);
+    Ok((symbols.into_iter().map(Arc::new).collect(), skb))
 }
 
-/// The symbols of Xen, and the address of its `context_switch`.
-fn hypervisor(path: &Path) -> Result<(Arc<Symbols>, u64)> {
+fn skb_layout(btf: &Btf<'_>) -> Option<SkbLayout> {
+    let field = |name| btf.offset_of("sk_buff", name).map(u64::from);
+    Some(SkbLayout {
+        len: field("len")?,
+        data: field("data")?,
+        dev: field("dev")?,
+        name: btf.offset_of("net_device", "name")?.into(),
+    })
+}
+
+/// The symbols of Xen.
+fn hypervisor(path: &Path) -> Result<Hypervisor> {
     let xen = scope_symbols::xen_image(&read_boot_image(path)?).map_err(wrong(path))?;
-    let switch = xen.iter().find(|symbol| symbol.name == "context_switch");
-    let switch = switch.map(|symbol| symbol.start).ok_or_else(|| {
+    let switch = xen.range_of("context_switch").ok_or_else(|| {
         Error::Usage(format!("{}: this Xen has no function context_switch", path.display()))
     })?;
-    Ok((Arc::new(xen), switch))
+    let new_space = xen.range_of("switch_cr3_cr4");
+    Ok(Hypervisor { symbols: Arc::new(xen), switch: switch.start, new_space })
 }
 
 fn wrong(path: &Path) -> impl FnOnce(scope_symbols::Error) -> Error {

@@ -3,19 +3,25 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod calibrate;
 mod command_line;
 mod custom;
 mod diff;
 mod error;
+mod export;
+mod filter;
 mod guest_report;
 mod image_symbols;
+mod link;
 mod mark;
+mod model_args;
 mod names;
 mod packet;
 mod paths;
 mod programs;
 mod record;
 mod report;
+mod report_data;
 mod repro;
 mod run;
 mod summary;
@@ -52,8 +58,12 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Show the path of one packet: every function that worked for it, in order.
     Packet(packet::PacketArgs),
+    /// Write a recording in the format of another tool: KCachegrind, flame graphs, the Firefox Profiler.
+    Export(export::ExportArgs),
     /// Compare two recordings per frame.
     Diff(diff::DiffArgs),
+    /// Compare model cycles with those of this host, by small programs.
+    Calibrate(calibrate::CalibrateArgs),
     /// Compare a paper's figures with today's system.
     Repro(repro::ReproArgs),
     /// Write the programs that mark a recording in your own guest, and the script that prints its report.
@@ -74,7 +84,9 @@ fn execute(command: &Command) -> Result<()> {
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Packet(args) => packet::run(args),
+        Command::Export(args) => export::run(args),
         Command::Diff(args) => diff::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Repro(args) => repro::run(args),
         Command::Marks(args) => mark::run(args),
         Command::List => list(),

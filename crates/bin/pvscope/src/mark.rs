@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use scope_recorder::{MARK_BEGIN, MARK_END};
+use scope_recorder::{MARK_BEGIN, MARK_END, TIME_STAMP};
 
 use crate::error::{Error, Result};
 
@@ -42,14 +42,19 @@ pub fn programs() -> Vec<(String, Vec<u8>)> {
         .into()
 }
 
-/// A program that executes the mark, a no-op instruction, and exits.
+/// A program that reads the time stamp, executes the mark, a no-op instruction, and exits.
 fn program(number: [u8; 4]) -> Vec<u8> {
     /// Its address, which most static programs have.
     const BASE: u64 = 0x40_0000;
     /// The sizes of the file's two headers.
     const HEADERS: u64 = 64 + 56;
-    // nop [rax + number]; xor edi, edi; mov eax, 60 (exit); syscall
-    let code = [&[0x0f, 0x1f, 0x80][..], &number, &[0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05]];
+    // rdtsc; nop [rax + number]; xor edi, edi; mov eax, 60 (exit); syscall
+    let code = [
+        &TIME_STAMP[..],
+        &[0x0f, 0x1f, 0x80],
+        &number,
+        &[0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05],
+    ];
     let code = code.concat();
     let size = HEADERS + code.len() as u64;
     let mut file = Vec::new();

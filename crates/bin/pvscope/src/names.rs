@@ -28,7 +28,7 @@ pub fn name_code(
     report: &GuestReport,
     mut programs: Programs<'_>,
 ) {
-    let xen = symbols.xen.as_ref().map(|(xen, _)| xen);
+    let xen = symbols.xen.as_ref().map(|xen| &xen.symbols);
     let open = |domain, path: &str| programs.open(domain, path);
     Names::new(xen, &symbols.kernel, report, open).apply(recording);
 }
@@ -99,7 +99,7 @@ impl Names {
         domains: &[Domain],
         owners: &HashMap<(u8, u64), &AddressSpace>,
     ) -> Function {
-        let space = match Mode::of(block.address) {
+        let space = match block.mode {
             Mode::Hypervisor => Some(&self.hypervisor),
             Mode::Kernel => Some(self.kernel_of(domains.get(usize::from(block.domain)))),
             Mode::User => owners.get(&(block.domain, block.space)).copied(),
@@ -131,7 +131,7 @@ impl Names {
     fn owners(&self, recording: &Recording) -> HashMap<(u8, u64), &AddressSpace> {
         let mut ran: HashMap<(u8, u64), Vec<&Block>> = HashMap::new();
         for block in &recording.blocks {
-            if Mode::of(block.address) == Mode::User {
+            if block.mode == Mode::User {
                 ran.entry((block.domain, block.space)).or_default().push(block);
             }
         }
@@ -234,6 +234,7 @@ mod tests {
             address,
             bytes: 1,
             instructions: 1,
+            mode: Mode::of(address, None),
             space: 5,
             domain,
             function: 0,
@@ -261,6 +262,7 @@ mod tests {
             address,
             bytes: 1,
             instructions: 1,
+            mode: Mode::of(address, None),
             space: 0,
             domain: 0,
             function,

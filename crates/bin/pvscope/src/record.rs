@@ -3,11 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use scope_model::Config;
+use scope_recorder::{FrameEntry, SkbLayout};
 use scope_result::Recording;
 
 use crate::command_line::escaped;
 use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
+use crate::model_args::{ModelArgs, plugin_words};
 use crate::paths::built;
 
 /// Options of every recording.
@@ -16,9 +19,11 @@ pub struct RecordArgs {
     /// The file of the recording.
     #[arg(long, short, value_name = "FILE", default_value = "out/scope.pvs")]
     out: PathBuf,
-    /// Model one L2, one size of TLB and the processor's policy only: faster.
+    /// Model the processor's own caches, TLBs and policy only, without other sizes and policies: faster.
     #[arg(long)]
     single: bool,
+    #[command(flatten)]
+    model: ModelArgs,
     /// Keep the order of N blocks of code, for `pvscope packet`.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     flow: u32,
@@ -44,6 +49,24 @@ pub struct RecordArgs {
 const VCPU_DOMAIN: u64 = 0x10;
 /// Instructions before the flow begins: the programs that mark and wait start first.
 const FLOW_AFTER: u64 = 4_000_000;
+
+/// Functions of Linux that get every frame of a driver.
+const FRAME_FUNCTIONS: [(&str, FrameEntry); 3] = [
+    ("dev_hard_start_xmit", FrameEntry::Sends),
+    ("netif_receive_skb", FrameEntry::Receives),
+    ("napi_gro_receive", FrameEntry::ReceivesSecond),
+];
+
+/// The words of the plugin's argument for counting frames; none if the kernel's image does not tell where it has their fields.
+fn frame_words(symbols: &ImageSymbols) -> String {
+    let Some(SkbLayout { len, data, dev, name }) = symbols.skb else { return String::new() };
+    let functions = FRAME_FUNCTIONS.iter().filter_map(|(function, entry)| {
+        let range = symbols.kernel.iter().find_map(|symbols| symbols.range_of(function))?;
+        let (name, _) = FrameEntry::NAMES.iter().find(|(_, known)| known == entry)?;
+        Some(format!(",frame={:#x}-{name}", range.start))
+    });
+    format!(",skb={len:#x}-{data:#x}-{dev:#x}-{name:#x}{}", functions.collect::<String>())
+}
 
 impl RecordArgs {
     /// The path of the plugin.
@@ -76,32 +99,43 @@ impl RecordArgs {
 
     /// The value of QEMU's option `-plugin`. The plugin writes to `raw`. The first `low` bytes of memory lie below the device
     /// hole; all of them if none.
+    ///
+    /// # Errors
+    /// If the sizes of the model contradict each other.
     pub fn plugin_argument(
         &self,
         plugin: &Path,
         raw: &Path,
         symbols: &ImageSymbols,
         low: Option<u64>,
-    ) -> String {
+    ) -> Result<String> {
+        let config = Config { single: self.single, ..self.model.config()? };
         let on = |on: bool| if on { "on" } else { "off" };
         let ignored = |kind: &str| on(self.ignore_flush.as_deref() == Some(kind));
-        let switch = symbols
-            .xen
-            .as_ref()
-            .map(|(_, switch)| format!(",switch={switch:#x},vcpu_domain={VCPU_DOMAIN:#x}"));
+        let switch = symbols.xen.as_ref().map(|xen| {
+            let new_space = xen.new_space.as_ref();
+            let new_space =
+                new_space.map(|range| format!(",new_space={:#x}-{:#x}", range.start, range.end));
+            format!(
+                ",switch={:#x},vcpu_domain={VCPU_DOMAIN:#x}{}",
+                xen.switch,
+                new_space.unwrap_or_default()
+            )
+        });
+        let frames = frame_words(symbols);
         let low = low.map(|low| format!(",low_memory={low:#x}"));
         let file = |path: &Path| escaped(&path.display().to_string());
-        format!(
-            "{},out={}{}{},single={},flow={},flow_after={FLOW_AFTER},check={},ignore_cr3={},ignore_invlpg={}",
+        Ok(format!(
+            "{},out={}{}{}{frames},{},flow={},flow_after={FLOW_AFTER},check={},ignore_cr3={},ignore_invlpg={}",
             file(plugin),
             file(raw),
             switch.unwrap_or_default(),
             low.unwrap_or_default(),
-            on(self.single),
+            plugin_words(&config),
             self.flow,
             on(self.check),
             ignored("cr3"),
             ignored("invlpg"),
-        )
+        ))
     }
 }

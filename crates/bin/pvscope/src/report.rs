@@ -6,10 +6,13 @@ use std::path::PathBuf;
 use ::report::html::{BarChart, LineChart, Report};
 use ::report::{Stats, Table, count, human};
 use clap::Args;
-use scope_model::{Costs, Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
-use scope_result::{EventKind, Profile};
+use scope_model::{CostEvent, Counters, L2_BYTES, POLICIES, TLB_ENTRIES};
+use scope_result::{Domain, EventKind, Profile};
 
 use crate::error::{Error, Result};
+use crate::filter::FilterArgs;
+use crate::model_args::CostArgs;
+use crate::report_data::ReportData;
 use crate::summary::{Summary, function_name, mode_name};
 
 /// Arguments of `pvscope report`.
@@ -23,33 +26,31 @@ pub struct ReportArgs {
     /// The number of functions to show, the most expensive first.
     #[arg(long, value_name = "N", default_value_t = 30)]
     top: usize,
+    /// Print a JSON document with the counts of every function instead; its field `schema` names its form.
+    #[arg(long, conflicts_with_all = ["csv", "html"])]
+    json: bool,
+    /// Print a line of comma-separated values for every function instead.
+    #[arg(long, conflicts_with = "html")]
+    csv: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
     #[command(flatten)]
     costs: CostArgs,
-}
-
-/// The costs of events.
-#[derive(Args)]
-pub struct CostArgs {
-    /// A TOML file with costs in cycles: instruction, l2_hit, memory and page_walk [default: 0.5, 14, 270 and 30].
-    #[arg(long, value_name = "FILE")]
-    costs: Option<PathBuf>,
-}
-
-impl CostArgs {
-    /// Reads the costs.
-    pub fn read(&self) -> Result<Costs> {
-        let Some(path) = &self.costs else { return Ok(Costs::default()) };
-        let text = std::fs::read_to_string(path).map_err(Error::path(path))?;
-        toml::from_str(&text)
-            .map_err(|error| Error::Usage(format!("{}: {}", path.display(), error.message())))
-    }
 }
 
 /// Runs the command.
 pub fn run(args: &ReportArgs) -> Result<()> {
     let recording = scope_result::read(&args.file)?;
-    let summary = Summary::new(&recording, args.costs.read()?);
-    let mut text = format!("{}\n\n", lead(&summary));
+    let summary = Summary::new(&recording, args.costs.read(&recording.config)?);
+    let summary = summary.only(|part| args.filter.selects(part));
+    if args.json {
+        let text = serde_json::to_string_pretty(&ReportData::new(&summary));
+        return show(&format!("{}\n", text.map_err(|error| Error::Usage(error.to_string()))?));
+    }
+    if args.csv {
+        return show(&ReportData::new(&summary).csv());
+    }
+    let mut text = format!("{}\n{}\n\n", lead(&summary), model(&summary));
     for (caption, table) in tables(&summary, args.top) {
         text += &format!("{caption}\n{}\n", table.render(std::io::stdout().is_terminal()));
     }
@@ -77,15 +78,26 @@ fn lead(summary: &Summary<'_>) -> String {
     let instructions = summary.total.instructions as f64;
     if work.frames == 0 {
         return format!(
-            "{}: no frames were counted, so all counts are totals: {} instructions and {} cycles.",
+            "{}: no frames were counted, so all counts are totals: {} instructions and {} model cycles.",
             work.what,
             human(instructions),
             human(cycles),
         );
     }
+    let parts = if work.interface.is_empty() {
+        " (by the guest's own counters, read before the marks and after them)".to_owned()
+    } else {
+        format!(
+            ", {} with {} bytes of payload and {} acknowledgements, at the driver of {}",
+            count(work.data_frames),
+            count(work.payload),
+            count(work.acks),
+            work.interface
+        )
+    };
     format!(
-        "{}: {} frames of {} bytes on average.\nA frame takes {} instructions and {} cycles; 10⁹ bytes take {} × 10⁹ \
-         instructions and {} × 10⁹ cycles.",
+        "{}: {} frames of {} bytes on average{parts}.\nA frame takes {} instructions and {} model cycles; 10⁹ bytes take {} × 10⁹ \
+         instructions and {} × 10⁹ model cycles.",
         work.what,
         count(work.frames),
         human(work.bytes as f64 / summary.frames()),
@@ -93,6 +105,16 @@ fn lead(summary: &Summary<'_>) -> String {
         human(summary.per_frame(cycles)),
         human(summary.per_gigabyte(instructions) / 1e9),
         human(summary.per_gigabyte(cycles) / 1e9),
+    )
+}
+
+/// The modelled processor and the costs.
+pub fn model(summary: &Summary<'_>) -> String {
+    let config = &summary.recording.config;
+    format!(
+        "Model {}: {config}. Model cycles, which rank code and are no time: {}.",
+        config.preset.name(),
+        summary.costs()
     )
 }
 
@@ -125,6 +147,28 @@ fn caveats(summary: &Summary<'_>) -> String {
             checks.unknown_switches
         );
     }
+    if let Some(clock) = checks.clock {
+        let (counted, executed) = (summary.recording.instructions, clock);
+        text += &match counted.checked_sub(executed) {
+            Some(more) => format!(
+                "{} of them are {:.3} % more than QEMU's clock counted. ",
+                count(more),
+                share(more)
+            ),
+            None => format!(
+                "QEMU's clock counted {} more, idle time included. ",
+                count(executed.saturating_sub(counted))
+            ),
+        };
+    }
+    let has_xen = summary.recording.domains.iter().any(|domain| matches!(domain, Domain::Xen(_)));
+    if has_xen && checks.new_spaces == 0 {
+        text += "No write of CR3 was seen in Xen's switch_cr3_cr4, so all policies are flushed as the processor is when Xen \
+                 switches. ";
+    }
+    if checks.not_frames > 0 {
+        text += &format!("{} calls of drivers' functions had no frame. ", checks.not_frames);
+    }
     if checks.compared > 0 {
         text += &format!(
             "Of {} accesses {} differed from QEMU's own translation. ",
@@ -139,7 +183,7 @@ fn caveats(summary: &Summary<'_>) -> String {
 
 const COLUMNS: [&str; 8] = [
     "% of cycles",
-    "cycles",
+    "model cycles",
     "instructions",
     "L1I miss",
     "L1D miss",
@@ -250,12 +294,30 @@ fn events(summary: &Summary<'_>) -> Table {
         let per_frame = human(summary.per_frame(events as f64));
         table.row([what.to_owned(), count(events), per_frame]);
     }
+    // The first three are those above, counted by their instructions.
+    for event in CostEvent::ALL.into_iter().skip(3) {
+        let events = summary.total.events[event as usize];
+        let per_frame = human(summary.per_frame(events as f64));
+        table.row([event.title().to_owned(), count(events), per_frame]);
+    }
+    let counters = &summary.total;
+    for (what, misses) in [
+        ("L1 miss in a row", counters.l1_sequential),
+        ("L2 miss in a row", counters.l2_sequential),
+        ("line from memory", counters.l3_misses),
+        ("line from memory in a row", counters.l3_sequential),
+        ("page walk", counters.page_walks),
+    ] {
+        let per_frame = human(summary.per_frame(misses as f64));
+        table.row([what.to_owned(), count(misses), per_frame]);
+    }
     table
 }
 
 fn page(summary: &Summary<'_>, top: usize) -> Report {
     let mut page = Report::new("Where a frame's cycles go");
     page.lead(&sentence(&lead(summary)));
+    page.paragraph(&model(summary));
     let [domains, modules, functions, l2, tlb, events] = tables(summary, top);
     let no_chart = || Vec::new();
     let parts = [
@@ -279,7 +341,8 @@ fn page(summary: &Summary<'_>, top: usize) -> Report {
 type Figure = (Box<dyn ::report::html::Chart>, String);
 
 fn by_who_chart(summary: &Summary<'_>) -> Figure {
-    let mut bars = BarChart::new(format!("Cycles {}, by who works", unit(summary)), "cycles");
+    let mut bars =
+        BarChart::new(format!("Model cycles {}, by who works", unit(summary)), "model cycles");
     for ((who, mode), counters) in summary.by(|part| (part.who.clone(), part.mode)) {
         let cycles = summary.per_frame(summary.cycles(&counters));
         bars = bars.bar(format!("{who}, {}", mode_name(mode)), Stats::single(cycles));
@@ -354,7 +417,7 @@ fn after_chart(what: &str, profile: &Profile) -> LineChart {
 #[cfg(test)]
 mod tests {
     use scope_model::Costs;
-    use scope_result::{Block, Recording, Work};
+    use scope_result::{Block, Mode, Recording, Work};
 
     use super::*;
 
@@ -365,12 +428,18 @@ mod tests {
             address: 0x40_0000,
             bytes: 4,
             instructions: 1,
+            mode: Mode::User,
             space: 0,
             domain: 0,
             function: 0,
             counters: vec![(0, counters)],
         };
-        let work = |frames| Work { what: "work".to_owned(), frames, bytes: 100 * frames };
+        let work = |frames| Work {
+            what: "work".to_owned(),
+            frames,
+            bytes: 100 * frames,
+            ..Work::default()
+        };
         let text = |frames| {
             let recording = Recording {
                 work: work(frames),

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lab::{Process, Progress};
-use scope_result::Work;
 use xenlab::{BatchHost, Emulator, Images, Suite, default_cache};
 
 use crate::custom::{self, CustomArgs, ImageArgs};
 use crate::error::{Error, Result};
 use crate::guest_report::{GuestReport, frames_and_bytes};
 use crate::image_symbols::ImageSymbols;
+use crate::link::work;
 use crate::names::name_code;
 use crate::paths::{absolute, built};
 use crate::programs::Programs;
@@ -93,7 +93,7 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     let symbols = ImageSymbols::of_lab(&images, workload)?;
     let raw = host.folder().join("recording");
     let mut command = host.command(&emulator)?;
-    command.arg("-plugin").arg(record.plugin_argument(plugin, &raw, &symbols, None));
+    command.arg("-plugin").arg(record.plugin_argument(plugin, &raw, &symbols, None)?);
     let printed = host.printed();
     let consoles = [("the console", host.log()), ("the script", printed.clone())];
     let watch = Watch::new(&consoles, &progress, record.limit());
@@ -109,8 +109,8 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     let mut programs = Programs::of_lab(&files, &read(images.kernel())?);
     pvnet.iter().try_for_each(|pvnet| programs.add_host_file(PVNET, pvnet))?;
     name_code(&mut recording, &symbols, &GuestReport::parse(&text), programs);
-    let (frames, bytes) = frames_and_bytes(&text).unwrap_or_default();
-    recording.work = Work { what: workload.about.to_owned(), frames, bytes };
+    let interface = Some(workload.interface());
+    recording.work = work(workload.about, &recording, interface, frames_and_bytes(&text));
     record.save(&recording)?;
     progress.finish();
     record.print_path()

@@ -78,7 +78,7 @@ impl<'a> Summary<'a> {
         let mut total = Counters::default();
         let unknown = Function::default();
         for block in &recording.blocks {
-            let mode = Mode::of(block.address);
+            let mode = block.mode;
             let function =
                 recording.functions.get(block.function as usize).unwrap_or(&unknown).clone();
             for (domain, counters) in &block.counters {
@@ -93,7 +93,18 @@ impl<'a> Summary<'a> {
         Self { recording, costs, parts, total, sweep }
     }
 
-    /// The cycles of these counts.
+    /// The same with the parts that `selects` has; the total stays that of everything.
+    pub fn only(mut self, selects: impl Fn(&Part) -> bool) -> Self {
+        self.parts.retain(|part, _| selects(part));
+        self
+    }
+
+    /// The costs of events.
+    pub fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// The model cycles of these counts.
     pub fn cycles(&self, counters: &Counters) -> f64 {
         self.costs.cycles(counters)
     }
@@ -146,7 +157,8 @@ mod tests {
     fn block(address: u64, function: u32, instructions: &[(u8, u64)]) -> Block {
         let counters = |n| Counters { instructions: n, ..Counters::default() };
         let counters = instructions.iter().map(|(domain, n)| (*domain, counters(*n))).collect();
-        Block { address, bytes: 4, instructions: 1, space: 0, domain: 0, function, counters }
+        let mode = Mode::of(address, None);
+        Block { address, bytes: 4, instructions: 1, mode, space: 0, domain: 0, function, counters }
     }
 
     #[test]

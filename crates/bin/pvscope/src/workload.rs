@@ -111,6 +111,15 @@ impl Workload {
         matches!(self.kind, Kind::Xen(..))
     }
 
+    /// The interface of dom0 or of the machine that the frames cross.
+    pub fn interface(self) -> &'static str {
+        match self.kind {
+            Kind::Xen(backend, _) => backend.interface(),
+            Kind::Loopback => "lo",
+            Kind::Virtio => "eth0",
+        }
+    }
+
     /// The machine and its scripts: endless TCP traffic, and marks around a part of it.
     pub fn batch(self, milliseconds: u32, pvnet: Option<PathBuf>) -> Result<Batch> {
         let files = pvnet.into_iter().map(HostFile::new).collect::<Result<_>>()?;
@@ -124,10 +133,11 @@ impl Workload {
                 ..batch
             },
             Kind::Loopback => {
-                Batch { script: linux_script("", "lo", "127.0.0.1", milliseconds), ..batch }
+                let script = linux_script("", self.interface(), "127.0.0.1", milliseconds);
+                Batch { script, ..batch }
             }
             Kind::Virtio => Batch {
-                script: linux_script(NAMESPACES, "eth0", "10.0.0.2", milliseconds),
+                script: linux_script(NAMESPACES, self.interface(), "10.0.0.2", milliseconds),
                 devices: CARDS.split_whitespace().map(str::to_owned).collect(),
                 ..batch
             },
@@ -141,6 +151,13 @@ impl Backend {
         DomuConfig { kernel_arguments, ..DomuConfig::new(GUEST).vif(self.vif()) }
     }
 
+    fn interface(self) -> &'static str {
+        match self {
+            Self::Stock | Self::Basic => "vif1.0",
+            Self::Pvnet => "pvnet0",
+        }
+    }
+
     fn vif(self) -> String {
         match self {
             Self::Stock | Self::Basic => format!("mac={MAC},bridge=xenbr0,script=vif-lab"),
@@ -150,10 +167,11 @@ impl Backend {
 }
 
 fn xen_script(backend: Backend, direction: Direction, milliseconds: u32) -> String {
-    let (start, interface) = match backend {
-        Backend::Stock | Backend::Basic => (STOCK, "vif1.0"),
-        Backend::Pvnet => (PVNET, "pvnet0"),
+    let start = match backend {
+        Backend::Stock | Backend::Basic => STOCK,
+        Backend::Pvnet => PVNET,
     };
+    let interface = backend.interface();
     let reverse = if direction == Direction::Tx { "--reverse" } else { "" };
     format!(
         "set -e\n{start}\nxl create -q /lab/{GUEST}.cfg\n\

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use scope_model::Counters;
+use scope_model::{CostEvent, Counters};
 use scope_result::{Domain, Recording};
 
 /// Builds the plugin, which cargo does not build for this test, and returns its path.
@@ -65,12 +65,27 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
     let sweep = |of: fn(&scope_model::Sweep) -> u64| -> u64 {
         recording.sweeps.iter().map(|(_, sweep)| of(sweep)).sum()
     };
-    assert_eq!(sweep(|sweep| sweep.l2d[3]), total.l2d_misses);
+    // The preset: 1 MiB of L2 and 64 TLB entries, before 16 MiB of L3 and 1024 entries.
+    assert_eq!(sweep(|sweep| sweep.l2d[2]), total.l2d_misses);
     assert_eq!(sweep(|sweep| sweep.dtlb[0][2]), total.dtlb_misses);
+    assert_eq!(sweep(|sweep| sweep.l2i[6] + sweep.l2d[6]), total.l3_misses);
+    assert_eq!(sweep(|sweep| sweep.itlb[0][6] + sweep.dtlb[0][6]), total.page_walks);
+    let l2 = total.l2i_misses + total.l2d_misses;
+    assert!(total.l2_sequential > l2 / 10 && total.l2_sequential < l2, "{total:?}");
+    assert!(total.events[CostEvent::Syscall as usize] > 0, "{total:?}");
     assert!(sweep(|sweep| sweep.l2d[0]) > sweep(|sweep| sweep.l2d[6]));
     let name = |wanted: &str| recording.functions.iter().any(|function| function.name == wanted);
     assert!(name("tcp_sendmsg_locked") && name("schedule"));
-    assert!(recording.work.frames > 0 && recording.work.bytes > 0);
+    // The driver saw frames with data and without, all of one interface.
+    let work = &recording.work;
+    assert_eq!(work.interface, "lo");
+    assert!(work.data_frames > 0 && work.payload > work.data_frames, "{work:?}");
+    assert!(work.frames >= work.data_frames + work.acks && work.bytes > work.payload, "{work:?}");
+    assert_eq!(recording.checks.not_frames, 0);
+    // QEMU's clock counts instructions too, and those that fit into idle time.
+    let clock = recording.checks.clock.expect("a time stamp at both marks");
+    let more = recording.instructions.saturating_sub(clock);
+    assert!(more * 1000 <= clock, "{} instructions, {clock} by the clock", recording.instructions);
 
     // The model's TLBs had no stale entry; without writes of CR3 they would have.
     let whole = record(&plugin, &checked, &["--check"]);

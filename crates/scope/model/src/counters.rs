@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cost_event::EventCounts;
 use crate::geometry::{L2_SIZES, TLB_SIZES};
 use crate::policy::POLICIES;
 use crate::tlb_set::TlbSet;
@@ -11,6 +12,8 @@ use crate::tlb_set::TlbSet;
 /// Hits are lookups that did not miss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
+    /// Executions of blocks.
+    pub executions: u64,
     /// Instructions executed.
     pub instructions: u64,
     /// Lines of code looked up in L1I.
@@ -33,10 +36,23 @@ pub struct Counters {
     pub itlb_misses: u64,
     /// Translations of data that the DTLB missed, of `reads` and `writes` lookups.
     pub dtlb_misses: u64,
+    /// Lines that L1 missed shortly after a neighbouring line was used.
+    pub l1_sequential: u64,
+    /// Lines that L2 missed shortly after a neighbouring line was used.
+    pub l2_sequential: u64,
+    /// Lines that came from memory: those that L3 missed, or L2 without an L3.
+    pub l3_misses: u64,
+    /// Those of them that followed a neighbouring line.
+    pub l3_sequential: u64,
+    /// Translations that the second level of TLBs missed, or the first if there is one only.
+    pub page_walks: u64,
+    /// Other events, by number.
+    pub events: EventCounts,
 }
 
 impl std::ops::AddAssign<&Self> for Counters {
     fn add_assign(&mut self, other: &Self) {
+        self.executions += other.executions;
         self.instructions += other.instructions;
         self.l1i += other.l1i;
         self.l1i_misses += other.l1i_misses;
@@ -48,6 +64,12 @@ impl std::ops::AddAssign<&Self> for Counters {
         self.l2d_misses += other.l2d_misses;
         self.itlb_misses += other.itlb_misses;
         self.dtlb_misses += other.dtlb_misses;
+        self.l1_sequential += other.l1_sequential;
+        self.l2_sequential += other.l2_sequential;
+        self.l3_misses += other.l3_misses;
+        self.l3_sequential += other.l3_sequential;
+        self.page_walks += other.page_walks;
+        self.events.iter_mut().zip(&other.events).for_each(|(sum, more)| *sum += more);
     }
 }
 

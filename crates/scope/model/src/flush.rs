@@ -12,3 +12,12 @@ pub enum Flush {
     /// INVPCID: its type, the PCID, the address.
     Pcid(u64, u16, u64),
 }
+
+/// Where such an instruction is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushSite {
+    /// In the hypervisor's function that changes the address space for another process or domain: Xen's `switch_cr3_cr4`.
+    NewSpace,
+    /// Anywhere else: a change between the page tables of one process, or an explicit flush.
+    Elsewhere,
+}

@@ -10,6 +10,10 @@ pub const SLOTS: usize = 2 * PAGE_SLOTS;
 
 /// A pinned entry: whether it is of the TLBs for large pages, and which.
 pub type Pin = (bool, Entry);
+/// The entries of a page: global and not, as a large page and in its own size. Policies that treat a page alike share one.
+pub type Pins = [Option<Pin>; 4];
+/// No entries.
+pub const NO_PINS: Pins = [None; 4];
 
 /// The pages of 4 KiB used last, in front of all TLBs. Their entries are pinned there, and the TLBs learn of their uses
 /// only when they are unpinned.
@@ -40,8 +44,8 @@ const NONE: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Page {
     slot: usize,
-    /// Its entries in TLBs: as a large page, as a page of the hypervisor, and under all other policies.
-    pins: [Option<Pin>; 3],
+    /// Its entries in TLBs.
+    pins: Pins,
 }
 
 impl HotPages {
@@ -50,7 +54,7 @@ impl HotPages {
         Self {
             slots: Box::new([Slot { frame: 0, number: NONE }; SLOTS]),
             used: [0; 2 * PAGES],
-            pages: [Page { slot: 0, pins: [None; 3] }; 2 * PAGES],
+            pages: [Page { slot: 0, pins: NO_PINS }; 2 * PAGES],
             count: [0; 2],
             now: 0,
         }
@@ -75,12 +79,7 @@ impl HotPages {
 
     /// Makes the page in a slot hot, in place of the least recently used one. Returns the pins of the page that it
     /// replaces, and where its own are kept.
-    pub fn insert(
-        &mut self,
-        side: Side,
-        slot: usize,
-        frame: u64,
-    ) -> ([Option<Pin>; 3], &mut [Option<Pin>; 3]) {
+    pub fn insert(&mut self, side: Side, slot: usize, frame: u64) -> (Pins, &mut Pins) {
         let first = side as usize * PAGES;
         let count = &mut self.count[side as usize];
         let number = if *count < PAGES {
@@ -95,7 +94,7 @@ impl HotPages {
         self.now += 1;
         self.used[number] = self.now;
         self.slots[slot % SLOTS] = Slot { frame, number: u8::try_from(number).unwrap_or(NONE) };
-        let before = std::mem::replace(&mut self.pages[number], Page { slot, pins: [None; 3] });
+        let before = std::mem::replace(&mut self.pages[number], Page { slot, pins: NO_PINS });
         (before.pins, &mut self.pages[number].pins)
     }
 
@@ -116,7 +115,7 @@ impl HotPages {
         let count = std::mem::take(&mut self.count[side as usize]);
         let mut order: [usize; PAGES] = std::array::from_fn(|number| first + number);
         order[..count].sort_unstable_by_key(|number| self.used[*number]);
-        let mut taken = [[None; 3]; PAGES];
+        let mut taken = [NO_PINS; PAGES];
         for (taken, number) in taken.iter_mut().zip(&order[..count]) {
             let page = &mut self.pages[*number];
             self.slots[page.slot].number = NONE;

@@ -13,9 +13,11 @@
 
 #![forbid(unsafe_code)]
 
+mod address_space;
 mod cache;
 mod config;
 mod cost;
+mod cost_event;
 mod counters;
 mod flush;
 mod geometry;
@@ -27,6 +29,9 @@ mod mapping;
 mod model;
 mod paging;
 mod policy;
+mod preset;
+mod processor;
+mod streams;
 mod tlb;
 mod tlb_set;
 mod tlbs;
@@ -35,8 +40,9 @@ mod walker;
 pub use cache::{Cache, Lookup, WAYS};
 pub use config::Config;
 pub use cost::Costs;
+pub use cost_event::{CostEvent, EventCosts, EventCounts};
 pub use counters::{Counters, Sweep};
-pub use flush::Flush;
+pub use flush::{Flush, FlushSite};
 pub use geometry::{L2_BYTES, L2_SIZES, LINE, TLB_ENTRIES, TLB_SIZES};
 pub use l2_bank::L2Bank;
 pub use line_id::LineId;
@@ -44,6 +50,9 @@ pub use mapping::{Mapping, Side};
 pub use model::{Model, Outcome};
 pub use paging::{PageSize, Paging, PhysicalMemory, Translation, walk};
 pub use policy::{POLICIES, Policy};
+pub use preset::Preset;
+pub use processor::Processor;
+pub use streams::Streams;
 pub use tlb::Tlb;
 pub use tlb_set::TlbSet;
 pub use walker::Walker;

@@ -30,18 +30,28 @@ pub struct Mapping {
     pub large: TlbSet,
 }
 
+/// The policies with the grouping allocator.
+const GROUPED: TlbSet =
+    TlbSet::of(Policy::GroupedSuperpages).union(TlbSet::of(Policy::GuestGlobalSuperpages));
 /// The values of [`Mapping::large`], by their code in a word.
 const LARGE: [TlbSet; 4] = [
     TlbSet::NONE,
     TlbSet::of(Policy::Superpages),
-    TlbSet::of(Policy::GroupedSuperpages),
-    TlbSet::of(Policy::Superpages).union(TlbSet::of(Policy::GroupedSuperpages)),
+    GROUPED,
+    TlbSet::of(Policy::Superpages).union(GROUPED),
 ];
 
 impl Mapping {
     /// The mapping of a page that no page table maps, in no memory.
     pub(crate) const UNMAPPED: Self =
         Self { frame: 0, size: None, global: false, large: TlbSet::NONE };
+    /// The policies under which a page of the linear map is part of a large one: `alone` without the grouping allocator,
+    /// `grouped` with it.
+    #[must_use]
+    pub fn large(alone: bool, grouped: bool) -> TlbSet {
+        LARGE[usize::from(alone) | usize::from(grouped) << 1]
+    }
+
     /// Bits of a line's physical number: enough for 16 PiB.
     const FRAME_BITS: u32 = 48;
 

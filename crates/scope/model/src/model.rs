@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use crate::cache::{Cache, WAYS};
 use crate::config::Config;
-use crate::flush::Flush;
+use crate::flush::{Flush, FlushSite};
 use crate::geometry::{LINE, TLB_SIZES};
-use crate::hot_pages::{HotPages, Pin, SLOTS};
+use crate::hot_pages::{HotPages, NO_PINS, Pins, SLOTS};
 use crate::keys::{self, GLOBAL, Tags};
 use crate::line_id::LineId;
 use crate::mapping::{Mapping, PAGE_SLOTS, Side};
@@ -32,7 +32,7 @@ struct MappedPage {
     page: u64,
     mapping: Mapping,
     /// The TLB entries of the page that was last used in this slot: hints, as they may be of another page by now.
-    pins: [Option<Pin>; 3],
+    pins: Pins,
 }
 
 /// The L1s of a processor, and its TLBs in all sizes and under all policies.
@@ -59,10 +59,10 @@ impl Model {
     /// ([`Walker::lines`](crate::Walker::lines)).
     #[must_use]
     pub fn new(config: Config, paging: Paging, lines: u64) -> Self {
-        let modelled = if config.single { config.counted() } else { TlbSet::ALL };
+        let modelled = config.modelled();
         let mut tags = Tags::default();
         let (tag, _) = tags.of(paging);
-        let unmapped = MappedPage { page: 0, mapping: Mapping::UNMAPPED, pins: [None; 3] };
+        let unmapped = MappedPage { page: 0, mapping: Mapping::UNMAPPED, pins: NO_PINS };
         Self {
             config,
             paging,
@@ -142,7 +142,7 @@ impl Model {
         let part = (page << LineId::IN_PAGE) & ((1 << (size.bits() - LINE.ilog2())) - 1);
         let base = mapping.frame.wrapping_sub(part);
         let largest = TlbSet::one(Policy::Real, TLB_SIZES - 1);
-        let single = self.config.single.then_some(self.config.counted());
+        let single = self.config.single.then_some(self.config.walking());
         if missed.intersects(single.unwrap_or(largest)) {
             cached.insert(key, base);
         } else if let Some(base) = cached.get(&key) {
@@ -156,28 +156,49 @@ impl Model {
         frame.wrapping_mul(LINE as u64) + address % 4096
     }
 
-    /// Applies an instruction that empties TLBs.
-    pub fn flush(&mut self, what: Flush) {
-        [Side::Code, Side::Data].into_iter().for_each(|side| self.unpin_all(side));
+    /// Applies an instruction that empties TLBs, in the hypervisor's function for a new address space or anywhere else.
+    ///
+    /// That function clears CR4.PGE to get rid of global pages. Policies that keep some pages then need no such thing: for
+    /// them only its write of CR3 counts.
+    pub fn flush(&mut self, what: Flush, site: FlushSite) {
+        self.unpin_everything();
         let globals = self.paging.apply(what);
+        let all = match site {
+            FlushSite::NewSpace => AS_THE_PROCESSOR,
+            FlushSite::Elsewhere => TlbSet::ALL,
+        };
         match what {
-            Flush::Cr3(value) => self.switch_space(value >> 63 != 0),
-            Flush::Cr4(_) if globals => self.flush_all(true, None),
+            Flush::Cr3(value) => self.switch_space(value >> 63 != 0, site),
+            Flush::Cr4(_) if globals => self.flush_all(all, true, None),
             Flush::Cr4(_) => {}
-            Flush::Page(address) | Flush::Pcid(0, _, address) => self.invalidate(address),
-            Flush::Pcid(1, pcid, _) => self.flush_all(false, Some(pcid)),
-            Flush::Pcid(..) => self.flush_all(globals, None),
+            Flush::Page(address) => self.invalidate(address, &[self.tag, GLOBAL]),
+            Flush::Pcid(0, pcid, address) => {
+                let tags: Vec<u16> = self.tags_of(pcid).collect();
+                self.invalidate(address, &tags);
+            }
+            Flush::Pcid(1, pcid, _) => self.flush_all(all, false, Some(pcid)),
+            Flush::Pcid(..) => self.flush_all(all, globals, None),
         }
     }
 
+    /// Another domain runs than the last one that was not idle.
+    pub fn switch_domain(&mut self) {
+        self.unpin_everything();
+        self.flush_all(GUEST_GLOBAL, true, None);
+    }
+
+    fn unpin_everything(&mut self) {
+        [Side::Code, Side::Data].into_iter().for_each(|side| self.unpin_all(side));
+    }
+
     /// Changes the address space. `keeps` is the flag in CR3 that preserves the new PCID's entries.
-    fn switch_space(&mut self, keeps: bool) {
+    fn switch_space(&mut self, keeps: bool, site: FlushSite) {
         let Paging { pcid, tagged, .. } = self.paging;
         let (tag, reused) = self.tags.of(self.paging);
         self.tag = tag;
         if reused {
             for tlbs in &mut self.tlbs {
-                tlbs.flush(TlbSet::ALL, |key, _| keys::tag(key) == tag);
+                tlbs.flush(|key| TlbSet::ALL.only_if(keys::tag(key) == tag));
             }
         }
         if keeps && tagged {
@@ -186,34 +207,52 @@ impl Model {
         let (all_tlbs, tags) = (&mut self.tlbs, &self.tags);
         let of_this =
             |key| !tagged || tags.space(keys::tag(key)).is_some_and(|(_, own)| own == pcid);
+        // Programs of one kernel share no page, whatever the hypervisor marks.
+        let is_other_program = |key| site == FlushSite::NewSpace && keys::is_user(key);
         for tlbs in all_tlbs {
-            tlbs.flush(FLUSHED_BY_CR3, |key, global| !global && of_this(key));
-            tlbs.flush(TlbSet::of(Policy::NoGlobal), |key, global| global || of_this(key));
+            tlbs.flush(|key| match keys::tag(key) {
+                GLOBAL => NO_GLOBAL.union(GUEST_GLOBAL.only_if(is_other_program(key))),
+                _ => FLUSHED_BY_CR3.only_if(of_this(key)),
+            });
         }
     }
 
-    /// Empties all TLBs, of global pages too if `globals`; of one PCID only, if there is one.
-    fn flush_all(&mut self, globals: bool, pcid: Option<u16>) {
+    /// Removes the entries of one PCID, or of all if there is none, from the TLBs of `from`; global ones too if `globals`.
+    fn flush_all(&mut self, from: TlbSet, globals: bool, pcid: Option<u16>) {
         let tags = &self.tags;
-        let selected = |key| match pcid {
-            Some(pcid) => tags.space(keys::tag(key)).is_some_and(|(_, own)| own == pcid),
-            None => true,
+        let selected = |key| match (keys::tag(key), pcid) {
+            (GLOBAL, _) if globals => from,
+            (GLOBAL, _) => NO_GLOBAL.without(NO_GLOBAL.without(from)),
+            (_, None) => from,
+            (tag, Some(pcid)) => from.only_if(tags.space(tag).is_some_and(|(_, own)| own == pcid)),
         };
-        for tlbs in &mut self.tlbs {
-            tlbs.flush(TlbSet::ALL, |key, global| (globals || !global) && selected(key));
-        }
+        self.tlbs.iter_mut().for_each(|tlbs| tlbs.flush(selected));
     }
 
-    /// Removes the page of an address from all TLBs.
-    fn invalidate(&mut self, address: u64) {
+    /// The tags of the address spaces with this PCID: without PCIDs the present one.
+    fn tags_of(&self, pcid: u16) -> impl Iterator<Item = u16> {
+        let Paging { tagged, .. } = self.paging;
+        let all = self.tags.all().filter(move |(_, own)| tagged && *own == pcid);
+        let present = (!tagged && pcid == 0).then_some(self.tag);
+        all.map(|(tag, _)| tag).chain(present)
+    }
+
+    /// Removes the page of an address with these tags from all TLBs.
+    fn invalidate(&mut self, address: u64, tags: &[u16]) {
         for tlbs in &mut self.tlbs {
-            tlbs.invalidate(address, self.tag);
+            tlbs.invalidate(address, tags);
         }
     }
 }
 
-/// The policies under which a new CR3 flushes everything but global pages.
-const FLUSHED_BY_CR3: TlbSet = TlbSet::of(Policy::Real)
-    .union(TlbSet::of(Policy::GlobalHypervisor))
+const NO_GLOBAL: TlbSet = TlbSet::of(Policy::NoGlobal);
+/// The policies under which global pages are flushed when another domain runs.
+const GUEST_GLOBAL: TlbSet =
+    TlbSet::of(Policy::GuestGlobal).union(TlbSet::of(Policy::GuestGlobalSuperpages));
+/// The policies under which the hypervisor's function for a new address space flushes as it does on the processor.
+const AS_THE_PROCESSOR: TlbSet = TlbSet::of(Policy::Real)
+    .union(NO_GLOBAL)
     .union(TlbSet::of(Policy::Superpages))
     .union(TlbSet::of(Policy::GroupedSuperpages));
+/// The policies under which a new CR3 flushes everything but global pages.
+const FLUSHED_BY_CR3: TlbSet = TlbSet::ALL.without(TlbSet::of(Policy::Tagged));

@@ -23,8 +23,6 @@ const NO_KEY: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug)]
 struct Page {
     key: u64,
-    /// Whether a flush that keeps global pages keeps it.
-    global: bool,
     /// Its neighbours in the list.
     newer: Entry,
     older: Entry,
@@ -71,8 +69,8 @@ impl Tlb {
 
     /// Looks a page up in the TLBs of `tlbs`, which depend on the page alone. Returns those that missed. The page is
     /// resident in all of `tlbs` afterwards.
-    pub fn access(&mut self, key: u64, global: bool, tlbs: TlbSet) -> TlbSet {
-        let (page, missed) = self.pin(key, global, tlbs, None);
+    pub fn access(&mut self, key: u64, tlbs: TlbSet) -> TlbSet {
+        let (page, missed) = self.pin(key, tlbs, None);
         page.inspect(|page| self.unpin(*page));
         missed
     }
@@ -80,13 +78,7 @@ impl Tlb {
     /// As [`access`](Self::access), and pins the page's entry: while it is pinned it is newer than all that are not. At most
     /// as many entries may be pinned as the smallest TLB has. Returns no entry if none of `tlbs` is modelled. `hint` is the
     /// entry that the page had before; if it still is the page's, this saves a search.
-    pub fn pin(
-        &mut self,
-        key: u64,
-        global: bool,
-        tlbs: TlbSet,
-        hint: Option<Entry>,
-    ) -> (Option<Entry>, TlbSet) {
+    pub fn pin(&mut self, key: u64, tlbs: TlbSet, hint: Option<Entry>) -> (Option<Entry>, TlbSet) {
         let tlbs = tlbs.0 & self.all;
         let known = hint.filter(|page| self.is(*page, key));
         let page = match known.or_else(|| self.by_key.get(&key).copied()) {
@@ -95,7 +87,6 @@ impl Tlb {
             None => self.insert(key),
         };
         let entry = &mut self.pages[page as usize];
-        entry.global = global;
         entry.pins += 1;
         let is_linked = entry.pins == 1 && entry.resident != 0;
         let missed = TlbSet(tlbs & !entry.resident);
@@ -148,39 +139,49 @@ impl Tlb {
         }
     }
 
-    /// Removes the pages that `goes` selects from the TLBs of `tlbs`; it gets a page's key and whether the page is global. No
-    /// entry is pinned.
-    pub fn flush(&mut self, tlbs: TlbSet, mut goes: impl FnMut(u64, bool) -> bool) {
-        for tlb in TlbSet(tlbs.0 & self.all).numbers() {
-            self.count[tlb] = 0;
-            self.victim[tlb] = NOWHERE;
-            self.no_victim |= 1 << tlb;
-        }
-        let mut page = self.newest;
+    /// Removes each page from the TLBs that `removed` returns for its key. No entry is pinned.
+    pub fn flush(&mut self, mut removed: impl FnMut(u64) -> TlbSet) {
+        let (mut page, mut oldest, mut lost) = (self.newest, NOWHERE, 0);
         while page != NOWHERE {
             let entry = &mut self.pages[page as usize];
             let (this, older) = (page, entry.older);
-            entry.victim &= !tlbs.0;
-            if goes(entry.key, entry.global) {
-                entry.resident &= !tlbs.0;
+            let gone = removed(entry.key).0 & entry.resident;
+            entry.resident &= !gone;
+            lost |= entry.victim & gone;
+            entry.victim &= !gone;
+            let is_empty = entry.resident == 0;
+            for tlb in TlbSet(gone).numbers() {
+                self.count[tlb] -= 1;
             }
-            for tlb in TlbSet(entry.resident & tlbs.0).numbers() {
-                self.count[tlb] += 1;
-                // The oldest one remains.
-                self.victim[tlb] = this;
-            }
-            if self.pages[this as usize].resident == 0 {
+            if is_empty {
                 self.unlink(this);
                 self.drop_page(this);
+            } else {
+                oldest = this;
             }
             page = older;
         }
-        for tlb in TlbSet(tlbs.0 & self.all).numbers() {
-            if self.victim[tlb] != NOWHERE {
-                self.pages[self.victim[tlb] as usize].victim |= 1 << tlb;
-                self.no_victim &= !(1 << tlb);
-            }
+        self.find_victims(oldest, lost);
+    }
+
+    /// Makes the oldest resident entries, from `oldest` on, the victims of TLBs that have lost theirs.
+    fn find_victims(&mut self, oldest: Entry, lost: u64) {
+        for tlb in TlbSet(lost).numbers() {
+            self.victim[tlb] = NOWHERE;
         }
+        let (mut page, mut left) = (oldest, lost);
+        while page != NOWHERE && left != 0 {
+            let entry = &mut self.pages[page as usize];
+            let first_of = entry.resident & left;
+            entry.victim |= first_of;
+            left &= !first_of;
+            let newer = entry.newer;
+            for tlb in TlbSet(first_of).numbers() {
+                self.victim[tlb] = page;
+            }
+            page = newer;
+        }
+        self.no_victim |= left;
     }
 
     /// The TLBs that a page is resident in.
@@ -224,15 +225,7 @@ impl Tlb {
 
     /// Makes an entry, in no list.
     fn insert(&mut self, key: u64) -> Entry {
-        let page = Page {
-            key,
-            global: false,
-            newer: NOWHERE,
-            older: NOWHERE,
-            resident: 0,
-            victim: 0,
-            pins: 0,
-        };
+        let page = Page { key, newer: NOWHERE, older: NOWHERE, resident: 0, victim: 0, pins: 0 };
         let index = match self.free.pop() {
             Some(index) => {
                 self.pages[index as usize] = page;

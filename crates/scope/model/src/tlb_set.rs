@@ -28,6 +28,13 @@ impl TlbSet {
         Self(1 << (policy as usize * TLB_SIZES + size))
     }
 
+    /// This set if `condition` holds, else none.
+    #[inline]
+    #[must_use]
+    pub const fn only_if(self, condition: bool) -> Self {
+        Self(self.0 & (condition as u64).wrapping_neg())
+    }
+
     /// The TLBs of either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {

@@ -1,9 +1,8 @@
 //! The TLBs of one side, for small and for large pages.
 
-use std::ops::Range;
-
+use crate::address_space::Region;
 use crate::geometry::TLB_ENTRIES;
-use crate::hot_pages::Pin;
+use crate::hot_pages::{Pin, Pins};
 use crate::keys::{self, GLOBAL};
 use crate::mapping::Mapping;
 use crate::paging::PageSize;
@@ -11,21 +10,44 @@ use crate::policy::Policy;
 use crate::tlb::Tlb;
 use crate::tlb_set::TlbSet;
 
-/// Xen's own part of every address space (`xen/arch/x86/include/asm/config.h`).
-const HYPERVISOR: Range<u64> = 0xffff_8000_0000_0000..0xffff_8800_0000_0000;
+const GLOBAL_HYPERVISOR: TlbSet = TlbSet::of(Policy::GlobalHypervisor);
+const TAGGED: TlbSet = TlbSet::of(Policy::Tagged);
+const GUEST_GLOBAL: TlbSet =
+    TlbSet::of(Policy::GuestGlobal).union(TlbSet::of(Policy::GuestGlobalSuperpages));
+/// The policies under which a page is global if its page tables say so.
+const AS_MAPPED: TlbSet =
+    TlbSet::ALL.without(GLOBAL_HYPERVISOR).without(TAGGED).without(GUEST_GLOBAL);
+
+/// The policies under which a page is global; `mapped` tells what its page tables say.
+///
+/// Xen marks the pages of its guests' programs global, to keep them while the guest's kernel runs, and clears CR4.PGE to flush
+/// them. Policies that keep pages then must not rely on the mark.
+#[inline]
+fn global_under(address: u64, mapped: bool) -> TlbSet {
+    let others = match Region::of(address) {
+        // The kernel's page tables map a program too; another program gets other ones in a switch.
+        Region::User => GUEST_GLOBAL.only_if(mapped),
+        Region::Kernel => GUEST_GLOBAL.union(TAGGED.only_if(mapped)),
+        Region::Hypervisor => GUEST_GLOBAL.union(TAGGED).union(GLOBAL_HYPERVISOR),
+        Region::PerDomain => GUEST_GLOBAL,
+        Region::PageTables => TlbSet::NONE,
+    };
+    others.union(AS_MAPPED.only_if(mapped))
+}
 
 /// The TLBs of one side, in all sizes and under all policies.
 #[derive(Debug)]
 pub struct Tlbs {
     small: Tlb,
     large: Tlb,
+    modelled: TlbSet,
 }
 
 impl Tlbs {
-    /// Empty TLBs; only those of `modelled` are modelled.
+    /// Empty TLBs; only those of `modelled` are modelled. Pages of 2 MiB and of 1 GiB share a TLB.
     pub fn new(modelled: TlbSet) -> Self {
         let half = TLB_ENTRIES.map(|entries| entries / 2);
-        Self { small: Tlb::new(TLB_ENTRIES, modelled), large: Tlb::new(half, modelled) }
+        Self { small: Tlb::new(TLB_ENTRIES, modelled), large: Tlb::new(half, modelled), modelled }
     }
 
     fn of(&mut self, is_large: bool) -> &mut Tlb {
@@ -39,30 +61,30 @@ impl Tlbs {
         page: u64,
         mapping: Mapping,
         space: u16,
-        hints: [Option<Pin>; 3],
-        pins: &mut [Option<Pin>; 3],
+        hints: Pins,
+        pins: &mut Pins,
     ) -> TlbSet {
         let Some(size) = mapping.size else { return TlbSet::NONE };
-        let (address, global) = (page << 12, mapping.global);
-        let tag = if global { GLOBAL } else { space };
-        let (mut others, mut missed) = (TlbSet::ALL.without(mapping.large), TlbSet::NONE);
-        let mut pin = |slot: usize, size, tag, global, tlbs| {
+        let (address, mut missed) = (page << 12, TlbSet::NONE);
+        let global = global_under(address, mapping.global);
+        let own_size = TlbSet::ALL.without(mapping.large);
+        let groups = [
+            (size, GLOBAL, own_size.without(own_size.without(global))),
+            (size, space, own_size.without(global)),
+            (PageSize::Large, GLOBAL, mapping.large.without(mapping.large.without(global))),
+            (PageSize::Large, space, mapping.large.without(global)),
+        ];
+        for (slot, (size, tag, tlbs)) in groups.into_iter().enumerate() {
+            if !tlbs.intersects(self.modelled) {
+                continue;
+            }
             let is_large = size != PageSize::Small;
             let hint = hints[slot].map(|(_, entry)| entry);
             let key = keys::key(address, size, tag);
-            let (entry, these) = self.of(is_large).pin(key, global, tlbs, hint);
+            let (entry, these) = self.of(is_large).pin(key, tlbs, hint);
             pins[slot] = entry.map(|entry| (is_large, entry));
             missed = missed.union(these);
-        };
-        if mapping.large != TlbSet::NONE {
-            pin(0, PageSize::Large, tag, global, mapping.large);
         }
-        if !global && HYPERVISOR.contains(&address) {
-            let policy = TlbSet::of(Policy::GlobalHypervisor);
-            others = others.without(policy);
-            pin(1, size, GLOBAL, true, policy);
-        }
-        pin(2, size, tag, global, others);
         missed
     }
 
@@ -71,18 +93,17 @@ impl Tlbs {
         self.of(is_large).unpin(entry);
     }
 
-    /// Removes the entries that `goes` selects from the TLBs of `tlbs`; it gets an entry's key and whether it is global. No
-    /// entry is pinned.
-    pub fn flush(&mut self, tlbs: TlbSet, goes: impl Fn(u64, bool) -> bool) {
-        self.small.flush(tlbs, &goes);
-        self.large.flush(tlbs, &goes);
+    /// Removes each page from the TLBs that `removed` returns for its key. No entry is pinned.
+    pub fn flush(&mut self, removed: impl Fn(u64) -> TlbSet) {
+        self.small.flush(&removed);
+        self.large.flush(&removed);
     }
 
-    /// Removes the page of an address from all TLBs, of any size, global or of the address space `space`. No entry is pinned.
-    pub fn invalidate(&mut self, address: u64, space: u16) {
-        for tag in [space, GLOBAL] {
+    /// Removes the page of an address from all TLBs, of any size, if its tag is one of these. No entry is pinned.
+    pub fn invalidate(&mut self, address: u64, tags: &[u16]) {
+        for tag in tags {
             for size in [PageSize::Small, PageSize::Large, PageSize::Huge] {
-                let key = keys::key(address, size, tag);
+                let key = keys::key(address, size, *tag);
                 self.of(size != PageSize::Small).invalidate(key, TlbSet::ALL);
             }
         }

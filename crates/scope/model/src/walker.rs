@@ -7,7 +7,6 @@ use crate::flush::Flush;
 use crate::geometry::LINE;
 use crate::mapping::{Mapping, PAGE_SLOTS, Side};
 use crate::paging::{PageSize, Paging, PhysicalMemory, Translation, is_uniform, walk};
-use crate::policy::Policy;
 use crate::tlb_set::TlbSet;
 
 /// Linux's map of all memory, without KASLR (`Documentation/arch/x86/x86_64/mm.rst`).
@@ -148,11 +147,8 @@ impl<M: PhysicalMemory> Walker<M> {
                 uniform
             }
         };
-        let alone = if uniform { TlbSet::of(Policy::Superpages) } else { TlbSet::NONE };
         // Read-only pages break blocks up: page tables and granted pages.
-        let grouped = translation.writable || uniform;
-        let grouped = if grouped { TlbSet::of(Policy::GroupedSuperpages) } else { TlbSet::NONE };
-        alone.union(grouped)
+        Mapping::large(uniform, translation.writable || uniform)
     }
 
     /// Applies an instruction after which mappings may have changed.

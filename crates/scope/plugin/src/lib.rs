@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use memory::GuestMemory;
 use qemu::{CallbackRegisters, DataAccess, Id, Info, Instruction, OnData, Registers, Translation};
-use scope_model::Paging;
+use scope_model::{FlushSite, Paging};
 use scope_recorder::{
-    Arguments, BlockId, ControlRegisters, Covers, FlushInstruction, GroupWord, Mark, bytes_at,
-    flush_instruction, mark,
+    Arguments, BlockId, ControlRegisters, Covers, FlushInstruction, GroupWord, Mark, TIME_STAMP,
+    bytes_at, enters_guest, flush_instruction, mark,
 };
 
 type Tracer = scope_recorder::Tracer<GuestMemory>;
@@ -39,6 +39,8 @@ struct Plugin {
     arguments: Arguments,
     registers: Registers,
     phase: Phase,
+    /// The time stamp at the first mark.
+    began: Option<u64>,
 }
 
 enum Phase {
@@ -101,7 +103,13 @@ pub unsafe extern "C" fn qemu_plugin_install(
 fn install(id: Id, info: &Info, words: &[String]) -> Result<(), String> {
     info.check()?;
     let arguments = Arguments::parse(words)?;
-    let plugin = Plugin { id, arguments, registers: Registers::default(), phase: Phase::Before };
+    let plugin = Plugin {
+        id,
+        arguments,
+        registers: Registers::default(),
+        phase: Phase::Before,
+        began: None,
+    };
     PLUGIN.store(Box::into_raw(Box::new(plugin)), Ordering::Relaxed);
     qemu::on_processor(id, on_processor);
     qemu::on_translation(id, search);
@@ -150,7 +158,7 @@ extern "C" fn begin(_: u32, at: *mut c_void) {
     qemu::reset(plugin.id, instrument);
 }
 
-fn start(plugin: &Plugin, at: u64) -> Result<Tracer, String> {
+fn start(plugin: &mut Plugin, at: u64) -> Result<Tracer, String> {
     let read = |name| plugin.registers.read(name).ok_or(format!("QEMU has no register {name}"));
     let start = ControlRegisters { cr3: read("cr3")?, cr4: read("cr4")? };
     check_paging(read("efer")?, start.cr4)?;
@@ -164,7 +172,16 @@ fn start(plugin: &Plugin, at: u64) -> Result<Tracer, String> {
                     hole in its memory than pvscope expects; use -m 2G or less"
             .to_owned());
     }
+    plugin.began = time_stamp(&plugin.registers, bytes_at(&memory, paging, at.wrapping_sub(2)));
     Tracer::new(memory, &plugin.arguments, start)
+}
+
+/// The time stamp that the instruction before a mark has read, if that is what its bytes say.
+fn time_stamp(registers: &Registers, before: Option<[u8; TIME_STAMP.len()]>) -> Option<u64> {
+    const RAX: u8 = 0;
+    const RDX: u8 = 2;
+    let half = |number| Some(registers.general(number)? & u64::from(u32::MAX));
+    (before == Some(TIME_STAMP)).then(|| Some(half(RDX)? << 32 | half(RAX)?))?
 }
 
 /// Refuses page tables that do not have four levels.
@@ -206,7 +223,9 @@ extern "C" fn translated(_: Id, translation: *mut Translation) {
     for (instruction, bytes) in instructions.iter().zip(&code) {
         has_callbacks |= instrument_instruction(plugin, instruction, bytes);
     }
-    let instrumentation = tracer.translate(first.address(), &code, has_callbacks);
+    // QEMU translates for the level that the processor is at, and translates again for another.
+    let level = plugin.registers.read("cs").map(|selector| (selector & 3) as u8);
+    let instrumentation = tracer.translate(first.address(), &code, level, has_callbacks);
     if let Some(block) = instrumentation.block {
         qemu::on_block(translation, executed, pointer(block.0.into()));
     }
@@ -235,13 +254,23 @@ fn instrument_instruction(plugin: &Plugin, instruction: &Instruction, bytes: &[u
     if let Some(probe) = probe {
         call(probed, CallbackRegisters::None, probe as *mut c_void);
     }
+    let mut frames = plugin.arguments.frame_probes.iter();
+    if let Some(place) = frames.position(|probe| probe.address == instruction.address()) {
+        call(frames_come, CallbackRegisters::Read, place as *mut c_void);
+    }
     if let Some(flush) = flush_instruction(bytes) {
+        let is_new_space = plugin.arguments.new_space.contains(&instruction.address());
+        let site = if is_new_space { FlushSite::NewSpace } else { FlushSite::Elsewhere };
         // The callback reads it at each execution, as long as QEMU runs: it is never freed.
-        let flush = Box::into_raw(Box::new(flush));
+        let flush = Box::into_raw(Box::new((flush, site)));
         call(flushed, CallbackRegisters::Read, flush.cast());
     }
     if mark(bytes) == Some(Mark::End) {
-        call(end, CallbackRegisters::None, std::ptr::null_mut());
+        let address = std::ptr::without_provenance_mut(mark_address(instruction.address()));
+        call(end, CallbackRegisters::Read, address);
+    }
+    if enters_guest(bytes) {
+        call(refuse_guest, CallbackRegisters::None, std::ptr::null_mut());
     }
     callbacks > 0
 }
@@ -300,21 +329,34 @@ fn accessed(info: u32, address: u64, write: bool) {
 extern "C" fn flushed(_: u32, instruction: *mut c_void) {
     let (Some(tracer), Some(plugin)) = (tracer(), plugin()) else { return };
     // SAFETY: made by `translated` and never freed.
-    let instruction = unsafe { &*instruction.cast::<FlushInstruction>() };
+    let (instruction, site) = unsafe { &*instruction.cast::<(FlushInstruction, FlushSite)>() };
     let registers = |number| plugin.registers.general(number);
     if let Some(flush) = instruction.flush(registers, |address| tracer.peek(address)) {
-        tracer.flush(flush);
+        tracer.flush(flush, *site);
     }
+}
+
+/// The first two arguments of a function that is called.
+fn arguments(plugin: &Plugin) -> (u64, u64) {
+    const RDI: u8 = 7;
+    const RSI: u8 = 6;
+    let argument = |number| plugin.registers.general(number).unwrap_or(0);
+    (argument(RDI), argument(RSI))
 }
 
 /// Xen's `context_switch(prev, next)`.
 extern "C" fn switched(_: u32, _: *mut c_void) {
     let (Some(tracer), Some(plugin)) = (tracer(), plugin()) else { return };
-    /// The registers of the first two arguments.
-    const RDI: u8 = 7;
-    const RSI: u8 = 6;
-    let argument = |number| plugin.registers.general(number).unwrap_or(0);
-    tracer.switch(argument(RDI), argument(RSI));
+    let (before, next) = arguments(plugin);
+    tracer.switch(before, next);
+}
+
+/// A function of Linux that gets frames.
+extern "C" fn frames_come(_: u32, place: *mut c_void) {
+    let (Some(tracer), Some(plugin)) = (tracer(), plugin()) else { return };
+    if let Some(probe) = plugin.arguments.frame_probes.get(place as usize) {
+        tracer.frames(probe.entry, arguments(plugin));
+    }
 }
 
 extern "C" fn probed(_: u32, probe: *mut c_void) {
@@ -323,8 +365,29 @@ extern "C" fn probed(_: u32, probe: *mut c_void) {
     }
 }
 
-extern "C" fn end(_: u32, _: *mut c_void) {
-    finish();
+extern "C" fn end(_: u32, at: *mut c_void) {
+    let (Some(tracer), Some(plugin)) = (tracer(), plugin()) else { return };
+    let before = tracer.bytes_at(at.addr() as u64 - TIME_STAMP.len() as u64);
+    let ended = time_stamp(&plugin.registers, before);
+    let clock = plugin.began.zip(ended).map(|(began, ended)| ended.wrapping_sub(began));
+    finish(clock);
+}
+
+/// The machine enters a guest under nested paging.
+extern "C" fn refuse_guest(_: u32, _: *mut c_void) {
+    let Some(plugin) = plugin() else { return };
+    let tracer = TRACER.swap(std::ptr::null_mut(), Ordering::Relaxed);
+    if tracer.is_null() {
+        return;
+    }
+    // SAFETY: as in `finish`.
+    drop(unsafe { Box::from_raw(tracer) });
+    plugin.phase = Phase::Over;
+    say(
+        "the machine runs a guest with the processor's own virtualisation (VMRUN, VMLAUNCH or VMRESUME), and nested page \
+         tables are not modelled: run PV guests only (type=\"pv\" in Xen), and no KVM, HVM or PVH guests",
+    );
+    qemu::reset(plugin.id, nothing);
 }
 
 /// QEMU ends. Without a second mark nothing is written.
@@ -337,7 +400,7 @@ extern "C" fn on_exit(_: Id, _: *mut c_void) {
     }
 }
 
-fn finish() {
+fn finish(clock: Option<u64>) {
     let Some(plugin) = plugin() else { return };
     plugin.phase = Phase::Over;
     let tracer = TRACER.swap(std::ptr::null_mut(), Ordering::Relaxed);
@@ -346,7 +409,8 @@ fn finish() {
     }
     // SAFETY: `begin` made it of a box, and the swap has removed the only other copy.
     let tracer = unsafe { Box::from_raw(tracer) };
-    let written = tracer.finish().and_then(|recording| {
+    let written = tracer.finish().and_then(|mut recording| {
+        recording.checks.clock = clock;
         scope_result::write(&plugin.arguments.out, &recording).map_err(|error| error.to_string())
     });
     match written {

@@ -1,8 +1,11 @@
 //! The plugin's arguments on QEMU's command line: `key=value`.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
-use scope_model::Config;
+use scope_model::{Config, Preset};
+
+use crate::frames::{FrameEntry, FrameProbe, SkbLayout};
 
 /// What to record, and to which file.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,12 +16,18 @@ pub struct Arguments {
     pub config: Config,
     /// The address of Xen's `context_switch`.
     pub switch: Option<u64>,
+    /// The addresses of Xen's function that switches to another address space.
+    pub new_space: Range<u64>,
     /// The offset of the domain pointer in Xen's `struct vcpu`, in bytes.
     pub vcpu_domain: u64,
     /// Bytes of memory below the device hole; none if all of it lies there.
     pub low_memory: Option<u64>,
     /// Addresses whose execution is recorded as an event.
     pub probes: Vec<u64>,
+    /// The functions that get frames.
+    pub frame_probes: Vec<FrameProbe>,
+    /// Where Linux has the fields of frames.
+    pub skb: SkbLayout,
     /// The number of blocks in the recorded flow.
     pub flow: u32,
     /// Instructions before the flow begins.
@@ -45,6 +54,7 @@ impl Arguments {
                 word.split_once('=').ok_or_else(|| format!("{word:?} is not KEY=VALUE"))?;
             arguments.set(key, value).ok_or_else(|| format!("{word:?} is not understood"))?;
         }
+        arguments.config.check()?;
         if arguments.out.as_os_str().is_empty() {
             return Err("out=FILE is missing".to_owned());
         }
@@ -55,13 +65,34 @@ impl Arguments {
         match key {
             "out" => self.out = value.into(),
             "single" => self.config.single = on(value)?,
+            "preset" => {
+                let single = self.config.single;
+                self.config = Config { single, ..Preset::named(value)?.config() };
+            }
             "l1" => self.config.l1_bytes = value.parse().ok()?,
             "l2" => self.config.l2 = choice(value, scope_model::L2_SIZES)?,
+            "l3" => self.config.l3 = optional(value, scope_model::L2_SIZES)?,
             "tlb" => self.config.tlb = choice(value, scope_model::TLB_SIZES)?,
+            "tlb2" => self.config.tlb2 = optional(value, scope_model::TLB_SIZES)?,
             "switch" => self.switch = Some(address(value)?),
+            "new_space" => {
+                let (first, end) = value.split_once('-')?;
+                self.new_space = address(first)?..address(end)?;
+            }
             "vcpu_domain" => self.vcpu_domain = address(value)?,
             "low_memory" => self.low_memory = Some(address(value)?),
             "probe" => self.probes.push(address(value)?),
+            "frame" => {
+                let (at, name) = value.split_once('-')?;
+                let known = FrameEntry::NAMES.iter().find(|(known, _)| *known == name)?;
+                let probe = FrameProbe { address: address(at)?, entry: known.1 };
+                self.frame_probes.push(probe);
+            }
+            "skb" => {
+                let offsets: Option<Vec<u64>> = value.split('-').map(address).collect();
+                let [len, data, dev, name] = offsets?.try_into().ok()?;
+                self.skb = SkbLayout { len, data, dev, name };
+            }
             "flow" => self.flow = value.parse().ok()?,
             "flow_after" => self.flow_after = value.parse().ok()?,
             "ignore_marks" => self.ignore_marks = on(value)?,
@@ -86,6 +117,10 @@ fn choice(value: &str, count: usize) -> Option<usize> {
     value.parse().ok().filter(|number| *number < count)
 }
 
+fn optional(value: &str, count: usize) -> Option<Option<usize>> {
+    if value == "none" { Some(None) } else { choice(value, count).map(Some) }
+}
+
 fn address(value: &str) -> Option<u64> {
     u64::from_str_radix(value.strip_prefix("0x")?, 16).ok()
 }
@@ -103,20 +138,33 @@ mod tests {
         let words = [
             "out=x",
             "single=on",
+            "preset=server",
+            "l3=none",
             "switch=0xffff82d040000000",
+            "new_space=0x10-0x20",
             "low_memory=0xc0000000",
+            "frame=0x5-receives2",
+            "skb=0x70-0xd0-0x10-0x0",
             "probe=0x1",
             "probe=0x2",
         ];
         let arguments = parse(&words).unwrap();
-        assert!(arguments.config.single);
+        let server = Preset::Server.config();
+        assert_eq!(arguments.config, Config { single: true, l3: None, ..server });
         assert_eq!(arguments.switch, Some(0xffff_82d0_4000_0000));
+        assert_eq!(arguments.new_space, 0x10..0x20);
         assert_eq!(arguments.low_memory, Some(3 << 30));
         assert_eq!(arguments.probes, [1, 2]);
+        let probe = FrameProbe { address: 5, entry: FrameEntry::ReceivesSecond };
+        assert_eq!(arguments.frame_probes, [probe]);
+        assert_eq!(arguments.skb, SkbLayout { len: 0x70, data: 0xd0, dev: 0x10, name: 0 });
         for (words, message) in [
             (&["single=on"][..], "out=FILE is missing"),
             (&["out=x", "single"], "\"single\" is not KEY=VALUE"),
             (&["out=x", "single=maybe"], "\"single=maybe\" is not understood"),
+            (&["out=x", "new_space=0x10"], "\"new_space=0x10\" is not understood"),
+            (&["out=x", "preset=2007", "l3=2"], "the L3 is no larger than the L2"),
+            (&["out=x", "preset=1999"], "\"preset=1999\" is not understood"),
             (&["out=x", "l2=7"], "\"l2=7\" is not understood"),
             (&["out=x", "low_memory=3G"], "\"low_memory=3G\" is not understood"),
             (&["out=x", "colour=red"], "\"colour=red\" is not understood"),

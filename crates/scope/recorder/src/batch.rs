@@ -7,9 +7,9 @@ use crate::line_use::{FULL, LineUse, USES};
 
 /// The number of entries from which on a batch is handed over.
 const ENOUGH: usize = FULL;
-/// Capacity of a batch: that number, and a page and a line for each use of a full buffer.
+/// Capacity of a batch: that number, and two for a page and one for a line for each use of a full buffer.
 const CAPACITY: usize = 4 * USES;
-const _: () = assert!(ENOUGH + 2 * USES < CAPACITY, "the misses of all uses have to fit");
+const _: () = assert!(ENOUGH + 3 * USES < CAPACITY, "the misses of all uses have to fit");
 const _: () = assert!(ENOUGH <= FULL, "a batch that is full is handed over");
 
 /// What an entry of a batch is.
@@ -22,10 +22,14 @@ pub enum EntryKind {
     Write,
     /// L1I missed.
     Code,
-    /// DTLBs missed a page.
+    /// DTLBs missed a page: those with the lower numbers.
     DataPage,
-    /// ITLBs missed a page.
+    /// ITLBs missed a page: those with the lower numbers.
     CodePage,
+    /// The other DTLBs that missed a page.
+    DataPageMore,
+    /// The other ITLBs that missed a page.
+    CodePageMore,
     /// Another domain runs.
     Switch,
     /// A page was invalidated in the TLBs.
@@ -37,17 +41,22 @@ pub enum EntryKind {
 }
 
 /// In the order of their numbers.
-const KINDS: [EntryKind; 9] = [
+const KINDS: [EntryKind; 11] = [
     EntryKind::Read,
     EntryKind::Write,
     EntryKind::Code,
     EntryKind::DataPage,
     EntryKind::CodePage,
+    EntryKind::DataPageMore,
+    EntryKind::CodePageMore,
     EntryKind::Switch,
     EntryKind::Invalidate,
     EntryKind::Sample,
     EntryKind::Block,
 ];
+
+/// The TLBs that one entry has bits for.
+const LOWER_TLBS: u64 = (1 << (u64::BITS - Entry::VALUE_AT)) - 1;
 
 /// A block that was executed. Uses and misses refer to it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,13 +98,29 @@ impl Entry {
         Self(line << Self::VALUE_AT | kind << Self::KIND_AT | u64::from(used.block()))
     }
 
-    /// TLBs missed the page of a use.
-    pub fn tlb_miss(used: LineUse, missed: TlbSet) -> Self {
-        let kind = if used.line().is_data() { EntryKind::DataPage } else { EntryKind::CodePage };
-        Self::new(kind, missed.0, used.block() as usize)
+    /// TLBs missed the page of a use: an entry for those with lower numbers, and one for the others.
+    pub fn tlb_misses(used: LineUse, missed: TlbSet) -> [Self; 2] {
+        let kinds = if used.line().is_data() {
+            [EntryKind::DataPage, EntryKind::DataPageMore]
+        } else {
+            [EntryKind::CodePage, EntryKind::CodePageMore]
+        };
+        let sets = [missed.0 & LOWER_TLBS, missed.0 >> LOWER_TLBS.count_ones()];
+        [0, 1].map(|half| Self::new(kinds[half], sets[half], used.block() as usize))
     }
 
-    /// The physical number of the line, the set of TLBs, or the block's number.
+    /// The TLBs that missed, if it is of a page.
+    pub fn tlbs(self) -> TlbSet {
+        match self.kind() {
+            EntryKind::DataPage | EntryKind::CodePage => TlbSet(self.value()),
+            EntryKind::DataPageMore | EntryKind::CodePageMore => {
+                TlbSet(self.value() << LOWER_TLBS.count_ones())
+            }
+            _ => TlbSet::NONE,
+        }
+    }
+
+    /// The physical number of the line, part of a set of TLBs, or the block's number.
     #[inline]
     pub fn value(self) -> u64 {
         self.0 >> Self::VALUE_AT
@@ -214,6 +239,7 @@ mod tests {
             write: bool,
             block in 0usize..USES,
             number in 0u64..1 << 46,
+            tlbs in 0u64..1 << 16,
         ) {
             let line = LineId::of(side, address);
             let (write, is_code) = (write && side == Side::Data, side == Side::Code);
@@ -228,11 +254,12 @@ mod tests {
                 _ => EntryKind::Read,
             };
             prop_assert_eq!(missed.kind(), kind);
-            let page = Entry::tlb_miss(used, TlbSet(number));
-            prop_assert!(!page.is_line());
-            prop_assert_eq!((page.value(), page.block()), (number, block));
+            let tlbs = TlbSet(number | tlbs << 40);
+            let pages = Entry::tlb_misses(used, tlbs);
+            prop_assert!(pages.iter().all(|page| !page.is_line() && page.block() == block));
+            prop_assert_eq!(pages[0].tlbs().union(pages[1].tlbs()), tlbs);
             let kind = if is_code { EntryKind::CodePage } else { EntryKind::DataPage };
-            prop_assert_eq!(page.kind(), kind);
+            prop_assert_eq!(pages[0].kind(), kind);
         }
     }
 

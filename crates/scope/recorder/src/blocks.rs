@@ -1,10 +1,11 @@
 //! The blocks of code that are executed, and how often.
 
-use scope_model::{Counters, LINE, LineId, Side};
+use scope_model::{Counters, EventCounts, LINE, LineId, Side};
 use scope_result::{Block, Mode};
 
 use crate::access_groups::Accesses;
 use crate::block_id::BlockId;
+use crate::cost_events::BlockEvents;
 
 /// Domains that are counted separately; the last number is shared by all others.
 pub const DOMAINS: usize = LAST_DOMAIN as usize + 1;
@@ -44,21 +45,24 @@ pub struct BlockCode {
     space: u64,
     bytes: u16,
     instructions: u16,
+    mode: Mode,
     domain: u8,
+    /// The events per execution that cost more than an instruction.
+    events: BlockEvents,
     /// The reads and writes of its groups per execution.
     reads: u16,
     writes: u16,
 }
 
 impl BlockCode {
-    /// A block of `bytes` bytes at `address`; the number of its instructions and their accesses; the root of its page tables,
-    /// and the domain in which it was first executed.
+    /// A block of `bytes` bytes at `address`; the number of its instructions, their accesses and their events; the root of its
+    /// page tables, the domain in which it was first executed, and the kind of code.
     #[must_use]
     pub fn new(
         address: u64,
         bytes: u64,
-        (instructions, accesses): (usize, &Accesses),
-        (space, domain): (u64, u8),
+        (instructions, accesses, events): (usize, &Accesses, BlockEvents),
+        (space, domain, mode): (u64, u8, Mode),
     ) -> Self {
         let members = || accesses.groups.iter().flat_map(|group| &group.members);
         Self {
@@ -66,7 +70,9 @@ impl BlockCode {
             space,
             bytes: clamp(bytes),
             instructions: clamp(instructions as u64),
+            mode,
             domain,
+            events,
             reads: clamp(members().filter(|member| !member.write).count() as u64),
             writes: clamp(members().filter(|member| member.write).count() as u64),
         }
@@ -142,7 +148,7 @@ impl Blocks {
     pub fn switch_domain(&mut self, block: BlockId, domain: u8) {
         let hot = &mut self.hot[block.index()];
         self.sites[hot.site.index()].executions += std::mem::take(&mut hot.executions);
-        let mode = Mode::of(self.cold[block.index()].0.address) as u8;
+        let mode = self.cold[block.index()].0.mode as u8;
         let site = &mut self.cold[block.index()].1[usize::from(domain)];
         if *site == NONE {
             *site = u32::try_from(self.sites.len()).unwrap_or(u32::MAX);
@@ -168,7 +174,10 @@ impl Blocks {
             let total = |site: u32| {
                 let Site { executions, reads, writes } = self.sites[site as usize];
                 let misses = misses.get(site as usize).copied().unwrap_or_default();
+                let events: EventCounts = code.events.map(|count| executions * u64::from(count));
                 Counters {
+                    executions,
+                    events,
                     instructions: executions * u64::from(code.instructions),
                     l1i: executions * u64::from(hot.lines),
                     reads: reads + executions * u64::from(code.reads),
@@ -177,8 +186,8 @@ impl Blocks {
                 }
             };
             let counters = sites.map(|(domain, site)| (domain, total(*site))).collect();
-            let BlockCode { address, bytes, instructions, space, domain, .. } = *code;
-            Block { address, bytes, instructions, space, domain, function: 0, counters }
+            let BlockCode { address, bytes, instructions, mode, space, domain, .. } = *code;
+            Block { address, bytes, instructions, mode, space, domain, function: 0, counters }
         });
         blocks.collect()
     }

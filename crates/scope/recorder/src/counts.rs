@@ -1,6 +1,6 @@
 //! Counts misses: for each block, for each owner, and over time.
 
-use scope_model::{Config, Counters, L2_SIZES, L2Bank, Lookup, Sweep, TlbSet};
+use scope_model::{Config, Counters, L2_SIZES, L2Bank, Lookup, Streams, Sweep, TlbSet};
 use scope_result::{After, EventKind, Profile, Sample, Step};
 
 use crate::batch::{Batch, Entry, EntryKind, ExecutedBlock};
@@ -52,22 +52,32 @@ impl SinceEvent {
 struct Misses {
     /// Of reads, writes and code, in the order of the [kinds](EntryKind).
     l1: [u64; 3],
-    /// Of code and data.
-    l2: [u64; 2],
-    tlb: [u64; 2],
+    /// Of code and data: fewer than 2³², which take longer than any recording.
+    l2: [u32; 2],
+    tlb: [u32; 2],
+    l1_sequential: u32,
+    l2_sequential: u32,
+    l3: u32,
+    l3_sequential: u32,
+    page_walks: u32,
 }
 
 impl Misses {
     fn counters(self) -> Counters {
-        let Self { l1: [reads, writes, l1i], l2: [l2i, l2d], tlb: [itlb, dtlb] } = self;
+        let Self { l1: [reads, writes, l1i], l2: [l2i, l2d], tlb: [itlb, dtlb], .. } = self;
         Counters {
             l1i_misses: l1i,
             read_misses: reads,
             write_misses: writes,
-            l2i_misses: l2i,
-            l2d_misses: l2d,
-            itlb_misses: itlb,
-            dtlb_misses: dtlb,
+            l2i_misses: l2i.into(),
+            l2d_misses: l2d.into(),
+            itlb_misses: itlb.into(),
+            dtlb_misses: dtlb.into(),
+            l1_sequential: self.l1_sequential.into(),
+            l2_sequential: self.l2_sequential.into(),
+            l3_misses: self.l3.into(),
+            l3_sequential: self.l3_sequential.into(),
+            page_walks: self.page_walks.into(),
             ..Counters::default()
         }
     }
@@ -84,6 +94,7 @@ const LINES: usize = 1 << 10;
 pub struct Counts {
     config: Config,
     l2s: L2Bank,
+    streams: Streams,
     /// The lines to look up, and the sizes that missed each.
     lookups: Vec<Lookup>,
     missed: Vec<u8>,
@@ -119,6 +130,7 @@ impl Counts {
         Self {
             config,
             l2s: L2Bank::new(config, lines),
+            streams: Streams::default(),
             lookups: vec![Lookup::default(); LINES],
             missed: vec![0; LINES],
             sites: Vec::new(),
@@ -140,7 +152,7 @@ impl Counts {
             for entry in part.iter().copied() {
                 let (executed, at) = batch.executed_at(entry);
                 if entry.is_line() {
-                    self.line(entry.kind(), self.missed[line % LINES], executed, at);
+                    self.line(entry, self.missed[line % LINES], executed, at);
                     line += 1;
                 } else {
                     self.other(entry, executed, at);
@@ -163,7 +175,12 @@ impl Counts {
 
     fn other(&mut self, entry: Entry, executed: ExecutedBlock, at: u64) {
         match entry.kind() {
-            EntryKind::CodePage | EntryKind::DataPage => self.page(entry, executed, at),
+            EntryKind::CodePage | EntryKind::CodePageMore => {
+                self.page(entry.tlbs(), true, executed, at);
+            }
+            EntryKind::DataPage | EntryKind::DataPageMore => {
+                self.page(entry.tlbs(), false, executed, at);
+            }
             EntryKind::Switch => self.after_switch.happens(at),
             EntryKind::Invalidate => self.after_invalidate.happens(at),
             EntryKind::Sample => self.sample(at),
@@ -183,18 +200,29 @@ impl Counts {
 
     /// Counts a line that an L1 and the L2s of `missed` missed.
     #[inline]
-    fn line(&mut self, kind: EntryKind, missed: u8, executed: ExecutedBlock, at: u64) {
-        let (kind, counted) = (kind as usize, self.config.counts_line(missed));
+    fn line(&mut self, entry: Entry, missed: u8, executed: ExecutedBlock, at: u64) {
+        let (kind, counted) = (entry.kind() as usize, self.config.counts_line(missed));
+        let from_memory = self.config.is_from_memory(missed);
+        let follows = self.streams.follows(entry.value());
         let is_data = usize::from(kind != EntryKind::Code as usize);
         if let Some(sizes) = self.sizes.get_mut(usize::from(executed.owner)) {
             sizes[is_data][usize::from(missed) % (1 << L2_SIZES)] += 1;
         }
         let site = self.site(executed.site);
         site.l1[kind % 3] += 1;
-        site.l2[is_data] += u64::from(counted);
+        site.l2[is_data] += u32::from(counted);
+        site.l1_sequential += u32::from(follows);
+        site.l2_sequential += u32::from(counted && follows);
+        site.l3 += u32::from(from_memory);
+        site.l3_sequential += u32::from(from_memory && follows);
         if let Some(step) = self.flow.last_mut() {
             step.l1 = step.l1.saturating_add(1);
             step.l2 = step.l2.saturating_add(u16::from(counted));
+            step.l1_sequential = step.l1_sequential.saturating_add(u16::from(follows));
+            step.l2_sequential = step.l2_sequential.saturating_add(u16::from(counted && follows));
+            step.l3 = step.l3.saturating_add(u16::from(from_memory));
+            step.l3_sequential =
+                step.l3_sequential.saturating_add(u16::from(from_memory && follows));
         }
         if counted {
             self.seen.l2 += 1;
@@ -203,20 +231,22 @@ impl Counts {
         }
     }
 
-    fn page(&mut self, entry: Entry, executed: ExecutedBlock, at: u64) {
-        let (missed, is_code) = (TlbSet(entry.value()), entry.kind() == EntryKind::CodePage);
+    fn page(&mut self, missed: TlbSet, is_code: bool, executed: ExecutedBlock, at: u64) {
         if let Some(sweep) = self.sweeps.get_mut(usize::from(executed.owner)) {
             sweep.add_page(missed, is_code);
         }
         if !missed.intersects(self.config.counted()) {
             return;
         }
+        let walks = missed.intersects(self.config.walking());
         let site = self.site(executed.site);
         site.tlb[usize::from(!is_code)] += 1;
+        site.page_walks += u32::from(walks);
         *(if is_code { &mut self.seen.itlb } else { &mut self.seen.dtlb }) += 1;
         if let Some(step) = self.flow.last_mut() {
             let count = if is_code { &mut step.itlb } else { &mut step.dtlb };
             *count = count.saturating_add(1);
+            step.page_walks = step.page_walks.saturating_add(u16::from(walks));
         }
         self.after_switch.misses(at, 1, 0);
         self.after_invalidate.misses(at, 1, 0);
@@ -237,7 +267,7 @@ impl Counts {
     fn block(&mut self, entry: Entry, executed: ExecutedBlock) {
         let block = u32::try_from(entry.value()).unwrap_or(u32::MAX);
         let domain = executed.owner / KINDS;
-        self.flow.push(Step { block, domain, l1: 0, l2: 0, itlb: 0, dtlb: 0 });
+        self.flow.push(Step { block, domain, ..Step::default() });
     }
 
     /// Returns the counts, with the first `flow` blocks of the flow.

@@ -28,6 +28,20 @@ pub fn mark(code: &[u8]) -> Option<Mark> {
     }
 }
 
+/// `rdtsc`, which comes before a mark: under QEMU's `-icount` the time stamp is the number of executed instructions, and of
+/// those that would have fitted into the time that the processor idled.
+pub const TIME_STAMP: [u8; 2] = [0x0f, 0x31];
+
+/// Whether an instruction enters a guest under nested paging: VMRUN, VMLAUNCH or VMRESUME.
+#[must_use]
+pub fn enters_guest(code: &[u8]) -> bool {
+    let code = match code {
+        [0x66 | 0x67, rest @ ..] => rest,
+        _ => code,
+    };
+    matches!(code, [0x0f, 0x01, 0xd8 | 0xc2 | 0xc3, ..])
+}
+
 /// An instruction that empties TLBs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushInstruction {
@@ -191,6 +205,22 @@ mod tests {
             &[0x0f, 0x38, 0x82, 0x07],
         ] {
             assert_eq!(flush(code), None, "{code:02x?}");
+        }
+    }
+
+    #[test]
+    fn only_instructions_that_enter_guests_are_refused() {
+        for (code, enters) in [
+            (&[0x0f, 0x01, 0xd8][..], true),
+            (&[0x67, 0x0f, 0x01, 0xd8], true),
+            (&[0x0f, 0x01, 0xc2], true),
+            (&[0x0f, 0x01, 0xc3], true),
+            // VMLOAD, with which Xen loads segments for its PV guests; VMMCALL; SWAPGS.
+            (&[0x0f, 0x01, 0xda], false),
+            (&[0x0f, 0x01, 0xd9], false),
+            (&[0x0f, 0x01, 0xf8], false),
+        ] {
+            assert_eq!(enters_guest(code), enters, "{code:02x?}");
         }
     }
 

@@ -12,9 +12,11 @@ mod arguments;
 mod batch;
 mod block_id;
 mod blocks;
+mod cost_events;
 mod counts;
 mod decode;
 mod execution;
+mod frames;
 mod group_word;
 mod instrumentation;
 mod line_use;
@@ -31,8 +33,10 @@ pub use accesses::accesses;
 pub use arguments::Arguments;
 pub use block_id::BlockId;
 pub use decode::{
-    FlushInstruction, MARK_BEGIN, MARK_END, Mark, MemoryOperand, flush_instruction, mark,
+    FlushInstruction, MARK_BEGIN, MARK_END, Mark, MemoryOperand, TIME_STAMP, enters_guest,
+    flush_instruction, mark,
 };
+pub use frames::{FrameEntry, FrameProbe, SkbLayout};
 pub use group_word::GroupWord;
 pub use instrumentation::{AccessCallback, Covers, Instrumentation};
 pub use memory::{MemoryMap, bytes_at, shared_memory};

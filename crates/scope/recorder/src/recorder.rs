@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use scope_model::{Flush, Mapping, Model, Paging, Side, Sweep, TlbSet};
+use scope_model::{Flush, FlushSite, Mapping, Model, Paging, Side, Sweep, TlbSet};
 use scope_result::{Checks, Event, EventKind, Function, Owner, Recording};
 
 use crate::arguments::Arguments;
@@ -127,8 +127,8 @@ impl Recorder {
                 self.execution.data(address, bytes, write, &mut self.batch);
             }
             TraceEvent::Page(side, page, mapping) => self.map(side, page, mapping),
-            TraceEvent::Flush(flush, ignored) => self.flush(flush, ignored),
-            TraceEvent::Switch(number) => self.switch(number),
+            TraceEvent::Flush(flush, site, ignored) => self.flush(flush, site, ignored),
+            TraceEvent::Switch(number, changes) => self.switch(number, changes),
             TraceEvent::Probe(number) => self.record(EventKind::Probe(number)),
             TraceEvent::Compare(address, physical) => self.compare(address, physical),
         }
@@ -139,7 +139,9 @@ impl Recorder {
         for used in self.execution.uses() {
             let outcome = self.model.access(used.line());
             if outcome.tlb_misses != TlbSet::NONE {
-                self.batch.add(true, Entry::tlb_miss(*used, outcome.tlb_misses));
+                let [lower, others] = Entry::tlb_misses(*used, outcome.tlb_misses);
+                self.batch.add(true, lower);
+                self.batch.add(others.tlbs() != TlbSet::NONE, others);
             }
             self.batch.add(outcome.l1_miss, Entry::l1_miss(*used, outcome.line));
         }
@@ -193,7 +195,7 @@ impl Recorder {
     }
 
     /// Flushes the TLBs, unless the models ignore it.
-    fn flush(&mut self, flush: Flush, ignored: bool) {
+    fn flush(&mut self, flush: Flush, site: FlushSite, ignored: bool) {
         let kind = match flush {
             Flush::Cr3(_) => EventKind::Cr3,
             Flush::Cr4(_) => EventKind::Cr4,
@@ -209,16 +211,21 @@ impl Recorder {
             self.run_models();
         }
         self.execution.forget_last();
-        self.model.flush(flush);
+        self.checks.new_spaces += u64::from(kind == EventKind::Cr3 && site == FlushSite::NewSpace);
+        self.model.flush(flush, site);
     }
 
-    /// Switches to another domain.
-    fn switch(&mut self, number: u8) {
+    /// Switches to another domain; `changes` unless it is idle or idled only.
+    fn switch(&mut self, number: u8, changes: bool) {
         // All further domains share the last number.
         let domain = number.min(LAST_DOMAIN);
         self.execution.domain = domain;
         self.record(EventKind::Switch(domain));
         self.note(EntryKind::Switch, 0);
+        if changes {
+            self.execution.forget_last();
+            self.model.switch_domain();
+        }
     }
 
     fn record(&mut self, kind: EventKind) {
@@ -273,6 +280,8 @@ mod tests {
     use super::*;
     use crate::access_groups::{Accesses, Member};
     use crate::blocks::BlockCode;
+    use crate::cost_events::BlockEvents;
+    use scope_result::Mode;
 
     const PAGING: Paging = Paging { root: 0x1000, pcid: 0, tagged: false, global: true };
 
@@ -281,8 +290,12 @@ mod tests {
         let arguments = Arguments { check, flow: 100, ..Arguments::default() };
         let mut recorder = Recorder::new(&arguments, PAGING, 1 << 26, processors).unwrap();
         for number in 0..8 {
-            let code =
-                BlockCode::new(number * 0xfc0, 60 + number * 60, (9, &Accesses::default()), (0, 0));
+            let code = BlockCode::new(
+                number * 0xfc0,
+                60 + number * 60,
+                (9, &Accesses::default(), BlockEvents::default()),
+                (0, 0, Mode::User),
+            );
             recorder.execution.blocks.add(code);
         }
         let member = |offset| Member { offset, bytes: 8, write: offset % 3 == 0 };

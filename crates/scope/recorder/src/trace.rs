@@ -1,6 +1,6 @@
 //! Events in words of 64 bits: the messages from the thread that executes the guest to the thread of the models.
 
-use scope_model::{Flush, Mapping, Side};
+use scope_model::{Flush, FlushSite, Mapping, Side};
 
 use crate::block_id::BlockId;
 use crate::group_word::{GroupWord, NO_GROUP};
@@ -31,10 +31,10 @@ pub enum TraceEvent {
     },
     /// The mapping of a page of 4 KiB, which is used from here on.
     Page(Side, u64, Mapping),
-    /// A flush of TLBs, and whether the models ignore it.
-    Flush(Flush, bool),
-    /// Another domain runs.
-    Switch(u8),
+    /// A flush of TLBs, where it is executed, and whether the models ignore it.
+    Flush(Flush, FlushSite, bool),
+    /// Another domain runs; whether it is another one than the last that was not idle.
+    Switch(u8, bool),
     /// The address of a probe is reached.
     Probe(u8),
     /// The virtual and the physical address of the last data access, according to QEMU.
@@ -77,7 +77,7 @@ impl TraceEvent {
                 let number = (page & PAGE_NUMBER) << 1 | side as u64;
                 ([other(PAGE, number), mapping.to_word(), 0], 2)
             }
-            Self::Flush(flush, ignored) => {
+            Self::Flush(flush, site, ignored) => {
                 let (kind, first, second) = match flush {
                     Flush::Cr3(value) => (0, value, 0),
                     Flush::Cr4(value) => (1, value, 0),
@@ -86,9 +86,12 @@ impl TraceEvent {
                         (3 | u64::from(pcid) << 8 | (which & 0xff) << 24, address, 0)
                     }
                 };
-                ([other(FLUSH, kind << 1 | u64::from(ignored)), first, second], 3)
+                let site = u64::from(site == FlushSite::NewSpace);
+                ([other(FLUSH, kind << 2 | site << 1 | u64::from(ignored)), first, second], 3)
             }
-            Self::Switch(place) => ([other(SWITCH, place.into()), 0, 0], 1),
+            Self::Switch(place, changes) => {
+                ([other(SWITCH, u64::from(place) | u64::from(changes) << 8), 0, 0], 1)
+            }
             Self::Probe(number) => ([other(PROBE, number.into()), 0, 0], 1),
             Self::Compare(address, physical) => ([other(COMPARE, 0), address, physical], 3),
         }
@@ -122,16 +125,17 @@ impl TraceEvent {
             }
             FLUSH => {
                 let (first, _) = (next()?, next()?);
-                let (kind, ignored) = (number >> 1, number & 1 != 0);
+                let (kind, ignored) = (number >> 2, number & 1 != 0);
+                let site = if number & 2 != 0 { FlushSite::NewSpace } else { FlushSite::Elsewhere };
                 let flush = match kind & 0xff {
                     0 => Flush::Cr3(first),
                     1 => Flush::Cr4(first),
                     2 => Flush::Page(first),
                     _ => Flush::Pcid(kind >> 24, (kind >> 8 & 0xffff) as u16, first),
                 };
-                Self::Flush(flush, ignored)
+                Self::Flush(flush, site, ignored)
             }
-            SWITCH => Self::Switch(byte),
+            SWITCH => Self::Switch(byte, number & 1 << 8 != 0),
             PROBE => Self::Probe(byte),
             COMPARE => Self::Compare(next()?, next()?),
             _ => return None,
@@ -142,7 +146,7 @@ impl TraceEvent {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use scope_model::{PageSize, Policy, TlbSet};
+    use scope_model::PageSize;
 
     use super::*;
 
@@ -163,14 +167,12 @@ mod tests {
             Some(PageSize::Large),
             Some(PageSize::Huge),
         ]);
-        let large = prop::sample::select(vec![
-            TlbSet::NONE,
-            TlbSet::of(Policy::Superpages),
-            TlbSet::of(Policy::GroupedSuperpages),
-            TlbSet::of(Policy::Superpages).union(TlbSet::of(Policy::GroupedSuperpages)),
-        ]);
-        (0u64..1 << 46, size, any::<bool>(), large)
-            .prop_map(|(frame, size, global, large)| Mapping { frame, size, global, large })
+        (0u64..1 << 46, size, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+            |(frame, size, global, alone, grouped)| {
+                let large = Mapping::large(alone, grouped);
+                Mapping { frame, size, global, large }
+            },
+        )
     }
 
     fn event() -> impl Strategy<Value = TraceEvent> {
@@ -181,8 +183,14 @@ mod tests {
                 .prop_map(|(address, bytes, write)| TraceEvent::Access { address, bytes, write }),
             (prop::sample::select(vec![Side::Code, Side::Data]), 0u64..1 << 52, mapping())
                 .prop_map(|(side, page, mapping)| TraceEvent::Page(side, page, mapping)),
-            (flush(), any::<bool>()).prop_map(|(flush, ignored)| TraceEvent::Flush(flush, ignored)),
-            any::<u8>().prop_map(TraceEvent::Switch),
+            (
+                flush(),
+                prop::sample::select(vec![FlushSite::NewSpace, FlushSite::Elsewhere]),
+                any::<bool>()
+            )
+                .prop_map(|(flush, site, ignored)| TraceEvent::Flush(flush, site, ignored)),
+            (any::<u8>(), any::<bool>())
+                .prop_map(|(place, changes)| TraceEvent::Switch(place, changes)),
             any::<u8>().prop_map(TraceEvent::Probe),
             (any::<u64>(), any::<u64>())
                 .prop_map(|(at, physical)| TraceEvent::Compare(at, physical)),

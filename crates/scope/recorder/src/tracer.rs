@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 
-use scope_model::{Flush, Paging, PhysicalMemory, Side, Walker};
+use scope_model::{Flush, FlushSite, Paging, PhysicalMemory, Side, Walker};
 use scope_result::{Checks, Domain, Mode, Recording};
 
 use crate::access_groups::{Accesses, Extent};
@@ -20,8 +20,11 @@ use crate::accesses::accesses;
 use crate::arguments::Arguments;
 use crate::block_id::BlockId;
 use crate::blocks::{BlockCode, DOMAINS};
+use crate::cost_events::cost_events;
+use crate::frames::{FrameCounter, FrameEntry};
 use crate::group_word::GroupWord;
 use crate::instrumentation::{Instrumentation, instrument};
+use crate::memory::bytes_at;
 use crate::message::Message;
 use crate::recorder::{Recorder, SharedCounts};
 use crate::stage::Stage;
@@ -76,10 +79,15 @@ pub struct Tracer<M> {
     indexed: Vec<(BlockId, Extent)>,
     domains: Vec<Domain>,
     domain: u8,
+    /// The last domain that was not idle.
+    last_busy: Option<u8>,
     /// Whether the first domain is known.
     knows_first: bool,
+    /// The address of `context_switch`.
+    switch: Option<u64>,
     vcpu_domain: u64,
     unknown_switches: u64,
+    frames: FrameCounter,
     check: bool,
     ignored: (bool, bool),
     message: Message,
@@ -112,9 +120,12 @@ impl<M: PhysicalMemory> Tracer<M> {
             indexed: Vec::new(),
             domains: vec![first],
             domain: 0,
+            last_busy: None,
             knows_first: arguments.switch.is_none(),
+            switch: arguments.switch,
             vcpu_domain: arguments.vcpu_domain,
             unknown_switches: 0,
+            frames: FrameCounter::new(arguments.skb),
             check: arguments.check,
             ignored: (arguments.ignore_cr3, arguments.ignore_invlpg),
             message: Message::new(),
@@ -123,12 +134,14 @@ impl<M: PhysicalMemory> Tracer<M> {
         })
     }
 
-    /// The callbacks that a block needs; `code` has the bytes of each instruction, and the first lies at `address`. With
-    /// `own_callback` it has a callback for its execution, as it needs when its instructions have callbacks.
+    /// The callbacks that a block needs; `code` has the bytes of each instruction, and the first lies at `address`. The
+    /// processor is at the privilege `level`, if that is known. With `own_callback` the block has a callback for its execution,
+    /// as it needs when its instructions have callbacks.
     pub fn translate(
         &mut self,
         address: u64,
         code: &[&[u8]],
+        level: Option<u8>,
         own_callback: bool,
     ) -> Instrumentation {
         let accesses = if self.check {
@@ -137,7 +150,7 @@ impl<M: PhysicalMemory> Tracer<M> {
         } else {
             accesses(address, code.iter().copied())
         };
-        let block = self.block(address, code, &accesses);
+        let block = self.block(address, code, Mode::of(address, level), &accesses);
         let own_callback = own_callback || code.len() <= SHORT;
         instrument(block, &accesses, own_callback, |members| {
             self.indexed.push((block, Extent::of(&members)));
@@ -147,20 +160,21 @@ impl<M: PhysicalMemory> Tracer<M> {
     }
 
     /// The block of these instructions, which may be new. The same code in another program or another domain is another block.
-    fn block(&mut self, address: u64, code: &[&[u8]], accesses: &Accesses) -> BlockId {
-        let mode = Mode::of(address);
+    fn block(&mut self, address: u64, code: &[&[u8]], mode: Mode, accesses: &Accesses) -> BlockId {
         let space = if mode == Mode::User { self.walker.paging().root } else { 0 };
         let domain = if mode == Mode::Hypervisor { 0 } else { self.domain };
         let next = BlockId(u32::try_from(self.ends.len()).unwrap_or(u32::MAX));
         // Translations from the same address may differ in length, as at the end of a page.
-        let key = (address, space ^ (code.len() as u64) << 48, domain);
+        let key = (address, space ^ (code.len() as u64) << 48, domain | (mode as u8) << 6);
         let block = *self.known.entry(key).or_insert(next);
         if block == next {
             let bytes: u64 = code.iter().map(|instruction| instruction.len() as u64).sum();
             let last = address + bytes.saturating_sub(1);
             self.ends.push((address, last));
             self.pages.push(if page(address) == page(last) { page(address) } else { NO_PAGE });
-            let code = BlockCode::new(address, bytes, (code.len(), accesses), (space, domain));
+            let events = cost_events(address, code, mode, self.switch);
+            let code = (code.len(), accesses, events);
+            let code = BlockCode::new(address, bytes, code, (space, domain, mode));
             self.message.blocks.push(code);
         }
         block
@@ -274,7 +288,7 @@ impl<M: PhysicalMemory> Tracer<M> {
     }
 
     /// TLBs are flushed.
-    pub fn flush(&mut self, flush: Flush) {
+    pub fn flush(&mut self, flush: Flush, site: FlushSite) {
         let ignored = match flush {
             Flush::Cr3(_) => self.ignored.0,
             Flush::Cr4(_) => false,
@@ -283,7 +297,7 @@ impl<M: PhysicalMemory> Tracer<M> {
         if !ignored {
             self.walker.flush(flush);
         }
-        self.send(TraceEvent::Flush(flush, ignored));
+        self.send(TraceEvent::Flush(flush, site, ignored));
     }
 
     /// Xen switches from one virtual processor to another; the arguments are the addresses of their `struct vcpu`.
@@ -292,13 +306,15 @@ impl<M: PhysicalMemory> Tracer<M> {
         if !self.knows_first {
             self.knows_first = true;
             self.domains[0] = before;
+            self.last_busy = (before != Domain::Idle).then_some(0);
         }
         let next = self.domain_of(next);
         self.unknown_switches += u64::from(next == Domain::Unknown);
         let number = self.domain_number(next);
         if number != self.domain {
             self.domain = number;
-            self.send(TraceEvent::Switch(number));
+            let changes = next != Domain::Idle && self.last_busy.replace(number) != Some(number);
+            self.send(TraceEvent::Switch(number, changes));
         }
     }
 
@@ -332,6 +348,11 @@ impl<M: PhysicalMemory> Tracer<M> {
         u8::try_from(number).unwrap_or(0)
     }
 
+    /// Reads bytes of the guest's memory at a virtual address.
+    pub fn bytes_at<const COUNT: usize>(&self, address: u64) -> Option<[u8; COUNT]> {
+        bytes_at(self.walker.memory(), self.walker.paging(), address)
+    }
+
     /// Reads eight bytes of the guest's memory at a virtual address.
     pub fn peek(&self, address: u64) -> Option<u64> {
         let word = |address: u64| {
@@ -346,6 +367,13 @@ impl<M: PhysicalMemory> Tracer<M> {
     /// The address of a probe is reached.
     pub fn probe(&mut self, number: usize) {
         self.send(TraceEvent::Probe(u8::try_from(number).unwrap_or(u8::MAX)));
+    }
+
+    /// A function that gets frames is called, with these first two arguments.
+    pub fn frames(&mut self, entry: FrameEntry, arguments: (u64, u64)) {
+        let mut frames = std::mem::take(&mut self.frames);
+        frames.called(self.domain, entry, arguments, |address| self.peek(address));
+        self.frames = frames;
     }
 
     /// Whether to [compare](Self::compare) accesses.
@@ -368,8 +396,9 @@ impl<M: PhysicalMemory> Tracer<M> {
         recorder.send(std::mem::replace(message, Message::new()));
         let recording = self.recorder.finish()?.finish()?;
         let (untranslated, unknown_switches) = (self.walker.untranslated(), self.unknown_switches);
-        let checks = Checks { untranslated, unknown_switches, ..recording.checks };
-        Ok(Recording { domains: self.domains, checks, ..recording })
+        let not_frames = self.frames.not_understood;
+        let checks = Checks { untranslated, unknown_switches, not_frames, ..recording.checks };
+        Ok(Recording { domains: self.domains, frames: self.frames.finish(), checks, ..recording })
     }
 }
 

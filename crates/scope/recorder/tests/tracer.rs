@@ -1,11 +1,11 @@
 //! Records programs with known accesses, group by group and one by one.
 
 use proptest::prelude::*;
-use scope_model::{Counters, PhysicalMemory};
+use scope_model::{Counters, Flush, FlushSite, PhysicalMemory, Policy};
 use scope_recorder::{
     AccessCallback, Arguments, ControlRegisters, Covers, Instrumentation, Tracer,
 };
-use scope_result::Recording;
+use scope_result::{Mode, Recording};
 
 const ROOT: u64 = 0x1000;
 const CODE: u64 = 0x40_0000;
@@ -24,6 +24,9 @@ impl PhysicalMemory for Memory {
             0x1000 => 0x2000 | PRESENT,
             0x2000 => 0x3000 | PRESENT,
             0x3000..0x4000 => ((address - 0x3000) / 8 * 0x20_0000) | LARGE | PRESENT,
+            // Virtual processors, each of the domain with the same number.
+            VCPUS..DOMAINS if address % STRUCT == VCPU_DOMAIN => address - VCPU_DOMAIN + STRUCTS,
+            DOMAINS..DOMAINS_END if address.is_multiple_of(STRUCT) => (address - DOMAINS) / STRUCT,
             _ => 0,
         })
     }
@@ -32,6 +35,14 @@ impl PhysicalMemory for Memory {
         BYTES
     }
 }
+
+/// Where virtual processors and domains lie in memory.
+const VCPUS: u64 = 0x80_0000;
+const STRUCTS: u64 = STRUCT << 15;
+const DOMAINS: u64 = VCPUS + STRUCTS;
+const DOMAINS_END: u64 = DOMAINS + STRUCTS;
+const STRUCT: u64 = 32;
+const VCPU_DOMAIN: u64 = 0x10;
 
 #[derive(Clone, Copy)]
 enum Register {
@@ -93,7 +104,7 @@ fn record(program: &[Executed], check: bool) -> Recording {
     let mut tracer = Tracer::new(Memory, &arguments, start).unwrap();
     let plans: Vec<Instrumentation> = (0..)
         .zip(BLOCKS)
-        .map(|(number, (code, _))| tracer.translate(CODE + number * 0x1010, code, false))
+        .map(|(number, (code, _))| tracer.translate(CODE + number * 0x1010, code, None, false))
         .collect();
     for (block, rsi, rdi, rsp) in program {
         let plan = &plans[*block];
@@ -169,4 +180,51 @@ proptest! {
             prop_assert!(one.abs_diff(other) <= one / 50 + 4, "{} {}", one, other);
         }
     }
+}
+
+/// A domain that runs again after the idle one has its pages under `guest-global`; after another domain it has not.
+#[test]
+fn idling_flushes_no_pages_of_guests_and_another_domain_all() {
+    const IDLE: u64 = 0x7fff;
+    let vcpu = |domain: u64| VCPUS + domain * STRUCT;
+    let misses = |domains: &[u64]| {
+        let arguments =
+            Arguments { switch: Some(1), vcpu_domain: VCPU_DOMAIN, ..Arguments::default() };
+        let start = ControlRegisters { cr3: ROOT, cr4: 1 << 7 };
+        let mut tracer = Tracer::new(Memory, &arguments, start).unwrap();
+        let block = tracer.translate(CODE, BLOCKS[2].0, None, true).block.expect("a block");
+        let mut before = 1;
+        for domain in domains {
+            tracer.execute(block);
+            tracer.data(DATA, 8, false);
+            tracer.switch(vcpu(before), vcpu(*domain));
+            before = *domain;
+        }
+        tracer.execute(block);
+        tracer.data(DATA, 8, false);
+        // Which domain flushes is told by the hypervisor's switch, not by a write of CR3 here.
+        tracer.flush(Flush::Cr3(ROOT), FlushSite::Elsewhere);
+        let recording = tracer.finish().unwrap();
+        let sweeps = recording.sweeps.iter();
+        sweeps.map(|(_, sweep)| sweep.dtlb[Policy::GuestGlobal as usize][0]).sum::<u64>()
+    };
+    assert_eq!(misses(&[IDLE, 1, IDLE, 1]), 1);
+    assert_eq!(misses(&[2, 1]), 3);
+    assert_eq!(misses(&[IDLE, 2, IDLE, 1]), 3);
+}
+
+/// Code below the middle of the address space is a program's, unless the processor is privileged: a unikernel's.
+#[test]
+fn the_privilege_level_tells_unikernels_from_programs() {
+    let start = ControlRegisters { cr3: ROOT, cr4: 1 << 7 };
+    let mut tracer = Tracer::new(Memory, &Arguments::default(), start).unwrap();
+    for level in [Some(0), Some(3), None] {
+        let block = tracer.translate(CODE, BLOCKS[3].0, level, true).block.expect("a block");
+        tracer.execute(block);
+    }
+    let recording = tracer.finish().unwrap();
+    let modes: Vec<_> = recording.blocks.iter().map(|block| block.mode).collect();
+    assert_eq!(modes, [Mode::Kernel, Mode::User], "the same code without a level is the program's");
+    let executions = recording.blocks.iter().map(|block| block.total().executions);
+    assert_eq!(executions.collect::<Vec<_>>(), [1, 2]);
 }

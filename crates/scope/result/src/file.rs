@@ -9,7 +9,7 @@ use crate::Recording;
 
 const MAGIC: [u8; 8] = *b"PVSCOPE\n";
 /// The version of the format, which changes whenever [`Recording`] does.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes of the header: magic, version, length, checksum.
 const HEAD: usize = 8 + 4 + 8 + 4;
 
@@ -120,7 +120,8 @@ mod tests {
     }
 
     fn recording() -> Recording {
-        let work = crate::Work { what: "tx".to_owned(), frames: 3, bytes: 4542 };
+        let work =
+            crate::Work { what: "tx".to_owned(), frames: 3, bytes: 4542, ..crate::Work::default() };
         Recording { instructions: 7, work, ..Recording::default() }
     }
 
@@ -148,7 +149,7 @@ mod tests {
         altered = whole.clone();
         altered[8] += 1;
         let message = error(&altered).to_string();
-        assert!(message.contains("version 3") && message.contains("pvscope run"), "{message}");
+        assert!(message.contains("version 4") && message.contains("pvscope run"), "{message}");
         altered = whole;
         altered.push(0);
         assert!(matches!(error(&altered), Error::Damaged(_)));

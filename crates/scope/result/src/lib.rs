@@ -10,9 +10,11 @@
 #![forbid(unsafe_code)]
 
 mod file;
+mod frames;
 mod recording;
 
 pub use file::{Error, read, write};
+pub use frames::{FrameCounts, InterfaceFrames};
 pub use recording::{
     After, Block, Checks, Domain, Event, EventKind, Function, Mode, Owner, Profile, Recording,
     Sample, Step, Work,

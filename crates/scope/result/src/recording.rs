@@ -1,7 +1,9 @@
 //! The contents of a recording.
 
-use scope_model::{Config, Counters, Sweep};
+use scope_model::{Config, Counters, EventCounts, Sweep};
 use serde::{Deserialize, Serialize};
+
+use crate::frames::InterfaceFrames;
 
 /// Everything that was recorded between two marks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,6 +28,8 @@ pub struct Recording {
     pub after: Vec<After>,
     /// The flow: every executed block, for a part of the time.
     pub flow: Vec<Step>,
+    /// The frames of each interface.
+    pub frames: Vec<InterfaceFrames>,
     /// Checks of the recording's validity.
     pub checks: Checks,
     /// The functions of the code; the first one stands for unknown code.
@@ -43,7 +47,7 @@ pub struct Function {
     pub name: String,
 }
 
-/// The work of the guests, by their own counters.
+/// The work of the guests: the frames of one interface in both directions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// A description of the work.
@@ -52,6 +56,15 @@ pub struct Work {
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Frames with a payload; 0 if they were not told apart.
+    pub data_frames: u64,
+    /// Segments of TCP without a payload.
+    pub acks: u64,
+    /// Bytes of payload.
+    pub payload: u64,
+    /// The interface whose driver saw the frames between the marks. Empty if a guest's own counters were read before and
+    /// after.
+    pub interface: String,
 }
 
 /// A domain.
@@ -79,12 +92,16 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The kind of the code at an address.
+    /// The kind of the code at an address, which the processor executes with this privilege level (CPL), if that is known.
+    ///
+    /// Xen's guests run their kernels and their programs at the same level, 3: there the address tells. A unikernel has its
+    /// own program below, at level 0.
     #[must_use]
-    pub fn of(address: u64) -> Self {
+    pub fn of(address: u64, level: Option<u8>) -> Self {
         match address {
             0xffff_8000_0000_0000..0xffff_8800_0000_0000 => Self::Hypervisor,
             0xffff_8800_0000_0000.. => Self::Kernel,
+            _ if level.is_some_and(|level| level < 3) => Self::Kernel,
             _ => Self::User,
         }
     }
@@ -108,6 +125,8 @@ pub struct Block {
     pub bytes: u16,
     /// The number of instructions.
     pub instructions: u16,
+    /// The kind of code.
+    pub mode: Mode,
     /// The root of the page tables when it was first executed, for program code; otherwise 0.
     pub space: u64,
     /// The domain that ran when it was first executed: an index into [`Recording::domains`].
@@ -125,6 +144,16 @@ impl Block {
         let mut total = Counters::default();
         self.counters.iter().for_each(|(_, counters)| total += counters);
         total
+    }
+
+    /// The events of one execution that cost more than an instruction, by number.
+    #[must_use]
+    pub fn events(&self) -> EventCounts {
+        let counters = self.counters.iter().map(|(_, counters)| counters);
+        let executed = counters.into_iter().find(|counters| counters.executions > 0);
+        executed.map_or(EventCounts::default(), |counters| {
+            counters.events.map(|count| count / counters.executions)
+        })
     }
 }
 
@@ -193,7 +222,7 @@ impl Profile {
 }
 
 /// A block of the flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// The block: an index into [`Recording::blocks`].
     pub block: u32,
@@ -201,8 +230,18 @@ pub struct Step {
     pub domain: u8,
     /// Lines of code and data that L1 missed.
     pub l1: u16,
+    /// Those of them that followed a neighbouring line.
+    pub l1_sequential: u16,
     /// Lines that L2 missed.
     pub l2: u16,
+    /// Those of them that followed a neighbouring line.
+    pub l2_sequential: u16,
+    /// Lines that came from memory.
+    pub l3: u16,
+    /// Those of them that followed a neighbouring line.
+    pub l3_sequential: u16,
+    /// Walks of the page tables.
+    pub page_walks: u16,
     /// Translations that the ITLB missed.
     pub itlb: u16,
     /// Translations that the DTLB missed.
@@ -220,4 +259,11 @@ pub struct Checks {
     pub stale: u64,
     /// Switches to a domain whose number could not be read.
     pub unknown_switches: u64,
+    /// Instructions by QEMU's own clock, of the time between the time stamps at the marks. Idle time counts as instructions
+    /// that would have fitted in. None if a mark had no time stamp.
+    pub clock: Option<u64>,
+    /// Calls of functions that get frames, whose arguments were none.
+    pub not_frames: u64,
+    /// Writes of CR3 in the hypervisor's function for another address space.
+    pub new_spaces: u64,
 }

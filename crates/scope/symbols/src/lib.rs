@@ -35,6 +35,7 @@
 
 #![forbid(unsafe_code)]
 
+mod btf;
 mod bytes;
 mod error;
 mod linux;
@@ -45,6 +46,7 @@ mod space;
 mod table;
 mod xen;
 
+pub use btf::Btf;
 pub use error::Error;
 pub use linux::{linux_image, vdso};
 pub use proc::{Mapping, Maps, Module, Process, kallsyms_text, modules};

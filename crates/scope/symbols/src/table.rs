@@ -88,6 +88,13 @@ impl Symbols {
         Some(Symbol { offset: address - symbol.start, ..symbol })
     }
 
+    /// The addresses of the first symbol of this name.
+    #[must_use]
+    pub fn range_of(&self, name: &str) -> Option<Range<u64>> {
+        let entry = self.entries.iter().find(|entry| self.symbol(entry).name == name)?;
+        Some(entry.start..entry.end)
+    }
+
     /// Every symbol in the order of addresses, each at its own start.
     pub fn iter(&self) -> impl Iterator<Item = Symbol<'_>> {
         self.entries.iter().map(|entry| self.symbol(entry))

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use scope_model::{Costs, Counters};
+use scope_model::{Costs, Counters, EventCounts};
 use scope_result::{Block, Domain, Function, Mode, Recording, Step};
 use serde::Serialize;
 
@@ -21,6 +21,19 @@ pub struct Tally {
     pub itlb: u64,
     /// Translations that the DTLB missed.
     pub dtlb: u64,
+    /// Those misses of L1 that followed a neighbouring line.
+    pub l1_sequential: u64,
+    /// Those misses of L2 that followed a neighbouring line.
+    pub l2_sequential: u64,
+    /// Lines that came from memory.
+    pub l3: u64,
+    /// Those of them that followed a neighbouring line.
+    pub l3_sequential: u64,
+    /// Walks of the page tables.
+    pub page_walks: u64,
+    /// Other events, by number.
+    #[serde(skip)]
+    pub events: EventCounts,
 }
 
 impl Tally {
@@ -32,6 +45,12 @@ impl Tally {
             l2i_misses: self.l2,
             itlb_misses: self.itlb,
             dtlb_misses: self.dtlb,
+            l1_sequential: self.l1_sequential,
+            l2_sequential: self.l2_sequential,
+            l3_misses: self.l3,
+            l3_sequential: self.l3_sequential,
+            page_walks: self.page_walks,
+            events: self.events,
             ..Counters::default()
         })
     }
@@ -44,6 +63,12 @@ impl std::ops::AddAssign for Tally {
         self.l2 += other.l2;
         self.itlb += other.itlb;
         self.dtlb += other.dtlb;
+        self.l1_sequential += other.l1_sequential;
+        self.l2_sequential += other.l2_sequential;
+        self.l3 += other.l3;
+        self.l3_sequential += other.l3_sequential;
+        self.page_walks += other.page_walks;
+        self.events.iter_mut().zip(other.events).for_each(|(sum, more)| *sum += more);
     }
 }
 
@@ -69,7 +94,7 @@ impl Visit<'_> {
 
     /// The kind of code.
     pub fn mode(&self) -> Mode {
-        Mode::of(self.block.address)
+        self.block.mode
     }
 
     /// The counts.
@@ -80,6 +105,12 @@ impl Visit<'_> {
             l2: u64::from(self.step.l2),
             itlb: u64::from(self.step.itlb),
             dtlb: u64::from(self.step.dtlb),
+            l1_sequential: u64::from(self.step.l1_sequential),
+            l2_sequential: u64::from(self.step.l2_sequential),
+            l3: u64::from(self.step.l3),
+            l3_sequential: u64::from(self.step.l3_sequential),
+            page_walks: u64::from(self.step.page_walks),
+            events: self.block.events(),
         }
     }
 

@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::error::{Error, Result};
-use crate::report::{CostArgs, show};
+use crate::model_args::CostArgs;
+use crate::report::show;
 use flow::Flow;
 use span::Direction;
 use view::Packet;
@@ -48,7 +49,7 @@ pub struct PacketArgs {
 /// Runs the command.
 pub fn run(args: &PacketArgs) -> Result<()> {
     let recording = scope_result::read(&args.file)?;
-    let costs = args.costs.read()?;
+    let costs = args.costs.read(&recording.config)?;
     let flow = Flow::new(&recording);
     let direction = args.direction.unwrap_or_else(|| Direction::of(&recording));
     let packet = Packet::pick(&flow, direction, args.nth, args.all)?;

@@ -1,5 +1,5 @@
 use scope_model::Costs;
-use scope_result::{Block, Domain, Function, Recording, Step, Work};
+use scope_result::{Block, Domain, Function, Mode, Recording, Step, Work};
 
 use super::span::Span;
 use super::stages::Stage;
@@ -24,7 +24,7 @@ fn recording(calls: &[(u8, &str)]) -> Recording {
         let (module, name) = call.trim_start_matches('+').split_once(':').expect("module:function");
         let function = function(&mut recording, module, name);
         let block = (function - 1) * 2 + u32::from(goes_on);
-        recording.flow.push(Step { block, domain: *domain, l1: 1, l2: 0, itlb: 0, dtlb: 0 });
+        recording.flow.push(Step { block, domain: *domain, l1: 1, ..Step::default() });
     }
     recording
 }
@@ -50,6 +50,7 @@ fn function(recording: &mut Recording, module: &str, name: &str) -> u32 {
                 address,
                 bytes: 4,
                 instructions: 2,
+                mode: Mode::of(address, None),
                 space: 0,
                 domain: 0,
                 function,

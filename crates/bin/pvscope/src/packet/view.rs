@@ -62,7 +62,7 @@ impl<'a> Packet<'a> {
             frames => format!("{frames} frames are sent"),
         };
         format!(
-            "{}: {} {} of {} in the flow.\nFrom its beginning to {} there are {} instructions and {} cycles; {frames} \
+            "{}: {} {} of {} in the flow.\nFrom its beginning to {} there are {} instructions and {} model cycles; {frames} \
              meanwhile, including this one.",
             self.recording.work.what,
             self.span.direction.name(),

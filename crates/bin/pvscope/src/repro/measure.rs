@@ -126,7 +126,7 @@ pub fn unmaps(recording: &Recording) -> Vec<u64> {
         let Some(block) = recording.blocks.get(step.block as usize) else { continue };
         let function = recording.functions.get(block.function as usize);
         let name = function.map_or("", |function| function.name.as_str());
-        unmaps.step(now, Mode::of(block.address), name);
+        unmaps.step(now, block.mode, name);
         now += u64::from(block.instructions);
     }
     unmaps.times
@@ -351,13 +351,14 @@ pub mod tests {
             address,
             bytes: 8,
             instructions: 100,
+            mode: Mode::of(address, None),
             space: 0,
             domain: 0,
             function,
             counters: Vec::new(),
         };
         let xen = 0xffff_82d0_4000_0000;
-        let step = |block, dtlb| Step { block, domain: 0, l1: 0, l2: 1, itlb: 0, dtlb };
+        let step = |block, dtlb| Step { block, l2: 1, dtlb, ..Step::default() };
         let recording = Recording {
             functions: vec![
                 Function::default(),

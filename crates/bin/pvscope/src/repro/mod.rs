@@ -15,10 +15,11 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, ValueEnum};
-use scope_model::Costs;
+use scope_model::{Costs, Preset};
 
 use crate::error::{Error, Result};
-use crate::report::{CostArgs, show};
+use crate::model_args::CostArgs;
+use crate::report::show;
 use crate::run::{self, RunArgs};
 use plot::Document;
 use recordings::WorkloadRecording;
@@ -86,8 +87,9 @@ impl Paper {
 
 /// Runs the command.
 pub fn run(args: &ReproArgs) -> Result<()> {
-    let costs = args.costs.read()?;
     let recordings = recordings(args)?;
+    let config = recordings.first().map_or(Preset::Of2007.config(), |first| first.recording.config);
+    let costs = args.costs.read(&config)?;
     let document = args.paper.document(&recordings, costs);
     print(&document)?;
     if let Some(path) = &args.html {
@@ -131,8 +133,15 @@ fn run_args(args: &ReproArgs, workload: &str, out: &Path) -> Result<RunArgs> {
     }
     let (milliseconds, flow) = (args.milliseconds.to_string(), args.paper.flow().to_string());
     let words = ["run".as_ref(), workload.as_ref(), "--out".as_ref(), out.as_os_str()];
-    let more: [&OsStr; 4] =
-        ["--milliseconds".as_ref(), milliseconds.as_ref(), "--flow".as_ref(), flow.as_ref()];
+    let more: [&OsStr; 6] = [
+        "--milliseconds".as_ref(),
+        milliseconds.as_ref(),
+        "--flow".as_ref(),
+        flow.as_ref(),
+        "--preset".as_ref(),
+        // The papers are of 2006 and 2007.
+        "2007".as_ref(),
+    ];
     let quiet = args.quiet.then_some("--quiet".as_ref());
     let line = Line::try_parse_from(words.into_iter().chain(more).chain(quiet));
     Ok(line.map_err(usage)?.args)
@@ -160,12 +169,12 @@ fn file(folder: &Path, workload: &str) -> PathBuf {
 
 fn read_all(folder: &Path, paper: Paper) -> Result<Vec<WorkloadRecording>> {
     let workloads = paper.workloads();
-    let more = if paper.flow() > 0 { format!(" --flow {}", paper.flow()) } else { String::new() };
+    let flow = if paper.flow() > 0 { format!(" --flow {}", paper.flow()) } else { String::new() };
     let missing = workloads.iter().filter(|workload| !file(folder, workload).is_file());
     let missing: Vec<String> = missing
         .map(|workload| {
             let path = file(folder, workload);
-            format!("\n  pvscope run {workload} --out {}{more}", path.display())
+            format!("\n  pvscope run {workload} --preset 2007 --out {}{flow}", path.display())
         })
         .collect();
     if !missing.is_empty() {
@@ -229,7 +238,10 @@ mod tests {
         scope_result::write(&file(&folder, "tx-stock"), &Recording::default()).unwrap();
         let error = read_all(&folder, Paper::Chadha07).err().unwrap().to_string();
         std::fs::remove_dir_all(&folder).unwrap();
-        let wanted = format!("pvscope run rx-stock --out {}", file(&folder, "rx-stock").display());
+        let wanted = format!(
+            "pvscope run rx-stock --preset 2007 --out {}",
+            file(&folder, "rx-stock").display()
+        );
         assert!(error.contains(&wanted), "{error}");
         assert!(!error.contains("tx-stock"), "{error}");
     }

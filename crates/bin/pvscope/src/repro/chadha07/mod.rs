@@ -87,7 +87,7 @@ mod tests {
         Recording {
             sweeps: vec![(Owner { domain: 0, mode: Mode::Kernel }, sweep)],
             domains: vec![Domain::Xen(0)],
-            work: Work { frames: 10, bytes: 1000, what: String::new() },
+            work: Work { frames: 10, bytes: 1000, ..Work::default() },
             ..two_switches()
         }
     }

@@ -169,7 +169,9 @@ pub fn global_pages(named: &WorkloadRecording) -> Section {
         Statement { source, says: "a global bit for the hypervisor's pages cuts DTLB misses substantially", number: None, unit: Unit::Share }
             .compare(workload, "share of no-global's DTLB misses that global-hypervisor saves", by_bit[0], GAINS)
             .differs(format!(
-                "The recorded system has this bit already: real saves {} of no-global's DTLB misses, and {} of its ITLB misses.",
+                "An upper bound: no switch of domains or processes flushes the hypervisor's pages. The recorded Xen marks its \
+                 pages global and flushes them at such switches: real saves {} of no-global's DTLB misses, and {} of its ITLB \
+                 misses.",
                 show(today[0]),
                 show(today[1])
             )),

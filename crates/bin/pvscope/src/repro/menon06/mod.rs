@@ -39,7 +39,7 @@ pub fn document(recordings: &[WorkloadRecording], costs: Costs) -> Document {
 
 fn notes(tx: &WorkloadRecording) -> Vec<String> {
     vec![
-        "Cycles come from a model; --costs changes the cost of instructions, cache misses and page walks. The program \
+        "Cycles are model cycles; --costs changes their costs. The program \
          at the other end of the stream runs in dom0, so its cycles count as dom0's. In the paper it runs on another \
          machine."
             .to_owned(),
@@ -316,12 +316,18 @@ mod tests {
     use super::*;
     use report::Verdict;
 
-    /// Cycles (half of the instructions) of the guest, of dom0, of Xen and of its copying.
+    /// Costs of half a cycle per instruction.
+    fn costs() -> Costs {
+        Costs { instruction: 0.5, ..Costs::default() }
+    }
+
+    /// Cycles of the guest, of dom0, of Xen and of its copying.
     fn recording(cycles: [u64; 4]) -> Recording {
         let block = |address, domain, function, cycles: u64| Block {
             address,
             bytes: 8,
             instructions: 1,
+            mode: Mode::of(address, None),
             space: 0,
             domain: 0,
             function,
@@ -335,6 +341,8 @@ mod tests {
             (Policy::NoGlobal, 380),
             (Policy::Superpages, 370),
             (Policy::GroupedSuperpages, 100),
+            (Policy::GuestGlobal, 375),
+            (Policy::GuestGlobalSuperpages, 100),
         ] {
             sweep.dtlb[policy as usize] = [misses; 7];
             sweep.itlb[policy as usize] = [10; 7];
@@ -349,7 +357,7 @@ mod tests {
                 block(xen, 1, 1, cycles[3]),
             ],
             sweeps: vec![(Owner { domain: 0, mode: Mode::Kernel }, sweep)],
-            work: Work { frames: 1, bytes: 1000, what: String::new() },
+            work: Work { frames: 1, bytes: 1000, ..Work::default() },
             ..Recording::default()
         }
     }
@@ -368,7 +376,7 @@ mod tests {
             .collect();
         // As many misses for 20 times the bytes.
         named[4].recording.work.bytes = 20_000;
-        let document = document(&named, Costs::default());
+        let document = document(&named, costs());
         let [by_domain, offloads, mapping, transmit, driver] = &document.sections[..] else {
             panic!()
         };

@@ -1,148 +1,20 @@
 //! Programs whose misses can be counted by hand, in a machine with its own page tables.
 
+mod policies;
+mod world;
+
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
 use scope_model::{
-    Cache, Config, Counters, Flush, L2_BYTES, L2Bank, LINE, LineId, Lookup, Model, Outcome,
-    POLICIES, PageSize, Paging, PhysicalMemory, Policy, Side, Sweep, TLB_ENTRIES, WAYS, Walker,
-    walk,
+    Cache, Config, Flush, FlushSite, L2_BYTES, L2Bank, LINE, POLICIES, PageSize, Paging, Policy,
+    Preset, Side, TLB_ENTRIES, WAYS, walk,
 };
+use world::{END, GLOBAL, Memory, OTHER, PAGE, ROOT, World, flush, missed, pages, read, world};
 
-const PAGE: u64 = 4096;
-const TABLES: u64 = 0x10_0000;
-/// The end of memory.
-const END: u64 = 1 << 33;
-
-/// Memory that contains only page tables.
-#[derive(Clone, Debug, Default)]
-struct Memory {
-    words: std::collections::HashMap<u64, u64>,
-    tables: u64,
-}
-
-impl PhysicalMemory for Memory {
-    fn read(&self, address: u64) -> Option<u64> {
-        (address < END).then(|| self.words.get(&address).copied().unwrap_or(0))
-    }
-
-    fn end(&self) -> u64 {
-        END
-    }
-}
-
-impl Memory {
-    fn table(&mut self) -> u64 {
-        self.tables += 1;
-        TABLES + self.tables * PAGE
-    }
-
-    fn map(&mut self, root: u64, address: u64, physical: u64, size: PageSize, flags: u64) {
-        let mut table = root;
-        for shift in [39, 30, 21, 12] {
-            let slot = table + ((address >> shift) & 511) * 8;
-            if shift == size.bits() {
-                let large = if shift == 12 { 0 } else { 1 << 7 };
-                self.words.insert(slot, physical | 3 | large | flags);
-                return;
-            }
-            let next = self.words.get(&slot).copied().unwrap_or(0) & !0xfff;
-            table = if next == 0 { self.table() } else { next };
-            self.words.insert(slot, table | 3);
-        }
-    }
-}
-
-/// A processor that runs a program, whose counts are all of one site.
-struct World {
-    walker: Walker<Memory>,
-    model: Model,
-    l2: L2Bank,
-    site: Counters,
-    sweep: Sweep,
-}
-
-/// Which L2s missed each of these lines.
-fn missed(l2: &mut L2Bank, lines: &[u64]) -> Vec<u8> {
-    let mut lookups: Vec<Lookup> =
-        lines.iter().enumerate().map(|(place, line)| Lookup::new(*line, place)).collect();
-    let mut missed = vec![0; lines.len()];
-    l2.access_all(&mut lookups, &mut missed);
-    missed
-}
-
-const ROOT: u64 = 0x1000;
-const OTHER: u64 = 0x2000;
-const GLOBAL: u64 = 1 << 8;
-
-impl World {
-    fn new(memory: Memory, config: Config) -> Self {
-        let paging = Paging { root: ROOT, global: true, ..Paging::default() };
-        let walker = Walker::new(memory, paging, config.single);
-        let model = Model::new(config, paging, walker.lines());
-        let l2 = L2Bank::new(config, walker.lines());
-        Self { walker, model, l2, site: Counters::default(), sweep: Sweep::default() }
-    }
-
-    fn map(&mut self, side: Side, address: u64) {
-        let page = address / PAGE;
-        if !self.walker.is_current(side, page) {
-            self.model.map(side, page, self.walker.walk(side, page));
-        }
-    }
-
-    fn read(&mut self, address: u64) {
-        self.data(address, false);
-    }
-
-    fn data(&mut self, address: u64, write: bool) {
-        self.map(Side::Data, address);
-        self.map(Side::Data, address + 7);
-        let (first, last) = (address / LINE as u64, (address + 7) / LINE as u64);
-        for line in first..=last {
-            let used = self.model.access(LineId::of(Side::Data, line * LINE as u64));
-            self.count(used, Some(write));
-        }
-    }
-
-    fn fetch(&mut self, address: u64) {
-        self.map(Side::Code, address);
-        let used = self.model.access(LineId::of(Side::Code, address));
-        self.count(used, None);
-    }
-
-    fn count(&mut self, used: Outcome, write: Option<bool>) {
-        let is_code = write.is_none();
-        let second = if used.l1_miss { missed(&mut self.l2, &[used.line])[0] } else { 0 };
-        self.sweep.add_lines(second, is_code, 1);
-        self.sweep.add_page(used.tlb_misses, is_code);
-        let site = &mut self.site;
-        let (l1, l2, tlb) = match write {
-            None => (&mut site.l1i_misses, &mut site.l2i_misses, &mut site.itlb_misses),
-            Some(false) => (&mut site.read_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
-            Some(true) => (&mut site.write_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
-        };
-        *l1 += u64::from(used.l1_miss);
-        *l2 += u64::from(self.model.config().counts_line(second));
-        *tlb += u64::from(used.tlb_misses.intersects(self.model.config().counted()));
-    }
-
-    fn flush(&mut self, what: Flush) {
-        self.walker.flush(what);
-        self.model.flush(what);
-    }
-}
-
-/// `count` consecutive pages, mapped one to one.
-fn pages(count: u64, first: u64, flags: u64) -> Memory {
-    let mut memory = Memory::default();
-    for page in 0..count {
-        let address = first + page * PAGE;
-        for root in [ROOT, OTHER] {
-            memory.map(root, address, 0x4000_0000 + page * PAGE, PageSize::Small, flags);
-        }
-    }
-    memory
+/// Chadha's processor.
+fn preset() -> Config {
+    Preset::Of2007.config()
 }
 
 const FIRST: u64 = 0x5000_0000;
@@ -154,11 +26,11 @@ fn a_walk_over_an_array_misses_where_it_should() {
     for (number, bytes) in L2_BYTES.iter().enumerate().take(3) {
         let lines = (bytes / LINE) as u64;
         let count = lines * LINE as u64 / PAGE;
-        let mut world = World::new(pages(count, FIRST, 0), Config::default());
+        let mut world = world(pages(count, FIRST, 0), preset());
         for _ in 0..2 {
-            (0..lines).for_each(|line| world.read(FIRST + line * LINE as u64));
+            (0..lines).for_each(|line| read(&mut world, FIRST + line * LINE as u64));
         }
-        assert_eq!(world.site.read_misses, 2 * lines, "larger than L1");
+        assert_eq!(world.counters.read_misses, 2 * lines, "larger than L1");
         for (other, misses) in world.sweep.l2d.iter().enumerate() {
             assert_eq!(*misses, if other < number { 2 * lines } else { lines }, "L2 {other}");
         }
@@ -168,20 +40,20 @@ fn a_walk_over_an_array_misses_where_it_should() {
 #[test]
 fn l1_holds_as_much_as_its_size() {
     let lines = ((32 << 10) / LINE) as u64;
-    let mut world = World::new(pages(8, FIRST, 0), Config::default());
+    let mut world = world(pages(8, FIRST, 0), preset());
     for _ in 0..3 {
-        (0..lines).for_each(|line| world.read(FIRST + line * LINE as u64));
+        (0..lines).for_each(|line| read(&mut world, FIRST + line * LINE as u64));
     }
-    assert_eq!(world.site.read_misses, lines);
+    assert_eq!(world.counters.read_misses, lines);
 }
 
 /// Reads one word per page, in rounds. A TLB holds as many pages as it has entries, and with one page more it never hits.
 #[test]
 fn a_stride_of_a_page_misses_in_tlbs_that_are_too_small() {
     for count in [16u64, 17, 64, 65, 1024, 1025] {
-        let mut world = World::new(pages(count, FIRST, 0), Config::default());
+        let mut world = world(pages(count, FIRST, 0), preset());
         for _ in 0..3 {
-            (0..count).for_each(|page| world.read(FIRST + page * PAGE));
+            (0..count).for_each(|page| read(&mut world, FIRST + page * PAGE));
         }
         for policy in POLICIES {
             for (size, entries) in TLB_ENTRIES.iter().enumerate() {
@@ -193,8 +65,8 @@ fn a_stride_of_a_page_misses_in_tlbs_that_are_too_small() {
                 );
             }
         }
-        assert_eq!(world.site.dtlb_misses, if count <= 64 { count } else { 3 * count });
-        assert_eq!(world.site.itlb_misses, 0);
+        assert_eq!(world.counters.dtlb_misses, if count <= 64 { count } else { 3 * count });
+        assert_eq!(world.counters.itlb_misses, 0);
     }
 }
 
@@ -204,9 +76,9 @@ fn large_pages_are_found_as_they_are_mapped() {
     for block in 0..8 {
         memory.map(ROOT, FIRST + (block << 21), block << 21, PageSize::Large, 0);
     }
-    let mut world = World::new(memory, Config::default());
+    let mut world = world(memory, preset());
     for _ in 0..2 {
-        (0..8 * 512).for_each(|page| world.read(FIRST + page * PAGE));
+        (0..8 * 512).for_each(|page| read(&mut world, FIRST + page * PAGE));
     }
     // Eight entries, which the smallest TLB for large pages has.
     assert_eq!(world.sweep.dtlb[Policy::Real as usize], [8; 7]);
@@ -223,33 +95,36 @@ fn a_switch_flushes_what_the_policy_says() {
             memory.map(root, hypervisor + at, 0x7000_0000 + at, PageSize::Small, 0);
         }
     }
-    let mut world = World::new(memory, Config::default());
+    let mut world = world(memory, preset());
     for root in [ROOT, OTHER, ROOT, OTHER] {
-        world.flush(Flush::Cr3(root));
+        flush(&mut world, Flush::Cr3(root));
         for page in 0..4 {
-            world.read(FIRST + page * PAGE);
-            world.read(hypervisor + page * PAGE);
-            world.read(0xffff_ffff_8100_0000 + page * PAGE);
+            read(&mut world, FIRST + page * PAGE);
+            read(&mut world, hypervisor + page * PAGE);
+            read(&mut world, 0xffff_ffff_8100_0000 + page * PAGE);
         }
     }
     let misses = |policy| world.sweep.dtlb[policy as usize][3];
     // Four visits; four global pages once; the hypervisor's and the process's each time.
     assert_eq!(misses(Policy::Real), 4 + 4 * 4 + 4 * 4);
     assert_eq!(misses(Policy::NoGlobal), 4 * 12);
-    assert_eq!(misses(Policy::GlobalHypervisor), 4 + 4 + 4 * 4);
-    // Each of both spaces misses once.
-    assert_eq!(misses(Policy::Tagged), 4 + 2 * 4 + 2 * 4);
+    // The hypervisor's pages once, all others each time.
+    assert_eq!(misses(Policy::GlobalHypervisor), 4 + 2 * 4 * 4);
+    // The kernel's and the hypervisor's pages once.
+    assert_eq!(misses(Policy::GuestGlobal), 4 + 4 + 4 * 4);
+    // The kernel's and the hypervisor's pages once, the process's once in each of both spaces.
+    assert_eq!(misses(Policy::Tagged), 4 + 4 + 2 * 4);
 }
 
 #[test]
 fn pcid_keeps_other_contexts_and_its_own_with_the_flag() {
     let memory = pages(4, FIRST, 0);
-    let mut world = World::new(memory, Config::default());
-    world.flush(Flush::Cr4(1 << 7 | 1 << 17));
+    let mut world = world(memory, preset());
+    flush(&mut world, Flush::Cr4(1 << 7 | 1 << 17));
     let visit = |world: &mut World, cr3: u64| {
-        world.flush(Flush::Cr3(cr3));
+        flush(world, Flush::Cr3(cr3));
         let before = world.sweep.dtlb[0][3];
-        (0..4).for_each(|page| world.read(FIRST + page * PAGE));
+        (0..4).for_each(|page| read(world, FIRST + page * PAGE));
         world.sweep.dtlb[0][3] - before
     };
     let keep = 1 << 63;
@@ -258,26 +133,26 @@ fn pcid_keeps_other_contexts_and_its_own_with_the_flag() {
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 0, "kept");
     assert_eq!(visit(&mut world, OTHER | 2), 4, "its own are flushed");
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 0, "others are kept");
-    world.flush(Flush::Pcid(1, 1, 0));
+    flush(&mut world, Flush::Pcid(1, 1, 0));
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 4, "INVPCID of one context");
-    world.flush(Flush::Pcid(2, 0, 0));
+    flush(&mut world, Flush::Pcid(2, 0, 0));
     assert_eq!(visit(&mut world, ROOT | 1 | keep), 4, "of all");
 }
 
 #[test]
 fn invlpg_removes_one_page_and_cr4_global_ones() {
-    let mut world = World::new(pages(4, FIRST, GLOBAL), Config::default());
+    let mut world = world(pages(4, FIRST, GLOBAL), preset());
     let visit = |world: &mut World| {
         let before = world.sweep.dtlb[0][3];
-        (0..4).for_each(|page| world.read(FIRST + page * PAGE));
+        (0..4).for_each(|page| read(world, FIRST + page * PAGE));
         world.sweep.dtlb[0][3] - before
     };
     assert_eq!(visit(&mut world), 4);
-    world.flush(Flush::Page(FIRST + 2 * PAGE + 5));
+    flush(&mut world, Flush::Page(FIRST + 2 * PAGE + 5));
     assert_eq!(visit(&mut world), 1);
-    world.flush(Flush::Cr3(OTHER));
+    flush(&mut world, Flush::Cr3(OTHER));
     assert_eq!(visit(&mut world), 0, "global");
-    world.flush(Flush::Cr4(0));
+    flush(&mut world, Flush::Cr4(0));
     assert_eq!(visit(&mut world), 4);
 }
 
@@ -293,8 +168,8 @@ fn superpages_need_uniform_blocks() {
     let table = walk(&memory, Paging { root: ROOT, ..Paging::default() }, linear + (600 << 12));
     let entry = table.unwrap().table + 88 * 8;
     *memory.words.get_mut(&entry).unwrap() &= !2;
-    let mut world = World::new(memory, Config::default());
-    (0..1024).for_each(|page| world.read(linear + page * PAGE));
+    let mut world = world(memory, preset());
+    (0..1024).for_each(|page| read(&mut world, linear + page * PAGE));
     let misses = |policy| world.sweep.dtlb[policy as usize][6];
     assert_eq!(misses(Policy::Real), 1024);
     assert_eq!(misses(Policy::Superpages), 1 + 512);
@@ -310,16 +185,16 @@ fn one_configuration_counts_the_same_as_among_all() {
     };
     let accesses: Vec<u64> = (0..200_000).map(|_| FIRST + next() % (700 * PAGE)).collect();
     let run = |single| {
-        let config = Config { single, ..Config::default() };
-        let mut world = World::new(pages(701, FIRST, 0), config);
+        let config = Config { single, ..preset() };
+        let mut world = world(pages(701, FIRST, 0), config);
         for (n, address) in accesses.iter().enumerate() {
-            world.read(*address);
+            read(&mut world, *address);
             world.fetch(*address);
             if n % 1000 == 0 {
-                world.flush(Flush::Cr3(if n % 2000 == 0 { ROOT } else { OTHER }));
+                flush(&mut world, Flush::Cr3(if n % 2000 == 0 { ROOT } else { OTHER }));
             }
         }
-        world.site
+        world.counters
     };
     let site = run(false);
     assert_eq!(site, run(true));
@@ -328,22 +203,22 @@ fn one_configuration_counts_the_same_as_among_all() {
 
 #[test]
 fn data_across_two_lines_and_two_pages_is_both() {
-    let mut world = World::new(pages(2, FIRST, 0), Config::default());
-    world.read(FIRST + PAGE - 4);
-    assert_eq!((world.site.read_misses, world.site.dtlb_misses), (2, 2));
+    let mut world = world(pages(2, FIRST, 0), preset());
+    read(&mut world, FIRST + PAGE - 4);
+    assert_eq!((world.counters.read_misses, world.counters.dtlb_misses), (2, 2));
 }
 
 #[test]
 fn accesses_to_unmapped_pages_are_counted() {
-    let mut world = World::new(Memory::default(), Config::default());
-    world.read(0x7f00_0000_0000);
+    let mut world = world(Memory::default(), preset());
+    read(&mut world, 0x7f00_0000_0000);
     assert_eq!(world.walker.untranslated(), 1);
-    assert_eq!(world.site.read_misses, 1);
+    assert_eq!(world.counters.read_misses, 1);
     // One that is a physical address is where it says, and no TLB is lookups.
-    world.read(FIRST);
+    read(&mut world, FIRST);
     assert_eq!(world.walker.untranslated(), 1);
     assert_eq!(world.model.cached_address(FIRST), FIRST);
-    assert_eq!((world.site.read_misses, world.site.dtlb_misses), (2, 0));
+    assert_eq!((world.counters.read_misses, world.counters.dtlb_misses), (2, 0));
 }
 
 proptest! {
@@ -356,20 +231,20 @@ proptest! {
         const APART: u64 = 1024;
         let from = FIRST / PAGE / APART * APART + APART - 10;
         let address = |page: u64| (from + page % 20 + page / 20 * APART) * PAGE;
-        let config = Config { l1_bytes: 4096, tlb: 0, ..Config::default() };
-        let mut world = World::new(pages(2 * APART, from * PAGE, 0), config);
+        let config = Config { l1_bytes: 4096, tlb: 0, ..preset() };
+        let mut world = world(pages(2 * APART, from * PAGE, 0), config);
         let mut naive = [(); 2].map(|()| Naive::new());
         let (mut at, mut other) = (address(0), address(1));
         for (page, line, write, what) in accesses {
             match what {
                 0 => {
-                    world.flush(Flush::Cr3(ROOT));
+                    flush(&mut world, Flush::Cr3(ROOT));
                     naive.iter_mut().for_each(|side| side.held.clear());
                     continue;
                 }
                 1 => {
                     let page = at / PAGE;
-                    world.flush(Flush::Page(at));
+                    flush(&mut world, Flush::Page(at));
                     naive.iter_mut().for_each(|side| side.held.retain(|held| *held != page));
                     continue;
                 }
@@ -380,13 +255,13 @@ proptest! {
             }
             let side = if what < 50 { Side::Data } else { Side::Code };
             match side {
-                Side::Data => world.data(at / 8 * 8, write),
+                Side::Data => world.data(at / 8 * 8, 8, write),
                 Side::Code => world.fetch(at),
             }
             naive[side as usize].access(at / PAGE, (0x4000_0000 + at - from * PAGE) / LINE as u64);
         }
         let [code, data] = &naive;
-        let site = &world.site;
+        let site = &world.counters;
         prop_assert_eq!((site.l1i_misses, site.itlb_misses), (code.line_misses, code.page_misses));
         let misses = (site.read_misses + site.write_misses, site.dtlb_misses);
         prop_assert_eq!(misses, (data.line_misses, data.page_misses));
@@ -426,7 +301,7 @@ proptest! {
         lines in prop::collection::vec((0u64..1 << 20, 1u64..2000, prop::bool::ANY), 1..200),
     ) {
         let limit = END / LINE as u64;
-        let mut all = L2Bank::new(Config::default(), limit);
+        let mut all = L2Bank::new(preset(), limit);
         let mut single = L2_BYTES.map(|bytes| Cache::new(bytes, limit));
         for (first, count, again) in lines {
             // Runs of lines, and the same set of small caches over and over.
@@ -439,4 +314,32 @@ proptest! {
             }
         }
     }
+}
+
+/// A copy misses its lines in a row, a list its nodes one by one; the L3 has what the L2 lost, and the second level of TLBs
+/// what the first lost.
+#[test]
+fn second_levels_and_rows_are_counted_apart() {
+    let count = 1024;
+    let mut world = world(pages(count, FIRST, 0), Preset::Server.config());
+    let round = |world: &mut World, lines: &mut dyn Iterator<Item = u64>| {
+        world.counters = scope_model::Counters::default();
+        lines.for_each(|line| read(world, FIRST + line * LINE as u64));
+        world.counters
+    };
+    // 4 MiB: more than the L2, less than the L3, and as many pages as the second level of TLBs has entries.
+    let lines = count * PAGE / LINE as u64;
+    let first = round(&mut world, &mut (0..lines));
+    assert_eq!((first.l2d_misses, first.l3_misses), (lines, lines));
+    // All but the first line of the copy, whose pages are neighbours in memory too.
+    assert_eq!((first.l2_sequential, first.l3_sequential), (lines - 1, lines - 1));
+    assert_eq!((first.dtlb_misses, first.page_walks), (count, count));
+    let second = round(&mut world, &mut (0..lines));
+    assert_eq!((second.l2d_misses, second.l3_misses, second.page_walks), (lines, 0, 0));
+    assert_eq!(second.dtlb_misses, count);
+    // Every 67th line, modulo the number of lines: isolated.
+    let isolated = round(&mut world, &mut (0..lines).map(|n| n * 67 % lines));
+    // The L2 has at most as many of them as it has lines.
+    assert!(isolated.l2d_misses >= lines - (1 << 20) / LINE as u64);
+    assert_eq!(isolated.l2_sequential, 0);
 }

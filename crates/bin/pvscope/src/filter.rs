@@ -1,0 +1,76 @@
+//! The options that select a part of a recording.
+
+use clap::Args;
+
+use crate::summary::{Part, function_name, mode_name};
+
+/// Which parts of a recording to show.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Which code")]
+pub struct FilterArgs {
+    /// Only what this domain executes: dom0, "domU 1", Xen, idle or machine.
+    #[arg(long, value_name = "WHO")]
+    domain: Option<String>,
+    /// Only this kind of code: hypervisor, kernel or user.
+    #[arg(long, value_name = "KIND")]
+    code: Option<String>,
+    /// Only this module, such as vmlinux or xen_netback.
+    #[arg(long, value_name = "NAME")]
+    module: Option<String>,
+    /// Only functions whose names contain this text.
+    #[arg(long, value_name = "TEXT")]
+    function: Option<String>,
+}
+
+impl FilterArgs {
+    /// Whether these options select a part.
+    pub fn selects(&self, part: &Part) -> bool {
+        let is = |wanted: &Option<String>, own: &str| {
+            wanted.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(own))
+        };
+        let (module, name) = function_name(&part.function);
+        is(&self.domain, &part.who.to_string())
+            && is(&self.code, mode_name(part.mode))
+            && is(&self.module, &module)
+            && self.function.as_ref().is_none_or(|text| name.contains(text))
+    }
+
+    /// Whether they select everything.
+    pub fn is_empty(&self) -> bool {
+        [&self.domain, &self.code, &self.module, &self.function].iter().all(|one| one.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scope_result::{Function, Mode};
+
+    use super::*;
+    use crate::summary::Who;
+
+    #[test]
+    fn every_option_has_to_match() {
+        let part = Part {
+            who: Who::Domain("domU 1".to_owned()),
+            mode: Mode::Kernel,
+            function: Function { module: "vmlinux".to_owned(), name: "tcp_ack".to_owned() },
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let filter = FilterArgs {
+            domain: some("DOMU 1"),
+            code: some("kernel"),
+            module: some("vmlinux"),
+            function: some("ack"),
+        };
+        assert!(filter.selects(&part) && FilterArgs::default().selects(&part));
+        assert!(FilterArgs::default().is_empty() && !filter.is_empty());
+        for other in [
+            FilterArgs { domain: some("dom0"), ..filter.clone() },
+            FilterArgs { code: some("user"), ..filter.clone() },
+            FilterArgs { module: some("xen"), ..filter.clone() },
+            FilterArgs { function: some("syn"), ..filter.clone() },
+        ] {
+            assert!(!other.selects(&part), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! A report as a document for programs: JSON, whose form has a version, and CSV.
+
+use std::fmt::Write as _;
+
+use scope_model::{Config, CostEvent, Costs, Counters, L2_BYTES, TLB_ENTRIES};
+use scope_result::{InterfaceFrames, Work};
+use serde::Serialize;
+
+use crate::summary::{Part, Summary, function_name, mode_name};
+
+/// The form of the document. A field that is added leaves it as it is; one that is removed or means something else changes it.
+const SCHEMA: &str = "pvscope-report/1";
+
+/// The counts of each function, in total.
+#[derive(Serialize)]
+pub struct ReportData<'a> {
+    schema: &'static str,
+    model: Model,
+    costs: Costs,
+    work: &'a Work,
+    interfaces: &'a [InterfaceFrames],
+    total: Row,
+    functions: Vec<Row>,
+}
+
+/// The modelled processor.
+#[derive(Serialize)]
+struct Model {
+    preset: &'static str,
+    l1_bytes: usize,
+    l2_bytes: usize,
+    l3_bytes: Option<usize>,
+    tlb_entries: u16,
+    tlb2_entries: Option<u16>,
+}
+
+impl Model {
+    fn new(config: &Config) -> Self {
+        Self {
+            preset: config.preset.name(),
+            l1_bytes: config.l1_bytes,
+            l2_bytes: L2_BYTES[config.l2],
+            l3_bytes: config.l3.map(|l3| L2_BYTES[l3]),
+            tlb_entries: TLB_ENTRIES[config.tlb],
+            tlb2_entries: config.tlb2.map(|tlb2| TLB_ENTRIES[tlb2]),
+        }
+    }
+}
+
+/// The counts of a function in a domain. All are totals, not per frame.
+#[derive(Serialize)]
+struct Row {
+    who: String,
+    code: String,
+    module: String,
+    function: String,
+    model_cycles: f64,
+    executions: u64,
+    instructions: u64,
+    l1i_misses: u64,
+    l1d_read_misses: u64,
+    l1d_write_misses: u64,
+    l1_sequential: u64,
+    l2_misses: u64,
+    l2_sequential: u64,
+    memory: u64,
+    memory_sequential: u64,
+    itlb_misses: u64,
+    dtlb_misses: u64,
+    page_walks: u64,
+    events: std::collections::BTreeMap<&'static str, u64>,
+}
+
+impl Row {
+    fn new(summary: &Summary<'_>, part: Option<&Part>, counters: &Counters) -> Self {
+        let (module, function) =
+            part.map_or_else(Default::default, |part| function_name(&part.function));
+        let names = Costs::default().event.named().map(|(name, _)| name);
+        let events = names.into_iter().zip(counters.events);
+        Self {
+            who: part.map_or("all".to_owned(), |part| part.who.to_string()),
+            code: part.map_or("", |part| mode_name(part.mode)).to_owned(),
+            module,
+            function,
+            model_cycles: summary.cycles(counters),
+            executions: counters.executions,
+            instructions: counters.instructions,
+            l1i_misses: counters.l1i_misses,
+            l1d_read_misses: counters.read_misses,
+            l1d_write_misses: counters.write_misses,
+            l1_sequential: counters.l1_sequential,
+            l2_misses: counters.l2i_misses + counters.l2d_misses,
+            l2_sequential: counters.l2_sequential,
+            memory: counters.l3_misses,
+            memory_sequential: counters.l3_sequential,
+            itlb_misses: counters.itlb_misses,
+            dtlb_misses: counters.dtlb_misses,
+            page_walks: counters.page_walks,
+            events: events.collect(),
+        }
+    }
+
+    fn csv(&self) -> String {
+        let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+        let names = [&self.who, &self.code, &self.module, &self.function].map(|name| quoted(name));
+        let counts = [
+            self.executions,
+            self.instructions,
+            self.l1i_misses,
+            self.l1d_read_misses,
+            self.l1d_write_misses,
+            self.l1_sequential,
+            self.l2_misses,
+            self.l2_sequential,
+            self.memory,
+            self.memory_sequential,
+            self.itlb_misses,
+            self.dtlb_misses,
+            self.page_walks,
+        ];
+        let counts = counts.iter().chain(self.events.values()).map(ToString::to_string);
+        let cycles = format!("{:.1}", self.model_cycles);
+        let cells: Vec<String> = names.into_iter().chain([cycles]).chain(counts).collect();
+        cells.join(",")
+    }
+}
+
+/// The names of the columns before those of the events.
+const COLUMNS: &str = "who,code,module,function,model_cycles,executions,instructions,l1i_misses,l1d_read_misses,\
+                       l1d_write_misses,l1_sequential,l2_misses,l2_sequential,memory,memory_sequential,itlb_misses,dtlb_misses,page_walks";
+
+impl<'a> ReportData<'a> {
+    /// The counts of a recording, the most expensive function first.
+    pub fn new(summary: &Summary<'a>) -> Self {
+        let functions = summary.by(Part::clone);
+        Self {
+            schema: SCHEMA,
+            model: Model::new(&summary.recording.config),
+            costs: *summary.costs(),
+            work: &summary.recording.work,
+            interfaces: &summary.recording.frames,
+            total: Row::new(summary, None, &summary.total),
+            functions: functions
+                .iter()
+                .map(|(part, counters)| Row::new(summary, Some(part), counters))
+                .collect(),
+        }
+    }
+
+    /// One line for each function, below a line of names.
+    pub fn csv(&self) -> String {
+        let mut text = COLUMNS.to_owned();
+        // A row's events are sorted by name.
+        self.total.events.keys().for_each(|name| {
+            let _ = write!(text, ",{name}");
+        });
+        text.push('\n');
+        for row in &self.functions {
+            text += &row.csv();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// The number of events, which have a column each.
+const _: () = assert!(CostEvent::ALL.len() == 9, "the schema names nine events");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::tests::recording;
+
+    #[test]
+    fn both_forms_have_every_function_and_the_same_columns() {
+        let recording = recording();
+        let summary = Summary::new(&recording, Costs::default());
+        let data = ReportData::new(&summary);
+        let json: serde_json::Value = serde_json::to_value(&data).expect("JSON");
+        assert_eq!(json["schema"], "pvscope-report/1");
+        assert_eq!(json["total"]["instructions"], 111);
+        assert_eq!(json["model"]["l2_bytes"], 1 << 20);
+        let functions = json["functions"].as_array().expect("a list");
+        assert_eq!(functions.len(), 3);
+        let csv = data.csv();
+        let lines: Vec<&str> = csv.lines().collect();
+        assert_eq!(lines.len(), 4);
+        let columns = |line: &str| line.split(',').count();
+        assert!(lines.iter().all(|line| columns(line) == columns(lines[0])), "{csv}");
+        for name in lines[0].split(',').filter(|name| !name.is_empty()) {
+            let row = &functions[0];
+            assert!(!row[name].is_null() || !row["events"][name].is_null(), "{name}");
+        }
+        assert!(csv.contains("\"dom0\",\"kernel\",\"vmlinux\",\"tcp \"\"ack\"\"\""), "{csv}");
+    }
+}

@@ -1,0 +1,109 @@
+//! A whole processor that takes one access at a time.
+
+use crate::cache::Lookup;
+use crate::config::Config;
+use crate::counters::{Counters, Sweep};
+use crate::flush::{Flush, FlushSite};
+use crate::geometry::LINE;
+use crate::l2_bank::L2Bank;
+use crate::line_id::LineId;
+use crate::mapping::Side;
+use crate::model::{Model, Outcome};
+use crate::paging::{Paging, PhysicalMemory};
+use crate::streams::Streams;
+use crate::walker::Walker;
+
+/// Caches, TLBs and page tables of a processor, which counts one access at a time. A recording divides the same work between
+/// threads; this is for programs that are known.
+#[derive(Debug)]
+pub struct Processor<M> {
+    /// The walker of its page tables.
+    pub walker: Walker<M>,
+    /// Its L1s and TLBs.
+    pub model: Model,
+    l2s: L2Bank,
+    streams: Streams,
+    /// All counts so far.
+    pub counters: Counters,
+    /// Misses of every size and policy.
+    pub sweep: Sweep,
+}
+
+impl<M: PhysicalMemory> Processor<M> {
+    /// A processor whose caches and TLBs are empty.
+    pub fn new(memory: M, paging: Paging, config: Config) -> Self {
+        let walker = Walker::new(memory, paging, config.single);
+        let lines = walker.lines();
+        Self {
+            walker,
+            model: Model::new(config, paging, lines),
+            l2s: L2Bank::new(config, lines),
+            streams: Streams::default(),
+            counters: Counters::default(),
+            sweep: Sweep::default(),
+        }
+    }
+
+    /// Executes the instruction at an address.
+    pub fn fetch(&mut self, address: u64) {
+        self.map(Side::Code, address);
+        let used = self.model.access(LineId::of(Side::Code, address));
+        self.count(used, None);
+    }
+
+    /// Reads or writes data of at most a line.
+    pub fn data(&mut self, address: u64, bytes: u8, write: bool) {
+        let last = address + u64::from(bytes).saturating_sub(1);
+        self.map(Side::Data, address);
+        self.map(Side::Data, last);
+        for line in address / LINE as u64..=last / LINE as u64 {
+            let used = self.model.access(LineId::of(Side::Data, line * LINE as u64));
+            self.count(used, Some(write));
+        }
+    }
+
+    /// Applies an instruction that empties TLBs.
+    pub fn flush(&mut self, what: Flush, site: FlushSite) {
+        self.walker.flush(what);
+        self.model.flush(what, site);
+    }
+
+    fn map(&mut self, side: Side, address: u64) {
+        let page = address >> 12;
+        if !self.walker.is_current(side, page) {
+            self.model.map(side, page, self.walker.walk(side, page));
+        }
+    }
+
+    fn count(&mut self, used: Outcome, write: Option<bool>) {
+        let (is_code, config) = (write.is_none(), *self.model.config());
+        let mut missed = [0];
+        if used.l1_miss {
+            self.l2s.access_all(&mut [Lookup::new(used.line, 0)], &mut missed);
+        }
+        let [missed] = missed;
+        self.sweep.add_lines(missed, is_code, 1);
+        self.sweep.add_page(used.tlb_misses, is_code);
+        let site = &mut self.counters;
+        let (l1, l2, tlb) = match write {
+            None => (&mut site.l1i_misses, &mut site.l2i_misses, &mut site.itlb_misses),
+            Some(false) => (&mut site.read_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
+            Some(true) => (&mut site.write_misses, &mut site.l2d_misses, &mut site.dtlb_misses),
+        };
+        let follows = used.l1_miss && self.streams.follows(used.line);
+        let (counted, from_memory) = (config.counts_line(missed), config.is_from_memory(missed));
+        *l1 += u64::from(used.l1_miss);
+        *l2 += u64::from(counted);
+        *tlb += u64::from(used.tlb_misses.intersects(config.counted()));
+        site.l1_sequential += u64::from(follows);
+        site.l2_sequential += u64::from(counted && follows);
+        site.l3_misses += u64::from(from_memory);
+        site.l3_sequential += u64::from(from_memory && follows);
+        site.page_walks += u64::from(used.tlb_misses.intersects(config.walking()));
+        match write {
+            None => site.l1i += 1,
+            Some(false) => site.reads += 1,
+            Some(true) => site.writes += 1,
+        }
+    }
+}

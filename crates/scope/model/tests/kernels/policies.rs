@@ -207,10 +207,10 @@ enum Step {
 fn address(region: usize, page: u64) -> u64 {
     match region {
         0..8 => SMALL_REGIONS[region].0 + page % COUNT * PAGE,
-        8 => LINEAR + page * 8 % 1024 * PAGE,
+        8 => LINEAR + (page * 8 % 1024) * PAGE,
         9 => LINEAR_BROKEN + page % 8 * PAGE,
-        10 => LARGE_PAGES + (page % COUNT << 21),
-        _ => HUGE_PAGES + (page % COUNT << 30),
+        10 => LARGE_PAGES + ((page % COUNT) << 21),
+        _ => HUGE_PAGES + ((page % COUNT) << 30),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A driver's end of both rings: plain, and not for production.
 //!
 //! It is what a driver does by the letter of the specification, without a shortcut, so that tests compare the device
-//! with it. Guest addresses are offsets in one region.
+//! with it. The ring, and indirect tables, lie in one region.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -19,6 +19,15 @@ pub struct Offered {
     pub len: u32,
     /// Whether the device writes to it.
     pub writable: bool,
+}
+
+/// Where an indirect table lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// First byte in the driver's region.
+    pub offset: u64,
+    /// Guest address of the same byte.
+    pub address: u64,
 }
 
 /// A chain that the device has returned.
@@ -102,11 +111,11 @@ impl Driver {
         let _ = self.memory.write(at, descriptor);
     }
 
-    /// Offers a chain of buffers, in an indirect table at `table` if there is one. Returns its id; none if the ring
-    /// has too few free descriptors. The device sees it after [`publish`](Self::publish).
-    pub fn offer(&mut self, buffers: &[Offered], table: Option<u64>) -> Option<u16> {
+    /// Offers a chain of buffers, in an indirect table if there is one. Returns its id; none if the ring has too few
+    /// free descriptors. The device sees it after [`publish`](Self::publish).
+    pub fn offer(&mut self, buffers: &[Offered], table: Option<Table>) -> Option<u16> {
         match (self.options.layout, table) {
-            (layout, Some(table)) => {
+            (layout, Some(Table { offset: table, address })) => {
                 for (n, buffer) in (0..).zip(buffers) {
                     let is_last = usize::from(n) + 1 == buffers.len();
                     let next = if is_last { 0 } else { flag::NEXT };
@@ -119,7 +128,7 @@ impl Driver {
                     self.describe(table, n, Descriptor { address, len, flags, next });
                 }
                 let len = u32::try_from(buffers.len() * DESCRIPTOR_LEN).ok()?;
-                self.offer_in_ring(&[(table, len, flag::INDIRECT)])
+                self.offer_in_ring(&[(address, len, flag::INDIRECT)])
             }
             (_, None) => {
                 let flags = |writable| if writable { flag::WRITE } else { 0 };

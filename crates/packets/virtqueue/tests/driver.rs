@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use common::{DATA, LEN, TABLES, USER, World, addresses, options, start, world};
 use proptest::prelude::*;
-use virtqueue::driver::{Offered, Used};
+use virtqueue::driver::{Offered, Table, Used};
 use virtqueue::{Chain, Layout, Queue, SetupError};
 
 /// What a test does next.
@@ -89,7 +89,8 @@ impl Run {
             writable: n >= readable,
         };
         let buffers: Vec<_> = (0..readable + writable).map(buffer).collect();
-        let table = indirect.then_some(TABLES + self.offers % 512 * 256);
+        let offset = TABLES + self.offers % 512 * 256;
+        let table = indirect.then_some(Table { offset, address: offset });
         if let Some(id) = self.world.driver.offer(&buffers, table) {
             self.offers += 1;
             self.offered.push_back((id, buffers));

@@ -8,7 +8,7 @@ use common::{
 };
 use proptest::prelude::*;
 use shm::Region;
-use virtqueue::driver::Offered;
+use virtqueue::driver::{Offered, Table};
 use virtqueue::{Broken, CHAIN_MAX, Chain, Fault, Layout, Options, Queue, SetupError};
 
 const NEXT: u16 = 1;
@@ -218,7 +218,7 @@ fn too_many_buffers_and_buffers_in_the_wrong_order_are_that_chains_fault() {
         (buffers(CHAIN_MAX + 1, false), Some(Fault::TooManyBuffers)),
         (wrong, Some(Fault::Order)),
     ] {
-        for table in [None, Some(TABLES)] {
+        for table in [None, Some(Table { offset: TABLES, address: TABLES })] {
             world.driver.offer(&chain, table).unwrap();
             world.driver.publish();
             let chain = pop(&mut world).unwrap().unwrap();

@@ -8,6 +8,9 @@ use wire::virtio_net::{VirtioNetHdr, VirtioNetHdrMrgRxbuf};
 /// Bytes of the longer header.
 pub(crate) const HEADER_LEN_MAX: usize = size_of::<VirtioNetHdrMrgRxbuf>();
 
+/// The smallest segment that a guest may ask for, as netback's: one of a byte would become thousands.
+const GSO_SIZE_MIN: u16 = 8;
+
 /// Parses a frame's private header and takes over the metadata that came with it. Returns whether they are
 /// well-formed and fit each other.
 ///
@@ -22,6 +25,7 @@ pub(crate) fn accept(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
     let Some(gso) = gso else { return true };
     // A frame to be segmented has a checksum to be completed, and headers that can be cut.
     checksum == Checksum::Partial
+        && gso.size >= GSO_SIZE_MIN
         && Segmenter::of_header(frame.header(), len, &headers, gso).is_ok()
 }
 
@@ -71,6 +75,7 @@ mod tests {
         assert!(accept(&mut frame(50), &tso(1448)));
         assert!(!accept(&mut frame(64_986), &tso(1448)), "the frame that kills OVS 3.5");
         assert!(!accept(&mut frame(64_986), &VirtioNetHdr { flags: 0, ..tso(1448) }));
+        assert!(accept(&mut frame(50), &tso(8)) && !accept(&mut frame(50), &tso(7)));
         assert!(!accept(&mut frame(50), &tso(0)));
         assert!(!accept(&mut frame(50), &VirtioNetHdr { flags: 0, ..tso(1448) }));
     }

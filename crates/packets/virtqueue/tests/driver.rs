@@ -205,7 +205,7 @@ impl Run {
     fn step(&mut self, step: &Step) {
         match *step {
             Step::Offer { readable, writable, indirect } => {
-                self.offer(readable, writable, indirect)
+                self.offer(readable, writable, indirect);
             }
             Step::Publish => self.publish(),
             Step::Pop { count, back } => self.pop(count, back),

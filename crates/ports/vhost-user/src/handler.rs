@@ -25,6 +25,7 @@ const STOPPED: &str = "the guest's driver stopped";
 
 impl Session {
     /// Ends the session with a reason.
+    #[expect(clippy::needless_pass_by_value, reason = "an error, as `map_err` passes it")]
     fn refuse(&mut self, why: impl ToString) -> Error {
         let why = why.to_string();
         self.error = Some(why.clone());

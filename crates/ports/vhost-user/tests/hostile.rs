@@ -72,7 +72,7 @@ fn a_frame_that_is_too_long_is_refused() {
 #[test]
 fn a_frame_in_too_many_pieces_is_refused() {
     let cuts: Vec<_> = (0..40).map(|n| 200 + n * 20).collect();
-    refused(|vm| plain(vm), &tcp(1400), &cuts);
+    refused(plain, &tcp(1400), &cuts);
 }
 
 #[test]

@@ -50,7 +50,9 @@ fn rings_are_stopped_and_continued_where_they_were() {
             u32::from_le_bytes(reply[4..].try_into().unwrap())
         });
         assert_eq!(red.front.served.stops().len(), 1);
-        assert_eq!(positions[1] & 0x7fff, 5, "the rest is taken later");
+        // Chains of two descriptors each, and a packed ring counts descriptors.
+        let taken = if features & RING_PACKED != 0 { 10 } else { 5 };
+        assert_eq!(positions[1] & 0x7fff, taken, "the rest is taken later");
         red.start(positions);
         let mut from = red.served(2);
         assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered; 3]);
@@ -140,11 +142,14 @@ fn memory_that_cannot_be_ends_the_session() {
     }
 }
 
+/// What a front-end sends.
+type Send<'a> = &'a dyn Fn(&FrontEnd);
+
 #[test]
 fn messages_that_cannot_be_end_the_session() {
     let call = new_eventfd();
     let null = File::open("/dev/null").unwrap();
-    let cases: [(&str, &dyn Fn(&FrontEnd)); 12] = [
+    let cases: [(&str, Send<'_>); 12] = [
         ("a ring that is not there", &|f| f.send_state(message::SET_VRING_NUM, 2, 256)),
         ("its index wraps", &|f| f.send_state(message::GET_VRING_BASE, u32::MAX, 0)),
         ("features not offered", &|f| f.send_u64(message::SET_FEATURES, 1 << 5)),
@@ -152,7 +157,7 @@ fn messages_that_cannot_be_end_the_session() {
         ("message 0", &|f| f.send(0, &[], &[])),
         ("a payload of the wrong size", &|f| f.send(message::SET_FEATURES, &[0; 7], &[])),
         ("a payload that is too long", &|f| {
-            f.raw(&[2, 1, 0x00ff_ffff].map(u32::to_le_bytes).concat(), &[])
+            f.raw(&[2, 1, 0x00ff_ffff].map(u32::to_le_bytes).concat(), &[]);
         }),
         ("another version", &|f| f.raw(&[2, 2, 8].map(u32::to_le_bytes).concat(), &[])),
         ("no eventfd", &|f| f.doorbell(message::SET_VRING_CALL, 0, &null)),
@@ -195,7 +200,7 @@ fn rings_that_cannot_be_end_the_session_when_they_start() {
         let why = start(size, ring_at(USER, 0));
         assert!(why.contains("a split ring of"), "{why}");
     }
-    for base in [0, USER + LEN as u64 - 64, u64::MAX - (1 << 20)] {
+    for base in [0, USER + LEN as u64 - 64, (u64::MAX - (1 << 20)) & !4095] {
         let why = start(256, ring_at(base, 0));
         assert!(why.contains("ring 0"), "{why}");
     }

@@ -7,7 +7,7 @@ mod guest;
 mod limits;
 mod nic;
 mod overrides;
-mod port;
+mod ports;
 mod shorthand;
 mod sources;
 #[cfg(test)]
@@ -27,7 +27,7 @@ pub use guest::{Guest, vif_name};
 pub use limits::Limits;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
-pub use port::Port;
+pub use ports::Port;
 pub use uplink::{Queues, ReceiveBuffers, Uplink};
 pub use vif::Vif;
 

@@ -12,7 +12,6 @@ mod guarded;
 mod mapping;
 mod words;
 
-use guarded::Guard;
 use words::WORD;
 
 /// The bytes asked for do not lie in the region.
@@ -42,8 +41,6 @@ pub struct Region {
     len: usize,
     /// The region that owns the mapping, if this is a slice of it.
     whole: Option<Arc<Region>>,
-    /// What keeps the process alive if the kernel cannot provide a page, if anything does.
-    guard: Option<Guard>,
 }
 
 // SAFETY: a region is an address range that stays mapped until it is dropped; every access to
@@ -59,13 +56,13 @@ impl Region {
         let base = NonNull::new(self.at(range.start, len)?);
         let aligned = base.filter(|_| range.start.is_multiple_of(WORD));
         let outside = OutOfBounds { offset: range.start, len, size: self.len };
-        Ok(Self { base: aligned.ok_or(outside)?, len, whole: Some(self.clone()), guard: None })
+        Ok(Self { base: aligned.ok_or(outside)?, len, whole: Some(self.clone()) })
     }
 
     /// Another handle of this range; none if it is no [slice](Self::slice).
     #[must_use]
     pub fn share(&self) -> Option<Self> {
-        Some(Self { base: self.base, len: self.len, whole: Some(self.whole.clone()?), guard: None })
+        Some(Self { base: self.base, len: self.len, whole: Some(self.whole.clone()?) })
     }
 
     /// Whether the kernel could not provide a page of this [guarded](Self::map_guarded) region, or of the one that
@@ -75,7 +72,7 @@ impl Region {
     pub fn is_lost(&self) -> bool {
         match &self.whole {
             Some(whole) => whole.is_lost(),
-            None => self.guard.as_ref().is_some_and(Guard::is_lost),
+            None => guarded::is_lost(self.base.as_ptr() as usize),
         }
     }
 
@@ -274,7 +271,7 @@ impl Drop for Region {
             return;
         }
         // Another mapping may come to lie here at once.
-        self.guard = None;
+        guarded::release(self.base.as_ptr() as usize);
         // SAFETY: the range was mapped for this region alone and no borrow of it is left.
         // A failure could only mean that the range is not mapped, and leaves nothing to do.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };

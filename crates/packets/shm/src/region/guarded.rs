@@ -32,37 +32,42 @@ static ADDING: Mutex<()> = Mutex::new(());
 /// What SIGBUS did before, or the error that kept the handler from being installed.
 static BEFORE: OnceLock<Result<libc::sigaction, i32>> = OnceLock::new();
 
-/// A region's slot, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Guard(usize);
+/// How many regions have been lost: as long as it is none, no region is looked up.
+static LOST: AtomicUsize = AtomicUsize::new(0);
 
-impl Guard {
-    /// Guards the `len` bytes at `start`, which are mapped.
-    pub(super) fn new(start: usize, len: usize) -> io::Result<Self> {
-        if let Err(errno) = BEFORE.get_or_init(install) {
-            return Err(io::Error::from_raw_os_error(*errno));
-        }
-        let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = SLOTS.iter().position(|slot| slot.start.load(Ordering::Relaxed) == 0);
-        let number = free.ok_or_else(|| io::Error::other("too many guarded regions"))?;
-        let slot = &SLOTS[number];
-        slot.len.store(len, Ordering::Relaxed);
-        slot.is_lost.store(false, Ordering::Relaxed);
-        slot.start.store(start, Ordering::Release);
-        USED.fetch_max(number + 1, Ordering::Release);
-        Ok(Self(number))
+/// Guards the `len` bytes at `start`, which are a mapping that was just made.
+pub(super) fn guard(start: usize, len: usize) -> io::Result<()> {
+    if let Err(errno) = BEFORE.get_or_init(install) {
+        return Err(io::Error::from_raw_os_error(*errno));
     }
+    let _adding = ADDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let free = SLOTS.iter().position(|slot| slot.start.load(Ordering::Relaxed) == 0);
+    let number = free.ok_or_else(|| io::Error::other("too many guarded regions"))?;
+    let slot = &SLOTS[number];
+    slot.len.store(len, Ordering::Relaxed);
+    slot.is_lost.store(false, Ordering::Relaxed);
+    slot.start.store(start, Ordering::Release);
+    USED.fetch_max(number + 1, Ordering::Release);
+    Ok(())
+}
 
-    #[inline]
-    pub(super) fn is_lost(&self) -> bool {
-        SLOTS[self.0].is_lost.load(Ordering::Relaxed)
+/// Guards the region at `start` no more, if it was guarded. It is about to be unmapped.
+pub(super) fn release(start: usize) {
+    if let Some(slot) = slot_of(start) {
+        slot.start.store(0, Ordering::Release);
     }
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
-        SLOTS[self.0].start.store(0, Ordering::Release);
-    }
+/// Whether the region at `start` was lost.
+#[inline]
+pub(super) fn is_lost(start: usize) -> bool {
+    LOST.load(Ordering::Relaxed) > 0
+        && slot_of(start).is_some_and(|slot| slot.is_lost.load(Ordering::Relaxed))
+}
+
+fn slot_of(start: usize) -> Option<&'static Slot> {
+    let used = &SLOTS[..USED.load(Ordering::Acquire)];
+    used.iter().find(|slot| slot.start.load(Ordering::Acquire) == start)
 }
 
 fn install() -> Result<libc::sigaction, i32> {
@@ -106,6 +111,7 @@ fn replace_region_of(address: usize) -> bool {
             continue;
         }
         slot.is_lost.store(true, Ordering::Relaxed);
+        LOST.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the range is that of a region which the interrupted thread accesses, so it is mapped, belongs to
         // that region alone, and stays so. Its bytes may change at any moment, as those of every region.
         let replaced = unsafe {

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
-use super::{Guard, Region};
+use super::{Region, guarded};
 use crate::pages::PageSize;
 
 impl Region {
@@ -64,8 +64,8 @@ impl Region {
     /// # Errors
     /// The kernel's, or too many guarded regions.
     pub fn map_guarded(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
-        let mut region = Self::map(fd, offset, len)?;
-        region.guard = Some(Guard::new(region.base.as_ptr() as usize, len)?);
+        let region = Self::map(fd, offset, len)?;
+        guarded::guard(region.base.as_ptr() as usize, len)?;
         Ok(region)
     }
 
@@ -259,7 +259,7 @@ impl Region {
 
     fn adopt(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len, whole: None, guard: None })
+        Ok(Self { base, len, whole: None })
     }
 
     /// Populates `range` with 2 MiB pages where whole ones fit. An error means that the kernel has

@@ -38,7 +38,9 @@ fuzz_target!(|input: &[u8]| {
     };
     let (mut chain, mut held) = (Chain::new(), Vec::new());
     for step in steps.chunks_exact(4) {
-        let at = PARTS[usize::from(step[0] >> 6)] + usize::from(step[0] & 63) * 2 + usize::from(step[1] & 1) * 128;
+        let at = PARTS[usize::from(step[0] >> 6)]
+            + usize::from(step[0] & 63) * 2
+            + usize::from(step[1] & 1) * 128;
         memory.regions()[0].write(at, u16::from_le_bytes([step[2], step[3]])).unwrap();
         let mark = queue.mark();
         let Ok(popped) = queue.pop(&mut chain) else { return };

@@ -37,8 +37,8 @@ pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
 pub use path::{DIRECTORY, control_socket, join_socket, nic_socket};
 pub use port::{
-    GuestCopyStatus, GuestQueueStatus, Learning, LockWaits, MemoryStatus, PersistentStatus,
-    PortKind, PortState, PortStatus, Reason, Traffic, View,
+    GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, LockWaits, MemoryStatus,
+    PersistentStatus, PortKind, PortState, PortStatus, Reason, Traffic, View,
 };
 pub use protocol::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{Address, CpuStatus, MeterStatus, Status};

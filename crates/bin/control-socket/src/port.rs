@@ -221,35 +221,76 @@ pub struct GuestQueueStatus {
     /// Frames that came when their guest had gone.
     #[serde(default)]
     pub late: u64,
+    /// Frames that the kernel dropped because the guest had no buffer for them.
+    #[serde(default)]
+    pub dropped: u64,
+    /// Why it is not used any more, if it is not: frames for its guest are copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// Pages of all queues of a guest that stay mapped: persistent grants and grant caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PersistentStatus {
-    /// Pages that are mapped: the active set.
-    pub mapped: usize,
     /// Most pages that can be mapped.
     pub bound: usize,
     /// Bytes of the pages that are mapped.
     #[serde(default)]
     pub bytes: u64,
-    /// Look-ups of a page that found it mapped.
+    /// The pages of packets from the guest.
     #[serde(default)]
+    pub tx: KeptPages,
+    /// The buffers for packets to the guest.
+    #[serde(default)]
+    pub rx: KeptPages,
+}
+
+/// Pages of one direction that stay mapped, and how they are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptPages {
+    /// Pages that are mapped: the active set.
+    pub mapped: usize,
+    /// Look-ups of a page that found it mapped.
     pub hits: u64,
     /// Look-ups that did not.
-    #[serde(default)]
     pub misses: u64,
     /// Pages that lost their place to others, because as many as may be were mapped.
-    #[serde(default)]
     pub evictions: u64,
 }
 
-impl PersistentStatus {
+impl KeptPages {
     /// The part of look-ups that found their page mapped, 0 to 1; none without a look-up.
     #[must_use]
     pub fn hit_rate(&self) -> Option<f64> {
         let all = self.hits + self.misses;
         (all > 0).then(|| self.hits as f64 / all as f64)
+    }
+}
+
+impl std::ops::Add for KeptPages {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            mapped: self.mapped + other.mapped,
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            evictions: self.evictions + other.evictions,
+        }
+    }
+}
+
+impl std::ops::Sub for KeptPages {
+    type Output = Self;
+
+    /// What was counted since an earlier reading. The active set is the later one.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            mapped: self.mapped,
+            hits: self.hits.saturating_sub(earlier.hits),
+            misses: self.misses.saturating_sub(earlier.misses),
+            evictions: self.evictions.saturating_sub(earlier.evictions),
+        }
     }
 }
 

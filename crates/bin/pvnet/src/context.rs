@@ -120,9 +120,15 @@ impl ContextDevice {
     }
 
     fn config(&self, receive: Features, promiscuous: bool) -> Config {
-        let nic_session::channel::Coalescing { tx_frames, tx_micros, rx_frames, rx_micros } =
-            self.opened.coalescing;
-        let coalescing = Coalescing { tx_frames, tx_micros, rx_frames, rx_micros };
+        let nic_session::channel::Coalescing {
+            tx_frames,
+            tx_micros,
+            rx_frames,
+            rx_micros,
+            rx_adaptive,
+        } = self.opened.coalescing;
+        let rx_adaptive = rx_adaptive != 0;
+        let coalescing = Coalescing { tx_frames, tx_micros, rx_frames, rx_micros, rx_adaptive };
         Config { receive, coalescing, promiscuous }
     }
 

@@ -1,8 +1,13 @@
 //! Network namespaces and their interfaces, managed with iproute2.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use wire::ethernet::MacAddr;
+
+/// The longest that a change of a device may take.
+const STEP_LIMIT: Duration = Duration::from_secs(20);
 
 /// A guest's namespace, named after it. It is deleted on drop if this process created it.
 pub struct GuestNamespace {
@@ -75,6 +80,102 @@ pub fn bring_up(namespace: Option<&str>, device: &str, addresses: &[String]) -> 
     ip(&[&inside[..], &["link", "set", device, "up"]].concat()).map(drop)
 }
 
+/// A macvtap that has all frames of the NIC under it. It is deleted on drop.
+pub struct Macvtap {
+    namespace: Option<String>,
+    name: String,
+}
+
+impl Macvtap {
+    /// Makes it, and sets the NIC up. One that an earlier process has left behind is replaced.
+    pub fn make(namespace: Option<&str>, device: &str) -> Result<Self, String> {
+        let start = device.len().saturating_sub(DEVICE_PART);
+        let name = format!("mvt-{}", device.get(start..).unwrap_or(device));
+        let ip = |arguments: &[&str]| ip_in(namespace, arguments);
+        let left = ip(&["-o", "link", "show", "dev", &name, "type", "macvtap"]);
+        if left.is_ok_and(|text| !text.is_empty()) {
+            ip(&["link", "delete", &name])?;
+        }
+        ip(&["link", "set", device, "up"])?;
+        let add =
+            ["link", "add", "link", device, "name", &name, "type", "macvtap", "mode", "passthru"];
+        ip(&add).map_err(|error| {
+            format!(
+                "no macvtap over {device}: {error}; a device in a bridge, or with another macvtap or macvlan, cannot have \
+                 one (ip link set {device} nomaster), and the kernel needs the module macvtap"
+            )
+        })?;
+        let this = Self { namespace: namespace.map(ToOwned::to_owned), name };
+        // The host's stack sends nothing through it.
+        this.ip(&["link", "set", "dev", this.name(), "addrgenmode", "none"])?;
+        Ok(this)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sets it up, for all groups.
+    pub fn bring_up(&self) -> Result<(), String> {
+        self.ip(&["link", "set", "dev", self.name(), "allmulticast", "on", "up"]).map(drop)
+    }
+
+    fn ip(&self, arguments: &[&str]) -> Result<String, String> {
+        ip_in(self.namespace.as_deref(), arguments)
+    }
+}
+
+/// A NIC's rule that puts frames for an address into a receive queue. It is removed on drop.
+pub struct SteeringRule {
+    namespace: Option<String>,
+    device: String,
+    number: String,
+}
+
+impl SteeringRule {
+    /// Adds it. Not every NIC can do it.
+    pub fn add(
+        namespace: Option<&str>,
+        device: &str,
+        mac: MacAddr,
+        queue: u32,
+    ) -> Result<Self, String> {
+        let (mac, queue) = (mac.to_string(), queue.to_string());
+        let rule = ["-N", device, "flow-type", "ether", "dst", &mac, "action", &queue];
+        let said = ethtool(namespace, &rule)?;
+        // "Added rule with ID 1023"
+        let number = said.split_whitespace().next_back().unwrap_or_default().to_owned();
+        Ok(Self { namespace: namespace.map(ToOwned::to_owned), device: device.to_owned(), number })
+    }
+}
+
+impl Drop for SteeringRule {
+    fn drop(&mut self) {
+        let rule = ["-N", &*self.device, "delete", &*self.number];
+        // It fails if it is gone already, with its NIC or its namespace.
+        let _ = ethtool(self.namespace.as_deref(), &rule);
+    }
+}
+
+fn ethtool(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> {
+    inside(namespace, || {
+        let mut command = lab::command("ethtool").map_err(|error| error.to_string())?;
+        command.args(arguments);
+        lab::run(command, STEP_LIMIT).map_err(|error| error.to_string())
+    })
+}
+
+/// Bytes of the NIC's name that a macvtap's name ends in: a name has 15.
+const DEVICE_PART: usize = 11;
+
+impl Drop for Macvtap {
+    fn drop(&mut self) {
+        // It fails if it is gone already, with its NIC or its namespace.
+        let _ = self.ip(&["link", "delete", self.name()]);
+    }
+}
+
 /// Makes the stack, in the calling thread's namespace, answer ARP requests on a device for the device's own addresses
 /// only, and ask with those. Two interfaces of a guest may be on one switch. By default Linux answers on each for
 /// the addresses of all, so neighbours would send to whichever answered first, and the guard drops what comes back.
@@ -92,8 +193,14 @@ pub fn set_mac(namespace: Option<&str>, device: &str, mac: &str) -> Result<(), S
     ip(&[&inside[..], &["link", "set", device, "address", mac]].concat()).map(drop)
 }
 
+/// As [`ip`], in a namespace or on the host.
+fn ip_in(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> {
+    let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();
+    ip(&[&inside[..], arguments].concat())
+}
+
 fn ip(arguments: &[&str]) -> Result<String, String> {
     let mut command = lab::command("ip").map_err(|error| error.to_string())?;
     command.args(arguments);
-    lab::run(command, std::time::Duration::from_secs(20)).map_err(|error| error.to_string())
+    lab::run(command, STEP_LIMIT).map_err(|error| error.to_string())
 }

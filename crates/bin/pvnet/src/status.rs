@@ -5,7 +5,7 @@ mod cards;
 use std::path::Path;
 
 use control_socket::{
-    GuardStatus, GuestCopyStatus, GuestQueueStatus, Learning, MemoryStatus, MeterStatus,
+    GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MemoryStatus, MeterStatus,
     PersistentStatus, PortStatus, Rates, Status, View,
 };
 use machine::Coverage;
@@ -86,13 +86,17 @@ fn print(status: &Status) -> std::io::Result<()> {
 
 /// How the pages of a guest that stay mapped are used, once they are.
 fn kept_pages(grants: &PersistentStatus) -> Option<String> {
-    let PersistentStatus { mapped, bound, bytes, evictions, .. } = *grants;
-    let hits = grants.hit_rate()? * 100.0;
-    let kib = bytes / 1024;
-    Some(format!(
-        "{mapped} of at most {bound} pages stay mapped ({kib} KiB), {hits:.1} % of look-ups found \
-         theirs, {evictions} evictions"
-    ))
+    let PersistentStatus { bound, bytes, tx, rx } = *grants;
+    (tx + rx).hit_rate()?;
+    let direction = |name, pages: KeptPages| {
+        let KeptPages { mapped, hits, misses, evictions } = pages;
+        let rate = pages.hit_rate().map_or_else(String::new, |rate| {
+            format!(", {:.1} % of {} look-ups found theirs", rate * 100.0, hits + misses)
+        });
+        format!("{name} {mapped}{rate}, {evictions} evictions")
+    };
+    let (kib, tx, rx) = (bytes / 1024, direction("tx", tx), direction("rx", rx));
+    Some(format!("at most {bound} pages stay mapped, now {kib} KiB: {tx}; {rx}"))
 }
 
 /// How much of a guest's memory is mapped by large pages.
@@ -123,15 +127,17 @@ fn guest_copy(status: &GuestCopyStatus) -> String {
 
 /// A queue that is kept for a guest, and what came through it.
 fn guest_queue(status: &GuestQueueStatus) -> String {
-    let GuestQueueStatus { queue, guest, direct, copied, misdirected, late } = status;
+    let GuestQueueStatus { queue, guest, direct, copied, misdirected, late, dropped, reason } =
+        status;
     let copied = copied.iter().map(|(why, count)| format!("{count} copied ({why})"));
-    let others = [(misdirected, "misdirected"), (late, "too late")];
+    let others = [(misdirected, "misdirected"), (late, "too late"), (dropped, "dropped")];
     let others = others.iter().filter(|(count, _)| **count > 0);
     let others = others.map(|(count, what)| format!("{count} {what}"));
     let parts: Vec<_> =
         std::iter::once(format!("{direct} direct")).chain(copied).chain(others).collect();
     let whose = guest.as_ref().map_or_else(|| "of nobody".to_owned(), |name| format!("of {name}"));
-    format!("queue {queue} {whose}: {} frames", parts.join(", "))
+    let end = reason.as_ref().map_or_else(String::new, |why| format!("; not used any more: {why}"));
+    format!("queue {queue} {whose}: {} frames{end}", parts.join(", "))
 }
 
 /// What became of the source addresses of a port's frames, if it is worth a look.
@@ -227,6 +233,19 @@ pub mod tests {
     }
 
     #[test]
+    fn a_queue_that_is_not_used_any_more_says_why() {
+        let status = GuestQueueStatus {
+            queue: 3,
+            guest: Some("red".to_owned()),
+            direct: 5,
+            reason: Some("page 7 is not the domain's".to_owned()),
+            ..GuestQueueStatus::default()
+        };
+        let line = "queue 3 of red: 5 direct frames; not used any more: page 7 is not the domain's";
+        assert_eq!(guest_queue(&status), line);
+    }
+
+    #[test]
     fn guest_copies_are_one_line() {
         let pool = GuestCopyStatus { pool_pages: 256, ..GuestCopyStatus::default() };
         let line = guest_copy(&pool);
@@ -242,18 +261,13 @@ pub mod tests {
 
     #[test]
     fn pages_that_stay_mapped_are_one_line_once_they_are_used() {
-        let mut grants = PersistentStatus {
-            mapped: 256,
-            bound: 512,
-            bytes: 1 << 20,
-            hits: 0,
-            misses: 0,
-            evictions: 3,
-        };
+        let rx = KeptPages { mapped: 200, evictions: 3, ..KeptPages::default() };
+        let tx = KeptPages { mapped: 56, ..KeptPages::default() };
+        let mut grants = PersistentStatus { bound: 512, bytes: 1 << 20, tx, rx };
         assert_eq!(kept_pages(&grants), None);
-        (grants.hits, grants.misses) = (999, 1);
-        let line = "256 of at most 512 pages stay mapped (1024 KiB), 99.9 % of look-ups found \
-                    theirs, 3 evictions";
+        (grants.rx.hits, grants.rx.misses) = (999, 1);
+        let line = "at most 512 pages stay mapped, now 1024 KiB: tx 56, 0 evictions; \
+                    rx 200, 99.9 % of 1000 look-ups found theirs, 3 evictions";
         assert_eq!(kept_pages(&grants).as_deref(), Some(line));
     }
 

@@ -104,6 +104,21 @@ impl Table {
         text
     }
 
+    /// The table in Markdown, as documents have it.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let escaped = |cell: &String| cell.replace('|', "\\|");
+        let rule = |(_, align): &(String, Align)| match align {
+            Align::Left => "---".to_owned(),
+            Align::Right => "---:".to_owned(),
+        };
+        let header = line(self.columns.iter().map(|(header, _)| escaped(header)).collect());
+        let rule = line(self.columns.iter().map(rule).collect());
+        let rows = self.rows.iter().map(|row| line(row.iter().map(escaped).collect()));
+        header + &rule + &rows.collect::<String>()
+    }
+
     fn width(&self, column: usize) -> usize {
         let cells = self.rows.iter().map(|row| &row[column]);
         cells.chain([&self.columns[column].0]).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -151,6 +166,13 @@ udp               9.4    1.1
         let bold = table().render(true);
         assert!(bold.starts_with("\x1b[1mcase             Mb/s  ratio\x1b[0m\n"));
         assert_eq!(bold.replace("\x1b[1m", "").replace("\x1b[0m", ""), table().render(false));
+    }
+
+    #[test]
+    fn markdown_has_a_rule_and_escaped_bars() {
+        let mut table = Table::new().left("case").right("a|b");
+        table.row(["tcp", "1"]);
+        assert_eq!(table.markdown(), "| case | a\\|b |\n| --- | ---: |\n| tcp | 1 |\n");
     }
 
     #[test]

@@ -174,6 +174,9 @@ impl Enable {
     pub const INTERRUPTS: Self = Self(1 << 7);
     /// It interrupts once for each write of [`Mailbox::TxSeen`] or [`Mailbox::RxSeen`] at most.
     pub const ONE_SHOT: Self = Self(1 << 8);
+    /// The time of [`Mailbox::RxMicros`] counts from the last interrupt, not from the first frame: a frame after a pause
+    /// interrupts at once, and only frames in a row are held back.
+    pub const ADAPTIVE: Self = Self(1 << 9);
 
     /// Whether all of these flags are set.
     #[inline]

@@ -69,12 +69,14 @@ pub struct Coalescing {
     pub rx_frames: u32,
     /// Microseconds after a received frame.
     pub rx_micros: u32,
+    /// Whether `rx_micros` counts from the last interrupt: then a frame after a pause interrupts at once.
+    pub rx_adaptive: bool,
 }
 
 impl Default for Coalescing {
-    /// A quarter of the ring, or a time that a stack's timers do not notice.
+    /// A quarter of the ring, or a time that a stack's timers do not notice. A lone received frame waits for nothing.
     fn default() -> Self {
-        Self { tx_frames: 64, tx_micros: 200, rx_frames: 32, rx_micros: 50 }
+        Self { tx_frames: 64, tx_micros: 200, rx_frames: 32, rx_micros: 50, rx_adaptive: true }
     }
 }
 
@@ -104,6 +106,7 @@ impl Config {
             (sums, Enable::BLANK_CHECKSUMS),
             (sums && sg && tso_v4 && tso_v6, Enable::UNSEGMENTED),
             (self.promiscuous, Enable::PROMISCUOUS),
+            (self.coalescing.rx_adaptive, Enable::ADAPTIVE),
         ];
         let always = Enable::TX
             | Enable::RX
@@ -176,7 +179,7 @@ fn start(context: Context, config: &Config) -> (Interface, TxRing, RxRing) {
     let tx = TxRing::new(Ring::new(pages.clone(), Direction::Tx, tx, start), tx_memory);
     let mut rx = RxRing::new(Ring::new(pages.clone(), Direction::Rx, rx, start), rx_memory);
     rx.refill();
-    let Coalescing { tx_frames, tx_micros, rx_frames, rx_micros } = config.coalescing;
+    let Coalescing { tx_frames, tx_micros, rx_frames, rx_micros, .. } = config.coalescing;
     let settings = [
         (Mailbox::TxFrames, tx_frames),
         (Mailbox::TxMicros, tx_micros),

@@ -5,13 +5,14 @@
 //! al. 2008, §4.3).
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cdna::ring::{self, SLOTS};
 use hypervisor::PAGE_SIZE;
 use port::{
-    Armed, Body, Broken, Budget, Event, Ingress, Lender, Lent, LentBuffer, Outcomes, Wanted, Window,
+    Armed, Body, Broken, Budget, Doorbell, Event, Ingress, Lender, Lent, LentBuffer, Outcomes,
+    Wanted, Window,
 };
 use tracing::warn;
 
@@ -37,6 +38,8 @@ pub struct Loan {
     pub id: u64,
     /// What came.
     pub counts: Arc<LentCounts>,
+    /// Rung when the hypervisor has refused a buffer; [`LentCounts::refusal`] says why.
+    pub refused: Arc<Doorbell>,
 }
 
 /// What came through a context with lent buffers.
@@ -44,9 +47,16 @@ pub struct Loan {
 pub struct LentCounts {
     direct: AtomicU64,
     copied: AtomicU64,
+    refusal: OnceLock<String>,
 }
 
 impl LentCounts {
+    /// Why the hypervisor refused a buffer: the guest has lent a page that is not its own any more. After that the
+    /// queue is not used.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.get().map(String::as_str)
+    }
+
     /// Frames that stay where the card put them.
     pub fn direct(&self) -> u64 {
         self.direct.load(Ordering::Relaxed)
@@ -128,6 +138,22 @@ impl LentIngress {
             self.token_of[ring::slot(index)] = token;
         }
         self.rx.announce();
+        if let Err(fault) = self.rx.ring().check() {
+            self.fail(&fault);
+        }
+    }
+
+    /// Ends the use of the queue. Its owner gives the context back if its guest is to blame, so that frames for the guest
+    /// take the way of all others.
+    #[cold]
+    fn fail(&mut self, fault: &Fault) {
+        warn!(%fault, "a guest's queue of the card is not used any more");
+        self.is_broken = true;
+        if let Fault::Call(refusal) = fault {
+            // Only the first one counts.
+            let _ = self.loan.counts.refusal.set(refusal.to_string());
+            self.loan.refused.ring();
+        }
     }
 
     /// Takes the next frame into the window. Returns whether there was one.
@@ -163,7 +189,7 @@ impl LentIngress {
         // A frame in other buffers than the lender expects is copied from them.
         let lender = if is_direct { self.loan.id } else { 0 };
         let tokens = tokens.chain(extra.map(|extra| extra.token));
-        frame.lent = Lent { lender, tokens: tokens.collect(), has_header: true };
+        frame.lent = Lent { lender, tokens: tokens.collect(), has_header: true, offset: 0 };
         let count = if is_direct { &self.loan.counts.direct } else { &self.loan.counts.copied };
         count.fetch_add(1, Ordering::Relaxed);
         Ok(true)
@@ -195,9 +221,8 @@ impl Ingress for LentIngress {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(fault) => {
-                    warn!(%fault, "a guest's queue of the card is not used any more");
                     self.window.undo_push();
-                    self.is_broken = true;
+                    self.fail(&fault);
                 }
             }
         }

@@ -14,8 +14,8 @@ use cdnafront::{Config, Interface, Leftover, LentCounts, LentIngress, Loan, open
 use hypervisor::PAGE_SIZE;
 use model::{Card, PROTECTIONS, Protection, card};
 use port::{
-    Armed, Budget, Ingress, Lender, LentBuffer, Outcome, Outcomes, Received, WINDOW, Wanted,
-    linearise,
+    Armed, Budget, Doorbell, Ingress, Lender, LentBuffer, Outcome, Outcomes, Received, WINDOW,
+    Wanted, linearise,
 };
 
 const DELIVERED: Outcomes = [Outcome::Delivered; WINDOW];
@@ -61,6 +61,8 @@ struct World {
     guest: Arc<Guest>,
     ingress: LentIngress,
     leftover: Arc<Leftover>,
+    counts: Arc<LentCounts>,
+    refused: Arc<Doorbell>,
     /// It gives the context back when it is dropped.
     _interface: Interface,
 }
@@ -72,10 +74,17 @@ impl World {
         let guest =
             Arc::new(Guest { free: Mutex::new((0..buffers).collect()), lent: Mutex::default() });
         let counts = Arc::<LentCounts>::default();
-        let loan = Loan { lender: guest.clone(), id: LENDER, counts };
+        let refused = Arc::new(Doorbell::new().unwrap());
+        let loan = Loan {
+            lender: guest.clone(),
+            id: LENDER,
+            counts: counts.clone(),
+            refused: refused.clone(),
+        };
         let leftover = Arc::<Leftover>::default();
         let (interface, ingress) = open_lent(context, &Config::default(), loan, leftover.clone());
-        let mut world = Self { card, guest, ingress, leftover, _interface: interface };
+        let mut world =
+            Self { card, guest, ingress, leftover, counts, refused, _interface: interface };
         world.turn(&DELIVERED);
         let _ = world.ingress.arm();
         world.card.take_events();
@@ -168,6 +177,35 @@ fn a_guest_without_buffers_costs_little() {
     world.card.take_events();
     assert!(world.card.receive(&frame(100), Flags::NONE, 0));
     assert_eq!(world.take().len(), 1);
+}
+
+/// The hypervisor refuses a page that the guest gave up after it had posted it. The card has fewer and fewer buffers then, so
+/// the owner of the queue must hear of it, and no buffer is lost.
+#[test]
+fn a_page_that_is_not_the_guests_any_more_ends_its_queue_with_a_reason() {
+    for protection in [Protection::Hypervisor, Protection::MapEach] {
+        let mut world = World::new(protection, BUFFERS);
+        assert_eq!(world.counts.refusal(), None);
+        world.card.calls.lock().unwrap().refuses = true;
+        for n in 0..100 {
+            if !world.card.receive(&frame(100 + n), Flags::NONE, 0) {
+                break;
+            }
+        }
+        // In one turn: the card may have no buffer left, and then no interrupt leads to another one.
+        for (_, tokens) in world.take() {
+            world.guest.take(&tokens);
+        }
+        world.turn(&DELIVERED);
+        let why = world.counts.refusal().expect("the owner hears why");
+        assert!(why.contains("a test"), "{protection:?}: {why}");
+        assert!(rustix::io::read(&*world.refused, &mut [0; 8]).is_ok(), "and is woken up");
+        assert_eq!(world.ingress.arm().unwrap(), Armed::Asleep);
+        assert!(world.take().is_empty(), "it is used no more");
+        drop(world.ingress);
+        world.guest.take_back(&world.leftover.take());
+        assert!(world.guest.lent.lock().unwrap().is_empty(), "{protection:?}");
+    }
 }
 
 /// A card that lies ends the queue, and not the uplink that it belongs to.

@@ -7,6 +7,10 @@ pub(crate) struct Coalescer {
     frames: u32,
     /// Interrupt so long after the first frame; 0: not by time.
     delay: u64,
+    /// The time counts from the last interrupt instead, so a frame after a pause waits for nothing.
+    is_adaptive: bool,
+    /// When the last interrupt was.
+    interrupted: Option<u64>,
     /// Frames that no interrupt has announced, and when the first of them was completed.
     pending: u32,
     since: u64,
@@ -35,6 +39,10 @@ impl Coalescer {
 
     pub(crate) fn set_micros(&mut self, micros: u32) {
         self.delay = u64::from(micros) * 1000;
+    }
+
+    pub(crate) fn set_adaptive(&mut self, is_adaptive: bool) {
+        self.is_adaptive = is_adaptive;
     }
 
     /// Changes the mode. One-shot mode begins armed.
@@ -79,7 +87,7 @@ impl Coalescer {
     #[inline]
     pub(crate) fn is_due(&self, now: u64) -> bool {
         let by_frames = self.frames > 0 && self.pending >= self.frames;
-        let by_time = self.delay > 0 && now.saturating_sub(self.since) >= self.delay;
+        let by_time = self.limit().is_some_and(|limit| now >= limit);
         let at_once = self.frames == 0 && self.delay == 0;
         self.is_pending() && (by_frames || by_time || at_once)
     }
@@ -87,13 +95,22 @@ impl Coalescer {
     /// When an interrupt becomes due if nothing more is completed.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<u64> {
-        (self.is_pending() && self.delay > 0).then(|| self.since + self.delay)
+        self.limit().filter(|_| self.is_pending())
     }
 
-    /// All completions were announced.
+    /// Until when a frame may wait; none without a limit.
     #[inline]
-    pub(crate) fn announced(&mut self) {
-        (self.pending, self.is_armed) = (0, false);
+    fn limit(&self) -> Option<u64> {
+        match self.is_adaptive {
+            true => Some(self.interrupted.map_or(self.since, |last| last + self.delay)),
+            false => (self.delay > 0).then_some(self.since + self.delay),
+        }
+    }
+
+    /// All completions were announced, by an interrupt at this time.
+    #[inline]
+    pub(crate) fn announced(&mut self, now: u64) {
+        (self.pending, self.is_armed, self.interrupted) = (0, false, Some(now));
     }
 }
 
@@ -145,8 +162,86 @@ mod tests {
                     let is_due = naive.is_due(frames as usize, u64::from(micros) * 1000, now);
                     prop_assert_eq!(coalescer.is_due(now), is_due);
                     if is_due {
-                        coalescer.announced();
+                        coalescer.announced(now);
                         naive.waiting.clear();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The default of the driver: so many frames, or so long after the last interrupt.
+    fn adaptive(frames: u32, micros: u32) -> Coalescer {
+        let mut coalescer = Coalescer::default();
+        coalescer.set_adaptive(true);
+        coalescer.set_frames(frames);
+        coalescer.set_micros(micros);
+        coalescer
+    }
+
+    #[test]
+    fn a_frame_after_a_pause_interrupts_at_once() {
+        let mut coalescer = adaptive(32, 50);
+        for n in 1..=10 {
+            let now = n * 50_000;
+            coalescer.note(1, 0, now);
+            assert!(coalescer.is_due(now), "frame {n}");
+            coalescer.announced(now);
+            assert_eq!(coalescer.deadline(), None);
+        }
+    }
+
+    #[test]
+    fn frames_in_a_row_share_an_interrupt() {
+        let mut coalescer = adaptive(32, 50);
+        coalescer.note(1, 0, 1000);
+        coalescer.announced(1000);
+        coalescer.note(1, 0, 2000);
+        coalescer.note(1, 0, 40_000);
+        assert!(!coalescer.is_due(40_000));
+        assert_eq!(coalescer.deadline(), Some(51_000), "after the last interrupt");
+        assert!(coalescer.is_due(51_000));
+        coalescer.announced(51_000);
+        coalescer.note(31, 0, 51_001);
+        assert!(!coalescer.is_due(51_001));
+        coalescer.note(1, 0, 51_002);
+        assert!(coalescer.is_due(51_002), "many frames do not wait");
+    }
+
+    proptest! {
+        /// No frame waits longer than with a time that counts from the first frame, and interrupts are never closer than the
+        /// limits say.
+        #[test]
+        fn adaptive_interrupts_are_in_time_and_far_apart(
+            frames in 0u32..6,
+            micros in 0u32..40,
+            steps in prop::collection::vec((0u64..60_000, 1u32..4), 1..300),
+        ) {
+            let mut coalescer = adaptive(frames, micros);
+            let delay = u64::from(micros) * 1000;
+            // When the oldest frame came that waits, how many wait, and when the last interrupt was.
+            let (mut oldest, mut waiting, mut last) = (None::<u64>, 0, None::<u64>);
+            let mut now = 0;
+            for (pause, completed) in steps {
+                let next = now + pause;
+                // The card comes back at the deadline.
+                let deadline = coalescer.deadline().filter(|at| *at < next);
+                for at in deadline.into_iter().chain([next]) {
+                    now = at;
+                    if now == next {
+                        coalescer.note(completed, 0, now);
+                        oldest = oldest.or(Some(now));
+                        waiting += completed;
+                    }
+                    let is_paused = last.is_none_or(|last| now >= last + delay);
+                    let is_due = waiting > 0 && (is_paused || (frames > 0 && waiting >= frames));
+                    prop_assert_eq!(coalescer.is_due(now), is_due);
+                    if is_due {
+                        prop_assert!(oldest.is_some_and(|oldest| now - oldest <= delay));
+                        coalescer.announced(now);
+                        (oldest, waiting, last) = (None, 0, Some(now));
+                    } else {
+                        prop_assert!(coalescer.deadline().is_some() || waiting == 0);
                     }
                 }
             }
@@ -159,17 +254,17 @@ mod tests {
         coalescer.set_one_shot(true);
         coalescer.note(1, 1, 0);
         assert!(coalescer.is_due(0), "it begins armed");
-        coalescer.announced();
+        coalescer.announced(0);
         coalescer.note(3, 4, 5);
         assert!(!coalescer.is_due(100) && coalescer.deadline().is_none());
         coalescer.arm(4, 4, 100);
         assert!(!coalescer.is_due(100), "the guest has seen all");
         coalescer.note(1, 5, 110);
         assert!(coalescer.is_due(110));
-        coalescer.announced();
+        coalescer.announced(110);
         coalescer.arm(4, 5, 120);
         assert!(coalescer.is_due(120), "the guest looked too early");
-        coalescer.announced();
+        coalescer.announced(120);
         coalescer.set_one_shot(true);
         coalescer.note(1, 6, 130);
         assert!(!coalescer.is_due(130), "the same mode again does not arm");

@@ -98,6 +98,7 @@ impl<P: ContextPages> Context<P> {
         self.enable = enable;
         self.tx_interrupts.set_one_shot(enable.contains(Enable::ONE_SHOT));
         self.rx_interrupts.set_one_shot(enable.contains(Enable::ONE_SHOT));
+        self.rx_interrupts.set_adaptive(enable.contains(Enable::ADAPTIVE));
     }
 
     /// Whether the context receives frames for addresses that no context has.

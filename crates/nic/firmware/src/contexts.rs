@@ -8,7 +8,6 @@ use offload::{Checksum, MAX_HEADER};
 use wire::ethernet::MacAddr;
 
 use crate::bus::{Bus, ContextPages, VectorPage};
-use crate::coalesce::Coalescer;
 use crate::context::Context;
 use crate::events::EventVectors;
 use crate::finish::{Form, finish};
@@ -335,7 +334,7 @@ impl<B: Bus> Contexts<B> {
         }
         if directions.iter().any(|direction| direction.is_due(now)) {
             // The guest looks at both rings.
-            directions.into_iter().for_each(Coalescer::announced);
+            directions.into_iter().for_each(|direction| direction.announced(now));
             context.statistics.interrupts += 1;
             return Announce::Now;
         }

@@ -207,6 +207,40 @@ fn the_card_comes_back_when_an_interrupt_is_due() {
     assert!(host.is_interrupted(GUEST));
 }
 
+/// The default of the driver: a lone frame costs no wait.
+#[test]
+fn adaptive_interrupts_hold_back_frames_in_a_row_only() {
+    let limits = [(Mailbox::RxFrames, 32), (Mailbox::RxMicros, 50)];
+    let (mut host, mut guest) = one(Enable::ONE_SHOT | Enable::ADAPTIVE, &limits);
+    let arm = |guest: &mut Guest| {
+        let received = u32::try_from(guest.received().len()).unwrap();
+        guest.post(received, 2048);
+        guest.write(Mailbox::RxSeen, guest.rx_consumer);
+    };
+    for n in 0..10 {
+        host.now += Duration::from_micros(50);
+        arrive(&mut host, 1);
+        assert!(host.is_interrupted(GUEST), "frame {n} after a pause");
+        arm(&mut guest);
+        host.step();
+    }
+    let last = host.now;
+    host.now += Duration::from_micros(10);
+    host.arrive(&frame(mac(GUEST), PEER, 1, 60));
+    let due = last + Duration::from_micros(50);
+    assert_eq!(host.run().next, Next::At(due), "after the last interrupt");
+    assert!(!host.is_interrupted(GUEST));
+    host.now = due;
+    host.run();
+    assert!(host.is_interrupted(GUEST));
+    arm(&mut guest);
+    host.step();
+    arrive(&mut host, 31);
+    assert!(!host.is_interrupted(GUEST));
+    arrive(&mut host, 1);
+    assert!(host.is_interrupted(GUEST), "the number is reached");
+}
+
 proptest! {
     /// No interrupt comes too early or too late, for any arrivals and limits.
     #[test]

@@ -64,6 +64,8 @@ pub struct Coalescing {
     pub rx_frames: u32,
     /// So many microseconds after a received frame.
     pub rx_micros: u32,
+    /// Not 0: that time counts from the last interrupt.
+    pub rx_adaptive: u32,
 }
 
 /// What stays the same from one assignment of a context to the next.
@@ -113,7 +115,7 @@ struct AnswerPacket {
     features: u32,
     coalescing: Coalescing,
     mac: MacAddr,
-    reserved: u16,
+    reserved: [u16; 3],
     text: [u8; TEXT_MAX],
 }
 
@@ -309,7 +311,13 @@ mod tests {
         base: 7 << 21,
         protection: Protection::Hypervisor,
         mappings: Mappings::PerBuffer,
-        coalescing: Coalescing { tx_frames: 1, tx_micros: 2, rx_frames: 3, rx_micros: 4 },
+        coalescing: Coalescing {
+            tx_frames: 1,
+            tx_micros: 2,
+            rx_frames: 3,
+            rx_micros: 4,
+            rx_adaptive: 1,
+        },
     };
 
     #[test]

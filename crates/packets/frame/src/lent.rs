@@ -13,17 +13,20 @@ pub const LENT_MAX: usize = 17;
 pub struct Lent {
     /// Which egress queue lent them. No two of a process have the same number.
     pub lender: u64,
-    /// Their tokens, in order. Each but the last is full, from its first byte on. If the frame is
+    /// Their tokens, in order. Each but the last is full. If the frame is
     /// unsegmented, there is one more, without bytes.
     pub tokens: ArrayVec<u32, LENT_MAX>,
     /// Whether the first `header_len` bytes lie there too. Otherwise they are missing, and the lender
     /// writes them.
     pub has_header: bool,
+    /// Where the frame begins in the first buffer. Other than 0 only if there is one buffer.
+    pub offset: u16,
 }
 
 impl Lent {
     /// A frame that lies in no lent buffer.
-    pub const NONE: Self = Self { lender: 0, tokens: ArrayVec::new_const(), has_header: false };
+    pub const NONE: Self =
+        Self { lender: 0, tokens: ArrayVec::new_const(), has_header: false, offset: 0 };
 
     /// Whether the frame lies in lent buffers.
     #[inline]

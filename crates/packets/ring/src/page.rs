@@ -78,13 +78,13 @@ impl<R: Deref<Target = Region>> SharedPage for RegionPage<R> {
         self.word(index).store(value, Ordering::Release);
     }
 
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::expect_used, reason = "slots lie inside the page by Slots::COUNT")]
     fn read_slot<T: FromBytes>(&self, offset: usize) -> T {
         self.region.read(offset).expect("slot inside the page")
     }
 
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::expect_used, reason = "slots lie inside the page by Slots::COUNT")]
     fn write_slot<T: IntoBytes + Immutable>(&self, offset: usize, value: T) {
         self.region.write(offset, value).expect("slot inside the page");

@@ -191,7 +191,7 @@ fn granted(peer: &Domain, gref: GrantRef, offset: u16, len: u16, access: Access)
 }
 
 /// Where the bytes of a shared source are, after its grant and bounds are checked.
-#[inline]
+#[inline(always)]
 fn source<'a>(source: &Source<'a, Arc<Domain>>, len: u16) -> Option<(&'a Region, usize)> {
     match *source {
         Source::Grant { peer, gref, offset } => {
@@ -206,6 +206,8 @@ fn source<'a>(source: &Source<'a, Arc<Domain>>, len: u16) -> Option<(&'a Region,
 
 /// Where bytes of an unpinned page are. Its grant is checked at this use, as if it were not mapped:
 /// if it names another page by now, the bytes are there.
+// Inlined, it would slow down all other copies.
+#[inline(never)]
 fn unpinned<'a>(
     pages: &'a MappedGrants<'a, Arc<Domain>>,
     place: u16,
@@ -220,7 +222,7 @@ fn unpinned<'a>(
 }
 
 /// See [`source`].
-#[inline]
+#[inline(always)]
 fn dest<'a>(dest: &Dest<'a, Arc<Domain>>, len: u16) -> Option<(&'a Region, usize)> {
     match *dest {
         Dest::Grant { peer, gref, offset } => {

@@ -45,27 +45,37 @@ impl<H: Hypervisor> Destination<H> {
         pages: Option<&'a Pages<'_, H>>,
         cache: Option<&'a GrantCache<H>>,
     ) -> Buffers<'a, H> {
-        let mapped = match (pages, cache) {
+        let access = match (pages, cache) {
             (Some(pages), _) => {
                 let mapped = MappedGrants { peer: &self.peer, pages: pages.mapped() };
-                Some((pages.index(), mapped))
+                Access::Mapped(pages.index(), mapped)
             }
-            (None, Some(cache)) => Some(cache.grants()),
-            (None, None) => None,
+            (None, Some(cache)) => {
+                let (index, mapped) = cache.grants();
+                Access::Mapped(index, mapped)
+            }
+            (None, None) => Access::Granted,
         };
-        Buffers { to: self, mapped, pool: None, hits: Cell::new(0), misses: Cell::new(0) }
+        Buffers { to: self, access, hits: Cell::new(0), misses: Cell::new(0) }
     }
 }
 
 /// Where the buffers of an RX queue lie, for one batch.
 pub(crate) struct Buffers<'a, H: Hypervisor> {
     to: &'a Destination<H>,
-    /// The index of mapped pages, and the pages.
-    mapped: Option<(&'a Index, MappedGrants<'a, H::Peer>)>,
-    /// Pages of the driver domain that the guest copies from, instead of its buffers.
-    pool: Option<&'a Region>,
+    access: Access<'a, H::Peer>,
     hits: Cell<u64>,
     misses: Cell<u64>,
+}
+
+/// How the backend reaches the buffers.
+enum Access<'a, P> {
+    /// By their grants.
+    Granted,
+    /// Where they are mapped, if they are: the index of mapped pages, and the pages.
+    Mapped(&'a Index, MappedGrants<'a, P>),
+    /// Not at all. It writes to pages of the driver domain, which the guest copies from.
+    Pool(&'a Region),
 }
 
 /// A buffer: a page that the backend writes to.
@@ -79,27 +89,30 @@ pub(crate) enum Buffer<'a, P> {
 impl<'b, H: Hypervisor> Buffers<'b, H> {
     /// Pages of `pool` in place of the buffers: one for each slot of the ring.
     pub(crate) fn in_pool(self, pool: &'b Region) -> Self {
-        Self { pool: Some(pool), ..self }
+        Self { access: Access::Pool(pool), ..self }
     }
 
     /// Whether they are pages of a pool.
     #[inline]
     pub(crate) fn is_pool(&self) -> bool {
-        self.pool.is_some()
+        matches!(self.access, Access::Pool(_))
     }
 
     /// The buffer that a request in slot `slot` grants. A page that is mapped read-only is reached by
     /// its grant, which then refuses the write.
     #[inline]
     pub(crate) fn find(&self, gref: GrantRef, slot: u16) -> Buffer<'_, H::Peer> {
-        if let Some(pool) = self.pool {
-            return Buffer::Pooled { pool, start: usize::from(slot) * PAGE_SIZE };
-        }
-        if let Some((index, pages)) = &self.mapped
-            && let Some(Found { place, writable: true }) = index.find(gref)
-        {
-            self.hits.set(self.hits.get() + 1);
-            return Buffer::Mapped { pages, place };
+        match &self.access {
+            Access::Mapped(index, pages) => {
+                if let Some(Found { place, writable: true }) = index.find(gref) {
+                    self.hits.set(self.hits.get() + 1);
+                    return Buffer::Mapped { pages, place };
+                }
+            }
+            Access::Granted => {}
+            Access::Pool(pool) => {
+                return Buffer::Pooled { pool, start: usize::from(slot) * PAGE_SIZE };
+            }
         }
         self.misses.set(self.misses.get() + 1);
         Buffer::Granted { peer: &self.to.peer, gref }

@@ -33,7 +33,7 @@ use hypervisor::{
     Counted, FrameNumber, GrantMap, GrantRef, Hypervisor, MapStatus, MappedGrants, MappedPages,
 };
 
-use crate::grant_use::{GrantUse, LookUps};
+use crate::grant_use::{DirectionUse, GrantUse};
 use crate::index::{Found, Index};
 use crate::remap::copy_header;
 use recency::Recency;
@@ -274,12 +274,12 @@ impl<H: Hypervisor> GrantCache<H> {
         ] {
             self.hypervisor.note(what, n);
         }
-        let look_ups: &LookUps = match self.direction {
+        let direction: &DirectionUse = match self.direction {
             Direction::Tx => &self.usage.tx,
             Direction::Rx => &self.usage.rx,
         };
-        look_ups.add(hits, misses, evictions);
-        self.usage.mapped.store(self.mapped, Ordering::Relaxed);
+        direction.add(hits, misses, evictions);
+        direction.mapped.store(self.mapped, Ordering::Relaxed);
     }
 }
 

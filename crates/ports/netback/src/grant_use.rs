@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub struct GrantUse {
     /// Most pages that can be mapped.
     pub(crate) bound: usize,
-    /// Pages that are mapped.
-    pub(crate) mapped: AtomicUsize,
     /// Of the pages of packets.
-    pub(crate) tx: LookUps,
+    pub(crate) tx: DirectionUse,
     /// Of buffers.
-    pub(crate) rx: LookUps,
+    pub(crate) rx: DirectionUse,
 }
 
-/// Look-ups of one direction. Only the queue that does them changes the counts, so plain loads and
-/// stores suffice, once per batch.
+/// Counts of one direction. Only who owns the table changes `mapped`, and only the queue that does the
+/// look-ups changes the others, so plain loads and stores suffice, once per batch.
 #[derive(Debug, Default)]
-pub(crate) struct LookUps {
+pub(crate) struct DirectionUse {
+    /// Pages that are mapped: of an agreed table, those that are read only for TX, the others for RX.
+    pub(crate) mapped: AtomicUsize,
     hits: AtomicU64,
     misses: AtomicU64,
     evictions: AtomicU64,
@@ -27,10 +27,19 @@ pub(crate) struct LookUps {
 /// The state of tables of pages that stay mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrantUsage {
-    /// Pages that are mapped.
-    pub mapped: usize,
     /// Most pages that can be mapped.
     pub bound: usize,
+    /// The pages of packets from the guest.
+    pub tx: DirectionUsage,
+    /// The buffers for packets to the guest.
+    pub rx: DirectionUsage,
+}
+
+/// The same for one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectionUsage {
+    /// Pages that are mapped: the active set.
+    pub mapped: usize,
     /// Look-ups that found their page mapped.
     pub hits: u64,
     /// Look-ups that did not.
@@ -46,20 +55,21 @@ impl GrantUse {
 
     /// The counts at this moment.
     pub fn usage(&self) -> GrantUsage {
-        let sum = |of: fn(&LookUps) -> &AtomicU64| {
-            [&self.tx, &self.rx].map(|one| of(one).load(Ordering::Relaxed)).iter().sum()
-        };
-        GrantUsage {
-            mapped: self.mapped.load(Ordering::Relaxed),
-            bound: self.bound,
-            hits: sum(|one| &one.hits),
-            misses: sum(|one| &one.misses),
-            evictions: sum(|one| &one.evictions),
-        }
+        GrantUsage { bound: self.bound, tx: self.tx.usage(), rx: self.rx.usage() }
     }
 }
 
-impl LookUps {
+impl DirectionUse {
+    fn usage(&self) -> DirectionUsage {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        DirectionUsage {
+            mapped: self.mapped.load(Ordering::Relaxed),
+            hits: count(&self.hits),
+            misses: count(&self.misses),
+            evictions: count(&self.evictions),
+        }
+    }
+
     /// Adds what one batch did.
     #[inline]
     pub(crate) fn add(&self, hits: u64, misses: u64, evictions: u64) {
@@ -76,11 +86,22 @@ impl LookUps {
 impl std::iter::Sum for GrantUsage {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), |sum, one| Self {
-            mapped: sum.mapped + one.mapped,
             bound: sum.bound + one.bound,
-            hits: sum.hits + one.hits,
-            misses: sum.misses + one.misses,
-            evictions: sum.evictions + one.evictions,
+            tx: sum.tx + one.tx,
+            rx: sum.rx + one.rx,
         })
+    }
+}
+
+impl std::ops::Add for DirectionUsage {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            mapped: self.mapped + other.mapped,
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            evictions: self.evictions + other.evictions,
+        }
     }
 }

@@ -38,7 +38,7 @@ pub use channel::{GrantReuse, RxChannel, TxChannel};
 pub use connect::{ConnectError, Connection, Queue};
 pub use control::ControlRing;
 pub use expiry::COPY_LIMIT;
-pub use grant_use::{GrantUsage, GrantUse};
+pub use grant_use::{DirectionUsage, GrantUsage, GrantUse};
 pub use ledger::{Anonymous, Files, Ledgers, RingKind};
 pub use offered::Offered;
 pub use persistent::PersistentGrants;

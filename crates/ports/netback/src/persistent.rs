@@ -53,6 +53,8 @@ struct Table<H: Hypervisor> {
     /// The places of mapped pages, by reference.
     index: Index,
     free: Vec<u16>,
+    /// How many pages are mapped to be written to: buffers.
+    writable: usize,
 }
 
 /// The right to map and unmap pages. While this lives, batches use grant copies.
@@ -76,6 +78,7 @@ impl<H: Hypervisor> PersistentGrants<H> {
             grefs: vec![None; bound.into()].into(),
             index: Index::new(bound),
             free: (0..bound).rev().collect(),
+            writable: 0,
         };
         let users = (0..bound).map(|_| AtomicU16::new(0)).collect();
         let (table, wanted) = (RwLock::new(table), AtomicBool::new(false));
@@ -201,8 +204,11 @@ impl<H: Hypervisor> Change<'_, H> {
 
 impl<H: Hypervisor> Drop for Change<'_, H> {
     fn drop(&mut self) {
-        let mapped = self.grants.bound() - self.table.free.len();
-        self.grants.usage.mapped.store(mapped, Ordering::Relaxed);
+        let Table { free, writable, .. } = &*self.table;
+        let mapped = self.grants.bound() - free.len();
+        let usage = &self.grants.usage;
+        usage.tx.mapped.store(mapped - writable, Ordering::Relaxed);
+        usage.rx.mapped.store(*writable, Ordering::Relaxed);
     }
 }
 
@@ -213,11 +219,13 @@ impl<H: Hypervisor> Table<H> {
         let place = u16::try_from(op.place).unwrap_or(u16::MAX);
         self.grefs[usize::from(place)] = Some(op.gref);
         self.index.insert(op.gref, Found { place, writable: op.writable });
+        self.writable += usize::from(op.writable);
     }
 
     /// Unmaps a page, if it is mapped.
     fn remove(&mut self, hypervisor: &H, gref: GrantRef) {
-        let Some(Found { place, .. }) = self.index.remove(gref) else { return };
+        let Some(Found { place, writable }) = self.index.remove(gref) else { return };
+        self.writable -= usize::from(writable);
         // Removed from both before it is unmapped, so that every page found is mapped.
         self.grefs[usize::from(place)] = None;
         let at = u32::from(place);

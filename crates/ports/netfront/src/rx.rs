@@ -99,11 +99,11 @@ impl<G: Guest> RxQueue<G> {
     }
 
     /// The next response and its index, with its bytes in this guest's pages.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self) -> Result<Option<(u32, RxResponse)>, Fault> {
-        match (&mut self.fetcher, self.buffers.pages()) {
-            (Some(fetcher), Some(pages)) => fetcher.next(&mut self.ring, pages),
-            _ => Ok(self.ring.take()?),
+        match &mut self.fetcher {
+            None => Ok(self.ring.take()?),
+            Some(fetcher) => fetcher.next(&mut self.ring, &self.buffers),
         }
     }
 
@@ -132,20 +132,34 @@ impl<G: Guest> RxQueue<G> {
     }
 
     /// Posts buffers in free slots, `most` at most.
-    #[inline]
+    #[inline(always)]
     fn post(&mut self, most: u32) {
         let held = self.fetcher.as_ref().map_or(0, Fetcher::held);
         // Of the ring's slots, those without a request are free.
         let posted = RING_LEN as u32 - self.ring.free();
-        let left = self.buffers.count().saturating_sub(posted + held);
-        for _ in 0..left.min(most) {
+        let count = self.buffers.count().saturating_sub(posted + held).min(most);
+        match (&self.any_order, &self.buffers) {
+            // Usually each slot keeps its page.
+            (None, Buffers::Shared { grefs, .. }) => {
+                for _ in 0..count {
+                    let slot = self.ring.next_index() as usize % RING_LEN;
+                    self.ring.request(request(slot, grefs[slot]));
+                }
+            }
+            _ => self.post_each(count),
+        }
+    }
+
+    /// Posts `count` buffers, each of which may be any one.
+    #[inline(never)]
+    fn post_each(&mut self, count: u32) {
+        for _ in 0..count {
             let slot = match &mut self.any_order {
                 None => self.ring.next_index() as usize % RING_LEN,
                 Some(unposted) => unposted.post().map_or(0, usize::from),
             };
             let Some(gref) = self.buffers.offer(slot) else { break };
-            // Below RING_LEN.
-            self.ring.request(RxRequest { id: slot as u16, pad: 0, gref: gref.0 });
+            self.ring.request(request(slot, gref));
         }
     }
 
@@ -254,6 +268,12 @@ impl<G: Guest> RxQueue<G> {
         let fits = frame.fragments.try_push(Fragment { slot, offset, len }).is_ok();
         Ok(self.buffers.arrived(slot) && fits)
     }
+}
+
+#[inline]
+fn request(slot: usize, gref: GrantRef) -> RxRequest {
+    // A slot is below RING_LEN.
+    RxRequest { id: slot as u16, pad: 0, gref: gref.0 }
 }
 
 #[inline]

@@ -59,6 +59,8 @@ struct Loans {
     least: usize,
     /// Buffers that hold no frame. The last one is used next.
     stock: Vec<LentBuffer>,
+    /// The guest had too few in this turn. It is not asked again before the next one.
+    is_short: bool,
     /// Loans that end with the turn.
     back: Vec<u32>,
 }
@@ -70,13 +72,17 @@ impl Loans {
         if !covers(memory.features, self.needed) {
             return Err(Copied::Interface);
         }
+        if self.is_short {
+            return Err(Copied::NoBuffers);
+        }
         if self.stock.len() < self.least {
             // More each time, so that a lone frame borrows little and many frames borrow seldom.
             *lot = (*lot * 2).max(self.least);
             let wanted = Wanted { buffers: *lot, held: true };
             station.lender.lend(wanted, &mut self.stock);
         }
-        if self.stock.len() < self.least { Err(Copied::NoBuffers) } else { Ok(()) }
+        self.is_short = self.stock.len() < self.least;
+        if self.is_short { Err(Copied::NoBuffers) } else { Ok(()) }
     }
 
     /// Where the body of the next frame goes: behind the place of its header, and into the pages that follow.
@@ -95,7 +101,7 @@ impl Loans {
         let buffers = pages + usize::from(frame.gso.is_some());
         let left = self.stock.len().saturating_sub(buffers);
         let tokens = self.stock.drain(left..).rev().map(|buffer| buffer.token).collect();
-        frame.lent = Lent { lender, tokens, has_header: false };
+        frame.lent = Lent { lender, tokens, has_header: false, offset: 0 };
     }
 
     /// Ends all loans but those of frames in hand.
@@ -125,7 +131,8 @@ impl DirectIngress {
             true => (Features::ALL, LENT_MAX - 1, LENT_MAX),
             false => (checksums, 1, 1),
         };
-        let loans = Loans { needed, pages, least, stock: Vec::new(), back: Vec::new() };
+        let (stock, back) = (Vec::new(), Vec::new());
+        let loans = Loans { needed, pages, least, stock, is_short: false, back };
         let (seen, holder) = (queue.generation(), queue.holder());
         let mut this =
             Self { tap, queue, seen, holder, regions: None, trust: Trust::Unproven, loans };
@@ -312,6 +319,7 @@ impl Ingress for DirectIngress {
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
         self.look();
+        self.loans.is_short = false;
         let mut lot = 0;
         let (station, regions) = (self.holder.station.clone(), self.regions.clone());
         while !budget.is_spent() && !self.tap.window.is_full() {

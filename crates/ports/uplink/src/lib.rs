@@ -1,11 +1,13 @@
-//! A tap device as a port: the way to the outside network.
+//! A tap device or a NIC as a port: the way to the outside network.
 //!
-//! [`tap`] opens the device. [`TapIngress`] makes frames of what the Linux stack behind it sends,
+//! [`tap`] opens a tap, [`Macvtap`] and [`packet`] a NIC whose frames are read and written as a tap's. [`TapIngress`] makes frames of what the Linux stack behind it sends,
 //! in [`Buffers`]. [`TapEgress`] writes frames to the device, and does in software the offloads
-//! that the device lacks.
+//! that the device lacks. [`DirectIngress`] reads a guest's frames into buffers that the guest posted; with [`Xdp`] the kernel
+//! puts them there.
 
 #![deny(unsafe_code)]
 
+pub mod packet;
 pub mod tap;
 
 mod buffers;
@@ -14,15 +16,20 @@ mod egress;
 mod guest_queue;
 mod ingress;
 mod kept;
+mod macvtap;
 mod steering;
 mod sys;
+mod sysfs;
+mod xdp;
 
 pub use buffers::{BufferOptions, Buffers};
 pub use direct::DirectIngress;
 pub use egress::TapEgress;
 pub use guest_queue::{Copied, GuestQueue, QueueCounts};
 pub use ingress::TapIngress;
+pub use macvtap::Macvtap;
 pub use steering::{Steering, SteeringError};
+pub use xdp::{Xdp, XdpCounts, XdpError, XdpIngress, XdpSocket, XdpSocketError};
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,11 @@
 //! The tun driver's ioctls (`linux/if_tun.h`), each as a safe function.
 //!
-//! With [`bpf`], the one place of this crate with `unsafe`: rustix does not know what a driver reads and writes, so the
+//! With [`bpf`] and [`packet`], the one place of this crate with `unsafe`: rustix does not know what a driver reads and writes, so the
 //! caller of an ioctl must guarantee its number and its argument's type.
 #![allow(unsafe_code)]
 
 pub(crate) mod bpf;
+pub(crate) mod packet;
 
 use std::ffi::{c_int, c_short, c_uint};
 use std::os::fd::BorrowedFd;

@@ -149,13 +149,7 @@ impl Tap {
     /// # Errors
     /// See [`TapError`]; queues opened before an error are closed.
     pub fn open(name: &str, queues: usize, offload: TapOffload) -> Result<Vec<TapQueue>, TapError> {
-        if offload.tso() && !offload.csum {
-            return Err(TapError::TsoWithoutCsum);
-        }
-        if !(1..=MAX_QUEUES).contains(&queues) {
-            return Err(TapError::BadQueues { queues });
-        }
-        let opening = Opening { name, raw_name: raw_name(name)?, queues };
+        let opening = Opening::new(name, queues, offload)?;
         (0..queues).map(|_| opening.open_queue(offload)).collect()
     }
 }
@@ -212,10 +206,9 @@ impl TapQueue {
         TapError::System { name: self.name.to_string(), step, errno }
     }
 
-    /// Another descriptor that reads and writes frames like a tap, for tests.
-    #[cfg(test)]
-    pub(crate) fn stand_in(fd: OwnedFd) -> Self {
-        Self { fd, name: "stand-in".into() }
+    /// Another descriptor that reads and writes frames like a tap.
+    pub(crate) fn of_descriptor(fd: OwnedFd, name: &str) -> Self {
+        Self { fd, name: name.into() }
     }
 }
 
@@ -231,17 +224,32 @@ impl AsFd for TapQueue {
 }
 
 /// What all queues of one `open` share.
-struct Opening<'a> {
+pub(crate) struct Opening<'a> {
     name: &'a str,
     raw_name: [u8; sys::IFNAMSIZ],
     queues: usize,
 }
 
-impl Opening<'_> {
+impl<'a> Opening<'a> {
+    pub(crate) fn new(name: &'a str, queues: usize, offload: TapOffload) -> Result<Self, TapError> {
+        if offload.tso() && !offload.csum {
+            return Err(TapError::TsoWithoutCsum);
+        }
+        if !(1..=MAX_QUEUES).contains(&queues) {
+            return Err(TapError::BadQueues { queues });
+        }
+        Ok(Self { name, raw_name: raw_name(name)?, queues })
+    }
+
     fn open_queue(&self, offload: TapOffload) -> Result<TapQueue, TapError> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
             .map_err(|errno| self.open_error(errno))?;
+        self.prepare(fd, offload)
+    }
+
+    /// Makes a queue of an open device.
+    pub(crate) fn prepare(&self, fd: OwnedFd, offload: TapOffload) -> Result<TapQueue, TapError> {
         self.attach(fd.as_fd())?;
         let step =
             |step, result: rustix::io::Result<()>| result.map_err(|errno| self.error(step, errno));
@@ -272,7 +280,7 @@ impl Opening<'_> {
         }
     }
 
-    fn error(&self, step: &'static str, errno: Errno) -> TapError {
+    pub(crate) fn error(&self, step: &'static str, errno: Errno) -> TapError {
         let name = self.name.into();
         match errno {
             Errno::PERM | Errno::ACCESS => TapError::NotPermitted { name },

@@ -4,6 +4,8 @@
 mod direct;
 mod egress;
 mod ingress;
+mod network;
+mod xdp;
 
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
@@ -37,7 +39,7 @@ fn tap() -> (Arc<TapQueue>, UnixDatagram) {
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     theirs.set_nonblocking(true).unwrap();
-    (Arc::new(TapQueue::stand_in(ours.into())), theirs)
+    (Arc::new(TapQueue::of_descriptor(ours.into(), "stand-in")), theirs)
 }
 
 /// A TCP frame with `payload` bytes and a partial checksum.

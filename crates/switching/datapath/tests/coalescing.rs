@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use common::{Guest, Host, frame, receive, send, wait_until};
 use hypervisor::EventChannel;
 use port::Coalescing;
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];
@@ -120,4 +122,25 @@ fn fewer_frames_come_when_their_time_is_over() {
     assert_eq!(take(&mut b), 3);
     assert!(began.elapsed() >= after);
     drop(sender.join().unwrap());
+}
+
+/// Without rustix's feature `linux_5_11`, `epoll` counts in whole milliseconds, and coalescing would be twenty times too long.
+#[test]
+fn a_worker_can_wait_for_less_than_a_millisecond() {
+    let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
+    let took = |wait: Duration| {
+        let wait = Timespec::try_from(wait).unwrap();
+        let mut times: Vec<_> = (0..20)
+            .map(|_| {
+                let began = Instant::now();
+                epoll::wait(&epoll, spare_capacity(&mut Vec::with_capacity(1)), Some(&wait))
+                    .unwrap();
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        times[times.len() / 2]
+    };
+    let (short, long) = (took(Duration::from_micros(10)), took(Duration::from_millis(1)));
+    assert!(short < long / 2, "{short:?}, {long:?}");
 }

@@ -99,7 +99,7 @@ fn a_frontend_that_leaves_has_all_its_pages_again() {
     let [mut a, mut b] = guests(&host);
     let mut sent = 0;
     cross(&mut a, &mut b, &mut sent, 100);
-    let Guest { domain, inside, mut frontend, queues, mut vif, port } = a;
+    let Guest { domain, inside, mut frontend, queues, mut vif, port, .. } = a;
     let closing = std::thread::spawn(move || {
         let closed = frontend.close(ENOUGH);
         // Before the backend has unmapped the rings, if it were not for the order.

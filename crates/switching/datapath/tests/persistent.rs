@@ -4,6 +4,7 @@ mod common;
 
 use common::{Guest, Host, PERSISTENT, frame, receive, send, wait_until};
 use hypervisor::Counted;
+use netback::{GrantReuse, RxChannel, TxChannel};
 use netfront::{Config, ControlError};
 use wire::netif::GrefMapping;
 use wire::netif::ctrl::status;
@@ -77,6 +78,54 @@ fn frames_between_mapped_pages_take_no_hypercalls_but_for_events() {
         let each = |taken: &Taken| taken.hypercalls as f64 / f64::from(2 * FRAMES);
         println!("hypercalls a frame: {} with, {} without", each(&with), each(&without));
         assert!(each(&with) < each(&without) * 0.75);
+    }
+}
+
+/// Santos et al. (2008, §4.4) expect that nearly every packet finds its page, because pages of a ring cycle.
+#[test]
+fn in_steady_state_nearly_every_page_is_found_mapped() {
+    for (reuse, tx) in [
+        (GrantReuse::Agreed, TxChannel::Header),
+        (GrantReuse::Agreed, TxChannel::Remap),
+        (GrantReuse::OnDemand, TxChannel::Header),
+        (GrantReuse::OnDemand, TxChannel::Remap),
+    ] {
+        let host = Host::with_channels(1, 1, tx, RxChannel::Copy).reusing(reuse);
+        let [mut a, mut b] = guests(&host, Config::default());
+        let mut exchange = |from: u32| {
+            for n in from..from + FRAMES {
+                let len = 60 + (n * 37 % 9000) as usize;
+                cross(&mut a, &mut b, &frame(B, A, len, n));
+                cross(&mut b, &mut a, &frame(A, B, len, n));
+            }
+            [&a, &b].map(common::Guest::grant_usage)
+        };
+        // Most pages of the rings are used for the first time here.
+        let before = exchange(0);
+        let meter = host.platform.meter();
+        meter.switch(true);
+        let after = exchange(FRAMES);
+        meter.switch(false);
+        // With `remap` and pages as agreed, each packet from the guest is mapped anew.
+        let keeps_packets = tx == TxChannel::Header || reuse == GrantReuse::OnDemand;
+        for (before, after) in before.into_iter().zip(after) {
+            let packets = keeps_packets.then_some([before.tx, after.tx]);
+            for [before, after] in packets.into_iter().chain([[before.rx, after.rx]]) {
+                let (hits, misses) = (after.hits - before.hits, after.misses - before.misses);
+                assert!(hits >= u64::from(FRAMES), "{reuse} {tx}: {hits} hits");
+                assert!(
+                    misses * 100 <= hits + misses,
+                    "{reuse} {tx}: {misses} misses, {hits} hits"
+                );
+                assert_eq!(after.evictions, 0, "{reuse} {tx}");
+                assert!(after.mapped > 0, "{reuse} {tx}");
+            }
+            assert!(after.tx.mapped + after.rx.mapped <= after.bound, "{reuse} {tx}");
+        }
+        let for_grants = meter.count(Counted::Hypercalls) - meter.count(Counted::Notifications);
+        if (reuse, tx) == (GrantReuse::Agreed, TxChannel::Header) {
+            assert_eq!(for_grants, 0, "hypercalls for {} frames", 2 * FRAMES);
+        }
     }
 }
 

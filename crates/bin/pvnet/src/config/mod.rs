@@ -28,7 +28,7 @@ pub use limits::Limits;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
 pub use ports::Port;
-pub use uplink::{Queues, ReceiveBuffers, Uplink};
+pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;
 
 /// An error in a configuration.
@@ -219,8 +219,18 @@ impl Config {
                  can be lent to one uplink only"
             ));
         }
-        let direct = self.guests.iter().find(|guest| guest.vifs.iter().any(|vif| vif.rx.lends()));
-        match direct {
+        let is_direct = |guest: &&Guest| guest.vifs.iter().any(|vif| vif.rx.lends());
+        if per_guest.iter().any(|uplink| uplink.kind == UplinkKind::AfXdp) {
+            let moves = |guest: &&Guest| guest.balloon || !guest.contexts.is_empty();
+            if let Some(guest) = self.guests.iter().filter(is_direct).find(moves) {
+                return Err(format!(
+                    "guest {:?}: rx = \"direct\" with an uplink of kind = \"af-xdp\" needs balloon = false and no \
+                     [[guest.context]]: the kernel keeps the pages that it has for AF_XDP, and takes none of secret memory",
+                    guest.name
+                ));
+            }
+        }
+        match self.guests.iter().find(is_direct) {
             Some(guest) if per_guest.is_empty() => Err(format!(
                 "guest {:?}: rx = \"direct\" needs an [[uplink]] with queues = \"per-guest\"",
                 guest.name

@@ -55,9 +55,10 @@ pub struct Wire {
 }
 
 /// `coalescing`: interrupts come after so many frames, or so many microseconds after the first; 0 is not by number, or not by
-/// time. Both 0: at once.
+/// time. Both 0: at once. Without a number for received frames, one after a pause interrupts at once, and frames in a row are
+/// held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(from = "CoalescingToml")]
 pub struct CoalescingSettings {
     /// Sent frames.
     pub tx_frames: u32,
@@ -65,15 +66,38 @@ pub struct CoalescingSettings {
     pub tx_micros: u32,
     /// Received frames.
     pub rx_frames: u32,
-    /// After a received frame.
+    /// After a received frame, or after the last interrupt.
     pub rx_micros: u32,
+    /// Whether it is after the last interrupt.
+    pub rx_adaptive: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CoalescingToml {
+    tx_frames: Option<u32>,
+    tx_micros: Option<u32>,
+    rx_frames: Option<u32>,
+    rx_micros: Option<u32>,
+}
+
+impl From<CoalescingToml> for CoalescingSettings {
+    fn from(toml: CoalescingToml) -> Self {
+        let default = cdnafront::Coalescing::default();
+        Self {
+            tx_frames: toml.tx_frames.unwrap_or(default.tx_frames),
+            tx_micros: toml.tx_micros.unwrap_or(default.tx_micros),
+            rx_frames: toml.rx_frames.unwrap_or(default.rx_frames),
+            rx_micros: toml.rx_micros.unwrap_or(default.rx_micros),
+            // Numbers that were chosen are kept exactly.
+            rx_adaptive: toml.rx_frames.or(toml.rx_micros).is_none(),
+        }
+    }
 }
 
 impl Default for CoalescingSettings {
     fn default() -> Self {
-        let cdnafront::Coalescing { tx_frames, tx_micros, rx_frames, rx_micros } =
-            cdnafront::Coalescing::default();
-        Self { tx_frames, tx_micros, rx_frames, rx_micros }
+        CoalescingToml::default().into()
     }
 }
 
@@ -81,10 +105,12 @@ impl CoalescingSettings {
     /// These, with what `coalesce_frames` and `coalesce_us` say of received frames, which [`Nic::check`] or `Context::check` has checked.
     pub(super) fn with(self, frames: Option<u32>, micros: Option<u32>) -> Self {
         match coalescing(frames, micros) {
-            Ok(Some(port::Coalescing::OFF)) => Self { rx_frames: 0, rx_micros: 0, ..self },
+            Ok(Some(port::Coalescing::OFF)) => {
+                Self { rx_frames: 0, rx_micros: 0, rx_adaptive: false, ..self }
+            }
             Ok(Some(port::Coalescing { frames, after })) => {
                 let rx_micros = u32::try_from(after.as_micros()).unwrap_or(u32::MAX);
-                Self { rx_frames: frames, rx_micros, ..self }
+                Self { rx_frames: frames, rx_micros, rx_adaptive: false, ..self }
             }
             Ok(None) | Err(_) => self,
         }
@@ -93,8 +119,9 @@ impl CoalescingSettings {
 
 impl From<CoalescingSettings> for Coalescing {
     fn from(settings: CoalescingSettings) -> Self {
-        let CoalescingSettings { tx_frames, tx_micros, rx_frames, rx_micros } = settings;
-        Self { tx_frames, tx_micros, rx_frames, rx_micros }
+        let CoalescingSettings { tx_frames, tx_micros, rx_frames, rx_micros, rx_adaptive } =
+            settings;
+        Self { tx_frames, tx_micros, rx_frames, rx_micros, rx_adaptive: rx_adaptive.into() }
     }
 }
 

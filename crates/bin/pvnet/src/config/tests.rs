@@ -1,5 +1,8 @@
 //! Tests of the whole configuration.
 
+mod cards;
+mod uplinks;
+
 use std::time::Duration;
 
 use offload::Features;
@@ -80,10 +83,15 @@ fn coalescing_has_the_same_keys_everywhere() {
     let nic = |card_keys: &str, guest_keys: &str| {
         let config = parse(&format!("{card}{card_keys}{green}{guest_keys}")).unwrap();
         let interrupts = config.guests[0].contexts[0].interrupts(&config.nics[0]);
-        (interrupts.rx_frames, interrupts.rx_micros)
+        (interrupts.rx_frames, interrupts.rx_micros, interrupts.rx_adaptive)
     };
-    assert_eq!((nic("", ""), nic(keys, "")), ((32, 50), (16, 30)));
-    assert_eq!((nic("", keys), nic(keys, "coalesce_frames = 1\n")), ((16, 30), (0, 0)));
+    assert_eq!((nic("", ""), nic(keys, "")), ((32, 50, true), (16, 30, false)));
+    let off = nic(keys, "coalesce_frames = 1\n");
+    assert_eq!((nic("", keys), off), ((16, 30, false), (0, 0, false)));
+    // Only numbers for received frames replace the default.
+    let sent = nic("", "coalescing = { tx_frames = 8 }\n");
+    let received = nic("", "coalescing = { rx_micros = 20 }\n");
+    assert_eq!((sent, received), ((32, 50, true), (32, 20, false)));
     for wrong in ["coalesce_frames = 65\n", "coalesce_frames = 2\ncoalesce_us = 0\n"] {
         for text in [format!("{UP}{wrong}"), format!("{RED}{wrong}"), format!("{card}{wrong}")] {
             assert!(parse(&text).unwrap_err().contains("coalesce_"), "{text}");
@@ -317,129 +325,5 @@ fn errors_name_the_line_and_the_reason() {
     ] {
         let error = parse(&text).unwrap_err();
         assert!(error.contains(reason), "{text}: {error}");
-    }
-}
-
-const NIC: &str = "[[nic]]\nname = \"card0\"\nwire = { tap = \"w0\" }\n";
-
-#[test]
-fn a_card_gives_contexts_to_guests_in_their_order() {
-    let guest = |n: u8, nic: &str, more: &str| {
-        format!(
-            "[[guest]]\nname = \"g{n}\"\nnic = \"{nic}\"\nmac = \"02:00:00:00:00:0{n}\"\n{more}"
-        )
-    };
-    let iommu = "protection = { iommu = \"strict\", cache_entries = 16 }\n";
-    let config = parse(&format!("{NIC}{RED}{}{}", guest(2, "card0", ""), guest(3, "card0", iommu)));
-    let config = config.unwrap();
-    let nic = &config.nics[0];
-    assert_eq!((nic.contexts, nic.rate_mbps, nic.tso), (32, 0, false));
-    assert_eq!(nic.protection, Protection::default());
-    assert_eq!(nic.protection.mode, contexts::Protection::Hypervisor);
-    let all: Vec<_> = config.contexts_of("card0").collect();
-    assert_eq!(all.iter().map(|(guest, ..)| &guest.name).collect::<Vec<_>>(), ["g2", "g3"]);
-    let protection = all[1].2.protection.unwrap();
-    assert_eq!(protection.mode, contexts::Protection::Iommu(contexts::IommuMode::Strict));
-    assert_eq!(protection.cache_entries, 16);
-    assert!(all[0].0.vifs.is_empty() && config.guests[0].vifs.len() == 1);
-    let few = NIC.replace("wire", "contexts = 2\nwire");
-    let two = format!("{}{}", guest(2, "card0", ""), guest(3, "card0", ""));
-    for (text, reason) in [
-        (guest(1, "card0", ""), "no [[nic]] with the name \"card0\""),
-        (format!("{few}{two}"), "guests want 2 contexts, and it has 1"),
-        (NIC.replace("wire", "contexts = 257\nwire"), "not 2 to 256"),
-        (format!("{NIC}{NIC}"), "given twice"),
-        (NIC.replace("wire", "protection = \"all\"\nwire"), "\"hypervisor\", \"none\", or"),
-        (format!("{NIC}{}", guest(1, "card0", "queues = 2\n")), "unknown field `queues`"),
-        (format!("{NIC}{}{}", guest(1, "card0", ""), guest(1, "card0", "")), "given twice"),
-        (
-            NIC.replace("wire", "protection = { iommu = \"static\", cache_entries = 3 }\nwire"),
-            "power",
-        ),
-    ] {
-        let error = parse(&text).unwrap_err();
-        assert!(error.contains(reason), "{text}: {error}");
-    }
-}
-
-#[test]
-fn a_card_and_an_uplink_can_defer_unmappings() {
-    let protection = "protection = { iommu = \"deferred\" }\n";
-    let uplink = format!(
-        "[[uplink]]\nname = \"out\"\nkind = \"cdna\"\nnic = \"card0\"\n\
-         mac = \"02:00:00:00:00:09\"\n{protection}"
-    );
-    let nic = NIC.replace("wire", &format!("{protection}wire"));
-    let config = parse(&format!("{nic}{uplink}")).unwrap();
-    let after = std::time::Duration::from_millis(10);
-    let deferred = contexts::IommuMode::Deferred { pages: 128, after };
-    for protection in [config.nics[0].protection, config.uplinks[0].protection] {
-        assert_eq!(protection.mode, contexts::Protection::Iommu(deferred));
-    }
-}
-
-#[test]
-fn the_command_line_changes_cards_and_contexts() {
-    let text =
-        format!("{NIC}[[guest]]\nname = \"g\"\nnic = \"card0\"\nmac = \"02:00:00:00:00:01\"\n");
-    let changed = |set: &str| {
-        let mut table = shorthand::read(&text).unwrap();
-        Config::changed(&mut table, &set.parse().unwrap()).unwrap()
-    };
-    assert_eq!(changed("card0.rate_mbps=9").nics[0].rate_mbps, 9);
-    let none = changed("g.protection=none").guests[0].contexts[0].protection.unwrap();
-    assert_eq!(none.mode, contexts::Protection::None);
-    let strict = changed("card0.protection={ iommu = \"static\" }").nics[0].protection;
-    assert_eq!(strict.mode, contexts::Protection::Iommu(contexts::IommuMode::Static));
-}
-
-#[test]
-fn the_example_shows_the_defaults_of_a_card() {
-    let text = include_str!("../../../../../examples/pvnet.toml");
-    let shown = &text[text.find("#[[nic]]").unwrap()..];
-    let lines = shown.lines().filter(|line| !line.starts_with("# "));
-    let lines: String = lines.map(|line| format!("{}\n", line.trim_start_matches('#'))).collect();
-    let config = parse(&format!("{RED}{lines}")).unwrap();
-    let (shown, silent) = (&config.nics[0], &parse(NIC).unwrap().nics[0]);
-    assert_eq!((shown.contexts, shown.rate_mbps), (silent.contexts, silent.rate_mbps));
-    assert_eq!((shown.protection, shown.tso), (silent.protection, silent.tso));
-    assert_eq!(shown.coalescing, silent.coalescing);
-    assert_eq!(config.guests[1].contexts.len(), 1);
-}
-
-#[test]
-fn direct_receiving_needs_an_uplink_for_it() {
-    let direct = format!("{RED}rx = \"direct\"\n");
-    let per_guest = format!("{UP}queues = \"per-guest\"\n");
-    let config = parse(&format!("{direct}{per_guest}")).unwrap();
-    let vifs: Vec<_> =
-        config.direct_vifs().map(|(guest, index, _)| (&*guest.name, index)).collect();
-    assert_eq!(vifs, [("red", 0)]);
-    assert_eq!(config.guests[0].vifs[0].queues(4), 1, "its only queue");
-    let card = "[[nic]]\nname = \"card0\"\nwire.tap = \"w0\"\n";
-    let context = "[[uplink]]\nname = \"c\"\nkind = \"cdna\"\nnic = \"card0\"\nmac = \"02:00:00:00:00:09\"\n\
-                   queues = \"per-guest\"\n";
-    let config = parse(&format!("{card}{direct}{context}")).unwrap();
-    assert_eq!((config.queues_of("card0").count(), config.queues_of("card1").count()), (1, 0));
-    let other = per_guest.replace("\"up", "\"down");
-    let deferred = card.replace("wire", "protection = { iommu = \"deferred\" }\nwire");
-    let few = card.replace("wire", "contexts = 2\nwire");
-    let blue = direct.replace("red", "blue").replace(":01", ":02");
-    let xen = "[daemon]\nplatform = \"xen\"\n";
-    for (text, part) in [
-        (direct.clone(), "needs an [[uplink]] with queues"),
-        (format!("{direct}{UP}"), "needs an [[uplink]] with queues"),
-        (format!("{direct}{per_guest}{other}"), "one uplink only"),
-        (format!("{direct}queues = 2\n{per_guest}"), "takes one queue"),
-        (format!("{UP}guest_queues = 3\n"), "guest_queues is for queues"),
-        (format!("{per_guest}guest_queues = 0\n"), "not 1 to 192"),
-        (format!("{per_guest}guest_queues = 193\n"), "not 1 to 192"),
-        (format!("{card}{context}guest_queues = 2\n"), "guest_queues is for a tap"),
-        (format!("{deferred}{direct}{context}"), "deferred"),
-        (format!("{few}{direct}{blue}{context}"), "raise contexts"),
-        (format!("{xen}[[guest]]\nname = \"red\"\nrx = \"direct\"\n{per_guest}"), "not for Xen"),
-    ] {
-        let error = parse(&text).unwrap_err();
-        assert!(error.contains(part), "{text}: {error}");
     }
 }

@@ -1,4 +1,4 @@
-//! `[[uplink]]`: a tap and what its NIC can do, or a card's context.
+//! `[[uplink]]`: a tap or a NIC, and what it can do, or a card's context.
 
 use offload::Features;
 use port::Coalescing;
@@ -78,9 +78,12 @@ pub struct Uplink {
     /// What it is.
     #[serde(default)]
     pub kind: UplinkKind,
-    /// The device's name.
+    /// The tap's name.
     #[serde(default)]
     pub tap: String,
+    /// The name of the physical or virtual NIC.
+    #[serde(default)]
+    pub device: String,
     /// The card whose first context it is.
     pub nic: Option<String>,
     /// The context's MAC address.
@@ -130,7 +133,7 @@ fn no_protection() -> Protection {
 impl Uplink {
     /// Checks what TOML cannot express.
     pub(super) fn check(&self) -> Result<(), String> {
-        let Self { kind, tap, nic, mac, protection, queues, guest_queues, .. } = self;
+        let Self { kind, queues, guest_queues, .. } = self;
         self.coalescing()?;
         match (queues, guest_queues) {
             (Queues::Shared, Some(_)) => {
@@ -142,6 +145,17 @@ impl Uplink {
             _ => {}
         }
         match kind {
+            UplinkKind::Tap | UplinkKind::Cdna => self.check_tap_or_context(),
+            UplinkKind::Macvtap | UplinkKind::AfPacket | UplinkKind::AfXdp => self.check_device(),
+        }
+    }
+
+    fn check_tap_or_context(&self) -> Result<(), String> {
+        let Self { kind, tap, device, nic, mac, protection, guest_queues, .. } = self;
+        match kind {
+            _ if !device.is_empty() => {
+                Err("device is for kind = \"macvtap\", \"af-packet\" or \"af-xdp\"".into())
+            }
             UplinkKind::Tap if tap.is_empty() => Err("tap is missing".into()),
             UplinkKind::Tap if nic.is_some() || mac.is_some() => {
                 Err("nic and mac are for kind = \"cdna\"".into())
@@ -153,7 +167,29 @@ impl Uplink {
                 Err("guest_queues is for a tap; a card has as many as contexts".into())
             }
             UplinkKind::Cdna if !tap.is_empty() => Err("tap is not for kind = \"cdna\"".into()),
-            UplinkKind::Tap | UplinkKind::Cdna => protection.check(),
+            _ => protection.check(),
+        }
+    }
+
+    fn check_device(&self) -> Result<(), String> {
+        let Self { kind, tap, device, nic, mac, queues, .. } = self;
+        if device.is_empty() {
+            return Err("device is missing: the name of the NIC".into());
+        }
+        if !tap.is_empty() || nic.is_some() || mac.is_some() {
+            return Err("tap, nic and mac are not for a kind with a device".into());
+        }
+        if self.persistent || !self.addresses.is_empty() {
+            return Err("persistent and addresses are for a tap, which pvnet makes".into());
+        }
+        match (kind, queues) {
+            (UplinkKind::AfPacket, Queues::PerGuest) => Err(
+                "a packet socket has no queues for guests: set kind = \"af-xdp\" or \"macvtap\"".into(),
+            ),
+            (UplinkKind::AfXdp, Queues::Shared) => Err(
+                "kind = \"af-xdp\" needs queues = \"per-guest\"; without it, set kind = \"af-packet\"".into(),
+            ),
+            _ => Ok(()),
         }
     }
 
@@ -187,6 +223,12 @@ pub enum UplinkKind {
     /// A tap device.
     #[default]
     Tap,
+    /// A macvtap over a NIC, which it takes over.
+    Macvtap,
+    /// Packet sockets on a NIC, which the host goes on using.
+    AfPacket,
+    /// The same, with AF_XDP sockets for guests.
+    AfXdp,
     /// A card's context that is kept for the driver domain.
     Cdna,
 }

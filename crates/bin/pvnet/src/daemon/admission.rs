@@ -43,6 +43,8 @@ pub(super) struct AdmissionSettings {
     /// The default number of queues of a guest.
     queues: u32,
     guests: HashMap<String, Guest>,
+    /// How many interfaces of each guest receive through a card's context that the driver domain drives.
+    card_queues: HashMap<String, usize>,
     /// The secrets of those guests that have one.
     tokens: HashMap<String, Token>,
 }
@@ -62,7 +64,11 @@ impl AdmissionSettings {
                 tokens.insert(guest.name.clone(), token);
             }
         }
-        Ok(Self { queues, guests: guests.collect(), tokens })
+        let mut card_queues = HashMap::new();
+        for (guest, ..) in config.nics.iter().flat_map(|nic| config.queues_of(&nic.name)) {
+            *card_queues.entry(guest.name.clone()).or_default() += 1;
+        }
+        Ok(Self { queues, guests: guests.collect(), card_queues, tokens })
     }
 
     /// The guest that an applicant is, if it proves it.
@@ -261,7 +267,8 @@ impl Toolstack for Admission {
         let name = self.present.enter(&config.name, applicant.process)?;
         let queues = self.settings.queues;
         let size = memory_size(&config, queues, self.nics.reaches(&config.name));
-        let cost = Cost::of(&config, queues, size.exchange_pages);
+        let card_queues = self.settings.card_queues.get(&config.name).copied().unwrap_or_default();
+        let cost = Cost::of(&config, queues, size.exchange_pages, card_queues);
         let held =
             self.limits.take(&cost).map_err(|why| format!("guest {:?} {why}", config.name))?;
         let share = held.share();

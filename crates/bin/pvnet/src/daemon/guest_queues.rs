@@ -16,7 +16,7 @@ use crate::daemon::wrap::Wrappers;
 pub(super) trait GuestQueues: Send {
     /// Gives a guest's interface a queue, if one is free and it has none. The switch knows that the interface's
     /// address is at its port.
-    fn assign(&mut self, interface: &Receiver<'_>);
+    fn assign(&mut self, interface: &Receiver<'_>, datapath: &Datapath, wrappers: &Wrappers);
 
     /// Takes the queue of an interface away. When this returns, none of its buffers is lent.
     fn release(&mut self, id: VifId, datapath: &Datapath);
@@ -54,7 +54,7 @@ pub(super) enum QueueChange {
     Down { id: VifId, answer: mpsc::Sender<()> },
 }
 
-/// Queues of a tap: a fixed pool.
+/// Queues of a tap or macvtap: a fixed pool.
 pub(super) struct TapQueues {
     steering: Steering,
     queues: Vec<TapQueue>,
@@ -91,7 +91,7 @@ impl TapQueues {
 }
 
 impl GuestQueues for TapQueues {
-    fn assign(&mut self, interface: &Receiver<'_>) {
+    fn assign(&mut self, interface: &Receiver<'_>, _: &Datapath, _: &Wrappers) {
         let Receiver { id, name, mac, port, .. } = *interface;
         let has = |queue: &TapQueue| queue.holder.as_ref().is_some_and(|holder| holder.id == id);
         if self.queues.iter().any(has) {
@@ -141,6 +141,7 @@ impl GuestQueues for TapQueues {
                 copied: copied.map(|(why, count)| (why.to_owned(), count)).collect(),
                 misdirected: counts.misdirected(),
                 late: counts.late(),
+                ..GuestQueueStatus::default()
             }
         };
         self.queues.iter().map(status).collect()

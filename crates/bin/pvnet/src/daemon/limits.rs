@@ -35,6 +35,13 @@ const CHANNEL_DESCRIPTORS: usize = 3;
 const CONTEXT_DESCRIPTORS: usize = 5 + 4 + 3 * Share::CHANNEL_DESCRIPTORS + 1;
 /// Mappings of a context: its rings, completion page, table and call page.
 const CONTEXT_MAPPINGS: usize = 4;
+/// Threads of a card's queue for an interface: one that serves it, and one for its channel.
+const CARD_QUEUE_THREADS: usize = 2;
+/// Descriptors of such a queue: a context whose driver is here too, with the other ends of its event channels, its files while
+/// they are mapped, and what stops its thread.
+const CARD_QUEUE_DESCRIPTORS: usize = CHANNEL_DESCRIPTORS + CONTEXT_DESCRIPTORS + 4 + 5 + 1;
+/// Mappings of such a queue: both ends map the context's pages.
+const CARD_QUEUE_MAPPINGS: usize = 2 * CONTEXT_MAPPINGS + CARD_QUEUE_THREADS * THREAD_MAPPINGS;
 /// For the daemon itself, beyond what it holds before the first guest: clients, captures, metrics.
 const OWN: Counts = Counts { mappings: 1024, descriptors: 256, threads: 96 };
 
@@ -58,22 +65,30 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// The cost of a guest whose vifs have `queues` queues by default.
-    pub(super) fn of(guest: &Guest, queues: u32, exchange_pages: usize) -> Self {
+    /// The cost of a guest whose vifs have `queues` queues by default, and `card_queues` of which receive through a card's context.
+    pub(super) fn of(
+        guest: &Guest,
+        queues: u32,
+        exchange_pages: usize,
+        card_queues: usize,
+    ) -> Self {
         let vifs = || guest.vifs.iter().map(|vif| (vif, vif.queues(queues)));
         let channels = vifs().map(|(_, queues)| channels(queues)).sum();
         let has_contexts = !guest.contexts.is_empty();
         // Its contexts have one thread.
-        let threads = THREADS + usize::from(has_contexts);
+        let own_threads = THREADS + usize::from(has_contexts);
+        let threads = own_threads + card_queues * CARD_QUEUE_THREADS;
         let mappings = MEMORY_MAPPINGS
             + exchange_pages
             + vifs().map(|(_, queues)| ring_mappings(queues)).sum::<usize>()
             + guest.contexts.len() * CONTEXT_MAPPINGS
             + vifs().map(|(vif, queues)| pools(vif, queues)).sum::<usize>()
-            + threads * THREAD_MAPPINGS;
+            + card_queues * CARD_QUEUE_MAPPINGS
+            + own_threads * THREAD_MAPPINGS;
         let descriptors = DESCRIPTORS
             + channels * Share::CHANNEL_DESCRIPTORS
             + guest.contexts.len() * CONTEXT_DESCRIPTORS
+            + card_queues * CARD_QUEUE_DESCRIPTORS
             + vifs().map(|(vif, queues)| copy_descriptors(vif, queues)).sum::<usize>()
             + if has_contexts { CHANNEL_DESCRIPTORS } else { 0 };
         let granted = vifs().map(|(vif, queues)| granted(vif, queues));
@@ -287,7 +302,7 @@ mod tests {
     const HELD: Counts = Counts { mappings: 200, descriptors: 30, threads: 8 };
 
     fn cost(guest: &Guest, queues: u32) -> Cost {
-        Cost::of(guest, queues, 0)
+        Cost::of(guest, queues, 0, 0)
     }
 
     /// A guest with one vif.
@@ -346,6 +361,28 @@ mod tests {
         let held: Vec<_> = (0..100).map_while(|_| limits.take(&cost(&remap, 1)).ok()).collect();
         assert!(held.len() > 50 && held.len() < 60, "{}", held.len());
     }
+
+    /// A card's queue for an interface has threads and descriptors that the guest's own do not show.
+    #[test]
+    fn a_cards_queues_for_guests_are_counted() {
+        let guest = with_vif(Vif { rx: RxChannel::Direct, ..Vif::default() });
+        let cost = |card_queues| Cost::of(&guest, 1, 0, card_queues);
+        let Counts { mappings, descriptors, threads } = cost(0).fixed;
+        let with = cost(2).fixed;
+        assert_eq!(with.threads - threads, 2 * 2);
+        assert_eq!(with.descriptors - descriptors, 2 * CARD_QUEUE_DESCRIPTORS);
+        assert_eq!(with.mappings - mappings, 2 * CARD_QUEUE_MAPPINGS);
+        // Of what is left for guests, the first takes all but one thread.
+        let limit = Counts { threads: HELD.threads + OWN.threads + 7, ..DEFAULT };
+        let limits = Arc::new(Limits::new(limit, HELD, 2));
+        let first = limits.take(&cost(2)).unwrap();
+        let why = limits.take(&cost(1)).unwrap_err();
+        let parts = ["needs 4 threads", "1 are left", "TasksMax"];
+        assert!(parts.iter().all(|part| why.contains(part)), "{why}");
+        drop(first);
+        assert!(limits.take(&cost(1)).is_ok(), "they come back with the guest");
+    }
+
     #[test]
     fn a_guest_costs_the_sum_of_its_vifs() {
         let vifs = [1, 3].map(|queues| Vif { queues: Some(queues), ..Vif::default() });

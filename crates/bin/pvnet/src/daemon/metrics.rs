@@ -2,6 +2,7 @@
 
 mod cards;
 mod guest_copy;
+mod kept_pages;
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -164,7 +165,7 @@ impl Snapshot {
     fn encode_guest_queues(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut family = encoder.encode_descriptor(
             "pvnet_guest_queue_frames",
-            "Frames of an uplink's queue for a guest: put into the guest's buffers, or copied, by reason",
+            "Frames of an uplink's queue for a guest: put into the guest's buffers, copied (by reason), or lost",
             None,
             ConstCounter::new(0u64).metric_type(),
         )?;
@@ -174,6 +175,7 @@ impl Snapshot {
                     ("direct", queue.direct),
                     ("misdirected", queue.misdirected),
                     ("late", queue.late),
+                    ("dropped", queue.dropped),
                 ];
                 let copied = queue.copied.iter().map(|(why, count)| (why.as_str(), *count));
                 for (how, count) in others.into_iter().chain(copied) {
@@ -231,6 +233,7 @@ impl Collector for Snapshot {
         let help = "Addresses in the switch's table";
         plain(&mut encoder, "pvnet_switch_addresses", help, &ConstGauge::new(addresses))?;
         guest_copy::encode(ports, &mut encoder)?;
+        kept_pages::encode(ports, &mut encoder)?;
         cards::encode(&self.0.nics, &mut encoder)?;
         meter(&self.0.meter, &mut encoder)?;
         self.0.cpu.map_or(Ok(()), |cpu| {
@@ -295,7 +298,7 @@ fn seconds(nanoseconds: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use control_socket::{CpuStatus, PortKind, Traffic};
+    use control_socket::{CpuStatus, KeptPages, PersistentStatus, PortKind, Traffic};
     use frame::DropReason;
 
     use super::*;
@@ -408,6 +411,10 @@ mod tests {
             drops: [(DropReason::Stalled, 7)].into_iter().collect(),
             ..PortStatus::new("red", PortKind::Guest, PortState::Up)
         };
+        let tx = KeptPages { mapped: 14, hits: 15, misses: 16, evictions: 17 };
+        let rx = KeptPages { mapped: 18, ..KeptPages::default() };
+        let grants = PersistentStatus { bound: 512, bytes: 32 << 12, tx, rx };
+        let port = PortStatus { persistent_grants: Some(grants), ..port };
         let learning = Learning { moves: 11, refused_moves: 12, refused_addresses: 13 };
         let status = Status { ports: vec![port], learning, ..Status::default() };
         let text = render(status).unwrap();
@@ -423,6 +430,10 @@ mod tests {
             "pvnet_switch_refused_moves_total 12",
             "pvnet_switch_refused_addresses_total 13",
             "pvnet_switch_addresses 0",
+            "pvnet_port_grant_hits_total{port=\"red\",direction=\"tx\"} 15",
+            "pvnet_port_grant_misses_total{port=\"red\",direction=\"tx\"} 16",
+            "pvnet_port_grant_evictions_total{port=\"red\",direction=\"tx\"} 17",
+            "pvnet_port_mapped_pages{port=\"red\",direction=\"rx\"} 18",
         ];
         assert_lines(&text, &lines);
     }

@@ -24,9 +24,11 @@ mod server;
 mod status;
 mod store_events;
 mod thread;
+mod uplink_device;
 mod uplinks;
 mod virtual_machines;
 mod wrap;
+mod xdp_queues;
 mod xen;
 
 use std::sync::{Arc, mpsc};

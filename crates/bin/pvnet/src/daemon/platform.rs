@@ -5,9 +5,9 @@
 
 use std::sync::{Arc, Weak, mpsc};
 
-use control_socket::{GuestCopyStatus, PersistentStatus, PortStatus, Status};
+use control_socket::{GuestCopyStatus, KeptPages, PersistentStatus, PortStatus, Status};
 use hypervisor::{DomId, GuestCopies, GuestCopyCounts, Hypervisor, Meter, PAGE_SIZE};
-use netback::{Change, GrantUsage, GrantUse, Ledgers, Offered, Vif, VifError};
+use netback::{Change, DirectionUsage, GrantUsage, GrantUse, Ledgers, Offered, Vif, VifError};
 use switch::MacAddr;
 use xenstore::{Store, XenbusState};
 
@@ -177,10 +177,15 @@ impl<H: Hypervisor> VifBackend<H> {
     /// The frontend's pages that stay mapped; none if none may.
     fn persistent_grants(&self) -> Option<PersistentStatus> {
         let all: Vec<_> = self.usage.iter().filter_map(Weak::upgrade).collect();
-        let GrantUsage { mapped, bound, hits, misses, evictions } =
-            all.iter().map(|one| one.usage()).sum();
-        let bytes = (mapped * PAGE_SIZE) as u64;
-        let status = PersistentStatus { mapped, bound, bytes, hits, misses, evictions };
+        let GrantUsage { bound, tx, rx } = all.iter().map(|one| one.usage()).sum();
+        let bytes = ((tx.mapped + rx.mapped) * PAGE_SIZE) as u64;
+        let kept = |DirectionUsage { mapped, hits, misses, evictions }| KeptPages {
+            mapped,
+            hits,
+            misses,
+            evictions,
+        };
+        let status = PersistentStatus { bound, bytes, tx: kept(tx), rx: kept(rx) };
         (!all.is_empty()).then_some(status)
     }
 

@@ -9,18 +9,17 @@ use hypervisor::Meter;
 use netback::RxChannel;
 use port::{Coalescing, Queue};
 use tracing::{info, warn};
-use uplink::tap::{Tap, TapOffload, TapQueue};
-use uplink::{
-    BufferOptions, Buffers, DirectIngress, GuestQueue, Steering, SteeringError, TapEgress,
-    TapIngress,
-};
+use uplink::tap::TapQueue;
+use uplink::{BufferOptions, Buffers, DirectIngress, GuestQueue, TapEgress, TapIngress};
 
 use crate::config::{Config, Queues, ReceiveBuffers, Uplink};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
 use crate::daemon::nics::{CardQueues, Nics};
+use crate::daemon::uplink_device::{self, Device, ForGuests, Wanted};
 use crate::daemon::wrap::Wrappers;
+use crate::daemon::xdp_queues::XdpQueues;
 use crate::netns;
 
 /// Receive buffers of each uplink queue that guests may keep at a time. One that needs more copies
@@ -39,6 +38,8 @@ pub(super) struct PluggedUplink {
     pub(super) guest_queues: Option<Box<dyn GuestQueues>>,
     /// Why it does not work, or not any more.
     pub(super) failure: Option<Reason>,
+    /// Its macvtap, if it has one.
+    _macvtap: Option<netns::Macvtap>,
 }
 
 impl PluggedUplink {
@@ -81,7 +82,7 @@ pub(super) fn named<'a>(
     uplinks.iter_mut().find(|uplink| uplink.name == name)
 }
 
-/// Opens every uplink's tap and plugs it in. A card's context is plugged in when the card comes.
+/// Opens every uplink's device and plugs it in. A card's context is plugged in when the card comes.
 pub(super) fn attach(
     config: &Config,
     meter: &Arc<Meter>,
@@ -107,6 +108,7 @@ pub(super) fn attach(
                 coalescing: uplink.coalescing().unwrap_or_default(),
                 guest_queues: card_queues(uplink),
                 failure: Some(Reason::NoCard(nic.clone())),
+                _macvtap: None,
             }),
             None => {
                 let guest_queues = guest_queues_of(uplink, config);
@@ -119,34 +121,19 @@ pub(super) fn attach(
 
 fn attach_one(
     uplink: &Uplink,
-    guest_queues: usize,
+    guests: usize,
     wrappers: Wrappers,
     spare: usize,
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
-    let shared = datapath.workers();
-    let mut queues = open(uplink, shared + guest_queues).map_err(failed)?;
-    if uplink.persistent {
-        queues.iter().try_for_each(TapQueue::persist).map_err(|error| failed(error.to_string()))?;
-    }
-    netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses).map_err(failed)?;
+    let wanted = Wanted { shared: datapath.workers(), guests };
+    let Device { shared, for_guests, macvtap } =
+        uplink_device::open(uplink, wanted).map_err(failed)?;
+    let first = shared.len();
     let memory = |queues, spare| {
         buffers(uplink, queues, spare).map_err(Error::system("memory for an uplink"))
-    };
-    // A queue of one guest reads into that guest's pages, so nobody keeps its buffers.
-    let (buffers, of_guests) = (memory(shared, spare)?, memory(guest_queues, 0)?);
-    let for_guests: Vec<_> = queues
-        .split_off(shared)
-        .into_iter()
-        .zip(of_guests)
-        .map(|(tap, buffers)| TapIngress::new(meter.clone(), Arc::new(tap), buffers))
-        .collect();
-    // Before the interface has frames for guests.
-    let steering = match guest_queues {
-        0 => None,
-        _ => Some(steering(&queues[0], guest_queues).map_err(|error| failed(error.to_string()))?),
     };
     let features = uplink.capabilities.features();
     let queue = |(tap, buffers): (TapQueue, Buffers)| {
@@ -155,22 +142,33 @@ fn attach_one(
         let ingress = TapIngress::new(meter.clone(), tap, buffers);
         wrappers.wrap(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
     };
-    let queues = queues.into_iter().zip(buffers).map(queue).collect();
+    let queues = shared.into_iter().zip(memory(first, spare)?).map(queue).collect();
     let coalescing = uplink.coalescing().map_err(failed)?;
     let port = datapath.attach_coalesced(&uplink.name, queues, Vec::new(), coalescing);
-    let guest_queues = steering.map(|steering| -> Box<dyn GuestQueues> {
-        let queues = for_guests.into_iter().map(|tap| {
-            let queue = Arc::<GuestQueue>::default();
-            let ingress = DirectIngress::new(tap, queue.clone(), uplink.large_receive);
-            let ingress = wrappers.wrap_ingress(Box::new(ingress));
-            datapath.add_ingress(&port, ingress, coalescing);
-            queue
-        });
-        Box::new(TapQueues::new(steering, shared, queues, port.id()))
-    });
+    let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
+        ForGuests::Nothing => None,
+        ForGuests::Queues(taps, steering) => {
+            // A queue of one guest reads into that guest's pages, so nobody keeps its buffers.
+            let buffers = memory(taps.len(), 0)?;
+            let queues = taps.into_iter().zip(buffers).map(|(tap, buffers)| {
+                let tap = TapIngress::new(meter.clone(), Arc::new(tap), buffers);
+                let queue = Arc::<GuestQueue>::default();
+                let ingress = DirectIngress::new(tap, queue.clone(), uplink.large_receive);
+                let ingress = wrappers.wrap_ingress(Box::new(ingress));
+                datapath.add_ingress(&port, ingress, coalescing);
+                queue
+            });
+            Some(Box::new(TapQueues::new(steering, first, queues, port.id())))
+        }
+        ForGuests::Sockets(xdp, queues) => {
+            let namespace = uplink.namespace.as_deref();
+            Some(Box::new(XdpQueues::new(namespace, &uplink.device, xdp, queues, port.clone())))
+        }
+    };
     let name = uplink.name.clone();
     let port = Some(port);
-    Ok(PluggedUplink { name, port, wrappers, coalescing, guest_queues, failure: None })
+    let failure = None;
+    Ok(PluggedUplink { name, port, wrappers, coalescing, guest_queues, failure, _macvtap: macvtap })
 }
 
 /// How many queues of an uplink are kept for guests.
@@ -181,21 +179,6 @@ fn guest_queues_of(uplink: &Uplink, config: &Config) -> usize {
             uplink.guest_queues.map_or_else(|| config.direct_vifs().count(), usize::from).max(1)
         }
     }
-}
-
-fn steering(queue: &TapQueue, stations: usize) -> Result<Steering, SteeringError> {
-    Steering::attach(queue, u32::try_from(stations).unwrap_or(u32::MAX))
-}
-
-/// Opens an uplink's tap, in its namespace.
-fn open(uplink: &Uplink, queues: usize) -> Result<Vec<TapQueue>, String> {
-    // Without TSO the stack behind the tap sends MTU-sized frames.
-    let offload = match uplink.large_receive {
-        true => TapOffload::ALL,
-        false => TapOffload { csum: true, ..TapOffload::NONE },
-    };
-    let open = || Tap::open(&uplink.tap, queues, offload).map_err(|error| error.to_string());
-    netns::inside(uplink.namespace.as_deref(), open)
 }
 
 /// Receive buffers for each queue, and `spare` ones where guests may keep them. Warns once if the

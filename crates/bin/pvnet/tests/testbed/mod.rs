@@ -125,6 +125,22 @@ impl Testbed {
         self.wait_absent(guest);
     }
 
+    /// Stops a guest: it answers nothing, and its rings stay as they are.
+    pub fn stop(&self, guest: usize) {
+        self.signal(guest, rustix::process::Signal::STOP);
+    }
+
+    /// A stopped guest goes on.
+    pub fn go_on(&self, guest: usize) {
+        self.signal(guest, rustix::process::Signal::CONT);
+    }
+
+    fn signal(&self, guest: usize, signal: rustix::process::Signal) {
+        let process = self.guests[guest].process.as_ref().unwrap();
+        let pid = rustix::process::Pid::from_raw(process.pid().cast_signed()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
     fn wait_absent(&self, guest: usize) {
         let name = self.guests[guest].namespace.name();
         wait("the guest's end", || {

@@ -4,7 +4,7 @@
 //! alternating order, so that a machine that is slower for a while affects both.
 
 mod common;
-mod guest;
+pub(crate) mod guest;
 mod idle;
 mod isolation;
 mod latency;
@@ -12,6 +12,7 @@ mod middleware;
 mod nic;
 mod pps;
 mod queues;
+mod reuse;
 mod rows;
 mod scale;
 mod show;
@@ -35,6 +36,8 @@ pub enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// Numbers of workers and queues: TCP and round trips between two guests.
     Queues(queues::QueuesArgs),
+    /// Grant reuse: which pages stay mapped, how often they are found, and what that saves per packet.
+    Reuse(reuse::ReuseArgs),
     /// What guard, limit and capture cost, between the same generator guests.
     Middleware(middleware::MiddlewareArgs),
     /// Frames per second of a card with contexts alone, and what each protection costs.
@@ -61,6 +64,7 @@ pub fn run(command: &BenchCommand) -> Result<()> {
         Bench::Pps(args) => bench(&args.common, || pps::run(args).map(Shown::from)),
         Bench::Latency(args) => bench(&args.common, || latency::run(args).map(Shown::from)),
         Bench::Queues(args) => bench(&args.common, || queues::run(args).map(Shown::from)),
+        Bench::Reuse(args) => bench(&args.common, || reuse::run(args).map(Shown::from)),
         Bench::Middleware(args) => bench(&args.common, || middleware::run(args).map(Shown::from)),
         Bench::Nic(args) => bench(&args.common, || nic::run(args).map(Shown::from)),
         Bench::Idle(args) => bench(&args.common, || idle::run(args).map(Shown::from)),

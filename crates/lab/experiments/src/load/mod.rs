@@ -8,9 +8,13 @@
 //!
 //! Each thread waits for events of its connections and has one buffer for all of them. The client keeps all
 //! connections at the same number of bytes, whichever end sends.
+//!
+//! A source sends datagrams in bursts to a sink, for experiments on coalescing.
 
 mod balance;
+mod bursts;
 mod client;
+mod datagrams;
 mod events;
 mod outcome;
 mod pace;
@@ -22,6 +26,7 @@ use clap::Subcommand;
 use crate::error::Result;
 
 pub use client::{ClientArgs, MEASURES};
+pub use datagrams::{Arrived, LISTENS, SinkArgs, SourceArgs};
 pub use outcome::Outcome;
 pub use server::ServerArgs;
 pub use socket::PORT;
@@ -38,6 +43,14 @@ pub enum LoadCommand {
     ///   pvnet load client 10.77.0.1 10.77.0.2 --receive      two servers send
     #[command(verbatim_doc_comment)]
     Client(ClientArgs),
+    /// Send datagrams in bursts with pauses of equal length.
+    ///
+    ///   pvnet load sink &                                    in a guest, or anywhere
+    ///   pvnet load source 10.77.0.1 --burst 16 --pps 20000   send to it
+    #[command(verbatim_doc_comment)]
+    Source(SourceArgs),
+    /// Receive datagrams of a source until SIGINT or SIGTERM, and print how many arrived.
+    Sink(SinkArgs),
 }
 
 /// Runs one end.
@@ -46,5 +59,7 @@ pub fn run(command: &LoadCommand) -> Result<()> {
     match command {
         LoadCommand::Server(args) => server::run(args),
         LoadCommand::Client(args) => client::run(args),
+        LoadCommand::Source(args) => datagrams::source(args),
+        LoadCommand::Sink(args) => datagrams::sink(args),
     }
 }

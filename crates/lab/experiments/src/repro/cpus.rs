@@ -1,15 +1,24 @@
-//! The CPUs of server and client. The paper's server saturates its one CPU; its clients are on others.
+//! The CPUs of server and client. The papers' clients are on other machines.
+
+use serde::Serialize;
 
 use crate::error::Result;
 
 /// The CPUs of the server and of the client.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Cpus {
-    /// The server's CPU; any if there is only one.
+    /// The server's CPU: that of its guests, and of the driver domain unless they are [apart](Self::apart). Any if there
+    /// is only one.
+    #[serde(rename = "server_cpu")]
     pub server: Option<usize>,
+    /// The driver domain's CPU.
+    #[serde(skip)]
+    pub driver: Option<usize>,
     /// The client's CPU; any if there is only one.
+    #[serde(rename = "client_cpu")]
     pub client: Option<usize>,
     /// What differs from the intended setup.
+    #[serde(skip)]
     pub note: Option<String>,
 }
 
@@ -25,7 +34,8 @@ impl Cpus {
             [client, others @ ..] if !others.is_empty() => (*client, others),
             _ => {
                 let note = "server and client share one CPU, so the client's work counts too";
-                return Self { server: None, client: None, note: Some(note.to_owned()) };
+                let note = Some(note.to_owned());
+                return Self { server: None, driver: None, client: None, note };
             }
         };
         let apart = others.iter().find(|cpu| !share_a_core(client, **cpu));
@@ -33,7 +43,14 @@ impl Cpus {
             "the server's CPU and the client's are threads of one core: they slow each other down"
                 .to_owned()
         });
-        Self { server: apart.or(others.first()).copied(), client: Some(client), note }
+        let server = apart.or(others.first()).copied();
+        Self { server, driver: server, client: Some(client), note }
+    }
+
+    /// The same with the driver domain on another CPU than its guests: the client's, because a machine of two CPUs has no
+    /// third.
+    pub fn apart(&self) -> Self {
+        Self { driver: self.client, ..self.clone() }
     }
 }
 
@@ -52,5 +69,8 @@ mod tests {
         assert_eq!(chosen(&[2, 4, 5], 2), (Some(5), Some(2), false));
         assert_eq!(chosen(&[0, 1], 1), (Some(1), Some(0), true));
         assert_eq!(chosen(&[3], 1), (None, None, true));
+        let together = Cpus::among(&[0, 1], |_, _| false);
+        let apart = together.apart();
+        assert_eq!((together.driver, apart.driver, apart.server), (Some(1), Some(0), Some(1)));
     }
 }

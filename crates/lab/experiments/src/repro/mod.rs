@@ -1,13 +1,17 @@
 //! `pvnet repro`: repeats a paper's experiments.
 
+mod config;
+mod copies;
 mod cpus;
+mod document;
+mod interrupts;
 mod menon06;
 mod outcome;
 mod results;
 mod rounds;
 mod santos08;
 mod server;
-mod shares;
+pub(crate) mod shares;
 mod transfer;
 mod willmann07;
 mod window;

@@ -14,10 +14,40 @@ pub trait Key: Copy + PartialEq {
     fn server(self) -> Self::Server;
 
     /// The group of servers that run at once. Keys of a group follow each other.
-    fn group(self) -> u16;
+    fn group(self) -> u16 {
+        0
+    }
+}
 
-    /// Its name, for people.
-    fn name(self) -> String;
+/// How many rounds there are, and how long they take.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    /// Rounds.
+    pub rounds: u32,
+    /// Seconds of a measurement, roughly, with all that it takes besides.
+    pub each: f64,
+    /// Seconds of a server's start, roughly.
+    pub start: f64,
+    /// Whether progress is not shown.
+    pub is_quiet: bool,
+}
+
+impl Schedule {
+    /// The time of these measurements in minutes, roughly.
+    fn minutes<K: Key>(&self, keys: &[K]) -> f64 {
+        let measurements = f64::from(self.rounds) * keys.len() as f64;
+        (measurements * self.each + starts(keys) as f64 * self.start) / 60.0
+    }
+
+    fn progress<K: Key>(&self, keys: &[K]) -> Progress {
+        let (count, starts) = (keys.len(), starts(keys));
+        let progress = Progress::new(starts + self.rounds as usize * count, self.is_quiet);
+        let (minutes, rounds) = (self.minutes(keys), self.rounds);
+        progress.note(&format!(
+            "{count} measurements on {starts} servers, {rounds} rounds: about {minutes:.1} minutes"
+        ));
+        progress
+    }
 }
 
 /// The samples of a measurement, or why it failed.
@@ -60,8 +90,19 @@ impl<K: Copy + PartialEq, S> Measurements<K, S> {
         self.find(key).and_then(|seen| seen.as_deref().ok()).unwrap_or(&[])
     }
 
+    /// All samples.
+    pub fn all(&self) -> impl Iterator<Item = &S> {
+        self.0.iter().flat_map(|(_, seen)| seen.iter().flatten())
+    }
+
+    /// Why there are no samples of a measurement; none if there are some.
+    pub fn missing(&self, key: K) -> Option<String> {
+        let none = || self.of(key).is_empty().then(|| "not measured".to_owned());
+        self.why(key).map(|why| format!("failed: {why}")).or_else(none)
+    }
+
     /// Why a measurement failed.
-    pub fn why(&self, key: K) -> Option<&str> {
+    fn why(&self, key: K) -> Option<&str> {
         self.find(key)?.as_ref().err().map(String::as_str)
     }
 
@@ -91,8 +132,11 @@ pub trait Experiment<K: Key> {
     /// What a server has to say about its setup.
     fn notes<'a>(&self, running: &'a Self::Running) -> &'a [String];
 
+    /// A key's name, for people.
+    fn name(&self, key: K) -> String;
+
     /// Measures once.
-    fn measure(&self, running: &Self::Running, key: K) -> Result<Self::Sample>;
+    fn measure(&self, running: &mut Self::Running, key: K) -> Result<Self::Sample>;
 
     /// A sample in words.
     fn words(&self, sample: &Self::Sample) -> String;
@@ -119,12 +163,12 @@ pub fn starts<K: Key>(keys: &[K]) -> usize {
 pub fn in_rounds<K: Key, E: Experiment<K>>(
     experiment: &E,
     keys: &[K],
-    rounds: u32,
-    progress: &Progress,
+    schedule: &Schedule,
 ) -> Result<Outcome<K, E::Sample>> {
+    let (progress, rounds) = (schedule.progress(keys), schedule.rounds);
     let (mut seen, mut notes) = (Measurements::new(), Vec::new());
     for group in groups(keys) {
-        let running = start(experiment, group, progress, &mut seen)?;
+        let mut running = start(experiment, group, &progress, &mut seen)?;
         for note in running.iter().flat_map(|(_, running)| experiment.notes(running)) {
             if !notes.contains(note) {
                 notes.push(note.clone());
@@ -136,8 +180,9 @@ pub fn in_rounds<K: Key, E: Experiment<K>>(
             let order: Vec<K> =
                 if round.is_multiple_of(2) { forth.collect() } else { forth.rev().collect() };
             for key in order {
-                progress.step(format!("round {} of {rounds}: {}", round + 1, key.name()));
-                let server = running.iter().find(|(server, _)| *server == key.server());
+                let name = experiment.name(key);
+                progress.step(format!("round {} of {rounds}: {name}", round + 1));
+                let server = running.iter_mut().find(|(server, _)| *server == key.server());
                 let Some((_, server)) = server.filter(|_| !seen.has_failed(key)) else {
                     progress.done("skipped: it has failed before");
                     continue;
@@ -184,7 +229,7 @@ fn start<K: Key, E: Experiment<K>>(
     for server in servers(group) {
         let of_it = || group.iter().copied().filter(|key| key.server() == server);
         let Some(key) = of_it().next() else { continue };
-        progress.step(format!("start the server of {}", key.name()));
+        progress.step(format!("start the server of {}", experiment.name(key)));
         match kept(experiment.start(server, key.group()))? {
             Ok(started) => running.push((server, started)),
             Err(why) => {
@@ -217,10 +262,6 @@ mod tests {
         fn group(self) -> u16 {
             self.0
         }
-
-        fn name(self) -> String {
-            format!("{}{}", self.0, self.1)
-        }
     }
 
     /// Server x does not start, and z can be measured only once.
@@ -243,10 +284,14 @@ mod tests {
             running
         }
 
-        fn measure(&self, _: &Vec<String>, key: Number) -> Result<usize> {
-            let mut done = self.0.borrow_mut();
-            let is_again = done.contains(&key.name());
-            done.push(key.name());
+        fn name(&self, key: Number) -> String {
+            format!("{}{}", key.0, key.1)
+        }
+
+        fn measure(&self, _: &mut Vec<String>, key: Number) -> Result<usize> {
+            let (mut done, name) = (self.0.borrow_mut(), self.name(key));
+            let is_again = done.contains(&name);
+            done.push(name);
             match key.1 {
                 'z' if is_again => Err(Error::Failed("only once".to_owned())),
                 _ => Ok(done.len()),
@@ -261,8 +306,11 @@ mod tests {
     #[test]
     fn rounds_alternate_and_failures_end_only_their_own_measurement() {
         let keys = [Number(1, 'x'), Number(1, 'y'), Number(1, 'z'), Number(2, 'y')];
-        let (fake, progress) = (Fake::default(), Progress::new(0, true));
-        let Outcome { seen, notes } = in_rounds(&fake, &keys, 3, &progress).unwrap();
+        let fake = Fake::default();
+        let schedule = Schedule { rounds: 3, each: 2.0, start: 1.5, is_quiet: true };
+        // Four keys in three rounds, and four servers.
+        assert!((schedule.minutes(&keys) - 0.5).abs() < 1e-9);
+        let Outcome { seen, notes } = in_rounds(&fake, &keys, &schedule).unwrap();
         let steps = ["start 1x", "start 1y", "start 1z", "1y", "1z", "1z", "1y", "1y"];
         let rest = ["start 2y", "2y", "2y", "2y"];
         assert_eq!(*fake.0.borrow(), [&steps[..], &rest[..]].concat());
@@ -271,5 +319,8 @@ mod tests {
         assert_eq!((seen.why(keys[0]), seen.why(keys[2])), (Some("no x"), Some("only once")));
         assert_eq!(seen.of(keys[1]).len(), 3);
         assert!(seen.of(keys[2]).is_empty());
+        assert_eq!(seen.missing(keys[0]).as_deref(), Some("failed: no x"));
+        assert_eq!((seen.missing(keys[1]), seen.all().count()), (None, 6));
+        assert_eq!(seen.missing(Number(9, 'y')).as_deref(), Some("not measured"));
     }
 }

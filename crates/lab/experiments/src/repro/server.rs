@@ -69,6 +69,11 @@ pub trait Setup: Copy {
         false
     }
 
+    /// Whether its guests are processes that this starts. Otherwise the caller joins the daemon by their names.
+    fn starts_guests(self) -> bool {
+        true
+    }
+
     /// Mappings that the daemon needs besides what any process may have.
     fn mappings(self, _guests: u8, _nics: u8) -> u64 {
         0
@@ -207,7 +212,7 @@ impl Server {
             return Ok(());
         }
         let text = |folder: &Path| setup.toml(folder, &machine).unwrap_or_default();
-        let mut daemon = on_cpu(cpus.server, || Daemon::start(text))?;
+        let mut daemon = on_cpu(cpus.driver, || Daemon::start(text))?;
         if setup.has_cards() {
             for nic in 0..self.nics {
                 let mut command = program(None)?;
@@ -216,7 +221,7 @@ impl Server {
             }
             daemon.wait("the cards' start", &mut self.cards, |_, cards| all_say_up(cards))?;
         }
-        for name in &names {
+        for name in names.iter().filter(|_| setup.starts_guests()) {
             let mut command = program(None)?;
             command.arg("guest").arg("--directory").arg(daemon.folder());
             for nic in 0..self.nics {
@@ -227,7 +232,7 @@ impl Server {
         }
         daemon.wait("the guests' start", &mut self.guests, |status, guests| {
             // A port is up before its interface has addresses; the guest prints when it has.
-            all_up(status) && all_say_up(guests)
+            !setup.starts_guests() || (all_up(status) && all_say_up(guests))
         })?;
         self.daemon = Some(daemon);
         Ok(())
@@ -279,6 +284,13 @@ impl Server {
     /// The daemon's process number.
     pub fn daemon(&self) -> Option<u32> {
         self.daemon.as_ref().map(Daemon::pid)
+    }
+
+    /// The folder of the daemon's sockets.
+    pub fn folder(&self) -> Result<&Path> {
+        let daemon = self.daemon.as_ref();
+        let none = || Error::Failed("this server has no daemon".to_owned());
+        Ok(daemon.ok_or_else(none)?.folder())
     }
 
     /// The daemon's counters, or an error if a port is down.

@@ -23,6 +23,8 @@ pub struct Setup {
     pub poll_us: Option<u64>,
     /// Further lines of the table `[daemon]`.
     pub daemon: String,
+    /// Further lines of each guest's table.
+    pub guest: String,
     /// Offloads between guests and pvnet, in both directions.
     pub offloads: Offloads,
     /// Whether hypervisor time is measured.
@@ -38,6 +40,7 @@ impl Default for Setup {
             queues: None,
             poll_us: None,
             daemon: String::new(),
+            guest: String::new(),
             offloads: Offloads::ALL,
             meter: false,
             more: String::new(),
@@ -215,6 +218,7 @@ fn config_text(setup: &Setup, folder: &Path, ends: [&Endpoint; 2]) -> String {
         if let Some(queues) = setup.queues {
             text += &format!("queues = {queues}\n");
         }
+        text += &setup.guest;
     }
     text + "\n" + &setup.more
 }

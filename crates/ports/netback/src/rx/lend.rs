@@ -149,7 +149,8 @@ fn respond<H: Hypervisor>(
         let flags = first | more | announced;
         // A page's length fits.
         let status = if is_whole { size as i16 } else { status::ERROR };
-        slots.ring.respond(RxResponse { id, offset: 0, flags, status });
+        let offset = if n == 0 { frame.lent.offset } else { 0 };
+        slots.ring.respond(RxResponse { id, offset, flags, status });
         if let Some(info) = extra {
             slots.ring.respond(zerocopy::transmute!(info));
         }

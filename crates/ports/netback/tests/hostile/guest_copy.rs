@@ -256,6 +256,43 @@ fn a_guest_that_never_copies_loses_only_its_own_frames() {
     assert_eq!(silent.copy(CopyForm::Hypercall, response), None, "too late");
 }
 
+/// With a pool, posting a slot again is the acknowledgement, so no time limit is needed: a guest that never posts one counts as
+/// stalled, as with any other way to receive, and holds nothing but its own pool.
+#[test]
+fn a_guest_that_posts_no_slot_of_its_pool_again_loses_only_its_own_frames() {
+    let machine = Machine::new();
+    let rx = RxChannel::GuestCopyMapped;
+    let [mut silent, mut other] = [(); 2].map(|()| Copier::new(&machine, rx));
+    silent.post(256);
+    other.post(256);
+    for n in 0..256 {
+        let (outcome, buffer) = silent.deliver(1514, 1);
+        assert_eq!(outcome, Outcome::Delivered, "{n}");
+        assert!(buffer.upgrade().is_none(), "the uplink has its buffer again at once");
+    }
+    for (millis, outcome) in [(0, Outcome::Waiting), (201, Outcome::Dropped(DropReason::Stalled))] {
+        let (uplink, frame) = Uplink::frame(1514, 2);
+        let now = Duration::from_millis(millis);
+        assert_eq!(silent.deliver_at(&uplink, &frame, now), Ok(outcome));
+        assert!(Weak::upgrade(&Arc::downgrade(&uplink.buffer)).is_some());
+    }
+    assert!(silent.queue.rx.is_stalled());
+    for n in 1..200u8 {
+        assert_eq!(other.deliver(1514, n).0, Outcome::Delivered);
+        let response = other.take();
+        assert!(is_frame(&other.copy(CopyForm::Mapped, response).unwrap(), n));
+    }
+    assert!(!other.queue.rx.is_stalled());
+    // No page of its pool was written again meanwhile.
+    for _ in 0..256 {
+        let response = silent.take();
+        assert!(is_frame(&silent.copy(CopyForm::Mapped, response).unwrap(), 1));
+    }
+    silent.post(256);
+    assert_eq!(silent.deliver(1514, 3).0, Outcome::Delivered);
+    assert!(!silent.queue.rx.is_stalled(), "it posts again");
+}
+
 /// A guest acknowledges with the hypercall: doing it twice, or for what it never got, is refused. The
 /// next frame under the same number is not affected.
 #[test]

@@ -140,7 +140,7 @@ impl World {
             frame.checksum = Checksum::Partial;
         }
         let tokens = buffers.iter().map(|buffer| buffer.token).collect();
-        frame.lent = Lent { lender: self.memory.lender, tokens, has_header: false };
+        frame.lent = Lent { lender: self.memory.lender, tokens, has_header: false, offset: 0 };
         for (n, chunk) in bytes.chunks(PAGE).enumerate() {
             let skip = if n == 0 { 64 } else { 0 };
             let at = buffers[n].offset as usize + skip;

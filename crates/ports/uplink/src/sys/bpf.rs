@@ -1,4 +1,4 @@
-//! The `bpf` system call (`linux/bpf.h`), as far as a steering program needs it.
+//! The `bpf` system call (`linux/bpf.h`), as far as the programs that choose a frame's queue need it.
 
 #![expect(clippy::cast_possible_truncation, reason = "sizes and counts here are small")]
 
@@ -8,9 +8,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 
-/// Bytes of a MAC address as the map's key, with two zeroes behind it.
-pub(crate) const KEY_LEN: usize = 8;
-
 const TUNSETSTEERINGEBPF: Opcode = opcode::read::<c_int>(b'T', 224);
 
 /// `enum bpf_cmd`.
@@ -19,12 +16,44 @@ mod command {
     pub(super) const MAP_UPDATE_ELEM: u32 = 2;
     pub(super) const MAP_DELETE_ELEM: u32 = 3;
     pub(super) const PROG_LOAD: u32 = 5;
+    pub(super) const LINK_CREATE: u32 = 28;
 }
 
-/// `BPF_MAP_TYPE_HASH`.
-const MAP_TYPE_HASH: u32 = 1;
-/// `BPF_PROG_TYPE_SOCKET_FILTER`, which is what tun runs.
-const PROG_TYPE_SOCKET_FILTER: u32 = 1;
+/// What a map is (`enum bpf_map_type`).
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(crate) enum MapType {
+    /// Any keys to numbers.
+    Hash = 1,
+    /// Numbers to AF_XDP sockets.
+    Xsk = 17,
+}
+
+/// What runs a program (`enum bpf_prog_type`).
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(crate) enum ProgramType {
+    /// A socket filter, which is what tun runs.
+    SocketFilter = 1,
+    /// A classifier of an interface's frames.
+    Classifier = 3,
+    /// What a driver runs for each frame, before the network stack sees it.
+    Xdp = 6,
+}
+
+/// Where an interface runs a program (`enum bpf_attach_type`).
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub(crate) enum AttachType {
+    /// For each frame that comes in, before whoever has taken over the interface gets it.
+    TcxIngress = 46,
+    /// For each frame that goes out.
+    #[cfg(test)]
+    TcxEgress = 47,
+    /// In its driver, for each frame that comes in.
+    Xdp = 37,
+}
+
 /// The license of the program; the helpers that it calls are for programs of any.
 const LICENSE: &std::ffi::CStr = c"Apache-2.0";
 
@@ -75,6 +104,15 @@ struct ProgramLoad {
     prog_flags: u32,
 }
 
+/// Members of `union bpf_attr` for [`command::LINK_CREATE`].
+#[repr(C)]
+struct LinkCreate {
+    prog_fd: u32,
+    target_ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
 /// Calls `bpf` with a part of `union bpf_attr`; the kernel takes the rest as zero.
 ///
 /// # Safety
@@ -110,41 +148,53 @@ fn descriptor(result: c_long) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes a map from keys of [`KEY_LEN`] bytes to numbers.
-pub(crate) fn create_map(entries: u32) -> Result<OwnedFd> {
-    let attribute = MapCreate {
-        map_type: MAP_TYPE_HASH,
-        key_size: KEY_LEN as u32,
-        value_size: size_of::<u32>() as u32,
-        max_entries: entries,
-        map_flags: 0,
-    };
-    // SAFETY: it is the command's attribute, and has no addresses.
-    descriptor(unsafe { bpf(command::MAP_CREATE, &attribute) }?)
-}
+/// A map from keys of `KEY` bytes to numbers or descriptors.
+#[derive(Debug)]
+pub(crate) struct Map<const KEY: usize>(OwnedFd);
 
-fn element(map: BorrowedFd<'_>, key: &[u8; KEY_LEN], value: u64) -> MapElement {
-    MapElement { map_fd: number(map), padding: 0, key: address(key), value, flags: 0 }
-}
+impl<const KEY: usize> Map<KEY> {
+    /// Makes a map of `entries` elements at most.
+    pub(crate) fn create(kind: MapType, entries: u32) -> Result<Self> {
+        let attribute = MapCreate {
+            map_type: kind as u32,
+            key_size: KEY as u32,
+            value_size: size_of::<u32>() as u32,
+            max_entries: entries,
+            map_flags: 0,
+        };
+        // SAFETY: it is the command's attribute, and has no addresses.
+        descriptor(unsafe { bpf(command::MAP_CREATE, &attribute) }?).map(Self)
+    }
 
-/// Sets the number of a key.
-pub(crate) fn set_element(map: BorrowedFd<'_>, key: &[u8; KEY_LEN], value: u32) -> Result<()> {
-    let attribute = element(map, key, address(&value));
-    // SAFETY: it is the command's attribute; key and value have the map's sizes and live for the call.
-    unsafe { bpf(command::MAP_UPDATE_ELEM, &attribute) }.map(drop)
-}
+    fn element(&self, key: &[u8; KEY], value: u64) -> MapElement {
+        let map_fd = number(self.0.as_fd());
+        MapElement { map_fd, padding: 0, key: address(key), value, flags: 0 }
+    }
 
-/// Removes a key.
-pub(crate) fn delete_element(map: BorrowedFd<'_>, key: &[u8; KEY_LEN]) -> Result<()> {
-    let attribute = element(map, key, 0);
-    // SAFETY: as above; the command has no value.
-    unsafe { bpf(command::MAP_DELETE_ELEM, &attribute) }.map(drop)
+    /// Sets the number or descriptor of a key.
+    pub(crate) fn set(&self, key: &[u8; KEY], value: u32) -> Result<()> {
+        let attribute = self.element(key, address(&value));
+        // SAFETY: it is the command's attribute; key and value have the map's sizes and live for the call.
+        unsafe { bpf(command::MAP_UPDATE_ELEM, &attribute) }.map(drop)
+    }
+
+    /// Removes a key.
+    pub(crate) fn delete(&self, key: &[u8; KEY]) -> Result<()> {
+        let attribute = self.element(key, 0);
+        // SAFETY: as above; the command has no value.
+        unsafe { bpf(command::MAP_DELETE_ELEM, &attribute) }.map(drop)
+    }
+
+    /// Its descriptor, for a program that uses it.
+    pub(crate) fn number(&self) -> c_int {
+        self.0.as_raw_fd()
+    }
 }
 
 /// Has the kernel check a program and load it.
-pub(crate) fn load_program(instructions: &[Instruction]) -> Result<OwnedFd> {
+pub(crate) fn load_program(kind: ProgramType, instructions: &[Instruction]) -> Result<OwnedFd> {
     let attribute = ProgramLoad {
-        prog_type: PROG_TYPE_SOCKET_FILTER,
+        prog_type: kind as u32,
         // A few.
         insn_cnt: instructions.len() as u32,
         insns: address(instructions),
@@ -157,6 +207,23 @@ pub(crate) fn load_program(instructions: &[Instruction]) -> Result<OwnedFd> {
     };
     // SAFETY: it is the command's attribute; instructions and license live for the call and are only read.
     descriptor(unsafe { bpf(command::PROG_LOAD, &attribute) }?)
+}
+
+/// Has an interface of the calling thread's namespace run a program, until the returned descriptor is closed.
+pub(crate) fn attach(
+    program: BorrowedFd<'_>,
+    interface: u32,
+    place: AttachType,
+    flags: u32,
+) -> Result<OwnedFd> {
+    let attribute = LinkCreate {
+        prog_fd: number(program),
+        target_ifindex: interface,
+        attach_type: place as u32,
+        flags,
+    };
+    // SAFETY: it is the command's attribute, and has no addresses.
+    descriptor(unsafe { bpf(command::LINK_CREATE, &attribute) }?)
 }
 
 /// Has a tap choose the queue of each frame by a program, which it keeps.

@@ -3,13 +3,16 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::time::Duration;
 
 use datapath::{Config, Datapath, Failure, Port};
 use hypervisor::{DomId, Hypervisor, Metered};
 use machine::{DRIVER_DOMAIN, Domain, Machine, MachineGuest, MemorySize, toolstack};
-use netback::{Anonymous, Change, Connection, GrantReuse, Offered, RxChannel, TxChannel, Vif};
+use netback::{
+    Anonymous, Change, Connection, GrantReuse, GrantUsage, GrantUse, Offered, RxChannel, TxChannel,
+    Vif,
+};
 use netfront::{Frontend, Queue};
 use offload::Features;
 use port::Coalescing;
@@ -42,6 +45,14 @@ pub struct Guest<H: Hypervisor = Platform> {
     pub queues: Vec<Queue<MachineGuest>>,
     pub vif: Vif<H>,
     pub port: Arc<Port>,
+    grants: Vec<Weak<GrantUse>>,
+}
+
+impl<H: Hypervisor> Guest<H> {
+    /// How its pages that stay mapped were used so far.
+    pub fn grant_usage(&self) -> GrantUsage {
+        self.grants.iter().filter_map(Weak::upgrade).map(|grants| grants.usage()).sum()
+    }
 }
 
 impl Host {
@@ -75,6 +86,12 @@ impl Host {
     /// The same host, whose backends coalesce notifications like this.
     pub fn coalescing(mut self, coalescing: Option<Coalescing>) -> Self {
         self.offered.coalescing = coalescing;
+        self
+    }
+
+    /// The same host, whose backends keep pages mapped like this.
+    pub fn reusing(mut self, reuse: GrantReuse) -> Self {
+        self.offered.reuse = reuse;
         self
     }
 
@@ -137,9 +154,11 @@ impl Host {
         let frontend = std::thread::spawn(move || {
             Frontend::connect(&guest, store, &toolstack::device_path(0), &config).unwrap()
         });
-        let port = self.attach(&mut vif, domain.id());
+        let connection = self.connect(&mut vif);
+        let grants = connection.usage();
+        let port = self.carry(domain.id(), connection);
         let (frontend, queues) = frontend.join().unwrap();
-        Guest { domain, inside, frontend, queues, vif, port }
+        Guest { domain, inside, frontend, queues, vif, port, grants }
     }
 
     /// Waits for the frontend and adds its queues to the datapath.

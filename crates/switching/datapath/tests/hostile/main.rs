@@ -11,6 +11,7 @@ mod control;
 mod frames;
 mod grants;
 mod handshake;
+mod lateness;
 mod metadata;
 mod races;
 mod raw;

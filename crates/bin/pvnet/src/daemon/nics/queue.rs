@@ -32,12 +32,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Ends a queue's thread.
 pub(super) struct Stop {
     is_set: AtomicBool,
-    doorbell: Doorbell,
+    doorbell: Arc<Doorbell>,
 }
 
 impl Stop {
     pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self { is_set: AtomicBool::new(false), doorbell: Doorbell::new()? })
+        Ok(Self { is_set: AtomicBool::new(false), doorbell: Arc::new(Doorbell::new()?) })
     }
 
     pub(super) fn set(&self) {
@@ -97,7 +97,7 @@ impl ServedQueue {
             };
             info!(guest = self.name, "has a queue of the card");
             self.send(QueueChange::Up { id: self.id, ingress: Box::new(ingress) });
-            while interface.is_open() && !self.stop.is_set() {
+            while interface.is_open() && !self.stop.is_set() && self.counts.refusal().is_none() {
                 self.wait(&device)?;
                 device.take_changes();
             }
@@ -105,6 +105,10 @@ impl ServedQueue {
             // Returns when the card touches no buffer any more.
             Box::new(interface).close(CLOSE_LIMIT);
             self.lender.take_back(&leftover.take());
+            // The guest lends pages that it has given up. The context is free, so the uplink's gets the guest's frames.
+            if let Some(refusal) = self.counts.refusal() {
+                return Err(refusal.to_owned());
+            }
         }
         Ok(())
     }
@@ -116,7 +120,12 @@ impl ServedQueue {
     ) -> Result<Option<(Interface, LentIngress)>, String> {
         let Self { lender, memory, counts, .. } = self;
         let region = memory.region.share().ok_or("the guest's memory cannot be shared")?;
-        let loan = Loan { lender: lender.clone(), id: memory.lender, counts: counts.clone() };
+        let loan = Loan {
+            lender: lender.clone(),
+            id: memory.lender,
+            counts: counts.clone(),
+            refused: self.stop.doorbell.clone(),
+        };
         let calls =
             || -> Box<dyn Hypercalls> { Box::new(DirectCalls::new(&self.place, &self.domain)) };
         device.connect_lent(region, memory.features, loan, leftover, &calls)
@@ -145,7 +154,7 @@ impl ServedQueue {
     fn wait(&self, device: &ContextDevice) -> Result<(), String> {
         let mut fds = [
             PollFd::from_borrowed_fd(device.changes(), PollFlags::IN),
-            PollFd::new(&self.stop.doorbell, PollFlags::IN),
+            PollFd::new(&*self.stop.doorbell, PollFlags::IN),
         ];
         rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(|error| error.to_string())?;
         Ok(())

@@ -112,7 +112,7 @@ impl CardQueue {
 }
 
 impl GuestQueues for CardQueues {
-    fn assign(&mut self, interface: &Receiver<'_>) {
+    fn assign(&mut self, interface: &Receiver<'_>, _: &Datapath, _: &Wrappers) {
         if !self.queues.contains_key(&interface.id)
             && let Some(queue) = self.open(interface)
         {
@@ -134,6 +134,7 @@ impl GuestQueues for CardQueues {
         let status = |queue: &CardQueue| GuestQueueStatus {
             queue: queue.context,
             guest: Some(queue.name.clone()),
+            reason: queue.counts.refusal().map(str::to_owned),
             direct: queue.counts.direct(),
             copied: Some(queue.counts.copied())
                 .filter(|count| *count > 0)

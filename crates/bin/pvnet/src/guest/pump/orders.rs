@@ -80,3 +80,16 @@ impl AsFd for OrderTaker {
         self.event.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_look_gives_up_nothing() {
+        let (sender, taker) = channel().unwrap();
+        assert_eq!(sender.set_aside(3), [0u16; 0]);
+        drop(taker);
+        assert_eq!(sender.set_aside(3), [0u16; 0], "it has ended");
+    }
+}

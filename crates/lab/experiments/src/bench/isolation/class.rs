@@ -30,6 +30,12 @@ pub enum Class {
     ControlFlood,
     /// Revokes and renews the grants of its rings' pages while it sends (the worker).
     GrantRevocation,
+    /// The same, of pages that the backend keeps mapped on demand (the worker, the process's mappings).
+    StaleGrants,
+    /// Copies nothing and posts nothing again, while an uplink sends it 200 Mb/s to copy (the uplink's buffers).
+    HoardedCopies,
+    /// Posts nothing again, while an uplink sends it 200 Mb/s in its own queue (the worker, the uplink).
+    EmptyQueue,
     /// Gives up memory and takes it back, in a loop (the machine's locks, the process's address space).
     Balloon,
     /// Punches holes into its pages while they are in use (the worker, in page faults).
@@ -55,25 +61,37 @@ impl Class {
         matches!(self, Self::SlowStops | Self::SlowDrips | Self::SlowBursts | Self::SlowNever)
     }
 
-    /// Whether the daemon has an uplink without TSO.
-    pub fn has_uplink(self) -> bool {
-        self == Self::TinySegments
+    /// Whether an uplink sends to the hostile guest, which takes nothing.
+    pub fn is_sent_to_by_uplink(self) -> bool {
+        matches!(self, Self::HoardedCopies | Self::EmptyQueue)
     }
 
-    /// Whether the hostile guest has no guard.
-    pub fn is_unguarded(self) -> bool {
-        self == Self::MacFlapping
+    /// The keys of the uplink, if there is one.
+    pub fn uplink(self) -> Option<&'static str> {
+        match self {
+            Self::TinySegments => Some("capabilities = \"csum+sg\"\n"),
+            Self::HoardedCopies => Some(""),
+            Self::EmptyQueue => Some("queues = \"per-guest\"\n"),
+            _ => None,
+        }
     }
 
-    /// Whether the hostile guest may change its memory, which is then not sealed.
-    pub fn may_balloon(self) -> bool {
-        matches!(self, Self::Balloon | Self::Holes)
+    /// More keys of the hostile guest.
+    pub fn guest(self) -> &'static str {
+        match self {
+            Self::MacFlapping => "guard = \"off\"\n",
+            Self::Balloon | Self::Holes => "balloon = true\n",
+            Self::StaleGrants => "grant_reuse = \"on-demand\"\n",
+            Self::HoardedCopies => "rx = \"guest-copy\"\n",
+            Self::EmptyQueue => "rx = \"direct\"\n",
+            _ => "",
+        }
     }
 
     /// Whether the hostile guest has its pages kept mapped. With grants that are checked per frame,
     /// revoking them takes effect.
     pub fn has_persistent_grants(self) -> bool {
-        self != Self::GrantRevocation
+        !matches!(self, Self::GrantRevocation | Self::StaleGrants)
     }
 }
 

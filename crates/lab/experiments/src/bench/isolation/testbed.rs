@@ -41,13 +41,13 @@ pub struct Attacked {
     orders: std::path::PathBuf,
     /// The good guests and the daemon.
     pub testbed: Testbed,
-    _uplink: Option<Namespace>,
+    uplink: Option<Namespace>,
 }
 
 impl Attacked {
     /// Starts everything. The hostile guest is idle.
     pub fn start(class: Class, workers: usize) -> Result<Self> {
-        let uplink = class.has_uplink().then(|| Namespace::create("pvnet-up")).transpose()?;
+        let uplink = class.uplink().map(|_| Namespace::create("pvnet-up")).transpose()?;
         let more = tables(class, uplink.as_ref());
         let setup = Setup { workers: Some(workers), more, ..Setup::default() };
         let testbed = Testbed::start(&setup)?;
@@ -61,11 +61,14 @@ impl Attacked {
         command.arg("--socket").arg(join_socket(testbed.folder())).arg("--orders").arg(&orders);
         command.args(targets.iter().flat_map(|mac| ["--target".to_owned(), mac.to_string()]));
         let hostile = Process::capture(command)?;
-        let mut attacked = Self { stream: None, hostile, orders, testbed, _uplink: uplink };
+        let mut attacked = Self { stream: None, hostile, orders, testbed, uplink };
         attacked.order(Order::Idle)?;
-        if class.is_slow_receiver() {
-            attacked.stream = Some(Stream::start(&attacked.testbed)?);
-        }
+        let red = attacked.testbed.left();
+        attacked.stream = match &attacked.uplink {
+            Some(uplink) if class.is_sent_to_by_uplink() => Some(Stream::start(uplink, TAP)?),
+            None if class.is_slow_receiver() => Some(Stream::start(&red.namespace, red.device)?),
+            _ => None,
+        };
         Ok(attacked)
     }
 
@@ -98,14 +101,13 @@ impl Attacked {
 
 /// The tables of the hostile guest and the uplink.
 fn tables(class: Class, uplink: Option<&Namespace>) -> String {
-    let guard = if class.is_unguarded() { "guard = \"off\"\n" } else { "" };
-    let balloon = if class.may_balloon() { "balloon = true\n" } else { "" };
-    let guest = format!("[[guest]]\nname = \"{NAME}\"\nmac = \"{MAC}\"\n{guard}{balloon}");
+    let guest = format!("[[guest]]\nname = \"{NAME}\"\nmac = \"{MAC}\"\n{}", class.guest());
     let uplink = uplink.map_or(String::new(), |namespace| {
         format!(
             "\n[[uplink]]\nname = \"uplink\"\ntap = \"{TAP}\"\nnamespace = \"{}\"\n\
-             addresses = [\"{UPLINK}\"]\ncapabilities = \"csum+sg\"\n",
-            namespace.name()
+             addresses = [\"{UPLINK}\"]\n{}",
+            namespace.name(),
+            class.uplink().unwrap_or_default()
         )
     });
     guest + &uplink
@@ -120,22 +122,22 @@ fn teach(uplink: &Namespace, guest: Ipv4Addr) -> Result<MacAddr> {
     mac.ok_or_else(|| Error::Failed(format!("`ip -j link show dev {TAP}` has no address: {json}")))
 }
 
-/// Datagrams from the first good guest to the hostile one, at a fixed rate, whether or not they arrive.
+/// Datagrams to the hostile guest at a fixed rate, whether or not they arrive.
 struct Stream {
     done: Arc<AtomicBool>,
     thread: Option<JoinHandle<lab::Result<()>>>,
 }
 
 impl Stream {
-    fn start(testbed: &Testbed) -> Result<Self> {
-        let red = testbed.left();
+    /// Sends from a namespace, through this device there.
+    fn start(from: &Namespace, device: &str) -> Result<Self> {
         // The hostile guest answers no ARP.
         let neighbour = [ADDRESS.to_string(), MAC.to_string()];
         let [address, mac] = &neighbour;
-        red.namespace.ip(&["neigh", "replace", address, "lladdr", mac, "dev", red.device])?;
+        from.ip(&["neigh", "replace", address, "lladdr", mac, "dev", device])?;
         let done = Arc::new(AtomicBool::new(false));
         let stop = done.clone();
-        let thread = red.namespace.thread(move || {
+        let thread = from.thread(move || {
             send(&stop);
             Ok(())
         })?;

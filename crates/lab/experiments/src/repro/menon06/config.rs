@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::repro::config::daemon;
+
 /// Where the server's program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
@@ -148,17 +150,12 @@ impl Server {
 
     /// The daemon's configuration, between namespaces of these names; none for native Linux.
     pub fn toml(self, folder: &Path, server: &str, client: &str) -> Option<String> {
-        // TOML quotes the folder's name, which may have any character.
-        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
-        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
-        let daemon =
-            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
         let (nic, inner) = match self {
             Self::Guest(guest) => (uplink(guest.nic, guest.buffers, client), guest.toml(server)),
             Self::Driver(buffers) => (uplink(ALL, buffers, client), stack(buffers)),
             Self::Native => return None,
         };
-        Some(daemon + &nic + &inner)
+        Some(daemon(folder) + &nic + &inner)
     }
 }
 

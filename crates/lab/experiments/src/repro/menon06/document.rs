@@ -1,58 +1,31 @@
 //! The whole result, for JSON and pages.
 
-use report::{Claim, Machine};
 use serde::Serialize;
 
 use super::claims::claims;
 use super::orders::{Order, orders};
 use super::plan::Planned;
 use super::rows::{Measurements, Row, rows};
+use crate::repro::cpus::Cpus;
+use crate::repro::document;
 
-/// The whole result.
+/// The whole result. Its rows are the paper's bars, in the paper's order.
+pub type Document = document::Document<Cpus, Row, Orders>;
+/// How it was measured.
+pub type Method = document::Method<Cpus>;
+
+/// Where the order differs from the paper's.
 #[derive(Clone, Debug, Serialize)]
-pub struct Document {
-    /// The paper.
-    pub paper: &'static str,
-    /// Where and when it ran.
-    pub machine: Machine,
-    /// How it was measured.
-    pub method: Method,
-    /// The paper's bars, in its order.
-    pub rows: Vec<Row>,
-    /// What the paper claims, and whether it holds here.
-    pub claims: Vec<Claim>,
-    /// Pairs of configurations whose order differs from the paper's.
+pub struct Orders {
+    /// Pairs of configurations.
     pub orders: Vec<Order>,
 }
 
-/// How it was measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Method {
-    /// Seconds of each transfer.
-    pub seconds: u32,
-    /// Interleaved rounds.
-    pub rounds: u32,
-    /// The server's CPU; any if absent.
-    pub server_cpu: Option<usize>,
-    /// The client's CPU; any if absent.
-    pub client_cpu: Option<usize>,
-    /// What differs from the intended setup.
-    pub notes: Vec<String>,
-}
-
-impl Document {
-    /// Compares what was measured with the paper.
-    pub fn new(plan: &[Planned], seen: &Measurements, method: Method) -> Self {
-        let rows = rows(plan, seen);
-        Self {
-            paper: "menon06",
-            machine: Machine::detect(),
-            method,
-            claims: claims(&rows),
-            orders: orders(&rows),
-            rows,
-        }
-    }
+/// Compares what was measured with the paper.
+pub fn document(plan: &[Planned], seen: &Measurements, method: Method) -> Document {
+    let rows = rows(plan, seen);
+    let (claims, orders) = (claims(&rows), orders(&rows));
+    Document::new("menon06", method, rows, claims, Orders { orders })
 }
 
 #[cfg(test)]
@@ -65,31 +38,32 @@ pub(super) mod tests {
     use super::*;
 
     /// A document of these figures; a configuration's name gives its throughput.
-    pub fn document(figures: &[Figure], mbps: impl Fn(&str) -> f64) -> Document {
+    pub fn example(figures: &[Figure], mbps: impl Fn(&str) -> f64) -> Document {
         let (plan, seen) = measurements(figures, mbps);
+        let own = Cpus { server: Some(1), driver: Some(1), client: Some(0), note: None };
         let notes = vec!["a note".to_owned()];
-        let method =
-            Method { seconds: 1, rounds: 2, server_cpu: Some(1), client_cpu: Some(0), notes };
-        Document::new(&plan, &seen, method)
+        document(&plan, &seen, Method { seconds: 1, rounds: 2, own, notes })
     }
 
     #[test]
     fn claims_without_a_measurement_cannot_be_told() {
         let plan = plan(&[Figure::Nine, Figure::Thirteen], &[], Err("no superpages"));
-        let method =
-            Method { seconds: 1, rounds: 1, server_cpu: None, client_cpu: None, notes: vec![] };
-        let document = Document::new(&plan, &Measurements::default(), method);
-        assert_eq!(document.claims.len(), 1);
-        assert_eq!(document.claims[0].verdict, Verdict::CannotBeTold);
+        let own = Cpus { server: None, driver: None, client: None, note: None };
+        let method = Method { seconds: 1, rounds: 1, own, notes: vec![] };
+        let document = document(&plan, &Measurements::new(), method);
+        assert_eq!(document.claims.len(), 2);
+        assert!(document.claims.iter().all(|claim| claim.verdict == Verdict::CannotBeTold));
     }
 
     #[test]
     fn json_has_the_documented_shape() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 300.0 };
-        let document = document(&[Figure::Five], rates);
+        let document = example(&[Figure::Five], rates);
         let json = serde_json::to_value(&document).unwrap();
         assert_eq!(json["paper"], "menon06");
         assert!(json["machine"]["cpus"].as_u64() > Some(0));
+        assert_eq!(json["method"]["server_cpu"], 1);
+        assert!(json["orders"].is_array());
         let rows = json["rows"].as_array().unwrap();
         assert_eq!(rows.len(), 6);
         let row = rows.iter().find(|row| row["config"] == "high-ioc").unwrap();

@@ -13,18 +13,17 @@ mod show;
 mod topology;
 
 use clap::Args;
-use lab::Progress;
 use report::human;
 
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
-use crate::repro::outcome::kept;
 use crate::repro::results::Results;
+use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
 use config::Server;
-use document::{Document, Method};
-use measure::measure;
+use document::{Method, document};
+use measure::{Sample, measure};
 use paper::Figure;
-use plan::{Key, Planned, in_turn, keys, plan, servers, superpages};
+use plan::{Key, Planned, keys, plan, superpages};
 use rows::Measurements;
 use topology::Topology;
 
@@ -59,9 +58,9 @@ pub fn run(args: &Menon06Args) -> Result<()> {
         )));
     }
     let (seen, method) = experiment(args, &plan)?;
-    let document = Document::new(&plan, &seen, method);
-    show::print(&document)?;
-    args.results.write(&document, || page::page(&document), seen.failures())
+    let document = document(&plan, &seen, method);
+    let sections = show::sections(&document);
+    args.results.write(&document, &sections, || page::page(&document), seen.failures())
 }
 
 /// A configuration of every kind of daemon, as TOML.
@@ -79,116 +78,70 @@ const OVERHEAD: f64 = 0.2;
 /// Seconds until a server and its client reach each other.
 const START: f64 = 0.8;
 
-/// Measures everything, in interleaved rounds.
+/// Measures everything. All servers run at once.
 fn experiment(args: &Menon06Args, plan: &[Planned]) -> Result<(Measurements, Method)> {
     lab::preflight(&["iperf3", "ping", "ethtool"])?;
-    let (cpus, keys) = (Cpus::choose()?, keys(plan));
-    let servers = servers(&keys);
-    let progress =
-        Progress::new(servers.len() + args.rounds as usize * keys.len(), args.results.quiet);
-    progress.note(&estimate(args, keys.len(), servers.len()));
-    let mut seen = Measurements::default();
-    let mut topologies = Vec::new();
-    for kind in servers {
-        progress.step(format!("start the server of {}", name(plan, |key| key.server == kind)));
-        match kept(Topology::start(kind, &cpus))? {
-            Ok(topology) => topologies.push((kind, topology)),
-            Err(why) => {
-                progress.done(&format!("failed: {why}"));
-                let without = keys.iter().filter(|key| key.server == kind);
-                without.for_each(|key| seen.fail(*key, why.clone()));
-            }
-        }
-    }
-    for round in 0..args.rounds {
-        for key in in_turn(&keys, round) {
-            let shown = name(plan, |other| *other == key);
-            progress.step(format!("round {} of {}: {shown}", round + 1, args.rounds));
-            let result = transfer(&topologies, &seen, key, args.seconds, &cpus)?;
-            progress.done(&note_down(&mut seen, key, result));
-        }
-    }
-    let method = Method {
-        seconds: args.seconds,
-        rounds: args.rounds,
-        server_cpu: cpus.server,
-        client_cpu: cpus.client,
-        notes: notes(&cpus, &topologies, &seen),
-    };
-    Ok((seen, method))
+    let cpus = Cpus::choose()?;
+    let each = f64::from(args.seconds) + OVERHEAD;
+    let is_quiet = args.results.quiet;
+    let schedule = Schedule { rounds: args.rounds, each, start: START, is_quiet };
+    let transfers = Transfers { args, plan, cpus: &cpus };
+    let Outcome { seen, mut notes } = in_rounds(&transfers, &keys(plan), &schedule)?;
+    notes.extend(cpus.note.clone());
+    notes.extend(stolen(&seen));
+    Ok((seen, Method { seconds: args.seconds, rounds: args.rounds, own: cpus, notes }))
 }
 
-/// A sample, or why there is none. `None` if the measurement is skipped.
-type Outcome = Option<std::result::Result<measure::Sample, String>>;
+/// Transfers from and to servers.
+struct Transfers<'a> {
+    args: &'a Menon06Args,
+    plan: &'a [Planned],
+    cpus: &'a Cpus,
+}
 
-/// Adds the outcome of a transfer, and returns it in words.
-fn note_down(seen: &mut Measurements, key: Key, outcome: Outcome) -> String {
-    match outcome {
-        Some(Ok(sample)) => {
-            let said = format!("{} Mb/s", human(sample.mbps));
-            seen.push(key, sample);
-            said
-        }
-        Some(Err(why)) => {
-            let said = format!("failed: {why}");
-            seen.fail(key, why);
-            said
-        }
-        None => "skipped: it has failed before".to_owned(),
+impl Experiment<Key> for Transfers<'_> {
+    type Running = Topology;
+    type Sample = Sample;
+
+    fn start(&self, server: Server, _: u16) -> Result<Topology> {
+        Topology::start(server, self.cpus)
+    }
+
+    fn notes<'a>(&self, topology: &'a Topology) -> &'a [String] {
+        &topology.notes
+    }
+
+    fn name(&self, key: Key) -> String {
+        name(self.plan, key)
+    }
+
+    fn measure(&self, topology: &mut Topology, key: Key) -> Result<Sample> {
+        measure(topology, key, self.args.seconds, self.cpus)
+    }
+
+    fn words(&self, sample: &Sample) -> String {
+        format!("{} Mb/s", human(sample.mbps))
     }
 }
 
-/// Runs a transfer, unless it has failed before.
-fn transfer(
-    topologies: &[(Server, Topology)],
-    seen: &Measurements,
-    key: Key,
-    seconds: u32,
-    cpus: &Cpus,
-) -> Result<Outcome> {
-    let topology = topologies.iter().find(|(kind, _)| *kind == key.server);
-    match topology {
-        Some((_, topology)) if !seen.has_failed(key) => {
-            kept(measure(topology, key, seconds, cpus)).map(Some)
-        }
-        _ => Ok(None),
-    }
-}
-
-/// The name of the first bar with such a key, for people.
-fn name(plan: &[Planned], is: impl Fn(&Key) -> bool) -> String {
-    let bar = plan.iter().find(|planned| planned.key.as_ref().is_ok_and(&is)).map(|it| &it.bar);
+/// The name of the first bar with this key, for people.
+fn name(plan: &[Planned], key: Key) -> String {
+    let bar = plan.iter().find(|planned| planned.key == Ok(key)).map(|it| &it.bar);
     bar.map_or(String::new(), |bar| {
         let write = if bar.program == paper::Program::Write { ", write" } else { "" };
         format!("{} ({}{write})", bar.config, bar.direction.name())
     })
 }
 
-fn estimate(args: &Menon06Args, keys: usize, servers: usize) -> String {
-    let rounds = f64::from(args.rounds);
-    let transfers = keys as f64 * rounds * (f64::from(args.seconds) + OVERHEAD);
-    let minutes = (transfers + servers as f64 * START) / 60.0;
-    let rounds = args.rounds;
-    format!("{keys} measurements on {servers} servers, {rounds} rounds: about {minutes:.1} minutes")
-}
-
-/// Notes for the reader.
-fn notes(cpus: &Cpus, topologies: &[(Server, Topology)], seen: &Measurements) -> Vec<String> {
-    let mut notes: Vec<String> = cpus.note.iter().cloned().collect();
-    for note in topologies.iter().flat_map(|(_, topology)| &topology.notes) {
-        // Most are the same on all of them.
-        if !notes.contains(note) {
-            notes.push(note.clone());
-        }
-    }
-    let stolen = seen.stolen();
-    if stolen > 0.01 {
-        let percent = human(100.0 * stolen);
-        notes.push(format!(
+/// A note if others had the server's CPU.
+fn stolen(seen: &Measurements) -> Option<String> {
+    let most = seen.all().map(|sample| sample.stolen).fold(0.0, f64::max);
+    (most > 0.01).then(|| {
+        let percent = human(100.0 * most);
+        format!(
             "the host gave up to {percent} % of the server CPU's time to others during a transfer"
-        ));
-    }
-    notes
+        )
+    })
 }
 
 #[cfg(test)]
@@ -198,8 +151,7 @@ mod tests {
     #[test]
     fn a_measurement_is_named_after_its_first_bar() {
         let plan = plan(&[Figure::Five, Figure::Seven, Figure::Ten], &[], Ok(()));
-        let names: Vec<String> =
-            keys(&plan).iter().map(|key| name(&plan, |other| other == key)).collect();
+        let names: Vec<String> = keys(&plan).into_iter().map(|key| name(&plan, key)).collect();
         assert_eq!(names[..2], ["none (tx)", "sp (tx)"]);
         assert!(names.contains(&"none (tx, write)".to_owned()), "{names:?}");
         assert!(names.contains(&"high/csum (tx)".to_owned()), "{names:?}");

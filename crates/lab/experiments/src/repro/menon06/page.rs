@@ -27,7 +27,7 @@ pub fn page(document: &Document) -> Report {
             page.paragraph(&show::grounds(claim));
         }
     }
-    page.section("Where the order differs from the paper's");
+    page.section(show::ORDER);
     for sentence in show::order_sentences(document) {
         page.paragraph(&sentence);
     }
@@ -150,20 +150,20 @@ fn details(page: &mut Report, document: &Document) {
          its grant and event operations, which count as the hypervisor. Only the server's CPU is \
          counted.",
     );
-    for note in &document.method.notes {
-        page.paragraph(&format!("Note: {note}."));
+    for note in document.notes() {
+        page.paragraph(&note);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::tests::document;
+    use super::super::document::tests::example;
     use super::*;
 
     #[test]
     fn the_page_shows_figures_beside_the_papers() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 300.0 };
-        let html = page(&document(&[Figure::Five, Figure::Six, Figure::Nine], rates)).to_html();
+        let html = page(&example(&[Figure::Five, Figure::Six, Figure::Nine], rates)).to_html();
         assert_eq!(html.matches("<figure>").count(), 3);
         assert!(html.contains("Cost of none ÷ cost of high"));
         assert!(html.contains("paper") && html.contains("Medians of 2 interleaved rounds"));
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn bars_are_divided_by_the_unoptimised_one() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 300.0 };
-        let document = document(&[Figure::Five], rates);
+        let document = example(&[Figure::Five], rates);
         let high = document.rows.iter().find(|row| row.config == "high").unwrap();
         let stats = normalised(high).unwrap();
         assert!((stats.median - 3.0).abs() < 1e-9 && (stats.min - 2.857).abs() < 1e-3);

@@ -4,6 +4,7 @@ use shm::{PageSize, Region, create_memfd};
 
 use super::config::Server;
 use super::paper::{Bar, Feasibility, Figure, Program, bars};
+use crate::repro::rounds;
 use crate::repro::transfer::Direction;
 
 /// A measurement.
@@ -77,22 +78,12 @@ pub fn keys(plan: &[Planned]) -> Vec<Key> {
     keys
 }
 
-/// Every server to start, each once.
-pub fn servers(keys: &[Key]) -> Vec<Server> {
-    let mut servers: Vec<Server> = Vec::new();
-    for key in keys {
-        if !servers.contains(&key.server) {
-            servers.push(key.server);
-        }
-    }
-    servers
-}
+impl rounds::Key for Key {
+    type Server = Server;
 
-/// The order of a round: forwards and backwards in turn, so that a machine that is slow for a while
-/// does not slow the same measurements each time.
-pub fn in_turn(keys: &[Key], round: u32) -> Vec<Key> {
-    let forwards = keys.iter().copied();
-    if round.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() }
+    fn server(self) -> Server {
+        self.server
+    }
 }
 
 /// Allocates a superpage as guests do. The error says why this machine has none.
@@ -122,10 +113,7 @@ mod tests {
         // once more, paced.
         assert_eq!(keys.len(), 9 + 6 + 8 + 3 + 3);
         // Guest-copy sends as none does, and none receives as Guest-copy does, with superpages too.
-        assert_eq!(servers(&keys).len(), 9 + 3 + 4 + 1 - 2);
-        let [even, odd] = [0, 1].map(|round| in_turn(&keys, round));
-        assert_eq!(even, keys);
-        assert!(odd.iter().eq(keys.iter().rev()));
+        assert_eq!(rounds::starts(&keys), 9 + 3 + 4 + 1 - 2);
     }
 
     #[test]

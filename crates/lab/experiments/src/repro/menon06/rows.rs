@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::measure::{Cost, Sample};
 use super::paper::{self, CHANNEL_SAVES, Figure, HIGH_DIVIDES, LINUX, Program};
 use super::plan::{Key, Planned};
+use crate::repro::rounds;
 use crate::repro::transfer::Direction;
 
 /// One bar.
@@ -81,55 +82,8 @@ pub struct CostRatios {
     pub hypervisor: Option<f64>,
 }
 
-/// The samples of each kind of measurement.
-#[derive(Debug, Default)]
-pub struct Measurements(Vec<(Key, Result<Vec<Sample>, String>)>);
-
-impl Measurements {
-    /// Adds a sample.
-    pub fn push(&mut self, key: Key, sample: Sample) {
-        if let Ok(samples) = self.entry(key) {
-            samples.push(sample);
-        }
-    }
-
-    /// Notes a failure. No further samples are taken.
-    pub fn fail(&mut self, key: Key, why: String) {
-        *self.entry(key) = Err(why);
-    }
-
-    /// Whether this measurement has failed.
-    pub fn has_failed(&self, key: Key) -> bool {
-        self.0.iter().any(|(known, seen)| *known == key && seen.is_err())
-    }
-
-    /// The number of failed measurements.
-    pub fn failures(&self) -> usize {
-        self.0.iter().filter(|(_, seen)| seen.is_err()).count()
-    }
-
-    /// The largest share of the server CPU's time, 0 to 1, that a hypervisor below gave to others.
-    pub fn stolen(&self) -> f64 {
-        let samples = self.0.iter().flat_map(|(_, seen)| seen.iter().flatten());
-        samples.map(|sample| sample.stolen).fold(0.0, f64::max)
-    }
-
-    fn entry(&mut self, key: Key) -> &mut Result<Vec<Sample>, String> {
-        let index = self.0.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
-            self.0.push((key, Ok(Vec::new())));
-            self.0.len() - 1
-        });
-        &mut self.0[index].1
-    }
-
-    fn samples(&self, key: Key) -> Result<&[Sample], String> {
-        match self.0.iter().find(|(known, _)| *known == key) {
-            Some((_, Ok(samples))) => Ok(samples),
-            Some((_, Err(why))) => Err(format!("failed: {why}")),
-            None => Err("not measured".to_owned()),
-        }
-    }
-}
+/// What was measured, and what failed.
+pub type Measurements = rounds::Measurements<Key, Sample>;
 
 /// The rows of a plan.
 pub fn rows(plan: &[Planned], seen: &Measurements) -> Vec<Row> {
@@ -144,8 +98,10 @@ pub fn rows(plan: &[Planned], seen: &Measurements) -> Vec<Row> {
 impl Row {
     fn new(planned: &Planned, seen: &Measurements) -> Self {
         let bar = &planned.bar;
-        let samples = planned.key.clone().and_then(|key| seen.samples(key));
-        let measured = samples.as_deref().unwrap_or_default();
+        let (measured, missing) = match &planned.key {
+            Ok(key) => (seen.of(*key), seen.missing(*key)),
+            Err(why) => (&[][..], Some(why.clone())),
+        };
         let rates: Samples = measured.iter().map(|sample| sample.mbps).collect();
         let overall = [Figure::Table1, Figure::Three, Figure::Four].contains(&bar.figure);
         Self {
@@ -168,9 +124,17 @@ impl Row {
             per_packet: per_packet(measured),
             paper_says: bar.says,
             note: planned.note.clone(),
-            not_measurable: samples.err(),
+            not_measurable: missing,
             of: bar.figure,
         }
+    }
+
+    /// The share of time in which the server's CPU was busy, in per cent.
+    pub fn busy(&self) -> Option<f64> {
+        self.cpu.as_ref().map(|cpu| {
+            let busy = cpu.guest + cpu.driver + cpu.hypervisor;
+            100.0 * busy / (busy + cpu.idle).max(f64::EPSILON)
+        })
     }
 
     /// Fills in the ratios to other rows.
@@ -250,7 +214,7 @@ pub(super) mod tests {
         mbps: impl Fn(&str) -> f64,
     ) -> (Vec<Planned>, Measurements) {
         let plan = plan(figures, &[], Ok(()));
-        let mut seen = Measurements::default();
+        let mut seen = Measurements::new();
         for key in keys(&plan) {
             let shown = plan.iter().find(|planned| planned.key == Ok(key)).unwrap();
             let mbps = mbps(shown.bar.config);
@@ -313,7 +277,7 @@ pub(super) mod tests {
     #[test]
     fn a_row_without_a_measurement_says_why() {
         let plan = plan(&[Figure::Nine, Figure::Thirteen], &[], Err("no superpages"));
-        let mut seen = Measurements::default();
+        let mut seen = Measurements::new();
         let key = keys(&plan)[0];
         seen.push(key, sample(1.0));
         seen.fail(key, "the daemon ended".to_owned());

@@ -8,31 +8,27 @@ use super::document::Document;
 use super::orders::Order;
 use super::paper::Figure;
 use super::rows::{CostRatios, Row};
-use crate::error::{Error, Result};
-use crate::output;
+use crate::repro::results::Section;
 
-/// Prints everything.
-pub fn print(document: &Document) -> Result<()> {
-    for figure in figures(document) {
-        output::print(&format!("\n{}\n", figure.title()))?;
-        table(document, figure).print().map_err(Error::Print)?;
-        for remark in remarks(document, figure) {
-            output::print(&format!("{remark}\n"))?;
-        }
-    }
+/// Everything that is printed.
+pub fn sections(document: &Document) -> Vec<Section> {
+    let figure = |figure: Figure| {
+        let table = Some(table(document, figure));
+        Section { title: figure.title().to_owned(), table, remarks: remarks(document, figure) }
+    };
+    let mut sections: Vec<Section> = figures(document).into_iter().map(figure).collect();
     if !document.claims.is_empty() {
-        output::print("\nWhat the paper claims\n")?;
-        claims_table(&document.claims).print().map_err(Error::Print)?;
-        document
-            .claims
-            .iter()
-            .try_for_each(|claim| output::print(&format!("{}\n", grounds(claim))))?;
+        let mut claims = Section::table("What the paper claims", claims_table(&document.claims));
+        claims.remarks = document.claims.iter().map(grounds).collect();
+        sections.push(claims);
     }
-    let mut text = format!("\n{}\n", order_sentences(document).join("\n"));
-    text +=
-        &document.method.notes.iter().map(|note| format!("Note: {note}.\n")).collect::<String>();
-    output::print(&text)
+    sections.push(Section::remarks(ORDER, order_sentences(document)));
+    sections.push(Section::remarks("Notes", document.notes().collect()));
+    sections
 }
+
+/// The heading of [`order_sentences`].
+pub const ORDER: &str = "Where the order differs from the paper's";
 
 /// The figures that have rows, in the paper's order.
 pub fn figures(document: &Document) -> Vec<Figure> {
@@ -76,7 +72,7 @@ fn throughput(document: &Document, figure: Figure) -> Table {
         ]);
         cells.extend(to_linux.then(|| number(row.ratio_to_linux)));
         cells.extend(parts(row));
-        let busy = busy(row).map_or(String::new(), |busy| format!("{busy:.0} %"));
+        let busy = row.busy().map_or(String::new(), |busy| format!("{busy:.0} %"));
         let paper = row.paper_busy_percent.map(|paper| format!(" (paper {paper:.0} %)"));
         cells.push(busy + &paper.unwrap_or_default());
         table.row(cells);
@@ -88,14 +84,6 @@ fn throughput(document: &Document, figure: Figure) -> Table {
 fn parts(row: &Row) -> [String; 3] {
     let parts = row.cpu_s_per_gb.map(|cost| [cost.guest, cost.driver, cost.hypervisor]);
     parts.map_or_else(Default::default, |parts| parts.map(|part| format!("{part:.2}")))
-}
-
-/// The share of time in which the server's CPU was busy, in per cent.
-fn busy(row: &Row) -> Option<f64> {
-    row.cpu.as_ref().map(|cpu| {
-        let busy = cpu.guest + cpu.driver + cpu.hypervisor;
-        100.0 * busy / (busy + cpu.idle).max(f64::EPSILON)
-    })
 }
 
 fn costs(document: &Document, figure: Figure) -> Table {
@@ -156,7 +144,8 @@ const SATURATED: f64 = 90.0;
 
 fn of_row(row: &Row) -> impl Iterator<Item = String> {
     let why = row.not_measurable.as_ref().map(|why| format!("not measurable: {why}"));
-    let idle = busy(row).filter(|busy| *busy < SATURATED);
+    let is_free = row.pace_mbps.is_none();
+    let idle = row.busy().filter(|busy| is_free && *busy < SATURATED);
     let idle = idle
         .map(|_| "the server's CPU was not busy all the time, so something else limits".to_owned());
     let says = row.paper_says.map(|says| format!("the paper: {says}"));
@@ -170,23 +159,23 @@ pub fn grounds(claim: &Claim) -> String {
 
 /// Sentences on where the order differs from the paper's.
 pub fn order_sentences(document: &Document) -> Vec<String> {
-    if document.orders.is_empty() {
+    if document.more.orders.is_empty() {
         return vec!["All measured configurations are in the paper's order.".into()];
     }
-    document.orders.iter().map(Order::sentence).collect()
+    document.more.orders.iter().map(Order::sentence).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use report::Verdict;
 
-    use super::super::document::tests::document;
+    use super::super::document::tests::example;
     use super::*;
 
     #[test]
     fn tables_have_the_papers_numbers_beside_the_measured_ones() {
         let rates = |config: &str| if config == "none" { 100.0 } else { 200.0 };
-        let document = document(&[Figure::Seven, Figure::Six], rates);
+        let document = example(&[Figure::Seven, Figure::Six], rates);
         assert_eq!(figures(&document), [Figure::Six, Figure::Seven]);
         let table = table(&document, Figure::Seven);
         let row = table.rows().iter().find(|row| row[0] == "high/none").unwrap();
@@ -200,7 +189,7 @@ mod tests {
 
     #[test]
     fn rows_without_a_measurement_say_why() {
-        let document = document(&[Figure::Nine, Figure::Eleven], |_| 100.0);
+        let document = example(&[Figure::Nine, Figure::Eleven], |_| 100.0);
         for figure in figures(&document) {
             let remarks = remarks(&document, figure);
             for row in table(&document, figure).rows() {
@@ -219,8 +208,8 @@ mod tests {
 
     #[test]
     fn every_order_has_a_sentence() {
-        let document = document(&[Figure::Five], |_| 100.0);
-        assert_eq!(order_sentences(&document).len(), document.orders.len());
+        let document = example(&[Figure::Five], |_| 100.0);
+        assert_eq!(order_sentences(&document).len(), document.more.orders.len());
         let failed = |claim: &Claim| claim.verdict == Verdict::DoesNotHold;
         assert!(document.claims.iter().all(failed));
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::{Serialize, Serializer};
 
+use crate::repro::config;
 use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
 /// How a guest receives.
@@ -82,25 +83,9 @@ pub struct Coalesced {
 
 impl Setup for Coalesced {
     fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
-        if self.line == Line::Linux {
-            return None;
-        }
-        // TOML quotes the folder's name, which may have any character.
-        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
-        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
-        let mut text =
-            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
-        for nic in 0..machine.nics {
-            text += &self.nic(nic, machine);
-        }
-        for (number, name) in (1..).zip(machine.guests) {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "\n[[guest]]\nname = \"{name}\"\nmemory_mib = 32\n");
-            for nic in 0..machine.nics {
-                text += &self.interface(nic, number);
-            }
-        }
-        Some(text)
+        let nic = |nic| self.nic(nic, machine);
+        let interface = |nic, guest| self.interface(nic, guest);
+        (self.line != Line::Linux).then(|| config::with_guests(folder, machine, nic, interface))
     }
 
     fn has_cards(self) -> bool {
@@ -135,20 +120,14 @@ impl Coalesced {
                 );
             }
             Line::MultiqueueReuse | Line::CopyFromCard => {
-                let _ = write!(
-                    text,
-                    "\n[[uplink]]\nname = \"nic{nic}\"\nkind = \"cdna\"\nnic = \"{card}\"\n\
-                     mac = \"02:70:76:6e:{:02x}:fe\"\n{queues}",
-                    70 + nic,
-                );
+                text += &config::uplink_on_card(nic, &card, queues);
             }
         }
         text
     }
 
     fn interface(self, nic: u8, guest: u8) -> String {
-        let mac = format!("02:70:76:6e:{:02x}:{guest:02x}", 70 + nic);
-        let addresses = with_prefix(nic, guest);
+        let (mac, addresses) = (config::mac(nic, guest), with_prefix(nic, guest));
         let vif = |how: &str| {
             let Self { frames, us, .. } = self;
             format!(

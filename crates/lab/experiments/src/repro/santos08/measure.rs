@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use control_socket::Status;
-use hypervisor::Counted;
-use lab::{Interrupt, Iperf};
+use lab::{Interrupt, Process, on_cpu};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::load::{Arrived, LISTENS};
 use crate::repro::cpus::Cpus;
+use crate::repro::interrupts;
 use crate::repro::server::Server;
 use crate::repro::shares::Shares;
 use crate::repro::window::watch;
+use crate::testbed::program;
 
-/// Nanoseconds of the server's CPU per packet that the guest received.
+/// Nanoseconds of CPU time per packet that the guest received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// The guest: its program, stack and frontend.
@@ -37,6 +39,8 @@ pub struct Sample {
     pub lost: f64,
     /// Packets per notification of the guest; none on Linux.
     pub per_interrupt: Option<f64>,
+    /// The share of the frames, 0 to 1, that a tap's queue put into the guest's pages; none without such a queue.
+    pub direct: Option<f64>,
 }
 
 /// What a stream is like.
@@ -54,46 +58,78 @@ pub struct Stream {
 
 /// Bytes of the headers of IP and UDP.
 const HEADERS: u16 = 28;
-/// The stream begins so long before the measured time, and ends so long after it.
-const MARGIN: Duration = Duration::from_secs(1);
+/// The stream begins so long before the measured time.
+const WARM_UP: Duration = Duration::from_millis(250);
+/// Seconds that it may go on after the measured time. It is ended before.
+const LONGER: u32 = 60;
+/// How long a sink may take to listen, and to end.
+const SLACK: Duration = Duration::from_secs(15);
 
-/// Runs a stream from the peer to the first guest.
-pub fn measure(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Sample> {
+/// Starts the stream to the first guest. On return, it is under way.
+pub fn source(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Process> {
     let Stream { size, pps, burst, seconds } = stream;
-    let address = server.addresses()[0];
-    let whole = seconds + 2 * u32::try_from(MARGIN.as_secs()).unwrap_or(1);
-    let iperf = Iperf::tcp(&server.peer, server.first(), address, whole)
-        .bursts(pps, size.saturating_sub(HEADERS), burst)
-        .on([cpus.client, cpus.server]);
-    let stream = iperf.start()?;
-    Interrupt::sleep(MARGIN)?;
-    let receiver = [stream.server_pid()];
-    let window = watch(server, &receiver, seconds, cpus, || server.received())?;
-    let lost = stream.finish()?.lost_percent / 100.0;
+    let payload = size.saturating_sub(HEADERS);
+    let mut command = program(Some(&server.peer))?;
+    command.args(["load", "source", &server.addresses()[0].to_string()]);
+    command.args(["--pps", &pps.to_string(), "--burst", &burst.to_string()]);
+    command.args(["--size", &payload.to_string(), "--seconds", &(seconds + LONGER).to_string()]);
+    let source = on_cpu(cpus.client, || Process::capture(command))?;
+    Interrupt::sleep(WARM_UP)?;
+    Ok(source)
+}
+
+fn sink(server: &Server, cpus: &Cpus) -> Result<Process> {
+    let mut command = program(Some(server.first()))?;
+    command.args(["load", "sink"]);
+    let mut sink = on_cpu(cpus.server, || Process::capture(command))?;
+    sink.says(LISTENS, SLACK)?;
+    Ok(sink)
+}
+
+/// Measures a stream from the peer to the first guest.
+pub fn measure(server: &Server, stream: Stream, cpus: &Cpus) -> Result<Sample> {
+    let mut sink = sink(server, cpus)?;
+    let mut source = source(server, stream, cpus)?;
+    let window = watch(server, &[sink.pid()], stream.seconds, cpus, || server.received())?;
+    if source.ended()?.is_some() {
+        return Err(Error::Failed(format!("the source ended early: {}", source.stderr().trim())));
+    }
+    // The sink ends last, so that it does not miss what is under way.
+    source.stop()?;
+    sink.stop()?;
+    let arrived = sink.stdout();
+    let arrived = arrived.lines().last().unwrap_or_default();
+    let arrived: Arrived = serde_json::from_str(arrived).map_err(report::Error::from)?;
     let [before, after] = window.values;
     let packets = after.saturating_sub(before) as f64;
-    if packets < 1.0 {
+    if packets < 1.0 || arrived.received == 0 {
         return Err(Error::Failed("no packet arrived".to_owned()));
     }
     let wall = window.usage.wall.as_secs_f64();
     let Shares { hypervisor, driver, guest_system, guest_user, .. } = window.share;
     let [guest, driver, hypervisor] =
         [guest_system + guest_user, driver, hypervisor].map(|share| share * wall * 1e9 / packets);
-    let interrupts = window.status.map_or(0, |[before, after]| interrupts(&before, &after));
+    let status = window.status.as_ref();
+    let interrupts = status.map_or(0, |[before, after]| interrupts::of_guests(before, after));
     Ok(Sample {
         cost: Cost { guest, driver, hypervisor, total: guest + driver + hypervisor },
         pps: packets / wall,
-        lost,
+        lost: arrived.lost(),
         per_interrupt: (interrupts > 0).then(|| packets / interrupts as f64),
+        direct: status.and_then(|[before, after]| direct(before, after)),
     })
 }
 
-/// Notifications and virtual interrupts of guests.
-fn interrupts(before: &Status, after: &Status) -> u64 {
-    let contexts = |status: &Status| -> u64 {
-        let contexts = status.nics.iter().flat_map(|nic| &nic.contexts);
-        contexts.map(|context| context.interrupts).sum()
+/// The share of the frames in guests' queues of taps that were put into the guests' pages.
+fn direct(before: &Status, after: &Status) -> Option<f64> {
+    let counts = |status: &Status| {
+        let queues = status.ports.iter().flat_map(|port| &port.guest_queues);
+        queues.fold((0, 0), |(direct, copied), queue| {
+            (direct + queue.direct, copied + queue.copied.values().sum::<u64>())
+        })
     };
-    let events = (after.meter.counts - before.meter.counts).of(Counted::Notifications);
-    events + contexts(after).saturating_sub(contexts(before))
+    let ((direct_before, copied_before), (direct, copied)) = (counts(before), counts(after));
+    let (direct, copied) =
+        (direct.saturating_sub(direct_before), copied.saturating_sub(copied_before));
+    (direct + copied > 0).then(|| direct as f64 / (direct + copied) as f64)
 }

@@ -5,23 +5,27 @@ mod config;
 mod document;
 mod measure;
 mod paper;
+mod placement;
+mod reads;
 mod rows;
 mod show;
 
 use clap::Args;
-use lab::Progress;
 use report::human;
 
 use crate::error::Result;
+use crate::repro::copies::copy_ns;
 use crate::repro::cpus::Cpus;
 use crate::repro::results::Results;
-use crate::repro::rounds::{self, Experiment, Outcome, in_rounds};
+use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
 use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::{Coalesced, LINES, Line};
-use document::{Document, Method};
+use document::{Method, document};
 use measure::{Sample, Stream, measure};
-use paper::MTU;
-use rows::{Measurements, Received, rows};
+use paper::{MOST, MTU};
+use placement::Placement;
+use reads::{Reading, Readings};
+use rows::{Received, rows};
 
 /// Options of `santos08`.
 #[derive(Args)]
@@ -38,11 +42,18 @@ pub struct Santos08Args {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [MTU, SMALL],
           value_parser = clap::value_parser!(u16).range(64..=1500))]
     size: Vec<u16>,
+    /// Where the guest and the driver domain run: together on one CPU, with cards and peer on another; or apart,
+    /// the driver domain with cards and peer, as in the paper.
+    #[arg(long, value_name = "PLACEMENT,…", value_delimiter = ',', default_value = "together")]
+    cpus: Vec<Placement>,
+    /// Do not measure what reading the payload costs a guest without a stack.
+    #[arg(long)]
+    no_reads: bool,
     /// Packets per second that the peer sends. All lines must keep up.
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pps: u32,
     /// Seconds of each stream.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     /// The number of rounds; costs are medians, with minimum and maximum.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
@@ -54,8 +65,8 @@ pub struct Santos08Args {
 /// Small ones.
 const SMALL: u16 = 100;
 /// Seconds that a stream takes besides, and a server for its start, roughly.
-const OVERHEAD: f64 = 2.5;
-const START: f64 = 1.0;
+const OVERHEAD: f64 = 0.4;
+const START: f64 = 0.2;
 /// The wait after the last packet as a multiple of the time between two packets: the paper's 18 µs at its 1 Gb/s. The
 /// sender here pauses after each burst, and the wait must not end before the next.
 const WAIT: u32 = 2;
@@ -70,36 +81,58 @@ impl Santos08Args {
     /// What has to be measured. Keys of a group follow each other.
     fn keys(&self) -> Vec<Received> {
         let mut keys = Vec::new();
-        for coalesce in &self.coalesce {
+        for (placement, coalesce) in
+            self.cpus.iter().flat_map(|cpus| self.coalesce.iter().map(move |it| (*cpus, *it)))
+        {
             for line in self.lines() {
-                let key = |size: &u16| Received { line, coalesce: *coalesce, size: *size };
+                let key = |size: &u16| Received { line, placement, coalesce, size: *size };
                 keys.extend(self.size.iter().map(key));
             }
         }
         keys
     }
 
-    /// A line's server.
-    fn setup(&self, line: Line, frames: u16) -> Coalesced {
-        let burst = u32::from(frames) * 1_000_000 / self.pps;
-        Coalesced { line, frames, us: (WAIT * burst).max(1) }
+    /// The readings that have to be measured. On one CPU there is one cache; there it is a control.
+    fn readings(&self) -> Vec<Reading> {
+        let lines = reads::LINES.into_iter().filter(|line| self.lines().contains(line));
+        let reading = |line| [Placement::Together, Placement::Apart].map(|it| (line, it));
+        let all = lines.flat_map(reading).filter(|_| !self.no_reads);
+        all.map(|(line, placement)| Reading { line, placement }).collect()
+    }
+
+    /// The longest wait after the last packet, in microseconds.
+    fn wait_us(&self, frames: u16) -> u32 {
+        (WAIT * (u32::from(frames) * 1_000_000 / self.pps)).max(1)
     }
 
     /// A stream whose bursts are as long as what shares an interrupt, so that Linux, which has no card here, has as many
     /// packets per interrupt.
-    fn stream(&self, key: Received) -> Stream {
-        Stream { size: key.size, pps: self.pps, burst: key.coalesce, seconds: self.seconds }
+    fn stream(&self, size: u16, burst: u16) -> Stream {
+        Stream { size, pps: self.pps, burst, seconds: self.seconds }
+    }
+
+    fn schedule(&self) -> Schedule {
+        let each = f64::from(self.seconds) + OVERHEAD;
+        Schedule { rounds: self.rounds, each, start: START, is_quiet: self.results.quiet }
     }
 }
 
 /// Runs the experiment.
 pub fn run(args: &Santos08Args) -> Result<()> {
     args.results.prepare()?;
-    let keys = args.keys();
-    let (seen, method) = experiment(args, &keys)?;
-    let document = Document::new(rows(&keys, &seen), method);
-    show::print(&document)?;
-    args.results.write(&document, || show::page(&document), seen.failures())
+    lab::preflight(&["ip", "ethtool"])?;
+    let (keys, readings, cpus) = (args.keys(), args.readings(), Cpus::choose()?);
+    let copy_ns = lab::on_cpu(cpus.server, || Ok::<_, lab::Error>(copy_ns(MTU)))?;
+    let streams = Streams { args, cpus: &cpus };
+    let Outcome { seen, mut notes } = in_rounds(&streams, &keys, &args.schedule())?;
+    let reader = Readings { cpus: &cpus, stream: args.stream(MTU, MOST), us: args.wait_us(MOST) };
+    let read = in_rounds(&reader, &readings, &args.schedule())?;
+    notes.extend(cpus.note.clone());
+    let failures = seen.failures() + read.seen.failures();
+    let own = document::Stream { pps: args.pps, copy_ns, cpus };
+    let method = Method { seconds: args.seconds, rounds: args.rounds, own, notes };
+    let document = document(rows(&keys, &seen), reads::rows(&readings, &read.seen), method);
+    args.results.write(&document, &show::sections(&document), || show::page(&document), failures)
 }
 
 /// The configuration of every daemon, as TOML.
@@ -109,28 +142,6 @@ pub fn configurations() -> Vec<String> {
         Machine { guests: &["server"], peer: "peer", nics: 1, rate_mbps: 0, coalesce_us: 0 };
     let toml = |line| Coalesced { line, frames: 64, us: 18 }.toml("/run".as_ref(), &machine);
     LINES.into_iter().filter_map(toml).collect()
-}
-
-/// Measures everything. The servers with the same coalescing run at once.
-fn experiment(args: &Santos08Args, keys: &[Received]) -> Result<(Measurements, Method)> {
-    lab::preflight(&["ip", "ethtool", "iperf3"])?;
-    let cpus = Cpus::choose()?;
-    let starts = rounds::starts(keys);
-    let progress = Progress::new(starts + args.rounds as usize * keys.len(), args.results.quiet);
-    let streams = f64::from(args.rounds) * keys.len() as f64;
-    let minutes = (streams * (f64::from(args.seconds) + OVERHEAD) + START * starts as f64) / 60.0;
-    progress.note(&format!("{} measurements: about {minutes:.1} minutes", keys.len()));
-    let streams = Streams { args, cpus: &cpus };
-    let Outcome { seen, notes } = in_rounds(&streams, keys, args.rounds, &progress)?;
-    let method = Method {
-        seconds: args.seconds,
-        rounds: args.rounds,
-        pps: args.pps,
-        server_cpu: cpus.server,
-        client_cpu: cpus.client,
-        notes: cpus.note.into_iter().chain(notes).collect(),
-    };
-    Ok((seen, method))
 }
 
 /// Streams of datagrams to servers.
@@ -143,17 +154,24 @@ impl Experiment<Received> for Streams<'_> {
     type Running = Server;
     type Sample = Sample;
 
-    fn start(&self, line: Line, frames: u16) -> Result<Server> {
+    fn start(&self, (line, placement): (Line, Placement), group: u16) -> Result<Server> {
         let network = Network { nics: 1, rate_mbps: 0, coalesce_us: 0 };
-        Server::start(self.args.setup(line, frames), 1, network, self.cpus)
+        let frames = rows::coalesce(group);
+        let setup = Coalesced { line, frames, us: self.args.wait_us(frames) };
+        Server::start(setup, 1, network, &placement.cpus(self.cpus))
     }
 
     fn notes<'a>(&self, server: &'a Server) -> &'a [String] {
         &server.notes
     }
 
-    fn measure(&self, server: &Server, key: Received) -> Result<Sample> {
-        measure(server, self.args.stream(key), self.cpus)
+    fn name(&self, key: Received) -> String {
+        key.name()
+    }
+
+    fn measure(&self, server: &mut Server, key: Received) -> Result<Sample> {
+        let stream = self.args.stream(key.size, key.coalesce);
+        measure(server, stream, &key.placement.cpus(self.cpus))
     }
 
     fn words(&self, sample: &Sample) -> String {
@@ -185,13 +203,23 @@ mod tests {
         assert!(keys.is_sorted_by_key(|key| key.coalesce));
         let few = args(&["--config", "direct,linux", "--coalesce", "8", "--size", "1500"]).keys();
         assert_eq!(few.iter().map(|key| key.line.name()).collect::<Vec<_>>(), ["linux", "direct"]);
+        let placements = args(&["--cpus", "together,apart", "--coalesce", "6"]).keys();
+        assert!(
+            placements.len() == LINES.len() * 4
+                && placements.is_sorted_by_key(|key| key.placement as u8)
+        );
     }
 
     #[test]
     fn the_wait_is_longer_than_the_pause_between_bursts() {
-        let args = args(&["--pps", "20000"]);
-        let Coalesced { frames, us, .. } = args.setup(Line::Direct, 64);
-        assert_eq!((frames, us), (64, 6400));
+        assert_eq!(args(&["--pps", "20000"]).wait_us(64), 6400);
+    }
+
+    #[test]
+    fn readings_are_of_the_chosen_lines_in_both_placements() {
+        assert_eq!(args(&[]).readings().len(), 2 * reads::LINES.len());
+        assert_eq!(args(&["--config", "copy,linux"]).readings().len(), 2);
+        assert!(args(&["--no-reads"]).readings().is_empty());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::config::Line;
 use super::measure::{Cost, Sample};
 use super::paper::{DEFAULT, MTU, over_linux};
+use super::placement::Placement;
 use crate::repro::rounds::{self, Key};
 
 /// What one measurement is of.
@@ -13,6 +14,8 @@ use crate::repro::rounds::{self, Key};
 pub struct Received {
     /// How the guest receives.
     pub line: Line,
+    /// Where the guest and the driver domain run.
+    pub placement: Placement,
     /// Packets per interrupt.
     pub coalesce: u16,
     /// Bytes of a packet, with its IP and UDP headers.
@@ -27,6 +30,8 @@ pub struct Row {
     /// How the guest receives.
     #[serde(rename = "config")]
     pub line: Line,
+    /// Where the guest and the driver domain run.
+    pub cpus: Placement,
     /// Packets per interrupt.
     pub coalesce: u16,
     /// Bytes of a packet, with its IP and UDP headers.
@@ -45,6 +50,9 @@ pub struct Row {
     pub lost: Option<f64>,
     /// Packets per notification of the guest; none on Linux.
     pub packets_per_interrupt: Option<f64>,
+    /// The share of the frames that a tap's queue put into the guest's pages; none without such a queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direct: Option<f64>,
     /// Why there is no measurement, or what a reader must know of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -52,22 +60,44 @@ pub struct Row {
 
 /// From this part of lost datagrams on, a row says so.
 const LOSSY: f64 = 0.01;
+/// From this difference on, as a part of it, a row says that another number of packets shared an interrupt than wanted.
+const OFF: f64 = 0.25;
 
 impl Key for Received {
-    type Server = Line;
+    type Server = (Line, Placement);
 
-    fn server(self) -> Line {
-        self.line
+    fn server(self) -> Self::Server {
+        (self.line, self.placement)
     }
 
     fn group(self) -> u16 {
-        self.coalesce
+        // At most 64 packets per interrupt.
+        self.coalesce * 2 + u16::from(self.placement == Placement::Apart)
     }
+}
 
-    fn name(self) -> String {
-        let Self { line, coalesce, size } = self;
-        format!("{}, {coalesce} per interrupt, {size} bytes", line.name())
+/// The packets per interrupt of a group.
+pub const fn coalesce(group: u16) -> u16 {
+    group / 2
+}
+
+impl Received {
+    /// Its name, for people.
+    pub fn name(self) -> String {
+        name(self.line, self.placement, self.coalesce, self.size)
     }
+}
+
+impl Row {
+    /// Its name, for people.
+    pub fn name(&self) -> String {
+        name(self.line, self.cpus, self.coalesce, self.size)
+    }
+}
+
+fn name(line: Line, placement: Placement, coalesce: u16, size: u16) -> String {
+    let (line, placement) = (line.name(), placement.name());
+    format!("{line}, {placement}, {coalesce} per interrupt, {size} bytes")
 }
 
 /// What was measured, and what failed.
@@ -107,9 +137,11 @@ fn row(figure: &'static str, key: Received, seen: &Measurements) -> Row {
     };
     let over = |total: f64| linux.filter(|linux| *linux > 0.0).map(|linux| total / linux - 1.0);
     let lost = median(|sample| sample.lost);
+    let per_interrupt = median_of(seen, key, |it| it.per_interrupt).map(|it| it.median);
     Row {
         figure,
         line: key.line,
+        cpus: key.placement,
         coalesce: key.coalesce,
         size: key.size,
         ns_per_packet: cost(),
@@ -119,17 +151,28 @@ fn row(figure: &'static str, key: Received, seen: &Measurements) -> Row {
         paper_over_linux: over_linux(key.line, key.coalesce).filter(|_| key.size == MTU),
         pps: median(|sample| sample.pps),
         lost,
-        packets_per_interrupt: median_of(seen, key, |it| it.per_interrupt).map(|it| it.median),
-        note: note(key, seen, lost),
+        packets_per_interrupt: per_interrupt,
+        direct: median_of(seen, key, |it| it.direct).map(|it| it.median),
+        note: note(key, seen, lost, per_interrupt),
     }
 }
 
-fn note(key: Received, seen: &Measurements, lost: Option<f64>) -> Option<String> {
-    if let Some(why) = seen.why(key) {
-        return Some(format!("failed: {why}"));
+fn note(
+    key: Received,
+    seen: &Measurements,
+    lost: Option<f64>,
+    per_interrupt: Option<f64>,
+) -> Option<String> {
+    if let Some(missing) = seen.missing(key) {
+        return Some(missing);
     }
-    let Some(lost) = lost else { return Some("not measured".to_owned()) };
-    (lost >= LOSSY).then(|| format!("{:.1} % of the packets were lost", lost * 100.0))
+    let lost = lost.filter(|lost| *lost >= LOSSY);
+    let lost = lost.map(|lost| format!("{:.1} % of the packets were lost", lost * 100.0));
+    let wanted = f64::from(key.coalesce);
+    let others = per_interrupt.filter(|seen| (seen / wanted - 1.0).abs() > OFF);
+    let others = others.map(|seen| format!("{seen:.1} packets shared an interrupt"));
+    let all: Vec<String> = [lost, others].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 #[cfg(test)]
@@ -139,12 +182,12 @@ pub(super) mod tests {
     /// A sample with this total.
     pub fn sample(total: f64) -> Sample {
         let cost = Cost { guest: total / 2.0, driver: total / 4.0, hypervisor: total / 4.0, total };
-        Sample { cost, pps: 20_000.0, lost: 0.0, per_interrupt: Some(6.0) }
+        Sample { cost, pps: 20_000.0, lost: 0.0, per_interrupt: None, direct: None }
     }
 
     /// The key of such a line with packets of the MTU.
     pub fn key(line: Line, coalesce: u16) -> Received {
-        Received { line, coalesce, size: MTU }
+        Received { line, placement: Placement::Together, coalesce, size: MTU }
     }
 
     #[test]
@@ -174,9 +217,10 @@ pub(super) mod tests {
     fn rows_say_what_is_wrong_with_them() {
         let mut seen = Measurements::new();
         let keys = [Line::Linux, Line::Original, Line::Direct].map(|line| key(line, 64));
-        seen.push(keys[0], Sample { lost: 0.25, ..sample(1.0) });
+        seen.push(keys[0], Sample { lost: 0.25, per_interrupt: Some(32.0), ..sample(1.0) });
         seen.fail(keys[1], "it ended".to_owned());
         let notes: Vec<_> = rows(&keys, &seen).into_iter().map(|row| row.note.unwrap()).collect();
-        assert_eq!(notes, ["25.0 % of the packets were lost", "failed: it ended", "not measured"]);
+        let first = "25.0 % of the packets were lost; 32.0 packets shared an interrupt";
+        assert_eq!(notes, [first, "failed: it ended", "not measured"]);
     }
 }

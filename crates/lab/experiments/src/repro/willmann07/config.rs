@@ -1,10 +1,10 @@
 //! The paper's configurations, as pvnet's.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::{Serialize, Serializer};
 
+use crate::repro::config;
 use crate::repro::server::{Machine, PEER, Setup, card, wire, with_prefix};
 
 /// How guests reach the NICs.
@@ -102,20 +102,14 @@ impl Config {
             matches!(self, Self::XenIntel | Self::CdnaTso)
         );
         if self.has_driver_domain() {
-            let _ = write!(
-                text,
-                "\n[[uplink]]\nname = \"nic{nic}\"\nkind = \"cdna\"\nnic = \"{card}\"\n\
-                 mac = \"02:70:76:6e:{:02x}:fe\"\nprotection = {}\n",
-                70 + nic,
-                protection.toml()
-            );
+            let protection = format!("protection = {}\n", protection.toml());
+            text += &config::uplink_on_card(nic, &card, &protection);
         }
         text
     }
 
     fn interface(self, nic: u8, guest: u8) -> String {
-        let mac = format!("02:70:76:6e:{:02x}:{guest:02x}", 70 + nic);
-        let addresses = with_prefix(nic, guest);
+        let (mac, addresses) = (config::mac(nic, guest), with_prefix(nic, guest));
         match self {
             Self::Native => String::new(),
             // What the paper's Xen had: mapped pages to send, flipped ones to receive, and none that stay mapped.
@@ -133,25 +127,9 @@ impl Config {
 
 impl Setup for Config {
     fn toml(self, folder: &Path, machine: &Machine<'_>) -> Option<String> {
-        if self == Self::Native {
-            return None;
-        }
-        // TOML quotes the folder's name, which may have any character.
-        let folder = toml::Value::from(folder.to_string_lossy().into_owned());
-        // On one CPU nothing arrives while the worker polls, so it sleeps at once.
-        let mut text =
-            format!("[daemon]\ndirectory = {folder}\nworkers = 1\nmeter = true\npoll_us = 0\n");
-        for nic in 0..machine.nics {
-            text += &self.nic(nic, machine);
-        }
-        for (number, name) in (1..).zip(machine.guests) {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "\n[[guest]]\nname = \"{name}\"\nmemory_mib = 32\n");
-            for nic in 0..machine.nics {
-                text += &self.interface(nic, number);
-            }
-        }
-        Some(text)
+        let nic = |nic| self.nic(nic, machine);
+        let interface = |nic, guest| self.interface(nic, guest);
+        (self != Self::Native).then(|| config::with_guests(folder, machine, nic, interface))
     }
 
     fn has_cards(self) -> bool {

@@ -1,33 +1,20 @@
 //! The whole result, for JSON and pages.
 
-use report::{Claim, Machine};
 use serde::Serialize;
 
 use super::claims::claims;
 use super::rows::Row;
+use crate::repro::cpus::Cpus;
+use crate::repro::document::{self, Nothing};
 
 /// The whole result.
-#[derive(Clone, Debug, Serialize)]
-pub struct Document {
-    /// The paper.
-    pub paper: &'static str,
-    /// Where and when it ran.
-    pub machine: Machine,
-    /// How it was measured.
-    pub method: Method,
-    /// The rows of tables and figures.
-    pub rows: Vec<Row>,
-    /// What the paper claims, and whether it holds here.
-    pub claims: Vec<Claim>,
-}
-
+pub type Document = document::Document<Network, Row>;
 /// How it was measured.
+pub type Method = document::Method<Network>;
+
+/// The network of all rows.
 #[derive(Clone, Debug, Serialize)]
-pub struct Method {
-    /// Seconds of each transfer.
-    pub seconds: u32,
-    /// Interleaved rounds.
-    pub rounds: u32,
+pub struct Network {
     /// NICs of every server.
     pub nics: u8,
     /// The line rate of each, in 10⁶ bits per second; 0 for none.
@@ -38,20 +25,15 @@ pub struct Method {
     pub connections: u32,
     /// TCP's congestion control.
     pub congestion: String,
-    /// The server's CPU; any if absent.
-    pub server_cpu: Option<usize>,
-    /// The client's CPU; any if absent.
-    pub client_cpu: Option<usize>,
-    /// What differs from the intended setup.
-    pub notes: Vec<String>,
+    /// The CPUs.
+    #[serde(flatten)]
+    pub cpus: Cpus,
 }
 
-impl Document {
-    /// Compares the rows with the paper.
-    pub fn new(rows: Vec<Row>, method: Method) -> Self {
-        let claims = claims(&rows);
-        Self { paper: "willmann07", machine: Machine::detect(), method, rows, claims }
-    }
+/// Compares the rows with the paper.
+pub fn document(rows: Vec<Row>, method: Method) -> Document {
+    let claims = claims(&rows);
+    Document::new("willmann07", method, rows, claims, Nothing {})
 }
 
 #[cfg(test)]
@@ -64,34 +46,33 @@ pub(super) mod tests {
     use crate::repro::transfer::Direction;
 
     /// A document with the CDNA rows of Table 2 and Figure 3.
-    pub fn document() -> Document {
+    pub fn example() -> Document {
         let mut seen = Measurements::new();
         let keys =
             [1, 24].map(|guests| Transferred { config: CDNA, direction: Direction::Tx, guests });
         keys.iter().for_each(|key| seen.push(*key, sample(700.0, 0.5)));
         let rows = rows(&[Part::Table2, Part::Figure3], &keys, &[1, 24], &seen);
         let notes = vec!["a note".to_owned()];
-        let (server_cpu, client_cpu) = (Some(1), Some(0));
-        let method = Method {
-            seconds: 1,
-            rounds: 1,
+        let own = Network {
             nics: 2,
             rate_mbps: 400,
             coalesce_us: 500,
             connections: 2,
             congestion: "cubic".to_owned(),
-            server_cpu,
-            client_cpu,
-            notes,
+            cpus: Cpus { server: Some(1), driver: Some(1), client: Some(0), note: None },
         };
-        Document::new(rows, method)
+        document(rows, Method { seconds: 1, rounds: 1, own, notes })
     }
 
     #[test]
     fn json_has_the_documented_shape() {
-        let json = serde_json::to_value(document()).unwrap();
+        let json = serde_json::to_value(example()).unwrap();
         assert_eq!(json["paper"], "willmann07");
         assert!(json["machine"]["cpus"].as_u64() > Some(0));
+        assert_eq!(
+            (&json["method"]["nics"], &json["method"]["client_cpu"]),
+            (&2.into(), &0.into())
+        );
         let row = &json["rows"][0];
         assert_eq!((&row["table"], &row["figure"]), (&"2".into(), &serde_json::Value::Null));
         assert_eq!((&row["config"], &row["direction"]), (&"cdna-hypervisor".into(), &"tx".into()));

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use control_socket::{Operations, PortKind, Status};
-use hypervisor::Counted;
+use control_socket::Status;
 use lab::{Process, on_cpu};
 
 use crate::error::{Error, Result};
 use crate::fairness::jain;
 use crate::load::{MEASURES, Outcome};
 use crate::repro::cpus::Cpus;
+use crate::repro::interrupts;
 use crate::repro::server::Server;
 use crate::repro::shares::Shares;
 use crate::repro::transfer::{Direction, PAYLOAD};
@@ -117,22 +117,10 @@ fn by_guest(outcome: &Outcome, guests: usize) -> Result<Vec<u64>> {
 /// Interrupts per second of the driver domain and of all guests.
 fn interrupts(before: &Status, after: &Status, wall: Duration) -> [Option<f64>; 2] {
     let per_second = |count: u64| count as f64 / wall.as_secs_f64().max(f64::EPSILON);
-    let uplinks = |status: &Status, is_uplinks: bool| -> u64 {
-        let is_uplink = |name: &str| {
-            let named = status.ports.iter().find(|port| port.name == name);
-            named.is_some_and(|port| port.kind == PortKind::Uplink)
-        };
-        let contexts = status.nics.iter().flat_map(|nic| &nic.contexts);
-        let chosen = contexts.filter(|context| is_uplink(&context.guest) == is_uplinks);
-        chosen.map(|context| context.interrupts).sum()
-    };
-    let counted =
-        |is_uplinks| uplinks(after, is_uplinks).saturating_sub(uplinks(before, is_uplinks));
-    let operations: Operations = after.meter.counts - before.meter.counts;
-    let to_guests = counted(false) + operations.of(Counted::Notifications);
     // A tap's readiness wakes a worker; nobody counts that.
-    let has_taps = after.nics.is_empty();
-    [(!has_taps).then(|| per_second(counted(true))), Some(per_second(to_guests))]
+    let has_cards = !after.nics.is_empty();
+    let of_driver = has_cards.then(|| per_second(interrupts::of_driver(before, after)));
+    [of_driver, Some(per_second(interrupts::of_guests(before, after)))]
 }
 
 #[cfg(test)]

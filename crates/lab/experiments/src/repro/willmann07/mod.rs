@@ -9,16 +9,15 @@ mod rows;
 mod show;
 
 use clap::Args;
-use lab::Progress;
 use report::human;
 
 use crate::error::{Error, Result};
 use crate::repro::cpus::Cpus;
 use crate::repro::results::Results;
-use crate::repro::rounds::{self, Experiment, Outcome, in_rounds};
+use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
 use crate::repro::server::{Machine, Network, Server, Setup as _};
 use config::Config;
-use document::{Document, Method};
+use document::{Method, document};
 use measure::{Sample, Transfer, measure};
 use paper::{Figure, Part, Table};
 use rows::{Measurements, Transferred, rows};
@@ -118,9 +117,9 @@ pub fn run(args: &Willmann07Args) -> Result<()> {
         return Err(Error::Failed("none of the chosen parts has such a configuration".to_owned()));
     }
     let (seen, method) = experiment(args, &keys)?;
-    let document = Document::new(rows(&args.parts(), &keys, &args.guests, &seen), method);
-    show::print(&document)?;
-    args.results.write(&document, || show::page(&document), seen.failures())
+    let document = document(rows(&args.parts(), &keys, &args.guests, &seen), method);
+    let sections = show::sections(&document);
+    args.results.write(&document, &sections, || show::page(&document), seen.failures())
 }
 
 /// The configuration of every daemon with one guest, as TOML.
@@ -135,26 +134,21 @@ pub fn configurations() -> Vec<String> {
 fn experiment(args: &Willmann07Args, keys: &[Transferred]) -> Result<(Measurements, Method)> {
     lab::preflight(&["ip", "ethtool"])?;
     let cpus = Cpus::choose()?;
-    let starts = rounds::starts(keys);
-    let progress = Progress::new(starts + args.rounds as usize * keys.len(), args.results.quiet);
-    let transfers = f64::from(args.rounds) * keys.len() as f64;
-    let minutes = (transfers * (f64::from(args.seconds) + OVERHEAD) + START * starts as f64) / 60.0;
-    progress.note(&format!("{} measurements: about {minutes:.1} minutes", keys.len()));
+    let each = f64::from(args.seconds) + OVERHEAD;
+    let is_quiet = args.results.quiet;
+    let schedule = Schedule { rounds: args.rounds, each, start: START, is_quiet };
     let transfers = Transfers { args, cpus: &cpus };
-    let Outcome { seen, notes } = in_rounds(&transfers, keys, args.rounds, &progress)?;
-    let method = Method {
-        seconds: args.seconds,
-        rounds: args.rounds,
+    let Outcome { seen, mut notes } = in_rounds(&transfers, keys, &schedule)?;
+    notes.extend(cpus.note.clone());
+    let own = document::Network {
         nics: args.nics,
         rate_mbps: args.rate_mbps,
         coalesce_us: args.coalesce_us,
         connections: args.connections,
         congestion: args.congestion.clone(),
-        server_cpu: cpus.server,
-        client_cpu: cpus.client,
-        notes: cpus.note.into_iter().chain(notes).collect(),
+        cpus,
     };
-    Ok((seen, method))
+    Ok((seen, Method { seconds: args.seconds, rounds: args.rounds, own, notes }))
 }
 
 /// Transfers to and from servers whose guests run the benchmark program.
@@ -181,7 +175,11 @@ impl Experiment<Transferred> for Transfers<'_> {
         &server.notes
     }
 
-    fn measure(&self, server: &Server, key: Transferred) -> Result<Sample> {
+    fn name(&self, key: Transferred) -> String {
+        key.name()
+    }
+
+    fn measure(&self, server: &mut Server, key: Transferred) -> Result<Sample> {
         let transfer = Transfer {
             direction: key.direction,
             seconds: self.args.seconds,

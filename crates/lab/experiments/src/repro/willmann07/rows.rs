@@ -85,8 +85,11 @@ impl Key for Transferred {
     fn group(self) -> u16 {
         self.guests.into()
     }
+}
 
-    fn name(self) -> String {
+impl Transferred {
+    /// Its name, for people.
+    pub fn name(self) -> String {
         format!("{}, {}, {} guests", self.config.name(), self.direction.name(), self.guests)
     }
 }
@@ -161,16 +164,13 @@ fn row(part: Part, key: Transferred, seen: &Measurements) -> Row {
         us_per_packet: share.zip(packets).map(|(share, packets)| scaled(share, packets)),
         client_busy,
         paper: paper(part, config, direction, guests),
-        note: note(seen.why(key), client_busy, others, samples.is_empty()),
+        note: note(seen.missing(key), client_busy, others),
     }
 }
 
-fn note(why: Option<&str>, client: Option<f64>, others: f64, is_empty: bool) -> Option<String> {
-    if let Some(why) = why {
-        return Some(format!("failed: {why}"));
-    }
-    if is_empty {
-        return Some("not measured".to_owned());
+fn note(missing: Option<String>, client: Option<f64>, others: f64) -> Option<String> {
+    if missing.is_some() {
+        return missing;
     }
     let saturated = client.is_some_and(|busy| busy >= SATURATED).then(|| {
         "the client's CPU was saturated: compare the cost per packet, not Mb/s".to_owned()

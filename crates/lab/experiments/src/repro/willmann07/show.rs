@@ -7,27 +7,24 @@ use super::config::{CDNA, Config};
 use super::document::Document;
 use super::paper::Part;
 use super::rows::{Row, notes};
-use crate::error::{Error, Result};
-use crate::output;
+use crate::repro::results::Section;
 use crate::repro::shares::Shares;
 
-/// Prints everything.
-pub fn print(document: &Document) -> Result<()> {
-    for part in parts(document) {
-        output::print(&format!("\n{}\n", part.title()))?;
-        table(document, part).print().map_err(Error::Print)?;
-    }
+/// Everything that is printed.
+pub fn sections(document: &Document) -> Vec<Section> {
+    let part = |part: Part| Section::table(part.title(), table(document, part));
+    let mut sections: Vec<Section> = parts(document).into_iter().map(part).collect();
     if !document.claims.is_empty() {
-        output::print("\nWhat the paper claims\n")?;
-        claims_table(&document.claims).print().map_err(Error::Print)?;
+        let claims = claims_table(&document.claims);
+        sections.push(Section::table("What the paper claims", claims));
     }
-    output::print(&format!("\n{}\n", remarks(document).join("\n")))
+    sections.push(Section::remarks("Notes", remarks(document)));
+    sections
 }
 
 /// Everything that a reader must know besides.
 fn remarks(document: &Document) -> Vec<String> {
-    let method = document.method.notes.iter().map(|note| format!("Note: {note}."));
-    notes(&document.rows).into_iter().chain(method).collect()
+    notes(&document.rows).into_iter().chain(document.notes()).collect()
 }
 
 /// The parts that have rows.
@@ -106,7 +103,7 @@ pub fn page(document: &Document) -> Report {
     let method = &document.method;
     page.paragraph(&format!(
         "Rates are medians of {} interleaved rounds of {} s, shares are means. {} NICs, {} Mb/s each; TCP with {}.",
-        method.rounds, method.seconds, method.nics, method.rate_mbps, method.congestion
+        method.rounds, method.seconds, method.own.nics, method.own.rate_mbps, method.own.congestion
     ));
     if !document.claims.is_empty() {
         page.section("What the paper claims").table("", &claims_table(&document.claims));
@@ -157,12 +154,12 @@ fn lines(document: &Document, part: Part) -> LineChart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::tests::document;
+    use super::super::document::tests::example;
     use super::*;
 
     #[test]
     fn the_papers_numbers_stand_beside_the_measured_ones() {
-        let document = document();
+        let document = example();
         let table = table(&document, Part::Table2);
         let [row] = table.rows() else { panic!("{table:?}") };
         assert_eq!(row[..5], ["cdna-hypervisor", "tx", "1", "1,867", "700"]);
@@ -173,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_page_has_a_chart_for_each_part() {
-        let html = page(&document()).to_html();
+        let html = page(&example()).to_html();
         assert_eq!(html.matches("<figure>").count(), 2);
         assert!(html.contains("Note: a note.") && html.contains("cdna-hypervisor"));
     }

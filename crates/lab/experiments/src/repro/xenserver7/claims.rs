@@ -3,8 +3,10 @@
 use report::{Claim, Rule, Statement, Unit};
 
 use super::flows::{Distribution, Shares};
+use super::model::Check;
 use super::paper::{DEFAULT, DEFAULT_QUEUES, DIP, FOUR_QUEUES, ONE_QUEUE};
 use super::rows::Row;
+use crate::repro::outcome::mean;
 
 const WORKLOAD: &str = "8 TCP streams";
 const PLOT: &str = "plot";
@@ -43,7 +45,12 @@ fn from(claim: Claim, model: bool) -> Claim {
 }
 
 /// All claims. One that lacks a measurement cannot be told.
-pub fn claims(rows: &[Row], switch: &[Distribution], uniform: &[Distribution]) -> Vec<Claim> {
+pub fn claims(
+    rows: &[Row],
+    checks: &[Check],
+    switch: &[Distribution],
+    uniform: &[Distribution],
+) -> Vec<Claim> {
     let compare = |statement: Statement, what: &str, here: Option<(f64, bool)>, rule| {
         let claim = statement.compare(WORKLOAD, what, here.map(|(here, _)| here), rule);
         from(claim, here.is_some_and(|(_, model)| model))
@@ -117,7 +124,26 @@ pub fn claims(rows: &[Row], switch: &[Distribution], uniform: &[Distribution]) -
             .differs("On a machine with fewer CPUs than threads the guests compete with it."),
     ];
     claims.extend(dip(switch, uniform));
+    claims.extend(fits(checks));
     claims
+}
+
+/// Whether the model fits what this machine can measure.
+fn fits(checks: &[Check]) -> Vec<Claim> {
+    let error = |workers: usize| {
+        let of = checks.iter().filter(|check| check.workers == workers && !check.is_input);
+        mean(of.map(|check| check.error.abs()))
+    };
+    let says = "a model that is fed with measured costs predicts the rates of this machine";
+    let claim = |(workers, what)| {
+        let rule = Rule::AtMost(0.15, 0.25);
+        statement("model", says, None, Unit::Share).compare(WORKLOAD, what, error(workers), rule)
+    };
+    let all = [
+        (1, "error of the model with one worker, the mean over the numbers of queues"),
+        (2, "error of the model with two workers, the mean over the numbers of queues"),
+    ];
+    if checks.is_empty() { Vec::new() } else { all.map(claim).into() }
 }
 
 /// How likely it is that the busiest queue of one more queues has more flows, with other ports.
@@ -163,6 +189,7 @@ fn dip(switch: &[Distribution], uniform: &[Distribution]) -> Vec<Claim> {
 mod tests {
     use report::Verdict;
 
+    use super::super::fit::Fit;
     use super::super::rows::tests::{seen, sets};
     use super::super::rows::{Point, measured, modelled};
     use super::*;
@@ -172,14 +199,16 @@ mod tests {
         let seen = seen();
         let points = [1, 2].map(|queues| Point { queues, workers: queues });
         let mut rows = measured(&points, &seen);
-        rows.extend(modelled(&[1, 2, 3, 4, 8], &seen.costs().unwrap(), &sets()));
+        let fit = Fit::new(&seen, &points, 2);
+        let costs = fit.costs().unwrap();
+        rows.extend(modelled(&[1, 2, 3, 4, 8], &costs, &sets()));
         assert_eq!(over_one(&rows, 2), Some((1.2, false)));
         assert!(over_one(&rows, 8).is_some_and(|(times, model)| times > 2.0 && model));
         let distributions: Vec<Distribution> =
             (1..=8).map(|queues| Distribution::of_sets(&sets(), queues)).collect();
         let uniform: Vec<Distribution> =
             (1..=8).map(|queues| Distribution::uniform(8, queues)).collect();
-        let claims = claims(&rows, &distributions, &uniform);
+        let claims = claims(&rows, &fit.checks(&costs, &sets()), &distributions, &uniform);
         let find = |what: &str| {
             claims
                 .iter()
@@ -193,6 +222,8 @@ mod tests {
         assert_eq!(find("a ring is full").verdict, Verdict::CannotBeTold);
         assert_eq!(find("worker's share").verdict, Verdict::DoesNotHold);
         assert!(find("busiest of five").paper.is_some());
+        assert_eq!(find("with two workers").verdict, Verdict::Holds);
+        assert_eq!(find("with one worker").verdict, Verdict::CannotBeTold);
     }
 
     #[test]

@@ -1,39 +1,24 @@
 //! The whole result, for JSON and pages.
 
-use report::{Claim, Machine};
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::claims::{any_dip, claims, dips};
 use super::flows::{Distribution, Hashes};
 use super::model::{Check, Costs};
+use super::paper::DEFAULT_QUEUES;
 use super::rows::Row;
+use crate::repro::document;
 
-/// The whole result.
-#[derive(Clone, Debug, Serialize)]
-pub struct Document {
-    /// The paper.
-    pub paper: &'static str,
-    /// Where and when it ran.
-    pub machine: Machine,
-    /// How it was measured.
-    pub method: Method,
-    /// Measured rows, then the model's.
-    pub rows: Vec<Row>,
-    /// How streams spread over queues, by each hash.
-    pub flows: Vec<Spreading>,
-    /// What the model is fed with, and how it fits what was measured; none without a measurement of one queue.
-    pub model: Option<Model>,
-    /// What the paper claims, and whether it holds here.
-    pub claims: Vec<Claim>,
-}
-
+/// The whole result. Its rows are the measured ones, then the model's.
+pub type Document = document::Document<Streams, Row, Computed>;
 /// How it was measured.
+pub type Method = document::Method<Streams>;
+
+/// The streams of all rows.
 #[derive(Clone, Debug, Serialize)]
-pub struct Method {
-    /// Seconds of each transfer.
-    pub seconds: u32,
-    /// Interleaved rounds.
-    pub rounds: u32,
+pub struct Streams {
     /// TCP streams.
     pub streams: u32,
     /// TCP's congestion control at both ends.
@@ -42,15 +27,22 @@ pub struct Method {
     pub cpus: usize,
     /// Sets of ports over which flows per queue are computed.
     pub port_sets: usize,
-    /// What differs from the intended setup.
-    pub notes: Vec<String>,
+}
+
+/// What was computed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Computed {
+    /// How streams spread over queues, by each hash.
+    pub flows: Vec<Spreading>,
+    /// What the model is fed with, and how it fits what was measured; none without a measurement of one queue.
+    pub model: Option<Model>,
 }
 
 /// How streams spread over queues, by one hash.
 #[derive(Clone, Debug, Serialize)]
 pub struct Spreading {
-    /// `switch`: that of this switch, over sets of ports that the kernel gave. `uniform`: an even hash with a random
-    /// key, as the paper's, exactly.
+    /// `switch`: that of this switch, over sets of ports that the kernel gave. `article`: that of the article's kernels, over
+    /// the same sets, with another key for each. `uniform`: an even hash with a random key, exactly.
     pub hash: &'static str,
     /// By the number of queues.
     pub queues: Vec<Distribution>,
@@ -85,56 +77,57 @@ impl Spreading {
     }
 }
 
-impl Document {
-    /// Spreads the flows and compares the rows with the paper.
-    pub fn new(
-        rows: Vec<Row>,
-        queues: &[usize],
-        sets: &[Vec<Hashes>],
-        model: Option<Model>,
-        method: Method,
-    ) -> Self {
-        let streams = method.streams as usize;
-        let of = |of: &dyn Fn(usize) -> Distribution| queues.iter().map(|it| of(*it)).collect();
-        let switch: Vec<Distribution> = of(&|queues| Distribution::of_sets(sets, queues));
-        let uniform: Vec<Distribution> = of(&|queues| Distribution::uniform(streams, queues));
-        let claims = claims(&rows, &switch, &uniform);
-        let flows = vec![Spreading::new("switch", switch), Spreading::new("uniform", uniform)];
-        let machine = Machine::detect();
-        Self { paper: "xenserver7", machine, method, rows, flows, model, claims }
-    }
+/// Spreads the flows and compares the rows with the paper.
+pub fn document(
+    rows: Vec<Row>,
+    queues: &[usize],
+    sets: &[Vec<Hashes>],
+    model: Option<Model>,
+    method: Method,
+) -> Document {
+    let streams = method.own.streams as usize;
+    // It costs nothing, so it is not limited to what was measured.
+    let queues: BTreeSet<usize> = (1..=DEFAULT_QUEUES).chain(queues.iter().copied()).collect();
+    let of = |of: &dyn Fn(usize) -> Distribution| queues.iter().map(|it| of(*it)).collect();
+    let switch: Vec<Distribution> = of(&|queues| Distribution::of_sets(sets, queues));
+    let uniform: Vec<Distribution> = of(&|queues| Distribution::uniform(streams, queues));
+    let checks = model.as_ref().map_or(&[][..], |model| &model.checks);
+    let claims = claims(&rows, checks, &switch, &uniform);
+    let article = of(&|queues| Distribution::of_sets_there(sets, queues));
+    let flows = vec![
+        Spreading::new("switch", switch),
+        Spreading::new("article", article),
+        Spreading::new("uniform", uniform),
+    ];
+    Document::new("xenserver7", method, rows, claims, Computed { flows, model })
 }
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::fit::Fit;
     use super::super::rows::tests::{seen, sets};
     use super::super::rows::{Point, measured, modelled};
     use super::*;
 
     /// A document of a machine with two CPUs.
-    pub fn document() -> Document {
+    pub fn example() -> Document {
         let (seen, sets) = (seen(), sets());
         let queues: Vec<usize> = (1..=8).collect();
         let points = [1, 2].map(|queues| Point { queues, workers: queues });
-        let costs = seen.costs().unwrap();
+        let fit = Fit::new(&seen, &points, 2);
+        let costs = fit.costs().unwrap();
         let mut rows = measured(&points, &seen);
         rows.extend(modelled(&queues, &costs, &sets));
-        let model = Model { costs, checks: seen.checks(&sets, 2) };
-        let method = Method {
-            seconds: 1,
-            rounds: 3,
-            streams: 8,
-            congestion: "cubic".to_owned(),
-            cpus: 2,
-            port_sets: sets.len(),
-            notes: vec!["a note".to_owned()],
-        };
-        Document::new(rows, &queues, &sets, Some(model), method)
+        let model = Model { costs, checks: fit.checks(&costs, &sets) };
+        let congestion = "cubic".to_owned();
+        let own = Streams { streams: 8, congestion, cpus: 2, port_sets: sets.len() };
+        let method = Method { seconds: 1, rounds: 3, own, notes: vec!["a note".to_owned()] };
+        document(rows, &queues, &sets, Some(model), method)
     }
 
     #[test]
     fn json_has_the_documented_shape() {
-        let json = serde_json::to_value(document()).unwrap();
+        let json = serde_json::to_value(example()).unwrap();
         assert_eq!(json["paper"], "xenserver7");
         assert!(json["machine"]["cpus"].as_u64() > Some(0));
         assert_eq!(json["method"]["congestion"], "cubic");
@@ -148,8 +141,12 @@ pub(super) mod tests {
         assert!(measured["cost"]["daemon"].is_f64() && measured["flows"]["seen"].is_f64());
         assert_eq!((&model["queues"], &model["model"]), (&4.into(), &true.into()));
         assert!(model["ring_full"].is_null() && model["limit"].is_string(), "{model}");
-        let [switch, uniform] = [0, 1].map(|hash| &json["flows"][hash]);
+        let [switch, article, uniform] = [0, 1, 2].map(|hash| &json["flows"][hash]);
         assert_eq!((&switch["hash"], &uniform["hash"]), (&"switch".into(), &"uniform".into()));
+        assert_eq!(
+            (&article["hash"], &article["dips"][3]["queues"]),
+            (&"article".into(), &5.into())
+        );
         assert_eq!(uniform["queues"][0]["most"], serde_json::json!({ "8": 1.0 }));
         assert_eq!(switch["dips"][3]["queues"], 5);
         assert!(switch["any_dip"].is_f64() && json["claims"][0]["verdict"].is_string());

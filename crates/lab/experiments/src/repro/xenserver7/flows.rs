@@ -7,6 +7,8 @@ use frame::{Frame, queue_of};
 use serde::{Serialize, Serializer};
 use wire::ethernet::EtherType;
 
+use super::jenkins;
+
 /// The guests' addresses: the left one, which sends, and the right one.
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 /// The server's port: iperf3's own default.
@@ -22,6 +24,8 @@ const TCP: u8 = 6;
 pub struct Hashes {
     data: u32,
     acknowledgements: u32,
+    /// That of the article's kernels.
+    article: u32,
 }
 
 /// How the flows of one set of ports spread over queues.
@@ -54,17 +58,27 @@ impl Hashes {
     /// The hashes of a connection from this port of the left guest to the right one; none if the headers made here
     /// were no frame.
     pub fn of(port: u16) -> Option<Self> {
-        let [left, right] = ADDRESSES;
+        Self::with_key(port, 0)
+    }
+
+    /// The same with this key of the article's kernels.
+    fn with_key(port: u16, key: u32) -> Option<Self> {
+        let ends = [(ADDRESSES[0], port), (ADDRESSES[1], SERVER_PORT)];
         Some(Self {
-            data: hash((left, port), (right, SERVER_PORT))?,
-            acknowledgements: hash((right, SERVER_PORT), (left, port))?,
+            data: hash(ends[0], ends[1])?,
+            acknowledgements: hash(ends[1], ends[0])?,
+            article: jenkins::flow_hash(ends[0], ends[1], key),
         })
     }
 
-    /// The hashes of sets of ports.
+    /// The hashes of sets of ports. The article's kernels have another key for each: each set is another boot.
     pub fn of_sets(sets: &[Vec<u16>]) -> Vec<Vec<Self>> {
-        let of = |set: &Vec<u16>| set.iter().filter_map(|port| Self::of(*port)).collect();
-        sets.iter().map(of).collect()
+        let of = |(set, key): (&Vec<u16>, u32)| {
+            // Keys that have nothing in common: multiples of the golden ratio.
+            let key = key.wrapping_mul(0x9e37_79b9);
+            set.iter().filter_map(|port| Self::with_key(*port, key)).collect()
+        };
+        sets.iter().zip(1..).map(of).collect()
     }
 }
 
@@ -172,6 +186,22 @@ impl Distribution {
         }
     }
 
+    /// The same by the hash of the article's kernels: netfront and netback take it modulo the number of queues.
+    pub fn of_sets_there(sets: &[Vec<Hashes>], queues: usize) -> Self {
+        let of = |set: &Vec<Hashes>| {
+            let mut flows = vec![0; queues];
+            set.iter().for_each(|flow| flows[flow.article as usize % queues] += 1);
+            flows
+        };
+        let all: Vec<Vec<usize>> = sets.iter().map(of).collect();
+        let used = |flows: &Vec<usize>| flows.iter().filter(|flows| **flows > 0).count();
+        Self {
+            queues,
+            most: Shares::of(all.iter().map(|flows| flows.iter().copied().max().unwrap_or(0))),
+            used: Shares::of(all.iter().map(used)),
+        }
+    }
+
     /// Of `flows` flows whose hashes are independent and even: that of Linux's flow dissector, which netfront and
     /// netback take modulo the number of queues, has a random key. Exact, not drawn.
     pub fn uniform(flows: usize, queues: usize) -> Self {
@@ -245,7 +275,7 @@ mod tests {
     #[test]
     fn the_hash_is_that_of_the_switch() {
         // By Microsoft's key, bit by bit, over 10.77.0.1:40000 → 10.77.0.2:5201 and back.
-        let Hashes { data, acknowledgements } = Hashes::of(40_000).unwrap();
+        let Hashes { data, acknowledgements, .. } = Hashes::of(40_000).unwrap();
         assert_eq!((data, acknowledgements), (0x9302_3658, 0x7994_b643));
         assert_eq!(queue_of(u32::MAX, 8), 7);
     }
@@ -287,6 +317,16 @@ mod tests {
             let even = Distribution::uniform(8, queues);
             let off = (here.used.mean() - even.used.mean()).abs();
             assert!(off < 0.15 * even.used.mean(), "{queues}: {here:?}");
+        }
+    }
+
+    #[test]
+    fn the_hash_of_the_articles_kernels_is_as_even_as_dice() {
+        for queues in 2..=8 {
+            let there = Distribution::of_sets_there(&sets(1000, 8), queues);
+            let even = Distribution::uniform(8, queues);
+            let off = [there.used.mean() / even.used.mean(), there.most.mean() / even.most.mean()];
+            assert!(off.iter().all(|off| (off - 1.0).abs() < 0.05), "{queues}: {off:?}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use control_socket::{QueueReport, Status};
 use lab::{Children, CpuMeter, Iperf, ThreadTime, Traffic, thread_times};
 
-use super::flows::SERVER_PORT;
+use super::flows::{Hashes, SERVER_PORT, Spread};
 use crate::error::{Error, Result};
 use crate::testbed::{Subject as _, Testbed, measure};
 
@@ -36,6 +36,14 @@ pub struct Sample {
     pub congestion: Option<String>,
     /// The client's ports, one per stream.
     pub ports: Vec<u16>,
+}
+
+impl Sample {
+    /// How the streams spread over so many queues.
+    pub fn spread(&self, queues: usize) -> Spread {
+        let set: Vec<Hashes> = self.ports.iter().filter_map(|port| Hashes::of(*port)).collect();
+        Spread::of(&set, queues)
+    }
 }
 
 /// What a transfer is like.

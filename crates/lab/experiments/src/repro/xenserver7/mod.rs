@@ -2,7 +2,9 @@
 
 mod claims;
 mod document;
+mod fit;
 mod flows;
+mod jenkins;
 mod measure;
 mod model;
 mod paper;
@@ -11,14 +13,14 @@ mod rows;
 mod show;
 
 use clap::Args;
-use lab::Progress;
 use report::human;
 
 use crate::error::Result;
-use crate::repro::outcome::kept;
 use crate::repro::results::Results;
+use crate::repro::rounds::{Experiment, Outcome, Schedule, in_rounds};
 use crate::testbed::{Setup, Testbed};
-use document::{Document, Method, Model};
+use document::{Method, Model, document};
+use fit::Fit;
 use flows::Hashes;
 use measure::{Sample, Transfer, transfer};
 use paper::STREAMS;
@@ -86,27 +88,26 @@ pub fn run(args: &Xenserver7Args) -> Result<()> {
     let cpus = lab::cpus()?.len();
     let points = args.points(cpus);
     let sets = Hashes::of_sets(&port_sets(PORT_SETS, args.streams as usize)?);
-    let seen = experiment(args, &points)?;
+    let each = f64::from(args.seconds) + OVERHEAD;
+    let is_quiet = args.results.quiet;
+    let schedule = Schedule { rounds: args.rounds, each, start: START, is_quiet };
+    let Outcome { seen, .. } = in_rounds(&Transfers { args }, &points, &schedule)?;
     let queues = args.queues();
     let mut rows = measured(&points, &seen);
-    let model = seen.costs().map(|costs| Model { costs, checks: seen.checks(&sets, cpus) });
+    let fit = Fit::new(&seen, &points, cpus);
+    let model = fit.costs().map(|costs| Model { costs, checks: fit.checks(&costs, &sets) });
     if cpus < ENOUGH_CPUS
         && let Some(model) = &model
     {
         rows.extend(modelled(&queues, &model.costs, &sets));
     }
-    let method = Method {
-        seconds: args.seconds,
-        rounds: args.rounds,
-        streams: args.streams,
-        congestion: args.congestion.clone(),
-        cpus,
-        port_sets: sets.len(),
-        notes: notes(args, cpus, &seen),
-    };
-    let document = Document::new(rows, &queues, &sets, model, method);
-    show::print(&document)?;
-    args.results.write(&document, || show::page(&document), seen.failures())
+    let notes = notes(args, cpus, &seen);
+    let (streams, congestion) = (args.streams, args.congestion.clone());
+    let own = document::Streams { streams, congestion, cpus, port_sets: sets.len() };
+    let method = Method { seconds: args.seconds, rounds: args.rounds, own, notes };
+    let document = document(rows, &queues, &sets, model, method);
+    let sections = show::sections(&document);
+    args.results.write(&document, &sections, || show::page(&document), seen.failures())
 }
 
 /// What differs from the intended setup.
@@ -117,85 +118,44 @@ fn notes(args: &Xenserver7Args, cpus: usize, seen: &Measurements) -> Vec<String>
              one worker per queue with {ENOUGH_CPUS} CPUs for each guest"
         )
     });
-    let others = seen.congestion().into_iter().filter(|name| *name != args.congestion);
+    let others = rows::congestion(seen).into_iter().filter(|name| *name != args.congestion);
     let others = others.map(|name| format!("iperf3 says that a transfer used {name}"));
     let threads = "iperf3 before version 3.16 sends all streams from one thread; the paper's iperf 2 had one for each";
     few.into_iter().chain(others).chain([threads.to_owned()]).collect()
 }
 
-/// Measures every point. All testbeds run throughout; the rounds are interleaved, forwards and backwards in turn.
-fn experiment(args: &Xenserver7Args, points: &[Point]) -> Result<Measurements> {
-    let mut seen = Measurements::default();
-    let progress = Progress::new((1 + args.rounds as usize) * points.len(), args.results.quiet);
-    let transfers = f64::from(args.rounds) * points.len() as f64;
-    let seconds = transfers * (f64::from(args.seconds) + OVERHEAD) + START * points.len() as f64;
-    progress.note(&format!("{transfers} transfers: about {:.1} minutes", seconds / 60.0));
-    let mut testbeds = start(points, &progress, &mut seen)?;
-    let like =
-        Transfer { streams: args.streams, seconds: args.seconds, congestion: &args.congestion };
-    for round in 0..args.rounds {
-        if round > 0 {
-            testbeds.reverse();
-        }
-        for (point, testbed) in &mut testbeds {
-            progress.step(format!("round {} of {}: {}", round + 1, args.rounds, name(*point)));
-            if seen.has_failed(*point) {
-                progress.done("skipped: it has failed before");
-                continue;
-            }
-            let result = kept(transfer(testbed, &like))?;
-            progress.done(&note_down(&mut seen, *point, result));
-        }
+/// Transfers between two guests.
+struct Transfers<'a> {
+    args: &'a Xenserver7Args,
+}
+
+impl Experiment<Point> for Transfers<'_> {
+    type Running = Testbed;
+    type Sample = Sample;
+
+    fn start(&self, Point { queues, workers }: Point, _: u16) -> Result<Testbed> {
+        let queues = u32::try_from(queues).ok();
+        let setup = Setup { workers: Some(workers), queues, meter: false, ..Setup::default() };
+        Testbed::start(&setup)
     }
-    progress.finish();
-    Ok(seen)
-}
 
-/// Starts a testbed for each point. One that does not start fails its measurements.
-fn start(
-    points: &[Point],
-    progress: &Progress,
-    seen: &mut Measurements,
-) -> Result<Vec<(Point, Testbed)>> {
-    let mut testbeds = Vec::new();
-    for point in points {
-        progress.step(format!("start {}", name(*point)));
-        let queues = u32::try_from(point.queues).ok();
-        let setup =
-            Setup { workers: Some(point.workers), queues, meter: false, ..Setup::default() };
-        match kept(Testbed::start(&setup))? {
-            Ok(testbed) => testbeds.push((*point, testbed)),
-            Err(why) => {
-                progress.done(&format!("failed: {why}"));
-                seen.fail(*point, why);
-            }
-        }
+    fn notes<'a>(&self, _: &'a Testbed) -> &'a [String] {
+        &[]
     }
-    Ok(testbeds)
-}
 
-fn name(Point { queues, workers }: Point) -> String {
-    format!("{queues} queues, {workers} workers")
-}
+    fn name(&self, point: Point) -> String {
+        point.name()
+    }
 
-/// Adds the outcome of a transfer, and returns it in words.
-fn note_down(
-    seen: &mut Measurements,
-    point: Point,
-    result: std::result::Result<Sample, String>,
-) -> String {
-    match result {
-        Ok(sample) => {
-            let full = sample.ring_full * 100.0;
-            let said = format!("{} Mb/s, rings full for {full:.0} %", human(sample.mbps));
-            seen.push(point, sample);
-            said
-        }
-        Err(why) => {
-            let said = format!("failed: {why}");
-            seen.fail(point, why);
-            said
-        }
+    fn measure(&self, testbed: &mut Testbed, _: Point) -> Result<Sample> {
+        let Xenserver7Args { streams, seconds, congestion, .. } = self.args;
+        let like = Transfer { streams: *streams, seconds: *seconds, congestion };
+        transfer(testbed, &like)
+    }
+
+    fn words(&self, sample: &Sample) -> String {
+        let full = sample.ring_full * 100.0;
+        format!("{} Mb/s, rings full for {full:.0} %", human(sample.mbps))
     }
 }
 

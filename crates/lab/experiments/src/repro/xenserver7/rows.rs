@@ -5,9 +5,10 @@ use serde::Serialize;
 
 use super::flows::{Hashes, Spread};
 use super::measure::Sample;
-use super::model::{Check, Costs, Limit, Machine};
+use super::model::{Costs, Limit, Machine};
 use super::paper;
 use crate::repro::outcome::mean;
+use crate::repro::rounds::{self, Key};
 
 /// What one measurement is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,87 +76,42 @@ pub struct Flows {
 const STOLEN: f64 = 0.02;
 
 /// What was measured, and what failed.
-#[derive(Clone, Debug, Default)]
-pub struct Measurements {
-    samples: Vec<(Point, Sample)>,
-    failures: Vec<(Point, String)>,
+pub type Measurements = rounds::Measurements<Point, Sample>;
+
+impl Key for Point {
+    type Server = Self;
+
+    fn server(self) -> Self {
+        self
+    }
 }
 
-impl Measurements {
-    /// Adds a sample.
-    pub fn push(&mut self, point: Point, sample: Sample) {
-        self.samples.push((point, sample));
+impl Point {
+    /// Its name, for people.
+    pub fn name(self) -> String {
+        format!("{} queues, {} workers", self.queues, self.workers)
     }
+}
 
-    /// Notes why there is none.
-    pub fn fail(&mut self, point: Point, why: String) {
-        if !self.has_failed(point) {
-            self.failures.push((point, why));
-        }
-    }
+/// The congestion controls that iperf3 named.
+pub fn congestion(seen: &Measurements) -> Vec<String> {
+    let mut names: Vec<String> =
+        seen.all().filter_map(|sample| sample.congestion.clone()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
 
-    /// Whether it failed before.
-    pub fn has_failed(&self, point: Point) -> bool {
-        self.failures.iter().any(|(failed, _)| *failed == point)
-    }
+fn mean_of(seen: &Measurements, point: Point, of: impl Fn(&Sample) -> f64) -> Option<f64> {
+    mean(seen.of(point).iter().map(of))
+}
 
-    /// How many failed.
-    pub fn failures(&self) -> usize {
-        self.failures.len()
-    }
-
-    /// The congestion controls that iperf3 named.
-    pub fn congestion(&self) -> Vec<String> {
-        let named = self.samples.iter().filter_map(|(_, sample)| sample.congestion.clone());
-        let mut names: Vec<String> = named.collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    }
-
-    fn of(&self, point: Point) -> impl Iterator<Item = &Sample> + Clone {
-        self.samples.iter().filter(move |(known, _)| *known == point).map(|(_, sample)| sample)
-    }
-
-    fn mean(&self, point: Point, of: impl Fn(&Sample) -> f64) -> Option<f64> {
-        mean(self.of(point).map(of))
-    }
-
-    fn mbps(&self, point: Point) -> Option<Stats> {
-        self.of(point).map(|sample| sample.mbps).collect::<Samples>().stats()
-    }
-
-    /// The model's costs; none unless one queue was measured.
-    pub fn costs(&self) -> Option<Costs> {
-        let one = Point { queues: 1, workers: 1 };
-        let of = |of: fn(&Sample) -> f64| self.mean(one, of);
-        let two = Point { queues: 2, workers: 2 };
-        Some(Costs {
-            daemon: of(|sample| sample.daemon)?,
-            worker: of(|sample| sample.worker)?,
-            sender_queues: of(|sample| sample.queues[0])?,
-            receiver_queues: of(|sample| sample.queues[1])?,
-            guests: of(|sample| sample.guests)?,
-            locked: self.mean(two, |sample| sample.locked).unwrap_or(0.0),
-        })
-    }
-
-    /// The model's predictions for one and two queues, with a worker for each, on `cpus` CPUs.
-    pub fn checks(&self, sets: &[Vec<Hashes>], cpus: usize) -> Vec<Check> {
-        let Some(costs) = self.costs() else { return Vec::new() };
-        let check = |queues| {
-            let point = Point { queues, workers: queues };
-            let measured = self.mbps(point)?.median;
-            let own = 1.0 - self.mean(point, |sample| sample.stolen)?;
-            let (rates, limit) = predict(&costs, queues, sets, Machine::Cpus(cpus as f64 * own))?;
-            Some(Check::new(queues, (rates.median, limit), measured))
-        };
-        [1, 2].into_iter().filter_map(check).collect()
-    }
+fn rate(seen: &Measurements, point: Point) -> Option<Stats> {
+    seen.of(point).iter().map(|sample| sample.mbps).collect::<Samples>().stats()
 }
 
 /// The rates over all sets of flows, and what limits most of them.
-fn predict(
+pub fn predict(
     costs: &Costs,
     queues: usize,
     sets: &[Vec<Hashes>],
@@ -173,7 +129,7 @@ fn predict(
 pub fn measured(points: &[Point], seen: &Measurements) -> Vec<Row> {
     let row = |point: &Point| {
         let Point { queues, workers } = *point;
-        let mean = |of: fn(&Sample) -> f64| seen.mean(*point, of);
+        let mean = |of: fn(&Sample) -> f64| mean_of(seen, *point, of);
         let daemon = mean(|sample| sample.daemon);
         let cost = daemon.zip(mean(|sample| sample.guests));
         let cost = cost.map(|(daemon, guests)| Cost { daemon, guests });
@@ -181,7 +137,7 @@ pub fn measured(points: &[Point], seen: &Measurements) -> Vec<Row> {
             queues,
             workers,
             model: false,
-            mbps: seen.mbps(*point),
+            mbps: rate(seen, *point),
             ring_full: mean(|sample| sample.ring_full),
             ns_per_kib: cost.map(|cost| cost.daemon + cost.guests),
             cost,
@@ -197,24 +153,19 @@ pub fn measured(points: &[Point], seen: &Measurements) -> Vec<Row> {
 }
 
 fn flows(point: Point, seen: &Measurements) -> Option<Flows> {
-    let spreads = seen.of(point).map(|sample| {
-        let set: Vec<Hashes> = sample.ports.iter().filter_map(|port| Hashes::of(*port)).collect();
-        Spread::of(&set, point.queues)
-    });
+    let spreads = seen.of(point).iter().map(|sample| sample.spread(point.queues));
     Some(Flows {
         most: mean(spreads.clone().map(|spread| spread.most as f64))?,
         used: mean(spreads.map(|spread| spread.used as f64))?,
-        seen: seen.mean(point, |sample| sample.rings as f64),
+        seen: mean_of(seen, point, |sample| sample.rings as f64),
     })
 }
 
 fn note(point: Point, seen: &Measurements) -> Option<String> {
-    if let Some((_, why)) = seen.failures.iter().find(|(failed, _)| *failed == point) {
-        return Some(format!("failed: {why}"));
+    if let Some(missing) = seen.missing(point) {
+        return Some(missing);
     }
-    let Some(stolen) = seen.mean(point, |sample| sample.stolen) else {
-        return Some("not measured".to_owned());
-    };
+    let stolen = mean_of(seen, point, |sample| sample.stolen)?;
     let percent = stolen * 100.0;
     (stolen > STOLEN).then(|| format!("other machines had {percent:.0} % of the CPUs"))
 }
@@ -251,6 +202,7 @@ pub fn modelled(queues: &[usize], costs: &Costs, sets: &[Vec<Hashes>]) -> Vec<Ro
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::model::tests::COSTS;
     use super::*;
 
     /// A sample at this rate, with the model's test costs.
@@ -279,7 +231,7 @@ pub(super) mod tests {
 
     /// One queue with one worker, and two with two.
     pub fn seen() -> Measurements {
-        let mut seen = Measurements::default();
+        let mut seen = Measurements::new();
         for (queues, mbps, locked) in [(1, 20_000.0, 0.0), (2, 24_000.0, 0.1)] {
             let point = Point { queues, workers: queues };
             for off in [0.9, 1.0, 1.1] {
@@ -305,26 +257,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_model_is_fed_with_one_queues_costs_and_two_workers_waits() {
-        let costs = seen().costs().unwrap();
-        assert_eq!(costs.worker, 100.0);
-        assert!((costs.locked - 0.1).abs() < 1e-9, "{costs:?}");
-        let rows = modelled(&[1, 2, 8], &costs, &sets());
+    fn the_models_rows_are_marked_as_such() {
+        let rows = modelled(&[1, 2, 8], &COSTS, &sets());
         assert!(rows.iter().all(|row| row.model && row.ring_full.is_none() && row.limit.is_some()));
         let rate = |row: &Row| row.mbps.unwrap().median;
         assert!(rate(&rows[0]) < rate(&rows[1]) && rate(&rows[1]) < rate(&rows[2]));
         assert_eq!((rows[0].paper_mbps, rows[0].ns_per_kib), (Some(17_000.0), Some(610.0)));
-        assert!(Measurements::default().costs().is_none());
-    }
-
-    #[test]
-    fn one_and_two_workers_are_predicted_for_this_machine() {
-        let checks = seen().checks(&sets(), 2);
-        let [one, two] = &checks[..] else { panic!("{checks:?}") };
-        // Two CPUs, 610 ns per KiB.
-        assert_eq!((one.predicted.round(), one.limit), (26_859.0, Limit::Cpus));
-        assert!((one.error - (26_859.0 - 20_000.0) / 20_000.0).abs() < 1e-3, "{one:?}");
-        assert_eq!((two.queues, two.measured), (2, 24_000.0));
-        assert!(Measurements::default().checks(&sets(), 2).is_empty());
     }
 }

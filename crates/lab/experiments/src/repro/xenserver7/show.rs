@@ -3,53 +3,59 @@
 use report::html::{LineChart, Report};
 use report::{Table, claims_table, human};
 
-use super::document::{Document, Spreading};
-use super::model::Check;
+use super::document::{Document, Model, Spreading};
 use super::paper;
 use super::rows::{Flows, Row};
-use crate::error::{Error, Result};
-use crate::output;
+use crate::repro::results::Section;
 
-/// Prints everything.
-pub fn print(document: &Document) -> Result<()> {
-    let print = |title: &str, table: &Table| {
-        output::print(&format!("\n{title}\n"))?;
-        table.print().map_err(Error::Print)
-    };
-    print("By the number of queues", &rows(document))?;
-    for flows in &document.flows {
-        print(title(flows), &spreading(flows))?;
+/// Everything that is printed.
+pub fn sections(document: &Document) -> Vec<Section> {
+    let mut sections = vec![Section::table("By the number of queues", rows(document))];
+    let flows = document.more.flows.iter();
+    sections.extend(flows.map(|flows| Section::table(title(flows), spreading(flows))));
+    if let Some(model) = &document.more.model {
+        sections.push(Section::table(CHECKS, checks(model)));
     }
-    print("What the paper claims", &claims_table(&document.claims))?;
-    output::print(&format!("\n{}\n", remarks(document).join("\n")))
+    sections.push(Section::table("What the paper claims", claims_table(&document.claims)));
+    sections.push(Section::remarks("Notes", remarks(document)));
+    sections
 }
+
+/// The heading of [`checks`].
+const CHECKS: &str = "The model for this machine, beside what was measured";
 
 /// Everything that a reader must know besides.
 fn remarks(document: &Document) -> Vec<String> {
     let name = |row: &Row| format!("{} queues, {} workers", row.queues, row.workers);
     let of_row = |row: &Row| row.note.as_ref().map(|note| format!("{}: {note}.", name(row)));
-    let rows = document.rows.iter().filter_map(of_row);
-    let checks = document.model.iter().flat_map(|model| &model.checks).map(check);
-    let method = document.method.notes.iter().map(|note| format!("Note: {note}."));
-    checks.chain(rows).chain(method).collect()
+    document.rows.iter().filter_map(of_row).chain(document.notes()).collect()
 }
 
-/// How the model fits a measurement.
-fn check(check: &Check) -> String {
-    format!(
-        "The model for this machine, queues and workers {}: {} Mb/s, limited by the {}; measured {} Mb/s, error {:+.0} %.",
-        check.queues,
-        human(check.predicted),
-        check.limit.name(),
-        human(check.measured),
-        check.error * 100.0
-    )
+/// How the model fits the measurements.
+fn checks(model: &Model) -> Table {
+    let table = Table::new().right("queues").right("workers").right("model Mb/s");
+    let mut table = table.right("measured Mb/s").right("error").left("limited by");
+    for check in &model.checks {
+        let input = if check.is_input { " (the model's input)" } else { "" };
+        table.row([
+            check.queues.to_string(),
+            check.workers.to_string(),
+            human(check.predicted),
+            human(check.measured),
+            format!("{:+.0} %", check.error * 100.0),
+            format!("{}{input}", check.limit.name()),
+        ]);
+    }
+    table
 }
 
 fn title(flows: &Spreading) -> &'static str {
     match flows.hash {
         "switch" => "Streams per queue, by the switch's hash of ports that the kernel gave",
-        _ => "Streams per queue, by an even hash with a random key (the paper's kernels), exactly",
+        "article" => {
+            "Streams per queue, by the hash of the article's kernels with a key for each set of ports"
+        }
+        _ => "Streams per queue, by an even hash, exactly",
     }
 }
 
@@ -128,7 +134,7 @@ pub fn page(document: &Document) -> Report {
     page.paragraph(&format!(
         "{} TCP streams from one guest to the other, {}, on {} CPUs. Rates are medians of {} interleaved \
          rounds of {} s; all else is means.",
-        method.streams, method.congestion, method.cpus, method.rounds, method.seconds
+        method.own.streams, method.own.congestion, method.own.cpus, method.rounds, method.seconds
     ));
     page.section("What the paper claims").table("", &claims_table(&document.claims));
     document.claims.iter().for_each(|claim| {
@@ -143,14 +149,17 @@ pub fn page(document: &Document) -> Report {
         &busiest(document),
         "The mean falls steadily; one set of ports for each number of queues need not.",
     );
-    for flows in &document.flows {
+    for flows in &document.more.flows {
         page.table(title(flows), &spreading(flows));
+    }
+    if let Some(model) = &document.more.model {
+        page.section(CHECKS).table("", &checks(model));
     }
     page.section("How it was measured").paragraph(
         "Ring full is the time in which the sender's frontend has no room for a frame of 64 KiB. \
          The cost is the CPU time of the daemon and of both guests with iperf3, per KiB of payload. Locked is the \
          share of the workers' time in which one waits for an egress queue that another has locked. \
-         The model has a CPU for each worker and eight for each guest.",
+         The model has a CPU for each worker and eight for each guest; that for this machine has its CPUs.",
     );
     for remark in remarks(document) {
         page.paragraph(&remark);
@@ -204,21 +213,25 @@ fn ring_full(document: &Document) -> LineChart {
 
 fn busiest(document: &Document) -> LineChart {
     let chart = LineChart::new("Streams on the busiest queue", "queues", "streams");
-    document.flows.iter().fold(chart, |chart, flows| {
+    document.more.flows.iter().fold(chart, |chart, flows| {
         let points = flows.queues.iter().map(|it| (it.queues as f64, it.most.mean()));
-        let name = if flows.hash == "switch" { "the switch's hash" } else { "an even hash" };
+        let name = match flows.hash {
+            "switch" => "the switch's hash",
+            "article" => "the article's hash",
+            _ => "an even hash",
+        };
         chart.line(name, points)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::tests::document;
+    use super::super::document::tests::example;
     use super::*;
 
     #[test]
     fn the_papers_numbers_stand_beside_the_measured_ones() {
-        let table = rows(&document());
+        let table = rows(&example());
         let all = table.rows();
         assert_eq!(all[0][..5], ["1", "1", "measured", "17,000", "20,000 (18,000–22,000)"]);
         assert_eq!(all[0][5..9], ["25.0", "610", "110", "500"]);
@@ -228,16 +241,16 @@ mod tests {
 
     #[test]
     fn a_page_draws_the_model_apart_and_says_how_it_fits() {
-        let html = page(&document()).to_html();
+        let html = page(&example()).to_html();
         assert_eq!(html.matches("<figure>").count(), 3);
         assert_eq!(html.matches("class=\"curve broken ").count(), 1);
-        assert!(html.contains("Note: a note.") && html.contains("error +34 %"), "{html}");
+        assert!(html.contains("Note: a note.") && html.contains("s input)"), "{html}");
     }
 
     #[test]
     fn streams_per_queue_are_shown_with_the_dips() {
-        let document = document();
-        let table = spreading(&document.flows[1]);
+        let document = example();
+        let table = spreading(&document.more.flows[2]);
         let five = &table.rows()[4];
         assert_eq!((five[0].as_str(), five.len()), ("5", 3 + 8 + 1));
         assert!(!five[11].is_empty() && table.rows()[0][11].is_empty());

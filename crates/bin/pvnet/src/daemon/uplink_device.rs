@@ -1,0 +1,129 @@
+//! The devices of uplinks, opened by kind.
+
+use uplink::tap::{Tap, TapOffload, TapQueue};
+use uplink::{Macvtap, Steering, Xdp, packet};
+
+use crate::config::{Uplink, UplinkKind};
+use crate::netns;
+
+/// An uplink's device.
+pub(super) struct Device {
+    /// A queue for each worker.
+    pub(super) shared: Vec<TapQueue>,
+    pub(super) for_guests: ForGuests,
+    /// Deleted when the uplink ends.
+    pub(super) macvtap: Option<netns::Macvtap>,
+}
+
+/// What a device keeps for guests.
+pub(super) enum ForGuests {
+    Nothing,
+    /// Queues to read, behind the shared ones.
+    Queues(Vec<TapQueue>, Steering),
+    /// Receive queues that the kernel reads.
+    Sockets(Xdp, Vec<u32>),
+}
+
+/// How many queues are wanted.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// One for each worker.
+    pub(super) shared: usize,
+    /// Those that are kept for guests.
+    pub(super) guests: usize,
+}
+
+/// Opens the device of an uplink that is no card's context, and sets it up.
+pub(super) fn open(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
+    match uplink.kind {
+        UplinkKind::Macvtap => open_macvtap(uplink, wanted),
+        UplinkKind::AfPacket | UplinkKind::AfXdp => open_nic(uplink, wanted),
+        UplinkKind::Tap | UplinkKind::Cdna => open_tap(uplink, wanted),
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn stations(guests: usize) -> u32 {
+    u32::try_from(guests).unwrap_or(u32::MAX)
+}
+
+/// Without TSO the stack behind the device sends MTU-sized frames.
+fn offload(uplink: &Uplink) -> TapOffload {
+    match uplink.large_receive {
+        true => TapOffload::ALL,
+        false => TapOffload { csum: true, ..TapOffload::NONE },
+    }
+}
+
+fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
+    let Wanted { shared, guests } = wanted;
+    let open = || Tap::open(&uplink.tap, shared + guests, offload(uplink)).map_err(text);
+    let mut queues = netns::inside(uplink.namespace.as_deref(), open)?;
+    if uplink.persistent {
+        queues.iter().try_for_each(TapQueue::persist).map_err(text)?;
+    }
+    netns::bring_up(uplink.namespace.as_deref(), &uplink.tap, &uplink.addresses)?;
+    let of_guests = queues.split_off(shared);
+    let for_guests = match guests {
+        0 => ForGuests::Nothing,
+        _ => {
+            let steering = Steering::attach(&queues[0], stations(guests)).map_err(text)?;
+            ForGuests::Queues(of_guests, steering)
+        }
+    };
+    Ok(Device { shared: queues, for_guests, macvtap: None })
+}
+
+fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
+    let Wanted { shared, guests } = wanted;
+    let namespace = uplink.namespace.as_deref();
+    let macvtap = netns::Macvtap::make(namespace, &uplink.device)?;
+    let (mut queues, steering) = netns::inside(namespace, || {
+        let queues =
+            Macvtap::open(macvtap.name(), shared + guests, offload(uplink)).map_err(text)?;
+        // At most as many as a macvtap has.
+        let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
+        let steer = || {
+            let lower = packet::interface_index(&uplink.device).map_err(text)?;
+            Steering::attach_macvtap(lower, count, stations(guests)).map_err(text)
+        };
+        let steering = (guests > 0).then(steer).transpose()?;
+        Ok((queues, steering))
+    })?;
+    macvtap.bring_up()?;
+    let of_guests = queues.split_off(shared);
+    let for_guests = match steering {
+        None => ForGuests::Nothing,
+        Some(steering) => ForGuests::Queues(of_guests, steering),
+    };
+    Ok(Device { shared: queues, for_guests, macvtap: Some(macvtap) })
+}
+
+/// Opens packet sockets and, if guests have receive queues, attaches the program that finds their frames.
+fn open_nic(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
+    let Wanted { shared, guests } = wanted;
+    let (namespace, device) = (uplink.namespace.as_deref(), &*uplink.device);
+    let (sockets, receive_queues) = netns::inside(namespace, || {
+        let sockets = packet::open(device, shared).map_err(text)?;
+        Ok((sockets, packet::receive_queues(device).map_err(text)?))
+    })?;
+    netns::bring_up(namespace, device, &[])?;
+    if guests == 0 {
+        return Ok(Device { shared: sockets, for_guests: ForGuests::Nothing, macvtap: None });
+    }
+    if uplink.guest_queues.is_some() && guests > receive_queues {
+        return Err(format!(
+            "{device} has {receive_queues} receive queue(s), and guest_queues is {guests}: give it more (ethtool -L {device} \
+             combined {guests}), or lower guest_queues"
+        ));
+    }
+    let count = u32::try_from(receive_queues).unwrap_or(u32::MAX);
+    let xdp =
+        netns::inside(namespace, || Xdp::attach(device, count, stations(guests)).map_err(text))?;
+    // From the last on: the first ones are those in which other frames come if the NIC has enough.
+    let queues = (0..count).rev().take(guests).collect();
+    Ok(Device { shared: sockets, for_guests: ForGuests::Sockets(xdp, queues), macvtap: None })
+}

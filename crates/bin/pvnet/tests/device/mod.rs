@@ -1,0 +1,258 @@
+//! Uplinks over a NIC: one end of a veth pair, whose other end is outside.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lab::{Namespace, Offloads, Process};
+use serde_json::Value;
+
+use crate::MIB;
+use crate::testbed::{Guest, LIMIT, PING_PAUSE, Testbed, able, pvnet, wait};
+
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 254);
+
+/// The namespace outside, and the one of the NIC.
+struct Wire {
+    outside: Namespace,
+    host: Namespace,
+}
+
+impl Wire {
+    fn new() -> Self {
+        let [outside, host] = [(); 2].map(|()| Namespace::create("pvt").unwrap());
+        let peer = ["peer", "name", "eth0", "netns", outside.name()];
+        host.ip(&[&["link", "add", "nic0", "type", "veth"], &peer[..]].concat()).unwrap();
+        outside.ip(&["address", "add", &format!("{OUTSIDE}/24"), "dev", "eth0"]).unwrap();
+        outside.ip(&["link", "set", "eth0", "up"]).unwrap();
+        Self { outside, host }
+    }
+
+    /// Lines of a configuration: an uplink of this kind.
+    fn uplink(&self, kind: &str, lines: &str) -> String {
+        format!(
+            "workers = 1\n[[uplink]]\nname = \"out\"\nkind = \"{kind}\"\ndevice = \"nic0\"\n\
+             namespace = \"{}\"\n{lines}",
+            self.host.name()
+        )
+    }
+
+    /// Frames on a wire have finished checksums. Only AF_XDP sees the difference: it cannot say that one is not finished.
+    fn finish_checksums(&self) {
+        Offloads { csum: false, ..Offloads::ALL }.apply(&self.outside, "eth0").unwrap();
+    }
+
+    fn ping(&self, to: Ipv4Addr) {
+        let ping = lab::ping(&self.outside, to, 3, PING_PAUSE).unwrap();
+        assert_eq!((ping.sent, ping.received), (3, 3), "{to}");
+    }
+
+    /// Sends datagrams to an address without end, also when nobody has it.
+    fn flood(&self, guest: &Guest) -> Flood {
+        let to = guest.ipv4;
+        let entry = ["neigh", "replace", &to.to_string(), "lladdr", &guest.mac, "dev", "eth0"];
+        self.outside.ip(&entry).unwrap();
+        let stop = Arc::<AtomicBool>::default();
+        let ends = stop.clone();
+        let send = move || {
+            let socket = UdpSocket::bind((OUTSIDE, 0)).unwrap();
+            while !ends.load(Ordering::Relaxed) {
+                // A full queue drops.
+                let _ = socket.send_to(&[0xa5; 1400], (to, 9));
+            }
+            Ok(())
+        };
+        self.outside.thread(send).unwrap();
+        Flood { stop }
+    }
+}
+
+struct Flood {
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The uplink's queue that a guest has.
+fn queue_of(testbed: &Testbed, guest: usize) -> Option<Value> {
+    let status = testbed.status();
+    let ports = status["ports"].as_array().unwrap();
+    let uplink = ports.iter().find(|port| port["name"] == "out").unwrap();
+    let name = testbed.guests[guest].namespace.name();
+    uplink["guest_queues"].as_array()?.iter().find(|queue| queue["guest"] == name).cloned()
+}
+
+fn direct(testbed: &Testbed, guest: usize) -> u64 {
+    queue_of(testbed, guest).map_or(0, |queue| queue["direct"].as_u64().unwrap())
+}
+
+fn wait_for_queue(testbed: &Testbed, guest: usize) {
+    wait("a queue for the guest", || queue_of(testbed, guest).is_some());
+}
+
+/// All guests get the same bytes with each kind, and those with a queue of their own get them without a copy.
+#[test]
+fn a_nic_is_an_uplink() {
+    if !able(&["ping", "ip", "ethtool"]) {
+        return;
+    }
+    for (kind, lines, queues) in [
+        ("macvtap", "", 0),
+        ("af-packet", "", 0),
+        ("macvtap", "queues = \"per-guest\"\n", 2),
+        ("af-xdp", "queues = \"per-guest\"\n", 1),
+    ] {
+        let wire = Wire::new();
+        if kind == "af-xdp" {
+            wire.finish_checksums();
+        }
+        let of_guest = |guest| if guest < queues { "rx = \"direct\"\n" } else { "" };
+        let mut testbed = Testbed::start_each(3, &wire.uplink(kind, lines), of_guest);
+        (0..3).for_each(|guest| testbed.join(guest, &[]));
+        (0..queues).for_each(|guest| wait_for_queue(&testbed, guest));
+        for guest in 0..3 {
+            let Guest { namespace, ipv4, .. } = &testbed.guests[guest];
+            wire.ping(*ipv4);
+            lab::transfer_file(&wire.outside, namespace, *ipv4, 8 * MIB, 1).unwrap();
+            lab::transfer_file(namespace, &wire.outside, OUTSIDE, 4 * MIB, 2).unwrap();
+        }
+        testbed.ping(0, 1);
+        testbed.transfer(2, 0, 4 * MIB);
+        for guest in 0..queues {
+            let queue = queue_of(&testbed, guest).unwrap();
+            assert!(queue["direct"].as_u64().unwrap() > 100, "{kind}: {queue}");
+            assert_eq!(queue["misdirected"], 0, "{kind}: {queue}");
+        }
+        for guest in 0..3 {
+            let port = testbed.port(guest);
+            assert!(port["drops"]["memory_fault"].is_null(), "{kind}: {port}");
+        }
+        assert!(testbed.daemon.stop().unwrap().success(), "{kind}: {}", testbed.daemon.stderr());
+        let left = wire.host.ip(&["-d", "link"]).unwrap();
+        assert!(!left.contains("macvtap") && !left.contains("xdp"), "{kind}: {left}");
+    }
+}
+
+/// There is one queue. Its guest is killed under a flood, and another gets the queue while the flood goes on. A neighbour is
+/// reached as before, and no frame of the first guest gets into a buffer of the second.
+#[test]
+fn the_queue_of_a_guest_that_is_killed_under_load_goes_to_another() {
+    if !able(&["ping", "ip", "ethtool"]) {
+        return;
+    }
+    for kind in ["macvtap", "af-xdp"] {
+        let wire = Wire::new();
+        wire.finish_checksums();
+        let uplink = wire.uplink(kind, "queues = \"per-guest\"\nguest_queues = 1\n");
+        let lines = |guest| if guest < 2 { "rx = \"direct\"\n" } else { "" };
+        let mut testbed = Testbed::start_each(3, &uplink, lines);
+        testbed.join(0, &[]);
+        wait_for_queue(&testbed, 0);
+        testbed.join(1, &[]);
+        testbed.join(2, &[]);
+        assert!(queue_of(&testbed, 1).is_none(), "{kind}: there is one queue");
+        wire.ping(testbed.guests[1].ipv4);
+        let flood = wire.flood(&testbed.guests[0]);
+        wait("direct frames", || direct(&testbed, 0) > 1000);
+        testbed.kill(0);
+        wait_for_queue(&testbed, 1);
+        for guest in [1, 2] {
+            let Guest { namespace, ipv4, .. } = &testbed.guests[guest];
+            lab::transfer_file(&wire.outside, namespace, *ipv4, 2 * MIB, 3).unwrap();
+        }
+        let queue = queue_of(&testbed, 1).unwrap();
+        assert_eq!(queue["misdirected"], 0, "{kind}: {queue}");
+        // The first comes back, and waits for its queue until the second goes.
+        testbed.join(0, &[]);
+        testbed.leave(1);
+        wait_for_queue(&testbed, 0);
+        let before = direct(&testbed, 0);
+        wait("direct frames again", || direct(&testbed, 0) > before + 100);
+        drop(flood);
+    }
+}
+
+/// A guest that is stopped takes none of its frames. The kernel drops those that find no buffer, and a neighbour does not notice.
+#[test]
+fn a_guest_that_takes_no_frames_delays_no_other() {
+    if !able(&["ping", "ip", "ethtool"]) {
+        return;
+    }
+    let wire = Wire::new();
+    wire.finish_checksums();
+    let uplink = wire.uplink("af-xdp", "queues = \"per-guest\"\n");
+    let lines = |guest| if guest == 0 { "rx = \"direct\"\n" } else { "" };
+    let mut testbed = Testbed::start_each(2, &uplink, lines);
+    (0..2).for_each(|guest| testbed.join(guest, &[]));
+    wait_for_queue(&testbed, 0);
+    testbed.stop(0);
+    let flood = wire.flood(&testbed.guests[0]);
+    wait("frames without a buffer", || {
+        queue_of(&testbed, 0).unwrap()["dropped"].as_u64() > Some(1000)
+    });
+    let Guest { namespace, ipv4, .. } = &testbed.guests[1];
+    wire.ping(*ipv4);
+    lab::transfer_file(&wire.outside, namespace, *ipv4, MIB, 4).unwrap();
+    drop(flood);
+    testbed.go_on(0);
+    wait("the guest's return", || {
+        let to = testbed.guests[0].ipv4;
+        lab::ping(&wire.outside, to, 1, PING_PAUSE).is_ok_and(|ping| ping.received == 1)
+    });
+}
+
+/// A guest that changes its address is reached the ordinary way.
+#[test]
+fn a_guest_with_another_address_gets_copies() {
+    if !able(&["ping", "ip", "ethtool"]) {
+        return;
+    }
+    for kind in ["macvtap", "af-xdp"] {
+        let wire = Wire::new();
+        wire.finish_checksums();
+        let uplink = wire.uplink(kind, "queues = \"per-guest\"\n");
+        let mut testbed = Testbed::start_with(1, &uplink, "rx = \"direct\"\nguard = \"off\"\n");
+        testbed.join(0, &[]);
+        wait_for_queue(&testbed, 0);
+        let Guest { namespace, ipv4, .. } = &testbed.guests[0];
+        wire.ping(*ipv4);
+        let before = direct(&testbed, 0);
+        assert!(before > 0, "{kind}");
+        namespace.ip(&["link", "set", "eth0", "address", "02:00:00:00:77:77"]).unwrap();
+        wire.outside.ip(&["neigh", "flush", "dev", "eth0"]).unwrap();
+        lab::transfer_file(&wire.outside, namespace, *ipv4, MIB, 1).unwrap();
+        assert_eq!(direct(&testbed, 0), before, "{kind}");
+    }
+}
+
+/// What stands in the way of an uplink is in the daemon's error, with the next step.
+#[test]
+fn a_nic_that_cannot_be_an_uplink_says_why() {
+    if !able(&["ip"]) {
+        return;
+    }
+    let wire = Wire::new();
+    wire.host.ip(&["link", "add", "br0", "type", "bridge"]).unwrap();
+    wire.host.ip(&["link", "set", "nic0", "master", "br0"]).unwrap();
+    let folder = lab::TempDir::new().unwrap();
+    let per_guest = "queues = \"per-guest\"\nguest_queues = 7\n";
+    for (uplink, parts) in [
+        (wire.uplink("macvtap", ""), &["no macvtap over nic0", "nomaster"][..]),
+        (wire.uplink("af-xdp", per_guest), &["receive queue", "ethtool -L", "guest_queues"]),
+        (wire.uplink("af-packet", "").replace("nic0", "nic7"), &["no interface nic7", "ip link"]),
+    ] {
+        let file = folder.path().join("pvnet.toml");
+        let directory = folder.path().display();
+        std::fs::write(&file, format!("[daemon]\ndirectory = \"{directory}\"\n{uplink}")).unwrap();
+        let mut command = pvnet();
+        command.arg("run").arg("--config").arg(&file);
+        let mut process = Process::capture(command).unwrap();
+        assert_eq!(process.wait(LIMIT).unwrap().code(), Some(1));
+        let message = process.stderr();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    }
+}

@@ -1,0 +1,63 @@
+//! What sysfs says of an interface of the calling thread's network namespace. A new one is opened each time: the one at
+//! `/sys` shows the interfaces of the namespace in which it was mounted.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Dir, Mode, OFlags};
+use rustix::io::{Errno, Result};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+/// The numbers of a macvtap's character device.
+pub(crate) fn macvtap(name: &str) -> Result<(u32, u32)> {
+    let taps = folder(name, "macvtap")?;
+    let file_name = entries(&taps, "tap")?.pop().ok_or(Errno::NODEV)?;
+    let file = open(taps.as_fd(), &format!("{file_name}/dev"), OFlags::empty())?;
+    let mut text = [0; 32];
+    let len = rustix::io::read(&file, &mut text)?;
+    parse(&text[..len]).ok_or(Errno::INVAL)
+}
+
+/// How many receive queues an interface has.
+pub(crate) fn receive_queues(name: &str) -> Result<usize> {
+    Ok(entries(&folder(name, "queues")?, "rx-")?.len())
+}
+
+/// A folder of an interface.
+fn folder(name: &str, folder: &str) -> Result<OwnedFd> {
+    let filesystem = rustix::mount::fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_create(filesystem.as_fd())?;
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    let root = rustix::mount::fsmount(filesystem.as_fd(), flags, MountAttrFlags::empty())?;
+    open(root.as_fd(), &format!("class/net/{name}/{folder}"), OFlags::DIRECTORY)
+}
+
+/// The entries of a folder with this prefix.
+fn entries(folder: &OwnedFd, prefix: &str) -> Result<Vec<String>> {
+    let entries = Dir::read_from(folder)?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<Result<Vec<_>>>()?;
+    Ok(names.into_iter().filter(|name| name.starts_with(prefix)).collect())
+}
+
+fn open(folder: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd> {
+    rustix::fs::openat(folder, path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty())
+}
+
+/// `MAJOR:MINOR`
+fn parse(text: &[u8]) -> Option<(u32, u32)> {
+    let (major, minor) = std::str::from_utf8(text).ok()?.trim().split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_are_two_numbers() {
+        assert_eq!(parse(b"236:1\n"), Some((236, 1)));
+        for text in [&b""[..], b"236", b"236:x", b":1", b"1:2:3", b"\xff:1"] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+}

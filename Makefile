@@ -62,7 +62,7 @@ lint: ## Run clippy, warnings are errors; check that the fuzz targets compile
 	$(CARGO) check --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --no-default-features --locked
 
 loom: ## Model-check the notifications of the rings and of the card, and the IOMMU's invalidations
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p ring -p firmware -p iommu --release --test loom
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p ring -p virtqueue -p firmware -p iommu --release --test loom
 
 unit: ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
 	$(CARGO) test --workspace

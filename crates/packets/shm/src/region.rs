@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+mod guarded;
 mod mapping;
 mod words;
 
@@ -62,6 +63,17 @@ impl Region {
     #[must_use]
     pub fn share(&self) -> Option<Self> {
         Some(Self { base: self.base, len: self.len, whole: Some(self.whole.clone()?) })
+    }
+
+    /// Whether the kernel could not provide a page of this [guarded](Self::map_guarded) region, or of the one that
+    /// it is a slice of. What it holds since then is private memory.
+    #[inline]
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        match &self.whole {
+            Some(whole) => whole.is_lost(),
+            None => guarded::is_lost(self.base.as_ptr() as usize),
+        }
     }
 
     /// Size in bytes.
@@ -258,6 +270,8 @@ impl Drop for Region {
         if self.whole.is_some() {
             return;
         }
+        // Another mapping may come to lie here at once.
+        guarded::release(self.base.as_ptr() as usize);
         // SAFETY: the range was mapped for this region alone and no borrow of it is left.
         // A failure could only mean that the range is not mapped, and leaves nothing to do.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };

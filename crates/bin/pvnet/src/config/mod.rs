@@ -7,6 +7,7 @@ mod guest;
 mod limits;
 mod nic;
 mod overrides;
+mod ports;
 mod shorthand;
 mod sources;
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub use guest::{Guest, vif_name};
 pub use limits::Limits;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
+pub use ports::Port;
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;
 
@@ -85,6 +87,9 @@ pub struct Config {
     /// Ports that lead out of the host.
     #[serde(default, rename = "uplink")]
     pub uplinks: Vec<Uplink>,
+    /// Network devices of virtual machines.
+    #[serde(default, rename = "port")]
+    pub ports: Vec<Port>,
     /// Cards with contexts.
     #[serde(default, rename = "nic")]
     pub nics: Vec<Nic>,
@@ -137,6 +142,16 @@ impl Config {
                 if !macs.insert(mac) {
                     return Err(of_guest(format!("mac {mac} is given twice")));
                 }
+            }
+        }
+        for port in &self.ports {
+            let of_port = |reason| format!("port {:?}: {reason}", port.name);
+            port.check().map_err(of_port)?;
+            if port.mac.is_some_and(|mac| !macs.insert(mac)) {
+                return Err(of_port("its mac is given twice".into()));
+            }
+            if self.ports.iter().filter(|other| other.socket == port.socket).count() > 1 {
+                return Err(of_port(format!("{} is another port's too", port.socket.display())));
             }
         }
         self.check_nics()?;
@@ -269,7 +284,8 @@ impl Config {
         let xen = self.daemon.platform == Platform::Xen;
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.name);
         let nics = self.nics.iter().map(|nic| &nic.name);
-        for name in self.guests.iter().map(|guest| &guest.name).chain(uplinks).chain(nics) {
+        let others = self.ports.iter().map(|port| &port.name).chain(uplinks).chain(nics);
+        for name in self.guests.iter().map(|guest| &guest.name).chain(others) {
             if !(xen && name == EVERY_GUEST) {
                 check_name(name)?;
             }
@@ -277,11 +293,12 @@ impl Config {
         let mut names = HashSet::new();
         let uplinks = self.uplinks.iter().map(|uplink| uplink.name.clone());
         let nics = self.nics.iter().map(|nic| nic.name.clone());
+        let others = self.ports.iter().map(|port| port.name.clone()).chain(uplinks).chain(nics);
         let of_guest = |guest: &Guest| {
             let further: Vec<_> = guest.vif_names().skip(1).collect();
             std::iter::once(guest.name.clone()).chain(further)
         };
-        for name in self.guests.iter().flat_map(of_guest).chain(uplinks).chain(nics) {
+        for name in self.guests.iter().flat_map(of_guest).chain(others) {
             if names.contains(&name) {
                 return Err(format!("the name {name:?} is given twice"));
             }

@@ -100,7 +100,7 @@ impl Override {
                         tables.extend(contexts.map(|context| (name.clone(), true, context)));
                     }
                     "guest" => tables.push((name, true, table)),
-                    "uplink" | "nic" => tables.push((name, false, table)),
+                    "uplink" | "nic" | "port" => tables.push((name, false, table)),
                     _ => {}
                 }
             }

@@ -19,6 +19,7 @@ use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::guest_queues::Receiver;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::uplinks::{self, PluggedUplink};
+use crate::daemon::virtual_machines::{self, VirtualMachine};
 use crate::daemon::wrap::Wrappers;
 
 /// The interval at which the switch forgets old addresses.
@@ -49,6 +50,7 @@ pub(super) struct Control {
     platform: Arc<dyn Platform>,
     datapath: Datapath,
     uplinks: Vec<PluggedUplink>,
+    machines: Vec<VirtualMachine>,
     interfaces: BTreeMap<VifId, Interface>,
     stopwatch: Stopwatch,
 }
@@ -59,9 +61,10 @@ impl Control {
         platform: Arc<dyn Platform>,
         datapath: Datapath,
         uplinks: Vec<PluggedUplink>,
+        machines: Vec<VirtualMachine>,
     ) -> Self {
-        let stopwatch = Stopwatch::start();
-        Self { config, platform, datapath, uplinks, interfaces: BTreeMap::new(), stopwatch }
+        let (stopwatch, interfaces) = (Stopwatch::start(), BTreeMap::new());
+        Self { config, platform, datapath, uplinks, machines, interfaces, stopwatch }
     }
 
     fn store(&self) -> &dyn Store {
@@ -80,6 +83,9 @@ impl Control {
             self.datapath.sweep();
             self.refresh_wrappers();
             self.assign_queues();
+        }
+        for machine in &mut self.machines {
+            machine.unplug(Reason::Stopping, &self.datapath);
         }
         let keeps_guests = self.platform.keeps_guests();
         let ids: Vec<_> = self.interfaces.keys().copied().collect();
@@ -115,6 +121,17 @@ impl Control {
             Event::UplinkDown { name, why, answer } => {
                 if let Some(uplink) = uplinks::named(&mut self.uplinks, &name) {
                     uplink.unplug(why, &self.datapath);
+                }
+                let _ = answer.send(());
+            }
+            Event::RingsReady { name, queues } => {
+                if let Some(machine) = virtual_machines::named(&mut self.machines, &name) {
+                    machine.plug(queues, &self.datapath);
+                }
+            }
+            Event::RingsStopped { name, why, answer } => {
+                if let Some(machine) = virtual_machines::named(&mut self.machines, &name) {
+                    machine.unplug(why, &self.datapath);
                 }
                 let _ = answer.send(());
             }
@@ -390,6 +407,9 @@ impl Control {
             Some(id) => self.disconnect(id, Reason::Disabled(reason.to_owned())),
             None => warn!(port = port.name(), reason, "port failed"),
         }
+        if let Some(machine) = self.machines.iter_mut().find(|machine| machine.is_at(port)) {
+            machine.unplug(Reason::Disabled(reason.to_owned()), &self.datapath);
+        }
         if let Some(uplink) = self.uplinks.iter_mut().find(|uplink| uplink.is_at(port)) {
             uplink.failure = Some(Reason::DeviceFailed(reason.to_owned()));
         }
@@ -400,6 +420,9 @@ impl Control {
     fn refresh_wrappers(&mut self) {
         for interface in self.interfaces.values_mut() {
             interface.wrappers.refresh(&self.datapath, interface.port.as_deref());
+        }
+        for machine in &mut self.machines {
+            machine.wrappers.refresh(&self.datapath, machine.port.as_deref());
         }
         for uplink in &mut self.uplinks {
             uplink.wrappers.refresh(&self.datapath, uplink.port.as_deref());

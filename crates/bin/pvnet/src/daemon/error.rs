@@ -30,6 +30,14 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A virtual machine's port could not be opened.
+    #[error("port {name}: {reason}")]
+    Port {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
     /// The address for metrics could not be bound.
     #[error("metrics at {address}: {source}")]
     Metrics {

@@ -36,6 +36,10 @@ pub(super) enum Event {
     UplinkUp { name: String, queue: Box<port::Queue> },
     /// It does not any more. Its memory is not used once this is answered.
     UplinkDown { name: String, why: Reason, answer: mpsc::Sender<()> },
+    /// The rings of a virtual machine can be served.
+    RingsReady { name: String, queues: Vec<port::Queue> },
+    /// They must not be used any more, and are not once this is answered.
+    RingsStopped { name: String, why: Reason, answer: mpsc::Sender<()> },
     /// Something happened to a queue of an uplink for a guest.
     Queue { uplink: String, change: QueueChange },
     /// A client asks for the status.

@@ -26,6 +26,7 @@ mod store_events;
 mod thread;
 mod uplink_device;
 mod uplinks;
+mod virtual_machines;
 mod wrap;
 mod xdp_queues;
 mod xen;
@@ -79,6 +80,7 @@ fn serve(
     let datapath = start_datapath(&config, &events)?;
     let nics = platform.nics().cloned();
     let uplinks = uplinks::attach(&config, platform.meter(), &datapath, nics.as_ref(), &events)?;
+    let machines = virtual_machines::attach(&config, platform.meter(), &events)?;
     let _nics = match &nics {
         Some(nics) => {
             nics::serve_uplinks(&config, nics, platform.meter(), &events)?;
@@ -97,7 +99,7 @@ fn serve(
     let stop_looking = platform.look_for_guests(events.clone())?;
     store_events::forward(platform.store().clone(), events)?;
     info!(workers, "ready");
-    Control::new(config, platform.clone(), datapath, uplinks).run(inbox);
+    Control::new(config, platform.clone(), datapath, uplinks, machines).run(inbox);
     stop_looking();
     Ok(())
 }

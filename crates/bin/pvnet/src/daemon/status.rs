@@ -51,7 +51,8 @@ pub(super) fn uplink(uplink: &PluggedUplink) -> PortStatus {
     }
 }
 
-fn counted(status: PortStatus, port: &Port) -> PortStatus {
+/// Adds what a port has carried.
+pub(super) fn counted(status: PortStatus, port: &Port) -> PortStatus {
     let counts = port.counters().snapshot();
     let datapath::LockWaits { count, time } = port.lock_waits();
     PortStatus {

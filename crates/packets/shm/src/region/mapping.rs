@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
-use super::Region;
+use super::{Region, guarded};
 use crate::pages::PageSize;
 
 impl Region {
@@ -55,6 +55,18 @@ impl Region {
             )?
         };
         Self::adopt(base, len)
+    }
+
+    /// As [`map`](Self::map), for a file whose length another process can change. Where the kernel cannot provide a
+    /// page, the whole region becomes zeroed private memory, and [`is_lost`](Self::is_lost) says so; without this,
+    /// SIGBUS would end the process.
+    ///
+    /// # Errors
+    /// The kernel's, or too many guarded regions.
+    pub fn map_guarded(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
+        let region = Self::map(fd, offset, len)?;
+        guarded::guard(region.base.as_ptr() as usize, len)?;
+        Ok(region)
     }
 
     /// As [`map`](Self::map), readable only: a file that is sealed against

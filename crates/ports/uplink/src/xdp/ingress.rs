@@ -24,7 +24,8 @@ const _: () = assert!(LONGEST as usize + 256 == PAGE_SIZE);
 
 /// The most buffers that the kernel has. The guest posts twice as many, so half of them are left for frames that
 /// others send to it.
-const POSTED_MAX: u32 = DESCRIPTORS / 2;
+const POSTED_MAX: u32 = 128;
+const _: () = assert!(POSTED_MAX == DESCRIPTORS / 2);
 /// The fewest buffers that are borrowed together while the kernel has enough.
 const BORROWED_MIN: u32 = 32;
 /// The time until a guest that posts no buffers is asked again: at first, and at most.

@@ -8,6 +8,7 @@ use xenstore::XenbusState;
 use crate::config::{EVERY_GUEST, Guest};
 use crate::daemon::control::Control;
 use crate::daemon::status;
+use crate::daemon::virtual_machines::VirtualMachine;
 
 impl Control {
     /// Sets how much memory a guest should have. `with_contexts` is its domain if it has contexts.
@@ -49,7 +50,8 @@ impl Control {
         let interfaces = self.interfaces.values();
         let guests = interfaces.map(|interface| (&*interface.name, &interface.wrappers));
         let uplinks = self.uplinks.iter().map(|uplink| (&*uplink.name, &uplink.wrappers));
-        let ports: Vec<_> = guests.chain(uplinks).collect();
+        let machines = self.machines.iter().map(|machine| (&*machine.name, &machine.wrappers));
+        let ports: Vec<_> = guests.chain(machines).chain(uplinks).collect();
         if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
             return wrappers.capture(&request.options);
         }
@@ -82,7 +84,8 @@ impl Control {
             interface.backend.describe(status)
         });
         let uplinks = self.uplinks.iter().map(status::uplink);
-        let ports: Vec<_> = guests.chain(uplinks).collect();
+        let machines = self.machines.iter().map(VirtualMachine::status);
+        let ports: Vec<_> = guests.chain(machines).chain(uplinks).collect();
         let absent = |guest: &&Guest| {
             !self.interfaces.values().any(|interface| interface.guest == guest.name)
         };

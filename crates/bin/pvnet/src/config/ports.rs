@@ -1,0 +1,168 @@
+//! `[[port]]`: a virtual machine's network device.
+
+use std::path::PathBuf;
+
+use guard::Allowed;
+use offload::Features;
+use serde::Deserialize;
+use vhost_user::{DeviceOptions, Mode};
+use wire::ethernet::MacAddr;
+
+use super::limits::Limits;
+use super::sources::{GuardMode, Sources, deserialize_allowed};
+use super::text::parsed_if_any;
+
+/// `[[port]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// The port's name.
+    pub name: String,
+    /// What it is.
+    pub kind: PortKind,
+    /// The socket that the front-end and the daemon meet at.
+    pub socket: PathBuf,
+    /// Who makes the socket.
+    #[serde(default)]
+    pub mode: SocketMode,
+    /// The most pairs of rings.
+    #[serde(default = "one")]
+    pub queues: u16,
+    /// Whether packed rings are offered.
+    #[serde(default = "yes")]
+    pub packed: bool,
+    /// The guest's MAC address.
+    #[serde(default, deserialize_with = "parsed_if_any")]
+    pub mac: Option<MacAddr>,
+    /// Partial checksums.
+    #[serde(default = "yes")]
+    pub checksum_offload: bool,
+    /// TCP frames beyond the MTU.
+    #[serde(default = "yes")]
+    pub tcp_segmentation_offload: bool,
+    /// The sources that the guest's frames may have.
+    pub guard: Option<GuardMode>,
+    /// The IP addresses and networks that the guest may send from.
+    #[serde(default, deserialize_with = "deserialize_allowed")]
+    pub guard_addresses: Vec<Allowed>,
+    /// The rates at which the guest may send and receive.
+    #[serde(default)]
+    pub limit: Limits,
+}
+
+/// `kind`: what a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortKind {
+    /// A device of a virtual machine, over vhost-user.
+    VhostUser,
+}
+
+/// `mode`: who makes the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SocketMode {
+    /// The daemon.
+    #[default]
+    Server,
+    /// The front-end.
+    Client,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Port {
+    /// Checks what TOML cannot express.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let Self { mac, queues, .. } = self;
+        if !(1..=DeviceOptions::QUEUES_MAX).contains(queues) {
+            return Err(format!("queues is not 1 to {}", DeviceOptions::QUEUES_MAX));
+        }
+        match mac {
+            Some(mac) if mac.is_multicast() || mac.is_zero() => {
+                return Err(format!("mac {mac} is not a unicast address"));
+            }
+            None if self.guard != Some(GuardMode::Off) => {
+                return Err("mac is missing; only guard = \"off\" does without it".into());
+            }
+            _ => {}
+        }
+        if self.tcp_segmentation_offload && !self.checksum_offload {
+            return Err(
+                "tcp_segmentation_offload needs checksum_offload; switch it off as well".into()
+            );
+        }
+        if self.socket.as_os_str().is_empty() {
+            return Err("socket is empty".into());
+        }
+        self.sources().map(drop)
+    }
+
+    /// The sources that its frames may have.
+    ///
+    /// # Errors
+    /// Its addresses are to check, but unknown.
+    pub fn sources(&self) -> Result<Sources, String> {
+        Sources::new(self.guard, &self.guard_addresses, &[])
+    }
+
+    /// Who makes the socket.
+    pub fn mode(&self) -> Mode {
+        match self.mode {
+            SocketMode::Server => Mode::Server,
+            SocketMode::Client => Mode::Client,
+        }
+    }
+
+    /// What its device offers.
+    pub fn device(&self) -> DeviceOptions {
+        let (csum, tso) = (self.checksum_offload, self.tcp_segmentation_offload);
+        let offloads =
+            Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso };
+        match self.kind {
+            PortKind::VhostUser => {
+                DeviceOptions { queues: self.queues, packed: self.packed, offloads }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "name = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/run/vm.sock\"\n";
+
+    fn check(text: &str) -> Result<(), String> {
+        let port: Port = toml::from_str(&format!("{GOOD}{text}")).map_err(|e| e.to_string())?;
+        port.check()
+    }
+
+    #[test]
+    fn a_port_has_an_address_or_no_guard() {
+        assert_eq!(check("mac = \"02:00:00:00:00:01\"\n"), Ok(()));
+        assert_eq!(check("guard = \"off\"\n"), Ok(()));
+        assert!(check("").unwrap_err().contains("mac is missing"));
+        assert!(check("mac = \"03:00:00:00:00:01\"\n").unwrap_err().contains("unicast"));
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        for (text, said) in [
+            ("queues = 0\n", "queues is not 1 to 64"),
+            ("queues = 65\n", "queues is not 1 to 64"),
+            ("checksum_offload = false\n", "switch it off as well"),
+            ("guard = \"addresses\"\n", "guard_addresses"),
+            ("mode = \"both\"\n", "unknown variant"),
+        ] {
+            let error = check(&format!("mac = \"02:00:00:00:00:01\"\n{text}")).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

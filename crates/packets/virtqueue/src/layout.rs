@@ -1,0 +1,80 @@
+//! Where the parts of a ring lie.
+
+use crate::memory::Area;
+use crate::{GuestMemory, SetupError};
+
+/// The largest ring (VIRTIO 1.2 §2.7).
+pub const SIZE_MAX: u16 = 32_768;
+
+/// How a ring is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Three arrays: descriptors, available chains, used chains.
+    Split,
+    /// One array of descriptors, which are made available and used in place (`VIRTIO_F_RING_PACKED`).
+    Packed,
+}
+
+/// What the driver has agreed to, as far as it concerns rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The layout.
+    pub layout: Layout,
+    /// Each side says at which index it wants a notification (`VIRTIO_F_EVENT_IDX`).
+    pub event_idx: bool,
+    /// Chains may lie in tables of their own (`VIRTIO_F_INDIRECT_DESC`).
+    pub indirect: bool,
+}
+
+/// Where a ring lies, as addresses of the front-end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingAddresses {
+    /// The descriptors.
+    pub descriptors: u64,
+    /// What the driver writes: the available ring, or its event suppression.
+    pub driver: u64,
+    /// What the device writes: the used ring, or its event suppression.
+    pub device: u64,
+}
+
+/// The alignment and the length of the three parts.
+pub(crate) struct Parts([(&'static str, usize, usize); 3]);
+
+impl Parts {
+    pub(crate) fn split(size: u16) -> Self {
+        let size = usize::from(size);
+        Self([
+            ("descriptor table", 16, 16 * size),
+            ("available ring", 2, 6 + 2 * size),
+            ("used ring", 4, 6 + 8 * size),
+        ])
+    }
+
+    pub(crate) fn packed(size: u16) -> Self {
+        let size = usize::from(size);
+        Self([
+            ("descriptor ring", 16, 16 * size),
+            ("driver's event suppression", 4, 4),
+            ("device's event suppression", 4, 4),
+        ])
+    }
+
+    /// Finds the parts in the guest's memory.
+    pub(crate) fn find(
+        self,
+        memory: &GuestMemory,
+        at: RingAddresses,
+    ) -> Result<[Area; 3], SetupError> {
+        let [descriptors, driver, device] = self.0;
+        let find = |(part, align, len): (&'static str, usize, usize), address: u64| {
+            let area = memory.area(address, len);
+            let area = area.map_err(|source| SetupError::Area { part, source })?;
+            // Regions start at pages, so this is the alignment of the address as well.
+            match area.start.is_multiple_of(align) {
+                true => Ok(area),
+                false => Err(SetupError::Alignment { part, align }),
+            }
+        };
+        Ok([find(descriptors, at.descriptors)?, find(driver, at.driver)?, find(device, at.device)?])
+    }
+}

@@ -1,0 +1,42 @@
+//! The device's end of virtio's rings (VIRTIO 1.2 §2.7 and §2.8), split and packed.
+//!
+//! ```text
+//!   driver: makes chains of buffers available          device: this crate
+//!  ┌───────────────────────────────────────┐   pop    ┌────────────────────────┐
+//!  │ descriptors ─► buffers in guest memory  │ ───────► │ Chain: places in regions │
+//!  │ available                               │ complete │ (ring index of the chain) │
+//!  │ used                                    │ ◄─────── │ publish: at most one      │
+//!  └───────────────────────────────────────┘          │ notification per batch    │
+//!                                                      └────────────────────────┘
+//! ```
+//!
+//! [`Queue::pop`] copies the descriptors of the next chain, each once, checks the copies, and says where the
+//! chain's buffers lie in [`GuestMemory`]. [`Queue::complete`] returns a chain, in any order.
+//! [`Queue::publish`] shows the driver the chains that are complete, in the order in which they were made
+//! available, so the device keeps `VIRTIO_F_IN_ORDER`, and a later device can continue from the ring alone.
+//!
+//! The driver may write anything at any time. What makes the ring unusable is [`Broken`]: an index that
+//! jumps, a descriptor that does not exist, a chain that is longer than the ring. What concerns one chain only,
+//! such as an address outside of the guest's memory, is that chain's [`Fault`]: it is returned unused.
+//!
+//! [`driver`] is a driver's end, for tests and measurements.
+
+#![forbid(unsafe_code)]
+
+mod chain;
+pub mod driver;
+mod error;
+mod events;
+mod layout;
+mod memory;
+mod packed;
+mod queue;
+mod split;
+mod taken;
+
+pub use chain::{Buffer, CHAIN_MAX, Chain, Fault};
+pub use error::{Broken, SetupError};
+pub use events::{EventWords, arm_split, must_notify, publish_split};
+pub use layout::{Layout, Options, RingAddresses, SIZE_MAX};
+pub use memory::{GuestMemory, MemoryError, Range};
+pub use queue::{Mark, Queue};

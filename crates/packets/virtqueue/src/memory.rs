@@ -1,0 +1,211 @@
+//! The memory of a guest, as regions that are mapped here.
+
+use std::sync::Arc;
+
+use shm::Region;
+
+/// A range of guest addresses that one region of memory backs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Its first address in the guest's physical address space, which descriptors use.
+    pub guest: u64,
+    /// Its first address in the address space of the front-end, which ring addresses use.
+    pub user: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Range {
+    fn overlaps(&self, other: &Self) -> bool {
+        let meet = |a: u64, b: u64| a < b + other.len && b < a + self.len;
+        meet(self.guest, other.guest) || meet(self.user, other.user)
+    }
+}
+
+/// An address, or a set of ranges, that is not what a guest's memory can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// Nothing is at the address, or not enough.
+    #[error("{len} bytes at {address:#x} are not in the guest's memory")]
+    Outside {
+        /// The first address.
+        address: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// A range is empty, ends beyond the address space, or is not as long as its memory.
+    #[error("a range of {len} bytes at {address:#x} that cannot be")]
+    BadRange {
+        /// The first guest address.
+        address: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Two ranges share addresses.
+    #[error("the ranges at {0:#x} and {1:#x} overlap")]
+    Overlap(u64, u64),
+    /// More ranges than a port may have.
+    #[error("more than {} ranges", GuestMemory::RANGES_MAX)]
+    TooMany,
+}
+
+/// The memory of a guest: a table of regions. It never changes; a guest whose memory changes gets another table.
+#[derive(Debug)]
+pub struct GuestMemory {
+    ranges: Box<[Range]>,
+    regions: Arc<[Region]>,
+}
+
+impl GuestMemory {
+    /// The most ranges: what QEMU's machines with a full set of memory slots in use need, and few enough to look
+    /// through at each descriptor.
+    pub const RANGES_MAX: usize = 64;
+
+    /// A table of ranges and the memory of each, which has the range's length.
+    ///
+    /// # Errors
+    /// See [`MemoryError`].
+    pub fn new(parts: Vec<(Range, Region)>) -> Result<Self, MemoryError> {
+        if parts.len() > Self::RANGES_MAX {
+            return Err(MemoryError::TooMany);
+        }
+        let (ranges, regions): (Vec<Range>, Vec<Region>) = parts.into_iter().unzip();
+        for (n, (range, region)) in ranges.iter().zip(&regions).enumerate() {
+            let Range { guest, user, len } = *range;
+            let ends = guest.checked_add(len).is_some() && user.checked_add(len).is_some();
+            if len == 0 || !ends || region.len() as u64 != len {
+                return Err(MemoryError::BadRange { address: guest, len });
+            }
+            if let Some(other) = ranges[..n].iter().find(|other| range.overlaps(other)) {
+                return Err(MemoryError::Overlap(other.guest, guest));
+            }
+        }
+        Ok(Self { ranges: ranges.into(), regions: regions.into() })
+    }
+
+    /// The regions, which [`Buffer`](crate::Buffer)s count.
+    #[must_use]
+    pub fn regions(&self) -> &Arc<[Region]> {
+        &self.regions
+    }
+
+    /// The ranges, in the order of the regions.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range] {
+        &self.ranges
+    }
+
+    /// Whether a part of it [is lost](Region::is_lost).
+    #[inline]
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.regions.iter().any(Region::is_lost)
+    }
+
+    /// Where a guest address lies: the region, the offset in it, and how many bytes from there on it has.
+    #[inline]
+    pub(crate) fn find(&self, address: u64) -> Option<(usize, u64, u64)> {
+        let within = |range: &Range| address.wrapping_sub(range.guest) < range.len;
+        let index = self.ranges.iter().position(within)?;
+        let offset = address - self.ranges[index].guest;
+        Some((index, offset, self.ranges[index].len - offset))
+    }
+
+    /// A value at a guest address, which may straddle two ranges.
+    ///
+    /// # Errors
+    /// It is not in the guest's memory.
+    pub(crate) fn read_16(&self, address: u64) -> Result<[u8; 16], MemoryError> {
+        let mut bytes = [0; 16];
+        let outside = MemoryError::Outside { address, len: 16 };
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = address.checked_add(done as u64).ok_or(outside)?;
+            let (index, offset, left) = self.find(at).ok_or(outside)?;
+            let len = (bytes.len() - done).min(usize::try_from(left).unwrap_or(usize::MAX));
+            let offset = usize::try_from(offset).map_err(|_| outside)?;
+            let place = &mut bytes[done..done + len];
+            self.regions[index].copy_out(offset, place).map_err(|_| outside)?;
+            done += len;
+        }
+        Ok(bytes)
+    }
+
+    /// A handle of `len` bytes at an address of the front-end, which must lie in one range.
+    ///
+    /// # Errors
+    /// They do not.
+    pub(crate) fn area(&self, user: u64, len: usize) -> Result<Area, MemoryError> {
+        let outside = MemoryError::Outside { address: user, len: len as u64 };
+        let within = |range: &Range| user.wrapping_sub(range.user) < range.len;
+        let index = self.ranges.iter().position(within).ok_or(outside)?;
+        let offset = user - self.ranges[index].user;
+        if self.ranges[index].len - offset < len as u64 {
+            return Err(outside);
+        }
+        let region = self.regions[index].share().ok_or(outside)?;
+        Ok(Area { region, start: usize::try_from(offset).map_err(|_| outside)? })
+    }
+}
+
+/// A part of a ring in the guest's memory.
+#[derive(Debug)]
+pub(crate) struct Area {
+    pub(crate) region: Region,
+    /// Its first byte in the region.
+    pub(crate) start: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(len: usize) -> Region {
+        Arc::new(Region::anonymous(len).unwrap()).slice(0..len).unwrap()
+    }
+
+    fn range(guest: u64, user: u64, len: u64) -> (Range, Region) {
+        (Range { guest, user, len }, region(usize::try_from(len).unwrap()))
+    }
+
+    #[test]
+    fn ranges_that_cannot_be_are_refused() {
+        let new = |parts| GuestMemory::new(parts).map(drop);
+        assert_eq!(new(vec![range(0, 1 << 20, 4096), range(4096, 2 << 20, 4096)]), Ok(()));
+        let twice = vec![range(0, 1 << 20, 8192), range(4096, 2 << 20, 4096)];
+        assert_eq!(new(twice), Err(MemoryError::Overlap(0, 4096)));
+        let same_user = vec![range(0, 1 << 20, 8192), range(1 << 30, (1 << 20) + 4096, 4096)];
+        assert_eq!(new(same_user), Err(MemoryError::Overlap(0, 1 << 30)));
+        let (end, memory) = range(0, 0, 4096);
+        let beyond = Range { guest: u64::MAX - 100, ..end };
+        assert!(new(vec![(beyond, memory)]).is_err());
+        let longer = Range { guest: 0, user: 0, len: 8192 };
+        assert!(new(vec![(longer, region(4096))]).is_err());
+        let many = (0..65).map(|n| range(n << 16, n << 16, 4096)).collect();
+        assert_eq!(new(many), Err(MemoryError::TooMany));
+    }
+
+    #[test]
+    fn an_address_is_found_and_its_end_known() {
+        let memory =
+            GuestMemory::new(vec![range(0, 1 << 40, 4096), range(1 << 32, 2 << 40, 8192)]).unwrap();
+        assert_eq!(memory.find(4095), Some((0, 4095, 1)));
+        assert_eq!(memory.find(4096), None);
+        assert_eq!(memory.find((1 << 32) + 5), Some((1, 5, 8187)));
+        assert_eq!(memory.find(u64::MAX), None);
+        assert_eq!(memory.area((2 << 40) + 4096, 4096).unwrap().start, 4096);
+        assert!(memory.area((2 << 40) + 4097, 4096).is_err());
+        assert!(memory.area(u64::MAX, 2).is_err());
+    }
+
+    #[test]
+    fn a_value_may_straddle_two_ranges() {
+        let memory =
+            GuestMemory::new(vec![range(4096, 0, 4096), range(8192, 1 << 40, 4096)]).unwrap();
+        memory.regions()[0].copy_in(4088, b"straddle").unwrap();
+        memory.regions()[1].copy_in(0, b"s ranges").unwrap();
+        assert_eq!(&memory.read_16(8184).unwrap(), b"straddles ranges");
+        assert!(memory.read_16(12_280).is_err());
+        assert!(memory.read_16(u64::MAX - 3).is_err());
+    }
+}

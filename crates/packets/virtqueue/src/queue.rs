@@ -1,0 +1,165 @@
+//! A ring of either layout.
+
+use std::sync::Arc;
+
+use crate::packed::{PackedQueue, Position};
+use crate::split::SplitQueue;
+use crate::{Broken, Chain, GuestMemory, Layout, Options, RingAddresses, SetupError};
+
+/// The device's end of a ring.
+#[derive(Debug)]
+pub struct Queue {
+    ring: Ring,
+    /// Whether the driver is notified in any case: an earlier device may have ended before it notified.
+    notifies_once: bool,
+}
+
+#[derive(Debug)]
+enum Ring {
+    Split(SplitQueue),
+    Packed(PackedQueue),
+}
+
+/// A moment of a [`Queue`], to which it can [return](Queue::put_back).
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    index: u16,
+    position: Option<Position>,
+}
+
+impl Queue {
+    /// Attaches to a ring of `size` entries, with all its parts in one region each.
+    ///
+    /// `position` is where an earlier device stopped, see [`position`](Self::position). A split ring knows that
+    /// itself.
+    ///
+    /// # Errors
+    /// See [`SetupError`].
+    pub fn new(
+        memory: Arc<GuestMemory>,
+        at: RingAddresses,
+        size: u32,
+        position: u32,
+        options: Options,
+    ) -> Result<Self, SetupError> {
+        let ring = match options.layout {
+            Layout::Split => Ring::Split(SplitQueue::new(memory, at, size, options)?),
+            Layout::Packed => Ring::Packed(PackedQueue::new(memory, at, size, position, options)?),
+        };
+        Ok(Self { ring, notifies_once: true })
+    }
+
+    /// The memory that its chains lie in.
+    #[inline]
+    #[must_use]
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        match &self.ring {
+            Ring::Split(ring) => ring.memory(),
+            Ring::Packed(ring) => ring.memory(),
+        }
+    }
+
+    /// Whether chains wait. Reads shared memory only if none is known.
+    ///
+    /// # Errors
+    /// The ring cannot be used any more.
+    #[inline]
+    pub fn has_waiting(&mut self) -> Result<bool, Broken> {
+        match &mut self.ring {
+            Ring::Split(ring) => Ok(ring.waiting()? > 0),
+            Ring::Packed(ring) => Ok(ring.has_waiting()),
+        }
+    }
+
+    /// Prefetches the descriptors of the next `chains` chains.
+    #[inline]
+    pub fn prefetch(&self, chains: u16) {
+        match &self.ring {
+            Ring::Split(ring) => ring.prefetch(chains),
+            Ring::Packed(ring) => ring.prefetch(chains),
+        }
+    }
+
+    /// Takes the next chain. Returns whether there was one.
+    ///
+    /// # Errors
+    /// The ring cannot be used any more.
+    #[inline]
+    pub fn pop(&mut self, chain: &mut Chain) -> Result<bool, Broken> {
+        match &mut self.ring {
+            Ring::Split(ring) => ring.pop(chain),
+            Ring::Packed(ring) => ring.pop(chain),
+        }
+    }
+
+    /// This moment.
+    #[inline]
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        match &self.ring {
+            Ring::Split(ring) => Mark { index: ring.taken.next(), position: None },
+            Ring::Packed(ring) => Mark { index: ring.taken.next(), position: Some(ring.next) },
+        }
+    }
+
+    /// Puts back the chains that were taken since `mark`, none of which is complete. They are taken again.
+    #[inline]
+    pub fn put_back(&mut self, mark: Mark) {
+        match (&mut self.ring, mark.position) {
+            (Ring::Split(ring), _) => ring.taken.truncate(mark.index),
+            (Ring::Packed(ring), Some(position)) => ring.truncate(mark.index, position),
+            (Ring::Packed(_), None) => debug_assert!(false, "a mark of another ring"),
+        }
+    }
+
+    /// Notes that the chain with this number is done with, and that the device wrote so many bytes into it. The
+    /// driver sees it after the first [`publish`](Self::publish) at which all earlier chains are complete too.
+    #[inline]
+    pub fn complete(&mut self, index: u16, written: u32) {
+        match &mut self.ring {
+            Ring::Split(ring) => ring.taken.set_complete(index, written),
+            Ring::Packed(ring) => ring.taken.set_complete(index, written),
+        }
+    }
+
+    /// Shows the driver the chains that are complete. Returns whether it must be notified.
+    #[inline]
+    #[must_use = "a driver that asked for a notification and gets none sleeps for ever"]
+    pub fn publish(&mut self) -> bool {
+        let wanted = match &mut self.ring {
+            Ring::Split(ring) => ring.publish(),
+            Ring::Packed(ring) => ring.publish(),
+        };
+        wanted | std::mem::take(&mut self.notifies_once)
+    }
+
+    /// Asks for a notification at the next chain, and looks again. Returns whether there is a chain by now that
+    /// was not known before, in which case the caller must not sleep.
+    ///
+    /// # Errors
+    /// The ring cannot be used any more.
+    pub fn arm(&mut self) -> Result<bool, Broken> {
+        match &mut self.ring {
+            Ring::Split(ring) => ring.arm(),
+            Ring::Packed(ring) => Ok(ring.arm()),
+        }
+    }
+
+    /// Asks for no notifications until the next [`arm`](Self::arm). It is no promise of the driver.
+    pub fn disarm(&mut self) {
+        match &mut self.ring {
+            Ring::Split(ring) => ring.disarm(),
+            Ring::Packed(ring) => ring.disarm(),
+        }
+    }
+
+    /// Where the next device starts, so that it takes all chains that were not published. Vhost-user's form: of a
+    /// split ring the index, of a packed ring the position and lap of the next available and used descriptor.
+    #[must_use]
+    pub fn position(&self) -> u32 {
+        match &self.ring {
+            Ring::Split(ring) => ring.taken.first().into(),
+            Ring::Packed(ring) => ring.position(),
+        }
+    }
+}

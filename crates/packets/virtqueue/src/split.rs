@@ -1,0 +1,295 @@
+//! The split ring.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use zerocopy::FromBytes;
+
+use crate::chain::{DESCRIPTOR_LEN, Descriptor, flag};
+use crate::events::{EventWords, arm_split, publish_split};
+use crate::layout::Parts;
+use crate::memory::Area;
+use crate::taken::Taken;
+use crate::{Broken, Chain, GuestMemory, Options, RingAddresses, SIZE_MAX, SetupError};
+
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY`.
+const NO_EVENT: u16 = 1;
+
+#[derive(Debug)]
+pub(crate) struct SplitQueue {
+    memory: Arc<GuestMemory>,
+    words: Words,
+    descriptors: Area,
+    size: u16,
+    options: Options,
+    /// The last available index that was checked. The shared word is read again only past it.
+    available: u16,
+    pub(crate) taken: Taken,
+}
+
+/// The words that both sides use to find each other.
+#[derive(Debug)]
+struct Words {
+    driver: Area,
+    device: Area,
+    size: u16,
+}
+
+impl Words {
+    #[inline]
+    fn load(area: &Area, offset: usize) -> u16 {
+        // Setup has checked bounds and alignment; a zero stands for what cannot happen.
+        area.region.atomic_u16(area.start + offset).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn store(area: &Area, offset: usize, value: u16) {
+        if let Ok(word) = area.region.atomic_u16(area.start + offset) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    /// The head of the chain that is available at `index`.
+    #[inline]
+    fn head(&self, index: u16) -> u16 {
+        let at = 4 + 2 * usize::from(index & (self.size - 1));
+        self.driver.region.read(self.driver.start + at).unwrap_or(u16::MAX)
+    }
+
+    #[inline]
+    fn write_used(&self, index: u16, id: u16, written: u32) {
+        let at = 4 + 8 * usize::from(index & (self.size - 1));
+        // Setup has checked the bounds.
+        let _ = self.device.region.write(self.device.start + at, [u32::from(id), written]);
+    }
+}
+
+impl EventWords for Words {
+    fn available(&self) -> u16 {
+        Self::load(&self.driver, 2)
+    }
+
+    fn set_used(&self, index: u16) {
+        Self::store(&self.device, 2, index);
+    }
+
+    fn used_event(&self) -> u16 {
+        Self::load(&self.driver, 4 + 2 * usize::from(self.size))
+    }
+
+    fn set_available_event(&self, index: u16) {
+        Self::store(&self.device, 4 + 8 * usize::from(self.size), index);
+    }
+
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl SplitQueue {
+    /// Starts from the used index in the ring, so chains that an earlier device took but did not return are
+    /// taken again.
+    pub(crate) fn new(
+        memory: Arc<GuestMemory>,
+        at: RingAddresses,
+        size: u32,
+        options: Options,
+    ) -> Result<Self, SetupError> {
+        let bad = SetupError::Size { layout: "split", size };
+        let size = u16::try_from(size).map_err(|_| bad.clone())?;
+        if !size.is_power_of_two() || size > SIZE_MAX {
+            return Err(bad);
+        }
+        let [descriptors, driver, device] = Parts::split(size).find(&memory, at)?;
+        let used = Words::load(&device, 2);
+        let mut queue = Self {
+            memory,
+            words: Words { driver, device, size },
+            descriptors,
+            size,
+            options,
+            available: used,
+            taken: Taken::new(size, used),
+        };
+        queue.refresh()?;
+        Ok(queue)
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// Reads the available index, and checks it: one that jumps would make the device take chains twice, or for
+    /// ever; one that goes back would withdraw chains that the caller knows.
+    fn refresh(&mut self) -> Result<u16, Broken> {
+        self.check(self.words.available())
+    }
+
+    fn check(&mut self, available: u16) -> Result<u16, Broken> {
+        let used = self.taken.first();
+        if available.wrapping_sub(used) > self.size {
+            return Err(Broken::AvailableOverflow { available, used, size: self.size });
+        }
+        let next = self.taken.next();
+        let waiting = available.wrapping_sub(next);
+        if waiting > self.size || waiting < self.available.wrapping_sub(next) {
+            return Err(Broken::AvailableBackwards { before: self.available, now: available });
+        }
+        self.available = available;
+        Ok(waiting)
+    }
+
+    /// How many chains wait. Reads the shared index only if none is known.
+    #[inline]
+    pub(crate) fn waiting(&mut self) -> Result<u16, Broken> {
+        match self.available.wrapping_sub(self.taken.next()) {
+            0 => self.refresh(),
+            known => Ok(known),
+        }
+    }
+
+    /// Prefetches the descriptors of the next chains.
+    #[inline]
+    pub(crate) fn prefetch(&self, chains: u16) {
+        let next = self.taken.next();
+        for n in 0..chains.min(self.available.wrapping_sub(next)) {
+            let head = usize::from(self.words.head(next.wrapping_add(n)) & (self.size - 1));
+            self.descriptors.region.prefetch(self.descriptors.start + head * DESCRIPTOR_LEN);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self, chain: &mut Chain) -> Result<bool, Broken> {
+        if self.waiting()? == 0 {
+            return Ok(false);
+        }
+        let head = self.words.head(self.taken.next());
+        chain.clear();
+        let mut index = head;
+        for _ in 0..self.size {
+            let descriptor = self.descriptor(index)?;
+            let Descriptor { address, len, flags, next } = descriptor;
+            if flags & flag::INDIRECT != 0 {
+                if !self.options.indirect || flags & flag::NEXT != 0 {
+                    return Err(Broken::Indirect);
+                }
+                walk_table(&self.memory, address, len, true, chain)?;
+            } else {
+                chain.add(&self.memory, address, len, flags);
+            }
+            if flags & flag::NEXT == 0 {
+                chain.index = self.taken.push(head, 0);
+                return Ok(true);
+            }
+            index = next;
+        }
+        Err(Broken::LongChain(self.size))
+    }
+
+    #[inline]
+    fn descriptor(&self, index: u16) -> Result<Descriptor, Broken> {
+        let missing = Broken::NoSuchDescriptor { index, size: self.size };
+        if index >= self.size {
+            return Err(missing);
+        }
+        let at = self.descriptors.start + usize::from(index) * DESCRIPTOR_LEN;
+        self.descriptors.region.read(at).map_err(|_| missing)
+    }
+
+    #[inline]
+    pub(crate) fn publish(&mut self) -> bool {
+        let (old, new) = (self.taken.first(), self.taken.complete_end());
+        if old == new {
+            return false;
+        }
+        let mut index = old;
+        while index != new {
+            let entry = self.taken.get(index);
+            self.words.write_used(index, entry.id, entry.written);
+            index = index.wrapping_add(1);
+        }
+        self.taken.published();
+        if self.options.event_idx {
+            return publish_split(&self.words, old, new);
+        }
+        self.words.set_used(new);
+        self.words.full_barrier();
+        Words::load(&self.words.driver, 0) & NO_EVENT == 0
+    }
+
+    /// Asks for a notification at the next chain, and looks again.
+    pub(crate) fn arm(&mut self) -> Result<bool, Broken> {
+        // Past all that are known: those that the caller knows and cannot use yet need no event.
+        let known = self.available;
+        let available = if self.options.event_idx {
+            arm_split(&self.words, known)
+        } else {
+            Words::store(&self.words.device, 0, 0);
+            self.words.full_barrier();
+            self.words.available()
+        };
+        self.check(available)?;
+        Ok(available != known)
+    }
+
+    /// Asks for no notifications. With event indices there is nothing to do: none comes until the next
+    /// [`arm`](Self::arm).
+    pub(crate) fn disarm(&mut self) {
+        if !self.options.event_idx {
+            Words::store(&self.words.device, 0, NO_EVENT);
+        }
+    }
+}
+
+/// Adds the buffers of an indirect table. In a split ring its descriptors name the next one; in a packed ring
+/// they follow each other.
+pub(crate) fn walk_table(
+    memory: &GuestMemory,
+    table: u64,
+    len: u32,
+    is_linked: bool,
+    chain: &mut Chain,
+) -> Result<(), Broken> {
+    let bad = Broken::IndirectLength(len);
+    let bytes = usize::try_from(len).map_err(|_| bad)?;
+    if !bytes.is_multiple_of(DESCRIPTOR_LEN) {
+        return Err(bad);
+    }
+    let size = u16::try_from(bytes / DESCRIPTOR_LEN).map_err(|_| bad)?;
+    if !(1..=SIZE_MAX).contains(&size) {
+        return Err(bad);
+    }
+    let mut index = 0;
+    for n in 1..=size {
+        let at = table.wrapping_add(u64::from(index) * DESCRIPTOR_LEN as u64);
+        let Ok(bytes) = memory.read_16(at) else {
+            chain.fault = Some(crate::Fault::Outside);
+            return Ok(());
+        };
+        let Ok(Descriptor { address, len, mut flags, mut next }) =
+            Descriptor::read_from_bytes(&bytes)
+        else {
+            return Err(bad);
+        };
+        if !is_linked {
+            // A packed descriptor has its flags last. Only WRITE counts here.
+            (flags, next) = (next & flag::WRITE, n);
+            if n < size {
+                flags |= flag::NEXT;
+            }
+        }
+        if flags & flag::INDIRECT != 0 {
+            return Err(Broken::Indirect);
+        }
+        chain.add(memory, address, len, flags);
+        // The rest of a chain that cannot be used need not be read.
+        if flags & flag::NEXT == 0 || chain.fault.is_some() {
+            return Ok(());
+        }
+        if next >= size {
+            return Err(Broken::NoSuchDescriptor { index: next, size });
+        }
+        index = next;
+    }
+    Err(Broken::LongChain(size))
+}

@@ -1,0 +1,334 @@
+//! The driver may write anything at any time. The device neither loops nor panics, takes no descriptor that is in use,
+//! and reaches no memory that is not the guest's.
+
+mod common;
+
+use common::{
+    DATA, DESCRIPTORS, DEVICE, DRIVER, LEN, TABLES, USER, World, addresses, options, world,
+};
+use proptest::prelude::*;
+use shm::Region;
+use virtqueue::driver::{Offered, Table};
+use virtqueue::{Broken, CHAIN_MAX, Chain, Fault, Layout, Options, Queue, SetupError};
+
+const NEXT: u16 = 1;
+const WRITE: u16 = 2;
+const INDIRECT: u16 = 4;
+
+fn region(world: &World) -> &Region {
+    &world.memory.regions()[0]
+}
+
+/// Writes descriptor `index` of the table at `table`.
+fn describe(
+    world: &World,
+    table: u64,
+    index: u16,
+    (address, len, flags, next): (u64, u32, u16, u16),
+) {
+    let at = usize::try_from(table).unwrap() + usize::from(index) * 16;
+    region(world).write(at, address).unwrap();
+    region(world).write(at + 8, len).unwrap();
+    region(world).write(at + 12, [flags, next]).unwrap();
+}
+
+/// Makes `head` available in a split ring of 8.
+fn available(world: &World, index: u16, head: u16) {
+    let at = usize::try_from(DRIVER).unwrap();
+    region(world).write(at + 4 + 2 * usize::from((index - 1) & 7), head).unwrap();
+    region(world).write(at + 2, index).unwrap();
+}
+
+fn split() -> World {
+    world(8, options(Layout::Split, false))
+}
+
+fn packed() -> World {
+    world(8, options(Layout::Packed, false))
+}
+
+/// Flags of a packed descriptor that is available in the first lap.
+const FRESH: u16 = 1 << 7;
+
+/// A packed descriptor: the id comes before the flags.
+fn describe_packed(world: &World, index: u16, address: u64, len: u32, id: u16, flags: u16) {
+    describe(world, DESCRIPTORS, index, (address, len, id, flags));
+}
+
+fn pop(world: &mut World) -> Result<Option<Chain>, Broken> {
+    let mut chain = Chain::new();
+    Ok(world.queue.pop(&mut chain)?.then_some(chain))
+}
+
+#[test]
+fn an_available_index_that_jumps_ends_the_ring() {
+    for index in [9u16, 10, 1000, 32_768, 65_535] {
+        let mut world = split();
+        region(&world).write(usize::try_from(DRIVER).unwrap() + 2, index).unwrap();
+        let error = Broken::AvailableOverflow { available: index, used: 0, size: 8 };
+        assert_eq!(pop(&mut world).unwrap_err(), error);
+    }
+}
+
+#[test]
+fn an_available_index_that_goes_back_ends_the_ring() {
+    let mut world = split();
+    describe(&world, DESCRIPTORS, 0, (DATA, 64, 0, 0));
+    (1..=3).for_each(|index| available(&world, index, 0));
+    for _ in 0..3 {
+        assert!(pop(&mut world).unwrap().is_some());
+    }
+    region(&world).write(usize::try_from(DRIVER).unwrap() + 2, 1u16).unwrap();
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::AvailableBackwards { before: 3, now: 1 });
+}
+
+#[test]
+fn a_loop_of_descriptors_ends_the_ring() {
+    let mut world = split();
+    describe(&world, DESCRIPTORS, 3, (DATA, 64, NEXT, 5));
+    describe(&world, DESCRIPTORS, 5, (DATA, 64, NEXT, 3));
+    available(&world, 1, 3);
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(8));
+    // In an indirect table as well.
+    let mut world = split();
+    describe(&world, DESCRIPTORS, 0, (TABLES, 32, INDIRECT, 0));
+    describe(&world, TABLES, 0, (DATA, 64, NEXT, 1));
+    describe(&world, TABLES, 1, (DATA, 64, NEXT, 0));
+    available(&world, 1, 0);
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(2));
+    // A packed chain that never ends goes round the ring.
+    let mut world = packed();
+    (0..8).for_each(|n| describe_packed(&world, n, DATA, 64, 0, FRESH | NEXT));
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(8));
+}
+
+#[test]
+fn a_descriptor_that_does_not_exist_ends_the_ring() {
+    let mut world = split();
+    available(&world, 1, 8);
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchDescriptor { index: 8, size: 8 });
+    let mut world = split();
+    describe(&world, DESCRIPTORS, 0, (DATA, 64, NEXT, 65_535));
+    available(&world, 1, 0);
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchDescriptor { index: 65_535, size: 8 });
+    let mut world = split();
+    describe(&world, DESCRIPTORS, 0, (TABLES, 32, INDIRECT, 0));
+    describe(&world, TABLES, 0, (DATA, 64, NEXT, 2));
+    available(&world, 1, 0);
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchDescriptor { index: 2, size: 2 });
+    let mut world = packed();
+    describe_packed(&world, 0, DATA, 64, 8, FRESH);
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::NoSuchId { id: 8, size: 8 });
+}
+
+#[test]
+fn indirect_tables_that_cannot_be_end_the_ring() {
+    let with = |world: World, flags: u16, len: u32| {
+        let mut world = world;
+        describe(&world, DESCRIPTORS, 0, (TABLES, len, flags, 1));
+        describe(&world, DESCRIPTORS, 1, (DATA, 64, 0, 0));
+        available(&world, 1, 0);
+        pop(&mut world).unwrap_err()
+    };
+    assert_eq!(with(split(), INDIRECT | NEXT, 32), Broken::Indirect);
+    for len in [0, 1, 15, 17, 31, 16 * 32_769, u32::MAX] {
+        assert_eq!(with(split(), INDIRECT, len), Broken::IndirectLength(len));
+    }
+    let mut nested = split();
+    describe(&nested, DESCRIPTORS, 0, (TABLES, 32, INDIRECT, 0));
+    describe(&nested, TABLES, 0, (TABLES, 32, INDIRECT, 0));
+    available(&nested, 1, 0);
+    assert_eq!(pop(&mut nested).unwrap_err(), Broken::Indirect);
+    let without = Options { indirect: false, ..options(Layout::Split, false) };
+    assert_eq!(with(common::world(8, without), INDIRECT, 32), Broken::Indirect);
+    let mut world = common::world(8, Options { layout: Layout::Packed, ..without });
+    describe_packed(&world, 0, TABLES, 32, 0, FRESH | INDIRECT);
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::Indirect);
+}
+
+#[test]
+fn a_buffer_outside_of_the_memory_is_that_chains_fault() {
+    let end = LEN as u64 + 4096;
+    for (address, len) in [
+        (end, 1),
+        (end - 1, 2),
+        (u64::MAX, 1),
+        (u64::MAX - 10, 100),
+        (DATA, u32::MAX),
+        (1 << 63, 64),
+    ] {
+        for layout in [Layout::Split, Layout::Packed] {
+            let mut world = world(8, options(layout, false));
+            for address in [address, DATA] {
+                let buffer = Offered {
+                    address,
+                    len: if address == DATA { 64 } else { len },
+                    writable: false,
+                };
+                world.driver.offer(&[buffer], None).unwrap();
+            }
+            world.driver.publish();
+            let bad = pop(&mut world).unwrap().unwrap();
+            let expected = if address == DATA { None } else { Some(Fault::Outside) };
+            if address != DATA {
+                assert_eq!(bad.fault, expected, "{address:#x} {len}");
+            }
+            world.queue.complete(bad.index, 0);
+            // The next chain is not affected.
+            let good = pop(&mut world).unwrap().unwrap();
+            assert_eq!((good.fault, good.readable_len), (None, 64));
+            world.queue.complete(good.index, 0);
+            assert!(world.queue.publish());
+            assert!(world.driver.take().is_some() && world.driver.take().is_some());
+        }
+    }
+}
+
+#[test]
+fn a_buffer_that_straddles_two_regions_is_two() {
+    let mut world = split();
+    let buffer = Offered { address: LEN as u64 - 100, len: 300, writable: true };
+    world.driver.offer(&[buffer], None).unwrap();
+    world.driver.publish();
+    let chain = pop(&mut world).unwrap().unwrap();
+    let places: Vec<_> = chain.writable.iter().map(|b| (b.region, b.offset, b.len)).collect();
+    assert_eq!(places, [(0, LEN as u64 - 100, 100), (1, 0, 200)]);
+    assert_eq!(chain.writable_len, 300);
+}
+
+#[test]
+fn an_indirect_table_outside_of_the_memory_is_that_chains_fault() {
+    for table in [LEN as u64 + 4096, LEN as u64 + 4090, u64::MAX - 8] {
+        let mut world = split();
+        describe(&world, DESCRIPTORS, 0, (table, 64, INDIRECT, 0));
+        available(&world, 1, 0);
+        assert_eq!(pop(&mut world).unwrap().unwrap().fault, Some(Fault::Outside));
+    }
+}
+
+#[test]
+fn too_many_buffers_and_buffers_in_the_wrong_order_are_that_chains_fault() {
+    let mut world = world(256, options(Layout::Split, false));
+    let buffers =
+        |count: usize, writable: bool| vec![Offered { address: DATA, len: 1, writable }; count];
+    let full = [buffers(CHAIN_MAX, false), buffers(CHAIN_MAX, true)].concat();
+    let wrong = [buffers(1, true), buffers(1, false)].concat();
+    for (chain, fault) in [
+        (full, None),
+        (buffers(CHAIN_MAX + 1, false), Some(Fault::TooManyBuffers)),
+        (wrong, Some(Fault::Order)),
+    ] {
+        for table in [None, Some(Table { offset: TABLES, address: TABLES })] {
+            world.driver.offer(&chain, table).unwrap();
+            world.driver.publish();
+            let chain = pop(&mut world).unwrap().unwrap();
+            assert_eq!(chain.fault, fault);
+            world.queue.complete(chain.index, 0);
+            assert!(world.queue.publish());
+            world.driver.take().unwrap();
+        }
+    }
+}
+
+#[test]
+fn wrap_counters_that_lie_give_no_descriptor_twice() {
+    let mut world = packed();
+    // All eight descriptors are available, and those of the next lap too, though none was returned.
+    (0..8).for_each(|n| describe_packed(&world, n, DATA, 64, n, FRESH));
+    let mut taken = Vec::new();
+    for n in 0..8 {
+        taken.push(pop(&mut world).unwrap().unwrap());
+        describe_packed(&world, n, DATA, 64, n, 1 << 15);
+    }
+    assert!(pop(&mut world).unwrap().is_none(), "the ring has eight descriptors");
+    assert!(!world.queue.has_waiting().unwrap());
+    for chain in taken {
+        world.queue.complete(chain.index, 0);
+    }
+    assert!(world.queue.publish());
+    // Returned descriptors are not available, whatever the driver wrote before.
+    assert!(pop(&mut world).unwrap().is_none());
+}
+
+#[test]
+fn a_used_index_that_was_tampered_with_is_seen_at_the_start() {
+    let memory = common::memory();
+    memory.regions()[0].write(usize::try_from(DEVICE).unwrap() + 2, 77u16).unwrap();
+    let new = Queue::new(memory, addresses(USER), 8, 0, options(Layout::Split, true)).map(drop);
+    let error = Broken::AvailableOverflow { available: 0, used: 77, size: 8 };
+    assert_eq!(new, Err(SetupError::Broken(error)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Random bytes as a ring, changed between any two looks.
+    #[test]
+    fn whatever_the_driver_writes_is_harmless(
+        packed in any::<bool>(),
+        event_idx in any::<bool>(),
+        position in any::<u32>(),
+        writes in prop::collection::vec((0usize..0x4000, any::<u16>(), any::<bool>()), 1..400),
+    ) {
+        let layout = if packed { Layout::Packed } else { Layout::Split };
+        let memory = common::memory();
+        let ring = usize::try_from(DESCRIPTORS).unwrap();
+        let position = if packed { position & 0x8007 } else { position };
+        let queue = Queue::new(memory.clone(), addresses(USER), 8, position, options(layout, event_idx));
+        let Ok(mut queue) = queue else { return Ok(()) };
+        let mut chain = Chain::new();
+        let mut held = Vec::new();
+        for (at, value, small) in writes {
+            // Most writes go where they matter: the first few entries of each part.
+            let part = [ring, usize::try_from(DRIVER).unwrap(), usize::try_from(DEVICE).unwrap()][at % 3];
+            let value = if small { value & 0x8087 } else { value };
+            memory.regions()[0].write(part + at / 3 % 128 / 2 * 2, value).unwrap();
+            match queue.pop(&mut chain) {
+                Ok(true) => {
+                    prop_assert!(held.len() < 8, "no more chains than the ring has");
+                    for buffer in chain.readable.iter().chain(&chain.writable) {
+                        let region = &memory.regions()[usize::from(buffer.region)];
+                        let end = buffer.offset + u64::from(buffer.len);
+                        prop_assert!(end <= region.len() as u64 && buffer.len > 0);
+                    }
+                    held.push(chain.index);
+                }
+                Ok(false) => {
+                    for index in held.drain(..) {
+                        queue.complete(index, 5);
+                    }
+                    let _ = queue.publish();
+                    if queue.arm().is_err() {
+                        return Ok(());
+                    }
+                }
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_flags_that_matter_are_written_as_the_specification_says() {
+    // Literal values, so that a mistake that both ends share is found.
+    let mut world = packed();
+    let buffer = Offered { address: DATA, len: 64, writable: true };
+    world.driver.offer(&[buffer], None).unwrap();
+    world.driver.publish();
+    let at = usize::try_from(DESCRIPTORS).unwrap();
+    assert_eq!(region(&world).read::<u16>(at + 14), Ok(FRESH | WRITE));
+    let chain = pop(&mut world).unwrap().unwrap();
+    world.queue.complete(chain.index, 12);
+    assert!(world.queue.publish());
+    assert_eq!(region(&world).read::<u16>(at + 14), Ok(1 << 15 | 1 << 7 | WRITE));
+    assert_eq!(region(&world).read::<u32>(at + 8), Ok(12));
+    let mut world = split();
+    world.driver.offer(&[buffer], None).unwrap();
+    world.driver.publish();
+    let chain = pop(&mut world).unwrap().unwrap();
+    world.queue.complete(chain.index, 12);
+    assert!(world.queue.publish());
+    let used = usize::try_from(DEVICE).unwrap();
+    assert_eq!(region(&world).read::<[u16; 2]>(used), Ok([0, 1]));
+    assert_eq!(region(&world).read::<[u32; 2]>(used + 4), Ok([0, 12]));
+}

@@ -1,0 +1,180 @@
+//! The descriptors by which guest and device notify each other.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use port::{Doorbell, Event};
+use rustix::event::epoll;
+use rustix::fs::OFlags;
+
+/// A descriptor of a front-end that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorbellError {
+    /// It is not an eventfd.
+    #[error("a descriptor for notifications that is no eventfd")]
+    NoEventfd,
+    /// The system's error.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// Checks that a descriptor is an eventfd, which a write of 1 cannot fill up, and makes it non-blocking.
+fn eventfd(file: File) -> Result<OwnedFd, DoorbellError> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    if !info.lines().any(|line| line.starts_with("eventfd-count:")) {
+        return Err(DoorbellError::NoEventfd);
+    }
+    let flags = rustix::fs::fcntl_getfl(&file).map_err(io::Error::from)?;
+    rustix::fs::fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
+    Ok(file.into())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How the guest announces chains: an event that stays the same while the front-end exchanges the descriptor behind it.
+///
+/// It is an epoll instance with the present eventfd in it. Nobody reads the eventfd: each write of the guest makes an edge.
+#[derive(Debug)]
+pub struct Kick {
+    epoll: OwnedFd,
+    present: Mutex<Option<OwnedFd>>,
+    /// For what this process announces itself.
+    doorbell: Doorbell,
+}
+
+impl Kick {
+    /// A kick without a descriptor.
+    ///
+    /// # Errors
+    /// The process is out of descriptors.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let doorbell = Doorbell::new()?;
+        watch(&epoll, &doorbell)?;
+        Ok(Self { epoll, present: Mutex::default(), doorbell })
+    }
+
+    /// Sets the descriptor, or takes it away.
+    ///
+    /// # Errors
+    /// It is no eventfd.
+    pub fn set(&self, file: Option<File>) -> Result<(), DoorbellError> {
+        let fd = file.map(eventfd).transpose()?;
+        let mut present = lock(&self.present);
+        if let Some(before) = present.take() {
+            epoll::delete(&self.epoll, &before).map_err(io::Error::from)?;
+        }
+        if let Some(fd) = &fd {
+            watch(&self.epoll, fd)?;
+        }
+        *present = fd;
+        drop(present);
+        // A notification may have come by the descriptor before, or to this one before it was watched.
+        self.doorbell.ring();
+        Ok(())
+    }
+
+    /// Whether there is a descriptor. Without one the guest announces nothing, and its ring must be looked at.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        lock(&self.present).is_some()
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: impl AsFd) -> io::Result<()> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), flags)?)
+}
+
+impl AsFd for Kick {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Event for Kick {
+    /// Does nothing: each notification makes a new edge.
+    fn take(&self) {}
+}
+
+/// How the guest is notified. The front-end may exchange the descriptor at any time, as QEMU does to mask an interrupt.
+#[derive(Debug, Default)]
+pub struct Call(Mutex<Option<OwnedFd>>);
+
+impl Call {
+    /// Sets the descriptor, or takes it away: the guest then wants no notifications.
+    ///
+    /// # Errors
+    /// It is no eventfd.
+    pub fn set(&self, file: Option<File>) -> Result<(), DoorbellError> {
+        *lock(&self.0) = file.map(eventfd).transpose()?;
+        Ok(())
+    }
+
+    /// Notifies the guest.
+    pub fn notify(&self) {
+        if let Some(fd) = &*lock(&self.0) {
+            // This fails only if the counter is full, and then the guest has a notification to take.
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, Timespec};
+
+    use super::*;
+
+    fn new() -> File {
+        rustix::event::eventfd(0, EventfdFlags::empty()).unwrap().into()
+    }
+
+    fn waits(epoll: &OwnedFd) -> bool {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; 4];
+        epoll::wait(epoll, &mut events, Some(&Timespec::default())).unwrap() == 0
+    }
+
+    #[test]
+    fn every_kick_makes_an_edge_whatever_descriptor_it_comes_by() {
+        let outer = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let kick = Kick::new().unwrap();
+        watch(&outer, &kick).unwrap();
+        assert!(waits(&outer));
+        let first = new();
+        kick.set(Some(first.try_clone().unwrap())).unwrap();
+        assert!(!waits(&outer) && waits(&outer), "a change is announced once");
+        for _ in 0..3 {
+            rustix::io::write(&first, &1u64.to_ne_bytes()).unwrap();
+            assert!(!waits(&outer) && waits(&outer));
+        }
+        let second = new();
+        kick.set(Some(second.try_clone().unwrap())).unwrap();
+        assert!(!waits(&outer) && waits(&outer));
+        rustix::io::write(&second, &1u64.to_ne_bytes()).unwrap();
+        assert!(!waits(&outer) && waits(&outer));
+        rustix::io::write(&first, &1u64.to_ne_bytes()).unwrap();
+        assert!(waits(&outer), "the first one is not watched any more");
+    }
+
+    #[test]
+    fn only_an_eventfd_is_taken_and_a_full_one_blocks_nobody() {
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        for file in [File::open("/dev/null").unwrap(), reader.into()] {
+            assert!(matches!(Call::default().set(Some(file)), Err(DoorbellError::NoEventfd)));
+        }
+        let call = Call::default();
+        call.notify();
+        let fd = new();
+        call.set(Some(fd.try_clone().unwrap())).unwrap();
+        rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        call.notify();
+    }
+}

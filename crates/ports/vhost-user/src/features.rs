@@ -1,0 +1,139 @@
+//! What the device offers, and what the driver has accepted.
+
+use offload::Features;
+use virtqueue::{Layout, Options};
+
+/// Feature bits of virtio and its network device (VIRTIO 1.2 §5.1.3 and §6), and one of vhost-user.
+mod bit {
+    pub(super) const CSUM: u64 = 1 << 0;
+    pub(super) const GUEST_CSUM: u64 = 1 << 1;
+    pub(super) const MTU: u64 = 1 << 3;
+    pub(super) const GUEST_TSO4: u64 = 1 << 7;
+    pub(super) const GUEST_TSO6: u64 = 1 << 8;
+    pub(super) const HOST_TSO4: u64 = 1 << 11;
+    pub(super) const HOST_TSO6: u64 = 1 << 12;
+    pub(super) const MRG_RXBUF: u64 = 1 << 15;
+    pub(super) const STATUS: u64 = 1 << 16;
+    pub(super) const MQ: u64 = 1 << 22;
+    pub(super) const INDIRECT_DESC: u64 = 1 << 28;
+    pub(super) const EVENT_IDX: u64 = 1 << 29;
+    pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
+    pub(super) const VERSION_1: u64 = 1 << 32;
+    pub(super) const RING_PACKED: u64 = 1 << 34;
+    pub(super) const IN_ORDER: u64 = 1 << 35;
+}
+
+/// What the device offers, as far as an operator decides it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceOptions {
+    /// Pairs of rings.
+    pub queues: u16,
+    /// Whether packed rings are offered.
+    pub packed: bool,
+    /// Offloads in both directions.
+    pub offloads: Features,
+}
+
+impl DeviceOptions {
+    /// The most pairs of rings.
+    pub const QUEUES_MAX: u16 = 64;
+
+    /// The feature bits offered.
+    #[must_use]
+    pub fn bits(&self) -> u64 {
+        let Features { csum_v4, csum_v6, tso_v4, tso_v6, .. } = self.offloads;
+        let optional = [
+            (self.queues > 1, bit::MQ),
+            (self.packed, bit::RING_PACKED),
+            (csum_v4 && csum_v6, bit::CSUM | bit::GUEST_CSUM),
+            (tso_v4, bit::HOST_TSO4 | bit::GUEST_TSO4),
+            (tso_v6, bit::HOST_TSO6 | bit::GUEST_TSO6),
+        ];
+        let always = bit::MRG_RXBUF
+            | bit::MTU
+            | bit::STATUS
+            | bit::INDIRECT_DESC
+            | bit::EVENT_IDX
+            | bit::PROTOCOL_FEATURES
+            | bit::VERSION_1
+            | bit::IN_ORDER;
+        optional.iter().fold(always, |bits, (wanted, bit)| bits | if *wanted { *bit } else { 0 })
+    }
+}
+
+/// The feature bits that the driver has accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Negotiated(u64);
+
+impl Negotiated {
+    /// None if the driver accepted what was not offered.
+    #[must_use]
+    pub fn new(accepted: u64, offered: u64) -> Option<Self> {
+        (accepted & !offered == 0).then_some(Self(accepted))
+    }
+
+    fn has(self, bit: u64) -> bool {
+        self.0 & bit != 0
+    }
+
+    /// Whether rings are disabled until the front-end enables them.
+    pub(crate) fn has_protocol_features(self) -> bool {
+        self.has(bit::PROTOCOL_FEATURES)
+    }
+
+    /// How its rings work.
+    #[must_use]
+    pub fn rings(self) -> Options {
+        Options {
+            layout: if self.has(bit::RING_PACKED) { Layout::Packed } else { Layout::Split },
+            event_idx: self.has(bit::EVENT_IDX),
+            indirect: self.has(bit::INDIRECT_DESC),
+        }
+    }
+
+    /// Bytes of the header before each frame: without the last field in a legacy device without mergeable buffers.
+    #[must_use]
+    pub fn header_len(self) -> usize {
+        if self.has(bit::VERSION_1 | bit::MRG_RXBUF) { 12 } else { 10 }
+    }
+
+    /// Whether a frame for the guest may take several chains.
+    #[must_use]
+    pub fn has_mergeable_buffers(self) -> bool {
+        self.has(bit::MRG_RXBUF)
+    }
+
+    /// What the guest can receive.
+    #[must_use]
+    pub fn receives(self) -> Features {
+        let csum = self.has(bit::GUEST_CSUM);
+        Features {
+            sg: true,
+            csum_v4: csum,
+            csum_v6: csum,
+            tso_v4: csum && self.has(bit::GUEST_TSO4),
+            tso_v6: csum && self.has(bit::GUEST_TSO6),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_offered_is_accepted() {
+        let all = DeviceOptions { queues: 4, packed: true, offloads: Features::ALL };
+        let plain = DeviceOptions { queues: 1, packed: false, offloads: Features::NONE };
+        assert!(Negotiated::new(all.bits(), all.bits()).is_some());
+        assert!(Negotiated::new(all.bits(), plain.bits()).is_none());
+        assert!(Negotiated::new(1 << 5, all.bits()).is_none());
+        assert_eq!(plain.bits() & (bit::MQ | bit::RING_PACKED | bit::CSUM | bit::HOST_TSO4), 0);
+        let accepted = Negotiated::new(all.bits(), all.bits()).unwrap();
+        assert_eq!(accepted.rings().layout, Layout::Packed);
+        assert_eq!((accepted.header_len(), accepted.receives()), (12, Features::ALL));
+        let legacy = Negotiated::new(0, all.bits()).unwrap();
+        assert_eq!(legacy.header_len(), 10);
+        assert_eq!(legacy.receives(), Features { sg: true, ..Features::NONE });
+    }
+}

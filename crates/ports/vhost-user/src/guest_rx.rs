@@ -1,0 +1,351 @@
+//! Frames for the guest.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hypervisor::Meter;
+use offload::{Checksum, Gso, MAX_HEADER, Need};
+use port::{
+    Body, Broken, DropReason, Egress, Event, Finisher, Frame, Offer, Outcome, SEGMENTS_MAX,
+    ScatterList,
+};
+use shm::{Piece, Region};
+use virtqueue::{Buffer, Chain, Mark, Queue};
+use wire::headers::Headers;
+use zerocopy::IntoBytes;
+
+use crate::doorbells::{Call, Kick};
+use crate::features::Negotiated;
+use crate::header::describe;
+use crate::position::{Continued, Position};
+use crate::supply::BufferSupply;
+use crate::writer::{NoPlace, Writer};
+
+/// The most chains of one frame. Sixteen of the size that Linux posts hold the longest one; a guest that posts smaller
+/// ones must not make its senders' workers gather thousands.
+const CHAINS_MAX: usize = 64;
+
+/// The ring of buffers that the guest posts, as the egress side of a queue.
+pub struct GuestRx {
+    ring: Continued,
+    regions: Arc<[Region]>,
+    kick: Arc<Kick>,
+    call: Arc<Call>,
+    finisher: Finisher,
+    header_len: usize,
+    is_mergeable: bool,
+    supply: BufferSupply,
+    /// Chains used since the beginning.
+    used: u64,
+    /// Chains whose use ends a shortage.
+    pace: u64,
+    room: Room,
+    /// Whether the guest was asked to announce buffers.
+    is_armed: bool,
+}
+
+/// How often a frame is tried anew for which buffers come while it is tried. A guest could post them one by one.
+const ATTEMPTS: usize = 8;
+
+/// The buffers for one frame.
+#[derive(Debug, Default)]
+struct Room {
+    chain: Chain,
+    /// All buffers, chain after chain.
+    buffers: Vec<Buffer>,
+    /// The number and the bytes of each chain.
+    chains: Vec<(u16, u64)>,
+    /// Chains of frames that are written, with the bytes written, until they can be completed: the segments of one
+    /// frame are delivered together.
+    written: Vec<(u16, u32)>,
+}
+
+/// Why a frame was not delivered.
+enum Refused {
+    /// What becomes of it.
+    Outcome(Outcome),
+    /// There are too few buffers at present.
+    NoRoom,
+    /// The ring is broken.
+    Broken(Broken),
+}
+
+impl From<Outcome> for Refused {
+    fn from(outcome: Outcome) -> Self {
+        Self::Outcome(outcome)
+    }
+}
+
+impl From<virtqueue::Broken> for Refused {
+    fn from(error: virtqueue::Broken) -> Self {
+        Self::Broken(Broken::new(error))
+    }
+}
+
+impl From<NoPlace> for Refused {
+    fn from(_: NoPlace) -> Self {
+        Self::Broken(Broken::new("a receive buffer outside of the guest's memory"))
+    }
+}
+
+impl GuestRx {
+    /// Serves a ring of `size` entries until it is dropped; `position` then says where to continue.
+    #[must_use]
+    pub fn new(
+        meter: Arc<Meter>,
+        (queue, size): (Queue, u32),
+        negotiated: Negotiated,
+        kick: Arc<Kick>,
+        call: Arc<Call>,
+        position: Position,
+    ) -> Self {
+        let note = move |what, n| meter.note(what, n);
+        Self {
+            regions: queue.memory().regions().clone(),
+            ring: Continued::new(queue, position),
+            kick,
+            call,
+            finisher: Finisher::new(negotiated.receives(), note),
+            header_len: negotiated.header_len(),
+            is_mergeable: negotiated.has_mergeable_buffers(),
+            supply: BufferSupply::default(),
+            used: 0,
+            pace: size.into(),
+            room: Room::default(),
+            is_armed: false,
+        }
+    }
+
+    fn deliver_one(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Refused> {
+        match (self.finisher.need(frame), frame.gso) {
+            (Need::Nothing, _) => self.deliver_as_is(body, frame),
+            (Need::Segment, Some(gso)) => self.deliver_segments(body, frame, gso),
+            _ => {
+                let Self { finisher, room, ring, .. } = self;
+                let whole = finisher.complete(frame, body)?;
+                let guest = Guest {
+                    regions: &self.regions,
+                    header_len: self.header_len,
+                    is_mergeable: self.is_mergeable,
+                };
+                guest.find_room(&mut ring.queue, room, whole.len())?;
+                let metadata = Metadata::of(&frame.headers, Checksum::Unknown, None);
+                guest.write(room, metadata, std::iter::once(Piece::Private(whole)))
+            }
+        }
+    }
+
+    #[inline]
+    fn deliver_as_is(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Refused> {
+        let Self { finisher, room, ring, regions, header_len, is_mergeable, .. } = self;
+        let guest = Guest { regions, header_len: *header_len, is_mergeable: *is_mergeable };
+        guest.find_room(&mut ring.queue, room, frame.len as usize)?;
+        let metadata = Metadata::of(&frame.headers, frame.checksum, frame.gso);
+        if frame.pieces.is_empty() {
+            return guest.write(room, metadata, std::iter::once(Piece::Private(frame.header())));
+        }
+        if let Some(list) = ScatterList::of(frame, body) {
+            return guest.write(room, metadata, list.all());
+        }
+        // A platform that has no addresses for devices.
+        let whole = finisher.whole(frame, body)?;
+        guest.write(room, metadata, std::iter::once(Piece::Private(whole)))
+    }
+
+    /// Delivers all segments of a frame, or none.
+    fn deliver_segments(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Refused> {
+        let Self { finisher, room, ring, regions, header_len, is_mergeable, .. } = self;
+        let guest = Guest { regions, header_len: *header_len, is_mergeable: *is_mergeable };
+        if frame.packets() as usize > SEGMENTS_MAX {
+            return Err(Outcome::Dropped(DropReason::TooLarge).into());
+        }
+        let mut segments = finisher.segments(frame, gso, body)?;
+        let metadata = Metadata::of(&frame.headers, Checksum::Unknown, None);
+        let mut header = [0; MAX_HEADER];
+        while let Some(segment) = segments.segmenter.next(&mut header) {
+            let header = &header[..segment.header_len];
+            guest.find_room(&mut ring.queue, room, header.len() + segment.payload.len())?;
+            let payload = &segments.whole[segment.payload];
+            guest.write(room, metadata, [header, payload].into_iter().map(Piece::Private))?;
+        }
+        Ok(())
+    }
+
+    /// Takes back the chains of a frame that was not delivered.
+    fn put_back(&mut self, mark: Mark) {
+        self.room.written.clear();
+        self.ring.queue.put_back(mark);
+    }
+
+    /// There is no room. Returns whether there is by now.
+    fn look_again(&mut self) -> Result<bool, Broken> {
+        self.is_armed = true;
+        self.ring.queue.arm().map_err(Broken::new)
+    }
+
+    fn offer(&mut self, body: Body<'_>, frame: &Frame, now: Duration) -> Result<Outcome, Broken> {
+        let mark = self.ring.queue.mark();
+        for _ in 0..ATTEMPTS {
+            match self.deliver_one(body, frame) {
+                Ok(()) => {
+                    self.used += self.room.written.len() as u64;
+                    for (chain, written) in self.room.written.drain(..) {
+                        self.ring.queue.complete(chain, written);
+                    }
+                    self.supply.delivered(self.used, self.pace);
+                    return Ok(Outcome::Delivered);
+                }
+                Err(Refused::Broken(broken)) => return Err(broken),
+                Err(Refused::Outcome(outcome)) => {
+                    self.put_back(mark);
+                    return Ok(outcome);
+                }
+                Err(Refused::NoRoom) => {
+                    let gathered = self.room.taken();
+                    self.put_back(mark);
+                    // All of an empty ring is not enough for it.
+                    if gathered as u64 >= self.pace {
+                        return Ok(Outcome::Dropped(DropReason::TooLarge));
+                    }
+                    if !self.look_again()? {
+                        return Ok(self.supply.without_room(self.used, now));
+                    }
+                }
+            }
+        }
+        Ok(Outcome::Dropped(DropReason::NoRoom))
+    }
+}
+
+impl Room {
+    /// Chains that were taken for the present frame.
+    fn taken(&self) -> usize {
+        self.written.len() + self.chains.len()
+    }
+}
+
+/// The metadata of a frame, but for the number of its chains.
+#[derive(Clone, Copy)]
+struct Metadata<'a> {
+    headers: &'a Headers,
+    checksum: Checksum,
+    gso: Option<Gso>,
+}
+
+impl<'a> Metadata<'a> {
+    #[inline]
+    fn of(headers: &'a Headers, checksum: Checksum, gso: Option<Gso>) -> Self {
+        Self { headers, checksum, gso }
+    }
+}
+
+/// What the guest's buffers are.
+struct Guest<'a> {
+    regions: &'a [Region],
+    header_len: usize,
+    is_mergeable: bool,
+}
+
+impl Guest<'_> {
+    /// Takes chains for a frame of `len` bytes and its metadata.
+    #[inline]
+    fn find_room(&self, queue: &mut Queue, room: &mut Room, len: usize) -> Result<(), Refused> {
+        let needed = (self.header_len + len) as u64;
+        room.chains.clear();
+        room.buffers.clear();
+        let mut found = 0;
+        while found < needed {
+            if room.chains.len() == CHAINS_MAX || (!self.is_mergeable && found > 0) {
+                return Err(Outcome::Dropped(DropReason::TooLarge).into());
+            }
+            if !queue.pop(&mut room.chain)? {
+                return Err(Refused::NoRoom);
+            }
+            let chain = &room.chain;
+            if let Some(fault) = chain.fault {
+                return Err(Refused::Broken(Broken(format!("a receive buffer: {fault}"))));
+            }
+            if chain.writable_len < self.header_len as u64 {
+                let len = chain.writable_len;
+                return Err(Refused::Broken(Broken(format!("a receive buffer of {len} bytes"))));
+            }
+            room.chains.push((chain.index, chain.writable_len));
+            room.buffers.extend_from_slice(&chain.writable);
+            found += chain.writable_len;
+        }
+        Ok(())
+    }
+
+    /// Writes a frame where room was found.
+    #[inline]
+    fn write<'b>(
+        &self,
+        room: &mut Room,
+        Metadata { headers, checksum, gso }: Metadata<'_>,
+        pieces: impl Iterator<Item = Piece<'b>>,
+    ) -> Result<(), Refused> {
+        // At most CHAINS_MAX.
+        let chains = u16::try_from(room.chains.len()).unwrap_or(u16::MAX);
+        let metadata = describe(headers, checksum, gso, chains);
+        let mut writer = Writer::new(self.regions, &room.buffers);
+        writer.write(&metadata.as_bytes()[..self.header_len])?;
+        let mut left = self.header_len as u64;
+        let mut counted = pieces.inspect(|piece| {
+            left += match piece {
+                Piece::Private(bytes) => bytes.len(),
+                Piece::Shared { len, .. } => *len,
+            } as u64;
+        });
+        writer.copy(&mut counted)??;
+        drop(counted);
+        for (chain, len) in &room.chains {
+            let written = left.min(*len);
+            left -= written;
+            room.written.push((*chain, u32::try_from(written).unwrap_or(u32::MAX)));
+        }
+        room.chains.clear();
+        Ok(())
+    }
+}
+
+impl Egress for GuestRx {
+    fn deliver(
+        &mut self,
+        body: Body<'_>,
+        offers: &mut [Offer<'_>],
+        now: Duration,
+    ) -> Result<(), Broken> {
+        if self.ring.queue.memory().is_lost() {
+            return Err(Broken::new(virtqueue::Broken::MemoryLost));
+        }
+        self.ring.queue.prefetch(u16::try_from(offers.len()).unwrap_or(u16::MAX));
+        let mut result = Ok(());
+        for offer in offers {
+            match self.offer(body, offer.frame, now) {
+                Ok(outcome) => offer.outcome = outcome,
+                Err(broken) => {
+                    result = Err(broken);
+                    break;
+                }
+            }
+            if offer.outcome == Outcome::Waiting {
+                break;
+            }
+            if std::mem::take(&mut self.is_armed) {
+                self.ring.queue.disarm();
+            }
+        }
+        if self.ring.queue.publish() {
+            self.call.notify();
+        }
+        result
+    }
+
+    fn room_event(&self) -> Option<Arc<dyn Event>> {
+        Some(self.kick.clone())
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.supply.is_stalled()
+    }
+}

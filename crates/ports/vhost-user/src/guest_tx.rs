@@ -1,0 +1,234 @@
+//! Frames that the guest sends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use port::{
+    Armed, Body, Broken, Budget, Event, FRAME_MAX, Frame, HEADER_MAX, Ingress, Outcomes, Piece,
+    Received, WINDOW, Window,
+};
+use shm::Region;
+use virtqueue::{Buffer, Chain, Queue};
+use wire::virtio_net::VirtioNetHdr;
+use zerocopy::FromBytes;
+
+use crate::doorbells::{Call, Kick};
+use crate::features::Negotiated;
+use crate::header::{HEADER_LEN_MAX, accept};
+use crate::position::{Continued, Position};
+
+/// Chains that are taken before the first of them is read, so that their headers are on the way.
+const AHEAD: usize = 16;
+/// How often a ring is looked at whose guest does not announce chains.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// The ring of frames that the guest sends, as the ingress side of a queue.
+pub struct GuestTx {
+    ring: Continued,
+    /// Kept beside the queue for readers of bodies.
+    regions: Arc<[Region]>,
+    kick: Arc<Kick>,
+    call: Arc<Call>,
+    header_len: usize,
+    window: Window,
+    /// The chain of each frame in hand, by slot of the window.
+    chains: [u16; WINDOW],
+    /// Chains that were taken and not looked at yet.
+    ahead: Box<[Chain]>,
+    /// Whether the guest was asked to announce chains.
+    is_armed: bool,
+}
+
+impl GuestTx {
+    /// Serves a ring until it is dropped; `position` then says where to continue.
+    #[must_use]
+    pub fn new(
+        queue: Queue,
+        negotiated: Negotiated,
+        kick: Arc<Kick>,
+        call: Arc<Call>,
+        position: Position,
+    ) -> Self {
+        Self {
+            regions: queue.memory().regions().clone(),
+            ring: Continued::new(queue, position),
+            kick,
+            call,
+            header_len: negotiated.header_len(),
+            window: Window::new(),
+            chains: [0; WINDOW],
+            ahead: vec![Chain::new(); AHEAD].into(),
+            is_armed: false,
+        }
+    }
+
+    /// Takes up to `most` chains, and starts to fetch what is read of them first.
+    #[inline]
+    fn take_ahead(&mut self, most: usize) -> Result<usize, Broken> {
+        let Self { ring, ahead, regions, .. } = self;
+        let mut taken = 0;
+        while taken < most.min(AHEAD) && ring.queue.pop(&mut ahead[taken]).map_err(Broken::new)? {
+            for buffer in ahead[taken].readable.iter().take(2) {
+                let region = &regions[usize::from(buffer.region)];
+                let offset = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
+                region.prefetch(offset);
+                region.prefetch(offset.saturating_add(64));
+            }
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    /// Makes a frame of chain `n` of those ahead. Returns whether it is well-formed.
+    #[inline]
+    fn receive_one(&mut self, n: usize, budget: &mut Budget) -> bool {
+        let Self { ahead, regions, window, header_len, chains, .. } = self;
+        let chain = &ahead[n];
+        let work = u32::try_from(chain.readable.len() + chain.writable.len()).unwrap_or(u32::MAX);
+        let Some((slot, frame)) = window.push() else { return false };
+        if read(regions, chain, *header_len, frame) {
+            budget.charge_frame(work, frame);
+            chains[slot] = chain.index;
+            return true;
+        }
+        window.undo_push();
+        // Malformed frames cost the same, and count as packets.
+        budget
+            .charge(work.max(1), usize::try_from(chain.readable_len).unwrap_or(usize::MAX).max(1));
+        false
+    }
+}
+
+/// Reads a frame: its metadata, its first bytes, and where the rest lies. Returns whether it is well-formed.
+#[inline]
+fn read(regions: &[Region], chain: &Chain, header_len: usize, frame: &mut Frame) -> bool {
+    let Some(len) = chain.readable_len.checked_sub(header_len as u64) else { return false };
+    let Some(len) = usize::try_from(len).ok().filter(|len| *len <= FRAME_MAX) else { return false };
+    if chain.fault.is_some() {
+        return false;
+    }
+    // The guest decides how metadata, header and body are spread over buffers.
+    let mut metadata = [0; HEADER_LEN_MAX];
+    let private = len.min(HEADER_MAX);
+    let mut cursor = Cursor { regions, buffers: chain.readable.iter(), rest: None };
+    if !cursor.copy(&mut metadata[..header_len]) || !cursor.copy(&mut frame.bytes[..private]) {
+        return false;
+    }
+    frame.header_len = u8::try_from(private).unwrap_or(u8::MAX);
+    frame.len = u32::try_from(len).unwrap_or(u32::MAX);
+    frame.pieces.clear();
+    while let Some(Buffer { region, offset, len }) = cursor.next() {
+        // No longer than the frame.
+        let Ok(len) = u16::try_from(len) else { return false };
+        if frame.pieces.try_push(Piece::in_region(region, offset, len)).is_err() {
+            return false;
+        }
+    }
+    let Ok((header, _)) = VirtioNetHdr::read_from_prefix(&metadata) else { return false };
+    accept(frame, &header)
+}
+
+/// The bytes of a chain, in order.
+struct Cursor<'a> {
+    regions: &'a [Region],
+    buffers: std::slice::Iter<'a, Buffer>,
+    /// What is left of a buffer.
+    rest: Option<Buffer>,
+}
+
+impl Cursor<'_> {
+    #[inline]
+    fn next(&mut self) -> Option<Buffer> {
+        self.rest.take().or_else(|| self.buffers.next().copied())
+    }
+
+    /// Copies the next bytes. Returns whether there are enough.
+    #[inline]
+    fn copy(&mut self, mut dest: &mut [u8]) -> bool {
+        while !dest.is_empty() {
+            let Some(Buffer { region, offset, len }) = self.next() else { return false };
+            let taken = usize::try_from(len).unwrap_or(usize::MAX).min(dest.len());
+            let (place, after) = dest.split_at_mut(taken);
+            dest = after;
+            let at = usize::try_from(offset).unwrap_or(usize::MAX);
+            if self.regions[usize::from(region)].copy_out(at, place).is_err() {
+                return false;
+            }
+            // At most `len`.
+            let taken = u32::try_from(taken).unwrap_or(u32::MAX);
+            if taken < len {
+                let offset = offset + u64::from(taken);
+                self.rest = Some(Buffer { region, offset, len: len - taken });
+            }
+        }
+        true
+    }
+}
+
+impl Ingress for GuestTx {
+    fn event(&self) -> Arc<dyn Event> {
+        self.kick.clone()
+    }
+
+    fn window(&self) -> &Window {
+        &self.window
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        if self.ring.queue.memory().is_lost() {
+            return Err(Broken::new(virtqueue::Broken::MemoryLost));
+        }
+        while !budget.is_spent() {
+            let room = WINDOW - self.window.len();
+            let taken = self.take_ahead(room)?;
+            if taken == 0 {
+                break;
+            }
+            if std::mem::take(&mut self.is_armed) {
+                self.ring.queue.disarm();
+            }
+            for n in 0..taken {
+                if self.receive_one(n, budget) {
+                    received.fresh += 1;
+                } else {
+                    received.malformed += 1;
+                    self.ring.queue.complete(self.ahead[n].index, 0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn with_body(&self, work: &mut dyn FnMut(Body<'_>)) {
+        work(Body::Regions(&self.regions));
+    }
+
+    fn finish(&mut self, outcomes: &Outcomes) {
+        let Self { ring, chains, window, .. } = self;
+        window.retain(|slot, _| {
+            let is_final = outcomes[usize::from(slot)].is_final();
+            if is_final {
+                ring.queue.complete(chains[usize::from(slot)], 0);
+            }
+            !is_final
+        });
+        if ring.queue.publish() {
+            self.call.notify();
+        }
+    }
+
+    fn arm(&mut self) -> Result<Armed, Broken> {
+        if self.window.is_full() {
+            return Ok(Armed::Asleep);
+        }
+        let queue = &mut self.ring.queue;
+        self.is_armed = true;
+        if queue.has_waiting().map_err(Broken::new)? || queue.arm().map_err(Broken::new)? {
+            return Ok(Armed::Ready);
+        }
+        Ok(match self.kick.is_set() {
+            true => Armed::Asleep,
+            false => Armed::Until(Instant::now() + LOOK),
+        })
+    }
+}

@@ -1,0 +1,41 @@
+//! The backend of a virtual machine's network device, over vhost-user.
+//!
+//! ```text
+//!  QEMU, or another front-end ── messages ──► Session ──► ready: Queue { GuestTx, GuestRx } for each pair of rings
+//!    │ memory (descriptors of files)             │        stopped: the port goes, and the rings' positions stay
+//!    ▼                                            ▼
+//!  GuestMemory ◄── virtqueue::Queue ──► GuestTx: Ingress, frames that the guest sends
+//!                                   └─► GuestRx: Egress, frames for the guest
+//! ```
+//!
+//! A [`Session`] serves one connection of a front-end. It maps the guest's memory, follows the state of each ring, and
+//! tells its [`Device`] when the rings can be served and when they must not be touched any more. Frames never pass a
+//! session: workers own the queues while they are served.
+//!
+//! The guest writes rings and frames at any time, see crate `virtqueue`. The front-end is another process: what it sends
+//! is checked here, and a message that cannot be ends its session and nothing else.
+
+#![forbid(unsafe_code)]
+
+mod doorbells;
+mod features;
+mod guest_rx;
+mod guest_tx;
+mod handler;
+mod header;
+mod listener;
+mod memory;
+mod position;
+mod session;
+mod supply;
+mod vring;
+mod writer;
+
+pub use doorbells::{Call, DoorbellError, Kick};
+pub use features::{DeviceOptions, Negotiated};
+pub use guest_rx::GuestRx;
+pub use guest_tx::GuestTx;
+pub use listener::{Mode, Socket};
+pub use memory::{MapError, map};
+pub use position::Position;
+pub use session::{Device, Session};

@@ -1,0 +1,123 @@
+//! Maps the guest's memory.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+use shm::Region;
+use virtqueue::Range;
+
+/// Ranges of the guest's memory begin and end at pages.
+const PAGE: u64 = 4096;
+/// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `linux/magic.h`: the file systems of memory, that of memfds included.
+const MEMORY_FILES: [u64; 2] = [0x0102_1994, 0x9584_58f6];
+
+/// A descriptor of a front-end that cannot be the guest's memory.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// Not a file in memory. A page of another file system may take for ever to read.
+    #[error("a descriptor for memory that is no memfd and no file in tmpfs or hugetlbfs")]
+    NoMemory,
+    /// It is shorter than the range.
+    #[error("a file of {size} bytes for a range that ends at {end}")]
+    Short {
+        /// Its length.
+        size: u64,
+        /// The end of the range in it.
+        end: u64,
+    },
+    /// The range is empty, not at pages, or too long.
+    #[error("a range of {len} bytes from byte {offset} of a file on")]
+    BadRange {
+        /// Bytes.
+        len: u64,
+        /// First byte.
+        offset: u64,
+    },
+    /// The system's error.
+    #[error("mapping the guest's memory: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Maps the bytes of `range`, which begin at byte `offset` of `file`.
+///
+/// The front-end may cut the file short later: the region [is lost](Region::is_lost) then, and the process goes on.
+///
+/// # Errors
+/// See [`MapError`].
+pub fn map(range: &Range, file: &File, offset: u64) -> Result<Region, MapError> {
+    let bad = MapError::BadRange { len: range.len, offset };
+    let at_pages = |value: u64| value.is_multiple_of(PAGE);
+    let end = offset.checked_add(range.len).filter(|_| range.len > 0);
+    let Some(end) = end.filter(|end| at_pages(offset) && at_pages(*end)) else { return Err(bad) };
+    let stat = rustix::fs::fstat(file).map_err(io::Error::from)?;
+    let system = rustix::fs::fstatfs(file).map_err(io::Error::from)?;
+    let is_memory =
+        MEMORY_FILES.into_iter().any(|magic| i128::from(magic) == i128::from(system.f_type));
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || !is_memory {
+        return Err(MapError::NoMemory);
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    if end > size {
+        return Err(MapError::Short { size, end });
+    }
+    // From the start, because a file of large pages can be mapped at those only, and for whole ones.
+    let page = u64::try_from(stat.st_blksize).unwrap_or(PAGE).max(PAGE);
+    let whole = end.checked_next_multiple_of(page).ok_or(bad)?;
+    let len = |bytes: u64| {
+        usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
+    };
+    let whole = Arc::new(Region::map_guarded(file, 0, len(whole)?)?);
+    Ok(whole.slice(len(offset)?..len(end)?).map_err(io::Error::from)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(len: u64) -> Range {
+        Range { guest: 0, user: 0, len }
+    }
+
+    fn memfd(pages: usize) -> File {
+        shm::create_memfd("test", pages, shm::PageSize::Small).unwrap().into()
+    }
+
+    #[test]
+    fn a_part_of_a_file_is_mapped() {
+        let file = memfd(4);
+        let region = map(&range(8192), &file, 8192).unwrap();
+        region.write(4096, 7u8).unwrap();
+        assert_eq!(region.len(), 8192);
+        assert_eq!(map(&range(4096), &file, 12_288).unwrap().read(0), Ok(7u8));
+    }
+
+    #[test]
+    fn what_is_no_memory_is_refused() {
+        for path in ["/dev/null", "/dev/zero", "/proc/self/maps", "/"] {
+            let Ok(file) = File::open(path) else { continue };
+            assert!(map(&range(4096), &file, 0).is_err(), "{path}");
+        }
+        let (reader, _writer) = rustix::pipe::pipe().unwrap();
+        assert!(map(&range(4096), &reader.into(), 0).is_err());
+        let directory = File::open("/dev/shm");
+        assert!(directory.is_err() || map(&range(4096), &directory.unwrap(), 0).is_err());
+    }
+
+    #[test]
+    fn a_range_that_is_not_in_the_file_is_refused() {
+        let file = memfd(4);
+        for (len, offset) in [
+            (5 * 4096, 0),
+            (4096, 4 * 4096),
+            (4096, u64::MAX - 4095),
+            (u64::MAX, 4096),
+            (0, 0),
+            (100, 0),
+            (4096, 100),
+        ] {
+            assert!(map(&range(len), &file, offset).is_err(), "{len} {offset}");
+        }
+    }
+}

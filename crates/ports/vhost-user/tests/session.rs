@@ -1,0 +1,246 @@
+//! Sessions: the messages of front-ends, in order and out of order.
+
+mod common;
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use common::{
+    FrontEnd, GUEST, LEN, LINUX, RING_PACKED, USER, Vm, message, new_eventfd, pass, plain, ring_at,
+    tcp,
+};
+use port::Outcome;
+use shm::PageSize;
+
+fn memfd(pages: usize) -> File {
+    shm::create_memfd("test", pages, PageSize::Small).unwrap().into()
+}
+
+#[test]
+fn what_is_offered_is_what_is_there() {
+    let mut front = FrontEnd::new(4);
+    let features = front.ask_u64(message::GET_FEATURES);
+    assert_eq!(features & (LINUX | RING_PACKED), LINUX | RING_PACKED);
+    front.send_u64(message::SET_FEATURES, LINUX);
+    let protocol = front.ask_u64(message::GET_PROTOCOL_FEATURES);
+    front.send_u64(message::SET_PROTOCOL_FEATURES, protocol);
+    assert_eq!(front.ask_u64(message::GET_QUEUE_NUM), 4);
+    assert_eq!(front.ask_u64(message::GET_MAX_MEM_SLOTS), 64);
+    assert_eq!(front.end(), "the front-end is gone");
+}
+
+#[test]
+fn rings_are_stopped_and_continued_where_they_were() {
+    for features in [LINUX, LINUX | RING_PACKED] {
+        let (mut red, mut blue) = (Vm::boot(features), Vm::boot(features));
+        let (mut from, mut to) = (red.served(1), blue.served(1));
+        blue.post(32, 1526);
+        for n in 0..5 {
+            red.send(&plain(&red), &tcp(n), &[12], false);
+        }
+        assert_eq!(pass(&mut from, &mut to).unwrap().1.len(), 5);
+        for n in 5..8 {
+            red.send(&plain(&red), &tcp(n), &[12], false);
+        }
+        red.front.served.put(vec![from]);
+        let positions = [0, 1].map(|index| {
+            red.front.send_state(message::GET_VRING_BASE, index, 0);
+            let reply = red.front.reply();
+            u32::from_le_bytes(reply[4..].try_into().unwrap())
+        });
+        assert_eq!(red.front.served.stops().len(), 1);
+        // Chains of two descriptors each, and a packed ring counts descriptors.
+        let taken = if features & RING_PACKED != 0 { 10 } else { 5 };
+        assert_eq!(positions[1] & 0x7fff, taken, "the rest is taken later");
+        red.start(positions);
+        let mut from = red.served(2);
+        assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered; 3]);
+        for n in 0..8 {
+            assert_eq!(blue.receive().unwrap().1, tcp(n));
+        }
+        assert!(blue.receive().is_none());
+        assert_eq!(std::iter::from_fn(|| red.tx.take()).count(), 8);
+    }
+}
+
+#[test]
+fn a_front_end_that_comes_again_continues_its_rings() {
+    let (mut red, mut blue) = (Vm::boot(LINUX), Vm::boot(LINUX));
+    let (mut from, mut to) = (red.served(1), blue.served(1));
+    blue.post(32, 1526);
+    red.send(&plain(&red), &tcp(1), &[12], false);
+    assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
+    // A frame is taken and not answered when the session ends.
+    red.send(&plain(&red), &tcp(2), &[12], false);
+    let mut received = port::Received::default();
+    from.ingress.receive(&mut port::Budget::default(), &mut received).unwrap();
+    assert_eq!(received.fresh, 1);
+    drop(from);
+    let gone = std::mem::replace(&mut red.front, FrontEnd::new(1));
+    gone.end();
+    red.front.send_u64(message::SET_FEATURES, LINUX);
+    red.send_memory();
+    red.start([0; 2]);
+    let mut from = red.served(1);
+    assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
+    assert_eq!([blue.receive(), blue.receive()].map(|frame| frame.unwrap().1), [tcp(1), tcp(2)]);
+}
+
+#[test]
+fn memory_changes_under_traffic() {
+    let (mut red, mut blue) = (Vm::boot(LINUX), Vm::boot(LINUX));
+    let (mut from, mut to) = (red.served(1), blue.served(1));
+    blue.post(32, 1526);
+    red.send(&plain(&red), &tcp(1000), &[12], false);
+    assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
+    // A second region comes, then it goes.
+    let more = memfd(16);
+    let whole = [GUEST, LEN as u64, USER, 0];
+    let added = [GUEST + (1 << 33), 16 * 4096, USER + (1 << 33), 0];
+    red.front.served.put(vec![from]);
+    red.front.memory(&[whole, added], &[red.file.as_fd(), more.as_fd()]);
+    let mut from = red.served(2);
+    red.send(&plain(&red), &tcp(1001), &[12], false);
+    assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
+    red.front.served.put(vec![from]);
+    red.send_memory();
+    let mut from = red.served(3);
+    red.send(&plain(&red), &tcp(1002), &[12], false);
+    assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
+    let seen = [(); 3].map(|()| blue.receive().unwrap().1.len());
+    assert_eq!(seen, [1054, 1055, 1056]);
+    // Without the ring's own memory, the rings cannot be served.
+    red.front.served.put(vec![from]);
+    red.front.memory(&[added], &[more.as_fd()]);
+    let why = red.front.ended();
+    assert!(why.contains("ring 0: the descriptor table of the ring"), "{why}");
+}
+
+#[test]
+fn memory_that_cannot_be_ends_the_session() {
+    let file = memfd(16);
+    let fd = file.as_fd();
+    let null = File::open("/dev/null").unwrap();
+    let len = 16 * 4096;
+    for (parts, fds, said) in [
+        (vec![[0, len, 0, 0], [4096, len, 1 << 40, 0]], vec![fd, fd], "overlap"),
+        (vec![[0, len, 0, 0], [1 << 40, len, 4096, 0]], vec![fd, fd], "overlap"),
+        (vec![[0, len + 4096, 0, 0]], vec![fd], "a file of 65536 bytes"),
+        (vec![[0, len, 0, 4096]], vec![fd], "a file of 65536 bytes"),
+        (vec![[0, 100, 0, 0]], vec![fd], "a range of 100 bytes"),
+        (vec![[0, len, 0, 0]], vec![null.as_fd()], "no memfd"),
+        (vec![[0, len, 0, 0]], vec![], ""),
+        (vec![[0, len, 0, 0]], vec![fd, fd], ""),
+        (vec![[u64::MAX - 4095, len, 0, 0]], vec![fd], ""),
+        (vec![[0, 0, 0, 0]], vec![fd], ""),
+    ] {
+        let front = FrontEnd::new(1);
+        front.memory(&parts, &fds);
+        let why = front.ended();
+        assert!(why.contains(said), "{parts:?}: {why}");
+    }
+}
+
+/// What a front-end sends.
+type Send<'a> = &'a dyn Fn(&FrontEnd);
+
+#[test]
+fn messages_that_cannot_be_end_the_session() {
+    let call = new_eventfd();
+    let null = File::open("/dev/null").unwrap();
+    let cases: [(&str, Send<'_>); 12] = [
+        ("a ring that is not there", &|f| f.send_state(message::SET_VRING_NUM, 2, 256)),
+        ("its index wraps", &|f| f.send_state(message::GET_VRING_BASE, u32::MAX, 0)),
+        ("features not offered", &|f| f.send_u64(message::SET_FEATURES, 1 << 5)),
+        ("an unknown message", &|f| f.send(9999, &[], &[])),
+        ("message 0", &|f| f.send(0, &[], &[])),
+        ("a payload of the wrong size", &|f| f.send(message::SET_FEATURES, &[0; 7], &[])),
+        ("a payload that is too long", &|f| {
+            f.raw(&[2, 1, 0x00ff_ffff].map(u32::to_le_bytes).concat(), &[]);
+        }),
+        ("another version", &|f| f.raw(&[2, 2, 8].map(u32::to_le_bytes).concat(), &[])),
+        ("no eventfd", &|f| f.doorbell(message::SET_VRING_CALL, 0, &null)),
+        ("a doorbell without descriptor", &|f| f.send_u64(message::SET_VRING_KICK, 0)),
+        ("descriptors that nobody wants", &|f| {
+            f.send(message::SET_FEATURES, &0u64.to_le_bytes(), &[call.as_fd(), call.as_fd()]);
+        }),
+        ("memory to be removed that is not there", &|f| {
+            f.send_u64(message::SET_FEATURES, LINUX);
+            f.send_u64(message::SET_PROTOCOL_FEATURES, 1 << 15);
+            f.send(message::REM_MEM_REG, &[0, 0, 4096, 0, 0].map(u64::to_le_bytes).concat(), &[]);
+        }),
+    ];
+    for (name, send) in cases {
+        let front = FrontEnd::new(1);
+        send(&front);
+        let _ = front.socket.shutdown(std::net::Shutdown::Write);
+        let why = front.ended();
+        assert!(!why.is_empty() && why != "the front-end is gone", "{name}: {why}");
+    }
+}
+
+#[test]
+fn rings_that_cannot_be_end_the_session_when_they_start() {
+    let start = |size: u32, at| {
+        let front = FrontEnd::new(1);
+        let file = memfd(LEN / 4096);
+        front.send_u64(message::SET_FEATURES, LINUX);
+        front.memory(&[[GUEST, LEN as u64, USER, 0]], &[file.as_fd()]);
+        let (kick, call) = (new_eventfd(), new_eventfd());
+        for index in 0..2 {
+            front.ring(index, size, at, 0);
+            front.doorbell(message::SET_VRING_CALL, index.into(), &call);
+            front.doorbell(message::SET_VRING_KICK, index.into(), &kick);
+            front.send_state(message::SET_VRING_ENABLE, index, 1);
+        }
+        front.ended()
+    };
+    for size in [0, 100, 65_536, u32::MAX] {
+        let why = start(size, ring_at(USER, 0));
+        assert!(why.contains("a split ring of"), "{why}");
+    }
+    for base in [0, USER + LEN as u64 - 64, (u64::MAX - (1 << 20)) & !4095] {
+        let why = start(256, ring_at(base, 0));
+        assert!(why.contains("ring 0"), "{why}");
+    }
+    // Nothing is started before everything is described.
+    let mut front = FrontEnd::new(1);
+    front.send_u64(message::SET_FEATURES, LINUX);
+    for index in 0..2 {
+        front.doorbell(message::SET_VRING_KICK, index, new_eventfd());
+        front.send_state(message::SET_VRING_ENABLE, u32::try_from(index).unwrap(), 1);
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    front.sync();
+    assert_eq!(front.served.starts(), 0);
+}
+
+#[test]
+fn a_message_in_pieces_is_waited_for_or_ends_the_session() {
+    let mut front = FrontEnd::new(1);
+    let header = [message::GET_FEATURES, 1, 0].map(u32::to_le_bytes).concat();
+    for byte in header {
+        front.raw(&[byte], &[]);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Whatever became of it, the session has not spun or panicked.
+    let _ = front.socket.set_read_timeout(Some(Duration::from_millis(100)));
+    let _ = std::io::Read::read(&mut front.socket, &mut [0; 64]);
+    assert!(!front.end().is_empty());
+}
+
+#[test]
+fn thousands_of_connections_leave_nothing_behind() {
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = descriptors();
+    for n in 0..2000 {
+        let front = FrontEnd::new(1);
+        if n % 2 == 0 {
+            front.send_u64(message::SET_FEATURES, LINUX);
+        }
+        front.end();
+    }
+    // Other tests run beside this one.
+    assert!(descriptors() < before + 500);
+}

@@ -26,12 +26,6 @@ pub struct Config {
     pub single: bool,
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Preset::default().config()
-    }
-}
-
 impl Config {
     /// The TLB whose misses are counted function by function.
     #[must_use]

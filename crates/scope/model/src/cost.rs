@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::cost_event::EventCosts;
 use crate::counters::Counters;
-use crate::preset::Preset;
 
 /// The cost of each kind of event, in model cycles. A real processor overlaps much of this work: model cycles rank code, and
 /// do not tell how long it takes.
@@ -31,12 +30,6 @@ pub struct Costs {
     pub page_walk: f64,
     /// Other events.
     pub event: EventCosts,
-}
-
-impl Default for Costs {
-    fn default() -> Self {
-        Preset::default().costs()
-    }
 }
 
 impl Costs {
@@ -91,6 +84,7 @@ impl std::fmt::Display for Costs {
 mod tests {
     use super::*;
     use crate::cost_event::{CostEvent, EventCounts};
+    use crate::preset::Preset;
 
     /// Costs that are different powers of ten.
     fn costs() -> Costs {

@@ -30,6 +30,7 @@ mod model;
 mod paging;
 mod policy;
 mod preset;
+mod preset_values;
 mod processor;
 mod streams;
 mod tlb;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use lab::Progress;
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::host::{Domu, DomuConfig, Host};
@@ -11,18 +10,8 @@ use crate::{Error, Result};
 
 use super::backend::{self, Backend, RunningBackend};
 use super::frontend::Frontend;
+use super::step::{self, Step};
 use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT, check};
-
-/// A step and its result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Step {
-    /// What was done.
-    pub what: String,
-    /// The observation.
-    pub seen: String,
-    /// Whether that is as expected.
-    pub passed: bool,
-}
 
 /// Progress steps of [`domains`].
 pub const STEPS: usize = ALL.len() + 1;
@@ -102,14 +91,9 @@ const ALL: [(&str, StepFn); 12] = [
 pub fn domains(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet in dom0, and two guests");
     let mut setup = Setup::begin(host)?;
-    let mut steps = Vec::new();
-    for (what, act) in ALL {
-        progress.step(what);
-        let (seen, passed) =
-            act(&mut setup).map_err(|error| backend::explain(error, &setup.backend))?;
-        steps.push(Step { what: what.to_owned(), seen, passed });
-    }
-    Ok(steps)
+    step::run_all(&ALL, progress, |act| {
+        act(&mut setup).map_err(|error| backend::explain(error, &setup.backend))
+    })
 }
 
 impl<'a> Setup<'a> {

@@ -8,8 +8,8 @@ use crate::{Error, Result};
 
 use super::backend::{self, Backend, RunningBackend};
 use super::check::{self, Transfer};
-use super::domains::Step;
 use super::frontend::{Frontend, RunningFrontend};
+use super::step::{self, Step};
 use super::{BACKEND_ADDRESS, BOOT_TIMEOUT, COMMAND_TIMEOUT};
 
 /// Progress steps of [`guest_copy`].
@@ -87,14 +87,9 @@ const ALL: [(&str, StepFn); 6] = [
 pub fn guest_copy(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
     progress.step("start pvnet in dom0, and a guest");
     let mut setup = Setup::begin(host)?;
-    let mut steps = Vec::new();
-    for (what, act) in ALL {
-        progress.step(what);
-        let (seen, passed) =
-            act(&mut setup).map_err(|error| backend::explain(error, &setup.backend))?;
-        steps.push(Step { what: what.to_owned(), seen, passed });
-    }
-    Ok(steps)
+    step::run_all(&ALL, progress, |act| {
+        act(&mut setup).map_err(|error| backend::explain(error, &setup.backend))
+    })
 }
 
 /// What is counted while a file comes into a guest.

@@ -17,6 +17,7 @@ mod guest_copy;
 mod hostile;
 mod platform;
 mod queues;
+mod step;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use std::time::Duration;
 pub use backend::{Backend, RunningBackend};
 pub use cell::{Cell, Pair, cell};
 pub use check::{Features, Rates, features, ping, same_file, throughput};
-pub use domains::{STEPS, Step, domains};
+pub use domains::{STEPS, domains};
 pub use frontend::{Frontend, RunningFrontend};
 pub use guest_copy::{GUEST_COPY_STEPS, guest_copy};
 pub use hostile::{
@@ -33,6 +34,7 @@ pub use hostile::{
 };
 pub use platform::{PLATFORM_STEPS, platform};
 pub use queues::{GUEST_VCPUS, Negotiation, queues};
+pub use step::Step;
 
 /// The address of the backend's domain.
 pub const BACKEND_ADDRESS: &str = "10.0.0.1";

@@ -5,7 +5,7 @@ use lab::Progress;
 use crate::Result;
 use crate::host::{DomuConfig, Host, Shell};
 
-use super::domains::Step;
+use super::step::Step;
 use super::{BOOT_TIMEOUT, COMMAND_TIMEOUT};
 
 /// Progress steps of [`platform`].

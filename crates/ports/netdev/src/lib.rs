@@ -179,7 +179,8 @@ pub trait Queue: Send + 'static {
     /// The bytes of a received frame, in order.
     fn pieces<'a>(&'a self, frame: &'a Self::Frame) -> impl Iterator<Item = Piece<'a>>;
 
-    /// Gives back the memory of all frames received so far.
+    /// Gives back the memory of all frames received so far, and of those that came with an error,
+    /// which [`receive`](Self::receive) skips. Costs little if there were none.
     fn give_back(&mut self);
 
     /// Asks for an event at the next received frame and, if `for_room`, when there is room again.

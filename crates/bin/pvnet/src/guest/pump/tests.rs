@@ -33,7 +33,11 @@ struct State {
     waiting: usize,
     /// Frames of each kick that had any.
     kicks: Vec<usize>,
+    /// An empty one comes with an error.
     incoming: VecDeque<Vec<u8>>,
+    /// Buffers in use since they were last given back.
+    used: usize,
+    /// How often buffers were given back.
     given_back: usize,
     lost: bool,
     /// How often it was armed.
@@ -119,7 +123,14 @@ impl Queue for Fake {
         if state.lost {
             return Err(Lost);
         }
-        let Some(bytes) = state.incoming.pop_front() else { return Ok(None) };
+        let bytes = loop {
+            let Some(bytes) = state.incoming.pop_front() else { return Ok(None) };
+            state.used += 1;
+            if !bytes.is_empty() {
+                break bytes;
+            }
+        };
+        drop(state);
         *frame = bytes.len();
         self.region.copy_in(RECEIVED, &bytes).unwrap();
         Ok(Some(Metadata { len: bytes.len(), ..Metadata::default() }))
@@ -130,7 +141,9 @@ impl Queue for Fake {
     }
 
     fn give_back(&mut self) {
-        self.state().given_back += 1;
+        let mut state = self.state();
+        let used = std::mem::take(&mut state.used);
+        state.given_back += usize::from(used > 0);
     }
 
     fn arm(&mut self, _: bool) -> Result<bool, Lost> {
@@ -301,6 +314,18 @@ fn no_frame_is_forgotten_between_polling_and_sleep() {
         let mut bytes = vec![0; 2048];
         running.stack.recv(&mut bytes).unwrap();
     }
+    running.thread.stop();
+    assert_eq!(running.thread.join().fault, None);
+}
+
+/// A backend whose frames all failed would wait for buffers for ever.
+#[test]
+fn buffers_of_failed_frames_go_back_without_a_good_frame() {
+    let running = start();
+    running.state.lock().unwrap().incoming.extend(vec![Vec::new(); 3]);
+    ring(&running.event);
+    wait(|| running.state.lock().unwrap().given_back == 1);
+    assert_eq!(running.state.lock().unwrap().used, 0);
     running.thread.stop();
     assert_eq!(running.thread.join().fault, None);
 }

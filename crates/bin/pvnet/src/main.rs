@@ -241,7 +241,7 @@ struct InterfaceArgs {
     #[arg(long)]
     no_persistent_grants: bool,
     /// For how long a wait for a frame is polled at most, in microseconds, while round trips are under way; 0: never.
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=1000))]
     poll_us: u64,
     /// Leave all copies of received frames to the driver domain.
     #[arg(long)]

@@ -12,11 +12,14 @@
 
 use std::time::{Duration, Instant};
 
-/// For how long a wait is polled at most, by default: two wake-ups of another CPU.
-pub const POLL: Duration = Duration::from_micros(50);
+/// For how long a wait is polled at most, by default: four wake-ups of another CPU.
+pub const POLL: Duration = Duration::from_micros(100);
 /// A wait of up to this many times the limit counts as short while the thread sleeps: with sleeping threads
 /// a round trip takes that much longer.
-const SLOW: u32 = 4;
+const SLOW: u32 = 2;
+/// A look that comes this many times the limit after the one before is late: somebody used the CPU for a time slice. The other threads
+/// of a round trip use it for less, also when all of them share one CPU.
+const LATE: u32 = 5;
 /// A burst of more bytes is bulk: a frame that TCP does not send before it has that much.
 const BULK_BYTES: u64 = 16 * 1024;
 /// A burst of more frames is bulk.
@@ -36,7 +39,7 @@ const HIT: u8 = 2;
 const REST_MIN: u16 = 16;
 /// The same at most.
 const REST_MAX: u16 = 4096;
-/// The same, at least, after a look that came late: somebody else used the CPU meanwhile. `sched_yield` gives whole time slices away, so one
+/// The same, at least, after a [late](LATE) look. `sched_yield` gives whole time slices away, so one
 /// such wait costs more than a thousand wake-ups save.
 const REST_CROWDED: u16 = 1024;
 
@@ -160,7 +163,7 @@ impl Poller {
 
     /// Learns from a wait whose polling ends, with work or without.
     fn end_polled_wait(&mut self, since: Instant, now: Instant) {
-        if now.saturating_duration_since(self.looked) >= self.limit {
+        if now.saturating_duration_since(self.looked) >= self.limit * LATE {
             self.score = 0;
             self.next_rest = self.next_rest.max(REST_CROWDED / 2);
         } else if now.saturating_duration_since(since) < self.limit {

@@ -48,7 +48,7 @@ impl Default for Daemon {
             nic_mode: SOCKET_MODE,
             platform: Platform::Machine,
             workers: default_workers(cpus()),
-            poll_us: 50,
+            poll_us: 100,
             low_latency: false,
             metrics: None,
             meter: false,

@@ -4,6 +4,7 @@ use crate::process::run_to_the_end;
 use crate::{Error, Result, preflight, run, tools};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
+use std::io;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 /// Far more than `ip` needs, so that a stuck kernel does not hang a test.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// The default congestion control of the namespace that the reader or writer is in.
+const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
 /// A named network namespace with `lo` up. Deleted on drop if it was [created](Self::create) here. Programs still
 /// inside keep the namespace, without its name, until they end.
@@ -112,6 +116,19 @@ impl Namespace {
     {
         let done = self.thread(work)?.join();
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Makes `name` the congestion control of TCP connections that begin inside from now on. A kernel may refuse one that is
+    /// not in `tcp_allowed_congestion_control`; then the default stays.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the kernel has none of that name, or the namespace is gone.
+    pub fn set_congestion(&self, name: &str) -> Result<()> {
+        let (what, name) = (format!("congestion control {name}"), name.to_owned());
+        self.inside(move || match std::fs::write(CONGESTION, name) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            written => written.map_err(Error::io(what)),
+        })
     }
 
     /// Deletes the namespace now, if it was created here.

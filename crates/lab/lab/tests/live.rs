@@ -48,6 +48,25 @@ fn programs_and_threads_run_inside() {
 }
 
 #[test]
+fn connections_begin_with_the_namespaces_congestion_control() {
+    if !able(&[]) {
+        return;
+    }
+    let namespace = Namespace::create(PREFIX).expect("create");
+    let read = || {
+        let path = "/proc/sys/net/ipv4/tcp_congestion_control";
+        Ok(std::fs::read_to_string(path).expect("a kernel with TCP"))
+    };
+    let outside = read().unwrap();
+    // Each kernel has it, and allows it.
+    namespace.set_congestion("reno").expect("it is there");
+    assert_eq!(namespace.inside(read).unwrap().trim(), "reno");
+    assert_eq!(read().unwrap(), outside);
+    let error = namespace.set_congestion("none-such").expect_err("there is none");
+    assert!(error.to_string().contains("none-such"), "{error}");
+}
+
+#[test]
 fn the_bridge_carries_both_families_and_checked_bytes() {
     if !able(&["ping"]) {
         return;

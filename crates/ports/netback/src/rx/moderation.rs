@@ -10,8 +10,9 @@ use port::Coalescing;
 /// By default a notification is held back only if the one before it was sent less than this ago: a frame after a pause is announced at
 /// once, and so is each frame of a series of round trips.
 const PACE: Duration = Duration::from_micros(20);
-/// By default a notification is not held back for more bytes: the guest takes them while the worker copies the next.
-const BYTES: u64 = 16 * 1024;
+/// By default a notification is not held back for more bytes, two of the longest frames: the guest takes them while the worker
+/// copies the next.
+const BYTES: u64 = 128 * 1024;
 /// The same for frames.
 const FRAMES: u32 = 16;
 

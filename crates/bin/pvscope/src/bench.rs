@@ -9,7 +9,9 @@ use lab::{Interrupt, Process, Progress};
 use xenlab::{BatchHost, Emulator, Images, Suite, default_cache};
 
 use crate::error::{Error, Result};
+use crate::image_symbols::ImageSymbols;
 use crate::paths::{absolute, built};
+use crate::record::call_words;
 use crate::workload::Workload;
 
 /// Arguments of `pvscope bench`.
@@ -42,10 +44,13 @@ enum Mode {
     Waiting,
     Single,
     All,
+    SingleCalls,
+    AllCalls,
 }
 
 impl Mode {
-    const ALL: [Self; 4] = [Self::None, Self::Waiting, Self::Single, Self::All];
+    const ALL: [Self; 6] =
+        [Self::None, Self::Waiting, Self::Single, Self::All, Self::SingleCalls, Self::AllCalls];
 
     fn name(self) -> &'static str {
         match self {
@@ -53,16 +58,21 @@ impl Mode {
             Self::Waiting => "plugin, no models",
             Self::Single => "one configuration",
             Self::All => "all sizes and policies",
+            Self::SingleCalls => "one configuration, call graph",
+            Self::AllCalls => "all, call graph",
         }
     }
 
-    fn words(self, plugin: &Path, out: &Path) -> Option<String> {
+    /// The plugin's argument; `calls` are the words for the call graph.
+    fn words(self, plugin: &Path, out: &Path, calls: &str) -> Option<String> {
         let plugin = format!("{},out={}", plugin.display(), out.display());
         match self {
             Self::None => None,
             Self::Waiting => Some(plugin + ",ignore_marks=on"),
             Self::Single => Some(plugin + ",single=on"),
             Self::All => Some(plugin),
+            Self::SingleCalls => Some(format!("{plugin},single=on{calls}")),
+            Self::AllCalls => Some(plugin + calls),
         }
     }
 }
@@ -81,6 +91,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let emulator = Emulator::prepare(suite, &cache, args.quiet)?;
     let pvnet = if workload.needs_pvnet() { Some(built(None, "pvnet")?) } else { None };
     let host = BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet)?)?;
+    let symbols = ImageSymbols::of_lab(&images, workload)?;
+    let calls = call_words(&host.folder().join("bench"), &symbols)?;
     let progress = Progress::new(args.rounds as usize * Mode::ALL.len(), args.quiet);
     let mut samples = Mode::ALL.map(Measured::new);
     for round in 1..=args.rounds {
@@ -88,7 +100,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         for measured in &mut samples {
             let mode = measured.mode;
             progress.step(format!("round {round} of {}: {}", args.rounds, mode.name()));
-            let spent = measure(mode, &host, &emulator, &plugin)?;
+            let spent = measure(mode, &host, &emulator, (&plugin, &calls))?;
             progress.done(&format!("{} s", human(spent.wall)));
             measured.add(spent, *plain.get_or_insert(spent));
         }
@@ -153,10 +165,15 @@ impl Measured {
 }
 
 /// Measures the time between the lines that the machine prints before the marks and after them.
-fn measure(mode: Mode, host: &BatchHost, emulator: &Emulator, plugin: &Path) -> Result<Seconds> {
+fn measure(
+    mode: Mode,
+    host: &BatchHost,
+    emulator: &Emulator,
+    (plugin, calls): (&Path, &str),
+) -> Result<Seconds> {
     let mut command = host.command(emulator)?;
     let out = host.folder().join("recording");
-    if let Some(words) = mode.words(plugin, &out) {
+    if let Some(words) = mode.words(plugin, &out, calls) {
         command.arg("-plugin").arg(words);
     }
     let _ = std::fs::remove_file(host.printed());

@@ -2,7 +2,9 @@
 
 use clap::Args;
 
-use crate::summary::{Part, function_name, mode_name};
+use scope_result::{CallKind, CallNode, Recording};
+
+use crate::summary::{Part, function_name, mode_name, plain};
 
 /// Which parts of a recording to show.
 #[derive(Args, Clone, Debug, Default)]
@@ -38,6 +40,44 @@ impl FilterArgs {
     /// Whether they select everything.
     pub fn is_empty(&self) -> bool {
         [&self.domain, &self.code, &self.module, &self.function].iter().all(|one| one.is_none())
+    }
+}
+
+/// Which part of the execution to show, by what it happens in. It needs a call graph.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Which part of the execution")]
+pub struct EventFilter {
+    /// Only what happens inside this: interrupt, trap (system calls, hypercalls and exceptions), or a function of this name, with
+    /// all that it calls. It needs a recording with a call graph.
+    #[arg(long, value_name = "EVENT|FUNCTION")]
+    within: Option<String>,
+}
+
+impl EventFilter {
+    /// Only what happens inside an event or a function.
+    #[cfg(test)]
+    pub fn within(what: &str) -> Self {
+        Self { within: Some(what.to_owned()) }
+    }
+
+    /// Whether it selects everything.
+    pub fn is_empty(&self) -> bool {
+        self.within.is_none()
+    }
+
+    /// Whether it selects a node of the call graph and all that it calls.
+    pub fn begins(&self, recording: &Recording, node: &CallNode) -> bool {
+        match self.within.as_deref() {
+            None => true,
+            Some("interrupt") => node.kind == CallKind::Interrupt,
+            Some("trap") => node.kind == CallKind::Trap,
+            Some(name) => {
+                let block = recording.blocks.get(node.block as usize);
+                let function =
+                    block.and_then(|block| recording.functions.get(block.function as usize));
+                function.is_some_and(|function| plain(&function.name) == name)
+            }
+        }
     }
 }
 

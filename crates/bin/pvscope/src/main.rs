@@ -4,10 +4,14 @@
 
 mod bench;
 mod calibrate;
+mod call_graph;
+mod calls;
 mod command_line;
 mod custom;
 mod diff;
+mod entries;
 mod error;
+mod event;
 mod export;
 mod filter;
 mod guest_report;
@@ -58,6 +62,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Show the path of one packet: every function that worked for it, in order.
     Packet(packet::PacketArgs),
+    /// Show the call graph: inclusive costs, callers and callees.
+    Calls(calls::CallsArgs),
     /// Write a recording in the format of another tool: KCachegrind, flame graphs, the Firefox Profiler.
     Export(export::ExportArgs),
     /// Compare two recordings per frame.
@@ -84,6 +90,7 @@ fn execute(command: &Command) -> Result<()> {
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Packet(args) => packet::run(args),
+        Command::Calls(args) => calls::run(args),
         Command::Export(args) => export::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Calibrate(args) => calibrate::run(args),

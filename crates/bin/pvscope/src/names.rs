@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use scope_result::{Block, Domain, Function, Mode, Recording};
+use scope_result::{Block, Domain, Function, Inlined, Mode, Recording, SourceLine};
 use scope_symbols::{AddressSpace, Maps, Named, Process, Program, Symbols};
 
 use crate::guest_report::GuestReport;
@@ -90,7 +90,29 @@ impl Names {
                 u32::try_from(functions.len() - 1).unwrap_or(0)
             });
         }
+        self.add_lines(recording, &owners);
         recording.functions = functions;
+    }
+
+    /// Adds the source lines of programs with debug information.
+    fn add_lines(&self, recording: &mut Recording, owners: &HashMap<(u8, u64), &AddressSpace>) {
+        let mut files = Vec::new();
+        let mut known: HashMap<String, u32> = HashMap::new();
+        let mut lines = Vec::new();
+        for (number, block) in (0..).zip(&recording.blocks) {
+            let space =
+                owners.get(&(block.domain, block.space)).filter(|_| block.mode == Mode::User);
+            let Some(source) = space.and_then(|space| space.source(block.address)) else {
+                continue;
+            };
+            let file = *known.entry(source.line.file.clone()).or_insert_with(|| {
+                files.push(source.line.file);
+                u32::try_from(files.len() - 1).unwrap_or(0)
+            });
+            let inlined = source.inlined.into_iter().map(|name| Inlined { name }).collect();
+            lines.push(SourceLine { block: number, file, line: source.line.line, inlined });
+        }
+        (recording.lines, recording.files) = (lines, files);
     }
 
     fn name(
@@ -253,6 +275,9 @@ mod tests {
         let [in_dom0, in_guest] = [0, 1].map(|n| name(&recording.blocks[n]));
         assert!(path.ends_with(&in_dom0.module) && in_dom0.name.is_empty(), "{in_dom0:?}");
         assert_eq!(in_guest.module, "tool");
+        // The tests are built with or without debug information.
+        assert!(recording.lines.iter().all(|line| line.block == 1), "{:?}", recording.lines);
+        assert!(recording.files.iter().all(|file| file.contains("guest_report")));
         assert!(in_guest.name.contains("GuestReport"), "{in_guest:?}");
     }
 

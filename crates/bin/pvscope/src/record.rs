@@ -8,6 +8,7 @@ use scope_recorder::{FrameEntry, SkbLayout};
 use scope_result::Recording;
 
 use crate::command_line::escaped;
+use crate::entries::known_functions;
 use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
 use crate::model_args::{ModelArgs, plugin_words};
@@ -30,6 +31,9 @@ pub struct RecordArgs {
     /// Compare every hit of the model's TLBs with QEMU's own translation, and report how many were stale.
     #[arg(long)]
     check: bool,
+    /// Record the call graph too: who calls whom, and what each chain of calls costs.
+    #[arg(long, conflicts_with = "check")]
+    call_graph: bool,
     /// Hide flushes of one kind from the model, so that --check finds stale entries.
     #[arg(long, value_name = "KIND", requires = "check", alias = "deaf-to", value_parser = ["cr3", "invlpg"])]
     ignore_flush: Option<String>,
@@ -68,6 +72,13 @@ fn frame_words(symbols: &ImageSymbols) -> String {
     format!(",skb={len:#x}-{data:#x}-{dev:#x}-{name:#x}{}", functions.collect::<String>())
 }
 
+/// The words of the plugin's argument for the call graph. Writes the list of functions beside `raw`.
+pub fn call_words(raw: &Path, symbols: &ImageSymbols) -> Result<String> {
+    let path = raw.with_extension("functions");
+    std::fs::write(&path, known_functions(symbols).to_bytes()).map_err(Error::path(&path))?;
+    Ok(format!(",calls=on,functions={}", escaped(&path.display().to_string())))
+}
+
 impl RecordArgs {
     /// The path of the plugin.
     pub fn plugin(&self) -> Result<PathBuf> {
@@ -101,7 +112,7 @@ impl RecordArgs {
     /// hole; all of them if none.
     ///
     /// # Errors
-    /// If the sizes of the model contradict each other.
+    /// If the sizes of the model contradict each other, or if the list of functions cannot be written beside `raw`.
     pub fn plugin_argument(
         &self,
         plugin: &Path,
@@ -123,10 +134,11 @@ impl RecordArgs {
             )
         });
         let frames = frame_words(symbols);
+        let calls = if self.call_graph { call_words(raw, symbols)? } else { String::new() };
         let low = low.map(|low| format!(",low_memory={low:#x}"));
         let file = |path: &Path| escaped(&path.display().to_string());
         Ok(format!(
-            "{},out={}{}{}{frames},{},flow={},flow_after={FLOW_AFTER},check={},ignore_cr3={},ignore_invlpg={}",
+            "{},out={}{}{}{frames}{calls},{},flow={},flow_after={FLOW_AFTER},check={},ignore_cr3={},ignore_invlpg={}",
             file(plugin),
             file(raw),
             switch.unwrap_or_default(),

@@ -171,6 +171,34 @@ mod tests {
     use super::*;
     use crate::export::tests::recording;
 
+    /// The names in the first column of the tables below a heading of the documentation.
+    fn documented() -> Vec<String> {
+        let text = include_str!("../../../../docs/pvscope.md");
+        let (_, section) = text.split_once("\n## For programs\n").expect("the section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        let cells = rows.filter_map(|row| row.split('|').next());
+        let names = cells.flat_map(|cell| cell.split('`').map(str::to_owned).collect::<Vec<_>>());
+        names.filter(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')).collect()
+    }
+
+    #[test]
+    fn every_field_is_documented_and_every_documented_field_exists() {
+        let recording = recording();
+        let summary = Summary::new(&recording, Costs::default());
+        let json = serde_json::to_value(ReportData::new(&summary)).expect("JSON");
+        let fields = |value: &serde_json::Value| -> Vec<String> {
+            value.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect()
+        };
+        let mut expected = fields(&json);
+        expected.extend(fields(&json["total"]));
+        let mut documented: Vec<String> =
+            documented().into_iter().filter(|name| !name.is_empty()).collect();
+        expected.sort();
+        documented.sort();
+        assert_eq!(documented, expected);
+    }
+
     #[test]
     fn both_forms_have_every_function_and_the_same_columns() {
         let recording = recording();

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use scope_model::{Costs, Counters, Sweep};
 use scope_result::{Domain, EventKind, Function, Mode, Recording};
 
+use crate::event::Event;
+
 /// Who works.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Who {
@@ -64,6 +66,7 @@ pub struct Summary<'a> {
     /// The recording.
     pub recording: &'a Recording,
     costs: Costs,
+    event: Event,
     parts: BTreeMap<Part, Counters>,
     /// The counts of everything.
     pub total: Counters,
@@ -90,13 +93,28 @@ impl<'a> Summary<'a> {
         }
         let mut sweep = Sweep::default();
         recording.sweeps.iter().for_each(|(_, part)| sweep += part);
-        Self { recording, costs, parts, total, sweep }
+        Self { recording, costs, event: Event::Cycles, parts, total, sweep }
     }
 
     /// The same with the parts that `selects` has; the total stays that of everything.
     pub fn only(mut self, selects: impl Fn(&Part) -> bool) -> Self {
         self.parts.retain(|part, _| selects(part));
         self
+    }
+
+    /// The same, with code weighed by something else than cycles.
+    pub fn weighed_by(self, event: Event) -> Self {
+        Self { event, ..self }
+    }
+
+    /// What code is weighed by.
+    pub fn event(&self) -> Event {
+        self.event
+    }
+
+    /// The weight of these counts.
+    pub fn weight(&self, counters: &Counters) -> f64 {
+        self.event.of(counters, &self.costs)
     }
 
     /// The costs of events.
@@ -109,14 +127,14 @@ impl<'a> Summary<'a> {
         self.costs.cycles(counters)
     }
 
-    /// The sums of all parts with the same `key`, the most expensive first.
+    /// The sums of all parts with the same `key`, those with the most weight first.
     pub fn by<K: Ord + Clone>(&self, key: impl Fn(&Part) -> K) -> Vec<(K, Counters)> {
         let mut sums = BTreeMap::<K, Counters>::new();
         for (part, counters) in &self.parts {
             *sums.entry(key(part)).or_default() += counters;
         }
         let mut sums: Vec<_> = sums.into_iter().collect();
-        sums.sort_by(|(_, a), (_, b)| self.cycles(b).total_cmp(&self.cycles(a)));
+        sums.sort_by(|(_, a), (_, b)| self.weight(b).total_cmp(&self.weight(a)));
         sums
     }
 
@@ -140,6 +158,13 @@ impl<'a> Summary<'a> {
         let events = self.recording.events.iter();
         events.filter(|event| is(event.kind)).count() as u64
     }
+}
+
+/// A C function's name without the file name that Xen puts before static functions, and without the compiler's suffixes, as in
+/// `common/event_fifo.c#evtchn_fifo_set_pending`, `xenvif_tx_build_gops.constprop.0`.
+pub fn plain(name: &str) -> &str {
+    let name = name.rsplit('#').next().unwrap_or(name);
+    name.split('.').next().unwrap_or(name)
 }
 
 /// A function's module and name for display.

@@ -52,8 +52,8 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
     let plugin = plugin();
     let file = |name: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let [first, second, checked] = ["first.pvs", "second.pvs", "checked.pvs"].map(file);
-    let recording = record(&plugin, &first, &[]);
-    record(&plugin, &second, &[]);
+    let recording = record(&plugin, &first, &["--call-graph"]);
+    record(&plugin, &second, &["--call-graph"]);
     let bytes = |path: &Path| std::fs::read(path).expect("a file");
     assert!(bytes(&first) == bytes(&second), "two runs differ");
 
@@ -87,6 +87,8 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
     let more = recording.instructions.saturating_sub(clock);
     assert!(more * 1000 <= clock, "{} instructions, {clock} by the clock", recording.instructions);
 
+    chains_of_calls_are_complete(&recording, &total);
+
     // The model's TLBs had no stale entry; without writes of CR3 they would have.
     let whole = record(&plugin, &checked, &["--check"]);
     assert!(whole.checks.compared > 1_000_000);
@@ -111,7 +113,61 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
         assert!(near(one, other), "{one_by_one:?}\n{total:?}");
     }
 
-    let report = pvscope(&["report", &first.display().to_string(), "--top", "500"]);
+    let first = first.display().to_string();
+    for format in ["callgrind", "folded", "svg", "firefox"] {
+        let out = file(format).display().to_string();
+        let output = pvscope(&["export", &first, "--format", format, "--out", &out]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let calls = pvscope(&["calls", &first, "--of", "tcp_sendmsg_locked"]);
+    let calls = String::from_utf8_lossy(&calls.stdout).into_owned();
+    assert!(calls.contains("tcp_sendmsg") && calls.contains("tcp_push"), "{calls}");
+    callgrind_annotate_reads(&file("callgrind"));
+    let report = pvscope(&["report", &first, "--top", "500"]);
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.contains("A frame takes") && report.contains("tcp_sendmsg_locked"), "{report}");
+}
+
+/// The nodes of the call graph count everything, and a function that programs reach by system calls has the chain.
+fn chains_of_calls_are_complete(recording: &Recording, total: &Counters) {
+    let mut counted = Counters::default();
+    recording.calls.iter().for_each(|node| counted += &node.counters);
+    assert_eq!(counted.instructions, recording.instructions);
+    assert_eq!(counted.events, total.events);
+    assert_eq!(counted.dtlb_misses, total.dtlb_misses);
+    assert_eq!(counted.l2d_misses, total.l2d_misses);
+    assert_eq!(recording.calls[0].counters.instructions, 0, "the root executes nothing");
+    let name = |node: usize| {
+        let block = &recording.blocks[recording.calls[node].block as usize];
+        recording.functions[block.function as usize].name.as_str()
+    };
+    let has_caller = |mut node: usize, wanted: &str| {
+        while node > 0 {
+            node = recording.calls[node].parent as usize;
+            if name(node).starts_with(wanted) {
+                return true;
+            }
+        }
+        false
+    };
+    let sends = (1..recording.calls.len()).filter(|node| name(*node) == "tcp_sendmsg_locked");
+    let (mut all, mut by_system_call) = (0, 0);
+    for node in sends {
+        let calls = recording.calls[node].counters.executions;
+        all += calls;
+        by_system_call += if has_caller(node, "entry_SYSCALL_64") { calls } else { 0 };
+    }
+    assert!(all > 0 && by_system_call * 10 >= all * 9, "{by_system_call} of {all}");
+}
+
+/// Valgrind's own reader, where it is installed.
+fn callgrind_annotate_reads(file: &Path) {
+    let Ok(output) = Command::new("callgrind_annotate").arg("--inclusive=yes").arg(file).output()
+    else {
+        eprintln!("skipped: no callgrind_annotate");
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("tcp_sendmsg_locked"), "{text}\n{said}");
 }

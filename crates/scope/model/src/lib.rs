@@ -47,7 +47,7 @@ pub use flush::{Flush, FlushSite};
 pub use geometry::{L2_BYTES, L2_SIZES, LINE, TLB_ENTRIES, TLB_SIZES};
 pub use l2_bank::L2Bank;
 pub use line_id::LineId;
-pub use mapping::{Mapping, Side};
+pub use mapping::{Mapping, PAGE_SLOTS, Side};
 pub use model::{Model, Outcome};
 pub use paging::{PageSize, Paging, PhysicalMemory, Translation, walk};
 pub use policy::{POLICIES, Policy};

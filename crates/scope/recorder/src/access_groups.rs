@@ -7,6 +7,9 @@ pub struct Accesses {
     pub groups: Vec<Group>,
     /// The numbers of the instructions that may access other data too.
     pub others: Vec<usize>,
+    /// Where the last call writes its return address, or the last return reads it: the number of a group, and the bytes from the
+    /// address of its first access.
+    pub return_slot: Option<(usize, i32)>,
 }
 
 /// Accesses that are always made, at fixed distances from each other.

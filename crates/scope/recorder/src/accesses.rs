@@ -29,7 +29,8 @@ pub fn accesses<'a>(address: u64, code: impl Iterator<Item = &'a [u8]> + Clone) 
         let mut decoder = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE);
         let instruction = decoder.decode();
         if instruction.is_invalid() || instruction.len() != bytes.len() {
-            return Accesses { groups: Vec::new(), others: (0..code.count()).collect() };
+            let others = (0..code.count()).collect();
+            return Accesses { others, ..Accesses::default() };
         }
         analysis.add(number, &instruction);
         at += bytes.len() as u64;
@@ -80,7 +81,12 @@ impl Analysis {
             used.iter().filter(|memory| memory.access() != OpAccess::NoMemAccess).collect();
         match self.operands(instruction, &used) {
             Some(operands) if self.all_have_groups(&operands) => {
-                operands.iter().for_each(|operand| self.add_to_group(number, operand));
+                for operand in &operands {
+                    let place = self.add_to_group(number, operand);
+                    if is_return_address(instruction, operand) {
+                        self.accesses.return_slot = Some(place);
+                    }
+                }
             }
             _ => self.accesses.others.push(number),
         }
@@ -165,7 +171,8 @@ impl Analysis {
         self.bases.len() + new.count() <= GROUPS
     }
 
-    fn add_to_group(&mut self, number: usize, operand: &Operand) {
+    /// Returns the number of the group, and the distance from its first access.
+    fn add_to_group(&mut self, number: usize, operand: &Operand) -> (usize, i32) {
         let Operand { base, plus, bytes, write } = *operand;
         let group = self.group(base, plus);
         let (group, offset) = group.unwrap_or_else(|| {
@@ -174,6 +181,7 @@ impl Analysis {
             (self.bases.len() - 1, 0)
         });
         self.accesses.groups[group].members.push(Member { offset, bytes, write });
+        (group, offset)
     }
 }
 
@@ -209,6 +217,15 @@ fn is_plain(instruction: &Instruction) -> bool {
     ) && (instruction.op0_kind() == OpKind::Memory
         || instruction.mnemonic() == Mnemonic::Enter);
     plain_flow && !repeats && !far && !bits && !helpers && !instruction.is_privileged()
+}
+
+/// Whether a call writes its return address there, or a return reads it.
+fn is_return_address(instruction: &Instruction, operand: &Operand) -> bool {
+    match instruction.flow_control() {
+        FlowControl::Call | FlowControl::IndirectCall => operand.write,
+        FlowControl::Return => !operand.write,
+        _ => false,
+    }
 }
 
 fn is_exchange(instruction: &Instruction) -> bool {
@@ -264,6 +281,11 @@ mod tests {
         let expected =
             [(0, 8, true), (-8, 8, true), (-24, 8, true), (-24, 8, false), (-32, 8, true)];
         assert_eq!(offsets(&found.groups[0]), expected);
+        assert_eq!(found.return_slot, Some((0, -32)));
+        // call [rbx + 8]; ret
+        let found = of(&[&[0x90], &[0xff, 0x53, 0x08]]);
+        assert_eq!((found.groups.len(), found.return_slot), (2, Some((1, 0))));
+        assert_eq!(of(&[&[0x5b], &[0xc3]]).return_slot, Some((0, 8)));
     }
 
     #[test]
@@ -307,7 +329,8 @@ mod tests {
             &[0xa6],                   // cmpsb
             &[0x0f, 0x01, 0xda],       // vmload
         ] {
-            assert_eq!(of(&[code]), Accesses { groups: vec![], others: vec![0] }, "{code:02x?}");
+            let expected = Accesses { others: vec![0], ..Accesses::default() };
+            assert_eq!(of(&[code]), expected, "{code:02x?}");
         }
         // Code of 32 bits: inc eax; mov eax, [eax].
         assert_eq!(of(&[&[0x40], &[0x8b, 0x00]]).others, [0, 1]);

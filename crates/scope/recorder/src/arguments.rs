@@ -32,6 +32,10 @@ pub struct Arguments {
     pub flow: u32,
     /// Instructions before the flow begins.
     pub flow_after: u64,
+    /// Whether to record the call graph.
+    pub calls: bool,
+    /// The file of the [functions](crate::Functions) that are known before; empty for none.
+    pub functions: PathBuf,
     /// Whether to ignore the marks, so that nothing is recorded.
     pub ignore_marks: bool,
     /// Whether to compare TLB hits with QEMU's own translation.
@@ -55,6 +59,11 @@ impl Arguments {
             arguments.set(key, value).ok_or_else(|| format!("{word:?} is not understood"))?;
         }
         arguments.config.check()?;
+        if arguments.calls && arguments.check {
+            return Err(
+                "the call graph needs groups of accesses, which check=on leaves out".to_owned()
+            );
+        }
         if arguments.out.as_os_str().is_empty() {
             return Err("out=FILE is missing".to_owned());
         }
@@ -95,6 +104,8 @@ impl Arguments {
             }
             "flow" => self.flow = value.parse().ok()?,
             "flow_after" => self.flow_after = value.parse().ok()?,
+            "calls" => self.calls = on(value)?,
+            "functions" => self.functions = value.into(),
             "ignore_marks" => self.ignore_marks = on(value)?,
             "check" => self.check = on(value)?,
             "ignore_cr3" => self.ignore_cr3 = on(value)?,
@@ -165,6 +176,10 @@ mod tests {
             (&["out=x", "new_space=0x10"], "\"new_space=0x10\" is not understood"),
             (&["out=x", "preset=2007", "l3=2"], "the L3 is no larger than the L2"),
             (&["out=x", "preset=1999"], "\"preset=1999\" is not understood"),
+            (
+                &["out=x", "calls=on", "check=on"],
+                "the call graph needs groups of accesses, which check=on leaves out",
+            ),
             (&["out=x", "l2=7"], "\"l2=7\" is not understood"),
             (&["out=x", "low_memory=3G"], "\"low_memory=3G\" is not understood"),
             (&["out=x", "colour=red"], "\"colour=red\" is not understood"),

@@ -67,6 +67,8 @@ pub struct ExecutedBlock {
     pub owner: u8,
     /// Instructions since the start of the batch.
     pub after: u32,
+    /// The node of the call graph.
+    pub node: u32,
 }
 
 /// An entry of a batch, in 64 bits.

@@ -4,6 +4,7 @@ use scope_model::{Counters, EventCounts, LINE, LineId, Side};
 use scope_result::{Block, Mode};
 
 use crate::access_groups::Accesses;
+use crate::block_flow::{BlockFlow, Ending};
 use crate::block_id::BlockId;
 use crate::cost_events::BlockEvents;
 
@@ -28,6 +29,8 @@ pub struct HotBlock {
     pub site: SiteId,
     /// The number of instructions.
     pub instructions: u16,
+    /// Whether it has events that the call graph counts.
+    pub has_events: bool,
     /// The first line of its code.
     pub line: LineId,
     /// Lines of code, at least one.
@@ -36,7 +39,20 @@ pub struct HotBlock {
     pub domain: u8,
     /// The number of the domain and the kind of code.
     pub owner: u8,
+    /// The call graph stays where it is if this is the [`Self::leads_to`] of the block before.
+    pub function: u32,
+    /// The function whose blocks may follow without a call, or [`NOWHERE`].
+    pub leads_to: u32,
 }
+
+const _: () = assert!(size_of::<HotBlock>() == 32, "half a cache line");
+
+/// After a block that leads to no other of its function.
+pub const NOWHERE: u32 = 0;
+/// The function of a block that always has to be looked at.
+pub const LOOK: u32 = u32::MAX;
+/// The number of the first known function; the numbers below are of unknown functions, by the kind of code.
+const FIRST_KNOWN: u32 = 8;
 
 /// The code of a block, and its data accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +149,21 @@ impl Blocks {
             // No domain's: its first execution finds the site.
             domain: u8::MAX,
             owner: 0,
+            function: LOOK,
+            leads_to: NOWHERE,
+            has_events: code.events != BlockEvents::default(),
         });
         self.cold.push((code, [NONE; DOMAINS]));
+    }
+
+    /// Sets what the call graph has to know of the last block; `begins` if its function is known to begin with it only.
+    pub fn set_flow(&mut self, flow: &BlockFlow, begins: bool) {
+        let Some(hot) = self.hot.last_mut() else { return };
+        let unknown = flow.mode.map_or(1, |mode| 1 + mode as u32);
+        let function = flow.function.map_or(unknown, |function| FIRST_KNOWN + function.number);
+        hot.function = if begins { LOOK } else { function };
+        let stays = matches!(flow.ending, Ending::Next | Ending::Jump | Ending::IndirectJump);
+        hot.leads_to = if stays { function } else { NOWHERE };
     }
 
     /// The blocks by their numbers.

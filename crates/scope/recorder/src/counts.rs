@@ -4,7 +4,7 @@ use scope_model::{Config, Counters, L2_SIZES, L2Bank, Lookup, Streams, Sweep, Tl
 use scope_result::{After, EventKind, Profile, Sample, Step};
 
 use crate::batch::{Batch, Entry, EntryKind, ExecutedBlock};
-use crate::blocks::{DOMAINS, KINDS, SiteId};
+use crate::blocks::{DOMAINS, KINDS};
 
 /// The most samples. When there are as many, every other one is dropped, and sampling becomes half as frequent.
 pub const SAMPLES: usize = 1 << 14;
@@ -99,6 +99,8 @@ pub struct Counts {
     lookups: Vec<Lookup>,
     missed: Vec<u8>,
     sites: Vec<Misses>,
+    /// By node of the call graph, if it is recorded.
+    nodes: Option<Vec<Misses>>,
     /// By owner.
     sizes: Vec<MissesBySizes>,
     sweeps: Vec<Sweep>,
@@ -114,6 +116,8 @@ pub struct Counts {
 pub struct Counted {
     /// Misses by [`SiteId`]; the last sites may be missing.
     pub sites: Vec<Counters>,
+    /// Misses by node of the call graph; the last nodes may be missing.
+    pub nodes: Vec<Counters>,
     /// Misses of every size and policy, by owner.
     pub sweeps: Vec<Sweep>,
     /// Samples over time.
@@ -125,8 +129,9 @@ pub struct Counted {
 }
 
 impl Counts {
-    /// Counts of zero, and empty L2s. All lines have numbers below `lines`.
-    pub fn new(config: Config, lines: u64) -> Self {
+    /// Counts of zero, and empty L2s. All lines have numbers below `lines`. With `calls` it also counts by node of the call
+    /// graph.
+    pub fn new(config: Config, lines: u64, calls: bool) -> Self {
         Self {
             config,
             l2s: L2Bank::new(config, lines),
@@ -134,6 +139,7 @@ impl Counts {
             lookups: vec![Lookup::default(); LINES],
             missed: vec![0; LINES],
             sites: Vec::new(),
+            nodes: calls.then(Vec::new),
             sizes: vec![[[0; 1 << L2_SIZES]; 2]; OWNERS],
             sweeps: vec![Sweep::default(); OWNERS],
             samples: Vec::new(),
@@ -189,15 +195,6 @@ impl Counts {
         }
     }
 
-    #[inline]
-    fn site(&mut self, site: SiteId) -> &mut Misses {
-        let place = site.index();
-        if place >= self.sites.len() {
-            self.sites.resize(place + 1, Misses::default());
-        }
-        &mut self.sites[place]
-    }
-
     /// Counts a line that an L1 and the L2s of `missed` missed.
     #[inline]
     fn line(&mut self, entry: Entry, missed: u8, executed: ExecutedBlock, at: u64) {
@@ -208,13 +205,18 @@ impl Counts {
         if let Some(sizes) = self.sizes.get_mut(usize::from(executed.owner)) {
             sizes[is_data][usize::from(missed) % (1 << L2_SIZES)] += 1;
         }
-        let site = self.site(executed.site);
-        site.l1[kind % 3] += 1;
-        site.l2[is_data] += u32::from(counted);
-        site.l1_sequential += u32::from(follows);
-        site.l2_sequential += u32::from(counted && follows);
-        site.l3 += u32::from(from_memory);
-        site.l3_sequential += u32::from(from_memory && follows);
+        let add = |misses: &mut Misses| {
+            misses.l1[kind % 3] += 1;
+            misses.l2[is_data] += u32::from(counted);
+            misses.l1_sequential += u32::from(follows);
+            misses.l2_sequential += u32::from(counted && follows);
+            misses.l3 += u32::from(from_memory);
+            misses.l3_sequential += u32::from(from_memory && follows);
+        };
+        add(place(&mut self.sites, executed.site.index()));
+        if let Some(nodes) = &mut self.nodes {
+            add(place(nodes, executed.node as usize));
+        }
         if let Some(step) = self.flow.last_mut() {
             step.l1 = step.l1.saturating_add(1);
             step.l2 = step.l2.saturating_add(u16::from(counted));
@@ -239,9 +241,14 @@ impl Counts {
             return;
         }
         let walks = missed.intersects(self.config.walking());
-        let site = self.site(executed.site);
-        site.tlb[usize::from(!is_code)] += 1;
-        site.page_walks += u32::from(walks);
+        let add = |misses: &mut Misses| {
+            misses.tlb[usize::from(!is_code)] += 1;
+            misses.page_walks += u32::from(walks);
+        };
+        add(place(&mut self.sites, executed.site.index()));
+        if let Some(nodes) = &mut self.nodes {
+            add(place(nodes, executed.node as usize));
+        }
         *(if is_code { &mut self.seen.itlb } else { &mut self.seen.dtlb }) += 1;
         if let Some(step) = self.flow.last_mut() {
             let count = if is_code { &mut step.itlb } else { &mut step.dtlb };
@@ -267,7 +274,7 @@ impl Counts {
     fn block(&mut self, entry: Entry, executed: ExecutedBlock) {
         let block = u32::try_from(entry.value()).unwrap_or(u32::MAX);
         let domain = executed.owner / KINDS;
-        self.flow.push(Step { block, domain, ..Step::default() });
+        self.flow.push(Step { block, domain, node: executed.node, ..Step::default() });
     }
 
     /// Returns the counts, with the first `flow` blocks of the flow.
@@ -282,7 +289,17 @@ impl Counts {
             }
         }
         let Self { sites, sweeps, samples, flow, .. } = self;
-        let sites = sites.into_iter().map(Misses::counters).collect();
-        Counted { sites, sweeps, samples, after, flow }
+        let counters = |misses: Vec<Misses>| misses.into_iter().map(Misses::counters).collect();
+        let (sites, nodes) = (counters(sites), counters(self.nodes.unwrap_or_default()));
+        Counted { sites, nodes, sweeps, samples, after, flow }
     }
+}
+
+/// The misses at a place, which may be new.
+#[inline]
+fn place(all: &mut Vec<Misses>, place: usize) -> &mut Misses {
+    if place >= all.len() {
+        all.resize(place + 1, Misses::default());
+    }
+    &mut all[place]
 }

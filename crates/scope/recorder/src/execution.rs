@@ -7,7 +7,8 @@ use scope_model::{LineId, Side};
 use crate::access_groups::Member;
 use crate::batch::{Batch, ExecutedBlock};
 use crate::block_id::BlockId;
-use crate::blocks::{Blocks, HotBlock};
+use crate::blocks::{Blocks, HotBlock, LOOK, NOWHERE};
+use crate::call_graph::{CallGraph, Executed};
 use crate::group_word::GroupWord;
 use crate::line_use::{FULL, LineUse, USES};
 
@@ -24,6 +25,8 @@ const NO_LINE: u32 = u32::MAX;
 pub struct Execution {
     /// The blocks.
     pub blocks: Blocks,
+    /// The call graph, if it is recorded.
+    pub calls: Option<Box<CallGraph>>,
     /// The block of each indexed group, and the range of its members.
     indexed: Vec<(BlockId, Range<usize>)>,
     members: Vec<Member>,
@@ -45,6 +48,14 @@ struct State {
     data: u32,
     /// The number of uses in the buffer.
     count: usize,
+    /// For the call graph: the last block, and the slot of the return address that it wrote or read.
+    last: Executed,
+    /// [`HotBlock::leads_to`] of the last block.
+    leads_to: u32,
+    /// The block that the call graph has arrived at before its execution.
+    arrived: BlockId,
+    /// The node of the call graph.
+    node: u32,
 }
 
 /// Why [`Execution::follow`] stopped.
@@ -67,6 +78,7 @@ impl Execution {
     pub fn new() -> Self {
         Self {
             blocks: Blocks::new(),
+            calls: None,
             indexed: Vec::new(),
             members: Vec::new(),
             domain: 0,
@@ -76,6 +88,10 @@ impl Execution {
                 code: NO_LINE,
                 data: NO_LINE,
                 count: 0,
+                last: Executed::default(),
+                leads_to: NOWHERE,
+                arrived: NO_BLOCK,
+                node: 0,
             },
             next: 0,
             uses: Box::new([LineUse::default(); USES]),
@@ -117,6 +133,24 @@ impl Execution {
 
     /// Follows events as long as they are blocks and groups, and removes their words. Executed blocks go to the `batch`.
     pub fn follow(&mut self, words: &mut &[u64], batch: &mut Batch) -> Stop {
+        match self.calls.take() {
+            None => self.follow_words(words, batch, None),
+            Some(mut calls) => {
+                let stop = self.follow_words(words, batch, Some(&mut calls));
+                self.calls = Some(calls);
+                stop
+            }
+        }
+    }
+
+    /// Compiled twice, so that nothing is done for a call graph which is not recorded.
+    #[inline(always)]
+    fn follow_words(
+        &mut self,
+        words: &mut &[u64],
+        batch: &mut Batch,
+        mut calls: Option<&mut CallGraph>,
+    ) -> Stop {
         // A local copy stays in registers.
         let (mut now, mut left) = (self.state, *words);
         let (domain, next, hot_blocks) = (self.domain, self.next, self.blocks.hot_blocks());
@@ -145,13 +179,30 @@ impl Execution {
                 if *sink.last > FULL {
                     break Stop::Full;
                 }
+                if let Some(calls) = calls.as_deref_mut() {
+                    arrive(calls, &mut now, hot, block, domain);
+                }
                 if now.instructions >= next {
-                    sink.note_begin(hot);
+                    sink.note_begin(hot, now.node);
                     break Stop::Due(block);
                 }
                 sink.execute(&mut now, hot, block);
+                if let Some(calls) = calls.as_deref_mut() {
+                    now.last = Executed { block: Some(block), slot: None };
+                    (now.leads_to, now.arrived) = (hot.leads_to, NO_BLOCK);
+                    if hot.has_events {
+                        calls.count_events(block);
+                    }
+                }
             }
             left = rest;
+            if let Some(calls) = calls.as_deref()
+                && group.has_slot()
+                && !group.is_no_group()
+            {
+                let block = indexed.map_or(BlockId(group.number()), |(block, _)| *block);
+                now.last.slot = calls.slot(block, group.address());
+            }
             if let Some((_, members)) = indexed {
                 for member in self.members.get(members.clone()).unwrap_or_default() {
                     let bytes = (member.first(group.address()), member.length());
@@ -174,6 +225,19 @@ impl Execution {
     }
 }
 
+/// The call graph follows the execution to a block, which is about to be executed.
+#[inline(always)]
+fn arrive(calls: &mut CallGraph, now: &mut State, hot: &mut HotBlock, block: BlockId, domain: u8) {
+    // It may have arrived before, when the recorder wanted to know.
+    if hot.function != now.leads_to && now.arrived != block {
+        if calls.arrive(now.last, block, domain, now.instructions) {
+            hot.function = LOOK;
+        }
+        now.node = calls.node();
+        now.arrived = block;
+    }
+}
+
 /// The buffers that are written to.
 struct Sink<'a> {
     uses: &'a mut [LineUse; USES],
@@ -192,11 +256,11 @@ impl<'a> Sink<'a> {
     }
 
     /// Makes the block that is about to be executed the present one, for what the recorder notes.
-    fn note_begin(&mut self, hot: &HotBlock) {
+    fn note_begin(&mut self, hot: &HotBlock, node: u32) {
         let after = self.executed[*self.last % USES].after;
         *self.last += 1;
         self.executed[*self.last % USES] =
-            ExecutedBlock { site: hot.site, owner: hot.owner, after };
+            ExecutedBlock { site: hot.site, owner: hot.owner, after, node };
     }
 
     /// Executes a block.
@@ -208,7 +272,7 @@ impl<'a> Sink<'a> {
         let after = (now.instructions - self.first) as u32;
         *self.last += 1;
         self.executed[*self.last % USES] =
-            ExecutedBlock { site: hot.site, owner: hot.owner, after };
+            ExecutedBlock { site: hot.site, owner: hot.owner, after, node: now.node };
         // The same block again, or the same line: its lines are the newest already.
         let again = block == now.block;
         now.block = block;

@@ -8,15 +8,15 @@ use crate::block_id::BlockId;
 /// A group of accesses in 64 bits, which QEMU passes to the callback. Most groups therefore need no table.
 ///
 /// ```text
-///  63  62  61  60  59…54   53…32    31…0
-///  ┌───┬───┬───┬───┬──────┬────────┬────────┐
-///  │beg│wri│ind│ 0 │length│ offset │ number │
-///  └───┴───┴───┴───┴──────┴────────┴────────┘
+///  63  62  61  60  59…54   53…32    31  30…0
+///  ┌───┬───┬───┬───┬──────┬────────┬───┬────────┐
+///  │beg│wri│ind│ 0 │length│ offset │ret│ number │
+///  └───┴───┴───┴───┴──────┴────────┴───┴────────┘
 /// ```
 ///
 /// `beg` says that the group begins its block. If the accesses of a group are all reads or all writes and near each other,
 /// `offset` is the distance from the first access to the lowest byte, `length` is the number of bytes less one, and `number`
-/// is the block's. Otherwise (`ind`) `number` is an index to its members and its block.
+/// is the block's. `ret` says that one of the accesses is to a return address which the call graph follows. Otherwise (`ind`) `number` is an index to its members and its block.
 ///
 /// When the group is executed, the lower bits of its address replace the offset: those that a
 /// [`LineId`](scope_model::LineId) depends on.
@@ -28,6 +28,9 @@ const WRITES: u64 = 1 << 62;
 const INDEXED: u64 = 1 << 61;
 /// The bit that no group has, and all other [events](crate::TraceEvent) have.
 pub const NO_GROUP: u64 = 1 << 60;
+/// In the lower half, which has the number.
+const HAS_SLOT: u64 = 1 << 31;
+const NUMBER: u64 = HAS_SLOT - 1;
 const LENGTH_AT: u32 = 54;
 const LENGTH_BITS: u32 = 6;
 const OFFSET_AT: u32 = 32;
@@ -64,6 +67,18 @@ impl GroupWord {
         Self(self.0 | BEGINS_BLOCK)
     }
 
+    /// The same group, with the slot of a return address.
+    #[must_use]
+    pub(crate) fn with_slot(self) -> Self {
+        Self(self.0 | HAS_SLOT)
+    }
+
+    /// Whether it has the slot of a return address.
+    #[inline]
+    pub(crate) fn has_slot(self) -> bool {
+        self.0 & HAS_SLOT != 0
+    }
+
     /// Whether the group begins its block.
     #[inline]
     pub(crate) fn begins_block(self) -> bool {
@@ -98,8 +113,8 @@ impl GroupWord {
     /// The block's number, or the index of the members.
     #[inline]
     pub(crate) fn number(self) -> u32 {
-        #[expect(clippy::cast_possible_truncation, reason = "these 32 bits")]
-        let number = self.0 as u32;
+        #[expect(clippy::cast_possible_truncation, reason = "these bits")]
+        let number = (self.0 & NUMBER) as u32;
         number
     }
 

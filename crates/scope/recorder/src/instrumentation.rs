@@ -34,11 +34,12 @@ pub struct Instrumentation {
 }
 
 /// The callbacks of a block with these accesses. With `own_callback` the block has a callback for its execution in any case.
-/// `index` stores members that do not fit in a word, and returns their index.
+/// `index` stores members that do not fit in a word, and returns their index. With `calls` the group with the slot of a return
+/// address says so.
 pub fn instrument(
     block: BlockId,
     accesses: &Accesses,
-    own_callback: bool,
+    (own_callback, calls): (bool, bool),
     mut index: impl FnMut(Box<[Member]>) -> usize,
 ) -> Instrumentation {
     let first = accesses.groups.first().map(|group| group.instruction);
@@ -53,6 +54,8 @@ pub fn instrument(
             let number = index(group.members.clone().into());
             GroupWord::indexed(u32::try_from(number).unwrap_or(u32::MAX), group)
         });
+        let slot = accesses.return_slot.filter(|(slot, _)| calls && *slot == number);
+        let word = if slot.is_some() { word.with_slot() } else { word };
         let word = if group_begins && number == 0 { word.beginning_block() } else { word };
         let (instruction, write) = (group.instruction, group.begins_with_write());
         AccessCallback { instruction, write, covers: Covers::Group(word) }
@@ -96,8 +99,8 @@ mod tests {
     #[test]
     fn near_accesses_of_one_kind_fit_in_a_word() {
         let near = group(1, &[(0, 8, true), (-16, 8, true), (8, 4, true)]);
-        let accesses = Accesses { groups: vec![near], others: vec![] };
-        let instrumentation = instrument(BlockId(7), &accesses, false, none);
+        let accesses = Accesses { groups: vec![near], ..Accesses::default() };
+        let instrumentation = instrument(BlockId(7), &accesses, (false, false), none);
         assert_eq!(instrumentation.block, None);
         let [word] = words(&instrumentation)[..] else { panic!("{instrumentation:?}") };
         assert!(word.begins_block() && word.writes() && !word.is_indexed());
@@ -114,8 +117,9 @@ mod tests {
         let mut indexed = Vec::new();
         let far = group(0, &[(0, 8, false), (64, 1, false)]);
         let mixed = group(1, &[(0, 8, true), (0, 8, false)]);
-        let accesses = Accesses { groups: vec![far, mixed], others: vec![2] };
-        let instrumentation = instrument(BlockId(7), &accesses, false, |members| {
+        let accesses =
+            Accesses { groups: vec![far, mixed], others: vec![2], ..Accesses::default() };
+        let instrumentation = instrument(BlockId(7), &accesses, (false, false), |members| {
             indexed.push(members);
             indexed.len() - 1
         });
@@ -129,11 +133,13 @@ mod tests {
 
     #[test]
     fn a_block_whose_groups_come_late_has_its_own_callback() {
-        let late = Accesses { groups: vec![group(3, &[(0, 8, false)])], others: vec![1] };
+        let no_others = Accesses::default;
+        let late =
+            Accesses { groups: vec![group(3, &[(0, 8, false)])], others: vec![1], ..no_others() };
         let empty = Accesses::default();
-        let early = Accesses { groups: vec![group(0, &[(0, 8, false)])], others: vec![] };
+        let early = Accesses { groups: vec![group(0, &[(0, 8, false)])], ..no_others() };
         for (accesses, own_callback) in [(late, false), (empty, false), (early, true)] {
-            let instrumentation = instrument(BlockId(7), &accesses, own_callback, none);
+            let instrumentation = instrument(BlockId(7), &accesses, (own_callback, false), none);
             assert_eq!(instrumentation.block, Some(BlockId(7)));
             assert!(words(&instrumentation).iter().all(|word| !word.begins_block()));
         }

@@ -1,6 +1,7 @@
 //! What the tracer sends to the recorder at a time.
 
 use crate::access_groups::Member;
+use crate::block_flow::BlockFlow;
 use crate::block_id::BlockId;
 use crate::blocks::BlockCode;
 use crate::trace::LONGEST;
@@ -14,6 +15,8 @@ const WORDS: usize = 1 << 16;
 pub struct Message {
     /// New blocks, numbered consecutively.
     pub blocks: Vec<BlockCode>,
+    /// The flow of each new block, if the call graph is recorded.
+    pub flows: Vec<BlockFlow>,
     /// The members of new indexed groups with their blocks, numbered consecutively.
     pub members: Vec<(BlockId, Box<[Member]>)>,
     /// The words of events.
@@ -28,7 +31,7 @@ impl Message {
         // Allocated on the heap: it is too large for the stack.
         let words = vec![0; WORDS].into_boxed_slice().try_into();
         let words = words.unwrap_or_else(|_| Box::new([0; WORDS]));
-        Self { blocks: Vec::new(), members: Vec::new(), words, used: 0 }
+        Self { blocks: Vec::new(), flows: Vec::new(), members: Vec::new(), words, used: 0 }
     }
 
     /// The words of events.
@@ -39,6 +42,7 @@ impl Message {
     /// Empties the message.
     pub fn clear(&mut self) {
         self.blocks.clear();
+        self.flows.clear();
         self.members.clear();
         self.used = 0;
     }

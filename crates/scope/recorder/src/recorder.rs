@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use scope_model::{Flush, FlushSite, Mapping, Model, Paging, Side, Sweep, TlbSet};
+use scope_model::{Flush, FlushSite, LINE, Mapping, Model, Paging, Side, Sweep, TlbSet};
 use scope_result::{Checks, Event, EventKind, Function, Owner, Recording};
 
 use crate::arguments::Arguments;
 use crate::batch::{Batch, Entry, EntryKind};
 use crate::block_id::BlockId;
 use crate::blocks::{DOMAINS, LAST_DOMAIN, MODES};
+use crate::call_graph::CallGraph;
 use crate::counts::{Counts, SAMPLES};
 use crate::execution::{Execution, Stop};
 use crate::message::Message;
@@ -60,7 +61,7 @@ impl Recorder {
         if arguments.check {
             model.keep_translations();
         }
-        let counts = Counts::new(arguments.config, lines);
+        let counts = Counts::new(arguments.config, lines, arguments.calls);
         let batches = (1..BATCHES).map(|_| Batch::new()).collect();
         // With two processors a third thread would only displace the others, so threads that wait do the counting.
         let counts = if processors > 2 {
@@ -69,9 +70,11 @@ impl Recorder {
             Stage::shared(batches, counts, Counts::count)
         };
         let flow = arguments.flow as usize;
+        let mut execution = Execution::new();
+        execution.calls = arguments.calls.then(|| Box::new(CallGraph::new(paging.root)));
         Ok(Self {
             model,
-            execution: Execution::new(),
+            execution,
             batch: Batch::new(),
             counts,
             events: Vec::new(),
@@ -93,9 +96,15 @@ impl Recorder {
 
     /// Processes a message. Returns it, emptied.
     pub fn process(&mut self, mut message: Message) -> Option<Message> {
+        let mut flows = message.flows.drain(..);
         for code in message.blocks.drain(..) {
             self.execution.blocks.add(code);
+            if let (Some(calls), Some(flow)) = (&mut self.execution.calls, flows.next()) {
+                let begins = calls.add(flow);
+                self.execution.blocks.set_flow(&flow, begins);
+            }
         }
+        drop(flows);
         for (block, members) in message.members.drain(..) {
             self.execution.add_members(block, &members);
         }
@@ -164,6 +173,11 @@ impl Recorder {
     fn map(&mut self, side: Side, page: u64, mapping: Mapping) {
         self.run_models();
         self.execution.forget_last();
+        if let Some(calls) = &mut self.execution.calls
+            && side == Side::Data
+        {
+            calls.map(page, mapping.frame * LINE as u64);
+        }
         self.model.map(side, page, mapping);
     }
 
@@ -202,6 +216,9 @@ impl Recorder {
             Flush::Page(_) | Flush::Pcid(..) => EventKind::Invalidate,
         };
         self.record(kind);
+        if let (Some(calls), Flush::Cr3(value)) = (&mut self.execution.calls, flush) {
+            calls.set_space(value);
+        }
         if ignored {
             return;
         }
@@ -256,9 +273,12 @@ impl Recorder {
             .take(DOMAINS)
             .flat_map(|domain| MODES.into_iter().map(move |mode| Owner { domain, mode }));
         let sweeps = owners.zip(counted.sweeps).filter(|(_, sweep)| *sweep != Sweep::default());
+        let instructions = self.execution.instructions();
+        let calls = self.execution.calls.take();
         Ok(Recording {
             config: *self.model.config(),
-            instructions: self.execution.instructions(),
+            instructions,
+            calls: calls.map_or(Vec::new(), |calls| calls.finish(instructions, &counted.nodes)),
             blocks: self.execution.blocks.finish(&counted.sites),
             sweeps: sweeps.collect(),
             events: self.events,

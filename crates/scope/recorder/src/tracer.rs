@@ -18,10 +18,12 @@ use scope_result::{Checks, Domain, Mode, Recording};
 use crate::access_groups::{Accesses, Extent};
 use crate::accesses::accesses;
 use crate::arguments::Arguments;
+use crate::block_flow::BlockFlow;
 use crate::block_id::BlockId;
 use crate::blocks::{BlockCode, DOMAINS};
 use crate::cost_events::cost_events;
 use crate::frames::{FrameCounter, FrameEntry};
+use crate::functions::Functions;
 use crate::group_word::GroupWord;
 use crate::instrumentation::{Instrumentation, instrument};
 use crate::memory::bytes_at;
@@ -89,6 +91,8 @@ pub struct Tracer<M> {
     unknown_switches: u64,
     frames: FrameCounter,
     check: bool,
+    /// The functions that are known, if the call graph is recorded.
+    functions: Option<Functions>,
     ignored: (bool, bool),
     message: Message,
     recorder: Stage<Message, Message, Recorder>,
@@ -100,7 +104,7 @@ impl<M: PhysicalMemory> Tracer<M> {
     /// Starts recording, with empty models in another thread.
     ///
     /// # Errors
-    /// In words, if the system gives no thread.
+    /// In words, if the system gives no thread, or if the functions cannot be read.
     pub fn new(memory: M, arguments: &Arguments, start: ControlRegisters) -> Result<Self, String> {
         let mut walker = Walker::new(memory, Paging::default(), arguments.config.single);
         walker.flush(Flush::Cr4(start.cr4));
@@ -127,6 +131,7 @@ impl<M: PhysicalMemory> Tracer<M> {
             unknown_switches: 0,
             frames: FrameCounter::new(arguments.skb),
             check: arguments.check,
+            functions: functions(arguments)?,
             ignored: (arguments.ignore_cr3, arguments.ignore_invlpg),
             message: Message::new(),
             recorder,
@@ -146,13 +151,13 @@ impl<M: PhysicalMemory> Tracer<M> {
     ) -> Instrumentation {
         let accesses = if self.check {
             // QEMU gives the physical address only of an access with a callback.
-            Accesses { groups: Vec::new(), others: (0..code.len()).collect() }
+            Accesses { others: (0..code.len()).collect(), ..Accesses::default() }
         } else {
             accesses(address, code.iter().copied())
         };
         let block = self.block(address, code, Mode::of(address, level), &accesses);
         let own_callback = own_callback || code.len() <= SHORT;
-        instrument(block, &accesses, own_callback, |members| {
+        instrument(block, &accesses, (own_callback, self.functions.is_some()), |members| {
             self.indexed.push((block, Extent::of(&members)));
             self.message.members.push((block, members));
             self.indexed.len() - 1
@@ -173,6 +178,13 @@ impl<M: PhysicalMemory> Tracer<M> {
             self.ends.push((address, last));
             self.pages.push(if page(address) == page(last) { page(address) } else { NO_PAGE });
             let events = cost_events(address, code, mode, self.switch);
+            if let Some(functions) = &self.functions {
+                let function = functions.at(address);
+                let slot = slot_offset(block, accesses);
+                let flow =
+                    BlockFlow { slot, ..BlockFlow::new(address, code, mode, function, events) };
+                self.message.flows.push(flow);
+            }
             let code = (code.len(), accesses, events);
             let code = BlockCode::new(address, bytes, code, (space, domain, mode));
             self.message.blocks.push(code);
@@ -400,6 +412,30 @@ impl<M: PhysicalMemory> Tracer<M> {
         let checks = Checks { untranslated, unknown_switches, not_frames, ..recording.checks };
         Ok(Recording { domains: self.domains, frames: self.frames.finish(), checks, ..recording })
     }
+}
+
+/// The functions that are known, if the call graph is recorded.
+fn functions(arguments: &Arguments) -> Result<Option<Functions>, String> {
+    if !arguments.calls {
+        return Ok(None);
+    }
+    let path = &arguments.functions;
+    if path.as_os_str().is_empty() {
+        return Ok(Some(Functions::default()));
+    }
+    let bytes = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Functions::from_bytes(&bytes).map(Some)
+}
+
+/// The bytes from the address in its group's word to the slot of a block's return address.
+fn slot_offset(block: BlockId, accesses: &Accesses) -> i32 {
+    let slot = accesses.return_slot.and_then(|(group, offset)| {
+        let group = accesses.groups.get(group)?;
+        // The word of an indexed group has the address of its first access.
+        let lowest = GroupWord::of(block, group).map(|_| Extent::of(&group.members).first());
+        Some(offset - lowest.unwrap_or(0))
+    });
+    slot.unwrap_or(0)
 }
 
 #[inline]

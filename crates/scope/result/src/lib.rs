@@ -9,13 +9,17 @@
 
 #![forbid(unsafe_code)]
 
+mod calls;
 mod file;
 mod frames;
 mod recording;
+mod source;
 
+pub use calls::{CallKind, CallNode};
 pub use file::{Error, read, write};
 pub use frames::{FrameCounts, InterfaceFrames};
 pub use recording::{
     After, Block, Checks, Domain, Event, EventKind, Function, Mode, Owner, Profile, Recording,
     Sample, Step, Work,
 };
+pub use source::{Inlined, SourceLine};

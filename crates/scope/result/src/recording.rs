@@ -3,7 +3,9 @@
 use scope_model::{Config, Counters, EventCounts, Sweep};
 use serde::{Deserialize, Serialize};
 
+use crate::calls::CallNode;
 use crate::frames::InterfaceFrames;
+use crate::source::SourceLine;
 
 /// Everything that was recorded between two marks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -28,12 +30,18 @@ pub struct Recording {
     pub after: Vec<After>,
     /// The flow: every executed block, for a part of the time.
     pub flow: Vec<Step>,
+    /// The call graph; empty if it was not recorded.
+    pub calls: Vec<CallNode>,
     /// The frames of each interface.
     pub frames: Vec<InterfaceFrames>,
     /// Checks of the recording's validity.
     pub checks: Checks,
     /// The functions of the code; the first one stands for unknown code.
     pub functions: Vec<Function>,
+    /// Source lines of code with debug information, in the order of blocks.
+    pub lines: Vec<SourceLine>,
+    /// The files of source lines.
+    pub files: Vec<String>,
     /// The work that was done meanwhile.
     pub work: Work,
 }
@@ -246,6 +254,8 @@ pub struct Step {
     pub itlb: u16,
     /// Translations that the DTLB missed.
     pub dtlb: u16,
+    /// The node of the call graph: an index into [`Recording::calls`].
+    pub node: u32,
 }
 
 /// Checks of a recording's validity.

@@ -43,6 +43,15 @@ pub struct Line {
     pub line: u32,
 }
 
+/// Where code comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its source line; of inlined code, the line that was inlined.
+    pub line: Line,
+    /// The names of the functions that were inlined there, the outermost first.
+    pub inlined: Vec<String>,
+}
+
 /// A piece of the file that is loaded as code.
 struct Segment {
     offset: u64,
@@ -81,6 +90,25 @@ impl Program {
         };
         let segment = exact.or_else(paged)?;
         Some(segment.address.wrapping_add(offset.wrapping_sub(segment.offset)))
+    }
+
+    /// The source line of the code at `address`, and the functions that were inlined there. None as for [`line`](Self::line).
+    #[must_use]
+    pub fn source(&self, address: u64) -> Option<Source> {
+        let line = self.line(address)?;
+        let context = self.lines.get()?.as_ref()?;
+        let context = context.lock().unwrap_or_else(PoisonError::into_inner);
+        // The innermost function comes first, and the last one was not inlined. Split debug information is not supported.
+        let mut names = Vec::new();
+        let mut frames = context.find_frames(address).skip_all_loads().ok()?;
+        while let Ok(Some(frame)) = frames.next() {
+            let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());
+            let name = name.map(|name| format!("{:#}", rustc_demangle::demangle(&name)));
+            names.push(name.unwrap_or_default());
+        }
+        names.pop();
+        names.reverse();
+        Some(Source { line, inlined: names })
     }
 
     /// The source line of the code at `address`; of inlined code, the line that was inlined. None if the file has no

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Line, Program, Symbols};
+use crate::{Line, Program, Source, Symbols};
 
 /// The modules of an address space, and their addresses.
 #[derive(Clone, Debug, Default)]
@@ -110,6 +110,13 @@ impl AddressSpace {
     pub fn line(&self, address: u64) -> Option<Line> {
         let placed = self.find(address)?;
         placed.program.as_ref()?.line(address.wrapping_sub(placed.bias))
+    }
+
+    /// The source line of the code at `address`, and the functions that were inlined there, under the same condition.
+    #[must_use]
+    pub fn source(&self, address: u64) -> Option<Source> {
+        let placed = self.find(address)?;
+        placed.program.as_ref()?.source(address.wrapping_sub(placed.bias))
     }
 
     fn find(&self, address: u64) -> Option<&Placed> {

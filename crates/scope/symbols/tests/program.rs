@@ -52,6 +52,13 @@ fn a_function_of_this_process_has_its_name_and_line() {
     let body = a_function_to_be_found(std::hint::black_box(0));
     assert!((body - 2..=body).contains(&line.line), "{line:?}, not near {body}");
     assert_eq!(space.line(0x10), None);
+    let source = space.source(here).expect("debug information");
+    assert_eq!((source.line, source.inlined), (line, Vec::<String>::new()));
+    let inlined = here..here + 0x40;
+    // Where the compiler inlines, it says so; this function has a call of another, which it may inline.
+    for source in inlined.filter_map(|address| space.source(address)) {
+        assert!(source.inlined.len() < 10, "{source:?}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use fxprof_processed_profile::{
 };
 use scope_result::{Mode, Recording};
 
+use crate::call_graph::{label, part};
 use crate::error::{Error, Result};
 use crate::packet::flow::{Flow, Visit};
 use crate::summary::{Who, function_name, mode_name};
@@ -57,14 +58,14 @@ impl Document {
         let (Some(first), Some(last)) = (stay.first(), stay.last()) else { return };
         let thread = self.thread(flow.who(first), first.at);
         let end = last.at + u64::from(last.block.instructions);
-        let function = flow.function(first.block).cloned().unwrap_or_default();
-        let (module, name) = function_name(&function);
-        let kind = self.kinds[first.mode() as usize];
-        let frames = [module, name].map(|label| FrameInfo {
-            frame: Frame::Label(self.profile.intern_string(&label)),
-            category_pair: kind.into(),
-            flags: FrameFlags::empty(),
-        });
+        let frames: Vec<FrameInfo> = frames(flow, first)
+            .into_iter()
+            .map(|(label, mode)| FrameInfo {
+                frame: Frame::Label(self.profile.intern_string(&label)),
+                category_pair: self.kinds[mode as usize].into(),
+                flags: FrameFlags::empty(),
+            })
+            .collect();
         let stack = self.profile.intern_stack_frames(thread, frames.into_iter());
         let instructions = end - first.at;
         self.profile.add_sample(
@@ -91,6 +92,25 @@ impl Document {
     }
 }
 
+/// The frames of a stay, the outermost first: the chain of calls; without a call graph the module and the function.
+fn frames(flow: &Flow<'_>, visit: &Visit<'_>) -> Vec<(String, Mode)> {
+    let recording = flow.recording;
+    let mut frames = Vec::new();
+    let mut node = visit.node() as usize;
+    while let Some(own) = recording.calls.get(node).filter(|_| node > 0) {
+        let part = part(recording, own);
+        frames.push((label(&part.function), part.mode));
+        node = own.parent as usize;
+    }
+    frames.reverse();
+    if frames.is_empty() {
+        let function = flow.function(visit.block).cloned().unwrap_or_default();
+        let (module, name) = function_name(&function);
+        frames.extend([module, name].map(|label| (label, visit.mode())));
+    }
+    frames
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,6 +126,17 @@ mod tests {
         let samples = threads.iter().map(|thread| thread["samples"]["length"].as_u64());
         assert_eq!(samples.collect::<Vec<_>>(), [Some(2), Some(1), Some(1)]);
         assert!(json.contains("do_iret"));
+        let calls = crate::call_graph::tests::recording();
+        let flow = calls.calls.iter().zip(0..).skip(1).map(|(node, number)| scope_result::Step {
+            block: node.block,
+            node: number,
+            ..scope_result::Step::default()
+        });
+        let with_calls = Recording { flow: flow.collect(), ..calls };
+        let json = super::json(&with_calls).expect("a document");
+        let document: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        // main; write; sys_write; sys_write; copy, and the interrupt's two.
+        assert_eq!(document["threads"][0]["stackTable"]["length"], 7, "{document:#}");
         let none = Recording { flow: Vec::new(), ..recording() };
         assert!(super::json(&none).expect_err("no flow").to_string().contains("--flow"));
     }

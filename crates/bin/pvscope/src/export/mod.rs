@@ -3,18 +3,23 @@
 mod callgrind;
 mod firefox;
 mod folded;
+mod stacks;
 #[cfg(test)]
 pub mod tests;
 
 use std::path::PathBuf;
 
+use ::report::html::FlameGraph;
 use clap::{Args, ValueEnum};
 
+use crate::call_graph::CallGraph;
 use crate::error::{Error, Result};
-use crate::filter::FilterArgs;
+use crate::event::Event;
+use crate::filter::{EventFilter, FilterArgs};
 use crate::model_args::CostArgs;
 use crate::report::show;
 use crate::summary::Summary;
+use stacks::Stack;
 
 /// Arguments of `pvscope export`.
 #[derive(Args)]
@@ -30,16 +35,24 @@ pub struct ExportArgs {
     #[command(flatten)]
     filter: FilterArgs,
     #[command(flatten)]
+    within: EventFilter,
+    /// What the widths of --format svg and the numbers of --format folded mean.
+    #[arg(long, value_enum, default_value_t)]
+    event: Event,
+    #[command(flatten)]
     costs: CostArgs,
 }
 
 /// A format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For KCachegrind: counts by block of code, without calls.
+    /// For KCachegrind: counts by block of code, with calls if the recording has a call graph.
     Callgrind,
-    /// A line per function with its model cycles, for tools that draw flame graphs, such as inferno-flamegraph.
+    /// A line per chain of calls, or per function without a call graph, for tools that draw flame graphs, such as
+    /// inferno-flamegraph.
     Folded,
+    /// A flame graph: a picture of the same.
+    Svg,
     /// For profiler.firefox.com: domains as processes, and the order of the recorded flow as time.
     Firefox,
 }
@@ -49,13 +62,27 @@ pub fn run(args: &ExportArgs) -> Result<()> {
     let recording = scope_result::read(&args.file)?;
     let summary = Summary::new(&recording, args.costs.read(&recording.config)?);
     let summary = summary.only(|part| args.filter.selects(part));
-    if args.format == Format::Firefox && !args.filter.is_empty() {
+    if args.format == Format::Callgrind && !args.within.is_empty() {
+        let what = "--within needs chains of calls: use --format folded or svg, or `pvscope calls`";
+        return Err(Error::Usage(what.to_owned()));
+    }
+    if args.format == Format::Firefox && !(args.filter.is_empty() && args.within.is_empty()) {
         let what = "the flow of --format firefox has an order: it cannot be filtered";
         return Err(Error::Usage(what.to_owned()));
     }
+    let graph = if recording.calls.is_empty() && args.within.is_empty() {
+        None
+    } else {
+        Some(CallGraph::new(&recording, &args.within)?)
+    };
+    let stacks = || match &graph {
+        Some(graph) => stacks::of_calls(graph, &summary, args.event, &args.filter),
+        None => stacks::of_functions(&summary, args.event),
+    };
     let text = match args.format {
-        Format::Callgrind => callgrind::text(&summary, &args.filter),
-        Format::Folded => folded::text(&summary),
+        Format::Callgrind => callgrind::text(&summary, graph.as_ref(), &args.filter),
+        Format::Folded => folded::text(&stacks()),
+        Format::Svg => flame_graph(&recording.work.what, args.event, &stacks()).document(),
         Format::Firefox => firefox::json(&recording)?,
     };
     match &args.out {
@@ -63,4 +90,10 @@ pub fn run(args: &ExportArgs) -> Result<()> {
             .map_err(|error| Error::Usage(error.to_string())),
         None => show(&text),
     }
+}
+
+/// A flame graph of stacks.
+fn flame_graph(what: &str, event: Event, stacks: &[Stack]) -> FlameGraph {
+    let graph = FlameGraph::new(what, event.name());
+    stacks.iter().fold(graph, |graph, stack| graph.stack(&stack.names, stack.weight))
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use scope_model::{Costs, Counters, EventCounts};
-use scope_result::{Block, Domain, Function, Mode, Recording, Step};
+use scope_result::{Block, CallKind, CallNode, Domain, Function, Mode, Recording, Step};
 use serde::Serialize;
 
 use crate::summary::{Who, who};
@@ -92,6 +92,11 @@ impl Visit<'_> {
         self.step.domain
     }
 
+    /// The node of the call graph: an index into [`Recording::calls`].
+    pub fn node(&self) -> u32 {
+        self.step.node
+    }
+
     /// The kind of code.
     pub fn mode(&self) -> Mode {
         self.block.mode
@@ -116,11 +121,12 @@ impl Visit<'_> {
 
     /// Identifies the activity that continues after a return.
     fn key(&self) -> Key {
-        (self.block.function, self.block.space, self.domain(), self.mode())
+        (self.block.function, self.block.space, self.domain(), self.mode(), self.step.node)
     }
 }
 
-type Key = (u32, u64, u8, Mode);
+/// Function, address space, domain, kind of code, and node of the call graph.
+type Key = (u32, u64, u8, Mode, u32);
 
 /// The flow of a recording.
 pub struct Flow<'a> {
@@ -146,7 +152,15 @@ impl<'a> Flow<'a> {
             // Code without functions is entered where a program begins to run.
             let unknown_starts = visit.mode() == Mode::User && from_kernel;
             visit.entered = visit.changed
-                && if block.function == 0 { unknown_starts } else { start == Some(&block.address) };
+                && if let Some(node) =
+                    recording.calls.get(step.node as usize).filter(|_| step.node > 0)
+                {
+                    is_call(last.map(|last| last.step.node), node, step)
+                } else if block.function == 0 {
+                    unknown_starts
+                } else {
+                    start == Some(&block.address)
+                };
             at += u64::from(block.instructions);
             visits.push(visit);
         }
@@ -169,6 +183,12 @@ impl<'a> Flow<'a> {
     }
 }
 
+/// Whether a node is entered from the node before, and not returned to.
+fn is_call(before: Option<u32>, node: &CallNode, step: &Step) -> bool {
+    let from_parent = before.is_some_and(|before| before == node.parent && before > 0);
+    from_parent || node.kind == CallKind::Interrupt && step.block == node.block
+}
+
 /// The starts of functions: the lowest address of each in the recording. That is its first instruction, which every call
 /// executes.
 fn starts(recording: &Recording) -> HashMap<(u32, u64), u64> {
@@ -178,13 +198,6 @@ fn starts(recording: &Recording) -> HashMap<(u32, u64), u64> {
         *start = block.address.min(*start);
     }
     starts
-}
-
-/// A C function's name without the file name that Xen puts before static functions, and without the compiler's suffixes, as in
-/// `common/event_fifo.c#evtchn_fifo_set_pending`, `xenvif_tx_build_gops.constprop.0`.
-pub fn plain(name: &str) -> &str {
-    let name = name.rsplit('#').next().unwrap_or(name);
-    name.split('.').next().unwrap_or(name)
 }
 
 /// Whether a function is a thunk that a compiler puts in place of an indirect jump or a return.
@@ -208,11 +221,20 @@ pub struct Line {
     pub who: Who,
     /// Whether it is a call; otherwise the function continues.
     pub entered: bool,
+    /// How many of its callers have lines too.
+    pub depth: usize,
     /// How often it repeats, together with the neighbouring lines of the same number.
     pub times: u32,
     /// The counts, without those of the functions that it calls.
     pub tally: Tally,
     key: Key,
+}
+
+impl Line {
+    /// The node of the call graph.
+    pub fn node(&self) -> u32 {
+        self.key.4
+    }
 }
 
 /// Visits as lines: one per call or, with `all`, per change of function. Without `all`, work after a return counts for the line
@@ -237,7 +259,45 @@ pub fn lines(flow: &Flow<'_>, visits: &[Visit<'_>], all: bool) -> Vec<Line> {
         lines[line].tally += visit.tally();
         current = Some(line);
     }
+    nest(flow.recording, &mut lines);
     lines
+}
+
+/// Sets the depths of lines, by the call graph.
+fn nest(recording: &Recording, lines: &mut [Line]) {
+    let shown = nodes(lines);
+    for line in lines {
+        line.depth = shown_callers(recording, line, &shown).len();
+    }
+}
+
+/// The nodes of the call graph that have lines.
+fn nodes(lines: &[Line]) -> HashSet<u32> {
+    lines.iter().map(Line::node).collect()
+}
+
+/// The nodes of a line's callers that have lines too, the nearest first.
+fn shown_callers(recording: &Recording, line: &Line, shown: &HashSet<u32>) -> Vec<u32> {
+    let mut callers = Vec::new();
+    let mut node = line.node();
+    while let Some(own) = recording.calls.get(node as usize).filter(|_| node > 0) {
+        node = own.parent;
+        callers.extend(Some(node).filter(|node| *node > 0 && shown.contains(node)));
+    }
+    callers
+}
+
+/// For each line its callers that have lines too, the outermost first, and its counts.
+pub fn stacks<'a>(
+    recording: &Recording,
+    lines: &'a [Line],
+) -> impl Iterator<Item = (Vec<u32>, &'a Line)> {
+    let shown = nodes(lines);
+    lines.iter().map(move |line| {
+        let mut callers = shown_callers(recording, line, &shown);
+        callers.reverse();
+        (callers, line)
+    })
 }
 
 fn line(flow: &Flow<'_>, visit: &Visit<'_>, start: u64) -> Line {
@@ -247,6 +307,7 @@ fn line(flow: &Flow<'_>, visit: &Visit<'_>, start: u64) -> Line {
         function: visit.block.function,
         who: flow.who(visit),
         entered: visit.entered,
+        depth: 0,
         times: 1,
         tally: Tally::default(),
         key: visit.key(),

@@ -20,6 +20,7 @@ pub fn json(packet: &Packet<'_>, costs: &Costs) -> Result<String> {
             module,
             who: line.who.to_string(),
             entered: line.entered,
+            depth: line.depth,
             times: line.times,
             tally: line.tally,
         }
@@ -77,6 +78,7 @@ struct LineJson {
     module: String,
     who: String,
     entered: bool,
+    depth: usize,
     times: u32,
     #[serde(flatten)]
     tally: Tally,

@@ -1,8 +1,8 @@
 //! `pvscope packet`: the path of one packet, function by function, after Figures 3 to 10 of Chadha et al.
 
+mod distribution;
 pub mod flow;
 mod json;
-
 mod page;
 mod span;
 mod stages;
@@ -14,10 +14,12 @@ use std::io::{IsTerminal as _, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
+use scope_model::Costs;
 
 use crate::error::{Error, Result};
 use crate::model_args::CostArgs;
 use crate::report::show;
+use distribution::Distribution;
 use flow::Flow;
 use span::Direction;
 use view::Packet;
@@ -36,6 +38,9 @@ pub struct PacketArgs {
     /// Also show where functions continue after a call, and thunks.
     #[arg(long)]
     all: bool,
+    /// Show how the packets of the flow differ instead: quantiles of instructions, cycles and misses.
+    #[arg(long, conflicts_with_all = ["nth", "all"])]
+    distribution: bool,
     /// Write a page with the packet's timeline to FILE.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -52,6 +57,9 @@ pub fn run(args: &PacketArgs) -> Result<()> {
     let costs = args.costs.read(&recording.config)?;
     let flow = Flow::new(&recording);
     let direction = args.direction.unwrap_or_else(|| Direction::of(&recording));
+    if args.distribution {
+        return distribution(args, &flow, direction, &costs);
+    }
     let packet = Packet::pick(&flow, direction, args.nth, args.all)?;
     let mut text = if args.json {
         json::json(&packet, &costs)?
@@ -66,4 +74,22 @@ pub fn run(args: &PacketArgs) -> Result<()> {
         }
     }
     show(&format!("{text}\n"))
+}
+
+fn distribution(
+    args: &PacketArgs,
+    flow: &Flow<'_>,
+    direction: Direction,
+    costs: &Costs,
+) -> Result<()> {
+    let distribution = Distribution::new(flow, direction, costs)?;
+    if let Some(path) = &args.html {
+        distribution.page().write(path).map_err(|error| Error::Usage(error.to_string()))?;
+    }
+    show(&if args.json {
+        format!("{}\n", distribution.json()?)
+    } else {
+        let table = distribution.table().render(stdout().is_terminal());
+        format!("{}\n\n{table}", distribution.lead())
+    })
 }

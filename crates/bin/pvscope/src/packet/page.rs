@@ -26,6 +26,9 @@ pub fn page(packet: &Packet<'_>, costs: &Costs) -> Report {
         &timeline,
         "Who works, and for which stage. Each thousandth of the time shows the stage with most of the work.",
     );
+    if let Some(flame_graph) = packet.flame_graph(costs) {
+        page.figure(&flame_graph, "Callers are below their callees. Interrupts and returns to earlier callers begin at the bottom.");
+    }
     page.table("Stages", &packet.stage_table(costs));
     let caption = format!("The {FUNCTIONS} functions with the most cycles");
     page.table(&caption, &packet.function_table(costs, FUNCTIONS));

@@ -13,7 +13,8 @@ use clap::ValueEnum;
 use scope_result::{Domain, Function, Mode, Recording};
 use serde::Serialize;
 
-use super::flow::{Flow, plain};
+use super::flow::Flow;
+use crate::summary::plain;
 
 /// The direction of a frame, as the guest sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]

@@ -3,9 +3,9 @@
 use scope_result::{Domain, Mode};
 use serde::Serialize;
 
-use super::flow::{Flow, Tally, Visit, plain};
+use super::flow::{Flow, Tally, Visit};
 use super::span::Span;
-use crate::summary::Who;
+use crate::summary::{Who, plain};
 
 /// A stage, after Figure 6 of Chadha et al.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

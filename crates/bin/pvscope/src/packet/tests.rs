@@ -1,5 +1,5 @@
-use scope_model::Costs;
-use scope_result::{Block, Domain, Function, Mode, Recording, Step, Work};
+use scope_model::{Costs, Counters};
+use scope_result::{Block, CallKind, CallNode, Domain, Function, Mode, Recording, Step, Work};
 
 use super::span::Span;
 use super::stages::Stage;
@@ -84,6 +84,48 @@ fn each_call_has_a_line_and_code_after_a_return_is_the_callers() {
     let all = shown(&recording, true);
     assert_eq!(all.len(), 5);
     assert_eq!(all[3], row("a", false, 1, 2));
+}
+
+#[test]
+fn with_a_call_graph_lines_nest() {
+    let calls = [
+        (1, "v:send"),
+        (1, "v:xmit"),
+        (1, "xen:hypercall"),
+        (1, "+v:xmit"),
+        (1, "+v:send"),
+        (1, "v:timer"),
+        (1, "+v:send"),
+        (1, "v:xmit"),
+    ];
+    let mut recording = recording(&calls);
+    let node = |parent, kind, block| CallNode {
+        parent,
+        kind,
+        block,
+        site: None,
+        domain: 1,
+        space: 0,
+        counters: Counters::default(),
+    };
+    recording.calls = vec![
+        node(0, CallKind::Unknown, 0),
+        node(0, CallKind::Unknown, 0),
+        node(1, CallKind::Call, 2),
+        node(2, CallKind::Trap, 4),
+        node(0, CallKind::Interrupt, 6),
+    ];
+    let nodes = [1, 2, 3, 2, 1, 4, 1, 2];
+    recording.flow.iter_mut().zip(nodes).for_each(|(step, node)| step.node = node);
+    let flow = Flow::new(&recording);
+    let lines = lines(&flow, &flow.visits, false);
+    let shown: Vec<_> = lines
+        .iter()
+        .map(|line| (line.node(), line.depth, line.entered, line.tally.instructions))
+        .collect();
+    let expected =
+        [(1, 0, false, 6), (2, 1, true, 4), (3, 2, true, 2), (4, 0, true, 2), (2, 1, true, 2)];
+    assert_eq!(shown, expected);
 }
 
 #[test]

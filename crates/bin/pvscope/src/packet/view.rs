@@ -1,5 +1,6 @@
 //! A packet with everything that was executed for it, as text and tables.
 
+use ::report::html::FlameGraph;
 use ::report::{Table, count, human};
 use scope_model::Costs;
 use scope_result::{Domain, Recording};
@@ -7,6 +8,7 @@ use scope_result::{Domain, Recording};
 use super::flow::{self, Flow, Line, Row, Tally};
 use super::span::{self, Direction, Span};
 use super::stages::{self, Run};
+use crate::call_graph::{label, part};
 use crate::error::{Error, Result};
 use crate::summary::function_name;
 
@@ -136,6 +138,8 @@ impl<'a> Packet<'a> {
     fn flow_cells(&self, line: &Line) -> impl Iterator<Item = String> {
         let (module, name) = self.name(line.function);
         let name = if line.entered { name } else { format!("… {name}") };
+        // Spaces that a page keeps.
+        let name = format!("{}{name}", "\u{a0}\u{a0}".repeat(line.depth));
         let times = if line.times > 1 { format!("×{}", line.times) } else { String::new() };
         let address = format!("{:x}", line.address);
         let cells = [line.at.to_string(), address, name, module, line.who.to_string(), times];
@@ -175,6 +179,23 @@ impl<'a> Packet<'a> {
             table.row(cells.into_iter().chain(counts(&tally)));
             table
         })
+    }
+
+    /// The work as a flame graph, if the recording has a call graph.
+    pub fn flame_graph(&self, costs: &Costs) -> Option<FlameGraph> {
+        if self.recording.calls.is_empty() {
+            return None;
+        }
+        let of_node = |node: u32| {
+            let part =
+                self.recording.calls.get(node as usize).map(|node| part(self.recording, node));
+            part.map_or(String::new(), |part| label(&part.function))
+        };
+        let graph = FlameGraph::new("Who calls whom", "model cycles");
+        Some(flow::stacks(self.recording, &self.lines).fold(graph, |graph, (callers, line)| {
+            let names = callers.into_iter().chain([line.node()]).map(of_node);
+            graph.stack(names, line.tally.cycles(costs))
+        }))
     }
 
     /// The module and the name of a function.

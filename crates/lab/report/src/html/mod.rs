@@ -1,11 +1,12 @@
 //! Self-contained HTML reports: one file, no script, no external resource.
 //!
 //! A [`Report`] is written top to bottom like a page; its figures are charts drawn as inline SVG ([`BarChart`],
-//! [`StackedChart`], [`LineChart`], [`Timeline`]). Every figure is followed by its numbers as a table, folded
+//! [`StackedChart`], [`LineChart`], [`Timeline`], [`FlameGraph`]). Every figure is followed by its numbers as a table, folded
 //! away, so that nothing can be read only by eye or only by colour.
 
 mod bars;
 mod escape;
+mod flame;
 mod lines;
 mod page;
 mod scale;
@@ -15,6 +16,7 @@ mod timeline;
 
 pub use bars::BarChart;
 pub use escape::escape;
+pub use flame::FlameGraph;
 pub use lines::LineChart;
 pub use page::Report;
 pub use stacked::StackedChart;

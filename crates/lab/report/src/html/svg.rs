@@ -73,8 +73,18 @@ impl Svg {
             .take_while(|count| (*count as f64 + 1.0) * CHARACTER <= width)
             .count();
         let short: String = text.chars().take(fitting.max(1)).chain(['…']).collect();
-        let _ = writeln!(self.body, "<g><title>{}</title>", escape(text));
+        self.open_group(text);
         self.text(point, anchor, "label", &short);
+        self.close_group();
+    }
+
+    /// Begins a group, whose note shows when it is pointed at.
+    pub(super) fn open_group(&mut self, note: &str) {
+        let _ = writeln!(self.body, "<g><title>{}</title>", escape(note));
+    }
+
+    /// Ends a group.
+    pub(super) fn close_group(&mut self) {
         self.body.push_str("</g>\n");
     }
 

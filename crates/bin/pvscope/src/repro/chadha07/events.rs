@@ -247,7 +247,7 @@ fn executed(recording: &Recording, line: &Line, since: i64) -> ListingLine {
         since: since + line.at.cast_signed(),
         who: line.who.to_string(),
         module,
-        function: flow::plain(&function).to_owned(),
+        function: crate::summary::plain(&function).to_owned(),
         times,
         instructions: tally.instructions,
         tlb_misses: tally.itlb + tally.dtlb,

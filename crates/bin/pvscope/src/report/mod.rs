@@ -1,0 +1,125 @@
+//! `pvscope report`: a recording as tables, and as a page with plots.
+
+mod page;
+mod tables;
+mod words;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::filter::FilterArgs;
+use crate::model_args::CostArgs;
+use crate::report_data::ReportData;
+use crate::summary::Summary;
+use page::page;
+use tables::tables;
+use words::{caveats, lead};
+pub use words::{model, sentence};
+
+/// Arguments of `pvscope report`.
+#[derive(Args)]
+pub struct ReportArgs {
+    /// A recording of `pvscope run`.
+    file: PathBuf,
+    /// Write a page with plots to FILE.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// The number of functions to show, the most expensive first.
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    top: usize,
+    /// Print a JSON document with the counts of every function instead; its field `schema` names its form.
+    #[arg(long, conflicts_with_all = ["csv", "html"])]
+    json: bool,
+    /// Print a line of comma-separated values for every function instead.
+    #[arg(long, conflicts_with = "html")]
+    csv: bool,
+    /// Order code by this, and show shares of it.
+    #[arg(long, value_enum, default_value_t)]
+    event: Event,
+    #[command(flatten)]
+    filter: FilterArgs,
+    #[command(flatten)]
+    costs: CostArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &ReportArgs) -> Result<()> {
+    let recording = scope_result::read(&args.file)?;
+    let summary = Summary::new(&recording, args.costs.read(&recording.config)?);
+    let summary = summary.only(|part| args.filter.selects(part)).weighed_by(args.event);
+    if args.json {
+        let text = serde_json::to_string_pretty(&ReportData::new(&summary));
+        return show(&format!("{}\n", text.map_err(|error| Error::Usage(error.to_string()))?));
+    }
+    if args.csv {
+        return show(&ReportData::new(&summary).csv());
+    }
+    let mut text = format!("{}\n{}\n\n", lead(&summary), model(&summary));
+    for (caption, table) in tables(&summary, args.top) {
+        text += &format!("{caption}\n{}\n", table.render(std::io::stdout().is_terminal()));
+    }
+    text += &format!("{}\n", caveats(&summary));
+    if let Some(path) = &args.html {
+        let page = page(&summary, args.top);
+        page.write(path).map_err(|error| Error::Usage(error.to_string()))?;
+        text += &format!("Report with plots: {}\n", path.display());
+    }
+    show(&text)
+}
+
+/// Prints a text. A reader that stops early, such as `head`, is no error.
+pub fn show(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(Error::path("standard output")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scope_model::{Costs, Counters};
+    use scope_result::{Block, Mode, Recording, Work};
+
+    use super::*;
+
+    #[test]
+    fn without_frames_counts_are_totals_and_the_report_says_so() {
+        let counters = Counters { instructions: 200, ..Counters::default() };
+        let block = Block {
+            address: 0x40_0000,
+            bytes: 4,
+            instructions: 1,
+            mode: Mode::User,
+            space: 0,
+            domain: 0,
+            function: 0,
+            counters: vec![(0, counters)],
+        };
+        let work = |frames| Work {
+            what: "work".to_owned(),
+            frames,
+            bytes: 100 * frames,
+            ..Work::default()
+        };
+        let text = |frames| {
+            let recording = Recording {
+                work: work(frames),
+                blocks: vec![block.clone()],
+                ..Recording::default()
+            };
+            let summary = Summary::new(&recording, Costs::default());
+            let captions = tables(&summary, 1).into_iter().map(|(caption, _)| caption);
+            format!("{}\n{}", lead(&summary), captions.collect::<Vec<_>>().join("\n"))
+        };
+        let none = text(0);
+        assert!(none.contains("no frames were counted, so all counts are totals: 200"), "{none}");
+        assert!(none.contains("In total, by who works") && !none.contains("frame,"), "{none}");
+        let some = text(2);
+        assert!(some.contains("A frame takes 100 instructions"), "{some}");
+        assert!(some.contains("L2 misses per frame"), "{some}");
+    }
+}

@@ -32,6 +32,8 @@ pub struct Arguments {
     pub flow: u32,
     /// Instructions before the flow begins.
     pub flow_after: u64,
+    /// Whether there may be more than one recording, one for each pair of marks: the files then end with their numbers.
+    pub windows: bool,
     /// Whether to ignore the marks, so that nothing is recorded.
     pub ignore_marks: bool,
     /// Whether to compare TLB hits with QEMU's own translation.
@@ -43,6 +45,17 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// The file of a recording by its number.
+    #[must_use]
+    pub fn file(&self, number: usize) -> PathBuf {
+        if !self.windows {
+            return self.out.clone();
+        }
+        let mut name = self.out.clone().into_os_string();
+        name.push(format!(".{number}"));
+        name.into()
+    }
+
     /// Parses the arguments.
     ///
     /// # Errors
@@ -95,6 +108,7 @@ impl Arguments {
             }
             "flow" => self.flow = value.parse().ok()?,
             "flow_after" => self.flow_after = value.parse().ok()?,
+            "windows" => self.windows = on(value)?,
             "ignore_marks" => self.ignore_marks = on(value)?,
             "check" => self.check = on(value)?,
             "ignore_cr3" => self.ignore_cr3 = on(value)?,

@@ -91,7 +91,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let emulator = Emulator::prepare(suite, &cache, args.quiet)?;
     let pvnet = if workload.needs_pvnet() { Some(built(None, "pvnet")?) } else { None };
     let host = BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet)?)?;
-    let symbols = ImageSymbols::of_lab(&images, workload)?;
+    let symbols = ImageSymbols::of_lab(&images, workload.has_xen())?;
     let calls = call_words(&host.folder().join("bench"), &symbols)?;
     let progress = Progress::new(args.rounds as usize * Mode::ALL.len(), args.quiet);
     let mut samples = Mode::ALL.map(Measured::new);

@@ -10,7 +10,6 @@ use xenlab::{Images, read_boot_image};
 
 use crate::command_line::CommandLine;
 use crate::error::{Error, Result};
-use crate::workload::Workload;
 
 /// The symbols of a machine's images.
 #[derive(Default)]
@@ -44,9 +43,9 @@ pub struct SymbolFiles<'a> {
 
 impl ImageSymbols {
     /// The symbols of the lab's images.
-    pub fn of_lab(images: &Images, workload: Workload) -> Result<Self> {
+    pub fn of_lab(images: &Images, has_xen: bool) -> Result<Self> {
         let (kernel, skb) = kernel(&images.kernel())?;
-        let xen = workload.has_xen().then(|| hypervisor(&images.xen())).transpose()?;
+        let xen = has_xen.then(|| hypervisor(&images.xen())).transpose()?;
         Ok(Self { kernel, skb, xen })
     }
 

@@ -6,6 +6,7 @@ mod bench;
 mod calibrate;
 mod call_graph;
 mod calls;
+mod check;
 mod command_line;
 mod custom;
 mod diff;
@@ -23,11 +24,13 @@ mod names;
 mod packet;
 mod paths;
 mod programs;
+mod qmp;
 mod record;
 mod report;
 mod report_data;
 mod repro;
 mod run;
+mod snapshot;
 mod summary;
 mod watch;
 mod workload;
@@ -68,6 +71,8 @@ enum Command {
     Export(export::ExportArgs),
     /// Compare two recordings per frame.
     Diff(diff::DiffArgs),
+    /// Record the windows of `pvnet bench pps --lockstep` and compare their counts with a baseline; a difference gives exit status 3.
+    Check(check::CheckArgs),
     /// Compare model cycles with those of this host, by small programs.
     Calibrate(calibrate::CalibrateArgs),
     /// Compare a paper's figures with today's system.
@@ -79,13 +84,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = execute(&Cli::parse().command).map(|()| ExitCode::SUCCESS);
+    let outcome = execute(&Cli::parse().command);
     lab::exit_code("pvscope", outcome, Error::is_interrupt)
 }
 
-fn execute(command: &Command) -> Result<()> {
+fn execute(command: &Command) -> Result<ExitCode> {
     Interrupt::install()?;
-    match command {
+    let done = match command {
+        Command::Check(args) => return check::run(args),
         Command::Run(args) => run::run(args),
         Command::Report(args) => report::run(args),
         Command::Bench(args) => bench::run(args),
@@ -97,7 +103,8 @@ fn execute(command: &Command) -> Result<()> {
         Command::Repro(args) => repro::run(args),
         Command::Marks(args) => mark::run(args),
         Command::List => list(),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn list() -> Result<()> {

@@ -26,11 +26,22 @@ pub fn name_code(
     recording: &mut Recording,
     symbols: &ImageSymbols,
     report: &GuestReport,
+    programs: Programs<'_>,
+) {
+    name_all(std::slice::from_mut(recording), symbols, report, programs);
+}
+
+/// Names the code of recordings of one machine.
+pub fn name_all(
+    recordings: &mut [Recording],
+    symbols: &ImageSymbols,
+    report: &GuestReport,
     mut programs: Programs<'_>,
 ) {
     let xen = symbols.xen.as_ref().map(|xen| &xen.symbols);
     let open = |domain, path: &str| programs.open(domain, path);
-    Names::new(xen, &symbols.kernel, report, open).apply(recording);
+    let names = Names::new(xen, &symbols.kernel, report, open);
+    recordings.iter_mut().for_each(|recording| names.apply(recording));
 }
 
 /// All symbols of a machine, by address space.

@@ -80,6 +80,22 @@ pub fn call_words(raw: &Path, symbols: &ImageSymbols) -> Result<String> {
 }
 
 impl RecordArgs {
+    /// The options of a gate's recordings: the preset's own caches only, and no flow.
+    pub fn of_gate(plugin: Option<PathBuf>, limit: u64, quiet: bool) -> Self {
+        Self {
+            out: PathBuf::new(),
+            single: true,
+            model: ModelArgs::default(),
+            flow: 0,
+            call_graph: false,
+            check: false,
+            ignore_flush: None,
+            limit,
+            plugin,
+            quiet,
+        }
+    }
+
     /// The path of the plugin.
     pub fn plugin(&self) -> Result<PathBuf> {
         built(self.plugin.as_ref(), "libscope_plugin.so")

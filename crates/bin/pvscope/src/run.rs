@@ -52,7 +52,7 @@ const EXAMPLES: &str = "Examples:
       -append 'console=ttyS0 nokaslr' -nodefaults -display none -serial file:console.log";
 
 /// The path of pvnet in a guest.
-const PVNET: &str = "/usr/local/bin/pvnet";
+pub const PVNET: &str = "/usr/local/bin/pvnet";
 /// The default length of a recording.
 const MILLISECONDS: u32 = 200;
 
@@ -90,7 +90,7 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     progress.step("write the images");
     let milliseconds = args.milliseconds.unwrap_or(MILLISECONDS);
     let host = BatchHost::new(&images, &workload.batch(milliseconds, pvnet.clone())?)?;
-    let symbols = ImageSymbols::of_lab(&images, workload)?;
+    let symbols = ImageSymbols::of_lab(&images, workload.has_xen())?;
     let raw = host.folder().join("recording");
     let mut command = host.command(&emulator)?;
     command.arg("-plugin").arg(record.plugin_argument(plugin, &raw, &symbols, None)?);

@@ -41,6 +41,8 @@ struct Plugin {
     phase: Phase,
     /// The time stamp at the first mark.
     began: Option<u64>,
+    /// Recordings that have ended.
+    recorded: usize,
 }
 
 enum Phase {
@@ -109,6 +111,7 @@ fn install(id: Id, info: &Info, words: &[String]) -> Result<(), String> {
         registers: Registers::default(),
         phase: Phase::Before,
         began: None,
+        recorded: 0,
     };
     PLUGIN.store(Box::into_raw(Box::new(plugin)), Ordering::Relaxed);
     qemu::on_processor(id, on_processor);
@@ -164,10 +167,9 @@ fn start(plugin: &mut Plugin, at: u64) -> Result<Tracer, String> {
     check_paging(read("efer")?, start.cr4)?;
     let memory = GuestMemory::find(plugin.arguments.low_memory)?;
     let paging = Paging { root: start.cr3, ..Paging::default() };
-    /// The length of a mark in bytes.
-    const MARK: usize = 7;
-    let code = bytes_at::<MARK>(&memory, paging, at);
-    if code.and_then(|code| mark(&code)) != Some(Mark::Begin) {
+    let short = bytes_at::<7>(&memory, paging, at).and_then(|code| mark(&code));
+    let is_mark = || bytes_at::<10>(&memory, paging, at).and_then(|code| mark(&code)).is_some();
+    if short.is_none() && !is_mark() {
         return Err("the first mark is not at the address that the page tables give: this machine has another device \
                     hole in its memory than pvscope expects; use -m 2G or less"
             .to_owned());
@@ -394,6 +396,7 @@ extern "C" fn refuse_guest(_: u32, _: *mut c_void) {
 extern "C" fn on_exit(_: Id, _: *mut c_void) {
     let Some(plugin) = plugin() else { return };
     match plugin.phase {
+        Phase::Before if plugin.recorded > 0 => {}
         Phase::Before => say("the machine ended before the first mark"),
         Phase::Recording => say("the machine ended before the second mark"),
         Phase::Over => {}
@@ -411,13 +414,30 @@ fn finish(clock: Option<u64>) {
     let tracer = unsafe { Box::from_raw(tracer) };
     let written = tracer.finish().and_then(|mut recording| {
         recording.checks.clock = clock;
-        scope_result::write(&plugin.arguments.out, &recording).map_err(|error| error.to_string())
+        let file = plugin.arguments.file(plugin.recorded);
+        scope_result::write(&file, &recording).map_err(|error| error.to_string())
     });
+    plugin.recorded += 1;
     match written {
         Ok(()) => say("recorded"),
-        Err(reason) => say(&reason),
+        Err(reason) => {
+            say(&reason);
+            qemu::reset(plugin.id, nothing);
+            return;
+        }
     }
-    qemu::reset(plugin.id, nothing);
+    if plugin.arguments.windows {
+        plugin.phase = Phase::Before;
+        qemu::reset(plugin.id, search_again);
+    } else {
+        qemu::reset(plugin.id, nothing);
+    }
+}
+
+/// Called once QEMU has dropped all translations: looks for the next mark.
+extern "C" fn search_again(id: Id) {
+    qemu::on_exit(id, on_exit);
+    qemu::on_translation(id, search);
 }
 
 extern "C" fn nothing(_: Id) {}

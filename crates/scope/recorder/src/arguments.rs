@@ -36,6 +36,8 @@ pub struct Arguments {
     pub calls: bool,
     /// The file of the [functions](crate::Functions) that are known before; empty for none.
     pub functions: PathBuf,
+    /// Whether there may be more than one recording, one for each pair of marks: the files then end with their numbers.
+    pub windows: bool,
     /// Whether to ignore the marks, so that nothing is recorded.
     pub ignore_marks: bool,
     /// Whether to compare TLB hits with QEMU's own translation.
@@ -47,6 +49,17 @@ pub struct Arguments {
 }
 
 impl Arguments {
+    /// The file of a recording by its number.
+    #[must_use]
+    pub fn file(&self, number: usize) -> PathBuf {
+        if !self.windows {
+            return self.out.clone();
+        }
+        let mut name = self.out.clone().into_os_string();
+        name.push(format!(".{number}"));
+        name.into()
+    }
+
     /// Parses the arguments.
     ///
     /// # Errors
@@ -106,6 +119,7 @@ impl Arguments {
             "flow_after" => self.flow_after = value.parse().ok()?,
             "calls" => self.calls = on(value)?,
             "functions" => self.functions = value.into(),
+            "windows" => self.windows = on(value)?,
             "ignore_marks" => self.ignore_marks = on(value)?,
             "check" => self.check = on(value)?,
             "ignore_cr3" => self.ignore_cr3 = on(value)?,

@@ -9,6 +9,12 @@ pub const MARK_BEGIN: [u8; 4] = *b"pvb0";
 /// The number of the mark that ends recording.
 pub const MARK_END: [u8; 4] = *b"pve0";
 
+/// `mov REGISTER, NUMBER` is a mark too: of ten bytes, with one of these numbers, which no compiler chooses. A program can
+/// execute it between two of its own instructions, and needs no assembler for it.
+const CONSTANT_BEGIN: [u8; 8] = *b"pvs<beg>";
+/// The same at the end.
+const CONSTANT_END: [u8; 8] = *b"pvs<end>";
+
 /// An instruction that begins or ends recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
@@ -21,6 +27,13 @@ pub enum Mark {
 /// The mark that an instruction is, if it is one.
 #[must_use]
 pub fn mark(code: &[u8]) -> Option<Mark> {
+    if let [0x48 | 0x49, 0xb8..=0xbf, number @ ..] = code {
+        return match *number.first_chunk()? {
+            CONSTANT_BEGIN => Some(Mark::Begin),
+            CONSTANT_END => Some(Mark::End),
+            _ => None,
+        };
+    }
     match *code.strip_prefix(&NOP)?.first_chunk()? {
         MARK_BEGIN => Some(Mark::Begin),
         MARK_END => Some(Mark::End),
@@ -230,5 +243,10 @@ mod tests {
         assert_eq!(mark(b"\x0f\x1f\x80pve0"), Some(Mark::End));
         assert_eq!(mark(&[0x0f, 0x1f, 0x80, 0, 0, 0, 0]), None);
         assert_eq!(mark(b"\x0f\x1f\x80pv"), None);
+        // movabs rax, r15
+        assert_eq!(mark(b"\x48\xb8pvs<beg>"), Some(Mark::Begin));
+        assert_eq!(mark(b"\x49\xbfpvs<end>\x90"), Some(Mark::End));
+        assert_eq!(mark(b"\x48\xb8pvs<enx>"), None);
+        assert_eq!(mark(b"\x48\xb8pvs"), None);
     }
 }

@@ -28,6 +28,7 @@ mod deliver;
 mod head_of_line;
 mod held;
 mod in_flight;
+mod lockstep;
 mod move_log;
 mod parts;
 mod placement;
@@ -46,10 +47,11 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ::port::{Coalescing, Doorbell, Ingress, Queue, Rewrap, Task};
-use switch::{LearningCounts, MacAddr, MacTable, PortId};
+use ::port::{Coalescing, Ingress, Queue, Rewrap, Task};
+use switch::{LearningCounts, MacAddr, PortId};
 
 pub use config::Config;
+pub use lockstep::LockstepWorker;
 pub use port::{IngressId, LockWaits, Port};
 pub use shared::{Failure, FailureSink};
 pub use switch::TeachError;
@@ -77,16 +79,18 @@ impl Datapath {
     /// Starts the workers.
     pub fn start(config: &Config, failures: FailureSink) -> std::io::Result<Self> {
         let count = config.workers.clamp(1, worker::MAX);
-        let doorbells = (0..count).map(|_| Doorbell::new()).collect::<Result<_, _>>()?;
-        let table = MacTable::new(config.capacity, config.limits);
-        let shared = Shared::new(table, config, failures, doorbells);
-        let shared = Arc::new(shared);
+        let shared = Shared::of(config, failures, count)?;
         let workers = (0..count)
             .map(|number| Worker::start(number, shared.clone()))
             .collect::<Result<_, _>>()?;
+        Ok(Self::with_workers(shared, workers))
+    }
+
+    fn with_workers(shared: Arc<Shared>, workers: Vec<WorkerHandle>) -> Self {
         let (owners, moves) = (Mutex::default(), Mutex::default());
-        let (placement, next_ingress) = (Mutex::new(Placement::new(count)), AtomicU64::new(0));
-        Ok(Self { shared, workers, next_ingress, placement, owners, moves })
+        let placement = Mutex::new(Placement::new(workers.len()));
+        let next_ingress = AtomicU64::new(0);
+        Self { shared, workers, next_ingress, placement, owners, moves }
     }
 
     /// How many workers there are.

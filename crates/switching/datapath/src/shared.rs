@@ -57,8 +57,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Nothing attached yet.
-    pub(crate) fn new(
+    /// Nothing attached yet, for so many workers.
+    pub(crate) fn of(
+        config: &Config,
+        failures: FailureSink,
+        workers: usize,
+    ) -> std::io::Result<Arc<Self>> {
+        let doorbells = (0..workers).map(|_| Doorbell::new()).collect::<Result<_, _>>()?;
+        let table = MacTable::new(config.capacity, config.limits);
+        Ok(Arc::new(Self::new(table, config, failures, doorbells)))
+    }
+
+    fn new(
         table: MacTable,
         config: &Config,
         failures: FailureSink,

@@ -59,6 +59,11 @@ pub(crate) struct WorkerHandle {
 }
 
 impl WorkerHandle {
+    /// A handle of a worker that the caller's thread steps.
+    pub(crate) fn stepped(shared: Arc<Shared>, commands: mpsc::Sender<Command>) -> Self {
+        Self { number: 0, thread: 0, shared, commands, join: None }
+    }
+
     pub(crate) fn send(&self, command: Command) {
         // This fails after the worker has got `Stop`. Then the command needs no effect.
         let _ = self.commands.send(command);
@@ -98,7 +103,11 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn start(number: usize, shared: Arc<Shared>) -> io::Result<WorkerHandle> {
+    /// A worker that nothing runs yet, for the commands of its handle.
+    pub(crate) fn new(
+        number: usize,
+        shared: Arc<Shared>,
+    ) -> io::Result<(Self, mpsc::Sender<Command>)> {
         let (sender, commands) = mpsc::channel();
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let doorbell = &shared.doorbells[number];
@@ -108,8 +117,7 @@ impl Worker {
             EventData::new_u64(DOORBELL),
             EventFlags::IN | EventFlags::ET,
         )?;
-        let (ready, thread) = mpsc::channel();
-        let mut worker = Self {
+        let worker = Self {
             number,
             commands,
             epoll,
@@ -117,11 +125,18 @@ impl Worker {
             carrier: Carrier::new(number, shared.clone()),
             held: Held::default(),
             poller: Poller::new(shared.poll),
-            shared: shared.clone(),
+            shared,
             retried: Instant::now(),
             active: 0,
             least_debt: Duration::ZERO,
         };
+        Ok((worker, sender))
+    }
+
+    /// A worker on a thread of its own.
+    pub(crate) fn start(number: usize, shared: Arc<Shared>) -> io::Result<WorkerHandle> {
+        let (mut worker, sender) = Self::new(number, shared.clone())?;
+        let (ready, thread) = mpsc::channel();
         let join =
             std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 // Coalescing counts in microseconds, and by default timers may be 50 µs late. If this fails, they are.
@@ -134,6 +149,19 @@ impl Worker {
         let thread = thread.recv().map_err(io::Error::other)?;
         let thread = u32::try_from(thread).unwrap_or(0);
         Ok(WorkerHandle { number, thread, shared, commands: sender, join: Some(join) })
+    }
+
+    /// Does what a round of [`run`](Self::run) does, without waiting for events. Returns whether another step may have work.
+    pub(crate) fn step(&mut self, events: &mut Vec<epoll::Event>) -> bool {
+        let now = Instant::now();
+        self.carrier.begin(now);
+        let has_work = self.round(now);
+        self.held.flush(self.carrier.now, !has_work);
+        if has_work || self.polls_on(now) {
+            return true;
+        }
+        self.wait(Some(Duration::ZERO), events)
+            && self.slots.iter().flatten().any(|slot| slot.active)
     }
 
     fn run(&mut self) {

@@ -117,6 +117,12 @@ impl BatchHost {
         BatchFiles::read(&self.root)
     }
 
+    /// The archive that boots.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// The console of the hypervisor and of dom0's kernel.
     #[must_use]
     pub fn log(&self) -> PathBuf {

@@ -1,6 +1,6 @@
 //! A guest's hypercalls, without a process between the guest and the hypervisor.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -28,6 +28,8 @@ pub struct Calls {
     pub domain: DomId,
     pub page: Arc<Region>,
     pub begin: Instant,
+    /// Calls that were answered, of all guests.
+    pub answered: Arc<AtomicU64>,
 }
 
 impl Calls {
@@ -43,6 +45,7 @@ impl Calls {
 
 impl CallEvents for Calls {
     fn notify(&mut self) -> Result<(), CallError> {
+        self.answered.fetch_add(1, Ordering::Relaxed);
         let mut call = Call::default();
         call.copy(&self.page).map_err(|_| CallError::Gone)?;
         let now = self.begin.elapsed();

@@ -1,6 +1,7 @@
 //! A card, the hypervisor's part and two guests in one thread: no process and no socket is between them.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,7 @@ pub struct Machine {
     guests: Vec<Guest>,
     begin: Instant,
     clock: Clock,
+    calls: Arc<AtomicU64>,
 }
 
 /// Reads the CPU time of this thread.
@@ -119,7 +121,8 @@ impl Machine {
         let card: SharedCard = Arc::new(Mutex::new(card));
         let vectors = VectorConsumer::new(page).map_err(text)?;
         let (guests, begin) = (Vec::new(), Instant::now());
-        let mut this = Self { card, vectors, guests, begin, clock: thread_cpu };
+        let calls = Arc::default();
+        let mut this = Self { card, vectors, guests, begin, clock: thread_cpu, calls };
         for (guest, other) in [(1, 2), (2, 1)] {
             let context = this.assign(&contexts, guest, protection)?;
             let (interface, queue) = cdnafront::open(context, &cdnafront::Config::default());
@@ -177,6 +180,7 @@ impl Machine {
             domain,
             page: page.clone(),
             begin: self.begin,
+            answered: self.calls.clone(),
         };
         let calls = CallPage::new(whole(&page)?, base / PAGE_SIZE as u64, calls).map_err(text)?;
         let handles = || [(); 2].map(|()| -> Box<dyn Hypercalls> { Box::new(calls.clone()) });
@@ -234,7 +238,7 @@ impl Machine {
         let begin = now();
         let mut sent = 0;
         for guest in &mut self.guests {
-            sent += guest.send()?;
+            sent += guest.send(BATCH as u64)?;
         }
         let card_begins = now();
         step_card(&mut lock(&self.card), self.begin);
@@ -253,6 +257,19 @@ impl Machine {
         Ok(())
     }
 
+    /// Has the first guest send so many frames, and the card carry them.
+    pub fn send(&mut self, frames: u64) -> Result<(), String> {
+        self.guests[0].send(frames)?;
+        step_card(&mut lock(&self.card), self.begin);
+        self.guests[0].receive()?;
+        self.vectors.deliver(|_| ()).map(drop).map_err(text)
+    }
+
+    /// Calls of guests that the hypervisor has answered.
+    pub fn hypercalls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
     /// Frames that the card has carried since it was made: on the wire, or to contexts.
     pub fn carried(&self) -> u64 {
         let card = lock(&self.card);
@@ -262,11 +279,11 @@ impl Machine {
 }
 
 impl Guest {
-    /// Sends a batch. Returns how many frames that were.
-    fn send(&mut self) -> Result<u64, String> {
+    /// Sends so many frames, as far as there is room. Returns how many.
+    fn send(&mut self, frames: u64) -> Result<u64, String> {
         let Self { queue, frame, .. } = self;
         let mut sent = 0;
-        for _ in 0..BATCH {
+        for _ in 0..frames {
             if !queue.has_room() {
                 break;
             }

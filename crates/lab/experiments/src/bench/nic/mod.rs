@@ -19,8 +19,8 @@ use report::{Benchmark, human};
 use super::common::Common;
 use super::rows::Rows;
 use crate::error::{Error, Result};
-use machine::{Machine, To};
-use protections::Kind;
+pub use machine::{Machine, To};
+pub use protections::Kind;
 
 pub use instructions::{CountedArgs, run_counted};
 

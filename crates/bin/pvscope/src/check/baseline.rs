@@ -1,0 +1,135 @@
+//! The baseline's file: text, a number per line, so that a change of it can be read.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::measured::Measured;
+use super::provenance::Provenance;
+use crate::error::{Error, Result};
+
+/// The first line.
+const TITLE: &str = "# pvscope check, version 1: counts per frame of `pvnet bench pps --lockstep`. Made by `make gate-update`.";
+
+/// Windows, and what their numbers depend on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Baseline {
+    pub provenance: Provenance,
+    pub windows: BTreeMap<String, Measured>,
+}
+
+impl Baseline {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is missing, or a line is not understood.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(Error::path(path))?;
+        let failed = |reason| Error::Usage(format!("{}: {reason}", path.display()));
+        Self::parse(&text).map_err(failed)
+    }
+
+    /// Writes a file.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let written = report::write_atomic(path, self.text().as_bytes());
+        written.map_err(|error| Error::Usage(error.to_string()))
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{TITLE}\n");
+        for line in self.provenance.lines() {
+            let _ = writeln!(text, "{line}");
+        }
+        for (name, window) in &self.windows {
+            let _ = writeln!(text, "\nwindow {name} {}", window.bytes);
+            for (module, count) in &window.instructions {
+                let _ = writeln!(text, "instructions {count:.2} {module}");
+            }
+            for (what, count) in &window.misses {
+                let _ = writeln!(text, "misses {count:.3} {what}");
+            }
+            for (what, count) in &window.counts {
+                let _ = writeln!(text, "count {count} {what}");
+            }
+            for (function, count) in &window.functions {
+                let _ = writeln!(text, "function {count:.2} {function}");
+            }
+        }
+        text
+    }
+
+    fn parse(text: &str) -> std::result::Result<Self, String> {
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return Err(
+                "this is no baseline of this version of pvscope: make it anew with --update"
+                    .to_owned(),
+            );
+        }
+        let (mut provenance, mut windows) = (Provenance::default(), BTreeMap::new());
+        let mut window: Option<&mut Measured> = None;
+        for (number, line) in (2..).zip(lines) {
+            if line.is_empty() {
+                continue;
+            }
+            let wrong = || format!("line {number} is not understood: {line:?}");
+            let (key, rest) = line.split_once(' ').ok_or_else(wrong)?;
+            if key == "window" {
+                let (name, bytes) = rest.split_once(' ').ok_or_else(wrong)?;
+                let bytes = bytes.parse().map_err(|_| wrong())?;
+                let new = Measured { bytes, ..Measured::default() };
+                window = Some(windows.entry(name.to_owned()).or_insert(new));
+                continue;
+            }
+            let Some(window) = &mut window else {
+                provenance.add(key, rest);
+                continue;
+            };
+            let (value, name) = rest.split_once(' ').ok_or_else(wrong)?;
+            let counts = match key {
+                "instructions" => &mut window.instructions,
+                "misses" => &mut window.misses,
+                "function" => &mut window.functions,
+                "count" => {
+                    window.counts.insert(name.to_owned(), value.parse().map_err(|_| wrong())?);
+                    continue;
+                }
+                _ => return Err(wrong()),
+            };
+            counts.insert(name.to_owned(), value.parse().map_err(|_| wrong())?);
+        }
+        Ok(Self { provenance, windows })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub fn sample() -> Baseline {
+        let window = Measured {
+            bytes: 64,
+            instructions: [("pvnet".to_owned(), 812.25), ("kernel".to_owned(), 12.5)].into(),
+            misses: [("l1".to_owned(), 3.125)].into(),
+            counts: [("hypercalls".to_owned(), 128)].into(),
+            functions: [("pvnet ring::FrontRing<Tx, P>::take".to_owned(), 33.5)].into(),
+        };
+        let provenance = Provenance::new(vec![("profile", "release".to_owned())]);
+        Baseline { provenance, windows: [("header-64".to_owned(), window)].into() }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = sample().text();
+        assert_eq!(Baseline::parse(&text), Ok(sample()), "{text}");
+    }
+
+    #[test]
+    fn a_broken_file_is_refused_with_its_line() {
+        let text = sample().text().replace("812.25", "many");
+        let message = Baseline::parse(&text).unwrap_err();
+        assert!(message.contains("many") && message.contains("line "), "{message}");
+        let message = Baseline::parse("version 0\n").unwrap_err();
+        assert!(message.contains("--update"), "{message}");
+    }
+}

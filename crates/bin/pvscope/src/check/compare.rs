@@ -1,0 +1,199 @@
+//! How far counts may be from the baseline's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::Serialize;
+
+use super::measured::Measured;
+
+/// How many functions a difference names.
+const NAMED: usize = 5;
+
+/// The bands, as shares: instructions of pvnet, of the kernel and of the rest; misses.
+const PVNET: f64 = 0.003;
+const KERNEL: f64 = 0.01;
+const MISSES: f64 = 0.02;
+/// Smaller differences than this are none, whatever their share: the numbers in the file are rounded.
+const INSTRUCTIONS_LEAST: f64 = 0.05;
+const MISSES_LEAST: f64 = 0.02;
+
+/// A count that is out of its band.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// The window.
+    pub window: String,
+    /// What was counted.
+    pub what: String,
+    /// The baseline's number.
+    pub before: f64,
+    /// The present one.
+    pub now: f64,
+    /// The functions whose instructions changed most: the name, before, now.
+    pub functions: Vec<(String, f64, f64)>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { window, what, before, now, functions } = self;
+        write!(f, "{window}: {what}: {before:.2} → {now:.2}")?;
+        if *before != 0.0 {
+            write!(f, " ({:+.2} %)", (now / before - 1.0) * 100.0)?;
+        }
+        for (name, before, now) in functions {
+            write!(f, "\n    {:+9.2}  {name} ({before:.2} → {now:.2})", now - before)?;
+        }
+        Ok(())
+    }
+}
+
+/// The differences of the windows that `is_chosen`, in the order of their names.
+pub fn compare(
+    before: &BTreeMap<String, Measured>,
+    now: &BTreeMap<String, Measured>,
+    is_chosen: impl Fn(&str) -> bool,
+) -> Vec<Difference> {
+    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let mut differences = Vec::new();
+    for name in names.into_iter().filter(|name| is_chosen(name)) {
+        match (before.get(name), now.get(name)) {
+            (Some(before), Some(now)) => differences.extend(of_window(name, before, now)),
+            (before, _) => differences.push(Difference {
+                window: name.clone(),
+                what: "the window exists".to_owned(),
+                before: f64::from(u8::from(before.is_some())),
+                now: f64::from(u8::from(before.is_none())),
+                functions: Vec::new(),
+            }),
+        }
+    }
+    differences
+}
+
+fn of_window(window: &str, before: &Measured, now: &Measured) -> Vec<Difference> {
+    let difference = |what: String, before: f64, now: f64, functions| Difference {
+        window: window.to_owned(),
+        what,
+        before,
+        now,
+        functions,
+    };
+    let mut all = Vec::new();
+    for (module, before_count, count) in both(&before.instructions, &now.instructions) {
+        let band = if module == "pvnet" { PVNET } else { KERNEL };
+        if is_out(before_count, count, band, INSTRUCTIONS_LEAST) {
+            let what = format!("instructions per frame, {module}");
+            all.push(difference(what, before_count, count, moved(module, before, now)));
+        }
+    }
+    for (what, before, now) in both(&before.misses, &now.misses) {
+        // Model cycles follow from the others.
+        if what != "cycles" && is_out(before, now, MISSES, MISSES_LEAST) {
+            all.push(difference(format!("{what} misses per frame"), before, now, Vec::new()));
+        }
+    }
+    let counts = |of: &Measured| -> BTreeMap<String, f64> {
+        of.counts.iter().map(|(name, count)| (name.clone(), *count as f64)).collect()
+    };
+    for (what, before, now) in both(&counts(before), &counts(now)) {
+        if before != now {
+            all.push(difference(what.to_owned(), before, now, Vec::new()));
+        }
+    }
+    all
+}
+
+fn is_out(before: f64, now: f64, band: f64, least: f64) -> bool {
+    (now - before).abs() > (before * band).max(least)
+}
+
+/// The values of both maps, 0 where one has none.
+fn both<'a>(
+    before: &'a BTreeMap<String, f64>,
+    now: &'a BTreeMap<String, f64>,
+) -> Vec<(&'a str, f64, f64)> {
+    let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let value = |of: &BTreeMap<String, f64>, name: &str| of.get(name).copied().unwrap_or(0.0);
+    names.into_iter().map(|name| (&**name, value(before, name), value(now, name))).collect()
+}
+
+/// The functions of a module that changed most.
+fn moved(module: &str, before: &Measured, now: &Measured) -> Vec<(String, f64, f64)> {
+    let is_of = |name: &str| match name.split_once(' ') {
+        Some((of @ ("pvnet" | "kernel"), _)) => of == module,
+        _ => module == "rest",
+    };
+    let mut functions = both(&before.functions, &now.functions);
+    functions
+        .retain(|(name, before, now)| is_of(name) && (now - before).abs() > INSTRUCTIONS_LEAST);
+    let size = |(_, before, now): &(&str, f64, f64)| (now - before).abs();
+    functions.sort_by(|one, other| size(other).total_cmp(&size(one)));
+    let named = functions.into_iter().take(NAMED);
+    named.map(|(name, before, now)| (name.to_owned(), before, now)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(pvnet: f64, kernel: f64, l1: f64, hypercalls: u64) -> BTreeMap<String, Measured> {
+        let measured = Measured {
+            bytes: 64,
+            instructions: [("pvnet".to_owned(), pvnet), ("kernel".to_owned(), kernel)].into(),
+            misses: [("l1".to_owned(), l1), ("cycles".to_owned(), 9.0 * l1)].into(),
+            counts: [("hypercalls".to_owned(), hypercalls)].into(),
+            functions: [
+                ("pvnet a".to_owned(), pvnet / 2.0),
+                ("pvnet b".to_owned(), 7.0),
+                ("kernel c".to_owned(), kernel),
+            ]
+            .into(),
+        };
+        [("header-64".to_owned(), measured)].into()
+    }
+
+    fn differences(now: &BTreeMap<String, Measured>) -> Vec<String> {
+        let before = window(1000.0, 1000.0, 10.0, 64);
+        compare(&before, now, |_| true).into_iter().map(|difference| difference.what).collect()
+    }
+
+    #[test]
+    fn each_count_has_its_band() {
+        assert!(differences(&window(1000.0, 1000.0, 10.0, 64)).is_empty());
+        assert!(differences(&window(1002.9, 990.5, 10.19, 64)).is_empty());
+        assert_eq!(
+            differences(&window(1003.2, 1000.0, 10.0, 64)),
+            ["instructions per frame, pvnet"]
+        );
+        assert_eq!(
+            differences(&window(996.8, 1000.0, 10.0, 64)),
+            ["instructions per frame, pvnet"]
+        );
+        assert_eq!(
+            differences(&window(1000.0, 1010.2, 10.0, 64)),
+            ["instructions per frame, kernel"]
+        );
+        assert_eq!(differences(&window(1000.0, 1000.0, 10.3, 64)), ["l1 misses per frame"]);
+        assert_eq!(differences(&window(1000.0, 1000.0, 10.0, 65)), ["hypercalls"]);
+    }
+
+    #[test]
+    fn the_functions_that_moved_are_named() {
+        let before = window(1000.0, 1000.0, 10.0, 64);
+        let found = compare(&before, &window(1200.0, 1000.0, 10.0, 64), |_| true);
+        let [difference] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(difference.functions, [("pvnet a".to_owned(), 500.0, 600.0)]);
+        let text = difference.to_string();
+        assert!(
+            text.contains("header-64") && text.contains("+20.00 %") && text.contains("pvnet a")
+        );
+    }
+
+    #[test]
+    fn a_window_that_is_new_or_gone_differs() {
+        let some = window(1000.0, 1000.0, 10.0, 64);
+        assert_eq!(compare(&some, &BTreeMap::new(), |_| true).len(), 1);
+        assert_eq!(compare(&BTreeMap::new(), &some, |_| true).len(), 1);
+        assert!(compare(&some, &BTreeMap::new(), |_| false).is_empty());
+    }
+}

@@ -1,0 +1,199 @@
+//! The machine that carries the windows: plain Linux, in which `pvnet bench pps --lockstep` runs.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lab::{Process, Progress};
+use scope_result::Recording;
+use xenlab::{
+    Batch, BatchHost, CLOCK, Emulator, HostFile, Images, Kind, PROCESSOR, Suite, default_cache,
+};
+
+use super::CheckArgs;
+use super::measured::Measured;
+use super::provenance::{Provenance, compiler, digest, profile};
+use crate::error::{Error, Result};
+use crate::guest_report::GuestReport;
+use crate::image_symbols::ImageSymbols;
+use crate::mark::TELL;
+use crate::names::name_all;
+use crate::paths::{absolute, built};
+use crate::programs::Programs;
+use crate::record::RecordArgs;
+use crate::run::PVNET;
+use crate::snapshot::{self, Snapshot};
+use crate::watch::Watch;
+
+/// Frames of a window.
+pub const FRAMES: u64 = 2048;
+/// How often each window is repeated, its memory elsewhere.
+const ROUNDS: u32 = 3;
+
+/// A machine that can be started.
+pub struct Machine {
+    pub provenance: Provenance,
+    images: Images,
+    emulator: Emulator,
+    cache: PathBuf,
+    pvnet: PathBuf,
+    record: RecordArgs,
+    plugin: PathBuf,
+}
+
+/// A window as the bench has printed it.
+#[derive(Debug, PartialEq)]
+struct Printed {
+    name: String,
+    frames: u64,
+    bytes: u64,
+    counts: BTreeMap<String, u64>,
+}
+
+impl Printed {
+    /// `@window NAME FRAMES BYTES COUNT=NUMBER…`
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.trim().strip_prefix("@window ")?.split(' ');
+        let name = words.next()?.to_owned();
+        let frames = words.next()?.parse().ok()?;
+        let bytes = words.next()?.parse().ok()?;
+        let count = |word: &str| {
+            let (name, count) = word.split_once('=')?;
+            Some((name.to_owned(), count.parse().ok()?))
+        };
+        let counts = words.map(count).collect::<Option<_>>()?;
+        Some(Self { name, frames, bytes, counts })
+    }
+}
+
+/// The machine's script. The bench waits at its end, so that its mappings can be read, and prints nothing before.
+fn script(windows: &[String]) -> String {
+    let windows = match windows {
+        [] => String::new(),
+        names => format!("--windows {}", names.join(",")),
+    };
+    let wait = snapshot::WAIT;
+    let ready = snapshot::READY;
+    format!(
+        "set -e\nmodprobe tun\nmkfifo /run/in /run/out\n{TELL}\necho '{ready}'; {wait}\n\
+         pvnet bench pps --lockstep --marks --quiet --frames {FRAMES} --perturb {ROUNDS} {windows} </run/in >/run/out &\n\
+         exec 3>/run/in\n\
+         while read -r line; do echo \"$line\"; [ \"$line\" != @done ] || break; done </run/out\n\
+         tell 0\necho '@end'\n"
+    )
+}
+
+impl Machine {
+    /// Finds the images and the programs.
+    pub fn prepare(args: &CheckArgs) -> Result<Self> {
+        let pvnet = built(args.pvnet.as_ref(), "pvnet")?;
+        let record = RecordArgs::of_gate(args.plugin.clone(), args.limit, args.quiet);
+        let plugin = record.plugin()?;
+        let (suite, cache) = (Suite::of_this_machine(), absolute(&default_cache())?);
+        let images = Images::prepare(suite, &cache, args.quiet)?;
+        let emulator = Emulator::prepare(suite, &cache, args.quiet)?;
+        let provenance = Provenance::new(vec![
+            ("rustc", compiler(&pvnet)?),
+            ("profile", profile(&pvnet)),
+            ("kernel", digest(&images.kernel())?),
+            ("system", digest(&images.root(Kind::Dom0))?),
+            ("model", "server".to_owned()),
+            ("frames", FRAMES.to_string()),
+            ("rounds", ROUNDS.to_string()),
+        ]);
+        Ok(Self { provenance, images, emulator, cache, pvnet, record, plugin })
+    }
+
+    /// Records the windows.
+    pub fn record(&self, args: &CheckArgs) -> Result<BTreeMap<String, Measured>> {
+        let progress = Progress::new(4, args.quiet);
+        progress.step("write the images");
+        let programs = vec![snapshot::program()];
+        let files = vec![HostFile::new(&self.pvnet)?];
+        let script = script(&args.windows);
+        let batch = Batch { script, files, programs, ..Batch::default() };
+        let host = BatchHost::new(&self.images, &batch)?;
+        let symbols = ImageSymbols::of_lab(&self.images, false)?;
+        let (raw, socket) = (host.folder().join("recording"), host.folder().join("monitor"));
+        let mut command = host.command(&self.emulator)?;
+        let words: Vec<String> = 
+            [batch.script.clone(), format!("{:?} {PROCESSOR} {CLOCK:?}", self.emulator)].into();
+        let (root, kernel) = (host.root(), self.images.kernel());
+        let snapshot = Snapshot::of(&self.cache, &[root, kernel.as_path()], &words)?;
+        let argument = self.record.plugin_argument(&self.plugin, &raw, &symbols, None)?;
+        command.arg("-plugin").arg(format!("{argument},windows=on"));
+        command.args(crate::qmp::Monitor::arguments(&socket));
+        let printed = host.printed();
+        let consoles = [("the console", host.log()), ("the script", printed.clone())];
+        let watch = Watch::new(&consoles, &progress, args.limit);
+        let loads = snapshot.exists() && !args.no_snapshot;
+        if loads {
+            snapshot.load(&mut command);
+        }
+        let mut qemu = Process::capture(command)?;
+        if loads {
+            snapshot.resume(&socket, &mut qemu)?;
+        } else if !args.no_snapshot {
+            snapshot.save(&socket, &mut qemu, &printed, (args.limit, &progress))?;
+        }
+        watch.record(&mut qemu)?;
+        watch.end(&mut qemu)?;
+        progress.step("name the code");
+        let text = std::fs::read(&printed).map_err(Error::path(&printed))?;
+        let text = String::from_utf8_lossy(&text);
+        let windows: Vec<Printed> = text.lines().filter_map(Printed::parse).collect();
+        if windows.is_empty() || !text.contains("@end") {
+            let (what, said) = ("the bench in the machine failed".to_owned(), format!("\n{text}"));
+            return Err(Error::Machine { what, said });
+        }
+        let mut recordings = read_all(&raw, windows.len())?;
+        let files = host.files()?;
+        let vmlinux = std::fs::read(&kernel).map_err(Error::path(&kernel))?;
+        let mut programs = Programs::of_lab(&files, &vmlinux);
+        programs.add_host_file(PVNET, &self.pvnet)?;
+        name_all(&mut recordings, &symbols, &GuestReport::parse(&text), programs);
+        progress.finish();
+        Ok(medians(&windows, &recordings))
+    }
+}
+
+/// Reads the recordings of one boot.
+fn read_all(raw: &Path, count: usize) -> Result<Vec<Recording>> {
+    let file = |number: usize| {
+        let mut name = raw.as_os_str().to_owned();
+        name.push(format!(".{number}"));
+        PathBuf::from(name)
+    };
+    (0..count).map(|number| Ok(scope_result::read(&file(number))?)).collect()
+}
+
+/// The medians of each window's repetitions.
+fn medians(windows: &[Printed], recordings: &[Recording]) -> BTreeMap<String, Measured> {
+    let mut all = BTreeMap::<String, Vec<Measured>>::new();
+    for (window, recording) in windows.iter().zip(recordings) {
+        let Printed { name, frames, bytes, counts } = window;
+        let measured = Measured::new(recording, *frames, *bytes, counts.clone());
+        all.entry(name.clone()).or_default().push(measured);
+    }
+    all.into_iter().map(|(name, repeated)| (name, Measured::median(&repeated))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_what_the_bench_has_printed() {
+        let window = Printed::parse("@window copy-1514 320 484480 hypercalls=40 maps=0\r").unwrap();
+        assert_eq!((&*window.name, window.frames, window.bytes), ("copy-1514", 320, 484_480));
+        assert_eq!(window.counts["hypercalls"], 40);
+        assert_eq!(Printed::parse("@done"), None);
+        assert_eq!(Printed::parse("@window copy-1514 320"), None);
+    }
+
+    #[test]
+    fn the_script_has_no_syntax_error() {
+        let mut check = lab::command("sh").unwrap();
+        check.args(["-n", "-c", &script(&["copy".to_owned()])]);
+        assert!(check.status().unwrap().success());
+    }
+}

@@ -1,0 +1,137 @@
+//! `pvnet bench pps --lockstep`: exactly so many frames over each path, and what they took in hypercalls and notifications.
+//!
+//! The generator and the daemon's worker take turns on one thread, so each run executes the same instructions. Each path is a
+//! window between two marks, which pvscope knows; nothing else happens between them.
+
+mod cards;
+mod frames;
+mod host;
+mod mark;
+mod netif;
+mod sockets;
+mod uplinks;
+mod virtio;
+mod window;
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+
+use lab::Progress;
+use report::Benchmark;
+
+use super::PpsArgs;
+use crate::bench::rows::Rows;
+use crate::error::{Error, Result};
+use crate::output;
+use window::{Counts, Window};
+
+/// Frames before the first mark: more than any ring has slots, so that all pages and caches are in use.
+const WARM_UP: u64 = 1024;
+/// The same for frames of many pages.
+const WARM_UP_LARGE: u64 = 64;
+
+/// Runs the windows.
+pub fn run(args: &PpsArgs) -> Result<Benchmark> {
+    let namespace = window::private_network()?;
+    let windows = Window::chosen(&args.windows).map_err(Error::Failed)?;
+    let (possible, skipped): (Vec<_>, Vec<_>) =
+        windows.into_iter().partition(|window| namespace.is_some() || !window.needs_network());
+    let frames = args.frames;
+    let progress = Progress::new(possible.len() * args.perturb as usize, args.common.quiet);
+    if !skipped.is_empty() {
+        progress.note(&format!("not root, so these are left out: {}", names(&skipped)));
+    }
+    let mut rows = Rows::default();
+    let mut lines = String::new();
+    for round in 0..args.perturb {
+        for window in &possible {
+            progress.step(format!("{window}: {frames} frames"));
+            lab::Interrupt::check()?;
+            let failed = |reason| Error::Failed(format!("{window}: {reason}"));
+            let counts = measure(window, frames, round, args.marks).map_err(failed)?;
+            lines += &line(window, frames, &counts);
+            for (name, count) in counts.named() {
+                let per_frame = count as f64 / frames as f64;
+                rows.push(&format!("{window}+{name}"), "per frame", per_frame);
+            }
+        }
+    }
+    if args.marks {
+        output::print(&(lines + "@done\n"))?;
+        // Whoever profiles this process looks at its mappings before it ends.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    }
+    Ok(rows.finish("lockstep"))
+}
+
+/// A window as pvscope reads it: the name, the frames and their bytes, the hypercalls and the notifications.
+fn line(window: &Window, frames: u64, counts: &Counts) -> String {
+    let bytes = frames * window.size.bytes() as u64;
+    let mut line = format!("@window {window} {frames} {bytes}");
+    for (name, count) in counts.named() {
+        let _ = write!(line, " {name}={count}");
+    }
+    line + "\n"
+}
+
+/// Carries frames, between two marks if those are wanted, and as many again to count. `round` moves the memory that they use.
+fn measure(
+    window: &Window,
+    frames: u64,
+    round: u32,
+    marks: bool,
+) -> std::result::Result<Counts, String> {
+    let moved = displacement(round);
+    let mut path = window.open()?;
+    let warm_up = if window.size.is_large() { WARM_UP_LARGE } else { WARM_UP };
+    window::carry(&mut *path, warm_up)?;
+    if marks {
+        mark::begin();
+        let carried = window::carry(&mut *path, frames);
+        mark::end();
+        carried?;
+    }
+    let counts = path.count(frames)?;
+    drop(moved);
+    Ok(counts)
+}
+
+/// Memory that lies before the path's own, so that this lies elsewhere in each round.
+fn displacement(round: u32) -> Vec<u8> {
+    /// Pages and a cache line.
+    const STEP: usize = 37 * 4096 + 64;
+    // Written, so that pages are behind it.
+    vec![1; STEP * round as usize]
+}
+
+fn names(windows: &[Window]) -> String {
+    windows.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::window::{PathKind, Size};
+    use super::*;
+
+    /// The form of the gate that needs no virtual machine: counts that are the same in every run, whatever else the machine does.
+    #[test]
+    fn counts_of_windows_are_exact() {
+        for window in Window::all().filter(|window| !window.needs_network()) {
+            let frames = if window.size.is_large() { 64 } else { 320 };
+            let twice = [0, 3].map(|round| measure(&window, frames, round, false).unwrap());
+            assert_eq!(twice[0], twice[1], "{window}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_does_more_is_seen() {
+        let counts = |path| measure(&Window { path, size: Size::Full }, 320, 0, false).unwrap();
+        let (header, copy, remap) =
+            (counts(PathKind::Header), counts(PathKind::Copy), counts(PathKind::Remap));
+        // Pages that stay mapped need no hypercall but events.
+        assert_eq!(header.hypercalls, header.notifications, "{header:?}");
+        assert!(copy.hypercalls > header.hypercalls, "{copy:?} {header:?}");
+        // A mapping and an unmapping of each frame.
+        assert!(remap.hypercalls >= copy.hypercalls + 320, "{remap:?} {copy:?}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Paths between a guest and a tap.
+
+use std::sync::Arc;
+
+use netback::RxChannel;
+use netfront::Received;
+use offload::Features;
+use port::{Ingress, Queue};
+use uplink::{BufferOptions, Buffers, DirectIngress, GuestQueue, TapEgress, TapIngress};
+
+use super::frames::Sample;
+use super::host::{Host, Interface, Joined};
+use super::netif::{Sender, receive};
+use super::sockets::{STATION, Station, tap};
+use super::window::{Counts, Path, PathKind, Size, batch, carry};
+use crate::bench::guest::text;
+
+/// Receive buffers that guests may keep, as the daemon has it.
+const SPARE: usize = 256;
+
+/// Plugs a tap in. With `direct` its frames are read for the guest that has this queue.
+fn plug(
+    host: &Host,
+    features: Features,
+    large: bool,
+    spare: bool,
+    direct: Option<Arc<GuestQueue>>,
+) -> Result<Arc<datapath::Port>, String> {
+    let tap = Arc::new(tap(large)?);
+    let options = BufferOptions { large, zeroed_pages: false, huge_pages: false };
+    let buffers = match spare {
+        true => Buffers::with_spares(options, SPARE),
+        false => Buffers::new(options),
+    };
+    let egress = Box::new(TapEgress::new(host.meter(), tap.clone(), features));
+    let ingress = TapIngress::new(host.meter(), tap, buffers.map_err(text)?);
+    let ingress: Box<dyn Ingress> = match direct {
+        Some(queue) => Box::new(DirectIngress::new(ingress, queue, large)),
+        None => Box::new(ingress),
+    };
+    let port = host.datapath.attach("uplink", vec![Queue { ingress, egress }], Vec::new());
+    host.datapath.teach(port.id(), STATION).map_err(text)?;
+    Ok(port)
+}
+
+/// A guest sends to a station behind an uplink.
+pub struct ToUplink {
+    host: Host,
+    sender: Sender,
+    size: Size,
+    uplink: Arc<datapath::Port>,
+}
+
+impl ToUplink {
+    /// Connects them.
+    pub fn new(path: PathKind, size: Size) -> Result<Self, String> {
+        let features = if path == PathKind::UplinkTxBasic { Features::NONE } else { Features::ALL };
+        let mut host = Host::new()?;
+        let uplink = plug(&host, features, true, false, None)?;
+        let guest = host.join(1, Interface::default())?;
+        let sample = Sample::new(guest.guest.mac, STATION, size);
+        let sender = Sender::new(guest, &sample, size)?;
+        Ok(Self { host, sender, size, uplink })
+    }
+}
+
+impl Path for ToUplink {
+    fn turn(&mut self, frames: u64) -> Result<u64, String> {
+        let carried = |port: &datapath::Port| port.counters().snapshot().egress_frames;
+        let before = carried(&self.uplink);
+        self.sender.send(frames)?;
+        self.host.work()?;
+        Ok(carried(&self.uplink) - before)
+    }
+
+    fn batch(&self) -> u64 {
+        batch(self.size)
+    }
+
+    fn count(&mut self, frames: u64) -> Result<Counts, String> {
+        let meter = self.host.meter();
+        Counts::of(&meter, || carry(self, frames))
+    }
+}
+
+/// A station behind an uplink sends to a guest.
+pub struct FromUplink {
+    host: Host,
+    station: Station,
+    receiver: Joined,
+    frame: Received,
+    size: Size,
+    /// Bytes of a frame for the guest, and how many come of each that is sent.
+    len: usize,
+}
+
+impl FromUplink {
+    /// Connects them.
+    pub fn new(path: PathKind, size: Size) -> Result<Self, String> {
+        let rx = match path {
+            PathKind::GuestCopy => RxChannel::GuestCopy,
+            PathKind::GuestCopyMapped => RxChannel::GuestCopyMapped,
+            PathKind::Direct => RxChannel::Direct,
+            _ => RxChannel::Copy,
+        };
+        let interface = Interface { rx, ..Interface::default() };
+        let direct = (path == PathKind::Direct).then(Arc::<GuestQueue>::default);
+        // Without offloads the stack behind the tap segments.
+        let large = path != PathKind::UplinkRxBasic;
+        let mut host = Host::new()?;
+        let spare = rx.guest_copy().is_some();
+        plug(&host, Features::ALL, large, spare, direct.clone())?;
+        let receiver = host.join(1, interface)?;
+        if let Some(queue) = direct {
+            let port = &receiver.port;
+            let memory = port.lent_memory(0).ok_or("the guest lends no memory")?;
+            queue.assign(receiver.guest.mac, port.lender(0), Some(memory));
+        }
+        let sample = Sample::new(STATION, receiver.guest.mac, size);
+        let station = Station::new(&sample)?;
+        let len = sample.bytes.len();
+        Ok(Self { host, station, receiver, frame: Received::default(), size, len })
+    }
+}
+
+impl Path for FromUplink {
+    fn turn(&mut self, frames: u64) -> Result<u64, String> {
+        for _ in 0..frames {
+            self.station.send()?;
+        }
+        self.host.work()?;
+        receive(&mut self.receiver.guest, &mut self.frame, self.len)
+    }
+
+    fn batch(&self) -> u64 {
+        batch(self.size)
+    }
+
+    fn count(&mut self, frames: u64) -> Result<Counts, String> {
+        let meter = self.host.meter();
+        Counts::of(&meter, || carry(self, frames))
+    }
+}

@@ -1,0 +1,303 @@
+//! The windows: a path and a size of frames each.
+
+use std::fmt;
+
+use hypervisor::{Counted, Meter};
+use lab::Namespace;
+use rustix::process::geteuid;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::{cards, netif, uplinks, virtio};
+use crate::bench::nic::Kind as Protection;
+use crate::error::{Error, Result};
+
+/// Frames in a turn of the generator.
+const BATCH: u64 = 32;
+
+/// A path that frames take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathKind {
+    /// Between guests, as by default: the header channel, pages that stay mapped.
+    Header,
+    /// Between guests, with grant copies: no header channel, no page stays mapped.
+    Copy,
+    /// Between guests, each page of the sender mapped per packet.
+    Remap,
+    /// Between guests, in pages that change hands.
+    Flip,
+    /// From an uplink, copied by the guest in hypercalls.
+    GuestCopy,
+    /// From an uplink, copied by the guest out of a pool that it has mapped.
+    GuestCopyMapped,
+    /// From an uplink, read into buffers that the guest posted.
+    Direct,
+    /// To an uplink with all offloads.
+    UplinkTx,
+    /// To an uplink without any.
+    UplinkTxBasic,
+    /// From an uplink with all offloads.
+    UplinkRx,
+    /// From an uplink, to a guest without any.
+    UplinkRxBasic,
+    /// From a context of a card to the wire, protected so.
+    Card(Protection),
+    /// Between virtual machines.
+    VhostUser,
+}
+
+impl PathKind {
+    fn all() -> impl Iterator<Item = Self> {
+        let first = [
+            Self::Header,
+            Self::Copy,
+            Self::Remap,
+            Self::Flip,
+            Self::GuestCopy,
+            Self::GuestCopyMapped,
+            Self::Direct,
+            Self::UplinkTx,
+            Self::UplinkTxBasic,
+            Self::UplinkRx,
+            Self::UplinkRxBasic,
+            Self::VhostUser,
+        ];
+        first.into_iter().chain(Protection::ALL.map(Self::Card))
+    }
+
+    fn name(self) -> String {
+        let name = match self {
+            Self::Header => "header",
+            Self::Copy => "copy",
+            Self::Remap => "remap",
+            Self::Flip => "flip",
+            Self::GuestCopy => "guest-copy",
+            Self::GuestCopyMapped => "guest-copy-mapped",
+            Self::Direct => "direct",
+            Self::UplinkTx => "uplink-tx",
+            Self::UplinkTxBasic => "uplink-tx-basic",
+            Self::UplinkRx => "uplink-rx",
+            Self::UplinkRxBasic => "uplink-rx-basic",
+            Self::VhostUser => "vhost-user",
+            Self::Card(protection) => return format!("cdna-{}", protection.name()),
+        };
+        name.to_owned()
+    }
+}
+
+/// A size of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// The smallest.
+    Small,
+    /// As long as the MTU.
+    Full,
+    /// As long as segmentation offload permits.
+    Large,
+}
+
+impl Size {
+    const ALL: [Self; 3] = [Self::Small, Self::Full, Self::Large];
+
+    /// Bytes of a frame.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Small => 64,
+            Self::Full => 1514,
+            // 45 segments of 1448 bytes.
+            Self::Large => 54 + 45 * 1448,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "64",
+            Self::Full => "1514",
+            Self::Large => "64k",
+        }
+    }
+
+    /// Whether a frame has many pages.
+    pub fn is_large(self) -> bool {
+        self == Self::Large
+    }
+
+    /// Frames in a turn, so that each ring has room.
+    fn batch(self) -> u64 {
+        if self.is_large() { 8 } else { BATCH }
+    }
+}
+
+/// A path and a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub path: PathKind,
+    pub size: Size,
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.path.name(), self.size.name())
+    }
+}
+
+impl Window {
+    /// All windows.
+    pub fn all() -> impl Iterator<Item = Self> {
+        // The sink of the card's wire takes no larger frames.
+        let exists =
+            |window: &Self| !matches!(window.path, PathKind::Card(_)) || !window.size.is_large();
+        PathKind::all().flat_map(|path| Size::ALL.map(|size| Self { path, size })).filter(exists)
+    }
+
+    /// Those with a name of the list, or all if it is empty. The name of a path stands for all its sizes.
+    ///
+    /// # Errors
+    /// In words, with a name that is none.
+    pub fn chosen(names: &[String]) -> std::result::Result<Vec<Self>, String> {
+        let is =
+            |window: &Self, name: &str| *name == window.to_string() || *name == window.path.name();
+        let unknown = names.iter().find(|name| !Self::all().any(|window| is(&window, name)));
+        if let Some(unknown) = unknown {
+            let known: Vec<_> = PathKind::all().map(PathKind::name).collect();
+            return Err(format!("no window {unknown:?}; the paths are {}", known.join(", ")));
+        }
+        let chosen = |window: &Self| names.is_empty() || names.iter().any(|name| is(window, name));
+        Ok(Self::all().filter(chosen).collect())
+    }
+
+    /// Whether it needs a tap, and so root.
+    pub fn needs_network(&self) -> bool {
+        use PathKind as Kind;
+        match self.path {
+            Kind::Header
+            | Kind::Copy
+            | Kind::Remap
+            | Kind::Flip
+            | Kind::VhostUser
+            | Kind::Card(_) => false,
+            Kind::GuestCopy | Kind::GuestCopyMapped | Kind::Direct => true,
+            Kind::UplinkTx | Kind::UplinkTxBasic | Kind::UplinkRx | Kind::UplinkRxBasic => true,
+        }
+    }
+
+    /// Builds the path.
+    pub fn open(&self) -> std::result::Result<Box<dyn Path>, String> {
+        Ok(match self.path {
+            PathKind::Header | PathKind::Copy | PathKind::Remap | PathKind::Flip => {
+                Box::new(netif::Pair::new(self.path, self.size)?)
+            }
+            PathKind::UplinkTx | PathKind::UplinkTxBasic => {
+                Box::new(uplinks::ToUplink::new(self.path, self.size)?)
+            }
+            PathKind::GuestCopy
+            | PathKind::GuestCopyMapped
+            | PathKind::Direct
+            | PathKind::UplinkRx
+            | PathKind::UplinkRxBasic => Box::new(uplinks::FromUplink::new(self.path, self.size)?),
+            PathKind::VhostUser => Box::new(virtio::Pair::new(self.size)?),
+            PathKind::Card(protection) => Box::new(cards::Card::new(protection, self.size)?),
+        })
+    }
+}
+
+/// What frames took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Hypercalls of the driver domain and of guests.
+    pub hypercalls: u64,
+    /// Events sent to guests.
+    pub notifications: u64,
+    /// Copies by the hypervisor.
+    pub copies: u64,
+    /// Pages mapped.
+    pub maps: u64,
+    /// Pages that changed hands.
+    pub transfers: u64,
+}
+
+impl Counts {
+    /// The counts with their names.
+    pub fn named(&self) -> [(&'static str, u64); 5] {
+        let Self { hypercalls, notifications, copies, maps, transfers } = *self;
+        [
+            ("hypercalls", hypercalls),
+            ("notifications", notifications),
+            ("copies", copies),
+            ("maps", maps),
+            ("transfers", transfers),
+        ]
+    }
+
+    /// What `work` has the meter count.
+    pub fn of(
+        meter: &Meter,
+        work: impl FnOnce() -> std::result::Result<(), String>,
+    ) -> std::result::Result<Self, String> {
+        let read = || {
+            let count = |what| meter.count(what);
+            [
+                count(Counted::Hypercalls) + count(Counted::GuestHypercalls),
+                count(Counted::Notifications),
+                count(Counted::Copies) + count(Counted::GuestCopies),
+                count(Counted::Maps),
+                count(Counted::Transfers),
+            ]
+        };
+        meter.switch(true);
+        let before = read();
+        let done = work();
+        let after = read();
+        meter.switch(false);
+        done?;
+        let [hypercalls, notifications, copies, maps, transfers] =
+            std::array::from_fn(|n| after[n] - before[n]);
+        Ok(Self { hypercalls, notifications, copies, maps, transfers })
+    }
+}
+
+/// A path under test.
+pub trait Path {
+    /// Sends so many frames, has the worker carry them, and receives them. Returns how many arrived.
+    fn turn(&mut self, frames: u64) -> std::result::Result<u64, String>;
+
+    /// Frames in a turn.
+    fn batch(&self) -> u64;
+
+    /// Carries frames and counts what they take.
+    fn count(&mut self, frames: u64) -> std::result::Result<Counts, String>;
+}
+
+/// The frames of a turn of this size.
+pub fn batch(size: Size) -> u64 {
+    size.batch()
+}
+
+/// Carries exactly so many frames.
+pub fn carry(path: &mut dyn Path, frames: u64) -> std::result::Result<(), String> {
+    let mut left = frames;
+    while left > 0 {
+        let now = left.min(path.batch());
+        let arrived = path.turn(now)?;
+        if arrived != now {
+            return Err(format!("{arrived} of {now} frames arrived"));
+        }
+        left -= now;
+    }
+    Ok(())
+}
+
+/// Moves this thread into a network of its own, where windows make their taps. None without root.
+pub fn private_network() -> Result<Option<Namespace>> {
+    if !geteuid().is_root() {
+        return Ok(None);
+    }
+    let namespace = Namespace::create("lockstep")?;
+    let path = namespace.path();
+    let file = std::fs::File::open(&path).map_err(|source| Error::Path { path, source })?;
+    let enter = move_into_link_name_space(
+        std::os::fd::AsFd::as_fd(&file),
+        Some(LinkNameSpaceType::Network),
+    );
+    enter.map_err(|errno| Error::Failed(format!("entering a namespace: {errno}")))?;
+    Ok(Some(namespace))
+}

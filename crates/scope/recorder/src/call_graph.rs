@@ -184,24 +184,26 @@ impl CallGraph {
             let returns = left.last.slot.map(|slot| slots.at(slot).returns_to);
             returns == Some(to.flow.start)
         };
-        let exact = left.iter().rposition(|left| {
+        // What was left last goes on first, mostly. Where an indirect jump or call leads is not known, except to a function.
+        let likely = left.iter().rposition(|left| {
             flow_of(left).is_some_and(|flow| {
                 flow.contains(to.flow.start)
                     || flow.leads_to(to.flow.start)
-                    || flow.ending == Ending::Return && returns_here(left)
+                    || match flow.ending {
+                        Ending::Return => returns_here(left),
+                        Ending::IndirectCall => to.flow.begins_function(),
+                        Ending::IndirectJump => {
+                            to.flow.begins_function() || flow.shares_function(&to.flow)
+                        }
+                        _ => false,
+                    }
             })
         });
-        // Where an indirect jump leads is not known.
-        let place = exact.or_else(|| {
-            left.iter().rposition(|left| {
-                flow_of(left).is_some_and(|flow| match flow.ending {
-                    Ending::IndirectJump => {
-                        flow.shares_function(&to.flow) || to.flow.begins_function()
-                    }
-                    Ending::IndirectCall => to.flow.function.is_none() || to.flow.begins_function(),
-                    _ => false,
-                })
-            })
+        let place = likely.or_else(|| {
+            let is_indirect =
+                |ending| matches!(ending, Ending::IndirectCall | Ending::IndirectJump);
+            let possible = |left: &Left| flow_of(left).is_some_and(|flow| is_indirect(flow.ending));
+            left.iter().rposition(|left| to.flow.function.is_none() && possible(left))
         });
         let found = place.map(|place| left.remove(place));
         let before = found.as_ref().and_then(flow_of).copied();

@@ -35,7 +35,7 @@ mod queue;
 mod split;
 mod taken;
 
-pub use chain::{Buffer, CHAIN_MAX, Chain, Fault};
+pub use chain::{Buffer, CHAIN_MAX, Chain, Fault, Single};
 pub use error::{Broken, SetupError};
 pub use events::{EventWords, arm_split, must_notify, publish_split};
 pub use layout::{Layout, Options, RingAddresses, SIZE_MAX};

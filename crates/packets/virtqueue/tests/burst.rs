@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shm::Region;
 use virtqueue::burst::{Buffers, BurstDriver, OutOfOrder};
-use virtqueue::{Chain, GuestMemory, Layout, Options, Queue, Range, RingAddresses};
+use virtqueue::{Chain, GuestMemory, Layout, Options, Queue, Range, RingAddresses, Single};
 
 const LEN: usize = 1 << 20;
 const SIZE: u16 = 64;
@@ -15,8 +15,12 @@ const BUFFERS: Buffers =
     Buffers { offset: 0x10_000, address: GUEST + 0x10_000, stride: 2368, are_writable: true };
 
 fn ends(layout: Layout) -> (BurstDriver, Queue) {
+    ends_with(layout, BUFFERS)
+}
+
+fn ends_with(layout: Layout, buffers: Buffers) -> (BurstDriver, Queue) {
     let region = Arc::new(Region::anonymous(LEN).unwrap()).slice(0..LEN).unwrap();
-    let driver = BurstDriver::new(&region, AT, SIZE, layout, BUFFERS);
+    let driver = BurstDriver::new(&region, AT, SIZE, layout, buffers);
     let range = Range { guest: GUEST, user: USER, len: LEN as u64 };
     let memory = Arc::new(GuestMemory::new(vec![(range, region)]).unwrap());
     let at = RingAddresses {
@@ -56,6 +60,43 @@ fn batches_go_there_and_back_in_order() {
             }
             assert_eq!(back, number);
             assert_eq!(driver.free(), SIZE);
+        }
+    }
+}
+
+/// Takes all chains that wait and completes them with these lengths.
+fn serve(queue: &mut Queue, is_writable: bool, written: u32) -> usize {
+    let mut singles = [Single::default(); 20];
+    let mut count = 0;
+    loop {
+        let taken = queue.pop_singles(is_writable, &mut singles).unwrap();
+        if taken == 0 {
+            return count;
+        }
+        for single in &singles[..taken] {
+            queue.complete(single.index, written);
+        }
+        count += taken;
+    }
+}
+
+#[test]
+fn one_entry_stands_for_a_batch_that_was_read() {
+    for (are_writable, written) in [(false, 0), (true, 77)] {
+        let buffers = Buffers { are_writable, ..BUFFERS };
+        let (mut driver, queue) = ends_with(Layout::Packed, buffers);
+        let mut queue = queue.in_order(true);
+        for batch in (1..=u16::from(u8::MAX)).map(|n| 1 + n % 33) {
+            driver.offer(batch, 100);
+            assert_eq!(serve(&mut queue, !are_writable, written), 0);
+            assert_eq!(serve(&mut queue, are_writable, written), usize::from(batch));
+            let _ = queue.publish();
+            let mut back = 0;
+            while let Some(returned) = driver.take().unwrap() {
+                assert_eq!(returned.written, written);
+                back += 1;
+            }
+            assert_eq!((back, driver.free()), (batch, SIZE));
         }
     }
 }

@@ -10,7 +10,7 @@ use port::{
     ScatterList,
 };
 use shm::{Piece, Region};
-use virtqueue::{Buffer, Chain, Mark, Queue};
+use virtqueue::{Buffer, Chain, Mark, Queue, Single};
 use wire::headers::Headers;
 use zerocopy::IntoBytes;
 
@@ -18,6 +18,7 @@ use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
 use crate::header::describe;
 use crate::position::{Continued, Position};
+use crate::singles::{self, Singles};
 use crate::supply::BufferSupply;
 use crate::writer::{NoPlace, Writer};
 
@@ -217,6 +218,48 @@ impl GuestRx {
     }
 }
 
+impl GuestRx {
+    /// Delivers a frame as it is into the next buffer of `singles`, if it is one that needs no more than this.
+    #[inline]
+    fn deliver_single(
+        &mut self,
+        body: Body<'_>,
+        frame: &Frame,
+        singles: &mut Singles,
+    ) -> Result<Option<Outcome>, Broken> {
+        let needed = self.header_len as u64 + u64::from(frame.len);
+        let Some(Single { index, buffer }) = singles.next() else { return Ok(None) };
+        if u64::from(buffer.len) < needed || self.finisher.need(frame) != Need::Nothing {
+            return Ok(None);
+        }
+        let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
+        let Some(outcome) =
+            singles::write(&self.regions, &buffer, &metadata, self.header_len, frame, body)?
+        else {
+            return Ok(None);
+        };
+        if outcome == Outcome::Delivered {
+            singles.take();
+            self.ring.queue.complete(index, u32::try_from(needed).unwrap_or(u32::MAX));
+            self.used += 1;
+            self.supply.delivered(self.used, self.pace);
+        }
+        Ok(Some(outcome))
+    }
+
+    /// Delivers a frame into any chains.
+    fn deliver_other(
+        &mut self,
+        body: Body<'_>,
+        frame: &Frame,
+        now: Duration,
+        singles: &mut Singles,
+    ) -> Result<Outcome, Broken> {
+        singles.put_back(&mut self.ring.queue);
+        self.offer(body, frame, now)
+    }
+}
+
 impl Room {
     /// Chains that were taken for the present frame.
     fn taken(&self) -> usize {
@@ -318,16 +361,25 @@ impl Egress for GuestRx {
         if self.ring.queue.memory().is_lost() {
             return Err(Broken::new(virtqueue::Broken::MemoryLost));
         }
-        self.ring.queue.prefetch(u16::try_from(offers.len()).unwrap_or(u16::MAX));
         let mut result = Ok(());
+        let mut singles = Singles::default();
+        let mut left = offers.len();
         for offer in offers {
-            match self.offer(body, offer.frame, now) {
+            let outcome = singles
+                .fill(&mut self.ring.queue, &self.regions, left)
+                .and_then(|()| self.deliver_single(body, offer.frame, &mut singles))
+                .and_then(|outcome| match outcome {
+                    Some(outcome) => Ok(outcome),
+                    None => self.deliver_other(body, offer.frame, now, &mut singles),
+                });
+            match outcome {
                 Ok(outcome) => offer.outcome = outcome,
                 Err(broken) => {
                     result = Err(broken);
                     break;
                 }
             }
+            left -= 1;
             if offer.outcome == Outcome::Waiting {
                 break;
             }
@@ -335,6 +387,7 @@ impl Egress for GuestRx {
                 self.ring.queue.disarm();
             }
         }
+        singles.put_back(&mut self.ring.queue);
         if self.ring.queue.publish() {
             self.call.notify();
         }

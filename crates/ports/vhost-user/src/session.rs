@@ -140,6 +140,7 @@ impl Session {
         let [rx, tx] = [2 * pair, 2 * pair + 1].map(|index| {
             let ring = &self.rings[index];
             let queue = ring.open(memory, negotiated.rings());
+            let queue = queue.map(|queue| queue.in_order(negotiated.is_in_order()));
             queue.map(|queue| (ring, queue)).map_err(|error| format!("ring {index}: {error}"))
         });
         let ((rx, rx_queue), (tx, tx_queue)) = (rx?, tx?);

@@ -77,16 +77,7 @@ impl BurstDriver {
     ) -> Self {
         assert!(size.is_power_of_two(), "a ring of {size} entries");
         let memory = memory.share().expect("a slice");
-        let driver = Self {
-            memory,
-            at,
-            size,
-            layout,
-            buffers,
-            offered: 0,
-            returned: 0,
-            taken: 0,
-        };
+        let driver = Self { memory, at, size, layout, buffers, offered: 0, returned: 0, taken: 0 };
         match layout {
             Layout::Split => {
                 // VIRTQ_AVAIL_F_NO_INTERRUPT. Entry n of the ring names chain n for ever.

@@ -301,8 +301,7 @@ impl PackedQueue {
     #[inline]
     fn write_last(&mut self, old: u16, new: u16) -> u16 {
         let count = new.wrapping_sub(old);
-        let descriptors =
-            (0..count).map(|n| self.taken.get(old.wrapping_add(n)).descriptors).sum();
+        let descriptors = (0..count).map(|n| self.taken.get(old.wrapping_add(n)).descriptors).sum();
         let start = self.used;
         self.used = start.advance(descriptors, self.size);
         self.write_used(start, self.taken.get(new.wrapping_sub(1)));

@@ -36,6 +36,8 @@ pub struct GuestRx {
     header_len: usize,
     is_mergeable: bool,
     supply: BufferSupply,
+    /// Bytes of the last buffer that was a chain: a longer frame is not tried with one.
+    single_len: u32,
     /// Chains used since the beginning.
     used: u64,
     /// Chains whose use ends a shortage.
@@ -110,6 +112,7 @@ impl GuestRx {
             header_len: negotiated.header_len(),
             is_mergeable: negotiated.has_mergeable_buffers(),
             supply: BufferSupply::default(),
+            single_len: u32::MAX,
             used: 0,
             pace: size.into(),
             room: Room::default(),
@@ -219,17 +222,24 @@ impl GuestRx {
 }
 
 impl GuestRx {
-    /// Delivers a frame as it is into the next buffer of `singles`, if it is one that needs no more than this.
+    /// Delivers a frame as it is into the next buffer of `singles`, if it needs no more than this. `left` frames of the
+    /// batch are left.
     #[inline]
     fn deliver_single(
         &mut self,
         body: Body<'_>,
         frame: &Frame,
+        left: usize,
         singles: &mut Singles,
     ) -> Result<Option<Outcome>, Broken> {
         let needed = self.header_len as u64 + u64::from(frame.len);
+        if needed > self.single_len.into() || self.finisher.need(frame) != Need::Nothing {
+            return Ok(None);
+        }
+        singles.fill(&mut self.ring.queue, &self.regions, left)?;
         let Some(Single { index, buffer }) = singles.next() else { return Ok(None) };
-        if u64::from(buffer.len) < needed || self.finisher.need(frame) != Need::Nothing {
+        self.single_len = buffer.len;
+        if needed > buffer.len.into() {
             return Ok(None);
         }
         let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
@@ -245,18 +255,6 @@ impl GuestRx {
             self.supply.delivered(self.used, self.pace);
         }
         Ok(Some(outcome))
-    }
-
-    /// Delivers a frame into any chains.
-    fn deliver_other(
-        &mut self,
-        body: Body<'_>,
-        frame: &Frame,
-        now: Duration,
-        singles: &mut Singles,
-    ) -> Result<Outcome, Broken> {
-        singles.put_back(&mut self.ring.queue);
-        self.offer(body, frame, now)
     }
 }
 
@@ -365,13 +363,14 @@ impl Egress for GuestRx {
         let mut singles = Singles::default();
         let mut left = offers.len();
         for offer in offers {
-            let outcome = singles
-                .fill(&mut self.ring.queue, &self.regions, left)
-                .and_then(|()| self.deliver_single(body, offer.frame, &mut singles))
-                .and_then(|outcome| match outcome {
-                    Some(outcome) => Ok(outcome),
-                    None => self.deliver_other(body, offer.frame, now, &mut singles),
-                });
+            let single = self.deliver_single(body, offer.frame, left, &mut singles);
+            let outcome = single.and_then(|outcome| match outcome {
+                Some(outcome) => Ok(outcome),
+                None => {
+                    singles.put_back(&mut self.ring.queue);
+                    self.offer(body, offer.frame, now)
+                }
+            });
             match outcome {
                 Ok(outcome) => offer.outcome = outcome,
                 Err(broken) => {

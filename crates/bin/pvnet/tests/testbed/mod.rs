@@ -91,9 +91,7 @@ impl Testbed {
         command.arg("run").arg("--config").arg(self.folder().join("pvnet.toml"));
         self.daemon = Process::capture(command).unwrap();
         // What the killed one left may be there already.
-        wait("the daemon's start", || {
-            lab::run(self.command("status"), LIMIT).is_ok()
-        });
+        wait("the daemon's start", || lab::run(self.command("status"), LIMIT).is_ok());
     }
 
     /// The daemon's folder.

@@ -15,6 +15,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Statistics that testpmd never comes to print. Without them it would wait for a key.
 const NEVER: &str = "--stats-period=1000000";
 
+/// Packets' buffers, which fit into its memory.
+const MBUFS: &str = "--total-num-mbufs=16384";
+/// Large pages that it needs. Without them it has small ones.
+const HUGE_PAGES: u64 = 130;
+
 /// A program that carries frames between two vhost-user ports.
 pub struct BackEnd {
     sockets: TempDir,
@@ -46,18 +51,19 @@ impl BackEnd {
         let mut command = lab::command("dpdk-testpmd")?;
         // The first of both threads only waits.
         command.args(["--lcores", &format!("0@{cpu},1@{cpu}"), "--no-pci", "--no-telemetry"]);
-        command.args(["--in-memory", "--iova-mode=va", "-m", "256"]);
-        match free_huge_pages() {
-            0..=129 => command.arg("--no-huge"),
-            _ => command.arg("--single-file-segments"),
+        command.args(["--iova-mode=va", "-m", "256"]);
+        let memory = match free_huge_pages() {
+            0..HUGE_PAGES => ["--no-huge", "--no-shconf"],
+            _ => ["--in-memory", "--single-file-segments"],
         };
+        command.args(memory);
         for (n, socket) in socket_paths(sockets.path()).iter().enumerate() {
             let device = format!("net_vhost{n},iface={},queues=1", socket.display());
             command.args(["--vdev", &device]);
         }
-        command.args(["--", "--nb-cores=1", "--forward-mode=io", NEVER]);
+        command.args(["--", "--nb-cores=1", "--forward-mode=io", NEVER, MBUFS]);
         let mut process = Process::capture(command)?;
-        process.says("io packet forwarding", LIMIT)?;
+        process.says("io packet forwarding - ports=2", LIMIT)?;
         Ok(Self { sockets, program: Program::Rival(process) })
     }
 

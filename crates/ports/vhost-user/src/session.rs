@@ -93,7 +93,12 @@ impl Session {
             let step = if pending && is_quiet(&watched) {
                 lock(&session).serve_ready()
             } else {
-                requests.handle_request().map_err(|error| describe(&error))
+                match requests.handle_request() {
+                    // DPDK's front-ends disable their rings first of all when their back-end comes back, before they
+                    // name any features. The rings are disabled then.
+                    Err(Error::InactiveFeature(_)) => Ok(()),
+                    result => result.map_err(|error| describe(&error)),
+                }
             };
             if let Err(why) = step {
                 break lock(&session).error.take().unwrap_or(why);

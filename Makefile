@@ -18,7 +18,7 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile scope bench deny docs doc clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile scope bench deny docs doc clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ loom: ## Model-check the notifications of the rings and of the card, and the IOM
 
 unit: ## Run all tests (without root, those with namespaces are skipped unless PVNET_TESTS=all)
 	$(CARGO) test --workspace
+
+lab-dpdk: deps ## Drive virtual machines' ports by every layout of DPDK's testpmd, and kill both sides again and again
+	cargo test -q -p pvnet --test vhost_user -- --ignored
 
 lab-xen: deps build ## Boot Xen in QEMU and connect every frontend with every backend
 	target/release/xenlab matrix

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use shm::Region;
-use virtqueue::{Chain, GuestMemory, Layout, Options, Queue, Range, RingAddresses};
+use virtqueue::{Chain, GuestMemory, Layout, Options, Queue, Range, RingAddresses, Single};
 
 /// Entries of the ring.
 const SIZE: u16 = 8;
@@ -32,16 +32,27 @@ fuzz_target!(|input: &[u8]| {
     let [descriptors, driver, device, _] = PARTS.map(|part| part as u64);
     let at = RingAddresses { descriptors, driver, device };
     let position = u16::from_le_bytes([*low, *high]).into();
+    let is_in_order = options & 8 != 0;
     let options = Options { layout, event_idx: options & 2 != 0, indirect: options & 4 != 0 };
-    let Ok(mut queue) = Queue::new(memory.clone(), at, SIZE.into(), position, options) else {
-        return;
-    };
+    let Ok(queue) = Queue::new(memory.clone(), at, SIZE.into(), position, options) else { return };
+    let mut queue = queue.in_order(is_in_order);
     let (mut chain, mut held) = (Chain::new(), Vec::new());
     for step in steps.chunks_exact(4) {
         let at = PARTS[usize::from(step[0] >> 6)]
             + usize::from(step[0] & 63) * 2
             + usize::from(step[1] & 1) * 128;
         memory.regions()[0].write(at, u16::from_le_bytes([step[2], step[3]])).unwrap();
+        let mut singles = [Single::default(); 3];
+        let Ok(taken) = queue.pop_singles(step[1] & 4 != 0, &mut singles) else { return };
+        for Single { buffer, .. } in &singles[..taken] {
+            let region = &memory.regions()[usize::from(buffer.region)];
+            assert!(buffer.len > 0);
+            assert!(buffer.offset + u64::from(buffer.len) <= region.len() as u64);
+        }
+        let kept = taken.min(usize::from(step[1] >> 3 & 3));
+        queue.put_back_singles(u16::try_from(taken - kept).unwrap());
+        held.extend(singles[..kept].iter().map(|single| single.index));
+        assert!(held.len() <= usize::from(SIZE));
         let mark = queue.mark();
         let Ok(popped) = queue.pop(&mut chain) else { return };
         if popped && step[1] & 2 != 0 {
@@ -57,7 +68,7 @@ fuzz_target!(|input: &[u8]| {
             assert!(held.len() <= usize::from(SIZE));
         } else {
             for index in held.drain(..) {
-                queue.complete(index, 9);
+                queue.complete(index, u32::from(step[1] >> 7));
             }
             let _ = queue.publish();
             let Ok(_) = queue.arm() else { return };

@@ -30,7 +30,7 @@ pub(crate) struct Descriptor {
 }
 
 /// A run of bytes of a chain that lies in one region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffer {
     /// Which region of the [memory](crate::GuestMemory::regions).
     pub region: u16,
@@ -38,6 +38,22 @@ pub struct Buffer {
     pub offset: u64,
     /// Bytes, at least one.
     pub len: u32,
+}
+
+/// A chain that consists of one buffer, in one region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Single {
+    /// Its number, for [`Queue::complete`](crate::Queue::complete).
+    pub index: u16,
+    /// Its buffer.
+    pub buffer: Buffer,
+}
+
+/// Whether a descriptor with these flags is a chain of one buffer that the device may write, or read.
+#[inline]
+pub(crate) fn is_single(flags: u16, is_writable: bool) -> bool {
+    let wanted = if is_writable { flag::WRITE } else { 0 };
+    flags & (flag::NEXT | flag::WRITE | flag::INDIRECT) == wanted
 }
 
 /// Why a chain cannot be used. It is returned to the driver unused.

@@ -19,10 +19,11 @@
 //! jumps, a descriptor that does not exist, a chain that is longer than the ring. What concerns one chain only,
 //! such as an address outside of the guest's memory, is that chain's [`Fault`]: it is returned unused.
 //!
-//! [`driver`] is a driver's end, for tests and measurements.
+//! [`driver`] is a driver's end for tests, and [`burst`] a fast one for measurements.
 
 #![forbid(unsafe_code)]
 
+pub mod burst;
 mod chain;
 pub mod driver;
 mod error;
@@ -34,7 +35,7 @@ mod queue;
 mod split;
 mod taken;
 
-pub use chain::{Buffer, CHAIN_MAX, Chain, Fault};
+pub use chain::{Buffer, CHAIN_MAX, Chain, Fault, Single};
 pub use error::{Broken, SetupError};
 pub use events::{EventWords, arm_split, must_notify, publish_split};
 pub use layout::{Layout, Options, RingAddresses, SIZE_MAX};

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use shm::Region;
 
+use crate::Buffer;
+
 /// A range of guest addresses that one region of memory backs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -16,6 +18,11 @@ pub struct Range {
 }
 
 impl Range {
+    #[inline]
+    fn holds(&self, address: u64) -> bool {
+        address.wrapping_sub(self.guest) < self.len
+    }
+
     fn overlaps(&self, other: &Self) -> bool {
         let meet = |a: u64, b: u64| a < b + other.len && b < a + self.len;
         meet(self.guest, other.guest) || meet(self.user, other.user)
@@ -105,10 +112,25 @@ impl GuestMemory {
     /// Where a guest address lies: the region, the offset in it, and how many bytes from there on it has.
     #[inline]
     pub(crate) fn find(&self, address: u64) -> Option<(usize, u64, u64)> {
-        let within = |range: &Range| address.wrapping_sub(range.guest) < range.len;
-        let index = self.ranges.iter().position(within)?;
+        let index = self.ranges.iter().position(|range| range.holds(address))?;
         let offset = address - self.ranges[index].guest;
         Some((index, offset, self.ranges[index].len - offset))
+    }
+
+    /// The `len` bytes at a guest address, if there are any and they lie in one region. `last` is a guess which: the
+    /// region of the look-up before.
+    #[inline]
+    pub(crate) fn find_whole(&self, address: u64, len: u32, last: &mut usize) -> Option<Buffer> {
+        let mut range = self.ranges.get(*last)?;
+        let mut offset = address.wrapping_sub(range.guest);
+        if offset >= range.len {
+            *last = self.ranges.iter().position(|range| range.holds(address))?;
+            range = &self.ranges[*last];
+            offset = address - range.guest;
+        }
+        let region = u16::try_from(*last).ok()?;
+        let fits = len > 0 && range.len - offset >= len.into();
+        fits.then_some(Buffer { region, offset, len })
     }
 
     /// A value at a guest address, which may straddle two ranges.

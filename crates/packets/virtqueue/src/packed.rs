@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::chain::{DESCRIPTOR_LEN, Descriptor, flag};
+use crate::chain::{DESCRIPTOR_LEN, Descriptor, flag, is_single};
 use crate::events::must_notify;
 use crate::layout::Parts;
 use crate::memory::Area;
 use crate::split::walk_table;
-use crate::taken::Taken;
-use crate::{Broken, Chain, GuestMemory, Options, RingAddresses, SIZE_MAX, SetupError};
+use crate::taken::{Entry, Taken};
+use crate::{Broken, Chain, GuestMemory, Options, RingAddresses, SIZE_MAX, SetupError, Single};
 
 /// `VIRTQ_DESC_F_AVAIL` and `VIRTQ_DESC_F_USED`.
 const AVAILABLE: u16 = 1 << 7;
@@ -73,6 +73,10 @@ pub(crate) struct PackedQueue {
     /// Descriptors from `next` on that were taken and put back.
     seen: u16,
     pub(crate) taken: Taken,
+    /// The region of the last buffer that was looked up.
+    last: usize,
+    /// Whether one used descriptor may stand for several (`VIRTIO_F_IN_ORDER`).
+    pub(crate) is_in_order: bool,
     /// What the device's event suppression says, so that it is written only when it changes.
     device_event: (u16, u16),
 }
@@ -112,6 +116,8 @@ impl PackedQueue {
             occupied: 0,
             seen: 0,
             taken: Taken::new(size, 0),
+            last: 0,
+            is_in_order: false,
             device_event: (0, u16::MAX),
         };
         queue.disarm();
@@ -153,15 +159,6 @@ impl PackedQueue {
         self.is_available(0)
     }
 
-    /// Prefetches the next descriptors.
-    #[inline]
-    pub(crate) fn prefetch(&self, chains: u16) {
-        for n in (0..chains).step_by(4) {
-            let at = self.at(self.next.advance(n.min(self.size - 1), self.size).index);
-            self.descriptors.region.prefetch_for_write(at);
-        }
-    }
-
     #[inline]
     pub(crate) fn pop(&mut self, chain: &mut Chain) -> Result<bool, Broken> {
         if !self.is_available(0) {
@@ -198,6 +195,50 @@ impl PackedQueue {
         Err(Broken::LongChain(free))
     }
 
+    /// Takes the next chains of one buffer each, see [`Queue::pop_singles`](crate::Queue::pop_singles).
+    #[inline]
+    pub(crate) fn pop_singles(&mut self, is_writable: bool, singles: &mut [Single]) -> usize {
+        let free = usize::from(self.size - self.occupied);
+        let mut count = 0;
+        for single in singles.iter_mut().take(free) {
+            let at = self.at(self.next.index);
+            // Length, id and flags are one read. The address is read after the flags.
+            let Ok(word) = self.descriptors.region.atomic_u64(at + LENGTH) else { break };
+            let word = u64::from_le(word.load(Ordering::Acquire)).to_le_bytes();
+            let [a, b, c, d, id @ .., e, f] = word;
+            let (len, id) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes(id));
+            let flags = u16::from_le_bytes([e, f]);
+            let (available, used) = (flags & AVAILABLE != 0, flags & USED != 0);
+            let is_new = available == self.next.wrap && used != self.next.wrap;
+            // Of another chain this was a glance: `pop` reads it and decides.
+            if !is_new || !is_single(flags, is_writable) || id >= self.size {
+                break;
+            }
+            let Ok(address) = self.descriptors.region.read(at) else { break };
+            let Some(buffer) = self.memory.find_whole(address, len, &mut self.last) else { break };
+            self.next = self.next.advance(1, self.size);
+            *single = Single { index: self.taken.push(id, 1), buffer };
+            count += 1;
+        }
+        // At most the ring's size.
+        let taken = u16::try_from(count).unwrap_or(0);
+        self.occupied += taken;
+        self.seen = self.seen.saturating_sub(taken);
+        count
+    }
+
+    /// Puts back the last `count` chains, which occupy one descriptor each.
+    pub(crate) fn put_back_singles(&mut self, count: u16) {
+        let index = self.taken.next().wrapping_sub(count);
+        let Position { index: now, wrap } = self.next;
+        let position = match now.checked_sub(count) {
+            Some(index) => Position { index, wrap },
+            // `count` is at most the size, and larger than `now`.
+            None => Position { index: self.size - (count - now), wrap: !wrap },
+        };
+        self.truncate(index, position);
+    }
+
     /// Puts back the chains from `index` on, the first of which began at `position`.
     pub(crate) fn truncate(&mut self, index: u16, position: Position) {
         let mut at = index;
@@ -218,39 +259,65 @@ impl PackedQueue {
             return false;
         }
         let start = self.used;
-        let (mut first, mut descriptors) = (None, 0);
-        let mut index = old;
-        while index != new {
-            let entry = self.taken.get(index);
-            let lap = if self.used.wrap { AVAILABLE | USED } else { 0 };
-            let flags = lap | if entry.written > 0 { flag::WRITE } else { 0 };
-            let at = self.at(self.used.index);
-            let len = entry.written.to_le_bytes();
-            let ([a, b], [c, d]) = (entry.id.to_le_bytes(), flags.to_le_bytes());
-            // Setup has checked the bounds.
-            let region = &self.descriptors.region;
-            if first.is_none() {
-                // The driver looks at the first one first, so its flags show it all others.
-                let _ = region.write(at + LENGTH, len);
-                let _ = region.write(at + LENGTH + 4, [a, b]);
-                first = Some((at, flags));
-            } else {
-                let [e, f, g, h] = len;
-                let _ = region.write(at + LENGTH, u64::from_le_bytes([e, f, g, h, a, b, c, d]));
-            }
-            self.used = self.used.advance(entry.descriptors, self.size);
-            descriptors += entry.descriptors;
-            index = index.wrapping_add(1);
-        }
-        if let Some((at, flags)) = first
-            && let Ok(word) = self.descriptors.region.atomic_u16(at + FLAGS)
-        {
-            word.store(flags, Ordering::Release);
-        }
+        let descriptors = match self.is_in_order && self.are_read_only(old, new) {
+            true => self.write_last(old, new),
+            false => self.write_each(old, new),
+        };
         self.occupied -= descriptors;
         self.taken.published();
         fence(Ordering::SeqCst);
         self.driver_wants(start, descriptors)
+    }
+
+    /// Whether the device wrote into none of these chains.
+    #[inline]
+    fn are_read_only(&self, old: u16, new: u16) -> bool {
+        let count = new.wrapping_sub(old);
+        (0..count).all(|n| self.taken.get(old.wrapping_add(n)).written == 0)
+    }
+
+    /// Writes a used descriptor for each of these chains, and returns how many descriptors they occupy. The first one
+    /// is written last: the driver looks at it first, and then at the others.
+    #[inline]
+    fn write_each(&mut self, old: u16, new: u16) -> u16 {
+        let start = self.used;
+        let first = self.taken.get(old);
+        self.used = start.advance(first.descriptors, self.size);
+        let mut descriptors = first.descriptors;
+        let mut index = old.wrapping_add(1);
+        while index != new {
+            let entry = self.taken.get(index);
+            self.write_used(self.used, entry);
+            self.used = self.used.advance(entry.descriptors, self.size);
+            descriptors += entry.descriptors;
+            index = index.wrapping_add(1);
+        }
+        self.write_used(start, first);
+        descriptors
+    }
+
+    /// Writes one used descriptor, with the id of the last chain, for all of these. The driver skips the others
+    /// (VIRTIO 1.2 §2.8.9).
+    #[inline]
+    fn write_last(&mut self, old: u16, new: u16) -> u16 {
+        let count = new.wrapping_sub(old);
+        let descriptors = (0..count).map(|n| self.taken.get(old.wrapping_add(n)).descriptors).sum();
+        let start = self.used;
+        self.used = start.advance(descriptors, self.size);
+        self.write_used(start, self.taken.get(new.wrapping_sub(1)));
+        descriptors
+    }
+
+    /// Writes a used descriptor: length, id and flags at once, after all that was written before.
+    #[inline]
+    fn write_used(&self, place: Position, entry: Entry) {
+        let lap = if place.wrap { AVAILABLE | USED } else { 0 };
+        let flags = lap | if entry.written > 0 { flag::WRITE } else { 0 };
+        let word = u64::from(entry.written) | u64::from(entry.id) << 32 | u64::from(flags) << 48;
+        // Setup has checked the bounds.
+        if let Ok(place) = self.descriptors.region.atomic_u64(self.at(place.index) + LENGTH) {
+            place.store(word.to_le(), Ordering::Release);
+        }
     }
 
     /// Whether the driver wants a notification for `count` used descriptors from `start` on. Its wish is read

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::packed::{PackedQueue, Position};
 use crate::split::SplitQueue;
-use crate::{Broken, Chain, GuestMemory, Layout, Options, RingAddresses, SetupError};
+use crate::{Broken, Chain, GuestMemory, Layout, Options, RingAddresses, SetupError, Single};
 
 /// The device's end of a ring.
 #[derive(Debug)]
@@ -49,6 +49,16 @@ impl Queue {
         Ok(Self { ring, notifies_once: true })
     }
 
+    /// The same queue for a driver that has accepted `VIRTIO_F_IN_ORDER` or not. If it has, one used descriptor of a packed
+    /// ring stands for several chains that the device only read.
+    #[must_use]
+    pub fn in_order(mut self, is_in_order: bool) -> Self {
+        if let Ring::Packed(ring) = &mut self.ring {
+            ring.is_in_order = is_in_order;
+        }
+        self
+    }
+
     /// The memory that its chains lie in.
     #[inline]
     #[must_use]
@@ -71,15 +81,6 @@ impl Queue {
         }
     }
 
-    /// Prefetches the descriptors of the next `chains` chains.
-    #[inline]
-    pub fn prefetch(&self, chains: u16) {
-        match &self.ring {
-            Ring::Split(ring) => ring.prefetch(chains),
-            Ring::Packed(ring) => ring.prefetch(chains),
-        }
-    }
-
     /// Takes the next chain. Returns whether there was one.
     ///
     /// # Errors
@@ -89,6 +90,33 @@ impl Queue {
         match &mut self.ring {
             Ring::Split(ring) => ring.pop(chain),
             Ring::Packed(ring) => ring.pop(chain),
+        }
+    }
+
+    /// Takes the next chains as long as each is one buffer in one region, which the device may write (`is_writable`) or
+    /// read: what [`pop`](Self::pop) does for any chain, cheaper. Returns how many it took; the first ones of `singles`
+    /// are theirs. Where it takes none, `pop` may find a chain of another kind.
+    ///
+    /// # Errors
+    /// The ring cannot be used any more.
+    #[inline]
+    pub fn pop_singles(
+        &mut self,
+        is_writable: bool,
+        singles: &mut [Single],
+    ) -> Result<usize, Broken> {
+        match &mut self.ring {
+            Ring::Split(ring) => ring.pop_singles(is_writable, singles),
+            Ring::Packed(ring) => Ok(ring.pop_singles(is_writable, singles)),
+        }
+    }
+
+    /// Puts back the last `count` chains that [`pop_singles`](Self::pop_singles) took, none of which is complete.
+    #[inline]
+    pub fn put_back_singles(&mut self, count: u16) {
+        match &mut self.ring {
+            Ring::Split(ring) => ring.taken.truncate(ring.taken.next().wrapping_sub(count)),
+            Ring::Packed(ring) => ring.put_back_singles(count),
         }
     }
 

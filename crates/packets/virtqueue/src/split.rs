@@ -5,12 +5,12 @@ use std::sync::atomic::{Ordering, fence};
 
 use zerocopy::FromBytes;
 
-use crate::chain::{DESCRIPTOR_LEN, Descriptor, flag};
+use crate::chain::{DESCRIPTOR_LEN, Descriptor, flag, is_single};
 use crate::events::{EventWords, arm_split, publish_split};
 use crate::layout::Parts;
 use crate::memory::Area;
 use crate::taken::Taken;
-use crate::{Broken, Chain, GuestMemory, Options, RingAddresses, SIZE_MAX, SetupError};
+use crate::{Broken, Chain, GuestMemory, Options, RingAddresses, SIZE_MAX, SetupError, Single};
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY`.
 const NO_EVENT: u16 = 1;
@@ -25,6 +25,8 @@ pub(crate) struct SplitQueue {
     /// The last available index that was checked. The shared word is read again only past it.
     available: u16,
     pub(crate) taken: Taken,
+    /// The region of the last buffer that was looked up.
+    last: usize,
 }
 
 /// The words that both sides use to find each other.
@@ -110,6 +112,7 @@ impl SplitQueue {
             options,
             available: used,
             taken: Taken::new(size, used),
+            last: 0,
         };
         queue.refresh()?;
         Ok(queue)
@@ -148,16 +151,6 @@ impl SplitQueue {
         }
     }
 
-    /// Prefetches the descriptors of the next chains.
-    #[inline]
-    pub(crate) fn prefetch(&self, chains: u16) {
-        let next = self.taken.next();
-        for n in 0..chains.min(self.available.wrapping_sub(next)) {
-            let head = usize::from(self.words.head(next.wrapping_add(n)) & (self.size - 1));
-            self.descriptors.region.prefetch(self.descriptors.start + head * DESCRIPTOR_LEN);
-        }
-    }
-
     #[inline]
     pub(crate) fn pop(&mut self, chain: &mut Chain) -> Result<bool, Broken> {
         if self.waiting()? == 0 {
@@ -184,6 +177,29 @@ impl SplitQueue {
             index = next;
         }
         Err(Broken::LongChain(self.size))
+    }
+
+    /// Takes the next chains of one buffer each, see [`Queue::pop_singles`](crate::Queue::pop_singles).
+    #[inline]
+    pub(crate) fn pop_singles(
+        &mut self,
+        is_writable: bool,
+        singles: &mut [Single],
+    ) -> Result<usize, Broken> {
+        let waiting = usize::from(self.waiting()?);
+        let mut count = 0;
+        for single in singles.iter_mut().take(waiting) {
+            let head = self.words.head(self.taken.next());
+            let Descriptor { address, len, flags, .. } = self.descriptor(head)?;
+            // Of another chain this was a glance: `pop` reads it and decides.
+            if !is_single(flags, is_writable) {
+                break;
+            }
+            let Some(buffer) = self.memory.find_whole(address, len, &mut self.last) else { break };
+            *single = Single { index: self.taken.push(head, 0), buffer };
+            count += 1;
+        }
+        Ok(count)
     }
 
     #[inline]

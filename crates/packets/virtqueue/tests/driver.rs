@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use common::{DATA, LEN, TABLES, USER, World, addresses, options, start, world};
 use proptest::prelude::*;
 use virtqueue::driver::{Offered, Table, Used};
-use virtqueue::{Chain, Layout, Queue, SetupError};
+use virtqueue::{Buffer, Chain, Layout, Queue, SetupError, Single};
 
 /// What a test does next.
 #[derive(Clone, Debug)]
@@ -109,10 +109,25 @@ impl Run {
         }
     }
 
+    /// Takes the next chains of one buffer, and puts them back.
+    fn glance(&mut self) {
+        for is_writable in [false, true] {
+            let mut singles = [Single::default(); 4];
+            let taken = self.world.queue.pop_singles(is_writable, &mut singles).unwrap();
+            assert!(taken <= self.published, "a chain that was not published");
+            for (single, (_, buffers)) in singles[..taken].iter().zip(&self.offered) {
+                let Buffer { region, offset, len } = single.buffer;
+                let seen = Offered { address: offset, len, writable: is_writable };
+                assert_eq!((region, &[seen][..]), (0, &buffers[..]));
+            }
+            self.world.queue.put_back_singles(u16::try_from(taken).unwrap());
+        }
+    }
+
     fn pop(&mut self, count: usize, back: usize) {
         self.device_sleeps = false;
         self.world.queue.disarm();
-        self.world.queue.prefetch(4);
+        self.glance();
         let mut marks = Vec::new();
         let mut popped = Vec::new();
         let mut chain = Chain::new();

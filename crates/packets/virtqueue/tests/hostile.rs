@@ -9,7 +9,7 @@ use common::{
 use proptest::prelude::*;
 use shm::Region;
 use virtqueue::driver::{Offered, Table};
-use virtqueue::{Broken, CHAIN_MAX, Chain, Fault, Layout, Options, Queue, SetupError};
+use virtqueue::{Broken, CHAIN_MAX, Chain, Fault, Layout, Options, Queue, SetupError, Single};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -275,7 +275,8 @@ proptest! {
         let ring = usize::try_from(DESCRIPTORS).unwrap();
         let position = if packed { position & 0x8007 } else { position };
         let queue = Queue::new(memory.clone(), addresses(USER), 8, position, options(layout, event_idx));
-        let Ok(mut queue) = queue else { return Ok(()) };
+        let Ok(queue) = queue else { return Ok(()) };
+        let mut queue = queue.in_order(event_idx);
         let mut chain = Chain::new();
         let mut held = Vec::new();
         for (at, value, small) in writes {
@@ -283,6 +284,18 @@ proptest! {
             let part = [ring, usize::try_from(DRIVER).unwrap(), usize::try_from(DEVICE).unwrap()][at % 3];
             let value = if small { value & 0x8087 } else { value };
             memory.regions()[0].write(part + at / 3 % 128 / 2 * 2, value).unwrap();
+            let mut singles = [Single::default(); 3];
+            let Ok(taken) = queue.pop_singles(at % 2 == 0, &mut singles) else { return Ok(()) };
+            for Single { buffer, .. } in &singles[..taken] {
+                let region = &memory.regions()[usize::from(buffer.region)];
+                let end = buffer.offset + u64::from(buffer.len);
+                prop_assert!(end <= region.len() as u64 && buffer.len > 0);
+            }
+            // Some of them are put back.
+            let kept = taken.min(at % 5);
+            queue.put_back_singles(u16::try_from(taken - kept).unwrap());
+            held.extend(singles[..kept].iter().map(|single| single.index));
+            prop_assert!(held.len() <= 8, "no more chains than the ring has");
             match queue.pop(&mut chain) {
                 Ok(true) => {
                     prop_assert!(held.len() < 8, "no more chains than the ring has");
@@ -295,7 +308,7 @@ proptest! {
                 }
                 Ok(false) => {
                     for index in held.drain(..) {
-                        queue.complete(index, 5);
+                        queue.complete(index, u32::from(value % 2));
                     }
                     let _ = queue.publish();
                     if queue.arm().is_err() {

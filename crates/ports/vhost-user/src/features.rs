@@ -91,6 +91,12 @@ impl Negotiated {
         }
     }
 
+    /// Whether the guest's driver knows that buffers come back in order.
+    #[must_use]
+    pub fn is_in_order(self) -> bool {
+        self.has(bit::IN_ORDER)
+    }
+
     /// Bytes of the header before each frame: without the last field in a legacy device without mergeable buffers.
     #[must_use]
     pub fn header_len(self) -> usize {

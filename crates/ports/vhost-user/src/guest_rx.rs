@@ -10,7 +10,7 @@ use port::{
     ScatterList,
 };
 use shm::{Piece, Region};
-use virtqueue::{Buffer, Chain, Mark, Queue};
+use virtqueue::{Buffer, Chain, Mark, Queue, Single};
 use wire::headers::Headers;
 use zerocopy::IntoBytes;
 
@@ -18,6 +18,7 @@ use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
 use crate::header::describe;
 use crate::position::{Continued, Position};
+use crate::singles::{self, Singles};
 use crate::supply::BufferSupply;
 use crate::writer::{NoPlace, Writer};
 
@@ -35,6 +36,8 @@ pub struct GuestRx {
     header_len: usize,
     is_mergeable: bool,
     supply: BufferSupply,
+    /// Bytes of the last buffer that was a chain: a longer frame is not tried with one.
+    single_len: u32,
     /// Chains used since the beginning.
     used: u64,
     /// Chains whose use ends a shortage.
@@ -109,6 +112,7 @@ impl GuestRx {
             header_len: negotiated.header_len(),
             is_mergeable: negotiated.has_mergeable_buffers(),
             supply: BufferSupply::default(),
+            single_len: u32::MAX,
             used: 0,
             pace: size.into(),
             room: Room::default(),
@@ -217,6 +221,43 @@ impl GuestRx {
     }
 }
 
+impl GuestRx {
+    /// Delivers a frame as it is into the next buffer of `singles`, if it needs no more than this. `left` frames of the
+    /// batch are left.
+    #[inline]
+    fn deliver_single(
+        &mut self,
+        body: Body<'_>,
+        frame: &Frame,
+        left: usize,
+        singles: &mut Singles,
+    ) -> Result<Option<Outcome>, Broken> {
+        let needed = self.header_len as u64 + u64::from(frame.len);
+        if needed > self.single_len.into() || self.finisher.need(frame) != Need::Nothing {
+            return Ok(None);
+        }
+        singles.fill(&mut self.ring.queue, &self.regions, left)?;
+        let Some(Single { index, buffer }) = singles.next() else { return Ok(None) };
+        self.single_len = buffer.len;
+        if needed > buffer.len.into() {
+            return Ok(None);
+        }
+        let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
+        let Some(outcome) =
+            singles::write(&self.regions, &buffer, &metadata, self.header_len, frame, body)?
+        else {
+            return Ok(None);
+        };
+        if outcome == Outcome::Delivered {
+            singles.take();
+            self.ring.queue.complete(index, u32::try_from(needed).unwrap_or(u32::MAX));
+            self.used += 1;
+            self.supply.delivered(self.used, self.pace);
+        }
+        Ok(Some(outcome))
+    }
+}
+
 impl Room {
     /// Chains that were taken for the present frame.
     fn taken(&self) -> usize {
@@ -318,16 +359,26 @@ impl Egress for GuestRx {
         if self.ring.queue.memory().is_lost() {
             return Err(Broken::new(virtqueue::Broken::MemoryLost));
         }
-        self.ring.queue.prefetch(u16::try_from(offers.len()).unwrap_or(u16::MAX));
         let mut result = Ok(());
+        let mut singles = Singles::default();
+        let mut left = offers.len();
         for offer in offers {
-            match self.offer(body, offer.frame, now) {
+            let single = self.deliver_single(body, offer.frame, left, &mut singles);
+            let outcome = single.and_then(|outcome| match outcome {
+                Some(outcome) => Ok(outcome),
+                None => {
+                    singles.put_back(&mut self.ring.queue);
+                    self.offer(body, offer.frame, now)
+                }
+            });
+            match outcome {
                 Ok(outcome) => offer.outcome = outcome,
                 Err(broken) => {
                     result = Err(broken);
                     break;
                 }
             }
+            left -= 1;
             if offer.outcome == Outcome::Waiting {
                 break;
             }
@@ -335,6 +386,7 @@ impl Egress for GuestRx {
                 self.ring.queue.disarm();
             }
         }
+        singles.put_back(&mut self.ring.queue);
         if self.ring.queue.publish() {
             self.call.notify();
         }

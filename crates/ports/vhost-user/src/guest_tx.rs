@@ -8,7 +8,7 @@ use port::{
     Received, WINDOW, Window,
 };
 use shm::Region;
-use virtqueue::{Buffer, Chain, Queue};
+use virtqueue::{Buffer, Chain, Queue, Single};
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
@@ -19,6 +19,8 @@ use crate::position::{Continued, Position};
 
 /// Chains that are taken before the first of them is read, so that their headers are on the way.
 const AHEAD: usize = 16;
+/// The same for chains of one buffer.
+const SINGLES: usize = 32;
 /// How often a ring is looked at whose guest does not announce chains.
 const LOOK: Duration = Duration::from_micros(100);
 
@@ -33,7 +35,8 @@ pub struct GuestTx {
     window: Window,
     /// The chain of each frame in hand, by slot of the window.
     chains: [u16; WINDOW],
-    /// Chains that were taken and not looked at yet.
+    /// Chains of one buffer that were taken and not looked at yet, and those of another kind.
+    singles: [Single; SINGLES],
     ahead: Box<[Chain]>,
     /// Whether the guest was asked to announce chains.
     is_armed: bool,
@@ -57,9 +60,49 @@ impl GuestTx {
             header_len: negotiated.header_len(),
             window: Window::new(),
             chains: [0; WINDOW],
+            singles: [Single::default(); SINGLES],
             ahead: vec![Chain::new(); AHEAD].into(),
             is_armed: false,
         }
+    }
+
+    /// Takes up to `most` chains of one buffer, and makes frames of them. Returns whether there was any.
+    #[inline]
+    fn receive_singles(
+        &mut self,
+        most: usize,
+        budget: &mut Budget,
+        received: &mut Received,
+    ) -> Result<bool, Broken> {
+        let Self { ring, singles, regions, window, header_len, chains, is_armed, .. } = self;
+        let most = most.min(SINGLES);
+        let taken = ring.queue.pop_singles(false, &mut singles[..most]).map_err(Broken::new)?;
+        let singles = &singles[..taken];
+        for Single { buffer, .. } in singles {
+            prefetch(regions, buffer);
+        }
+        if taken > 0 && std::mem::take(is_armed) {
+            ring.queue.disarm();
+        }
+        for (n, single) in singles.iter().enumerate() {
+            let slot = if budget.is_spent() { None } else { window.push() };
+            let Some((slot, frame)) = slot else {
+                // At most SINGLES.
+                ring.queue.put_back_singles(u16::try_from(taken - n).unwrap_or(0));
+                break;
+            };
+            if read_single(regions, single.buffer, *header_len, frame) {
+                budget.charge_frame(1, frame);
+                chains[slot] = single.index;
+                received.fresh += 1;
+            } else {
+                window.undo_push();
+                budget.charge(1, (single.buffer.len as usize).max(1));
+                received.malformed += 1;
+                ring.queue.complete(single.index, 0);
+            }
+        }
+        Ok(taken > 0)
     }
 
     /// Takes up to `most` chains, and starts to fetch what is read of them first.
@@ -69,10 +112,7 @@ impl GuestTx {
         let mut taken = 0;
         while taken < most.min(AHEAD) && ring.queue.pop(&mut ahead[taken]).map_err(Broken::new)? {
             for buffer in ahead[taken].readable.iter().take(2) {
-                let region = &regions[usize::from(buffer.region)];
-                let offset = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
-                region.prefetch(offset);
-                region.prefetch(offset.saturating_add(64));
+                prefetch(regions, buffer);
             }
             taken += 1;
         }
@@ -97,6 +137,43 @@ impl GuestTx {
             .charge(work.max(1), usize::try_from(chain.readable_len).unwrap_or(usize::MAX).max(1));
         false
     }
+}
+
+/// Starts to fetch the first bytes of a buffer: metadata and headers.
+#[inline]
+fn prefetch(regions: &[Region], buffer: &Buffer) {
+    let region = &regions[usize::from(buffer.region)];
+    let offset = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
+    region.prefetch(offset);
+    region.prefetch(offset.saturating_add(64));
+}
+
+/// What [`read`] does, for a frame in one buffer.
+#[inline]
+fn read_single(regions: &[Region], buffer: Buffer, header_len: usize, frame: &mut Frame) -> bool {
+    let Some(len) = (buffer.len as usize).checked_sub(header_len) else { return false };
+    let region = &regions[usize::from(buffer.region)];
+    let at = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
+    // What a longer header has behind these bytes is for frames to the guest.
+    let mut metadata = [0; size_of::<VirtioNetHdr>()];
+    let private = len.min(HEADER_MAX);
+    let start = at.saturating_add(header_len);
+    if len > FRAME_MAX
+        || region.copy_out(at, &mut metadata).is_err()
+        || region.copy_out(start, &mut frame.bytes[..private]).is_err()
+    {
+        return false;
+    }
+    frame.header_len = u8::try_from(private).unwrap_or(u8::MAX);
+    frame.len = u32::try_from(len).unwrap_or(u32::MAX);
+    frame.pieces.clear();
+    // At most FRAME_MAX.
+    let rest = u16::try_from(len - private).unwrap_or(u16::MAX);
+    if rest > 0 {
+        frame.pieces.push(Piece::in_region(buffer.region, (start + private) as u64, rest));
+    }
+    let Ok(header) = VirtioNetHdr::read_from_bytes(&metadata) else { return false };
+    accept(frame, &header)
 }
 
 /// Reads a frame: its metadata, its first bytes, and where the rest lies. Returns whether it is well-formed.
@@ -180,6 +257,9 @@ impl Ingress for GuestTx {
         }
         while !budget.is_spent() {
             let room = WINDOW - self.window.len();
+            if self.receive_singles(room, budget, received)? {
+                continue;
+            }
             let taken = self.take_ahead(room)?;
             if taken == 0 {
                 break;

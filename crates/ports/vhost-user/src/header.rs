@@ -16,6 +16,7 @@ const GSO_SIZE_MIN: u16 = 8;
 ///
 /// Metadata that contradicts the frame never reaches a receiver: a frame of 64 bytes that claims to be 64 KiB of
 /// unsegmented TCP has killed other switches.
+#[inline]
 pub(crate) fn accept(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
     let len = frame.len as usize;
     let Ok(headers) = Headers::parse_start(frame.header(), len) else { return false };

@@ -27,6 +27,7 @@ mod listener;
 mod memory;
 mod position;
 mod session;
+mod singles;
 mod supply;
 mod vring;
 mod writer;

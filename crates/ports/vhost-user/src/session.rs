@@ -93,7 +93,12 @@ impl Session {
             let step = if pending && is_quiet(&watched) {
                 lock(&session).serve_ready()
             } else {
-                requests.handle_request().map_err(|error| describe(&error))
+                match requests.handle_request() {
+                    // DPDK's front-ends disable their rings first of all when their back-end comes back, before they
+                    // name any features. The rings are disabled then.
+                    Err(Error::InactiveFeature(_)) => Ok(()),
+                    result => result.map_err(|error| describe(&error)),
+                }
             };
             if let Err(why) = step {
                 break lock(&session).error.take().unwrap_or(why);
@@ -140,6 +145,7 @@ impl Session {
         let [rx, tx] = [2 * pair, 2 * pair + 1].map(|index| {
             let ring = &self.rings[index];
             let queue = ring.open(memory, negotiated.rings());
+            let queue = queue.map(|queue| queue.in_order(negotiated.is_in_order()));
             queue.map(|queue| (ring, queue)).map_err(|error| format!("ring {index}: {error}"))
         });
         let ((rx, rx_queue), (tx, tx_queue)) = (rx?, tx?);

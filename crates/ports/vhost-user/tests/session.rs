@@ -30,6 +30,22 @@ fn what_is_offered_is_what_is_there() {
     assert_eq!(front.end(), "the front-end is gone");
 }
 
+/// What DPDK's front-ends do first when a back-end comes back.
+#[test]
+fn rings_may_be_stopped_before_features_are_named() {
+    let mut front = FrontEnd::new(1);
+    for index in 0..2 {
+        front.send_state(message::SET_VRING_ENABLE, index, 0);
+    }
+    for index in 0..2 {
+        front.send_state(message::GET_VRING_BASE, index, 0);
+        assert_eq!(front.reply()[4..], [0; 4]);
+    }
+    let features = front.ask_u64(message::GET_FEATURES);
+    assert_eq!(features & LINUX, LINUX);
+    assert_eq!(front.end(), "the front-end is gone");
+}
+
 #[test]
 fn rings_are_stopped_and_continued_where_they_were() {
     for features in [LINUX, LINUX | RING_PACKED] {

@@ -85,6 +85,15 @@ impl Testbed {
         testbed
     }
 
+    /// Starts the daemon again after its end.
+    pub fn restart(&mut self) {
+        let mut command = pvnet();
+        command.arg("run").arg("--config").arg(self.folder().join("pvnet.toml"));
+        self.daemon = Process::capture(command).unwrap();
+        // What the killed one left may be there already.
+        wait("the daemon's start", || lab::run(self.command("status"), LIMIT).is_ok());
+    }
+
     /// The daemon's folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()

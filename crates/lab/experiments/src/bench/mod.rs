@@ -17,6 +17,7 @@ mod rows;
 mod scale;
 mod show;
 mod stream;
+mod vhost;
 
 use clap::Subcommand;
 
@@ -48,9 +49,14 @@ pub enum BenchCommand {
     Isolation(isolation::IsolationArgs),
     /// Many guests: idle, sending at once, and what each costs.
     Scale(scale::ScaleArgs),
+    /// Virtual machines' ports beside DPDK's testpmd: frames per second, round trips, idle CPU.
+    Vhost(vhost::VhostArgs),
     /// The hostile guest that `isolation` starts.
     #[command(hide = true)]
     HostileGuest(isolation::HostileArgs),
+    /// The front-end program that `vhost` starts.
+    #[command(hide = true)]
+    VhostFrontEnd(vhost::FrontEndArgs),
     /// The process whose instructions `nic` counts.
     #[command(hide = true)]
     NicCounted(nic::CountedArgs),
@@ -70,7 +76,9 @@ pub fn run(command: &BenchCommand) -> Result<()> {
         Bench::Idle(args) => bench(&args.common, || idle::run(args).map(Shown::from)),
         Bench::Isolation(args) => bench(&args.common, || isolation::run(args)),
         Bench::Scale(args) => bench(&args.common, || scale::run(args)),
+        Bench::Vhost(args) => bench(&args.common, || vhost::run(args)),
         Bench::HostileGuest(args) => isolation::hostile_guest(args),
+        Bench::VhostFrontEnd(args) => vhost::front_end(args),
         Bench::NicCounted(args) => nic::run_counted(args),
     }
 }

@@ -25,7 +25,12 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a daemon and waits until it answers. `config` gets the folder for its sockets.
     pub fn start(config: impl FnOnce(&Path) -> String) -> Result<Self> {
-        Self::launch(None, config)
+        Self::launch(program(None)?, config)
+    }
+
+    /// The same with another build of this program.
+    pub fn start_other(program: &Path, config: impl FnOnce(&Path) -> String) -> Result<Self> {
+        Self::launch(lab::command(&program.to_string_lossy())?, config)
     }
 
     /// The same in a namespace.
@@ -33,15 +38,14 @@ impl Daemon {
         namespace: &Namespace,
         config: impl FnOnce(&Path) -> String,
     ) -> Result<Self> {
-        Self::launch(Some(namespace), config)
+        Self::launch(program(Some(namespace))?, config)
     }
 
-    fn launch(namespace: Option<&Namespace>, config: impl FnOnce(&Path) -> String) -> Result<Self> {
+    fn launch(mut command: Command, config: impl FnOnce(&Path) -> String) -> Result<Self> {
         let folder = TempDir::new()?;
         let file = folder.path().join("pvnet.toml");
         std::fs::write(&file, config(folder.path()))
             .map_err(|source| Error::Path { path: file.clone(), source })?;
-        let mut command = program(namespace)?;
         command.args(["run", "--config"]).arg(&file);
         let mut daemon = Self { process: Process::capture(command)?, folder };
         daemon.wait("the daemon's start", &mut [], |_, _| true)?;

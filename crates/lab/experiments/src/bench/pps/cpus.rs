@@ -23,6 +23,11 @@ impl Cpus {
         }
     }
 
+    /// The number of one of them.
+    pub fn number(&self, n: usize) -> usize {
+        self.two[n]
+    }
+
     /// Binds the calling thread and the processes that it starts.
     pub fn enter(&self, n: usize) -> Result<()> {
         let mut one = CpuSet::new();

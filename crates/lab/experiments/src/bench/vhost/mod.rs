@@ -1,0 +1,224 @@
+//! `pvnet bench vhost`: virtual machines' ports, beside the rivals that are installed.
+//!
+//! One CPU has a back-end, another a front-end program, which is two guests. All back-ends run during the whole run; all
+//! but the one that is measured are stopped. Each round measures every one for a moment, in alternating order. Ratios are
+//! those of one round, so a machine whose speed changes from round to round changes them little.
+
+mod back_end;
+mod distance;
+mod front_end;
+mod guest;
+mod subject;
+mod table;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use lab::Progress;
+use report::html::Report;
+
+use super::common::Common;
+use super::pps::{Cpus, Extra, Pair};
+use super::show::Shown;
+use crate::error::Result;
+use back_end::BackEnd;
+use front_end::{Reply, Request, RingLayout};
+use subject::Subject;
+use table::Rounds;
+
+pub use front_end::{FrontEndArgs, run as front_end};
+
+/// Options of this benchmark.
+#[derive(Args)]
+pub struct VhostArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// Milliseconds of each measurement of frames per second.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(10..=10_000))]
+    pub slice_ms: u64,
+    /// Frame lengths in bytes, without the checksum that a wire would add.
+    #[arg(long, value_name = "LEN,…", value_delimiter = ',', default_values_t = [64, 1514], value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub sizes: Vec<u16>,
+    /// Measure frames per second only, not round trips and idle back-ends.
+    #[arg(long)]
+    pub rate_only: bool,
+    /// Compare with no rival.
+    #[arg(long)]
+    pub alone: bool,
+    /// Compare with another build of pvnet as well.
+    #[arg(long, value_name = "PROGRAM")]
+    pub other: Option<PathBuf>,
+    /// Lines for the daemon's configuration, after those of [daemon]: `low_latency = true`.
+    #[arg(long, value_name = "TOML")]
+    pub daemon: Vec<String>,
+}
+
+/// Round trips of a sample, and frames after a pause.
+const ROUND_TRIPS: u32 = 20_000;
+const FIRST: u32 = 15;
+/// The pause before such a frame. A back-end sleeps by then, and its CPU too.
+const PAUSE_US: u64 = 10_000;
+/// For how long an idle back-end is watched.
+const IDLE: Duration = Duration::from_millis(400);
+
+/// Names in rows.
+const SPLIT: &str = "pvnet-split";
+const PACKED: &str = "pvnet-packed";
+const NETIF: &str = "pvnet-netif";
+const RATIOS: [(&str, &str); 6] = [
+    (SPLIT, "testpmd-split"),
+    (PACKED, "testpmd-packed"),
+    (SPLIT, "other-split"),
+    (PACKED, "other-packed"),
+    (NETIF, "testpmd-split"),
+    (NETIF, "testpmd-packed"),
+];
+
+fn testpmd_name(layout: RingLayout) -> &'static str {
+    match layout {
+        RingLayout::Split => "testpmd-split",
+        RingLayout::Packed => "testpmd-packed",
+    }
+}
+
+fn other_name(layout: RingLayout) -> &'static str {
+    match layout {
+        RingLayout::Split => "other-split",
+        RingLayout::Packed => "other-packed",
+    }
+}
+
+/// What is measured.
+struct Testbed {
+    cpus: Cpus,
+    subjects: Vec<Subject>,
+    /// Generator guests of netif, for frames per second.
+    netif: Pair,
+    rounds: Rounds,
+    discarded: u32,
+    neighbours: u32,
+}
+
+/// Runs the benchmark.
+pub fn run(args: &VhostArgs) -> Result<Shown> {
+    let steps = 1 + args.common.rounds as usize;
+    let progress = Progress::new(steps, args.common.quiet);
+    progress.step("start the back-ends on one CPU and the front-ends on another");
+    let mut testbed = Testbed::start(args)?;
+    for round in 0..args.common.rounds {
+        progress.step(format!("round {} of {}", round + 1, args.common.rounds));
+        testbed.round(round, args)?;
+    }
+    drop(progress);
+    testbed.cpus.leave()?;
+    let notes = testbed.notes(args);
+    let benchmark = testbed.rounds.finish("vhost", &RATIOS);
+    let table = table::table(&benchmark);
+    let mut page = Report::new("pvnet bench vhost");
+    page.lead(&notes);
+    page.table("", &table);
+    Ok(Shown { benchmark, table, notes, page })
+}
+
+impl Testbed {
+    fn start(args: &VhostArgs) -> Result<Self> {
+        let cpus = Cpus::take_two()?;
+        let mut subjects = Vec::new();
+        let has_testpmd = !args.alone && lab::command("dpdk-testpmd").is_ok();
+        for (name, layout) in [(SPLIT, RingLayout::Split), (PACKED, RingLayout::Packed)] {
+            cpus.enter(0)?;
+            let pvnet = BackEnd::pvnet(None, &args.daemon)?;
+            subjects.push(Subject::start(name, &cpus, pvnet, layout)?);
+            if let Some(program) = &args.other {
+                cpus.enter(0)?;
+                let other = BackEnd::pvnet(Some(program), &args.daemon)?;
+                subjects.push(Subject::start(other_name(layout), &cpus, other, layout)?);
+            }
+            if has_testpmd {
+                cpus.enter(0)?;
+                let rival = BackEnd::testpmd(cpus.number(0))?;
+                subjects.push(Subject::start(testpmd_name(layout), &cpus, rival, layout)?);
+            }
+        }
+        let config = netfront::Config { persistent_grants: true, ..netfront::Config::default() };
+        let netif = Pair::start(&cpus, Extra::default(), &config)?;
+        let rounds = Rounds::default();
+        Ok(Self { cpus, subjects, netif, rounds, discarded: 0, neighbours: 0 })
+    }
+
+    fn round(&mut self, round: u32, args: &VhostArgs) -> Result<()> {
+        let Self { cpus, subjects, netif, rounds, discarded, neighbours } = self;
+        let distance = distance::between(cpus)?;
+        *neighbours += u32::from(distance::are_neighbours(distance));
+        rounds.push(round, "one cache line, one way", "ns", "machine", distance);
+        // Each round begins with another subject, and every second one goes backwards.
+        let count = subjects.len();
+        let order = (0..count).map(|n| match round % 2 {
+            0 => (n + round as usize) % count,
+            _ => (2 * count - 1 - n + round as usize) % count,
+        });
+        let order: Vec<usize> = order.collect();
+        for len in &args.sizes {
+            let case = format!("{len} B");
+            for n in &order {
+                let request = Request::Throughput { len: *len, ms: args.slice_ms };
+                let sample = subjects[*n].sample(request)?;
+                *discarded += sample.discarded;
+                if let Some(Reply::Throughput(rate)) = sample.reply {
+                    rounds.push(round, &case, "Mpps", subjects[*n].name, rate / 1e6);
+                }
+            }
+            let rate = netif.slice(*len, Duration::from_millis(args.slice_ms))?;
+            rounds.push(round, &case, "Mpps", NETIF, rate);
+        }
+        if args.rate_only {
+            return Ok(());
+        }
+        for n in order {
+            let subject = &mut subjects[n];
+            let name = subject.name;
+            for (request, case, percentiles) in [
+                (
+                    Request::RoundTrips { count: ROUND_TRIPS, pause_us: 0 },
+                    "round trip, polling",
+                    ["p50", "p99"],
+                ),
+                (
+                    Request::First { count: FIRST, pause_us: PAUSE_US },
+                    "first frame after a pause",
+                    ["p50", "longest"],
+                ),
+            ] {
+                let sample = subject.sample(request)?;
+                *discarded += sample.discarded;
+                if let Some(Reply::Times(times)) = sample.reply {
+                    for (percentile, time) in percentiles.into_iter().zip(times) {
+                        let case = format!("{case}, {percentile}");
+                        rounds.push(round, &case, "µs", name, time as f64 / 1e3);
+                    }
+                }
+            }
+            rounds.push(round, "idle", "% of a CPU", name, 100.0 * subject.idle(IDLE)?);
+        }
+        Ok(())
+    }
+
+    fn notes(&self, args: &VhostArgs) -> String {
+        let rounds = args.common.rounds;
+        let mut notes = format!(
+            "Medians (minimum–maximum) of {rounds} rounds. {} samples in which a process lost its CPU were thrown away.",
+            self.discarded
+        );
+        if self.neighbours > 0 {
+            notes += &format!(
+                " In {} of the rounds both CPUs were neighbours of one core, where all frame rates are higher.",
+                self.neighbours
+            );
+        }
+        if self.subjects.iter().all(|subject| !subject.name.starts_with("testpmd")) {
+            notes += " There is no rival to compare with: dpdk-testpmd is not installed, or --alone was given.";
+        }
+        notes
+    }
+}

@@ -1,0 +1,142 @@
+//! Frames for the guest that fit into one of its buffers.
+
+use port::{Body, Broken, Frame, Outcome, Place, ScatterList};
+use shm::{OutOfBounds, Piece, Region};
+use virtqueue::{Buffer, Queue, Single};
+use wire::virtio_net::VirtioNetHdrMrgRxbuf;
+use zerocopy::IntoBytes;
+
+/// Buffers that are taken before the first of them is written, so that their lines are on the way.
+const AHEAD: usize = 32;
+/// Bytes of each buffer that are fetched ahead: a small frame, or the beginning of a large one.
+const LINES: [usize; 2] = [0, 64];
+
+/// Chains of one buffer that were taken off a ring and not written yet.
+#[derive(Debug)]
+pub(crate) struct Singles {
+    all: [Single; AHEAD],
+    next: usize,
+    end: usize,
+}
+
+impl Default for Singles {
+    fn default() -> Self {
+        Self { all: [Single::default(); AHEAD], next: 0, end: 0 }
+    }
+}
+
+impl Singles {
+    /// Takes up to `wanted` chains if none is left.
+    #[inline]
+    pub(crate) fn fill(
+        &mut self,
+        queue: &mut Queue,
+        regions: &[Region],
+        wanted: usize,
+    ) -> Result<(), Broken> {
+        if self.next < self.end {
+            return Ok(());
+        }
+        let place = &mut self.all[..wanted.min(AHEAD)];
+        (self.next, self.end) = (0, queue.pop_singles(true, place).map_err(Broken::new)?);
+        for Single { buffer, .. } in &self.all[..self.end] {
+            let at = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
+            let region = &regions[usize::from(buffer.region)];
+            LINES.iter().for_each(|line| region.prefetch_for_write(at.saturating_add(*line)));
+        }
+        Ok(())
+    }
+
+    /// The next one.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<Single> {
+        self.all[self.next..self.end].first().copied()
+    }
+
+    /// The next one is used.
+    #[inline]
+    pub(crate) fn take(&mut self) {
+        self.next += 1;
+    }
+
+    /// Puts back those that are left.
+    #[inline]
+    pub(crate) fn put_back(&mut self, queue: &mut Queue) {
+        let left = self.end - std::mem::replace(&mut self.next, self.end);
+        if left > 0 {
+            // At most AHEAD.
+            queue.put_back_singles(u16::try_from(left).unwrap_or(0));
+        }
+    }
+}
+
+/// Writes a frame and its metadata into a buffer with room for both. None if the sender's platform has no addresses for
+/// devices.
+///
+/// # Errors
+/// The buffer is not in the guest's memory.
+#[inline]
+pub(crate) fn write(
+    regions: &[Region],
+    buffer: &Buffer,
+    metadata: &VirtioNetHdrMrgRxbuf,
+    header_len: usize,
+    frame: &Frame,
+    body: Body<'_>,
+) -> Result<Option<Outcome>, Broken> {
+    let region = &regions[usize::from(buffer.region)];
+    let at = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
+    let written = match (metadata.as_bytes(), header_len) {
+        // Of a known length, so that it is two moves.
+        (bytes, size) if size == bytes.len() => region.copy_in(at, bytes),
+        (bytes, _) => region.copy_in(at, &bytes[..header_len]),
+    };
+    written.map_err(outside)?;
+    let mut at = at.saturating_add(header_len);
+    region.copy_in(at, frame.header()).map_err(outside)?;
+    at += usize::from(frame.header_len);
+    if frame.pieces.is_empty() {
+        return Ok(Some(Outcome::Delivered));
+    }
+    // The pieces of a frame are as long as it says.
+    let mut left = (frame.len as usize).saturating_sub(frame.header_len.into());
+    let mut copy = |source: &Region, offset: usize, len: usize| {
+        if len > left || source.address(offset, len).is_err() {
+            return Ok(false);
+        }
+        Region::copy_between(source, offset, region, at, len).map_err(outside)?;
+        (at, left) = (at + len, left - len);
+        Ok(true)
+    };
+    let Some(sources) = body.regions() else {
+        let Some(list) = ScatterList::of(frame, body) else { return Ok(None) };
+        for piece in list.all() {
+            // The private header is written already.
+            let Piece::Shared { region, offset, len } = piece else { continue };
+            if !copy(region, offset, len)? {
+                return Ok(Some(Outcome::SourceFault));
+            }
+        }
+        return Ok(Some(Outcome::Delivered));
+    };
+    for piece in &frame.pieces {
+        let Some((source, offset)) = find(piece.place, sources) else {
+            return Ok(Some(Outcome::SourceFault));
+        };
+        if !copy(source, offset, piece.len.into())? {
+            return Ok(Some(Outcome::SourceFault));
+        }
+    }
+    Ok(Some(Outcome::Delivered))
+}
+
+#[inline]
+fn find(place: Place, sources: &[Region]) -> Option<(&Region, usize)> {
+    let Place::Region { index, offset } = place else { return None };
+    Some((sources.get(usize::from(index))?, usize::try_from(offset).ok()?))
+}
+
+#[cold]
+fn outside(_: OutOfBounds) -> Broken {
+    Broken::new("a receive buffer outside of the guest's memory")
+}

@@ -67,9 +67,7 @@ impl Session {
 
     fn reset(&mut self) -> Result<()> {
         self.stop("the front-end reset the device");
-        let rings = self.rings.iter().map(|_| Vring::new()).collect::<io::Result<_>>();
-        self.rings = rings.map_err(Error::ReqHandlerError)?;
-        Ok(())
+        self.reset_rings().map_err(Error::ReqHandlerError)
     }
 }
 

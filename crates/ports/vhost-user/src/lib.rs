@@ -17,6 +17,8 @@
 
 #![forbid(unsafe_code)]
 
+mod channel;
+mod connection;
 mod doorbells;
 mod features;
 mod guest_rx;
@@ -26,16 +28,19 @@ mod header;
 mod listener;
 mod memory;
 mod position;
+mod requests;
 mod session;
 mod supply;
 mod vring;
+mod watchdog;
 mod writer;
 
+pub use connection::Ended;
 pub use doorbells::{Call, DoorbellError, Kick};
 pub use features::{DeviceOptions, Negotiated};
 pub use guest_rx::GuestRx;
 pub use guest_tx::GuestTx;
-pub use listener::{Mode, Socket};
+pub use listener::{Mode, Pace, Socket};
 pub use memory::{MapError, map};
 pub use position::Position;
 pub use session::{Device, Session};

@@ -2,24 +2,18 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use hypervisor::Meter;
-use port::Queue;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use port::{Doorbell, Queue};
 use shm::Region;
-use vhost::vhost_user::{BackendReqHandler, Error};
 use virtqueue::{GuestMemory, Range};
 
 use crate::features::{DeviceOptions, Negotiated};
 use crate::guest_rx::GuestRx;
 use crate::guest_tx::GuestTx;
 use crate::vring::Vring;
-
-/// Rings are served once the front-end has sent nothing for so long: it describes them in many messages.
-const PAUSE: Duration = Duration::from_millis(1);
+use crate::watchdog;
 
 /// The network device that a session serves.
 pub trait Device: Send + Sync {
@@ -37,6 +31,8 @@ pub struct Session {
     /// The guest's memory, part by part.
     pub(crate) parts: Vec<(Range, Region)>,
     pub(crate) rings: Vec<Vring>,
+    /// Rung when the front-end had blocked a worker.
+    pub(crate) alarm: Arc<Doorbell>,
     device: Arc<dyn Device>,
     meter: Arc<Meter>,
     /// The pairs of rings that are served.
@@ -67,12 +63,14 @@ impl Session {
         device: Arc<dyn Device>,
         meter: Arc<Meter>,
     ) -> io::Result<Self> {
-        let rings = (0..2 * options.queues).map(|_| Vring::new()).collect::<io::Result<_>>()?;
+        let alarm = Arc::new(Doorbell::new()?);
+        let rings = new_rings(options, &alarm)?;
         Ok(Self {
             options,
             negotiated: None,
             parts: Vec::new(),
             rings,
+            alarm,
             device,
             meter,
             served: Vec::new(),
@@ -80,27 +78,10 @@ impl Session {
         })
     }
 
-    /// Serves a front-end until it goes, or sends what cannot be. Returns why it ended.
-    pub fn run(self, stream: UnixStream) -> String {
-        let watched = match stream.try_clone() {
-            Ok(watched) => watched,
-            Err(error) => return error.to_string(),
-        };
-        let session = Arc::new(Mutex::new(self));
-        let mut requests = BackendReqHandler::from_stream(stream, session.clone());
-        let why = loop {
-            let pending = lock(&session).is_pending();
-            let step = if pending && is_quiet(&watched) {
-                lock(&session).serve_ready()
-            } else {
-                requests.handle_request().map_err(|error| describe(&error))
-            };
-            if let Err(why) = step {
-                break lock(&session).error.take().unwrap_or(why);
-            }
-        };
-        lock(&session).stop(&why);
-        why
+    /// Forgets the rings.
+    pub(crate) fn reset_rings(&mut self) -> io::Result<()> {
+        self.rings = new_rings(self.options, &self.alarm)?;
+        Ok(())
     }
 
     /// The pairs of rings that could be served: the numbers of those whose both rings are ready.
@@ -113,12 +94,12 @@ impl Session {
     }
 
     /// Whether other rings must be served than are.
-    fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.ready() != self.served
     }
 
     /// Serves all rings that are ready, and no others.
-    fn serve_ready(&mut self) -> Result<(), String> {
+    pub(crate) fn serve_ready(&mut self) -> Result<(), String> {
         self.stop("the front-end changed its rings");
         let ready = self.ready();
         let Some(negotiated) = self.negotiated.filter(|_| !ready.is_empty()) else { return Ok(()) };
@@ -182,20 +163,13 @@ impl Session {
     }
 }
 
-/// Whether the front-end sends nothing for a while.
-fn is_quiet(stream: &UnixStream) -> bool {
-    let mut fds = [PollFd::new(stream, PollFlags::IN)];
-    let timeout = Timespec::try_from(PAUSE).unwrap_or_default();
-    matches!(poll(&mut fds, Some(&timeout)), Ok(0))
+fn new_rings(options: DeviceOptions, alarm: &Arc<Doorbell>) -> io::Result<Vec<Vring>> {
+    let rings = (0..2 * options.queues).map(|_| Vring::new());
+    let rings = rings.collect::<io::Result<Vec<_>>>()?;
+    rings.iter().try_for_each(|ring| watchdog::watch(&ring.call, alarm))?;
+    Ok(rings)
 }
 
-fn describe(error: &Error) -> String {
-    match error {
-        Error::Disconnected => "the front-end is gone".into(),
-        error => error.to_string(),
-    }
-}
-
-fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
+pub(crate) fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
     session.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -68,6 +68,19 @@ impl Message {
         bytes.map_or(0, u32::from_le_bytes)
     }
 
+    /// Which message it is.
+    pub(crate) fn request(&self) -> u32 {
+        self.word(0)
+    }
+
+    pub(crate) fn flags(&self) -> u32 {
+        self.word(4)
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        self.bytes.get(HEADER_LEN..).unwrap_or_default()
+    }
+
     /// Bytes of the whole message, as far as it is known.
     fn len(&self) -> Result<usize, ChannelError> {
         if self.bytes.len() < HEADER_LEN {
@@ -205,7 +218,7 @@ pub(crate) fn receive_some(
     }
 }
 
-/// Sends bytes and descriptors. Returns how many bytes.
+/// Sends bytes and descriptors, as many as there is room for. Returns how many bytes.
 pub(crate) fn send_some(
     socket: impl AsFd,
     bytes: &[u8],
@@ -218,5 +231,6 @@ pub(crate) fn send_some(
         // At most as many as there is space for.
         ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
     }
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
 }

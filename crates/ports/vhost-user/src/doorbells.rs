@@ -79,6 +79,11 @@ impl Kick {
         Ok(())
     }
 
+    /// Wakes up whoever waits, as if the guest had announced something.
+    pub(crate) fn ring(&self) {
+        self.doorbell.ring();
+    }
+
     /// Whether there is a descriptor. Without one the guest announces nothing, and its ring must be looked at.
     #[must_use]
     pub fn is_set(&self) -> bool {

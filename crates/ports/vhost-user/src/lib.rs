@@ -17,14 +17,18 @@
 
 #![forbid(unsafe_code)]
 
+mod announcement;
 mod channel;
+mod config_space;
 mod connection;
 mod doorbells;
+mod extension;
 mod features;
 mod guest_rx;
 mod guest_tx;
 mod handler;
 mod header;
+mod inflight;
 mod listener;
 mod memory;
 mod position;

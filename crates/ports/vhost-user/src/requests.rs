@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use vhost::vhost_user::{BackendReqHandler, Error};
 
 use crate::channel::{Channel, ChannelError, Message, PAYLOAD_MAX, receive_some, send_some};
-use crate::session::Session;
+use crate::extension;
+use crate::session::{Session, lock};
 
 /// The messages of one connection.
 ///
@@ -18,6 +19,7 @@ use crate::session::Session;
 /// So each message is gathered first, and given to it whole by a socket pair; its replies take the same way back.
 pub(crate) struct Requests {
     channel: Channel,
+    session: Arc<Mutex<Session>>,
     handler: BackendReqHandler<Mutex<Session>>,
     /// The other end of the handler's socket.
     inner: UnixStream,
@@ -28,6 +30,7 @@ impl Requests {
         let (inner, handlers) = UnixStream::pair()?;
         Ok(Self {
             channel: Channel::new(stream)?,
+            session: session.clone(),
             handler: BackendReqHandler::from_stream(handlers, session.clone()),
             inner,
         })
@@ -36,8 +39,14 @@ impl Requests {
     /// Waits for a message and answers it. An event of `stop` ends the wait.
     pub(crate) fn handle_next(&mut self, stop: &impl AsFd) -> Result<(), String> {
         let message = self.channel.receive(stop.as_fd());
-        let message = message.map_err(|error| error.to_string())?;
-        let handled = self.handle(&message);
+        let mut message = message.map_err(|error| error.to_string())?;
+        let answer = extension::answer(&mut lock(&self.session), &mut message);
+        let handled = match answer {
+            Some(Ok(None)) => return Ok(()),
+            Some(Ok(Some(reply))) => return self.reply(&reply, stop),
+            Some(Err(why)) => return Err(why),
+            None => self.handle(&message),
+        };
         // The handler may have answered before it failed.
         while let Some(reply) = self.next_reply()? {
             self.reply(&reply, stop)?;

@@ -2,18 +2,25 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hypervisor::Meter;
 use port::{Doorbell, Queue};
 use shm::Region;
-use virtqueue::{GuestMemory, Range};
+use virtqueue::{DirtyLog, GuestMemory, InflightLog, Range};
+use wire::ethernet::MacAddr;
 
+use crate::announcement::Announcement;
 use crate::features::{DeviceOptions, Negotiated};
 use crate::guest_rx::GuestRx;
 use crate::guest_tx::GuestTx;
+use crate::inflight::Inflight;
 use crate::vring::Vring;
 use crate::watchdog;
+
+/// The MTU of a device whose front-end says none.
+const MTU: u16 = 1500;
 
 /// The network device that a session serves.
 pub trait Device: Send + Sync {
@@ -31,6 +38,19 @@ pub struct Session {
     /// The guest's memory, part by part.
     pub(crate) parts: Vec<(Range, Region)>,
     pub(crate) rings: Vec<Vring>,
+    /// Where rings note what is in flight.
+    pub(crate) inflight: Option<Inflight>,
+    /// Where written pages are noted, if the driver's features say so.
+    pub(crate) dirty_log: Option<DirtyLog>,
+    /// Protocol features that the front-end accepted.
+    pub(crate) protocol: u64,
+    /// What the guest's driver wrote as the device's status.
+    pub(crate) device_status: u8,
+    pub(crate) mac: Option<MacAddr>,
+    pub(crate) mtu: u16,
+    /// Where the front-end wants to hear of changes.
+    pub(crate) backend_requests: Option<OwnedFd>,
+    pub(crate) announcement: Arc<Announcement>,
     /// Rung when the front-end had blocked a worker.
     pub(crate) alarm: Arc<Doorbell>,
     device: Arc<dyn Device>,
@@ -70,12 +90,26 @@ impl Session {
             negotiated: None,
             parts: Vec::new(),
             rings,
+            inflight: None,
+            dirty_log: None,
+            protocol: 0,
+            device_status: 0,
+            mac: None,
+            mtu: MTU,
+            backend_requests: None,
+            announcement: Arc::default(),
             alarm,
             device,
             meter,
             served: Vec::new(),
             error: None,
         })
+    }
+
+    /// The same of a device with this address, which the configuration space shows.
+    #[must_use]
+    pub fn with_mac(self, mac: Option<MacAddr>) -> Self {
+        Self { mac, ..self }
     }
 
     /// Forgets the rings.
@@ -103,7 +137,11 @@ impl Session {
         self.stop("the front-end changed its rings");
         let ready = self.ready();
         let Some(negotiated) = self.negotiated.filter(|_| !ready.is_empty()) else { return Ok(()) };
-        let memory = Arc::new(self.memory().map_err(|error| error.to_string())?);
+        let memory = self.memory().and_then(|memory| match &self.dirty_log {
+            Some(log) if negotiated.logs_pages() => memory.with_log(log.clone()),
+            _ => Ok(memory),
+        });
+        let memory = Arc::new(memory.map_err(|error| error.to_string())?);
         let queues = ready.iter().map(|pair| self.open(*pair, &memory, negotiated));
         let queues = queues.collect::<Result<_, _>>()?;
         self.served = ready;
@@ -120,7 +158,7 @@ impl Session {
     ) -> Result<Queue, String> {
         let [rx, tx] = [2 * pair, 2 * pair + 1].map(|index| {
             let ring = &self.rings[index];
-            let queue = ring.open(memory, negotiated.rings());
+            let queue = ring.open(memory, negotiated.rings(), self.log(index));
             queue.map(|queue| (ring, queue)).map_err(|error| format!("ring {index}: {error}"))
         });
         let ((rx, rx_queue), (tx, tx_queue)) = (rx?, tx?);
@@ -139,7 +177,24 @@ impl Session {
             tx.call.clone(),
             tx.position.clone(),
         );
+        // A guest announces itself once, whichever queues it has.
+        let ingress = match pair {
+            0 => ingress.announcing(self.announcement.clone()),
+            _ => ingress,
+        };
         Ok(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
+    }
+
+    /// Where a ring notes what is in flight.
+    fn log(&self, ring: usize) -> Option<InflightLog> {
+        self.inflight.as_ref()?.log(ring)
+    }
+
+    /// A ring was stopped in good order: the front-end says where it starts again.
+    pub(crate) fn forget_inflight(&self, ring: usize) {
+        if let Some(log) = self.log(ring) {
+            log.stop();
+        }
     }
 
     /// The table of the guest's memory as it is now.

@@ -145,7 +145,7 @@ fn attach_one(
     let policy = port.mac.and_then(|mac| sources.policy(mac));
     let wrappers = Wrappers::new(&name, policy, &port.limit, config.daemon.capture);
     let device = Arc::new(Messenger { name: name.clone(), events: events.clone() });
-    let (options, meter) = (port.device(), meter.clone());
+    let (options, mac, meter) = (port.device(), port.mac, meter.clone());
     spawn_for_client("vhost-user", move || {
         let mut pace = Pace::default();
         loop {
@@ -153,7 +153,7 @@ fn attach_one(
             std::thread::sleep(pace.begin(Instant::now()));
             info!(port = device.name, "a front-end is connected");
             let ended = match Session::new(options, device.clone(), meter.clone()) {
-                Ok(session) => session.run(stream),
+                Ok(session) => session.with_mac(mac).run(stream),
                 Err(error) => Ended { why: error.to_string(), is_hostile: false },
             };
             let Ended { why, is_hostile } = ended;

@@ -1,15 +1,18 @@
 //! A front-end's end of a session, which sends messages byte by byte.
 
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use hypervisor::Meter;
 use offload::Features;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use vhost_user::{DeviceOptions, Ended, Session};
 use virtqueue::RingAddresses;
 
@@ -71,6 +74,27 @@ impl FrontEnd {
         let mut payload = vec![0; size as usize];
         self.socket.read_exact(&mut payload).unwrap();
         payload
+    }
+
+    /// The payload of the next reply, and the descriptors that come with it.
+    pub fn reply_with_descriptors(&mut self) -> (Vec<u8>, Vec<OwnedFd>) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut header = [0; 12];
+        let mut parts = [IoSliceMut::new(&mut header)];
+        let flags = RecvFlags::WAITALL | RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(&self.socket, &mut parts, &mut ancillary, flags).unwrap();
+        assert_eq!(received.bytes, 12);
+        let mut descriptors = Vec::new();
+        for part in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = part {
+                descriptors.extend(more);
+            }
+        }
+        let size = u32::from_le_bytes(header[8..].try_into().unwrap());
+        let mut payload = vec![0; size as usize];
+        self.socket.read_exact(&mut payload).unwrap();
+        (payload, descriptors)
     }
 
     pub fn ask_u64(&mut self, request: u32) -> u64 {

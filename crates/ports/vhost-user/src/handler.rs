@@ -217,7 +217,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_config(&mut self, offset: u32, len: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        let space = ConfigSpace::new(self.mac, self.options.queues, self.mtu, true);
+        let space = ConfigSpace::new(self.mac, self.options.queues, self.mtu, self.link.is_up());
         Ok(space.read(offset as usize, len as usize))
     }
 

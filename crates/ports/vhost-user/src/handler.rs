@@ -179,13 +179,17 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(VhostUserProtocolFeatures::MQ
+        let config_space = match self.offers_config_space {
+            true => VhostUserProtocolFeatures::CONFIG,
+            false => VhostUserProtocolFeatures::empty(),
+        };
+        Ok(config_space
+            | VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::LOG_SHMFD
             | VhostUserProtocolFeatures::RARP
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::MTU
             | VhostUserProtocolFeatures::BACKEND_REQ
-            | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::RESET_DEVICE

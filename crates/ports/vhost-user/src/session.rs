@@ -47,6 +47,7 @@ pub struct Session {
     /// What the guest's driver wrote as the device's status.
     pub(crate) device_status: u8,
     pub(crate) mac: Option<MacAddr>,
+    pub(crate) offers_config_space: bool,
     pub(crate) mtu: u16,
     pub(crate) link: Arc<Link>,
     pub(crate) announcement: Arc<Announcement>,
@@ -94,6 +95,7 @@ impl Session {
             protocol: 0,
             device_status: 0,
             mac: None,
+            offers_config_space: false,
             mtu: MTU,
             link: Arc::default(),
             announcement: Arc::default(),
@@ -109,6 +111,15 @@ impl Session {
     #[must_use]
     pub fn of_device(self, mac: Option<MacAddr>, link: Arc<Link>) -> Self {
         Self { mac, link, ..self }
+    }
+
+    /// The same, which offers its configuration space.
+    ///
+    /// No front-end needs it of a network device, and QEMU before 7.2.3, and 8.0.0, ends with a segmentation fault when one is
+    /// offered.
+    #[must_use]
+    pub fn offering_config_space(self, offers_config_space: bool) -> Self {
+        Self { offers_config_space, ..self }
     }
 
     /// Forgets the rings.

@@ -151,7 +151,7 @@ fn attach_one(
     let device = Arc::new(Messenger { name: name.clone(), events: events.clone() });
     let (options, mac, meter) = (port.device(), port.mac, meter.clone());
     let link = Arc::<Link>::default();
-    let device_link = link.clone();
+    let (device_link, config_space) = (link.clone(), port.config_space);
     spawn_for_client("vhost-user", move || {
         let mut pace = Pace::default();
         loop {
@@ -159,7 +159,10 @@ fn attach_one(
             std::thread::sleep(pace.begin(Instant::now()));
             info!(port = device.name, "a front-end is connected");
             let ended = match Session::new(options, device.clone(), meter.clone()) {
-                Ok(session) => session.of_device(mac, device_link.clone()).run(stream),
+                Ok(session) => session
+                    .of_device(mac, device_link.clone())
+                    .offering_config_space(config_space)
+                    .run(stream),
                 Err(error) => Ended { why: error.to_string(), is_hostile: false },
             };
             let Ended { why, is_hostile } = ended;

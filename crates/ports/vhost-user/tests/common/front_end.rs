@@ -42,7 +42,7 @@ impl FrontEnd {
         socket.set_read_timeout(Some(LIMIT)).unwrap();
         let options = DeviceOptions { queues, packed: true, offloads: Features::ALL };
         let session = Session::new(options, device, Arc::new(Meter::default())).unwrap();
-        let session = session.of_device(Some(MAC), link);
+        let session = session.of_device(Some(MAC), link).offering_config_space(true);
         let session = std::thread::spawn(move || session.run(theirs));
         Self { socket, served, session: Some(session) }
     }

@@ -66,6 +66,27 @@ impl Words {
     }
 }
 
+impl Words {
+    /// Notes in the log that entries and the index were written.
+    #[cold]
+    fn mark_used(&self, memory: &GuestMemory, old: u16, new: u16) {
+        let mut index = old;
+        while index != new {
+            self.device.mark(memory, 4 + 8 * usize::from(index & (self.size - 1)), 8);
+            index = index.wrapping_add(1);
+        }
+        self.device.mark(memory, 0, 4);
+    }
+
+    /// Notes in the log that the flags and the event index were written.
+    fn mark_event(&self, memory: &GuestMemory) {
+        if memory.is_logged() {
+            self.device.mark(memory, 0, 4);
+            self.device.mark(memory, 4 + 8 * usize::from(self.size), 2);
+        }
+    }
+}
+
 impl EventWords for Words {
     fn available(&self) -> u16 {
         Self::load(&self.driver, 2)
@@ -131,15 +152,26 @@ impl SplitQueue {
     fn check(&mut self, available: u16) -> Result<u16, Broken> {
         let used = self.taken.first();
         if available.wrapping_sub(used) > self.size {
-            return Err(Broken::AvailableOverflow { available, used, size: self.size });
+            return Err(self.broken(Broken::AvailableOverflow {
+                available,
+                used,
+                size: self.size,
+            }));
         }
         let next = self.taken.next();
         let waiting = available.wrapping_sub(next);
         if waiting > self.size || waiting < self.available.wrapping_sub(next) {
-            return Err(Broken::AvailableBackwards { before: self.available, now: available });
+            let before = self.available;
+            return Err(self.broken(Broken::AvailableBackwards { before, now: available }));
         }
         self.available = available;
         Ok(waiting)
+    }
+
+    /// The reason for an index that cannot be: memory that is gone reads as zeros.
+    #[cold]
+    fn broken(&self, why: Broken) -> Broken {
+        if self.memory.is_lost() { Broken::MemoryLost } else { why }
     }
 
     /// How many chains wait. Reads the shared index only if none is known.
@@ -225,12 +257,17 @@ impl SplitQueue {
             index = index.wrapping_add(1);
         }
         self.taken.published();
-        if self.options.event_idx {
-            return publish_split(&self.words, old, new);
+        let wanted = if self.options.event_idx {
+            publish_split(&self.words, old, new)
+        } else {
+            self.words.set_used(new);
+            self.words.full_barrier();
+            Words::load(&self.words.driver, 0) & NO_EVENT == 0
+        };
+        if self.memory.is_logged() {
+            self.words.mark_used(&self.memory, old, new);
         }
-        self.words.set_used(new);
-        self.words.full_barrier();
-        Words::load(&self.words.driver, 0) & NO_EVENT == 0
+        wanted
     }
 
     /// Asks for a notification at the next chain, and looks again.
@@ -244,6 +281,7 @@ impl SplitQueue {
             self.words.full_barrier();
             self.words.available()
         };
+        self.words.mark_event(&self.memory);
         self.check(available)?;
         Ok(available != known)
     }
@@ -253,6 +291,7 @@ impl SplitQueue {
     pub(crate) fn disarm(&mut self) {
         if !self.options.event_idx {
             Words::store(&self.words.device, 0, NO_EVENT);
+            self.words.mark_event(&self.memory);
         }
     }
 }

@@ -10,7 +10,7 @@ use port::{
     ScatterList,
 };
 use shm::{Piece, Region};
-use virtqueue::{Buffer, Chain, Mark, Queue, Single};
+use virtqueue::{Buffer, Chain, GuestMemory, Mark, Queue, Single};
 use wire::headers::Headers;
 use zerocopy::IntoBytes;
 
@@ -30,6 +30,8 @@ const CHAINS_MAX: usize = 64;
 pub struct GuestRx {
     ring: Continued,
     regions: Arc<[Region]>,
+    /// The memory, if written pages are logged.
+    logged: Option<Arc<GuestMemory>>,
     kick: Arc<Kick>,
     call: Arc<Call>,
     finisher: Finisher,
@@ -105,6 +107,7 @@ impl GuestRx {
         let note = move |what, n| meter.note(what, n);
         Self {
             regions: queue.memory().regions().clone(),
+            logged: queue.memory().is_logged().then(|| queue.memory().clone()),
             ring: Continued::new(queue, position),
             kick,
             call,
@@ -129,6 +132,7 @@ impl GuestRx {
                 let whole = finisher.complete(frame, body)?;
                 let guest = Guest {
                     regions: &self.regions,
+                    logged: self.logged.as_deref(),
                     header_len: self.header_len,
                     is_mergeable: self.is_mergeable,
                 };
@@ -141,8 +145,9 @@ impl GuestRx {
 
     #[inline]
     fn deliver_as_is(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Refused> {
-        let Self { finisher, room, ring, regions, header_len, is_mergeable, .. } = self;
-        let guest = Guest { regions, header_len: *header_len, is_mergeable: *is_mergeable };
+        let Self { finisher, room, ring, regions, logged, header_len, is_mergeable, .. } = self;
+        let (logged, header_len, is_mergeable) = (logged.as_deref(), *header_len, *is_mergeable);
+        let guest = Guest { regions, logged, header_len, is_mergeable };
         guest.find_room(&mut ring.queue, room, frame.len as usize)?;
         let metadata = Metadata::of(&frame.headers, frame.checksum, frame.gso);
         if frame.pieces.is_empty() {
@@ -158,8 +163,9 @@ impl GuestRx {
 
     /// Delivers all segments of a frame, or none.
     fn deliver_segments(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Refused> {
-        let Self { finisher, room, ring, regions, header_len, is_mergeable, .. } = self;
-        let guest = Guest { regions, header_len: *header_len, is_mergeable: *is_mergeable };
+        let Self { finisher, room, ring, regions, logged, header_len, is_mergeable, .. } = self;
+        let (logged, header_len, is_mergeable) = (logged.as_deref(), *header_len, *is_mergeable);
+        let guest = Guest { regions, logged, header_len, is_mergeable };
         if frame.packets() as usize > SEGMENTS_MAX {
             return Err(Outcome::Dropped(DropReason::TooLarge).into());
         }
@@ -243,11 +249,12 @@ impl GuestRx {
             return Ok(None);
         }
         let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
-        let Some(outcome) =
-            singles::write(&self.regions, &buffer, &metadata, self.header_len, frame, body)?
-        else {
-            return Ok(None);
-        };
+        let written =
+            singles::write(&self.regions, &buffer, &metadata, self.header_len, frame, body);
+        if let Some(memory) = &self.logged {
+            mark(memory, &[buffer], needed);
+        }
+        let Some(outcome) = written? else { return Ok(None) };
         if outcome == Outcome::Delivered {
             singles.take();
             self.ring.queue.complete(index, u32::try_from(needed).unwrap_or(u32::MAX));
@@ -283,6 +290,7 @@ impl<'a> Metadata<'a> {
 /// What the guest's buffers are.
 struct Guest<'a> {
     regions: &'a [Region],
+    logged: Option<&'a GuestMemory>,
     header_len: usize,
     is_mergeable: bool,
 }
@@ -337,8 +345,12 @@ impl Guest<'_> {
                 Piece::Shared { len, .. } => *len,
             } as u64;
         });
-        writer.copy(&mut counted)??;
+        let copied = writer.copy(&mut counted);
         drop(counted);
+        if let Some(memory) = self.logged {
+            mark(memory, &room.buffers, left);
+        }
+        copied??;
         for (chain, len) in &room.chains {
             let written = left.min(*len);
             left -= written;
@@ -346,6 +358,16 @@ impl Guest<'_> {
         }
         room.chains.clear();
         Ok(())
+    }
+}
+
+/// Notes that the first `len` bytes of these buffers were written.
+#[cold]
+fn mark(memory: &GuestMemory, buffers: &[Buffer], mut len: u64) {
+    for buffer in buffers {
+        let written = len.min(buffer.len.into());
+        memory.mark(buffer.region, buffer.offset, written);
+        len -= written;
     }
 }
 

@@ -17,26 +17,37 @@
 
 #![forbid(unsafe_code)]
 
+mod announcement;
+mod channel;
+mod config_space;
+mod connection;
 mod doorbells;
+mod extension;
 mod features;
 mod guest_rx;
 mod guest_tx;
 mod handler;
 mod header;
+mod inflight;
+mod link;
 mod listener;
 mod memory;
 mod position;
+mod requests;
 mod session;
 mod singles;
 mod supply;
 mod vring;
+mod watchdog;
 mod writer;
 
+pub use connection::Ended;
 pub use doorbells::{Call, DoorbellError, Kick};
 pub use features::{DeviceOptions, Negotiated};
 pub use guest_rx::GuestRx;
 pub use guest_tx::GuestTx;
-pub use listener::{Mode, Socket};
+pub use link::Link;
+pub use listener::{Mode, Pace, Socket};
 pub use memory::{MapError, map};
 pub use position::Position;
 pub use session::{Device, Session};

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use control_socket::{PortKind, PortState, PortStatus, Reason};
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
-use vhost_user::{Device, Mode, Session, Socket};
+use vhost_user::{Device, Ended, Link, Mode, Pace, Session, Socket};
 use wire::ethernet::MacAddr;
 
 use crate::config::{self, Config};
@@ -29,6 +30,8 @@ pub(super) struct VirtualMachine {
     pub(super) port: Option<Arc<Port>>,
     /// Why they are not.
     reason: Option<Reason>,
+    /// Down while the port is disabled.
+    link: Arc<Link>,
 }
 
 impl VirtualMachine {
@@ -49,6 +52,7 @@ impl VirtualMachine {
         }
         self.port = Some(port);
         self.reason = None;
+        self.link.set(true);
         info!(port = self.name, queues = count, "up");
     }
 
@@ -58,6 +62,7 @@ impl VirtualMachine {
         if let Some(port) = self.port.take() {
             datapath.detach(port.id());
             info!(port = self.name, %why, "down");
+            self.link.set(!matches!(why, Reason::Disabled(_)));
             self.reason = Some(why);
         }
     }
@@ -144,16 +149,28 @@ fn attach_one(
     let policy = port.mac.and_then(|mac| sources.policy(mac));
     let wrappers = Wrappers::new(&name, policy, &port.limit, config.daemon.capture);
     let device = Arc::new(Messenger { name: name.clone(), events: events.clone() });
-    let (options, meter) = (port.device(), meter.clone());
+    let (options, mac, meter) = (port.device(), port.mac, meter.clone());
+    let link = Arc::<Link>::default();
+    let (device_link, config_space) = (link.clone(), port.config_space);
     spawn_for_client("vhost-user", move || {
+        let mut pace = Pace::default();
         loop {
             let stream = socket.next();
+            std::thread::sleep(pace.begin(Instant::now()));
             info!(port = device.name, "a front-end is connected");
-            let why = match Session::new(options, device.clone(), meter.clone()) {
-                Ok(session) => session.run(stream),
-                Err(error) => error.to_string(),
+            let ended = match Session::new(options, device.clone(), meter.clone()) {
+                Ok(session) => session
+                    .of_device(mac, device_link.clone())
+                    .offering_config_space(config_space)
+                    .run(stream),
+                Err(error) => Ended { why: error.to_string(), is_hostile: false },
             };
+            let Ended { why, is_hostile } = ended;
             warn!(port = device.name, why, "its front-end's session has ended");
+            if is_hostile {
+                warn!(port = device.name, "its socket is closed until the daemon starts again");
+                return;
+            }
         }
     })?;
     Ok(VirtualMachine {
@@ -163,5 +180,6 @@ fn attach_one(
         wrappers,
         port: None,
         reason: Some(Reason::WaitingForFrontend),
+        link,
     })
 }

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod doorbells;
+mod early;
 mod features;
 mod guest_rx;
 mod guest_tx;

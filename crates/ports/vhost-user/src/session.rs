@@ -13,6 +13,7 @@ use shm::Region;
 use vhost::vhost_user::{BackendReqHandler, Error};
 use virtqueue::{GuestMemory, Range};
 
+use crate::early::Enable;
 use crate::features::{DeviceOptions, Negotiated};
 use crate::guest_rx::GuestRx;
 use crate::guest_tx::GuestTx;
@@ -93,7 +94,11 @@ impl Session {
             let step = if pending && is_quiet(&watched) {
                 lock(&session).serve_ready()
             } else {
-                requests.handle_request().map_err(|error| describe(&error))
+                let early = lock(&session).take_early(&watched);
+                match early {
+                    Ok(false) => requests.handle_request().map_err(|error| describe(&error)),
+                    taken => taken.map(drop),
+                }
             };
             if let Err(why) = step {
                 break lock(&session).error.take().unwrap_or(why);
@@ -101,6 +106,22 @@ impl Session {
         };
         lock(&session).stop(&why);
         why
+    }
+
+    /// Takes the next message if it switches a ring before features were accepted. Returns whether it did.
+    fn take_early(&mut self, stream: &UnixStream) -> Result<bool, String> {
+        if self.negotiated.is_some() {
+            return Ok(false);
+        }
+        let Some(enable) = Enable::take(stream).map_err(|error| error.to_string())? else {
+            return Ok(false);
+        };
+        let count = self.rings.len();
+        let Some(ring) = self.rings.get_mut(enable.ring as usize) else {
+            return Err(format!("ring {} of {count}", enable.ring));
+        };
+        ring.is_enabled = enable.is_on;
+        enable.answer(stream).map(|()| true).map_err(|error| error.to_string())
     }
 
     /// The pairs of rings that could be served: the numbers of those whose both rings are ready.

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::{
-    FrontEnd, GUEST, LEN, LINUX, RING_PACKED, USER, Vm, message, new_eventfd, pass, plain, ring_at,
-    tcp,
+    FrontEnd, GUEST, LEN, LINUX, PROTOCOL_REPLY_ACK, RING_PACKED, USER, Vm, message, new_eventfd,
+    pass, plain, ring_at, tcp,
 };
 use port::Outcome;
 use shm::PageSize;
@@ -28,6 +28,31 @@ fn what_is_offered_is_what_is_there() {
     assert_eq!(front.ask_u64(message::GET_QUEUE_NUM), 4);
     assert_eq!(front.ask_u64(message::GET_MAX_MEM_SLOTS), 64);
     assert_eq!(front.end(), "the front-end is gone");
+}
+
+/// As QEMU does it: the rings are enabled when the device is plugged, and features come when a driver accepts them.
+#[test]
+fn rings_may_be_enabled_before_features_are_accepted() {
+    for needs_reply in [false, true] {
+        let mut front = FrontEnd::new(2);
+        front.send(message::SET_OWNER, &[], &[]);
+        front.ask_u64(message::GET_FEATURES);
+        front.send_u64(message::SET_PROTOCOL_FEATURES, PROTOCOL_REPLY_ACK);
+        for ring in 0..2 {
+            let flags = if needs_reply { 9 } else { 1 };
+            front.raw(&[18, flags, 8, ring, 1].map(u32::to_le_bytes).concat(), &[]);
+            if needs_reply {
+                assert_eq!(front.reply(), [0; 8]);
+            }
+        }
+        front.send_u64(message::SET_FEATURES, LINUX);
+        front.sync();
+        front.send_state(message::SET_VRING_ENABLE, 1, 0);
+        front.sync();
+    }
+    let front = FrontEnd::new(1);
+    front.raw(&[18, 1, 8, 2, 1].map(u32::to_le_bytes).concat(), &[]);
+    assert_eq!(front.ended(), "ring 2 of 2");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use control_socket::PortState;
-use lab::{Interrupt, Progress};
+use lab::{Interrupt, Process, Progress};
 use serde_json::json;
 use xenlab::scenario::{self, Step};
 use xenlab::{Emulator, Error, Images, Machine, Result, Shell};
@@ -12,9 +12,9 @@ use xenlab::{Emulator, Error, Images, Machine, Result, Shell};
 use crate::COMMAND;
 use crate::daemon::Holdings;
 use crate::device::{Device, Side};
-use crate::mixed;
 use crate::testbed::{GUEST, Testbed, WIRE};
 use crate::traffic::{self, Peer};
+use crate::{migration, mixed};
 
 /// The first machine has one queue, the second two. One socket is pvnet's, the other QEMU's.
 fn devices() -> Vec<Device> {
@@ -29,10 +29,11 @@ fn devices() -> Vec<Device> {
 
 /// Everything that runs.
 pub(crate) struct Setup<'a> {
-    images: &'a Images,
-    emulator: &'a Emulator,
+    pub(crate) images: &'a Images,
+    pub(crate) emulator: &'a Emulator,
+    pub(crate) pvnet: &'a Path,
     // Dropped in this order: machines before their daemon.
-    machines: Vec<Option<Machine>>,
+    pub(crate) machines: Vec<Option<Machine>>,
     pub(crate) testbed: Testbed,
     /// What the daemon held before any machine came.
     alone: Holdings,
@@ -41,7 +42,7 @@ pub(crate) struct Setup<'a> {
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
 /// The steps, in order.
-const ALL: [(&str, StepFn); 11] = [
+const ALL: [(&str, StepFn); 13] = [
     ("two machines connect, with one queue and with two", connected),
     ("machines, a process guest and the tap reach each other", reachable),
     ("TCP between machines, with segmentation and checksum offload", mixed::machines),
@@ -49,10 +50,12 @@ const ALL: [(&str, StepFn); 11] = [
     ("TCP between a machine and a tap without offloads", mixed::wire),
     ("files between all kinds of ports", mixed::files),
     ("a machine reboots", reboot),
-    ("a device is unplugged and plugged again", hot_plug),
+    ("a device is unplugged and plugged again, with packed rings", packed),
+    ("devices are unplugged and plugged again", hot_plug),
     ("an orderly stop and a restart under a TCP connection", stop),
     ("kill -9 and a restart under a TCP connection", kill),
     ("QEMU is killed in the middle of traffic", end),
+    ("a machine moves to another pvnet under a TCP connection", migration::step),
 ];
 
 /// The number of progress steps of [`day`].
@@ -82,11 +85,12 @@ pub fn day(
 }
 
 impl<'a> Setup<'a> {
-    fn begin(images: &'a Images, emulator: &'a Emulator, pvnet: &Path) -> Result<Self> {
+    fn begin(images: &'a Images, emulator: &'a Emulator, pvnet: &'a Path) -> Result<Self> {
         let mut testbed = Testbed::start(pvnet, devices())?;
         testbed.join(pvnet)?;
         let alone = testbed.daemon.holdings()?;
-        let mut setup = Self { images, emulator, machines: Vec::new(), testbed, alone };
+        let machines = Vec::new();
+        let mut setup = Self { images, emulator, pvnet, machines, testbed, alone };
         for number in 0..devices().len() {
             let machine = setup.testbed.boot(images, emulator, number)?;
             setup.machines.push(Some(machine));
@@ -95,7 +99,7 @@ impl<'a> Setup<'a> {
     }
 
     /// The machine of this number.
-    fn machine(&mut self, number: usize) -> Result<&mut Machine> {
+    pub(crate) fn machine(&mut self, number: usize) -> Result<&mut Machine> {
         self.machines[number].as_mut().ok_or_else(gone)
     }
 
@@ -131,7 +135,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-fn gone() -> Error {
+pub(crate) fn gone() -> Error {
     Error::Content { what: "the machine".to_owned(), cause: "it was ended before".to_owned() }
 }
 
@@ -152,18 +156,34 @@ fn reboot(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     setup.ping_all()
 }
 
+/// Takes a machine's device out and puts it in again.
+fn plug_again(setup: &mut Setup<'_>, number: usize, is_packed: bool) -> Result<()> {
+    let device = setup.testbed.device(number).clone();
+    let again = device.again(setup.emulator, is_packed)?;
+    let monitor = setup.machine(number)?.monitor();
+    monitor.execute("device_del", json!({ "id": "nic" }))?;
+    monitor.event("DEVICE_DELETED", COMMAND)?;
+    setup.testbed.daemon.until_port(&device.name, PortState::Down)?;
+    let machine = setup.machine(number)?;
+    machine.run("! [ -e /sys/class/net/eth0 ]", COMMAND)?;
+    machine.monitor().execute("device_add", again)?;
+    setup.bring_up(number)
+}
+
+fn packed(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    plug_again(setup, 0, true)?;
+    // VIRTIO_F_RING_PACKED
+    let features = setup.shell(0)?.run("cat /sys/class/net/eth0/device/features", COMMAND)?;
+    let is_packed = features.trim().as_bytes().get(34) == Some(&b'1');
+    let (echoes, all) = setup.ping_all()?;
+    let (rates, whole) = mixed::machines(setup)?;
+    let rings = if is_packed { "packed" } else { "NOT packed" };
+    Ok((format!("{rings}; {echoes}; {rates}"), is_packed && all && whole))
+}
+
 fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     for number in 0..setup.machines.len() {
-        let device = setup.testbed.device(number).clone();
-        let again = device.again(setup.emulator)?;
-        let monitor = setup.machine(number)?.monitor();
-        monitor.execute("device_del", json!({ "id": "nic" }))?;
-        monitor.event("DEVICE_DELETED", COMMAND)?;
-        setup.testbed.daemon.until_port(&device.name, PortState::Down)?;
-        let machine = setup.machine(number)?;
-        machine.run("! [ -e /sys/class/net/eth0 ]", COMMAND)?;
-        machine.monitor().execute("device_add", again)?;
-        setup.bring_up(number)?;
+        plug_again(setup, number, false)?;
     }
     setup.ping_all()
 }
@@ -177,6 +197,9 @@ fn restart(setup: &mut Setup<'_>, ending: Ending) -> Result<(String, bool)> {
     let address = Testbed::address(1);
     let transfer = scenario::Transfer::begin(setup.shell(0)?, setup.shell(1)?, &address)?;
     let echoes = setup.shell(0)?.spawn(&format!("exec ping -D -n -i 0.02 -w 15 {address}"))?;
+    let mut command = setup.testbed.guest_namespace.exec("ping")?;
+    command.args(["-D", "-n", "-i", "0.005", "-w", "15", WIRE]);
+    let mut guest = Process::capture(command)?;
     Interrupt::sleep(PAUSE)?;
     let daemon = &mut setup.testbed.daemon;
     ending(daemon)?;
@@ -185,13 +208,15 @@ fn restart(setup: &mut Setup<'_>, ending: Ending) -> Result<(String, bool)> {
         daemon.until_port(name, PortState::Up)?;
     }
     let is_same = transfer.finish()?;
-    let gap = gap(&echoes.wait(COMMAND)?.text);
+    guest.wait(COMMAND)?;
+    let gaps = [gap(&echoes.wait(COMMAND)?.text), gap(&guest.stdout())];
+    let [machines, guest] =
+        gaps.map(|gap| gap.map_or("ever".to_owned(), |gap| format!("{:.0} ms", gap * 1e3)));
     let verdict = if is_same { "unchanged" } else { "CHANGED" };
     let seen = format!(
-        "the file is {verdict}; no echo for {}",
-        gap.map_or("ever".to_owned(), |gap| format!("{:.0} ms", gap * 1e3))
+        "the file is {verdict}; no echo between machines for {machines}, of the process guest for {guest}"
     );
-    Ok((seen, is_same && gap.is_some()))
+    Ok((seen, is_same && gaps.iter().all(Option::is_some)))
 }
 
 /// The longest time without an answer, in seconds, in the output of `ping -D`.

@@ -18,6 +18,7 @@
 mod daemon;
 mod day;
 mod device;
+mod migration;
 mod mixed;
 mod recorder;
 mod testbed;

@@ -63,7 +63,7 @@ impl Testbed {
     /// [`lab::Error::Failed`] with its words as [`xenlab::Error::Lab`].
     pub fn join(&mut self, program: &Path) -> Result<()> {
         let mut command = lab::command(&program.to_string_lossy())?;
-        command.args(["guest", "--directory"]).arg(self.daemon.folder());
+        command.args(["guest", "--rejoin", "60", "--directory"]).arg(self.daemon.folder());
         command.arg(self.guest_namespace.name());
         let mut guest = Process::capture(command)?;
         guest.says("is up", LIMIT)?;
@@ -76,12 +76,20 @@ impl Testbed {
     /// # Errors
     /// Those of [`Machine::boot`]; with the daemon's words if the port does not come up.
     pub fn boot(&mut self, images: &Images, emulator: &Emulator, number: usize) -> Result<Machine> {
-        let device = &self.devices[number];
-        let config = MachineConfig { vcpus: device.queues, ..MachineConfig::new(&device.name) };
-        let config = device.plug(config, emulator, self.daemon.folder())?;
+        let config = Self::machine(&self.devices[number], emulator, &self.daemon)?;
         let mut machine = Machine::boot(images, emulator, &config)?;
         self.bring_up(&mut machine, number)?;
         Ok(machine)
+    }
+
+    /// A machine with this device at a daemon.
+    pub(crate) fn machine(
+        device: &Device,
+        emulator: &Emulator,
+        daemon: &Daemon,
+    ) -> Result<MachineConfig> {
+        let config = MachineConfig { vcpus: device.queues, ..MachineConfig::new(&device.name) };
+        device.plug(config, emulator, daemon.folder())
     }
 
     /// The address of the machine with device `number`.

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lab::{Interrupt, Namespace, Ping, Process, Throughput};
@@ -11,7 +12,7 @@ use xenlab::{Error, Result, Shell, scenario};
 use crate::COMMAND;
 
 /// The TCP ports for files and for iperf3.
-const FILE_PORT: u16 = 5555;
+pub(crate) const FILE_PORT: u16 = 5555;
 const IPERF_PORT: u16 = 5201;
 /// How often an attempt to connect is repeated.
 const POLL: Duration = Duration::from_millis(50);
@@ -82,10 +83,7 @@ pub fn file(from: &Shell, to: Peer<'_>, address: &str, mib: u32) -> Result<bool>
         Peer::Machine(shell) => return scenario::same_file(from, shell, address, mib),
         Peer::Namespace(namespace) => namespace,
     };
-    let listening = namespace.inside(move || {
-        TcpListener::bind(("0.0.0.0", FILE_PORT)).map_err(|cause| lab_error("a listener", cause))
-    })?;
-    let receiver = namespace.thread(move || receive(&listening))?;
+    let receiver = receiver(namespace)?;
     let script = format!(
         "set -e\ndd if=/dev/urandom of=/run/file bs=1M count={mib} 2>/dev/null\n\
          nc {address} {FILE_PORT} </run/file >/dev/null\nsha256sum </run/file\nrm /run/file"
@@ -97,6 +95,14 @@ pub fn file(from: &Shell, to: Peer<'_>, address: &str, mib: u32) -> Result<bool>
         Some(sent) if sent.len() == 64 => Ok(sent == received),
         _ => Err(parse(&printed, "no digest")),
     }
+}
+
+/// A thread in a namespace that accepts a connection and returns the digest of what comes.
+pub(crate) fn receiver(namespace: &Namespace) -> Result<JoinHandle<lab::Result<String>>> {
+    let listening = namespace.inside(|| {
+        TcpListener::bind(("0.0.0.0", FILE_PORT)).map_err(|cause| lab_error("a listener", cause))
+    })?;
+    Ok(namespace.thread(move || receive(&listening))?)
 }
 
 /// Sends `mib` MiB from a namespace to a machine, which has an address, and compares digests.

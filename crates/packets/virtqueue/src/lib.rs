@@ -19,14 +19,19 @@
 //! jumps, a descriptor that does not exist, a chain that is longer than the ring. What concerns one chain only,
 //! such as an address outside of the guest's memory, is that chain's [`Fault`]: it is returned unused.
 //!
+//! An [`InflightLog`] lets the next process continue a packed ring after this one was killed, and a [`DirtyLog`] notes each page
+//! that the device writes.
+//!
 //! [`driver`] is a driver's end, for tests and measurements.
 
 #![forbid(unsafe_code)]
 
 mod chain;
+mod dirty;
 pub mod driver;
 mod error;
 mod events;
+mod inflight;
 mod layout;
 mod memory;
 mod packed;
@@ -35,8 +40,10 @@ mod split;
 mod taken;
 
 pub use chain::{Buffer, CHAIN_MAX, Chain, Fault};
+pub use dirty::DirtyLog;
 pub use error::{Broken, SetupError};
 pub use events::{EventWords, arm_split, must_notify, publish_split};
+pub use inflight::InflightLog;
 pub use layout::{Layout, Options, RingAddresses, SIZE_MAX};
 pub use memory::{GuestMemory, MemoryError, Range};
 pub use queue::{Mark, Queue};

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use shm::Region;
 
+use crate::dirty::DirtyLog;
+
 /// A range of guest addresses that one region of memory backs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
@@ -44,6 +46,14 @@ pub enum MemoryError {
     /// Two ranges share addresses.
     #[error("the ranges at {0:#x} and {1:#x} overlap")]
     Overlap(u64, u64),
+    /// The log of written pages does not reach to the end of a range.
+    #[error("the log of dirty pages ends before the {len} bytes at {address:#x}")]
+    NoLog {
+        /// The range's first guest address.
+        address: u64,
+        /// Bytes.
+        len: u64,
+    },
     /// More ranges than a port may have.
     #[error("more than {} ranges", GuestMemory::RANGES_MAX)]
     TooMany,
@@ -54,6 +64,7 @@ pub enum MemoryError {
 pub struct GuestMemory {
     ranges: Box<[Range]>,
     regions: Arc<[Region]>,
+    log: Option<DirtyLog>,
 }
 
 impl GuestMemory {
@@ -80,7 +91,34 @@ impl GuestMemory {
                 return Err(MemoryError::Overlap(other.guest, guest));
             }
         }
-        Ok(Self { ranges: ranges.into(), regions: regions.into() })
+        Ok(Self { ranges: ranges.into(), regions: regions.into(), log: None })
+    }
+
+    /// The same with a log of the pages that the device writes.
+    ///
+    /// # Errors
+    /// The log has no bit for some page.
+    pub fn with_log(self, log: DirtyLog) -> Result<Self, MemoryError> {
+        match self.ranges.iter().find(|range| !log.covers(range.guest + range.len)) {
+            Some(Range { guest, len, .. }) => {
+                Err(MemoryError::NoLog { address: *guest, len: *len })
+            }
+            None => Ok(Self { log: Some(log), ..self }),
+        }
+    }
+
+    /// Whether pages that the device writes are logged.
+    #[inline]
+    #[must_use]
+    pub fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Notes that `len` bytes at `offset` of a region were written.
+    pub fn mark(&self, region: u16, offset: u64, len: u64) {
+        if let (Some(log), Some(range)) = (&self.log, self.ranges.get(usize::from(region))) {
+            log.mark(range.guest.saturating_add(offset), len);
+        }
     }
 
     /// The regions, which [`Buffer`](crate::Buffer)s count.
@@ -144,7 +182,10 @@ impl GuestMemory {
             return Err(outside);
         }
         let region = self.regions[index].share().ok_or(outside)?;
-        Ok(Area { region, start: usize::try_from(offset).map_err(|_| outside)? })
+        let start = usize::try_from(offset).map_err(|_| outside)?;
+        // At most RANGES_MAX ranges.
+        let index = u16::try_from(index).map_err(|_| outside)?;
+        Ok(Area { region, start, index })
     }
 }
 
@@ -154,6 +195,15 @@ pub(crate) struct Area {
     pub(crate) region: Region,
     /// Its first byte in the region.
     pub(crate) start: usize,
+    /// The region's number.
+    index: u16,
+}
+
+impl Area {
+    /// Notes that `len` bytes at `offset` were written.
+    pub(crate) fn mark(&self, memory: &GuestMemory, offset: usize, len: usize) {
+        memory.mark(self.index, (self.start + offset) as u64, len as u64);
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::chain::{DESCRIPTOR_LEN, Descriptor, flag};
 use crate::events::must_notify;
+use crate::inflight::{InflightLog, Positions};
 use crate::layout::Parts;
 use crate::memory::Area;
 use crate::split::walk_table;
@@ -75,17 +76,22 @@ pub(crate) struct PackedQueue {
     pub(crate) taken: Taken,
     /// What the device's event suppression says, so that it is written only when it changes.
     device_event: (u16, u16),
+    log: Option<InflightLog>,
+    /// Whether there is any log.
+    is_logged: bool,
 }
 
 impl PackedQueue {
     /// Starts from `position`: the next available and the next used descriptor, as vhost-user has them. Where they
-    /// differ, chains that an earlier device took but did not return are taken again.
+    /// differ, chains that an earlier device took but did not return are taken again. A log of a device that did not stop
+    /// knows better.
     pub(crate) fn new(
         memory: Arc<GuestMemory>,
         at: RingAddresses,
         size: u32,
         position: u32,
         options: Options,
+        log: Option<InflightLog>,
     ) -> Result<Self, SetupError> {
         let bad = SetupError::Size { layout: "packed", size };
         let size = u16::try_from(size).map_err(|_| bad.clone())?;
@@ -95,11 +101,14 @@ impl PackedQueue {
         let [available, used] = zerocopy::transmute!(position.to_le());
         // A front-end that knows of one position only leaves the other one zero.
         let bits: u16 = if used == 0 { available } else { used };
-        let start = Position::from_bits(u16::from_le(bits));
+        let found = log.as_ref().and_then(|log| log.found(size));
+        let bits = found.map_or(u16::from_le(bits), |found| found.published);
+        let start = Position::from_bits(bits);
         if start.index >= size {
             return Err(SetupError::Position(position));
         }
         let [descriptors, driver, device] = Parts::packed(size).find(&memory, at)?;
+        let is_logged = log.is_some() || memory.is_logged();
         let mut queue = Self {
             memory,
             descriptors,
@@ -113,13 +122,72 @@ impl PackedQueue {
             seen: 0,
             taken: Taken::new(size, 0),
             device_event: (0, u16::MAX),
+            is_logged,
+            log,
         };
+        match found {
+            Some(found) => queue.publish_again(found)?,
+            None => queue.log.iter().try_for_each(|log| log.start(size, start.bits()))?,
+        }
         queue.disarm();
         Ok(queue)
     }
 
     pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
         &self.memory
+    }
+
+    /// Publishes what an earlier device was publishing when it ended.
+    fn publish_again(&mut self, found: Positions) -> Result<(), SetupError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let mut n = 0;
+        while self.next.bits() != found.publishing {
+            let (id, descriptors, written) = log.noted(n);
+            // The front-end can write here too.
+            let free = self.size - self.occupied;
+            if id >= self.size || !(1..=free).contains(&descriptors) {
+                return Err(SetupError::Inflight);
+            }
+            let index = self.taken.push(id, descriptors);
+            self.taken.set_complete(index, written);
+            self.occupied += descriptors;
+            self.next = self.next.advance(descriptors, self.size);
+            n += 1;
+        }
+        // The driver is notified in any case.
+        let _ = self.publish();
+        Ok(())
+    }
+
+    /// Notes in the log the chains that are about to be published.
+    #[cold]
+    fn log_publication(&self, log: &InflightLog, old: u16, new: u16) {
+        let (mut index, mut end) = (old, self.used);
+        while index != new {
+            let entry = self.taken.get(index);
+            log.note(index.wrapping_sub(old), entry);
+            end = end.advance(entry.descriptors, self.size);
+            index = index.wrapping_add(1);
+        }
+        log.set(Positions { published: self.used.bits(), publishing: end.bits() });
+    }
+
+    /// Notes in the logs that the chains from number `old` on, the first of which began at `start`, are published.
+    #[cold]
+    fn log_published(&self, old: u16, mut start: Position) {
+        if self.memory.is_logged() {
+            let mut index = old;
+            while index != self.taken.first() {
+                let at = usize::from(start.index) * DESCRIPTOR_LEN;
+                self.descriptors.mark(&self.memory, at, DESCRIPTOR_LEN);
+                start = start.advance(self.taken.get(index).descriptors, self.size);
+                index = index.wrapping_add(1);
+            }
+        }
+        if let Some(log) = &self.log {
+            let published = self.used.bits();
+            log.set(Positions { published, publishing: published });
+        }
     }
 
     /// The position to start from later, with all chains that are not returned taken again.
@@ -218,6 +286,9 @@ impl PackedQueue {
             return false;
         }
         let start = self.used;
+        if let Some(log) = &self.log {
+            self.log_publication(log, old, new);
+        }
         let (mut first, mut descriptors) = (None, 0);
         let mut index = old;
         while index != new {
@@ -249,6 +320,9 @@ impl PackedQueue {
         }
         self.occupied -= descriptors;
         self.taken.published();
+        if self.is_logged {
+            self.log_published(old, start);
+        }
         fence(Ordering::SeqCst);
         self.driver_wants(start, descriptors)
     }
@@ -298,6 +372,9 @@ impl PackedQueue {
         let ([a, b], [c, d]) = (at.to_le_bytes(), flags.to_le_bytes());
         if let Ok(word) = self.device.region.atomic_u32(self.device.start) {
             word.store(u32::from_le_bytes([a, b, c, d]), Ordering::Release);
+        }
+        if self.memory.is_logged() {
+            self.device.mark(&self.memory, 0, 4);
         }
     }
 }

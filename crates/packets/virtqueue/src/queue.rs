@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::inflight::InflightLog;
 use crate::packed::{PackedQueue, Position};
 use crate::split::SplitQueue;
 use crate::{Broken, Chain, GuestMemory, Layout, Options, RingAddresses, SetupError};
@@ -42,9 +43,26 @@ impl Queue {
         position: u32,
         options: Options,
     ) -> Result<Self, SetupError> {
+        Self::with_log(memory, at, size, position, options, None)
+    }
+
+    /// The same with a log for the next device, if this one is killed. A log that another one left behind has the position.
+    ///
+    /// # Errors
+    /// See [`SetupError`].
+    pub fn with_log(
+        memory: Arc<GuestMemory>,
+        at: RingAddresses,
+        size: u32,
+        position: u32,
+        options: Options,
+        log: Option<InflightLog>,
+    ) -> Result<Self, SetupError> {
         let ring = match options.layout {
             Layout::Split => Ring::Split(SplitQueue::new(memory, at, size, options)?),
-            Layout::Packed => Ring::Packed(PackedQueue::new(memory, at, size, position, options)?),
+            Layout::Packed => {
+                Ring::Packed(PackedQueue::new(memory, at, size, position, options, log)?)
+            }
         };
         Ok(Self { ring, notifies_once: true })
     }

@@ -64,6 +64,27 @@ impl Words {
     }
 }
 
+impl Words {
+    /// Notes in the log that entries and the index were written.
+    #[cold]
+    fn mark_used(&self, memory: &GuestMemory, old: u16, new: u16) {
+        let mut index = old;
+        while index != new {
+            self.device.mark(memory, 4 + 8 * usize::from(index & (self.size - 1)), 8);
+            index = index.wrapping_add(1);
+        }
+        self.device.mark(memory, 0, 4);
+    }
+
+    /// Notes in the log that the flags and the event index were written.
+    fn mark_event(&self, memory: &GuestMemory) {
+        if memory.is_logged() {
+            self.device.mark(memory, 0, 4);
+            self.device.mark(memory, 4 + 8 * usize::from(self.size), 2);
+        }
+    }
+}
+
 impl EventWords for Words {
     fn available(&self) -> u16 {
         Self::load(&self.driver, 2)
@@ -209,12 +230,17 @@ impl SplitQueue {
             index = index.wrapping_add(1);
         }
         self.taken.published();
-        if self.options.event_idx {
-            return publish_split(&self.words, old, new);
+        let wanted = if self.options.event_idx {
+            publish_split(&self.words, old, new)
+        } else {
+            self.words.set_used(new);
+            self.words.full_barrier();
+            Words::load(&self.words.driver, 0) & NO_EVENT == 0
+        };
+        if self.memory.is_logged() {
+            self.words.mark_used(&self.memory, old, new);
         }
-        self.words.set_used(new);
-        self.words.full_barrier();
-        Words::load(&self.words.driver, 0) & NO_EVENT == 0
+        wanted
     }
 
     /// Asks for a notification at the next chain, and looks again.
@@ -228,6 +254,7 @@ impl SplitQueue {
             self.words.full_barrier();
             self.words.available()
         };
+        self.words.mark_event(&self.memory);
         self.check(available)?;
         Ok(available != known)
     }
@@ -237,6 +264,7 @@ impl SplitQueue {
     pub(crate) fn disarm(&mut self) {
         if !self.options.event_idx {
             Words::store(&self.words.device, 0, NO_EVENT);
+            self.words.mark_event(&self.memory);
         }
     }
 }

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use port::{Doorbell, Event};
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::OFlags;
 
 /// A descriptor of a front-end that cannot be used.
@@ -78,6 +79,11 @@ impl Kick {
         Ok(())
     }
 
+    /// Wakes up whoever waits, as if the guest had announced something.
+    pub(crate) fn ring(&self) {
+        self.doorbell.ring();
+    }
+
     /// Whether there is a descriptor. Without one the guest announces nothing, and its ring must be looked at.
     #[must_use]
     pub fn is_set(&self) -> bool {
@@ -102,8 +108,24 @@ impl Event for Kick {
 }
 
 /// How the guest is notified. The front-end may exchange the descriptor at any time, as QEMU does to mask an interrupt.
+///
+/// One thread notifies at a time: the worker that owns the ring.
 #[derive(Debug, Default)]
-pub struct Call(Mutex<Option<OwnedFd>>);
+pub struct Call {
+    fds: Mutex<CallFds>,
+    /// Writes that began, and those that ended, see [`watchdog`](crate::watchdog).
+    began: AtomicU64,
+    ended: AtomicU64,
+    /// The front-end made a write block.
+    is_refused: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct CallFds {
+    present: Option<Arc<OwnedFd>>,
+    /// The one that was written last, which another one may have replaced since.
+    written: Option<Arc<OwnedFd>>,
+}
 
 impl Call {
     /// Sets the descriptor, or takes it away: the guest then wants no notifications.
@@ -111,22 +133,73 @@ impl Call {
     /// # Errors
     /// It is no eventfd.
     pub fn set(&self, file: Option<File>) -> Result<(), DoorbellError> {
-        *lock(&self.0) = file.map(eventfd).transpose()?;
+        let fd = file.map(eventfd).transpose()?.map(Arc::new);
+        let mut fds = lock(&self.fds);
+        fds.present = fd;
+        if self.write_under_way().is_none() {
+            fds.written = None;
+        }
         Ok(())
+    }
+
+    /// Notes that a write begins, to this descriptor and with this number.
+    fn begin(&self) -> Option<(Arc<OwnedFd>, u64)> {
+        let mut fds = lock(&self.fds);
+        let fd = fds.present.clone().filter(|_| !self.is_refused.load(Ordering::Relaxed))?;
+        fds.written = Some(fd.clone());
+        let write = self.began.load(Ordering::Relaxed) + 1;
+        self.began.store(write, Ordering::Release);
+        Some((fd, write))
     }
 
     /// Notifies the guest.
     pub fn notify(&self) {
-        if let Some(fd) = &*lock(&self.0) {
-            // This fails only if the counter is full, and then the guest has a notification to take.
-            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        // The lock is not held while a write may block.
+        let Some((fd, write)) = self.begin() else { return };
+        // This fails only if the counter is full, and then the guest has a notification to take.
+        let _ = rustix::io::write(&fd, &1u64.to_ne_bytes());
+        self.ended.store(write, Ordering::Release);
+    }
+
+    fn written(&self) -> Option<Arc<OwnedFd>> {
+        lock(&self.fds).written.clone()
+    }
+
+    /// The number of the write that has not ended.
+    pub(crate) fn write_under_way(&self) -> Option<u64> {
+        let ended = self.ended.load(Ordering::Acquire);
+        let began = self.began.load(Ordering::Acquire);
+        (began > ended).then_some(began)
+    }
+
+    /// Whether the counter has no room.
+    pub(crate) fn is_full(&self) -> bool {
+        let Some(fd) = self.written() else { return false };
+        let mut fds = [PollFd::new(&*fd, PollFlags::OUT)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
+    }
+
+    /// Sends no more notifications.
+    pub(crate) fn refuse(&self) {
+        self.is_refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Empties the counter until no write waits for room.
+    pub(crate) fn drain(&self) {
+        let Some(fd) = self.written() else { return };
+        while self.write_under_way().is_some() {
+            let flags = rustix::fs::fcntl_getfl(&*fd).unwrap_or(OFlags::empty());
+            let _ = rustix::fs::fcntl_setfl(&*fd, flags | OFlags::NONBLOCK);
+            if rustix::io::read(&*fd, &mut [0; 8]).is_err() {
+                std::thread::yield_now();
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::event::{EventfdFlags, Timespec};
+    use rustix::event::EventfdFlags;
 
     use super::*;
 

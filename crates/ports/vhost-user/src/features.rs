@@ -14,13 +14,18 @@ mod bit {
     pub(super) const HOST_TSO6: u64 = 1 << 12;
     pub(super) const MRG_RXBUF: u64 = 1 << 15;
     pub(super) const STATUS: u64 = 1 << 16;
+    pub(super) const CTRL_VQ: u64 = 1 << 17;
+    pub(super) const GUEST_ANNOUNCE: u64 = 1 << 21;
     pub(super) const MQ: u64 = 1 << 22;
+    /// Of vhost: written pages are logged.
+    pub(super) const LOG_ALL: u64 = 1 << 26;
     pub(super) const INDIRECT_DESC: u64 = 1 << 28;
     pub(super) const EVENT_IDX: u64 = 1 << 29;
     pub(super) const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub(super) const VERSION_1: u64 = 1 << 32;
     pub(super) const RING_PACKED: u64 = 1 << 34;
     pub(super) const IN_ORDER: u64 = 1 << 35;
+    pub(super) const RING_RESET: u64 = 1 << 40;
 }
 
 /// What the device offers, as far as an operator decides it.
@@ -38,7 +43,8 @@ impl DeviceOptions {
     /// The most pairs of rings.
     pub const QUEUES_MAX: u16 = 64;
 
-    /// The feature bits offered.
+    /// The feature bits offered. Control queues never come here: the front-end executes their commands, and says what concerns
+    /// rings by messages.
     #[must_use]
     pub fn bits(&self) -> u64 {
         let Features { csum_v4, csum_v6, tso_v4, tso_v6, .. } = self.offloads;
@@ -52,11 +58,15 @@ impl DeviceOptions {
         let always = bit::MRG_RXBUF
             | bit::MTU
             | bit::STATUS
+            | bit::CTRL_VQ
+            | bit::GUEST_ANNOUNCE
             | bit::INDIRECT_DESC
             | bit::EVENT_IDX
+            | bit::LOG_ALL
             | bit::PROTOCOL_FEATURES
             | bit::VERSION_1
-            | bit::IN_ORDER;
+            | bit::IN_ORDER
+            | bit::RING_RESET;
         optional.iter().fold(always, |bits, (wanted, bit)| bits | if *wanted { *bit } else { 0 })
     }
 }
@@ -79,6 +89,11 @@ impl Negotiated {
     /// Whether rings are disabled until the front-end enables them.
     pub(crate) fn has_protocol_features(self) -> bool {
         self.has(bit::PROTOCOL_FEATURES)
+    }
+
+    /// Whether the pages that the device writes are logged.
+    pub(crate) fn logs_pages(self) -> bool {
+        self.has(bit::LOG_ALL)
     }
 
     /// How its rings work.

@@ -10,7 +10,7 @@ use port::{
     ScatterList,
 };
 use shm::{Piece, Region};
-use virtqueue::{Buffer, Chain, Mark, Queue};
+use virtqueue::{Buffer, Chain, GuestMemory, Mark, Queue};
 use wire::headers::Headers;
 use zerocopy::IntoBytes;
 
@@ -29,6 +29,8 @@ const CHAINS_MAX: usize = 64;
 pub struct GuestRx {
     ring: Continued,
     regions: Arc<[Region]>,
+    /// The memory, if written pages are logged.
+    logged: Option<Arc<GuestMemory>>,
     kick: Arc<Kick>,
     call: Arc<Call>,
     finisher: Finisher,
@@ -102,6 +104,7 @@ impl GuestRx {
         let note = move |what, n| meter.note(what, n);
         Self {
             regions: queue.memory().regions().clone(),
+            logged: queue.memory().is_logged().then(|| queue.memory().clone()),
             ring: Continued::new(queue, position),
             kick,
             call,
@@ -125,6 +128,7 @@ impl GuestRx {
                 let whole = finisher.complete(frame, body)?;
                 let guest = Guest {
                     regions: &self.regions,
+                    logged: self.logged.as_deref(),
                     header_len: self.header_len,
                     is_mergeable: self.is_mergeable,
                 };
@@ -137,8 +141,9 @@ impl GuestRx {
 
     #[inline]
     fn deliver_as_is(&mut self, body: Body<'_>, frame: &Frame) -> Result<(), Refused> {
-        let Self { finisher, room, ring, regions, header_len, is_mergeable, .. } = self;
-        let guest = Guest { regions, header_len: *header_len, is_mergeable: *is_mergeable };
+        let Self { finisher, room, ring, regions, logged, header_len, is_mergeable, .. } = self;
+        let (logged, header_len, is_mergeable) = (logged.as_deref(), *header_len, *is_mergeable);
+        let guest = Guest { regions, logged, header_len, is_mergeable };
         guest.find_room(&mut ring.queue, room, frame.len as usize)?;
         let metadata = Metadata::of(&frame.headers, frame.checksum, frame.gso);
         if frame.pieces.is_empty() {
@@ -154,8 +159,9 @@ impl GuestRx {
 
     /// Delivers all segments of a frame, or none.
     fn deliver_segments(&mut self, body: Body<'_>, frame: &Frame, gso: Gso) -> Result<(), Refused> {
-        let Self { finisher, room, ring, regions, header_len, is_mergeable, .. } = self;
-        let guest = Guest { regions, header_len: *header_len, is_mergeable: *is_mergeable };
+        let Self { finisher, room, ring, regions, logged, header_len, is_mergeable, .. } = self;
+        let (logged, header_len, is_mergeable) = (logged.as_deref(), *header_len, *is_mergeable);
+        let guest = Guest { regions, logged, header_len, is_mergeable };
         if frame.packets() as usize > SEGMENTS_MAX {
             return Err(Outcome::Dropped(DropReason::TooLarge).into());
         }
@@ -242,6 +248,7 @@ impl<'a> Metadata<'a> {
 /// What the guest's buffers are.
 struct Guest<'a> {
     regions: &'a [Region],
+    logged: Option<&'a GuestMemory>,
     header_len: usize,
     is_mergeable: bool,
 }
@@ -296,8 +303,12 @@ impl Guest<'_> {
                 Piece::Shared { len, .. } => *len,
             } as u64;
         });
-        writer.copy(&mut counted)??;
+        let copied = writer.copy(&mut counted);
         drop(counted);
+        if let Some(memory) = self.logged {
+            mark(memory, &room.buffers, left);
+        }
+        copied??;
         for (chain, len) in &room.chains {
             let written = left.min(*len);
             left -= written;
@@ -305,6 +316,16 @@ impl Guest<'_> {
         }
         room.chains.clear();
         Ok(())
+    }
+}
+
+/// Notes that the first `len` bytes of these buffers were written.
+#[cold]
+fn mark(memory: &GuestMemory, buffers: &[Buffer], mut len: u64) {
+    for buffer in buffers {
+        let written = len.min(buffer.len.into());
+        memory.mark(buffer.region, buffer.offset, written);
+        len -= written;
     }
 }
 

@@ -12,6 +12,7 @@ use virtqueue::{Buffer, Chain, Queue};
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
+use crate::announcement::{self, Announcement};
 use crate::doorbells::{Call, Kick};
 use crate::features::Negotiated;
 use crate::header::{HEADER_LEN_MAX, accept};
@@ -37,6 +38,9 @@ pub struct GuestTx {
     ahead: Box<[Chain]>,
     /// Whether the guest was asked to announce chains.
     is_armed: bool,
+    announcement: Arc<Announcement>,
+    /// Slots of the window whose frames the guest did not send, a bit for each.
+    announced: u64,
 }
 
 impl GuestTx {
@@ -59,6 +63,30 @@ impl GuestTx {
             chains: [0; WINDOW],
             ahead: vec![Chain::new(); AHEAD].into(),
             is_armed: false,
+            announcement: Arc::default(),
+            announced: 0,
+        }
+    }
+
+    /// The same, which also announces the guest in its place.
+    pub(crate) fn announcing(self, announcement: Arc<Announcement>) -> Self {
+        Self { announcement, ..self }
+    }
+
+    /// Puts a frame into the window that announces the guest, if one is due.
+    fn announce(&mut self, received: &mut Received) {
+        if self.window.is_full() {
+            return;
+        }
+        if let Some(mac) = self.announcement.take()
+            && let Some((slot, frame)) = self.window.push()
+        {
+            if announcement::write(frame, mac) {
+                self.announced |= 1 << slot;
+                received.fresh += 1;
+            } else {
+                self.window.undo_push();
+            }
         }
     }
 
@@ -178,6 +206,7 @@ impl Ingress for GuestTx {
         if self.ring.queue.memory().is_lost() {
             return Err(Broken::new(virtqueue::Broken::MemoryLost));
         }
+        self.announce(received);
         while !budget.is_spent() {
             let room = WINDOW - self.window.len();
             let taken = self.take_ahead(room)?;
@@ -204,10 +233,12 @@ impl Ingress for GuestTx {
     }
 
     fn finish(&mut self, outcomes: &Outcomes) {
-        let Self { ring, chains, window, .. } = self;
+        let Self { ring, chains, window, announced, .. } = self;
         window.retain(|slot, _| {
             let is_final = outcomes[usize::from(slot)].is_final();
-            if is_final {
+            if is_final && *announced & 1 << slot != 0 {
+                *announced &= !(1 << slot);
+            } else if is_final {
                 ring.queue.complete(chains[usize::from(slot)], 0);
             }
             !is_final

@@ -12,10 +12,12 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{
     Error, GpuBackend, Result, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures,
 };
-use virtqueue::{GuestMemory, Range, RingAddresses};
+use virtqueue::{DirtyLog, GuestMemory, Range, RingAddresses};
 
+use crate::config_space::{self, ConfigSpace};
 use crate::features::Negotiated;
-use crate::memory::map;
+use crate::inflight::Inflight;
+use crate::memory::{map, map_part};
 use crate::session::Session;
 use crate::vring::Vring;
 
@@ -67,10 +69,14 @@ impl Session {
 
     fn reset(&mut self) -> Result<()> {
         self.stop("the front-end reset the device");
-        let rings = self.rings.iter().map(|_| Vring::new()).collect::<io::Result<_>>();
-        self.rings = rings.map_err(Error::ReqHandlerError)?;
-        Ok(())
+        (0..self.rings.len()).for_each(|ring| self.forget_inflight(ring));
+        self.reset_rings().map_err(Error::ReqHandlerError)
     }
+}
+
+fn range_of(region: &VhostUserSingleMemoryRegion) -> Range {
+    let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, .. } = **region;
+    Range { guest: guest_phys_addr, user: user_addr, len: memory_size }
 }
 
 fn not_offered<T>(what: &'static str) -> Result<T> {
@@ -155,8 +161,9 @@ impl VhostUserBackendReqHandlerMut for Session {
         self.stop_ring(index as usize, STOPPED);
         let ring = self.ring(index)?;
         ring.is_started = false;
-        // The guest's driver, or the next session, describes it anew.
         let position = ring.position.get();
+        self.forget_inflight(index as usize);
+        // The guest's driver, or the next session, describes it anew.
         Ok(VhostUserVringState::new(index, position))
     }
 
@@ -178,15 +185,25 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         Ok(VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::LOG_SHMFD
+            | VhostUserProtocolFeatures::RARP
             | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::MTU
+            | VhostUserProtocolFeatures::BACKEND_REQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
-            | VhostUserProtocolFeatures::RESET_DEVICE)
+            | VhostUserProtocolFeatures::RESET_DEVICE
+            | VhostUserProtocolFeatures::STATUS)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
         let offered = self.get_protocol_features()?.bits();
         match features & !offered {
-            0 => Ok(()),
+            0 => {
+                self.protocol = features;
+                Ok(())
+            }
             other => Err(self.refuse(format!("protocol features {other:#x} were not offered"))),
         }
     }
@@ -204,12 +221,17 @@ impl VhostUserBackendReqHandlerMut for Session {
         Ok(())
     }
 
-    fn get_config(&mut self, _: u32, _: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        not_offered("configuration space")
+    fn get_config(&mut self, offset: u32, len: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let space = ConfigSpace::new(self.mac, self.options.queues, self.mtu, true);
+        Ok(space.read(offset as usize, len as usize))
     }
 
-    fn set_config(&mut self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
-        not_offered("configuration space")
+    /// A driver may write its address, as far as virtio is concerned. The port's own address stays what the operator said.
+    fn set_config(&mut self, offset: u32, bytes: &[u8], _: VhostUserConfigFlags) -> Result<()> {
+        match (offset as usize).saturating_add(bytes.len()) {
+            end if end <= config_space::WRITABLE => Ok(()),
+            _ => Err(self.refuse("a write to a read-only part of the configuration space")),
+        }
     }
 
     fn set_gpu_socket(&mut self, _: GpuBackend) -> Result<()> {
@@ -220,12 +242,24 @@ impl VhostUserBackendReqHandlerMut for Session {
         not_offered("shared objects")
     }
 
-    fn get_inflight_fd(&mut self, _: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        not_offered("tracking of inflight descriptors")
+    fn get_inflight_fd(&mut self, wanted: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let VhostUserInflight { num_queues, queue_size, .. } = *wanted;
+        if usize::from(num_queues) > self.rings.len() {
+            return Err(
+                self.refuse(format!("a log of inflight descriptors for {num_queues} rings"))
+            );
+        }
+        let (file, len) =
+            Inflight::create(num_queues, queue_size).map_err(|error| self.refuse(error))?;
+        Ok((VhostUserInflight::new(len, 0, num_queues, queue_size), file))
     }
 
-    fn set_inflight_fd(&mut self, _: &VhostUserInflight, _: File) -> Result<()> {
-        not_offered("tracking of inflight descriptors")
+    fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
+        let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *inflight;
+        self.stop(RECONFIGURED);
+        let mapped = Inflight::map(&file, (mmap_offset, mmap_size), num_queues, queue_size);
+        self.inflight = Some(mapped.map_err(|error| self.refuse(error))?);
+        Ok(())
     }
 
     fn get_max_mem_slots(&mut self) -> Result<u64> {
@@ -238,19 +272,30 @@ impl VhostUserBackendReqHandlerMut for Session {
         file: File,
         _: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let added = range_of(region);
+        // QEMU before version 8 sends it once for each pair of rings.
+        if self.parts.iter().any(|(range, _)| *range == added) {
+            return Ok(None);
+        }
         self.stop(RECONFIGURED);
         self.set_memory(vec![(**region, file)])?;
+        self.removed.retain(|range| *range != added);
         Ok(None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, .. } = **region;
-        let gone = Range { guest: guest_phys_addr, user: user_addr, len: memory_size };
+        let gone = range_of(region);
         if self.parts.iter().all(|(range, _)| *range != gone) {
-            return Err(self.refuse(format!("no memory at {guest_phys_addr:#x} to be removed")));
+            // As above.
+            return match self.removed.contains(&gone) {
+                true => Ok(()),
+                false => Err(self.refuse(format!("no memory at {:#x} to be removed", gone.guest))),
+            };
         }
         self.stop(RECONFIGURED);
         self.parts.retain(|(range, _)| *range != gone);
+        self.removed.truncate(GuestMemory::RANGES_MAX - 1);
+        self.removed.insert(0, gone);
         Ok(())
     }
 
@@ -271,7 +316,10 @@ impl VhostUserBackendReqHandlerMut for Session {
         not_offered("shared memory of the device")
     }
 
-    fn set_log_base(&mut self, _: &VhostUserLog, _: File) -> Result<()> {
-        not_offered("a log of dirty pages")
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        self.stop(RECONFIGURED);
+        let bitmap = map_part(&file, log.mmap_offset, log.mmap_size);
+        self.dirty_log = Some(DirtyLog::new(bitmap.map_err(|error| self.refuse(error))?));
+        Ok(())
     }
 }

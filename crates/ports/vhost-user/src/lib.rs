@@ -17,26 +17,34 @@
 
 #![forbid(unsafe_code)]
 
+mod announcement;
+mod channel;
+mod config_space;
+mod connection;
 mod doorbells;
-mod early;
+mod extension;
 mod features;
 mod guest_rx;
 mod guest_tx;
 mod handler;
 mod header;
+mod inflight;
 mod listener;
 mod memory;
 mod position;
+mod requests;
 mod session;
 mod supply;
 mod vring;
+mod watchdog;
 mod writer;
 
+pub use connection::Ended;
 pub use doorbells::{Call, DoorbellError, Kick};
 pub use features::{DeviceOptions, Negotiated};
 pub use guest_rx::GuestRx;
 pub use guest_tx::GuestTx;
-pub use listener::{Mode, Socket};
+pub use listener::{Mode, Pace, Socket};
 pub use memory::{MapError, map};
 pub use position::Position;
 pub use session::{Device, Session};

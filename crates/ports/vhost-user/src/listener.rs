@@ -3,7 +3,7 @@
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long after a failure the next connection is tried.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -61,5 +61,51 @@ impl Socket {
                 Err(_) => std::thread::sleep(AGAIN),
             }
         }
+    }
+}
+
+/// How often sessions may begin: a front-end that connects and goes, again and again, costs its own time and no more
+/// lines in the log.
+#[derive(Debug)]
+pub struct Pace {
+    /// When as many sessions as are allowed at once may begin again.
+    full: Instant,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { full: Instant::now() }
+    }
+}
+
+impl Pace {
+    /// Sessions that may begin at once.
+    pub const BURST: u32 = 20;
+    /// Time for which one more is allowed.
+    pub const PERIOD: Duration = Duration::from_millis(100);
+
+    /// Notes that a session begins at `now`. Returns how long it must wait first.
+    #[must_use]
+    pub fn begin(&mut self, now: Instant) -> Duration {
+        self.full = self.full.max(now) + Self::PERIOD;
+        self.full.saturating_duration_since(now + Self::BURST * Self::PERIOD)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_begin_at_once_until_there_are_too_many() {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        for _ in 0..Pace::BURST {
+            assert_eq!(pace.begin(start), Duration::ZERO);
+        }
+        let late = pace.begin(start);
+        assert!(late > Duration::ZERO && late <= Pace::PERIOD);
+        assert!(pace.begin(start) > Pace::PERIOD);
+        assert_eq!(pace.begin(start + Duration::from_secs(60)), Duration::ZERO);
     }
 }

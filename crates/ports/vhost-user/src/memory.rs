@@ -50,7 +50,20 @@ pub fn map(range: &Range, file: &File, offset: u64) -> Result<Region, MapError> 
     let bad = MapError::BadRange { len: range.len, offset };
     let at_pages = |value: u64| value.is_multiple_of(PAGE);
     let end = offset.checked_add(range.len).filter(|_| range.len > 0);
-    let Some(end) = end.filter(|end| at_pages(offset) && at_pages(*end)) else { return Err(bad) };
+    if end.is_none_or(|end| !at_pages(offset) || !at_pages(end)) {
+        return Err(bad);
+    }
+    map_part(file, offset, range.len)
+}
+
+/// Maps `len` bytes of a file in memory, from a multiple of 8 on.
+///
+/// # Errors
+/// See [`MapError`].
+pub(crate) fn map_part(file: &File, offset: u64, len: u64) -> Result<Region, MapError> {
+    let bad = MapError::BadRange { len, offset };
+    let end = offset.checked_add(len).filter(|_| len > 0 && offset.is_multiple_of(8));
+    let Some(end) = end else { return Err(bad) };
     let stat = rustix::fs::fstat(file).map_err(io::Error::from)?;
     let system = rustix::fs::fstatfs(file).map_err(io::Error::from)?;
     let is_memory =
@@ -65,11 +78,11 @@ pub fn map(range: &Range, file: &File, offset: u64) -> Result<Region, MapError> 
     // From the start, because a file of large pages can be mapped at those only, and for whole ones.
     let page = u64::try_from(stat.st_blksize).unwrap_or(PAGE).max(PAGE);
     let whole = end.checked_next_multiple_of(page).ok_or(bad)?;
-    let len = |bytes: u64| {
+    let size = |bytes: u64| {
         usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
     };
-    let whole = Arc::new(Region::map_guarded(file, 0, len(whole)?)?);
-    Ok(whole.slice(len(offset)?..len(end)?).map_err(io::Error::from)?)
+    let whole = Arc::new(Region::map_guarded(file, 0, size(whole)?)?);
+    Ok(whole.slice(size(offset)?..size(end)?).map_err(io::Error::from)?)
 }
 
 #[cfg(test)]

@@ -2,25 +2,25 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use hypervisor::Meter;
-use port::Queue;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use port::{Doorbell, Queue};
 use shm::Region;
-use vhost::vhost_user::{BackendReqHandler, Error};
-use virtqueue::{GuestMemory, Range};
+use virtqueue::{DirtyLog, GuestMemory, InflightLog, Range};
+use wire::ethernet::MacAddr;
 
-use crate::early::Enable;
+use crate::announcement::Announcement;
 use crate::features::{DeviceOptions, Negotiated};
 use crate::guest_rx::GuestRx;
 use crate::guest_tx::GuestTx;
+use crate::inflight::Inflight;
 use crate::vring::Vring;
+use crate::watchdog;
 
-/// Rings are served once the front-end has sent nothing for so long: it describes them in many messages.
-const PAUSE: Duration = Duration::from_millis(1);
+/// The MTU of a device whose front-end says none.
+const MTU: u16 = 1500;
 
 /// The network device that a session serves.
 pub trait Device: Send + Sync {
@@ -37,7 +37,24 @@ pub struct Session {
     pub(crate) negotiated: Option<Negotiated>,
     /// The guest's memory, part by part.
     pub(crate) parts: Vec<(Range, Region)>,
+    /// Parts that were removed, the last one first: those that QEMU may remove again.
+    pub(crate) removed: Vec<Range>,
     pub(crate) rings: Vec<Vring>,
+    /// Where rings note what is in flight.
+    pub(crate) inflight: Option<Inflight>,
+    /// Where written pages are noted, if the driver's features say so.
+    pub(crate) dirty_log: Option<DirtyLog>,
+    /// Protocol features that the front-end accepted.
+    pub(crate) protocol: u64,
+    /// What the guest's driver wrote as the device's status.
+    pub(crate) device_status: u8,
+    pub(crate) mac: Option<MacAddr>,
+    pub(crate) mtu: u16,
+    /// Where the front-end wants to hear of changes.
+    pub(crate) backend_requests: Option<OwnedFd>,
+    pub(crate) announcement: Arc<Announcement>,
+    /// Rung when the front-end had blocked a worker.
+    pub(crate) alarm: Arc<Doorbell>,
     device: Arc<dyn Device>,
     meter: Arc<Meter>,
     /// The pairs of rings that are served.
@@ -68,12 +85,23 @@ impl Session {
         device: Arc<dyn Device>,
         meter: Arc<Meter>,
     ) -> io::Result<Self> {
-        let rings = (0..2 * options.queues).map(|_| Vring::new()).collect::<io::Result<_>>()?;
+        let alarm = Arc::new(Doorbell::new()?);
+        let rings = new_rings(options, &alarm)?;
         Ok(Self {
             options,
             negotiated: None,
             parts: Vec::new(),
+            removed: Vec::new(),
             rings,
+            inflight: None,
+            dirty_log: None,
+            protocol: 0,
+            device_status: 0,
+            mac: None,
+            mtu: MTU,
+            backend_requests: None,
+            announcement: Arc::default(),
+            alarm,
             device,
             meter,
             served: Vec::new(),
@@ -81,47 +109,16 @@ impl Session {
         })
     }
 
-    /// Serves a front-end until it goes, or sends what cannot be. Returns why it ended.
-    pub fn run(self, stream: UnixStream) -> String {
-        let watched = match stream.try_clone() {
-            Ok(watched) => watched,
-            Err(error) => return error.to_string(),
-        };
-        let session = Arc::new(Mutex::new(self));
-        let mut requests = BackendReqHandler::from_stream(stream, session.clone());
-        let why = loop {
-            let pending = lock(&session).is_pending();
-            let step = if pending && is_quiet(&watched) {
-                lock(&session).serve_ready()
-            } else {
-                let early = lock(&session).take_early(&watched);
-                match early {
-                    Ok(false) => requests.handle_request().map_err(|error| describe(&error)),
-                    taken => taken.map(drop),
-                }
-            };
-            if let Err(why) = step {
-                break lock(&session).error.take().unwrap_or(why);
-            }
-        };
-        lock(&session).stop(&why);
-        why
+    /// The same of a device with this address, which the configuration space shows.
+    #[must_use]
+    pub fn with_mac(self, mac: Option<MacAddr>) -> Self {
+        Self { mac, ..self }
     }
 
-    /// Takes the next message if it switches a ring before features were accepted. Returns whether it did.
-    fn take_early(&mut self, stream: &UnixStream) -> Result<bool, String> {
-        if self.negotiated.is_some() {
-            return Ok(false);
-        }
-        let Some(enable) = Enable::take(stream).map_err(|error| error.to_string())? else {
-            return Ok(false);
-        };
-        let count = self.rings.len();
-        let Some(ring) = self.rings.get_mut(enable.ring as usize) else {
-            return Err(format!("ring {} of {count}", enable.ring));
-        };
-        ring.is_enabled = enable.is_on;
-        enable.answer(stream).map(|()| true).map_err(|error| error.to_string())
+    /// Forgets the rings.
+    pub(crate) fn reset_rings(&mut self) -> io::Result<()> {
+        self.rings = new_rings(self.options, &self.alarm)?;
+        Ok(())
     }
 
     /// The pairs of rings that could be served: the numbers of those whose both rings are ready.
@@ -134,16 +131,20 @@ impl Session {
     }
 
     /// Whether other rings must be served than are.
-    fn is_pending(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.ready() != self.served
     }
 
     /// Serves all rings that are ready, and no others.
-    fn serve_ready(&mut self) -> Result<(), String> {
+    pub(crate) fn serve_ready(&mut self) -> Result<(), String> {
         self.stop("the front-end changed its rings");
         let ready = self.ready();
         let Some(negotiated) = self.negotiated.filter(|_| !ready.is_empty()) else { return Ok(()) };
-        let memory = Arc::new(self.memory().map_err(|error| error.to_string())?);
+        let memory = self.memory().and_then(|memory| match &self.dirty_log {
+            Some(log) if negotiated.logs_pages() => memory.with_log(log.clone()),
+            _ => Ok(memory),
+        });
+        let memory = Arc::new(memory.map_err(|error| error.to_string())?);
         let queues = ready.iter().map(|pair| self.open(*pair, &memory, negotiated));
         let queues = queues.collect::<Result<_, _>>()?;
         self.served = ready;
@@ -160,7 +161,7 @@ impl Session {
     ) -> Result<Queue, String> {
         let [rx, tx] = [2 * pair, 2 * pair + 1].map(|index| {
             let ring = &self.rings[index];
-            let queue = ring.open(memory, negotiated.rings());
+            let queue = ring.open(memory, negotiated.rings(), self.log(index));
             queue.map(|queue| (ring, queue)).map_err(|error| format!("ring {index}: {error}"))
         });
         let ((rx, rx_queue), (tx, tx_queue)) = (rx?, tx?);
@@ -179,7 +180,24 @@ impl Session {
             tx.call.clone(),
             tx.position.clone(),
         );
+        // A guest announces itself once, whichever queues it has.
+        let ingress = match pair {
+            0 => ingress.announcing(self.announcement.clone()),
+            _ => ingress,
+        };
         Ok(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
+    }
+
+    /// Where a ring notes what is in flight.
+    fn log(&self, ring: usize) -> Option<InflightLog> {
+        self.inflight.as_ref()?.log(ring)
+    }
+
+    /// A ring was stopped in good order: the front-end says where it starts again.
+    pub(crate) fn forget_inflight(&self, ring: usize) {
+        if let Some(log) = self.log(ring) {
+            log.stop();
+        }
     }
 
     /// The table of the guest's memory as it is now.
@@ -203,20 +221,13 @@ impl Session {
     }
 }
 
-/// Whether the front-end sends nothing for a while.
-fn is_quiet(stream: &UnixStream) -> bool {
-    let mut fds = [PollFd::new(stream, PollFlags::IN)];
-    let timeout = Timespec::try_from(PAUSE).unwrap_or_default();
-    matches!(poll(&mut fds, Some(&timeout)), Ok(0))
+fn new_rings(options: DeviceOptions, alarm: &Arc<Doorbell>) -> io::Result<Vec<Vring>> {
+    let rings = (0..2 * options.queues).map(|_| Vring::new());
+    let rings = rings.collect::<io::Result<Vec<_>>>()?;
+    rings.iter().try_for_each(|ring| watchdog::watch(&ring.call, alarm))?;
+    Ok(rings)
 }
 
-fn describe(error: &Error) -> String {
-    match error {
-        Error::Disconnected => "the front-end is gone".into(),
-        error => error.to_string(),
-    }
-}
-
-fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
+pub(crate) fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
     session.lock().unwrap_or_else(PoisonError::into_inner)
 }

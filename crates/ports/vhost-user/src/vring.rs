@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use virtqueue::{GuestMemory, Options, Queue, RingAddresses, SetupError};
+use virtqueue::{GuestMemory, InflightLog, Options, Queue, RingAddresses, SetupError};
 
 use crate::doorbells::{Call, Kick};
 use crate::position::Position;
@@ -44,8 +44,9 @@ impl Vring {
         &self,
         memory: &Arc<GuestMemory>,
         options: Options,
+        log: Option<InflightLog>,
     ) -> Result<Queue, SetupError> {
         let at = self.at.unwrap_or_default();
-        Queue::new(memory.clone(), at, self.size, self.position.get(), options)
+        Queue::with_log(memory.clone(), at, self.size, self.position.get(), options, log)
     }
 }

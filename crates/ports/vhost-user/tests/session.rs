@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::{
-    FrontEnd, GUEST, LEN, LINUX, PROTOCOL_REPLY_ACK, RING_PACKED, USER, Vm, message, new_eventfd,
-    pass, plain, ring_at, tcp,
+    FrontEnd, GUEST, LEN, LINUX, PROTOCOL_MEM_SLOTS, PROTOCOL_REPLY_ACK, RING_PACKED, USER, Vm,
+    message, new_eventfd, pass, plain, ring_at, tcp,
 };
 use port::Outcome;
 use shm::PageSize;
@@ -50,9 +50,43 @@ fn rings_may_be_enabled_before_features_are_accepted() {
         front.send_state(message::SET_VRING_ENABLE, 1, 0);
         front.sync();
     }
-    let front = FrontEnd::new(1);
-    front.raw(&[18, 1, 8, 2, 1].map(u32::to_le_bytes).concat(), &[]);
-    assert_eq!(front.ended(), "ring 2 of 2");
+    for (words, said) in [
+        ([18, 1, 8, 2, 1], "ring 2 of 2"),
+        ([18, 1, 8, 0, 2], "state 2 of ring 0"),
+        ([18, 5, 8, 0, 1], "a SET_VRING_ENABLE of 8 bytes"),
+    ] {
+        let front = FrontEnd::new(1);
+        front.raw(&words.map(u32::to_le_bytes).concat(), &[]);
+        let why = front.ended();
+        assert!(why.contains(said), "{why}");
+    }
+}
+
+/// As QEMU 7 does it for a device with several pairs of rings: once for each of them.
+#[test]
+fn memory_may_be_added_and_removed_twice() {
+    let mut front = FrontEnd::new(2);
+    front.send_u64(message::SET_FEATURES, LINUX);
+    front.send_u64(message::SET_PROTOCOL_FEATURES, PROTOCOL_MEM_SLOTS);
+    let file = memfd(16);
+    let part =
+        |guest: u64, user: u64| [0, guest, 16 * 4096, user, 0].map(u64::to_le_bytes).concat();
+    let (one, other) = (part(0, USER), part(4096, USER + (1 << 30)));
+    for _ in 0..3 {
+        for _ in 0..2 {
+            front.send(message::ADD_MEM_REG, &one, &[file.as_fd()]);
+        }
+        // One of the two removals comes after a part that overlaps the removed one.
+        front.send(message::REM_MEM_REG, &one, &[]);
+        front.send(message::ADD_MEM_REG, &other, &[file.as_fd()]);
+        front.send(message::REM_MEM_REG, &one, &[]);
+        for _ in 0..2 {
+            front.send(message::REM_MEM_REG, &other, &[]);
+        }
+        front.sync();
+    }
+    front.send(message::REM_MEM_REG, &part(1 << 40, USER), &[]);
+    assert_eq!(front.ended(), "no memory at 0x10000000000 to be removed");
 }
 
 #[test]
@@ -242,17 +276,49 @@ fn rings_that_cannot_be_end_the_session_when_they_start() {
 }
 
 #[test]
-fn a_message_in_pieces_is_waited_for_or_ends_the_session() {
+fn a_message_in_pieces_is_accepted() {
     let mut front = FrontEnd::new(1);
-    let header = [message::GET_FEATURES, 1, 0].map(u32::to_le_bytes).concat();
-    for byte in header {
-        front.raw(&[byte], &[]);
-        std::thread::sleep(Duration::from_millis(1));
+    let file = memfd(LEN / 4096);
+    let size = 40u32;
+    let header = [message::SET_MEM_TABLE, 1, size].map(u32::to_le_bytes).concat();
+    let table = [1, GUEST, LEN as u64, USER, 0].map(u64::to_le_bytes).concat();
+    let bytes = [header, table].concat();
+    front.raw(&bytes[..1], &[file.as_fd()]);
+    for byte in &bytes[1..] {
+        front.raw(&[*byte], &[]);
     }
-    // Whatever became of it, the session has not spun or panicked.
-    let _ = front.socket.set_read_timeout(Some(Duration::from_millis(100)));
-    let _ = std::io::Read::read(&mut front.socket, &mut [0; 64]);
-    assert!(!front.end().is_empty());
+    // A pause between header and payload, and inside of both.
+    let request = [message::SET_FEATURES, 1, 8].map(u32::to_le_bytes).concat();
+    let request = [request, LINUX.to_le_bytes().to_vec()].concat();
+    for part in [&request[..5], &request[5..12], &request[12..15], &request[15..]] {
+        front.raw(part, &[]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    front.sync();
+    assert_eq!(front.end(), "the front-end is gone");
+}
+
+#[test]
+fn a_message_whose_rest_does_not_come_ends_the_session() {
+    let sessions = [1, 11, 12, 15].map(|len| {
+        let front = FrontEnd::new(1);
+        let request = [message::SET_FEATURES, 1, 8].map(u32::to_le_bytes).concat();
+        front.raw(&[request, vec![0; 8]].concat()[..len], &[]);
+        front
+    });
+    for front in sessions {
+        assert_eq!(front.ended(), "a message that was not whole after 2 s");
+    }
+}
+
+#[test]
+fn replies_that_nobody_reads_end_the_session() {
+    let front = FrontEnd::new(1);
+    front.socket.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    // Until both directions are full.
+    let request = [message::GET_FEATURES, 1, 0].map(u32::to_le_bytes).concat();
+    while std::io::Write::write_all(&mut &front.socket, &request).is_ok() {}
+    assert_eq!(front.ended(), "the front-end does not read its replies");
 }
 
 #[test]

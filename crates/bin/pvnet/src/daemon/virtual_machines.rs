@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use control_socket::{PortKind, PortState, PortStatus, Reason};
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
-use vhost_user::{Device, Mode, Session, Socket};
+use vhost_user::{Device, Ended, Mode, Pace, Session, Socket};
 use wire::ethernet::MacAddr;
 
 use crate::config::{self, Config};
@@ -144,16 +145,23 @@ fn attach_one(
     let policy = port.mac.and_then(|mac| sources.policy(mac));
     let wrappers = Wrappers::new(&name, policy, &port.limit, config.daemon.capture);
     let device = Arc::new(Messenger { name: name.clone(), events: events.clone() });
-    let (options, meter) = (port.device(), meter.clone());
+    let (options, mac, meter) = (port.device(), port.mac, meter.clone());
     spawn_for_client("vhost-user", move || {
+        let mut pace = Pace::default();
         loop {
             let stream = socket.next();
+            std::thread::sleep(pace.begin(Instant::now()));
             info!(port = device.name, "a front-end is connected");
-            let why = match Session::new(options, device.clone(), meter.clone()) {
-                Ok(session) => session.run(stream),
-                Err(error) => error.to_string(),
+            let ended = match Session::new(options, device.clone(), meter.clone()) {
+                Ok(session) => session.with_mac(mac).run(stream),
+                Err(error) => Ended { why: error.to_string(), is_hostile: false },
             };
+            let Ended { why, is_hostile } = ended;
             warn!(port = device.name, why, "its front-end's session has ended");
+            if is_hostile {
+                warn!(port = device.name, "its socket is closed until the daemon starts again");
+                return;
+            }
         }
     })?;
     Ok(VirtualMachine {

@@ -1,8 +1,6 @@
-//! A guest that means harm loses its own frames, or its own port, and nothing else.
+//! Frames, and buffers to receive into, that cannot be.
 
-mod common;
-
-use common::{
+use crate::common::{
     GUEST, LEN, LINUX, MRG_RXBUF, RING_PACKED, RX_DATA, TX_DATA, Vm, pass, plain, tcp, tso,
 };
 use port::{DropReason, Outcome};

@@ -1,0 +1,236 @@
+//! Whole messages of a front-end, in however many pieces they come, within a time.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// Bytes of a message's header: request, flags, length of the payload.
+pub(crate) const HEADER_LEN: usize = 12;
+/// The longest payload, as crate `vhost` has it.
+pub(crate) const PAYLOAD_MAX: usize = 4096;
+/// The most descriptors of a message, likewise.
+pub(crate) const DESCRIPTORS_MAX: usize = 32;
+/// How long after its first byte a message must be whole, and how long the front-end may take to read a reply.
+pub(crate) const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
+/// How long after it connected a front-end must send its first message. The rest may take as long as it likes.
+pub(crate) const FIRST_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why there are no more messages.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChannelError {
+    #[error("the front-end is gone")]
+    Gone,
+    #[error("the front-end went in the middle of a message")]
+    Partial,
+    #[error("a message that was not whole after {} s", MESSAGE_LIMIT.as_secs())]
+    Slow,
+    #[error("no message in {} s", FIRST_LIMIT.as_secs())]
+    Silent,
+    #[error("a message of {0} bytes")]
+    TooLong(usize),
+    #[error("a message with more than {DESCRIPTORS_MAX} descriptors")]
+    TooManyDescriptors,
+    #[error("the front-end does not read its replies")]
+    Unread,
+    /// Something else ends the session.
+    #[error("the session was ended")]
+    Stopped,
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+impl From<Errno> for ChannelError {
+    fn from(error: Errno) -> Self {
+        Self::System(error.into())
+    }
+}
+
+/// A message with its descriptors.
+#[derive(Debug, Default)]
+pub(crate) struct Message {
+    /// Header and payload.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+impl Message {
+    fn word(&self, at: usize) -> u32 {
+        let bytes = self.bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
+        bytes.map_or(0, u32::from_le_bytes)
+    }
+
+    /// Which message it is.
+    pub(crate) fn request(&self) -> u32 {
+        self.word(0)
+    }
+
+    pub(crate) fn flags(&self) -> u32 {
+        self.word(4)
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        self.bytes.get(HEADER_LEN..).unwrap_or_default()
+    }
+
+    /// Bytes of the whole message, as far as it is known.
+    fn len(&self) -> Result<usize, ChannelError> {
+        if self.bytes.len() < HEADER_LEN {
+            return Ok(HEADER_LEN);
+        }
+        match self.word(8) as usize {
+            len if len > PAYLOAD_MAX => Err(ChannelError::TooLong(len)),
+            len => Ok(HEADER_LEN + len),
+        }
+    }
+}
+
+/// The socket of a front-end.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    socket: UnixStream,
+    is_first: bool,
+}
+
+impl Channel {
+    pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, is_first: true })
+    }
+
+    /// Waits for the next message. An event of `stop` ends the wait.
+    pub(crate) fn receive(&mut self, stop: BorrowedFd<'_>) -> Result<Message, ChannelError> {
+        let mut message = Message::default();
+        let mut until = self.is_first.then(|| Instant::now() + FIRST_LIMIT);
+        loop {
+            let wanted = message.len()?;
+            let got = message.bytes.len();
+            if got == wanted {
+                self.is_first = false;
+                return Ok(message);
+            }
+            match receive_some(&self.socket, &mut message, wanted - got) {
+                Ok(0) if got == 0 => return Err(ChannelError::Gone),
+                Ok(0) => return Err(ChannelError::Partial),
+                Ok(_) if got == 0 => until = Some(Instant::now() + MESSAGE_LIMIT),
+                Ok(_) => {}
+                Err(ChannelError::System(error)) if is_retry(&error) => {
+                    if !wait(&self.socket, PollFlags::IN, stop, until)? {
+                        return Err(match got {
+                            0 => ChannelError::Silent,
+                            _ => ChannelError::Slow,
+                        });
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Sends a reply.
+    pub(crate) fn send(&self, message: &Message, stop: BorrowedFd<'_>) -> Result<(), ChannelError> {
+        let until = Some(Instant::now() + MESSAGE_LIMIT);
+        let mut sent = 0;
+        while sent < message.bytes.len() {
+            let descriptors = if sent == 0 { &message.descriptors[..] } else { &[] };
+            match send_some(&self.socket, &message.bytes[sent..], descriptors) {
+                Ok(len) => sent += len,
+                Err(error) if is_retry(&error.into()) => {
+                    if !wait(&self.socket, PollFlags::OUT, stop, until)? {
+                        return Err(ChannelError::Unread);
+                    }
+                }
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(ChannelError::Gone),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the front-end sends nothing for a while.
+    pub(crate) fn is_quiet(&self, pause: Duration) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let timeout = Timespec::try_from(pause).unwrap_or_default();
+        matches!(poll(&mut fds, Some(&timeout)), Ok(0))
+    }
+}
+
+/// Waits until the socket is ready. Returns whether it is before `until`.
+fn wait(
+    socket: &UnixStream,
+    flags: PollFlags,
+    stop: BorrowedFd<'_>,
+    until: Option<Instant>,
+) -> Result<bool, ChannelError> {
+    let mut fds = [PollFd::new(socket, flags), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    if left.is_some_and(|left| left.is_zero()) {
+        return Ok(false);
+    }
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(0) => Ok(false),
+        Ok(_) if !fds[1].revents().is_empty() => Err(ChannelError::Stopped),
+        Ok(_) | Err(Errno::INTR) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_retry(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Appends at most `most` bytes that are there, and the descriptors that came with them. Returns how many bytes.
+pub(crate) fn receive_some(
+    socket: impl AsFd,
+    message: &mut Message,
+    most: usize,
+) -> Result<usize, ChannelError> {
+    // A kernel that has more descriptors than fit closes them.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX + 1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let start = message.bytes.len();
+    message.bytes.resize(start + most, 0);
+    let mut parts = [IoSliceMut::new(&mut message.bytes[start..])];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut parts, &mut ancillary, flags);
+    message.bytes.truncate(start + received.as_ref().map_or(0, |received| received.bytes));
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = part {
+            message.descriptors.extend(descriptors);
+        }
+    }
+    if message.descriptors.len() > DESCRIPTORS_MAX {
+        return Err(ChannelError::TooManyDescriptors);
+    }
+    match received {
+        Ok(received) => Ok(received.bytes),
+        Err(Errno::CONNRESET) => Err(ChannelError::Gone),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends bytes and descriptors, as many as there is room for. Returns how many bytes.
+pub(crate) fn send_some(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[OwnedFd],
+) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    if !borrowed.is_empty() {
+        // At most as many as there is space for.
+        ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
+}

@@ -1,0 +1,64 @@
+//! The device's configuration space (VIRTIO 1.2 §5.1.4).
+
+use wire::ethernet::MacAddr;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{Immutable, IntoBytes};
+
+/// `VIRTIO_NET_S_LINK_UP`
+const LINK_UP: u16 = 1;
+
+/// `struct virtio_net_config`
+#[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct ConfigSpace {
+    mac: [u8; 6],
+    status: U16,
+    max_virtqueue_pairs: U16,
+    mtu: U16,
+    /// In Mbit/s, and whether both directions at once. All ones: unknown.
+    speed: U32,
+    duplex: u8,
+    /// Receive-side scaling is not offered, because no message carries its commands.
+    rss_max_key_size: u8,
+    rss_max_indirection_table_length: U16,
+    supported_hash_types: U32,
+}
+
+/// Bytes that a driver may write.
+pub(crate) const WRITABLE: usize = size_of::<MacAddr>();
+
+impl ConfigSpace {
+    pub(crate) fn new(mac: Option<MacAddr>, queues: u16, mtu: u16, is_up: bool) -> Self {
+        Self {
+            mac: mac.map_or([0; 6], |MacAddr(mac)| mac),
+            status: if is_up { LINK_UP } else { 0 }.into(),
+            max_virtqueue_pairs: queues.into(),
+            mtu: mtu.into(),
+            speed: u32::MAX.into(),
+            duplex: u8::MAX,
+            rss_max_key_size: 0,
+            rss_max_indirection_table_length: 0.into(),
+            supported_hash_types: 0.into(),
+        }
+    }
+
+    /// Some of its bytes. What is behind the end reads as zeros, as in a device with fewer fields.
+    pub(crate) fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        let bytes = self.as_bytes().iter().copied().chain(std::iter::repeat(0));
+        bytes.skip(offset).take(len).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_where_drivers_look_for_them() {
+        let space = ConfigSpace::new(Some(MacAddr([2, 0, 0, 0, 0, 7])), 4, 9000, true);
+        assert_eq!(space.read(0, 12), [2, 0, 0, 0, 0, 7, 1, 0, 4, 0, 0x28, 0x23]);
+        assert_eq!(space.read(12, 5), [0xff; 5]);
+        assert_eq!(space.read(16, 60)[1..], [0; 59]);
+        assert_eq!(ConfigSpace::new(None, 1, 1500, false).read(4, 4), [0; 4]);
+    }
+}

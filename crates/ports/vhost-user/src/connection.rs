@@ -1,0 +1,63 @@
+//! The connection of a front-end.
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use port::Doorbell;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::requests::Requests;
+use crate::session::{Session, lock};
+
+/// Rings are served once the front-end has sent nothing for so long: it describes them in many messages.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Why a session ends whose front-end blocked a worker.
+const BLOCKED: &str = "the front-end blocked a worker by an eventfd";
+
+/// How a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Why, in words.
+    pub why: String,
+    /// Whether the front-end blocked a worker, which none does by mistake: it must not come again.
+    pub is_hostile: bool,
+}
+
+impl Session {
+    /// Serves a front-end until it goes, or sends what cannot be.
+    pub fn run(self, stream: UnixStream) -> Ended {
+        let alarm = self.alarm.clone();
+        let session = Arc::new(Mutex::new(self));
+        let why = match Requests::new(stream, &session) {
+            Ok(requests) => serve(&session, requests, &alarm),
+            Err(error) => error.to_string(),
+        };
+        let is_hostile = has_rung(&alarm);
+        let why = if is_hostile { BLOCKED.into() } else { why };
+        lock(&session).stop(&why);
+        Ended { why, is_hostile }
+    }
+}
+
+/// Answers messages, and serves rings when they can be. Returns why the session ended.
+fn serve(session: &Mutex<Session>, mut requests: Requests, alarm: &Doorbell) -> String {
+    loop {
+        let pending = lock(session).is_pending();
+        let step = if pending && requests.is_quiet(PAUSE) {
+            lock(session).serve_ready()
+        } else {
+            requests.handle_next(alarm)
+        };
+        if let Err(why) = step {
+            return lock(session).error.take().unwrap_or(why);
+        }
+    }
+}
+
+/// Whether a doorbell has rung.
+fn has_rung(doorbell: &Doorbell) -> bool {
+    let mut fds = [PollFd::new(doorbell, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1))
+}

@@ -1,0 +1,94 @@
+//! Takes messages from a front-end's socket to whoever answers them.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use vhost::vhost_user::{BackendReqHandler, Error};
+
+use crate::channel::{Channel, ChannelError, Message, PAYLOAD_MAX, receive_some, send_some};
+use crate::extension;
+use crate::session::{Session, lock};
+
+/// The messages of one connection.
+///
+/// Crate `vhost` reads a message in two system calls, ends the session if a part of it is late, and has no limit of time.
+/// So each message is gathered first, and given to it whole by a socket pair; its replies take the same way back.
+pub(crate) struct Requests {
+    channel: Channel,
+    session: Arc<Mutex<Session>>,
+    handler: BackendReqHandler<Mutex<Session>>,
+    /// The other end of the handler's socket.
+    inner: UnixStream,
+}
+
+impl Requests {
+    pub(crate) fn new(stream: UnixStream, session: &Arc<Mutex<Session>>) -> io::Result<Self> {
+        let (inner, handlers) = UnixStream::pair()?;
+        Ok(Self {
+            channel: Channel::new(stream)?,
+            session: session.clone(),
+            handler: BackendReqHandler::from_stream(handlers, session.clone()),
+            inner,
+        })
+    }
+
+    /// Waits for a message and answers it. An event of `stop` ends the wait.
+    pub(crate) fn handle_next(&mut self, stop: &impl AsFd) -> Result<(), String> {
+        let message = self.channel.receive(stop.as_fd());
+        let mut message = message.map_err(|error| error.to_string())?;
+        let answer = extension::answer(&mut lock(&self.session), &mut message);
+        let handled = match answer {
+            Some(Ok(None)) => return Ok(()),
+            Some(Ok(Some(reply))) => return self.reply(&reply, stop),
+            Some(Err(why)) => return Err(why),
+            None => self.handle(&message),
+        };
+        // The handler may have answered before it failed.
+        while let Some(reply) = self.next_reply()? {
+            self.reply(&reply, stop)?;
+        }
+        handled
+    }
+
+    /// Gives a message to the handler.
+    fn handle(&mut self, message: &Message) -> Result<(), String> {
+        let Message { bytes, descriptors } = message;
+        // Nothing else is in the socket, so there is room for one message.
+        let sent = send_some(&self.inner, bytes, descriptors).map_err(|error| error.to_string())?;
+        debug_assert_eq!(sent, bytes.len());
+        self.handler.handle_request().map_err(|error| describe(&error))
+    }
+
+    /// The next bytes that the handler answered.
+    fn next_reply(&self) -> Result<Option<Message>, String> {
+        let mut reply = Message::default();
+        match receive_some(&self.inner, &mut reply, PAYLOAD_MAX) {
+            Ok(0) => Ok(None),
+            Ok(_) => Ok(Some(reply)),
+            Err(ChannelError::System(error)) if error.raw_os_error() == Some(AGAIN) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn reply(&self, reply: &Message, stop: &impl AsFd) -> Result<(), String> {
+        self.channel.send(reply, stop.as_fd()).map_err(|error| error.to_string())
+    }
+
+    /// Whether the front-end sends nothing for a while.
+    pub(crate) fn is_quiet(&self, pause: Duration) -> bool {
+        self.channel.is_quiet(pause)
+    }
+}
+
+const AGAIN: i32 = Errno::AGAIN.raw_os_error();
+
+fn describe(error: &Error) -> String {
+    match error {
+        Error::Disconnected => "the front-end is gone".into(),
+        error => error.to_string(),
+    }
+}

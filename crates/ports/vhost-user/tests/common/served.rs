@@ -1,0 +1,62 @@
+//! What a session serves, seen by a test.
+
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use port::Queue;
+use vhost_user::Device;
+
+/// What a session serves, seen by a test.
+#[derive(Default)]
+pub struct Served {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queues: Option<Vec<Queue>>,
+    starts: usize,
+    stops: Vec<String>,
+}
+
+/// How long a test waits for what must come.
+pub const LIMIT: Duration = Duration::from_secs(20);
+
+impl Served {
+    /// Waits until the rings have been started so many times, and takes them.
+    pub fn started(&self, times: usize) -> Vec<Queue> {
+        let state = self.state.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(state, LIMIT, |state| state.starts < times);
+        let (mut state, timeout) = waited.unwrap();
+        assert!(!timeout.timed_out(), "the rings were not started {times} times");
+        state.queues.take().unwrap()
+    }
+
+    pub fn put(&self, queues: Vec<Queue>) {
+        self.state.lock().unwrap().queues = Some(queues);
+    }
+
+    pub fn starts(&self) -> usize {
+        self.state.lock().unwrap().starts
+    }
+
+    pub fn stops(&self) -> Vec<String> {
+        self.state.lock().unwrap().stops.clone()
+    }
+}
+
+impl Device for Served {
+    fn start(&self, queues: Vec<Queue>) {
+        let mut state = self.state.lock().unwrap();
+        state.queues = Some(queues);
+        state.starts += 1;
+        self.changed.notify_all();
+    }
+
+    fn stop(&self, why: &str) {
+        let mut state = self.state.lock().unwrap();
+        state.queues = None;
+        state.stops.push(why.to_owned());
+    }
+}

@@ -1,0 +1,6 @@
+//! A guest or a front-end that means harm loses its own frames, or its own port, and nothing else.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod eventfds;
+mod frames;

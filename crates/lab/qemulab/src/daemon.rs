@@ -1,5 +1,6 @@
 //! A daemon under test: a process in a namespace, which is stopped, killed and started again.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,13 @@ pub struct Holdings {
     pub threads: usize,
     /// Mappings of memory that is shared with other processes.
     pub mappings: usize,
+}
+
+impl fmt::Display for Holdings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { descriptors, threads, mappings } = self;
+        write!(f, "{descriptors} descriptors, {threads} threads, {mappings} mappings")
+    }
 }
 
 impl Daemon {

@@ -49,7 +49,7 @@ impl Testbed {
             format!(
                 "[daemon]\ndirectory = {folder:?}\nmeter = true\n\n\
                  [[uplink]]\nname = \"wire\"\ntap = \"{TAP}\"\naddresses = [\"{WIRE}/24\"]\n\
-                 capabilities = \"none\"\n\n\
+                 capabilities = \"none\"\npersistent = true\n\n\
                  [[guest]]\nname = \"{}\"\nmac = \"02:00:00:00:00:03\"\naddresses = [\"{GUEST}/24\"]\n{ports}",
                 guest_namespace.name()
             )

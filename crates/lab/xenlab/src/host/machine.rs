@@ -18,6 +18,9 @@ use crate::{Emulator, Error, Result};
 /// The port of QEMU's monitor.
 const MONITOR_PORT: usize = 0;
 
+/// The first script of a machine that moves here: more than it ran before.
+const MOVED: u64 = 1 << 32;
+
 /// What a virtual machine is made of.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
@@ -109,7 +112,8 @@ impl Machine {
 
         let mut qemu = Process::capture(command)?;
         let monitor = Monitor::new(monitor.accept(&mut qemu, &log)?)?;
-        let channel = Channel::new(agent.accept(&mut qemu, &log)?)?;
+        let first = if config.is_incoming { MOVED } else { 1 };
+        let channel = Channel::counting_from(first, agent.accept(&mut qemu, &log)?)?;
         let shell = Shell::new(&config.name, channel.into(), Some(log.clone()));
         let limit = config.limit;
         let mut machine = Self { qemu, shell, monitor, log, limit, _folder: folder };

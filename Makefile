@@ -18,7 +18,7 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile scope bench deny docs doc clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu scope bench deny docs doc clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,10 @@ lab-xen-guest-copy: deps build ## Boot Xen in QEMU and let guests copy frames ou
 
 lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest attack pvnet beside another
 	target/release/xenlab hostile
+
+lab-qemu: deps build ## Boot virtual machines in QEMU as pvnet's guests, and restart both sides under traffic
+	@mkdir -p out
+	$(SUDO) target/release/qemulab --json out/lab-qemu.json
 
 scope: deps build ## Profile Xen hosts in QEMU beside two papers' figures, results in out/
 	@mkdir -p out/scope

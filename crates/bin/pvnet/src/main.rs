@@ -204,6 +204,10 @@ struct GuestArgs {
     /// configuration's `token_file`.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// After the daemon's end, keep the interfaces and join the next daemon, which must come within so many seconds;
+    /// 0: end with the daemon.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    rejoin: u32,
     #[command(flatten)]
     interface: InterfaceArgs,
 }
@@ -266,6 +270,7 @@ impl InterfaceArgs {
             no_persistent_grants: self.no_persistent_grants,
             poll: Duration::from_micros(self.poll_us),
             no_guest_copy: self.no_guest_copy,
+            rejoin: Duration::ZERO,
         }
     }
 }
@@ -296,10 +301,12 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
                 Ok(ExitCode::SUCCESS)
             }
         },
-        Command::Guest(GuestArgs { name, daemon, token_file, interface }) => {
+        Command::Guest(GuestArgs { name, daemon, token_file, rejoin, interface }) => {
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
-            guest::run(&identity, &socket, &interface.options()).map(|()| ExitCode::SUCCESS)
+            let rejoin = Duration::from_secs(rejoin.into());
+            let options = guest::Options { rejoin, ..interface.options() };
+            guest::run(&identity, &socket, &options).map(|()| ExitCode::SUCCESS)
         }
         Command::Nic { name, daemon } => {
             nic::run(&name, &nic_socket(&daemon.directory)).map(|()| ExitCode::SUCCESS)

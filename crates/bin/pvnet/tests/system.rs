@@ -4,6 +4,7 @@
 mod device;
 mod direct;
 mod repro;
+#[allow(dead_code, reason = "other tests use the rest")]
 mod testbed;
 mod two_vifs;
 mod uplink;

@@ -183,6 +183,15 @@ impl Process {
         }
     }
 
+    /// Kills it, with no chance to clean up (SIGKILL), and waits for its end.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses.
+    pub fn kill(&mut self) -> Result<ExitStatus> {
+        self.child.kill().map_err(Error::io(format!("cannot kill `{}`", self.name)))?;
+        self.wait_while(GRACE, || Ok(()))
+    }
+
     /// Waits while `keep_on` succeeds.
     fn wait_while(
         &mut self,

@@ -8,7 +8,6 @@ use xenlab::scenario;
 use xenlab::{Host, Result};
 
 use crate::args::{BootArgs, PvnetArgs};
-use crate::steps;
 
 /// Its arguments.
 #[derive(Args)]
@@ -33,5 +32,5 @@ pub fn run(args: &DomainsArgs) -> Result<bool> {
     let host = Host::boot(&images, &options)?;
     let steps = scenario::domains(&host, &progress)?;
     progress.finish();
-    steps::report("xen domains", &steps, args.json.as_deref())
+    scenario::report("xen domains", &steps, args.json.as_deref())
 }

@@ -26,7 +26,16 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// The QEMU at a path.
+    /// The QEMU at a path, or the installed one by its name, whatever its version.
+    ///
+    /// # Errors
+    /// [`lab::Error::MissingTool`] as [`Error::Lab`].
+    pub fn any(program: impl Into<PathBuf>) -> Result<Self> {
+        let emulator = Self { program: program.into(), root: None };
+        emulator.command().map(|_| emulator)
+    }
+
+    /// The QEMU at a path, which must be of the right version.
     ///
     /// # Errors
     /// [`lab::Error::MissingTool`] as [`Error::Lab`]; [`Error::Emulator`] if it is of another version.
@@ -96,7 +105,11 @@ impl Emulator {
         Ok(command)
     }
 
-    fn version(&self) -> Result<u32> {
+    /// The major number of its version.
+    ///
+    /// # Errors
+    /// [`Error::Parse`] if it says no number.
+    pub fn version(&self) -> Result<u32> {
         let text = self.version_line()?;
         major(&text).ok_or_else(|| Error::Parse {
             what: "QEMU's version".to_owned(),

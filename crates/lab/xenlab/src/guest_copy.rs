@@ -8,7 +8,6 @@ use xenlab::scenario;
 use xenlab::{Host, Result};
 
 use crate::args::{BootArgs, PvnetArgs};
-use crate::steps;
 
 /// Its arguments.
 #[derive(Args)]
@@ -32,5 +31,5 @@ pub fn run(args: &GuestCopyArgs) -> Result<bool> {
     let host = Host::boot(&images, &options)?;
     let steps = scenario::guest_copy(&host, &progress)?;
     progress.finish();
-    steps::report("xen guest copy", &steps, args.json.as_deref())
+    scenario::report("xen guest copy", &steps, args.json.as_deref())
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Images`] are made once from Debian's packages. A [`Host`] boots from them in QEMU in seconds, without root and
 //! without hardware virtualisation. A [`Shell`] runs commands in a domain and returns their
-//! exact exit status and output. A [`Domu`] is a guest.
+//! exact exit status and output. A [`Domu`] is a guest. A [`Machine`] is a virtual machine without Xen.
 //!
 //! Everything that runs ends when its value is dropped, and on Ctrl-C once [`lab::Interrupt::install`] was called.
 //!
@@ -24,8 +24,8 @@ pub use cache::default_cache;
 pub use emulator::Emulator;
 pub use error::{Error, Result};
 pub use host::{
-    Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, NO_ASLR, Options,
-    Output, PROCESSOR, Shell,
+    Batch, BatchFiles, BatchHost, CLOCK, Domu, DomuConfig, Host, HostFile, Job, Machine,
+    MachineConfig, Monitor, NO_ASLR, Options, Output, PROCESSOR, Shell,
 };
 pub use image::{Images, Kind, read_boot_image};
 pub use name::UnknownName;

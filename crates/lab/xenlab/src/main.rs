@@ -9,7 +9,6 @@ mod hostile;
 mod matrix;
 mod platform;
 mod queues;
-mod steps;
 
 use std::io::Write as _;
 use std::path::PathBuf;

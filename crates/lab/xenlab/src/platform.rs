@@ -8,7 +8,6 @@ use xenlab::scenario;
 use xenlab::{Error, Host, HostFile, Result};
 
 use crate::args::{BootArgs, PvnetArgs};
-use crate::steps;
 
 /// Its arguments.
 #[derive(Args)]
@@ -37,5 +36,5 @@ pub fn run(args: &PlatformArgs) -> Result<bool> {
     let host = Host::boot(&images, &options)?;
     let steps = scenario::platform(&host, &progress)?;
     progress.finish();
-    steps::report("xen platform", &steps, args.json.as_deref())
+    scenario::report("xen platform", &steps, args.json.as_deref())
 }

@@ -1,4 +1,4 @@
-//! Messages that crate `vhost` does not know.
+//! Messages that crate `vhost` does not know, or does not take when QEMU sends them.
 
 use wire::ethernet::MacAddr;
 
@@ -7,6 +7,7 @@ use crate::session::Session;
 
 /// Numbers of messages.
 mod request {
+    pub(super) const SET_VRING_ENABLE: u32 = 18;
     pub(super) const SEND_RARP: u32 = 19;
     pub(super) const NET_SET_MTU: u32 = 20;
     pub(super) const SET_BACKEND_REQ_FD: u32 = 21;
@@ -40,6 +41,9 @@ pub(crate) fn answer(
 ) -> Option<Result<Option<Message>, String>> {
     let request = message.request();
     let (name, expected, descriptors) = match request {
+        // QEMU switches the rings of a network device on when it plugs it, long before a guest's driver accepts features,
+        // and `vhost` ends the session then.
+        request::SET_VRING_ENABLE if session.negotiated.is_none() => ("SET_VRING_ENABLE", 8, 0),
         request::SEND_RARP => ("SEND_RARP", 8, 0),
         request::NET_SET_MTU => ("NET_SET_MTU", 8, 0),
         request::SET_BACKEND_REQ_FD => ("SET_BACKEND_REQ_FD", 0, 1),
@@ -58,6 +62,7 @@ pub(crate) fn answer(
         request::GET_STATUS => {
             return Some(Ok(Some(number(request, session.device_status.into()))));
         }
+        request::SET_VRING_ENABLE => session.enable_early(value),
         request::SEND_RARP => {
             let [mac @ .., _, _] = value.to_le_bytes();
             session.announce(MacAddr(mac))
@@ -74,6 +79,18 @@ pub(crate) fn answer(
 }
 
 impl Session {
+    /// Switches a ring on or off before features are accepted: its number, and 0 or 1 in the upper half.
+    fn enable_early(&mut self, state: u64) -> Result<(), String> {
+        let (index, count) = (state & u64::from(u32::MAX), self.rings.len() as u64);
+        let ring = self.rings.iter_mut().zip(0..).find(|(_, number)| *number == index);
+        let (ring, _) = ring.ok_or_else(|| format!("ring {index} of {count}"))?;
+        match state >> 32 {
+            state @ 0..=1 => ring.is_enabled = state == 1,
+            state => return Err(format!("state {state} of ring {index}")),
+        }
+        Ok(())
+    }
+
     /// Announces the guest's address as if the guest had.
     fn announce(&mut self, mac: MacAddr) -> Result<(), String> {
         if mac.is_multicast() || mac.is_zero() {

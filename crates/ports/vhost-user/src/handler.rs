@@ -74,6 +74,11 @@ impl Session {
     }
 }
 
+fn range_of(region: &VhostUserSingleMemoryRegion) -> Range {
+    let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, .. } = **region;
+    Range { guest: guest_phys_addr, user: user_addr, len: memory_size }
+}
+
 fn not_offered<T>(what: &'static str) -> Result<T> {
     Err(Error::InvalidOperation(what))
 }
@@ -271,19 +276,30 @@ impl VhostUserBackendReqHandlerMut for Session {
         file: File,
         _: Option<bool>,
     ) -> Result<Option<VhostUserMemoryRegionBase>> {
+        let added = range_of(region);
+        // QEMU before version 8 sends it once for each pair of rings.
+        if self.parts.iter().any(|(range, _)| *range == added) {
+            return Ok(None);
+        }
         self.stop(RECONFIGURED);
         self.set_memory(vec![(**region, file)])?;
+        self.removed.retain(|range| *range != added);
         Ok(None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
-        let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, .. } = **region;
-        let gone = Range { guest: guest_phys_addr, user: user_addr, len: memory_size };
+        let gone = range_of(region);
         if self.parts.iter().all(|(range, _)| *range != gone) {
-            return Err(self.refuse(format!("no memory at {guest_phys_addr:#x} to be removed")));
+            // As above.
+            return match self.removed.contains(&gone) {
+                true => Ok(()),
+                false => Err(self.refuse(format!("no memory at {:#x} to be removed", gone.guest))),
+            };
         }
         self.stop(RECONFIGURED);
         self.parts.retain(|(range, _)| *range != gone);
+        self.removed.truncate(GuestMemory::RANGES_MAX - 1);
+        self.removed.insert(0, gone);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long after a failure the next connection is tried.
-const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Who makes the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

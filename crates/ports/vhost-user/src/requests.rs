@@ -60,12 +60,7 @@ impl Requests {
         // Nothing else is in the socket, so there is room for one message.
         let sent = send_some(&self.inner, bytes, descriptors).map_err(|error| error.to_string())?;
         debug_assert_eq!(sent, bytes.len());
-        match self.handler.handle_request() {
-            // DPDK's front-ends disable their rings first of all when their back-end comes back, before they name any
-            // features. The rings are disabled then.
-            Err(Error::InactiveFeature(_)) => Ok(()),
-            result => result.map_err(|error| describe(&error)),
-        }
+        self.handler.handle_request().map_err(|error| describe(&error))
     }
 
     /// The next bytes that the handler answered.

@@ -37,6 +37,8 @@ pub struct Session {
     pub(crate) negotiated: Option<Negotiated>,
     /// The guest's memory, part by part.
     pub(crate) parts: Vec<(Range, Region)>,
+    /// Parts that were removed, the last one first: those that QEMU may remove again.
+    pub(crate) removed: Vec<Range>,
     pub(crate) rings: Vec<Vring>,
     /// Where rings note what is in flight.
     pub(crate) inflight: Option<Inflight>,
@@ -89,6 +91,7 @@ impl Session {
             options,
             negotiated: None,
             parts: Vec::new(),
+            removed: Vec::new(),
             rings,
             inflight: None,
             dirty_log: None,

@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::{
-    FrontEnd, GUEST, LEN, LINUX, RING_PACKED, USER, Vm, message, new_eventfd, pass, plain, ring_at,
-    tcp,
+    FrontEnd, GUEST, LEN, LINUX, PROTOCOL_MEM_SLOTS, PROTOCOL_REPLY_ACK, RING_PACKED, USER, Vm,
+    message, new_eventfd, pass, plain, ring_at, tcp,
 };
 use port::Outcome;
 use shm::PageSize;
@@ -44,6 +44,65 @@ fn rings_may_be_stopped_before_features_are_named() {
     let features = front.ask_u64(message::GET_FEATURES);
     assert_eq!(features & LINUX, LINUX);
     assert_eq!(front.end(), "the front-end is gone");
+}
+
+/// As QEMU does it: the rings are enabled when the device is plugged, and features come when a driver accepts them.
+#[test]
+fn rings_may_be_enabled_before_features_are_accepted() {
+    for needs_reply in [false, true] {
+        let mut front = FrontEnd::new(2);
+        front.send(message::SET_OWNER, &[], &[]);
+        front.ask_u64(message::GET_FEATURES);
+        front.send_u64(message::SET_PROTOCOL_FEATURES, PROTOCOL_REPLY_ACK);
+        for ring in 0..2 {
+            let flags = if needs_reply { 9 } else { 1 };
+            front.raw(&[18, flags, 8, ring, 1].map(u32::to_le_bytes).concat(), &[]);
+            if needs_reply {
+                assert_eq!(front.reply(), [0; 8]);
+            }
+        }
+        front.send_u64(message::SET_FEATURES, LINUX);
+        front.sync();
+        front.send_state(message::SET_VRING_ENABLE, 1, 0);
+        front.sync();
+    }
+    for (words, said) in [
+        ([18, 1, 8, 2, 1], "ring 2 of 2"),
+        ([18, 1, 8, 0, 2], "state 2 of ring 0"),
+        ([18, 5, 8, 0, 1], "a SET_VRING_ENABLE of 8 bytes"),
+    ] {
+        let front = FrontEnd::new(1);
+        front.raw(&words.map(u32::to_le_bytes).concat(), &[]);
+        let why = front.ended();
+        assert!(why.contains(said), "{why}");
+    }
+}
+
+/// As QEMU 7 does it for a device with several pairs of rings: once for each of them.
+#[test]
+fn memory_may_be_added_and_removed_twice() {
+    let mut front = FrontEnd::new(2);
+    front.send_u64(message::SET_FEATURES, LINUX);
+    front.send_u64(message::SET_PROTOCOL_FEATURES, PROTOCOL_MEM_SLOTS);
+    let file = memfd(16);
+    let part =
+        |guest: u64, user: u64| [0, guest, 16 * 4096, user, 0].map(u64::to_le_bytes).concat();
+    let (one, other) = (part(0, USER), part(4096, USER + (1 << 30)));
+    for _ in 0..3 {
+        for _ in 0..2 {
+            front.send(message::ADD_MEM_REG, &one, &[file.as_fd()]);
+        }
+        // One of the two removals comes after a part that overlaps the removed one.
+        front.send(message::REM_MEM_REG, &one, &[]);
+        front.send(message::ADD_MEM_REG, &other, &[file.as_fd()]);
+        front.send(message::REM_MEM_REG, &one, &[]);
+        for _ in 0..2 {
+            front.send(message::REM_MEM_REG, &other, &[]);
+        }
+        front.sync();
+    }
+    front.send(message::REM_MEM_REG, &part(1 << 40, USER), &[]);
+    assert_eq!(front.ended(), "no memory at 0x10000000000 to be removed");
 }
 
 #[test]

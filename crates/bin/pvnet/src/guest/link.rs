@@ -32,6 +32,8 @@ pub(super) struct StackEnd<'a> {
     pub(super) addresses: Vec<String>,
     /// For how long the threads poll at most.
     pub(super) poll: Duration,
+    /// The tap of an earlier session, which the stack has configured.
+    pub(super) kept: Option<Vec<TapQueue>>,
 }
 
 /// An interface. Its frames are carried while its device is open and until it is dropped or
@@ -106,10 +108,10 @@ impl Link {
     pub(super) fn open<Q: Queue>(
         device: impl Device + 'static,
         queues: Vec<Q>,
-        stack: StackEnd<'_>,
+        mut stack: StackEnd<'_>,
     ) -> Result<Self, String> {
         let offload = tap_offload(stack.offloads, device.features());
-        let taps = open_taps(device.mac(), queues.len(), offload, &stack)?;
+        let taps = taps(device.mac(), queues.len(), offload, &mut stack)?;
         let StackEnd { name, poll, .. } = stack;
         let running = Running::start(&name, device, queues, &taps, poll)?;
         Ok(Self { name, taps, poll, running: Some(running), context: None })
@@ -118,9 +120,9 @@ impl Link {
     /// Makes a tap for a context, and starts it if there is a card.
     pub(super) fn open_context(
         context: ContextDevice,
-        stack: StackEnd<'_>,
+        mut stack: StackEnd<'_>,
     ) -> Result<Self, String> {
-        let taps = open_taps(context.mac(), 1, TapOffload::NONE, &stack)?;
+        let taps = taps(context.mac(), 1, TapOffload::NONE, &mut stack)?;
         let StackEnd { name, offloads, poll, .. } = stack;
         let context = Some((context, offloads));
         let mut this = Self { name, taps, poll, running: None, context };
@@ -140,6 +142,11 @@ impl Link {
     /// The tap's name.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Copies of its taps, so that the stack's interface stays after this link's end.
+    pub(super) fn keep_taps(&self) -> Result<Vec<TapQueue>, String> {
+        self.taps.iter().map(TapQueue::try_clone).collect::<Result<_, _>>().map_err(text)
     }
 
     /// What its queues have sent since its device was opened.
@@ -239,7 +246,24 @@ fn tap_offload(own: Features, device_does: Features) -> TapOffload {
     }
 }
 
-/// The tap between the stack and a device.
+/// The tap between the stack and a device: that of an earlier session, if there is one.
+fn taps(
+    mac: MacAddr,
+    queues: usize,
+    offload: TapOffload,
+    stack: &mut StackEnd<'_>,
+) -> Result<Vec<TapQueue>, String> {
+    let Some(kept) = stack.kept.take() else { return open_taps(mac, queues, offload, stack) };
+    // The stack spreads its frames over all of them.
+    if kept.len() != queues {
+        let name = &stack.name;
+        return Err(format!("{name} has {} queues, and the daemon serves {queues}", kept.len()));
+    }
+    kept.iter().try_for_each(|tap| tap.set_offload(offload)).map_err(text)?;
+    Ok(kept)
+}
+
+/// Makes the tap between the stack and a device.
 fn open_taps(
     mac: MacAddr,
     queues: usize,

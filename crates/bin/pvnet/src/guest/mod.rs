@@ -7,14 +7,18 @@ mod options;
 mod pump;
 mod vif;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hypervisor::DomId;
-use machine::{Grouping, MachineGuest, Token};
+use machine::{ConnectError, Grouping, MachineGuest, Token};
 use nic_session::channel::GuestEnd;
 use offload::Features;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing::warn;
+use uplink::tap::TapQueue;
 use xen::XenGuest;
 use xenstore::{Client, Store};
 
@@ -47,26 +51,95 @@ impl Identity {
 }
 
 /// Runs a guest of the daemon at `socket` until a signal or the daemon's end. Prints a line when it
-/// is up.
+/// is up. If it [may join again](Options::rejoin), it survives the daemon's end, with its stack's interfaces.
 pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), String> {
     let (name, token) = (identity.name.as_str(), identity.token()?);
     // Before all else, so that a signal leaves nothing behind.
     let (signals, asked) = (stop_signal()?, report_signal()?);
-    let (guest, store) = machine::join_with(socket, name, token.as_ref()).map_err(text)?;
-    let store: Arc<dyn Store> = Arc::new(Client::new(store).map_err(text)?);
+    let mut session = Session::join(socket, name, token.as_ref()).map_err(text)?;
     let namespace = GuestNamespace::make(name)?;
     // From here on this process is in the namespace, so that the tap is created there.
     netns::enter(name)?;
-    if !vif::flag(&*store, "data/group-pages") {
-        guest.group(Grouping::Scattered);
-    }
-    let links = open_links(&guest, &store, name, options)?;
-    let names: Vec<_> = links.iter().map(Link::name).collect();
-    println!("guest {name} is up: {} in namespace {name}", names.join(", "));
-    let balloon = Balloon::watch(guest, store).map_err(text)?;
-    let result = links::run(links, &signals, &asked, balloon);
+    let mut kept = Vec::new();
+    let result = loop {
+        let Session { guest, store } = session;
+        let links = open_links(&guest, &store, name, options, std::mem::take(&mut kept))?;
+        let names: Vec<_> = links.iter().map(Link::name).collect();
+        println!("guest {name} is up: {} in namespace {name}", names.join(", "));
+        if !options.rejoin.is_zero() {
+            kept = links.iter().map(Link::keep_taps).collect::<Result<_, _>>()?;
+        }
+        let balloon = Balloon::watch(guest, store).map_err(text)?;
+        let result = links::run(links, &signals, &asked, balloon);
+        if kept.is_empty() || is_readable(&signals) {
+            break result;
+        }
+        warn!(guest = name, reason = result.err(), "the daemon has gone; waiting for the next one");
+        let again = || Session::join(socket, name, token.as_ref());
+        match rejoin(&signals, options.rejoin, again)? {
+            Some(next) => session = next,
+            None => break Ok(()),
+        }
+    };
     drop(namespace);
     result
+}
+
+/// A guest that has joined a daemon.
+struct Session {
+    guest: MachineGuest,
+    store: Arc<dyn Store>,
+}
+
+impl Session {
+    fn join(socket: &Path, name: &str, token: Option<&Token>) -> Result<Self, JoinError> {
+        let (guest, store) = machine::join_with(socket, name, token)?;
+        let store: Arc<dyn Store> = Arc::new(Client::new(store)?);
+        if !vif::flag(&*store, "data/group-pages") {
+            guest.group(Grouping::Scattered);
+        }
+        Ok(Self { guest, store })
+    }
+}
+
+/// Why a guest could not join.
+#[derive(Debug, thiserror::Error)]
+enum JoinError {
+    #[error(transparent)]
+    Daemon(#[from] ConnectError),
+    #[error(transparent)]
+    Store(#[from] std::io::Error),
+}
+
+/// How often joining is tried again.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Joins the next daemon, for at most `limit`. None after a signal.
+fn rejoin<T>(
+    signals: &impl AsFd,
+    limit: Duration,
+    mut join: impl FnMut() -> Result<T, JoinError>,
+) -> Result<Option<T>, String> {
+    let end = Instant::now() + limit;
+    loop {
+        match join() {
+            Ok(joined) => return Ok(Some(joined)),
+            // A daemon that starts is not there, or takes back what the last guest of this name had.
+            Err(error) if Instant::now() > end => return Err(text(error)),
+            Err(_) if is_readable_within(signals, AGAIN) => return Ok(None),
+            Err(_) => {}
+        }
+    }
+}
+
+fn is_readable(fd: &impl AsFd) -> bool {
+    is_readable_within(fd, Duration::ZERO)
+}
+
+fn is_readable_within(fd: &impl AsFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).unwrap_or_default();
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
 }
 
 /// Brings up all interfaces that the toolstack has made for a guest, with its stack in `namespace`.
@@ -75,11 +148,13 @@ fn open_links(
     store: &Arc<dyn Store>,
     namespace: &str,
     options: &Options,
+    kept: Vec<Vec<TapQueue>>,
 ) -> Result<Vec<Link>, String> {
     let handles = vif::handles(&**store)?;
     let contexts = contexts(guest, &**store)?;
     let mut names = options.names(handles.len() + contexts.len())?.into_iter();
     let vifs = handles.len();
+    let mut kept = kept.into_iter();
     let mut links = Vec::with_capacity(names.len());
     let pool = vif::copy_pool(guest, &**store, vifs, options)?;
     for (number, (handle, name)) in handles.into_iter().zip(&mut names).enumerate() {
@@ -87,7 +162,8 @@ fn open_links(
         let configured = || vif::addresses(&**store, handle);
         let addresses = options.addresses(number, &name).unwrap_or_else(configured);
         let (namespace, poll) = (Some(namespace), options.poll);
-        let stack = StackEnd { name, namespace, offloads, addresses, poll };
+        let kept = kept.next();
+        let stack = StackEnd { name, namespace, offloads, addresses, poll, kept };
         links.push(vif::open(guest, store, handle, stack, options, pool.as_ref())?);
     }
     for (number, (context, name)) in contexts.into_iter().zip(names).enumerate() {
@@ -95,7 +171,8 @@ fn open_links(
         let addresses = options.addresses(vifs + number, &name).unwrap_or_else(configured);
         let offloads = Features::ALL.without(options.without);
         let (namespace, poll) = (Some(namespace), options.poll);
-        let stack = StackEnd { name, namespace, offloads, addresses, poll };
+        let kept = kept.next();
+        let stack = StackEnd { name, namespace, offloads, addresses, poll, kept };
         links.push(Link::open_context(context, stack)?);
     }
     Ok(links)
@@ -140,7 +217,7 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let configured = || vif::addresses(&*store, handle);
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);
     let poll = options.poll;
-    let stack = StackEnd { name, namespace: None, offloads, addresses, poll };
+    let stack = StackEnd { name, namespace: None, offloads, addresses, poll, kept: None };
     let link = vif::open(&guest, &store, handle, stack, options, None)?;
     println!("vif {handle} is up: {}", link.name());
     links::run(vec![link], &signals, &asked, Nothing)

@@ -26,6 +26,8 @@ pub struct Options {
     pub poll: Duration,
     /// Leave all copies of received frames to the driver domain.
     pub no_guest_copy: bool,
+    /// For how long to try to join again after the daemon's end. Zero: a guest ends with its daemon.
+    pub rejoin: Duration,
 }
 
 /// `DEVICE=ADDRESS`, or `ADDRESS` for the first interface.

@@ -206,6 +206,13 @@ impl Guest {
         self.process.take().unwrap().wait(LIMIT).unwrap()
     }
 
+    /// Ends its process with SIGTERM, which must not take long.
+    #[allow(dead_code, reason = "one test uses it")]
+    pub fn stop_waiting(&mut self) {
+        let mut process = self.process.take().unwrap();
+        assert!(process.stop().unwrap().success(), "{}", process.stderr());
+    }
+
     /// Its table in the configuration.
     fn table(&self) -> String {
         format!(

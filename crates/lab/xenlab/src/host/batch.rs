@@ -99,7 +99,8 @@ impl BatchHost {
         if self.xen {
             qemu::boot(&mut command, &self.images, &self.options, &self.root);
         } else {
-            qemu::boot_linux(&mut command, &self.images, &self.options, &self.root);
+            let more = &self.options.kernel_arguments;
+            qemu::boot_linux(&mut command, &self.images, more, &self.root);
         }
         command.args(&self.devices);
         for path in [self.log(), self.printed()] {

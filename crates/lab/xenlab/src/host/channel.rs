@@ -57,6 +57,12 @@ pub(super) enum WaitError {
 
 impl Channel {
     pub(super) fn new(stream: UnixStream) -> Result<Self> {
+        Self::counting_from(1, stream)
+    }
+
+    /// The same with scripts whose numbers begin at `first`: an agent that comes from elsewhere may still answer the scripts that
+    /// it was given there.
+    pub(super) fn counting_from(first: u64, stream: UnixStream) -> Result<Self> {
         let failed = |cause| Error::path("the connection to an agent")(cause);
         stream.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(failed)?;
         let reader = stream.try_clone().map_err(failed)?;
@@ -64,7 +70,7 @@ impl Channel {
         let reading = Arc::clone(&shared);
         // The thread ends when the connection closes, at the latest when QEMU ends.
         thread::Builder::new().spawn(move || reading.read(reader)).map_err(failed)?;
-        Ok(Self { writer: Mutex::new(stream), shared, next: AtomicU64::new(1) })
+        Ok(Self { writer: Mutex::new(stream), shared, next: AtomicU64::new(first) })
     }
 
     /// Starts a script. Returns its number.

@@ -159,6 +159,7 @@ mod tests {
             include_str!("../guest/end.sh"),
             include_str!("../guest/link.sh"),
             include_str!("../guest/linux.sh"),
+            include_str!("../guest/machine.sh"),
             include_str!("../guest/shellrc.sh"),
             include_str!("../guest/vif-lab.sh"),
         ] {

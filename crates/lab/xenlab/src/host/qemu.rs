@@ -1,29 +1,23 @@
 //! Starting QEMU.
 
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use lab::{Interrupt, Process};
+use lab::Process;
 
-use super::console;
 use super::options::Options;
 use super::overlay::Roots;
+use super::port::{self, Port};
 use crate::image::Images;
 use crate::{Error, Result};
-
-/// How long QEMU may take to connect its ports.
-const CONNECT: Duration = Duration::from_secs(20);
-/// How often to check whether it has.
-const POLL: Duration = Duration::from_millis(5);
 
 /// Arguments for every kernel. A panic ends its domain. The rest saves one second of eight: the kernel does not zero
 /// pages before every use, nor write-protect its own pages, which it would check page by page at each boot.
 pub(super) const KERNEL: &str = "panic=-1 init_on_alloc=0 rodata=off";
 
-/// The port of dom0's agent.
-const AGENT_PORT: usize = 1;
+/// The port of the agent of dom0, or of a machine without Xen.
+pub(super) const AGENT_PORT: usize = 1;
 /// The port of streamed output.
 pub(super) const STREAM_PORT: usize = 2;
 /// The first port of a guest's agent.
@@ -65,9 +59,7 @@ pub(super) fn start(
     // The first virtio device: its ports are /dev/vport0pN in dom0.
     command.args(["-device", "virtio-serial-pci"]);
     for port in &ports {
-        let number = port.number;
-        let device = format!("virtserialport,chardev=port{number},nr={number},name=lab.{number}");
-        command.args(["-chardev", &port.chardev(), "-device", &device]);
+        command.args(["-chardev", &port.chardev(), "-device", &port::device(port.number)]);
     }
     let share =
         format!("local,id=guests,path={},security_model=none,readonly=on", roots.guests.display());
@@ -116,55 +108,7 @@ pub(super) fn boot(command: &mut Command, images: &Images, options: &Options, ro
 }
 
 /// Boots the same kernel without a hypervisor.
-pub(super) fn boot_linux(command: &mut Command, images: &Images, options: &Options, root: &Path) {
+pub(super) fn boot_linux(command: &mut Command, images: &Images, more: &str, root: &Path) {
     command.arg("-kernel").arg(images.kernel()).arg("-initrd").arg(root);
-    let more = &options.kernel_arguments;
     command.args(["-append", format!("console=ttyS0 loglevel=4 {KERNEL} {more}").trim()]);
-}
-
-/// A socket that QEMU connects to.
-#[derive(Debug)]
-struct Port {
-    number: usize,
-    path: PathBuf,
-    listener: UnixListener,
-}
-
-impl Port {
-    fn new(folder: &Path, number: usize) -> Result<Self> {
-        let path = folder.join(format!("port-{number}"));
-        let listener = UnixListener::bind(&path).map_err(Error::path(&path))?;
-        listener.set_nonblocking(true).map_err(Error::path(&path))?;
-        Ok(Self { number, path, listener })
-    }
-
-    fn chardev(&self) -> String {
-        format!("socket,id=port{},path={}", self.number, self.path.display())
-    }
-
-    fn accept(&self, qemu: &mut Process, log: &Path) -> Result<UnixStream> {
-        let start = Instant::now();
-        loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    stream.set_nonblocking(false).map_err(Error::path(&self.path))?;
-                    return Ok(stream);
-                }
-                Err(cause) if cause.kind() != std::io::ErrorKind::WouldBlock => {
-                    return Err(Error::path(&self.path)(cause));
-                }
-                Err(_) => {}
-            }
-            let cause = match qemu.ended()? {
-                Some(status) => format!("QEMU ended ({status}): {}", qemu.stderr().trim()),
-                None if start.elapsed() > CONNECT => "QEMU does not connect its ports".to_owned(),
-                None => {
-                    Interrupt::sleep(POLL)?;
-                    continue;
-                }
-            };
-            let what = "the Xen host".to_owned();
-            return Err(Error::Boot { what, cause, console: console::tail(log) });
-        }
-    }
 }

@@ -141,7 +141,11 @@ fn compare(printed: &str) -> Result<bool> {
     }
 }
 
-fn listens(shell: &Shell, port: u16) -> Result<()> {
+/// Waits until somebody listens at a TCP port.
+///
+/// # Errors
+/// Those of [`Shell::until`].
+pub fn listens(shell: &Shell, port: u16) -> Result<()> {
     let listening = format!("netstat -ltn | grep -w {port}");
     shell.until(&format!("a listener at port {port}"), &listening, COMMAND_TIMEOUT).map(drop)
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub use backend::{Backend, RunningBackend};
 pub use cell::{Cell, Pair, cell};
-pub use check::{Features, Rates, features, ping, same_file, throughput};
+pub use check::{Features, Rates, Transfer, features, listens, ping, same_file, throughput};
 pub use domains::{STEPS, domains};
 pub use frontend::{Frontend, RunningFrontend};
 pub use guest_copy::{GUEST_COPY_STEPS, guest_copy};
@@ -34,7 +34,7 @@ pub use hostile::{
 };
 pub use platform::{PLATFORM_STEPS, platform};
 pub use queues::{GUEST_VCPUS, Negotiation, queues};
-pub use step::Step;
+pub use step::{Step, report, run_all};
 
 /// The address of the backend's domain.
 pub const BACKEND_ADDRESS: &str = "10.0.0.1";

@@ -11,6 +11,10 @@ pub const EVENT_IDX: u64 = 1 << 29;
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 pub const VERSION_1: u64 = 1 << 32;
 pub const RING_PACKED: u64 = 1 << 34;
+/// The protocol feature by which a front-end asks for answers.
+pub const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
+/// The one by which it adds and removes parts of the memory.
+pub const PROTOCOL_MEM_SLOTS: u64 = 1 << 15;
 /// What a Linux guest accepts.
 pub const LINUX: u64 = CSUM
     | GUEST_CSUM

@@ -1,0 +1,295 @@
+//! An operator's day with two virtual machines.
+
+use std::path::Path;
+use std::time::Duration;
+
+use control_socket::PortState;
+use lab::{Interrupt, Process, Progress};
+use serde_json::json;
+use xenlab::scenario::{self, Step};
+use xenlab::{Emulator, Error, Images, Machine, Result, Shell};
+
+use crate::COMMAND;
+use crate::device::{Device, Side};
+use crate::testbed::{GUEST, Testbed, WIRE};
+use crate::traffic::{self, Peer};
+use crate::{migration, mixed};
+
+/// The first machine has one queue, the second two. One socket is pvnet's, the other QEMU's.
+fn devices() -> Vec<Device> {
+    let device = |name: &str, number: u8, queues, side| Device {
+        name: name.to_owned(),
+        mac: format!("52:54:00:00:00:{number:02x}"),
+        queues,
+        side,
+    };
+    vec![device("vm1", 1, 1, Side::Pvnet), device("vm2", 2, 2, Side::Qemu)]
+}
+
+/// Everything that runs.
+pub(crate) struct Setup<'a> {
+    pub(crate) images: &'a Images,
+    pub(crate) emulator: &'a Emulator,
+    pub(crate) pvnet: &'a Path,
+    // Dropped in this order: machines before their daemon.
+    pub(crate) machines: Vec<Option<Machine>>,
+    pub(crate) testbed: Testbed,
+}
+
+type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
+
+/// The steps, in order.
+const ALL: [(&str, StepFn); 13] = [
+    ("two machines connect, with one queue and with two", connected),
+    ("machines, a process guest and the tap reach each other", reachable),
+    ("TCP between machines, with segmentation and checksum offload", mixed::machines),
+    ("TCP between a machine and a process guest", mixed::guest),
+    ("TCP between a machine and a tap without offloads", mixed::wire),
+    ("files between all kinds of ports", mixed::files),
+    ("a machine reboots", reboot),
+    ("a device is unplugged and plugged again, with packed rings", packed),
+    ("devices are unplugged and plugged again", hot_plug),
+    ("an orderly stop and a restart under a TCP connection", stop),
+    ("kill -9 and a restart under a TCP connection", kill),
+    ("QEMU is killed in the middle of traffic", end),
+    ("a machine moves to another pvnet under a TCP connection", migration::step),
+];
+
+/// The number of progress steps of [`day`].
+pub const STEPS: usize = ALL.len() + 1;
+
+/// Runs all steps. Stops at the first one that fails to run.
+///
+/// # Errors
+/// Those of the steps, with the daemon's words.
+pub fn day(
+    images: &Images,
+    emulator: &Emulator,
+    pvnet: &Path,
+    progress: &Progress,
+) -> Result<Vec<Step>> {
+    progress.step("start pvnet, a process guest, and two machines");
+    let mut setup = Setup::begin(images, emulator, pvnet)?;
+    scenario::run_all(&ALL, progress, |act| {
+        act(&mut setup).map_err(|cause| {
+            let mut log = setup.testbed.daemon.said();
+            for machine in setup.machines.iter().flatten() {
+                log += &format!("\nQEMU of {}: {}", machine.name(), machine.complaints());
+            }
+            Error::Explained { cause: Box::new(cause), log }
+        })
+    })
+}
+
+impl<'a> Setup<'a> {
+    fn begin(images: &'a Images, emulator: &'a Emulator, pvnet: &'a Path) -> Result<Self> {
+        let mut testbed = Testbed::start(pvnet, devices())?;
+        testbed.join(pvnet)?;
+        let machines = Vec::new();
+        let mut setup = Self { images, emulator, pvnet, machines, testbed };
+        for number in 0..devices().len() {
+            let machine = setup.testbed.boot(images, emulator, number)?;
+            setup.machines.push(Some(machine));
+        }
+        Ok(setup)
+    }
+
+    /// The machine of this number.
+    pub(crate) fn machine(&mut self, number: usize) -> Result<&mut Machine> {
+        self.machines[number].as_mut().ok_or_else(gone)
+    }
+
+    pub(crate) fn shell(&self, number: usize) -> Result<&Shell> {
+        self.machines[number].as_ref().map(Machine::shell).ok_or_else(gone)
+    }
+
+    fn bring_up(&mut self, number: usize) -> Result<()> {
+        let machine = self.machines[number].as_mut().ok_or_else(gone)?;
+        self.testbed.bring_up(machine, number)
+    }
+
+    /// Pings between all kinds of ports. Returns a description, and whether all echoes were answered.
+    fn ping_all(&self) -> Result<(String, bool)> {
+        let (one, two) = (Peer::Machine(self.shell(0)?), Peer::Machine(self.shell(1)?));
+        let guest = Peer::Namespace(&self.testbed.guest_namespace);
+        let wire = Peer::Namespace(&self.testbed.wire_namespace);
+        let [first, second] = [0, 1].map(Testbed::address);
+        let (mut sent, mut received) = (0, 0);
+        for (from, to) in [
+            (one, second.as_str()),
+            (two, &first),
+            (one, GUEST),
+            (two, WIRE),
+            (guest, &second),
+            (wire, &first),
+            (guest, WIRE),
+        ] {
+            let ping = traffic::ping(from, to, 3)?;
+            (sent, received) = (sent + ping.sent, received + ping.received);
+        }
+        Ok((format!("{received} of {sent} echoes on 7 paths"), sent == received))
+    }
+}
+
+pub(crate) fn gone() -> Error {
+    Error::Content { what: "the machine".to_owned(), cause: "it was ended before".to_owned() }
+}
+
+fn connected(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    let queues = ["vm1", "vm2"].map(|name| setup.testbed.daemon.port(name).map(|port| port.queues));
+    let [one, two] = queues;
+    let (one, two) = (one?, two?);
+    Ok((format!("{one} and {two} queues"), (one, two) == (1, 2)))
+}
+
+fn reachable(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    setup.ping_all()
+}
+
+fn reboot(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    setup.machine(0)?.reboot()?;
+    setup.bring_up(0)?;
+    setup.ping_all()
+}
+
+/// Takes a machine's device out and puts it in again.
+fn plug_again(setup: &mut Setup<'_>, number: usize, is_packed: bool) -> Result<()> {
+    let device = setup.testbed.device(number).clone();
+    let again = device.again(setup.emulator, is_packed)?;
+    let monitor = setup.machine(number)?.monitor();
+    monitor.execute("device_del", json!({ "id": "nic" }))?;
+    // One more event is for the part of it that is on the virtio bus.
+    while monitor.event("DEVICE_DELETED", COMMAND)?["data"]["device"] != "nic" {}
+    setup.testbed.daemon.until_port(&device.name, PortState::Down)?;
+    let machine = setup.machine(number)?;
+    machine.run("! [ -e /sys/class/net/eth0 ]", COMMAND)?;
+    machine.monitor().execute("device_add", again)?;
+    setup.bring_up(number)
+}
+
+fn packed(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    plug_again(setup, 0, true)?;
+    // VIRTIO_F_RING_PACKED
+    let features = setup.shell(0)?.run("cat /sys/class/net/eth0/device/features", COMMAND)?;
+    let is_packed = features.trim().as_bytes().get(34) == Some(&b'1');
+    let (echoes, all) = setup.ping_all()?;
+    let (rates, whole) = mixed::machines(setup)?;
+    let rings = if is_packed { "packed" } else { "NOT packed" };
+    Ok((format!("{rings}; {echoes}; {rates}"), is_packed && all && whole))
+}
+
+fn hot_plug(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    for number in 0..setup.machines.len() {
+        plug_again(setup, number, false)?;
+    }
+    setup.ping_all()
+}
+
+/// How the daemon ends.
+type Ending = fn(&mut crate::Daemon) -> Result<()>;
+
+/// A file and echoes pass from machine to machine while the daemon ends and is started again.
+fn restart(setup: &mut Setup<'_>, ending: Ending) -> Result<(String, bool)> {
+    const PAUSE: Duration = Duration::from_secs(2);
+    let address = Testbed::address(1);
+    let transfer = scenario::Transfer::begin(setup.shell(0)?, setup.shell(1)?, &address)?;
+    let echoes = setup.shell(0)?.spawn(&format!("exec ping -D -n -i 0.02 -w 15 {address}"))?;
+    let mut command = setup.testbed.guest_namespace.exec("ping")?;
+    command.args(["-D", "-n", "-i", "0.005", "-w", "15", WIRE]);
+    let mut guest = Process::capture(command)?;
+    Interrupt::sleep(PAUSE)?;
+    let daemon = &mut setup.testbed.daemon;
+    ending(daemon)?;
+    daemon.restart()?;
+    for name in ["vm1", "vm2"] {
+        daemon.until_port(name, PortState::Up)?;
+    }
+    let is_same = transfer.finish()?;
+    guest.wait(COMMAND)?;
+    let gaps = [gap(&echoes.wait(COMMAND)?.text), gap(&guest.stdout())];
+    let [machines, guest] =
+        gaps.map(|gap| gap.map_or("ever".to_owned(), |gap| format!("{:.0} ms", gap * 1e3)));
+    let verdict = if is_same { "unchanged" } else { "CHANGED" };
+    let seen = format!(
+        "the file is {verdict}; no echo between machines for {machines}, of the process guest for {guest}"
+    );
+    Ok((seen, is_same && gaps.iter().all(Option::is_some)))
+}
+
+/// The longest time without an answer, in seconds, in the output of `ping -D`, that after the last one included.
+fn gap(text: &str) -> Option<f64> {
+    let answers = text.lines().filter(|line| line.contains("bytes from"));
+    let mut times: Vec<f64> = answers
+        .filter_map(|line| line.strip_prefix('[')?.split_once(']')?.0.parse().ok())
+        .collect();
+    let lasted =
+        text.lines().find_map(|line| line.rsplit_once("loss, time ")?.1.strip_suffix("ms"));
+    let lasted: f64 = lasted?.parse().ok()?;
+    times.push(times.first()? + lasted / 1e3);
+    times.windows(2).map(|pair| pair[1] - pair[0]).max_by(f64::total_cmp)
+}
+
+fn stop(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    restart(setup, crate::Daemon::stop)
+}
+
+fn kill(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    restart(setup, crate::Daemon::kill)
+}
+
+fn end(setup: &mut Setup<'_>) -> Result<(String, bool)> {
+    let server = setup.shell(1)?.spawn("iperf3 -s -1")?;
+    scenario::listens(setup.shell(1)?, 5201)?;
+    setup.shell(0)?.spawn(&format!("iperf3 -t 60 -c {}", Testbed::address(1)))?;
+    let flows = "[ $(netstat -tn | grep -w 5201 | grep -c ESTABLISHED) -ge 2 ]";
+    setup.shell(1)?.until("a connection", flows, COMMAND)?;
+    let machine = setup.machines[0].take().ok_or_else(gone)?;
+    machine.kill()?;
+    setup.testbed.daemon.until_port("vm1", PortState::Down)?;
+    server.stop()?;
+    // The others notice nothing.
+    let ping = traffic::ping(Peer::Machine(setup.shell(1)?), WIRE, 5)?;
+    let machine = setup.machines[1].take().ok_or_else(gone)?;
+    machine.kill()?;
+    setup.testbed.daemon.until_port("vm2", PortState::Down)?;
+    let left = setup.testbed.daemon.holdings()?;
+    // Another one comes and is killed, and leaves as little.
+    let machine = setup.testbed.boot(setup.images, setup.emulator, 0)?;
+    let again = traffic::ping(Peer::Machine(machine.shell()), WIRE, 3)?;
+    machine.kill()?;
+    setup.testbed.daemon.until_port("vm1", PortState::Down)?;
+    let later = setup.testbed.daemon.holdings()?;
+    let machine = setup.testbed.boot(setup.images, setup.emulator, 0)?;
+    setup.machines[0] = Some(machine);
+    let seen = format!(
+        "{} of {} echoes of the other machine; without both {left}; {} of {} echoes of a new machine; without it {later}",
+        ping.received, ping.sent, again.received, again.sent
+    );
+    let passed = ping.sent == ping.received && again.sent == again.received;
+    Ok((seen, passed && left == later))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_has_its_name() {
+        let names: std::collections::BTreeSet<_> = ALL.iter().map(|(what, _)| what).collect();
+        assert_eq!(names.len() + 1, STEPS);
+    }
+
+    #[test]
+    fn the_longest_silence_is_found() {
+        let text = |lasted| {
+            format!(
+                "PING 10.0.0.2\n[100.00] 64 bytes from 10.0.0.2: icmp_seq=1\n[100.02] 64 bytes from x\n\
+                 [101.52] no answer yet for icmp_seq=3\n[101.57] 64 bytes from x\n\n\
+                 90 packets transmitted, 3 received, 96% packet loss, time {lasted}ms\n"
+            )
+        };
+        assert!((gap(&text(1600)).unwrap() - 1.55).abs() < 1e-6);
+        assert!((gap(&text(4570)).unwrap() - 3.0).abs() < 1e-6, "the silence at the end counts");
+        assert_eq!(gap("PING 10.0.0.2\n"), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! Virtual machines in QEMU as pvnet's guests over vhost-user, under software emulation.
+//!
+//! ```text
+//!  QEMU: a Debian guest ── vhost-user ──┐
+//!  QEMU: a Debian guest ── vhost-user ──┼── pvnet run ── tap ── a namespace
+//!  pvnet guest ───────────── netif ─────┘
+//! ```
+//!
+//! A [`Testbed`] has the daemon and what is not a virtual machine. [`Testbed::boot`] adds a machine. [`day`] is an operator's day
+//! with all of them.
+//!
+//! Everything that runs ends when its value is dropped, and on Ctrl-C once [`lab::Interrupt::install`] was called.
+//!
+//! Anti-goals: no hardware virtualisation, no absolute speeds.
+
+#![forbid(unsafe_code)]
+
+mod daemon;
+mod day;
+mod device;
+mod migration;
+mod mixed;
+mod recorder;
+mod testbed;
+mod traffic;
+
+pub use daemon::{Daemon, Holdings, pvnet};
+pub use day::{STEPS, day};
+pub use device::{Device, Side};
+pub use testbed::{GUEST, Testbed, WIRE};
+pub use traffic::{Peer, file, ping, tcp};
+pub use xenlab::{Error, Result};
+
+use std::time::Duration;
+
+/// How long a command may take that waits for nothing.
+pub const COMMAND: Duration = Duration::from_secs(90);

@@ -1,0 +1,83 @@
+//! `qemulab`: an operator's day with virtual machines in QEMU as pvnet's guests.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use lab::{Interrupt, Progress};
+use qemulab::{Error, Result, STEPS, day, pvnet};
+use xenlab::{Emulator, Images, Suite, default_cache, scenario};
+
+/// Boots virtual machines in QEMU, under software emulation, as guests of a pvnet daemon over vhost-user, and does with them
+/// what operators do: traffic between all kinds of ports, reboots, hot-plug, restarts and crashes of both sides.
+///
+/// Needs root, for namespaces, and tshark; no hardware virtualisation. The first run makes images from Debian's packages.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// A QEMU: `installed`, `10` (fetched from Debian if the installed one is another) or a path; repeatable
+    /// [default: installed and 10].
+    #[arg(long, value_name = "WHICH")]
+    qemu: Vec<String>,
+    /// The program pvnet [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    pvnet: Option<PathBuf>,
+    /// Write the results to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The Debian release to take packages from [default: this machine's, if it is known].
+    #[arg(long, value_name = "NAME")]
+    suite: Option<Suite>,
+    /// Where images are kept [default: xenlab in cargo's target folder].
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Show no progress on standard error.
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// The emulators that are tried by default.
+const EMULATORS: [&str; 2] = ["installed", "10"];
+
+fn main() -> ExitCode {
+    lab::exit_code("qemulab", run(&Cli::parse()), Error::is_interrupt)
+}
+
+fn run(cli: &Cli) -> Result<ExitCode> {
+    Interrupt::install()?;
+    lab::preflight(&["tshark", "iperf3"])?;
+    let suite = cli.suite.unwrap_or_else(Suite::of_this_machine);
+    let cache = cli.cache.clone().unwrap_or_else(default_cache);
+    let cache =
+        std::path::absolute(&cache).map_err(|cause| Error::Path { path: cache.clone(), cause })?;
+    let pvnet = pvnet(cli.pvnet.as_deref())?;
+    let images = Images::prepare(suite, &cache, cli.quiet)?;
+    let mut emulators: Vec<(u32, Emulator)> = Vec::new();
+    let named = cli.qemu.iter().map(String::as_str);
+    let all = if cli.qemu.is_empty() { EMULATORS.to_vec() } else { named.collect() };
+    for which in all {
+        let emulator = match which {
+            "installed" => Emulator::any("qemu-system-x86_64")?,
+            "10" => Emulator::prepare(suite, &cache, cli.quiet)?,
+            path => Emulator::any(path)?,
+        };
+        let version = emulator.version()?;
+        // On Debian 13 both are the same.
+        if emulators.iter().all(|(other, _)| *other != version) {
+            emulators.push((version, emulator));
+        }
+    }
+    let progress = Progress::new(STEPS * emulators.len(), cli.quiet);
+    let mut steps = Vec::new();
+    for (version, emulator) in &emulators {
+        for mut step in day(&images, emulator, &pvnet, &progress)? {
+            step.what = format!("QEMU {version}: {}", step.what);
+            steps.push(step);
+        }
+    }
+    progress.finish();
+    let passed = scenario::report("qemu", &steps, cli.json.as_deref())?;
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,122 @@
+//! A daemon with ports for virtual machines, a process guest and a tap.
+
+use std::path::Path;
+use std::time::Duration;
+
+use control_socket::PortState;
+use lab::{Namespace, Process};
+use xenlab::{Emulator, Images, Machine, MachineConfig, Result};
+
+use crate::COMMAND;
+use crate::daemon::Daemon;
+use crate::device::Device;
+
+/// The address of the process guest.
+pub const GUEST: &str = "10.0.0.253";
+/// The address at the other end of the tap.
+pub const WIRE: &str = "10.0.0.254";
+/// The tap.
+pub(crate) const TAP: &str = "wire0";
+
+/// How long the process guest may take to start.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A running daemon and its surroundings. Dropping it ends everything.
+#[derive(Debug)]
+pub struct Testbed {
+    // Dropped in this order: guests before the daemon, processes before their namespaces.
+    guest: Option<Process>,
+    /// The daemon.
+    pub daemon: Daemon,
+    /// Where the process guest's interface is.
+    pub guest_namespace: Namespace,
+    /// Where the daemon runs and its tap is.
+    pub wire_namespace: Namespace,
+    devices: Vec<Device>,
+}
+
+impl Testbed {
+    /// Starts a daemon with these devices' ports. The tap has no offloads: what leaves by it has been segmented and has
+    /// checksums.
+    ///
+    /// # Errors
+    /// Those of [`Daemon::start`]; [`lab::Error::NotRoot`] as [`xenlab::Error::Lab`].
+    pub fn start(program: &Path, devices: Vec<Device>) -> Result<Self> {
+        let wire_namespace = Namespace::create("qemulab")?;
+        let guest_namespace = Namespace::create("qemulab")?;
+        let daemon = Daemon::start(program, &wire_namespace, |folder| {
+            let ports: String = devices.iter().map(|device| device.table(folder)).collect();
+            format!(
+                "[daemon]\ndirectory = {folder:?}\nmeter = true\n\n\
+                 [[uplink]]\nname = \"wire\"\ntap = \"{TAP}\"\naddresses = [\"{WIRE}/24\"]\n\
+                 capabilities = \"none\"\npersistent = true\n\n\
+                 [[guest]]\nname = \"{}\"\nmac = \"02:00:00:00:00:03\"\naddresses = [\"{GUEST}/24\"]\n{ports}",
+                guest_namespace.name()
+            )
+        })?;
+        Ok(Self { guest: None, daemon, guest_namespace, wire_namespace, devices })
+    }
+
+    /// Starts the process guest.
+    ///
+    /// # Errors
+    /// [`lab::Error::Failed`] with its words as [`xenlab::Error::Lab`].
+    pub fn join(&mut self, program: &Path) -> Result<()> {
+        let mut command = lab::command(&program.to_string_lossy())?;
+        command.args(["guest", "--rejoin", "60", "--directory"]).arg(self.daemon.folder());
+        command.arg(self.guest_namespace.name());
+        let mut guest = Process::capture(command)?;
+        guest.says("is up", LIMIT)?;
+        self.guest = Some(guest);
+        Ok(())
+    }
+
+    /// Boots a machine with device `number`, and gives its interface an address.
+    ///
+    /// # Errors
+    /// Those of [`Machine::boot`]; with the daemon's words if the port does not come up.
+    pub fn boot(&mut self, images: &Images, emulator: &Emulator, number: usize) -> Result<Machine> {
+        let config = Self::machine(&self.devices[number], emulator, &self.daemon)?;
+        let mut machine = Machine::boot(images, emulator, &config)?;
+        self.bring_up(&mut machine, number)?;
+        Ok(machine)
+    }
+
+    /// A machine with this device at a daemon.
+    pub(crate) fn machine(
+        device: &Device,
+        emulator: &Emulator,
+        daemon: &Daemon,
+    ) -> Result<MachineConfig> {
+        let config = MachineConfig { vcpus: device.queues, ..MachineConfig::new(&device.name) };
+        device.plug(config, emulator, daemon.folder())
+    }
+
+    /// The address of the machine with device `number`.
+    #[must_use]
+    pub fn address(number: usize) -> String {
+        format!("10.0.0.{}", number + 1)
+    }
+
+    /// Gives a machine's interface its address, as a distribution would, and waits until the port is up.
+    ///
+    /// # Errors
+    /// [`xenlab::Error::Failed`]; with the daemon's words if the port does not come up.
+    pub fn bring_up(&mut self, machine: &mut Machine, number: usize) -> Result<()> {
+        let address = Self::address(number);
+        let script = format!(
+            "until [ -e /sys/class/net/eth0 ]; do sleep 0.05; done\n\
+             ip addr add {address}/24 dev eth0 && ip link set eth0 up"
+        );
+        machine.run(&script, COMMAND)?;
+        self.daemon.until_port(&self.devices[number].name, PortState::Up)?;
+        let carrier = "grep -q 1 /sys/class/net/eth0/carrier";
+        machine.shell().until("a carrier", carrier, COMMAND).map(drop)
+    }
+
+    /// A device.
+    #[must_use]
+    pub fn device(&self, number: usize) -> &Device {
+        &self.devices[number]
+    }
+}

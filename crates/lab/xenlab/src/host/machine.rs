@@ -1,0 +1,214 @@
+//! A virtual machine without Xen: Debian's kernel and programs under QEMU, as on a KVM host.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lab::{Process, TempDir};
+
+use super::channel::{Channel, WaitError};
+use super::console;
+use super::monitor::Monitor;
+use super::overlay::{HostFile, add, concatenate, read, script};
+use super::port::{self, Port};
+use super::qemu::{self, AGENT_PORT};
+use super::shell::{Job, Output, Shell};
+use crate::image::{Archive, Images, Kind};
+use crate::{Emulator, Error, Result};
+
+/// The port of QEMU's monitor.
+const MONITOR_PORT: usize = 0;
+
+/// The first script of a machine that moves here: more than it ran before.
+const MOVED: u64 = 1 << 32;
+
+/// What a virtual machine is made of.
+#[derive(Clone, Debug)]
+pub struct MachineConfig {
+    /// Its name.
+    pub name: String,
+    /// Its virtual CPUs.
+    pub vcpus: u32,
+    /// Its memory in MiB, which other processes can map.
+    pub memory_mib: u32,
+    /// More arguments for QEMU, such as devices.
+    pub devices: Vec<String>,
+    /// Files of this machine to copy into it.
+    pub files: Vec<HostFile>,
+    /// Whether it waits for another machine's state instead of booting (live migration).
+    pub is_incoming: bool,
+    /// How long booting may take.
+    pub limit: Duration,
+}
+
+impl MachineConfig {
+    /// A machine with one virtual CPU, 256 MiB and no device.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            vcpus: 1,
+            memory_mib: 256,
+            devices: Vec::new(),
+            files: Vec::new(),
+            is_incoming: false,
+            limit: Duration::from_secs(300),
+        }
+    }
+
+    /// Adds arguments for QEMU.
+    #[must_use]
+    pub fn with<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.devices.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+}
+
+/// A running virtual machine. It ends when this value is dropped, or when this process dies.
+///
+/// Start it from a thread that outlives it (see [`lab::command`]).
+#[derive(Debug)]
+pub struct Machine {
+    // Ends before the folder that it works in is removed.
+    qemu: Process,
+    shell: Shell,
+    monitor: Monitor,
+    log: PathBuf,
+    limit: Duration,
+    _folder: TempDir,
+}
+
+impl Machine {
+    /// Boots a machine. Returns once it takes commands, or once it waits for another one's state.
+    ///
+    /// # Errors
+    /// [`Error::Boot`] with the end of the console's log; [`lab::Error::MissingTool`] and
+    /// [`lab::Error::Interrupted`] as [`Error::Lab`]; [`Error::Path`]; [`Error::Content`] if a file needs a library
+    /// that this machine lacks.
+    pub fn boot(images: &Images, emulator: &Emulator, config: &MachineConfig) -> Result<Self> {
+        let folder = TempDir::new()?;
+        let root = folder.path().join("root.cpio");
+        write(images, config, &root)?;
+        let log = folder.path().join("console.log");
+        std::fs::write(&log, "").map_err(Error::path(&log))?;
+        let agent = Port::new(folder.path(), AGENT_PORT)?;
+        let monitor = Port::new(folder.path(), MONITOR_PORT)?;
+
+        let mut command = emulator.command()?;
+        let (memory, vcpus) = (config.memory_mib.to_string(), config.vcpus.to_string());
+        command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", &vcpus, "-m", &memory]);
+        let backend = format!("memory-backend-memfd,id=ram,size={memory}M,share=on");
+        command.args(["-object", &backend, "-machine", "memory-backend=ram"]);
+        command.args(["-nodefaults", "-display", "none"]);
+        qemu::boot_linux(&mut command, images, &format!("lab.name={}", config.name), &root);
+        command.arg("-serial").arg(format!("file:{}", log.display()));
+        command.args(["-chardev", &monitor.chardev(), "-mon", "chardev=port0,mode=control"]);
+        // Its ports are /dev/vport0pN in the guest.
+        command.args(["-device", "virtio-serial-pci"]);
+        command.args(["-chardev", &agent.chardev(), "-device", &port::device(AGENT_PORT)]);
+        command.args(&config.devices);
+        if config.is_incoming {
+            command.args(["-incoming", "defer"]);
+        }
+
+        let mut qemu = Process::capture(command)?;
+        let monitor = Monitor::new(monitor.accept(&mut qemu, &log)?)?;
+        let first = if config.is_incoming { MOVED } else { 1 };
+        let channel = Channel::counting_from(first, agent.accept(&mut qemu, &log)?)?;
+        let shell = Shell::new(&config.name, channel.into(), Some(log.clone()));
+        let limit = config.limit;
+        let mut machine = Self { qemu, shell, monitor, log, limit, _folder: folder };
+        if !config.is_incoming {
+            machine.wait_up(0)?;
+        }
+        Ok(machine)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.shell.name()
+    }
+
+    /// Its shell.
+    #[must_use]
+    pub fn shell(&self) -> &Shell {
+        &self.shell
+    }
+
+    /// QEMU's monitor.
+    pub fn monitor(&mut self) -> &mut Monitor {
+        &mut self.monitor
+    }
+
+    /// What QEMU has complained about.
+    #[must_use]
+    pub fn complaints(&self) -> String {
+        self.qemu.stderr()
+    }
+
+    /// Runs a command in it: [`Shell::sh`].
+    ///
+    /// # Errors
+    /// Those of [`Shell::sh`].
+    pub fn sh(&self, command: &str, limit: Duration) -> Result<Output> {
+        self.shell.sh(command, limit)
+    }
+
+    /// Runs a command in it that must succeed: [`Shell::run`].
+    ///
+    /// # Errors
+    /// Those of [`Shell::run`].
+    pub fn run(&self, command: &str, limit: Duration) -> Result<String> {
+        self.shell.run(command, limit)
+    }
+
+    /// Starts a command in it: [`Shell::spawn`].
+    ///
+    /// # Errors
+    /// Those of [`Shell::spawn`].
+    pub fn spawn(&self, command: &str) -> Result<Job> {
+        self.shell.spawn(command)
+    }
+
+    /// Reboots it, without QEMU's end, and waits until it takes commands again.
+    ///
+    /// # Errors
+    /// [`Error::Boot`]; those of [`Shell::spawn`].
+    pub fn reboot(&mut self) -> Result<()> {
+        let before = self.shell.channel().boots();
+        // It never answers.
+        let _ = self.spawn("busybox reboot -f")?;
+        self.wait_up(before)
+    }
+
+    /// Kills QEMU (SIGKILL), and waits for its end.
+    ///
+    /// # Errors
+    /// [`Error::Lab`] if the system refuses.
+    pub fn kill(mut self) -> Result<()> {
+        self.qemu.kill()?;
+        Ok(())
+    }
+
+    fn wait_up(&mut self, before: u64) -> Result<()> {
+        let cause = match self.shell.channel().wait_up(before, self.limit)? {
+            Ok(_) => return Ok(()),
+            Err(WaitError::TimedOut) => format!("nothing after {} s", self.limit.as_secs()),
+            Err(WaitError::Closed) => {
+                format!("QEMU ended ({}): {}", self.qemu.stop()?, self.qemu.stderr().trim())
+            }
+        };
+        let console = console::tail(&self.log);
+        Err(Error::Boot { what: self.name().to_owned(), cause, console })
+    }
+}
+
+/// Writes the archive that it boots from: dom0's programs, with another init.
+fn write(images: &Images, config: &MachineConfig, destination: &std::path::Path) -> Result<()> {
+    let files: Vec<(&str, Vec<u8>)> = config.files.iter().map(read).collect::<Result<_>>()?;
+    let mut overlay = Archive::new();
+    script(&mut overlay, "init", include_str!("../guest/machine.sh"));
+    script(&mut overlay, "lab/agent", include_str!("../guest/agent.sh"));
+    add(&mut overlay, images.libraries(Kind::Dom0)?, &files)?;
+    concatenate(&images.root(Kind::Dom0), &overlay.finish(), destination)
+}

@@ -16,6 +16,7 @@ mod netns;
 mod nic;
 mod signals;
 mod status;
+mod steering_rule;
 mod top;
 
 use std::path::{Path, PathBuf};

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use wire::ethernet::MacAddr;
 
 /// The longest that a change of a device may take.
 const STEP_LIMIT: Duration = Duration::from_secs(20);
@@ -126,39 +125,8 @@ impl Macvtap {
     }
 }
 
-/// A NIC's rule that puts frames for an address into a receive queue. It is removed on drop.
-pub struct SteeringRule {
-    namespace: Option<String>,
-    device: String,
-    number: String,
-}
-
-impl SteeringRule {
-    /// Adds it. Not every NIC can do it.
-    pub fn add(
-        namespace: Option<&str>,
-        device: &str,
-        mac: MacAddr,
-        queue: u32,
-    ) -> Result<Self, String> {
-        let (mac, queue) = (mac.to_string(), queue.to_string());
-        let rule = ["-N", device, "flow-type", "ether", "dst", &mac, "action", &queue];
-        let said = ethtool(namespace, &rule)?;
-        // "Added rule with ID 1023"
-        let number = said.split_whitespace().next_back().unwrap_or_default().to_owned();
-        Ok(Self { namespace: namespace.map(ToOwned::to_owned), device: device.to_owned(), number })
-    }
-}
-
-impl Drop for SteeringRule {
-    fn drop(&mut self) {
-        let rule = ["-N", &*self.device, "delete", &*self.number];
-        // It fails if it is gone already, with its NIC or its namespace.
-        let _ = ethtool(self.namespace.as_deref(), &rule);
-    }
-}
-
-fn ethtool(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> {
+/// Runs ethtool in a namespace or on the host. Returns what it printed.
+pub fn ethtool(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> {
     inside(namespace, || {
         let mut command = lab::command("ethtool").map_err(|error| error.to_string())?;
         command.args(arguments);

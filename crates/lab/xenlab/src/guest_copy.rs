@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use lab::Progress;
-use xenlab::scenario;
+use xenlab::scenario::{self, Backend, Step};
 use xenlab::{Host, Result};
 
 use crate::args::{BootArgs, PvnetArgs};
@@ -21,15 +21,25 @@ pub struct GuestCopyArgs {
     boot: BootArgs,
 }
 
-/// Runs all steps. Returns whether all passed.
+/// The domains of pvnet, each on a host that is freshly booted.
+const BACKENDS: [(Backend, &str); 2] =
+    [(Backend::Pvnet, "dom0"), (Backend::PvnetDomain, "a driver domain")];
+
+/// Runs all steps with pvnet in dom0, then in a driver domain. Returns whether all passed.
 pub fn run(args: &GuestCopyArgs) -> Result<bool> {
     let mut options = args.boot.options()?;
     options.files.push(args.pvnet.file()?);
     let images = args.boot.build.images()?;
-    let progress = Progress::new(scenario::GUEST_COPY_STEPS + 1, args.boot.build.quiet);
-    progress.step("boot Xen and dom0");
-    let host = Host::boot(&images, &options)?;
-    let steps = scenario::guest_copy(&host, &progress)?;
+    let count = BACKENDS.len() * (scenario::GUEST_COPY_STEPS + 1);
+    let progress = Progress::new(count, args.boot.build.quiet);
+    let mut steps = Vec::new();
+    for (backend, place) in BACKENDS {
+        progress.step(format!("boot Xen for pvnet in {place}"));
+        let host = Host::boot(&images, &options)?;
+        let done = scenario::guest_copy(&host, backend, &progress)?;
+        let done = done.into_iter();
+        steps.extend(done.map(|step| Step { what: format!("{place}: {}", step.what), ..step }));
+    }
     progress.finish();
     scenario::report("xen guest copy", &steps, args.json.as_deref())
 }

@@ -4,6 +4,8 @@ use offload::Features;
 use port::Coalescing;
 
 use frame::{PIECES_MAX, WINDOW};
+use ring::Slots;
+use ring::netif::Rx;
 
 use crate::channel::{GrantReuse, RxChannel, TxChannel};
 
@@ -31,10 +33,13 @@ pub struct Offered {
 
 impl Offered {
     /// Most pages of each queue that stay mapped as the frontend asks: of its packets, unless each is
-    /// mapped anew, and of its buffers. Zero if pages change hands, where it would save nothing.
+    /// mapped anew, and of its buffers, a ring's worth. Zero if pages change hands, where it would save nothing.
     pub fn persistent_pages(&self) -> u16 {
         match (self.rx, self.reuse) {
-            (rx, GrantReuse::Agreed) if rx.is_copy() => self.persistent_grants,
+            (rx, GrantReuse::Agreed) if rx.is_copy() => match self.tx {
+                TxChannel::Header => self.persistent_grants,
+                TxChannel::Remap => self.persistent_grants.min(BUFFERS),
+            },
             _ => 0,
         }
     }
@@ -53,6 +58,13 @@ impl Offered {
         [tx, if self.rx.is_copy() { half } else { 0 }]
     }
 }
+
+/// Buffers on a ring.
+#[expect(clippy::cast_possible_truncation, reason = "asserted")]
+const BUFFERS: u16 = {
+    assert!(Rx::COUNT <= u16::MAX as u32);
+    Rx::COUNT as u16
+};
 
 /// Pages of a window of packets.
 #[expect(clippy::cast_possible_truncation, reason = "asserted")]

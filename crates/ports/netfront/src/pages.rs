@@ -27,11 +27,11 @@ pub(crate) fn keep_mapped<G: Guest>(
 ) -> Result<(), ControlError> {
     for (number, queue) in (0..).zip(queues) {
         let size = control.size(number)?;
-        // The backend only reads TX pages.
+        // A backend that maps each packet anew has places for buffers only. It only reads TX pages.
         let sent = queue.tx.grefs().iter().map(|gref| (gref, GrefMapping::READ_ONLY));
         let received = queue.rx.grefs().iter().map(|gref| (gref, 0));
         let entry = |(gref, flags): (&GrantRef, _)| GrefMapping { gref: gref.0, flags, status: 0 };
-        let entries: Vec<_> = sent.chain(received).map(entry).take(size).collect();
+        let entries: Vec<_> = received.chain(sent).map(entry).take(size).collect();
         for list in entries.chunks(GrefMapping::PER_PAGE) {
             control.add(number, list)?;
         }

@@ -157,6 +157,10 @@ fn write<'a>(
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {
             Err(Outcome::Dropped(DropReason::NoRoom))
         }
+        // A packet socket takes no frame beyond the interface's MTU.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::MSGSIZE.raw_os_error()) => {
+            Err(Outcome::Dropped(DropReason::TooLarge))
+        }
         // EINVAL: the kernel found the metadata contradictory. EIO: the interface is down.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             Err(Outcome::Dropped(DropReason::Malformed))

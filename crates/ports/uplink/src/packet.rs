@@ -100,7 +100,7 @@ pub fn open(name: &str, sockets: usize) -> Result<Vec<TapQueue>, DeviceError> {
             // Without the flag for a new one.
             group = Some(packet::fanout(socket.as_fd()).map_err(&step)? & 0xffff);
         }
-        Ok(TapQueue::of_descriptor(socket, name))
+        Ok(TapQueue::of_socket(socket, name))
     };
     (0..sockets.min(MAX_QUEUES)).map(open).collect()
 }

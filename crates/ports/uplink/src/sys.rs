@@ -19,6 +19,7 @@ pub(crate) const IFNAMSIZ: usize = 16;
 const TUNSETIFF: Opcode = opcode::write::<c_int>(b'T', 202);
 const TUNSETPERSIST: Opcode = opcode::write::<c_int>(b'T', 203);
 const TUNSETOFFLOAD: Opcode = opcode::write::<c_uint>(b'T', 208);
+const TUNGETIFF: Opcode = opcode::read::<c_uint>(b'T', 210);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<c_int>(b'T', 216);
 const TUNSETCARRIER: Opcode = opcode::write::<c_int>(b'T', 226);
 const TUNSETVNETLE: Opcode = opcode::write::<c_int>(b'T', 220);
@@ -48,6 +49,14 @@ pub(crate) fn set_interface(fd: BorrowedFd<'_>, request: &mut InterfaceRequest) 
     // SAFETY: TUNSETIFF reads and writes back one `struct ifreq`, although its number says `int`; `InterfaceRequest`
     // has that layout and size, and is borrowed mutably for the call.
     unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(request)) }
+}
+
+/// Whether a queue of a tap or macvtap still has its interface.
+pub(crate) fn has_interface(fd: BorrowedFd<'_>) -> bool {
+    let mut request = InterfaceRequest::new([0; IFNAMSIZ], 0);
+    // SAFETY: TUNGETIFF writes one `struct ifreq`, although its number says `unsigned int`; `InterfaceRequest` has that
+    // layout and size, and is borrowed mutably for the call.
+    unsafe { ioctl(fd, Updater::<TUNGETIFF, _>::new(&mut request)) }.is_ok()
 }
 
 /// Makes the interface stay when its last queue is closed, with its addresses and its bridge.

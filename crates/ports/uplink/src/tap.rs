@@ -159,6 +159,15 @@ impl Tap {
 pub struct TapQueue {
     fd: OwnedFd,
     name: Box<str>,
+    kind: Kind,
+}
+
+/// What reads and writes frames like a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A queue of a tap or a macvtap.
+    Queue,
+    Socket,
 }
 
 impl TapQueue {
@@ -181,7 +190,7 @@ impl TapQueue {
     /// # Errors
     /// The system's.
     pub fn try_clone(&self) -> std::io::Result<Self> {
-        Ok(Self { fd: self.fd.try_clone()?, name: self.name.clone() })
+        Ok(Self { fd: self.fd.try_clone()?, name: self.name.clone(), kind: self.kind })
     }
 
     /// Sets what the reader of this queue can take from now on.
@@ -202,13 +211,24 @@ impl TapQueue {
         set.map_err(|errno| self.failed("TUNSETCARRIER", errno))
     }
 
+    /// Whether the interface was deleted. A read says so for a tap, but not for a macvtap or a packet socket: those just get no
+    /// more frames.
+    pub fn is_deleted(&self) -> bool {
+        let has_interface = match self.kind {
+            Kind::Queue => sys::has_interface(self.fd.as_fd()),
+            // It fails for no bound packet socket.
+            Kind::Socket => sys::packet::has_interface(self.fd.as_fd()).unwrap_or(true),
+        };
+        !has_interface
+    }
+
     fn failed(&self, step: &'static str, errno: Errno) -> TapError {
         TapError::System { name: self.name.to_string(), step, errno }
     }
 
-    /// Another descriptor that reads and writes frames like a tap.
-    pub(crate) fn of_descriptor(fd: OwnedFd, name: &str) -> Self {
-        Self { fd, name: name.into() }
+    /// A socket that reads and writes frames like a tap.
+    pub(crate) fn of_socket(fd: OwnedFd, name: &str) -> Self {
+        Self { fd, name: name.into(), kind: Kind::Socket }
     }
 }
 
@@ -256,7 +276,7 @@ impl<'a> Opening<'a> {
         step("TUNSETVNETHDRSZ", sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN))?;
         step("TUNSETVNETLE", sys::set_vnet_little_endian(fd.as_fd()))?;
         step("TUNSETOFFLOAD", sys::set_offload(fd.as_fd(), offload.bits()))?;
-        Ok(TapQueue { fd, name: self.name.into() })
+        Ok(TapQueue { fd, name: self.name.into(), kind: Kind::Queue })
     }
 
     fn attach(&self, fd: BorrowedFd<'_>) -> Result<(), TapError> {

@@ -1,6 +1,7 @@
 //! Frames to and from a socket that stands in for the tap: the bytes that the device would
 //! get. The tests of the tap and of the whole system cover the kernel's side.
 
+mod deleted;
 mod direct;
 mod egress;
 mod ingress;
@@ -39,7 +40,7 @@ fn tap() -> (Arc<TapQueue>, UnixDatagram) {
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     theirs.set_nonblocking(true).unwrap();
-    (Arc::new(TapQueue::of_descriptor(ours.into(), "stand-in")), theirs)
+    (Arc::new(TapQueue::of_socket(ours.into(), "stand-in")), theirs)
 }
 
 /// A TCP frame with `payload` bytes and a partial checksum.

@@ -121,6 +121,7 @@ fn in_steady_state_nearly_every_page_is_found_mapped() {
                 assert!(after.mapped > 0, "{reuse} {tx}");
             }
             assert!(after.tx.mapped + after.rx.mapped <= after.bound, "{reuse} {tx}");
+            assert!(keeps_packets || after.tx.mapped == 0, "{reuse} {tx}: mapped for nothing");
         }
         let for_grants = meter.count(Counted::Hypercalls) - meter.count(Counted::Notifications);
         if (reuse, tx) == (GrantReuse::Agreed, TxChannel::Header) {

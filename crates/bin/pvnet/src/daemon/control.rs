@@ -83,6 +83,7 @@ impl Control {
             self.datapath.sweep();
             self.refresh_wrappers();
             self.assign_queues();
+            self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
         }
         for machine in &mut self.machines {
             machine.unplug(Reason::Stopping, &self.datapath);

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 use uplink::tap::TapQueue;
 use uplink::{BufferOptions, Buffers, DirectIngress, GuestQueue, TapEgress, TapIngress};
 
-use crate::config::{Config, Platform, Queues, ReceiveBuffers, Uplink};
+use crate::config::{Config, Platform, Queues, ReceiveBuffers, Uplink, UplinkKind};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
@@ -40,12 +40,24 @@ pub(super) struct PluggedUplink {
     pub(super) failure: Option<Reason>,
     /// Its macvtap, if it has one.
     _macvtap: Option<netns::Macvtap>,
+    /// A queue of a device of which no read says that it was deleted.
+    silent: Option<Arc<TapQueue>>,
 }
 
 impl PluggedUplink {
     /// Whether this is its port.
     pub(super) fn is_at(&self, port: &Arc<Port>) -> bool {
         self.port.as_ref().is_some_and(|own| Arc::ptr_eq(own, port))
+    }
+
+    /// Notes if its device was deleted.
+    pub(super) fn look_for_device(&mut self) {
+        let deleted = self.silent.take_if(|queue| queue.is_deleted());
+        if let Some(queue) = deleted {
+            let why = Reason::DeviceFailed(format!("{}: the interface was deleted", queue.name()));
+            warn!(uplink = self.name, %why, "down");
+            self.failure = Some(why);
+        }
     }
 
     /// Plugs in a queue: a card serves its context.
@@ -111,6 +123,7 @@ pub(super) fn attach(
                 guest_queues: card_queues(uplink),
                 failure: Some(Reason::NoCard(nic.clone())),
                 _macvtap: None,
+                silent: None,
             }),
             None => {
                 let guest_queues = guest_queues_of(uplink, config);
@@ -138,8 +151,9 @@ fn attach_one(
         buffers(uplink, queues, spare).map_err(Error::system("memory for an uplink"))
     };
     let features = uplink.capabilities.features();
-    let queue = |(tap, buffers): (TapQueue, Buffers)| {
-        let tap = Arc::new(tap);
+    let shared: Vec<_> = shared.into_iter().map(Arc::new).collect();
+    let silent = shared.first().filter(|_| uplink.kind != UplinkKind::Tap).cloned();
+    let queue = |(tap, buffers): (Arc<TapQueue>, Buffers)| {
         let egress = TapEgress::new(meter.clone(), tap.clone(), features);
         let ingress = TapIngress::new(meter.clone(), tap, buffers);
         wrappers.wrap(Queue { ingress: Box::new(ingress), egress: Box::new(egress) })
@@ -170,7 +184,16 @@ fn attach_one(
     let name = uplink.name.clone();
     let port = Some(port);
     let failure = None;
-    Ok(PluggedUplink { name, port, wrappers, coalescing, guest_queues, failure, _macvtap: macvtap })
+    Ok(PluggedUplink {
+        name,
+        port,
+        wrappers,
+        coalescing,
+        guest_queues,
+        failure,
+        _macvtap: macvtap,
+        silent,
+    })
 }
 
 /// How many queues of an uplink are kept for guests.

@@ -16,6 +16,7 @@ use crate::daemon::backends::VifId;
 use crate::daemon::guest_queues::{GuestQueues, Receiver};
 use crate::daemon::wrap::Wrappers;
 use crate::netns;
+use crate::steering_rule::SteeringRule;
 
 /// Far longer than the kernel takes to free a closed socket.
 const FREED: Duration = Duration::from_secs(5);
@@ -50,7 +51,7 @@ struct Holder {
     socket: Arc<XdpSocket>,
     ingress: IngressId,
     /// The NIC's rule that puts its frames into the queue.
-    rule: Option<netns::SteeringRule>,
+    rule: Option<SteeringRule>,
 }
 
 impl XdpQueues {
@@ -124,14 +125,17 @@ impl GuestQueues for XdpQueues {
         let ingress = wrappers.wrap_ingress(Box::new(ingress));
         // The NIC coalesces its interrupts.
         let ingress = datapath.add_ingress(&self.port, ingress, None);
-        let rule = netns::SteeringRule::add(self.namespace.as_deref(), &self.device, mac, number);
+        let namespace = self.namespace.clone();
+        let ethtool = move |arguments: &[&str]| netns::ethtool(namespace.as_deref(), arguments);
+        let rule = SteeringRule::add(ethtool, &self.device, mac, number);
         let rule = rule.inspect_err(|error| {
             info!(
                 guest = name, queue = number, error,
-                "the NIC does not steer by destination, so only frames that happen to come in this queue are not copied"
+                "no rule of the NIC puts its frames into this queue, so only those that happen to come there are not copied"
             );
         });
-        let holder = Holder { id, name: name.to_owned(), mac, socket, ingress, rule: rule.ok() };
+        let rule = rule.ok().flatten();
+        let holder = Holder { id, name: name.to_owned(), mac, socket, ingress, rule };
         // After that, so that the first frame finds buffers.
         if let Err(error) = self.xdp.steer(mac, &holder.socket) {
             datapath.remove_ingress(holder.ingress);

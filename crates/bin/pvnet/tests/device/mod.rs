@@ -256,3 +256,29 @@ fn a_nic_that_cannot_be_an_uplink_says_why() {
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
 }
+
+/// No read of a macvtap or of a packet socket says that the NIC under it was deleted.
+#[test]
+fn an_uplink_whose_nic_is_deleted_is_down_with_the_reason() {
+    if !able(&["ip"]) {
+        return;
+    }
+    for (kind, device) in [("macvtap", "mvt-nic0"), ("af-packet", "nic0")] {
+        let wire = Wire::new();
+        let mut testbed = Testbed::start(1, &wire.uplink(kind, ""));
+        let uplink = || {
+            let status = testbed.status();
+            let mut ports = status["ports"].as_array().unwrap().iter();
+            let port = ports.find(|port| port["name"] == "out").unwrap();
+            (port["state"] == "up", port["reason"].to_string())
+        };
+        assert!(uplink().0, "{kind}");
+        wire.host.ip(&["link", "set", "nic0", "down"]).unwrap();
+        wire.host.ip(&["link", "set", "nic0", "up"]).unwrap();
+        wire.host.ip(&["link", "delete", "nic0"]).unwrap();
+        wait("the failure", || !uplink().0);
+        let (_, reason) = uplink();
+        assert!(reason.contains("device_failed") && reason.contains(device), "{kind}: {reason}");
+        assert!(testbed.daemon.stop().unwrap().success(), "{kind}: {}", testbed.daemon.stderr());
+    }
+}

@@ -58,7 +58,8 @@ pub struct RunningBackend {
     shell: Shell,
     daemon: Option<Job>,
     domain: Option<Domu>,
-    vif: String,
+    /// What the configuration of a guest's vif says beside its MAC address.
+    vif_options: String,
 }
 
 impl RunningBackend {
@@ -73,8 +74,8 @@ impl RunningBackend {
             ),
             COMMAND_TIMEOUT,
         )?;
-        let vif = format!("mac={MAC},bridge={bridge},script=vif-lab");
-        Ok(Self { shell: host.dom0().clone(), daemon: None, domain: None, vif })
+        let vif_options = format!("bridge={bridge},script=vif-lab");
+        Ok(Self { shell: host.dom0().clone(), daemon: None, domain: None, vif_options })
     }
 
     fn pvnet(shell: Shell, domain: Option<Domu>) -> Result<Self> {
@@ -88,8 +89,8 @@ impl RunningBackend {
         )?;
         let place =
             domain.as_ref().map_or(String::new(), |domain| format!("backend={},", domain.name()));
-        let vif = format!("mac={MAC},{place}script=/bin/true");
-        let mut backend = Self { shell, daemon: None, domain, vif };
+        let vif_options = format!("{place}script=/bin/true");
+        let mut backend = Self { shell, daemon: None, domain, vif_options };
         backend.restart()?;
         Ok(backend)
     }
@@ -114,8 +115,23 @@ impl RunningBackend {
 
     /// The line for a guest's configuration: [`DomuConfig::vif`].
     #[must_use]
-    pub fn vif(&self) -> &str {
-        &self.vif
+    pub fn vif(&self) -> String {
+        self.vif_with(MAC)
+    }
+
+    /// As [`vif`](Self::vif), with another MAC address.
+    #[must_use]
+    pub fn vif_with(&self, mac: &str) -> String {
+        format!("mac={mac},{}", self.vif_options)
+    }
+
+    /// The name of the port of a guest's first interface. A driver domain may not read the names of other domains.
+    #[must_use]
+    pub fn port_name(&self, guest: &Domu) -> String {
+        match self.domain {
+            Some(_) => format!("dom{}", guest.id()),
+            None => guest.name().to_owned(),
+        }
     }
 
     /// The daemon's output so far. Empty if there is no daemon.

@@ -121,7 +121,7 @@ fn look(
     let rates = check::throughput(inner, outer, seconds)?;
     let features = check::features(host.dom0(), &guest)?;
     progress.step(format!("{pair}: unplug the interface, plug it in, destroy the guest"));
-    let left = check::ends(host.dom0(), &guest, backend.vif())?;
+    let left = check::ends(host.dom0(), &guest, &backend.vif())?;
     Ok(Cell {
         frontend: pair.frontend.name(),
         backend: pair.backend.name(),

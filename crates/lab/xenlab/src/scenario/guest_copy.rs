@@ -3,7 +3,7 @@
 use lab::Progress;
 use serde_json::Value;
 
-use crate::host::{Domu, DomuConfig, Host};
+use crate::host::{Domu, DomuConfig, Host, Shell};
 use crate::{Error, Result};
 
 use super::backend::{self, Backend, RunningBackend};
@@ -80,13 +80,14 @@ const ALL: [(&str, StepFn); 6] = [
     ("a guest with the kernel's frontend gets copies", stock),
 ];
 
-/// Runs all steps on a freshly booted host with the program `pvnet`. Stops at the first step that fails to run.
+/// Runs all steps on a freshly booted host with the program `pvnet`, which is the `backend` in dom0 or in a driver domain. Stops at
+/// the first step that fails to run.
 ///
 /// # Errors
 /// Those of the steps, with the daemon's output.
-pub fn guest_copy(host: &Host, progress: &Progress) -> Result<Vec<Step>> {
-    progress.step("start pvnet in dom0, and a guest");
-    let mut setup = Setup::begin(host)?;
+pub fn guest_copy(host: &Host, backend: Backend, progress: &Progress) -> Result<Vec<Step>> {
+    progress.step("start pvnet, and a guest");
+    let mut setup = Setup::begin(host, backend)?;
     step::run_all(&ALL, progress, |act| {
         act(&mut setup).map_err(|error| backend::explain(error, &setup.backend))
     })
@@ -137,17 +138,22 @@ impl Counts {
 }
 
 impl<'a> Setup<'a> {
-    fn begin(host: &'a Host) -> Result<Self> {
-        let mut backend = Backend::Pvnet.start(host)?;
+    fn begin(host: &'a Host, backend: Backend) -> Result<Self> {
+        let mut backend = backend.start(host)?;
         backend.kill()?;
-        host.run(CONFIGURATION, COMMAND_TIMEOUT)?;
+        backend.shell().run(CONFIGURATION, COMMAND_TIMEOUT)?;
         backend.restart()?;
-        let guest = create(host, 2, Frontend::Pvnet)?;
+        let guest = create(host, &backend, 2, Frontend::Pvnet)?;
         Ok(Self { host, backend, guest })
     }
 
+    /// The shell of pvnet's domain.
+    fn shell(&self) -> &Shell {
+        self.backend.shell()
+    }
+
     fn status(&self) -> Result<Value> {
-        let text = self.host.run("pvnet status --json", COMMAND_TIMEOUT)?;
+        let text = self.shell().run("pvnet status --json", COMMAND_TIMEOUT)?;
         serde_json::from_str(&text).map_err(|cause| Error::Parse {
             what: "pvnet status".to_owned(),
             cause: cause.to_string(),
@@ -156,16 +162,16 @@ impl<'a> Setup<'a> {
     }
 
     /// The pages of a guest's pool; none if it has no pool.
-    fn pool(&self, name: &str) -> Result<Option<u64>> {
-        let status = self.status()?;
+    fn pool(&self, guest: &Guest) -> Result<Option<u64>> {
+        let (status, name) = (self.status()?, self.backend.port_name(&guest.domain));
         let mut ports = status["ports"].as_array().into_iter().flatten();
         let port = ports.find(|port| port["name"] == name);
         Ok(port.and_then(|port| port["guest_copy"]["pool_pages"].as_u64()))
     }
 
-    /// Whether a queue of the uplink has a holder of this name.
-    fn has_queue(&self, name: &str) -> Result<bool> {
-        let status = self.status()?;
+    /// Whether a guest has a queue of the uplink.
+    fn has_queue(&self, guest: &Guest) -> Result<bool> {
+        let (status, name) = (self.status()?, self.backend.port_name(&guest.domain));
         let ports = status["ports"].as_array().into_iter().flatten();
         let mut queues =
             ports.flat_map(|port| port["guest_queues"].as_array().into_iter().flatten());
@@ -176,7 +182,7 @@ impl<'a> Setup<'a> {
     fn file_into(&self, guest: &Guest) -> Result<(bool, Counts)> {
         let before = Counts::of(&self.status()?);
         let shell = guest.domain.shell();
-        let same = check::same_file(self.host.dom0(), shell, &guest.address, FILE)?;
+        let same = check::same_file(self.shell(), shell, &guest.address, FILE)?;
         Ok((same, Counts::of(&self.status()?).since(&before)))
     }
 
@@ -225,19 +231,18 @@ impl Guest {
 }
 
 /// Boots a guest whose address and MAC end with `number`.
-fn create(host: &Host, number: u8, frontend: Frontend) -> Result<Guest> {
+fn create(host: &Host, backend: &RunningBackend, number: u8, frontend: Frontend) -> Result<Guest> {
     let address = format!("10.0.0.{number}");
-    let config = DomuConfig::new(format!("guest{number}"))
-        .vif(format!("mac=00:16:3e:00:00:{number:02x},script=/bin/true"));
+    let vif = backend.vif_with(&format!("00:16:3e:00:00:{number:02x}"));
+    let config = DomuConfig::new(format!("guest{number}")).vif(vif);
     let domain = host.create(&DomuConfig { memory_mib: 192, ..config }, BOOT_TIMEOUT)?;
     let frontend = frontend.start_at(&domain, &address)?;
     Ok(Guest { domain, frontend, address })
 }
 
 fn connected(setup: &mut Setup<'_>) -> Result<(String, bool)> {
-    let name = setup.guest.domain.name();
-    let (pool, has_queue) = (setup.pool(name)?, setup.has_queue(name)?);
-    let ping = check::ping(setup.host.dom0(), &setup.guest.address, 5)?;
+    let (pool, has_queue) = (setup.pool(&setup.guest)?, setup.has_queue(&setup.guest)?);
+    let ping = check::ping(setup.shell(), &setup.guest.address, 5)?;
     let seen = format!(
         "a pool of {} pages, {} queue, {} of {} echoes",
         pool.unwrap_or(0),
@@ -250,19 +255,19 @@ fn connected(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 
 fn file(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let (seen, passed) = setup.copied_file()?;
-    let (guest, dom0) = (setup.guest.domain.shell(), setup.host.dom0());
-    let out = check::same_file(guest, dom0, BACKEND_ADDRESS, FILE)?;
+    let guest = setup.guest.domain.shell();
+    let out = check::same_file(guest, setup.shell(), BACKEND_ADDRESS, FILE)?;
     let verdict = if out { "the same" } else { "CORRUPTED" };
     Ok((format!("{seen}; out of it: {verdict}"), passed && out))
 }
 
 fn kill(setup: &mut Setup<'_>) -> Result<(String, bool)> {
-    let (dom0, guest) = (setup.host.dom0(), setup.guest.domain.shell());
-    let transfer = Transfer::begin(dom0, guest, &setup.guest.address)?;
+    let guest = setup.guest.domain.shell();
+    let transfer = Transfer::begin(setup.shell(), guest, &setup.guest.address)?;
     setup.backend.kill()?;
     setup.backend.restart()?;
     let same = transfer.finish()?;
-    let pool = setup.pool(setup.guest.domain.name())?;
+    let pool = setup.pool(&setup.guest)?;
     let verdict = if same { "the same" } else { "CORRUPTED" };
     let seen = format!("{verdict}; a pool of {} pages", pool.unwrap_or(0));
     Ok((seen, same && pool == Some(POOL)))
@@ -276,14 +281,14 @@ fn destroy(setup: &mut Setup<'_>) -> Result<(String, bool)> {
     let mut passed = true;
     // More guests than there are grants and queues for, if they do not come back.
     for number in 3..6 {
-        let guest = create(setup.host, number, Frontend::Pvnet)?;
-        let name = guest.domain.name().to_owned();
-        passed &= setup.pool(&name)? == Some(POOL) && setup.has_queue(&name)?;
-        let transfer = Transfer::begin(setup.host.dom0(), guest.domain.shell(), &guest.address)?;
+        let guest = create(setup.host, &setup.backend, number, Frontend::Pvnet)?;
+        passed &= setup.pool(&guest)? == Some(POOL) && setup.has_queue(&guest)?;
+        let name = setup.backend.port_name(&guest.domain);
+        let transfer = Transfer::begin(setup.shell(), guest.domain.shell(), &guest.address)?;
         guest.domain.destroy()?;
         transfer.stop()?;
         let gone = format!("! pvnet status | grep -w {name}");
-        setup.host.dom0().until("the end of the guest", &gone, COMMAND_TIMEOUT)?;
+        setup.shell().until("the end of the guest", &gone, COMMAND_TIMEOUT)?;
     }
     let zombie = setup.host.run("xl list", COMMAND_TIMEOUT)?.contains("(null)");
     let (same, _) = setup.file_into(&setup.guest)?;
@@ -296,11 +301,10 @@ fn destroy(setup: &mut Setup<'_>) -> Result<(String, bool)> {
 }
 
 fn stock(setup: &mut Setup<'_>) -> Result<(String, bool)> {
-    let guest = create(setup.host, 9, Frontend::Stock)?;
-    let pool = setup.pool(guest.domain.name())?;
+    let guest = create(setup.host, &setup.backend, 9, Frontend::Stock)?;
+    let pool = setup.pool(&guest)?;
     let (into, counts) = setup.file_into(&guest)?;
-    let (shell, dom0) = (guest.domain.shell(), setup.host.dom0());
-    let out = check::same_file(shell, dom0, BACKEND_ADDRESS, FILE)?;
+    let out = check::same_file(guest.domain.shell(), setup.shell(), BACKEND_ADDRESS, FILE)?;
     let copied = counts.backend_bytes / FILE_BYTES;
     let verdict = if into && out { "the same" } else { "CORRUPTED" };
     let seen = format!("{verdict} both ways; pvnet copied {copied:.2} of the file's bytes");

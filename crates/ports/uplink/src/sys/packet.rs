@@ -73,9 +73,9 @@ pub(crate) fn set_promiscuous(socket: BorrowedFd<'_>, interface: c_int) -> Resul
     set(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }
 
-/// Binds the socket to all frames of an interface.
-pub(crate) fn bind(socket: BorrowedFd<'_>, interface: c_int) -> Result<()> {
-    let address = libc::sockaddr_ll {
+/// All frames of an interface, as a socket's address.
+fn address(interface: c_int) -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: ALL_PROTOCOLS,
         sll_ifindex: interface,
@@ -83,9 +83,25 @@ pub(crate) fn bind(socket: BorrowedFd<'_>, interface: c_int) -> Result<()> {
         sll_pkttype: 0,
         sll_halen: 0,
         sll_addr: [0; 8],
-    };
+    }
+}
+
+/// Binds the socket to all frames of an interface.
+pub(crate) fn bind(socket: BorrowedFd<'_>, interface: c_int) -> Result<()> {
+    let address = address(interface);
     let pointer: *const libc::sockaddr_ll = &raw const address;
     let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: bind reads `len` bytes, which is the address's size.
     result(unsafe { libc::bind(socket.as_raw_fd(), pointer.cast::<libc::sockaddr>(), len) })
+}
+
+/// Whether a bound socket still has its interface.
+pub(crate) fn has_interface(socket: BorrowedFd<'_>) -> Result<bool> {
+    let mut address = address(0);
+    let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    let pointer = (&raw mut address).cast::<libc::sockaddr>();
+    // SAFETY: getsockname writes `len` bytes at most, which is the address's size, and the length.
+    result(unsafe { libc::getsockname(socket.as_raw_fd(), pointer, &raw mut len) })?;
+    // The kernel puts -1 there when the interface is deleted.
+    Ok(address.sll_ifindex > 0)
 }

@@ -300,3 +300,19 @@ fn contradictions_and_countless_segments_are_dropped() {
     }
     assert_eq!(counts(&platform, [Counted::Segments]), [0]);
 }
+
+/// A packet socket takes no frame beyond the interface's MTU (EMSGSIZE). The stand-in takes none beyond its buffer.
+#[test]
+fn a_frame_that_the_device_finds_too_long_is_dropped_as_such() {
+    let bytes = tcp_frame(PAYLOAD);
+    let platform = platform();
+    let sender = Sender::new(&platform, &bytes);
+    let frame = sender.mapped(&bytes, None);
+    let (tap, behind) = tap();
+    rustix::net::sockopt::set_socket_send_buffer_size(&*tap, 0).unwrap();
+    let mut egress = TapEgress::new(platform.meter().clone(), tap, Features::ALL);
+    let mut offers = [Offer::new(&frame)];
+    egress.deliver(Body::Regions(&sender.regions), &mut offers, Duration::ZERO).unwrap();
+    assert_eq!(offers[0].outcome, Outcome::Dropped(DropReason::TooLarge));
+    assert!(receive(&behind).is_none());
+}

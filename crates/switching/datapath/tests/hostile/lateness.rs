@@ -116,6 +116,8 @@ struct Keeping {
     inner: Box<dyn Ingress>,
     kept: Mutex<Vec<Arc<Region>>>,
     refusals: Arc<AtomicU64>,
+    /// Turns in which no frame was done with: all waited.
+    waits: Arc<AtomicU64>,
 }
 
 /// How many frames can be kept: fewer than the guest has slots.
@@ -140,6 +142,10 @@ impl Ingress for Keeping {
     }
 
     fn finish(&mut self, outcomes: &Outcomes) {
+        let mut slots = self.inner.window().order().iter();
+        if !slots.any(|slot| outcomes[usize::from(*slot)].is_final()) {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
         self.inner.finish(outcomes);
     }
 
@@ -194,9 +200,18 @@ const BETWEEN: u32 = 100;
 /// Frames for the neighbour.
 const FRAMES: u32 = 20;
 
-/// Sends frames from an uplink to `target`, with some for a neighbour between them. Returns in which turn of the uplink's queue the
-/// neighbour got each, and how often a frame could not be kept.
-fn turns(host: &Host, uplink: [u8; 6], target: [u8; 6], neighbour: [u8; 6]) -> (Vec<u64>, u64) {
+/// What became of an uplink's frames.
+struct Turns {
+    /// In which turn of the uplink's queue the neighbour got each of its frames.
+    seen: Vec<u64>,
+    /// How often a frame could not be kept.
+    refused: u64,
+    /// Turns in which all frames waited.
+    waits: u64,
+}
+
+/// Sends frames from an uplink to `target`, with some for a neighbour between them.
+fn turns(host: &Host, uplink: [u8; 6], target: [u8; 6], neighbour: [u8; 6]) -> Turns {
     let (sender, inner) = Sender::new();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (noted, clock) = (seen.clone(), sender.clone());
@@ -211,12 +226,14 @@ fn turns(host: &Host, uplink: [u8; 6], target: [u8; 6], neighbour: [u8; 6]) -> (
         (0..BETWEEN).for_each(|m| sender.send(frame(target, uplink, 1000, n * BETWEEN + m)));
         sender.send(frame(neighbour, uplink, 300, n));
     }
-    let refusals = Arc::<AtomicU64>::default();
-    let keeping = Keeping { inner, kept: Mutex::default(), refusals: refusals.clone() };
+    let [refusals, waits] = [(); 2].map(|()| Arc::<AtomicU64>::default());
+    let (kept, counts) = (Mutex::default(), [refusals.clone(), waits.clone()]);
+    let keeping = Keeping { inner, kept, refusals, waits };
     plug(host, uplink, Box::new(keeping), noting(|| ()));
     wait_until("the neighbour's frames", || seen.lock().unwrap().len() == FRAMES as usize);
     let seen = seen.lock().unwrap().clone();
-    (seen, refusals.load(Ordering::Relaxed))
+    let [refused, waits] = counts.map(|count| count.load(Ordering::Relaxed));
+    Turns { seen, refused, waits }
 }
 
 /// A guest hoards the buffers of an uplink: it copies nothing and posts nothing again. The uplink's frames for a neighbour come in
@@ -227,12 +244,15 @@ fn a_guest_that_hoards_an_uplinks_buffers_delays_no_neighbour() {
     for rx in [RxChannel::GuestCopy, RxChannel::GuestCopyMapped] {
         let host = Host::with_channels(1, 1, TxChannel::Header, rx);
         plug(&host, SINK, Sender::new().1, noting(|| ()));
-        let (usual, _) = turns(&host, [2, 0, 0, 0, 2, 1], SINK, [2, 0, 0, 0, 2, 2]);
+        let Turns { seen: usual, .. } = turns(&host, [2, 0, 0, 0, 2, 1], SINK, [2, 0, 0, 0, 2, 2]);
         let hoarder = host.guest("02:00:00:00:00:0a", Config::default());
         host.datapath.teach(hoarder.port.id(), MacAddr(HOARDER)).unwrap();
         // With an empty ring at the second time.
         for n in 0..2 {
-            let (seen, refused) = turns(&host, [2, 0, 0, 0, 3, n], HOARDER, [2, 0, 0, 0, 4, n]);
+            let Turns { seen, refused, waits } =
+                turns(&host, [2, 0, 0, 0, 3, n], HOARDER, [2, 0, 0, 0, 4, n]);
+            // A worker that waits for the hoarder has few turns, so they do not show this.
+            assert_eq!(waits, 0, "{rx}: the uplink waited for the hoarder");
             for (number, (turn, usual)) in seen.iter().zip(&usual).enumerate() {
                 // A turn that takes long is cut, which may cost another one.
                 let limit = 2 * usual + 4;

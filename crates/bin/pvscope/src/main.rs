@@ -18,6 +18,7 @@ mod model_args;
 mod names;
 mod packet;
 mod paths;
+mod probes;
 mod programs;
 mod record;
 mod report;

@@ -23,6 +23,7 @@ mod model_args;
 mod names;
 mod packet;
 mod paths;
+mod probes;
 mod programs;
 mod qmp;
 mod record;

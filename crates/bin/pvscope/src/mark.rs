@@ -45,17 +45,19 @@ pub fn programs() -> Vec<(String, Vec<u8>)> {
 /// A program that reads the time stamp, executes the mark, a no-op instruction, and exits.
 fn program(number: [u8; 4]) -> Vec<u8> {
     // rdtsc; nop [rax + number]
-    elf(&[&TIME_STAMP[..], &[0x0f, 0x1f, 0x80], &number].concat())
+    executable(&[&TIME_STAMP[..], &[0x0f, 0x1f, 0x80], &number, EXIT].concat())
 }
 
-/// A static program that executes this code and exits.
-pub fn elf(code: &[u8]) -> Vec<u8> {
+/// Exits.
+// xor edi, edi; mov eax, 60 (exit); syscall
+pub const EXIT: &[u8] = &[0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05];
+
+/// A static program of this code.
+pub fn executable(code: &[u8]) -> Vec<u8> {
     /// Its address, which most static programs have.
     const BASE: u64 = 0x40_0000;
     /// The sizes of the file's two headers.
     const HEADERS: u64 = 64 + 56;
-    // xor edi, edi; mov eax, 60 (exit); syscall
-    let code = [code, &[0x31, 0xff, 0xb8, 60, 0, 0, 0, 0x0f, 0x05]].concat();
     let size = HEADERS + code.len() as u64;
     let mut file = Vec::new();
     // 64 bits, little-endian, version 1, System V; executable, x86-64, version 1.

@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
 use crate::model_args::{ModelArgs, plugin_words};
 use crate::paths::built;
+use crate::probes;
 
 /// Options of every recording.
 #[derive(Args)]
@@ -154,11 +155,12 @@ impl RecordArgs {
         let low = low.map(|low| format!(",low_memory={low:#x}"));
         let file = |path: &Path| escaped(&path.display().to_string());
         Ok(format!(
-            "{},out={}{}{}{frames}{calls},{},flow={},flow_after={FLOW_AFTER},check={},ignore_cr3={},ignore_invlpg={}",
+            "{},out={}{}{}{frames}{}{calls},{},flow={},flow_after={FLOW_AFTER},check={},ignore_cr3={},ignore_invlpg={}",
             file(plugin),
             file(raw),
             switch.unwrap_or_default(),
             low.unwrap_or_default(),
+            probes::words(symbols),
             plugin_words(&config),
             self.flow,
             on(self.check),

@@ -29,8 +29,8 @@ const FORMAT: u32 = 1;
 pub fn program() -> (String, Vec<u8>) {
     let count = COUNT.to_le_bytes();
     // mov ecx, COUNT; 1: dec ecx; jnz 1b
-    let code = [&[0xb9][..], &count, &[0xff, 0xc9, 0x75, 0xfc]].concat();
-    (WAIT.to_owned(), mark::elf(&code))
+    let code = [&[0xb9][..], &count, &[0xff, 0xc9, 0x75, 0xfc], mark::EXIT].concat();
+    (WAIT.to_owned(), mark::executable(&code))
 }
 
 /// Where the snapshot of a machine is, or would be.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::table::Table;
-use crate::verdict::{Rule, Unit, Verdict};
+use crate::verdict::{Rule, Sensitivity, Unit, Verdict};
 
 /// What a paper says, compared with what was measured here.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,6 +26,8 @@ pub struct Claim {
     pub rule: String,
     /// The verdict.
     pub verdict: Verdict,
+    /// How far a limit of the rule must move until the verdict is another one.
+    pub sensitivity: Option<Sensitivity>,
     /// What else a reader must know: what differs from the paper's setup, and other numbers that explain this one.
     pub differs: String,
 }
@@ -62,6 +64,7 @@ impl Statement {
             unit: self.unit,
             rule: rule.words(self.unit),
             verdict: rule.of(here),
+            sensitivity: rule.sensitivity(here),
             differs: String::new(),
         }
     }
@@ -87,8 +90,17 @@ impl Claim {
     /// What the verdict stands on, in sentences.
     #[must_use]
     pub fn grounds(&self) -> String {
-        let Self { paper_says, what, rule, differs, .. } = self;
-        let text = format!("The paper says: {paper_says}. Compared: {what} ({rule}). {differs}");
+        let Self { paper_says, what, rule, unit, differs, .. } = self;
+        let changes = self.sensitivity.map_or_else(String::new, |sensitivity| {
+            let Sensitivity { limit, by } = sensitivity;
+            let (limit, other) = (unit.show(limit), unit.show(limit + by));
+            format!(
+                "The verdict changes if the limit is {other} instead of {limit} ({}). ",
+                sensitivity.show(*unit)
+            )
+        });
+        let text =
+            format!("The paper says: {paper_says}. Compared: {what} ({rule}). {changes}{differs}");
         text.trim_end().to_owned()
     }
 }
@@ -102,7 +114,8 @@ pub fn claims_table<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Table {
         .left("what is compared")
         .right("paper")
         .right("here")
-        .left("verdict");
+        .left("verdict")
+        .right("limit moves");
     for claim in claims {
         let number = |number: Option<f64>| number.map(|number| claim.unit.show(number));
         table.row([
@@ -112,6 +125,9 @@ pub fn claims_table<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Table {
             number(claim.paper).unwrap_or_else(|| "in words".to_owned()),
             number(claim.here).unwrap_or_else(|| "–".to_owned()),
             claim.verdict.words().to_owned(),
+            claim
+                .sensitivity
+                .map_or_else(|| "–".to_owned(), |sensitivity| sensitivity.show(claim.unit)),
         ]);
     }
     table
@@ -133,6 +149,7 @@ mod tests {
         assert_eq!(weak.result(), "Figure 9, tx: holds weakly: × 2.00, the paper's × 3.80.");
         assert!(weak.grounds().starts_with("The paper says: fewer. Compared: misses (holds from"));
         assert!(weak.grounds().ends_with("Less."));
+        assert!(weak.grounds().contains("if the limit is × 2.00 instead of × 1.50 (+33 %)"));
         assert_eq!(
             claim(None).result(),
             "Figure 9, tx: cannot be told: not known, the paper's × 3.80."

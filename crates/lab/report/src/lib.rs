@@ -33,4 +33,4 @@ pub use machine::Machine;
 pub use number::{count, human};
 pub use stats::{Samples, Stats};
 pub use table::{Align, Table};
-pub use verdict::{Rule, Unit, Verdict};
+pub use verdict::{Rule, Sensitivity, Unit, Verdict};

@@ -29,6 +29,29 @@ impl Verdict {
     }
 }
 
+/// How far a limit of a rule must move until the verdict is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// The nearest limit.
+    pub limit: f64,
+    /// How far it must move, in the unit of the claim: up if positive.
+    pub by: f64,
+}
+
+impl Sensitivity {
+    /// The distance for people: of the limit in per cent, of a share in points.
+    #[must_use]
+    pub fn show(self, unit: Unit) -> String {
+        let Self { limit, by } = self;
+        if unit == Unit::Share || limit == 0.0 {
+            unit.difference(by)
+        } else {
+            let sign = if by < 0.0 { "−" } else { "+" };
+            format!("{sign}{:.0} %", 100.0 * (by / limit).abs())
+        }
+    }
+}
+
 /// How a number becomes a verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
@@ -38,6 +61,8 @@ pub enum Rule {
     AtMost(f64, f64),
     /// It holds above the number, never weakly.
     Above(f64),
+    /// It holds from the first number to the second, never weakly.
+    Between(f64, f64),
     /// It holds if it is no farther from the first number, the paper's, than the second; weakly if no farther than
     /// the third.
     Near(f64, f64, f64),
@@ -54,6 +79,9 @@ impl Rule {
             Self::AtLeast(full, some) => (here >= full, here >= some),
             Self::AtMost(full, some) => (here <= full, here <= some),
             Self::Above(bound) => (here > bound, here > bound),
+            Self::Between(low, high) => {
+                ((low..=high).contains(&here), (low..=high).contains(&here))
+            }
             Self::Near(paper, near, far) => {
                 let off = (here - paper).abs();
                 (off <= near, off <= far)
@@ -71,6 +99,29 @@ impl Rule {
         }
     }
 
+    /// The limits at which the verdict changes.
+    fn limits(self) -> Vec<f64> {
+        match self {
+            Self::AtLeast(one, other) | Self::AtMost(one, other) | Self::Between(one, other) => {
+                vec![one, other]
+            }
+            Self::Above(bound) => vec![bound],
+            Self::Near(paper, near, far) => {
+                vec![paper - far, paper - near, paper + near, paper + far]
+            }
+            Self::Doubling(paper) => vec![paper / 2.0, paper, paper * 2.0],
+        }
+    }
+
+    /// How far the verdict on a number is from another one; none if there is no verdict.
+    #[must_use]
+    pub fn sensitivity(self, here: Option<f64>) -> Option<Sensitivity> {
+        let here = here.filter(|here| here.is_finite())?;
+        let distance = |limit: &f64| (limit - here).abs();
+        let limit = self.limits().into_iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
+        Some(Sensitivity { limit, by: here - limit })
+    }
+
     /// The rule in words, with its numbers in `unit`.
     #[must_use]
     pub fn words(self, unit: Unit) -> String {
@@ -79,6 +130,7 @@ impl Rule {
             Self::AtLeast(full, some) if full <= some => format!("holds from {}", show(full)),
             Self::AtMost(full, some) if full >= some => format!("holds up to {}", show(full)),
             Self::Above(bound) => format!("holds above {}", show(bound)),
+            Self::Between(low, high) => format!("holds from {} to {}", show(low), show(high)),
             Self::AtLeast(full, some) => {
                 format!("holds from {}, weakly from {}", show(full), show(some))
             }
@@ -110,12 +162,26 @@ pub enum Unit {
     Bytes,
     /// Entries of a TLB.
     Entries,
+    /// Instructions from one place to another.
+    Instructions,
+    /// Events for each frame.
+    PerFrame,
 }
 
 impl Unit {
     /// A difference of two numbers, for people.
     fn distance(self, by: f64) -> String {
         if self == Self::Share { format!("{:.0} points", 100.0 * by) } else { self.show(by) }
+    }
+
+    /// A difference with its sign, for people.
+    fn difference(self, by: f64) -> String {
+        let sign = if by < 0.0 { "−" } else { "+" };
+        if self == Self::Share {
+            format!("{sign}{:.1} points", 100.0 * by.abs())
+        } else {
+            format!("{sign}{}", self.show(by.abs()))
+        }
     }
 
     /// A number for people.
@@ -127,6 +193,8 @@ impl Unit {
             Self::Bytes if number >= 1_048_576.0 => format!("{:.0} MiB", number / 1_048_576.0),
             Self::Bytes => format!("{:.0} KiB", number / 1024.0),
             Self::Entries => format!("{number:.0} entries"),
+            Self::Instructions => format!("{number:.0} instructions"),
+            Self::PerFrame => format!("{number:.2} per frame"),
         }
     }
 }
@@ -135,9 +203,12 @@ impl Unit {
 mod tests {
     use super::*;
 
+    fn words(rule: Rule, here: Option<f64>) -> &'static str {
+        rule.of(here).words()
+    }
+
     #[test]
     fn rules_make_verdicts() {
-        let words = |rule: Rule, here| rule.of(here).words();
         let least = Rule::AtLeast(0.2, 0.05);
         assert_eq!(words(least, Some(0.2)), "holds");
         assert_eq!(words(least, Some(0.19)), "holds weakly");
@@ -161,6 +232,30 @@ mod tests {
             [128.0, 64.0, 256.0, 512.0].map(|here| words(size, Some(here))),
             ["holds", "holds weakly", "holds weakly", "does not hold"]
         );
+    }
+
+    #[test]
+    fn a_band_has_two_sides_and_nothing_weak() {
+        let band = Rule::Between(2.0, 3.0);
+        assert_eq!(
+            [1.9, 2.0, 3.0, 3.1].map(|here| words(band, Some(here))),
+            ["does not hold", "holds", "holds", "does not hold"]
+        );
+        assert_eq!(band.words(Unit::Times), "holds from × 2.00 to × 3.00");
+    }
+
+    #[test]
+    fn the_sensitivity_is_the_distance_to_the_nearest_limit() {
+        let shown = |rule: Rule, here, unit| rule.sensitivity(Some(here)).unwrap().show(unit);
+        assert_eq!(shown(Rule::Between(2.0, 3.0), 2.1, Unit::Times), "+5 %");
+        assert_eq!(shown(Rule::Between(2.0, 3.0), 2.9, Unit::Times), "−3 %");
+        assert_eq!(shown(Rule::AtLeast(2.0, 2.0), 1.0, Unit::Times), "−50 %");
+        assert_eq!(shown(Rule::AtMost(0.2, 0.2), 0.231, Unit::Share), "+3.1 points");
+        assert_eq!(shown(Rule::Near(0.3, 0.1, 0.2), 0.42, Unit::Share), "+2.0 points");
+        let moved = Rule::AtMost(0.2, 0.2).sensitivity(Some(0.231)).unwrap();
+        let other = moved.limit + moved.by;
+        assert_eq!(words(Rule::AtMost(other, other), Some(0.231)), "holds");
+        assert_eq!(Rule::Above(1.0).sensitivity(None), None);
     }
 
     #[test]

@@ -1,10 +1,7 @@
-//! Measurements on a recording: misses after events, and the knee of a curve.
+//! Measurements on a recording: misses after events, and by size.
 
 use scope_model::{Policy, Sweep};
 use scope_result::{Domain, EventKind, Mode, Owner, Profile, Recording};
-
-/// The share of misses that a doubling must save to count as a gain.
-pub const GAIN: f64 = 0.2;
 
 /// Misses after events of a kind until the next one, in steps of [`Profile::STEP`] instructions.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -206,12 +203,6 @@ impl QuietTime {
         Some(rate(self.quiet)? / rate(self.disturbed).filter(|rate| *rate > 0.0)?)
     }
 
-    /// The rate of TLB misses outside quiet time relative to the average.
-    pub fn surge(&self) -> Option<f64> {
-        let all = (self.quiet.0 + self.disturbed.0, self.quiet.1 + self.disturbed.1);
-        Some(rate(self.disturbed)? / rate(all).filter(|rate| *rate > 0.0)?)
-    }
-
     /// The share of the time that is quiet.
     pub fn share_of_time(&self) -> f64 {
         self.quiet.0 as f64 / (self.quiet.0 + self.disturbed.0).max(1) as f64
@@ -232,27 +223,14 @@ pub fn savings(counts: &[u64]) -> Vec<f64> {
     counts.windows(2).map(|pair| saved(pair[0], pair[1]).unwrap_or(0.0)).collect()
 }
 
-/// The share that is saved where misses are divided by a number.
-pub fn share_saved(divided_by: f64) -> f64 {
-    1.0 - 1.0 / divided_by
-}
-
-/// The number that misses are divided by where a share is saved.
-pub fn divisor(saved: f64) -> f64 {
-    1.0 / (1.0 - saved)
-}
-
 /// The share that is saved from `before` to `after`.
 pub fn saved(before: u64, after: u64) -> Option<f64> {
-    (before > 0).then(|| 1.0 - after as f64 / before as f64)
+    saved_of(before as f64, after as f64)
 }
 
-/// The knee of the curve: the step that the last doubling reaches which saves at least [`GAIN`].
-pub fn knee(counts: &[u64]) -> Option<usize> {
-    if counts.iter().all(|count| *count == 0) {
-        return None;
-    }
-    Some(savings(counts).iter().rposition(|saved| *saved >= GAIN).map_or(0, |n| n + 1))
+/// The same of costs.
+pub fn saved_of(before: f64, after: f64) -> Option<f64> {
+    (before > 0.0).then(|| 1.0 - after / before)
 }
 
 /// The misses of the owners that `is` selects.
@@ -331,17 +309,7 @@ pub mod tests {
         assert_eq!(quiet.disturbed, (151_000, 28));
         assert_eq!(quiet.quiet, (849_000, 12));
         assert!(quiet.ratio().unwrap() < 0.1);
-        assert!((quiet.surge().unwrap() - 28.0 / 151.0 / (40.0 / 1000.0)).abs() < 1e-9);
-        assert_eq!(QuietTime::of(&two_switches(), |_| false).surge(), None);
         assert_eq!(QuietTime::default().ratio(), None);
-    }
-
-    #[test]
-    fn the_knee_is_where_the_last_doubling_that_gains_ends() {
-        assert_eq!(knee(&[100, 50, 45, 20, 19, 18]), Some(3));
-        assert_eq!(knee(&[100, 99, 98]), Some(0));
-        assert_eq!(knee(&[0, 0]), None);
-        assert!((savings(&[100, 80])[0] - GAIN).abs() < 1e-12);
     }
 
     #[test]

@@ -6,10 +6,12 @@
 //! ```
 
 mod chadha07;
+mod listing;
 mod measure;
 mod menon06;
 mod plot;
 mod recordings;
+mod rules;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

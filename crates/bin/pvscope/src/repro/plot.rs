@@ -4,6 +4,8 @@ use report::html::{BarChart, Chart, LineChart, Report};
 use report::{Claim, Stats, Table, claims_table, human};
 use serde::Serialize;
 
+use super::listing::Listing;
+
 /// A plot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plot {
@@ -138,54 +140,6 @@ impl Section {
     pub fn listing(mut self, listing: Option<Listing>) -> Self {
         self.listings.extend(listing);
         self
-    }
-}
-
-/// The code that ran, line by line.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Listing {
-    /// Its title.
-    pub title: String,
-    /// Its lines.
-    pub lines: Vec<ListingLine>,
-}
-
-/// A line of a listing.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ListingLine {
-    /// Instructions since the event of the listing; negative before it.
-    pub since: i64,
-    /// The domain, or the hypervisor.
-    pub who: String,
-    /// The module of the code.
-    pub module: String,
-    /// The function.
-    pub function: String,
-    /// How often it ran in succession.
-    pub times: u32,
-    /// Its instructions.
-    pub instructions: u64,
-    /// Its TLB misses, of code and data.
-    pub tlb_misses: u64,
-}
-
-impl Listing {
-    /// The table.
-    pub fn table(&self) -> Table {
-        let columns = Table::new().right("since").left("who").left("module").left("function");
-        let table = columns.right("times").right("instructions").right("TLB misses");
-        self.lines.iter().fold(table, |mut table, line| {
-            table.row([
-                line.since.to_string(),
-                line.who.clone(),
-                line.module.clone(),
-                line.function.clone(),
-                if line.times > 1 { format!("×{}", line.times) } else { String::new() },
-                line.instructions.to_string(),
-                line.tlb_misses.to_string(),
-            ]);
-            table
-        })
     }
 }
 

@@ -1,15 +1,17 @@
 //! Misses after switches, flushes and unmaps: Figures 11 and 12.
 
-use report::{Rule, Statement, Unit};
+use report::Unit;
 use scope_model::{Policy, TLB_ENTRIES};
 use scope_result::{EventKind, Profile, Recording, Sample};
 
 use super::sizes::PAPERS_TLB;
-use crate::packet::flow::{self, Flow, Line};
+use crate::packet::flow::Flow;
+use crate::probes::{self, Probed};
+use crate::repro::listing::{self, Listing};
 use crate::repro::measure::{self, MissesAfter, QuietTime, is_flush, saved};
-use crate::repro::plot::{Listing, ListingLine, Plot, Section};
+use crate::repro::plot::{Plot, Section};
 use crate::repro::recordings::WorkloadRecording;
-use crate::summary::function_name;
+use crate::repro::rules::chadha07 as rules;
 
 /// Blocks whose order the recording keeps. The first milliseconds have few unmaps.
 pub const FLOW: u32 = 4_000_000;
@@ -18,61 +20,54 @@ pub const FLOW: u32 = 4_000_000;
 const SOON: usize = 4;
 /// The most points of a curve in a plot: more cannot be seen.
 const POINTS: usize = 400;
-/// A surge is at least twice the usual rate. It holds weakly from 1.2 times on.
-const SURGE: Rule = Rule::AtLeast(2.0, 1.2);
-
-/// A statement that the paper makes in words. The number found here is a ratio.
-fn statement(source: &'static str, says: &'static str) -> Statement {
-    Statement { source, says, number: None, unit: Unit::Times }
+/// Figure 11(a, b): time with and without switches.
+pub fn tlb_misses_and_switches(first: &WorkloadRecording, others: &[WorkloadRecording]) -> Section {
+    let recording = &first.recording;
+    let ratio = |recording: &Recording| QuietTime::of(recording, is_flush).ratio();
+    let quiet = rules::QUIET.judge(ratio(recording)).differs(format!(
+        "{:.1} % of the time is between samples without a flush. TLBs of 1024 entries would avoid {} of all TLB misses: \
+         these come from the TLBs' size, so quiet time has them too. Samples are {} instructions apart, so a flush shortly \
+         before a sample also costs misses in the quiet time after it. Today's PV kernels write CR3 on system calls too, \
+         because user and kernel have separate page tables.{}",
+        100.0 * QuietTime::of(recording, is_flush).share_of_time(),
+        share_by_size(recording).map_or("an unknown share".to_owned(), |share| Unit::Share.show(share)),
+        spacing(recording),
+        also(others, Unit::Times, ratio)
+    ));
+    let title = "Figure 11(a, b): TLB misses and VM switches";
+    let mut plots = cumulative(recording, "TLB misses", |sample| sample.itlb + sample.dtlb);
+    plots.push(events_over_time(recording));
+    Section::new(title, vec![quiet], plots)
 }
 
-/// Figure 11(a, b): time with and without switches.
-pub fn tlb_misses_and_switches(named: &WorkloadRecording) -> Section {
-    let WorkloadRecording { workload, recording } = named;
-    let quiet = QuietTime::of(recording, is_flush);
-    let a = statement(
-        "Figure 11(a), §4.1.5",
-        "a period without switches and TLB flushes has negligible TLB misses",
-    );
-    let a = a
-        .compare(
-            workload,
-            "TLB misses per instruction in time without flushes ÷ in time with them",
-            quiet.ratio(),
-            Rule::AtMost(0.1, 0.5),
-        )
-        .differs(format!(
-            "{:.1} % of the time is between samples without a flush. TLBs of 1024 entries would avoid {} of all TLB \
-             misses: these come from the TLBs' size, so quiet time has them too. Samples are {} instructions apart, so \
-             a flush shortly before a sample also costs misses in the quiet time after it. Today's PV kernels write \
-             CR3 on system calls too, because user and kernel have separate page tables.",
-            100.0 * quiet.share_of_time(),
-            share_by_size(recording).map_or("an unknown share".to_owned(), |share| Unit::Share.show(share)),
-            spacing(recording)
-        ));
-    let after = MissesAfter::of(recording, EventKind::Switch(0)).unwrap_or_default();
-    let b = statement(
-        "Figure 11(b), §4.1.5",
-        "a surge of TLB misses with each VM switch, and flat areas without",
-    );
-    let b = b
-        .compare(
-            workload,
-            format!("share of TLB misses within {} instructions of a switch ÷ share of time", reach()),
-            after.tlb_density(Profile::STEPS),
-            SURGE,
-        )
-        .differs(format!(
-            "{:.1} % of the TLB misses fall in the {:.1} % of the time after a switch. There are {} switches for {} \
-             frames. A frame carries up to 64 KiB (TSO), so one switch serves the bytes of many packets.",
-            100.0 * after.share_of_tlb(Profile::STEPS),
-            100.0 * after.share_of_time(Profile::STEPS),
-            after.events,
-            recording.work.frames
-        ));
-    let title = "Figure 11(a, b): TLB misses and VM switches";
-    let plots = cumulative(recording, "TLB misses", |sample| sample.itlb + sample.dtlb);
-    Section::new(title, vec![a, b], plots)
+/// Interrupts, system calls and flushes over time: the events that the paper's parser finds (Figure 5).
+fn events_over_time(recording: &Recording) -> Plot {
+    let kinds: [(&str, fn(EventKind) -> bool); 5] = [
+        ("VM switches", |kind| matches!(kind, EventKind::Switch(_))),
+        ("writes of CR3", |kind| kind == EventKind::Cr3),
+        ("interrupts", |kind| probes::is(kind, Probed::Interrupt)),
+        ("system calls", |kind| probes::is(kind, Probed::SystemCall)),
+        ("explicit TLB flushes", |kind| probes::is(kind, Probed::TlbFlush)),
+    ];
+    let plot = Plot::new("Events", "10⁶ instructions since the start", "events until then");
+    kinds.iter().fold(plot, |plot, (name, is)| {
+        let at = recording.events.iter().filter(|event| is(event.kind)).map(|event| event.at);
+        let points = (1u32..).zip(at).map(|(n, at)| (at as f64 / MILLION, f64::from(n)));
+        plot.line(*name, thin(&points.collect::<Vec<_>>()))
+    })
+}
+
+/// A sentence with the same number of other workloads.
+pub fn also(
+    others: &[WorkloadRecording],
+    unit: Unit,
+    of: impl Fn(&Recording) -> Option<f64>,
+) -> String {
+    let numbers = others.iter().filter_map(|named| {
+        of(&named.recording).map(|number| format!("{} {}", named.workload, unit.show(number)))
+    });
+    let numbers: Vec<String> = numbers.collect();
+    if numbers.is_empty() { String::new() } else { format!(" Others: {}.", numbers.join(", ")) }
 }
 
 /// The share of all TLB misses that the largest TLBs would avoid.
@@ -128,34 +123,27 @@ fn thin(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.iter().step_by(every).copied().collect()
 }
 
-/// Figure 11(c): the surge after a switch.
-pub fn tlb_misses_after_switch(named: &WorkloadRecording) -> Section {
-    let WorkloadRecording { workload, recording } = named;
-    let after = MissesAfter::of(recording, EventKind::Switch(0)).unwrap_or_default();
-    let statement = statement(
-        "Figure 11(c), §4.1.5",
-        "CR3 is changed, all TLBs are emptied, and each page that is touched then misses",
-    );
-    let claim = statement
-        .compare(
-            workload,
-            format!("TLB misses in the {} instructions after a switch ÷ on average", soon()),
-            after.tlb_density(SOON),
-            SURGE,
-        )
-        .differs(format!(
-            "{} of all TLB misses fall in these instructions, and {} in the {} after a switch: the surge is short.",
-            Unit::Share.show(after.share_of_tlb(SOON)),
-            Unit::Share.show(after.share_of_tlb(Profile::STEPS)),
-            reach()
-        ));
+/// Figure 11(b, c): the surge after a switch.
+pub fn tlb_misses_after_switch(first: &WorkloadRecording, others: &[WorkloadRecording]) -> Section {
+    let recording = &first.recording;
+    let after = |recording: &Recording| {
+        MissesAfter::of(recording, EventKind::Switch(0)).unwrap_or_default()
+    };
+    let density = |recording: &Recording| after(recording).tlb_density(SOON);
+    let after = after(recording);
+    let claim = rules::TLB_SURGE.judge(density(recording)).differs(format!(
+        "{} of all TLB misses fall in these instructions, and {} in the {} after a switch. There are {} switches for {} \
+         frames.{}",
+        Unit::Share.show(after.share_of_tlb(SOON)),
+        Unit::Share.show(after.share_of_tlb(Profile::STEPS)),
+        reach(),
+        after.events,
+        recording.work.frames,
+        also(others, Unit::Times, density)
+    ));
     let plot =
         after_plot("TLB misses after a VM switch", &[("switch", &after)], |after| &after.tlb);
-    Section::new("Figure 11(c): TLB misses after a VM switch", vec![claim], vec![plot])
-}
-
-fn soon() -> u64 {
-    SOON as u64 * Profile::STEP
+    Section::new("Figure 11(b, c): TLB misses after a VM switch", vec![claim], vec![plot])
 }
 
 fn after_plot(
@@ -168,111 +156,63 @@ fn after_plot(
 }
 
 /// Figure 11(d): the surge after a grant is revoked.
-pub fn tlb_misses_after_unmap(named: &WorkloadRecording) -> Section {
-    let WorkloadRecording { workload, recording } = named;
-    let statement = statement(
-        "Figure 11(d), §4.1.5",
-        "revoking a grant empties the TLBs as a whole, with misses like those of a VM switch",
-    );
+pub fn tlb_misses_after_unmap(first: &WorkloadRecording, others: &[WorkloadRecording]) -> Section {
+    let recording = &first.recording;
+    let density = |recording: &Recording| MissesAfter::of_unmaps(recording).tlb_density(SOON);
     let unmaps = MissesAfter::of_unmaps(recording);
-    let frames = recording.work.frames as f64;
     let share = unmaps.all[0] as f64 / recording.instructions.max(1) as f64;
-    let unmap = statement
-        .compare(
-            workload,
-            format!("TLB misses in the {} instructions after an unmap's flush ÷ on average", soon()),
-            unmaps.tlb_density(SOON),
-            SURGE,
-        )
-        .differs(format!(
-            "Found in the order of functions, which covers {:.1} % of the time: there, {} flushes follow gnttab_unmap, \
-             for about {:.0} frames. `pvscope run {workload} --flow {FLOW}` keeps more of it. In the paper each unmap \
-             writes CR3 (Figure 10); today netback unmaps in batches, and Xen writes CR4. INVLPG invalidated {} single \
-             pages in the whole recording: an unmap does not use it.",
-            100.0 * share,
-            unmaps.events,
-            frames * share,
-            recording.events.iter().filter(|event| event.kind == EventKind::Invalidate).count()
-        ));
-    let whole = QuietTime::of(recording, |kind| kind == EventKind::Cr4);
-    let whole = statement
-        .compare(
-            workload,
-            "TLB misses per instruction between samples with a write of CR4 ÷ on average",
-            whole.surge(),
-            SURGE,
-        )
-        .differs(format!(
-            "Xen empties whole TLBs, global pages included, by writing CR4: {} writes for {} frames. The writes for \
-             unmaps are among them and cannot be told apart. Samples are {} instructions apart, which hides most of a \
-             short surge.",
-            recording.events.iter().filter(|event| event.kind == EventKind::Cr4).count(),
-            recording.work.frames,
-            spacing(recording)
-        ));
+    let surge = rules::UNMAP_SURGE.judge(density(recording)).differs(format!(
+        "Found in the order of functions, which covers {:.1} % of the time: there, {} flushes follow gnttab_unmap.{}",
+        100.0 * share,
+        unmaps.events,
+        also(others, Unit::Times, density)
+    ));
+    let per_frame = |recording: &Recording| {
+        let flushes = recording.events.iter();
+        let flushes = flushes.filter(|event| probes::is(event.kind, Probed::TlbFlush)).count();
+        let frames = recording.work.data_frames;
+        (frames > 0).then(|| flushes as f64 / frames as f64)
+    };
+    let flushes = rules::UNMAP_FLUSHES.judge(per_frame(recording)).differs(format!(
+        "Today's netback unmaps in batches, with one flush for a batch. INVLPG invalidated {} single pages: an unmap does \
+         not use it.{}",
+        recording.events.iter().filter(|event| event.kind == EventKind::Invalidate).count(),
+        also(others, Unit::PerFrame, per_frame)
+    ));
     let switches = MissesAfter::of(recording, EventKind::Switch(0)).unwrap_or_default();
     let both = [("unmap", &unmaps), ("VM switch", &switches)];
     let plot = after_plot("TLB misses after a grant is unmapped", &both, |after| &after.tlb);
-    let title = "Figure 11(d): TLB misses after a grant is revoked";
-    Section::new(title, vec![unmap, whole], vec![plot]).listing(around_unmap(recording))
+    let title = "Figures 10 and 11(d): TLB misses after a grant is revoked";
+    Section::new(title, vec![surge, flushes], vec![plot]).listing(around_unmap(recording))
 }
-
-/// Instructions before the flush at which a listing begins.
-const BEFORE: u64 = 400;
 
 /// The code around one flush for an unmap, the middle one of the recording, with its misses.
 fn around_unmap(recording: &Recording) -> Option<Listing> {
+    /// Instructions before the flush, and after it.
+    const AROUND: u64 = 400;
     let times = measure::unmaps(recording);
     let flush = *times.get(times.len() / 2)?;
     let flow = Flow::new(recording);
     let place = |at: u64| flow.visits.partition_point(|visit| visit.at < at);
-    let (from, at, to) = (place(flush.saturating_sub(BEFORE)), place(flush), place(flush + soon()));
-    // Folded separately: a function's work after the flush must not count in its line before it.
-    let parts = [&flow.visits[from..at], &flow.visits[at..to]];
-    let lines = parts.into_iter().flat_map(|visits| {
-        let start = visits.first().map_or(flush, |visit| visit.at);
-        let since = start.cast_signed() - flush.cast_signed();
-        let lines = flow::fold(&flow::lines(&flow, visits, false));
-        lines.into_iter().map(move |line| executed(recording, &line, since))
-    });
+    let visits = place(flush.saturating_sub(AROUND))..place(flush + AROUND);
     let title = format!("Around the flush for unmap {} of {}", times.len() / 2 + 1, times.len());
-    Some(Listing { title, lines: lines.collect() })
-}
-
-fn executed(recording: &Recording, line: &Line, since: i64) -> ListingLine {
-    let function = recording.functions.get(line.function as usize).cloned().unwrap_or_default();
-    let (module, function) = function_name(&function);
-    let (times, tally) = (line.times, line.tally);
-    ListingLine {
-        since: since + line.at.cast_signed(),
-        who: line.who.to_string(),
-        module,
-        function: crate::summary::plain(&function).to_owned(),
-        times,
-        instructions: tally.instructions,
-        tlb_misses: tally.itlb + tally.dtlb,
-    }
+    Some(listing::of(title, &flow, visits, flush))
 }
 
 /// Figure 12: L2 misses after a switch.
-pub fn l2_misses_after_switch(named: &WorkloadRecording) -> Section {
-    let WorkloadRecording { workload, recording } = named;
+pub fn l2_misses_after_switch(first: &WorkloadRecording, others: &[WorkloadRecording]) -> Section {
+    let recording = &first.recording;
+    let density =
+        |recording: &Recording| MissesAfter::of(recording, EventKind::Switch(0))?.l2_density(SOON);
     let after = MissesAfter::of(recording, EventKind::Switch(0)).unwrap_or_default();
-    let statement =
-        statement("Figure 12, §4.1.5", "cache misses increase with VM switches as well");
-    let claim = statement
-        .compare(
-            workload,
-            format!("share of L2 misses within {} instructions of a switch ÷ share of time", reach()),
-            after.l2_density(Profile::STEPS),
-            SURGE,
-        )
-        .differs(format!(
-            "In the {} instructions after a switch: {}. A switch evicts nothing from L2. Copies do, and a frame of up \
-             to 64 KiB is copied at once.",
-            soon(),
-            after.l2_density(SOON).map_or("not known".to_owned(), |density| Unit::Times.show(density))
-        ));
+    let claim = rules::L2_SURGE.judge(density(recording)).differs(format!(
+        "In the {} instructions after a switch: {}. A switch evicts nothing from L2.{}",
+        reach(),
+        after
+            .l2_density(Profile::STEPS)
+            .map_or("not known".to_owned(), |density| Unit::Times.show(density)),
+        also(others, Unit::Times, density)
+    ));
     let mut plots = cumulative(recording, "L2 misses", |sample| sample.l2);
     plots.push(after_plot("L2 misses after a VM switch", &[("switch", &after)], |after| &after.l2));
     Section::new("Figure 12: L2 misses and VM switches", vec![claim], plots)

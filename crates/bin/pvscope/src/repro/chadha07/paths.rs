@@ -1,0 +1,267 @@
+//! The life of a packet: instructions from function to function (Figures 7 to 10), and the code of a switch with its misses (Figures 3
+//! and 4).
+
+use scope_result::{Domain, Mode};
+
+use crate::packet::flow::{Flow, Visit};
+use crate::repro::listing;
+use crate::repro::plot::Section;
+use crate::repro::recordings::WorkloadRecording;
+use crate::repro::rules::PaperClaim;
+use crate::repro::rules::chadha07 as rules;
+use crate::summary::plain;
+
+/// A function's first instruction, in a domain.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The names that the function has had; compilers put some functions into others.
+    functions: &'static [&'static str],
+    domain: Where,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    Guest,
+    Dom0,
+    Anywhere,
+}
+
+const fn guest(functions: &'static [&'static str]) -> Place {
+    Place { functions, domain: Where::Guest }
+}
+
+const fn dom0(functions: &'static [&'static str]) -> Place {
+    Place { functions, domain: Where::Dom0 }
+}
+
+const fn anywhere(functions: &'static [&'static str]) -> Place {
+    Place { functions, domain: Where::Anywhere }
+}
+
+/// From where to where instructions are counted.
+#[derive(Clone, Copy)]
+struct Path {
+    from: Place,
+    to: Place,
+    /// Whether the first of several starts counts, else the last.
+    first: bool,
+    /// Whether only instructions of the domain in which it starts are counted.
+    own: bool,
+    /// Whether leaving the hypervisor ends it.
+    hypervisor: bool,
+}
+
+const fn path(from: Place, to: Place) -> Path {
+    Path { from, to, first: false, own: true, hypervisor: false }
+}
+
+const UPCALL: Place =
+    dom0(&["xen_pv_evtchn_do_upcall", "__xen_evtchn_do_upcall", "xen_evtchn_do_upcall"]);
+const MAP: Place =
+    anywhere(&["map_grant_ref", "create_grant_pv_mapping", "create_grant_host_mapping"]);
+const UNMAP: Place =
+    anywhere(&["unmap_common", "gnttab_unmap_grant_ref", "replace_grant_pv_mapping"]);
+const SWITCH: Place = anywhere(&["context_switch"]);
+const TIMER: &[&str] = &["apic_timer_interrupt", "smp_apic_timer_interrupt"];
+const CLAIM: Place = guest(&["gnttab_claim_grant_reference"]);
+
+const WRITE: Path = path(guest(&["tcp_sendmsg"]), guest(&["release_sock"]));
+const TO_GRANT: Path = path(guest(&["__tcp_transmit_skb", "tcp_transmit_skb"]), CLAIM);
+const TO_WAKE: Path = path(CLAIM, anywhere(&["vcpu_wake"]));
+const TO_SWITCH: Path =
+    Path { first: true, own: false, hypervisor: true, ..path(anywhere(TIMER), SWITCH) };
+const TO_UPCALL: Path = Path { own: false, ..path(SWITCH, UPCALL) };
+const TO_MAP: Path = path(UPCALL, MAP);
+const TO_BRIDGE: Path = path(MAP, dom0(&["__br_forward", "br_forward", "br_flood"]));
+const FROM_UNMAP: Path = Path { first: true, ..path(UNMAP, anywhere(&["evtchn_send"])) };
+
+impl Place {
+    fn is(&self, flow: &Flow<'_>, visit: &Visit<'_>) -> bool {
+        let in_domain = match self.domain {
+            Where::Anywhere => true,
+            Where::Dom0 => flow.domain(visit) == Some(&Domain::Xen(0)),
+            Where::Guest => matches!(flow.domain(visit), Some(Domain::Xen(1..))),
+        };
+        in_domain
+            && visit.entered
+            && flow
+                .function(visit.block)
+                .is_some_and(|function| self.functions.contains(&plain(&function.name)))
+    }
+}
+
+impl Path {
+    /// Instructions of each time that it was gone.
+    fn counts(&self, flow: &Flow<'_>) -> Vec<u64> {
+        let mut counts = Vec::new();
+        let mut since: Option<(u8, u64)> = None;
+        for visit in &flow.visits {
+            if self.hypervisor && visit.mode() != Mode::Hypervisor {
+                since = None;
+            }
+            if self.to.is(flow, visit)
+                && let Some((_, count)) = since.take()
+            {
+                counts.push(count);
+            }
+            if self.from.is(flow, visit) && !(self.first && since.is_some()) {
+                since = Some((visit.domain(), 0));
+            }
+            if let Some((domain, count)) = &mut since
+                && (!self.own || *domain == visit.domain())
+            {
+                *count += visit.tally().instructions;
+            }
+        }
+        counts
+    }
+}
+
+/// The middle one, and the first and the last tenth, of numbers.
+fn quantiles(mut counts: Vec<u64>) -> Option<[u64; 3]> {
+    counts.sort_unstable();
+    let at = |tenths: usize| counts.get(counts.len().saturating_sub(1) * tenths / 10).copied();
+    Some([at(5)?, at(1)?, at(9)?])
+}
+
+/// Figures 7 to 10: instructions from function to function.
+pub fn life_of_a_packet(tcp: &WorkloadRecording, udp: &WorkloadRecording) -> Section {
+    let flows = [tcp, udp].map(|named| Flow::new(&named.recording));
+    let [of_tcp, of_udp] = &flows;
+    let counted = |rule: &PaperClaim, path: &Path, flow: &Flow<'_>| {
+        let counts = path.counts(flow);
+        let times = counts.len();
+        let found = quantiles(counts);
+        let claim = rule.judge(found.map(|[median, ..]| median as f64));
+        claim.differs(found.map_or_else(
+            || "The flow has no such path.".to_owned(),
+            |[_, low, high]| {
+                format!("{times} times in the flow; eight of ten took {low} to {high}.")
+            },
+        ))
+    };
+    let mut claims: Vec<_> = [
+        (rules::WRITE, WRITE, of_tcp),
+        (rules::TO_GRANT, TO_GRANT, of_tcp),
+        (rules::TO_WAKE, TO_WAKE, of_tcp),
+        (rules::TO_SWITCH, TO_SWITCH, of_tcp),
+        (rules::TO_UPCALL, TO_UPCALL, of_tcp),
+        (rules::TO_MAP, TO_MAP, of_udp),
+        (rules::TO_BRIDGE, TO_BRIDGE, of_udp),
+        (rules::FROM_UNMAP, FROM_UNMAP, of_udp),
+    ]
+    .iter()
+    .map(|(rule, path, flow)| counted(rule, path, flow))
+    .collect();
+    let (by_timer, all) = switches(of_tcp);
+    let share = (all > 0).then(|| by_timer as f64 / all as f64);
+    claims.push(rules::TIMER_SWITCHES.judge(share).differs(format!(
+        "{by_timer} of {all} switches in the flow. An event wakes the other domain at once, which Xen then prefers."
+    )));
+    let listing = around_switch(of_tcp);
+    Section::new("Figures 3, 4 and 7 to 10: the life of a packet", claims, Vec::new())
+        .listing(listing)
+}
+
+/// Switches that a timer's interrupt led to, and all.
+fn switches(flow: &Flow<'_>) -> (usize, usize) {
+    let timer = anywhere(TIMER);
+    let (mut by_timer, mut all, mut timed) = (0, 0, false);
+    let mut inside = false;
+    for visit in &flow.visits {
+        let hypervisor = visit.mode() == Mode::Hypervisor;
+        timed &= hypervisor && inside;
+        inside = hypervisor;
+        timed |= timer.is(flow, visit);
+        if SWITCH.is(flow, visit) {
+            by_timer += usize::from(timed);
+            all += 1;
+            timed = false;
+        }
+    }
+    (by_timer, all)
+}
+
+/// Figures 3 and 4: the code from before a switch to dom0 up to its upcall, of the middle switch.
+fn around_switch(flow: &Flow<'_>) -> Option<listing::Listing> {
+    /// Instructions before the switch.
+    const BEFORE: u64 = 300;
+    let places: Vec<(usize, usize)> = {
+        let mut switch = None;
+        let visits = flow.visits.iter().enumerate();
+        let found = visits.filter_map(|(place, visit)| {
+            if SWITCH.is(flow, visit) {
+                switch = Some(place);
+            }
+            UPCALL.is(flow, visit).then(|| switch.take().map(|switch| (switch, place)))?
+        });
+        found.collect()
+    };
+    let (switch, upcall) = *places.get(places.len() / 2)?;
+    let at = flow.visits[switch].at;
+    let from = flow.visits.partition_point(|visit| visit.at < at.saturating_sub(BEFORE));
+    Some(listing::of("Around a VM switch to dom0", flow, from..upcall + 1, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use scope_result::{Block, Function, Recording, Step};
+
+    use super::*;
+
+    /// A flow of blocks of 100 instructions: each step is a function's number and a domain.
+    fn recording(steps: &[(u32, u8)]) -> Recording {
+        let names =
+            ["", "apic_timer_interrupt", "context_switch", "xen_pv_evtchn_do_upcall", "other"];
+        let block = |function: u32| Block {
+            address: if function < 3 { 0xffff_82d0_4000_0000 } else { 0xffff_ffff_8100_0000 }
+                + u64::from(function) * 4096,
+            bytes: 8,
+            instructions: 100,
+            mode: if function < 3 { Mode::Hypervisor } else { Mode::Kernel },
+            space: 0,
+            domain: 0,
+            function,
+            counters: Vec::new(),
+        };
+        Recording {
+            functions: names
+                .map(|name| Function { module: "m".to_owned(), name: name.to_owned() })
+                .into(),
+            domains: vec![Domain::Xen(0), Domain::Xen(1)],
+            blocks: (0..5).map(block).collect(),
+            flow: steps
+                .iter()
+                .map(|(block, domain)| Step { block: *block, domain: *domain, ..Step::default() })
+                .collect(),
+            ..Recording::default()
+        }
+    }
+
+    #[test]
+    fn a_path_is_counted_from_function_to_function() {
+        let steps =
+            [(1, 1), (2, 1), (3, 0), (4, 0), (1, 0), (4, 0), (2, 1), (4, 1), (3, 1), (3, 0)];
+        let recording = recording(&steps);
+        let flow = Flow::new(&recording);
+        // The second timer's interrupt returns to a kernel before the next switch.
+        assert_eq!(TO_SWITCH.counts(&flow), [100]);
+        // An upcall of the guest is not dom0's.
+        assert_eq!(TO_UPCALL.counts(&flow), [100, 300]);
+        assert_eq!(switches(&flow), (1, 2));
+    }
+
+    #[test]
+    fn only_the_instructions_of_the_domain_that_starts_are_its_own() {
+        let recording = recording(&[(3, 0), (4, 1), (4, 0), (2, 0)]);
+        let flow = Flow::new(&recording);
+        assert_eq!(path(UPCALL, SWITCH).counts(&flow), [200]);
+        assert_eq!(Path { own: false, ..path(UPCALL, SWITCH) }.counts(&flow), [300]);
+    }
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(quantiles(vec![3, 1, 2]), Some([2, 1, 2]));
+        assert_eq!(quantiles(Vec::new()), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! Ready-made workloads: TCP or UDP on a Xen host with one guest, or TCP on Linux alone.
+//!
+//! Every byte of the scripts here is part of what the machine executes, so any change of them changes recordings.
+
+mod scripts;
+mod udp;
+
+use std::path::PathBuf;
+
+use xenlab::{Batch, DomuConfig, HostFile, NO_ASLR, Result};
+
+use crate::error::Error;
+use crate::mark;
+use scripts::{CARD, CARDS, NAMESPACES};
+
+/// The guest's address on the link.
+const MAC: &str = "00:16:3e:00:00:02";
+/// The guest.
+pub const GUEST: &str = "guest";
+
+/// The guest's backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// The kernel's xen-netback and a bridge.
+    Stock,
+    /// The same for an interface without offloads: frames have a checksum and are no longer than the MTU.
+    Basic,
+    /// pvnet.
+    Pvnet,
+    /// pvnet, and `pvnet frontend` in place of the guest's xen-netfront.
+    Frontend(Channel),
+}
+
+/// How frames come from `pvnet frontend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// Every page is mapped and unmapped.
+    Remap,
+    /// Headers lie in pages that stay mapped; each body needs a grant operation when it is sent.
+    Header,
+    /// The same, and buffers stay mapped too.
+    Reuse,
+}
+
+/// What a guest sends or receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// TCP from the guest to dom0.
+    Tx,
+    /// TCP from dom0 to the guest.
+    Rx,
+    /// TCP from the guest to dom0 with `sendfile`.
+    Sendfile,
+    /// UDP from the guest through dom0's bridge to a network card. Nobody answers.
+    Udp,
+}
+
+/// The machine of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// A Xen host with one guest.
+    Xen(Backend, Traffic),
+    /// A Xen host without a guest: dom0 as [`Virtio`](Self::Virtio).
+    Dom0,
+    /// Linux on the machine itself, and TCP between two of its programs.
+    Loopback,
+    /// The same, between two namespaces, each with a virtio network card.
+    Virtio,
+}
+
+/// A ready-made workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Its name.
+    pub name: &'static str,
+    /// Its description, which recordings contain.
+    pub about: &'static str,
+    kind: Kind,
+}
+
+impl Workload {
+    /// All workloads.
+    pub const ALL: [Self; 16] = [
+        Self {
+            name: "tx-stock",
+            about: "a guest sends TCP to dom0 through the kernel's xen-netback and a bridge",
+            kind: Kind::Xen(Backend::Stock, Traffic::Tx),
+        },
+        Self {
+            name: "tx-stock-basic",
+            about: "a guest whose interface has no offloads sends TCP to dom0 through xen-netback and a bridge",
+            kind: Kind::Xen(Backend::Basic, Traffic::Tx),
+        },
+        Self {
+            name: "rx-stock",
+            about: "a guest receives TCP from dom0 through the kernel's xen-netback and a bridge",
+            kind: Kind::Xen(Backend::Stock, Traffic::Rx),
+        },
+        Self {
+            name: "tx-pvnet",
+            about: "a guest sends TCP to dom0 through pvnet",
+            kind: Kind::Xen(Backend::Pvnet, Traffic::Tx),
+        },
+        Self {
+            name: "rx-pvnet",
+            about: "a guest receives TCP from dom0 through pvnet",
+            kind: Kind::Xen(Backend::Pvnet, Traffic::Rx),
+        },
+        Self {
+            name: "rx-stock-basic",
+            about: "a guest whose interface has no offloads receives TCP from dom0 through xen-netback and a bridge",
+            kind: Kind::Xen(Backend::Basic, Traffic::Rx),
+        },
+        Self {
+            name: "tx-udp",
+            about: "a guest sends UDP through xen-netback, a bridge and a network card to nobody",
+            kind: Kind::Xen(Backend::Basic, Traffic::Udp),
+        },
+        Self {
+            name: "tx-sendfile",
+            about: "a guest sends a file over TCP to dom0 through xen-netback and a bridge",
+            kind: Kind::Xen(Backend::Stock, Traffic::Sendfile),
+        },
+        Self {
+            name: "tx-sendfile-basic",
+            about: "a guest whose interface has no offloads sends a file over TCP to dom0 through xen-netback and a bridge",
+            kind: Kind::Xen(Backend::Basic, Traffic::Sendfile),
+        },
+        Self {
+            name: "tx-frontend",
+            about: "a guest sends TCP to dom0 through pvnet and pvnet frontend",
+            kind: Kind::Xen(Backend::Frontend(Channel::Reuse), Traffic::Tx),
+        },
+        Self {
+            name: "rx-frontend",
+            about: "a guest receives TCP from dom0 through pvnet and pvnet frontend",
+            kind: Kind::Xen(Backend::Frontend(Channel::Reuse), Traffic::Rx),
+        },
+        Self {
+            name: "tx-frontend-header",
+            about: "as tx-frontend, without pages that stay mapped: with the header channel only",
+            kind: Kind::Xen(Backend::Frontend(Channel::Header), Traffic::Tx),
+        },
+        Self {
+            name: "tx-frontend-remap",
+            about: "as tx-frontend, with every page of a frame mapped and unmapped",
+            kind: Kind::Xen(Backend::Frontend(Channel::Remap), Traffic::Tx),
+        },
+        Self {
+            name: "virtio-dom0",
+            about: "dom0 of a Xen host without a guest sends TCP from one virtio network card to another",
+            kind: Kind::Dom0,
+        },
+        Self {
+            name: "virtio",
+            about: "a machine without Xen sends TCP from one virtio network card to another",
+            kind: Kind::Virtio,
+        },
+        Self {
+            name: "loopback",
+            about: "a machine without Xen sends TCP to itself",
+            kind: Kind::Loopback,
+        },
+    ];
+
+    /// The workload of this name.
+    pub fn named(name: &str) -> crate::error::Result<Self> {
+        let unknown = || Error::Usage(format!("no workload {name:?}: `pvscope list` shows all"));
+        Self::ALL.into_iter().find(|workload| workload.name == name).ok_or_else(unknown)
+    }
+
+    /// Whether it runs pvnet.
+    pub fn needs_pvnet(self) -> bool {
+        matches!(self.kind, Kind::Xen(Backend::Pvnet | Backend::Frontend(_), _))
+    }
+
+    /// Whether there is a hypervisor.
+    pub fn has_xen(self) -> bool {
+        matches!(self.kind, Kind::Xen(..) | Kind::Dom0)
+    }
+
+    /// The interface of dom0 or of the machine that the frames cross.
+    pub fn interface(self) -> &'static str {
+        match self.kind {
+            Kind::Xen(backend, _) => backend.interface(),
+            Kind::Loopback => "lo",
+            Kind::Virtio | Kind::Dom0 => "eth0",
+        }
+    }
+
+    /// The machine and its scripts: endless TCP traffic, and marks around a part of it.
+    pub fn batch(self, milliseconds: u32, pvnet: Option<PathBuf>) -> Result<Batch> {
+        let files = pvnet.into_iter().map(HostFile::new).collect::<Result<_>>()?;
+        let programs = mark::programs();
+        let batch = Batch { xen: self.has_xen(), files, programs, ..Batch::default() };
+        let cards = |cards: &str| cards.split_whitespace().map(str::to_owned).collect();
+        Ok(match self.kind {
+            Kind::Xen(backend, traffic) => {
+                let batch = Batch {
+                    script: scripts::xen(backend, traffic, milliseconds),
+                    guest_script: scripts::guest(backend, traffic),
+                    guests: vec![backend.guest()],
+                    ..batch
+                };
+                if traffic == Traffic::Udp {
+                    let programs = batch.programs.into_iter().chain([udp::sender()]).collect();
+                    Batch { programs, devices: cards(CARD), ..batch }
+                } else {
+                    batch
+                }
+            }
+            Kind::Loopback => {
+                let script = scripts::linux("", self.interface(), "127.0.0.1", milliseconds);
+                Batch { script, ..batch }
+            }
+            Kind::Virtio | Kind::Dom0 => Batch {
+                script: scripts::linux(NAMESPACES, self.interface(), "10.0.0.2", milliseconds),
+                devices: cards(CARDS),
+                ..batch
+            },
+        })
+    }
+}
+
+impl Backend {
+    fn guest(self) -> DomuConfig {
+        let kernel_arguments = NO_ASLR.to_owned();
+        DomuConfig { kernel_arguments, ..DomuConfig::new(GUEST).vif(self.vif()) }
+    }
+
+    fn interface(self) -> &'static str {
+        match self {
+            Self::Stock | Self::Basic => "vif1.0",
+            Self::Pvnet | Self::Frontend(_) => "pvnet0",
+        }
+    }
+
+    fn vif(self) -> String {
+        match self {
+            Self::Stock | Self::Basic => format!("mac={MAC},bridge=xenbr0,script=vif-lab"),
+            Self::Pvnet | Self::Frontend(_) => format!("mac={MAC},script=/bin/true"),
+        }
+    }
+}

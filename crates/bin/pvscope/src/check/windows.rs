@@ -115,7 +115,7 @@ impl Machine {
         let symbols = ImageSymbols::of_lab(&self.images, false)?;
         let (raw, socket) = (host.folder().join("recording"), host.folder().join("monitor"));
         let mut command = host.command(&self.emulator)?;
-        let words: Vec<String> = 
+        let words: Vec<String> =
             [batch.script.clone(), format!("{:?} {PROCESSOR} {CLOCK:?}", self.emulator)].into();
         let (root, kernel) = (host.root(), self.images.kernel());
         let snapshot = Snapshot::of(&self.cache, &[root, kernel.as_path()], &words)?;

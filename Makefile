@@ -18,7 +18,7 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu scope bench deny docs doc clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu scope gate gate-update bench-instructions bench deny docs doc clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,19 @@ scope: deps build ## Profile Xen hosts in QEMU beside two papers' figures, resul
 	target/release/pvscope repro menon06 --from out/scope --html out/menon06-tlb.html --json out/menon06-tlb.json
 	target/release/pvscope packet out/scope/tx-stock.pvs --html out/packet.html >out/packet.txt
 	target/release/pvscope bench
+
+GATE := target/release/pvscope check docs/baseline.txt
+
+gate: ## Compare pvnet's instructions, misses and hypercalls per frame with docs/baseline.txt, in QEMU
+	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
+	$(GATE)
+
+gate-update: ## Write docs/baseline.txt and the tables of docs/performance.md anew: commit them with the reason
+	$(CARGO) build --release -p pvnet -p pvscope -p scope-plugin
+	$(GATE) --update --page docs/performance.md
+
+bench-instructions: ## Count the instructions of rings, switch, offloads and copies, by valgrind (needs gungraun-runner)
+	$(CARGO) bench --manifest-path bench/Cargo.toml
 
 bench: build ## Run all benchmarks, results in out/
 	scripts/bench

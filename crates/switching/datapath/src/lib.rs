@@ -86,6 +86,25 @@ impl Datapath {
         Ok(Self::with_workers(shared, workers))
     }
 
+    /// A datapath with one worker, which the caller runs: it and whoever sends frames take turns on one thread, so that each run
+    /// executes the same instructions. `config.workers` is ignored, and the worker does not poll.
+    ///
+    /// Nobody answers [`detach`](Self::detach), [`rewrap`](Self::rewrap), [`remove_ingress`](Self::remove_ingress) and
+    /// [`synchronise`](Self::synchronise) meanwhile, so these wait for ever on the thread of the worker.
+    ///
+    /// # Errors
+    /// The system gives no descriptors.
+    pub fn lockstep(
+        config: &Config,
+        failures: FailureSink,
+    ) -> std::io::Result<(Self, LockstepWorker)> {
+        let config = Config { poll: std::time::Duration::ZERO, ..*config };
+        let shared = Shared::of(&config, failures, 1)?;
+        let (worker, commands) = Worker::new(0, shared.clone())?;
+        let handle = WorkerHandle::stepped(shared.clone(), commands);
+        Ok((Self::with_workers(shared, vec![handle]), LockstepWorker::new(worker)))
+    }
+
     fn with_workers(shared: Arc<Shared>, workers: Vec<WorkerHandle>) -> Self {
         let (owners, moves) = (Mutex::default(), Mutex::default());
         let placement = Mutex::new(Placement::new(workers.len()));

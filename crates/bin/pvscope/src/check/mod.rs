@@ -21,6 +21,7 @@ use clap::Args;
 use crate::error::{Error, Result};
 use baseline::Baseline;
 use compare::Difference;
+use windows::{Machine, MachineArgs};
 
 /// The exit status if counts differ from the baseline's.
 const DIFFERS: u8 = 3;
@@ -34,41 +35,25 @@ pub struct CheckArgs {
     /// Write what was measured to the baseline instead of comparing. Commit it with the change that explains it.
     #[arg(long)]
     update: bool,
-    /// Compare only these paths (copy) or windows (copy-1514) [default: all].
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', conflicts_with = "update")]
-    windows: Vec<String>,
     /// Write the tables of docs/performance.md, which lie between two comments there.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
-    /// The program pvnet [default: the one beside this program].
-    #[arg(long, value_name = "FILE")]
-    pvnet: Option<PathBuf>,
-    /// The plugin [default: the one beside this program].
-    #[arg(long, value_name = "FILE")]
-    plugin: Option<PathBuf>,
-    /// Boot the machine again, even if there is a snapshot of it.
-    #[arg(long)]
-    no_snapshot: bool,
-    /// The time limit of the machine, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    limit: u64,
-    /// Show no progress on standard error.
-    #[arg(long, short)]
-    quiet: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 /// Runs the command. Returns the exit status.
 pub fn run(args: &CheckArgs) -> Result<ExitCode> {
     // A baseline that cannot be used is said before a minute of recording.
     let known = if args.update { None } else { Some(Baseline::read(&args.file)?) };
-    let machine = windows::Machine::prepare(args)?;
+    let machine = Machine::prepare(&args.machine)?;
     if let Some(known) = &known {
         known.provenance.check(&machine.provenance).map_err(Error::Usage)?;
     }
-    let measured = machine.record(args)?;
+    let measured = machine.record(&args.machine)?;
     let now = Baseline { provenance: machine.provenance, windows: measured };
     if let Some(page) = &args.page {
         page::write(page, &now)?;
@@ -78,7 +63,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         crate::report::show(&format!("{}\n", args.file.display()))?;
         return Ok(ExitCode::SUCCESS);
     };
-    let is_chosen = |name: &str| args.windows.is_empty() || now.windows.contains_key(name);
+    let is_chosen = |name: &str| args.machine.windows.is_empty() || now.windows.contains_key(name);
     let differences = compare::compare(&known.windows, &now.windows, is_chosen);
     let shown = if args.json { json(&differences, &now)? } else { text(&differences, &now) };
     crate::report::show(&shown)?;

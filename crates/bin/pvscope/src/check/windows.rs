@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use lab::{Process, Progress};
 use scope_result::Recording;
 use xenlab::{
     Batch, BatchHost, CLOCK, Emulator, HostFile, Images, Kind, PROCESSOR, Suite, default_cache,
 };
 
-use super::CheckArgs;
 use super::measured::Measured;
 use super::provenance::{Provenance, compiler, digest, profile};
 use crate::error::{Error, Result};
@@ -28,6 +28,29 @@ use crate::watch::Watch;
 pub const FRAMES: u64 = 2048;
 /// How often each window is repeated, its memory elsewhere.
 const ROUNDS: u32 = 3;
+
+/// The options of the machine.
+#[derive(Args)]
+pub struct MachineArgs {
+    /// Compare only these paths (copy) or windows (copy-1514) [default: all].
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', conflicts_with = "update")]
+    pub windows: Vec<String>,
+    /// The program pvnet [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    pub pvnet: Option<PathBuf>,
+    /// The plugin [default: the one beside this program].
+    #[arg(long, value_name = "FILE")]
+    pub plugin: Option<PathBuf>,
+    /// Boot the machine again, even if there is a snapshot of it.
+    #[arg(long)]
+    pub no_snapshot: bool,
+    /// The time limit of the machine, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub limit: u64,
+    /// Show no progress on standard error.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
 
 /// A machine that can be started.
 pub struct Machine {
@@ -84,7 +107,7 @@ fn script(windows: &[String]) -> String {
 
 impl Machine {
     /// Finds the images and the programs.
-    pub fn prepare(args: &CheckArgs) -> Result<Self> {
+    pub fn prepare(args: &MachineArgs) -> Result<Self> {
         let pvnet = built(args.pvnet.as_ref(), "pvnet")?;
         let record = RecordArgs::of_gate(args.plugin.clone(), args.limit, args.quiet);
         let plugin = record.plugin()?;
@@ -104,7 +127,7 @@ impl Machine {
     }
 
     /// Records the windows.
-    pub fn record(&self, args: &CheckArgs) -> Result<BTreeMap<String, Measured>> {
+    pub fn record(&self, args: &MachineArgs) -> Result<BTreeMap<String, Measured>> {
         let progress = Progress::new(4, args.quiet);
         progress.step("write the images");
         let programs = vec![snapshot::program()];
@@ -115,7 +138,7 @@ impl Machine {
         let symbols = ImageSymbols::of_lab(&self.images, false)?;
         let (raw, socket) = (host.folder().join("recording"), host.folder().join("monitor"));
         let mut command = host.command(&self.emulator)?;
-        let words: Vec<String> = 
+        let words: Vec<String> =
             [batch.script.clone(), format!("{:?} {PROCESSOR} {CLOCK:?}", self.emulator)].into();
         let (root, kernel) = (host.root(), self.images.kernel());
         let snapshot = Snapshot::of(&self.cache, &[root, kernel.as_path()], &words)?;

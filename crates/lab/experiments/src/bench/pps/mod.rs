@@ -35,29 +35,14 @@ pub struct PpsArgs {
     /// Keep none of the guests' pages mapped in the daemon: each frame takes grant operations.
     #[arg(long)]
     pub no_persistent_grants: bool,
-    /// Carry exactly --frames frames over every path, with the generator and the worker in turn on one thread, and count
-    /// hypercalls and notifications. Nothing is timed. Paths with an uplink need root.
-    #[arg(long, conflicts_with_all = ["seconds", "sizes", "no_persistent_grants"])]
-    pub lockstep: bool,
-    /// Frames of each window.
-    #[arg(long, value_name = "N", requires = "lockstep", default_value_t = 2048, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    pub frames: u64,
-    /// Paths (copy) or windows (copy-1514) to carry them over [default: all].
-    #[arg(long, value_name = "NAME,…", requires = "lockstep", value_delimiter = ',')]
-    pub windows: Vec<String>,
-    /// Repeat all windows so often, each time with their memory elsewhere.
-    #[arg(long, value_name = "N", requires = "lockstep", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
-    pub perturb: u32,
-    /// Execute marks around each window, for pvscope. Then print a line for each in their order, and wait until standard input
-    /// ends.
-    #[arg(long, requires = "lockstep")]
-    pub marks: bool,
+    #[command(flatten)]
+    pub lockstep: lockstep::LockstepArgs,
 }
 
 /// Runs the benchmark.
 pub fn run(args: &PpsArgs) -> Result<Benchmark> {
-    if args.lockstep {
-        return lockstep::run(args);
+    if args.lockstep.lockstep {
+        return lockstep::run(&args.lockstep, args.common.quiet);
     }
     let cpus = Cpus::take_two()?;
     let steps = 1 + args.common.rounds as usize * args.sizes.len();

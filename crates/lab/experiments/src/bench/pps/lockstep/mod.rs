@@ -8,6 +8,8 @@ mod frames;
 mod host;
 mod mark;
 mod netif;
+mod network;
+mod open;
 mod sockets;
 mod uplinks;
 mod virtio;
@@ -16,10 +18,10 @@ mod window;
 use std::fmt::Write as _;
 use std::io::Read as _;
 
+use clap::Args;
 use lab::Progress;
 use report::Benchmark;
 
-use super::PpsArgs;
 use crate::bench::rows::Rows;
 use crate::error::{Error, Result};
 use crate::output;
@@ -30,14 +32,36 @@ const WARM_UP: u64 = 1024;
 /// The same for frames of many pages.
 const WARM_UP_LARGE: u64 = 64;
 
+/// Options of lockstep.
+#[derive(Args)]
+pub struct LockstepArgs {
+    /// Carry exactly --frames frames over every path, with the generator and the worker in turn on one thread, and count
+    /// hypercalls and notifications. Nothing is timed. Paths with an uplink need root.
+    #[arg(long, conflicts_with_all = ["seconds", "sizes", "no_persistent_grants"])]
+    pub lockstep: bool,
+    /// Frames of each window.
+    #[arg(long, value_name = "N", requires = "lockstep", default_value_t = 2048, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub frames: u64,
+    /// Paths (copy) or windows (copy-1514) to carry them over [default: all].
+    #[arg(long, value_name = "NAME,…", requires = "lockstep", value_delimiter = ',')]
+    pub windows: Vec<String>,
+    /// Repeat all windows so often, each time with their memory elsewhere.
+    #[arg(long, value_name = "N", requires = "lockstep", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub perturb: u32,
+    /// Execute marks around each window, for pvscope. Then print a line for each in their order, and wait until standard input
+    /// ends.
+    #[arg(long, requires = "lockstep")]
+    pub marks: bool,
+}
+
 /// Runs the windows.
-pub fn run(args: &PpsArgs) -> Result<Benchmark> {
-    let namespace = window::private_network()?;
+pub fn run(args: &LockstepArgs, quiet: bool) -> Result<Benchmark> {
+    let namespace = network::enter()?;
     let windows = Window::chosen(&args.windows).map_err(Error::Failed)?;
     let (possible, skipped): (Vec<_>, Vec<_>) =
         windows.into_iter().partition(|window| namespace.is_some() || !window.needs_network());
     let frames = args.frames;
-    let progress = Progress::new(possible.len() * args.perturb as usize, args.common.quiet);
+    let progress = Progress::new(possible.len() * args.perturb as usize, quiet);
     if !skipped.is_empty() {
         progress.note(&format!("not root, so these are left out: {}", names(&skipped)));
     }
@@ -82,7 +106,7 @@ fn measure(
     marks: bool,
 ) -> std::result::Result<Counts, String> {
     let moved = displacement(round);
-    let mut path = window.open()?;
+    let mut path = open::path(window)?;
     let warm_up = if window.size.is_large() { WARM_UP_LARGE } else { WARM_UP };
     window::carry(&mut *path, warm_up)?;
     if marks {

@@ -3,13 +3,8 @@
 use std::fmt;
 
 use hypervisor::{Counted, Meter};
-use lab::Namespace;
-use rustix::process::geteuid;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{cards, netif, uplinks, virtio};
 use crate::bench::nic::Kind as Protection;
-use crate::error::{Error, Result};
 
 /// Frames in a turn of the generator.
 const BATCH: u64 = 32;
@@ -153,7 +148,7 @@ impl Window {
     ///
     /// # Errors
     /// In words, with a name that is none.
-    pub fn chosen(names: &[String]) -> std::result::Result<Vec<Self>, String> {
+    pub fn chosen(names: &[String]) -> Result<Vec<Self>, String> {
         let is =
             |window: &Self, name: &str| *name == window.to_string() || *name == window.path.name();
         let unknown = names.iter().find(|name| !Self::all().any(|window| is(&window, name)));
@@ -178,25 +173,6 @@ impl Window {
             Kind::GuestCopy | Kind::GuestCopyMapped | Kind::Direct => true,
             Kind::UplinkTx | Kind::UplinkTxBasic | Kind::UplinkRx | Kind::UplinkRxBasic => true,
         }
-    }
-
-    /// Builds the path.
-    pub fn open(&self) -> std::result::Result<Box<dyn Path>, String> {
-        Ok(match self.path {
-            PathKind::Header | PathKind::Copy | PathKind::Remap | PathKind::Flip => {
-                Box::new(netif::Pair::new(self.path, self.size)?)
-            }
-            PathKind::UplinkTx | PathKind::UplinkTxBasic => {
-                Box::new(uplinks::ToUplink::new(self.path, self.size)?)
-            }
-            PathKind::GuestCopy
-            | PathKind::GuestCopyMapped
-            | PathKind::Direct
-            | PathKind::UplinkRx
-            | PathKind::UplinkRxBasic => Box::new(uplinks::FromUplink::new(self.path, self.size)?),
-            PathKind::VhostUser => Box::new(virtio::Pair::new(self.size)?),
-            PathKind::Card(protection) => Box::new(cards::Card::new(protection, self.size)?),
-        })
     }
 }
 
@@ -229,10 +205,7 @@ impl Counts {
     }
 
     /// What `work` has the meter count.
-    pub fn of(
-        meter: &Meter,
-        work: impl FnOnce() -> std::result::Result<(), String>,
-    ) -> std::result::Result<Self, String> {
+    pub fn of(meter: &Meter, work: impl FnOnce() -> Result<(), String>) -> Result<Self, String> {
         let read = || {
             let count = |what| meter.count(what);
             [
@@ -258,13 +231,13 @@ impl Counts {
 /// A path under test.
 pub trait Path {
     /// Sends so many frames, has the worker carry them, and receives them. Returns how many arrived.
-    fn turn(&mut self, frames: u64) -> std::result::Result<u64, String>;
+    fn turn(&mut self, frames: u64) -> Result<u64, String>;
 
     /// Frames in a turn.
     fn batch(&self) -> u64;
 
     /// Carries frames and counts what they take.
-    fn count(&mut self, frames: u64) -> std::result::Result<Counts, String>;
+    fn count(&mut self, frames: u64) -> Result<Counts, String>;
 }
 
 /// The frames of a turn of this size.
@@ -273,7 +246,7 @@ pub fn batch(size: Size) -> u64 {
 }
 
 /// Carries exactly so many frames.
-pub fn carry(path: &mut dyn Path, frames: u64) -> std::result::Result<(), String> {
+pub fn carry(path: &mut dyn Path, frames: u64) -> Result<(), String> {
     let mut left = frames;
     while left > 0 {
         let now = left.min(path.batch());
@@ -284,20 +257,4 @@ pub fn carry(path: &mut dyn Path, frames: u64) -> std::result::Result<(), String
         left -= now;
     }
     Ok(())
-}
-
-/// Moves this thread into a network of its own, where windows make their taps. None without root.
-pub fn private_network() -> Result<Option<Namespace>> {
-    if !geteuid().is_root() {
-        return Ok(None);
-    }
-    let namespace = Namespace::create("lockstep")?;
-    let path = namespace.path();
-    let file = std::fs::File::open(&path).map_err(|source| Error::Path { path, source })?;
-    let enter = move_into_link_name_space(
-        std::os::fd::AsFd::as_fd(&file),
-        Some(LinkNameSpaceType::Network),
-    );
-    enter.map_err(|errno| Error::Failed(format!("entering a namespace: {errno}")))?;
-    Ok(Some(namespace))
 }

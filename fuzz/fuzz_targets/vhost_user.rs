@@ -1,7 +1,7 @@
 //! Whatever a front-end sends: its session ends sooner or later, without a panic, and what was started is stopped.
 //!
 //! Input: messages, each a request (1 byte), flags (1 byte), and a payload of a length (1 byte) and bytes. A memfd comes with
-//! those that have the first flag set. Run with `cargo fuzz run --sanitizer none vhost_user`.
+//! those that have the first flag set, and an eventfd with those that have the second one. Run with `cargo fuzz run --sanitizer none vhost_user`.
 #![no_main]
 
 use std::io::IoSlice;
@@ -43,6 +43,7 @@ fuzz_target!(|input: &[u8]| {
     let session = Session::new(options, served.clone(), Arc::new(Meter::default())).unwrap();
     let session = std::thread::spawn(move || session.run(theirs));
     let file = shm::create_memfd("fuzz", 64, shm::PageSize::Small).unwrap();
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
     let mut rest = input;
     while let [request, flags, len, more @ ..] = rest {
         let len = usize::from(*len).min(more.len());
@@ -52,8 +53,8 @@ fuzz_target!(|input: &[u8]| {
         let header = [u32::from(request % 48), 1 | u32::from(flags & 8), size];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let fds = [file.as_fd()];
-        if flags & 1 != 0 {
+        let fds = [if flags & 1 != 0 { file.as_fd() } else { event.as_fd() }];
+        if flags & 3 != 0 {
             ancillary.push(SendAncillaryMessage::ScmRights(&fds));
         }
         let header = header.map(u32::to_le_bytes).concat();

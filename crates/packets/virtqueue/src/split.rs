@@ -149,15 +149,26 @@ impl SplitQueue {
     fn check(&mut self, available: u16) -> Result<u16, Broken> {
         let used = self.taken.first();
         if available.wrapping_sub(used) > self.size {
-            return Err(Broken::AvailableOverflow { available, used, size: self.size });
+            return Err(self.broken(Broken::AvailableOverflow {
+                available,
+                used,
+                size: self.size,
+            }));
         }
         let next = self.taken.next();
         let waiting = available.wrapping_sub(next);
         if waiting > self.size || waiting < self.available.wrapping_sub(next) {
-            return Err(Broken::AvailableBackwards { before: self.available, now: available });
+            let before = self.available;
+            return Err(self.broken(Broken::AvailableBackwards { before, now: available }));
         }
         self.available = available;
         Ok(waiting)
+    }
+
+    /// The reason for an index that cannot be: memory that is gone reads as zeros.
+    #[cold]
+    fn broken(&self, why: Broken) -> Broken {
+        if self.memory.is_lost() { Broken::MemoryLost } else { why }
     }
 
     /// How many chains wait. Reads the shared index only if none is known.

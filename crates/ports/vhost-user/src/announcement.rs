@@ -11,7 +11,7 @@ use crate::header::accept;
 /// Set where there is an address.
 const PRESENT: u64 = 1 << 63;
 /// Bytes of the frame: the shortest one, without its checksum.
-const LEN: usize = 60;
+const LEN: u8 = 60;
 /// What stands between the Ethernet addresses and the sender's in a request of RARP (RFC 903) for IPv4 over Ethernet.
 const REQUEST: [u8; 10] = [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3];
 
@@ -38,14 +38,15 @@ impl Announcement {
 
 /// Makes a frame that asks, as RARP, for the IP address of the guest. All switches learn from it, and nobody answers.
 pub(crate) fn write(frame: &mut Frame, MacAddr(mac): MacAddr) -> bool {
-    let mut bytes = [0; LEN];
+    let bytes = &mut frame.bytes[..LEN.into()];
+    bytes.fill(0);
     bytes[..6].fill(0xff);
     bytes[6..12].copy_from_slice(&mac);
     bytes[12..22].copy_from_slice(&REQUEST);
     bytes[22..28].copy_from_slice(&mac);
     bytes[32..38].copy_from_slice(&mac);
-    frame.bytes[..LEN].copy_from_slice(&bytes);
-    (frame.header_len, frame.len) = (LEN as u8, LEN as u32);
+    frame.header_len = LEN;
+    frame.len = LEN.into();
     frame.pieces.clear();
     accept(frame, &VirtioNetHdr::default())
 }

@@ -21,7 +21,7 @@ pub(crate) const PAYLOAD_MAX: usize = 4096;
 pub(crate) const DESCRIPTORS_MAX: usize = 32;
 /// How long after its first byte a message must be whole, and how long the front-end may take to read a reply.
 pub(crate) const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
-/// How long after it connected a front-end must send its first message. The rest may take as long as it likes.
+/// How long after it connected a front-end must send its first message. Later ones may come at any time.
 pub(crate) const FIRST_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why there are no more messages.
@@ -41,7 +41,7 @@ pub(crate) enum ChannelError {
     TooManyDescriptors,
     #[error("the front-end does not read its replies")]
     Unread,
-    /// Something else ends the session.
+    /// An event of the caller.
     #[error("the session was ended")]
     Stopped,
     #[error(transparent)]

@@ -36,7 +36,10 @@ impl Session {
         };
         let is_hostile = has_rung(&alarm);
         let why = if is_hostile { BLOCKED.into() } else { why };
-        lock(&session).stop(&why);
+        let mut session = lock(&session);
+        session.stop(&why);
+        session.link.report_to(None);
+        drop(session);
         Ended { why, is_hostile }
     }
 }

@@ -1,10 +1,8 @@
 //! Messages that crate `vhost` does not know, or does not take when QEMU sends them.
 
-use std::os::fd::OwnedFd;
-
 use wire::ethernet::MacAddr;
 
-use crate::channel::{Message, send_some};
+use crate::channel::Message;
 use crate::session::Session;
 
 /// Numbers of messages.
@@ -15,8 +13,6 @@ mod request {
     pub(super) const SET_BACKEND_REQ_FD: u32 = 21;
     pub(super) const SET_STATUS: u32 = 39;
     pub(super) const GET_STATUS: u32 = 40;
-    /// Of the other direction: the device's configuration has changed.
-    pub(super) const CONFIG_CHANGE: u32 = 2;
 }
 
 /// Bits of a message's flags.
@@ -74,19 +70,12 @@ pub(crate) fn answer(
         request::NET_SET_MTU => session.set_mtu(value),
         request::SET_STATUS => session.set_status(value),
         _ => {
-            session.backend_requests = message.descriptors.pop();
+            session.link.report_to(message.descriptors.pop());
             Ok(())
         }
     };
     let wants_reply = message.flags() & flag::NEED_REPLY != 0 && session.protocol & REPLY_ACK != 0;
     Some(done.map(|()| wants_reply.then(|| number(request, 0))))
-}
-
-/// Says that the device's configuration has changed, to a front-end that asked for such messages.
-pub(crate) fn notify_change(requests: &OwnedFd) {
-    let header = [request::CONFIG_CHANGE, flag::VERSION, 0].map(u32::to_le_bytes).concat();
-    // One that does not read them, or sent no socket, misses it.
-    let _ = send_some(requests, &header, &[]);
 }
 
 impl Session {

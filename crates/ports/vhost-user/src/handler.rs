@@ -184,13 +184,17 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(VhostUserProtocolFeatures::MQ
+        let config_space = match self.offers_config_space {
+            true => VhostUserProtocolFeatures::CONFIG,
+            false => VhostUserProtocolFeatures::empty(),
+        };
+        Ok(config_space
+            | VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::LOG_SHMFD
             | VhostUserProtocolFeatures::RARP
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::MTU
             | VhostUserProtocolFeatures::BACKEND_REQ
-            | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
             | VhostUserProtocolFeatures::RESET_DEVICE
@@ -222,7 +226,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_config(&mut self, offset: u32, len: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        let space = ConfigSpace::new(self.mac, self.options.queues, self.mtu, true);
+        let space = ConfigSpace::new(self.mac, self.options.queues, self.mtu, self.link.is_up());
         Ok(space.read(offset as usize, len as usize))
     }
 

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hypervisor::Meter;
@@ -16,6 +15,7 @@ use crate::features::{DeviceOptions, Negotiated};
 use crate::guest_rx::GuestRx;
 use crate::guest_tx::GuestTx;
 use crate::inflight::Inflight;
+use crate::link::Link;
 use crate::vring::Vring;
 use crate::watchdog;
 
@@ -49,9 +49,9 @@ pub struct Session {
     /// What the guest's driver wrote as the device's status.
     pub(crate) device_status: u8,
     pub(crate) mac: Option<MacAddr>,
+    pub(crate) offers_config_space: bool,
     pub(crate) mtu: u16,
-    /// Where the front-end wants to hear of changes.
-    pub(crate) backend_requests: Option<OwnedFd>,
+    pub(crate) link: Arc<Link>,
     pub(crate) announcement: Arc<Announcement>,
     /// Rung when the front-end had blocked a worker.
     pub(crate) alarm: Arc<Doorbell>,
@@ -98,8 +98,9 @@ impl Session {
             protocol: 0,
             device_status: 0,
             mac: None,
+            offers_config_space: false,
             mtu: MTU,
-            backend_requests: None,
+            link: Arc::default(),
             announcement: Arc::default(),
             alarm,
             device,
@@ -109,10 +110,19 @@ impl Session {
         })
     }
 
-    /// The same of a device with this address, which the configuration space shows.
+    /// The same of a device with this address and link, which the configuration space shows.
     #[must_use]
-    pub fn with_mac(self, mac: Option<MacAddr>) -> Self {
-        Self { mac, ..self }
+    pub fn of_device(self, mac: Option<MacAddr>, link: Arc<Link>) -> Self {
+        Self { mac, link, ..self }
+    }
+
+    /// The same, which offers its configuration space.
+    ///
+    /// No front-end needs it of a network device, and QEMU before 7.2.3, and 8.0.0, ends with a segmentation fault when one is
+    /// offered.
+    #[must_use]
+    pub fn offering_config_space(self, offers_config_space: bool) -> Self {
+        Self { offers_config_space, ..self }
     }
 
     /// Forgets the rings.

@@ -12,7 +12,7 @@ use port::Doorbell;
 
 use crate::doorbells::Call;
 
-/// How often writes are looked at. One that is under way at two looks, with a full counter, does not end by itself.
+/// How often writes are looked at. One that is under way at two looks, with a full counter, is blocked.
 pub(crate) const PERIOD: Duration = Duration::from_millis(20);
 
 /// The calls of all sessions of this process. A thread looks at them while there are any.
@@ -36,7 +36,7 @@ impl Watched {
         if write.is_some() && write == self.seen && call.is_full() {
             call.refuse();
             self.alarm.ring();
-            // It may block there in turn, so it is not this thread that reads. One thread per ring of a session that ends now.
+            // Reading may block in turn, so another thread reads: at most one for each ring of a session that ends now.
             let _ = thread::Builder::new().name("eventfd".into()).spawn(move || call.drain());
             return false;
         }

@@ -84,7 +84,12 @@ fn every_page_that_the_device_writes_is_logged() {
             let all = marked.iter().filter(|marked| **marked).count();
             assert!(all < 3 * changed + 40, "{all} pages are marked and {changed} changed");
             // The front-end clears what it has copied.
-            std::os::unix::fs::FileExt::write_all_at(&log, &vec![0; LOG_LEN as usize], 0).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(
+                &log,
+                &vec![0; usize::try_from(LOG_LEN).unwrap()],
+                0,
+            )
+            .unwrap();
             while blue.receive().is_some() {}
             while red.tx.take().is_some() {}
         }

@@ -34,6 +34,9 @@ pub struct Port {
     /// The guest's MAC address.
     #[serde(default, deserialize_with = "parsed_if_any")]
     pub mac: Option<MacAddr>,
+    /// Whether the device's configuration space is offered to the front-end, which some versions of QEMU do not survive.
+    #[serde(default)]
+    pub config_space: bool,
     /// Partial checksums.
     #[serde(default = "yes")]
     pub checksum_offload: bool,

@@ -9,7 +9,7 @@ use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
-use vhost_user::{Device, Ended, Mode, Pace, Session, Socket};
+use vhost_user::{Device, Ended, Link, Mode, Pace, Session, Socket};
 use wire::ethernet::MacAddr;
 
 use crate::config::{self, Config};
@@ -30,6 +30,8 @@ pub(super) struct VirtualMachine {
     pub(super) port: Option<Arc<Port>>,
     /// Why they are not.
     reason: Option<Reason>,
+    /// Down while the port is disabled.
+    link: Arc<Link>,
 }
 
 impl VirtualMachine {
@@ -50,6 +52,7 @@ impl VirtualMachine {
         }
         self.port = Some(port);
         self.reason = None;
+        self.link.set(true);
         info!(port = self.name, queues = count, "up");
     }
 
@@ -59,6 +62,7 @@ impl VirtualMachine {
         if let Some(port) = self.port.take() {
             datapath.detach(port.id());
             info!(port = self.name, %why, "down");
+            self.link.set(!matches!(why, Reason::Disabled(_)));
             self.reason = Some(why);
         }
     }
@@ -146,6 +150,8 @@ fn attach_one(
     let wrappers = Wrappers::new(&name, policy, &port.limit, config.daemon.capture);
     let device = Arc::new(Messenger { name: name.clone(), events: events.clone() });
     let (options, mac, meter) = (port.device(), port.mac, meter.clone());
+    let link = Arc::<Link>::default();
+    let (device_link, config_space) = (link.clone(), port.config_space);
     spawn_for_client("vhost-user", move || {
         let mut pace = Pace::default();
         loop {
@@ -153,7 +159,10 @@ fn attach_one(
             std::thread::sleep(pace.begin(Instant::now()));
             info!(port = device.name, "a front-end is connected");
             let ended = match Session::new(options, device.clone(), meter.clone()) {
-                Ok(session) => session.with_mac(mac).run(stream),
+                Ok(session) => session
+                    .of_device(mac, device_link.clone())
+                    .offering_config_space(config_space)
+                    .run(stream),
                 Err(error) => Ended { why: error.to_string(), is_hostile: false },
             };
             let Ended { why, is_hostile } = ended;
@@ -171,5 +180,6 @@ fn attach_one(
         wrappers,
         port: None,
         reason: Some(Reason::WaitingForFrontend),
+        link,
     })
 }

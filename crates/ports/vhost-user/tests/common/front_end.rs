@@ -13,11 +13,15 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use vhost_user::{DeviceOptions, Ended, Session};
+use vhost_user::{Device, DeviceOptions, Ended, Link, Session};
 use virtqueue::RingAddresses;
+use wire::ethernet::MacAddr;
 
 use super::message;
 use super::served::{LIMIT, Served};
+
+/// The device's address.
+pub const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
 /// A front-end's end of a session.
 pub struct FrontEnd {
@@ -28,11 +32,17 @@ pub struct FrontEnd {
 
 impl FrontEnd {
     pub fn new(queues: u16) -> Self {
+        let served = Arc::<Served>::default();
+        Self::of(queues, served.clone(), served, Arc::default())
+    }
+
+    /// A front-end of this device, whose link can be set down.
+    pub fn of(queues: u16, device: Arc<dyn Device>, served: Arc<Served>, link: Arc<Link>) -> Self {
         let (socket, theirs) = UnixStream::pair().unwrap();
         socket.set_read_timeout(Some(LIMIT)).unwrap();
-        let served = Arc::<Served>::default();
         let options = DeviceOptions { queues, packed: true, offloads: Features::ALL };
-        let session = Session::new(options, served.clone(), Arc::new(Meter::default())).unwrap();
+        let session = Session::new(options, device, Arc::new(Meter::default())).unwrap();
+        let session = session.of_device(Some(MAC), link).offering_config_space(true);
         let session = std::thread::spawn(move || session.run(theirs));
         Self { socket, served, session: Some(session) }
     }

@@ -72,6 +72,11 @@ impl Vm {
 
     /// The same in this memory.
     pub fn boot_in(features: u64, file: OwnedFd) -> Self {
+        Self::boot_with(features, file, FrontEnd::new(1))
+    }
+
+    /// The same with this front-end.
+    pub fn boot_with(features: u64, file: OwnedFd, front: FrontEnd) -> Self {
         let whole = Arc::new(Region::map(&file, 0, LEN).unwrap());
         let memory = whole.slice(0..LEN).unwrap();
         let drivers =
@@ -79,7 +84,7 @@ impl Vm {
         let [rx, tx] = drivers;
         let events = || [new_eventfd(), new_eventfd()];
         let vm = Self {
-            front: FrontEnd::new(1),
+            front,
             file: file.into(),
             memory,
             rx,
@@ -109,6 +114,13 @@ impl Vm {
             self.front.doorbell(message::SET_VRING_CALL, index.into(), &self.calls[ring]);
             self.front.doorbell(message::SET_VRING_KICK, index.into(), &self.kicks[ring]);
             self.front.send_state(message::SET_VRING_ENABLE, index, 1);
+        }
+    }
+
+    /// Announces chains in both rings.
+    pub fn kick(&self) {
+        for kick in &self.kicks {
+            rustix::io::write(kick, &1u64.to_ne_bytes()).unwrap();
         }
     }
 

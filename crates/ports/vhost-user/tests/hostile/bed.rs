@@ -1,0 +1,181 @@
+//! A switch with two honest machines, and a third one that means harm.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use datapath::{Config, Datapath, Failure, Port};
+use port::Queue;
+use shm::PageSize;
+use vhost_user::Device;
+use wire::ethernet::MacAddr;
+
+use crate::common::{FrontEnd, LEN, LINUX, RINGS, Served, Vm, plain, tcp};
+
+/// The honest machines: `tcp` makes frames from the second one to the first one.
+const BLUE: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const RED: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const GREEN: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
+/// How often a test looks for a frame, with a millisecond between, before it is late. Counted, because a test whose
+/// process was frozen has not waited.
+const LOOKS: usize = 5000;
+
+/// Plugs the rings of a session into the switch, as the daemon does.
+struct Plug {
+    datapath: Arc<Datapath>,
+    mac: MacAddr,
+    port: Mutex<Option<Arc<Port>>>,
+}
+
+impl Plug {
+    fn unplug(&self) {
+        let port = self.port.lock().unwrap().take();
+        if let Some(port) = port {
+            self.datapath.detach(port.id());
+        }
+    }
+}
+
+impl Device for Plug {
+    fn start(&self, queues: Vec<Queue>) {
+        let port = self.datapath.attach("machine", queues, Vec::new());
+        self.datapath.teach(port.id(), self.mac).unwrap();
+        *self.port.lock().unwrap() = Some(port);
+    }
+
+    fn stop(&self, _: &str) {
+        self.unplug();
+    }
+}
+
+/// Waits for what must come in time.
+pub fn wait(what: &str, mut is_there: impl FnMut() -> bool) {
+    for _ in 0..LOOKS {
+        if is_there() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{what} did not come in time");
+}
+
+/// One worker serves all of them.
+pub struct Bed {
+    datapath: Arc<Datapath>,
+    failures: mpsc::Receiver<Failure>,
+    red: Vm,
+    blue: Vm,
+    /// The plug of the third machine.
+    green: Option<Arc<Plug>>,
+    /// Payload bytes of the next frame.
+    next: usize,
+}
+
+impl Bed {
+    pub fn new() -> Self {
+        let (failed, failures) = mpsc::channel();
+        let report = move |failure| drop(failed.send(failure));
+        let datapath = Datapath::start(&Config::default(), Box::new(report)).unwrap();
+        let datapath = Arc::new(datapath);
+        let [red, blue] = [RED, BLUE].map(|mac| {
+            let file = shm::create_memfd("vm", LEN / 4096, PageSize::Small).unwrap();
+            boot(&datapath, mac, LINUX, file).0
+        });
+        let mut bed = Self { datapath, failures, red, blue, green: None, next: 6 };
+        bed.blue.post(128, 1526);
+        bed.carries();
+        bed
+    }
+
+    /// A front-end of the third machine.
+    pub fn front(&self) -> FrontEnd {
+        plug(&self.datapath, GREEN).0
+    }
+
+    /// The third machine, with its rings plugged in.
+    pub fn green(&mut self, features: u64) -> Vm {
+        self.green_in(features, shm::create_memfd("vm", LEN / 4096, PageSize::Small).unwrap())
+    }
+
+    /// The same in this memory.
+    pub fn green_in(&mut self, features: u64, file: OwnedFd) -> Vm {
+        let (vm, plug) = boot(&self.datapath, GREEN, features, file);
+        self.green = Some(plug);
+        vm
+    }
+
+    /// Frames of the honest machines come through, each in time, whole, and nothing else does.
+    pub fn carries(&mut self) {
+        for _ in 0..4 {
+            let frame = tcp(self.next);
+            self.next = self.next % 1000 + 1;
+            self.blue.post(1, 1526);
+            self.red.send(&plain(&self.red), &frame, &[12], false);
+            self.red.kick();
+            let mut came = None;
+            wait("a neighbour's frame", || {
+                came = self.blue.receive();
+                came.is_some()
+            });
+            assert!(came.unwrap().1 == frame, "another frame than the neighbour's");
+            wait("the neighbour's buffer", || self.red.tx.take().is_some());
+        }
+    }
+
+    /// Why the third machine's port failed.
+    pub fn failure(&mut self) -> String {
+        let mut failure = None;
+        wait("the failure", || {
+            failure = self.failures.try_recv().ok();
+            failure.is_some()
+        });
+        self.green.take().unwrap().unplug();
+        self.carries();
+        failure.unwrap().reason
+    }
+
+    /// No port has failed.
+    pub fn is_whole(&mut self) -> bool {
+        self.carries();
+        self.failures.try_recv().is_err()
+    }
+}
+
+fn plug(datapath: &Arc<Datapath>, mac: MacAddr) -> (FrontEnd, Arc<Plug>) {
+    let plug = Arc::new(Plug { datapath: datapath.clone(), mac, port: Mutex::default() });
+    (FrontEnd::of(1, plug.clone(), Arc::<Served>::default(), Arc::default()), plug)
+}
+
+/// Boots a machine, and waits until its rings are plugged in.
+fn boot(datapath: &Arc<Datapath>, mac: MacAddr, features: u64, file: OwnedFd) -> (Vm, Arc<Plug>) {
+    let (front, plug) = plug(datapath, mac);
+    let vm = Vm::boot_with(features, file, front);
+    wait("the port", || plug.port.lock().unwrap().is_some());
+    (vm, plug)
+}
+
+/// Offsets in the memory of the ring that the third machine sends by.
+pub const DESCRIPTORS: usize = RINGS[1];
+pub const AVAILABLE: usize = RINGS[1] + 0x4000;
+
+/// A descriptor: address, length, flags, and the next one (or, of a packed ring, id and flags).
+pub type Raw = (u64, u32, u16, u16);
+
+/// Writes descriptors from `at` on.
+pub fn describe(vm: &Vm, at: usize, descriptors: &[Raw]) {
+    for (n, (address, len, flags, next)) in descriptors.iter().enumerate() {
+        let at = at + 16 * n;
+        vm.memory.write(at, *address).unwrap();
+        vm.memory.write(at + 8, *len).unwrap();
+        vm.memory.write(at + 12, [*flags, *next]).unwrap();
+    }
+}
+
+/// Makes chains of a split ring available, and says that there are so many.
+pub fn make_available(vm: &Vm, heads: &[u16], index: u16) {
+    for (n, head) in heads.iter().enumerate() {
+        vm.memory.write(AVAILABLE + 4 + 2 * n, *head).unwrap();
+    }
+    vm.memory.write(AVAILABLE + 2, index).unwrap();
+    vm.kick();
+}

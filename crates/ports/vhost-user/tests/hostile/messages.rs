@@ -1,0 +1,203 @@
+//! Messages and memory of a front-end that means harm, beside two machines on the same worker.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::bed::{Bed, wait};
+use crate::common::{
+    FrontEnd, GUEST, LEN, LINUX, USER, Vm, message, new_eventfd, plain, ring_at, tcp,
+};
+
+const WHOLE: [u64; 4] = [GUEST, LEN as u64, USER, 0];
+
+/// A file whose owner can cut it short.
+fn unsealed(len: u64) -> File {
+    let file = rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, len).unwrap();
+    file.into()
+}
+
+fn negotiate(front: &mut FrontEnd) {
+    let offered = front.ask_u64(message::GET_PROTOCOL_FEATURES);
+    front.send_u64(message::SET_PROTOCOL_FEATURES, offered);
+}
+
+/// The session of a running machine ends for this reason.
+fn ends(bed: &mut Bed, send: impl FnOnce(&mut Vm)) -> String {
+    let mut green = bed.green(LINUX);
+    negotiate(&mut green.front);
+    send(&mut green);
+    bed.carries();
+    let why = green.front.ended();
+    assert!(bed.is_whole());
+    why
+}
+
+#[test]
+fn regions_that_overlap() {
+    let bed = &mut Bed::new();
+    let twice = [GUEST + 4096, LEN as u64, USER + (1 << 40), 0];
+    let why = ends(bed, |vm| vm.front.memory(&[WHOLE, twice], &[vm.file.as_fd(), vm.file.as_fd()]));
+    assert!(why.contains("overlap"), "{why}");
+    let why = ends(bed, |vm| {
+        let region = [0, twice[0], twice[1], twice[2], 0].map(u64::to_le_bytes).concat();
+        vm.front.send(message::ADD_MEM_REG, &region, &[vm.file.as_fd()]);
+    });
+    assert!(why.contains("overlap"), "{why}");
+}
+
+#[test]
+fn regions_that_shrink_or_go_under_traffic() {
+    let bed = &mut Bed::new();
+    // The rings are in what goes.
+    let why = ends(bed, |vm| {
+        vm.front.memory(&[[GUEST, 4096, USER, 0]], &[vm.file.as_fd()]);
+    });
+    assert!(why.starts_with("ring 0"), "{why}");
+    let mut green = bed.green(LINUX);
+    negotiate(&mut green.front);
+    let region = [0, GUEST, LEN as u64, USER, 0].map(u64::to_le_bytes).concat();
+    green.front.send(message::REM_MEM_REG, &region, &[]);
+    green.kick();
+    assert!(bed.is_whole());
+    green.front.end();
+    let why = ends(bed, |vm| {
+        let region = [0, GUEST, LEN as u64 - 4096, USER, 0].map(u64::to_le_bytes).concat();
+        vm.front.send(message::REM_MEM_REG, &region, &[]);
+    });
+    assert!(why.contains("no memory at"), "{why}");
+}
+
+#[test]
+fn a_table_of_regions_that_changes_all_the_time() {
+    let mut bed = Bed::new();
+    let mut green = bed.green(LINUX);
+    for _ in 0..100 {
+        green.send_memory();
+        if green.tx.take().is_none() {
+            green.send(&plain(&green), &tcp(6)[..20], &[12], false);
+        }
+        green.kick();
+    }
+    green.front.sync();
+    assert!(bed.is_whole());
+}
+
+#[test]
+fn descriptors_that_are_no_memory() {
+    let bed = &mut Bed::new();
+    let null = File::open("/dev/null").unwrap();
+    let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+    let eventfd = new_eventfd();
+    for fd in [null.as_fd(), pipe.as_fd(), eventfd.as_fd()] {
+        let why = ends(bed, |vm| vm.front.memory(&[WHOLE], &[fd]));
+        assert!(why.contains("no memfd"), "{why}");
+    }
+    let why = ends(bed, |vm| vm.front.doorbell(message::SET_VRING_KICK, 0, &null));
+    assert!(why.contains("no eventfd"), "{why}");
+}
+
+#[test]
+fn files_that_are_truncated_under_traffic() {
+    let mut bed = Bed::new();
+    let file = unsealed(LEN as u64);
+    let mut green = bed.green_in(LINUX, file.try_clone().unwrap().into());
+    green.send(&plain(&green), &tcp(1000)[..20], &[12], false);
+    green.kick();
+    wait("the frame's buffer", || green.tx.take().is_some());
+    // The test's own mapping must not be touched any more.
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    green.kick();
+    let why = bed.failure();
+    assert!(why.contains("the guest's memory is gone"), "{why}");
+    std::mem::forget(green.memory);
+}
+
+#[test]
+fn messages_out_of_order() {
+    // Rings before memory, memory before features, enabled before described, stopped before started.
+    let bed = &mut Bed::new();
+    let file = unsealed(LEN as u64);
+    for order in 0..24u32 {
+        let front = bed.front();
+        for step in [order % 4, order / 4 % 3, 3 - order % 4, order % 3] {
+            match step {
+                0 => front.memory(&[WHOLE], &[file.as_fd()]),
+                1 => front.ring(order % 2, 256, ring_at(USER, 0), order),
+                2 => front.send_state(message::SET_VRING_ENABLE, order % 2, 1),
+                _ => front.send_u64(message::SET_FEATURES, LINUX),
+            }
+        }
+        front.send_state(message::GET_VRING_BASE, 1, 0);
+        front.end();
+    }
+    assert!(bed.is_whole());
+}
+
+#[test]
+fn messages_that_are_oversized() {
+    let bed = &mut Bed::new();
+    for size in [4097u32, 65_536, u32::MAX] {
+        let why = ends(bed, |vm| {
+            vm.front.raw(&[message::SET_FEATURES, 1, size].map(u32::to_le_bytes).concat(), &[]);
+        });
+        assert_eq!(why, format!("a message of {size} bytes"));
+    }
+    let file = new_eventfd();
+    let why = ends(bed, |vm| {
+        let fds = [file.as_fd(); 32];
+        vm.front.raw(&[message::SET_FEATURES, 1, 8].map(u32::to_le_bytes).concat(), &fds);
+        vm.front.raw(&[0; 4], &fds);
+    });
+    assert_eq!(why, "a message with more than 32 descriptors");
+}
+
+#[test]
+fn messages_in_pieces_that_stop() {
+    let mut bed = Bed::new();
+    let front = bed.front();
+    front.raw(&[message::SET_FEATURES, 1, 8].map(u32::to_le_bytes).concat()[..7], &[]);
+    // It occupies nobody but its own session, and that for a while only.
+    assert!(bed.is_whole());
+    assert_eq!(front.ended(), "a message that was not whole after 2 s");
+}
+
+#[test]
+fn messages_after_the_close() {
+    let mut bed = Bed::new();
+    for _ in 0..50 {
+        let front = bed.front();
+        front.send_u64(message::SET_FEATURES, LINUX);
+        let _ = front.socket.shutdown(std::net::Shutdown::Read);
+        // Replies that nobody can have.
+        for _ in 0..10 {
+            front.send(message::GET_FEATURES, &[], &[]);
+        }
+        front.end();
+    }
+    assert!(bed.is_whole());
+}
+
+#[test]
+fn thousands_of_connections() {
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut bed = Bed::new();
+    let before = descriptors();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let connections = scope.spawn(|| {
+            for _ in 0..20 {
+                let fronts = [(); 100].map(|()| FrontEnd::new(1));
+                fronts[..50].iter().for_each(|front| front.send_u64(message::SET_FEATURES, LINUX));
+                fronts.into_iter().for_each(|front| drop(front.end()));
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        while !is_done.load(Ordering::Relaxed) && !connections.is_finished() {
+            bed.carries();
+        }
+    });
+    // Other tests run beside this one.
+    assert!(descriptors() < before + 1000);
+}

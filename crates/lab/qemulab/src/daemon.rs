@@ -179,6 +179,26 @@ impl Daemon {
         Ok(Holdings { descriptors: count("fd")?, threads: count("task")?, mappings })
     }
 
+    /// What it holds once that does not change any more: a session frees what it had after its port is down.
+    ///
+    /// # Errors
+    /// As [`holdings`](Self::holdings); [`lab::Error::TimedOut`] and [`lab::Error::Interrupted`] as [`Error::Lab`].
+    pub fn settled_holdings(&self) -> Result<Holdings> {
+        const PAUSE: Duration = Duration::from_millis(300);
+        let end = Instant::now() + LIMIT;
+        let mut before = self.holdings()?;
+        while Instant::now() < end {
+            Interrupt::sleep(PAUSE)?;
+            let now = self.holdings()?;
+            if now == before {
+                return Ok(now);
+            }
+            before = now;
+        }
+        Err(lab::Error::TimedOut { what: "the daemon's descriptors".to_owned(), limit: LIMIT }
+            .into())
+    }
+
     /// What it has printed about problems.
     #[must_use]
     pub fn said(&self) -> String {

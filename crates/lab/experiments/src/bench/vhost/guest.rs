@@ -15,11 +15,12 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use crate::bench::guest::text;
 
 /// Entries of a ring: what QEMU and DPDK have by default.
-pub const RING: u16 = 256;
+const RING: u16 = 256;
 /// The offset of a frame's number: behind the Ethernet header, at a multiple of 8.
-pub const NUMBER: usize = 16;
+const NUMBER: usize = 16;
 /// Bytes of the header before each frame.
-pub const HEADER: usize = 12;
+const HEADER: usize = HEADER_LEN as usize;
+const HEADER_LEN: u32 = 12;
 /// A frame begins at a cache line and its header ends there, as in DPDK's buffers.
 const FRAME: usize = 128;
 /// Bytes from one buffer to the next: an odd number of cache lines, so that the first lines of all buffers do not fall
@@ -162,7 +163,7 @@ impl Guest {
             let at = self.tx.buffer(n) + HEADER + NUMBER;
             self.memory.write(at, first + u64::from(n)).map_err(text)?;
         }
-        if self.tx.offer(count, u32::from(len) + HEADER as u32) {
+        if self.tx.offer(count, u32::from(len) + HEADER_LEN) {
             self.kick(1)?;
         }
         Ok(())
@@ -180,7 +181,7 @@ impl Guest {
     pub fn receive(&mut self) -> Result<Option<(u64, u32)>, String> {
         let Some(returned) = self.rx.take().map_err(text)? else { return Ok(None) };
         let number = self.memory.read(returned.offset + HEADER + NUMBER).map_err(text)?;
-        Ok(Some((number, returned.written.saturating_sub(HEADER as u32))))
+        Ok(Some((number, returned.written.saturating_sub(HEADER_LEN))))
     }
 
     /// Posts the buffers of all frames that were taken.

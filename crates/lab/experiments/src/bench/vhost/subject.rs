@@ -159,6 +159,7 @@ impl FrontEnd {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "an error, as `map_err` passes it")]
 fn lost(error: std::io::Error) -> Error {
     Error::Failed(format!("the front-end: {error}"))
 }

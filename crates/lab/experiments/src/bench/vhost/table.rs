@@ -43,10 +43,10 @@ impl Rounds {
             for (_, rival) in ratios.iter().filter(|(ours, _)| ours == subject) {
                 let theirs = self.rows.iter().find(|row| row.0 == *case && row.2 == *rival);
                 let Some((_, _, _, theirs)) = theirs else { continue };
-                let both = values.iter().filter_map(|(round, value)| {
+                let mut both = values.iter().filter_map(|(round, value)| {
                     theirs.get(round).filter(|other| **other > 0.0).map(|other| value / other)
                 });
-                add(format!("{case} ÷ {rival}/{subject}"), "×", &mut both.into_iter());
+                add(format!("{case} ÷ {rival}/{subject}"), "×", &mut both);
             }
         }
         benchmark

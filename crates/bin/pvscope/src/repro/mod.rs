@@ -237,15 +237,15 @@ mod tests {
     fn an_error_names_missing_recordings_and_how_to_make_them() {
         let folder = folder("missing");
         std::fs::create_dir_all(&folder).unwrap();
-        scope_result::write(&file(&folder, "tx-stock"), &Recording::default()).unwrap();
+        scope_result::write(&file(&folder, "tx-udp"), &Recording::default()).unwrap();
         let error = read_all(&folder, Paper::Chadha07).err().unwrap().to_string();
         std::fs::remove_dir_all(&folder).unwrap();
         let wanted = format!(
-            "pvscope run rx-stock --preset 2007 --out {}",
-            file(&folder, "rx-stock").display()
+            "pvscope run rx-stock-basic --preset 2007 --out {}",
+            file(&folder, "rx-stock-basic").display()
         );
         assert!(error.contains(&wanted), "{error}");
-        assert!(!error.contains("tx-stock"), "{error}");
+        assert!(!error.contains("tx-udp"), "{error}");
     }
 
     #[test]

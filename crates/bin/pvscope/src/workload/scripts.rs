@@ -102,9 +102,9 @@ printf '[daemon]\\nplatform = \"xen\"\\n\\n[[uplink]]\\nname = \"host\"\\ntap = 
 pvnet run --config /lab/pvnet.toml >/run/pvnet.log 2>&1 &
 until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done";
 
-/// A network card on a hub where nobody else is.
-pub const CARD: &str =
-    "-netdev hubport,hubid=0,id=a -device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01";
+/// A network card on a hub with an open port. A hub without one would hold back all frames.
+pub const CARD: &str = "-netdev hubport,hubid=0,id=a -netdev hubport,hubid=0,id=open
+-device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01";
 const BRIDGE_CARD: &str = "
 ip link set eth0 master xenbr0 up";
 

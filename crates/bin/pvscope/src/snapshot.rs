@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::error::{Error, Result};
 use crate::mark;
-use crate::qmp::Monitor;
+use crate::qmp;
 
 /// The line that the guest prints when it can be saved.
 pub const READY: &str = "@ready";
@@ -63,9 +63,10 @@ impl Snapshot {
 
     /// Lets the loaded machine run.
     pub fn resume(&self, socket: &Path, qemu: &mut Process) -> Result<()> {
-        let mut monitor = Monitor::connect(socket, qemu)?;
-        monitor.wait_for_migration()?;
-        monitor.ask("cont", json!({})).map(drop)
+        let mut monitor = qmp::connect(socket, qemu)?;
+        qmp::wait_for_migration(&mut monitor)?;
+        monitor.execute("cont", json!({}))?;
+        Ok(())
     }
 
     /// Waits until the machine is ready, which it prints to a file, and saves it. Only the newest snapshot is kept.
@@ -76,7 +77,7 @@ impl Snapshot {
         printed: &Path,
         (limit, progress): (u64, &Progress),
     ) -> Result<()> {
-        let mut monitor = Monitor::connect(socket, qemu)?;
+        let mut monitor = qmp::connect(socket, qemu)?;
         let start = Instant::now();
         let is_ready = || {
             std::fs::read_to_string(printed)
@@ -89,20 +90,22 @@ impl Snapshot {
             }
             Interrupt::sleep(POLL)?;
         }
-        monitor.ask("stop", json!({}))?;
+        monitor.execute("stop", json!({}))?;
         if qemu.stderr().contains("recording") {
             // The machine was faster, so this run is as good, but no snapshot.
             progress.note("this machine was too busy for a snapshot; the next run tries again");
-            return monitor.ask("cont", json!({})).map(drop);
+            monitor.execute("cont", json!({}))?;
+            return Ok(());
         }
         let folder = self.file.parent().unwrap_or(Path::new("."));
         // Others are of images or programs that have changed.
         let _ = std::fs::remove_dir_all(folder);
         std::fs::create_dir_all(folder).map_err(Error::path(folder))?;
         let unfinished = self.file.with_extension("new");
-        monitor.ask("migrate", json!({ "uri": format!("file:{}", unfinished.display()) }))?;
-        monitor.wait_for_migration()?;
+        monitor.execute("migrate", json!({ "uri": format!("file:{}", unfinished.display()) }))?;
+        qmp::wait_for_migration(&mut monitor)?;
         std::fs::rename(&unfinished, &self.file).map_err(Error::path(&self.file))?;
-        monitor.ask("cont", json!({})).map(drop)
+        monitor.execute("cont", json!({}))?;
+        Ok(())
     }
 }

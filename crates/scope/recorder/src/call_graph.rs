@@ -13,7 +13,6 @@ use crate::block_flow::{BlockFlow, Ending};
 use crate::block_id::BlockId;
 use crate::blocks::{DOMAINS, KINDS};
 use crate::call_tree::{CallTree, Entered, ROOT};
-use crate::cost_events::BlockEvents;
 use crate::functions::EntryKind;
 use crate::return_slots::{Frame, ReturnSlots};
 
@@ -104,7 +103,7 @@ impl CallGraph {
     /// A block's events happen.
     pub fn count_events(&mut self, block: BlockId) {
         let events = self.flows.get(block.index()).map(|flow| flow.events);
-        self.tree.count_events(self.node, &events.unwrap_or(BlockEvents::default()));
+        self.tree.count_events(self.node, &events.unwrap_or_default());
     }
 
     /// The node of the function that is executed.

@@ -113,9 +113,7 @@ impl GroupWord {
     /// The block's number, or the index of the members.
     #[inline]
     pub(crate) fn number(self) -> u32 {
-        #[expect(clippy::cast_possible_truncation, reason = "these bits")]
-        let number = (self.0 & NUMBER) as u32;
-        number
+        (self.0 & NUMBER) as u32
     }
 
     /// The number of bytes from the lowest to the highest, less one.

@@ -54,7 +54,7 @@ impl ReturnSlots {
     /// The physical address of data, of whose virtual address the bits of [`LineId`](scope_model::LineId) suffice.
     #[inline]
     pub fn physical(&self, address: u64) -> u64 {
-        self.mapped[slot_of(address / PAGE)] | address % PAGE
+        self.mapped[slot_of(address / PAGE)] | (address % PAGE)
     }
 
     /// The slot at a physical address.

@@ -10,10 +10,10 @@ use super::measured::Measured;
 /// How many functions a difference names.
 const NAMED: usize = 5;
 
-/// The bands, as shares: instructions of pvnet, of the kernel and of the rest; misses.
-const PVNET: f64 = 0.003;
-const KERNEL: f64 = 0.01;
-const MISSES: f64 = 0.02;
+/// The bands in percent: instructions of pvnet, of the kernel and of the rest; misses.
+const PVNET: f64 = 0.3;
+const KERNEL: f64 = 1.0;
+const MISSES: f64 = 2.0;
 /// Smaller differences than this are none, whatever their share: the numbers in the file are rounded.
 const INSTRUCTIONS_LEAST: f64 = 0.05;
 const MISSES_LEAST: f64 = 0.02;
@@ -103,8 +103,9 @@ fn of_window(window: &str, before: &Measured, now: &Measured) -> Vec<Difference>
     all
 }
 
+/// Whether a count has moved out of a band in percent.
 fn is_out(before: f64, now: f64, band: f64, least: f64) -> bool {
-    (now - before).abs() > (before * band).max(least)
+    (now - before).abs() > (before * band / 100.0).max(least)
 }
 
 /// The values of both maps, 0 where one has none.

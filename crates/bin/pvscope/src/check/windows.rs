@@ -144,7 +144,7 @@ impl Machine {
         let snapshot = Snapshot::of(&self.cache, &[root, kernel.as_path()], &words)?;
         let argument = self.record.plugin_argument(&self.plugin, &raw, &symbols, None)?;
         command.arg("-plugin").arg(format!("{argument},windows=on"));
-        command.args(crate::qmp::Monitor::arguments(&socket));
+        command.args(crate::qmp::arguments(&socket));
         let printed = host.printed();
         let consoles = [("the console", host.log()), ("the script", printed.clone())];
         let watch = Watch::new(&consoles, &progress, args.limit);

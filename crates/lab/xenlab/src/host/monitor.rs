@@ -25,8 +25,11 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Negotiates over a connection that QEMU has made.
-    pub(super) fn new(stream: UnixStream) -> Result<Self> {
+    /// Negotiates over a connection with QEMU.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub fn new(stream: UnixStream) -> Result<Self> {
         stream.set_read_timeout(Some(SLICE)).map_err(failed)?;
         let mut monitor =
             Self { stream: BufReader::new(stream), part: String::new(), events: Vec::new() };

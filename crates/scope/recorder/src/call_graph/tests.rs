@@ -315,7 +315,7 @@ impl Machine {
             8 if is_entered => self.back_to_user(),
             9 if !self.is_user() => self.switch(usize::try_from(which % 3).expect("few")),
             10 if !self.is_user() && is_own => {
-                self.jump_back(usize::try_from(which % 3).expect("few"))
+                self.jump_back(usize::try_from(which % 3).expect("few"));
             }
             _ => {}
         }

@@ -42,7 +42,9 @@ pub fn tlb_misses_and_switches(first: &WorkloadRecording, others: &[WorkloadReco
 
 /// Interrupts, system calls and flushes over time: the events that the paper's parser finds (Figure 5).
 fn events_over_time(recording: &Recording) -> Plot {
-    let kinds: [(&str, fn(EventKind) -> bool); 5] = [
+    /// Whether an event is of a kind.
+    type Is = fn(EventKind) -> bool;
+    let kinds: [(&str, Is); 5] = [
         ("VM switches", |kind| matches!(kind, EventKind::Switch(_))),
         ("writes of CR3", |kind| kind == EventKind::Cr3),
         ("interrupts", |kind| probes::is(kind, Probed::Interrupt)),

@@ -9,7 +9,7 @@ use crate::bench::guest::addressed;
 /// Payload of a segment.
 const SEGMENT: u16 = 1448;
 /// Bytes of the headers: Ethernet, IPv4, TCP without options.
-const HEADERS: usize = 14 + 20 + 20;
+const HEADERS: u16 = 14 + 20 + 20;
 
 /// A frame, and what is known of it.
 pub struct Sample {
@@ -37,7 +37,7 @@ impl Sample {
             /// NEEDS_CSUM, TCPV4.
             const KINDS: [u8; 2] = [1, 1];
             header[..2].copy_from_slice(&KINDS);
-            let fields = [HEADERS as u16, gso.size, 34, 16];
+            let fields = [HEADERS, gso.size, 34, 16];
             for (place, value) in header[2..].chunks_exact_mut(2).zip(fields) {
                 place.copy_from_slice(&value.to_le_bytes());
             }
@@ -54,8 +54,9 @@ fn tcp(from: MacAddr, to: MacAddr, len: usize) -> Vec<u8> {
     let sum =
         frame[14..34].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
     let folded = |sum: u32| (sum & 0xffff) + (sum >> 16);
-    let sum = !(folded(folded(sum)) as u16);
-    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    // Folded twice, it has 16 bits.
+    let [_, _, sum @ ..] = (!folded(folded(sum))).to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
     frame.extend([0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
     frame.resize(len, 0x55);
     frame

@@ -52,7 +52,7 @@ impl Sender {
 fn fill(guest: &mut Guest, frame: &[u8], size: Size) -> Result<(), String> {
     if !size.is_large() {
         let to = frame.first_chunk().copied().ok_or("no address")?;
-        guest.fill(size.bytes() as u16, wire::ethernet::MacAddr(to));
+        guest.fill(u16::try_from(size.bytes()).map_err(text)?, wire::ethernet::MacAddr(to));
         return Ok(());
     }
     let tx = &guest.queue.tx;

@@ -151,10 +151,11 @@ impl Machine {
 
     /// Posts buffers of a page each, as many as there is room for.
     fn post(&mut self) -> Result<(), String> {
+        let len = u32::try_from(PAGE).map_err(text)?;
         let mut place = 0;
         loop {
             let address = GUEST + (RX_DATA + place * PAGE) as u64;
-            let buffer = Offered { address, len: PAGE as u32, writable: true };
+            let buffer = Offered { address, len, writable: true };
             if self.rx.offer(&[buffer], None).is_none() {
                 break;
             }

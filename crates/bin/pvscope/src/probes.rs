@@ -29,7 +29,8 @@ const PROBES: [(Image, &str, Probed); 5] = [
     (Image::Linux, "common_interrupt", Probed::Interrupt),
     (Image::Linux, "sysvec_apic_timer_interrupt", Probed::Interrupt),
     (Image::Linux, "do_syscall_64", Probed::SystemCall),
-    (Image::Xen, "do_tlb_flush", Probed::TlbFlush),
+    // The compiler puts do_tlb_flush into it.
+    (Image::Xen, "flush_area_local", Probed::TlbFlush),
 ];
 
 /// The words of the plugin's argument. A function that an image lacks has the address 0, where no code is.

@@ -3,6 +3,8 @@
 use scope_model::{Policy, Sweep};
 use scope_result::{Domain, EventKind, Mode, Owner, Profile, Recording};
 
+use crate::packet::flow::plain;
+
 /// Misses after events of a kind until the next one, in steps of [`Profile::STEP`] instructions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MissesAfter {
@@ -127,6 +129,17 @@ pub fn unmaps(recording: &Recording) -> Vec<u64> {
         now += u64::from(block.instructions);
     }
     unmaps.times
+}
+
+/// Calls of a function: executions of its first block.
+pub fn calls(recording: &Recording, function: &str) -> u64 {
+    let named = |place: u32| {
+        let known = recording.functions.get(place as usize);
+        known.is_some_and(|known| plain(&known.name) == function)
+    };
+    let blocks = recording.blocks.iter().filter(|block| named(block.function));
+    let first = blocks.min_by_key(|block| block.address);
+    first.map_or(0, |block| block.total().executions)
 }
 
 /// Finds where the hypervisor flushes the TLBs after it has unmapped a grant.

@@ -42,7 +42,6 @@ pub fn tlb_misses_and_switches(first: &WorkloadRecording, others: &[WorkloadReco
 
 /// Interrupts, system calls and flushes over time: the events that the paper's parser finds (Figure 5).
 fn events_over_time(recording: &Recording) -> Plot {
-    /// Whether an event is of a kind.
     type Is = fn(EventKind) -> bool;
     let kinds: [(&str, Is); 5] = [
         ("VM switches", |kind| matches!(kind, EventKind::Switch(_))),
@@ -169,9 +168,10 @@ pub fn tlb_misses_after_unmap(first: &WorkloadRecording, others: &[WorkloadRecor
         unmaps.events,
         also(others, Unit::Times, density)
     ));
+    /// Xen's compiler puts do_tlb_flush into this one.
+    const FLUSH: &str = "flush_area_local";
     let per_frame = |recording: &Recording| {
-        let flushes = recording.events.iter();
-        let flushes = flushes.filter(|event| probes::is(event.kind, Probed::TlbFlush)).count();
+        let flushes = measure::calls(recording, FLUSH);
         let frames = recording.work.data_frames;
         (frames > 0).then(|| flushes as f64 / frames as f64)
     };

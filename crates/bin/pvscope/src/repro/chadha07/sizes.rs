@@ -35,9 +35,8 @@ pub fn l2_by_size(
     let recording = &named.recording;
     let sweep = measure::sweep_of_all(recording);
     let misses = l2_misses(&sweep);
-    /// A number of the misses by cache size.
     type Number = fn(&[u64]) -> Option<f64>;
-    let numbers: [(Number, _); 3] = [
+    let numbers: [(Number, Unit); 3] = [
         (|misses| saved(misses[PAPERS_L2], misses[FOUR_MIB]), Unit::Share),
         (|misses| of_gain(misses, FOUR_MIB), Unit::Times),
         (|misses| of_gain(misses, EIGHT_MIB), Unit::Times),
@@ -115,9 +114,8 @@ pub fn tlbs_by_entries(
     let sweep = measure::sweep_of_all(recording);
     let real = Policy::Real as usize;
     let (data, code) = (&sweep.dtlb[real], &sweep.itlb[real]);
-    /// A number of a sweep.
     type Number = fn(&Sweep) -> Option<f64>;
-    let numbers: [(Number, _); 3] = [
+    let numbers: [(Number, Unit); 3] = [
         (|sweep| to_128(&sweep.dtlb[Policy::Real as usize]), Unit::Share),
         (
             |sweep| {

@@ -114,7 +114,7 @@ pub const UNMAP_FLUSHES: PaperClaim = PaperClaim {
     number: Some(1.0),
     unit: Unit::PerFrame,
     workload: UDP,
-    what: "explicit flushes of whole TLBs (do_tlb_flush) for each frame of the guest",
+    what: "explicit flushes of whole TLBs (flush_area_local) for each frame of the guest",
     band: within_twice(1.0),
     why: "Half to twice: half of the frames may share a flush with another.",
     without: Some(0.0),

@@ -239,7 +239,7 @@ pub mod tests {
             parent,
             kind,
             block,
-            site: (parent > 0).then_some(block - 1),
+            site: (parent > 0).then(|| block - 1),
             domain: 0,
             space: 0x5000,
             counters: Counters { executions: calls, instructions, ..Counters::default() },

@@ -3,7 +3,7 @@
 use scope_model::{Policy, Sweep};
 use scope_result::{Domain, EventKind, Mode, Owner, Profile, Recording};
 
-use crate::packet::flow::plain;
+use crate::summary::plain;
 
 /// Misses after events of a kind until the next one, in steps of [`Profile::STEP`] instructions.
 #[derive(Clone, Debug, Default, PartialEq)]

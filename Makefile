@@ -118,7 +118,7 @@ gate-update: ## Write docs/baseline.txt and the tables of docs/performance.md an
 	$(GATE) --update --page docs/performance.md
 
 bench-instructions: ## Count the instructions of rings, switch, offloads and copies, by valgrind (needs gungraun-runner)
-	$(CARGO) bench --manifest-path bench/Cargo.toml
+	$(CARGO) bench --manifest-path bench/Cargo.toml --target-dir target/bench
 
 bench: build ## Run all benchmarks, results in out/
 	scripts/bench

@@ -1,6 +1,7 @@
 //! Rings, the switch's table, offloads, and copies into shared memory.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use gungraun::prelude::*;
 use offload::{Gso, GsoKind, MAX_HEADER, Segmenter, complete_checksum};
@@ -15,23 +16,23 @@ use wire::netif::{TxRequest, TxResponse};
 /// Frames in a burst.
 const BURST: u16 = 32;
 
-type Rings = (FrontRing<Tx, RegionPage<Region>>, BackRing<Tx, RegionPage<Region>>);
+type Page = RegionPage<Arc<Region>>;
+type Rings = (FrontRing<Tx, Page>, BackRing<Tx, Page>);
 
 /// Both ends of a ring.
 fn rings() -> Rings {
-    let page = Region::anonymous(4096).expect("a page");
-    let page = std::sync::Arc::new(page);
-    let side = || RegionPage::new(page.slice(0..4096).expect("all of it")).expect("a page");
+    let page = Arc::new(Region::anonymous(4096).expect("a page"));
+    let side = || RegionPage::new(page.clone()).expect("a page");
     let ledger = Region::anonymous(LEDGER_LEN).expect("memory");
     let front = FrontRing::init(side());
     let back = BackRing::attach(side(), Ledger::new(ledger).expect("a ledger")).expect("a new ring");
     (front, back)
 }
 
-/// A burst of requests and their responses.
+// A burst of requests and their responses.
 #[library_benchmark]
 #[bench::burst(rings())]
-fn ring(rings: Rings) -> Rings {
+fn requests(rings: Rings) -> Rings {
     let (mut front, mut back) = rings;
     for id in 0..BURST {
         front.request(TxRequest { gref: 8, offset: 0, flags: 0, id, size: 64 });
@@ -56,10 +57,10 @@ fn table() -> MacTable {
     table
 }
 
-/// A frame's source and destination, for each of a burst.
+// A frame's source and destination, for each of a burst.
 #[library_benchmark]
 #[bench::known(table())]
-fn switch(table: MacTable) -> MacTable {
+fn lookups(table: MacTable) -> MacTable {
     for _ in 0..BURST {
         black_box(table.learn(black_box(MacAddr([2, 0, 0, 0, 0, 7])), PortId(1), 1));
         black_box(table.lookup(black_box(MacAddr([2, 0, 0, 0, 0, 9])), 1));
@@ -112,6 +113,6 @@ fn copy((region, frame): (Region, Vec<u8>)) -> (Region, Vec<u8>) {
     (region, frame)
 }
 
-library_benchmark_group!(name = parts, benchmarks = [ring, switch, checksum, segments, copy]);
+library_benchmark_group!(name = parts, benchmarks = [requests, lookups, checksum, segments, copy]);
 
 main!(library_benchmark_groups = parts);

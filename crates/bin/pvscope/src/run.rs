@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use lab::{Process, Progress};
+use scope_result::Domain;
 use xenlab::{BatchHost, Emulator, Images, Suite, default_cache};
 
 use crate::custom::{self, CustomArgs, ImageArgs};
@@ -103,6 +104,11 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     watch.end(&mut qemu)?;
     progress.step("name the code");
     let mut recording = scope_result::read(&raw)?;
+    if workload.is_dom0_alone() {
+        // Nothing is switched to, so the recorder has not learned whose code runs.
+        let unknown = recording.domains.iter_mut().filter(|domain| **domain == Domain::Unknown);
+        unknown.for_each(|domain| *domain = Domain::Xen(0));
+    }
     let text = read(printed)?;
     let text = String::from_utf8_lossy(&text);
     let files = host.files()?;

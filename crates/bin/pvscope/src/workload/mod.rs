@@ -179,6 +179,11 @@ impl Workload {
         matches!(self.kind, Kind::Xen(..) | Kind::Dom0)
     }
 
+    /// Whether a Xen host runs dom0 and no guest.
+    pub fn is_dom0_alone(self) -> bool {
+        self.kind == Kind::Dom0
+    }
+
     /// The interface of dom0 or of the machine that the frames cross.
     pub fn interface(self) -> &'static str {
         match self.kind {

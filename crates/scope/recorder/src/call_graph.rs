@@ -260,7 +260,8 @@ impl CallGraph {
     fn jump(&mut self, last: Executed, before: &BlockFlow, to: &Arrival) {
         let is_jump = matches!(before.ending, Ending::Jump | Ending::IndirectJump | Ending::Return);
         let begins = match to.flow.function {
-            Some(_) => to.flow.begins_function() || before.end == to.flow.start,
+            // A block may reach into the next function, and end there with a direct jump.
+            Some(_) => to.flow.begins_function() || before.leads_to(to.flow.start),
             None => is_jump && (self.called.contains(&to.flow.start) || self.is_trampoline(before)),
         };
         if begins && to.flow.function.is_none() {

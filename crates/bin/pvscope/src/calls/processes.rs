@@ -41,11 +41,12 @@ pub fn costs(graph: &CallGraph<'_>) -> BTreeMap<Process, ProcessCost> {
         }
     }
     for (process, modules) in programs {
-        // Every process has libraries; the program is the rest.
-        let own = modules.iter().filter(|(module, _)| {
-            !module.is_empty() && !module.contains(".so") && !module.starts_with('[')
+        // Every process has libraries; the program is the rest, unless it did nothing itself.
+        let named = modules.iter().filter(|(name, _)| !name.is_empty() && !name.starts_with('['));
+        let most = named.max_by_key(|(name, instructions)| {
+            let is_common = name.starts_with("libc.") || name.starts_with("ld-");
+            (!name.contains(".so"), !is_common, **instructions)
         });
-        let most = own.max_by_key(|(_, instructions)| **instructions);
         if let Some(cost) = costs.get_mut(&process) {
             cost.program = most.map(|(module, _)| (*module).to_owned());
         }

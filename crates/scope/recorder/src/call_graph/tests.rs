@@ -389,6 +389,30 @@ fn a_jump_from_a_table_of_links_is_to_another_function() {
     assert_eq!(seen.collect::<Vec<_>>(), expected);
 }
 
+/// The kernel's entry runs into the function behind it within a block, which ends with a jump over an alternative.
+#[test]
+fn a_direct_jump_into_the_middle_of_a_function_is_no_return() {
+    let mut graph = CallGraph::new(0);
+    let known = |start| Some(KnownFunction { number: 0, start, entry: EntryKind::None });
+    let kernel = Some(Mode::Kernel);
+    let jump = BlockFlow {
+        start: 0x1000,
+        end: 0x1020,
+        ending: Ending::Jump,
+        target: Some(0x1030),
+        function: known(0x1000),
+        mode: kernel,
+        ..BlockFlow::default()
+    };
+    let middle = BlockFlow { start: 0x1030, end: 0x1040, function: known(0x1010), ..jump };
+    graph.add(jump);
+    graph.add(middle);
+    graph.arrive(Executed::default(), BlockId(0), 0, 0);
+    graph.arrive(Executed { block: Some(BlockId(0)), slot: None }, BlockId(1), 0, 1);
+    let nodes = graph.finish(2, &[]);
+    assert_eq!((nodes[2].parent, nodes[2].kind), (1, CallKind::Jump));
+}
+
 /// A retpoline calls over its own trap, writes the target over the return address and returns; the target returns to its caller.
 #[test]
 fn a_return_to_an_address_that_was_written_is_a_jump() {

@@ -176,11 +176,16 @@ pub trait Queue: Send + 'static {
     /// The other end broke the protocol.
     fn receive(&mut self, frame: &mut Self::Frame) -> Result<Option<Metadata>, Self::Fault>;
 
+    /// Whether frames that came with an error, which [`receive`](Self::receive) skips, have used memory since it
+    /// was last given back.
+    fn has_failed_frames(&self) -> bool {
+        false
+    }
+
     /// The bytes of a received frame, in order.
     fn pieces<'a>(&'a self, frame: &'a Self::Frame) -> impl Iterator<Item = Piece<'a>>;
 
-    /// Gives back the memory of all frames received so far, and of those that came with an error,
-    /// which [`receive`](Self::receive) skips. Costs little if there were none.
+    /// Gives back the memory of all frames received so far, and of those that failed.
     fn give_back(&mut self);
 
     /// Asks for an event at the next received frame and, if `for_room`, when there is room again.

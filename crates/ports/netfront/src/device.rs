@@ -94,6 +94,11 @@ impl<G: Guest> netdev::Queue for Queue<G> {
     }
 
     #[inline]
+    fn has_failed_frames(&self) -> bool {
+        self.rx.has_failed_frames()
+    }
+
+    #[inline]
     fn pieces<'a>(&'a self, frame: &'a Received) -> impl Iterator<Item = Piece<'a>> {
         self.rx.pieces(frame)
     }

@@ -50,6 +50,8 @@ pub struct RxQueue<G: Guest> {
     /// Copies what the backend grants, if it grants received frames.
     fetcher: Option<Fetcher<G>>,
     errors: u64,
+    /// Whether one of them came since buffers were last posted.
+    has_failed_frames: bool,
     /// Set if the backend answers in any order. Otherwise a response lies in its request's slot.
     any_order: Option<Unposted>,
 }
@@ -88,7 +90,15 @@ impl<G: Guest> RxQueue<G> {
         any_order: bool,
     ) -> Self {
         let any_order = any_order.then(Unposted::new);
-        let mut queue = Self { ring, event, buffers, fetcher: None, errors: 0, any_order };
+        let mut queue = Self {
+            ring,
+            event,
+            buffers,
+            fetcher: None,
+            errors: 0,
+            has_failed_frames: false,
+            any_order,
+        };
         queue.post(u32::MAX);
         queue
     }
@@ -137,6 +147,12 @@ impl<G: Guest> RxQueue<G> {
         std::mem::take(&mut self.errors)
     }
 
+    /// Whether frames came with an error since the last [`publish`](Self::publish).
+    #[inline]
+    pub fn has_failed_frames(&self) -> bool {
+        self.has_failed_frames
+    }
+
     /// Posts buffers in free slots, `most` at most.
     #[inline(always)]
     fn post(&mut self, most: u32) {
@@ -179,6 +195,7 @@ impl<G: Guest> RxQueue<G> {
     /// As [`publish`](Self::publish), but posts `most` buffers at most. The other slots stay empty.
     #[inline]
     pub fn publish_some(&mut self, most: u32) {
+        self.has_failed_frames = false;
         self.buffers.give_back();
         self.post(most);
         if self.ring.publish() {
@@ -196,6 +213,7 @@ impl<G: Guest> RxQueue<G> {
                 return Ok(true);
             }
             self.errors += 1;
+            self.has_failed_frames = true;
         }
         Ok(false)
     }

@@ -223,8 +223,9 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             bytes += metadata.len as u64;
             self.write(metadata);
         }
-        // Also without a frame: one that came with an error has used buffers too.
-        self.queue.give_back();
+        if frames > 0 || self.queue.has_failed_frames() {
+            self.queue.give_back();
+        }
         if frames > 0 {
             self.ring.copied(self.queue.copied());
             self.poller.worked(frames, bytes, Instant::now);

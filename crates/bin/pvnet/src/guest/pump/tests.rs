@@ -136,6 +136,10 @@ impl Queue for Fake {
         Ok(Some(Metadata { len: bytes.len(), ..Metadata::default() }))
     }
 
+    fn has_failed_frames(&self) -> bool {
+        self.state().used > 0
+    }
+
     fn pieces<'a>(&'a self, frame: &'a usize) -> impl Iterator<Item = Piece<'a>> {
         std::iter::once(Piece::Shared { region: &self.region, offset: RECEIVED, len: *frame })
     }

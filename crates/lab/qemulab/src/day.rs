@@ -7,34 +7,13 @@ use control_socket::PortState;
 use lab::{Interrupt, Process, Progress};
 use serde_json::json;
 use xenlab::scenario::{self, Step};
-use xenlab::{Emulator, Error, Images, Machine, Result, Shell};
+use xenlab::{Emulator, Error, Images, Result};
 
 use crate::COMMAND;
-use crate::device::{Device, Side};
-use crate::testbed::{GUEST, Testbed, WIRE};
+use crate::setup::{Setup, gone};
+use crate::testbed::{Testbed, WIRE};
 use crate::traffic::{self, Peer};
 use crate::{migration, mixed};
-
-/// The first machine has one queue, the second two. One socket is pvnet's, the other QEMU's.
-fn devices() -> Vec<Device> {
-    let device = |name: &str, number: u8, queues, side| Device {
-        name: name.to_owned(),
-        mac: format!("52:54:00:00:00:{number:02x}"),
-        queues,
-        side,
-    };
-    vec![device("vm1", 1, 1, Side::Pvnet), device("vm2", 2, 2, Side::Qemu)]
-}
-
-/// Everything that runs.
-pub(crate) struct Setup<'a> {
-    pub(crate) images: &'a Images,
-    pub(crate) emulator: &'a Emulator,
-    pub(crate) pvnet: &'a Path,
-    // Dropped in this order: machines before their daemon.
-    pub(crate) machines: Vec<Option<Machine>>,
-    pub(crate) testbed: Testbed,
-}
 
 type StepFn = fn(&mut Setup<'_>) -> Result<(String, bool)>;
 
@@ -79,60 +58,6 @@ pub fn day(
             Error::Explained { cause: Box::new(cause), log }
         })
     })
-}
-
-impl<'a> Setup<'a> {
-    fn begin(images: &'a Images, emulator: &'a Emulator, pvnet: &'a Path) -> Result<Self> {
-        let mut testbed = Testbed::start(pvnet, devices())?;
-        testbed.join(pvnet)?;
-        let machines = Vec::new();
-        let mut setup = Self { images, emulator, pvnet, machines, testbed };
-        for number in 0..devices().len() {
-            let machine = setup.testbed.boot(images, emulator, number)?;
-            setup.machines.push(Some(machine));
-        }
-        Ok(setup)
-    }
-
-    /// The machine of this number.
-    pub(crate) fn machine(&mut self, number: usize) -> Result<&mut Machine> {
-        self.machines[number].as_mut().ok_or_else(gone)
-    }
-
-    pub(crate) fn shell(&self, number: usize) -> Result<&Shell> {
-        self.machines[number].as_ref().map(Machine::shell).ok_or_else(gone)
-    }
-
-    fn bring_up(&mut self, number: usize) -> Result<()> {
-        let machine = self.machines[number].as_mut().ok_or_else(gone)?;
-        self.testbed.bring_up(machine, number)
-    }
-
-    /// Pings between all kinds of ports. Returns a description, and whether all echoes were answered.
-    fn ping_all(&self) -> Result<(String, bool)> {
-        let (one, two) = (Peer::Machine(self.shell(0)?), Peer::Machine(self.shell(1)?));
-        let guest = Peer::Namespace(&self.testbed.guest_namespace);
-        let wire = Peer::Namespace(&self.testbed.wire_namespace);
-        let [first, second] = [0, 1].map(Testbed::address);
-        let (mut sent, mut received) = (0, 0);
-        for (from, to) in [
-            (one, second.as_str()),
-            (two, &first),
-            (one, GUEST),
-            (two, WIRE),
-            (guest, &second),
-            (wire, &first),
-            (guest, WIRE),
-        ] {
-            let ping = traffic::ping(from, to, 3)?;
-            (sent, received) = (sent + ping.sent, received + ping.received);
-        }
-        Ok((format!("{received} of {sent} echoes on 7 paths"), sent == received))
-    }
-}
-
-pub(crate) fn gone() -> Error {
-    Error::Content { what: "the machine".to_owned(), cause: "it was ended before".to_owned() }
 }
 
 fn connected(setup: &mut Setup<'_>) -> Result<(String, bool)> {

@@ -21,6 +21,7 @@ mod device;
 mod migration;
 mod mixed;
 mod recorder;
+mod setup;
 mod testbed;
 mod traffic;
 

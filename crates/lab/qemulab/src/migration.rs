@@ -9,7 +9,7 @@ use xenlab::{Error, Machine, MachineConfig, Result};
 
 use crate::COMMAND;
 use crate::daemon::Daemon;
-use crate::day::{Setup, gone};
+use crate::setup::{Setup, gone};
 use crate::testbed::{TAP, Testbed, WIRE};
 use crate::traffic::{self, FILE_PORT, Peer};
 

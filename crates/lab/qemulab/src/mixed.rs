@@ -5,8 +5,8 @@ use hypervisor::Counted;
 use lab::Throughput;
 use xenlab::{Result, Shell};
 
-use crate::day::Setup;
 use crate::recorder::Recorder;
+use crate::setup::Setup;
 use crate::testbed::{GUEST, Testbed, WIRE};
 use crate::traffic::{self, Peer};
 

@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buffer;
 pub mod burst;
 mod chain;
 mod dirty;
@@ -40,7 +41,8 @@ mod queue;
 mod split;
 mod taken;
 
-pub use chain::{Buffer, CHAIN_MAX, Chain, Fault, Single};
+pub use buffer::Buffer;
+pub use chain::{CHAIN_MAX, Chain, Fault, Single};
 pub use dirty::DirtyLog;
 pub use error::{Broken, SetupError};
 pub use events::{EventWords, arm_split, must_notify, publish_split};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shm::Region;
 
-use crate::Buffer;
+use crate::buffer::Buffer;
 use crate::dirty::DirtyLog;
 
 /// A range of guest addresses that one region of memory backs.

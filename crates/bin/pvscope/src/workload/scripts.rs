@@ -2,7 +2,7 @@
 //!
 //! Every byte of them is part of what the machine executes, so any change of them changes recordings.
 
-use super::{Backend, Channel, GUEST, Traffic};
+use super::traffic::{Backend, Channel, GUEST, Traffic};
 use crate::mark::TELL;
 
 /// The script of dom0.

@@ -4,6 +4,7 @@ use report::Unit;
 use scope_model::{Policy, TLB_ENTRIES};
 use scope_result::{EventKind, Profile, Recording, Sample};
 
+use super::others::also;
 use super::sizes::PAPERS_TLB;
 use crate::packet::flow::Flow;
 use crate::probes::{self, Probed};
@@ -20,6 +21,7 @@ pub const FLOW: u32 = 4_000_000;
 const SOON: usize = 4;
 /// The most points of a curve in a plot: more cannot be seen.
 const POINTS: usize = 400;
+
 /// Figure 11(a, b): time with and without switches.
 pub fn tlb_misses_and_switches(first: &WorkloadRecording, others: &[WorkloadRecording]) -> Section {
     let recording = &first.recording;
@@ -56,19 +58,6 @@ fn events_over_time(recording: &Recording) -> Plot {
         let points = (1u32..).zip(at).map(|(n, at)| (at as f64 / MILLION, f64::from(n)));
         plot.line(*name, thin(&points.collect::<Vec<_>>()))
     })
-}
-
-/// A sentence with the same number of other workloads.
-pub fn also(
-    others: &[WorkloadRecording],
-    unit: Unit,
-    of: impl Fn(&Recording) -> Option<f64>,
-) -> String {
-    let numbers = others.iter().filter_map(|named| {
-        of(&named.recording).map(|number| format!("{} {}", named.workload, unit.show(number)))
-    });
-    let numbers: Vec<String> = numbers.collect();
-    if numbers.is_empty() { String::new() } else { format!(" Others: {}.", numbers.join(", ")) }
 }
 
 /// The share of all TLB misses that the largest TLBs would avoid.

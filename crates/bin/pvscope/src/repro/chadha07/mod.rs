@@ -4,6 +4,7 @@
 //! The paper's text gives no values for the curves of its figures, so the claims are about their shapes.
 
 mod events;
+mod others;
 mod paths;
 mod sizes;
 

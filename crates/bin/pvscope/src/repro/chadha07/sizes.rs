@@ -4,7 +4,7 @@ use report::{Claim, Unit};
 use scope_model::{L2_BYTES, POLICIES, Policy, Sweep, TLB_ENTRIES};
 use scope_result::Recording;
 
-use super::events::also;
+use super::others::also;
 use crate::repro::measure::{self, saved};
 use crate::repro::plot::{Plot, Section};
 use crate::repro::recordings::WorkloadRecording;

@@ -139,7 +139,8 @@ impl Window {
     /// All windows.
     pub fn all() -> impl Iterator<Item = Self> {
         // The sink of the card's wire takes no larger frames, and the kernel cuts those for a guest without offloads.
-        let takes_large = |path: PathKind| !matches!(path, PathKind::Card(_) | PathKind::UplinkRxBasic);
+        let takes_large =
+            |path: PathKind| !matches!(path, PathKind::Card(_) | PathKind::UplinkRxBasic);
         let exists = move |window: &Self| !window.size.is_large() || takes_large(window.path);
         PathKind::all().flat_map(|path| Size::ALL.map(|size| Self { path, size })).filter(exists)
     }

@@ -4,7 +4,8 @@
 //! the available ring still names them. A packed ring is overwritten in place, and has no index in shared memory.
 //!
 //! The log is a redo log. Before a batch is published, its chains and both positions are written; once it is published,
-//! the later position alone. The next device publishes again what may be half done, which changes nothing if it was done.
+//! the later position alone. The next device publishes again what may be half done. It does not touch what was done, because the
+//! driver may have used those places again.
 
 use std::sync::atomic::{Ordering, fence};
 

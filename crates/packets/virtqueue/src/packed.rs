@@ -146,6 +146,9 @@ impl PackedQueue {
     /// Publishes what an earlier device was publishing when it ended.
     fn publish_again(&mut self, found: Positions) -> Result<(), SetupError> {
         let Some(log) = &self.log else { return Ok(()) };
+        // The first used descriptor of a batch is written last. Once it is there, the driver may have taken the whole batch and
+        // offered the places again.
+        let is_written = !self.is_available(0);
         let mut n = 0;
         while self.next.bits() != found.publishing {
             let (id, descriptors, written) = log.noted(n);
@@ -160,8 +163,14 @@ impl PackedQueue {
             self.next = self.next.advance(descriptors, self.size);
             n += 1;
         }
-        // The driver is notified in any case.
-        let _ = self.publish();
+        if is_written {
+            (self.used, self.occupied) = (self.next, 0);
+            self.taken.published();
+            log.set(Positions { published: found.publishing, publishing: found.publishing });
+        } else {
+            // The driver is notified in any case.
+            let _ = self.publish();
+        }
         Ok(())
     }
 

@@ -22,8 +22,12 @@ enum Killed {
     Not,
     /// Before the log says that a batch is published.
     Before,
-    /// While the ring is written: a byte is written where the bit of its number is set.
+    /// While the ring is written, before the first used descriptor, which is written last and at once: a byte is written where the
+    /// bit of its number is set.
     Amid(u64),
+    /// After the ring is written and before the log says so. The driver takes what came back and offers the descriptors again, before
+    /// the next device starts.
+    Late,
     /// After the last word of the log.
     After,
 }
@@ -48,6 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Killed::Not),
         1 => Just(Killed::Before),
         4 => any::<u64>().prop_map(Killed::Amid),
+        2 => Just(Killed::Late),
         1 => Just(Killed::After),
     ];
     prop_oneof![
@@ -108,13 +113,25 @@ impl Run {
         match killed {
             Killed::Not => return,
             Killed::After => {}
+            Killed::Late => {
+                if self.options.layout == Layout::Packed {
+                    self.log.copy_in(16, &before.1[16..18]).unwrap();
+                }
+                self.take();
+                self.step(Step::Offer(vec![1; SIZE.into()]));
+            }
             Killed::Before => {
                 self.memory.regions()[0].copy_in(0, &before.0).unwrap();
                 // Chains may be noted already, but not that they are published.
                 self.log.copy_in(16, &before.1[16..20]).unwrap();
             }
             Killed::Amid(written) if self.options.layout == Layout::Packed => {
-                let differs = (0..before.0.len()).filter(|at| before.0[*at] != after.0[*at]);
+                let [index, _] = before.1[16..18] else { unreachable!("two bytes") };
+                let first =
+                    usize::try_from(addresses(0).descriptors).unwrap() + 16 * usize::from(index);
+                let last = first + 8..first + 16;
+                let differs = (0..before.0.len())
+                    .filter(|at| before.0[*at] != after.0[*at] && !last.contains(at));
                 let mut amid = before.0.clone();
                 for (n, at) in differs.enumerate() {
                     if written >> (n % 64) & 1 == 1 {

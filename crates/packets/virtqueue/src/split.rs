@@ -136,6 +136,7 @@ impl SplitQueue {
             last: 0,
         };
         queue.refresh()?;
+        queue.disarm();
         Ok(queue)
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use poller::Poller;
+use poller::{Poller, Yields};
 use port::{Armed, Broken, Rewrap};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -28,8 +28,10 @@ use crate::work::Work;
 pub(crate) const MAX: usize = 64;
 /// The epoll token of a worker's doorbell. Queues have their index.
 const DOORBELL: u64 = u64::MAX;
-/// A busy worker looks for events of its other queues once per this many rounds,
+/// A worker that does not sleep looks for events of its other queues once per this many rounds with work,
 const LOOK_EVERY: u32 = 16;
+/// where a yield of its CPU counts as so many. Rounds without work take a tenth of the time that such a look takes,
+const YIELD_ROUNDS: u32 = 4;
 /// or when this time has passed.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
 /// A queue without work is looked at for this many times as long as a wait is polled, while its worker does not sleep:
@@ -38,6 +40,17 @@ const LINGER: u32 = 4;
 /// Frames that wait for room are tried again after this, so that a stall is noticed even if
 /// its guest sends no event.
 const RETRY: Duration = Duration::from_millis(50);
+
+/// What a queue did in its turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It had work.
+    Worked,
+    /// It had nothing to do, and stays active.
+    Dry,
+    /// It could not go on: it was armed, or has failed.
+    Ended,
+}
 
 /// A command to a worker.
 pub(crate) enum Command {
@@ -95,6 +108,9 @@ pub(crate) struct Worker {
     held: Held,
     /// Whether it is worth polling before sleep.
     poller: Poller,
+    yields: Yields,
+    /// Rounds with work since the last look for events, and yields.
+    rounds: u32,
     /// When frames that wait for room were last tried again.
     retried: Instant,
     /// How many slots were active after the last round, and the least debt of them.
@@ -125,6 +141,8 @@ impl Worker {
             carrier: Carrier::new(number, shared.clone()),
             held: Held::default(),
             poller: Poller::new(shared.poll),
+            yields: Yields::default(),
+            rounds: 0,
             shared,
             retried: Instant::now(),
             active: 0,
@@ -165,7 +183,6 @@ impl Worker {
     }
 
     fn run(&mut self) {
-        let mut round = 0u32;
         let mut events = Vec::with_capacity(64);
         let mut looked = Instant::now();
         loop {
@@ -173,21 +190,22 @@ impl Worker {
             self.carrier.begin(now);
             let has_work = self.round(now);
             self.held.flush(self.carrier.now, !has_work);
+            self.rounds += u32::from(has_work);
             let active = has_work || self.polls_on(now);
-            round = round.wrapping_add(1);
             let timeout = match active {
-                true if !round.is_multiple_of(LOOK_EVERY) && now - looked < LOOK_AFTER => continue,
+                true if self.rounds < LOOK_EVERY && now - looked < LOOK_AFTER => continue,
                 true => Some(Duration::ZERO),
                 false => self.timeout(now),
             };
             if !self.wait(timeout, &mut events) {
                 return;
             }
+            self.rounds = 0;
             looked = now;
         }
     }
 
-    /// After a round without work: yields if another round is worth it, and otherwise arms all queues. Returns whether
+    /// After a round without work: polls on if another round is worth it, and otherwise arms all queues. Returns whether
     /// there is another round.
     fn polls_on(&mut self, now: Instant) -> bool {
         if self.active == 0 {
@@ -196,7 +214,7 @@ impl Worker {
         // Room is announced by events, which a worker that polls hears late.
         let blocked = self.slots.iter().flatten().any(|slot| slot.blocked);
         if !blocked && self.poller.is_worth_polling(now) {
-            std::thread::yield_now();
+            self.rounds += if self.yields.after_look(now) { YIELD_ROUNDS } else { 0 };
             return true;
         }
         for index in 0..self.slots.len() {
@@ -224,8 +242,10 @@ impl Worker {
             if shared && !slot.account.has_turn(least) {
                 has_work = true;
             } else {
-                has_work |= self.poll(index, began);
-                if shared {
+                let turn = self.poll(index, began);
+                has_work |= turn == Turn::Worked;
+                // A look that finds nothing takes as long as the clock: the next queue with a turn pays for it.
+                if shared && turn != Turn::Dry {
                     let now = Instant::now();
                     let took = now - began;
                     began = now;
@@ -250,10 +270,10 @@ impl Worker {
         retry.into_iter().chain(due).chain(held).min()
     }
 
-    /// One pass over one queue, if it is active. Returns whether it had work.
-    fn poll(&mut self, index: usize, now: Instant) -> bool {
+    /// One pass over one queue, if it is active.
+    fn poll(&mut self, index: usize, now: Instant) -> Turn {
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else {
-            return false;
+            return Turn::Dry;
         };
         let done = match &mut slot.work {
             Work::Carry { ingress, .. } => {
@@ -268,7 +288,7 @@ impl Worker {
             Ok(progress) => progress,
             Err(Broken(reason)) => {
                 self.fail(index, reason);
-                return false;
+                return Turn::Ended;
             }
         };
         slot.blocked = progress == Progress::Blocked;
@@ -278,12 +298,12 @@ impl Worker {
                 slot.worked(frames, now);
                 let armed = slot.work.after_turn(now);
                 self.set_armed(index, armed, now);
-                true
+                Turn::Worked
             }
-            Progress::Dry if slot.may_linger(now, self.poller.limit() * LINGER) => false,
+            Progress::Dry if slot.may_linger(now, self.poller.limit() * LINGER) => Turn::Dry,
             Progress::Dry | Progress::Blocked => {
                 self.arm(index, now);
-                false
+                Turn::Ended
             }
         }
     }

@@ -55,14 +55,15 @@ impl Words {
     #[inline]
     fn head(&self, index: u16) -> u16 {
         let at = 4 + 2 * usize::from(index & (self.size - 1));
-        self.driver.region.read(self.driver.start + at).unwrap_or(u16::MAX)
+        self.driver.region.read_words::<_, 2>(self.driver.start + at).unwrap_or(u16::MAX)
     }
 
     #[inline]
     fn write_used(&self, index: u16, id: u16, written: u32) {
         let at = 4 + 8 * usize::from(index & (self.size - 1));
         // Setup has checked the bounds.
-        let _ = self.device.region.write(self.device.start + at, [u32::from(id), written]);
+        let entry = [u32::from(id), written];
+        let _ = self.device.region.write_words::<_, 4>(self.device.start + at, entry);
     }
 }
 
@@ -242,7 +243,7 @@ impl SplitQueue {
             return Err(missing);
         }
         let at = self.descriptors.start + usize::from(index) * DESCRIPTOR_LEN;
-        self.descriptors.region.read(at).map_err(|_| missing)
+        self.descriptors.region.read_words::<_, 8>(at).map_err(|_| missing)
     }
 
     #[inline]

@@ -11,7 +11,8 @@ const AHEAD: usize = 32;
 /// Bytes of each buffer that are fetched ahead: a small frame, or the beginning of a large one.
 const LINES: [usize; 2] = [0, 64];
 
-/// Chains of one buffer that were taken off a ring and not written yet.
+/// Chains of one buffer that were taken off a ring and not written yet. They stay taken until the next frames come, or
+/// until they are put back.
 #[derive(Debug)]
 pub(crate) struct Singles {
     all: [Single; AHEAD],

@@ -57,6 +57,9 @@ impl Position {
     }
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 #[derive(Debug)]
 pub(crate) struct PackedQueue {
     memory: Arc<GuestMemory>,
@@ -290,6 +293,10 @@ impl PackedQueue {
             // Of another chain this was a glance: `pop` reads it and decides.
             if !is_new || !is_single(flags, is_writable) || id >= self.size {
                 break;
+            }
+            if is_writable && (count == 0 || at.is_multiple_of(LINE)) {
+                // Its used descriptor is written to the same place.
+                self.descriptors.region.prefetch_for_write(at);
             }
             let Ok(address) = self.descriptors.region.read_words::<_, 8>(at) else { break };
             let Some(buffer) = self.memory.find_whole(address, len, &mut self.last) else { break };

@@ -23,6 +23,7 @@ pub enum Unsupported {
 }
 
 /// Reads a header that came with a frame.
+#[inline]
 pub fn decode(
     header: &VirtioNetHdr,
     headers: &Headers,
@@ -50,6 +51,7 @@ pub fn decode(
 
 /// The header for a frame. A partial checksum is left out if the headers have no checksum field;
 /// the receiving stack then finds the checksum wrong.
+#[inline]
 #[must_use]
 pub fn encode(headers: &Headers, checksum: Checksum, gso: Option<Gso>) -> VirtioNetHdr {
     let mut header = VirtioNetHdr::default();

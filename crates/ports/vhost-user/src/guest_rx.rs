@@ -251,7 +251,7 @@ impl GuestRx {
         }
         let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
         let written =
-            singles::write(&self.regions, &buffer, &metadata, self.header_len, frame, body);
+            singles::write(&self.regions, &buffer, metadata, self.header_len, frame, body);
         if let Some(memory) = &self.logged {
             mark(memory, &[buffer], needed);
         }

@@ -4,7 +4,6 @@ use port::{Body, Broken, Frame, Outcome, Place, ScatterList};
 use shm::{OutOfBounds, Piece, Region};
 use virtqueue::{Buffer, Queue, Single};
 use wire::virtio_net::VirtioNetHdrMrgRxbuf;
-use zerocopy::IntoBytes;
 
 /// Buffers that are taken before the first of them is written, so that their lines are on the way.
 const AHEAD: usize = 32;
@@ -80,17 +79,18 @@ impl Singles {
 pub(crate) fn write(
     regions: &[Region],
     buffer: &Buffer,
-    metadata: &VirtioNetHdrMrgRxbuf,
+    metadata: VirtioNetHdrMrgRxbuf,
     header_len: usize,
     frame: &Frame,
     body: Body<'_>,
 ) -> Result<Option<Outcome>, Broken> {
     let region = &regions[usize::from(buffer.region)];
     let at = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
-    let written = match (metadata.as_bytes(), header_len) {
+    let bytes = metadata.to_bytes();
+    let written = match header_len {
         // Of a known length, so that it is two moves.
-        (bytes, size) if size == bytes.len() => region.copy_in(at, bytes),
-        (bytes, _) => region.copy_in(at, &bytes[..header_len]),
+        12 => region.copy_in(at, &bytes),
+        _ => region.copy_in(at, &bytes[..header_len]),
     };
     written.map_err(outside)?;
     let mut at = at.saturating_add(header_len);

@@ -8,7 +8,7 @@ const TAKEN: Duration = Duration::from_micros(1);
 /// Time between two yields after a first one that nobody took. It doubles with each further one,
 const SPIN_MIN: Duration = Duration::from_nanos(500);
 /// up to this. A thread that becomes runnable on this CPU, and does not preempt the one that polls, waits for so long.
-const SPIN_MAX: Duration = Duration::from_micros(32);
+const SPIN_MAX: Duration = Duration::from_micros(64);
 
 /// The yields of a thread that polls: one per look while other threads take the CPU, and few while none does.
 ///
@@ -33,7 +33,7 @@ impl Yields {
     #[inline]
     pub fn after_look(&mut self, now: Instant) -> bool {
         if self.next.is_some_and(|next| now < next) {
-            std::hint::spin_loop();
+            // Without a pause instruction, which takes as long as a look.
             return false;
         }
         std::thread::yield_now();

@@ -143,6 +143,8 @@ pub enum Reason {
     Stalled,
     /// The guest of this name has the same MAC address and gets the frames for it. The port is up.
     AddressTaken(String),
+    /// `pvnet port down`, or `enabled = false` in the configuration.
+    SetDown,
     /// The daemon is stopping.
     Stopping,
 }
@@ -162,6 +164,7 @@ impl fmt::Display for Reason {
             Self::AddressTaken(owner) => {
                 write!(f, "guest {owner} has the same MAC address and gets the frames for it")
             }
+            Self::SetDown => f.write_str("set down by operator"),
             Self::Stopping => f.write_str("the daemon is stopping"),
         }
     }

@@ -31,11 +31,13 @@ pub enum DropReason {
     RateLimit,
     /// It was flooded, and its port has used up what it may flood.
     Storm,
+    /// An operator has set its port down.
+    SetDown,
 }
 
 impl DropReason {
     /// Every reason, in the order they are counted.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::NotForwarded,
         Self::Malformed,
         Self::MemoryFault,
@@ -49,6 +51,7 @@ impl DropReason {
         Self::SpoofedIpv6,
         Self::RateLimit,
         Self::Storm,
+        Self::SetDown,
     ];
 
     /// The reason's name in metrics.
@@ -68,6 +71,7 @@ impl DropReason {
             Self::SpoofedIpv6 => "spoofed_ipv6",
             Self::RateLimit => "rate_limit",
             Self::Storm => "storm",
+            Self::SetDown => "set_down",
         }
     }
 }

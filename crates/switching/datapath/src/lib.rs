@@ -237,6 +237,12 @@ impl Datapath {
         });
     }
 
+    /// Sets when a worker that sleeps is woken up for frames from a port; see [`attach_coalesced`](Self::attach_coalesced).
+    pub fn coalesce(&self, port: &Port, coalescing: Option<Coalescing>) {
+        let port = port.id();
+        self.ask(self.owners_of(port), |done| Command::Coalesce { port, coalescing, done });
+    }
+
     /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped.
     pub fn detach(&self, id: PortId) {
         let Some(port) = self.shared.remove(id) else { return };
@@ -247,8 +253,9 @@ impl Datapath {
         self.shared.table.forget_port(id);
     }
 
-    /// Sends a command to workers, and waits until they have run it.
-    fn ask(&self, workers: Vec<usize>, command: impl Fn(mpsc::Sender<()>) -> Command) {
+    /// Sends a command to workers, and waits until they have run it. Drops what they answer: not they, but this thread takes the
+    /// time for that.
+    fn ask<T>(&self, workers: Vec<usize>, command: impl Fn(mpsc::Sender<T>) -> Command) {
         let (done, finished) = mpsc::channel();
         for worker in workers {
             self.workers[worker].send(command(done.clone()));

@@ -13,7 +13,7 @@ use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::parsed_if_any;
 
 /// `[[port]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
     /// The port's name.
@@ -51,6 +51,9 @@ pub struct Port {
     /// The rates at which the guest may send and receive.
     #[serde(default)]
     pub limit: Limits,
+    /// Whether it carries frames; otherwise it drops them, and its link is down.
+    #[serde(default = "yes")]
+    pub enabled: bool,
 }
 
 /// `kind`: what a port is.

@@ -70,7 +70,7 @@ pub enum ReceiveBuffers {
 }
 
 /// `[[uplink]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uplink {
     /// The port's name.
@@ -124,6 +124,9 @@ pub struct Uplink {
     /// The rates at which frames may come in and go out.
     #[serde(default)]
     pub limit: Limits,
+    /// Whether it carries frames; otherwise it drops them.
+    #[serde(default = "yes")]
+    pub enabled: bool,
 }
 
 fn no_protection() -> Protection {

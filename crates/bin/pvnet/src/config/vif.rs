@@ -14,7 +14,7 @@ use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::{parsed, parsed_if_any};
 
 /// `[[guest.vif]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Vif {
     /// Its MAC address; on Xen the toolstack gives it.
@@ -56,6 +56,8 @@ pub struct Vif {
     pub guard_addresses: Vec<Allowed>,
     /// The rates at which the guest may send and receive.
     pub limit: Limits,
+    /// Whether it carries frames; otherwise it drops them.
+    pub enabled: bool,
 }
 
 impl Default for Vif {
@@ -78,6 +80,7 @@ impl Default for Vif {
             guard: None,
             guard_addresses: Vec::new(),
             limit: Limits::default(),
+            enabled: true,
         }
     }
 }
@@ -105,7 +108,7 @@ const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
     /// The keys of its table.
-    pub(super) const KEYS: [&str; 17] = [
+    pub(super) const KEYS: [&str; 18] = [
         "mac",
         "addresses",
         "queues",
@@ -123,6 +126,7 @@ impl Vif {
         "guard",
         "guard_addresses",
         "limit",
+        "enabled",
     ];
 
     /// Checks what TOML cannot express. On Xen the toolstack may know the addresses.

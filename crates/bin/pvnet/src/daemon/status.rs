@@ -38,12 +38,15 @@ pub(super) fn guest(
 
 /// An uplink's port; `reason` says why it is down.
 pub(super) fn uplink(uplink: &PluggedUplink) -> PortStatus {
-    let PluggedUplink { name, port, wrappers, guest_queues, failure, .. } = uplink;
+    let PluggedUplink { port, wrappers, guest_queues, failure, .. } = uplink;
     let state = if failure.is_some() { PortState::Down } else { PortState::Up };
     let reason = failure.clone();
     let guest_queues = guest_queues.as_ref().map(|queues| queues.status()).unwrap_or_default();
-    let status =
-        PortStatus { reason, guest_queues, ..PortStatus::new(name, PortKind::Uplink, state) };
+    let status = PortStatus {
+        reason,
+        guest_queues,
+        ..PortStatus::new(uplink.name(), PortKind::Uplink, state)
+    };
     let status = wrappers.describe(status);
     match port {
         Some(port) => counted(status, port),

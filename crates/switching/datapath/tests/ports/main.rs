@@ -4,6 +4,7 @@
 mod common;
 
 mod arm;
+mod changes;
 mod device;
 mod fairness;
 mod faults;

@@ -19,7 +19,7 @@ impl Control {
         mib: usize,
     ) -> Result<(), String> {
         let mut vifs = self.interfaces.iter();
-        let of_vif = vifs.find_map(|(id, vif)| (vif.guest == name).then_some(id.domain));
+        let of_vif = vifs.find_map(|(id, vif)| (vif.guest.name == name).then_some(id.domain));
         let running = of_vif.or(with_contexts).zip(self.config.guest(name));
         let Some((domain, guest)) = running else {
             let configured = self.config.guests.iter().find(|guest| guest.name == name);
@@ -49,8 +49,8 @@ impl Control {
     pub(super) fn capture(&self, request: &Request) -> Result<Capture, String> {
         let interfaces = self.interfaces.values();
         let guests = interfaces.map(|interface| (&*interface.name, &interface.wrappers));
-        let uplinks = self.uplinks.iter().map(|uplink| (&*uplink.name, &uplink.wrappers));
-        let machines = self.machines.iter().map(|machine| (&*machine.name, &machine.wrappers));
+        let uplinks = self.uplinks.iter().map(|uplink| (uplink.name(), &uplink.wrappers));
+        let machines = self.machines.iter().map(|machine| (machine.name(), &machine.wrappers));
         let ports: Vec<_> = guests.chain(machines).chain(uplinks).collect();
         if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
             return wrappers.capture(&request.options);
@@ -87,7 +87,7 @@ impl Control {
         let machines = self.machines.iter().map(VirtualMachine::status);
         let ports: Vec<_> = guests.chain(machines).chain(uplinks).collect();
         let absent = |guest: &&Guest| {
-            !self.interfaces.values().any(|interface| interface.guest == guest.name)
+            !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
         };
         let named = self.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
         let absent = named.filter(absent);

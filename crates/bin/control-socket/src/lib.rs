@@ -46,4 +46,4 @@ pub use port::{
 };
 pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{Address, CpuStatus, MeterStatus, Status};
-pub use wrappers::{GuardStatus, LimitStatus, Rates};
+pub use wrappers::{GuardStatus, LimitStatus, Rates, VlanStatus};

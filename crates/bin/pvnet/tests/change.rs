@@ -166,7 +166,8 @@ fn ports_that_do_not_change_lose_no_frame_and_are_not_late() {
     let numbers: Vec<_> = arrivals.iter().map(|(number, _)| *number).collect();
     assert!(numbers.iter().copied().eq(0..sent), "{} of {sent} arrived", numbers.len());
     let median = |windows: &[(Instant, Instant)]| {
-        let mut gaps: Vec<_> = windows.iter().map(|window| longest_gap(&arrivals, *window)).collect();
+        let mut gaps: Vec<_> =
+            windows.iter().map(|window| longest_gap(&arrivals, *window)).collect();
         gaps.sort_unstable();
         gaps[gaps.len() / 2]
     };
@@ -183,7 +184,8 @@ fn operators_add_set_and_remove_guests() {
         return;
     }
     let mut testbed = Testbed::start(3, "workers = 1");
-    let [red, blue, green] = [0, 1, 2].map(|n: usize| testbed.guests[n].namespace.name().to_owned());
+    let [red, blue, green] =
+        [0, 1, 2].map(|n: usize| testbed.guests[n].namespace.name().to_owned());
     let text = std::fs::read_to_string(file(&testbed)).unwrap();
     let answers = |testbed: &Testbed| {
         let [from, to] = [&testbed.guests[0], &testbed.guests[1]];
@@ -307,7 +309,8 @@ fn uplinks_and_virtual_machines_ports_come_and_go() {
     assert!(status(&testbed, "bad").is_none());
     let socket = testbed.folder().join("vm.sock");
     let at = format!("socket={}", socket.display());
-    change(&testbed, &["port", "add", "port", "name=vm", "kind=vhost-user", "guard=off", &at]).unwrap();
+    change(&testbed, &["port", "add", "port", "name=vm", "kind=vhost-user", "guard=off", &at])
+        .unwrap();
     let mut front_end = UnixStream::connect(&socket).unwrap();
     front_end.set_read_timeout(Some(LIMIT)).unwrap();
     change(&testbed, &["port", "del", "vm"]).unwrap();
@@ -315,6 +318,58 @@ fn uplinks_and_virtual_machines_ports_come_and_go() {
     assert!(!socket.exists() && status(&testbed, "vm").is_none());
     change(&testbed, &["port", "del", "up"]).unwrap();
     wait("the tap's end", || !has("up1"));
+}
+
+/// Gives a guest an interface of a VLAN, with the guest's addresses on it instead of on eth0.
+fn tag(testbed: &Testbed, guest: usize, vlan: &str) {
+    let guest = &testbed.guests[guest];
+    let ip = |arguments: &[&str]| guest.namespace.ip(arguments).unwrap();
+    let device = format!("eth0.{vlan}");
+    ip(&["link", "add", "link", "eth0", "name", &device, "type", "vlan", "id", vlan]);
+    ip(&["address", "flush", "dev", "eth0"]);
+    let [v4, v6] = [format!("{}/24", guest.ipv4), format!("{}/64", guest.ipv6)];
+    ip(&["address", "add", &v4, "dev", &device]);
+    ip(&["-6", "address", "add", &v6, "dev", &device, "nodad"]);
+    ip(&["link", "set", &device, "up"]);
+}
+
+#[test]
+fn linux_guests_meet_in_a_vlan_with_all_offloads() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let lines = |guest| match guest {
+        0 => "vlan = 10\n",
+        1 => "trunk = [10, 20]\n",
+        2 => "vlan = 20\n",
+        _ => "",
+    };
+    let mut testbed = Testbed::start_each(4, "workers = 1", lines);
+    (0..4).for_each(|guest| testbed.join(guest, &[]));
+    tag(&testbed, 1, "10");
+    testbed.ping(0, 1);
+    // Partial checksums and segments of 64 KiB, with a tag that comes on the way there and goes on the way back.
+    testbed.transfer(0, 1, 16 << 20);
+    testbed.transfer(1, 0, 16 << 20);
+    let sent = testbed.port(0)["ingress"].clone();
+    assert!(sent["bytes"].as_u64() > sent["frames"].as_u64().map(|frames| frames * 4000), "{sent}");
+    let answers = |from: usize, to: usize| {
+        let [from, to] = [from, to].map(|guest| &testbed.guests[guest]);
+        lab::ping(&from.namespace, to.ipv4, 2, Duration::from_millis(100)).unwrap().received
+    };
+    assert_eq!([answers(0, 2), answers(0, 3), answers(3, 2)], [0; 3]);
+    // In place.
+    let red = testbed.guests[0].namespace.name();
+    change(&testbed, &["port", "set", red, "vlan=20"]).unwrap();
+    assert_eq!([answers(0, 1), answers(0, 2)], [0, 2]);
+    for guest in [0, 2] {
+        let name = testbed.guests[guest].namespace.name();
+        change(&testbed, &["port", "set", name, "isolated=true"]).unwrap();
+    }
+    assert_eq!(answers(0, 2), 0);
+    change(&testbed, &["port", "set", red, "vlan=10", "isolated=false"]).unwrap();
+    assert_eq!(answers(0, 1), 2);
+    assert_eq!(testbed.port(1)["vlans"]["trunk"], serde_json::json!([10, 20]));
 }
 
 #[test]

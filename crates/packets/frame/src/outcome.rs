@@ -33,11 +33,13 @@ pub enum DropReason {
     Storm,
     /// An operator has set its port down.
     SetDown,
+    /// Its VLAN is none of its port's, or it would leave with a tag of another one.
+    Vlan,
 }
 
 impl DropReason {
     /// Every reason, in the order they are counted.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::NotForwarded,
         Self::Malformed,
         Self::MemoryFault,
@@ -52,6 +54,7 @@ impl DropReason {
         Self::RateLimit,
         Self::Storm,
         Self::SetDown,
+        Self::Vlan,
     ];
 
     /// The reason's name in metrics.
@@ -72,6 +75,7 @@ impl DropReason {
             Self::RateLimit => "rate_limit",
             Self::Storm => "storm",
             Self::SetDown => "set_down",
+            Self::Vlan => "vlan",
         }
     }
 }

@@ -90,6 +90,26 @@ pub fn differences(old: &Config, new: &Config) -> Vec<Difference> {
     all
 }
 
+/// A table with those keys of `new` that change in place, and its own others. Here, beside what says which these are.
+macro_rules! taking {
+    ($type:ident { $($copied:ident),*; $($cloned:ident),* $(,)? }) => {
+        impl $type {
+            /// The same, with those keys of `new` that change in place.
+            #[must_use]
+            pub fn taking(self, new: &Self) -> Self {
+                Self { $($copied: new.$copied,)* $($cloned: new.$cloned.clone(),)* ..self }
+            }
+        }
+    };
+}
+
+taking!(Vif {
+    limit, guard, enabled, coalesce_frames, coalesce_us, vlan, native, isolated;
+    guard_addresses, trunk
+});
+taking!(Uplink { limit, enabled, coalesce_frames, coalesce_us, vlan, native, isolated; trunk });
+taking!(Port { limit, guard, enabled, vlan, native, isolated; guard_addresses, trunk });
+
 type Keys = Vec<(&'static str, Effort)>;
 
 fn named(name: &str, keys: Keys) -> Vec<(String, Keys)> {
@@ -228,6 +248,8 @@ fn guest(old: &Config, new: &Config, before: &Guest, after: &Guest) -> Vec<(Stri
         with(own.collect(), |key| match key {
             "uid" | "token_file" => Effort::InPlace,
             "context" => Effort::Restart(CARDS),
+            // Nobody knows then whether it has joined.
+            _ if after.vifs.is_empty() => Effort::Restart(CARDS),
             _ => Effort::Connection,
         }),
     );
@@ -244,7 +266,7 @@ fn guest(old: &Config, new: &Config, before: &Guest, after: &Guest) -> Vec<(Stri
             "rx" if wants_pool => Effort::Restart(POOL),
             "rx" | "mac" | "queues" if on_card => Effort::Restart(CARDS),
             "limit" | "guard" | "guard_addresses" | "enabled" | "coalesce_frames"
-            | "coalesce_us" => Effort::InPlace,
+            | "coalesce_us" | "vlan" | "trunk" | "native" | "isolated" => Effort::InPlace,
             _ => Effort::Connection,
         });
         match ports.iter_mut().find(|(port, _)| *port == name) {
@@ -276,6 +298,10 @@ fn vif_keys(old: &Vif, new: &Vif) -> Vec<&'static str> {
             guard_addresses,
             limit,
             enabled,
+            vlan,
+            trunk,
+            native,
+            isolated,
         },
         old,
         new
@@ -305,13 +331,18 @@ fn uplink(old: &Uplink, new: &Uplink) -> Keys {
             coalesce_us,
             limit,
             enabled,
+            vlan,
+            trunk,
+            native,
+            isolated,
         },
         old,
         new
     );
     let is_context = [old.kind, new.kind].contains(&UplinkKind::Cdna);
     with(keys, |key| match key {
-        "limit" | "coalesce_frames" | "coalesce_us" | "enabled" => Effort::InPlace,
+        "limit" | "coalesce_frames" | "coalesce_us" | "enabled" | "vlan" | "trunk" | "native"
+        | "isolated" => Effort::InPlace,
         _ if is_context => Effort::Restart(CARDS),
         _ => Effort::Device,
     })
@@ -334,12 +365,17 @@ fn port(old: &Port, new: &Port) -> Keys {
             guard_addresses,
             limit,
             enabled,
+            vlan,
+            trunk,
+            native,
+            isolated,
         },
         old,
         new
     );
     with(keys, |key| match key {
-        "limit" | "guard" | "guard_addresses" | "enabled" => Effort::InPlace,
+        "limit" | "guard" | "guard_addresses" | "enabled" | "vlan" | "trunk" | "native"
+        | "isolated" => Effort::InPlace,
         "kind" | "socket" | "mode" => Effort::Device,
         _ => Effort::Connection,
     })

@@ -18,6 +18,7 @@ mod tests;
 mod text;
 mod uplink;
 mod vif;
+mod vlans;
 
 use std::collections::HashSet;
 use std::path::PathBuf;

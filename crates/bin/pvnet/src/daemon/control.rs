@@ -260,7 +260,8 @@ impl Control {
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());
         let guard = sources.policy(backend.mac());
-        let rules = Rules { guard, limits: vif.limit, enabled: vif.enabled };
+        let membership = vif.membership()?;
+        let rules = Rules { guard, limits: vif.limit, enabled: vif.enabled, membership };
         let wrappers = Wrappers::new(&name, rules, self.config.daemon.capture);
         let (port, reason, address_owner) = (None, None, None);
         let interface = Interface {
@@ -327,7 +328,8 @@ impl Control {
         };
         let queues = queues.into_iter().map(wrap).collect();
         let name = &interface.name;
-        interface.port = Some(self.datapath.attach(name, queues, tasks));
+        let member = interface.wrappers.membership();
+        interface.port = Some(self.datapath.attach_member(name, queues, tasks, None, member));
         interface.reason = None;
         self.teach(id);
         self.assign_queues();

@@ -6,6 +6,7 @@ use control_socket::{
 };
 use datapath::Port;
 use hypervisor::Meter;
+use switch::NO_VLAN;
 use xenstore::XenbusState;
 
 use crate::daemon::uplinks::PluggedUplink;
@@ -91,6 +92,7 @@ pub(super) fn meter(meter: &Meter, ports: &[PortStatus]) -> MeterStatus {
 
 /// An entry of the switch's table.
 pub(super) fn address(entry: &switch::Entry) -> Address {
-    let switch::Entry { mac, port, age, taught } = *entry;
-    Address { mac: mac.to_string(), port: port.0, age, taught }
+    let switch::Entry { vlan, mac, port, age, taught } = *entry;
+    let vlan = (vlan != NO_VLAN).then_some(vlan);
+    Address { mac: mac.to_string(), vlan, port: port.0, age, taught }
 }

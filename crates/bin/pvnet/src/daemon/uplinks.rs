@@ -68,11 +68,10 @@ impl PluggedUplink {
 
     /// Sets those of its settings that change while it carries frames.
     pub(super) fn set(&mut self, new: &Uplink, datapath: &Datapath) {
-        let Uplink { limit, enabled, coalesce_frames, coalesce_us, .. } = *new;
         let before = self.coalescing();
-        self.config =
-            Uplink { limit, enabled, coalesce_frames, coalesce_us, ..self.config.clone() };
-        self.wrappers.set(rules(new), datapath, self.port.as_deref());
+        self.config = self.config.clone().taking(new);
+        // No address of an uplink is taught.
+        let _ = self.wrappers.set(rules(new), datapath, self.port.as_deref());
         if let Some(port) = self.port.as_deref().filter(|_| self.coalescing() != before) {
             datapath.coalesce(port, self.coalescing());
         }
@@ -108,7 +107,9 @@ impl PluggedUplink {
     pub(super) fn plug(&mut self, queue: Queue, datapath: &Datapath) {
         let queue = self.wrappers.wrap(queue);
         let queues = vec![queue];
-        let port = datapath.attach_coalesced(self.name(), queues, Vec::new(), self.coalescing());
+        let member = self.wrappers.membership();
+        let port =
+            datapath.attach_member(self.name(), queues, Vec::new(), self.coalescing(), member);
         self.port = Some(port);
         self.failure = None;
         if let Some(queues) = &mut self.guest_queues {
@@ -181,7 +182,9 @@ pub(super) fn open(
 
 /// What the wrappers of an uplink enforce. It has no guard: its frames come from many sources.
 fn rules(uplink: &Uplink) -> Rules {
-    Rules { guard: None, limits: uplink.limit, enabled: uplink.enabled }
+    // Checked when the configuration was read.
+    let membership = uplink.membership().unwrap_or_default();
+    Rules { guard: None, limits: uplink.limit, enabled: uplink.enabled, membership }
 }
 
 fn attach_one(
@@ -210,7 +213,8 @@ fn attach_one(
     };
     let queues = shared.into_iter().zip(memory(first, spare)?).map(queue).collect();
     let coalescing = uplink.coalescing().map_err(failed)?;
-    let port = datapath.attach_coalesced(&uplink.name, queues, Vec::new(), coalescing);
+    let member = wrappers.membership();
+    let port = datapath.attach_member(&uplink.name, queues, Vec::new(), coalescing, member);
     let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
         ForGuests::Nothing => None,
         ForGuests::Queues(taps, steering) => {

@@ -10,6 +10,7 @@ use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
 use vhost_user::{Link, Mode, Socket};
+use wire::ethernet::MacAddr;
 
 use crate::config::{self, Config};
 use crate::daemon::error::Error;
@@ -53,8 +54,7 @@ impl VirtualMachine {
     /// The settings with which its rings are served, or would be.
     pub(super) fn running(&self) -> config::Port {
         let Some(agreed) = &self.agreed else { return self.config.clone() };
-        let config::Port { guard, guard_addresses, limit, enabled, .. } = self.config.clone();
-        config::Port { guard, guard_addresses, limit, enabled, ..(**agreed).clone() }
+        (**agreed).clone().taking(&self.config)
     }
 
     /// Whether a front-end's rings are served.
@@ -74,16 +74,22 @@ impl VirtualMachine {
         self.enforce(datapath);
         let count = queues.len();
         let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
-        let port = datapath.attach(self.name(), queues, Vec::new());
-        if let Some(mac) = mac
+        let member = self.wrappers.membership();
+        let port = datapath.attach_member(self.name(), queues, Vec::new(), None, member);
+        self.port = Some(port);
+        self.teach(mac, datapath);
+        self.reason = None;
+        self.link.set(self.config.enabled);
+        info!(port = self.name(), queues = count, "up");
+    }
+
+    /// Teaches the switch its address.
+    fn teach(&self, mac: Option<MacAddr>, datapath: &Datapath) {
+        if let (Some(port), Some(mac)) = (&self.port, mac)
             && let Err(error) = datapath.teach(port.id(), mac)
         {
             warn!(port = self.name(), %mac, %error, "its address can be taken");
         }
-        self.port = Some(port);
-        self.reason = None;
-        self.link.set(self.config.enabled);
-        info!(port = self.name(), queues = count, "up");
     }
 
     /// Its rings must not be used any more.
@@ -117,7 +123,11 @@ impl VirtualMachine {
     fn enforce(&mut self, datapath: &Datapath) {
         match rules(&self.running()) {
             Ok(rules) if rules == *self.wrappers.rules() => {}
-            Ok(rules) => self.wrappers.set(rules, datapath, self.port.as_deref()),
+            Ok(rules) => {
+                if self.wrappers.set(rules, datapath, self.port.as_deref()) {
+                    self.teach(self.running().mac, datapath);
+                }
+            }
             // Checked when the configuration was read.
             Err(reason) => warn!(port = self.name(), reason, "its rules stay as they are"),
         }
@@ -203,5 +213,6 @@ pub(super) fn open(
 fn rules(port: &config::Port) -> Result<Rules, String> {
     let sources = port.sources()?;
     let guard = port.mac.and_then(|mac| sources.policy(mac));
-    Ok(Rules { guard, limits: port.limit, enabled: port.enabled })
+    let membership = port.membership()?;
+    Ok(Rules { guard, limits: port.limit, enabled: port.enabled, membership })
 }

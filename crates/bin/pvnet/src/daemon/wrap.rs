@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use capture::{Capture, CapturePoint, Options, Unwrap};
-use control_socket::{GuardStatus, LimitStatus, PortKind, PortState, PortStatus, Rates, Reason};
+use control_socket::{
+    GuardStatus, LimitStatus, PortKind, PortState, PortStatus, Rates, Reason, VlanStatus,
+};
 use datapath::{Datapath, Port};
 use guard::{Guard, Policy};
 use limit::{Limit, Meter};
 use port::{Coalescing, Egress, Ingress, Queue, Rewrap};
+use switch::{Membership, Tagging, VlanId};
 
 use crate::config::Limits;
 use crate::daemon::gate;
@@ -20,6 +23,8 @@ pub(super) struct Rules {
     pub(super) limits: Limits,
     /// Whether frames pass at all.
     pub(super) enabled: bool,
+    /// In which VLANs the port is; none if in none. The datapath enforces it.
+    pub(super) membership: Option<Membership>,
 }
 
 /// The wrappers of one port. They stay while the port connects, closes and connects again: captures
@@ -77,8 +82,12 @@ impl Wrappers {
     }
 
     /// Enforces other rules from now on, on the queues of the port too, and without losing a frame of them. A direction whose
-    /// limit stays as it is gets no new burst.
-    pub(super) fn set(&mut self, rules: Rules, datapath: &Datapath, port: Option<&Port>) {
+    /// limit stays as it is gets no new burst. Returns whether the port's addresses must be taught again.
+    pub(super) fn set(&mut self, rules: Rules, datapath: &Datapath, port: Option<&Port>) -> bool {
+        let moves = rules.membership != self.rules.membership;
+        if let Some(port) = port.filter(|_| moves) {
+            datapath.set_member(port.id(), rules.membership.clone());
+        }
         let Limits { ingress, egress } = rules.limits;
         if ingress != self.rules.limits.ingress {
             self.from_port = Meter::new(ingress);
@@ -88,6 +97,12 @@ impl Wrappers {
         }
         self.rules = rules;
         self.rewrap(datapath, port, None);
+        moves
+    }
+
+    /// In which VLANs the port is.
+    pub(super) fn membership(&self) -> Option<Membership> {
+        self.rules.membership.clone()
     }
 
     /// Has the queues of the port hold back their notifications by other rules.
@@ -161,7 +176,7 @@ impl Wrappers {
     /// Completes the status of the port: what its frames are checked for, and what it may carry.
     pub(super) fn describe(&self, status: PortStatus) -> PortStatus {
         // An uplink has no guard: its frames come from many sources.
-        let Rules { guard, limits, enabled } = &self.rules;
+        let Rules { guard, limits, enabled, membership } = &self.rules;
         let guard = (status.kind == PortKind::Guest).then(|| guard_status(guard.as_ref()));
         let [ingress, egress] = [limits.ingress, limits.egress].map(rates);
         let is_limited = ingress.is_some() || egress.is_some();
@@ -170,7 +185,8 @@ impl Wrappers {
             true => status,
             false => PortStatus { state: PortState::Down, reason: Some(Reason::SetDown), ..status },
         };
-        PortStatus { guard, limit, ..status }
+        let vlans = membership.as_ref().map(vlans);
+        PortStatus { guard, limit, vlans, ..status }
     }
 }
 
@@ -216,6 +232,19 @@ impl Rewrap for Layers {
     }
 }
 
+fn vlans(Membership { tagging, isolated }: &Membership) -> VlanStatus {
+    let status = VlanStatus { isolated: *isolated, ..VlanStatus::default() };
+    match tagging {
+        None => status,
+        Some(Tagging::Access(vlan)) => VlanStatus { vlan: Some(vlan.number()), ..status },
+        Some(Tagging::Trunk { tagged, native }) => VlanStatus {
+            trunk: tagged.iter().map(VlanId::number).collect(),
+            native: native.map(VlanId::number),
+            ..status
+        },
+    }
+}
+
 fn guard_status(policy: Option<&Policy>) -> GuardStatus {
     let Some(policy) = policy else { return GuardStatus::Off };
     let Some(addresses) = &policy.addresses else { return GuardStatus::Mac };
@@ -239,7 +268,7 @@ mod tests {
     use super::*;
 
     fn described(kind: PortKind, guard: Option<Policy>, limits: &Limits) -> PortStatus {
-        let rules = Rules { guard, limits: *limits, enabled: true };
+        let rules = Rules { guard, limits: *limits, enabled: true, membership: None };
         let wrappers = Wrappers::new("red", rules, false);
         wrappers.describe(PortStatus::new("red", kind, PortState::Up))
     }
@@ -260,7 +289,8 @@ mod tests {
 
     #[test]
     fn a_port_that_was_set_down_says_so() {
-        let rules = Rules { guard: None, limits: Limits::default(), enabled: false };
+        let rules =
+            Rules { guard: None, limits: Limits::default(), enabled: false, membership: None };
         let wrappers = Wrappers::new("red", rules, false);
         let status = PortStatus::new("red", PortKind::Guest, PortState::Up);
         let PortStatus { state, reason, .. } = wrappers.describe(status);
@@ -339,7 +369,8 @@ mod tests {
 
     #[test]
     fn rules_change_while_the_port_is_in_use() {
-        let free = Rules { guard: None, limits: Limits::default(), enabled: true };
+        let free =
+            Rules { guard: None, limits: Limits::default(), enabled: true, membership: None };
         let mut bed = Bed::new(free.clone());
         assert_eq!(bed.send(10, RED), 10);
         bed.set(Rules { enabled: false, ..free.clone() });
@@ -366,7 +397,7 @@ mod tests {
         let limited = |packets| {
             let ingress = Limit { burst_packets: 4, ..Limit::new(None, Some(packets)) };
             let limits = Limits { ingress, egress: Limit::default() };
-            Rules { guard: None, limits, enabled: true }
+            Rules { guard: None, limits, enabled: true, membership: None }
         };
         let mut bed = Bed::new(limited(1));
         // A frame per second: it would take minutes.

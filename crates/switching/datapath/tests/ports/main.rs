@@ -19,6 +19,7 @@ mod rewrap;
 mod stations;
 mod storms;
 mod teardown;
+mod vlans;
 mod waiting;
 
 use std::sync::{Arc, Mutex, mpsc};

@@ -2,7 +2,7 @@
 
 use control_socket::{ChangeAction, ChangeStep, Reason};
 
-use crate::config::{Config, Daemon, Guest, Platform, Uplink, Vif};
+use crate::config::{Config, Daemon, Guest, Platform, Uplink};
 use crate::daemon::backends::VifId;
 use crate::daemon::control::{Control, Interface};
 use crate::daemon::uplinks::{self, PluggedUplink};
@@ -208,7 +208,7 @@ impl Control {
         let mut guest =
             Guest { uid: new.uid, token_file: new.token_file, ..interface.guest.clone() };
         let Some(vif) = guest.vifs.get_mut(index) else { return Ok(()) };
-        *vif = in_place(vif.clone(), of_new);
+        *vif = vif.clone().taking(of_new);
         let vif = self.with_addresses(id, vif.clone())?;
         let sources = vif.sources()?;
         let coalescing = vif.coalescing()?;
@@ -217,15 +217,18 @@ impl Control {
             guard: sources.policy(interface.backend.mac()),
             limits: vif.limit,
             enabled: vif.enabled,
+            membership: vif.membership()?,
         };
         let port = interface.port.as_deref();
-        if rules != *interface.wrappers.rules() {
-            interface.wrappers.set(rules, &self.datapath, port);
-        }
+        let is_other = rules != *interface.wrappers.rules();
+        let moves = is_other && interface.wrappers.set(rules, &self.datapath, port);
         if coalescing != interface.vif.coalescing()? {
             interface.wrappers.coalesce(coalescing, &self.datapath, port);
         }
         (interface.guest, interface.vif) = (guest, vif);
+        if moves {
+            self.teach(id);
+        }
         Ok(())
     }
 
@@ -311,9 +314,8 @@ fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
             }
             ("uplink", ChangeAction::Wait) => {
                 for uplink in merged.uplinks.iter_mut().filter(|uplink| uplink.name == *name) {
-                    let Uplink { limit, enabled, coalesce_frames, coalesce_us, .. } = *uplink;
                     if let Some(old) = old.uplinks.iter().find(|old| old.name == *name).cloned() {
-                        *uplink = Uplink { limit, enabled, coalesce_frames, coalesce_us, ..old };
+                        *uplink = old.taking(uplink);
                     }
                 }
             }
@@ -331,17 +333,4 @@ fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
         }
     }
     merged
-}
-
-/// A vif with those keys of another that change while its frontend is connected.
-fn in_place(vif: Vif, new: &Vif) -> Vif {
-    Vif {
-        limit: new.limit,
-        guard: new.guard,
-        guard_addresses: new.guard_addresses.clone(),
-        enabled: new.enabled,
-        coalesce_frames: new.coalesce_frames,
-        coalesce_us: new.coalesce_us,
-        ..vif
-    }
 }

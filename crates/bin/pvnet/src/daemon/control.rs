@@ -1,5 +1,6 @@
 //! The control thread: owns the interfaces and reacts to their events.
 
+mod addresses;
 mod change;
 mod requests;
 
@@ -8,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use control_socket::Reason;
-use datapath::{Datapath, Failure, Port, TeachError};
+use datapath::{Datapath, Failure, Port};
 use netback::VifError;
 use toml::Table;
 use tracing::{info, warn};
@@ -381,45 +382,6 @@ impl Control {
         for queues in self.uplinks.iter_mut().filter_map(|uplink| uplink.guest_queues.as_mut()) {
             queues.release(id, &self.datapath);
         }
-    }
-
-    /// Teaches the switch a guest's address. A guest that has the same address and was faster keeps it.
-    fn teach(&mut self, id: VifId) {
-        let Some(interface) = self.interfaces.get(&id) else { return };
-        let Some(port) = interface.port.as_deref() else { return };
-        let mac = interface.backend.mac();
-        let taught = self.datapath.teach(port.id(), mac);
-        let has_address = taught.is_ok();
-        let owner = match taught {
-            Ok(()) => None,
-            Err(TeachError::Taken(other)) => {
-                let has_it = |port: &Arc<Port>| port.id() == other;
-                let mut others = self.interfaces.values();
-                let owner = others.find(|owner| owner.port.as_ref().is_some_and(has_it));
-                owner.map(|owner| owner.name.clone())
-            }
-            Err(error) => {
-                warn!(guest = interface.name, %mac, %error, "its address can be taken");
-                None
-            }
-        };
-        if let Some(owner) = &owner
-            && interface.address_owner.as_ref() != Some(owner)
-        {
-            warn!(guest = interface.name, %mac, owner, "another guest has its address");
-        }
-        if let Some(interface) = self.interfaces.get_mut(&id) {
-            interface.address_owner = owner;
-            interface.has_address = has_address;
-        }
-    }
-
-    /// Teaches the addresses that another guest had, which may have gone.
-    fn teach_waiting(&mut self) {
-        let waits = |interface: &Interface| interface.address_owner.is_some();
-        let waiting = self.interfaces.iter().filter(|(_, interface)| waits(interface));
-        let waiting: Vec<_> = waiting.map(|(id, _)| *id).collect();
-        waiting.into_iter().for_each(|id| self.teach(id));
     }
 
     /// Leaves a guest connected for the next daemon. Its states stay as they are, and the frames that it

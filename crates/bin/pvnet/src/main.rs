@@ -6,6 +6,7 @@ mod args;
 mod attach;
 mod balloon;
 mod capture;
+mod change;
 mod config;
 mod context;
 mod daemon;
@@ -33,7 +34,8 @@ use offload::Features;
 use crate::capture::CaptureArgs;
 use args::DaemonArgs;
 use attach::VifArgs;
-use config::{Config, Override};
+use change::{ChangeArgs, PortCommand};
+use config::{ConfigFile, Override};
 use control_socket::{Request, control_socket, join_socket, nic_socket};
 use top::TopArgs;
 use wire::ethernet::MacAddr;
@@ -127,6 +129,15 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Have the daemon read its configuration again, and change what differs; so does SIGHUP.
+    ///
+    /// Ports that are the same in the file carry on, and do not notice. A line says what happens to each that differs. Changes by
+    /// `pvnet port` end. A file with an error changes nothing. Exits with 1 if a part of the file is not in force: it waits for a
+    /// guest's next connection (see --reconnect), or for a restart of the daemon.
+    Reload(ChangeArgs),
+    /// Change the ports of a running daemon, until it reads its configuration again.
+    #[command(subcommand)]
+    Port(PortCommand),
     /// Take a guest's contexts of a card away, until the guest starts again.
     ///
     /// Returns when the card touches none of the guest's memory. The guest sees its link down.
@@ -288,20 +299,7 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
     match command {
-        Command::Run { config, set, check } => match Config::read(&config, &set) {
-            Err(error) => {
-                eprintln!("pvnet: {error}");
-                Ok(ExitCode::from(USAGE))
-            }
-            Ok(_) if check => {
-                println!("{}: valid", config.display());
-                Ok(ExitCode::SUCCESS)
-            }
-            Ok(config) => {
-                daemon::run(config, log).map_err(|error| error.to_string())?;
-                Ok(ExitCode::SUCCESS)
-            }
-        },
+        Command::Run { config, set, check } => run(ConfigFile::new(config, set), check, log),
         Command::Guest(GuestArgs { name, daemon, token_file, rejoin, interface }) => {
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
@@ -321,6 +319,8 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
         Command::Status { daemon, json } => {
             status::show(&control_socket(&daemon.directory), json).map(|()| ExitCode::SUCCESS)
         }
+        Command::Reload(args) => change::reload(&args).map(exit_code),
+        Command::Port(command) => change::port(command).map(exit_code),
         Command::Balloon { daemon, name, mib } => {
             balloon::run(&control_socket(&daemon.directory), &name, mib).map(|()| ExitCode::SUCCESS)
         }
@@ -334,6 +334,23 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
         Command::Load(command) => experiment(load::run(&command)),
         Command::Repro(command) => experiment(repro::run(&command)),
     }
+}
+
+fn run(file: ConfigFile, check: bool, log: log::LogLimit) -> Result<ExitCode, String> {
+    match file.read() {
+        Err(error) => {
+            eprintln!("pvnet: {error}");
+            return Ok(ExitCode::from(USAGE));
+        }
+        Ok(_) if check => println!("{}: valid", file.path().display()),
+        Ok(loaded) => daemon::run(&file, loaded, log).map_err(|error| error.to_string())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The exit code of a change.
+fn exit_code(is_complete: bool) -> ExitCode {
+    ExitCode::from(u8::from(!is_complete))
 }
 
 fn revoke(socket: &Path, card: String, guest: String) -> Result<(), String> {

@@ -18,11 +18,12 @@ mod linear;
 mod outcome;
 mod piece;
 mod scatter;
+mod vlan;
 mod window;
 
 use arrayvec::ArrayVec;
 use offload::{Checksum, Features, Gso, Need};
-use wire::ethernet::MacAddr;
+use wire::ethernet::{MacAddr, VLAN_TAG_LEN};
 use wire::headers::{Headers, Network, Transport};
 use wire::toeplitz;
 use wire::{Layer, ParseError};
@@ -39,6 +40,8 @@ pub use window::{Outcomes, WINDOW, Window};
 
 /// Most bytes copied as the header: Linux's `XEN_NETBACK_TX_COPY_LEN`.
 pub const HEADER_MAX: usize = 128;
+/// Bytes of a private header: it may get a VLAN tag on its way.
+pub const HEADER_ROOM: usize = HEADER_MAX + VLAN_TAG_LEN;
 /// Most pieces a body may have: `XEN_NETIF_NR_SLOTS_MIN`.
 pub const PIECES_MAX: usize = 18;
 /// Largest frame in bytes: the protocol's size field has 16 bits.
@@ -51,7 +54,7 @@ pub const FRAME_MAX: usize = 65_535;
 #[repr(C, align(64))]
 pub struct Frame {
     /// The private copy of the first bytes; the first `header_len` count.
-    pub bytes: [u8; HEADER_MAX],
+    pub bytes: [u8; HEADER_ROOM],
     /// The frame's length in bytes.
     pub len: u32,
     /// Where the protocol headers lie.
@@ -60,7 +63,7 @@ pub struct Frame {
     pub gso: Option<Gso>,
     /// What is known of the transport checksum.
     pub checksum: Checksum,
-    /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)`.
+    /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)`, unless a tag came or went on its way.
     pub header_len: u8,
     /// The rest of the frame, in the sender's memory.
     pub pieces: ArrayVec<Piece, PIECES_MAX>,
@@ -77,7 +80,7 @@ impl Frame {
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            bytes: [0; HEADER_MAX],
+            bytes: [0; HEADER_ROOM],
             header_len: 0,
             len: 0,
             headers: Headers {
@@ -101,7 +104,9 @@ impl Frame {
     /// # Errors
     /// It is too long, or its headers are truncated or contradict themselves.
     pub fn set_header(&mut self, bytes: &[u8]) -> Result<(), ParseError> {
-        let place = self.bytes.get_mut(..bytes.len()).ok_or(ParseError::Length(Layer::Ethernet))?;
+        let place = self.bytes[..HEADER_MAX]
+            .get_mut(..bytes.len())
+            .ok_or(ParseError::Length(Layer::Ethernet))?;
         place.copy_from_slice(bytes);
         self.headers = Headers::parse(bytes)?;
         // At most HEADER_MAX.
@@ -162,7 +167,7 @@ impl Frame {
     #[inline]
     #[must_use]
     pub fn addresses(&self) -> &[u8; 12] {
-        // The array has HEADER_MAX bytes.
+        // The array has HEADER_ROOM bytes.
         self.bytes.first_chunk().unwrap_or(&[0; 12])
     }
 
@@ -240,7 +245,7 @@ pub fn queue_of(hash: u32, queues: usize) -> usize {
 }
 
 #[inline]
-fn mac(bytes: &[u8; HEADER_MAX], at: usize) -> MacAddr {
+fn mac(bytes: &[u8; HEADER_ROOM], at: usize) -> MacAddr {
     let mut octets = [0; 6];
     octets.copy_from_slice(&bytes[at..at + 6]);
     MacAddr(octets)

@@ -171,7 +171,7 @@ impl Head {
     pub(crate) fn set_header(&self, bytes: usize, frame: &mut Frame) -> usize {
         let len = bytes.saturating_sub(VNET_HEADER_LEN);
         let header_len = len.min(HEADER_MAX);
-        frame.bytes.copy_from_slice(&self.0[VNET_HEADER_LEN..]);
+        frame.bytes[..HEADER_MAX].copy_from_slice(&self.0[VNET_HEADER_LEN..]);
         frame.header_len = u8::try_from(header_len).unwrap_or(u8::MAX);
         frame.len = u32::try_from(len).unwrap_or(u32::MAX);
         len - header_len

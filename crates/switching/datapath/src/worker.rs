@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use poller::{Poller, Yields};
-use port::{Armed, Broken, Rewrap};
+use port::{Armed, Broken, Coalescing, Rewrap};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -52,13 +52,15 @@ enum Turn {
     Ended,
 }
 
-/// A command to a worker.
+/// A command to a worker. What it removes, it hands to whoever asked: to drop a queue may unmap much memory, and the
+/// worker's other queues would wait.
 pub(crate) enum Command {
     Add { port: Arc<Port>, work: Work, id: Option<IngressId> },
-    RemoveIngress { id: IngressId, done: mpsc::Sender<()> },
+    RemoveIngress { id: IngressId, done: mpsc::Sender<Vec<Slot>> },
     Synchronise { port: PortId, done: mpsc::Sender<()> },
     Rewrap { port: PortId, rewrap: Arc<dyn Rewrap>, done: mpsc::Sender<()> },
-    Remove { port: PortId, done: mpsc::Sender<()> },
+    Coalesce { port: PortId, coalescing: Option<Coalescing>, done: mpsc::Sender<()> },
+    Remove { port: PortId, done: mpsc::Sender<Vec<Slot>> },
     Stop,
 }
 
@@ -420,24 +422,28 @@ impl Worker {
             match command {
                 Command::Add { port, work, id } => self.add(port, work, id),
                 Command::RemoveIngress { id, done } => {
-                    self.remove(|slot| slot.id == Some(id));
-                    let _ = done.send(());
+                    let removed = self.remove(|slot| slot.id == Some(id));
+                    let _ = done.send(removed);
                 }
                 Command::Synchronise { port, done } => {
                     // Commands are run between turns.
-                    let slots = self.slots.iter_mut().flatten();
-                    slots.filter(|slot| slot.port.id() == port).for_each(|slot| slot.active = true);
+                    self.slots_of(port).for_each(|slot| slot.active = true);
                     let _ = done.send(());
                 }
                 Command::Rewrap { port, rewrap, done } => {
                     self.rewrap(port, &*rewrap);
                     let _ = done.send(());
                 }
+                Command::Coalesce { port, coalescing, done } => {
+                    let now = Instant::now();
+                    self.slots_of(port).for_each(|slot| slot.coalesce(coalescing, now));
+                    let _ = done.send(());
+                }
                 Command::Remove { port, done } => {
                     self.held.forget(port);
-                    self.remove(|slot| slot.port.id() == port);
+                    let removed = self.remove(|slot| slot.port.id() == port);
                     // This fails if the caller no longer waits.
-                    let _ = done.send(());
+                    let _ = done.send(removed);
                 }
                 Command::Stop => return false,
             }
@@ -460,6 +466,10 @@ impl Worker {
         }
     }
 
+    fn slots_of(&mut self, port: PortId) -> impl Iterator<Item = &mut Slot> {
+        self.slots.iter_mut().flatten().filter(move |slot| slot.port.id() == port)
+    }
+
     fn rewrap(&mut self, port: PortId, rewrap: &dyn Rewrap) {
         for place in &mut self.slots {
             *place = match place.take() {
@@ -469,14 +479,12 @@ impl Worker {
         }
     }
 
-    fn remove(&mut self, is_its: impl Fn(&Slot) -> bool) {
-        for index in 0..self.slots.len() {
-            let found = self.slots[index].take_if(|slot| is_its(slot));
-            if let Some(slot) = found {
-                slot.forget_events(&self.epoll);
-            }
-        }
+    fn remove(&mut self, is_its: impl Fn(&Slot) -> bool) -> Vec<Slot> {
+        let slots = self.slots.iter_mut();
+        let removed: Vec<_> = slots.filter_map(|slot| slot.take_if(|slot| is_its(slot))).collect();
+        removed.iter().for_each(|slot| slot.forget_events(&self.epoll));
         // The worker's copy of the set of ports must not hold the port either.
         self.carrier.begin(Instant::now());
+        removed
     }
 }

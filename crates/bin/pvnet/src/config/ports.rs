@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use guard::Allowed;
 use offload::Features;
 use serde::Deserialize;
+use switch::Membership;
 use vhost_user::{DeviceOptions, Mode};
 use wire::ethernet::MacAddr;
 
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::parsed_if_any;
+use super::vlans::Keys;
 
 /// `[[port]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
     /// The port's name.
@@ -51,6 +53,18 @@ pub struct Port {
     /// The rates at which the guest may send and receive.
     #[serde(default)]
     pub limit: Limits,
+    /// Whether it carries frames; otherwise it drops them, and its link is down.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// The VLAN of all its frames, which have no tags.
+    pub vlan: Option<u16>,
+    /// The VLANs whose frames have tags.
+    pub trunk: Option<Vec<u16>>,
+    /// With `trunk`: the VLAN of frames without a tag.
+    pub native: Option<u16>,
+    /// Whether it reaches only ports that are not isolated.
+    #[serde(default)]
+    pub isolated: bool,
 }
 
 /// `kind`: what a port is.
@@ -104,7 +118,17 @@ impl Port {
         if self.socket.as_os_str().is_empty() {
             return Err("socket is empty".into());
         }
+        self.membership()?;
         self.sources().map(drop)
+    }
+
+    /// In which VLANs it is, and whether it is isolated; none for a port without that.
+    ///
+    /// # Errors
+    /// There is no such VLAN, or the keys do not fit together.
+    pub fn membership(&self) -> Result<Option<Membership>, String> {
+        let Self { vlan, native, isolated, .. } = *self;
+        Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
     }
 
     /// The sources that its frames may have.

@@ -148,7 +148,7 @@ fn the_command_line_changes_keys_of_guests_and_uplinks() {
     let text = format!("{RED}{UP}");
     let changed = |set: &str| {
         let mut table = shorthand::read(&text).unwrap();
-        Config::changed(&mut table, &set.parse().unwrap())
+        file::changed(&mut table, &set.parse().unwrap())
     };
     let config = changed("up.capabilities=csum+sg").unwrap();
     assert_eq!(config.uplinks[0].capabilities.features(), {

@@ -30,7 +30,7 @@ fn any_frame(random: &mut Random) -> Frame {
     frame.len = len;
     let header_len = (len as usize).min(HEADER_MAX);
     frame.header_len = u8::try_from(header_len).unwrap();
-    frame.bytes = [BODY; HEADER_MAX];
+    frame.bytes.fill(BODY);
     frame.bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
     if len >= 54 && !random.one_in(3) {
         let protocol = if random.one_in(3) { 17 } else { 6 };

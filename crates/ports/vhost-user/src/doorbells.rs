@@ -145,7 +145,7 @@ impl Call {
     }
 
     /// Notes that a write begins, to this descriptor and with this number.
-    fn begin(&self) -> Option<(Arc<OwnedFd>, u64)> {
+    pub(crate) fn begin(&self) -> Option<(Arc<OwnedFd>, u64)> {
         let mut fds = lock(&self.fds);
         let fd = fds.present.clone().filter(|_| !self.is_refused.load(Ordering::Relaxed))?;
         fds.written = Some(fd.clone());

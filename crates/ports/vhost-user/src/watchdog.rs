@@ -105,3 +105,26 @@ fn run() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+    use super::*;
+
+    /// A worker may lose its CPU within a write. Its front-end did nothing.
+    #[test]
+    fn a_write_that_lasts_while_there_is_room_is_left_alone() {
+        let (call, alarm) = (Arc::<Call>::default(), Arc::new(Doorbell::new().unwrap()));
+        let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        call.set(Some(fd.try_clone().unwrap().into())).unwrap();
+        watch(&call, &alarm).unwrap();
+        let write = call.begin();
+        assert!(write.is_some());
+        WATCHER.wake();
+        thread::sleep(10 * PERIOD);
+        let mut fds = [PollFd::new(&*alarm, PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(0), "the session is ended");
+        assert!(call.begin().is_some(), "notifications are refused");
+    }
+}

@@ -70,6 +70,8 @@ fn a_frame_that_is_too_long_is_refused() {
     let mut frame = tcp(60_000);
     frame.resize(70_000, 0);
     refused(|vm| tso(vm, 1448), &frame, &[12]);
+    // In pieces that are not.
+    refused(|vm| tso(vm, 1448), &frame, &[12, 40_000]);
 }
 
 #[test]

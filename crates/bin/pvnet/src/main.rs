@@ -276,6 +276,7 @@ impl InterfaceArgs {
                 csum_v6: self.no_csum,
                 tso_v4: self.no_tso,
                 tso_v6: self.no_tso,
+                ..Features::NONE
             },
             one_event_channel: self.one_event_channel,
             no_header_channel: self.no_header_channel,

@@ -272,6 +272,7 @@ impl<G: Guest> Frontend<G> {
             csum_v6: flag(keys::FEATURE_IPV6_CSUM_OFFLOAD)?,
             tso_v4: flag(keys::FEATURE_GSO_TCPV4)?,
             tso_v6: flag(keys::FEATURE_GSO_TCPV6)?,
+            ..Features::NONE
         })
     }
 

@@ -148,6 +148,8 @@ impl<G: Guest> TxQueue<G> {
     ) -> Result<(), Full> {
         let supplied = if self.headers.is_some() { header_channel::HEADER_LEN } else { 0 };
         let mut left = usize::from(len.saturating_sub(supplied));
+        // What netif cannot say is not sent.
+        let gso = gso.map(|gso| gso_slot(gso).ok_or(Full)).transpose()?;
         // A frame that fits the header channel still needs a request.
         let pages = left.div_ceil(PAGE_SIZE).max(1);
         if self.spare.len() < pages || (self.ring.free() as usize) <= pages {
@@ -169,7 +171,7 @@ impl<G: Guest> TxQueue<G> {
                 // The first slot's size is the whole frame's.
                 size: if n == 0 { len } else { own as u16 },
             });
-            if let Some(slot) = extra.and_then(gso_slot) {
+            if let Some(slot) = extra {
                 self.ring.request(slot);
             }
         }
@@ -217,6 +219,7 @@ fn flags_of(checksum: Checksum) -> u16 {
 }
 
 fn gso_slot(gso: Gso) -> Option<TxRequest> {
-    let extra = Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind, features: 0 };
+    let extra =
+        Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind.netif()?, features: 0 };
     Some(extra.encode(false).ok()?.to_tx_slot())
 }

@@ -125,7 +125,7 @@ fn the_configurations_of_the_experiments_are_valid() {
 fn an_interface_is_a_set_of_offloads_that_can_be_refined() {
     let features =
         |more: &str| parse(&format!("{RED}{more}")).map(|c| c.guests[0].vifs[0].features());
-    assert_eq!(features("").unwrap(), Features::ALL);
+    assert_eq!(features("").unwrap(), Features::NETIF);
     assert_eq!(features("interface = \"basic\"\n").unwrap(), Features::NONE);
     let refined = features("interface = \"basic\"\nscatter_gather = true\n").unwrap();
     assert_eq!(refined, Features { sg: true, ..Features::NONE });
@@ -137,9 +137,11 @@ fn capabilities_are_parsed_as_a_set() {
     let of = |set: &str| {
         parse(&format!("{UP}capabilities = \"{set}\"\n")).unwrap().uplinks[0].capabilities
     };
-    assert_eq!(of("none"), Capabilities { csum: false, sg: false, tso: false });
-    assert_eq!(of("csum+sg"), Capabilities { csum: true, sg: true, tso: false });
-    assert_eq!(of("csum+sg+tso"), Capabilities::default());
+    let none = Capabilities { csum: false, sg: false, tso: false, uso: false };
+    assert_eq!(of("none"), none);
+    assert_eq!(of("csum+sg"), Capabilities { csum: true, sg: true, ..none });
+    assert_eq!(of("csum+sg+tso"), Capabilities { uso: false, ..Capabilities::default() });
+    assert_eq!(of("csum+sg+tso+uso"), Capabilities::default());
     assert_eq!(parse(UP).unwrap().uplinks[0].capabilities, Capabilities::default());
 }
 
@@ -307,6 +309,7 @@ fn errors_name_the_line_and_the_reason() {
         ),
         (format!("{RED}tx = \"flip\"\n"), "remap"),
         (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
+        (format!("{UP}capabilities = \"csum+uso\"\n"), "needs csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
         ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
         (format!("{RED}guard = \"on\"\n"), "`addresses`, `mac`, `off`"),

@@ -22,19 +22,29 @@ pub struct Capabilities {
     pub sg: bool,
     /// Segments TCP frames beyond the MTU.
     pub tso: bool,
+    /// Segments UDP frames beyond the MTU. A device whose kernel cannot say so has it not.
+    pub uso: bool,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { csum: true, sg: true, tso: true }
+        Self { csum: true, sg: true, tso: true, uso: true }
     }
 }
 
 impl Capabilities {
     /// The capabilities as a set of offloads.
     pub fn features(self) -> Features {
-        let Self { csum, sg, tso } = self;
-        Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
+        let Self { csum, sg, tso, uso } = self;
+        Features {
+            sg,
+            csum_v4: csum,
+            csum_v6: csum,
+            tso_v4: tso,
+            tso_v6: tso,
+            uso_v4: uso,
+            uso_v6: uso,
+        }
     }
 }
 
@@ -42,19 +52,22 @@ impl TryFrom<String> for Capabilities {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let mut this = Self { csum: false, sg: false, tso: false };
+        let mut this = Self { csum: false, sg: false, tso: false, uso: false };
         for name in text.split('+').filter(|_| text != "none") {
             match name.trim() {
                 "csum" => this.csum = true,
                 "sg" => this.sg = true,
                 "tso" => this.tso = true,
+                "uso" => this.uso = true,
                 other => {
-                    return Err(format!("{other:?} is not csum, sg or tso, joined by +, or none"));
+                    return Err(format!(
+                        "{other:?} is not csum, sg, tso or uso, joined by +, or none"
+                    ));
                 }
             }
         }
-        if this.tso && !(this.csum && this.sg) {
-            return Err("tso needs csum and sg: csum+sg+tso".into());
+        if (this.tso || this.uso) && !(this.csum && this.sg) {
+            return Err("tso and uso need csum and sg: csum+sg+tso+uso".into());
         }
         Ok(this)
     }

@@ -294,6 +294,7 @@ impl Vif {
             csum_v6: csum,
             tso_v4: tso,
             tso_v6: tso,
+            ..Features::NONE
         }
     }
 }

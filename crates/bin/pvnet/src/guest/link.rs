@@ -243,6 +243,8 @@ fn tap_offload(own: Features, device_does: Features) -> TapOffload {
         csum: own.csum_v4 && own.csum_v6 && device_does.csum_v4 && device_does.csum_v6,
         tso4: own.tso_v4 && device_does.tso_v4 && device_does.sg,
         tso6: own.tso_v6 && device_does.tso_v6 && device_does.sg,
+        // No guest's device has it.
+        uso: false,
     }
 }
 

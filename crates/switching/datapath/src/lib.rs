@@ -28,6 +28,7 @@ mod deliver;
 mod head_of_line;
 mod held;
 mod in_flight;
+mod liveness;
 mod lockstep;
 mod move_log;
 mod parts;
@@ -51,6 +52,7 @@ use ::port::{Coalescing, Ingress, Queue, Rewrap, Task};
 use switch::{LearningCounts, MacAddr, PortId};
 
 pub use config::Config;
+pub use liveness::LivenessCheck;
 pub use lockstep::LockstepWorker;
 pub use port::{IngressId, LockWaits, Port};
 pub use shared::{Failure, FailureSink};

@@ -8,6 +8,8 @@ use port::LENT_MAX;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
 
+use super::sandbox::Sandbox;
+
 /// `[daemon]`
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -37,6 +39,8 @@ pub struct Daemon {
     pub meter: bool,
     /// Whether `pvnet capture` may record what ports carry.
     pub capture: bool,
+    /// What the daemon gives up when it has started.
+    pub sandbox: Sandbox,
 }
 
 impl Default for Daemon {
@@ -53,6 +57,7 @@ impl Default for Daemon {
             metrics: None,
             meter: false,
             capture: true,
+            sandbox: Sandbox::default(),
         }
     }
 }

@@ -8,6 +8,7 @@ mod limits;
 mod nic;
 mod overrides;
 mod ports;
+mod sandbox;
 mod shorthand;
 mod sources;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use limits::Limits;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
 pub use ports::Port;
+pub use sandbox::Sandbox;
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;
 
@@ -72,6 +74,9 @@ pub enum Error {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// The file.
+    #[serde(skip)]
+    pub path: PathBuf,
     /// The daemon's own settings.
     #[serde(default)]
     pub daemon: Daemon,
@@ -112,6 +117,7 @@ impl Config {
             config = Self::changed(&mut table, set)
                 .map_err(|reason| Error::Set { set: set.to_string(), reason })?;
         }
+        path.clone_into(&mut config.path);
         config.check().map_err(|reason| Error::Invalid { path: path.to_owned(), reason })?;
         Ok(config)
     }

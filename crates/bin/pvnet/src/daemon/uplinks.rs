@@ -94,9 +94,22 @@ pub(super) fn named<'a>(
     uplinks.iter_mut().find(|uplink| uplink.name == name)
 }
 
-/// Opens every uplink's device and plugs it in. A card's context is plugged in when the card comes.
+/// Opens every uplink's device, in the order of the configuration. A card's context has none.
+pub(super) fn open(config: &Config) -> Result<Vec<Option<Device>>, Error> {
+    let open = |uplink: &Uplink| {
+        let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
+        let wanted =
+            Wanted { shared: config.daemon.workers, guests: guest_queues_of(uplink, config) };
+        let device = uplink.nic.is_none().then(|| uplink_device::open(uplink, wanted));
+        device.transpose().map_err(failed)
+    };
+    config.uplinks.iter().map(open).collect()
+}
+
+/// Plugs in every uplink's device. A card's context is plugged in when the card comes.
 pub(super) fn attach(
     config: &Config,
+    devices: Vec<Option<Device>>,
     meter: &Arc<Meter>,
     datapath: &Datapath,
     nics: Option<&Arc<Nics>>,
@@ -111,41 +124,36 @@ pub(super) fn attach(
         let nics = nics.filter(|_| uplink.queues == Queues::PerGuest)?;
         Some(Box::new(CardQueues::new(nics, &uplink.name, events)))
     };
-    let attach = |uplink: &Uplink| {
+    let attach = |(uplink, device): (&Uplink, Option<Device>)| {
         let wrappers = Wrappers::new(&uplink.name, None, &uplink.limit, config.daemon.capture);
-        match &uplink.nic {
-            Some(nic) => Ok(PluggedUplink {
+        match device {
+            None => Ok(PluggedUplink {
                 name: uplink.name.clone(),
                 port: None,
                 wrappers,
                 // Checked when the configuration was read.
                 coalescing: uplink.coalescing().unwrap_or_default(),
                 guest_queues: card_queues(uplink),
-                failure: Some(Reason::NoCard(nic.clone())),
+                failure: Some(Reason::NoCard(uplink.nic.clone().unwrap_or_default())),
                 _macvtap: None,
                 silent: None,
             }),
-            None => {
-                let guest_queues = guest_queues_of(uplink, config);
-                attach_one(uplink, guest_queues, wrappers, spare, meter, datapath)
-            }
+            Some(device) => attach_one(uplink, device, wrappers, spare, meter, datapath),
         }
     };
-    config.uplinks.iter().map(attach).collect()
+    config.uplinks.iter().zip(devices).map(attach).collect()
 }
 
 fn attach_one(
     uplink: &Uplink,
-    guests: usize,
+    device: Device,
     wrappers: Wrappers,
     spare: usize,
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
-    let wanted = Wanted { shared: datapath.workers(), guests };
-    let Device { shared, for_guests, macvtap } =
-        uplink_device::open(uplink, wanted).map_err(failed)?;
+    let Device { shared, for_guests, macvtap } = device;
     let first = shared.len();
     let memory = |queues, spare| {
         buffers(uplink, queues, spare).map_err(Error::system("memory for an uplink"))

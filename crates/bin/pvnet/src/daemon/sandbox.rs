@@ -225,7 +225,10 @@ mod tests {
         assert_eq!(kept(client), CapabilitySet::DAC_OVERRIDE);
         let low = "[daemon]\nmetrics = \"127.0.0.1:80\"\n";
         assert_eq!(kept(low), CapabilitySet::NET_BIND_SERVICE);
-        assert_eq!(kept("[[nic]]\nname = \"card0\"\n"), CapabilitySet::IPC_LOCK);
+        assert_eq!(
+            kept("[[nic]]\nname = \"card0\"\nwire = { tap = \"wire0\" }\n"),
+            CapabilitySet::IPC_LOCK
+        );
         let token = "[[guest]]\nname = \"red\"\ntoken_file = \"/x\"\n";
         assert_eq!(kept(token), CapabilitySet::DAC_READ_SEARCH);
     }

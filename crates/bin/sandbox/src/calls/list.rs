@@ -2,8 +2,12 @@
 
 use libc::c_long;
 
-/// Options of `prctl` that threads use: their name, the names of their memory, late timers.
+/// `PR_GET_AUXV` of linux/prctl.h.
+const PR_GET_AUXV: libc::c_int = 0x4155_5856;
+
+/// Options of `prctl` that threads use: their name, the names of their memory, late timers, what the kernel says of itself.
 pub(super) const THREAD_OPTIONS: &[libc::c_int] = &[
+    PR_GET_AUXV,
     libc::PR_SET_NAME,
     libc::PR_GET_NAME,
     libc::PR_SET_VMA,

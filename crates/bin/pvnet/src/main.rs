@@ -10,11 +10,14 @@ mod change;
 mod config;
 mod context;
 mod daemon;
+mod doctor;
 mod error;
 mod guest;
 mod log;
+mod manual;
 mod netns;
 mod nic;
+mod rootless;
 mod signals;
 mod status;
 mod steering_rule;
@@ -24,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use experiments::bench::{self, BenchCommand};
 use experiments::demo::{self, DemoArgs};
 use experiments::load::{self, LoadCommand};
@@ -37,6 +40,7 @@ use attach::VifArgs;
 use change::{ChangeArgs, PortCommand};
 use config::{ConfigFile, Override};
 use control_socket::{Request, control_socket, join_socket, nic_socket};
+use doctor::DoctorArgs;
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 
@@ -183,6 +187,28 @@ enum Command {
     /// includes other programs. A packet is counted at ingress; a GSO frame counts once. A gigabyte is
     /// 10⁹ bytes.
     Top(TopArgs),
+    /// Say what this machine lacks for each feature, and what to do about it.
+    ///
+    /// Every check does what the feature does, and undoes it: it makes a tap, a namespace, a sandbox. The exit code is 1 if
+    /// one of the named features lacks something that it needs.
+    Doctor(DoctorArgs),
+    /// Run a command, or a shell, in which pvnet needs no root: in a user namespace with an empty network.
+    ///
+    /// Daemons, guests and the demo run in it, cut off from the host's network. The kernel must allow user namespaces.
+    ///
+    ///   pvnet rootless pvnet demo
+    #[command(verbatim_doc_comment)]
+    Rootless {
+        /// The command and its arguments [default: $SHELL].
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Write man pages and completions of bash, zsh and fish into a folder.
+    #[command(hide = true)]
+    Manual {
+        /// The folder; it is created if missing.
+        folder: PathBuf,
+    },
     /// Show two guests talking, in two minutes: ping, TCP, UDP, a file transfer, each offload.
     ///
     /// Starts another daemon with two guests and, for comparison, two namespaces joined by the kernel's
@@ -330,6 +356,11 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
         }
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Rootless { command } => match rootless::run(&command)? {},
+        Command::Manual { folder } => {
+            manual::write(Cli::command(), &folder).map(|()| ExitCode::SUCCESS)
+        }
         Command::Demo(args) => experiment(demo::run(&args)),
         Command::Bench(command) => experiment(bench::run(&command)),
         Command::Load(command) => experiment(load::run(&command)),

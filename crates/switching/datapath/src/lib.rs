@@ -29,6 +29,7 @@ mod domains;
 mod head_of_line;
 mod held;
 mod in_flight;
+mod liveness;
 mod lockstep;
 mod move_log;
 mod parts;
@@ -53,6 +54,7 @@ use ::port::{Coalescing, Ingress, Queue, Rewrap, Task};
 use switch::{LearningCounts, MacAddr, MacTable, Membership, PortId};
 
 pub use config::Config;
+pub use liveness::LivenessCheck;
 pub use lockstep::LockstepWorker;
 pub use port::{IngressId, LockWaits, Port};
 pub use shared::{Failure, FailureSink};

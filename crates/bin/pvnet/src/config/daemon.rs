@@ -8,6 +8,8 @@ use port::LENT_MAX;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
 
+use super::sandbox::Sandbox;
+
 /// `[daemon]`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -40,6 +42,8 @@ pub struct Daemon {
     pub meter: bool,
     /// Whether `pvnet capture` may record what ports carry.
     pub capture: bool,
+    /// What the daemon gives up when it has started.
+    pub sandbox: Sandbox,
 }
 
 impl Default for Daemon {
@@ -57,6 +61,7 @@ impl Default for Daemon {
             metrics: None,
             meter: false,
             capture: true,
+            sandbox: Sandbox::default(),
         }
     }
 }

@@ -166,6 +166,7 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
             metrics,
             meter,
             capture,
+            sandbox,
         },
         &old.daemon,
         &new.daemon
@@ -361,6 +362,7 @@ fn port(old: &Port, new: &Port) -> Keys {
             config_space,
             checksum_offload,
             tcp_segmentation_offload,
+            udp_segmentation_offload,
             guard,
             guard_addresses,
             limit,

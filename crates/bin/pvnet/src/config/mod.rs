@@ -11,6 +11,7 @@ mod limits;
 mod nic;
 mod overrides;
 mod ports;
+mod sandbox;
 mod shorthand;
 mod sources;
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub use limits::Limits;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
 pub use ports::Port;
+pub use sandbox::Sandbox;
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;
 

@@ -52,6 +52,7 @@ fn the_example_is_valid_and_shows_the_defaults() {
     assert_eq!(parse(&format!("{text}\n{router}")).unwrap().guests[2].vifs.len(), 2);
     assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
     assert_eq!(config.daemon.low_latency, Daemon::default().low_latency);
+    assert_eq!(config.daemon.sandbox, Daemon::default().sandbox);
     assert_eq!(config.daemon.directory, Daemon::default().directory);
     assert_eq!(config.daemon.join_mode, Daemon::default().join_mode);
     assert_eq!(config.daemon.control_mode, Daemon::default().control_mode);

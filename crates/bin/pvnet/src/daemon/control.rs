@@ -20,6 +20,7 @@ use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::guest_queues::Receiver;
+use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::virtual_machines::{self, VirtualMachine};
@@ -95,7 +96,7 @@ impl Control {
 
     /// Serves events until [`Event::Stop`]. Then it disconnects the guests, or leaves them connected for
     /// the next daemon.
-    pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>) {
+    pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>, mut watchdog: Watchdog) {
         loop {
             match inbox.recv_timeout(SWEEP) {
                 Ok(Event::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
@@ -103,10 +104,12 @@ impl Control {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             self.datapath.sweep();
+            watchdog.beat(&self.datapath);
             self.refresh_wrappers();
             self.assign_queues();
             self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
         }
+        watchdog.stopping();
         for machine in &mut self.machines {
             machine.unplug(Reason::Stopping, &self.datapath);
         }

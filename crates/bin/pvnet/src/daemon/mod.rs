@@ -22,7 +22,9 @@ mod machine;
 mod memory;
 mod metrics;
 mod nics;
+mod notify;
 mod platform;
+mod sandbox;
 mod server;
 mod status;
 mod store_events;
@@ -48,8 +50,11 @@ use control::Control;
 use error::Error;
 use event::Event;
 use leases::Leases;
+use notify::Readiness;
 use platform::Platform;
+use sandbox::Sandbox;
 use thread::spawn;
+use uplink_device::Device;
 
 /// Runs until SIGINT or SIGTERM. SIGHUP reads the file again.
 pub fn run(file: &ConfigFile, loaded: Loaded, log: LogLimit) -> Result<(), Error> {
@@ -58,6 +63,10 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: LogLimit) -> Result<(), Error
     let config = &loaded.config;
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
+    // With all rights, before this thread gives them up for all that it starts.
+    let devices = uplinks::open_devices(config)?;
+    let readiness = Readiness::from_environment();
+    let sandbox = Sandbox::enter(config, file.path());
     let (events, inbox) = mpsc::channel();
     // Before sockets exist that a signal could leave behind.
     watch_signals(file.clone(), events.clone())?;
@@ -66,9 +75,17 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: LogLimit) -> Result<(), Error
         config::Platform::Machine => Arc::new(machine::MachinePlatform::open(config)?),
         config::Platform::Xen => Arc::new(xen::XenPlatform::open(config)?),
     };
-    serve(file, loaded, &platform, events, &inbox)?;
+    let start = Start { devices, sandbox, readiness };
+    serve(file, loaded, &platform, start, events, &inbox)?;
     info!("stopped");
     Ok(())
+}
+
+/// What the first thread has made before there were others.
+struct Start {
+    devices: Vec<Option<Device>>,
+    sandbox: Sandbox,
+    readiness: Readiness,
 }
 
 /// Serves the guests of a platform until a signal stops it.
@@ -76,6 +93,7 @@ fn serve(
     file: &ConfigFile,
     loaded: Loaded,
     platform: &Arc<dyn Platform>,
+    start: Start,
     events: mpsc::Sender<Event>,
     inbox: &mpsc::Receiver<Event>,
 ) -> Result<(), Error> {
@@ -85,7 +103,9 @@ fn serve(
     let _metered = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(config, &events)?;
     let nics = platform.nics().cloned();
-    let uplinks = uplinks::attach(config, platform.meter(), &datapath, nics.as_ref(), &events)?;
+    let Start { devices, sandbox, readiness } = start;
+    let uplinks =
+        uplinks::attach(config, devices, platform.meter(), &datapath, nics.as_ref(), &events)?;
     let machines = virtual_machines::attach(config, platform.meter(), &events)?;
     let _nics = match &nics {
         Some(nics) => {
@@ -104,8 +124,11 @@ fn serve(
     let workers = datapath.workers();
     let stop_looking = platform.look_for_guests(events.clone())?;
     store_events::forward(platform.store().clone(), events.clone())?;
+    sandbox.close();
+    let watchdog = readiness.ready();
     info!(workers, "ready");
-    Control::new(loaded, platform.clone(), datapath, uplinks, machines, events).run(inbox);
+    Control::new(loaded, platform.clone(), datapath, uplinks, machines, events)
+        .run(inbox, watchdog);
     stop_looking();
     Ok(())
 }

@@ -139,9 +139,27 @@ pub(super) fn named<'a>(
     uplinks.iter_mut().find(|uplink| uplink.name() == name)
 }
 
-/// Opens every uplink's device and plugs it in. A card's context is plugged in when the card comes.
+/// Opens every uplink's device, in the order of the configuration. A card's context has none.
+pub(super) fn open_devices(config: &Config) -> Result<Vec<Option<Device>>, Error> {
+    let open = |uplink: &Uplink| {
+        let device =
+            uplink.nic.is_none().then(|| open_device(uplink, config, config.daemon.workers));
+        device.transpose()
+    };
+    config.uplinks.iter().map(open).collect()
+}
+
+/// Opens the device of an uplink that is no card's context, with so many queues for all guests.
+fn open_device(uplink: &Uplink, config: &Config, shared: usize) -> Result<Device, Error> {
+    let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
+    let wanted = Wanted { shared, guests: guest_queues_of(uplink, config) };
+    uplink_device::open(uplink, wanted).map_err(failed)
+}
+
+/// Plugs in every uplink's device. A card's context is plugged in when the card comes.
 pub(super) fn attach(
     config: &Config,
+    devices: Vec<Option<Device>>,
     meter: &Arc<Meter>,
     datapath: &Datapath,
     nics: Option<&Arc<Nics>>,
@@ -151,22 +169,41 @@ pub(super) fn attach(
         let nics = nics.filter(|_| uplink.queues == Queues::PerGuest)?;
         Some(Box::new(CardQueues::new(nics, &uplink.name, events)))
     };
-    let attach = |uplink: &Uplink| match &uplink.nic {
-        Some(nic) => {
-            let wrappers = Wrappers::new(&uplink.name, rules(uplink), config.daemon.capture);
-            let failure = Reason::NoCard(nic.clone());
-            let guest_queues = card_queues(uplink);
-            let without = PluggedUplink::without_device(uplink.clone(), wrappers, failure);
-            Ok(PluggedUplink { guest_queues, ..without })
+    let attach = |(uplink, device): (&Uplink, Option<Device>)| {
+        if let Some(device) = device {
+            return plug_in(uplink, device, config, meter, datapath);
         }
-        None => open(uplink, config, meter, datapath),
+        let wrappers = Wrappers::new(&uplink.name, rules(uplink), config.daemon.capture);
+        let failure = Reason::NoCard(uplink.nic.clone().unwrap_or_default());
+        let guest_queues = card_queues(uplink);
+        let without = PluggedUplink::without_device(uplink.clone(), wrappers, failure);
+        Ok(PluggedUplink { guest_queues, ..without })
     };
-    config.uplinks.iter().map(attach).collect()
+    config.uplinks.iter().zip(devices).map(attach).collect()
 }
 
 /// Opens the device of an uplink that is no card's context, and plugs it in.
 pub(super) fn open(
     uplink: &Uplink,
+    config: &Config,
+    meter: &Arc<Meter>,
+    datapath: &Datapath,
+) -> Result<PluggedUplink, Error> {
+    let device = open_device(uplink, config, datapath.workers())?;
+    plug_in(uplink, device, config, meter, datapath)
+}
+
+/// What the wrappers of an uplink enforce. It has no guard: its frames come from many sources.
+fn rules(uplink: &Uplink) -> Rules {
+    // Checked when the configuration was read.
+    let membership = uplink.membership().unwrap_or_default();
+    Rules { guard: None, limits: uplink.limit, enabled: uplink.enabled, membership }
+}
+
+/// Plugs in an uplink with its device.
+fn plug_in(
+    uplink: &Uplink,
+    device: Device,
     config: &Config,
     meter: &Arc<Meter>,
     datapath: &Datapath,
@@ -177,28 +214,19 @@ pub(super) fn open(
     let kept = is_machine && vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
     let spare = if kept { SPARE_BUFFERS } else { 0 };
     let wrappers = Wrappers::new(&uplink.name, rules(uplink), config.daemon.capture);
-    attach_one(uplink, guest_queues_of(uplink, config), wrappers, spare, meter, datapath)
-}
-
-/// What the wrappers of an uplink enforce. It has no guard: its frames come from many sources.
-fn rules(uplink: &Uplink) -> Rules {
-    // Checked when the configuration was read.
-    let membership = uplink.membership().unwrap_or_default();
-    Rules { guard: None, limits: uplink.limit, enabled: uplink.enabled, membership }
+    attach_one(uplink, device, wrappers, spare, meter, datapath)
 }
 
 fn attach_one(
     uplink: &Uplink,
-    guests: usize,
+    device: Device,
     wrappers: Wrappers,
     spare: usize,
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
-    let wanted = Wanted { shared: datapath.workers(), guests };
-    let Device { shared, for_guests, macvtap } =
-        uplink_device::open(uplink, wanted).map_err(failed)?;
+    let Device { shared, for_guests, macvtap } = device;
     let first = shared.len();
     let memory = |queues, spare| {
         buffers(uplink, queues, spare).map_err(Error::system("memory for an uplink"))

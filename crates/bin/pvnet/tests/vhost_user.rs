@@ -4,10 +4,14 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod testbed;
 
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Stdio};
+
 use lab::{Process, TempDir};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use testbed::{Testbed, able, wait};
+use testbed::{Testbed, able, holdings, wait};
 
 /// Frames that must have come from each port.
 const FRAMES: u64 = 2000;
@@ -230,5 +234,65 @@ fn traffic_goes_on_after_either_side_was_killed_many_times() {
     if able(&["dpdk-testpmd"]) {
         reconnects(0, 5);
         reconnects(1, 5);
+    }
+}
+
+/// This program's front-end: two guests, of which the first sends to the second for as long as it lives.
+fn front_end(sockets: &TempDir, layout: &str) -> Child {
+    let mut command = testbed::pvnet();
+    command.args(["bench", "vhost-front-end", "--layout", layout, "--sockets"]);
+    command.args(["0", "1"].map(|name| sockets.path().join(name)));
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = child.unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("Ready"), "{line}");
+    let request = br#"{"Throughput":{"len":64,"ms":60000}}"#;
+    child.stdin.as_mut().unwrap().write_all(&[&request[..], b"\n"].concat()).unwrap();
+    child
+}
+
+/// A process's descriptors, by kind.
+fn descriptors(pid: u32) -> BTreeMap<String, usize> {
+    let mut kinds = BTreeMap::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        // It may be closed meanwhile.
+        let Ok(link) = std::fs::read_link(entry.unwrap().path()) else { continue };
+        let kind = link.to_string_lossy().replace(|c: char| c.is_ascii_digit(), "");
+        *kinds.entry(kind).or_default() += 1;
+    }
+    kinds
+}
+
+#[test]
+fn a_front_end_that_is_killed_in_the_middle_of_traffic_leaves_nothing() {
+    const TIMES: usize = 20;
+    if !able(&[]) {
+        return;
+    }
+    let sockets = TempDir::new().unwrap();
+    let ports = [0, 1].map(|n| {
+        let socket = sockets.path().join(n.to_string());
+        format!(
+            "[[port]]\nname = \"vm{n}\"\nkind = \"vhost-user\"\nsocket = {socket:?}\nmac = \"02:70:76:6e:02:0{n}\"\n"
+        )
+    });
+    let testbed = Testbed::start(0, &format!("workers = 1\n{}", ports.concat()));
+    let pid = testbed.daemon.pid();
+    let ports = || testbed.status()["ports"].as_array().unwrap().clone();
+    let carried = || ports()[1]["egress"]["frames"].as_u64().unwrap_or(0);
+    let mut first = None;
+    for time in 0..TIMES {
+        let layout = if time % 2 == 0 { "split" } else { "packed" };
+        let mut child = front_end(&sockets, layout);
+        let before = carried();
+        wait("the frames", || carried() > before + FRAMES);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait("the end of the sessions", || ports().iter().all(|port| port["state"] == "down"));
+        // A thread that watches the sessions' notifications ends a moment later.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let held = *first.get_or_insert_with(|| holdings(pid));
+        wait(&format!("{held:?} after {time}: {:?}", descriptors(pid)), || holdings(pid) == held);
     }
 }

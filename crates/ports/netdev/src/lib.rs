@@ -89,6 +89,15 @@ pub struct Metadata {
     pub gso: Option<Gso>,
 }
 
+/// A frame that was submitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentFrame {
+    /// What is known of it besides its bytes.
+    pub metadata: Metadata,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
 /// Free memory of the guest, for a part of the next frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer<'a> {
@@ -214,6 +223,12 @@ pub trait Queue: Send + 'static {
     /// What this guest has copied itself so far, out of the other end's memory.
     fn copied(&self) -> Copied {
         Copied::default()
+    }
+
+    /// The frames that were submitted and that the other end has not confirmed, in order. If it has gone, nobody carries
+    /// them any more; some it may have carried.
+    fn unconfirmed(&mut self) -> Vec<SentFrame> {
+        Vec::new()
     }
 
     /// Clears those events that are `rung`. Call it before looking at the rings, never after: an

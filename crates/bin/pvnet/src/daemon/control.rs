@@ -1,10 +1,11 @@
 //! The control thread: owns the interfaces and reacts to their events.
 
+mod record;
 mod requests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control_socket::Reason;
 use datapath::{Datapath, Failure, Port, TeachError};
@@ -18,6 +19,7 @@ use crate::daemon::cpu::Stopwatch;
 use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::guest_queues::Receiver;
 use crate::daemon::platform::{Backend, Platform, Transition};
+use crate::daemon::port_record::PortRecord;
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::virtual_machines::{self, VirtualMachine};
 use crate::daemon::wrap::Wrappers;
@@ -53,6 +55,7 @@ pub(super) struct Control {
     machines: Vec<VirtualMachine>,
     interfaces: BTreeMap<VifId, Interface>,
     stopwatch: Stopwatch,
+    ports: PortRecord,
 }
 
 impl Control {
@@ -62,9 +65,10 @@ impl Control {
         datapath: Datapath,
         uplinks: Vec<PluggedUplink>,
         machines: Vec<VirtualMachine>,
+        ports: PortRecord,
     ) -> Self {
         let (stopwatch, interfaces) = (Stopwatch::start(), BTreeMap::new());
-        Self { config, platform, datapath, uplinks, machines, interfaces, stopwatch }
+        Self { config, platform, datapath, uplinks, machines, interfaces, stopwatch, ports }
     }
 
     fn store(&self) -> &dyn Store {
@@ -74,8 +78,10 @@ impl Control {
     /// Serves events until [`Event::Stop`]. Then it disconnects the guests, or leaves them connected for
     /// the next daemon.
     pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>) {
+        self.ports.begin(Instant::now());
         loop {
-            match inbox.recv_timeout(SWEEP) {
+            let limit = self.ports.left(Instant::now()).unwrap_or(SWEEP);
+            match inbox.recv_timeout(limit) {
                 Ok(Event::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Ok(event) => self.serve(event),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -84,7 +90,10 @@ impl Control {
             self.refresh_wrappers();
             self.assign_queues();
             self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
+            self.record_ports();
         }
+        // From here on frames wait at their senders, for the next daemon.
+        self.datapath.pause();
         for machine in &mut self.machines {
             machine.unplug(Reason::Stopping, &self.datapath);
         }

@@ -20,6 +20,7 @@ mod memory;
 mod metrics;
 mod nics;
 mod platform;
+mod port_record;
 mod server;
 mod status;
 mod store_events;
@@ -46,6 +47,7 @@ use error::Error;
 use event::Event;
 use leases::Leases;
 use platform::Platform;
+use port_record::PortRecord;
 use thread::spawn;
 
 /// Runs until SIGINT or SIGTERM.
@@ -78,6 +80,10 @@ fn serve(
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(&config, &events)?;
+    let ports = PortRecord::open(&config.daemon.directory);
+    if ports.is_waiting() {
+        datapath.pause();
+    }
     let nics = platform.nics().cloned();
     let uplinks = uplinks::attach(&config, platform.meter(), &datapath, nics.as_ref(), &events)?;
     let machines = virtual_machines::attach(&config, platform.meter(), &events)?;
@@ -99,7 +105,7 @@ fn serve(
     let stop_looking = platform.look_for_guests(events.clone())?;
     store_events::forward(platform.store().clone(), events)?;
     info!(workers, "ready");
-    Control::new(config, platform.clone(), datapath, uplinks, machines).run(inbox);
+    Control::new(config, platform.clone(), datapath, uplinks, machines, ports).run(inbox);
     stop_looking();
     Ok(())
 }

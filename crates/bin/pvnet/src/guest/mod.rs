@@ -5,6 +5,7 @@ mod links;
 mod memory;
 mod options;
 mod pump;
+mod stack_queue;
 mod vif;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,7 +19,6 @@ use nic_session::channel::GuestEnd;
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
-use uplink::tap::TapQueue;
 use xen::XenGuest;
 use xenstore::{Client, Store};
 
@@ -29,6 +29,7 @@ use crate::signals::{report_signal, stop_signal};
 use link::{Link, StackEnd};
 use links::Follow;
 use memory::Balloon;
+use stack_queue::StackQueue;
 
 pub use options::{Address, Options};
 
@@ -67,7 +68,7 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
         let names: Vec<_> = links.iter().map(Link::name).collect();
         println!("guest {name} is up: {} in namespace {name}", names.join(", "));
         if !options.rejoin.is_zero() {
-            kept = links.iter().map(Link::keep_taps).collect::<Result<_, _>>()?;
+            kept = links.iter().map(Link::keep_queues).collect::<Result<_, _>>()?;
         }
         let balloon = Balloon::watch(guest, store).map_err(text)?;
         let result = links::run(links, &signals, &asked, balloon);
@@ -148,7 +149,7 @@ fn open_links(
     store: &Arc<dyn Store>,
     namespace: &str,
     options: &Options,
-    kept: Vec<Vec<TapQueue>>,
+    kept: Vec<Vec<StackQueue>>,
 ) -> Result<Vec<Link>, String> {
     let handles = vif::handles(&**store)?;
     let contexts = contexts(guest, &**store)?;

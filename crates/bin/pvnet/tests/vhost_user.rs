@@ -7,6 +7,7 @@ mod testbed;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use lab::{Process, TempDir};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,6 +16,10 @@ use testbed::{Testbed, able, holdings, wait};
 
 /// Frames that must have come from each port.
 const FRAMES: u64 = 2000;
+
+/// How often testpmd sends its burst, and how long the frames may then take.
+const TRIES: u32 = 3;
+const TRY: Duration = Duration::from_secs(20);
 
 /// What testpmd does with the frames of its ports.
 const FORWARD: &str = "--forward-mode=mac --tx-first";
@@ -109,14 +114,30 @@ impl Bed {
 
     /// Waits until many more frames than now have come in on `from` and gone out of `to`.
     fn carries(&self, testpmd: &mut [&mut Process], from: u8, to: u8) {
-        let before = [self.frames(from, "ingress"), self.frames(to, "egress")];
-        wait("the frames", || {
+        assert!(self.carries_within(testpmd, from, to, testbed::LIMIT), "no frames");
+    }
+
+    /// The same, for this long at most. Returns whether they have.
+    fn carries_within(
+        &self,
+        testpmd: &mut [&mut Process],
+        from: u8,
+        to: u8,
+        limit: Duration,
+    ) -> bool {
+        let start = Instant::now();
+        let now = || [self.frames(from, "ingress"), self.frames(to, "egress")];
+        let before = now();
+        while now().iter().zip(before).any(|(now, before)| *now <= before + FRAMES) {
             for process in testpmd.iter_mut() {
                 assert!(process.ended().unwrap().is_none(), "{}", process.stdout());
             }
-            self.frames(from, "ingress") > before[0] + FRAMES
-                && self.frames(to, "egress") > before[1] + FRAMES
-        });
+            if start.elapsed() > limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
     }
 
     /// Carries frames in both directions with this layout, and ends the session.
@@ -124,6 +145,14 @@ impl Bed {
         let ports = [2 * pair, 2 * pair + 1];
         let peers = [ports[1], ports[0]];
         let mut testpmd = self.testpmd(&ports, &peers, mode, layout, FORWARD);
+        for _ in 1..TRIES {
+            if self.carries_within(&mut [&mut testpmd], ports[0], ports[1], TRY) {
+                break;
+            }
+            // Its one burst was lost: the other port was not served yet.
+            end(&mut testpmd);
+            testpmd = self.testpmd(&ports, &peers, mode, layout, FORWARD);
+        }
         self.carries(&mut [&mut testpmd], ports[0], ports[1]);
         self.carries(&mut [&mut testpmd], ports[1], ports[0]);
         let are = |state: &str| {
@@ -137,7 +166,7 @@ impl Bed {
             assert_eq!(port["queues"], layout.4, "{layout:?}: {port}");
             assert!(port["reason"].is_null(), "{port}");
         }
-        testpmd.stop().unwrap();
+        end(&mut testpmd);
         wait("the end of the sessions", || are("down"));
     }
 }
@@ -147,8 +176,17 @@ fn mac(port: u8) -> String {
 }
 
 fn kill(process: &mut Process) {
+    signal(process, Signal::KILL);
+}
+
+/// Asks a process to end, which takes testpmd a while.
+fn end(process: &mut Process) {
+    signal(process, Signal::TERM);
+}
+
+fn signal(process: &mut Process, signal: Signal) {
     let pid = Pid::from_raw(process.pid().cast_signed()).unwrap();
-    kill_process(pid, Signal::KILL).unwrap();
+    kill_process(pid, signal).unwrap();
     process.wait(testbed::LIMIT).unwrap();
 }
 
@@ -291,7 +329,7 @@ fn a_front_end_that_is_killed_in_the_middle_of_traffic_leaves_nothing() {
         child.wait().unwrap();
         wait("the end of the sessions", || ports().iter().all(|port| port["state"] == "down"));
         // A thread that watches the sessions' notifications ends a moment later.
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
         let held = *first.get_or_insert_with(|| holdings(pid));
         wait(&format!("{held:?} after {time}: {:?}", descriptors(pid)), || holdings(pid) == held);
     }

@@ -48,6 +48,9 @@ pub trait Device {
     /// Whether it carries frames.
     fn is_open(&self) -> bool;
 
+    /// Asks the other end to keep pages mapped, if that is agreed. It may take a while; frames can be on their way meanwhile.
+    fn keep_mapped(&mut self) {}
+
     /// Frees pages that its queue number `queue` has [set aside](Queue::set_aside), once the other end
     /// has confirmed that it does not use them any more. It may take `timeout` for that.
     ///

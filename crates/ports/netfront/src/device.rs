@@ -39,6 +39,11 @@ impl<G: Guest> Device for Frontend<G> {
         self.backend_state().is_ok_and(|state| state == Some(XenbusState::Connected))
     }
 
+    fn keep_mapped(&mut self) {
+        // Without it frames cost more.
+        let _ = Frontend::keep_mapped(self);
+    }
+
     fn free_pages(
         &mut self,
         queue: usize,

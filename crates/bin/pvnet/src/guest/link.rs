@@ -141,6 +141,13 @@ impl Link {
         Self { name, stack: Vec::new(), poll: Duration::ZERO, running, context: None }
     }
 
+    /// See [`Device::keep_mapped`].
+    pub(super) fn keep_mapped(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.device.keep_mapped();
+        }
+    }
+
     /// The tap's name.
     pub(super) fn name(&self) -> &str {
         &self.name

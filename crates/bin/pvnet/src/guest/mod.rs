@@ -64,7 +64,8 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let mut kept = Vec::new();
     let result = loop {
         let Session { guest, store } = session;
-        let links = open_links(&guest, &store, name, options, std::mem::take(&mut kept))?;
+        let mut links = open_links(&guest, &store, name, options, std::mem::take(&mut kept))?;
+        links.iter_mut().for_each(Link::keep_mapped);
         let names: Vec<_> = links.iter().map(Link::name).collect();
         println!("guest {name} is up: {} in namespace {name}", names.join(", "));
         if !options.rejoin.is_zero() {
@@ -219,7 +220,8 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);
     let poll = options.poll;
     let stack = StackEnd { name, namespace: None, offloads, addresses, poll, kept: None };
-    let link = vif::open(&guest, &store, handle, stack, options, None)?;
+    let mut link = vif::open(&guest, &store, handle, stack, options, None)?;
+    link.keep_mapped();
     println!("vif {handle} is up: {}", link.name());
     links::run(vec![link], &signals, &asked, Nothing)
 }

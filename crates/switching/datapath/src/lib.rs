@@ -26,6 +26,7 @@ mod carry;
 mod config;
 mod deliver;
 mod domains;
+mod handle;
 mod head_of_line;
 mod held;
 mod in_flight;
@@ -61,12 +62,13 @@ pub use shared::{Failure, FailureSink};
 pub use switch::TeachError;
 
 use carry::IngressQueue;
+use handle::{Command, WorkerHandle};
 use move_log::MoveLog;
 use placement::{Owners, Placement};
 use shared::Shared;
 use wake_ups::WakeUps;
 use work::Work;
-use worker::{Command, Worker, WorkerHandle};
+use worker::Worker;
 
 /// The workers, the ports and the switch between them.
 pub struct Datapath {
@@ -241,6 +243,17 @@ impl Datapath {
     /// The workers of a port, each once.
     fn owners_of(&self, port: PortId) -> Vec<usize> {
         self.owners().get(&port).map(Owners::workers).unwrap_or_default()
+    }
+
+    /// Stops carrying frames: they wait where they are. When this returns, no worker uses a queue until [`resume`](Self::resume).
+    /// Ports may come and go meanwhile.
+    pub fn pause(&self) {
+        self.ask((0..self.workers.len()).collect(), |done| Command::Pause { done });
+    }
+
+    /// Carries frames again.
+    pub fn resume(&self) {
+        self.workers.iter().for_each(|worker| worker.send(Command::Resume));
     }
 
     /// Says that a station is on a port, before a frame has come from it: frames for it are not flooded, and no other

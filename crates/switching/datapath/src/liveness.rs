@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use switch::PortId;
 
 use crate::Datapath;
-use crate::worker::Command;
+use crate::handle::Command;
 
 /// A port that no queue has.
 const NOBODY: PortId = PortId(u16::MAX);

@@ -4,11 +4,10 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use poller::{Poller, Yields};
-use port::{Armed, Broken, Coalescing, Rewrap};
+use port::{Armed, Broken, Rewrap};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -18,6 +17,7 @@ use tracing::{debug, error};
 
 use crate::carrier::Carrier;
 use crate::carry::Progress;
+use crate::handle::{Command, WorkerHandle};
 use crate::held::Held;
 use crate::port::{IngressId, Port};
 use crate::shared::Shared;
@@ -52,52 +52,6 @@ enum Turn {
     Ended,
 }
 
-/// A command to a worker. What it removes, it hands to whoever asked: to drop a queue may unmap much memory, and the
-/// worker's other queues would wait.
-pub(crate) enum Command {
-    Add { port: Arc<Port>, work: Work, id: Option<IngressId> },
-    RemoveIngress { id: IngressId, done: mpsc::Sender<Vec<Slot>> },
-    Synchronise { port: PortId, done: mpsc::Sender<()> },
-    Rewrap { port: PortId, rewrap: Arc<dyn Rewrap>, done: mpsc::Sender<()> },
-    Coalesce { port: PortId, coalescing: Option<Coalescing>, done: mpsc::Sender<()> },
-    Remove { port: PortId, done: mpsc::Sender<Vec<Slot>> },
-    Stop,
-}
-
-/// A worker, for its datapath.
-pub(crate) struct WorkerHandle {
-    number: usize,
-    thread: u32,
-    shared: Arc<Shared>,
-    commands: mpsc::Sender<Command>,
-    join: Option<JoinHandle<()>>,
-}
-
-impl WorkerHandle {
-    /// A handle of a worker that the caller's thread steps.
-    pub(crate) fn stepped(shared: Arc<Shared>, commands: mpsc::Sender<Command>) -> Self {
-        Self { number: 0, thread: 0, shared, commands, join: None }
-    }
-
-    pub(crate) fn send(&self, command: Command) {
-        // This fails after the worker has got `Stop`. Then the command needs no effect.
-        let _ = self.commands.send(command);
-        self.shared.doorbells[self.number].ring();
-    }
-
-    pub(crate) fn thread(&self) -> u32 {
-        self.thread
-    }
-
-    pub(crate) fn join(&mut self) {
-        if let Some(join) = self.join.take()
-            && join.join().is_err()
-        {
-            error!(worker = self.number, "worker panicked");
-        }
-    }
-}
-
 /// A worker, on its thread.
 pub(crate) struct Worker {
     number: usize,
@@ -115,6 +69,8 @@ pub(crate) struct Worker {
     rounds: u32,
     /// When frames that wait for room were last tried again.
     retried: Instant,
+    /// Nothing is carried until it is resumed.
+    is_paused: bool,
     /// How many slots were active after the last round, and the least debt of them.
     active: usize,
     least_debt: Duration,
@@ -147,6 +103,7 @@ impl Worker {
             rounds: 0,
             shared,
             retried: Instant::now(),
+            is_paused: false,
             active: 0,
             least_debt: Duration::ZERO,
         };
@@ -168,7 +125,7 @@ impl Worker {
             })?;
         let thread = thread.recv().map_err(io::Error::other)?;
         let thread = u32::try_from(thread).unwrap_or(0);
-        Ok(WorkerHandle { number, thread, shared, commands: sender, join: Some(join) })
+        Ok(WorkerHandle::new(number, thread, shared, sender, join))
     }
 
     /// Does what a round of [`run`](Self::run) does, without waiting for events. Returns whether another step may have work.
@@ -417,8 +374,16 @@ impl Worker {
         }
     }
 
+    /// The next command; a worker that is paused waits for it.
+    fn next_command(&self) -> Option<Command> {
+        match self.is_paused {
+            true => self.commands.recv().ok(),
+            false => self.commands.try_recv().ok(),
+        }
+    }
+
     fn run_commands(&mut self) -> bool {
-        while let Ok(command) = self.commands.try_recv() {
+        while let Some(command) = self.next_command() {
             match command {
                 Command::Add { port, work, id } => self.add(port, work, id),
                 Command::RemoveIngress { id, done } => {
@@ -445,6 +410,12 @@ impl Worker {
                     // This fails if the caller no longer waits.
                     let _ = done.send(removed);
                 }
+                Command::Pause { done } => {
+                    self.held.flush(self.carrier.now, true);
+                    self.is_paused = true;
+                    let _ = done.send(());
+                }
+                Command::Resume => self.is_paused = false,
                 Command::Stop => return false,
             }
         }

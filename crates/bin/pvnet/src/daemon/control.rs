@@ -2,11 +2,12 @@
 
 mod addresses;
 mod change;
+mod record;
 mod requests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control_socket::Reason;
 use datapath::{Datapath, Failure, Port};
@@ -22,6 +23,7 @@ use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::guest_queues::Receiver;
 use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
+use crate::daemon::port_record::PortRecord;
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::virtual_machines::{self, VirtualMachine};
 use crate::daemon::wrap::{Rules, Wrappers};
@@ -65,6 +67,7 @@ pub(super) struct Control {
     interfaces: BTreeMap<VifId, Interface>,
     stopwatch: Stopwatch,
     events: mpsc::Sender<Event>,
+    ports: PortRecord,
 }
 
 impl Control {
@@ -75,6 +78,7 @@ impl Control {
         uplinks: Vec<PluggedUplink>,
         machines: Vec<VirtualMachine>,
         events: mpsc::Sender<Event>,
+        ports: PortRecord,
     ) -> Self {
         Self {
             config,
@@ -87,6 +91,7 @@ impl Control {
             interfaces: BTreeMap::new(),
             stopwatch: Stopwatch::start(),
             events,
+            ports,
         }
     }
 
@@ -97,8 +102,10 @@ impl Control {
     /// Serves events until [`Event::Stop`]. Then it disconnects the guests, or leaves them connected for
     /// the next daemon.
     pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>, mut watchdog: Watchdog) {
+        self.ports.begin(Instant::now());
         loop {
-            match inbox.recv_timeout(SWEEP) {
+            let limit = self.ports.left(Instant::now()).unwrap_or(SWEEP);
+            match inbox.recv_timeout(limit) {
                 Ok(Event::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Ok(event) => self.serve(event),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -108,8 +115,11 @@ impl Control {
             self.refresh_wrappers();
             self.assign_queues();
             self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
+            self.record_ports();
         }
         watchdog.stopping();
+        // From here on frames wait at their senders, for the next daemon.
+        self.datapath.pause();
         for machine in &mut self.machines {
             machine.unplug(Reason::Stopping, &self.datapath);
         }

@@ -24,6 +24,7 @@ mod metrics;
 mod nics;
 mod notify;
 mod platform;
+mod port_record;
 mod sandbox;
 mod server;
 mod status;
@@ -52,6 +53,7 @@ use event::Event;
 use leases::Leases;
 use notify::Readiness;
 use platform::Platform;
+use port_record::PortRecord;
 use sandbox::Sandbox;
 use thread::spawn;
 use uplink_device::Device;
@@ -102,6 +104,10 @@ fn serve(
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
     let datapath = start_datapath(config, &events)?;
+    let ports = PortRecord::open(&config.daemon.directory);
+    if ports.is_waiting() {
+        datapath.pause();
+    }
     let nics = platform.nics().cloned();
     let Start { devices, sandbox, readiness } = start;
     let uplinks =
@@ -127,7 +133,7 @@ fn serve(
     sandbox.close();
     let watchdog = readiness.ready();
     info!(workers, "ready");
-    Control::new(loaded, platform.clone(), datapath, uplinks, machines, events)
+    Control::new(loaded, platform.clone(), datapath, uplinks, machines, events, ports)
         .run(inbox, watchdog);
     stop_looking();
     Ok(())

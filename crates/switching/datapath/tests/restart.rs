@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use common::{Guest, Host, Platform, frame, receive, send, wait_until};
 use netback::{RxChannel, TxChannel};
-use offload::{Checksum, Gso};
+use offload::{Checksum, Gso, GsoKind};
 use port::{Budget, Egress, Ingress, Offer, Outcome, Received, WINDOW};
 use proptest::prelude::*;
-use wire::netif::GsoKind;
 use xenstore::XenbusState;
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 0xa];

@@ -161,6 +161,11 @@ pub fn set_mac(namespace: Option<&str>, device: &str, mac: &str) -> Result<(), S
     ip(&[&inside[..], &["link", "set", device, "address", mac]].concat()).map(drop)
 }
 
+/// Sets a device's MTU, in a namespace or on the host.
+pub fn set_mtu(namespace: Option<&str>, device: &str, mtu: u16) -> Result<(), String> {
+    ip_in(namespace, &["link", "set", device, "mtu", &mtu.to_string()]).map(drop)
+}
+
 /// As [`ip`], in a namespace or on the host.
 fn ip_in(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> {
     let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();

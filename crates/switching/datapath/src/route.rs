@@ -59,6 +59,9 @@ impl Carrier {
         fresh: usize,
         decided: u64,
     ) -> Routes<'a> {
+        if let Some(peer) = port.peer() {
+            return self.route_to_peer(port, peer, window, fresh, decided);
+        }
         let first_fresh = window.len() - fresh;
         let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
         let mut routes = Routes { of: ArrayVec::new(), flood: None };

@@ -8,6 +8,7 @@ use port::{Doorbell, Egress};
 use switch::{MacTable, PortId, PortSet, StormControl};
 
 use crate::config::Config;
+use crate::peer::Peer;
 use crate::port::Port;
 
 /// A queue broke and was dropped. Reported once per port, for the first of its queues that breaks.
@@ -27,7 +28,7 @@ pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
 pub(crate) struct Ports {
     /// By number.
     pub(crate) list: Vec<Option<Arc<Port>>>,
-    /// Their numbers, as a set.
+    /// The numbers of those in the switch, as a set.
     pub(crate) all: PortSet,
 }
 
@@ -114,18 +115,29 @@ impl Shared {
         result
     }
 
-    pub(crate) fn add(&self, name: &str, egress: Vec<Box<dyn Egress>>) -> Arc<Port> {
+    /// Adds a port: to the switch, or outside of it if it has a peer.
+    pub(crate) fn add(
+        &self,
+        name: &str,
+        egress: Vec<Box<dyn Egress>>,
+        peer: Option<Peer>,
+    ) -> Arc<Port> {
         self.change(|Ports { list, all }| {
             let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
             let serial = self.attached.fetch_add(1, Ordering::Relaxed);
             let storm_control = StormControl::new(self.flood_copies);
-            let port = Arc::new(Port::new(id, serial, name, egress, self.hash_macs, storm_control));
+            let is_in_switch = peer.is_none();
+            let hash_macs = self.hash_macs;
+            let port = Port::new(id, serial, name, egress, hash_macs, storm_control, peer);
+            let port = Arc::new(port);
             if number == list.len() {
                 list.push(None);
             }
             list[number] = Some(port.clone());
-            all.insert(id);
+            if is_in_switch {
+                all.insert(id);
+            }
             port
         })
     }

@@ -8,9 +8,11 @@ use serde::Deserialize;
 use vhost_user::{DeviceOptions, Mode};
 use wire::ethernet::MacAddr;
 
+use super::attach::{Attach, Device, Keys};
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::parsed_if_any;
+use super::uplink::Capabilities;
 
 /// `[[port]]`
 #[derive(Clone, Debug, Deserialize)]
@@ -51,6 +53,14 @@ pub struct Port {
     /// The rates at which the guest may send and receive.
     #[serde(default)]
     pub limit: Limits,
+    /// What it is joined to.
+    pub attach: Option<Attach>,
+    /// The name of its device on the host; `vif-` and its name if absent.
+    pub device: Option<String>,
+    /// What the network behind its device can do with the guest's frames.
+    pub device_capabilities: Option<Capabilities>,
+    /// The MTU of a new device.
+    pub mtu: Option<u16>,
 }
 
 /// `kind`: what a port is.
@@ -104,6 +114,7 @@ impl Port {
         if self.socket.as_os_str().is_empty() {
             return Err("socket is empty".into());
         }
+        self.attach_keys().check(false)?;
         self.sources().map(drop)
     }
 
@@ -115,6 +126,20 @@ impl Port {
         Sources::new(self.guard, &self.guard_addresses, &[])
     }
 
+    fn attach_keys(&self) -> Keys<'_> {
+        Keys {
+            attach: self.attach,
+            device: self.device.as_deref(),
+            capabilities: self.device_capabilities,
+            mtu: self.mtu,
+        }
+    }
+
+    /// Its device on the host, if it has one.
+    pub fn device(&self) -> Option<Device> {
+        self.attach_keys().device(Attach::Switch, Some(&self.name))
+    }
+
     /// Who makes the socket.
     pub fn mode(&self) -> Mode {
         match self.mode {
@@ -124,7 +149,7 @@ impl Port {
     }
 
     /// What its device offers.
-    pub fn device(&self) -> DeviceOptions {
+    pub fn offered(&self) -> DeviceOptions {
         let (csum, tso) = (self.checksum_offload, self.tcp_segmentation_offload);
         let offloads =
             Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso };

@@ -7,11 +7,13 @@ use port::Coalescing;
 use serde::Deserialize;
 use wire::ethernet::MacAddr;
 
+use super::attach::{Attach, Keys};
 use super::coalescing::coalescing;
 use super::daemon::Platform;
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::{parsed, parsed_if_any};
+use super::uplink::Capabilities;
 
 /// `[[guest.vif]]`
 #[derive(Clone, Debug, Deserialize)]
@@ -56,6 +58,14 @@ pub struct Vif {
     pub guard_addresses: Vec<Allowed>,
     /// The rates at which the guest may send and receive.
     pub limit: Limits,
+    /// What it is joined to.
+    pub attach: Option<Attach>,
+    /// The name of its device on the host; `vif-` and its port's name if absent.
+    pub device: Option<String>,
+    /// What the network behind its device can do with the guest's frames.
+    pub device_capabilities: Option<Capabilities>,
+    /// The MTU of a new device.
+    pub mtu: Option<u16>,
 }
 
 impl Default for Vif {
@@ -78,6 +88,10 @@ impl Default for Vif {
             guard: None,
             guard_addresses: Vec::new(),
             limit: Limits::default(),
+            attach: None,
+            device: None,
+            device_capabilities: None,
+            mtu: None,
         }
     }
 }
@@ -105,7 +119,7 @@ const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
     /// The keys of its table.
-    pub(super) const KEYS: [&str; 17] = [
+    pub(super) const KEYS: [&str; 21] = [
         "mac",
         "addresses",
         "queues",
@@ -123,6 +137,10 @@ impl Vif {
         "guard",
         "guard_addresses",
         "limit",
+        "attach",
+        "device",
+        "device_capabilities",
+        "mtu",
     ];
 
     /// Checks what TOML cannot express. On Xen the toolstack may know the addresses.
@@ -159,6 +177,7 @@ impl Vif {
             return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
         }
         self.coalescing()?;
+        self.attach_keys().check(is_xen)?;
         if is_xen && self.rx == RxChannel::Flip {
             return Err(
                 "rx = \"flip\" is not for Xen, because Linux lets no process transfer pages".into(),
@@ -218,6 +237,16 @@ impl Vif {
             reuse: self.grant_reuse,
             // Checked when the configuration was read.
             coalescing: self.coalescing().unwrap_or_default(),
+        }
+    }
+
+    /// What it is joined to.
+    pub(super) fn attach_keys(&self) -> Keys<'_> {
+        Keys {
+            attach: self.attach,
+            device: self.device.as_deref(),
+            capabilities: self.device_capabilities,
+            mtu: self.mtu,
         }
     }
 

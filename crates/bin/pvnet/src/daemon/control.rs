@@ -1,6 +1,9 @@
 //! The control thread: owns the interfaces and reacts to their events.
 
+mod devices;
 mod requests;
+
+pub(super) use devices::make_devices;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
@@ -15,6 +18,7 @@ use xenstore::{Store, StoreError, WatchEvent};
 use crate::config::{Config, Vif, default_queues};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
+use crate::daemon::device::{self, GuestDevice};
 use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::guest_queues::Receiver;
 use crate::daemon::platform::{Backend, Platform, Transition};
@@ -42,6 +46,8 @@ struct Interface {
     address_owner: Option<String>,
     /// Whether the switch keeps its address for it.
     has_address: bool,
+    /// Its interface on the host, if it is not in the switch.
+    device: Option<GuestDevice>,
 }
 
 /// The control thread's state.
@@ -84,6 +90,7 @@ impl Control {
             self.refresh_wrappers();
             self.assign_queues();
             self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
+            self.look_for_devices();
         }
         for machine in &mut self.machines {
             machine.unplug(Reason::Stopping, &self.datapath);
@@ -192,7 +199,8 @@ impl Control {
                     info!(vif = %id, "removed");
                     self.unplug(id);
                 }
-                (Presence::Wanted | Presence::Leaving, true) => {}
+                (Presence::Wanted, true) => self.script_has_run(id),
+                (Presence::Leaving, true) => {}
                 (Presence::Leaving | Presence::Gone, false) => {}
             },
             // Frames are carried on while the store is away.
@@ -231,7 +239,14 @@ impl Control {
         let sources = vif.sources()?;
         let lends = vif.has_own_queue(self.config.daemon.platform);
         let offered = vif.offered(if lends { 1 } else { default_queues() });
-        let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
+        let device = self.open_device(id, &name, &vif)?;
+        let backend = match self.platform.adopt(id, offered) {
+            Ok(backend) => backend,
+            Err(error) => {
+                self.abandon_device(device);
+                return Err(error.to_string());
+            }
+        };
         let state = format!("{}/state", backend.frontend());
         let policy = sources.policy(backend.mac());
         let may_capture = self.config.daemon.capture;
@@ -247,6 +262,7 @@ impl Control {
             reason,
             address_owner,
             has_address: false,
+            device,
         };
         self.interfaces.insert(id, interface);
         self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
@@ -255,10 +271,11 @@ impl Control {
     /// Forgets an interface, and removes its remaining nodes.
     fn unplug(&mut self, id: VifId) {
         self.release_queue(id);
-        let Some(interface) = self.interfaces.remove(&id) else { return };
+        let Some(mut interface) = self.interfaces.remove(&id) else { return };
         if let Some(port) = interface.port {
-            self.datapath.detach(port.id());
+            device::detach(interface.device.as_mut(), &self.datapath, &port);
         }
+        self.abandon_device(interface.device);
         let state = format!("{}/state", interface.backend.frontend());
         // The watch ends with the domain anyway, so an error does not matter.
         let _ = self.store().unwatch(&state, &id.to_string());
@@ -269,6 +286,9 @@ impl Control {
     }
 
     fn frontend_changed(&mut self, id: VifId) {
+        if self.waits_for_script(id) {
+            return;
+        }
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         match interface.backend.frontend_changed() {
             Ok(Transition::None) => {}
@@ -294,7 +314,8 @@ impl Control {
         let count = queues.len();
         let queues = queues.into_iter().map(|queue| interface.wrappers.wrap(queue)).collect();
         let name = &interface.name;
-        interface.port = Some(self.datapath.attach(name, queues, tasks));
+        let device = interface.device.as_mut();
+        interface.port = Some(device::attach(device, &self.datapath, name, queues, tasks));
         interface.reason = None;
         self.teach(id);
         self.assign_queues();
@@ -314,7 +335,7 @@ impl Control {
         interface.address_owner = None;
         if let Some(port) = interface.port.take() {
             info!(guest = name, %reason, "disconnected");
-            self.datapath.detach(port.id());
+            device::detach(interface.device.as_mut(), &self.datapath, &port);
         } else {
             warn!(guest = name, %reason, "not connected");
         }
@@ -350,7 +371,9 @@ impl Control {
     /// Teaches the switch a guest's address. A guest that has the same address and was faster keeps it.
     fn teach(&mut self, id: VifId) {
         let Some(interface) = self.interfaces.get(&id) else { return };
-        let Some(port) = interface.port.as_deref() else { return };
+        let Some(port) = interface.port.as_deref().filter(|_| interface.device.is_none()) else {
+            return;
+        };
         let mac = interface.backend.mac();
         let taught = self.datapath.teach(port.id(), mac);
         let has_address = taught.is_ok();
@@ -393,7 +416,7 @@ impl Control {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         if let Some(port) = interface.port.take() {
             info!(guest = interface.name, "left connected for the next daemon");
-            self.datapath.detach(port.id());
+            device::detach(interface.device.as_mut(), &self.datapath, &port);
         }
     }
 
@@ -411,6 +434,7 @@ impl Control {
         if let Some(machine) = self.machines.iter_mut().find(|machine| machine.is_at(port)) {
             machine.unplug(Reason::Disabled(reason.to_owned()), &self.datapath);
         }
+        self.fail_device(port, reason);
         if let Some(uplink) = self.uplinks.iter_mut().find(|uplink| uplink.is_at(port)) {
             uplink.failure = Some(Reason::DeviceFailed(reason.to_owned()));
         }

@@ -9,9 +9,11 @@ mod backends;
 mod clients;
 mod control;
 mod cpu;
+mod device;
 mod error;
 mod event;
 mod guest_queues;
+mod hotplug;
 mod leases;
 mod limits;
 mod low_latency;
@@ -80,7 +82,9 @@ fn serve(
     let datapath = start_datapath(&config, &events)?;
     let nics = platform.nics().cloned();
     let uplinks = uplinks::attach(&config, platform.meter(), &datapath, nics.as_ref(), &events)?;
-    let machines = virtual_machines::attach(&config, platform.meter(), &events)?;
+    let machines =
+        virtual_machines::attach(&config, platform.meter(), datapath.workers(), &events)?;
+    control::make_devices(&config)?;
     let _nics = match &nics {
         Some(nics) => {
             nics::serve_uplinks(&config, nics, platform.meter(), &events)?;

@@ -13,6 +13,7 @@ use vhost_user::{Device, Ended, Link, Mode, Pace, Session, Socket};
 use wire::ethernet::MacAddr;
 
 use crate::config::{self, Config};
+use crate::daemon::device::{self, DeviceOptions, GuestDevice};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::status::counted;
@@ -32,6 +33,8 @@ pub(super) struct VirtualMachine {
     reason: Option<Reason>,
     /// Down while the port is disabled.
     link: Arc<Link>,
+    /// Its interface on the host, if it is not in the switch.
+    device: Option<GuestDevice>,
 }
 
 impl VirtualMachine {
@@ -44,8 +47,9 @@ impl VirtualMachine {
     pub(super) fn plug(&mut self, queues: Vec<Queue>, datapath: &Datapath) {
         let count = queues.len();
         let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
-        let port = datapath.attach(&self.name, queues, Vec::new());
-        if let Some(mac) = self.mac
+        let device = self.device.as_mut();
+        let port = device::attach(device, datapath, &self.name, queues, Vec::new());
+        if let Some(mac) = self.mac.filter(|_| self.device.is_none())
             && let Err(error) = datapath.teach(port.id(), mac)
         {
             warn!(port = self.name, %mac, %error, "its address can be taken");
@@ -60,10 +64,33 @@ impl VirtualMachine {
     pub(super) fn unplug(&mut self, why: Reason, datapath: &Datapath) {
         // One that was disabled keeps its reason.
         if let Some(port) = self.port.take() {
-            datapath.detach(port.id());
+            device::detach(self.device.as_mut(), datapath, &port);
             info!(port = self.name, %why, "down");
             self.link.set(!matches!(why, Reason::Disabled(_)));
             self.reason = Some(why);
+        }
+    }
+
+    /// Notes if its device broke with this port.
+    pub(super) fn fail_device(&mut self, port: &Arc<Port>, reason: &str, datapath: &Datapath) {
+        if let Some(device) = &mut self.device {
+            device.fail(port, reason, datapath);
+            self.follow_device();
+        }
+    }
+
+    /// Looks whether its device is there.
+    pub(super) fn look_for_device(&mut self, datapath: &Datapath) {
+        if let Some(device) = &mut self.device {
+            device.look(datapath);
+            self.follow_device();
+        }
+    }
+
+    /// The guest has a link only if it has a device.
+    fn follow_device(&self) {
+        if let Some(device) = self.device.as_ref().filter(|_| self.port.is_some()) {
+            self.link.set(device.is_there());
         }
     }
 
@@ -79,6 +106,10 @@ impl VirtualMachine {
             )
         };
         let status = self.wrappers.describe(status);
+        let status = match &self.device {
+            Some(device) => device.describe(status),
+            None => status,
+        };
         match &self.port {
             Some(port) => counted(status, port),
             None => status,
@@ -129,15 +160,17 @@ impl Device for Messenger {
 pub(super) fn attach(
     config: &Config,
     meter: &Arc<Meter>,
+    workers: usize,
     events: &mpsc::Sender<Event>,
 ) -> Result<Vec<VirtualMachine>, Error> {
-    config.ports.iter().map(|port| attach_one(port, config, meter, events)).collect()
+    config.ports.iter().map(|port| attach_one(port, config, meter, workers, events)).collect()
 }
 
 fn attach_one(
     port: &config::Port,
     config: &Config,
     meter: &Arc<Meter>,
+    workers: usize,
     events: &mpsc::Sender<Event>,
 ) -> Result<VirtualMachine, Error> {
     let name = port.name.clone();
@@ -148,8 +181,13 @@ fn attach_one(
     let sources = port.sources().map_err(failed)?;
     let policy = port.mac.and_then(|mac| sources.policy(mac));
     let wrappers = Wrappers::new(&name, policy, &port.limit, config.daemon.capture);
+    let open = |device: config::Device| {
+        let options = DeviceOptions::named(device, workers);
+        GuestDevice::open(options, meter)
+    };
+    let host_device = port.device().map(open).transpose().map_err(failed)?;
     let device = Arc::new(Messenger { name: name.clone(), events: events.clone() });
-    let (options, mac, meter) = (port.device(), port.mac, meter.clone());
+    let (options, mac, meter) = (port.offered(), port.mac, meter.clone());
     let link = Arc::<Link>::default();
     let (device_link, config_space) = (link.clone(), port.config_space);
     spawn_for_client("vhost-user", move || {
@@ -181,5 +219,6 @@ fn attach_one(
         port: None,
         reason: Some(Reason::WaitingForFrontend),
         link,
+        device: host_device,
     })
 }

@@ -10,6 +10,7 @@ mod faults;
 mod floods;
 mod in_flight;
 mod memory;
+mod pairs;
 mod parts;
 mod placement;
 mod polling;

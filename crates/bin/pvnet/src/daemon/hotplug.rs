@@ -18,6 +18,8 @@ impl Backends {
     /// The names that the device of an interface may have by now, and at last the one that a new device gets.
     pub(super) fn device_names(&self, store: &dyn Store, id: VifId) -> Vec<String> {
         let renamed = self.key(store, id, NAME).filter(|name| !name.is_empty());
+        // Before, an interface of that name is another one.
+        let renamed = renamed.filter(|_| self.has_script_run(store, id));
         renamed.into_iter().chain([format!("vif{}.{}", id.domain, id.handle)]).collect()
     }
 
@@ -29,7 +31,11 @@ impl Backends {
     /// Whether a script has yet to put the device into its place. The frontend must not connect before.
     pub(super) fn waits_for_script(&self, store: &dyn Store, id: VifId) -> bool {
         let has_script = self.key(store, id, SCRIPT).is_some_and(|script| !script.is_empty());
-        has_script && self.key(store, id, STATUS).as_deref() != Some(CONNECTED)
+        has_script && !self.has_script_run(store, id)
+    }
+
+    fn has_script_run(&self, store: &dyn Store, id: VifId) -> bool {
+        self.key(store, id, STATUS).as_deref() == Some(CONNECTED)
     }
 
     /// Tells the frontend the MTU of its network, as Xen's scripts do.
@@ -74,9 +80,10 @@ mod tests {
         assert!(waits());
         write("hotplug-status", "connected");
         assert!(!waits());
-        assert_eq!(backends.device_names(&store, id), ["vif7.1"]);
         write("vifname", "dmz");
         assert_eq!(backends.device_names(&store, id), ["dmz", "vif7.1"]);
+        write("hotplug-status", "error");
+        assert_eq!(backends.device_names(&store, id), ["vif7.1"]);
         assert_eq!(backends.mtu(&store, id), None);
         write("mtu", "9000");
         assert_eq!(backends.mtu(&store, id), Some(9000));

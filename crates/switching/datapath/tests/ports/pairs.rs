@@ -133,8 +133,9 @@ fn a_guest_that_takes_no_frames_delays_no_other_guest() {
         // It can still send.
         assert_eq!(stalled[1].egress.count(), 32 * round);
     }
-    let [guest, _] = &stalled;
+    let [guest, tap] = &stalled;
     assert_eq!(guest.egress.count(), 0);
     guest.egress.make_room(usize::MAX >> 1);
-    wait_until("those that waited", || worker.run() && guest.egress.count() > 0);
+    tap.sender.send(frame(guest.mac, tap.mac, 300, number));
+    wait_until("a frame for it", || worker.run() && guest.egress.count() > 0);
 }

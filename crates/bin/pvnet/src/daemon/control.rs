@@ -3,8 +3,6 @@
 mod devices;
 mod requests;
 
-pub(super) use devices::make_devices;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

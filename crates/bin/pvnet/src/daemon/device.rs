@@ -18,7 +18,8 @@ use tracing::{info, warn};
 use uplink::tap::TapQueue;
 use uplink::{BufferOptions, Buffers, GuestTap, TapEgress, TapIngress};
 
-use crate::config;
+use crate::config::{self, Config};
+use crate::daemon::error::Error;
 
 /// The interval at which a device is looked for.
 const LOOK: Duration = Duration::from_secs(1);
@@ -251,6 +252,20 @@ fn open(options: &DeviceOptions) -> Result<GuestTap, String> {
         tap.set_mtu(mtu).map_err(|error| error.to_string())?;
     }
     Ok(tap)
+}
+
+/// Makes the devices of all guests that may join, so that an operator finds them before their guests come. They stay.
+pub(super) fn make_all(config: &Config) -> Result<(), Error> {
+    let virtual_machines: Vec<_> = config.ports.iter().map(|port| &port.name).collect();
+    for (port, device) in config.devices().filter(|(port, _)| !virtual_machines.contains(&port)) {
+        let config::Device { name: Some(name), mtu, .. } = device else { continue };
+        let made = GuestTap::open(&name, 1).and_then(|tap| match mtu.filter(|_| tap.is_new()) {
+            Some(mtu) => tap.set_mtu(mtu),
+            None => Ok(()),
+        });
+        made.map_err(|error| Error::Port { name: port, reason: error.to_string() })?;
+    }
+    Ok(())
 }
 
 /// Attaches a guest's queues: to the switch, or to its device.

@@ -84,7 +84,7 @@ fn serve(
     let uplinks = uplinks::attach(&config, platform.meter(), &datapath, nics.as_ref(), &events)?;
     let machines =
         virtual_machines::attach(&config, platform.meter(), datapath.workers(), &events)?;
-    control::make_devices(&config)?;
+    device::make_all(&config)?;
     let _nics = match &nics {
         Some(nics) => {
             nics::serve_uplinks(&config, nics, platform.meter(), &events)?;

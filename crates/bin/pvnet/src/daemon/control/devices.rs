@@ -5,28 +5,12 @@ use std::sync::Arc;
 use control_socket::Reason;
 use datapath::Port;
 use tracing::{info, warn};
-use uplink::GuestTap;
 use xenstore::XenbusState;
 
-use crate::config::{self, Config, Vif};
+use crate::config::Vif;
 use crate::daemon::backends::VifId;
 use crate::daemon::control::Control;
 use crate::daemon::device::{DeviceOptions, GuestDevice};
-use crate::daemon::error::Error;
-
-/// Makes the devices of all guests that may join, so that an operator finds them before their guests come. They stay.
-pub(in crate::daemon) fn make_devices(config: &Config) -> Result<(), Error> {
-    let virtual_machines: Vec<_> = config.ports.iter().map(|port| &port.name).collect();
-    for (port, device) in config.devices().filter(|(port, _)| !virtual_machines.contains(&port)) {
-        let config::Device { name: Some(name), mtu, .. } = device else { continue };
-        let made = GuestTap::open(&name, 1).and_then(|tap| match mtu.filter(|_| tap.is_new()) {
-            Some(mtu) => tap.set_mtu(mtu),
-            None => Ok(()),
-        });
-        made.map_err(|error| Error::Port { name: port, reason: error.to_string() })?;
-    }
-    Ok(())
-}
 
 impl Control {
     /// Opens an interface's device, if it should have one, and says its MTU to a guest that has nobody else to say it.

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::counts::{Drops, serialize_nonzero};
-use crate::wrappers::{GuardStatus, LimitStatus};
+use crate::wrappers::{GuardStatus, LimitStatus, VlanStatus};
 
 /// One port at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +35,9 @@ pub struct PortStatus {
     /// What the port may carry; absent if unlimited in both directions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitStatus>,
+    /// What the port may reach; absent if it is in no VLAN and not isolated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlans: Option<VlanStatus>,
     /// The guest's memory, at the first of its ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
@@ -78,6 +81,7 @@ impl PortStatus {
             reason: None,
             guard: None,
             limit: None,
+            vlans: None,
             memory: None,
             persistent_grants: None,
             guest_copy: None,
@@ -153,6 +157,8 @@ pub enum Reason {
     NoDevice(String),
     /// The guest's device of this name is down, so what the guest sends is dropped.
     DeviceDown(String),
+    /// `pvnet port down`, or `enabled = false` in the configuration.
+    SetDown,
     /// The daemon is stopping.
     Stopping,
 }
@@ -180,6 +186,7 @@ impl fmt::Display for Reason {
             Self::DeviceDown(device) => {
                 write!(f, "{device} is down: `ip link set {device} up`")
             }
+            Self::SetDown => f.write_str("set down by operator"),
             Self::Stopping => f.write_str("the daemon is stopping"),
         }
     }

@@ -14,6 +14,7 @@ use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use offload::Features;
 use port::{Queue, Task};
+use switch::Membership;
 use tracing::{info, warn};
 use uplink::tap::TapQueue;
 use uplink::{BufferOptions, Buffers, GuestTap, TapEgress, TapIngress};
@@ -254,31 +255,65 @@ fn open(options: &DeviceOptions) -> Result<GuestTap, String> {
     Ok(tap)
 }
 
-/// Makes the devices of all guests that may join, so that an operator finds them before their guests come. They stay.
+/// Makes the devices of all guests and virtual machines, so that an operator finds them before their guests come. They stay.
 pub(super) fn make_all(config: &Config) -> Result<(), Error> {
-    let virtual_machines: Vec<_> = config.ports.iter().map(|port| &port.name).collect();
-    for (port, device) in config.devices().filter(|(port, _)| !virtual_machines.contains(&port)) {
-        let config::Device { name: Some(name), mtu, .. } = device else { continue };
-        let made = GuestTap::open(&name, 1).and_then(|tap| match mtu.filter(|_| tap.is_new()) {
-            Some(mtu) => tap.set_mtu(mtu),
-            None => Ok(()),
-        });
-        made.map_err(|error| Error::Port { name: port, reason: error.to_string() })?;
-    }
-    Ok(())
+    config.devices().try_for_each(|(port, device)| make(port, &device).map(drop))
 }
 
-/// Attaches a guest's queues: to the switch, or to its device.
+/// Makes those devices of a configuration that are not there, and returns them.
+///
+/// # Errors
+/// A sentence for an operator: none was made.
+pub(super) fn make_missing(config: &Config) -> Result<Vec<GuestTap>, String> {
+    let mut made = Vec::new();
+    let is_missing = |device: &config::Device| {
+        device.name.as_deref().is_some_and(|name| !GuestTap::exists(name))
+    };
+    for (port, device) in config.devices().filter(|(_, device)| is_missing(device)) {
+        match make(port, &device) {
+            Ok(tap) => made.extend(tap),
+            Err(error) => {
+                unmake(made);
+                return Err(error.to_string());
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// Deletes devices that were made in vain.
+pub(super) fn unmake(made: Vec<GuestTap>) {
+    for tap in made {
+        let device = tap.name().unwrap_or_default();
+        if let Err(error) = tap.delete() {
+            warn!(device, %error, "not deleted");
+        }
+    }
+}
+
+fn make(port: String, device: &config::Device) -> Result<Option<GuestTap>, Error> {
+    let Some(name) = &device.name else { return Ok(None) };
+    let made = GuestTap::open(name, 1).and_then(|tap| {
+        if let Some(mtu) = device.mtu.filter(|_| tap.is_new()) {
+            tap.set_mtu(mtu)?;
+        }
+        Ok(Some(tap))
+    });
+    made.map_err(|error| Error::Port { name: port, reason: error.to_string() })
+}
+
+/// Attaches a guest's queues: to the switch, to the VLANs of `membership`, or to its device.
 pub(super) fn attach(
     device: Option<&mut GuestDevice>,
     datapath: &Datapath,
     name: &str,
     queues: Vec<Queue>,
     tasks: Vec<Box<dyn Task>>,
+    membership: Option<Membership>,
 ) -> Arc<Port> {
     match device {
         Some(device) => device.attach(datapath, name, queues, tasks),
-        None => datapath.attach(name, queues, tasks),
+        None => datapath.attach_member(name, queues, tasks, None, membership),
     }
 }
 

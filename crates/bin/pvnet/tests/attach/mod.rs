@@ -223,3 +223,29 @@ fn a_guest_that_takes_no_frames_delays_no_other() {
     bed.0.go_on(0);
     bed.answers_soon(0);
 }
+
+/// A reload makes the device of a guest that it adds, which the sandbox allows where there are such devices already.
+#[test]
+fn a_reload_adds_a_guest_with_a_device() {
+    if !able(&["ping", "ip"]) {
+        return;
+    }
+    let mut bed = Bed::start(2);
+    bed.0.join(0, &[]);
+    let file = bed.0.folder().join("pvnet.toml");
+    let both = std::fs::read_to_string(&file).unwrap();
+    let reload = |bed: &Bed, text: &str| {
+        std::fs::write(&file, text).unwrap();
+        lab::run(bed.0.command("reload"), LIMIT).unwrap();
+    };
+    let (one, _) = both.rsplit_once("[[guest]]").unwrap();
+    reload(&bed, one);
+    assert!(bed.link("vif2").contains("vif2"), "the operator's, who may want it for another guest");
+    bed.host().ip(&["link", "delete", "vif2"]).unwrap();
+    reload(&bed, &both);
+    assert!(bed.link("vif2").contains("mtu 1442"), "{}", bed.link("vif2"));
+    bed.join_bridge(2);
+    bed.0.join(1, &[]);
+    bed.answers_soon(1);
+    bed.0.ping(0, 1);
+}

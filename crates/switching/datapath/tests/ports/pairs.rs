@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use datapath::{Config, Datapath, Port};
 use port::{DropReason, Egress, Ingress, Outcome, Queue};
+use switch::{Membership, Tagging, VlanId};
 
 use crate::common::{frame, wait_until};
 use crate::{ALL, Plugged, Receiver, Sender, Switch, mac, plain, refresh};
@@ -63,6 +64,36 @@ fn a_port_of_a_pair_and_the_switch_have_nothing_in_common() {
         let is_of_pair = |id| [&guest, &tap].iter().any(|port| port.port.id() == id);
         assert!(!addresses.into_iter().any(is_of_pair), "nothing was learnt");
     }
+}
+
+/// VLANs are the switch's: a pair has none, and neither an isolated port nor one in a VLAN sees its frames.
+#[test]
+fn a_pair_and_the_vlans_have_nothing_in_common() {
+    let switch = Switch::new(2);
+    let vlan = |isolated| Membership {
+        tagging: Some(Tagging::Access(VlanId::new(10).unwrap())),
+        isolated,
+    };
+    let [red, blue] = [(0, vlan(false)), (1, vlan(true))].map(|(n, member)| {
+        let port = plain(&switch.datapath, n);
+        switch.datapath.set_member(port.port.id(), Some(member));
+        port
+    });
+    let [guest, tap] = pair(&switch.datapath, [2, 3]);
+    // It is in no VLAN, whoever wants it there.
+    switch.datapath.set_member(guest.port.id(), Some(vlan(false)));
+    refresh(&switch.datapath);
+    let mut tagged = frame(ALL, guest.mac, 300, 1);
+    tagged.splice(12..12, [0x81, 0, 0, 10]);
+    let sent = [frame(ALL, guest.mac, 300, 2), frame(red.mac, blue.mac, 300, 3), tagged];
+    for (from, to) in [(&guest, &tap), (&tap, &guest)] {
+        sent.iter().for_each(|bytes| from.sender.send(bytes));
+        wait_until("all frames", || to.egress.count() == sent.len());
+        assert_eq!(to.egress.take(), sent);
+    }
+    red.sender.send(frame(ALL, red.mac, 300, 4));
+    wait_until("the VLAN's frame", || blue.egress.count() == 1);
+    assert_eq!([&red, &guest, &tap].map(|port| port.egress.count()), [0; 3]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use crate::config::{Config, Daemon, Guest, Platform, Sandbox, Uplink};
 use crate::daemon::backends::VifId;
 use crate::daemon::control::{Control, Interface};
 use crate::daemon::device;
+use crate::daemon::error::Error;
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::virtual_machines::{self, VirtualMachine};
 use crate::daemon::wrap::Rules;
@@ -37,7 +38,7 @@ impl Control {
         })?;
         let admit = self.platform.prepare_guests(&merged).map_err(|error| error.to_string())?;
         // These stay, as those that are made at the start.
-        let made = device::make_missing(&merged)?;
+        let made = device::make_missing(&merged).map_err(|error| self.with_hint(&error))?;
         let Opened { uplinks, machines } = match self.open_new(&merged, steps) {
             Ok(opened) => opened,
             Err(reason) => {
@@ -100,16 +101,21 @@ impl Control {
         if !self.uplinks.iter().any(is_held) {
             let meter = self.platform.meter();
             let uplink = uplinks::open(uplink, config, meter, &self.datapath);
-            let hint = match self.config.daemon.sandbox {
-                Sandbox::Full => {
-                    "; a daemon with `sandbox = \"full\"` in [daemon], the default, opens no devices after its \
-                     start: set `sandbox = \"devices\"`, and start it again"
-                }
-                Sandbox::Devices | Sandbox::Off => "",
-            };
-            opened.uplinks.push(uplink.map_err(|error| format!("{error}{hint}"))?);
+            opened.uplinks.push(uplink.map_err(|error| self.with_hint(&error))?);
         }
         Ok(())
+    }
+
+    /// The error of a device that was not opened, with what to do where the sandbox is the reason.
+    fn with_hint(&self, error: &dyn std::fmt::Display) -> String {
+        let hint = match self.config.daemon.sandbox {
+            Sandbox::Full => {
+                "; a daemon with `sandbox = \"full\"` in [daemon], the default, opens no devices after its \
+                 start: set `sandbox = \"devices\"`, and start it again"
+            }
+            Sandbox::Devices | Sandbox::Off => "",
+        };
+        format!("{error}{hint}")
     }
 
     fn open_machine(&self, config: &Config, name: &str, opened: &mut Opened) -> Result<(), String> {
@@ -124,7 +130,11 @@ impl Control {
             let (meter, may_capture) = (self.platform.meter(), config.daemon.capture);
             let workers = self.datapath.workers();
             let machine = virtual_machines::open(port, may_capture, meter, workers, &self.events);
-            opened.machines.push(machine.map_err(|error| error.to_string())?);
+            let with_hint = |error: Error| match device {
+                Some(_) => self.with_hint(&error),
+                None => error.to_string(),
+            };
+            opened.machines.push(machine.map_err(with_hint)?);
         }
         Ok(())
     }

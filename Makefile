@@ -20,7 +20,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu scope gate gate-update bench-instructions bench deny docs doc deb static sbom clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu lab-ovn scope gate gate-update bench-instructions bench deny docs doc deb static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,10 @@ lab-xen-hostile: deps build ## Boot Xen in QEMU and let one guest attack pvnet b
 lab-qemu: deps build ## Boot virtual machines in QEMU as pvnet's guests, and restart both sides under traffic
 	@mkdir -p out
 	$(SUDO) target/release/qemulab --json out/lab-qemu.json
+
+lab-ovn: deps build ## Put guests of two hosts' pvnet on OVN's logical switches, move one, and kill a pvnet
+	@mkdir -p out
+	$(SUDO) target/release/ovnlab --json out/lab-ovn.json
 
 # The workloads that the papers' claims are judged by; the others are shown beside them.
 SCOPE_WORKLOADS := tx-udp tx-stock-basic rx-stock-basic tx-stock tx-sendfile-basic tx-sendfile tx-frontend-remap \

@@ -21,6 +21,9 @@ pub struct PortStatus {
     /// The guest's address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
+    /// The guest's interface on the host; absent if the guest is in the switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// Whether it carries traffic.
     pub state: PortState,
     /// Why it does not, or not well.
@@ -73,6 +76,7 @@ impl PortStatus {
             kind,
             domain: None,
             mac: None,
+            device: None,
             state,
             reason: None,
             guard: None,
@@ -147,6 +151,12 @@ pub enum Reason {
     Stalled,
     /// The guest of this name has the same MAC address and gets the frames for it. The port is up.
     AddressTaken(String),
+    /// The toolstack's script has not put the guest's device of this name into its place yet.
+    WaitingForScript(String),
+    /// The guest's device on the host is not there.
+    NoDevice(String),
+    /// The guest's device of this name is down, so what the guest sends is dropped.
+    DeviceDown(String),
     /// `pvnet port down`, or `enabled = false` in the configuration.
     SetDown,
     /// The daemon is stopping.
@@ -167,6 +177,14 @@ impl fmt::Display for Reason {
             Self::Stalled => f.write_str("the guest takes no frames: its receive ring is empty"),
             Self::AddressTaken(owner) => {
                 write!(f, "guest {owner} has the same MAC address and gets the frames for it")
+            }
+            Self::WaitingForScript(device) => write!(
+                f,
+                "the toolstack's script has not put {device} into its place: no hotplug-status = connected in the store"
+            ),
+            Self::NoDevice(error) => write!(f, "{error}; pvnet makes it again every second"),
+            Self::DeviceDown(device) => {
+                write!(f, "{device} is down: `ip link set {device} up`")
             }
             Self::SetDown => f.write_str("set down by operator"),
             Self::Stopping => f.write_str("the daemon is stopping"),

@@ -159,6 +159,11 @@ pub fn set_mac(namespace: Option<&str>, device: &str, mac: &str) -> Result<(), S
     ip_in(namespace, &["link", "set", device, "address", mac]).map(drop)
 }
 
+/// Sets a device's MTU, in a namespace or on the host.
+pub fn set_mtu(namespace: Option<&str>, device: &str, mtu: u16) -> Result<(), String> {
+    ip_in(namespace, &["link", "set", device, "mtu", &mtu.to_string()]).map(drop)
+}
+
 /// As [`ip`], in a namespace or on the host. `ip -n` would mount a `/sys` of the namespace, which a daemon that has given up
 /// files cannot.
 fn ip_in(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> {

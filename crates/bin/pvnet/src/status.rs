@@ -56,6 +56,9 @@ fn print(status: &Status) -> std::io::Result<()> {
         if let Some(wrappers) = wrappers(port) {
             println!("{}: {wrappers}", port.name);
         }
+        if let Some(device) = &port.device {
+            println!("{}: its device on the host is {device}", port.name);
+        }
         if let Some(reason) = &port.reason {
             println!("{}: {reason}", port.name);
         }

@@ -1,6 +1,7 @@
 //! The whole program as users run it: a daemon, guests in namespaces, and the kernel's stacks at
 //! both ends. Skipped with a message without the permissions.
 
+mod attach;
 mod device;
 mod direct;
 mod repro;

@@ -6,13 +6,12 @@ use std::process::Command;
 use lab::Progress;
 
 use crate::image::{Apt, unpack};
+use crate::packages::LOADER_PACKAGES;
 use crate::{Error, Result, Suite, tool};
 use lab::TempDir;
 
 /// The major version with plugin interface 4: a later one calls plugins differently.
 const MAJOR: u32 = 10;
-/// Packages that must stay the installed ones: their version is that of the machine's dynamic loader.
-const LOADER_PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "gcc-12-base"];
 
 /// The program's name.
 const PROGRAM: &str = "qemu-system-x86_64";

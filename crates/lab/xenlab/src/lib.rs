@@ -16,6 +16,7 @@ mod error;
 mod host;
 mod image;
 mod name;
+mod packages;
 pub mod scenario;
 mod suite;
 mod tool;
@@ -29,4 +30,5 @@ pub use host::{
 };
 pub use image::{Images, Kind, read_boot_image};
 pub use name::UnknownName;
+pub use packages::unpacked_packages;
 pub use suite::Suite;

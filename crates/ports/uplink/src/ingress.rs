@@ -29,12 +29,19 @@ pub struct TapIngress {
     pub(crate) buffers: Buffers,
     /// When to read again after an error that may pass.
     again: Option<Instant>,
+    back_pressure: bool,
 }
 
 impl TapIngress {
     /// Reads frames from `tap` into `buffers`. A frame that does not fit is dropped.
     pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, buffers: Buffers) -> Self {
-        Self { meter, tap, window: Window::new(), buffers, again: None }
+        Self { meter, tap, window: Window::new(), buffers, again: None, back_pressure: false }
+    }
+
+    /// For a tap whose frames are all for one receiver: while that has no room, they wait, and the tap's own queue fills.
+    #[must_use]
+    pub fn with_back_pressure(self) -> Self {
+        Self { back_pressure: true, ..self }
     }
 
     /// Reads one frame into a free slot. Returns whether there was a frame.
@@ -116,9 +123,9 @@ impl Ingress for TapIngress {
         self.tap.clone()
     }
 
-    /// Nobody behind a wire waits: a full window would hold back what comes for everybody.
+    /// Usually not. Nobody behind a wire waits: a full window would hold back what comes for everybody.
     fn has_back_pressure(&self) -> bool {
-        false
+        self.back_pressure
     }
 
     fn window(&self) -> &Window {

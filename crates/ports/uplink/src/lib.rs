@@ -3,7 +3,7 @@
 //! [`tap`] opens a tap, [`Macvtap`] and [`packet`] a NIC whose frames are read and written as a tap's. [`TapIngress`] makes frames of what the Linux stack behind it sends,
 //! in [`Buffers`]. [`TapEgress`] writes frames to the device, and does in software the offloads
 //! that the device lacks. [`DirectIngress`] reads a guest's frames into buffers that the guest posted; with [`Xdp`] the kernel
-//! puts them there.
+//! puts them there. A [`GuestTap`] is a guest's interface on the host.
 
 #![deny(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod buffers;
 mod direct;
 mod egress;
 mod guest_queue;
+mod guest_tap;
 mod ingress;
 mod kept;
 mod macvtap;
@@ -26,6 +27,7 @@ pub use buffers::{BufferOptions, Buffers};
 pub use direct::DirectIngress;
 pub use egress::TapEgress;
 pub use guest_queue::{Copied, GuestQueue, QueueCounts};
+pub use guest_tap::GuestTap;
 pub use ingress::TapIngress;
 pub use macvtap::Macvtap;
 pub use steering::{Steering, SteeringError};

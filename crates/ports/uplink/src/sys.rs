@@ -1,10 +1,11 @@
 //! The tun driver's ioctls (`linux/if_tun.h`), each as a safe function.
 //!
-//! With [`bpf`] and [`packet`], the one place of this crate with `unsafe`: rustix does not know what a driver reads and writes, so the
+//! With [`bpf`], [`interface`] and [`packet`], the one place of this crate with `unsafe`: rustix does not know what a driver reads and writes, so the
 //! caller of an ioctl must guarantee its number and its argument's type.
 #![allow(unsafe_code)]
 
 pub(crate) mod bpf;
+pub(crate) mod interface;
 pub(crate) mod packet;
 
 use std::ffi::{c_int, c_short, c_uint};
@@ -51,18 +52,19 @@ pub(crate) fn set_interface(fd: BorrowedFd<'_>, request: &mut InterfaceRequest) 
     unsafe { ioctl(fd, Updater::<TUNSETIFF, _>::new(request)) }
 }
 
-/// Whether a queue of a tap or macvtap still has its interface.
-pub(crate) fn has_interface(fd: BorrowedFd<'_>) -> bool {
+/// The name of the interface of a queue of a tap or macvtap, zero-terminated. It fails if the interface was deleted.
+pub(crate) fn interface_name(fd: BorrowedFd<'_>) -> Result<[u8; IFNAMSIZ]> {
     let mut request = InterfaceRequest::new([0; IFNAMSIZ], 0);
     // SAFETY: TUNGETIFF writes one `struct ifreq`, although its number says `unsigned int`; `InterfaceRequest` has that
     // layout and size, and is borrowed mutably for the call.
-    unsafe { ioctl(fd, Updater::<TUNGETIFF, _>::new(&mut request)) }.is_ok()
+    unsafe { ioctl(fd, Updater::<TUNGETIFF, _>::new(&mut request)) }?;
+    Ok(request.name)
 }
 
-/// Makes the interface stay when its last queue is closed, with its addresses and its bridge.
-pub(crate) fn set_persistent(fd: BorrowedFd<'_>) -> Result<()> {
+/// Sets whether the interface stays when its last queue is closed, with its addresses and its bridge.
+pub(crate) fn set_persistent(fd: BorrowedFd<'_>, is_persistent: bool) -> Result<()> {
     // SAFETY: TUNSETPERSIST takes its flag by value and touches no memory of ours.
-    unsafe { ioctl(fd, IntegerSetter::<TUNSETPERSIST>::new_usize(1)) }
+    unsafe { ioctl(fd, IntegerSetter::<TUNSETPERSIST>::new_usize(is_persistent.into())) }
 }
 
 /// Sets which `TUN_F_*` offloads the reader of this tap can take.

@@ -1,11 +1,14 @@
 //! What sysfs says of an interface of the calling thread's network namespace. A new one is opened each time: the one at
-//! `/sys` shows the interfaces of the namespace in which it was mounted.
+//! `/sys` shows the interfaces of the namespace in which it was mounted. A daemon in its sandbox cannot open one, and looks at
+//! `/sys` if the interface is there.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{Dir, Mode, OFlags};
+use rustix::fs::{CWD, Dir, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType};
 
 /// The numbers of a macvtap's character device.
 pub(crate) fn macvtap(name: &str) -> Result<(u32, u32)> {
@@ -24,6 +27,29 @@ pub(crate) fn receive_queues(name: &str) -> Result<usize> {
 
 /// A folder of an interface.
 fn folder(name: &str, folder: &str) -> Result<OwnedFd> {
+    match anew(name, folder) {
+        Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => mounted(name, folder),
+        result => result,
+    }
+}
+
+/// As [`folder`], at `/sys`, which may be another namespace's: an interface there with the same name and number is taken for the
+/// same.
+fn mounted(name: &str, folder: &str) -> Result<OwnedFd> {
+    let interface = open(CWD, &format!("/sys/class/net/{name}"), OFlags::DIRECTORY)?;
+    let file = open(interface.as_fd(), "ifindex", OFlags::empty())?;
+    let mut text = [0; 16];
+    let len = rustix::io::read(&file, &mut text)?;
+    let number = std::str::from_utf8(&text[..len]).ok().and_then(|text| text.trim().parse().ok());
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    if number != Some(name_to_index(&socket, name)?) {
+        return Err(Errno::NODEV);
+    }
+    open(interface.as_fd(), folder, OFlags::DIRECTORY)
+}
+
+/// As [`folder`], in a new sysfs.
+fn anew(name: &str, folder: &str) -> Result<OwnedFd> {
     let filesystem = rustix::mount::fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_create(filesystem.as_fd())?;
     let flags = FsMountFlags::FSMOUNT_CLOEXEC;
@@ -52,6 +78,12 @@ fn parse(text: &[u8]) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mounted_sysfs_says_it_too() {
+        assert_eq!(entries(&mounted("lo", "queues").unwrap(), "rx-").unwrap(), ["rx-0"]);
+        assert!(mounted("no-such-one", "queues").is_err());
+    }
 
     #[test]
     fn device_numbers_are_two_numbers() {

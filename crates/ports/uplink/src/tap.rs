@@ -110,6 +110,15 @@ pub enum TapError {
         /// The queues wanted.
         queues: usize,
     },
+    /// An interface of this name exists, but is not a tap that takes any number of queues.
+    #[error(
+        "{name} exists but is no multi-queue tap: choose another name, delete it (ip link delete {name}), or make it by ip tuntap \
+         add dev {name} mode tap multi_queue vnet_hdr"
+    )]
+    NotMultiQueue {
+        /// The interface wanted.
+        name: String,
+    },
     /// The name cannot be an interface's.
     #[error(
         "{name:?} cannot name an interface: use 1 to 15 printable ASCII characters without spaces, '/', ':' and \
@@ -157,6 +166,20 @@ impl Tap {
         let opening = Opening::new(name, queues, offload)?;
         (0..queues).map(|_| opening.open_queue(offload)).collect()
     }
+
+    /// As [`open`](Self::open), of a kind to which any number of queues can be added, also if it is opened with one: a tap that
+    /// persists can then be opened again with another number.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`TapError::NotMultiQueue`] if it persists and is of the other kind.
+    pub(crate) fn open_multi_queue(
+        name: &str,
+        queues: usize,
+        offload: TapOffload,
+    ) -> Result<Vec<TapQueue>, TapError> {
+        let opening = Opening { multi_queue: true, ..Opening::new(name, queues, offload)? };
+        (0..queues).map(|_| opening.open_queue(offload)).collect()
+    }
 }
 
 /// One queue of a tap: non-blocking, closed on exec.
@@ -192,8 +215,20 @@ impl TapQueue {
     /// # Errors
     /// The kernel's error.
     pub fn persist(&self) -> Result<(), TapError> {
-        let set = sys::set_persistent(self.fd.as_fd());
+        self.set_persistent(true)
+    }
+
+    /// Sets whether the interface stays.
+    pub(crate) fn set_persistent(&self, is_persistent: bool) -> Result<(), TapError> {
+        let set = sys::set_persistent(self.fd.as_fd(), is_persistent);
         set.map_err(|errno| self.failed("TUNSETPERSIST", errno))
+    }
+
+    /// The interface's name now, which may have been changed. None if it was deleted.
+    pub(crate) fn interface_name(&self) -> Option<String> {
+        let name = sys::interface_name(self.fd.as_fd()).ok()?;
+        let name = name.split(|byte| *byte == 0).next()?;
+        String::from_utf8(name.to_vec()).ok()
     }
 
     /// Another handle of this queue: the same frames. The interface stays until all are closed.
@@ -227,14 +262,14 @@ impl TapQueue {
     /// more frames.
     pub fn is_deleted(&self) -> bool {
         let has_interface = match self.kind {
-            Kind::Queue => sys::has_interface(self.fd.as_fd()),
+            Kind::Queue => sys::interface_name(self.fd.as_fd()).is_ok(),
             // It fails for no bound packet socket.
             Kind::Socket => sys::packet::has_interface(self.fd.as_fd()).unwrap_or(true),
         };
         !has_interface
     }
 
-    fn failed(&self, step: &'static str, errno: Errno) -> TapError {
+    pub(crate) fn failed(&self, step: &'static str, errno: Errno) -> TapError {
         TapError::System { name: self.name.to_string(), step, errno }
     }
 
@@ -260,6 +295,7 @@ pub(crate) struct Opening<'a> {
     name: &'a str,
     raw_name: [u8; sys::IFNAMSIZ],
     queues: usize,
+    multi_queue: bool,
 }
 
 impl<'a> Opening<'a> {
@@ -270,7 +306,7 @@ impl<'a> Opening<'a> {
         if !(1..=MAX_QUEUES).contains(&queues) {
             return Err(TapError::BadQueues { queues });
         }
-        Ok(Self { name, raw_name: raw_name(name)?, queues })
+        Ok(Self { name, raw_name: raw_name(name)?, queues, multi_queue: queues > 1 })
     }
 
     fn open_queue(&self, offload: TapOffload) -> Result<TapQueue, TapError> {
@@ -294,13 +330,16 @@ impl<'a> Opening<'a> {
         let mut request = sys::InterfaceRequest::new(self.raw_name, self.flags());
         sys::set_interface(fd, &mut request).map_err(|errno| match errno {
             Errno::BUSY => TapError::NameTaken { name: self.name.into() },
+            Errno::INVAL if self.multi_queue && self.queues == 1 => {
+                TapError::NotMultiQueue { name: self.name.into() }
+            }
             Errno::INVAL => TapError::OtherKind { name: self.name.into(), queues: self.queues },
             errno => self.error("TUNSETIFF", errno),
         })
     }
 
     fn flags(&self) -> c_short {
-        let multi_queue = if self.queues > 1 { flag::MULTI_QUEUE } else { 0 };
+        let multi_queue = if self.multi_queue { flag::MULTI_QUEUE } else { 0 };
         (flag::TAP | flag::NO_PI | flag::VNET_HDR | multi_queue).cast_signed()
     }
 
@@ -332,7 +371,7 @@ fn set_offload(fd: BorrowedFd<'_>, offload: TapOffload) -> rustix::io::Result<bo
 
 /// The name as the kernel takes it: zero-terminated in 16 bytes, without names that `dev_valid_name` refuses,
 /// and without '%', which the kernel would replace by a number.
-fn raw_name(name: &str) -> Result<[u8; sys::IFNAMSIZ], TapError> {
+pub(crate) fn raw_name(name: &str) -> Result<[u8; sys::IFNAMSIZ], TapError> {
     let forbidden = |byte: u8| matches!(byte, b'/' | b':' | b'%') || !byte.is_ascii_graphic();
     let fits = (1..sys::IFNAMSIZ).contains(&name.len());
     if !fits || matches!(name, "." | "..") || name.bytes().any(forbidden) {

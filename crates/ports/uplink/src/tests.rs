@@ -4,6 +4,7 @@
 mod deleted;
 mod direct;
 mod egress;
+mod guest_tap;
 mod ingress;
 mod network;
 mod udp;

@@ -33,7 +33,9 @@ mod in_flight;
 mod liveness;
 mod lockstep;
 mod move_log;
+mod pair;
 mod parts;
+mod peer;
 mod placement;
 mod port;
 mod route;
@@ -64,8 +66,9 @@ pub use switch::TeachError;
 use carry::IngressQueue;
 use handle::{Command, WorkerHandle};
 use move_log::MoveLog;
+use peer::Peer;
 use placement::{Owners, Placement};
-use shared::Shared;
+use shared::{Attachment, Shared};
 use wake_ups::WakeUps;
 use work::Work;
 use worker::Worker;
@@ -187,9 +190,49 @@ impl Datapath {
         coalescing: Option<Coalescing>,
         membership: Option<Membership>,
     ) -> Arc<Port> {
+        self.add(name, queues, tasks, coalescing, Attachment::Switch(membership))
+    }
+
+    /// As [`attach`](Self::attach), outside of the switch: all frames of the port go to its peer, and nothing else comes to it.
+    /// `peer` is a port outside of the switch whose peer it becomes; [`pair`](Self::pair) gives it one later. Before it has one, and
+    /// after its peer is detached, its frames are dropped.
+    pub fn attach_apart(
+        &self,
+        name: &str,
+        queues: Vec<Queue>,
+        tasks: Vec<Box<dyn Task>>,
+        peer: Option<&Port>,
+    ) -> Arc<Port> {
+        let own = Peer::none();
+        if let Some(peer) = peer {
+            own.set(peer.id(), peer.serial());
+        }
+        let port = self.add(name, queues, tasks, None, Attachment::Pair(own));
+        if let Some(peer) = peer {
+            self.pair(&port, peer);
+        }
+        port
+    }
+
+    /// Makes two ports each other's peer, in place of those that they had. Ports in the switch have none, and stay as they are.
+    pub fn pair(&self, one: &Port, other: &Port) {
+        if let (Some(of_one), Some(of_other)) = (one.peer(), other.peer()) {
+            of_one.set(other.id(), other.serial());
+            of_other.set(one.id(), one.serial());
+        }
+    }
+
+    fn add(
+        &self,
+        name: &str,
+        queues: Vec<Queue>,
+        tasks: Vec<Box<dyn Task>>,
+        coalescing: Option<Coalescing>,
+        attachment: Attachment,
+    ) -> Arc<Port> {
         let (ingress, egress): (Vec<_>, Vec<_>) =
             queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
-        let port = self.shared.add(name, egress, membership);
+        let port = self.shared.add(name, egress, attachment);
         let carry = |(queue, ingress)| {
             let wake_ups = WakeUps::new(coalescing, Instant::now());
             Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups }
@@ -273,7 +316,7 @@ impl Datapath {
     }
 
     /// Puts a port into other VLANs while it is in use. Its addresses are forgotten, those that were taught too. When this returns, it
-    /// gets no more frames of those VLANs that it has left.
+    /// gets no more frames of those VLANs that it has left. A port outside of the switch is in none.
     pub fn set_member(&self, port: PortId, membership: Option<Membership>) {
         self.shared.set_member(port, membership);
         let all = (0..self.workers.len()).collect();

@@ -94,7 +94,15 @@ mod tests {
 
     fn ports(names: [&str; 2]) -> Ports {
         let port = |(id, name)| {
-            Some(Arc::new(Port::new(PortId(id), 0, name, Vec::new(), false, StormControl::new(0))))
+            Some(Arc::new(Port::new(
+                PortId(id),
+                0,
+                name,
+                Vec::new(),
+                false,
+                StormControl::new(0),
+                None,
+            )))
         };
         Ports { list: (0..).zip(names).map(port).collect(), ..Ports::default() }
     }

@@ -11,6 +11,8 @@ use port::{
 };
 use switch::{PortCounters, PortId, StormControl};
 
+use crate::peer::Peer;
+
 /// An ingress queue that was [added](crate::Datapath::add_ingress) to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IngressId {
@@ -26,6 +28,8 @@ pub struct Port {
     name: String,
     counters: PortCounters,
     storm_control: StormControl,
+    /// The other port of its pair, if it is not in the switch.
+    peer: Option<Peer>,
     egress: Box<[EgressQueue]>,
     /// Whether MAC addresses are part of the hash that spreads flows over the queues.
     hashes_macs: bool,
@@ -61,6 +65,7 @@ impl Port {
         egress: Vec<Box<dyn Egress>>,
         hashes_macs: bool,
         storm_control: StormControl,
+        peer: Option<Peer>,
     ) -> Self {
         let queue = |egress: Box<dyn Egress>| EgressQueue {
             coalesces: egress.coalesces().into(),
@@ -74,6 +79,7 @@ impl Port {
             name: name.to_owned(),
             counters: PortCounters::default(),
             storm_control,
+            peer,
             egress: egress.into_iter().map(queue).collect(),
             hashes_macs,
             failed: AtomicBool::new(false),
@@ -98,6 +104,12 @@ impl Port {
     /// What it carried and dropped.
     pub fn counters(&self) -> &PortCounters {
         &self.counters
+    }
+
+    /// The other port of its pair, if it is not in the switch.
+    #[inline]
+    pub(crate) fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
     }
 
     /// The budget for what it floods.
@@ -316,7 +328,7 @@ mod tests {
     fn only_a_worker_that_finds_the_queue_locked_is_counted() {
         let egress: Vec<Box<dyn Egress>> =
             vec![Box::new(FakeEgress::new(|_, _| Ok(Outcome::Delivered)))];
-        let port = Port::new(PortId(0), 0, "red", egress, false, StormControl::new(0));
+        let port = Port::new(PortId(0), 0, "red", egress, false, StormControl::new(0), None);
         drop(port.egress[0].lock_in_turn());
         assert_eq!(port.lock_waits(), LockWaits::default());
         let held = port.egress[0].lock();

@@ -64,6 +64,9 @@ impl Carrier {
         fresh: usize,
         decided: u64,
     ) -> Routes<'a> {
+        if let Some(peer) = port.peer() {
+            return self.route_to_peer(port, peer, window, fresh, decided);
+        }
         if let Some(member) = self.ports.member(port.id()) {
             return self.route_member(port, member, window, fresh, decided);
         }

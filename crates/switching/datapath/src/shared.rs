@@ -9,6 +9,7 @@ use switch::{MacTable, Membership, NO_VLAN, PortId, PortSet, StormControl};
 
 use crate::config::Config;
 use crate::domains::Domains;
+use crate::peer::Peer;
 use crate::port::Port;
 
 /// Addresses that the table of one VLAN can hold.
@@ -26,12 +27,20 @@ pub struct Failure {
 /// Called for each failure, on a worker's thread: it must not block.
 pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
 
+/// Where a port is attached.
+pub(crate) enum Attachment {
+    /// To the switch: to some VLANs, or to the ports without one.
+    Switch(Option<Membership>),
+    /// To its peer only.
+    Pair(Peer),
+}
+
 /// The ports at one moment.
 #[derive(Clone, Default)]
 pub(crate) struct Ports {
     /// By number.
     pub(crate) list: Vec<Option<Arc<Port>>>,
-    /// The numbers of those that flood to each other: all, or those without a VLAN.
+    /// The numbers of those in the switch that flood to each other: all, or those without a VLAN.
     pub(crate) all: PortSet,
     /// None if no port is in a VLAN or isolated.
     pub(crate) domains: Option<Arc<Domains>>,
@@ -50,15 +59,18 @@ impl Ports {
         Some((domains, &**domains.member(port)?))
     }
 
-    /// The same with another membership of a port, which may have come or gone too.
+    /// The same with another membership of a port, which may have come or gone too. Only ports in the switch have one.
     fn set_member(
         &mut self,
         id: PortId,
         membership: Option<Arc<Membership>>,
         table: impl Fn(u16) -> MacTable,
     ) {
-        let numbers = (0..).zip(&self.list).filter(|(_, port)| port.is_some());
+        let is_in_switch =
+            |port: &Option<Arc<Port>>| port.as_ref().is_some_and(|port| port.peer().is_none());
+        let numbers = (0..).zip(&self.list).filter(|(_, port)| is_in_switch(port));
         let ports: PortSet = numbers.map(|(number, _)| PortId(number)).collect();
+        let membership = membership.filter(|_| ports.contains(id));
         let old = self.domains.take();
         if old.is_some() || membership.is_some() {
             let domains = old.as_deref().cloned().unwrap_or_default();
@@ -147,19 +159,26 @@ impl Shared {
         result
     }
 
+    /// Adds a port.
     pub(crate) fn add(
         &self,
         name: &str,
         egress: Vec<Box<dyn Egress>>,
-        membership: Option<Membership>,
+        attachment: Attachment,
     ) -> Arc<Port> {
+        let (membership, peer) = match attachment {
+            Attachment::Switch(membership) => (membership, None),
+            Attachment::Pair(peer) => (None, Some(peer)),
+        };
         self.change(|ports| {
             let list = &mut ports.list;
             let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
             let serial = self.attached.fetch_add(1, Ordering::Relaxed);
             let storm_control = StormControl::new(self.flood_copies);
-            let port = Arc::new(Port::new(id, serial, name, egress, self.hash_macs, storm_control));
+            let hash_macs = self.hash_macs;
+            let port = Port::new(id, serial, name, egress, hash_macs, storm_control, peer);
+            let port = Arc::new(port);
             if number == list.len() {
                 list.push(None);
             }

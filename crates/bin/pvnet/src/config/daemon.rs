@@ -8,6 +8,7 @@ use port::LENT_MAX;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
 
+use super::attach::Attach;
 use super::sandbox::Sandbox;
 
 /// `[daemon]`
@@ -148,12 +149,19 @@ pub struct Xen {
     pub on_stop: OnStop,
     /// Pages that are granted to each guest that copies an uplink's frames itself.
     pub guest_copy_pages: usize,
+    /// What guests are joined to that do not say so themselves.
+    pub attach: Attach,
 }
 
 impl Default for Xen {
     fn default() -> Self {
         let guest_copy_pages = GUEST_COPY_PAGES;
-        Self { backend: "vif".to_owned(), on_stop: OnStop::Keep, guest_copy_pages }
+        Self {
+            backend: "vif".to_owned(),
+            on_stop: OnStop::Keep,
+            guest_copy_pages,
+            attach: Attach::default(),
+        }
     }
 }
 

@@ -180,7 +180,7 @@ fn general(old: &Config, new: &Config, all: &mut Vec<Difference>) {
         &old.switch,
         &new.switch
     );
-    let xen = keys!(Xen { backend, on_stop, guest_copy_pages }, &old.xen, &new.xen);
+    let xen = keys!(Xen { backend, on_stop, guest_copy_pages, attach }, &old.xen, &new.xen);
     let at_start = |keys| with(keys, |_| Effort::Restart(AT_START));
     let tables = [("daemon", daemon), ("switch", at_start(switch)), ("xen", at_start(xen))];
     for (table, keys) in tables.into_iter().filter(|(_, keys)| !keys.is_empty()) {
@@ -298,6 +298,10 @@ fn vif_keys(old: &Vif, new: &Vif) -> Vec<&'static str> {
             guard,
             guard_addresses,
             limit,
+            attach,
+            device,
+            device_capabilities,
+            mtu,
             enabled,
             vlan,
             trunk,
@@ -366,6 +370,10 @@ fn port(old: &Port, new: &Port) -> Keys {
             guard,
             guard_addresses,
             limit,
+            attach,
+            device,
+            device_capabilities,
+            mtu,
             enabled,
             vlan,
             trunk,
@@ -378,7 +386,9 @@ fn port(old: &Port, new: &Port) -> Keys {
     with(keys, |key| match key {
         "limit" | "guard" | "guard_addresses" | "enabled" | "vlan" | "trunk" | "native"
         | "isolated" => Effort::InPlace,
-        "kind" | "socket" | "mode" => Effort::Device,
+        "kind" | "socket" | "mode" | "attach" | "device" | "device_capabilities" | "mtu" => {
+            Effort::Device
+        }
         _ => Effort::Connection,
     })
 }

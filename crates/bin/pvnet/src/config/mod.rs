@@ -1,5 +1,6 @@
 //! The configuration file. Each of its tables has a source file; the checks across tables are here.
 
+mod attach;
 mod coalescing;
 mod context;
 mod daemon;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+pub use attach::{Attach, Device};
 pub use context::Context;
 pub use daemon::{Daemon, OnStop, Platform, Switch, Xen, default_queues};
 pub use differences::{Difference, Effort, What, differences};
@@ -143,6 +145,7 @@ impl Config {
         }
         self.check_nics()?;
         self.check_direct()?;
+        self.check_devices()?;
         self.xen.check()
     }
 
@@ -225,6 +228,63 @@ impl Config {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// Checks the devices of guests and virtual machines.
+    fn check_devices(&self) -> Result<(), String> {
+        let uplinks = self.uplinks.iter().map(|uplink| uplink.tap.as_str());
+        let mut names: HashSet<_> =
+            uplinks.filter(|tap| !tap.is_empty()).map(str::to_owned).collect();
+        for (port, device) in self.devices() {
+            let of_port = |reason| format!("port {port:?}: {reason}");
+            device.check().map_err(of_port)?;
+            if let Some(name) = device.name.filter(|name| !names.insert(name.clone())) {
+                return Err(of_port(format!("its device {name:?} is another one's too")));
+            }
+        }
+        let vifs = self.guests.iter().flat_map(|guest| guest.vif_names().zip(&guest.vifs));
+        let vifs = vifs.filter(|(_, vif)| self.device_of(vif, None).is_some());
+        let vifs = vifs.map(|(port, vif)| (port, vif.membership()));
+        let ports = self.ports.iter().filter(|port| port.device().is_some());
+        let ports = ports.map(|port| (port.name.clone(), port.membership()));
+        for (port, membership) in vifs.chain(ports) {
+            if membership?.is_some() {
+                return Err(format!(
+                    "port {port:?}: vlan, trunk and isolated are for ports of pvnet's switch; with attach = \"device\" the network \
+                     behind the device has its own (bridge vlan, ovs-vsctl set port tag=)"
+                ));
+            }
+        }
+        if let Some((guest, ..)) =
+            self.direct_vifs().find(|(_, _, vif)| self.device_of(vif, None).is_some())
+        {
+            return Err(format!(
+                "guest {:?}: its rx needs an uplink's queue, and with attach = \"device\" no uplink has frames for it",
+                guest.name
+            ));
+        }
+        Ok(())
+    }
+
+    /// The device of an interface, if it has one; `port` is its port's name where that names the device.
+    pub fn device_of(&self, vif: &Vif, port: Option<&str>) -> Option<Device> {
+        let xen = self.daemon.platform == Platform::Xen;
+        let (default, port) = if xen { (self.xen.attach, None) } else { (Attach::Switch, port) };
+        vif.attach_keys().device(default, port)
+    }
+
+    /// The devices whose names are known, by port. On Xen those of domains are not.
+    pub fn devices(&self) -> impl Iterator<Item = (String, Device)> {
+        let xen = self.daemon.platform == Platform::Xen;
+        let of_guest = move |guest: &Guest| {
+            let vifs = guest.vif_names().zip(&guest.vifs).filter(|_| !xen);
+            let devices = vifs
+                .filter_map(|(port, vif)| Some((port.clone(), self.device_of(vif, Some(&port))?)));
+            devices.collect::<Vec<_>>()
+        };
+        let of_ports =
+            self.ports.iter().filter_map(|port| Some((port.name.clone(), port.device()?)));
+        self.guests.iter().flat_map(of_guest).chain(of_ports)
     }
 
     /// The interfaces that have a queue of an uplink: the guest, and the interface's index among the guest's.

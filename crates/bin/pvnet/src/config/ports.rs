@@ -9,10 +9,12 @@ use switch::Membership;
 use vhost_user::{DeviceOptions, Mode};
 use wire::ethernet::MacAddr;
 
+use super::attach::{Attach, Device, Keys};
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::parsed_if_any;
-use super::vlans::Keys;
+use super::uplink::Capabilities;
+use super::vlans;
 
 /// `[[port]]`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -55,6 +57,14 @@ pub struct Port {
     /// The rates at which the guest may send and receive.
     #[serde(default)]
     pub limit: Limits,
+    /// What it is joined to.
+    pub attach: Option<Attach>,
+    /// The name of its device on the host; `vif-` and its name if absent.
+    pub device: Option<String>,
+    /// What the network behind its device can do with the guest's frames.
+    pub device_capabilities: Option<Capabilities>,
+    /// The MTU of a new device.
+    pub mtu: Option<u16>,
     /// Whether it carries frames; otherwise it drops them, and its link is down.
     #[serde(default = "yes")]
     pub enabled: bool,
@@ -125,6 +135,7 @@ impl Port {
         if self.socket.as_os_str().is_empty() {
             return Err("socket is empty".into());
         }
+        self.attach_keys().check(false)?;
         self.membership()?;
         self.sources().map(drop)
     }
@@ -135,7 +146,7 @@ impl Port {
     /// There is no such VLAN, or the keys do not fit together.
     pub fn membership(&self) -> Result<Option<Membership>, String> {
         let Self { vlan, native, isolated, .. } = *self;
-        Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
+        vlans::Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
     }
 
     /// The sources that its frames may have.
@@ -144,6 +155,20 @@ impl Port {
     /// Its addresses are to check, but unknown.
     pub fn sources(&self) -> Result<Sources, String> {
         Sources::new(self.guard, &self.guard_addresses, &[])
+    }
+
+    fn attach_keys(&self) -> Keys<'_> {
+        Keys {
+            attach: self.attach,
+            device: self.device.as_deref(),
+            capabilities: self.device_capabilities,
+            mtu: self.mtu,
+        }
+    }
+
+    /// Its device on the host, if it has one.
+    pub fn device(&self) -> Option<Device> {
+        self.attach_keys().device(Attach::Switch, Some(&self.name))
     }
 
     /// Who makes the socket.
@@ -159,7 +184,7 @@ impl Port {
     }
 
     /// What its device offers.
-    pub fn device(&self) -> DeviceOptions {
+    pub fn offered(&self) -> DeviceOptions {
         let (csum, tso) = (self.checksum_offload, self.tcp_segmentation_offload);
         let uso = self.segments_udp();
         let offloads = Features {
@@ -202,7 +227,7 @@ mod tests {
     fn udp_is_segmented_where_tcp_is_unless_the_port_says_otherwise() {
         let uso = |text: &str| {
             let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
-            let offloads = port.device().offloads;
+            let offloads = port.offered().offloads;
             (offloads.tso_v4, offloads.uso_v4 && offloads.uso_v6)
         };
         assert_eq!(uso(""), (true, true));

@@ -8,12 +8,14 @@ use serde::Deserialize;
 use switch::Membership;
 use wire::ethernet::MacAddr;
 
+use super::attach::{Attach, Keys};
 use super::coalescing::coalescing;
 use super::daemon::Platform;
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::{parsed, parsed_if_any};
-use super::vlans::Keys;
+use super::uplink::Capabilities;
+use super::vlans;
 
 /// `[[guest.vif]]`
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -58,6 +60,14 @@ pub struct Vif {
     pub guard_addresses: Vec<Allowed>,
     /// The rates at which the guest may send and receive.
     pub limit: Limits,
+    /// What it is joined to.
+    pub attach: Option<Attach>,
+    /// The name of its device on the host; `vif-` and its port's name if absent.
+    pub device: Option<String>,
+    /// What the network behind its device can do with the guest's frames.
+    pub device_capabilities: Option<Capabilities>,
+    /// The MTU of a new device.
+    pub mtu: Option<u16>,
     /// Whether it carries frames; otherwise it drops them.
     pub enabled: bool,
     /// The VLAN of all its frames, which have no tags.
@@ -90,6 +100,10 @@ impl Default for Vif {
             guard: None,
             guard_addresses: Vec::new(),
             limit: Limits::default(),
+            attach: None,
+            device: None,
+            device_capabilities: None,
+            mtu: None,
             enabled: true,
             vlan: None,
             trunk: None,
@@ -122,7 +136,7 @@ const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
     /// The keys of its table.
-    pub(super) const KEYS: [&str; 22] = [
+    pub(super) const KEYS: [&str; 26] = [
         "mac",
         "addresses",
         "queues",
@@ -140,6 +154,10 @@ impl Vif {
         "guard",
         "guard_addresses",
         "limit",
+        "attach",
+        "device",
+        "device_capabilities",
+        "mtu",
         "enabled",
         "vlan",
         "trunk",
@@ -181,6 +199,7 @@ impl Vif {
             return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
         }
         self.coalescing()?;
+        self.attach_keys().check(is_xen)?;
         if self.membership()?.is_some_and(|one| one.tagging.is_some())
             && !matches!(self.rx, RxChannel::Copy | RxChannel::Flip)
         {
@@ -251,6 +270,16 @@ impl Vif {
         }
     }
 
+    /// What it is joined to.
+    pub(super) fn attach_keys(&self) -> Keys<'_> {
+        Keys {
+            attach: self.attach,
+            device: self.device.as_deref(),
+            capabilities: self.device_capabilities,
+            mtu: self.mtu,
+        }
+    }
+
     /// When the guest is notified of frames; none for the default, which costs a single frame nothing.
     ///
     /// # Errors
@@ -265,7 +294,7 @@ impl Vif {
     /// There is no such VLAN, or the keys do not fit together.
     pub fn membership(&self) -> Result<Option<Membership>, String> {
         let Self { vlan, native, isolated, .. } = *self;
-        Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
+        vlans::Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
     }
 
     /// The sources that its frames may have.

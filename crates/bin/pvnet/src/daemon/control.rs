@@ -2,6 +2,8 @@
 
 mod addresses;
 mod change;
+mod devices;
+mod queues;
 mod record;
 mod requests;
 
@@ -19,8 +21,8 @@ use xenstore::{Store, StoreError, WatchEvent};
 use crate::config::{Config, Guest, Loaded, Vif, default_queues};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
+use crate::daemon::device::{self, GuestDevice};
 use crate::daemon::event::{Event, NewInterface};
-use crate::daemon::guest_queues::Receiver;
 use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
 use crate::daemon::port_record::PortRecord;
@@ -50,6 +52,8 @@ struct Interface {
     address_owner: Option<String>,
     /// Whether the switch keeps its address for it.
     has_address: bool,
+    /// Its interface on the host, if it is not in the switch.
+    device: Option<GuestDevice>,
 }
 
 /// The control thread's state.
@@ -115,6 +119,7 @@ impl Control {
             self.refresh_wrappers();
             self.assign_queues();
             self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
+            self.look_for_devices();
             self.record_ports();
         }
         watchdog.stopping();
@@ -230,7 +235,8 @@ impl Control {
                     info!(vif = %id, "removed");
                     self.unplug(id);
                 }
-                (Presence::Wanted | Presence::Leaving, true) => {}
+                (Presence::Wanted, true) => self.script_has_run(id),
+                (Presence::Leaving, true) => {}
                 (Presence::Leaving | Presence::Gone, false) => {}
             },
             // Frames are carried on while the store is away.
@@ -271,7 +277,14 @@ impl Control {
         let sources = vif.sources()?;
         let lends = vif.has_own_queue(self.config.daemon.platform);
         let offered = vif.offered(if lends { 1 } else { default_queues() });
-        let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
+        let device = self.open_device(id, &name, &vif)?;
+        let backend = match self.platform.adopt(id, offered) {
+            Ok(backend) => backend,
+            Err(error) => {
+                self.abandon_device(device);
+                return Err(error.to_string());
+            }
+        };
         let state = format!("{}/state", backend.frontend());
         let guard = sources.policy(backend.mac());
         let membership = vif.membership()?;
@@ -289,6 +302,7 @@ impl Control {
             reason,
             address_owner,
             has_address: false,
+            device,
         };
         self.interfaces.insert(id, interface);
         self.store().watch(&state, &id.to_string()).map_err(|error| error.to_string())
@@ -297,10 +311,11 @@ impl Control {
     /// Forgets an interface, and removes its remaining nodes.
     fn unplug(&mut self, id: VifId) {
         self.release_queue(id);
-        let Some(interface) = self.interfaces.remove(&id) else { return };
+        let Some(mut interface) = self.interfaces.remove(&id) else { return };
         if let Some(port) = interface.port {
-            self.datapath.detach(port.id());
+            device::detach(interface.device.as_mut(), &self.datapath, &port);
         }
+        self.abandon_device(interface.device);
         let state = format!("{}/state", interface.backend.frontend());
         // The watch ends with the domain anyway, so an error does not matter.
         let _ = self.store().unwatch(&state, &id.to_string());
@@ -311,6 +326,9 @@ impl Control {
     }
 
     fn frontend_changed(&mut self, id: VifId) {
+        if self.waits_for_script(id) {
+            return;
+        }
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         match interface.backend.frontend_changed() {
             Ok(Transition::None) => {}
@@ -343,7 +361,8 @@ impl Control {
         let queues = queues.into_iter().map(wrap).collect();
         let name = &interface.name;
         let member = interface.wrappers.membership();
-        interface.port = Some(self.datapath.attach_member(name, queues, tasks, None, member));
+        let device = interface.device.as_mut();
+        interface.port = Some(device::attach(device, &self.datapath, name, queues, tasks, member));
         interface.reason = None;
         self.teach(id);
         self.assign_queues();
@@ -363,7 +382,7 @@ impl Control {
         interface.address_owner = None;
         if let Some(port) = interface.port.take() {
             info!(guest = name, %reason, "disconnected");
-            self.datapath.detach(port.id());
+            device::detach(interface.device.as_mut(), &self.datapath, &port);
         } else {
             warn!(guest = name, %reason, "not connected");
         }
@@ -374,29 +393,6 @@ impl Control {
         self.teach_waiting();
     }
 
-    /// Gives each guest that may have one a queue of an uplink, as far as there are free ones. Only a guest that has
-    /// its address may: frames in its queue are for nobody else.
-    fn assign_queues(&mut self) {
-        let mut uplinks = self.uplinks.iter_mut();
-        let Some(uplink) = uplinks.find(|uplink| uplink.guest_queues.is_some()) else { return };
-        let PluggedUplink { guest_queues: Some(queues), wrappers, .. } = uplink else { return };
-        for (id, interface) in self.interfaces.iter().filter(|(_, interface)| interface.lends) {
-            if let (Some(port), true) = (&interface.port, interface.has_address) {
-                let Interface { guest, name, backend, .. } = interface;
-                let guest = &guest.name;
-                let receiver = Receiver { id: *id, guest, name, mac: backend.mac(), port };
-                queues.assign(&receiver, &self.datapath, wrappers);
-            }
-        }
-    }
-
-    /// Takes a guest's queue of an uplink away.
-    fn release_queue(&mut self, id: VifId) {
-        for queues in self.uplinks.iter_mut().filter_map(|uplink| uplink.guest_queues.as_mut()) {
-            queues.release(id, &self.datapath);
-        }
-    }
-
     /// Leaves a guest connected for the next daemon. Its states stay as they are, and the frames that it
     /// sends wait in its rings.
     fn leave(&mut self, id: VifId) {
@@ -404,7 +400,7 @@ impl Control {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         if let Some(port) = interface.port.take() {
             info!(guest = interface.name, "left connected for the next daemon");
-            self.datapath.detach(port.id());
+            device::detach(interface.device.as_mut(), &self.datapath, &port);
         }
     }
 
@@ -422,6 +418,7 @@ impl Control {
         if let Some(machine) = self.machines.iter_mut().find(|machine| machine.is_at(port)) {
             machine.unplug(Reason::Disabled(reason.to_owned()), &self.datapath);
         }
+        self.fail_device(port, reason);
         if let Some(uplink) = self.uplinks.iter_mut().find(|uplink| uplink.is_at(port)) {
             uplink.failure = Some(Reason::DeviceFailed(reason.to_owned()));
         }

@@ -94,7 +94,7 @@ impl FrontEnds {
             let Some(settings) = self.begin(&stream) else { return };
             let name = settings.name.clone();
             info!(port = name, "a front-end is connected");
-            let (options, mac) = (settings.device(), settings.mac);
+            let (options, mac) = (settings.offered(), settings.mac);
             let offers_config_space = settings.config_space;
             let device = Arc::new(Messenger { id: self.id, settings, events: events.clone() });
             let ended = match Session::new(options, device, meter.clone()) {

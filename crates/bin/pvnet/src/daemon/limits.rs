@@ -12,7 +12,8 @@ use netback::{GrantReuse, RxChannel, TxChannel};
 use rustix::process::{Resource, getrlimit};
 use wire::netif::header_channel;
 
-use crate::config::{Guest, Vif};
+use crate::config::{Attach, Guest, Vif};
+use crate::daemon::device;
 
 /// Descriptors of a guest without queues: its session, its memory, its store connection with an
 /// eventfd, and those that pass through while it makes an event channel.
@@ -83,6 +84,7 @@ impl Cost {
             + vifs().map(|(_, queues)| ring_mappings(queues)).sum::<usize>()
             + guest.contexts.len() * CONTEXT_MAPPINGS
             + vifs().map(|(vif, queues)| pools(vif, queues)).sum::<usize>()
+            + vifs().map(|(vif, _)| device_queues(vif)).sum::<usize>()
             + card_queues * CARD_QUEUE_MAPPINGS
             + own_threads * THREAD_MAPPINGS;
         let descriptors = DESCRIPTORS
@@ -90,6 +92,7 @@ impl Cost {
             + guest.contexts.len() * CONTEXT_DESCRIPTORS
             + card_queues * CARD_QUEUE_DESCRIPTORS
             + vifs().map(|(vif, queues)| copy_descriptors(vif, queues)).sum::<usize>()
+            + vifs().map(|(vif, _)| device_queues(vif)).sum::<usize>()
             + if has_contexts { CHANNEL_DESCRIPTORS } else { 0 };
         let granted = vifs().map(|(vif, queues)| granted(vif, queues));
         let granted = granted.fold([0; 2], |[least, most], [l, m]| [least + l, most + m]);
@@ -117,6 +120,11 @@ fn pools(vif: &Vif, queues: usize) -> usize {
 /// Descriptors of a vif whose guest copies: its pools', and one for the time limit.
 fn copy_descriptors(vif: &Vif, queues: usize) -> usize {
     pools(vif, queues) + usize::from(vif.rx.guest_copy().is_some())
+}
+
+/// Queues of a vif's device on the host. Each is a descriptor, and a mapping of buffers.
+fn device_queues(vif: &Vif) -> usize {
+    if vif.attach == Some(Attach::Device) { device::QUEUES_MAX } else { 0 }
 }
 
 /// Mappings of a vif's packets: at least, and if there are enough.

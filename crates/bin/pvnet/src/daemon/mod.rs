@@ -10,11 +10,13 @@ mod change;
 mod clients;
 mod control;
 mod cpu;
+mod device;
 mod error;
 mod event;
 mod front_end;
 mod gate;
 mod guest_queues;
+mod hotplug;
 mod leases;
 mod limits;
 mod low_latency;
@@ -67,6 +69,7 @@ pub fn run(file: &ConfigFile, loaded: Loaded, log: LogLimit) -> Result<(), Error
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
     // With all rights, before this thread gives them up for all that it starts.
     let devices = uplinks::open_devices(config)?;
+    device::make_all(config)?;
     let readiness = Readiness::from_environment();
     let sandbox = Sandbox::enter(config, file.path());
     let (events, inbox) = mpsc::channel();
@@ -112,7 +115,7 @@ fn serve(
     let Start { devices, sandbox, readiness } = start;
     let uplinks =
         uplinks::attach(config, devices, platform.meter(), &datapath, nics.as_ref(), &events)?;
-    let machines = virtual_machines::attach(config, platform.meter(), &events)?;
+    let machines = virtual_machines::attach(config, platform.meter(), datapath.workers(), &events)?;
     let _nics = match &nics {
         Some(nics) => {
             nics::serve_uplinks(config, nics, platform.meter(), &events)?;

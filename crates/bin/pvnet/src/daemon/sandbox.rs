@@ -11,7 +11,7 @@ use sandbox::{CallRules, CapabilitySet, Enforcement, FileRules};
 use tracing::{debug, info, warn};
 use vhost_user::Mode;
 
-use crate::config::{self, Config, Platform, Queues, Uplink, UplinkKind};
+use crate::config::{self, Attach, Config, Platform, Queues, Uplink, UplinkKind};
 use crate::daemon::low_latency;
 use crate::daemon::xen::lock_path;
 
@@ -121,7 +121,7 @@ fn capabilities(config: &Config, calls: CallRules, looks_into_guests: bool) -> C
     // Root that has given this up is kept out of other users' folders.
     let others = written(config).iter().any(|path| !is_own(path));
     [
-        (calls.programs, CapabilitySet::NET_ADMIN),
+        (calls.programs || makes_devices(config), CapabilitySet::NET_ADMIN),
         (calls.sockets, CapabilitySet::NET_RAW),
         (calls.bpf, CapabilitySet::BPF),
         (calls.namespaces, CapabilitySet::SYS_ADMIN),
@@ -135,6 +135,19 @@ fn capabilities(config: &Config, calls: CallRules, looks_into_guests: bool) -> C
     .into_iter()
     .filter_map(|(needed, capability)| needed.then_some(capability))
     .collect()
+}
+
+/// Whether devices are made later: those of a Xen host's guests come with them, and one that was deleted is made again.
+fn makes_devices(config: &Config) -> bool {
+    let of_xen = || {
+        let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
+        config.daemon.platform == Platform::Xen
+            && (config.xen.attach == Attach::Device
+                || vifs.any(|vif| config.device_of(vif, None).is_some()))
+    };
+    config.daemon.sandbox == config::Sandbox::Devices
+        || config.devices().next().is_some()
+        || of_xen()
 }
 
 /// Whether a folder or file is this user's. One that is not there yet will be.
@@ -174,7 +187,7 @@ fn files(config: &Config, file: &Path, calls: CallRules) -> FileRules {
         rules.read.extend(paths(&["/run/netns", "/dev/null"]));
         rules.write.push("/dev/null".into());
     }
-    if calls.sockets || config.daemon.sandbox == config::Sandbox::Devices {
+    if calls.sockets || makes_devices(config) {
         rules.write.push("/dev/net/tun".into());
     }
     rules.bind = config.daemon.metrics.iter().map(std::net::SocketAddr::port).collect();
@@ -240,6 +253,26 @@ mod tests {
         let all = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
         assert!(needs.capabilities.contains(all | CapabilitySet::SYS_ADMIN), "{needs:?}");
         assert!(needs.files.unwrap().write.contains(&"/dev/net/tun".into()));
+    }
+
+    /// Such a device is made again after somebody has deleted it, and on a Xen host when its guest comes.
+    #[test]
+    fn guests_with_devices_keep_the_right_to_make_them() {
+        let machine = "[[guest]]\nname = \"red\"\nattach = \"device\"\n";
+        let port = "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/nonexistent/vm.sock\"\nattach = \"device\"\n";
+        let xen = "[daemon]\nplatform = \"xen\"\n";
+        let all = format!("{xen}[xen]\nattach = \"device\"\n");
+        let one = format!("{xen}{machine}");
+        for text in [machine, port, &all, &one] {
+            let Needs { capabilities, files, calls } = needs_of(text);
+            assert_eq!(capabilities, CapabilitySet::NET_ADMIN, "{text}");
+            assert_eq!(calls, CallRules::default(), "no programs, and no sockets of the network");
+            assert!(files.unwrap().write.contains(&"/dev/net/tun".into()), "{text}");
+        }
+        let Needs { capabilities, files, .. } =
+            needs_of(&format!("{xen}[[guest]]\nname = \"red\"\n"));
+        assert_eq!(capabilities, CapabilitySet::empty());
+        assert!(!files.unwrap().write.contains(&"/dev/net/tun".into()));
     }
 
     /// Landlock forbids looking into a process that is not in the same sandbox.

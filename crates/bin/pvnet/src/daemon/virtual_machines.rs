@@ -13,6 +13,7 @@ use vhost_user::{Link, Mode, Socket};
 use wire::ethernet::MacAddr;
 
 use crate::config::{self, Config};
+use crate::daemon::device::{self, DeviceOptions, GuestDevice};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::front_end::FrontEnds;
@@ -37,8 +38,10 @@ pub(super) struct VirtualMachine {
     pub(super) port: Option<Arc<Port>>,
     /// Why they are not.
     reason: Option<Reason>,
-    /// Down while the port is disabled, or set down.
+    /// Down while the port is disabled or set down, or its device is not there.
     link: Arc<Link>,
+    /// Its interface on the host, if it is not in the switch.
+    device: Option<GuestDevice>,
 }
 
 impl VirtualMachine {
@@ -55,6 +58,11 @@ impl VirtualMachine {
     pub(super) fn running(&self) -> config::Port {
         let Some(agreed) = &self.agreed else { return self.config.clone() };
         (**agreed).clone().taking(&self.config)
+    }
+
+    /// The name of its interface on the host.
+    pub(super) fn device(&self) -> Option<String> {
+        self.device.as_ref().map(GuestDevice::name)
     }
 
     /// Whether a front-end's rings are served.
@@ -75,17 +83,18 @@ impl VirtualMachine {
         let count = queues.len();
         let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
         let member = self.wrappers.membership();
-        let port = datapath.attach_member(self.name(), queues, Vec::new(), None, member);
+        let device = self.device.as_mut();
+        let port = device::attach(device, datapath, &self.config.name, queues, Vec::new(), member);
         self.port = Some(port);
         self.teach(mac, datapath);
         self.reason = None;
-        self.link.set(self.config.enabled);
+        self.set_link();
         info!(port = self.name(), queues = count, "up");
     }
 
     /// Teaches the switch its address.
     fn teach(&self, mac: Option<MacAddr>, datapath: &Datapath) {
-        if let (Some(port), Some(mac)) = (&self.port, mac)
+        if let (Some(port), Some(mac), None) = (&self.port, mac, &self.device)
             && let Err(error) = datapath.teach(port.id(), mac)
         {
             warn!(port = self.name(), %mac, %error, "its address can be taken");
@@ -96,20 +105,19 @@ impl VirtualMachine {
     pub(super) fn unplug(&mut self, why: Reason, datapath: &Datapath) {
         // One that was disabled keeps its reason.
         if let Some(port) = self.port.take() {
-            datapath.detach(port.id());
+            device::detach(self.device.as_mut(), datapath, &port);
             info!(port = self.name(), %why, "down");
-            self.link.set(!matches!(why, Reason::Disabled(_)) && self.config.enabled);
             self.reason = Some(why);
+            self.set_link();
         }
         self.agreed = None;
     }
 
     /// Sets the port's settings. The guard, the limits and whether it is enabled count at once, the others from the next session on.
     pub(super) fn set(&mut self, config: config::Port, datapath: &Datapath) {
-        let is_disabled = matches!(self.reason, Some(Reason::Disabled(_)));
-        self.link.set(config.enabled && !is_disabled);
         self.front_ends.set(config.clone());
         self.config = config;
+        self.set_link();
         self.enforce(datapath);
     }
 
@@ -133,6 +141,29 @@ impl VirtualMachine {
         }
     }
 
+    /// Notes if its device broke with this port.
+    pub(super) fn fail_device(&mut self, port: &Arc<Port>, reason: &str, datapath: &Datapath) {
+        if let Some(device) = &mut self.device {
+            device.fail(port, reason, datapath);
+            self.set_link();
+        }
+    }
+
+    /// Looks whether its device is there.
+    pub(super) fn look_for_device(&mut self, datapath: &Datapath) {
+        if let Some(device) = &mut self.device {
+            device.look(datapath);
+            self.set_link();
+        }
+    }
+
+    /// The guest has a link unless its port is disabled or set down, or its device is not there.
+    fn set_link(&self) {
+        let is_disabled = matches!(self.reason, Some(Reason::Disabled(_)));
+        let has_device = self.device.as_ref().is_none_or(GuestDevice::is_there);
+        self.link.set(self.config.enabled && !is_disabled && has_device);
+    }
+
     pub(super) fn status(&self) -> PortStatus {
         let stalled = self.port.as_ref().is_some_and(|port| port.is_stalled());
         let mac = self.running().mac;
@@ -146,6 +177,10 @@ impl VirtualMachine {
             )
         };
         let status = self.wrappers.describe(status);
+        let status = match &self.device {
+            Some(device) => device.describe(status),
+            None => status,
+        };
         match &self.port {
             Some(port) => counted(status, port),
             None => status,
@@ -172,10 +207,11 @@ pub(super) fn numbered(machines: &mut [VirtualMachine], id: u64) -> Option<&mut 
 pub(super) fn attach(
     config: &Config,
     meter: &Arc<Meter>,
+    workers: usize,
     events: &mpsc::Sender<Event>,
 ) -> Result<Vec<VirtualMachine>, Error> {
     let may_capture = config.daemon.capture;
-    config.ports.iter().map(|port| open(port, may_capture, meter, events)).collect()
+    config.ports.iter().map(|port| open(port, may_capture, meter, workers, events)).collect()
 }
 
 /// Opens the socket of a port, and waits for its front-ends.
@@ -183,12 +219,16 @@ pub(super) fn open(
     port: &config::Port,
     may_capture: bool,
     meter: &Arc<Meter>,
+    workers: usize,
     events: &mpsc::Sender<Event>,
 ) -> Result<VirtualMachine, Error> {
     let failed = |reason: String| Error::Port { name: port.name.clone(), reason };
     let path = &port.socket;
     let socket = Socket::open(port.mode(), path);
     let socket = socket.map_err(|error| failed(format!("{}: {error}", path.display())))?;
+    let open_device =
+        |device: config::Device| GuestDevice::open(DeviceOptions::named(device, workers), meter);
+    let device = port.device().map(open_device).transpose().map_err(failed)?;
     let wrappers = Wrappers::new(&port.name, rules(port).map_err(failed)?, may_capture);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     let front_ends = FrontEnds::new(id, port.clone()).map_err(Error::system("open a port"))?;
@@ -206,6 +246,7 @@ pub(super) fn open(
         port: None,
         reason: Some(Reason::WaitingForFrontend),
         link,
+        device,
     })
 }
 

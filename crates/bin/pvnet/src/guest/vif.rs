@@ -7,11 +7,13 @@ use hypervisor::Guest;
 use machine::{DRIVER_DOMAIN, MachineGuest, toolstack};
 use netfront::{CopyPool, Frontend};
 use offload::Features;
+use wire::netif::keys;
 use xenstore::{Store, StoreError};
 
 use super::link::{Link, StackEnd};
 use super::options::Options;
 use crate::error::text;
+use crate::netns;
 
 /// The folder of this domain's interfaces in the store.
 const FOLDER: &str = "device/vif";
@@ -39,7 +41,14 @@ pub(super) fn open<G: Guest>(
     let node = toolstack::device_path(handle);
     let (frontend, queues) =
         Frontend::connect_with(guest, store.clone(), &node, &config, pool).map_err(text)?;
-    Link::open(frontend, queues, stack)
+    let mtu = store.read(None, &format!("{node}/{}", keys::MTU)).ok();
+    let mtu: Option<u16> = mtu.and_then(|text| text.trim().parse().ok());
+    let (name, namespace) = (stack.name.clone(), stack.namespace);
+    let link = Link::open(frontend, queues, stack)?;
+    if let Some(mtu) = mtu {
+        netns::set_mtu(namespace, &name, mtu)?;
+    }
+    Ok(link)
 }
 
 /// The most queues of an interface.

@@ -45,6 +45,9 @@ pub struct Testbed {
     pub guests: Vec<Guest>,
     pub daemon: Process,
     folder: TempDir,
+    /// The daemon's namespace; the machine's if absent.
+    #[allow(dead_code, reason = "one test uses it")]
+    pub host: Option<Namespace>,
 }
 
 /// One guest of the configuration, with a namespace created beforehand.
@@ -69,27 +72,32 @@ impl Testbed {
 
     /// As [`start`](Self::start), with lines in each `[[guest]]` by its number.
     pub fn start_each<'a>(guests: u8, daemon: &str, lines: impl Fn(usize) -> &'a str) -> Self {
+        Self::start_in(None, guests, daemon, lines)
+    }
+
+    /// As [`start_each`](Self::start_each), with the daemon in a namespace.
+    pub fn start_in<'a>(
+        host: Option<Namespace>,
+        guests: u8,
+        daemon: &str,
+        lines: impl Fn(usize) -> &'a str,
+    ) -> Self {
         let guests: Vec<_> = (1..=guests).map(Guest::new).collect();
         let folder = TempDir::new().unwrap();
         let tables = guests.iter().enumerate();
         let tables: String = tables.map(|(number, guest)| guest.table() + lines(number)).collect();
         let directory = folder.path().display();
         let text = format!("[daemon]\ndirectory = \"{directory}\"\n{daemon}\n{tables}");
-        let config = folder.path().join("pvnet.toml");
-        std::fs::write(&config, text).unwrap();
-        let mut command = pvnet();
-        command.arg("run").arg("--config").arg(config);
-        let daemon = Process::capture(command).unwrap();
-        let testbed = Self { guests, daemon, folder };
+        std::fs::write(folder.path().join("pvnet.toml"), text).unwrap();
+        let daemon = Process::capture(run(host.as_ref(), folder.path())).unwrap();
+        let testbed = Self { guests, daemon, folder, host };
         wait("the daemon's start", || testbed.folder.path().join("control.sock").exists());
         testbed
     }
 
     /// Starts the daemon again after its end.
     pub fn restart(&mut self) {
-        let mut command = pvnet();
-        command.arg("run").arg("--config").arg(self.folder().join("pvnet.toml"));
-        self.daemon = Process::capture(command).unwrap();
+        self.daemon = Process::capture(run(self.host.as_ref(), self.folder())).unwrap();
         // What the killed one left may be there already.
         wait("the daemon's start", || lab::run(self.command("status"), LIMIT).is_ok());
     }
@@ -188,6 +196,14 @@ impl Testbed {
             assert_eq!((ping.sent, ping.received), (3, 3), "{address}");
         }
     }
+}
+
+/// The command of a daemon with this folder.
+fn run(host: Option<&Namespace>, folder: &Path) -> Command {
+    let program = env!("CARGO_BIN_EXE_pvnet");
+    let mut command = host.map_or_else(pvnet, |host| host.exec(program).unwrap());
+    command.arg("run").arg("--config").arg(folder.join("pvnet.toml"));
+    command
 }
 
 impl Guest {

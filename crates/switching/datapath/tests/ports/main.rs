@@ -11,6 +11,7 @@ mod faults;
 mod floods;
 mod in_flight;
 mod memory;
+mod pairs;
 mod parts;
 mod placement;
 mod polling;

@@ -9,10 +9,12 @@ use crate::daemon::backends::VifId;
 use crate::daemon::control::{Control, Interface};
 
 impl Control {
-    /// Teaches the switch a guest's address. A guest that has the same address and was faster keeps it.
+    /// Teaches the switch a guest's address, if the guest is in the switch. A guest that has the same address and was faster keeps it.
     pub(super) fn teach(&mut self, id: VifId) {
         let Some(interface) = self.interfaces.get(&id) else { return };
-        let Some(port) = interface.port.as_deref() else { return };
+        let Some(port) = interface.port.as_deref().filter(|_| interface.device.is_none()) else {
+            return;
+        };
         let mac = interface.backend.mac();
         let taught = self.datapath.teach(port.id(), mac);
         let has_address = taught.is_ok();

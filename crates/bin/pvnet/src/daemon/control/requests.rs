@@ -85,7 +85,11 @@ impl Control {
             let name = &interface.name;
             let status = status::guest(name, id.domain.0, &mac, state, why, port);
             let status = interface.wrappers.describe(status);
-            interface.backend.describe(status)
+            let status = interface.backend.describe(status);
+            match &interface.device {
+                Some(device) => device.describe(status),
+                None => status,
+            }
         });
         let uplinks = self.uplinks.iter().map(status::uplink);
         let machines = self.machines.iter().map(VirtualMachine::status);

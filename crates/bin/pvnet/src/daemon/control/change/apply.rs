@@ -5,12 +5,15 @@ use control_socket::{ChangeAction, ChangeStep, Reason};
 use crate::config::{Config, Daemon, Guest, Platform, Sandbox, Uplink};
 use crate::daemon::backends::VifId;
 use crate::daemon::control::{Control, Interface};
+use crate::daemon::device;
+use crate::daemon::error::Error;
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::virtual_machines::{self, VirtualMachine};
 use crate::daemon::wrap::Rules;
 
-/// The keys of a port that belong to its socket.
-const SOCKET_KEYS: [&str; 3] = ["kind", "socket", "mode"];
+/// The keys of a port that belong to its socket, or to its device on the host.
+const REOPENED_KEYS: [&str; 7] =
+    ["kind", "socket", "mode", "attach", "device", "device_capabilities", "mtu"];
 
 /// What was opened before anything changed.
 #[derive(Default)]
@@ -34,7 +37,16 @@ impl Control {
             format!("what can change now does not fit to what needs a restart: {reason}")
         })?;
         let admit = self.platform.prepare_guests(&merged).map_err(|error| error.to_string())?;
-        let Opened { uplinks, machines } = self.open_new(&merged, steps)?;
+        // These stay, as those that are made at the start.
+        let made = device::make_missing(&merged).map_err(|error| self.with_hint(&error))?;
+        let Opened { uplinks, machines } = match self.open_new(&merged, steps) {
+            Ok(opened) => opened,
+            Err(reason) => {
+                device::unmake(made);
+                return Err(reason);
+            }
+        };
+        drop(made);
         self.config = merged;
         admit();
         // What goes makes room for what comes: a tap's name, an address, a socket.
@@ -89,27 +101,40 @@ impl Control {
         if !self.uplinks.iter().any(is_held) {
             let meter = self.platform.meter();
             let uplink = uplinks::open(uplink, config, meter, &self.datapath);
-            let hint = match self.config.daemon.sandbox {
-                Sandbox::Full => {
-                    "; a daemon with `sandbox = \"full\"` in [daemon], the default, opens no devices after its \
-                     start: set `sandbox = \"devices\"`, and start it again"
-                }
-                Sandbox::Devices | Sandbox::Off => "",
-            };
-            opened.uplinks.push(uplink.map_err(|error| format!("{error}{hint}"))?);
+            opened.uplinks.push(uplink.map_err(|error| self.with_hint(&error))?);
         }
         Ok(())
+    }
+
+    /// The error of a device that was not opened, with what to do where the sandbox is the reason.
+    fn with_hint(&self, error: &dyn std::fmt::Display) -> String {
+        let hint = match self.config.daemon.sandbox {
+            Sandbox::Full => {
+                "; a daemon with `sandbox = \"full\"` in [daemon], the default, opens no devices after its \
+                 start: set `sandbox = \"devices\"`, and start it again"
+            }
+            Sandbox::Devices | Sandbox::Off => "",
+        };
+        format!("{error}{hint}")
     }
 
     fn open_machine(&self, config: &Config, name: &str, opened: &mut Opened) -> Result<(), String> {
         let Some(port) = config.ports.iter().find(|port| port.name == name) else {
             return Ok(());
         };
-        let is_held = |other: &VirtualMachine| other.config.socket == port.socket;
+        let device = port.device().and_then(|device| device.name);
+        let is_held = |other: &VirtualMachine| {
+            other.config.socket == port.socket || device.is_some() && other.device() == device
+        };
         if !self.machines.iter().any(is_held) {
             let (meter, may_capture) = (self.platform.meter(), config.daemon.capture);
-            let machine = virtual_machines::open(port, may_capture, meter, &self.events);
-            opened.machines.push(machine.map_err(|error| error.to_string())?);
+            let workers = self.datapath.workers();
+            let machine = virtual_machines::open(port, may_capture, meter, workers, &self.events);
+            let with_hint = |error: Error| match device {
+                Some(_) => self.with_hint(&error),
+                None => error.to_string(),
+            };
+            opened.machines.push(machine.map_err(with_hint)?);
         }
         Ok(())
     }
@@ -250,7 +275,7 @@ impl Control {
                 }
                 Ok(())
             }
-            "port" if keys.iter().all(|key| !SOCKET_KEYS.contains(&&**key)) => {
+            "port" if keys.iter().all(|key| !REOPENED_KEYS.contains(&&**key)) => {
                 self.set(table, name)?;
                 if let Some(machine) = self.machines.iter_mut().find(|one| one.name() == name) {
                     machine.hang_up(removed(), &self.datapath);
@@ -327,12 +352,15 @@ fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
                 }
             }
             ("port", ChangeAction::Wait)
-                if keys.iter().any(|key| SOCKET_KEYS.contains(&&**key)) =>
+                if keys.iter().any(|key| REOPENED_KEYS.contains(&&**key)) =>
             {
                 for port in merged.ports.iter_mut().filter(|port| port.name == *name) {
                     if let Some(old) = old.ports.iter().find(|old| old.name == *name) {
                         port.socket.clone_from(&old.socket);
                         (port.kind, port.mode) = (old.kind, old.mode);
+                        port.device.clone_from(&old.device);
+                        (port.attach, port.device_capabilities, port.mtu) =
+                            (old.attach, old.device_capabilities, old.mtu);
                     }
                 }
             }

@@ -98,10 +98,10 @@ pub(super) fn plan(
                 Some("until the toolstack detaches and attaches the interface (xl network-detach)"),
             ),
             _ if reconnect => push(ChangeAction::Reconnect, hard, None),
-            "uplink" => push(
+            _ if keys.iter().any(|(_, effort)| *effort == Effort::Device) => push(
                 ChangeAction::Wait,
                 hard,
-                Some("its device must be opened again: --reconnect does it now"),
+                Some("its device or socket must be opened again: --reconnect does it now"),
             ),
             _ => push(
                 ChangeAction::Wait,
@@ -194,6 +194,12 @@ mod tests {
             let [step] = &steps(old, &new, &[], false)[..] else { panic!() };
             assert!(step.starts_with("changed"), "nobody is connected: {step}");
         }
+        let device = format!("{VM}attach = \"device\"\nmtu = 1442\n");
+        assert_eq!(steps(VM, &device, &[], false), ["waits port vm attach mtu"]);
+        assert_eq!(steps(VM, &device, &[], true), ["reconnected port vm attach mtu"]);
+        let device = format!("{RED}attach = \"device\"\n");
+        assert_eq!(steps(RED, &device, &["red"], false), ["waits guest red attach"]);
+        assert_eq!(steps(RED, &device, &[], false), ["changed guest red attach"]);
         let other = UP.replace("up0", "up1");
         assert_eq!(steps(UP, &other, &[], false), ["waits uplink up tap"]);
         assert_eq!(steps(UP, &other, &[], true), ["reconnected uplink up tap"]);
@@ -211,6 +217,8 @@ mod tests {
         assert_eq!(found, ["refused guest red vif context"]);
         let found = steps(CARD, &format!("{CARD}{context}"), &[], true);
         assert_eq!(found, ["refused guest red"]);
+        let attach = "[xen]\nattach = \"device\"\n";
+        assert_eq!(steps("", attach, &[], true), ["refused xen  attach"]);
         let switch = "[switch]\nage_seconds = 9\n";
         assert_eq!(steps("", switch, &[], true), ["refused switch  age_seconds"]);
     }

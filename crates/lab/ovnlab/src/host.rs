@@ -1,0 +1,123 @@
+//! A host: Open vSwitch, OVN's controller and pvnet.
+
+use std::path::{Path, PathBuf};
+
+use lab::{Namespace, Process, TempDir};
+use qemulab::Daemon;
+use xenlab::Result;
+
+use crate::central::{self, Central};
+use crate::guest::Plan;
+use crate::programs::{LIMIT, Programs};
+
+/// A host with its guests' daemon.
+pub(crate) struct Host {
+    pub(crate) name: &'static str,
+    programs: Programs,
+    // Dropped in this order: those that use others first.
+    pub(crate) daemon: Daemon,
+    _controller: Process,
+    _switch: Process,
+    _database: Process,
+    folder: TempDir,
+    pub(crate) namespace: Namespace,
+}
+
+impl Host {
+    /// Starts a host with this address on the network between hosts, whose pvnet has the ports of all these guests.
+    pub(crate) fn start(
+        programs: &Programs,
+        pvnet: &Path,
+        central: &Central,
+        name: &'static str,
+        address: &str,
+        guests: &[Plan],
+    ) -> Result<Self> {
+        let (namespace, folder) = (Namespace::create("ovnlab")?, TempDir::new()?);
+        let under = &central.namespace;
+        let (port, own) = (format!("u{name}"), namespace.name());
+        under.ip(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", own])?;
+        under.ip(&["link", "set", &port, "master", "u", "up"])?;
+        namespace.ip(&["link", "set", "eth0", "up"])?;
+        // Open vSwitch writes frames with finished checksums only, and takes no others from a veth.
+        for (namespace, device) in [(&namespace, "eth0"), (under, port.as_str())] {
+            let mut ethtool = namespace.exec("ethtool")?;
+            ethtool.args(["-K", device, "tx", "off"]);
+            lab::run(ethtool, LIMIT)?;
+        }
+        let database = programs.database(
+            &namespace,
+            folder.path(),
+            "db",
+            "usr/share/openvswitch/vswitch.ovsschema",
+            &[],
+        )?;
+        let socket = format!("unix:{}", folder.path().join("db.sock").display());
+        vsctl(programs, &socket, "--no-wait init")?;
+        let ids = format!(
+            "external_ids:system-id={name} external_ids:hostname={name} external_ids:ovn-remote=tcp:{}:{} \
+             external_ids:ovn-encap-type=geneve external_ids:ovn-encap-ip={address} \
+             external_ids:ovn-bridge-datapath-type=netdev",
+            central::ADDRESS,
+            central::PORT
+        );
+        vsctl(programs, &socket, &format!("--no-wait set open . {ids}"))?;
+        let control = format!("--unixctl={}", folder.path().join("vswitchd.ctl").display());
+        let arguments = [socket.as_str(), &control, "-vconsole:warn"];
+        let switch = programs.daemon(&namespace, folder.path(), "ovs-vswitchd", &arguments)?;
+        // The tunnels' address sits on the bridge with the uplink: userspace tunnels need that.
+        let bridge =
+            "-- add-br br-phy -- set br br-phy datapath_type=netdev -- add-port br-phy eth0";
+        vsctl(programs, &socket, bridge)?;
+        namespace.ip(&["address", "add", &format!("{address}/24"), "dev", "br-phy"])?;
+        namespace.ip(&["link", "set", "br-phy", "up"])?;
+        let arguments = [socket.as_str(), "-vconsole:warn"];
+        let controller =
+            programs.daemon(&namespace, folder.path(), "ovn-controller", &arguments)?;
+        let daemon = Daemon::start(pvnet, &namespace, |folder| {
+            let tables: String = guests.iter().map(Plan::table).collect();
+            format!("[daemon]\ndirectory = {folder:?}\nworkers = 1\n{tables}")
+        })?;
+        Ok(Self {
+            name,
+            programs: programs.clone(),
+            daemon,
+            _controller: controller,
+            _switch: switch,
+            _database: database,
+            folder,
+            namespace,
+        })
+    }
+
+    /// The socket of the switch's database.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("db.sock")
+    }
+
+    /// Runs a command on the switch's database.
+    pub(crate) fn vsctl(&self, words: &str) -> Result<String> {
+        vsctl(&self.programs, &format!("unix:{}", self.socket().display()), words)
+    }
+
+    /// Makes a guest's device the logical port of its name.
+    pub(crate) fn bind(&self, guest: &Plan) -> Result<()> {
+        let (device, port) = (&guest.device, &guest.port);
+        let add = format!(
+            "-- --may-exist add-port br-int {device} -- set interface {device} external_ids:iface-id={port}"
+        );
+        self.vsctl(&add)?;
+        self.namespace.ip(&["link", "set", device, "up"]).map(drop).map_err(Into::into)
+    }
+
+    /// The logical port is not here any more.
+    pub(crate) fn unbind(&self, guest: &Plan) -> Result<()> {
+        self.vsctl(&format!("--if-exists del-port br-int {}", guest.device)).map(drop)
+    }
+}
+
+fn vsctl(programs: &Programs, socket: &str, words: &str) -> Result<String> {
+    let mut command = programs.client("ovs-vsctl")?;
+    command.arg(format!("--db={socket}")).arg("--timeout=30").args(words.split(' '));
+    Ok(lab::run(command, LIMIT)?)
+}

@@ -1,0 +1,32 @@
+//! Hosts whose guests' interfaces are ports of OVN's logical switches, in network namespaces of one machine.
+//!
+//! ```text
+//!  central: northd, two databases         one router r, two switches s1 and s2
+//!      │
+//!  ════╪══════════════ underlay, 1500 bytes ═══════════╪════════
+//!      │                                               │
+//!  host a: ovn-controller, ovs-vswitchd, pvnet     host b: the same
+//!      br-int ── vif11 ═ guest p11 (s1)                br-int ── vif12 ═ guest p12 (s1), vif21 ═ guest p21 (s2)
+//! ```
+//!
+//! [`Programs`] are OVN and Open vSwitch from Debian's packages, unpacked below a cache and never installed. A [`Testbed`] has everything
+//! that runs. [`STEPS`] and [`run`] are what is tried.
+//!
+//! Everything that runs ends when its value is dropped, and on Ctrl-C once [`lab::Interrupt::install`] was called.
+//!
+//! Anti-goals: no kernel module, no absolute speeds.
+
+#![forbid(unsafe_code)]
+
+mod central;
+mod guest;
+mod host;
+mod programs;
+mod scripts;
+mod steps;
+mod testbed;
+
+pub use programs::Programs;
+pub use steps::{STEPS, run};
+pub use testbed::Testbed;
+pub use xenlab::{Error, Result};

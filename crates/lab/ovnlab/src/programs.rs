@@ -1,0 +1,131 @@
+//! OVN's and Open vSwitch's programs, and Xen's hotplug scripts.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use lab::{Namespace, Process};
+use xenlab::{Error, Result, Suite};
+
+/// The packages whose programs are used.
+const PACKAGES: [&str; 6] = [
+    "openvswitch-common",
+    "openvswitch-switch",
+    "ovn-common",
+    "ovn-central",
+    "ovn-host",
+    "xen-utils-common",
+];
+/// Where programs are.
+const FOLDERS: [&str; 3] = ["usr/bin", "usr/sbin", "usr/lib/openvswitch-switch"];
+/// How long a command may take that waits for a daemon.
+pub(crate) const LIMIT: Duration = Duration::from_secs(40);
+
+/// The unpacked packages.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    root: PathBuf,
+}
+
+impl Programs {
+    /// Fetches the packages of a suite, unless an earlier call has done so. Nothing is installed.
+    ///
+    /// # Errors
+    /// [`Error::Packages`] if the mirrors fail; [`Error::Path`].
+    pub fn prepare(suite: Suite, cache: &Path, quiet: bool) -> Result<Self> {
+        let root = xenlab::unpacked_packages(suite, cache, "ovn", &PACKAGES, quiet)?;
+        Ok(Self { root })
+    }
+
+    /// A file of the packages.
+    pub(crate) fn file(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    fn path(&self, program: &str) -> Result<PathBuf> {
+        let mut files = FOLDERS.iter().map(|folder| self.root.join(folder).join(program));
+        let missing = || lab::Error::MissingTool { tool: program.to_owned() };
+        Ok(files.find(|file| file.is_file()).ok_or_else(missing)?)
+    }
+
+    /// The folders of all programs, as a search path.
+    pub(crate) fn search_path(&self) -> String {
+        let own: Vec<_> =
+            FOLDERS.iter().map(|folder| self.root.join(folder).display().to_string()).collect();
+        format!("{}:{}", own.join(":"), std::env::var("PATH").unwrap_or_default())
+    }
+
+    /// A command for one of the databases.
+    pub(crate) fn client(&self, program: &str) -> Result<Command> {
+        let command = lab::command(&self.path(program)?.to_string_lossy())?;
+        Ok(self.with_libraries(command))
+    }
+
+    /// Starts a daemon in a namespace, with all its files in a folder.
+    pub(crate) fn daemon(
+        &self,
+        namespace: &Namespace,
+        folder: &Path,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<Process> {
+        let command = namespace.exec(&self.path(program)?.to_string_lossy())?;
+        let mut command = self.with_libraries(command);
+        for suite in ["OVS", "OVN"] {
+            for kind in ["RUNDIR", "LOGDIR", "DBDIR", "SYSCONFDIR"] {
+                command.env(format!("{suite}_{kind}"), folder);
+            }
+        }
+        command.args(arguments);
+        Ok(Process::capture(command)?)
+    }
+
+    /// Starts the server of a new database. `remotes` are where it listens.
+    pub(crate) fn database(
+        &self,
+        namespace: &Namespace,
+        folder: &Path,
+        name: &str,
+        schema: &str,
+        remotes: &[&str],
+    ) -> Result<Process> {
+        let file = folder.join(format!("{name}.db")).display().to_string();
+        let schema = self.file(schema).display().to_string();
+        let mut create = self.client("ovsdb-tool")?;
+        create.args(["create", &file, &schema]);
+        lab::run(create, LIMIT)?;
+        let socket = folder.join(format!("{name}.sock"));
+        let unix = format!("--remote=punix:{}", socket.display());
+        let control = format!("--unixctl={}", folder.join(format!("{name}.ctl")).display());
+        let mut arguments = vec![file.as_str(), &unix, &control, "-vconsole:warn"];
+        arguments.extend(remotes);
+        let mut server = self.daemon(namespace, folder, "ovsdb-server", &arguments)?;
+        until(&format!("the database {name}"), || match server.ended()? {
+            Some(status) => Err(content("ovsdb-server", &format!("{status}: {}", server.stderr()))),
+            None => Ok(socket.exists()),
+        })?;
+        Ok(server)
+    }
+
+    /// The packages' libraries may be newer than the machine's, or not be there.
+    fn with_libraries(&self, mut command: Command) -> Command {
+        command.env("LD_LIBRARY_PATH", self.root.join("usr/lib/x86_64-linux-gnu"));
+        command
+    }
+}
+
+/// Waits until `ready`.
+pub(crate) fn until(what: &str, mut ready: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = std::time::Instant::now();
+    while !ready()? {
+        if start.elapsed() > LIMIT {
+            return Err(lab::Error::TimedOut { what: what.to_owned(), limit: LIMIT }.into());
+        }
+        lab::Interrupt::sleep(Duration::from_millis(20))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn content(what: &str, cause: &str) -> Error {
+    Error::Content { what: what.to_owned(), cause: cause.to_owned() }
+}

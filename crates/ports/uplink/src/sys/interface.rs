@@ -1,0 +1,80 @@
+//! What the kernel lets anybody with `CAP_NET_ADMIN` change of an interface by its name (`linux/sockios.h`).
+
+use std::ffi::c_int;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Result;
+use rustix::ioctl::{Opcode, Updater, ioctl};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::{IFNAMSIZ, InterfaceRequest};
+
+const SIOCGIFFLAGS: Opcode = 0x8913;
+const SIOCGIFMTU: Opcode = 0x8921;
+const SIOCSIFMTU: Opcode = 0x8922;
+const SIOCSIFHWADDR: Opcode = 0x8924;
+
+/// `IFF_UP` of `linux/if.h`.
+const UP: u16 = 1;
+/// `ARPHRD_ETHER` of `linux/if_arp.h`.
+const ETHERNET: u16 = 1;
+
+/// `struct ifreq` with an MTU.
+#[repr(C)]
+struct MtuRequest {
+    name: [u8; IFNAMSIZ],
+    mtu: c_int,
+    rest: [u8; 20],
+}
+
+/// `struct ifreq` with a `struct sockaddr` that is a link-layer address.
+#[repr(C)]
+struct AddressRequest {
+    name: [u8; IFNAMSIZ],
+    family: u16,
+    address: [u8; 6],
+    rest: [u8; 16],
+}
+
+const _: () = assert!(
+    size_of::<MtuRequest>() == size_of::<InterfaceRequest>()
+        && size_of::<AddressRequest>() == size_of::<InterfaceRequest>()
+);
+
+/// Any socket: its namespace is that of the calling thread.
+fn socket() -> Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+}
+
+/// Whether an interface is up.
+pub(crate) fn is_up(name: [u8; IFNAMSIZ]) -> Result<bool> {
+    let mut request = InterfaceRequest::new(name, 0);
+    // SAFETY: SIOCGIFFLAGS reads and writes back one `struct ifreq`; `InterfaceRequest` has that layout and size, and is
+    // borrowed mutably for the call.
+    unsafe { ioctl(socket()?, Updater::<SIOCGIFFLAGS, _>::new(&mut request)) }?;
+    Ok(request.flags.cast_unsigned() & UP != 0)
+}
+
+/// The MTU of an interface, in bytes.
+pub(crate) fn mtu(name: [u8; IFNAMSIZ]) -> Result<u32> {
+    let mut request = MtuRequest { name, mtu: 0, rest: [0; 20] };
+    // SAFETY: SIOCGIFMTU reads and writes back one `struct ifreq`; `MtuRequest` has that layout and size, and is borrowed
+    // mutably for the call.
+    unsafe { ioctl(socket()?, Updater::<SIOCGIFMTU, _>::new(&mut request)) }?;
+    Ok(request.mtu.cast_unsigned())
+}
+
+/// Sets the MTU of an interface, in bytes.
+pub(crate) fn set_mtu(name: [u8; IFNAMSIZ], mtu: u16) -> Result<()> {
+    let mut request = MtuRequest { name, mtu: mtu.into(), rest: [0; 20] };
+    // SAFETY: SIOCSIFMTU reads one `struct ifreq`; `MtuRequest` has that layout and size, and is borrowed for the call.
+    unsafe { ioctl(socket()?, Updater::<SIOCSIFMTU, _>::new(&mut request)) }
+}
+
+/// Sets the link-layer address of an Ethernet interface.
+pub(crate) fn set_address(name: [u8; IFNAMSIZ], address: [u8; 6]) -> Result<()> {
+    let mut request = AddressRequest { name, family: ETHERNET, address, rest: [0; 16] };
+    // SAFETY: SIOCSIFHWADDR reads one `struct ifreq`; `AddressRequest` has that layout and size, and is borrowed for the
+    // call.
+    unsafe { ioctl(socket()?, Updater::<SIOCSIFHWADDR, _>::new(&mut request)) }
+}

@@ -310,7 +310,7 @@ fn errors_name_the_line_and_the_reason() {
         ),
         (format!("{RED}tx = \"flip\"\n"), "remap"),
         (format!("{UP}capabilities = \"tso\"\n"), "need csum and sg"),
-        (format!("{UP}capabilities = \"csum+uso\"\n"), "need csum and sg"),
+        (format!("{UP}capabilities = \"csum+uso\"\n"), "need csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
         ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
         (format!("{RED}guard = \"on\"\n"), "`addresses`, `mac`, `off`"),
@@ -330,5 +330,23 @@ fn errors_name_the_line_and_the_reason() {
     ] {
         let error = parse(&text).unwrap_err();
         assert!(error.contains(reason), "{text}: {error}");
+    }
+}
+
+/// The network behind a device has VLANs of its own.
+#[test]
+fn a_port_with_a_device_is_in_no_vlan_of_the_switch() {
+    let device = "attach = \"device\"\n";
+    let vm = "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/vm\"\nguard = \"off\"\n";
+    let xen = "[daemon]\nplatform = \"xen\"\n";
+    let by_default = format!("{xen}[xen]\n{device}[[guest]]\nname = \"*\"\n");
+    for table in [format!("{RED}{device}"), format!("{vm}{device}"), by_default] {
+        assert_eq!(parse(&table).map(drop), Ok(()));
+        for key in ["vlan = 10", "trunk = [10]", "isolated = true"] {
+            let error = parse(&format!("{table}{key}\n")).unwrap_err();
+            assert!(error.contains("for ports of pvnet's switch"), "{error}");
+        }
+        let in_switch = table.replace("\"device\"", "\"switch\"");
+        assert_eq!(parse(&format!("{in_switch}isolated = true\n")).map(drop), Ok(()));
     }
 }

@@ -16,6 +16,8 @@ const SYSTEM_CALL: u64 = 16;
 const INTERRUPT: u64 = 17;
 const FORK: u64 = 18;
 const SWITCH: u64 = 19;
+/// A function that only goes on to another; in a program, a link to a library.
+const THUNK: u64 = 20;
 
 /// The blocks of a function: where they lie and where they lead. A block's second half is a block too, for the rest of one that
 /// an exception interrupted.
@@ -116,6 +118,7 @@ impl Machine {
         let number = (function - if is_kernel { KERNEL } else { USER }) / STEP;
         let is_entry = is_kernel && [SYSTEM_CALL, INTERRUPT].contains(&number);
         let (ending, target) = match part {
+            Entry if number == THUNK => (Ending::IndirectJump, None),
             Entry => (Ending::Next, None),
             Hub => (Ending::Next, Some(function + 0x60)),
             SecondHub => (Ending::Next, Some(function + 0x40)),
@@ -129,6 +132,7 @@ impl Machine {
         let entry = match number {
             SYSTEM_CALL => EntryKind::SystemCall,
             INTERRUPT => EntryKind::Interrupt,
+            THUNK => EntryKind::Thunk,
             _ => EntryKind::None,
         };
         let known = KnownFunction { number: 0, start: function, entry };
@@ -139,6 +143,7 @@ impl Machine {
             ending,
             function: is_kernel.then_some(known),
             mode: Some(if is_kernel { Mode::Kernel } else { Mode::User }),
+            is_link: !is_kernel && number == THUNK,
             ..BlockFlow::default()
         };
         let next = BlockId(u32::try_from(self.blocks.len()).expect("few"));
@@ -214,6 +219,21 @@ impl Machine {
         self.go(Entry, 0);
     }
 
+    /// The thunk of programs or of the kernel.
+    fn thunk(&mut self) -> u64 {
+        THUNK * STEP + if self.is_user() { USER } else { KERNEL }
+    }
+
+    /// A call through a thunk: the function is the caller's, and the thunk has its own instructions only.
+    fn call_through_thunk(&mut self, function: u64) {
+        let thunk = self.thunk();
+        self.call(thunk);
+        let path = &mut self.level().path;
+        path.pop();
+        path.push((CallKind::Call, function));
+        self.go(Entry, 0);
+    }
+
     fn give_back(&mut self) {
         self.go(Hub, 0);
         self.go(SecondHub, 0);
@@ -227,10 +247,16 @@ impl Machine {
     }
 
     /// A tail call: a function that is among those which return to the same caller goes on.
-    fn tail(&mut self, function: u64) {
+    fn tail(&mut self, function: u64, through_thunk: bool) {
         self.go(Hub, 0);
         self.go(SecondHub, 0);
         self.go(Leaves, 0);
+        if through_thunk {
+            let thunk = self.thunk();
+            self.level().path.push((CallKind::Jump, thunk));
+            self.go(Entry, 0);
+            self.level().path.pop();
+        }
         let path = &mut self.level().path;
         let frame = path.iter().rposition(|(kind, _)| *kind != CallKind::Jump).expect("a call");
         match path.iter().skip(frame).rposition(|(_, own)| *own == function) {
@@ -310,13 +336,15 @@ impl Machine {
         match what {
             0..4 if depth < 20 => self.call(function),
             4..6 if depth > 0 => self.give_back(),
-            6 if !self.is_user() && is_own => self.tail(function),
+            6 if !self.is_user() && is_own => self.tail(function, false),
             7 if self.is_user() => self.system_call(),
             8 if is_entered => self.back_to_user(),
             9 if !self.is_user() => self.switch(usize::try_from(which % 3).expect("few")),
             10 if !self.is_user() && is_own => {
                 self.jump_back(usize::try_from(which % 3).expect("few"));
             }
+            11 if depth < 20 => self.call_through_thunk(function),
+            12 if !self.is_user() && is_own => self.tail(function, true),
             _ => {}
         }
     }
@@ -347,7 +375,7 @@ proptest! {
 
     #[test]
     fn every_instruction_counts_for_its_chain_of_calls(
-        steps in prop::collection::vec((0u8..11, 0u64..6), 0..200),
+        steps in prop::collection::vec((0u8..13, 0u64..6), 0..200),
         interrupts in prop::collection::vec((1u8..40, any::<bool>()), 0..20),
     ) {
         let mut machine = Machine::new(interrupts);
@@ -453,4 +481,44 @@ fn a_return_to_an_address_that_was_written_is_a_jump() {
     let expected =
         [(0, CallKind::Unknown, 0, 2), (1, CallKind::Call, 1, 2), (2, CallKind::Jump, 3, 1)];
     assert_eq!(seen, expected);
+}
+
+/// The same retpoline by its name: the target is the caller's.
+#[test]
+fn what_a_retpoline_leads_to_is_called_by_whoever_called_the_retpoline() {
+    let mut graph = CallGraph::new(0);
+    let known = |start, entry| Some(KnownFunction { number: 0, start, entry });
+    let (caller, thunk, target) = (0x1000, 0x2000, 0x3000);
+    let block = |start, end, ending, target, function| BlockFlow {
+        start,
+        end,
+        ending,
+        target,
+        function: known(
+            function,
+            if function == thunk { EntryKind::Thunk } else { EntryKind::None },
+        ),
+        mode: Some(Mode::Kernel),
+        ..BlockFlow::default()
+    };
+    for flow in [
+        block(caller, 0x1005, Ending::Call, Some(thunk), caller),
+        block(thunk, 0x2005, Ending::Call, Some(0x200a), thunk),
+        block(0x200a, 0x2010, Ending::Return, None, thunk),
+        block(target, 0x3001, Ending::Return, None, target),
+        block(0x1005, 0x1006, Ending::Next, None, caller),
+    ] {
+        graph.add(flow);
+    }
+    let slots = [Some(0x800), Some(0x7f8), Some(0x7f8), Some(0x800), None];
+    let mut last = Executed::default();
+    for (number, slot) in (0..).zip(slots) {
+        graph.arrive(last, BlockId(number), 0, u64::from(number));
+        last = Executed { block: Some(BlockId(number)), slot };
+    }
+    let nodes = graph.finish(5, &[]);
+    let seen: Vec<_> =
+        nodes.iter().skip(1).map(|node| (node.parent, node.kind, node.block, node.site)).collect();
+    let call = |block| (1, CallKind::Call, block, Some(0));
+    assert_eq!(seen, [(0, CallKind::Unknown, 0, None), call(1), call(3)]);
 }

@@ -38,6 +38,8 @@ pub struct Arguments {
     pub functions: PathBuf,
     /// Whether there may be more than one recording, one for each pair of marks: the files then end with their numbers.
     pub windows: bool,
+    /// While this file exists, the machine is held before its first mark; empty for none.
+    pub hold: PathBuf,
     /// Whether to ignore the marks, so that nothing is recorded.
     pub ignore_marks: bool,
     /// Whether to compare TLB hits with QEMU's own translation.
@@ -120,6 +122,7 @@ impl Arguments {
             "calls" => self.calls = on(value)?,
             "functions" => self.functions = value.into(),
             "windows" => self.windows = on(value)?,
+            "hold" => self.hold = value.into(),
             "ignore_marks" => self.ignore_marks = on(value)?,
             "check" => self.check = on(value)?,
             "ignore_cr3" => self.ignore_cr3 = on(value)?,

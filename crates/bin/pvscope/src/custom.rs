@@ -8,11 +8,12 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use lab::{Interrupt, Process, Progress, TempDir};
-use scope_result::{Domain, Recording, Work};
+use lab::{Interrupt, Progress, TempDir};
+use scope_result::{Domain, Provenance, Recording, Work};
 use xenlab::{CLOCK, Emulator, PROCESSOR, Suite, default_cache};
 
 use crate::command_line::{CommandLine, escaped};
@@ -23,7 +24,9 @@ use crate::link::work;
 use crate::names::name_code;
 use crate::paths::absolute;
 use crate::programs::Programs;
+use crate::provenance::{self, program as program_file};
 use crate::record::RecordArgs;
+use crate::snapshot::{self, Identity, Running, SnapshotArgs};
 use crate::watch::Watch;
 
 /// The workload that boots the user's image.
@@ -229,7 +232,12 @@ const END: &str = "@end";
 
 impl Machine {
     /// Runs and records the machine.
-    pub fn run(&self, record: &RecordArgs, args: &CustomArgs, plugin: &Path) -> Result<()> {
+    pub fn run(
+        &self,
+        (record, snapshot): (&RecordArgs, SnapshotArgs),
+        args: &CustomArgs,
+        plugin: &Path,
+    ) -> Result<()> {
         let files = SymbolFiles {
             kernel: args.kernel_symbols.as_deref(),
             xen: args.xen_symbols.as_deref(),
@@ -237,17 +245,18 @@ impl Machine {
         let (symbols, notes) = ImageSymbols::of_command_line(files, &self.command_line)?;
         notes.iter().for_each(|text| note(text));
         let raw = self.folder.path().join("recording");
-        let mut command = self.emulator.command()?;
-        command.args(self.command_line.arguments()).args(self.command_line.missing()?);
         let low = self.command_line.low_memory()?;
-        command.arg("-plugin").arg(record.plugin_argument(plugin, &raw, &symbols, low)?);
-        let progress = Progress::new(4, record.is_quiet());
+        let argument = record.plugin_argument(plugin, &raw, &symbols, low)?;
+        let machine = self.machine(&self.emulator.version_line()?)?;
+        let progress = Progress::new(snapshot::STEPS, record.is_quiet());
         let watch = Watch::new(&self.consoles, &progress, record.limit());
-        let mut qemu = Process::capture(command)?;
-        watch.record(&mut qemu)?;
+        let mut running = machine.start(&argument, snapshot, (&watch, &progress))?;
+        watch.record(&mut running.qemu)?;
         progress.step("wait for the guest's report");
-        let text = self.wait_for_report(&mut qemu, args, record.limit())?;
-        qemu.stop()?;
+        self.wait_for_report(&mut running, args, record.limit())?;
+        running.qemu.stop()?;
+        running.complete_consoles()?;
+        let text = self.text(&running, args);
         progress.step("name the code");
         let mut recording = scope_result::read(&raw)?;
         let report = GuestReport::parse(&text);
@@ -258,36 +267,76 @@ impl Machine {
         }
         name_code(&mut recording, &symbols, &report, programs);
         recording.work = self.work(args, &recording, &text);
+        recording.provenance = self.provenance(&machine, record, args)?;
         record.save(&recording)?;
         progress.finish();
         print_missing(&report, &recording.work);
         record.print_path()
     }
 
-    /// Waits until the guest's report is complete, or the machine has ended, or no report can come. Returns the text.
-    fn wait_for_report(&self, qemu: &mut Process, args: &CustomArgs, limit: u64) -> Result<String> {
+    /// The machine, for its start.
+    fn machine(&self, qemu: &str) -> Result<snapshot::Machine<'_>> {
+        let command = || -> Result<Command> {
+            let mut command = self.emulator.command()?;
+            command.args(self.command_line.arguments()).args(self.command_line.missing()?);
+            Ok(command)
+        };
+        let files = self.command_line.images().into_iter().map(|(_, path)| path).collect();
+        let names = (self.about, qemu);
+        let identity = Identity::new(names, &command()?, self.folder.path(), files);
+        Ok(snapshot::Machine {
+            command: Box::new(command),
+            identity,
+            consoles: self.consoles.iter().map(|(_, path)| path.clone()).collect(),
+            folder: self.folder.path(),
+            problem: self.command_line.outside(),
+        })
+    }
+
+    /// What the recording is made with.
+    fn provenance(
+        &self,
+        machine: &snapshot::Machine<'_>,
+        record: &RecordArgs,
+        args: &CustomArgs,
+    ) -> Result<Provenance> {
+        let images = self.command_line.images();
+        let images = images.iter().map(|(name, path)| provenance::image(name, path));
+        let programs = args.programs.iter().map(|(guest, path)| program_file(guest, path));
+        Ok(Provenance {
+            workload: self.about.to_owned(),
+            options: record.options(),
+            machine: machine.identity.words().to_vec(),
+            images: images.collect::<Result<_>>()?,
+            programs: programs.collect::<Result<_>>()?,
+            ..provenance::provenance(&machine.identity.qemu)
+        })
+    }
+
+    /// Waits until the guest's report is complete, or the machine has ended, or no report can come.
+    fn wait_for_report(&self, running: &mut Running, args: &CustomArgs, limit: u64) -> Result<()> {
         let start = Instant::now();
         let has_source =
             args.guest_report.is_some() || !self.consoles.is_empty() || self.command_line.prints();
         loop {
-            let ended = qemu.ended()?.is_some();
-            let text = self.text(qemu, args);
+            let ended = running.qemu.ended()?.is_some();
+            let text = self.text(running, args);
             let is_complete = text.lines().any(|line| line.trim() == END);
             if ended || is_complete || !has_source {
-                return Ok(text);
+                return Ok(());
             }
             if start.elapsed() > Duration::from_secs(limit) {
                 note(&format!(
                     "the guest's report is not complete after {limit} s ({END} is missing)"
                 ));
-                return Ok(text);
+                return Ok(());
             }
             Interrupt::sleep(POLL)?;
         }
     }
 
     /// The text of the given file, or of all consoles.
-    fn text(&self, qemu: &Process, args: &CustomArgs) -> String {
+    fn text(&self, running: &Running, args: &CustomArgs) -> String {
         let consoles = self.consoles.iter().map(|(_, path)| path);
         let files: Vec<&PathBuf> = match &args.guest_report {
             Some(file) => vec![file],
@@ -298,7 +347,7 @@ impl Machine {
         };
         let mut texts: Vec<String> = files.into_iter().map(read).collect();
         if args.guest_report.is_none() {
-            texts.push(qemu.stdout());
+            texts.push(running.stdout());
         }
         texts.join("\n")
     }

@@ -54,7 +54,11 @@ struct Names {
 }
 
 impl Names {
-    fn of_machine(symbols: &ImageSymbols, report: &GuestReport, mut programs: Programs<'_>) -> Self {
+    fn of_machine(
+        symbols: &ImageSymbols,
+        report: &GuestReport,
+        mut programs: Programs<'_>,
+    ) -> Self {
         let xen = symbols.xen.as_ref().map(|xen| &xen.symbols);
         Self::new(xen, &symbols.kernel, report, |domain, path| programs.open(domain, path))
     }

@@ -33,8 +33,7 @@ fn record(plugin: &Path, out: &Path, more: &[&str]) -> Recording {
 /// A recording, and what pvscope said meanwhile.
 fn record_aloud(plugin: &Path, out: &Path, more: &[&str]) -> (Recording, String) {
     let (plugin, out_text) = (plugin.display().to_string(), out.display().to_string());
-    let fixed =
-        ["run", "loopback", "--milliseconds", "5", "--plugin", &plugin, "--out", &out_text];
+    let fixed = ["run", "loopback", "--milliseconds", "5", "--plugin", &plugin, "--out", &out_text];
     let output = pvscope(&[&fixed, more].concat());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");

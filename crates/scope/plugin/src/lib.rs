@@ -12,12 +12,12 @@
 //! This crate contains `unsafe` code: `qemu` declares QEMU's functions, `memory` reads the guest's memory, and QEMU calls the
 //! entry points here.
 
+mod hold;
 mod memory;
 mod qemu;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::time::{Duration, Instant};
 
 use memory::GuestMemory;
 use qemu::{CallbackRegisters, DataAccess, Id, Info, Instruction, OnData, Registers, Translation};
@@ -131,31 +131,14 @@ extern "C" fn on_processor(_: Id, _: u32) {
 extern "C" fn search(_: Id, translation: *mut Translation) {
     for instruction in Instruction::all(translation) {
         if mark(&instruction.bytes()) == Some(Mark::Begin) {
-            hold();
+            if let Some(plugin) = plugin() {
+                hold::wait(&std::mem::take(&mut plugin.arguments.hold), say);
+            }
             let address = std::ptr::without_provenance_mut(mark_address(instruction.address()));
             instruction.on_execution(begin, CallbackRegisters::Read, address);
         }
     }
 }
-
-/// Waits as long as the file exists by which the program that started QEMU asks for it. QEMU translates the first mark here, and
-/// does not execute the translation if it was told to stop meanwhile: so the machine can be saved before the mark.
-fn hold() {
-    let Some(file) = plugin().map(|plugin| std::mem::take(&mut plugin.arguments.hold)) else {
-        return;
-    };
-    if file.as_os_str().is_empty() {
-        return;
-    }
-    say("held");
-    let start = Instant::now();
-    while file.exists() && start.elapsed() < HOLD_LIMIT {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// The longest time to hold the machine.
-const HOLD_LIMIT: Duration = Duration::from_secs(60);
 
 /// An address as the data of a callback.
 fn mark_address(address: u64) -> usize {

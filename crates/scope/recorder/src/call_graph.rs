@@ -396,4 +396,6 @@ fn context(mode: Option<Mode>, domain: u8, space: u64) -> Context {
 }
 
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::image_symbols::ImageSymbols;
 use crate::paths::{absolute, built};
 use crate::record::call_words;
-use crate::workload::Workload;
+use crate::workload::{Variation, Workload};
 
 /// Arguments of `pvscope bench`.
 #[derive(Args)]
@@ -90,7 +90,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let images = Images::prepare(suite, &cache, args.quiet)?;
     let emulator = Emulator::prepare(suite, &cache, args.quiet)?;
     let pvnet = if workload.needs_pvnet() { Some(built(None, "pvnet")?) } else { None };
-    let host = BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet)?)?;
+    let host =
+        BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet, &Variation::default())?)?;
     let symbols = ImageSymbols::of_lab(&images, workload.has_xen())?;
     let calls = call_words(&host.folder().join("bench"), &symbols)?;
     let progress = Progress::new(args.rounds as usize * Mode::ALL.len(), args.quiet);

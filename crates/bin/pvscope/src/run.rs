@@ -17,7 +17,7 @@ use crate::paths::{absolute, built};
 use crate::programs::Programs;
 use crate::record::RecordArgs;
 use crate::watch::Watch;
-use crate::workload::Workload;
+use crate::workload::{Variation, Workload};
 
 /// Arguments of `pvscope run`.
 #[derive(Args)]
@@ -38,6 +38,8 @@ pub struct RunArgs {
     /// The program pvnet [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     pvnet: Option<PathBuf>,
+    #[command(flatten)]
+    variation: Variation,
     #[command(flatten)]
     record: RecordArgs,
     #[command(flatten)]
@@ -77,10 +79,13 @@ pub fn run(args: &RunArgs) -> Result<()> {
                     to mark-end";
         return Err(Error::Usage(what.to_owned()));
     }
+    args.variation.refuse()?;
     machine.run(&args.record, &args.custom, &plugin)
 }
 
 fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
+    let variation = &args.variation;
+    variation.check(workload)?;
     let pvnet = built(args.pvnet.as_ref(), "pvnet");
     let pvnet = if workload.needs_pvnet() { Some(pvnet?) } else { None };
     let record = &args.record;
@@ -90,7 +95,8 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     let progress = Progress::new(4, record.is_quiet());
     progress.step("write the images");
     let milliseconds = args.milliseconds.unwrap_or(MILLISECONDS);
-    let host = BatchHost::new(&images, &workload.batch(milliseconds, pvnet.clone())?)?;
+    let batch = workload.batch(milliseconds, pvnet.clone(), variation)?;
+    let host = BatchHost::new(&images, &batch)?;
     let symbols = ImageSymbols::of_lab(&images, workload.has_xen())?;
     let raw = host.folder().join("recording");
     let mut command = host.command(&emulator)?;
@@ -116,7 +122,8 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     pvnet.iter().try_for_each(|pvnet| programs.add_host_file(PVNET, pvnet))?;
     name_code(&mut recording, &symbols, &GuestReport::parse(&text), programs);
     let interface = Some(workload.interface());
-    recording.work = work(workload.about, &recording, interface, frames_and_bytes(&text));
+    recording.work =
+        work(&variation.describe(workload), &recording, interface, frames_and_bytes(&text));
     record.save(&recording)?;
     progress.finish();
     record.print_path()

@@ -5,8 +5,8 @@
 use super::traffic::{Backend, Channel, GUEST, Traffic};
 use crate::mark::TELL;
 
-/// The script of dom0.
-pub fn xen(backend: Backend, traffic: Traffic, milliseconds: u32) -> String {
+/// The script of dom0. `iperf` has more options of the program that makes TCP's traffic.
+pub fn xen(backend: Backend, traffic: Traffic, milliseconds: u32, iperf: &str) -> String {
     let start = match backend {
         Backend::Stock | Backend::Basic => STOCK.to_owned(),
         Backend::Pvnet | Backend::Frontend(Channel::Header | Channel::Reuse) => pvnet(""),
@@ -26,9 +26,9 @@ pub fn xen(backend: Backend, traffic: Traffic, milliseconds: u32) -> String {
     let interface = backend.interface();
     let client = match traffic {
         // As the iperf of 2007 writes.
-        Traffic::Tx if backend == Backend::Basic => client("10.0.0.2", "--reverse -l 8K"),
-        Traffic::Tx => client("10.0.0.2", "--reverse"),
-        Traffic::Rx => client("10.0.0.2", ""),
+        Traffic::Tx if backend == Backend::Basic => client("10.0.0.2", "--reverse -l 8K", iperf),
+        Traffic::Tx => client("10.0.0.2", "--reverse", iperf),
+        Traffic::Rx => client("10.0.0.2", "", iperf),
         // The guest sends by itself.
         Traffic::Sendfile | Traffic::Udp => String::new(),
     };
@@ -55,19 +55,25 @@ pub fn guest(backend: Backend, traffic: Traffic) -> String {
     format!("{device}\n{program}\nsleep 1\n{TELL}\ntell 1\necho '@end'")
 }
 
-/// The script of a machine whose programs send to each other.
-pub fn linux(start: &str, interface: &str, address: &str, milliseconds: u32) -> String {
+/// The script of a machine whose programs send to each other, over an interface to an address.
+pub fn linux(
+    start: &str,
+    (interface, address): (&str, &str),
+    milliseconds: u32,
+    iperf: &str,
+) -> String {
     let enter = if start.is_empty() { "" } else { "ip netns exec other" };
     let server = format!("{enter} iperf3 -s >/dev/null 2>&1 &");
-    let traffic = marked(&server, &client(address, ""), interface, milliseconds);
+    let traffic = marked(&server, &client(address, "", iperf), interface, milliseconds);
     format!("set -e\n{start}\n{traffic}\necho '@end'\n")
 }
 
 /// Lines that start endless TCP traffic, once the other end listens.
-fn client(address: &str, more: &str) -> String {
+fn client(address: &str, more: &str, iperf: &str) -> String {
+    let space = if iperf.is_empty() { "" } else { " " };
     format!(
         "until iperf3 -c {address} -n 64K >/dev/null 2>&1; do sleep 0.05; done\n\
-         iperf3 -c {address} {more} -t 86400 >/dev/null 2>&1 &\n"
+         iperf3 -c {address} {more}{space}{iperf} -t 86400 >/dev/null 2>&1 &\n"
     )
 }
 

@@ -164,6 +164,11 @@ impl Workload {
         !matches!(self.kind, Kind::Xen(_, Traffic::Udp | Traffic::Sendfile))
     }
 
+    /// Whether there is a guest.
+    fn has_guest(self) -> bool {
+        matches!(self.kind, Kind::Xen(..))
+    }
+
     /// Whether its traffic is UDP.
     fn is_udp(self) -> bool {
         matches!(self.kind, Kind::Xen(_, Traffic::Udp))
@@ -178,7 +183,7 @@ impl Workload {
     ) -> Result<Batch> {
         let files = pvnet.into_iter().map(HostFile::new).collect::<Result<_>>()?;
         let programs = mark::programs();
-        let Variation { xen_append, iperf, pause } = variation;
+        let Variation { xen_append, guest_config, iperf, pause } = variation;
         let xen_arguments = xen_append.clone();
         let batch =
             Batch { xen: self.has_xen(), files, programs, xen_arguments, ..Batch::default() };
@@ -188,7 +193,7 @@ impl Workload {
                 let batch = Batch {
                     script: scripts::xen(backend, traffic, milliseconds, iperf),
                     guest_script: scripts::guest(backend, traffic),
-                    guests: vec![backend.guest()],
+                    guests: vec![backend.guest(guest_config)],
                     ..batch
                 };
                 if traffic == Traffic::Udp {
@@ -219,9 +224,10 @@ impl Workload {
 }
 
 impl Backend {
-    fn guest(self) -> DomuConfig {
+    fn guest(self, line: &str) -> DomuConfig {
         let kernel_arguments = NO_ASLR.to_owned();
-        DomuConfig { kernel_arguments, ..DomuConfig::new(GUEST).vif(self.vif()) }
+        let guest = DomuConfig { kernel_arguments, ..DomuConfig::new(GUEST).vif(self.vif()) };
+        if line.is_empty() { guest } else { guest.line(line) }
     }
 
     fn interface(self) -> &'static str {

@@ -108,15 +108,16 @@ printf '[daemon]\\nplatform = \"xen\"\\n\\n[[uplink]]\\nname = \"host\"\\ntap = 
 pvnet run --config /lab/pvnet.toml >/run/pvnet.log 2>&1 &
 until [ -S /run/pvnet/control.sock ]; do sleep 0.05; done";
 
-/// A network card on a hub with an open port. A hub without one would hold back all frames.
+/// A network card on a hub with an open port. A hub without one would hold back all frames. Neither eventfds nor the bottom half of
+/// QEMU's main loop: that is another thread, which would send frames at another instruction in each run.
 pub const CARD: &str = "-netdev hubport,hubid=0,id=a -netdev hubport,hubid=0,id=open
--device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01";
+-device virtio-net-pci,tx=timer,ioeventfd=off,netdev=a,mac=52:54:00:00:00:01";
 const BRIDGE_CARD: &str = "
 ip link set eth0 master xenbr0 up";
 
 /// Two network cards on an emulated hub, and a namespace for the second.
 pub const CARDS: &str = "-netdev hubport,hubid=0,id=a -netdev hubport,hubid=0,id=b
--device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01 -device virtio-net-pci,netdev=b,mac=52:54:00:00:00:02";
+-device virtio-net-pci,tx=timer,ioeventfd=off,netdev=a,mac=52:54:00:00:00:01 -device virtio-net-pci,tx=timer,ioeventfd=off,netdev=b,mac=52:54:00:00:00:02";
 pub const NAMESPACES: &str = "ip netns add other
 ip link set eth1 netns other
 ip addr add 10.0.0.1/24 dev eth0

@@ -12,6 +12,9 @@ pub struct Variation {
     /// More words of Xen's command line, such as sched=credit.
     #[arg(long, value_name = "WORDS", default_value = "", hide_default_value = true)]
     pub xen_append: String,
+    /// A line of the guest's configuration (xl.cfg), such as tsc_mode="native".
+    #[arg(long, value_name = "LINE", default_value = "", hide_default_value = true)]
+    pub guest_config: String,
     /// More options of iperf3, which makes TCP's traffic: "-w 16K" limits both windows, "-b 5M -l 1K" sends single segments.
     #[arg(
         long,
@@ -34,6 +37,7 @@ impl Variation {
     pub fn check(&self, workload: Workload) -> Result<()> {
         let missing = [
             ("--xen-append", !self.xen_append.is_empty() && !workload.has_xen()),
+            ("--guest-config", !self.guest_config.is_empty() && !workload.has_guest()),
             ("--iperf", !self.iperf.is_empty() && !workload.has_client()),
             ("--pause", self.pause.is_some() && !workload.is_udp()),
         ];
@@ -47,14 +51,16 @@ impl Variation {
 
     /// Returns an error if anything is changed.
     pub fn refuse(&self) -> Result<()> {
-        let what = "--xen-append, --iperf and --pause are for ready-made workloads";
+        let what = "--xen-append, --guest-config, --iperf and --pause are for ready-made workloads";
         if *self == Self::default() { Ok(()) } else { Err(Error::Usage(what.to_owned())) }
     }
 
     /// A workload's description with the changes.
     pub fn describe(&self, workload: Workload) -> String {
         let mut text = workload.about.to_owned();
-        for (what, value) in [("Xen", &self.xen_append), ("iperf3", &self.iperf)] {
+        for (what, value) in
+            [("Xen", &self.xen_append), ("the guest", &self.guest_config), ("iperf3", &self.iperf)]
+        {
             if !value.is_empty() {
                 text += &format!("; {what}: {value}");
             }
@@ -80,14 +86,28 @@ mod tests {
         let iperf = Variation { iperf: "-w 16K".to_owned(), ..Variation::default() };
         let pause = Variation { pause: Some(2000), ..Variation::default() };
         let xen = Variation { xen_append: "sched=credit".to_owned(), ..Variation::default() };
+        let guest = Variation { guest_config: "x=1".to_owned(), ..Variation::default() };
         for (variation, has, lacks) in [
             (&iperf, "rx-stock-basic", "tx-udp"),
             (&iperf, "virtio", "tx-sendfile"),
             (&pause, "tx-udp", "tx-stock"),
             (&xen, "virtio-dom0", "virtio"),
+            (&guest, "tx-udp", "virtio-dom0"),
         ] {
             assert_eq!(error(variation, has), None, "{has}");
             assert!(error(variation, lacks).is_some_and(|error| error.contains(lacks)), "{lacks}");
+        }
+    }
+
+    #[test]
+    fn network_cards_send_at_the_same_instruction_in_each_run() {
+        for workload in Workload::ALL {
+            let batch = workload.batch(200, None, &Variation::default()).unwrap();
+            let cards = batch.devices.iter().filter(|word| word.starts_with("virtio-net-pci"));
+            for card in cards {
+                let is_exact = card.contains(",tx=timer,ioeventfd=off,");
+                assert!(is_exact, "{}: {card}", workload.name);
+            }
         }
     }
 

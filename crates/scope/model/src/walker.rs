@@ -203,11 +203,12 @@ mod tests {
     fn superpages_cover_a_kernels_image_only_if_they_cover_all_of_it() {
         const IMAGE: u64 = 0xffff_ffff_8100_0000;
         // A table of each level, and a page that is writable.
-        let tables = [(0x1000, 39), (0x2000, 30), (0x3000, 21), (0x4000, 12)];
-        let entry = |(table, shift)| (table + (IMAGE >> shift & 0x1ff) * 8, table + 0x1000 + 3);
+        let tables: [(u64, u32); 4] = [(0x1000, 39), (0x2000, 30), (0x3000, 21), (0x4000, 12)];
+        let entry =
+            |(table, shift): (u64, u32)| (table + (IMAGE >> shift & 0x1ff) * 8, table + 0x1000 + 3);
         for kernel_superpages in [false, true] {
             let config = Config { kernel_superpages, ..Preset::Of2007.config() };
-            let memory = Words(tables.map(entry).into());
+            let memory = Words(tables.into_iter().map(entry).collect());
             let paging = Paging { root: 0x1000, ..Paging::default() };
             let mapping = Walker::new(memory, paging, &config).walk(Side::Data, IMAGE >> 12);
             assert_eq!(mapping.size, Some(PageSize::Small));

@@ -18,7 +18,7 @@ PVNET := target/release/pvnet
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu scope gate gate-update bench-instructions bench deny docs doc clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu scope scope-cross-check gate gate-update bench-instructions bench deny docs doc clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,10 @@ scope: deps build ## Profile Xen hosts in QEMU beside two papers' figures, resul
 	target/release/pvscope repro menon06 --from out/scope --html out/menon06-tlb.html --json out/menon06-tlb.json
 	target/release/pvscope packet out/scope/tx-stock.pvs --html out/packet.html >out/packet.txt
 	target/release/pvscope bench
+
+scope-cross-check: ## Compare pvscope's caches with those of QEMU's own plugin, which is fetched and compiled
+	$(CARGO) build --release -p pvscope -p scope-plugin
+	scripts/scope-cross-check
 
 GATE := target/release/pvscope check docs/baseline.txt
 

@@ -99,6 +99,9 @@ struct Row {
     model_cycles: f64,
     executions: u64,
     instructions: u64,
+    l1i_lines: u64,
+    l1d_reads: u64,
+    l1d_writes: u64,
     l1i_misses: u64,
     l1d_read_misses: u64,
     l1d_write_misses: u64,
@@ -127,6 +130,9 @@ impl Row {
             model_cycles: summary.cycles(counters),
             executions: counters.executions,
             instructions: counters.instructions,
+            l1i_lines: counters.l1i,
+            l1d_reads: counters.reads,
+            l1d_writes: counters.writes,
             l1i_misses: counters.l1i_misses,
             l1d_read_misses: counters.read_misses,
             l1d_write_misses: counters.write_misses,
@@ -148,6 +154,9 @@ impl Row {
         let counts = [
             self.executions,
             self.instructions,
+            self.l1i_lines,
+            self.l1d_reads,
+            self.l1d_writes,
             self.l1i_misses,
             self.l1d_read_misses,
             self.l1d_write_misses,
@@ -168,8 +177,8 @@ impl Row {
 }
 
 /// The names of the columns before those of the events.
-const COLUMNS: &str = "who,code,module,function,model_cycles,executions,instructions,l1i_misses,l1d_read_misses,\
-                       l1d_write_misses,l1_sequential,l2_misses,l2_sequential,memory,memory_sequential,itlb_misses,dtlb_misses,page_walks";
+const COLUMNS: &str = "who,code,module,function,model_cycles,executions,instructions,l1i_lines,l1d_reads,l1d_writes,\
+                       l1i_misses,l1d_read_misses,l1d_write_misses,l1_sequential,l2_misses,l2_sequential,memory,memory_sequential,itlb_misses,dtlb_misses,page_walks";
 
 impl<'a> ReportData<'a> {
     /// The counts of a recording, the most expensive function first. The filter selects lines, as it has selected functions.

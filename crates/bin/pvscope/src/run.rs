@@ -19,7 +19,7 @@ use crate::provenance::{self, program};
 use crate::record::RecordArgs;
 use crate::snapshot::{self, SnapshotArgs};
 use crate::watch::Watch;
-use crate::workload::Workload;
+use crate::workload::{Variation, Workload};
 
 /// Arguments of `pvscope run`.
 #[derive(Args)]
@@ -40,6 +40,8 @@ pub struct RunArgs {
     /// The program pvnet [default: the one beside this program].
     #[arg(long, value_name = "FILE")]
     pvnet: Option<PathBuf>,
+    #[command(flatten)]
+    variation: Variation,
     #[command(flatten)]
     record: RecordArgs,
     #[command(flatten)]
@@ -81,10 +83,13 @@ pub fn run(args: &RunArgs) -> Result<()> {
                     to mark-end";
         return Err(Error::Usage(what.to_owned()));
     }
+    args.variation.refuse()?;
     machine.run((&args.record, args.snapshot), &args.custom, &plugin)
 }
 
 fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
+    let variation = &args.variation;
+    variation.check(workload)?;
     let pvnet = built(args.pvnet.as_ref(), "pvnet");
     let pvnet = if workload.needs_pvnet() { Some(pvnet?) } else { None };
     let record = &args.record;
@@ -94,7 +99,8 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     let progress = Progress::new(snapshot::STEPS, record.is_quiet());
     progress.step("write the images");
     let milliseconds = args.milliseconds.unwrap_or(MILLISECONDS);
-    let host = BatchHost::new(&images, &workload.batch(milliseconds, pvnet.clone())?)?;
+    let batch = workload.batch(milliseconds, pvnet.clone(), variation)?;
+    let host = BatchHost::new(&images, &batch)?;
     let symbols = ImageSymbols::of_lab(&images, workload.has_xen())?;
     let raw = host.folder().join("recording");
     let argument = record.plugin_argument(plugin, &raw, &symbols, None)?;
@@ -122,11 +128,15 @@ fn ready_made(args: &RunArgs, workload: Workload, plugin: &Path) -> Result<()> {
     pvnet.iter().try_for_each(|pvnet| programs.add_host_file(PVNET, pvnet))?;
     name_code(&mut recording, &symbols, &GuestReport::parse(&text), programs);
     let interface = Some(workload.interface());
-    recording.work = work(workload.about, &recording, interface, frames_and_bytes(&text));
+    recording.work =
+        work(&variation.describe(workload), &recording, interface, frames_and_bytes(&text));
     let length = format!("--milliseconds {milliseconds}");
     recording.provenance = Provenance {
         workload: workload.name.to_owned(),
-        options: std::iter::once(length).chain(record.options()).collect(),
+        options: std::iter::once(length)
+            .chain(variation.options())
+            .chain(record.options())
+            .collect(),
         images: provenance::of_images(&images, workload.has_xen())?,
         programs: pvnet.iter().map(|file| program(PVNET, file)).collect::<Result<_>>()?,
         ..provenance::provenance(&qemu)

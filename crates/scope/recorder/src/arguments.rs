@@ -90,9 +90,11 @@ impl Arguments {
             "out" => self.out = value.into(),
             "single" => self.config.single = on(value)?,
             "preset" => {
-                let single = self.config.single;
-                self.config = Config { single, ..Preset::named(value)?.config() };
+                let Config { single, kernel_superpages, .. } = self.config;
+                let preset = Preset::named(value)?.config();
+                self.config = Config { single, kernel_superpages, ..preset };
             }
+            "kernel_superpages" => self.config.kernel_superpages = on(value)?,
             "l1" => self.config.l1_bytes = value.parse().ok()?,
             "l2" => self.config.l2 = choice(value, scope_model::L2_SIZES)?,
             "l3" => self.config.l3 = optional(value, scope_model::L2_SIZES)?,

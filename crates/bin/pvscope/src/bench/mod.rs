@@ -20,7 +20,7 @@ use crate::paths::{absolute, built};
 use crate::record::call_words;
 use crate::snapshot::{Machine, Snapshot, SnapshotArgs};
 use crate::watch::Watch;
-use crate::workload::Workload;
+use crate::workload::{Variation, Workload};
 use mode::Mode;
 use rounds::{Rounds, Seconds};
 
@@ -69,7 +69,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let images = Images::prepare(suite, &cache, args.quiet)?;
     let emulator = Emulator::prepare(suite, &cache, args.quiet)?;
     let pvnet = if workload.needs_pvnet() { Some(built(None, "pvnet")?) } else { None };
-    let host = BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet)?)?;
+    let host =
+        BatchHost::new(&images, &workload.batch(args.milliseconds, pvnet, &Variation::default())?)?;
     let symbols = ImageSymbols::of_lab(&images, workload.has_xen())?;
     let calls = call_words(&host.folder().join("bench"), &symbols)?;
     let modes: Vec<Mode> = Mode::ALL

@@ -16,9 +16,11 @@ CARGO ?= cargo
 PVNET := target/release/pvnet
 # Namespaces and taps need root; building never does.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+# A user without sudo has root's rights in a user namespace.
+ROOTLESS := $(if $(SUDO),$(if $(shell command -v sudo),,$(PVNET) rootless))
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu scope scope-cross-check gate gate-update bench-instructions bench deny docs doc clean
+.PHONY: help deps build demo check test fmt fmt-check lint loom unit lab-dpdk lab-xen lab-xen-queues lab-xen-platform lab-xen-domains lab-xen-guest-copy lab-xen-hostile lab-qemu scope scope-cross-check gate gate-update bench-instructions bench deny docs doc deb static sbom clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +33,7 @@ build: ## Build everything, optimised
 
 demo: deps build ## Show guests talking through pvnet, and measure it
 	@mkdir -p out # made by the user, so that it stays theirs when sudo writes into it
-	$(SUDO) $(PVNET) demo
+	$(or $(ROOTLESS),$(SUDO)) $(PVNET) demo
 
 check: ## Check what changed since main: format, lints, unit tests (no installs)
 	scripts/check
@@ -139,6 +141,17 @@ docs: ## Check the links between documents and the rows of SPECIFICATION.md
 
 doc: ## Build the API documentation, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+deb: ## Build a Debian package in out/
+	$(CARGO) build --release --locked -p pvnet
+	scripts/deb
+
+static: ## Build pvnet without shared libraries
+	scripts/static
+
+sbom: ## Write the list of all crates in pvnet (CycloneDX) to out/
+	@mkdir -p out
+	$(CARGO) run -q -p xtask -- sbom pvnet "$$(rustc -vV | sed -n 's/^host: //p')" >out/sbom.cdx.json
 
 clean: ## Remove everything that was built or measured
 	$(CARGO) clean

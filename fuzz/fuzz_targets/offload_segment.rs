@@ -5,12 +5,17 @@
 
 use libfuzzer_sys::fuzz_target;
 use offload::{Gso, GsoKind, MAX_HEADER, Segmenter, complete_checksum};
-use wire::headers::{Headers, Network};
+use wire::headers::{Headers, Network, Transport};
 
 fuzz_target!(|input: &[u8]| {
     let Some((size, frame)) = input.split_first_chunk() else { return };
     let Ok(headers) = Headers::parse(frame) else { return };
-    let kind = if headers.network == Network::Ipv6 { GsoKind::TcpV6 } else { GsoKind::TcpV4 };
+    let kind = match (headers.network, headers.transport) {
+        (Network::Ipv6, Transport::Udp) => GsoKind::UdpV6,
+        (Network::Ipv6, _) => GsoKind::TcpV6,
+        (_, Transport::Udp) => GsoKind::UdpV4,
+        _ => GsoKind::TcpV4,
+    };
     let gso = Gso { kind, size: u16::from_le_bytes(*size) };
     if let Ok(segmenter) = Segmenter::new(frame, &headers, gso) {
         check_segments(frame, &headers, segmenter);

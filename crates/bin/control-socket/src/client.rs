@@ -5,7 +5,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::protocol::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
+use crate::change::{ChangeReport, ChangeRequest};
+use crate::protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 use crate::status::Status;
 
 /// Asks the daemon at `socket` for its status.
@@ -30,6 +31,21 @@ pub fn command(socket: &Path, request: &Request) -> Result<(), String> {
     }
     let refusal: Refusal = serde_json::from_str(&answer).map_err(unclear)?;
     Err(refusal.error)
+}
+
+/// Changes the daemon's ports.
+///
+/// # Errors
+/// As [`command`]; then nothing was changed.
+pub fn change(socket: &Path, request: &ChangeRequest) -> Result<ChangeReport, String> {
+    let mut stream = send(socket, &Request::Change(request.clone()))?;
+    stream.set_read_timeout(Some(CHANGE_TIMEOUT)).map_err(unclear)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(unclear)?;
+    match serde_json::from_str::<Refusal>(&answer) {
+        Ok(refusal) => Err(refusal.error),
+        Err(_) => serde_json::from_str(&answer).map_err(unclear),
+    }
 }
 
 /// Switches the meter on. It stays on at least until the returned stream is dropped.

@@ -9,6 +9,8 @@
 //!          ◄────────────────────────────── nothing, or a Refusal
 //!   revoke CARD GUEST ───────────────────►
 //!          ◄────────────────────────────── nothing, or a Refusal
+//!   change {"change":{"reload":{}}} ─────►
+//!          ◄────────────────────────────── a ChangeReport, or a Refusal
 //!   meter ───────────────────────────────►
 //!          ◄────────────────────────────── METERED; the meter is on until the client closes
 //!   capture {"port":"red"} ──────────────►
@@ -21,6 +23,7 @@
 
 #![forbid(unsafe_code)]
 
+mod change;
 mod client;
 mod counts;
 mod guest;
@@ -31,7 +34,8 @@ mod protocol;
 mod status;
 mod wrappers;
 
-pub use client::{capture, command, meter, status};
+pub use change::{Change, ChangeAction, ChangeReport, ChangeRequest, ChangeStep};
+pub use client::{capture, change, command, meter, status};
 pub use counts::{Counts, Drops, Key, Operations};
 pub use guest::{GuestReport, InterfaceReport, QueueReport};
 pub use nic::{ContextState, ContextStatus, FaultStatus, NicStatus};
@@ -40,6 +44,6 @@ pub use port::{
     GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, LockWaits, MemoryStatus,
     PersistentStatus, PortKind, PortState, PortStatus, Reason, Traffic, View,
 };
-pub use protocol::{METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
+pub use protocol::{CHANGE_TIMEOUT, METERED, REQUEST_MAX, Refusal, Request, TIMEOUT};
 pub use status::{Address, CpuStatus, MeterStatus, Status};
-pub use wrappers::{GuardStatus, LimitStatus, Rates};
+pub use wrappers::{GuardStatus, LimitStatus, Rates, VlanStatus};

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::counts::{Drops, serialize_nonzero};
-use crate::wrappers::{GuardStatus, LimitStatus};
+use crate::wrappers::{GuardStatus, LimitStatus, VlanStatus};
 
 /// One port at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,9 @@ pub struct PortStatus {
     /// What the port may carry; absent if unlimited in both directions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<LimitStatus>,
+    /// What the port may reach; absent if it is in no VLAN and not isolated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlans: Option<VlanStatus>,
     /// The guest's memory, at the first of its ports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStatus>,
@@ -74,6 +77,7 @@ impl PortStatus {
             reason: None,
             guard: None,
             limit: None,
+            vlans: None,
             memory: None,
             persistent_grants: None,
             guest_copy: None,
@@ -143,6 +147,8 @@ pub enum Reason {
     Stalled,
     /// The guest of this name has the same MAC address and gets the frames for it. The port is up.
     AddressTaken(String),
+    /// `pvnet port down`, or `enabled = false` in the configuration.
+    SetDown,
     /// The daemon is stopping.
     Stopping,
 }
@@ -162,6 +168,7 @@ impl fmt::Display for Reason {
             Self::AddressTaken(owner) => {
                 write!(f, "guest {owner} has the same MAC address and gets the frames for it")
             }
+            Self::SetDown => f.write_str("set down by operator"),
             Self::Stopping => f.write_str("the daemon is stopping"),
         }
     }

@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::change::ChangeRequest;
+
 /// How long each side waits for the other.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest request in bytes, its newline included: most of it is a capture's filter.
+/// Longest request in bytes, its newline included: most of it is a capture's filter, or the tables of new ports.
 pub const REQUEST_MAX: u64 = 16 << 10;
+/// How long a client waits for a [change](Request::Change): devices are opened meanwhile.
+pub const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The answer to [`Request::Meter`], as one line.
 pub const METERED: &str = r#"{"meter":true}"#;
 
@@ -37,6 +41,9 @@ pub enum Request {
     },
     /// The frames of a port, as a pcapng stream that goes on until the client closes its side.
     Capture(capture::Request),
+    /// A change of the daemon's ports. It answers with a [`ChangeReport`](crate::ChangeReport), or a [`Refusal`] if nothing was
+    /// changed.
+    Change(ChangeRequest),
 }
 
 impl fmt::Display for Request {
@@ -50,6 +57,10 @@ impl fmt::Display for Request {
                 let json = serde_json::to_string(request).map_err(|_| fmt::Error)?;
                 write!(f, "capture {json}")
             }
+            Self::Change(request) => {
+                let json = serde_json::to_string(request).map_err(|_| fmt::Error)?;
+                write!(f, "change {json}")
+            }
         }
     }
 }
@@ -61,6 +72,10 @@ impl FromStr for Request {
         if let Some(json) = line.strip_prefix("capture ") {
             let malformed = |error| Refusal::new(format!("capture: {error}"));
             return serde_json::from_str(json).map(Self::Capture).map_err(malformed);
+        }
+        if let Some(json) = line.strip_prefix("change ") {
+            let malformed = |error| Refusal::new(format!("change: {error}"));
+            return serde_json::from_str(json).map(Self::Change).map_err(malformed);
         }
         let words: Vec<_> = line.split_ascii_whitespace().collect();
         match words[..] {
@@ -97,6 +112,7 @@ impl Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::Change;
 
     #[test]
     fn requests_survive_the_socket() {
@@ -107,7 +123,20 @@ mod tests {
         };
         let capture = Request::Capture(capture::Request { port: "a red".to_owned(), options });
         let revoke = Request::Revoke { card: "card0".to_owned(), guest: "red".to_owned() };
-        for request in [Request::Status, Request::Meter, balloon, revoke, capture] {
+        let set = Change::Set {
+            name: "red".to_owned(),
+            set: vec![("limit.egress".to_owned(), "{ mbps = 5 }\n".to_owned())],
+            unset: vec!["guard".to_owned()],
+        };
+        let changes = [
+            Change::Reload {},
+            Change::Add { toml: "[[guest]]\nname = \"red\"\n".to_owned() },
+            Change::Delete { name: "red".to_owned() },
+            set,
+        ];
+        let changes = changes.map(|change| Request::Change(ChangeRequest::new(change)));
+        let requests = [Request::Status, Request::Meter, balloon, revoke, capture];
+        for request in requests.into_iter().chain(changes) {
             assert_eq!(request.to_string().lines().count(), 1);
             assert_eq!(request.to_string().parse(), Ok(request));
         }
@@ -124,6 +153,9 @@ mod tests {
             ("capture", "unknown request"),
             ("capture red", "capture: "),
             ("capture {\"port\":\"red\",\"options\":{\"colour\":1}}", "colour"),
+            ("change reload", "change: "),
+            ("change {\"change\":{\"reload\":{\"colour\":1}}}", "colour"),
+            ("change {\"change\":{\"paint\":{}}}", "paint"),
         ] {
             let refusal = line.parse::<Request>().unwrap_err();
             assert!(refusal.error.contains(reason), "{line}: {refusal:?}");

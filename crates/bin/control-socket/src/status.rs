@@ -51,6 +51,9 @@ pub struct MeterStatus {
 pub struct Address {
     /// The address.
     pub mac: String,
+    /// Its VLAN; absent for ports without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
     /// The number of its port.
     pub port: u16,
     /// Seconds since a frame with this source was last seen.

@@ -18,6 +18,23 @@ pub enum GuardStatus {
     },
 }
 
+/// What a port may reach, by the names of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VlanStatus {
+    /// The VLAN of all its frames, which have no tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<u16>,
+    /// The VLANs whose frames have tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trunk: Vec<u16>,
+    /// The VLAN of a trunk's frames without a tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native: Option<u16>,
+    /// Whether it reaches only ports that are not isolated.
+    #[serde(default)]
+    pub isolated: bool,
+}
+
 /// What a port may carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitStatus {

@@ -6,14 +6,18 @@ mod args;
 mod attach;
 mod balloon;
 mod capture;
+mod change;
 mod config;
 mod context;
 mod daemon;
+mod doctor;
 mod error;
 mod guest;
 mod log;
+mod manual;
 mod netns;
 mod nic;
+mod rootless;
 mod signals;
 mod status;
 mod steering_rule;
@@ -23,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use experiments::bench::{self, BenchCommand};
 use experiments::demo::{self, DemoArgs};
 use experiments::load::{self, LoadCommand};
@@ -33,8 +37,10 @@ use offload::Features;
 use crate::capture::CaptureArgs;
 use args::DaemonArgs;
 use attach::VifArgs;
-use config::{Config, Override};
+use change::{ChangeArgs, PortCommand};
+use config::{ConfigFile, Override};
 use control_socket::{Request, control_socket, join_socket, nic_socket};
+use doctor::DoctorArgs;
 use top::TopArgs;
 use wire::ethernet::MacAddr;
 
@@ -127,6 +133,15 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Have the daemon read its configuration again, and change what differs; so does SIGHUP.
+    ///
+    /// Ports that are the same in the file carry on, and do not notice. A line says what happens to each that differs. Changes by
+    /// `pvnet port` end. A file with an error changes nothing. Exits with 1 if a part of the file is not in force: it waits for a
+    /// guest's next connection (see --reconnect), or for a restart of the daemon.
+    Reload(ChangeArgs),
+    /// Change the ports of a running daemon, until it reads its configuration again.
+    #[command(subcommand)]
+    Port(PortCommand),
     /// Take a guest's contexts of a card away, until the guest starts again.
     ///
     /// Returns when the card touches none of the guest's memory. The guest sees its link down.
@@ -172,6 +187,28 @@ enum Command {
     /// includes other programs. A packet is counted at ingress; a GSO frame counts once. A gigabyte is
     /// 10⁹ bytes.
     Top(TopArgs),
+    /// Say what this machine lacks for each feature, and what to do about it.
+    ///
+    /// Every check does what the feature does, and undoes it: it makes a tap, a namespace, a sandbox. The exit code is 1 if
+    /// one of the named features lacks something that it needs.
+    Doctor(DoctorArgs),
+    /// Run a command, or a shell, in which pvnet needs no root: in a user namespace with an empty network.
+    ///
+    /// Daemons, guests and the demo run in it, cut off from the host's network. The kernel must allow user namespaces.
+    ///
+    ///   pvnet rootless pvnet demo
+    #[command(verbatim_doc_comment)]
+    Rootless {
+        /// The command and its arguments [default: $SHELL].
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
+    },
+    /// Write man pages and completions of bash, zsh and fish into a folder.
+    #[command(hide = true)]
+    Manual {
+        /// The folder; it is created if missing.
+        folder: PathBuf,
+    },
     /// Show two guests talking, in two minutes: ping, TCP, UDP, a file transfer, each offload.
     ///
     /// Starts another daemon with two guests and, for comparison, two namespaces joined by the kernel's
@@ -265,6 +302,7 @@ impl InterfaceArgs {
                 csum_v6: self.no_csum,
                 tso_v4: self.no_tso,
                 tso_v6: self.no_tso,
+                ..Features::NONE
             },
             one_event_channel: self.one_event_channel,
             no_header_channel: self.no_header_channel,
@@ -288,20 +326,7 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
     match command {
-        Command::Run { config, set, check } => match Config::read(&config, &set) {
-            Err(error) => {
-                eprintln!("pvnet: {error}");
-                Ok(ExitCode::from(USAGE))
-            }
-            Ok(_) if check => {
-                println!("{}: valid", config.display());
-                Ok(ExitCode::SUCCESS)
-            }
-            Ok(config) => {
-                daemon::run(config, log).map_err(|error| error.to_string())?;
-                Ok(ExitCode::SUCCESS)
-            }
-        },
+        Command::Run { config, set, check } => run(ConfigFile::new(config, set), check, log),
         Command::Guest(GuestArgs { name, daemon, token_file, rejoin, interface }) => {
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
@@ -321,6 +346,8 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
         Command::Status { daemon, json } => {
             status::show(&control_socket(&daemon.directory), json).map(|()| ExitCode::SUCCESS)
         }
+        Command::Reload(args) => change::reload(&args).map(exit_code),
+        Command::Port(command) => change::port(command).map(exit_code),
         Command::Balloon { daemon, name, mib } => {
             balloon::run(&control_socket(&daemon.directory), &name, mib).map(|()| ExitCode::SUCCESS)
         }
@@ -329,11 +356,33 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
         }
         Command::Capture(args) => capture::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Rootless { command } => match rootless::run(&command)? {},
+        Command::Manual { folder } => {
+            manual::write(Cli::command(), &folder).map(|()| ExitCode::SUCCESS)
+        }
         Command::Demo(args) => experiment(demo::run(&args)),
         Command::Bench(command) => experiment(bench::run(&command)),
         Command::Load(command) => experiment(load::run(&command)),
         Command::Repro(command) => experiment(repro::run(&command)),
     }
+}
+
+fn run(file: ConfigFile, check: bool, log: log::LogLimit) -> Result<ExitCode, String> {
+    match file.read() {
+        Err(error) => {
+            eprintln!("pvnet: {error}");
+            return Ok(ExitCode::from(USAGE));
+        }
+        Ok(_) if check => println!("{}: valid", file.path().display()),
+        Ok(loaded) => daemon::run(&file, loaded, log).map_err(|error| error.to_string())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The exit code of a change.
+fn exit_code(is_complete: bool) -> ExitCode {
+    ExitCode::from(u8::from(!is_complete))
 }
 
 fn revoke(socket: &Path, card: String, guest: String) -> Result<(), String> {

@@ -68,15 +68,14 @@ pub fn inside<T: Send>(
 
 /// Gives a device its addresses and sets it up, in a namespace or on the host.
 pub fn bring_up(namespace: Option<&str>, device: &str, addresses: &[String]) -> Result<(), String> {
-    let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();
     for address in addresses {
         let version = if address.contains(':') { "-6" } else { "-4" };
         // A new link-layer address needs no duplicate detection, which takes a second.
         let nodad: &[&str] = if version == "-6" { &["nodad"] } else { &[] };
         let add = [version, "address", "replace", address, "dev", device];
-        ip(&[&inside[..], &add, nodad].concat())?;
+        ip_in(namespace, &[&add, nodad].concat())?;
     }
-    ip(&[&inside[..], &["link", "set", device, "up"]].concat()).map(drop)
+    ip_in(namespace, &["link", "set", device, "up"]).map(drop)
 }
 
 /// A macvtap that has all frames of the NIC under it. It is deleted on drop.
@@ -157,14 +156,13 @@ pub fn keep_addresses_apart(device: &str) -> Result<(), String> {
 
 /// Gives a device its link-layer address, in a namespace or on the host.
 pub fn set_mac(namespace: Option<&str>, device: &str, mac: &str) -> Result<(), String> {
-    let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();
-    ip(&[&inside[..], &["link", "set", device, "address", mac]].concat()).map(drop)
+    ip_in(namespace, &["link", "set", device, "address", mac]).map(drop)
 }
 
-/// As [`ip`], in a namespace or on the host.
+/// As [`ip`], in a namespace or on the host. `ip -n` would mount a `/sys` of the namespace, which a daemon that has given up
+/// files cannot.
 fn ip_in(namespace: Option<&str>, arguments: &[&str]) -> Result<String, String> {
-    let inside: Vec<&str> = namespace.map(|name| vec!["-n", name]).unwrap_or_default();
-    ip(&[&inside[..], arguments].concat())
+    inside(namespace, || ip(arguments))
 }
 
 fn ip(arguments: &[&str]) -> Result<String, String> {

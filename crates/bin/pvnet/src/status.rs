@@ -6,7 +6,7 @@ use std::path::Path;
 
 use control_socket::{
     GuardStatus, GuestCopyStatus, GuestQueueStatus, KeptPages, Learning, MemoryStatus, MeterStatus,
-    PersistentStatus, PortStatus, Rates, Status, View,
+    PersistentStatus, PortStatus, Rates, Status, View, VlanStatus,
 };
 use machine::Coverage;
 use report::{Table, human};
@@ -164,9 +164,21 @@ fn wrappers(port: &PortStatus) -> Option<String> {
     };
     let limit = |name, rates: Option<Rates>| rates.map(|r| format!("limit {name} {}", limits(r)));
     let [ingress, egress] = port.limit.map_or([None; 2], |limit| [limit.ingress, limit.egress]);
-    let parts = [guard, limit("ingress", ingress), limit("egress", egress)];
+    let vlans = port.vlans.as_ref().map(vlans);
+    let parts = [guard, limit("ingress", ingress), limit("egress", egress), vlans];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What a port may reach.
+fn vlans(VlanStatus { vlan, trunk, native, isolated }: &VlanStatus) -> String {
+    let numbers: Vec<_> = trunk.iter().map(ToString::to_string).collect();
+    let access = vlan.map(|vlan| format!("vlan {vlan}"));
+    let trunk = (!numbers.is_empty()).then(|| format!("trunk {}", numbers.join(",")));
+    let native = native.map(|native| format!("native {native}"));
+    let isolated = isolated.then(|| "isolated".to_owned());
+    let parts = [access, trunk, native, isolated];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 /// Rates in the units of the configuration.

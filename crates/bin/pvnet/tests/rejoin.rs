@@ -5,7 +5,7 @@ mod testbed;
 
 use std::time::Duration;
 
-use lab::{Namespace, Process};
+use lab::{Namespace, OutageProbe, Process};
 use testbed::{LIMIT, Testbed, able, wait};
 
 /// Bytes that take longer than a restart, and fewer than a late one leaves time for.
@@ -56,6 +56,32 @@ fn a_connection_outlives_a_daemon_that_is_killed_or_stopped() {
     testbed.daemon.kill().unwrap();
     for guest in &mut testbed.guests {
         guest.stop_waiting();
+    }
+}
+
+/// Frames wait: in the stack and in the rings that the last daemon has left, and under the next one until all guests are back.
+#[test]
+fn no_frame_is_lost_when_the_daemon_is_stopped_and_started() {
+    const ROUNDS: usize = 3;
+    if !able(&[]) {
+        return;
+    }
+    let mut testbed = Testbed::start(2, "workers = 1");
+    for guest in 0..2 {
+        testbed.join(guest, &["--rejoin", "30"]);
+    }
+    for _ in 0..ROUNDS {
+        let [from, to] = [0, 1].map(|guest| &testbed.guests[guest]);
+        let interval = Duration::from_millis(2);
+        let probe =
+            OutageProbe::datagrams(&from.namespace, &to.namespace, to.ipv4, interval).unwrap();
+        wait("the first datagrams", || probe.bytes() > 10_000);
+        testbed.daemon.stop().unwrap();
+        restart(&mut testbed);
+        let before = probe.bytes();
+        wait("more datagrams", || probe.bytes() > before + 10_000);
+        let outage = probe.finish().unwrap();
+        assert_eq!(outage.lost, 0, "{outage:?}");
     }
 }
 

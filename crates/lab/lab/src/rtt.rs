@@ -2,7 +2,7 @@
 
 use crate::deadline::{Deadline, is_timeout};
 use crate::namespace::join;
-use crate::transfer::{SOCKET_SLICE, accept, connect, listen};
+use crate::transfer::{SOCKET_SLICE, accept, announce, connect, listen};
 use crate::{Error, Interrupt, Namespace, Result};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -106,12 +106,6 @@ impl<'a> RttProbe<'a> {
         let times = times?;
         echoed.map(|()| times)
     }
-}
-
-fn announce(ready: &mpsc::Sender<SocketAddr>, address: std::io::Result<SocketAddr>) -> Result<()> {
-    // The receiver exists: it waits for this, or for the channel to close.
-    let _ = ready.send(address.map_err(Error::io("cannot learn the port"))?);
-    Ok(())
 }
 
 fn without_delay(stream: TcpStream) -> Result<TcpStream> {

@@ -77,6 +77,16 @@ pub(crate) fn listen(address: IpAddr) -> Result<TcpListener> {
     TcpListener::bind((address, 0)).map_err(Error::io(format!("cannot listen at {address}")))
 }
 
+/// Tells the other end's starter where this end listens.
+pub(crate) fn announce(
+    ready: &mpsc::Sender<SocketAddr>,
+    address: std::io::Result<SocketAddr>,
+) -> Result<()> {
+    // The receiver exists: it waits for this, or for the channel to close.
+    let _ = ready.send(address.map_err(Error::io("cannot learn the port"))?);
+    Ok(())
+}
+
 /// The next connection, with short timeouts set.
 pub(crate) fn accept(listener: &TcpListener, deadline: &Deadline) -> Result<TcpStream> {
     deadline.readable(listener)?;

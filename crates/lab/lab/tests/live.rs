@@ -1,8 +1,8 @@
 //! Real namespaces, links and traffic. Without the privileges, see [`lab::able`].
 
 use lab::{
-    Children, CpuMeter, Interrupt, Iperf, Namespace, Offloads, RttProbe, VethBridge, able, ping,
-    run, transfer_file,
+    Children, CpuMeter, Interrupt, Iperf, Namespace, Offloads, OutageProbe, RttProbe, VethBridge,
+    able, ping, run, transfer_file,
 };
 use std::time::Duration;
 
@@ -212,4 +212,37 @@ fn offloads_are_switched_off_everywhere_on_the_way() {
         }
     }
     assert!(!Interrupt::requested());
+}
+
+#[test]
+fn an_outage_is_as_long_as_the_path_was_down() {
+    if !able(&[]) {
+        return;
+    }
+    let testbed = VethBridge::create(PREFIX, Offloads::ALL).expect("create");
+    let [from, to] = [&testbed.left, &testbed.right];
+    let probes: [fn(&lab::Endpoint, &lab::Endpoint) -> lab::Result<OutageProbe>; 2] = [
+        |from, to| {
+            let interval = Duration::from_millis(1);
+            OutageProbe::datagrams(&from.namespace, &to.namespace, to.ipv4, interval)
+        },
+        |from, to| OutageProbe::stream(&from.namespace, &to.namespace, to.ipv4),
+    ];
+    for start in probes {
+        let probe = start(from, to).expect("start");
+        let arrives = |more: u64| {
+            let before = probe.bytes();
+            while probe.bytes() < before + more {
+                Interrupt::sleep(Duration::from_millis(1)).expect("no signal");
+            }
+        };
+        arrives(1000);
+        let pause = Duration::from_millis(300);
+        testbed.bridge().ip(&["link", "set", "left", "down"]).expect("down");
+        std::thread::sleep(pause);
+        testbed.bridge().ip(&["link", "set", "left", "up"]).expect("up");
+        arrives(1000);
+        let outage = probe.finish().expect("no failure");
+        assert!(outage.longest >= pause && outage.longest < LIMIT, "{outage:?}");
+    }
 }

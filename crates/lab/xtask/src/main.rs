@@ -1,12 +1,14 @@
-//! Checks that `make` runs: `xtask deny` (dependencies) and `xtask docs` (documents).
+//! What `make` runs: the checks `xtask deny` (dependencies) and `xtask docs` (documents), and `xtask sbom PROGRAM TARGET`, which
+//! prints a program's bill of materials.
 //!
-//! Both run in the repository's root, print one line per finding and exit with 1 if there is any.
+//! All run in the repository's root. The checks print one line per finding and exit with 1 if there is any.
 
 #![forbid(unsafe_code)]
 
 mod deny;
 mod licence;
 mod links;
+mod sbom;
 mod specification;
 
 use std::env;
@@ -16,12 +18,17 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let root = Path::new(".");
-    let command = env::args().nth(1);
-    let findings = match command.as_deref() {
-        Some("deny") => deny::check(root),
-        Some("docs") => docs(root),
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let findings = match *arguments {
+        ["deny"] => deny::check(root),
+        ["docs"] => docs(root),
+        ["sbom", program, target] => sbom::of(root, program, target).map(|text| {
+            println!("{text}");
+            Vec::new()
+        }),
         _ => {
-            eprintln!("usage: xtask deny|docs");
+            eprintln!("usage: xtask deny|docs|sbom PROGRAM TARGET");
             return ExitCode::from(2);
         }
     };

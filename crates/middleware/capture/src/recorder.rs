@@ -139,5 +139,6 @@ fn offload_flags(frame: &Frame) -> u32 {
         Checksum::Validated => flag::CHECKSUM_VALID,
         Checksum::Unknown => 0,
     };
-    checksum | frame.gso.map_or(0, |_| flag::TCP_SEGMENTATION_OFFLOADED)
+    let tcp = frame.gso.filter(|gso| gso.kind.is_tcp());
+    checksum | tcp.map_or(0, |_| flag::TCP_SEGMENTATION_OFFLOADED)
 }

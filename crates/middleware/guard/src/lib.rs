@@ -72,6 +72,8 @@ mod checker;
 mod nd;
 mod policy;
 
+use std::any::Any;
+
 use port::{Broken, Budget, DropReason, Ingress, IngressWrapper, Received};
 
 pub use addresses::{Allowed, ParseAllowedError};
@@ -89,6 +91,16 @@ impl Guard {
     #[must_use]
     pub fn wrap(inner: Box<dyn Ingress>, policy: &Policy) -> Box<dyn Ingress> {
         Box::new(Self { inner, checker: Checker::new(policy) })
+    }
+
+    /// Takes the guard off a queue whose outermost wrapper it is, or returns the queue as it is.
+    #[must_use]
+    pub fn take_off(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+        if !(&*ingress as &dyn Any).is::<Self>() {
+            return ingress;
+        }
+        let any: Box<dyn Any> = ingress;
+        any.downcast::<Self>().expect("its type was asked for").inner
     }
 }
 

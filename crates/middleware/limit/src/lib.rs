@@ -72,5 +72,5 @@ mod tokens;
 mod tests;
 
 pub use meter::{Limit, Meter};
-pub use policer::police;
-pub use shaper::shape;
+pub use policer::{police, unpolice};
+pub use shaper::{shape, unshape};

@@ -1,5 +1,6 @@
 //! Frames from the port: those beyond the limit stay in the sender's ring.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,17 +21,44 @@ pub fn shape(inner: Box<dyn Ingress>, meter: &Arc<Meter>) -> Box<dyn Ingress> {
     Box::new(Shaper::new(inner, meter, Instant::now))
 }
 
+/// Takes the limit off a queue whose outermost wrapper it is, or returns the queue as it is.
+#[must_use]
+pub fn unshape(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+    take_off(ingress, Instant::now)
+}
+
+/// The same for the limit with a clock like this one: each function has a type, which nobody can write.
+fn take_off<C: 'static>(ingress: Box<dyn Ingress>, _: C) -> Box<dyn Ingress> {
+    if !(&*ingress as &dyn Any).is::<Shaper<C>>() {
+        return ingress;
+    }
+    let any: Box<dyn Any> = ingress;
+    any.downcast::<Shaper<C>>().expect("its type was asked for").inner
+}
+
 /// A queue that takes no more than its meter allows.
 pub(crate) struct Shaper<C> {
     inner: Box<dyn Ingress>,
+    member: Member,
+    clock: C,
+}
+
+/// A queue's place among those that share a meter.
+struct Member {
     meter: Arc<Meter>,
     id: QueueId,
-    clock: C,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.meter.leave(self.id);
+    }
 }
 
 impl<C: Fn() -> Instant> Shaper<C> {
     pub fn new(inner: Box<dyn Ingress>, meter: &Arc<Meter>, clock: C) -> Self {
-        Self { inner, meter: Arc::clone(meter), id: meter.join(), clock }
+        let member = Member { meter: Arc::clone(meter), id: meter.join() };
+        Self { inner, member, clock }
     }
 
     /// What the turn took that brought the last `fresh` frames.
@@ -55,24 +83,25 @@ impl<C: Fn() -> Instant + Send + 'static> IngressWrapper for Shaper<C> {
     }
 
     fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
-        let now = self.meter.time((self.clock)());
-        let Some(reserved) = self.meter.reserve(self.id, now) else { return Ok(()) };
+        let now = self.member.meter.time((self.clock)());
+        let Some(reserved) = self.member.meter.reserve(self.member.id, now) else { return Ok(()) };
         let (fresh, malformed) = (received.fresh, received.malformed);
         let result = budget
             .within(reserved.bytes, reserved.packets, |part| self.inner.receive(part, received));
         let used = self.used(received.fresh - fresh, received.malformed - malformed);
-        self.meter.correct(reserved, used);
+        self.member.meter.correct(reserved, used);
         result
     }
 
     fn arm(&mut self) -> Result<Armed, Broken> {
         let armed = self.inner.arm()?;
         if armed == Armed::Asleep {
-            self.meter.leave(self.id);
+            self.member.meter.leave(self.member.id);
             return Ok(armed);
         }
         let now = (self.clock)();
-        let wait = self.meter.time_until_turn(self.id, self.meter.time(now));
+        let Member { meter, id } = &self.member;
+        let wait = meter.time_until_turn(*id, meter.time(now));
         if wait.is_zero() {
             return Ok(armed);
         }
@@ -81,11 +110,5 @@ impl<C: Fn() -> Instant + Send + 'static> IngressWrapper for Shaper<C> {
             Armed::Until(instant) => instant.max(turn),
             Armed::Ready | Armed::Asleep => turn,
         }))
-    }
-}
-
-impl<C> Drop for Shaper<C> {
-    fn drop(&mut self) {
-        self.meter.leave(self.id);
     }
 }

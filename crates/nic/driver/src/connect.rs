@@ -94,13 +94,13 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         let coalescing = Coalescing::default();
-        Self { receive: Features::ALL, coalescing, promiscuous: false }
+        Self { receive: Features::NETIF, coalescing, promiscuous: false }
     }
 }
 
 impl Config {
     fn enable(&self) -> Enable {
-        let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 } = self.receive;
+        let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6, .. } = self.receive;
         let sums = csum_v4 && csum_v6;
         let optional = [
             (sums, Enable::BLANK_CHECKSUMS),
@@ -219,6 +219,7 @@ fn features_of(bits: u32) -> Features {
         csum_v6: sums,
         tso_v4: tso,
         tso_v6: tso,
+        ..Features::NONE
     };
     // Leaves out segmentation where something that it needs is missing.
     all.without(Features::NONE)

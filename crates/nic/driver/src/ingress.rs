@@ -16,7 +16,6 @@ use port::{
     Armed, Body, Broken, Budget, Event, FRAME_MAX, Frame, HEADER_MAX, Ingress, Outcomes, Piece,
     WINDOW, Window,
 };
-use wire::headers::Headers;
 
 use crate::rx::{Received, RxRing};
 
@@ -147,7 +146,6 @@ pub(crate) fn fill(frame: &mut Frame, rx: &RxRing, received: &Received) -> Optio
     // At most HEADER_MAX, and at most FRAME_MAX.
     (frame.header_len, frame.len) = (header_len as u8, len as u32);
     frame.skip_header();
-    frame.headers = Headers::parse_start(frame.header(), len).ok()?;
     (frame.checksum, frame.gso) = (checksum, gso);
-    Some(())
+    frame.parse_headers().ok()
 }

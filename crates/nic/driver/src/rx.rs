@@ -117,7 +117,7 @@ impl RxRing {
                 return self.ring.fail(Fault::Length { index: self.taken, len });
             }
             if self.taken == first {
-                let gso = completion.gso().map(|(kind, size)| Gso { kind, size });
+                let gso = completion.gso().map(|(kind, size)| Gso { kind: kind.into(), size });
                 if gso.is_some_and(|gso| gso.size == 0) {
                     return self.ring.fail(Fault::SegmentSize(first));
                 }

@@ -131,6 +131,7 @@ impl TxRing {
         let Metadata { len, checksum, gso } = frame;
         let offload = match gso {
             Some(Gso { kind, size }) => {
+                let kind = kind.netif().ok_or(Refused)?;
                 Some(Offload { kind, size: NonZeroU16::new(size).ok_or(Refused)? })
             }
             None => None,

@@ -82,7 +82,7 @@ fn offloads_are_said_on_both_sides() {
     let (flags, field, _) = &sent[0];
     assert!(flags.contains(Flags::GSO | Flags::CSUM_BLANK));
     let offload = model::offload(*field).unwrap();
-    assert_eq!((offload.kind, offload.size.get()), (GsoKind::TcpV6, 1428));
+    assert_eq!((offload.kind, offload.size.get()), (wire::netif::GsoKind::TcpV6, 1428));
     assert_eq!(sent[1].0, Flags::CSUM_BLANK | Flags::EOP);
     let flags = Flags::GSO | Flags::GSO_V6 | Flags::CSUM_BLANK;
     assert!(card.receive(&bytes(20_000, 3), flags, 1428));

@@ -111,7 +111,14 @@ impl<P: ContextPages> Context<P> {
     pub(crate) fn features(&self) -> Features {
         let csum = self.enable.contains(Enable::BLANK_CHECKSUMS);
         let tso = csum && self.enable.contains(Enable::UNSEGMENTED);
-        Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
+        Features {
+            sg: true,
+            csum_v4: csum,
+            csum_v6: csum,
+            tso_v4: tso,
+            tso_v6: tso,
+            ..Features::NONE
+        }
     }
 
     pub(crate) fn drop_frame(&mut self, reason: DropReason) {

@@ -281,7 +281,8 @@ fn cost_of(chain: &Chain) -> i64 {
 
 #[inline]
 fn metadata_of(chain: &Chain) -> Metadata {
-    let gso = chain.offload.map(|offload| Gso { kind: offload.kind, size: offload.size.get() });
+    let gso =
+        chain.offload.map(|offload| Gso { kind: offload.kind.into(), size: offload.size.get() });
     // The checksums of segments are unknown before there are segments.
     let is_blank = gso.is_some() || chain.flags.contains(Flags::CSUM_BLANK);
     let checksum = if is_blank { Checksum::Partial } else { Checksum::Unknown };

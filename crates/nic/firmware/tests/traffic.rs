@@ -257,7 +257,7 @@ fn a_card_without_tso_announces_and_takes_none() {
 fn what_the_wire_says_of_a_frame_reaches_the_guest() {
     let (mut host, _, mut b) = two();
     host.wire.0.borrow_mut().features = Features::ALL;
-    let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1000 });
+    let gso = Some(Gso { kind: GsoKind::TcpV4.into(), size: 1000 });
     let partial = Metadata { checksum: Checksum::Partial, gso };
     host.arrive_with(&tcp(B, A, 2500), partial);
     let validated = Metadata { checksum: Checksum::Validated, gso: None };
@@ -279,7 +279,7 @@ fn a_wire_that_takes_offloads_gets_frames_as_they_are() {
     a.publish_tx();
     host.run();
     let sent = host.wire.0.borrow_mut().sent.pop().unwrap();
-    let gso = Some(Gso { kind: GsoKind::TcpV4, size: 1448 });
+    let gso = Some(Gso { kind: GsoKind::TcpV4.into(), size: 1448 });
     assert_eq!(sent, (whole, Metadata { checksum: Checksum::Partial, gso }));
 }
 

@@ -18,11 +18,12 @@ mod linear;
 mod outcome;
 mod piece;
 mod scatter;
+mod vlan;
 mod window;
 
 use arrayvec::ArrayVec;
 use offload::{Checksum, Features, Gso, Need};
-use wire::ethernet::MacAddr;
+use wire::ethernet::{MacAddr, VLAN_TAG_LEN};
 use wire::headers::{Headers, Network, Transport};
 use wire::toeplitz;
 use wire::{Layer, ParseError};
@@ -39,38 +40,47 @@ pub use window::{Outcomes, WINDOW, Window};
 
 /// Most bytes copied as the header: Linux's `XEN_NETBACK_TX_COPY_LEN`.
 pub const HEADER_MAX: usize = 128;
+/// Bytes of a private header: it may get a VLAN tag on its way.
+pub const HEADER_ROOM: usize = HEADER_MAX + VLAN_TAG_LEN;
 /// Most pieces a body may have: `XEN_NETIF_NR_SLOTS_MIN`.
 pub const PIECES_MAX: usize = 18;
 /// Largest frame in bytes: the protocol's size field has 16 bits.
 pub const FRAME_MAX: usize = 65_535;
 
 /// A frame. Its bytes are `header`, then the pieces in order; `len` in all.
+///
+/// The order of the fields counts: of a small frame, two cache lines are used, and of one in a single piece no more.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub struct Frame {
     /// The private copy of the first bytes; the first `header_len` count.
-    pub bytes: [u8; HEADER_MAX],
-    /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)`.
-    pub header_len: u8,
+    pub bytes: [u8; HEADER_ROOM],
     /// The frame's length in bytes.
     pub len: u32,
     /// Where the protocol headers lie.
     pub headers: Headers,
-    /// What is known of the transport checksum.
-    pub checksum: Checksum,
     /// Set if the frame must be cut into segments before it is sent on a wire.
     pub gso: Option<Gso>,
+    /// What is known of the transport checksum.
+    pub checksum: Checksum,
+    /// How many bytes of the frame are in `bytes`: `min(HEADER_MAX, len)`, unless a tag came or went on its way.
+    pub header_len: u8,
     /// The rest of the frame, in the sender's memory.
     pub pieces: ArrayVec<Piece, PIECES_MAX>,
     /// The buffers of its receiver in which the body lies already, if it does.
     pub lent: Lent,
 }
 
+/// What is used of a frame in one piece: its first bytes, and this line.
+const _: () =
+    assert!(std::mem::offset_of!(Frame, pieces) + 8 + size_of::<Piece>() <= HEADER_MAX + 64);
+
 impl Frame {
     /// A frame without bytes.
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            bytes: [0; HEADER_MAX],
+            bytes: [0; HEADER_ROOM],
             header_len: 0,
             len: 0,
             headers: Headers {
@@ -94,7 +104,9 @@ impl Frame {
     /// # Errors
     /// It is too long, or its headers are truncated or contradict themselves.
     pub fn set_header(&mut self, bytes: &[u8]) -> Result<(), ParseError> {
-        let place = self.bytes.get_mut(..bytes.len()).ok_or(ParseError::Length(Layer::Ethernet))?;
+        let place = self.bytes[..HEADER_MAX]
+            .get_mut(..bytes.len())
+            .ok_or(ParseError::Length(Layer::Ethernet))?;
         place.copy_from_slice(bytes);
         self.headers = Headers::parse(bytes)?;
         // At most HEADER_MAX.
@@ -103,6 +115,23 @@ impl Frame {
         self.checksum = Checksum::Unknown;
         self.gso = None;
         self.pieces.clear();
+        Ok(())
+    }
+
+    /// Parses the private copy of the first bytes.
+    ///
+    /// # Errors
+    /// As [`Headers::parse_start`].
+    #[inline]
+    pub fn parse_headers(&mut self) -> Result<(), ParseError> {
+        let Headers { network, transport, vlan, l3_offset, l4_offset, payload_offset } =
+            Headers::parse_start(self.header(), self.len as usize)?;
+        // Field by field. The fields are stored one by one, and a wider load of several waits until all have left the
+        // store buffer: 10 ns per frame.
+        let headers = &mut self.headers;
+        (headers.network, headers.transport, headers.vlan) = (network, transport, vlan);
+        (headers.l3_offset, headers.l4_offset) = (l3_offset, l4_offset);
+        headers.payload_offset = payload_offset;
         Ok(())
     }
 
@@ -138,7 +167,7 @@ impl Frame {
     #[inline]
     #[must_use]
     pub fn addresses(&self) -> &[u8; 12] {
-        // The array has HEADER_MAX bytes.
+        // The array has HEADER_ROOM bytes.
         self.bytes.first_chunk().unwrap_or(&[0; 12])
     }
 
@@ -216,7 +245,7 @@ pub fn queue_of(hash: u32, queues: usize) -> usize {
 }
 
 #[inline]
-fn mac(bytes: &[u8; HEADER_MAX], at: usize) -> MacAddr {
+fn mac(bytes: &[u8; HEADER_ROOM], at: usize) -> MacAddr {
     let mut octets = [0; 6];
     octets.copy_from_slice(&bytes[at..at + 6]);
     MacAddr(octets)

@@ -31,11 +31,15 @@ pub enum DropReason {
     RateLimit,
     /// It was flooded, and its port has used up what it may flood.
     Storm,
+    /// An operator has set its port down.
+    SetDown,
+    /// Its VLAN is none of its port's, or it would leave with a tag of another one.
+    Vlan,
 }
 
 impl DropReason {
     /// Every reason, in the order they are counted.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::NotForwarded,
         Self::Malformed,
         Self::MemoryFault,
@@ -49,6 +53,8 @@ impl DropReason {
         Self::SpoofedIpv6,
         Self::RateLimit,
         Self::Storm,
+        Self::SetDown,
+        Self::Vlan,
     ];
 
     /// The reason's name in metrics.
@@ -68,6 +74,8 @@ impl DropReason {
             Self::SpoofedIpv6 => "spoofed_ipv6",
             Self::RateLimit => "rate_limit",
             Self::Storm => "storm",
+            Self::SetDown => "set_down",
+            Self::Vlan => "vlan",
         }
     }
 }

@@ -8,8 +8,8 @@ pub enum Error {
     /// The frame has no checksum to complete.
     #[error("neither TCP nor UDP, whole and over IP")]
     Transport,
-    /// The GSO type names TCP over one IP version, and the frame is something else.
-    #[error("not the TCP over IP that its GSO type names")]
+    /// The GSO type names TCP or UDP over one IP version, and the frame is something else.
+    #[error("not the TCP or UDP over IP that its GSO type names")]
     GsoKind,
     /// Segments without payload would never end.
     #[error("GSO size is zero")]

@@ -17,6 +17,7 @@
 
 mod checksum;
 mod error;
+mod gso;
 mod layout;
 mod need;
 mod segment;
@@ -24,6 +25,6 @@ pub mod vnet;
 
 pub use checksum::{Checksum, complete_checksum};
 pub use error::Error;
+pub use gso::{Gso, GsoKind};
 pub use need::{Features, Need, need};
-pub use segment::{Gso, MAX_HEADER, Segment, Segmenter};
-pub use wire::netif::GsoKind;
+pub use segment::{MAX_HEADER, Segment, Segmenter};

@@ -1,9 +1,8 @@
 //! What a frame needs before a port can take it.
 
 use wire::headers::{Headers, Network};
-use wire::netif::GsoKind;
 
-use crate::{Checksum, Gso};
+use crate::{Checksum, Gso, GsoKind};
 
 /// What a port can take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -18,15 +17,28 @@ pub struct Features {
     pub tso_v4: bool,
     /// Unsegmented TCP over IPv6. It has no effect without `sg` and `csum_v6`.
     pub tso_v6: bool,
+    /// Unsegmented UDP over IPv4. It has no effect without `sg` and `csum_v4`.
+    pub uso_v4: bool,
+    /// Unsegmented UDP over IPv6. It has no effect without `sg` and `csum_v6`.
+    pub uso_v6: bool,
 }
 
 impl Features {
     /// Whole frames with complete checksums only.
-    pub const NONE: Self =
-        Self { sg: false, csum_v4: false, csum_v6: false, tso_v4: false, tso_v6: false };
+    pub const NONE: Self = Self {
+        sg: false,
+        csum_v4: false,
+        csum_v6: false,
+        tso_v4: false,
+        tso_v6: false,
+        uso_v4: false,
+        uso_v6: false,
+    };
     /// Everything named here.
-    pub const ALL: Self =
-        Self { sg: true, csum_v4: true, csum_v6: true, tso_v4: true, tso_v6: true };
+    pub const ALL: Self = Self { uso_v4: true, uso_v6: true, ..Self::NETIF };
+    /// Everything that netif, and a card's descriptors, can say: no unsegmented UDP.
+    pub const NETIF: Self =
+        Self { sg: true, csum_v4: true, csum_v6: true, tso_v4: true, tso_v6: true, ..Self::NONE };
 
     /// These features without `other`, and without segmentation if a feature that it needs is gone.
     #[must_use]
@@ -40,14 +52,18 @@ impl Features {
             csum_v6,
             tso_v4: self.tso_v4 && sg && csum_v4 && !other.tso_v4,
             tso_v6: self.tso_v6 && sg && csum_v6 && !other.tso_v6,
+            uso_v4: self.uso_v4 && sg && csum_v4 && !other.uso_v4,
+            uso_v6: self.uso_v6 && sg && csum_v6 && !other.uso_v6,
         }
     }
 
-    /// A segmenter must write checksums and gather pieces, so Linux too drops TSO where either is missing.
+    /// A segmenter must write checksums and gather pieces, so Linux too drops TSO and USO where either is missing.
     const fn segments(self, kind: GsoKind) -> bool {
         match kind {
             GsoKind::TcpV4 => self.sg && self.csum_v4 && self.tso_v4,
             GsoKind::TcpV6 => self.sg && self.csum_v6 && self.tso_v6,
+            GsoKind::UdpV4 => self.sg && self.csum_v4 && self.uso_v4,
+            GsoKind::UdpV6 => self.sg && self.csum_v6 && self.uso_v6,
         }
     }
 
@@ -139,16 +155,33 @@ mod tests {
 
     #[test]
     fn segmentation_needs_every_part_of_it() {
-        let v4 = |features| need_of_gso(Network::Ipv4, Transport::Tcp, GsoKind::TcpV4, features);
-        let v6 = |features| need_of_gso(Network::Ipv6, Transport::Tcp, GsoKind::TcpV6, features);
-        assert_eq!((v4(Features::ALL), v6(Features::ALL)), (Need::Nothing, Need::Nothing));
-        assert_eq!((v4(Features::NONE), v6(Features::NONE)), (Need::Segment, Need::Segment));
-        let without_sg = Features { sg: false, ..Features::ALL };
-        assert_eq!((v4(without_sg), v6(without_sg)), (Need::Segment, Need::Segment));
-        let without_v4_csum = Features { csum_v4: false, ..Features::ALL };
-        assert_eq!((v4(without_v4_csum), v6(without_v4_csum)), (Need::Segment, Need::Nothing));
-        let without_v6_tso = Features { tso_v6: false, ..Features::ALL };
-        assert_eq!((v4(without_v6_tso), v6(without_v6_tso)), (Need::Nothing, Need::Segment));
+        let tcp = (Transport::Tcp, GsoKind::TcpV4, GsoKind::TcpV6);
+        let udp = (Transport::Udp, GsoKind::UdpV4, GsoKind::UdpV6);
+        for (transport, kind_v4, kind_v6) in [tcp, udp] {
+            let v4 = |features| need_of_gso(Network::Ipv4, transport, kind_v4, features);
+            let v6 = |features| need_of_gso(Network::Ipv6, transport, kind_v6, features);
+            assert_eq!((v4(Features::ALL), v6(Features::ALL)), (Need::Nothing, Need::Nothing));
+            assert_eq!((v4(Features::NONE), v6(Features::NONE)), (Need::Segment, Need::Segment));
+            let without_sg = Features { sg: false, ..Features::ALL };
+            assert_eq!((v4(without_sg), v6(without_sg)), (Need::Segment, Need::Segment));
+            let without_v4_csum = Features { csum_v4: false, ..Features::ALL };
+            assert_eq!((v4(without_v4_csum), v6(without_v4_csum)), (Need::Segment, Need::Nothing));
+            let without_v6 = Features { tso_v6: false, uso_v6: false, ..Features::ALL };
+            assert_eq!((v4(without_v6), v6(without_v6)), (Need::Nothing, Need::Segment));
+        }
+    }
+
+    #[test]
+    fn netif_takes_tcp_and_no_udp() {
+        for (network, transport, kind) in [
+            (Network::Ipv4, Transport::Tcp, GsoKind::TcpV4),
+            (Network::Ipv6, Transport::Tcp, GsoKind::TcpV6),
+            (Network::Ipv4, Transport::Udp, GsoKind::UdpV4),
+            (Network::Ipv6, Transport::Udp, GsoKind::UdpV6),
+        ] {
+            let needed = need_of_gso(network, transport, kind, Features::NETIF);
+            assert_eq!(needed == Need::Nothing, kind.netif().is_some(), "{kind:?}");
+        }
     }
 
     #[test]
@@ -157,6 +190,9 @@ mod tests {
             (Network::Ipv6, Transport::Tcp, GsoKind::TcpV4),
             (Network::Ipv4, Transport::Tcp, GsoKind::TcpV6),
             (Network::Ipv4, Transport::Udp, GsoKind::TcpV4),
+            (Network::Ipv4, Transport::Tcp, GsoKind::UdpV4),
+            (Network::Ipv6, Transport::Udp, GsoKind::UdpV4),
+            (Network::Ipv4, Transport::Udp, GsoKind::UdpV6),
         ] {
             let needed = need_of_gso(network, transport, kind, Features::ALL);
             assert_eq!(needed, Need::Segment, "{network:?} {transport:?} {kind:?}");

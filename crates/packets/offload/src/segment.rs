@@ -1,43 +1,21 @@
-//! TCP segmentation in software.
+//! TCP and UDP segmentation in software.
 
 use std::ops::Range;
 
 use wire::checksum::Sum;
-use wire::headers::{Headers, Network, Transport};
-use wire::netif::GsoKind;
+use wire::headers::Headers;
+use wire::ip::Protocol;
 use wire::tcp::Flags;
-use wire::{ipv4, ipv6, tcp};
+use wire::{ipv4, ipv6, tcp, udp};
 
-use crate::Error;
 use crate::layout::{Ip, Layout};
+use crate::{Error, Gso};
 
 /// Room for the headers of any segment: [`wire::headers::MAX_LEN`] and one byte more.
 pub const MAX_HEADER: usize = 256;
 
 /// IPv6's length field leaves the fixed header out, IPv4's does not.
 const IPV6_UNCOUNTED: u16 = 40;
-
-/// How a frame must be segmented.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Gso {
-    /// Its protocol.
-    pub kind: GsoKind,
-    /// Payload bytes of each segment but the last (the maximum segment size).
-    pub size: u16,
-}
-
-impl Gso {
-    /// Whether a frame with these headers is the TCP over IP that the kind names.
-    #[inline]
-    #[must_use]
-    pub fn fits(self, headers: &Headers) -> bool {
-        let network = match self.kind {
-            GsoKind::TcpV4 => Network::Ipv4,
-            GsoKind::TcpV6 => Network::Ipv6,
-        };
-        headers.network == network && headers.transport == Transport::Tcp
-    }
-}
 
 /// One segment of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +26,12 @@ pub struct Segment {
     pub payload: Range<usize>,
 }
 
-/// Cuts a TCP frame into frames of at most [`Gso::size`] payload bytes, as Linux does.
+/// Cuts a TCP or UDP frame into frames of at most [`Gso::size`] payload bytes, as Linux does.
 ///
 /// All headers are those of the original, VLAN tags and options included, except
 /// IP lengths; IPv4 identifications, which count up; TCP sequence numbers; FIN and PSH, which only the last segment
-/// keeps; CWR, which only the first keeps (RFC 3168 §6.1.2: it responds to one ECE); and the checksums. IPv4's is complete,
-/// TCP's as the constructor says.
+/// keeps; CWR, which only the first keeps (RFC 3168 §6.1.2: it responds to one ECE); UDP lengths; and the checksums. IPv4's is complete,
+/// the transport's as the constructor says.
 #[derive(Clone, Debug)]
 pub struct Segmenter<'a> {
     /// The frame's headers, and as much of its payload as is at hand.
@@ -66,7 +44,7 @@ pub struct Segmenter<'a> {
     /// Payload not yet given out.
     rest: Range<usize>,
     size: u16,
-    /// Bytes of the TCP header.
+    /// Bytes of the transport's header.
     transport_len: u16,
     /// What IP's length field counts beside the payload.
     overhead: u16,
@@ -93,7 +71,7 @@ impl<'a> Segmenter<'a> {
     }
 
     /// Prepares to segment a frame of `frame_len` bytes of which only the first, `header`, are at hand. They hold at
-    /// least all headers. No payload is touched, so the TCP checksums are
+    /// least all headers. No payload is touched, so the transport's checksums are
     /// [partial](crate::Checksum::Partial).
     ///
     /// # Errors
@@ -119,6 +97,13 @@ impl<'a> Segmenter<'a> {
         };
         let rest = layout.payload..layout.end;
         overhead.checked_add(payload_len(&rest, gso.size)).ok_or(Error::TooLong)?;
+        let transport = &header[layout.l4..layout.payload];
+        let seq = if layout.protocol == Protocol::TCP {
+            tcp::Packet::new_unchecked(transport).seq()
+        } else {
+            check_udp(transport, &layout)?;
+            0
+        };
         Ok(Self {
             header,
             summed: None,
@@ -128,7 +113,7 @@ impl<'a> Segmenter<'a> {
             transport_len: u16::from(headers.payload_offset - headers.l4_offset),
             overhead,
             ident,
-            seq: tcp::Packet::new_unchecked(&header[layout.l4..layout.payload]).seq(),
+            seq,
             first: true,
             segments: rest.len().div_ceil(gso.size.into()).max(1),
             behind: 0,
@@ -202,6 +187,9 @@ impl<'a> Segmenter<'a> {
     fn write_transport(&self, transport: &mut [u8], payload: &Range<usize>, len: u16) {
         let mut sum = self.pseudo;
         sum.add_u16(self.transport_len + len);
+        if self.layout.protocol != Protocol::TCP {
+            return self.write_udp(transport, payload, self.transport_len + len, sum);
+        }
         let mut segment = tcp::Packet::new_unchecked(&mut *transport);
         segment.set_seq(self.seq);
         segment.set_flags(self.flags(segment.flags()));
@@ -212,6 +200,24 @@ impl<'a> Segmenter<'a> {
         sum.add_bytes(transport);
         sum.add_bytes(&frame[payload.clone()]);
         tcp::Packet::new_unchecked(transport).set_checksum(sum.finish());
+    }
+
+    /// Writes a datagram's header of 8 bytes. `sum` is the pseudo-header's, with the length.
+    fn write_udp(&self, header: &mut [u8], payload: &Range<usize>, len: u16, mut sum: Sum) {
+        let mut datagram = udp::Packet::new_unchecked(&mut *header);
+        datagram.set_len(len);
+        let Some(frame) = self.summed else {
+            return datagram.set_checksum(sum.fold());
+        };
+        datagram.set_checksum(0);
+        sum.add_bytes(header);
+        sum.add_bytes(&frame[payload.clone()]);
+        // Zero says that there is no checksum (RFC 768).
+        let checksum = match sum.finish() {
+            0 => 0xffff,
+            checksum => checksum,
+        };
+        udp::Packet::new_unchecked(header).set_checksum(checksum);
     }
 
     /// The flags of the segment being written; `self.segments` no longer counts it.
@@ -225,6 +231,13 @@ impl<'a> Segmenter<'a> {
         }
         flags
     }
+}
+
+/// Checks that a datagram ends where its IP packet does: a receiver that trusts the one length must not go beyond
+/// the other.
+fn check_udp(header: &[u8], layout: &Layout) -> Result<(), Error> {
+    let len = usize::from(udp::Packet::new_unchecked(header).len());
+    (layout.l4 + len == layout.end).then_some(()).ok_or(Error::Length)
 }
 
 /// Bytes of the first segment's payload if `rest` is what is left.

@@ -1,10 +1,9 @@
 //! Translation between `virtio_net_hdr`, the offload metadata of virtio-net and taps, and a frame's.
 
-use wire::headers::Headers;
-use wire::netif::GsoKind;
+use wire::headers::{Headers, Network};
 use wire::virtio_net::{VirtioNetHdr, flags, gso};
 
-use crate::{Checksum, Gso};
+use crate::{Checksum, Gso, GsoKind};
 
 /// The header asks for an offload that a frame cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,12 +16,13 @@ pub enum Unsupported {
         /// `csum_offset`.
         offset: u16,
     },
-    /// UDP segmentation or fragmentation, or segments of no size.
+    /// UDP fragmentation, UDP over neither IP version, or segments of no size.
     #[error("gso type {0}")]
     Gso(u8),
 }
 
 /// Reads a header that came with a frame.
+#[inline]
 pub fn decode(
     header: &VirtioNetHdr,
     headers: &Headers,
@@ -33,6 +33,12 @@ pub fn decode(
         kind if header.gso_size.get() == 0 => return Err(Unsupported::Gso(kind)),
         gso::TCPV4 => Some(Gso { kind: GsoKind::TcpV4, size: header.gso_size.get() }),
         gso::TCPV6 => Some(Gso { kind: GsoKind::TcpV6, size: header.gso_size.get() }),
+        gso::UDP_L4 if headers.network == Network::Ipv4 => {
+            Some(Gso { kind: GsoKind::UdpV4, size: header.gso_size.get() })
+        }
+        gso::UDP_L4 if headers.network == Network::Ipv6 => {
+            Some(Gso { kind: GsoKind::UdpV6, size: header.gso_size.get() })
+        }
         other => return Err(Unsupported::Gso(other)),
     };
     let is_set = |flag| header.flags & flag != 0;
@@ -50,6 +56,7 @@ pub fn decode(
 
 /// The header for a frame. A partial checksum is left out if the headers have no checksum field;
 /// the receiving stack then finds the checksum wrong.
+#[inline]
 #[must_use]
 pub fn encode(headers: &Headers, checksum: Checksum, gso: Option<Gso>) -> VirtioNetHdr {
     let mut header = VirtioNetHdr::default();
@@ -66,6 +73,7 @@ pub fn encode(headers: &Headers, checksum: Checksum, gso: Option<Gso>) -> Virtio
         header.gso_type = match gso.kind {
             GsoKind::TcpV4 => gso::TCPV4,
             GsoKind::TcpV6 => gso::TCPV6,
+            GsoKind::UdpV4 | GsoKind::UdpV6 => gso::UDP_L4,
         };
         header.gso_size = gso.size.into();
         header.hdr_len = u16::from(headers.payload_offset).into();
@@ -106,7 +114,22 @@ mod tests {
     }
 
     #[test]
-    fn what_netif_cannot_say_is_refused() {
+    fn udp_is_of_the_ip_version_that_its_headers_name() {
+        for (network, kind) in [(Network::Ipv4, GsoKind::UdpV4), (Network::Ipv6, GsoKind::UdpV6)] {
+            let headers = Headers { network, transport: Transport::Udp, ..TCP };
+            let wanted = Some(Gso { kind, size: 1200 });
+            let header = encode(&headers, Checksum::Partial, wanted);
+            assert_eq!((header.gso_type, header.csum_offset.get()), (gso::UDP_L4, 6));
+            assert_eq!(decode(&header, &headers), Ok((Checksum::Partial, wanted)));
+        }
+        let arp = Headers { network: Network::Arp, transport: Transport::None, ..TCP };
+        let header =
+            VirtioNetHdr { gso_type: gso::UDP_L4, gso_size: 9.into(), ..VirtioNetHdr::default() };
+        assert_eq!(decode(&header, &arp), Err(Unsupported::Gso(gso::UDP_L4)));
+    }
+
+    #[test]
+    fn what_a_frame_cannot_say_is_refused() {
         let mut header = encode(&TCP, Checksum::Partial, None);
         header.csum_start = 54.into();
         assert_eq!(decode(&header, &TCP), Err(Unsupported::Checksum { start: 54, offset: 16 }));

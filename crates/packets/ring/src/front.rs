@@ -71,6 +71,16 @@ impl<S: Slots, P: SharedPage> FrontRing<S, P> {
         must_notify(old, self.req_prod, self.page.load(Index::ReqEvent))
     }
 
+    /// The requests without a response that was taken, published or not, and their indices. A backend may have begun to write
+    /// responses over them.
+    pub fn outstanding(&self) -> impl Iterator<Item = (u32, S::Request)> {
+        let count = self.req_prod_pvt.wrapping_sub(self.rsp_cons);
+        (0..count).map(|n| {
+            let index = self.rsp_cons.wrapping_add(n);
+            (index, self.page.read_slot(offset::<S>(index)))
+        })
+    }
+
     /// How many responses wait. Reads the shared index only if no response is known.
     #[inline]
     pub fn unconsumed(&mut self) -> Result<u32, Broken> {

@@ -110,7 +110,32 @@ impl Region {
     pub fn read<T: FromBytes>(&self, offset: usize) -> Result<T, OutOfBounds> {
         let source = self.at(offset, size_of::<T>())?;
         // SAFETY: the bytes are mapped, and the region starts at a multiple of a word.
-        Ok(unsafe { words::load(source, offset) })
+        Ok(unsafe { words::load(source, words::width(offset, size_of::<T>())) })
+    }
+
+    /// The same by words of `WIDTH` bytes, of which the offset is a multiple: cheaper where the compiler does not know the offset.
+    #[inline(always)]
+    pub fn read_words<T: FromBytes, const WIDTH: usize>(
+        &self,
+        offset: usize,
+    ) -> Result<T, OutOfBounds> {
+        let source = self.words::<T, WIDTH>(offset)?;
+        // SAFETY: the bytes are mapped, the region starts at a multiple of a word, and the rest is checked.
+        Ok(unsafe { words::load(source, WIDTH) })
+    }
+
+    /// The address of a value that is accessed by words of `WIDTH` bytes.
+    #[inline(always)]
+    fn words<T, const WIDTH: usize>(&self, offset: usize) -> Result<*mut u8, OutOfBounds> {
+        const {
+            assert!(WIDTH.is_power_of_two() && WIDTH <= WORD);
+            assert!(size_of::<T>().is_multiple_of(WIDTH));
+        }
+        let address = self.at(offset, size_of::<T>())?;
+        match offset.is_multiple_of(WIDTH) {
+            true => Ok(address),
+            false => Err(OutOfBounds { offset, len: size_of::<T>(), size: self.len }),
+        }
     }
 
     /// Writes a value at `offset`, each byte once, as [`read`](Self::read) does.
@@ -123,7 +148,21 @@ impl Region {
     ) -> Result<(), OutOfBounds> {
         let dest = self.at(offset, size_of::<T>())?;
         // SAFETY: the bytes are mapped and writable, and the region starts at a multiple of a word.
-        unsafe { words::store(dest, offset, &value) };
+        unsafe { words::store(dest, words::width(offset, size_of::<T>()), &value) };
+        Ok(())
+    }
+
+    /// The same by words of `WIDTH` bytes, of which the offset is a multiple, as [`read_words`](Self::read_words) does.
+    #[inline(always)]
+    #[expect(clippy::needless_pass_by_value, reason = "a private value, whose bytes are at rest")]
+    pub fn write_words<T: IntoBytes + Immutable, const WIDTH: usize>(
+        &self,
+        offset: usize,
+        value: T,
+    ) -> Result<(), OutOfBounds> {
+        let dest = self.words::<T, WIDTH>(offset)?;
+        // SAFETY: the bytes are mapped and writable, the region starts at a multiple of a word, and the rest is checked.
+        unsafe { words::store(dest, WIDTH, &value) };
         Ok(())
     }
 
@@ -258,8 +297,8 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: each arm is taken for lengths from one to two of its moves.
     unsafe {
         match len {
-            64..=128 => ends::<[u64; 8]>(from, to, len),
-            32..64 => ends::<[u64; 4]>(from, to, len),
+            65..=128 => ends::<[u64; 8]>(from, to, len),
+            32..=64 => ends::<[u64; 4]>(from, to, len),
             _ => std::ptr::copy_nonoverlapping(from, to, len),
         }
     }
@@ -283,6 +322,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn words_are_checked_for_their_place() {
+        let region = Region::anonymous(4096).unwrap();
+        region.write_words::<_, 4>(12, [1u32, 2]).unwrap();
+        assert_eq!(region.read_words::<[u32; 2], 4>(12), Ok([1, 2]));
+        assert_eq!(region.read_words::<[u16; 4], 2>(12), Ok([1, 0, 2, 0]));
+        assert!(region.read_words::<[u32; 2], 8>(12).is_err());
+        assert!(region.write_words::<_, 4>(14, 7u32).is_err());
+        assert!(region.read_words::<u64, 8>(4096).is_err());
+    }
 
     #[test]
     fn a_slice_keeps_the_mapping_and_its_own_bounds() {

@@ -57,6 +57,9 @@ impl Position {
     }
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 #[derive(Debug)]
 pub(crate) struct PackedQueue {
     memory: Arc<GuestMemory>,
@@ -245,7 +248,7 @@ impl PackedQueue {
         let free = self.size - self.occupied;
         let mut position = self.next;
         for count in 1..=free {
-            let read = self.descriptors.region.read(self.at(position.index));
+            let read = self.descriptors.region.read_words::<_, 8>(self.at(position.index));
             let missing = Broken::NoSuchDescriptor { index: position.index, size: self.size };
             // The id and the flags are where a split descriptor has its flags and the next index.
             let Descriptor { address, len, flags: id, next: flags } = read.map_err(|_| missing)?;
@@ -291,7 +294,11 @@ impl PackedQueue {
             if !is_new || !is_single(flags, is_writable) || id >= self.size {
                 break;
             }
-            let Ok(address) = self.descriptors.region.read(at) else { break };
+            if is_writable && (count == 0 || at.is_multiple_of(LINE)) {
+                // Its used descriptor is written to the same place.
+                self.descriptors.region.prefetch_for_write(at);
+            }
+            let Ok(address) = self.descriptors.region.read_words::<_, 8>(at) else { break };
             let Some(buffer) = self.memory.find_whole(address, len, &mut self.last) else { break };
             self.next = self.next.advance(1, self.size);
             *single = Single { index: self.taken.push(id, 1), buffer };

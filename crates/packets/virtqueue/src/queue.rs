@@ -32,7 +32,7 @@ impl Queue {
     /// Attaches to a ring of `size` entries, with all its parts in one region each.
     ///
     /// `position` is where an earlier device stopped, see [`position`](Self::position). A split ring knows that
-    /// itself.
+    /// itself. The driver is asked for no notifications until the first [`arm`](Self::arm).
     ///
     /// # Errors
     /// See [`SetupError`].

@@ -9,7 +9,9 @@ use common::{
 use proptest::prelude::*;
 use shm::Region;
 use virtqueue::driver::{Offered, Table};
-use virtqueue::{Broken, CHAIN_MAX, Chain, Fault, Layout, Options, Queue, SetupError, Single};
+use virtqueue::{
+    Broken, Buffer, CHAIN_MAX, Chain, Fault, Layout, Options, Queue, SetupError, Single,
+};
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -80,6 +82,27 @@ fn an_available_index_that_goes_back_ends_the_ring() {
     }
     region(&world).write(usize::try_from(DRIVER).unwrap() + 2, 1u16).unwrap();
     assert_eq!(pop(&mut world).unwrap_err(), Broken::AvailableBackwards { before: 3, now: 1 });
+}
+
+#[test]
+fn an_available_index_that_takes_back_what_is_known_ends_the_ring() {
+    let mut world = split();
+    describe(&world, DESCRIPTORS, 0, (DATA, 64, 0, 0));
+    (1..=3).for_each(|index| available(&world, index, 0));
+    assert!(pop(&mut world).unwrap().is_some());
+    region(&world).write(usize::try_from(DRIVER).unwrap() + 2, 2u16).unwrap();
+    let error = Broken::AvailableBackwards { before: 3, now: 2 };
+    assert_eq!(world.queue.arm(), Err(error));
+}
+
+/// The first descriptor is in use when a chain comes round to it.
+#[test]
+fn a_packed_chain_that_runs_into_what_is_in_use_ends_the_ring() {
+    let mut world = packed();
+    describe_packed(&world, 0, DATA, 64, 0, FRESH);
+    assert!(pop(&mut world).unwrap().is_some());
+    (1..8).for_each(|n| describe_packed(&world, n, DATA, 64, 1, FRESH | NEXT));
+    assert_eq!(pop(&mut world).unwrap_err(), Broken::LongChain(7));
 }
 
 #[test]
@@ -196,6 +219,37 @@ fn a_buffer_that_straddles_two_regions_is_two() {
     assert_eq!(chain.writable_len, 300);
 }
 
+/// Only what lies in one region is handed out without a chain. For the rest, `pop` decides.
+#[test]
+fn a_buffer_that_is_not_whole_in_one_region_is_no_single() {
+    let end = LEN as u64 + 4096;
+    for layout in [Layout::Split, Layout::Packed] {
+        let singles = |address: u64, len: u32, writable: bool| {
+            let mut world = world(8, options(layout, false));
+            world.driver.offer(&[Offered { address, len, writable }], None).unwrap();
+            world.driver.publish();
+            let mut singles = [Single::default(); 4];
+            let taken = world.queue.pop_singles(writable, &mut singles).unwrap();
+            singles[..taken].iter().map(|single| single.buffer).collect::<Vec<_>>()
+        };
+        for writable in [false, true] {
+            for (address, len) in [
+                (LEN as u64 - 100, 101),
+                (LEN as u64 - 100, 300),
+                (end - 1, 2),
+                (end, 1),
+                (u64::MAX, 1),
+                (DATA, 0),
+                (DATA, u32::MAX),
+            ] {
+                assert_eq!(singles(address, len, writable), [], "{address:#x} {len}");
+            }
+            let whole = singles(LEN as u64 - 100, 100, writable);
+            assert_eq!(whole, [Buffer { region: 0, offset: LEN as u64 - 100, len: 100 }]);
+        }
+    }
+}
+
 #[test]
 fn an_indirect_table_outside_of_the_memory_is_that_chains_fault() {
     for table in [LEN as u64 + 4096, LEN as u64 + 4090, u64::MAX - 8] {
@@ -248,6 +302,23 @@ fn wrap_counters_that_lie_give_no_descriptor_twice() {
     assert!(world.queue.publish());
     // Returned descriptors are not available, whatever the driver wrote before.
     assert!(pop(&mut world).unwrap().is_none());
+}
+
+/// A descriptor whose flags are equal was returned in this lap. A device that is told to start there must not take it again.
+#[test]
+fn a_descriptor_that_was_returned_is_not_available() {
+    for (flags, is_available) in
+        [(0, false), (FRESH, true), (1 << 15, false), (FRESH | 1 << 15, false)]
+    {
+        let mut world = packed();
+        describe_packed(&world, 0, DATA, 64, 0, flags);
+        assert_eq!(world.queue.has_waiting(), Ok(is_available), "{flags:#x}");
+        let mut singles = [Single::default(); 2];
+        let taken = world.queue.pop_singles(false, &mut singles).unwrap();
+        assert_eq!(taken, usize::from(is_available), "{flags:#x}");
+        world.queue.put_back_singles(taken.try_into().unwrap());
+        assert_eq!(pop(&mut world).unwrap().is_some(), is_available, "{flags:#x}");
+    }
 }
 
 #[test]
@@ -342,6 +413,7 @@ fn the_flags_that_matter_are_written_as_the_specification_says() {
     world.queue.complete(chain.index, 12);
     assert!(world.queue.publish());
     let used = usize::try_from(DEVICE).unwrap();
-    assert_eq!(region(&world).read::<[u16; 2]>(used), Ok([0, 1]));
+    // No notifications before the device is armed; one used chain.
+    assert_eq!(region(&world).read::<[u16; 2]>(used), Ok([1, 1]));
     assert_eq!(region(&world).read::<[u32; 2]>(used + 4), Ok([0, 12]));
 }

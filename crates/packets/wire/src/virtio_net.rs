@@ -83,6 +83,24 @@ pub struct VirtioNetHdrMrgRxbuf {
     pub num_buffers: U16,
 }
 
+impl VirtioNetHdrMrgRxbuf {
+    /// Its bytes, put together in two registers: a load of fields that were stored one by one waits until all of them have
+    /// left the store buffer.
+    #[inline]
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 12] {
+        let VirtioNetHdr { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset } = self.hdr;
+        let [gso_type, hdr_len] = [u64::from(gso_type) << 8, u64::from(hdr_len) << 16];
+        let [gso_size, csum_start] = [u64::from(gso_size) << 32, u64::from(csum_start) << 48];
+        let start = u64::from(flags) | gso_type | hdr_len | gso_size | csum_start;
+        let end = u32::from(csum_offset) | u32::from(self.num_buffers) << 16;
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&start.to_le_bytes());
+        bytes[8..].copy_from_slice(&end.to_le_bytes());
+        bytes
+    }
+}
+
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<VirtioNetHdr>() == 10);
@@ -113,6 +131,7 @@ mod tests {
         };
         let bytes = [0x01, 0x81, 0x36, 0x00, 0xa8, 0x05, 0x22, 0x00, 0x10, 0x00, 0x01, 0x00];
         assert_eq!(mergeable.as_bytes(), bytes);
+        assert_eq!(mergeable.to_bytes(), bytes);
         assert_eq!(VirtioNetHdr::read_from_bytes(&bytes[..10]), Ok(mergeable.hdr));
     }
 }

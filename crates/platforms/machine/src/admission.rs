@@ -5,8 +5,10 @@ use std::hint::black_box;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use hypervisor::DomId;
+use rustix::net::{Shutdown, shutdown};
 
 use crate::memory::MemorySize;
 use crate::share::Share;
@@ -17,6 +19,10 @@ pub trait Toolstack: Send + Sync + 'static {
     type Guest: Send;
     /// A process asks to be a guest: what it gets, or why it is refused.
     fn admit(&self, applicant: &Applicant) -> Result<Admitted<Self::Guest>, String>;
+    /// The guest was admitted; `session` lasts as long as its domain.
+    fn opened(&self, guest: &Self::Guest, session: Session) {
+        let _ = (guest, session);
+    }
     /// The domain exists and may read the store: make its devices.
     fn created(&self, domain: DomId, guest: &Self::Guest) -> Result<(), String>;
     /// The domain asks for a channel about its contexts of cards: the end for its process, or why it gets
@@ -27,6 +33,22 @@ pub trait Toolstack: Send + Sync + 'static {
     }
     /// The domain's process has gone; its grants are refused already. Free its resources.
     fn destroyed(&self, domain: DomId, guest: &Self::Guest);
+}
+
+/// The session of a guest.
+#[derive(Clone, Debug)]
+pub struct Session(Arc<OwnedFd>);
+
+impl Session {
+    pub(crate) fn new(socket: &Arc<OwnedFd>) -> Self {
+        Self(Arc::clone(socket))
+    }
+
+    /// Ends it, as if the guest's process had gone: its domain ends soon after, on the session's thread.
+    pub fn end(&self) {
+        // It can only fail when it has ended already.
+        let _ = shutdown(&*self.0, Shutdown::Both);
+    }
 }
 
 /// A guest that may become a domain.

@@ -33,7 +33,7 @@ mod socket;
 pub mod store;
 pub mod toolstack;
 
-pub use admission::{Admitted, Applicant, Token, Toolstack};
+pub use admission::{Admitted, Applicant, Session, Token, Toolstack};
 pub use aperture::Aperture;
 pub use coverage::{AddressSpace, Coverage};
 pub use domain::{DRIVER_DOMAIN, Domain};

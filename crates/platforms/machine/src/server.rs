@@ -17,7 +17,7 @@ use seqpacket::send;
 use shm::PageSize;
 use tracing::{debug, info, warn};
 
-use crate::admission::{Admitted, Applicant, Toolstack};
+use crate::admission::{Admitted, Applicant, Session, Toolstack};
 use crate::guest::offer;
 use crate::hypervisor::Machine;
 use crate::proto::{Packet, VERSION, call, memory, receive};
@@ -156,7 +156,7 @@ fn refuse(socket: &OwnedFd, why: &str) -> io::Result<()> {
 
 /// One guest, from its hello to its end.
 fn session<T: Toolstack>(
-    socket: &OwnedFd,
+    socket: &Arc<OwnedFd>,
     machine: &Machine,
     toolstack: &T,
     (process, user): (u32, u32),
@@ -180,6 +180,7 @@ fn session<T: Toolstack>(
         Ok(admitted) => admitted,
         Err(why) => return refuse(name, &why),
     };
+    toolstack.opened(&guest, Session::new(socket));
     let domain = match machine.create_within(size, share) {
         Ok(domain) => domain,
         Err(error) => return refuse(name, &error.to_string()),

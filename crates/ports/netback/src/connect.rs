@@ -307,6 +307,7 @@ impl Keys<'_> {
             csum_v6: self.flag(keys::FEATURE_IPV6_CSUM_OFFLOAD)?,
             tso_v4: self.flag(keys::FEATURE_GSO_TCPV4)?,
             tso_v6: self.flag(keys::FEATURE_GSO_TCPV6)?,
+            ..Features::NONE
         })
     }
 }

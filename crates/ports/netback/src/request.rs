@@ -111,7 +111,7 @@ impl Packet {
             match Extra::decode(&info)? {
                 Extra::Gso { size, kind, .. } => {
                     self.refused |= size.get() < GSO_SIZE_MIN;
-                    self.gso = Some(Gso { kind, size: size.get() });
+                    self.gso = Some(Gso { kind: kind.into(), size: size.get() });
                 }
                 // Multicast control is not offered, so a frontend that asks gets an error.
                 Extra::McastAdd(_) | Extra::McastDel(_) => self.refused = true,
@@ -210,7 +210,7 @@ mod tests {
         let sizes: Vec<_> = packet.fragments.iter().map(|f| f.size).collect();
         assert_eq!(sizes, [300, 4000, 700]);
         assert_eq!((packet.slots, packet.extras, packet.len), (4, 1, 5000));
-        assert_eq!(packet.gso, Some(Gso { kind: GsoKind::TcpV4, size: 1448 }));
+        assert_eq!(packet.gso, Some(Gso { kind: GsoKind::TcpV4.into(), size: 1448 }));
         assert!(!packet.refused);
     }
 

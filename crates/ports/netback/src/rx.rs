@@ -94,6 +94,10 @@ impl<H: Hypervisor> Egress for RxQueue<H> {
         self.slots.moderation.holds()
     }
 
+    fn set_coalescing(&mut self, coalescing: Option<Coalescing>) {
+        self.slots.moderation.set(coalescing);
+    }
+
     fn flush(&mut self, now: Duration, is_idle: bool) -> Option<Duration> {
         self.slots.flush(now, is_idle)
     }

@@ -16,7 +16,6 @@ use port::{
 };
 use ring::netif::Tx;
 use ring::{BackRing, RegionPage, SharedPage};
-use wire::headers::Headers;
 use wire::netif::{TxRequest, TxResponse, status, tx_flags};
 
 use crate::GrantUse;
@@ -282,11 +281,12 @@ const HEADER_LEN: u8 = HEADER_MAX as u8;
 /// offloads and ports can rely on the frame.
 #[inline]
 fn parse_headers(frame: &mut Frame) -> bool {
-    let headers = Headers::parse_start(frame.header(), frame.len as usize);
-    let Ok(headers) = headers else { return false };
-    frame.headers = headers;
+    if frame.parse_headers().is_err() {
+        return false;
+    }
+    let headers = &frame.headers;
     match (frame.checksum, frame.gso) {
-        (Checksum::Partial, Some(gso)) => gso.fits(&headers),
+        (Checksum::Partial, Some(gso)) => gso.fits(headers),
         // Segments need checksums; a sender that leaves the work to us must say where.
         (_, Some(_)) => false,
         (Checksum::Partial, None) => headers.checksum_location().is_some(),

@@ -48,6 +48,9 @@ pub trait Device {
     /// Whether it carries frames.
     fn is_open(&self) -> bool;
 
+    /// Asks the other end to keep pages mapped, if that is agreed. It may take a while; frames can be on their way meanwhile.
+    fn keep_mapped(&mut self) {}
+
     /// Frees pages that its queue number `queue` has [set aside](Queue::set_aside), once the other end
     /// has confirmed that it does not use them any more. It may take `timeout` for that.
     ///
@@ -87,6 +90,15 @@ pub struct Metadata {
     pub checksum: Checksum,
     /// Set for an unsegmented frame.
     pub gso: Option<Gso>,
+}
+
+/// A frame that was submitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentFrame {
+    /// What is known of it besides its bytes.
+    pub metadata: Metadata,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
 }
 
 /// Free memory of the guest, for a part of the next frame.
@@ -214,6 +226,12 @@ pub trait Queue: Send + 'static {
     /// What this guest has copied itself so far, out of the other end's memory.
     fn copied(&self) -> Copied {
         Copied::default()
+    }
+
+    /// The frames that were submitted and that the other end has not confirmed, in order. If it has gone, nobody carries
+    /// them any more; some it may have carried.
+    fn unconfirmed(&mut self) -> Vec<SentFrame> {
+        Vec::new()
     }
 
     /// Clears those events that are `rung`. Call it before looking at the rings, never after: an

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hypervisor::guest_copy::CopierCounts;
 use hypervisor::{EventChannel, Guest};
-use netdev::{Buffer, Copied, Device, Gone, HEADER_MAX, Metadata, NotFreed, Refused};
+use netdev::{Buffer, Copied, Device, Gone, HEADER_MAX, Metadata, NotFreed, Refused, SentFrame};
 use offload::Features;
 use shm::Piece;
 use wire::ethernet::MacAddr;
@@ -37,6 +37,11 @@ impl<G: Guest> Device for Frontend<G> {
 
     fn is_open(&self) -> bool {
         self.backend_state().is_ok_and(|state| state == Some(XenbusState::Connected))
+    }
+
+    fn keep_mapped(&mut self) {
+        // Without it frames cost more.
+        let _ = Frontend::keep_mapped(self);
     }
 
     fn free_pages(
@@ -127,6 +132,12 @@ impl<G: Guest> netdev::Queue for Queue<G> {
     fn copied(&self) -> Copied {
         let CopierCounts { copies, hypercalls } = self.rx.copied();
         Copied { copies, hypercalls }
+    }
+
+    fn unconfirmed(&mut self) -> Vec<SentFrame> {
+        // A backend that broke the protocol has confirmed nothing more.
+        let _ = self.tx.reclaim();
+        self.tx.unanswered()
     }
 
     fn clear(&self, [rx, tx]: [bool; 2]) -> Result<(), Gone> {

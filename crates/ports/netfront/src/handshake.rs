@@ -10,10 +10,10 @@ use hypervisor::{CopyForm, DomId, Guest};
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::ethernet::MacAddr;
-use wire::netif::keys;
+use wire::netif::{GrefMapping, keys};
 use xenstore::{Store, StoreError, XenbusState};
 
-use crate::pages::{TxPages, keep_mapped};
+use crate::pages::{TxPages, wanted};
 use crate::{ControlError, ControlRing, CopyPool, Queue};
 
 /// The token of the watch on the backend's state.
@@ -99,21 +99,27 @@ pub struct Frontend<G: Guest> {
     pub(crate) control: Option<ControlRing<G>>,
     /// By queue.
     pub(crate) tx_pages: Vec<TxPages<G>>,
+    /// By queue: the pages that the backend has not been asked yet to keep mapped.
+    pub(crate) wanted: Vec<Vec<GrefMapping>>,
 }
 
 impl<G: Guest> Frontend<G> {
-    /// Connects the device at `device` (`device/vif/0`). Returns the interface and its queues.
+    /// Connects the device at `device` (`device/vif/0`), and [asks](Self::keep_mapped) for pages to be kept mapped. Returns the
+    /// interface and its queues.
     pub fn connect(
         guest: &G,
         store: Arc<dyn Store>,
         device: &str,
         config: &Config,
     ) -> Result<(Self, Vec<Queue<G>>), ConnectError> {
-        Self::connect_with(guest, store, device, config, None)
+        let (mut frontend, queues) = Self::connect_with(guest, store, device, config, None)?;
+        // Frames pass all the same.
+        let _ = frontend.keep_mapped();
+        Ok((frontend, queues))
     }
 
-    /// As [`connect`](Self::connect). The receive buffers come from `pool` while it has some; each
-    /// further queue has its own.
+    /// As [`connect`](Self::connect), but asks for no pages to be kept mapped. The receive buffers come from `pool` while it has
+    /// some; each further queue has its own.
     pub fn connect_with(
         guest: &G,
         store: Arc<dyn Store>,
@@ -138,6 +144,7 @@ impl<G: Guest> Frontend<G> {
             features: Features::NONE,
             control: None,
             tx_pages: Vec::new(),
+            wanted: Vec::new(),
         };
         frontend.store.watch(&format!("{}/state", frontend.backend), WATCH)?;
         // A device that was used before must start over: otherwise the backend keeps its last
@@ -156,11 +163,8 @@ impl<G: Guest> Frontend<G> {
             return Err(ConnectError::HeaderChannel);
         }
         frontend.open_copies(guest, backend_id, &mut queues, config)?;
-        if frontend.is_control_ring_taken()
-            && let Some(control) = &mut frontend.control
-        {
-            // If the backend refuses, it copies by grants instead.
-            let _ = keep_mapped(control, &queues);
+        if frontend.is_control_ring_taken() {
+            frontend.wanted = queues.iter().map(wanted).collect();
         }
         Ok((frontend, queues))
     }
@@ -272,6 +276,7 @@ impl<G: Guest> Frontend<G> {
             csum_v6: flag(keys::FEATURE_IPV6_CSUM_OFFLOAD)?,
             tso_v4: flag(keys::FEATURE_GSO_TCPV4)?,
             tso_v6: flag(keys::FEATURE_GSO_TCPV6)?,
+            ..Features::NONE
         })
     }
 

@@ -250,7 +250,7 @@ impl<G: Guest> RxQueue<G> {
             let (_, slot) = self.take()?.ok_or(Fault::Unfinished)?;
             let info: ExtraInfo = zerocopy::transmute!(slot);
             if let Extra::Gso { size, kind, features } = Extra::decode(&info)? {
-                gso = Some(Gso { kind, size: size.get() });
+                gso = Some(Gso { kind: kind.into(), size: size.get() });
                 if let Some(unposted) = &mut self.any_order {
                     unposted.answered(features)?;
                 }

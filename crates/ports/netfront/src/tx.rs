@@ -8,11 +8,12 @@
 use std::sync::Arc;
 
 use hypervisor::{EventChannel, GrantRef, Guest, PAGE_SIZE};
+use netdev::{Metadata, SentFrame};
 use offload::{Checksum, Gso};
 use ring::netif::Tx;
 use ring::{FrontRing, RegionPage};
 use shm::Region;
-use wire::netif::extra::Extra;
+use wire::netif::extra::{Extra, ExtraInfo};
 use wire::netif::{TxRequest, header_channel, status, tx_flags};
 
 use crate::Fault;
@@ -148,6 +149,8 @@ impl<G: Guest> TxQueue<G> {
     ) -> Result<(), Full> {
         let supplied = if self.headers.is_some() { header_channel::HEADER_LEN } else { 0 };
         let mut left = usize::from(len.saturating_sub(supplied));
+        // What netif cannot say is not sent.
+        let gso = gso.map(|gso| gso_slot(gso).ok_or(Full)).transpose()?;
         // A frame that fits the header channel still needs a request.
         let pages = left.div_ceil(PAGE_SIZE).max(1);
         if self.spare.len() < pages || (self.ring.free() as usize) <= pages {
@@ -169,7 +172,7 @@ impl<G: Guest> TxQueue<G> {
                 // The first slot's size is the whole frame's.
                 size: if n == 0 { len } else { own as u16 },
             });
-            if let Some(slot) = extra.and_then(gso_slot) {
+            if let Some(slot) = extra {
                 self.ring.request(slot);
             }
         }
@@ -203,6 +206,53 @@ impl<G: Guest> TxQueue<G> {
         Ok(taken)
     }
 
+    /// The frames that the backend has not answered, in order. One is missing if the backend has written a response over a
+    /// part of it that cannot be done without.
+    pub fn unanswered(&self) -> Vec<SentFrame> {
+        let mut slots = self.ring.outstanding();
+        let mut frames = Vec::new();
+        while let Some((index, first)) = slots.next() {
+            let has_extra = first.flags & tx_flags::EXTRA_INFO != 0;
+            let extra = if has_extra { slots.next() } else { None };
+            let mut parts = vec![first];
+            while parts.last().is_some_and(|part| part.flags & tx_flags::MORE_DATA != 0) {
+                let Some((_, part)) = slots.next() else { break };
+                parts.push(part);
+            }
+            let gso = extra.map(|(_, slot)| gso_of(&slot));
+            if gso != Some(None) {
+                frames.extend(self.sent(index, &parts, gso.flatten()));
+            }
+        }
+        frames
+    }
+
+    /// The frame of these requests, the first of which has this index.
+    fn sent(&self, index: u32, parts: &[TxRequest], gso: Option<Gso>) -> Option<SentFrame> {
+        let (first, others) = parts.split_first()?;
+        let mut bytes = vec![0; first.size.into()];
+        let mut rest = &mut bytes[..];
+        if let Some(headers) = &self.headers {
+            let (header, after) =
+                rest.split_at_mut(rest.len().min(header_channel::HEADER_LEN.into()));
+            headers.copy_out(header_channel::place(index), header).ok()?;
+            rest = after;
+        }
+        let others_len: usize = others.iter().map(|part| usize::from(part.size)).sum();
+        let first_len = rest.len().checked_sub(others_len)?;
+        let lens = std::iter::once(first_len).chain(others.iter().map(|part| part.size.into()));
+        for (part, len) in parts.iter().zip(lens) {
+            let (own, after) = std::mem::take(&mut rest).split_at_mut(len);
+            let start = usize::from(part.id) * PAGE_SIZE + usize::from(part.offset);
+            self.pages.copy_out(start, own).ok()?;
+            rest = after;
+        }
+        let is_set = |flag| first.flags & flag != 0;
+        let (blank, valid) = (is_set(tx_flags::CSUM_BLANK), is_set(tx_flags::DATA_VALIDATED));
+        let checksum = Checksum::from_flags(blank, valid);
+        Some(SentFrame { metadata: Metadata { len: bytes.len(), checksum, gso }, bytes })
+    }
+
     /// Asks for an event at the next response. Returns whether some wait already.
     pub fn arm(&mut self) -> Result<bool, Fault> {
         Ok(self.ring.arm()?)
@@ -216,7 +266,15 @@ fn flags_of(checksum: Checksum) -> u16 {
     bit(blank, tx_flags::CSUM_BLANK) | bit(validated, tx_flags::DATA_VALIDATED)
 }
 
+fn gso_of(slot: &TxRequest) -> Option<Gso> {
+    match Extra::decode(&ExtraInfo::from_tx_slot(slot)) {
+        Ok(Extra::Gso { size, kind, .. }) => Some(Gso { size: size.get(), kind: kind.into() }),
+        _ => None,
+    }
+}
+
 fn gso_slot(gso: Gso) -> Option<TxRequest> {
-    let extra = Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind, features: 0 };
+    let extra =
+        Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind.netif()?, features: 0 };
     Some(extra.encode(false).ok()?.to_tx_slot())
 }

@@ -116,8 +116,8 @@ impl Loans {
 
 /// Whether an interface with these features takes frames that may need others.
 fn covers(features: Features, needed: Features) -> bool {
-    let all = |Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 }: Features| {
-        [sg, csum_v4, csum_v6, tso_v4, tso_v6]
+    let all = |Features { sg, csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6 }: Features| {
+        [sg, csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6]
     };
     all(features).into_iter().zip(all(needed)).all(|(has, needs)| has || !needs)
 }
@@ -128,7 +128,8 @@ impl DirectIngress {
     pub fn new(tap: TapIngress, queue: Arc<GuestQueue>, large: bool) -> Self {
         let checksums = Features { csum_v4: true, csum_v6: true, ..Features::NONE };
         let (needed, pages, least) = match large {
-            true => (Features::ALL, LENT_MAX - 1, LENT_MAX),
+            // A tap with queues for guests has no unsegmented UDP.
+            true => (Features::NETIF, LENT_MAX - 1, LENT_MAX),
             false => (checksums, 1, 1),
         };
         let (stock, back) = (Vec::new(), Vec::new());

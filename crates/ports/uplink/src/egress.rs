@@ -56,11 +56,14 @@ impl Egress for TapEgress {
 
 impl TapEgress {
     /// Writes frames to `tap`. `features` are what its device can do on transmit, as a NIC. Other
-    /// offloads are done here, as late as possible.
+    /// offloads are done here, as late as possible. UDP is segmented here unless the tap says that it
+    /// [takes it whole](TapQueue::segments_udp).
     ///
     /// With `sg` the device gathers a frame's pieces in place. Without it, each frame is copied to
     /// one piece of memory.
-    pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, features: Features) -> Self {
+    pub fn new(meter: Arc<Meter>, tap: Arc<TapQueue>, mut features: Features) -> Self {
+        features.uso_v4 &= tap.segments_udp();
+        features.uso_v6 &= tap.segments_udp();
         let finisher = Finisher::new(features, move |what, n| meter.note(what, n));
         Self { tap, finisher }
     }

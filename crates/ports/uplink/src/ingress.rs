@@ -11,7 +11,6 @@ use port::{
     Received, Window,
 };
 use rustix::io::Errno;
-use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::FromBytes;
 
@@ -172,7 +171,7 @@ impl Head {
     pub(crate) fn set_header(&self, bytes: usize, frame: &mut Frame) -> usize {
         let len = bytes.saturating_sub(VNET_HEADER_LEN);
         let header_len = len.min(HEADER_MAX);
-        frame.bytes.copy_from_slice(&self.0[VNET_HEADER_LEN..]);
+        frame.bytes[..HEADER_MAX].copy_from_slice(&self.0[VNET_HEADER_LEN..]);
         frame.header_len = u8::try_from(header_len).unwrap_or(u8::MAX);
         frame.len = u32::try_from(len).unwrap_or(u32::MAX);
         len - header_len
@@ -181,13 +180,13 @@ impl Head {
     /// Parses the header and the metadata. Returns whether they are well-formed.
     pub(crate) fn parse(&self, frame: &mut Frame) -> bool {
         let Ok((header, _)) = VirtioNetHdr::read_from_prefix(&self.0) else { return false };
-        let len = frame.len as usize;
-        let Ok(headers) = Headers::parse_start(frame.header(), len) else { return false };
-        frame.headers = headers;
-        let Ok((checksum, gso)) = vnet::decode(&header, &headers) else { return false };
+        if frame.parse_headers().is_err() {
+            return false;
+        }
+        let Ok((checksum, gso)) = vnet::decode(&header, &frame.headers) else { return false };
         frame.checksum = checksum;
         frame.gso = gso;
-        len <= FRAME_MAX
+        frame.len as usize <= FRAME_MAX
     }
 }
 

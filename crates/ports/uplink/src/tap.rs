@@ -35,12 +35,14 @@ mod offload_bit {
     pub(super) const TSO4: u32 = 0x02;
     pub(super) const TSO6: u32 = 0x04;
     pub(super) const TSO_ECN: u32 = 0x08;
+    /// Linux 6.2 and later know them, and only both.
+    pub(super) const USO4_AND_USO6: u32 = 0x60;
 }
 
 /// What the reader of a tap can take from the Linux stack behind it.
 ///
 /// It says nothing about the other direction: a frame written to a tap may always carry an unfinished
-/// checksum or a GSO size.
+/// checksum or TCP's GSO size, and UDP's where the kernel knows `uso`.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct TapOffload {
     /// Frames whose transport checksum is not finished (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
@@ -49,13 +51,15 @@ pub struct TapOffload {
     pub tso4: bool,
     /// TCP/IPv6 frames beyond the MTU. Needs `csum`.
     pub tso6: bool,
+    /// UDP frames beyond the MTU, over IPv4 and IPv6, if the kernel knows of them. Needs `csum`.
+    pub uso: bool,
 }
 
 impl TapOffload {
     /// No offload: every frame read fits the MTU and is complete.
-    pub const NONE: Self = Self { csum: false, tso4: false, tso6: false };
+    pub const NONE: Self = Self { csum: false, tso4: false, tso6: false, uso: false };
     /// Every offload named here.
-    pub const ALL: Self = Self { csum: true, tso4: true, tso6: true };
+    pub const ALL: Self = Self { csum: true, tso4: true, tso6: true, uso: true };
 
     fn tso(self) -> bool {
         self.tso4 || self.tso6
@@ -69,6 +73,7 @@ impl TapOffload {
             (self.tso4, offload_bit::TSO4),
             (self.tso6, offload_bit::TSO6),
             (self.tso(), offload_bit::TSO_ECN),
+            (self.uso, offload_bit::USO4_AND_USO6),
         ]
         .into_iter()
         .filter_map(|(wanted, bit)| wanted.then_some(bit))
@@ -121,7 +126,7 @@ pub enum TapError {
         queues: usize,
     },
     /// Linux gives no unsegmented frames to a reader that cannot finish their checksums.
-    #[error("tso needs csum: switch csum on, or tso4 and tso6 off")]
+    #[error("segmentation needs csum: switch csum on, or tso4, tso6 and uso off")]
     TsoWithoutCsum,
     /// A step failed for another reason.
     #[error("tap {name}: {step} failed: {errno}")]
@@ -160,6 +165,7 @@ pub struct TapQueue {
     fd: OwnedFd,
     name: Box<str>,
     kind: Kind,
+    segments_udp: bool,
 }
 
 /// What reads and writes frames like a tap.
@@ -176,6 +182,11 @@ impl TapQueue {
         &self.name
     }
 
+    /// Whether unsegmented UDP may be written: the kernel knows of it, and the queue was opened with `uso`.
+    pub fn segments_udp(&self) -> bool {
+        self.segments_udp
+    }
+
     /// Makes the interface stay when its last queue is closed, for the next process that opens it.
     ///
     /// # Errors
@@ -190,7 +201,7 @@ impl TapQueue {
     /// # Errors
     /// The system's.
     pub fn try_clone(&self) -> std::io::Result<Self> {
-        Ok(Self { fd: self.fd.try_clone()?, name: self.name.clone(), kind: self.kind })
+        Ok(Self { fd: self.fd.try_clone()?, name: self.name.clone(), ..*self })
     }
 
     /// Sets what the reader of this queue can take from now on.
@@ -198,6 +209,7 @@ impl TapQueue {
     /// # Errors
     /// The kernel's error.
     pub fn set_offload(&self, offload: TapOffload) -> Result<(), TapError> {
+        let offload = TapOffload { uso: offload.uso && self.segments_udp, ..offload };
         let set = sys::set_offload(self.fd.as_fd(), offload.bits());
         set.map_err(|errno| self.failed("TUNSETOFFLOAD", errno))
     }
@@ -228,7 +240,7 @@ impl TapQueue {
 
     /// A socket that reads and writes frames like a tap.
     pub(crate) fn of_socket(fd: OwnedFd, name: &str) -> Self {
-        Self { fd, name: name.into(), kind: Kind::Socket }
+        Self { fd, name: name.into(), kind: Kind::Socket, segments_udp: false }
     }
 }
 
@@ -252,7 +264,7 @@ pub(crate) struct Opening<'a> {
 
 impl<'a> Opening<'a> {
     pub(crate) fn new(name: &'a str, queues: usize, offload: TapOffload) -> Result<Self, TapError> {
-        if offload.tso() && !offload.csum {
+        if (offload.tso() || offload.uso) && !offload.csum {
             return Err(TapError::TsoWithoutCsum);
         }
         if !(1..=MAX_QUEUES).contains(&queues) {
@@ -271,12 +283,11 @@ impl<'a> Opening<'a> {
     /// Makes a queue of an open device.
     pub(crate) fn prepare(&self, fd: OwnedFd, offload: TapOffload) -> Result<TapQueue, TapError> {
         self.attach(fd.as_fd())?;
-        let step =
-            |step, result: rustix::io::Result<()>| result.map_err(|errno| self.error(step, errno));
-        step("TUNSETVNETHDRSZ", sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN))?;
-        step("TUNSETVNETLE", sys::set_vnet_little_endian(fd.as_fd()))?;
-        step("TUNSETOFFLOAD", sys::set_offload(fd.as_fd(), offload.bits()))?;
-        Ok(TapQueue { fd, name: self.name.into(), kind: Kind::Queue })
+        let error = |step| move |errno| self.error(step, errno);
+        sys::set_vnet_header_len(fd.as_fd(), HEADER_LEN).map_err(error("TUNSETVNETHDRSZ"))?;
+        sys::set_vnet_little_endian(fd.as_fd()).map_err(error("TUNSETVNETLE"))?;
+        let segments_udp = set_offload(fd.as_fd(), offload).map_err(error("TUNSETOFFLOAD"))?;
+        Ok(TapQueue { fd, name: self.name.into(), kind: Kind::Queue, segments_udp })
     }
 
     fn attach(&self, fd: BorrowedFd<'_>) -> Result<(), TapError> {
@@ -306,6 +317,16 @@ impl<'a> Opening<'a> {
             Errno::PERM | Errno::ACCESS => TapError::NotPermitted { name },
             errno => TapError::System { name, step, errno },
         }
+    }
+}
+
+/// Sets what the reader can take. Returns whether unsegmented UDP is part of it: a kernel before 6.2 does not know it.
+fn set_offload(fd: BorrowedFd<'_>, offload: TapOffload) -> rustix::io::Result<bool> {
+    match sys::set_offload(fd, offload.bits()) {
+        Err(Errno::INVAL) if offload.uso => {
+            sys::set_offload(fd, TapOffload { uso: false, ..offload }.bits()).map(|()| false)
+        }
+        result => result.map(|()| offload.uso),
     }
 }
 

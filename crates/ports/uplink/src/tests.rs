@@ -6,6 +6,7 @@ mod direct;
 mod egress;
 mod ingress;
 mod network;
+mod udp;
 mod xdp;
 
 use std::os::unix::net::UnixDatagram;
@@ -24,6 +25,7 @@ type Platform = Metered<Machine>;
 
 const HEADERS: usize = 14 + 20 + 20;
 const TCP: u8 = 6;
+const UDP: u8 = 17;
 
 fn platform() -> Platform {
     let platform = Metered::new(Machine::new());
@@ -62,7 +64,23 @@ fn tcp_frame(payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// The same over IPv6.
+/// A UDP frame with `payload` bytes and a partial checksum.
+fn udp_frame(payload: usize) -> Vec<u8> {
+    let mut bytes = tcp_frame(payload);
+    let udp_len = u16::try_from(8 + payload).unwrap();
+    bytes.drain(34 + 8..54);
+    bytes[16..18].copy_from_slice(&(20 + udp_len).to_be_bytes());
+    (bytes[23], bytes[24], bytes[25]) = (UDP, 0, 0);
+    let header_sum = wire::checksum::Sum::of(&bytes[14..34]).finish();
+    bytes[24..26].copy_from_slice(&header_sum.to_be_bytes());
+    bytes[38..40].copy_from_slice(&udp_len.to_be_bytes());
+    let [source, dest] = [[10, 9, 0, 1], [10, 9, 0, 2]];
+    let pseudo = pseudo_v4(source.into(), dest.into(), UDP, udp_len);
+    bytes[40..42].copy_from_slice(&pseudo.fold().to_be_bytes());
+    bytes
+}
+
+/// A TCP frame over IPv6.
 fn tcp_frame_v6(payload: usize) -> Vec<u8> {
     let v4 = tcp_frame(payload);
     let [source, dest] = [[0xfd; 16], [0xfe; 16]];

@@ -97,24 +97,25 @@ impl Message {
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: UnixStream,
-    is_first: bool,
+    /// In which time the first message must come, until it has come.
+    first_limit: Option<Duration>,
 }
 
 impl Channel {
     pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, is_first: true })
+        Ok(Self { socket, first_limit: Some(FIRST_LIMIT) })
     }
 
     /// Waits for the next message. An event of `stop` ends the wait.
     pub(crate) fn receive(&mut self, stop: BorrowedFd<'_>) -> Result<Message, ChannelError> {
         let mut message = Message::default();
-        let mut until = self.is_first.then(|| Instant::now() + FIRST_LIMIT);
+        let mut until = self.first_limit.map(|limit| Instant::now() + limit);
         loop {
             let wanted = message.len()?;
             let got = message.bytes.len();
             if got == wanted {
-                self.is_first = false;
+                self.first_limit = None;
                 return Ok(message);
             }
             match receive_some(&self.socket, &mut message, wanted - got) {
@@ -233,4 +234,49 @@ pub(crate) fn send_some(
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use port::Doorbell;
+
+    use super::*;
+
+    /// A front-end, and the end of the session whose front-end has so long for its first message.
+    fn channel(first_limit: Duration) -> (UnixStream, Channel) {
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let mut channel = Channel::new(ours).unwrap();
+        assert_eq!(channel.first_limit, Some(FIRST_LIMIT));
+        channel.first_limit = Some(first_limit);
+        (theirs, channel)
+    }
+
+    #[test]
+    fn a_front_end_that_says_nothing_is_given_up() {
+        let stop = Doorbell::new().unwrap();
+        let (_theirs, mut channel) = channel(Duration::from_millis(20));
+        let silent = channel.receive(stop.as_fd()).unwrap_err();
+        assert!(matches!(silent, ChannelError::Silent), "{silent}");
+        assert_eq!(silent.to_string(), "no message in 10 s");
+    }
+
+    #[test]
+    fn a_front_end_that_has_said_something_may_be_silent() {
+        let stop = Doorbell::new().unwrap();
+        let (mut theirs, mut channel) = channel(Duration::from_millis(20));
+        let message = [1, 1, 0].map(u32::to_le_bytes).concat();
+        theirs.write_all(&message).unwrap();
+        assert_eq!(channel.receive(stop.as_fd()).unwrap().request(), 1);
+        let later = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            theirs.write_all(&message).unwrap();
+            theirs
+        });
+        assert_eq!(channel.receive(stop.as_fd()).unwrap().request(), 1);
+        drop(later.join().unwrap());
+        let gone = channel.receive(stop.as_fd()).unwrap_err();
+        assert!(matches!(gone, ChannelError::Gone), "{gone}");
+    }
 }

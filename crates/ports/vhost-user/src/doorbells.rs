@@ -10,6 +10,8 @@ use port::{Doorbell, Event};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fs::OFlags;
 
+use crate::writes::WATCHER;
+
 /// A descriptor of a front-end that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorbellError {
@@ -143,7 +145,7 @@ impl Call {
     }
 
     /// Notes that a write begins, to this descriptor and with this number.
-    fn begin(&self) -> Option<(Arc<OwnedFd>, u64)> {
+    pub(crate) fn begin(&self) -> Option<(Arc<OwnedFd>, u64)> {
         let mut fds = lock(&self.fds);
         let fd = fds.present.clone().filter(|_| !self.is_refused.load(Ordering::Relaxed))?;
         fds.written = Some(fd.clone());
@@ -156,6 +158,7 @@ impl Call {
     pub fn notify(&self) {
         // The lock is not held while a write may block.
         let Some((fd, write)) = self.begin() else { return };
+        WATCHER.wake();
         // This fails only if the counter is full, and then the guest has a notification to take.
         let _ = rustix::io::write(&fd, &1u64.to_ne_bytes());
         self.ended.store(write, Ordering::Release);
@@ -163,6 +166,11 @@ impl Call {
 
     fn written(&self) -> Option<Arc<OwnedFd>> {
         lock(&self.fds).written.clone()
+    }
+
+    /// Writes that have begun.
+    pub(crate) fn writes(&self) -> u64 {
+        self.began.load(Ordering::Acquire)
     }
 
     /// The number of the write that has not ended.

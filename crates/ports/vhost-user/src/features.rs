@@ -26,6 +26,9 @@ mod bit {
     pub(super) const RING_PACKED: u64 = 1 << 34;
     pub(super) const IN_ORDER: u64 = 1 << 35;
     pub(super) const RING_RESET: u64 = 1 << 40;
+    pub(super) const GUEST_USO4: u64 = 1 << 54;
+    pub(super) const GUEST_USO6: u64 = 1 << 55;
+    pub(super) const HOST_USO: u64 = 1 << 56;
 }
 
 /// What the device offers, as far as an operator decides it.
@@ -47,13 +50,14 @@ impl DeviceOptions {
     /// rings by messages.
     #[must_use]
     pub fn bits(&self) -> u64 {
-        let Features { csum_v4, csum_v6, tso_v4, tso_v6, .. } = self.offloads;
+        let Features { csum_v4, csum_v6, tso_v4, tso_v6, uso_v4, uso_v6, .. } = self.offloads;
         let optional = [
             (self.queues > 1, bit::MQ),
             (self.packed, bit::RING_PACKED),
             (csum_v4 && csum_v6, bit::CSUM | bit::GUEST_CSUM),
             (tso_v4, bit::HOST_TSO4 | bit::GUEST_TSO4),
             (tso_v6, bit::HOST_TSO6 | bit::GUEST_TSO6),
+            (uso_v4 && uso_v6, bit::HOST_USO | bit::GUEST_USO4 | bit::GUEST_USO6),
         ];
         let always = bit::MRG_RXBUF
             | bit::MTU
@@ -134,6 +138,8 @@ impl Negotiated {
             csum_v6: csum,
             tso_v4: csum && self.has(bit::GUEST_TSO4),
             tso_v6: csum && self.has(bit::GUEST_TSO6),
+            uso_v4: csum && self.has(bit::GUEST_USO4),
+            uso_v6: csum && self.has(bit::GUEST_USO6),
         }
     }
 }
@@ -149,7 +155,11 @@ mod tests {
         assert!(Negotiated::new(all.bits(), all.bits()).is_some());
         assert!(Negotiated::new(all.bits(), plain.bits()).is_none());
         assert!(Negotiated::new(1 << 5, all.bits()).is_none());
-        assert_eq!(plain.bits() & (bit::MQ | bit::RING_PACKED | bit::CSUM | bit::HOST_TSO4), 0);
+        assert_eq!(
+            plain.bits()
+                & (bit::MQ | bit::RING_PACKED | bit::CSUM | bit::HOST_TSO4 | bit::HOST_USO),
+            0
+        );
         let accepted = Negotiated::new(all.bits(), all.bits()).unwrap();
         assert_eq!(accepted.rings().layout, Layout::Packed);
         assert_eq!((accepted.header_len(), accepted.receives()), (12, Features::ALL));

@@ -38,6 +38,7 @@ pub struct GuestRx {
     header_len: usize,
     is_mergeable: bool,
     supply: BufferSupply,
+    singles: Singles,
     /// Bytes of the last buffer that was a chain: a longer frame is not tried with one.
     single_len: u32,
     /// Chains used since the beginning.
@@ -115,6 +116,7 @@ impl GuestRx {
             header_len: negotiated.header_len(),
             is_mergeable: negotiated.has_mergeable_buffers(),
             supply: BufferSupply::default(),
+            singles: Singles::default(),
             single_len: u32::MAX,
             used: 0,
             pace: size.into(),
@@ -228,35 +230,34 @@ impl GuestRx {
 }
 
 impl GuestRx {
-    /// Delivers a frame as it is into the next buffer of `singles`, if it needs no more than this. `left` frames of the
-    /// batch are left.
+    /// Delivers a frame as it is into the next buffer that was taken ahead, if it needs no more than this. `left` frames of
+    /// the batch are left.
     #[inline]
     fn deliver_single(
         &mut self,
         body: Body<'_>,
         frame: &Frame,
         left: usize,
-        singles: &mut Singles,
     ) -> Result<Option<Outcome>, Broken> {
         let needed = self.header_len as u64 + u64::from(frame.len);
         if needed > self.single_len.into() || self.finisher.need(frame) != Need::Nothing {
             return Ok(None);
         }
-        singles.fill(&mut self.ring.queue, &self.regions, left)?;
-        let Some(Single { index, buffer }) = singles.next() else { return Ok(None) };
+        self.singles.fill(&mut self.ring.queue, &self.regions, left)?;
+        let Some(Single { index, buffer }) = self.singles.next() else { return Ok(None) };
         self.single_len = buffer.len;
         if needed > buffer.len.into() {
             return Ok(None);
         }
         let metadata = describe(&frame.headers, frame.checksum, frame.gso, 1);
         let written =
-            singles::write(&self.regions, &buffer, &metadata, self.header_len, frame, body);
+            singles::write(&self.regions, &buffer, metadata, self.header_len, frame, body);
         if let Some(memory) = &self.logged {
             mark(memory, &[buffer], needed);
         }
         let Some(outcome) = written? else { return Ok(None) };
         if outcome == Outcome::Delivered {
-            singles.take();
+            self.singles.take();
             self.ring.queue.complete(index, u32::try_from(needed).unwrap_or(u32::MAX));
             self.used += 1;
             self.supply.delivered(self.used, self.pace);
@@ -382,14 +383,14 @@ impl Egress for GuestRx {
             return Err(Broken::new(virtqueue::Broken::MemoryLost));
         }
         let mut result = Ok(());
-        let mut singles = Singles::default();
-        let mut left = offers.len();
+        let count = offers.len();
+        let mut left = count;
         for offer in offers {
-            let single = self.deliver_single(body, offer.frame, left, &mut singles);
+            let single = self.deliver_single(body, offer.frame, left);
             let outcome = single.and_then(|outcome| match outcome {
                 Some(outcome) => Ok(outcome),
                 None => {
-                    singles.put_back(&mut self.ring.queue);
+                    self.singles.put_back(&mut self.ring.queue);
                     self.offer(body, offer.frame, now)
                 }
             });
@@ -408,9 +409,12 @@ impl Egress for GuestRx {
                 self.ring.queue.disarm();
             }
         }
-        singles.put_back(&mut self.ring.queue);
         if self.ring.queue.publish() {
             self.call.notify();
+        }
+        if result.is_ok() && left == 0 {
+            // Those of the next batch come to this CPU while its frames are read.
+            result = self.singles.fill(&mut self.ring.queue, &self.regions, count);
         }
         result
     }

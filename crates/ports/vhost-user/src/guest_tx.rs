@@ -329,6 +329,10 @@ impl Ingress for GuestTx {
     }
 
     fn arm(&mut self) -> Result<Armed, Broken> {
+        // A packed ring that has just been lost looks empty.
+        if self.ring.queue.memory().is_lost() {
+            return Err(Broken::new(virtqueue::Broken::MemoryLost));
+        }
         if self.window.is_full() {
             return Ok(Armed::Asleep);
         }

@@ -18,16 +18,17 @@ const GSO_SIZE_MIN: u16 = 8;
 /// unsegmented TCP has killed other switches.
 #[inline]
 pub(crate) fn accept(frame: &mut Frame, header: &VirtioNetHdr) -> bool {
-    let len = frame.len as usize;
-    let Ok(headers) = Headers::parse_start(frame.header(), len) else { return false };
-    frame.headers = headers;
-    let Ok((checksum, gso)) = vnet::decode(header, &headers) else { return false };
+    if frame.parse_headers().is_err() {
+        return false;
+    }
+    let headers = &frame.headers;
+    let Ok((checksum, gso)) = vnet::decode(header, headers) else { return false };
     (frame.checksum, frame.gso) = (checksum, gso);
     let Some(gso) = gso else { return true };
     // A frame to be segmented has a checksum to be completed, and headers that can be cut.
     checksum == Checksum::Partial
         && gso.size >= GSO_SIZE_MIN
-        && Segmenter::of_header(frame.header(), len, &headers, gso).is_ok()
+        && Segmenter::of_header(frame.header(), frame.len as usize, &frame.headers, gso).is_ok()
 }
 
 /// The header for a frame in `buffers` chains.

@@ -40,6 +40,7 @@ mod supply;
 mod vring;
 mod watchdog;
 mod writer;
+mod writes;
 
 pub use connection::Ended;
 pub use doorbells::{Call, DoorbellError, Kick};

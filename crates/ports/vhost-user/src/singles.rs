@@ -4,14 +4,14 @@ use port::{Body, Broken, Frame, Outcome, Place, ScatterList};
 use shm::{OutOfBounds, Piece, Region};
 use virtqueue::{Buffer, Queue, Single};
 use wire::virtio_net::VirtioNetHdrMrgRxbuf;
-use zerocopy::IntoBytes;
 
 /// Buffers that are taken before the first of them is written, so that their lines are on the way.
 const AHEAD: usize = 32;
 /// Bytes of each buffer that are fetched ahead: a small frame, or the beginning of a large one.
 const LINES: [usize; 2] = [0, 64];
 
-/// Chains of one buffer that were taken off a ring and not written yet.
+/// Chains of one buffer that were taken off a ring and not written yet. They stay taken until the next frames come, or
+/// until they are put back.
 #[derive(Debug)]
 pub(crate) struct Singles {
     all: [Single; AHEAD],
@@ -79,17 +79,18 @@ impl Singles {
 pub(crate) fn write(
     regions: &[Region],
     buffer: &Buffer,
-    metadata: &VirtioNetHdrMrgRxbuf,
+    metadata: VirtioNetHdrMrgRxbuf,
     header_len: usize,
     frame: &Frame,
     body: Body<'_>,
 ) -> Result<Option<Outcome>, Broken> {
     let region = &regions[usize::from(buffer.region)];
     let at = usize::try_from(buffer.offset).unwrap_or(usize::MAX);
-    let written = match (metadata.as_bytes(), header_len) {
+    let bytes = metadata.to_bytes();
+    let written = match header_len {
         // Of a known length, so that it is two moves.
-        (bytes, size) if size == bytes.len() => region.copy_in(at, bytes),
-        (bytes, _) => region.copy_in(at, &bytes[..header_len]),
+        12 => region.copy_in(at, &bytes),
+        _ => region.copy_in(at, &bytes[..header_len]),
     };
     written.map_err(outside)?;
     let mut at = at.saturating_add(header_len);

@@ -11,11 +11,12 @@ use std::time::Duration;
 use port::Doorbell;
 
 use crate::doorbells::Call;
+use crate::writes::WATCHER;
 
-/// How often writes are looked at. One that is under way at two looks, with a full counter, is blocked.
+/// How often writes are looked at while there are any. One that is under way at two looks, with a full counter, is blocked.
 pub(crate) const PERIOD: Duration = Duration::from_millis(20);
 
-/// The calls of all sessions of this process. A thread looks at them while there are any.
+/// The calls of all sessions of this process.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 
 /// A descriptor under watch.
@@ -23,25 +24,45 @@ static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 struct Watched {
     call: Weak<Call>,
     /// Rung when a worker had to be freed.
-    alarm: Arc<Doorbell>,
-    /// The write that was under way at the last look.
+    alarm: Weak<Doorbell>,
+    /// Writes that had begun at the last look.
+    writes: u64,
+    /// The write that was under way then.
     seen: Option<u64>,
 }
 
+/// What a look at a descriptor found.
+#[derive(PartialEq, Eq)]
+enum Look {
+    /// Nothing was written since the last one.
+    Quiet,
+    /// Something was, or still is being written.
+    Written,
+    /// It needs no more looks.
+    Gone,
+}
+
 impl Watched {
-    /// Looks at it. Returns whether it is still there.
-    fn look(&mut self) -> bool {
-        let Some(call) = self.call.upgrade() else { return false };
-        let write = call.write_under_way();
+    fn look(&mut self) -> Look {
+        let Some(call) = self.call.upgrade() else { return Look::Gone };
+        let (writes, write) = (call.writes(), call.write_under_way());
         if write.is_some() && write == self.seen && call.is_full() {
             call.refuse();
-            self.alarm.ring();
+            if let Some(alarm) = self.alarm.upgrade() {
+                alarm.ring();
+            }
             // Reading may block in turn, so another thread reads: at most one for each ring of a session that ends now.
             let _ = thread::Builder::new().name("eventfd".into()).spawn(move || call.drain());
-            return false;
+            return Look::Gone;
         }
-        self.seen = write;
-        true
+        let is_quiet = writes == self.writes && write.is_none();
+        (self.writes, self.seen) = (writes, write);
+        if is_quiet { Look::Quiet } else { Look::Written }
+    }
+
+    /// Whether a write has begun since the last look.
+    fn is_written(&self) -> bool {
+        self.call.upgrade().is_some_and(|call| call.writes() != self.writes)
     }
 }
 
@@ -53,21 +74,57 @@ fn lock() -> MutexGuard<'static, Vec<Watched>> {
 /// notifications.
 pub(crate) fn watch(call: &Arc<Call>, alarm: &Arc<Doorbell>) -> std::io::Result<()> {
     let mut watched = lock();
-    if watched.is_empty() {
-        thread::Builder::new().name("eventfd-watch".into()).spawn(run)?;
+    WATCHER.start(run)?;
+    if watched.len() == watched.capacity() {
+        // Those of sessions that ended while nobody looked.
+        watched.retain(|one| one.call.strong_count() > 0);
     }
-    watched.push(Watched { call: Arc::downgrade(call), alarm: alarm.clone(), seen: None });
+    let (call, alarm) = (Arc::downgrade(call), Arc::downgrade(alarm));
+    watched.push(Watched { call, alarm, writes: 0, seen: None });
     drop(watched);
     Ok(())
 }
 
+/// Looks every [`PERIOD`], and sleeps while nothing is written.
 fn run() {
     loop {
+        WATCHER.sleep();
         thread::sleep(PERIOD);
         let mut watched = lock();
-        watched.retain_mut(Watched::look);
-        if watched.is_empty() {
-            return;
+        let mut is_quiet = true;
+        watched.retain_mut(|one| {
+            let found = one.look();
+            is_quiet &= found != Look::Written;
+            found != Look::Gone
+        });
+        if is_quiet {
+            WATCHER.doze();
+            if watched.iter().any(Watched::is_written) {
+                WATCHER.stay_awake();
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+    use super::*;
+
+    /// A worker may lose its CPU within a write. Its front-end did nothing.
+    #[test]
+    fn a_write_that_lasts_while_there_is_room_is_left_alone() {
+        let (call, alarm) = (Arc::<Call>::default(), Arc::new(Doorbell::new().unwrap()));
+        let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        call.set(Some(fd.try_clone().unwrap().into())).unwrap();
+        watch(&call, &alarm).unwrap();
+        let write = call.begin();
+        assert!(write.is_some());
+        WATCHER.wake();
+        thread::sleep(10 * PERIOD);
+        let mut fds = [PollFd::new(&*alarm, PollFlags::IN)];
+        assert_eq!(poll(&mut fds, Some(&Timespec::default())), Ok(0), "the session is ended");
+        assert!(call.begin().is_some(), "notifications are refused");
     }
 }

@@ -61,6 +61,8 @@ fn every_page_that_the_device_writes_is_logged() {
         blue.front.served.put(vec![to]);
         set_log(&mut blue, &log, LOG_LEN);
         blue.front.send_u64(message::SET_FEATURES, features | LOG_ALL);
+        // The rings may have been started between the two messages, without a log.
+        blue.front.sync();
         let mut to = blue.served(2);
         for round in 0..3 {
             blue.post(100, 1526);
@@ -112,6 +114,7 @@ fn the_log_moves_under_traffic_and_ends() {
         blue.front.served.put(vec![to]);
         set_log(&mut blue, log, LOG_LEN);
         blue.front.send_u64(message::SET_FEATURES, LINUX | LOG_ALL);
+        blue.front.sync();
         to = blue.served(2 + n);
         send(&mut red, &mut to);
         assert!(marked(log).contains(&true));
@@ -119,6 +122,7 @@ fn the_log_moves_under_traffic_and_ends() {
     let quiet = logs.each_ref().map(marked);
     blue.front.served.put(vec![to]);
     blue.front.send_u64(message::SET_FEATURES, LINUX);
+    blue.front.sync();
     to = blue.served(4);
     send(&mut red, &mut to);
     assert!(logs.each_ref().map(marked) == quiet, "logged after the end");
@@ -162,6 +166,7 @@ fn a_log_that_is_cut_short_costs_its_owner_the_log_alone() {
     blue.front.served.put(vec![to]);
     set_log(&mut blue, &log, LOG_LEN);
     blue.front.send_u64(message::SET_FEATURES, LINUX | LOG_ALL);
+    blue.front.sync();
     let mut to = blue.served(2);
     rustix::fs::ftruncate(&log, 0).unwrap();
     blue.post(4, 1526);

@@ -1,8 +1,11 @@
 //! A worker's view of the switch.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+
+use port::Frame;
 
 use crate::shared::{Ports, Shared};
 
@@ -13,6 +16,8 @@ pub(crate) struct Carrier {
     pub(crate) shared: Arc<Shared>,
     pub(crate) ports: Arc<Ports>,
     generation: u64,
+    /// Frames whose tags were changed for one delivery.
+    pub(crate) changed: RefCell<Vec<Frame>>,
     /// The switch's clock when the round began.
     pub(crate) now: Duration,
 }
@@ -20,7 +25,8 @@ pub(crate) struct Carrier {
 impl Carrier {
     pub(crate) fn new(worker: usize, shared: Arc<Shared>) -> Self {
         let ports = shared.ports();
-        Self { worker, shared, ports, generation: 0, now: Duration::ZERO }
+        let changed = RefCell::default();
+        Self { worker, shared, ports, generation: 0, changed, now: Duration::ZERO }
     }
 
     /// A round begins: takes the time, and the ports if they have changed.

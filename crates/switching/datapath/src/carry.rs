@@ -91,10 +91,11 @@ impl Carrier {
             outcomes[usize::from(*slot)] = Outcome::Dropped(*reason);
             decided |= 1 << slot;
         }
+        let member = self.ports.member(port.id()).map(|(_, membership)| membership);
         let routes = self.route_all(port, window, received.fresh, decided);
         let mut cut = false;
         ingress.with_body(&mut |body| {
-            let batch = Batch { window, body };
+            let batch = Batch { window, body, from: member };
             let end = now + TURN;
             let outcomes = &mut outcomes;
             let mut hand = Hand { deliveries, waits, parts, held, outcomes, end, cut: false };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use port::{Body, Broken, DropReason, Offer, Outcome, Outcomes, WINDOW, Window};
-use switch::{PortId, PortSet};
+use switch::{Membership, PortId, PortSet};
 
 use crate::carrier::Carrier;
 use crate::head_of_line::Waits;
@@ -15,6 +15,7 @@ use crate::parts::Parts;
 use crate::port::Port;
 use crate::route::{Route, Routes, steer};
 use crate::storm;
+use crate::tags::{self, Change};
 
 /// A turn that has lasted for so long ends before all its frames have been offered. The rest, also of
 /// a frame that is sent in parts, are offered in the next turn.
@@ -31,6 +32,8 @@ const LOCKED_PACKETS: u32 = 192;
 pub(crate) struct Batch<'a> {
     pub(crate) window: &'a Window,
     pub(crate) body: Body<'a>,
+    /// The membership of the port that it comes from, if it has one.
+    pub(crate) from: Option<&'a Membership>,
 }
 
 /// What becomes of the frames that a queue has in hand.
@@ -110,8 +113,18 @@ impl Carrier {
                     let ports = routes.flood.unwrap_or(&self.ports.all);
                     self.flood(from, ports, batch, &group, hand);
                 }
-                Route::Nowhere => {
-                    let reason = DropReason::NotForwarded;
+                Route::FloodIn(domain) => {
+                    let isolated = batch.from.is_some_and(|membership| membership.isolated);
+                    let domain = self.ports.domains.as_ref().and_then(|all| all.get(domain));
+                    if let Some(domain) = domain {
+                        self.flood(from, domain.reach(isolated), batch, &group, hand);
+                    }
+                }
+                Route::Nowhere | Route::Refused => {
+                    let reason = match route {
+                        Route::Refused => DropReason::Vlan,
+                        _ => DropReason::NotForwarded,
+                    };
                     from.counters().add_drops(reason, group.len() as u64);
                     group.iter().for_each(|slot| {
                         hand.outcomes[usize::from(*slot)] = Outcome::Dropped(reason);
@@ -250,15 +263,78 @@ impl Carrier {
         parts: &mut Parts,
         mut each: impl FnMut(u8, Outcome),
     ) -> Done {
-        let Batch { window, body } = batch;
+        let Batch { window, body, from } = batch;
+        if let Some((from, (_, member))) = from.zip(self.ports.member(to.id()))
+            && from.tagging.is_some()
+        {
+            return self.deliver_tagged((from, member), to, queue, batch, group, parts, each);
+        }
         let offer = |slot: &u8| Offer::new(window.frame(*slot));
-        let mut offers: ArrayVec<Offer<'_>, WINDOW> = group.iter().map(offer).collect();
+        let mut offers: ArrayVec<_, WINDOW> = group.iter().map(offer).collect();
+        self.offer(to, queue, body, group, &mut offers, parts, &mut each)
+    }
+
+    /// As [`deliver`](Self::deliver), to a port that may want other tags than the sender's.
+    #[expect(clippy::too_many_arguments, reason = "those of `deliver`, and the memberships")]
+    fn deliver_tagged(
+        &self,
+        members: (&Membership, &Membership),
+        to: &Arc<Port>,
+        queue: usize,
+        Batch { window, body, .. }: Batch<'_>,
+        group: &[u8],
+        parts: &mut Parts,
+        mut each: impl FnMut(u8, Outcome),
+    ) -> Done {
+        let mut changed = self.changed.borrow_mut();
+        changed.clear();
+        let change = |slot: &u8| (*slot, tags::change(members, window, *slot, &mut changed));
+        let changes: ArrayVec<_, WINDOW> = group.iter().map(change).collect();
+        let (mut slots, mut offers) = (Slots::new(), ArrayVec::<_, WINDOW>::new());
+        for (slot, change) in &changes {
+            let frame = match change {
+                Change::Keep => window.frame(*slot),
+                Change::Changed(place) => &changed[*place],
+                Change::Refused(_) => continue,
+            };
+            slots.push(*slot);
+            offers.push(Offer::new(frame));
+        }
+        let done = match offers.is_empty() {
+            true => Done { frames: 0, bytes: 0, flush: None },
+            false => self.offer(to, queue, body, &slots, &mut offers, parts, &mut each),
+        };
+        // Behind one that is sent in parts, refused ones come again too.
+        let next = slots.get(done.frames);
+        let is_next = |(slot, _): &(u8, Change)| Some(slot) == next;
+        let frames = changes.iter().position(is_next).unwrap_or(group.len());
+        for (slot, change) in &changes[..frames] {
+            if let Change::Refused(reason) = change {
+                to.counters().add_drops(*reason, 1);
+                each(*slot, Outcome::Dropped(*reason));
+            }
+        }
+        Done { frames, ..done }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of `deliver`, and the offers")]
+    #[inline]
+    fn offer(
+        &self,
+        to: &Arc<Port>,
+        queue: usize,
+        body: Body<'_>,
+        group: &[u8],
+        offers: &mut [Offer<'_>],
+        parts: &mut Parts,
+        each: &mut impl FnMut(u8, Outcome),
+    ) -> Done {
         if parts.are_any() {
-            for (slot, offer) in group.iter().zip(&mut offers) {
+            for (slot, offer) in group.iter().zip(&mut *offers) {
                 offer.sent = parts.sent(*slot, to.serial(), queue);
             }
         }
-        let flush = match to.deliver(queue, body, &mut offers, self.now, self.worker) {
+        let flush = match to.deliver(queue, body, offers, self.now, self.worker) {
             Ok(flush) => flush,
             Err(Broken(reason)) => {
                 // The egress guest broke its ring: it alone is disabled.
@@ -272,7 +348,7 @@ impl Carrier {
         };
         let mut done = Done { frames: group.len(), bytes: 0, flush };
         let mut frames = 0;
-        for (n, (slot, offer)) in group.iter().zip(&offers).enumerate() {
+        for (n, (slot, offer)) in group.iter().zip(&*offers).enumerate() {
             match offer.outcome {
                 Outcome::Delivered => {
                     frames += 1;

@@ -25,9 +25,12 @@ mod carrier;
 mod carry;
 mod config;
 mod deliver;
+mod domains;
+mod handle;
 mod head_of_line;
 mod held;
 mod in_flight;
+mod liveness;
 mod lockstep;
 mod move_log;
 mod parts;
@@ -37,6 +40,7 @@ mod route;
 mod shared;
 mod slot;
 mod storm;
+mod tags;
 mod wake_ups;
 mod work;
 mod worker;
@@ -48,21 +52,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ::port::{Coalescing, Ingress, Queue, Rewrap, Task};
-use switch::{LearningCounts, MacAddr, PortId};
+use switch::{LearningCounts, MacAddr, MacTable, Membership, PortId};
 
 pub use config::Config;
+pub use liveness::LivenessCheck;
 pub use lockstep::LockstepWorker;
 pub use port::{IngressId, LockWaits, Port};
 pub use shared::{Failure, FailureSink};
 pub use switch::TeachError;
 
 use carry::IngressQueue;
+use handle::{Command, WorkerHandle};
 use move_log::MoveLog;
 use placement::{Owners, Placement};
 use shared::Shared;
 use wake_ups::WakeUps;
 use work::Work;
-use worker::{Command, Worker, WorkerHandle};
+use worker::Worker;
 
 /// The workers, the ports and the switch between them.
 pub struct Datapath {
@@ -122,9 +128,16 @@ impl Datapath {
         self.workers.iter().map(WorkerHandle::thread).collect()
     }
 
-    /// The addresses in the switch's table.
+    /// The addresses that the switch knows.
     pub fn addresses(&self) -> Vec<switch::Entry> {
-        self.shared.table.entries(self.shared.seconds())
+        let (ports, seconds) = (self.shared.ports(), self.shared.seconds());
+        self.tables(&ports).flat_map(|table| table.entries(seconds)).collect()
+    }
+
+    /// The tables of ports without a VLAN, and of all VLANs.
+    fn tables<'a>(&'a self, ports: &'a shared::Ports) -> impl Iterator<Item = &'a MacTable> {
+        let vlans = ports.domains.iter().flat_map(|domains| domains.tables());
+        std::iter::once(&self.shared.table).chain(vlans.map(|(_, table)| &**table))
     }
 
     /// What became of the source addresses of all frames.
@@ -139,9 +152,13 @@ impl Datapath {
         if log.is_written(now) {
             return;
         }
-        self.shared.table.sweep(now);
-        let moves = self.shared.table.take_moves(now);
-        log.write(&moves, &self.shared.ports(), now);
+        let ports = self.shared.ports();
+        let mut moves = Vec::new();
+        for table in self.tables(&ports) {
+            table.sweep(now);
+            moves.extend(table.take_moves(now));
+        }
+        log.write(&moves, &ports, now);
     }
 
     /// Adds a port. Its ingress queues are spread over the workers so that each has as many as the others; its tasks too.
@@ -158,9 +175,21 @@ impl Datapath {
         tasks: Vec<Box<dyn Task>>,
         coalescing: Option<Coalescing>,
     ) -> Arc<Port> {
+        self.attach_member(name, queues, tasks, coalescing, None)
+    }
+
+    /// As [`attach_coalesced`](Self::attach_coalesced). `membership` says in which VLANs the port is, and whether it is isolated.
+    pub fn attach_member(
+        &self,
+        name: &str,
+        queues: Vec<Queue>,
+        tasks: Vec<Box<dyn Task>>,
+        coalescing: Option<Coalescing>,
+        membership: Option<Membership>,
+    ) -> Arc<Port> {
         let (ingress, egress): (Vec<_>, Vec<_>) =
             queues.into_iter().map(|queue| (queue.ingress, queue.egress)).unzip();
-        let port = self.shared.add(name, egress);
+        let port = self.shared.add(name, egress, membership);
         let carry = |(queue, ingress)| {
             let wake_ups = WakeUps::new(coalescing, Instant::now());
             Work::Carry { queue, ingress: IngressQueue::new(ingress), wake_ups }
@@ -216,13 +245,41 @@ impl Datapath {
         self.owners().get(&port).map(Owners::workers).unwrap_or_default()
     }
 
+    /// Stops carrying frames: they wait where they are. When this returns, no worker uses a queue until [`resume`](Self::resume).
+    /// Ports may come and go meanwhile.
+    pub fn pause(&self) {
+        self.ask((0..self.workers.len()).collect(), |done| Command::Pause { done });
+    }
+
+    /// Carries frames again.
+    pub fn resume(&self) {
+        self.workers.iter().for_each(|worker| worker.send(Command::Resume));
+    }
+
     /// Says that a station is on a port, before a frame has come from it: frames for it are not flooded, and no other
     /// port can take its address until the port is detached. Call it from one thread at a time.
     ///
     /// # Errors
     /// No station can have the address, another port was taught to have it, or the table has no place for it.
     pub fn teach(&self, port: PortId, address: MacAddr) -> Result<(), TeachError> {
-        self.shared.table.teach(address, port, self.shared.seconds())
+        let seconds = self.shared.seconds();
+        let ports = self.shared.ports();
+        let Some((domains, membership)) = ports.member(port) else {
+            return self.shared.table.teach(address, port, seconds);
+        };
+        let numbers = membership.domains().into_iter().filter_map(|number| domains.get(number));
+        let mut tables = numbers.map(|domain| domain.table(&self.shared.table));
+        tables.try_for_each(|table| table.teach(address, port, seconds))
+    }
+
+    /// Puts a port into other VLANs while it is in use. Its addresses are forgotten, those that were taught too. When this returns, it
+    /// gets no more frames of those VLANs that it has left.
+    pub fn set_member(&self, port: PortId, membership: Option<Membership>) {
+        self.shared.set_member(port, membership);
+        let all = (0..self.workers.len()).collect();
+        // After that, every worker knows.
+        self.ask(all, |done| Command::Synchronise { port, done });
+        self.shared.forget(port);
     }
 
     /// Wraps the queues of a port anew, while they are in use: no frame is lost. When this returns,
@@ -237,6 +294,12 @@ impl Datapath {
         });
     }
 
+    /// Sets when a worker that sleeps is woken up for frames from a port; see [`attach_coalesced`](Self::attach_coalesced).
+    pub fn coalesce(&self, port: &Port, coalescing: Option<Coalescing>) {
+        let port = port.id();
+        self.ask(self.owners_of(port), |done| Command::Coalesce { port, coalescing, done });
+    }
+
     /// Removes a port. When this returns, no worker holds anything of it and its memory is unmapped.
     pub fn detach(&self, id: PortId) {
         let Some(port) = self.shared.remove(id) else { return };
@@ -244,11 +307,12 @@ impl Datapath {
         self.ask(owners.workers(), |done| Command::Remove { port: id, done });
         self.placement().release(&owners);
         port.close();
-        self.shared.table.forget_port(id);
+        self.shared.forget(id);
     }
 
-    /// Sends a command to workers, and waits until they have run it.
-    fn ask(&self, workers: Vec<usize>, command: impl Fn(mpsc::Sender<()>) -> Command) {
+    /// Sends a command to workers, and waits until they have run it. Drops what they answer: not they, but this thread takes the
+    /// time for that.
+    fn ask<T>(&self, workers: Vec<usize>, command: impl Fn(mpsc::Sender<T>) -> Command) {
         let (done, finished) = mpsc::channel();
         for worker in workers {
             self.workers[worker].send(command(done.clone()));

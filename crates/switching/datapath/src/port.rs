@@ -36,8 +36,8 @@ pub struct Port {
 struct EgressQueue {
     /// None once the port is being removed.
     egress: Mutex<Option<Box<dyn Egress>>>,
-    /// Whether it may hold back notifications.
-    coalesces: bool,
+    /// Whether it may hold back notifications, or did so once.
+    coalesces: AtomicBool,
     /// A bit for each worker that waits for room here, or for the end of a delivery.
     waiters: AtomicU64,
     /// How often a worker found it locked by another one, and the nanoseconds that all these waits took.
@@ -63,7 +63,7 @@ impl Port {
         storm_control: StormControl,
     ) -> Self {
         let queue = |egress: Box<dyn Egress>| EgressQueue {
-            coalesces: egress.coalesces(),
+            coalesces: egress.coalesces().into(),
             egress: Mutex::new(Some(egress)),
             waiters: AtomicU64::new(0),
             lock_waits: Default::default(),
@@ -177,7 +177,10 @@ impl Port {
             queue.wait(worker);
             egress.deliver(body, &mut offers[waiting..], now)?;
         }
-        Ok(if queue.coalesces { egress.flush(now, false) } else { None })
+        Ok(match queue.coalesces.load(Ordering::Relaxed) {
+            true => egress.flush(now, false),
+            false => None,
+        })
     }
 
     /// Sends a notification that a queue holds back, if it is due or if the worker `is_idle`. Returns when it is due otherwise.
@@ -225,6 +228,9 @@ impl Port {
         for queue in &self.egress {
             let mut egress = queue.lock();
             *egress = egress.take().map(|egress| rewrap.egress(egress));
+            if egress.as_ref().is_some_and(|egress| egress.coalesces()) {
+                queue.coalesces.store(true, Ordering::Relaxed);
+            }
         }
     }
 

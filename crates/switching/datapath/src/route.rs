@@ -2,9 +2,10 @@
 
 use arrayvec::ArrayVec;
 use port::{Frame, WINDOW, Window};
-use switch::{PortSet, Verdict, forward};
+use switch::{Membership, PortSet, Verdict, forward};
 
 use crate::carrier::Carrier;
+use crate::domains::Domains;
 use crate::port::Port;
 use crate::shared::Shared;
 
@@ -17,7 +18,11 @@ pub(crate) enum Route {
     },
     /// To the set of ports in [`Routes::flood`].
     Flood,
+    /// To the ports of a VLAN, or to those that an isolated port may reach.
+    FloodIn(u16),
     Nowhere,
+    /// Nowhere: its VLAN is none of its port's.
+    Refused,
 }
 
 /// Where the frames of a window go, in order of arrival.
@@ -59,6 +64,9 @@ impl Carrier {
         fresh: usize,
         decided: u64,
     ) -> Routes<'a> {
+        if let Some(member) = self.ports.member(port.id()) {
+            return self.route_member(port, member, window, fresh, decided);
+        }
         let first_fresh = window.len() - fresh;
         let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
         let mut routes = Routes { of: ArrayVec::new(), flood: None };
@@ -84,6 +92,59 @@ impl Carrier {
                     }
                     let lookup = self.look_up(port, frame, seconds, &mut routes.flood);
                     last.insert(lookup).route(frame)
+                }
+            };
+            routes.of.push(route);
+        }
+        if fresh > 0 {
+            port.counters().add_ingress(fresh as u64, bytes);
+        }
+        routes
+    }
+
+    /// As [`route_all`](Self::route_all), for a port that is in VLANs or isolated.
+    fn route_member<'a>(
+        &'a self,
+        port: &Port,
+        (domains, membership): (&'a Domains, &Membership),
+        window: &Window,
+        fresh: usize,
+        decided: u64,
+    ) -> Routes<'a> {
+        let first_fresh = window.len() - fresh;
+        let seconds = u32::try_from(self.now.as_secs()).unwrap_or(u32::MAX);
+        let mut routes = Routes { of: ArrayVec::new(), flood: None };
+        let mut bytes = 0;
+        for (n, slot) in window.order().iter().enumerate() {
+            let frame = window.frame(*slot);
+            let is_fresh = n >= first_fresh;
+            bytes += if is_fresh { u64::from(frame.len) } else { 0 };
+            let is_decided = decided & (1 << slot) != 0;
+            let found =
+                membership.domain_of(frame).and_then(|number| Some((number, domains.get(number)?)));
+            let route = match found {
+                _ if is_decided => Route::Nowhere,
+                None => Route::Refused,
+                Some((number, domain)) => {
+                    let table = domain.table(&self.shared.table);
+                    if is_fresh {
+                        let learning = table.learn(frame.source(), port.id(), seconds);
+                        port.counters().add_learning(learning);
+                    }
+                    let reach = domain.reach(membership.isolated);
+                    match forward(table, reach, port.id(), frame, seconds) {
+                        Verdict::Drop => Route::Nowhere,
+                        Verdict::Flood(_) => Route::FloodIn(number),
+                        // An address may stay for a moment after its port has left the domain.
+                        Verdict::Port(id) if !reach.contains(id) => Route::Nowhere,
+                        Verdict::Port(id) => match self.ports.get(id) {
+                            Some(to) => {
+                                let queue = u8::try_from(steer(to, frame)).unwrap_or(0);
+                                Route::To { port: id.0, queue }
+                            }
+                            None => Route::Nowhere,
+                        },
+                    }
                 }
             };
             routes.of.push(route);

@@ -5,10 +5,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use port::{Doorbell, Egress};
-use switch::{MacTable, PortId, PortSet, StormControl};
+use switch::{MacTable, Membership, NO_VLAN, PortId, PortSet, StormControl};
 
 use crate::config::Config;
+use crate::domains::Domains;
 use crate::port::Port;
+
+/// Addresses that the table of one VLAN can hold.
+const VLAN_CAPACITY: usize = 2048;
 
 /// A queue broke and was dropped. Reported once per port, for the first of its queues that breaks.
 #[derive(Debug)]
@@ -27,14 +31,43 @@ pub type FailureSink = Box<dyn Fn(Failure) + Send + Sync>;
 pub(crate) struct Ports {
     /// By number.
     pub(crate) list: Vec<Option<Arc<Port>>>,
-    /// Their numbers, as a set.
+    /// The numbers of those that flood to each other: all, or those without a VLAN.
     pub(crate) all: PortSet,
+    /// None if no port is in a VLAN or isolated.
+    pub(crate) domains: Option<Arc<Domains>>,
 }
 
 impl Ports {
     #[inline]
     pub(crate) fn get(&self, PortId(port): PortId) -> Option<&Arc<Port>> {
         self.list.get(usize::from(port))?.as_ref()
+    }
+
+    /// The membership of a port, if it is in a VLAN or isolated.
+    #[inline]
+    pub(crate) fn member(&self, port: PortId) -> Option<(&Domains, &Membership)> {
+        let domains = self.domains.as_deref()?;
+        Some((domains, &**domains.member(port)?))
+    }
+
+    /// The same with another membership of a port, which may have come or gone too.
+    fn set_member(
+        &mut self,
+        id: PortId,
+        membership: Option<Arc<Membership>>,
+        table: impl Fn(u16) -> MacTable,
+    ) {
+        let numbers = (0..).zip(&self.list).filter(|(_, port)| port.is_some());
+        let ports: PortSet = numbers.map(|(number, _)| PortId(number)).collect();
+        let old = self.domains.take();
+        if old.is_some() || membership.is_some() {
+            let domains = old.as_deref().cloned().unwrap_or_default();
+            self.domains = domains.with(id, membership, &ports, table).map(Arc::new);
+        }
+        let without_vlan = self.domains.as_ref().map(|domains| {
+            domains.get(NO_VLAN).map(|domain| domain.reach(false).clone()).unwrap_or_default()
+        });
+        self.all = without_vlan.unwrap_or(ports);
     }
 }
 
@@ -114,8 +147,14 @@ impl Shared {
         result
     }
 
-    pub(crate) fn add(&self, name: &str, egress: Vec<Box<dyn Egress>>) -> Arc<Port> {
-        self.change(|Ports { list, all }| {
+    pub(crate) fn add(
+        &self,
+        name: &str,
+        egress: Vec<Box<dyn Egress>>,
+        membership: Option<Membership>,
+    ) -> Arc<Port> {
+        self.change(|ports| {
+            let list = &mut ports.list;
             let number = list.iter().position(Option::is_none).unwrap_or(list.len());
             let id = PortId(u16::try_from(number).unwrap_or(u16::MAX));
             let serial = self.attached.fetch_add(1, Ordering::Relaxed);
@@ -125,15 +164,35 @@ impl Shared {
                 list.push(None);
             }
             list[number] = Some(port.clone());
-            all.insert(id);
+            ports.set_member(id, membership.map(Arc::new), |vlan| self.vlan_table(vlan));
             port
         })
     }
 
+    /// A port is in other VLANs from now on.
+    pub(crate) fn set_member(&self, id: PortId, membership: Option<Membership>) {
+        self.change(|ports| {
+            ports.set_member(id, membership.map(Arc::new), |vlan| self.vlan_table(vlan));
+        });
+    }
+
+    fn vlan_table(&self, vlan: u16) -> MacTable {
+        self.table.beside(VLAN_CAPACITY, vlan)
+    }
+
+    /// Forgets every address of a port.
+    pub(crate) fn forget(&self, id: PortId) {
+        self.table.forget_port(id);
+        if let Some(domains) = &self.ports().domains {
+            domains.tables().for_each(|(_, table)| table.forget_port(id));
+        }
+    }
+
     pub(crate) fn remove(&self, id: PortId) -> Option<Arc<Port>> {
-        self.change(|Ports { list, all }| {
-            all.remove(id);
-            list.get_mut(usize::from(id.0))?.take()
+        self.change(|ports| {
+            let port = ports.list.get_mut(usize::from(id.0))?.take();
+            ports.set_member(id, None, |vlan| self.vlan_table(vlan));
+            port
         })
     }
 }

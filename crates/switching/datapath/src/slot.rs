@@ -4,12 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use port::{Event, Rewrap};
+use port::{Coalescing, Event, Rewrap};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::account::Account;
 use crate::port::{IngressId, Port};
+use crate::wake_ups::WakeUps;
 use crate::work::Work;
 
 /// Events in a row that a queue may send without work. One may be late, for frames that were
@@ -151,9 +152,17 @@ impl Slot {
         self.due = due.into_iter().chain(unheard).min();
     }
 
-    /// Wraps its queue anew.
+    /// Wraps its queue anew. It has a turn soon: a wrapper that is gone may have kept it waiting.
     pub(crate) fn rewrap(self, rewrap: &dyn Rewrap) -> Self {
-        Self { work: self.work.rewrap(rewrap), ..self }
+        Self { work: self.work.rewrap(rewrap), active: true, ..self }
+    }
+
+    /// Sets when its worker is woken up for frames.
+    pub(crate) fn coalesce(&mut self, coalescing: Option<Coalescing>, now: Instant) {
+        if let Work::Carry { wake_ups, .. } = &mut self.work {
+            *wake_ups = WakeUps::new(coalescing, now);
+            self.active = true;
+        }
     }
 
     /// Takes its events out of `epoll`.

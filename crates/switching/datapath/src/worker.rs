@@ -4,10 +4,9 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use poller::Poller;
+use poller::{Poller, Yields};
 use port::{Armed, Broken, Rewrap};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -18,6 +17,7 @@ use tracing::{debug, error};
 
 use crate::carrier::Carrier;
 use crate::carry::Progress;
+use crate::handle::{Command, WorkerHandle};
 use crate::held::Held;
 use crate::port::{IngressId, Port};
 use crate::shared::Shared;
@@ -28,8 +28,10 @@ use crate::work::Work;
 pub(crate) const MAX: usize = 64;
 /// The epoll token of a worker's doorbell. Queues have their index.
 const DOORBELL: u64 = u64::MAX;
-/// A busy worker looks for events of its other queues once per this many rounds,
+/// A worker that does not sleep looks for events of its other queues once per this many rounds with work,
 const LOOK_EVERY: u32 = 16;
+/// where a yield of its CPU counts as so many. Rounds without work take a tenth of the time that such a look takes,
+const YIELD_ROUNDS: u32 = 4;
 /// or when this time has passed.
 const LOOK_AFTER: Duration = Duration::from_micros(200);
 /// A queue without work is looked at for this many times as long as a wait is polled, while its worker does not sleep:
@@ -39,48 +41,15 @@ const LINGER: u32 = 4;
 /// its guest sends no event.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A command to a worker.
-pub(crate) enum Command {
-    Add { port: Arc<Port>, work: Work, id: Option<IngressId> },
-    RemoveIngress { id: IngressId, done: mpsc::Sender<()> },
-    Synchronise { port: PortId, done: mpsc::Sender<()> },
-    Rewrap { port: PortId, rewrap: Arc<dyn Rewrap>, done: mpsc::Sender<()> },
-    Remove { port: PortId, done: mpsc::Sender<()> },
-    Stop,
-}
-
-/// A worker, for its datapath.
-pub(crate) struct WorkerHandle {
-    number: usize,
-    thread: u32,
-    shared: Arc<Shared>,
-    commands: mpsc::Sender<Command>,
-    join: Option<JoinHandle<()>>,
-}
-
-impl WorkerHandle {
-    /// A handle of a worker that the caller's thread steps.
-    pub(crate) fn stepped(shared: Arc<Shared>, commands: mpsc::Sender<Command>) -> Self {
-        Self { number: 0, thread: 0, shared, commands, join: None }
-    }
-
-    pub(crate) fn send(&self, command: Command) {
-        // This fails after the worker has got `Stop`. Then the command needs no effect.
-        let _ = self.commands.send(command);
-        self.shared.doorbells[self.number].ring();
-    }
-
-    pub(crate) fn thread(&self) -> u32 {
-        self.thread
-    }
-
-    pub(crate) fn join(&mut self) {
-        if let Some(join) = self.join.take()
-            && join.join().is_err()
-        {
-            error!(worker = self.number, "worker panicked");
-        }
-    }
+/// What a queue did in its turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It had work.
+    Worked,
+    /// It had nothing to do, and stays active.
+    Dry,
+    /// It could not go on: it was armed, or has failed.
+    Ended,
 }
 
 /// A worker, on its thread.
@@ -95,8 +64,13 @@ pub(crate) struct Worker {
     held: Held,
     /// Whether it is worth polling before sleep.
     poller: Poller,
+    yields: Yields,
+    /// Rounds with work since the last look for events, and yields.
+    rounds: u32,
     /// When frames that wait for room were last tried again.
     retried: Instant,
+    /// Nothing is carried until it is resumed.
+    is_paused: bool,
     /// How many slots were active after the last round, and the least debt of them.
     active: usize,
     least_debt: Duration,
@@ -125,8 +99,11 @@ impl Worker {
             carrier: Carrier::new(number, shared.clone()),
             held: Held::default(),
             poller: Poller::new(shared.poll),
+            yields: Yields::default(),
+            rounds: 0,
             shared,
             retried: Instant::now(),
+            is_paused: false,
             active: 0,
             least_debt: Duration::ZERO,
         };
@@ -148,7 +125,7 @@ impl Worker {
             })?;
         let thread = thread.recv().map_err(io::Error::other)?;
         let thread = u32::try_from(thread).unwrap_or(0);
-        Ok(WorkerHandle { number, thread, shared, commands: sender, join: Some(join) })
+        Ok(WorkerHandle::new(number, thread, shared, sender, join))
     }
 
     /// Does what a round of [`run`](Self::run) does, without waiting for events. Returns whether another step may have work.
@@ -165,7 +142,6 @@ impl Worker {
     }
 
     fn run(&mut self) {
-        let mut round = 0u32;
         let mut events = Vec::with_capacity(64);
         let mut looked = Instant::now();
         loop {
@@ -173,21 +149,22 @@ impl Worker {
             self.carrier.begin(now);
             let has_work = self.round(now);
             self.held.flush(self.carrier.now, !has_work);
+            self.rounds += u32::from(has_work);
             let active = has_work || self.polls_on(now);
-            round = round.wrapping_add(1);
             let timeout = match active {
-                true if !round.is_multiple_of(LOOK_EVERY) && now - looked < LOOK_AFTER => continue,
+                true if self.rounds < LOOK_EVERY && now - looked < LOOK_AFTER => continue,
                 true => Some(Duration::ZERO),
                 false => self.timeout(now),
             };
             if !self.wait(timeout, &mut events) {
                 return;
             }
+            self.rounds = 0;
             looked = now;
         }
     }
 
-    /// After a round without work: yields if another round is worth it, and otherwise arms all queues. Returns whether
+    /// After a round without work: polls on if another round is worth it, and otherwise arms all queues. Returns whether
     /// there is another round.
     fn polls_on(&mut self, now: Instant) -> bool {
         if self.active == 0 {
@@ -196,7 +173,7 @@ impl Worker {
         // Room is announced by events, which a worker that polls hears late.
         let blocked = self.slots.iter().flatten().any(|slot| slot.blocked);
         if !blocked && self.poller.is_worth_polling(now) {
-            std::thread::yield_now();
+            self.rounds += if self.yields.after_look(now) { YIELD_ROUNDS } else { 0 };
             return true;
         }
         for index in 0..self.slots.len() {
@@ -224,8 +201,10 @@ impl Worker {
             if shared && !slot.account.has_turn(least) {
                 has_work = true;
             } else {
-                has_work |= self.poll(index, began);
-                if shared {
+                let turn = self.poll(index, began);
+                has_work |= turn == Turn::Worked;
+                // A look that finds nothing takes as long as the clock: the next queue with a turn pays for it.
+                if shared && turn != Turn::Dry {
                     let now = Instant::now();
                     let took = now - began;
                     began = now;
@@ -250,10 +229,10 @@ impl Worker {
         retry.into_iter().chain(due).chain(held).min()
     }
 
-    /// One pass over one queue, if it is active. Returns whether it had work.
-    fn poll(&mut self, index: usize, now: Instant) -> bool {
+    /// One pass over one queue, if it is active.
+    fn poll(&mut self, index: usize, now: Instant) -> Turn {
         let Some(slot) = self.slots[index].as_mut().filter(|slot| slot.active) else {
-            return false;
+            return Turn::Dry;
         };
         let done = match &mut slot.work {
             Work::Carry { ingress, .. } => {
@@ -268,7 +247,7 @@ impl Worker {
             Ok(progress) => progress,
             Err(Broken(reason)) => {
                 self.fail(index, reason);
-                return false;
+                return Turn::Ended;
             }
         };
         slot.blocked = progress == Progress::Blocked;
@@ -278,12 +257,12 @@ impl Worker {
                 slot.worked(frames, now);
                 let armed = slot.work.after_turn(now);
                 self.set_armed(index, armed, now);
-                true
+                Turn::Worked
             }
-            Progress::Dry if slot.may_linger(now, self.poller.limit() * LINGER) => false,
+            Progress::Dry if slot.may_linger(now, self.poller.limit() * LINGER) => Turn::Dry,
             Progress::Dry | Progress::Blocked => {
                 self.arm(index, now);
-                false
+                Turn::Ended
             }
         }
     }
@@ -395,30 +374,48 @@ impl Worker {
         }
     }
 
+    /// The next command; a worker that is paused waits for it.
+    fn next_command(&self) -> Option<Command> {
+        match self.is_paused {
+            true => self.commands.recv().ok(),
+            false => self.commands.try_recv().ok(),
+        }
+    }
+
     fn run_commands(&mut self) -> bool {
-        while let Ok(command) = self.commands.try_recv() {
+        while let Some(command) = self.next_command() {
             match command {
                 Command::Add { port, work, id } => self.add(port, work, id),
                 Command::RemoveIngress { id, done } => {
-                    self.remove(|slot| slot.id == Some(id));
-                    let _ = done.send(());
+                    let removed = self.remove(|slot| slot.id == Some(id));
+                    let _ = done.send(removed);
                 }
                 Command::Synchronise { port, done } => {
                     // Commands are run between turns.
-                    let slots = self.slots.iter_mut().flatten();
-                    slots.filter(|slot| slot.port.id() == port).for_each(|slot| slot.active = true);
+                    self.slots_of(port).for_each(|slot| slot.active = true);
                     let _ = done.send(());
                 }
                 Command::Rewrap { port, rewrap, done } => {
                     self.rewrap(port, &*rewrap);
                     let _ = done.send(());
                 }
-                Command::Remove { port, done } => {
-                    self.held.forget(port);
-                    self.remove(|slot| slot.port.id() == port);
-                    // This fails if the caller no longer waits.
+                Command::Coalesce { port, coalescing, done } => {
+                    let now = Instant::now();
+                    self.slots_of(port).for_each(|slot| slot.coalesce(coalescing, now));
                     let _ = done.send(());
                 }
+                Command::Remove { port, done } => {
+                    self.held.forget(port);
+                    let removed = self.remove(|slot| slot.port.id() == port);
+                    // This fails if the caller no longer waits.
+                    let _ = done.send(removed);
+                }
+                Command::Pause { done } => {
+                    self.held.flush(self.carrier.now, true);
+                    self.is_paused = true;
+                    let _ = done.send(());
+                }
+                Command::Resume => self.is_paused = false,
                 Command::Stop => return false,
             }
         }
@@ -440,6 +437,10 @@ impl Worker {
         }
     }
 
+    fn slots_of(&mut self, port: PortId) -> impl Iterator<Item = &mut Slot> {
+        self.slots.iter_mut().flatten().filter(move |slot| slot.port.id() == port)
+    }
+
     fn rewrap(&mut self, port: PortId, rewrap: &dyn Rewrap) {
         for place in &mut self.slots {
             *place = match place.take() {
@@ -449,14 +450,12 @@ impl Worker {
         }
     }
 
-    fn remove(&mut self, is_its: impl Fn(&Slot) -> bool) {
-        for index in 0..self.slots.len() {
-            let found = self.slots[index].take_if(|slot| is_its(slot));
-            if let Some(slot) = found {
-                slot.forget_events(&self.epoll);
-            }
-        }
+    fn remove(&mut self, is_its: impl Fn(&Slot) -> bool) -> Vec<Slot> {
+        let slots = self.slots.iter_mut();
+        let removed: Vec<_> = slots.filter_map(|slot| slot.take_if(|slot| is_its(slot))).collect();
+        removed.iter().for_each(|slot| slot.forget_events(&self.epoll));
         // The worker's copy of the set of ports must not hold the port either.
         self.carrier.begin(Instant::now());
+        removed
     }
 }

@@ -130,16 +130,13 @@ fn a_worker_can_wait_for_less_than_a_millisecond() {
     let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
     let took = |wait: Duration| {
         let wait = Timespec::try_from(wait).unwrap();
-        let mut times: Vec<_> = (0..20)
-            .map(|_| {
-                let began = Instant::now();
-                epoll::wait(&epoll, spare_capacity(&mut Vec::with_capacity(1)), Some(&wait))
-                    .unwrap();
-                began.elapsed()
-            })
-            .collect();
-        times.sort();
-        times[times.len() / 2]
+        let times = (0..20).map(|_| {
+            let began = Instant::now();
+            epoll::wait(&epoll, spare_capacity(&mut Vec::with_capacity(1)), Some(&wait)).unwrap();
+            began.elapsed()
+        });
+        // The others also waited for a CPU.
+        times.min().unwrap()
     };
     let (short, long) = (took(Duration::from_micros(10)), took(Duration::from_millis(1)));
     assert!(short < long / 2, "{short:?}, {long:?}");

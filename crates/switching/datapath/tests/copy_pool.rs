@@ -49,7 +49,8 @@ fn frames_to_all_interfaces_arrive_in_one_set_of_pages_without_a_grant_operation
         let connection = host.connect(&mut vif);
         let (queues, tasks) = connection.into_port();
         let port = host.datapath.attach(&format!("vif{id}.{handle}"), queues, tasks);
-        let (frontend, queues) = connecting.join().unwrap();
+        let (mut frontend, queues) = connecting.join().unwrap();
+        frontend.keep_mapped().unwrap();
         interfaces.push((frontend, queues, vif, port));
     }
     let grefs: Vec<_> =

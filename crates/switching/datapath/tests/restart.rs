@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::{Guest, Host, Platform, frame, receive, send, wait_until};
 use netback::{RxChannel, TxChannel};
+use offload::{Checksum, Gso, GsoKind};
 use port::{Budget, Egress, Ingress, Offer, Outcome, Received, WINDOW};
 use proptest::prelude::*;
 use xenstore::XenbusState;
@@ -47,6 +48,45 @@ fn traffic_goes_on_after_the_daemon_was_killed() {
             // The switch learns B's address: from here on, frames for B wait for it.
             flow(&mut b, B, &mut a, 300);
         }
+    }
+}
+
+#[test]
+fn frames_wait_for_a_paused_datapath_and_can_be_read_back() {
+    for (tx, header_channel) in HEADER_SOURCES {
+        let host = Host::with_channels(1, 1, tx, RxChannel::Copy);
+        let [mut a, mut b] = guests(&host, header_channel);
+        flow(&mut a, A, &mut b, 10);
+        host.datapath.pause();
+        let frames: Vec<_> = [60, 200, 9000, 60_000, 1514]
+            .into_iter()
+            .zip(0..)
+            .map(|(len, n)| frame(ALL, A, len, n))
+            .collect();
+        assert!(frames.iter().all(|bytes| send(&mut a.queues[0], bytes)));
+        let left = |a: &mut Guest| -> Vec<_> {
+            a.queues[0].tx.reclaim().unwrap();
+            a.queues[0].tx.unanswered().into_iter().map(|frame| frame.bytes).collect()
+        };
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(left(&mut a), frames);
+        assert!(receive(&mut b.queues[0]).is_none(), "it is paused");
+        host.datapath.resume();
+        let mut came = Vec::new();
+        wait_until("the frames", || {
+            came.extend(receive(&mut b.queues[0]));
+            came.len() == frames.len()
+        });
+        assert_eq!(came, frames);
+        wait_until("the answers", || left(&mut a).is_empty());
+        // What is known of a frame beside its bytes.
+        host.datapath.pause();
+        let (checksum, gso) =
+            (Checksum::from_flags(true, true), Gso { kind: GsoKind::TcpV4, size: 1448 });
+        a.queues[0].tx.send(20_000, checksum, Some(gso)).unwrap();
+        let [only] = &a.queues[0].tx.unanswered()[..] else { panic!("one frame") };
+        assert_eq!((only.metadata.checksum, only.metadata.gso), (checksum, Some(gso)));
+        assert_eq!((only.metadata.len, only.bytes.len()), (20_000, 20_000));
     }
 }
 

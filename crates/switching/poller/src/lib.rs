@@ -2,7 +2,7 @@
 //!
 //! A thread on another CPU runs some 25 µs after it was woken, and waking it costs its waker 7 µs. In a
 //! series of round trips each thread waits for less than that, so it is cheaper to look again, with a
-//! `sched_yield` between two looks for whoever else wants the CPU. Under bulk traffic it is not: a thread that
+//! `sched_yield` ([`Yields`]) between two looks for whoever else wants the CPU. Under bulk traffic it is not: a thread that
 //! sleeps finds many frames when it wakes up, and the CPU that it would poll on has other work.
 //!
 //! A [`Poller`] watches the waits of one thread. It lets the thread poll while waits are short and bursts are
@@ -10,7 +10,11 @@
 
 #![forbid(unsafe_code)]
 
+mod yields;
+
 use std::time::{Duration, Instant};
+
+pub use yields::Yields;
 
 /// For how long a wait is polled at most, by default: four wake-ups of another CPU.
 pub const POLL: Duration = Duration::from_micros(100);

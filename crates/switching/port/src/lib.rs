@@ -303,9 +303,15 @@ pub trait Egress: Any + Send {
         }
     }
 
-    /// Whether it may hold back notifications, so that [`flush`](Self::flush) must be called. Asked once.
+    /// Whether it may hold back notifications, so that [`flush`](Self::flush) must be called. Asked once, and again after a
+    /// [`Rewrap`].
     fn coalesces(&self) -> bool {
         false
+    }
+
+    /// Sets how long it may hold back notifications. One that is held back already is sent when it was due.
+    fn set_coalescing(&mut self, coalescing: Option<Coalescing>) {
+        let _ = coalescing;
     }
 
     /// Sends a notification that is held back if it is due at `now`, or if the worker `is_idle`: it has no more frames to

@@ -7,8 +7,8 @@ use std::time::Duration;
 use frame::{Body, Offer, Outcomes, Ticket, Window};
 
 use crate::{
-    Armed, Broken, Budget, Egress, Event, InFlight, Ingress, LentBuffer, LentMemory, Received,
-    Wanted,
+    Armed, Broken, Budget, Coalescing, Egress, Event, InFlight, Ingress, LentBuffer, LentMemory,
+    Received, Wanted,
 };
 
 /// A wrapper around the ingress side of a queue. It is an [`Ingress`] itself: the methods here are
@@ -109,6 +109,10 @@ impl<W: EgressWrapper> Egress for W {
 
     fn coalesces(&self) -> bool {
         self.inner().coalesces()
+    }
+
+    fn set_coalescing(&mut self, coalescing: Option<Coalescing>) {
+        self.inner_mut().set_coalescing(coalescing);
     }
 
     fn flush(&mut self, now: Duration, is_idle: bool) -> Option<Duration> {

@@ -25,6 +25,11 @@ impl PortSet {
         }
     }
 
+    /// Whether a port is in it.
+    pub fn contains(&self, PortId(port): PortId) -> bool {
+        self.0.get(usize::from(port / 64)).is_some_and(|word| word >> (port % 64) & 1 != 0)
+    }
+
     /// How many ports are in it.
     pub fn len(&self) -> usize {
         self.0.iter().map(|word| word.count_ones() as usize).sum()
@@ -78,6 +83,7 @@ mod tests {
                 }
                 prop_assert!(set.iter().eq(expected.iter().copied()));
                 prop_assert_eq!((set.len(), set.is_empty()), (expected.len(), expected.is_empty()));
+                prop_assert_eq!(set.contains(PortId(port)), expected.contains(&PortId(port)));
             }
         }
     }

@@ -8,6 +8,8 @@
 mod learn;
 mod teach;
 
+use std::sync::Arc;
+
 use wire::ethernet::MacAddr;
 
 use crate::bucket::{Bucket, Raced, SLOTS};
@@ -16,7 +18,7 @@ use crate::hash::HashKey;
 use crate::learning::LearningCounters;
 use crate::moves::{Move, Record};
 use crate::shares::Shares;
-use crate::{LearningCounts, PortId};
+use crate::{LearningCounts, NO_VLAN, PortId};
 
 pub use teach::TeachError;
 
@@ -45,7 +47,9 @@ impl Default for Limits {
 /// One address, as an operator sees it.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Entry {
-    /// The station's address.
+    /// The station's VLAN; [`NO_VLAN`] for ports without one.
+    pub vlan: u16,
+    /// Its address.
     pub mac: MacAddr,
     /// The port it was last seen on, or taught to be on.
     pub port: PortId,
@@ -72,22 +76,34 @@ pub struct Entry {
 pub struct MacTable {
     key: HashKey,
     buckets: Box<[Bucket]>,
-    shares: Shares,
-    counters: LearningCounters,
+    shares: Arc<Shares>,
+    counters: Arc<LearningCounters>,
     limits: Limits,
+    vlan: u16,
 }
 
 impl MacTable {
     /// An empty table of at least `capacity` entries (rounded up to a power of two, 8 or more).
     pub fn new(capacity: usize, limits: Limits) -> Self {
+        Self::with(capacity, limits, Arc::new(Shares::new()), Arc::default(), NO_VLAN)
+    }
+
+    /// An empty table beside this one, for the stations of a VLAN. What a port may take of the tables is bounded together, and so
+    /// are moves to it; [`counts`](Self::counts) are those of all of them.
+    pub fn beside(&self, capacity: usize, vlan: u16) -> Self {
+        Self::with(capacity, self.limits, self.shares.clone(), self.counters.clone(), vlan)
+    }
+
+    fn with(
+        capacity: usize,
+        limits: Limits,
+        shares: Arc<Shares>,
+        counters: Arc<LearningCounters>,
+        vlan: u16,
+    ) -> Self {
         let buckets = capacity.max(SLOTS).next_power_of_two() / SLOTS;
-        Self {
-            key: HashKey::random(),
-            buckets: (0..buckets).map(|_| Bucket::default()).collect(),
-            shares: Shares::new(),
-            counters: LearningCounters::default(),
-            limits,
-        }
+        let buckets = (0..buckets).map(|_| Bucket::default()).collect();
+        Self { key: HashKey::random(), buckets, shares, counters, limits, vlan }
     }
 
     /// The port `mac` lives on at second `now`; `None` when unknown, aged, or a group address.
@@ -135,6 +151,7 @@ impl MacTable {
         self.occupied()
             .filter(|&(bucket, slot, word)| !self.is_aged(word, bucket.last_seen(slot), now))
             .map(|(bucket, slot, word)| Entry {
+                vlan: self.vlan,
                 mac: word.mac(),
                 port: word.port(),
                 age: now.saturating_sub(bucket.last_seen(slot)),

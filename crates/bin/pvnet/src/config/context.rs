@@ -8,7 +8,7 @@ use super::nic::{CoalescingSettings, Nic, Protection};
 use super::text::parsed;
 
 /// `[[guest.context]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Context {
     /// The card.

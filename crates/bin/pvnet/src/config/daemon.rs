@@ -8,8 +8,10 @@ use port::LENT_MAX;
 use serde::Deserialize;
 use wire::netif::guest_copy::POOL_PAGES_MAX;
 
+use super::sandbox::Sandbox;
+
 /// `[daemon]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Daemon {
     /// The folder of the sockets.
@@ -20,6 +22,9 @@ pub struct Daemon {
     /// The permissions of the control socket.
     #[serde(deserialize_with = "socket_mode")]
     pub control_mode: u32,
+    /// The group of the control socket; the daemon's, or the folder's, if absent.
+    #[serde(deserialize_with = "group")]
+    pub control_group: Option<u32>,
     /// The permissions of the socket where cards join.
     #[serde(deserialize_with = "socket_mode")]
     pub nic_mode: u32,
@@ -37,6 +42,8 @@ pub struct Daemon {
     pub meter: bool,
     /// Whether `pvnet capture` may record what ports carry.
     pub capture: bool,
+    /// What the daemon gives up when it has started.
+    pub sandbox: Sandbox,
 }
 
 impl Default for Daemon {
@@ -45,6 +52,7 @@ impl Default for Daemon {
             directory: DIRECTORY.into(),
             join_mode: SOCKET_MODE,
             control_mode: SOCKET_MODE,
+            control_group: None,
             nic_mode: SOCKET_MODE,
             platform: Platform::Machine,
             workers: default_workers(cpus()),
@@ -53,6 +61,7 @@ impl Default for Daemon {
             metrics: None,
             meter: false,
             capture: true,
+            sandbox: Sandbox::default(),
         }
     }
 }
@@ -105,8 +114,32 @@ pub enum Platform {
     Xen,
 }
 
+/// A group of this machine: its number, or its name.
+fn group<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Group {
+        Number(u32),
+        Name(String),
+    }
+    let name = match Group::deserialize(deserializer)? {
+        Group::Number(number) => return Ok(Some(number)),
+        Group::Name(name) => name,
+    };
+    let groups = std::fs::read_to_string(GROUPS).map_err(serde::de::Error::custom)?;
+    let number = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(&*name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    let unknown = || serde::de::Error::custom(format!("no group {name:?} in {GROUPS}"));
+    number.map(Some).ok_or_else(unknown)
+}
+
+/// The groups of this machine.
+const GROUPS: &str = "/etc/group";
+
 /// `[xen]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Xen {
     /// The backends' type: the name of their folder in the store.
@@ -156,7 +189,7 @@ pub enum OnStop {
 }
 
 /// `[switch]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Switch {
     /// Seconds until an address is forgotten.

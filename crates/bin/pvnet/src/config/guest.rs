@@ -8,7 +8,7 @@ use super::context::Context;
 use super::vif::Vif;
 
 /// `[[guest]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Guest {
     /// Its name.

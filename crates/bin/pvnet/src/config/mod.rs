@@ -3,11 +3,15 @@
 mod coalescing;
 mod context;
 mod daemon;
+mod differences;
+mod edit;
+mod file;
 mod guest;
 mod limits;
 mod nic;
 mod overrides;
 mod ports;
+mod sandbox;
 mod shorthand;
 mod sources;
 #[cfg(test)]
@@ -15,19 +19,24 @@ mod tests;
 mod text;
 mod uplink;
 mod vif;
+mod vlans;
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
 pub use context::Context;
 pub use daemon::{Daemon, OnStop, Platform, Switch, Xen, default_queues};
+pub use differences::{Difference, Effort, What, differences};
+pub use edit::edit;
+pub use file::{ConfigFile, Loaded};
 pub use guest::{Guest, vif_name};
 pub use limits::Limits;
 pub use nic::{Nic, Protection, Wire};
 pub use overrides::{EVERY_GUEST, Override};
 pub use ports::Port;
+pub use sandbox::Sandbox;
 pub use uplink::{Queues, ReceiveBuffers, Uplink, UplinkKind};
 pub use vif::Vif;
 
@@ -99,35 +108,13 @@ pub struct Config {
 const NAME_MAX: usize = 32;
 
 impl Config {
-    /// Reads a file, applies the changes of the command line, and checks the result.
-    pub fn read(path: &Path, overrides: &[Override]) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        let parse =
-            |source: toml::de::Error| Error::Parse { path: path.to_owned(), source: source.into() };
-        // The unchanged file first: only its errors have a line number.
-        let mut config = Self::parse(&text).map_err(parse)?;
-        let mut table: toml::Table = shorthand::read(&text).map_err(parse)?;
-        for set in overrides {
-            config = Self::changed(&mut table, set)
-                .map_err(|reason| Error::Set { set: set.to_string(), reason })?;
-        }
-        config.check().map_err(|reason| Error::Invalid { path: path.to_owned(), reason })?;
-        Ok(config)
-    }
-
     /// Reads a text, without the checks of what TOML cannot express.
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
         shorthand::read(text)
     }
 
-    fn changed(table: &mut toml::Table, set: &Override) -> Result<Self, String> {
-        set.apply(table)?;
-        table.clone().try_into().map_err(|error| error.to_string().trim_end().to_owned())
-    }
-
     /// Checks what TOML cannot express.
-    fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), String> {
         if !(1..=64).contains(&self.daemon.workers) {
             return Err(format!("daemon.workers is {}, not 1 to 64", self.daemon.workers));
         }

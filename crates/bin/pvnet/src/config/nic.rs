@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::coalescing::coalescing;
 
 /// `[[nic]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nic {
     /// The card's name: `pvnet nic NAME`.

@@ -45,7 +45,8 @@ impl FromStr for Override {
     }
 }
 
-fn value_of(text: &str) -> Value {
+/// A value in TOML, or a string if it is not TOML.
+pub(super) fn value_of(text: &str) -> Value {
     let table: Result<Table, _> = toml::from_str(&format!("value = {text}"));
     match table {
         Ok(mut table) if table.len() == 1 => table.remove("value"),
@@ -66,7 +67,7 @@ impl Override {
     pub(super) fn apply(&self, config: &mut Table) -> Result<(), String> {
         let mut known = Vec::new();
         let mut found = false;
-        for (name, is_guest, table) in self.tables(config) {
+        for (name, is_guest, table) in tables_with(config, &self.key) {
             let every = self.name == EVERY_GUEST && is_guest;
             if every || name == self.name {
                 table.insert(self.key.clone(), self.value.clone());
@@ -79,34 +80,36 @@ impl Override {
         };
         found.then_some(()).ok_or_else(known)
     }
+}
 
-    /// The tables that may have the key: their names, and whether each is a guest's or one of its interfaces'.
-    fn tables<'a>(&self, config: &'a mut Table) -> Vec<(String, bool, &'a mut Table)> {
-        let key = self.key.as_str();
-        let is_vifs = Vif::KEYS.contains(&key);
-        let is_contexts = !is_vifs && Context::KEYS.contains(&key);
-        let mut tables = Vec::new();
-        for (kind, value) in config {
-            for table in children(value) {
-                let name = table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-                match kind.as_str() {
-                    "guest" if is_vifs => {
-                        let vifs = table.get_mut("vif").into_iter().flat_map(children);
-                        let named = |(handle, vif)| (vif_name(&name, handle), true, vif);
-                        tables.extend((0..).zip(vifs).map(named));
-                    }
-                    "guest" if is_contexts => {
-                        let contexts = table.get_mut("context").into_iter().flat_map(children);
-                        tables.extend(contexts.map(|context| (name.clone(), true, context)));
-                    }
-                    "guest" => tables.push((name, true, table)),
-                    "uplink" | "nic" | "port" => tables.push((name, false, table)),
-                    _ => {}
+/// The tables that may have the key: their names, and whether each is a guest's or one of its interfaces'.
+pub(super) fn tables_with<'a>(
+    config: &'a mut Table,
+    key: &str,
+) -> Vec<(String, bool, &'a mut Table)> {
+    let is_vifs = Vif::KEYS.contains(&key);
+    let is_contexts = !is_vifs && Context::KEYS.contains(&key);
+    let mut tables = Vec::new();
+    for (kind, value) in config {
+        for table in children(value) {
+            let name = table.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            match kind.as_str() {
+                "guest" if is_vifs => {
+                    let vifs = table.get_mut("vif").into_iter().flat_map(children);
+                    let named = |(handle, vif)| (vif_name(&name, handle), true, vif);
+                    tables.extend((0..).zip(vifs).map(named));
                 }
+                "guest" if is_contexts => {
+                    let contexts = table.get_mut("context").into_iter().flat_map(children);
+                    tables.extend(contexts.map(|context| (name.clone(), true, context)));
+                }
+                "guest" => tables.push((name, true, table)),
+                "uplink" | "nic" | "port" => tables.push((name, false, table)),
+                _ => {}
             }
         }
-        tables
     }
+    tables
 }
 
 /// The tables in an array of tables.

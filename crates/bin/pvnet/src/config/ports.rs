@@ -5,15 +5,17 @@ use std::path::PathBuf;
 use guard::Allowed;
 use offload::Features;
 use serde::Deserialize;
+use switch::Membership;
 use vhost_user::{DeviceOptions, Mode};
 use wire::ethernet::MacAddr;
 
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::parsed_if_any;
+use super::vlans::Keys;
 
 /// `[[port]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
     /// The port's name.
@@ -43,6 +45,8 @@ pub struct Port {
     /// TCP frames beyond the MTU.
     #[serde(default = "yes")]
     pub tcp_segmentation_offload: bool,
+    /// UDP frames beyond the MTU: by default, where TCP's are allowed.
+    pub udp_segmentation_offload: Option<bool>,
     /// The sources that the guest's frames may have.
     pub guard: Option<GuardMode>,
     /// The IP addresses and networks that the guest may send from.
@@ -51,6 +55,18 @@ pub struct Port {
     /// The rates at which the guest may send and receive.
     #[serde(default)]
     pub limit: Limits,
+    /// Whether it carries frames; otherwise it drops them, and its link is down.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// The VLAN of all its frames, which have no tags.
+    pub vlan: Option<u16>,
+    /// The VLANs whose frames have tags.
+    pub trunk: Option<Vec<u16>>,
+    /// With `trunk`: the VLAN of frames without a tag.
+    pub native: Option<u16>,
+    /// Whether it reaches only ports that are not isolated.
+    #[serde(default)]
+    pub isolated: bool,
 }
 
 /// `kind`: what a port is.
@@ -101,10 +117,25 @@ impl Port {
                 "tcp_segmentation_offload needs checksum_offload; switch it off as well".into()
             );
         }
+        if self.segments_udp() && !self.checksum_offload {
+            return Err(
+                "udp_segmentation_offload needs checksum_offload; switch it off as well".into()
+            );
+        }
         if self.socket.as_os_str().is_empty() {
             return Err("socket is empty".into());
         }
+        self.membership()?;
         self.sources().map(drop)
+    }
+
+    /// In which VLANs it is, and whether it is isolated; none for a port without that.
+    ///
+    /// # Errors
+    /// There is no such VLAN, or the keys do not fit together.
+    pub fn membership(&self) -> Result<Option<Membership>, String> {
+        let Self { vlan, native, isolated, .. } = *self;
+        Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
     }
 
     /// The sources that its frames may have.
@@ -123,11 +154,23 @@ impl Port {
         }
     }
 
+    fn segments_udp(&self) -> bool {
+        self.udp_segmentation_offload.unwrap_or(self.tcp_segmentation_offload)
+    }
+
     /// What its device offers.
     pub fn device(&self) -> DeviceOptions {
         let (csum, tso) = (self.checksum_offload, self.tcp_segmentation_offload);
-        let offloads =
-            Features { sg: true, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso };
+        let uso = self.segments_udp();
+        let offloads = Features {
+            sg: true,
+            csum_v4: csum,
+            csum_v6: csum,
+            tso_v4: tso,
+            tso_v6: tso,
+            uso_v4: uso,
+            uso_v6: uso,
+        };
         match self.kind {
             PortKind::VhostUser => {
                 DeviceOptions { queues: self.queues, packed: self.packed, offloads }
@@ -156,11 +199,28 @@ mod tests {
     }
 
     #[test]
+    fn udp_is_segmented_where_tcp_is_unless_the_port_says_otherwise() {
+        let uso = |text: &str| {
+            let port: Port = toml::from_str(&format!("{GOOD}{text}")).unwrap();
+            let offloads = port.device().offloads;
+            (offloads.tso_v4, offloads.uso_v4 && offloads.uso_v6)
+        };
+        assert_eq!(uso(""), (true, true));
+        assert_eq!(uso("tcp_segmentation_offload = false\n"), (false, false));
+        assert_eq!(uso("udp_segmentation_offload = false\n"), (true, false));
+    }
+
+    #[test]
     fn values_out_of_range_are_refused() {
         for (text, said) in [
             ("queues = 0\n", "queues is not 1 to 64"),
             ("queues = 65\n", "queues is not 1 to 64"),
             ("checksum_offload = false\n", "switch it off as well"),
+            (
+                "checksum_offload = false\ntcp_segmentation_offload = false\n\
+                 udp_segmentation_offload = true\n",
+                "udp_segmentation_offload needs checksum_offload",
+            ),
             ("guard = \"addresses\"\n", "guard_addresses"),
             ("mode = \"both\"\n", "unknown variant"),
         ] {

@@ -52,6 +52,7 @@ fn the_example_is_valid_and_shows_the_defaults() {
     assert_eq!(parse(&format!("{text}\n{router}")).unwrap().guests[2].vifs.len(), 2);
     assert_eq!(config.daemon.poll_us, Daemon::default().poll_us);
     assert_eq!(config.daemon.low_latency, Daemon::default().low_latency);
+    assert_eq!(config.daemon.sandbox, Daemon::default().sandbox);
     assert_eq!(config.daemon.directory, Daemon::default().directory);
     assert_eq!(config.daemon.join_mode, Daemon::default().join_mode);
     assert_eq!(config.daemon.control_mode, Daemon::default().control_mode);
@@ -125,7 +126,7 @@ fn the_configurations_of_the_experiments_are_valid() {
 fn an_interface_is_a_set_of_offloads_that_can_be_refined() {
     let features =
         |more: &str| parse(&format!("{RED}{more}")).map(|c| c.guests[0].vifs[0].features());
-    assert_eq!(features("").unwrap(), Features::ALL);
+    assert_eq!(features("").unwrap(), Features::NETIF);
     assert_eq!(features("interface = \"basic\"\n").unwrap(), Features::NONE);
     let refined = features("interface = \"basic\"\nscatter_gather = true\n").unwrap();
     assert_eq!(refined, Features { sg: true, ..Features::NONE });
@@ -137,9 +138,11 @@ fn capabilities_are_parsed_as_a_set() {
     let of = |set: &str| {
         parse(&format!("{UP}capabilities = \"{set}\"\n")).unwrap().uplinks[0].capabilities
     };
-    assert_eq!(of("none"), Capabilities { csum: false, sg: false, tso: false });
-    assert_eq!(of("csum+sg"), Capabilities { csum: true, sg: true, tso: false });
-    assert_eq!(of("csum+sg+tso"), Capabilities::default());
+    let none = Capabilities { csum: false, sg: false, tso: false, uso: false };
+    assert_eq!(of("none"), none);
+    assert_eq!(of("csum+sg"), Capabilities { csum: true, sg: true, ..none });
+    assert_eq!(of("csum+sg+tso"), Capabilities { uso: false, ..Capabilities::default() });
+    assert_eq!(of("csum+sg+tso+uso"), Capabilities::default());
     assert_eq!(parse(UP).unwrap().uplinks[0].capabilities, Capabilities::default());
 }
 
@@ -148,7 +151,7 @@ fn the_command_line_changes_keys_of_guests_and_uplinks() {
     let text = format!("{RED}{UP}");
     let changed = |set: &str| {
         let mut table = shorthand::read(&text).unwrap();
-        Config::changed(&mut table, &set.parse().unwrap())
+        file::changed(&mut table, &set.parse().unwrap())
     };
     let config = changed("up.capabilities=csum+sg").unwrap();
     assert_eq!(config.uplinks[0].capabilities.features(), {
@@ -307,6 +310,7 @@ fn errors_name_the_line_and_the_reason() {
         ),
         (format!("{RED}tx = \"flip\"\n"), "remap"),
         (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
+        (format!("{UP}capabilities = \"csum+uso\"\n"), "needs csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
         ("[daemon]\nworkers = 0\n".to_owned(), "workers"),
         (format!("{RED}guard = \"on\"\n"), "`addresses`, `mac`, `off`"),

@@ -3,12 +3,14 @@
 use offload::Features;
 use port::Coalescing;
 use serde::Deserialize;
+use switch::Membership;
 use wire::ethernet::MacAddr;
 
 use super::coalescing::coalescing;
 use super::limits::Limits;
 use super::nic::Protection;
 use super::text::parsed_if_any;
+use super::vlans::Keys;
 
 /// The NIC's capabilities on transmit. `capabilities` is their names joined by `+`, or `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -20,19 +22,29 @@ pub struct Capabilities {
     pub sg: bool,
     /// Segments TCP frames beyond the MTU.
     pub tso: bool,
+    /// Segments UDP frames beyond the MTU. A device whose kernel cannot say so has it not.
+    pub uso: bool,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
-        Self { csum: true, sg: true, tso: true }
+        Self { csum: true, sg: true, tso: true, uso: true }
     }
 }
 
 impl Capabilities {
     /// The capabilities as a set of offloads.
     pub fn features(self) -> Features {
-        let Self { csum, sg, tso } = self;
-        Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
+        let Self { csum, sg, tso, uso } = self;
+        Features {
+            sg,
+            csum_v4: csum,
+            csum_v6: csum,
+            tso_v4: tso,
+            tso_v6: tso,
+            uso_v4: uso,
+            uso_v6: uso,
+        }
     }
 }
 
@@ -40,19 +52,22 @@ impl TryFrom<String> for Capabilities {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let mut this = Self { csum: false, sg: false, tso: false };
+        let mut this = Self { csum: false, sg: false, tso: false, uso: false };
         for name in text.split('+').filter(|_| text != "none") {
             match name.trim() {
                 "csum" => this.csum = true,
                 "sg" => this.sg = true,
                 "tso" => this.tso = true,
+                "uso" => this.uso = true,
                 other => {
-                    return Err(format!("{other:?} is not csum, sg or tso, joined by +, or none"));
+                    return Err(format!(
+                        "{other:?} is not csum, sg, tso or uso, joined by +, or none"
+                    ));
                 }
             }
         }
-        if this.tso && !(this.csum && this.sg) {
-            return Err("tso needs csum and sg: csum+sg+tso".into());
+        if (this.tso || this.uso) && !(this.csum && this.sg) {
+            return Err("tso and uso need csum and sg: csum+sg+tso+uso".into());
         }
         Ok(this)
     }
@@ -70,7 +85,7 @@ pub enum ReceiveBuffers {
 }
 
 /// `[[uplink]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Uplink {
     /// The port's name.
@@ -124,6 +139,18 @@ pub struct Uplink {
     /// The rates at which frames may come in and go out.
     #[serde(default)]
     pub limit: Limits,
+    /// Whether it carries frames; otherwise it drops them.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// The VLAN of all its frames, which have no tags.
+    pub vlan: Option<u16>,
+    /// The VLANs whose frames have tags.
+    pub trunk: Option<Vec<u16>>,
+    /// With `trunk`: the VLAN of frames without a tag.
+    pub native: Option<u16>,
+    /// Whether it reaches only ports that are not isolated.
+    #[serde(default)]
+    pub isolated: bool,
 }
 
 fn no_protection() -> Protection {
@@ -135,6 +162,10 @@ impl Uplink {
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { kind, queues, guest_queues, .. } = self;
         self.coalescing()?;
+        let in_vlans = self.membership()?.is_some_and(|one| one.tagging.is_some());
+        if in_vlans && *queues == Queues::PerGuest {
+            return Err("vlan and trunk are not for queues = \"per-guest\", whose frames are put into guests' buffers".into());
+        }
         match (queues, guest_queues) {
             (Queues::Shared, Some(_)) => {
                 return Err("guest_queues is for queues = \"per-guest\"".into());
@@ -191,6 +222,15 @@ impl Uplink {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// In which VLANs it is, and whether it is isolated; none for a port without that.
+    ///
+    /// # Errors
+    /// There is no such VLAN, or the keys do not fit together.
+    pub fn membership(&self) -> Result<Option<Membership>, String> {
+        let Self { vlan, native, isolated, .. } = *self;
+        Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
     }
 
     /// When a worker is woken up for frames that come in; none if each wakes one that sleeps.

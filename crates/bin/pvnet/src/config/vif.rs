@@ -5,6 +5,7 @@ use netback::{GrantReuse, Offered, RxChannel, TxChannel};
 use offload::Features;
 use port::Coalescing;
 use serde::Deserialize;
+use switch::Membership;
 use wire::ethernet::MacAddr;
 
 use super::coalescing::coalescing;
@@ -12,9 +13,10 @@ use super::daemon::Platform;
 use super::limits::Limits;
 use super::sources::{GuardMode, Sources, deserialize_allowed};
 use super::text::{parsed, parsed_if_any};
+use super::vlans::Keys;
 
 /// `[[guest.vif]]`
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Vif {
     /// Its MAC address; on Xen the toolstack gives it.
@@ -56,6 +58,16 @@ pub struct Vif {
     pub guard_addresses: Vec<Allowed>,
     /// The rates at which the guest may send and receive.
     pub limit: Limits,
+    /// Whether it carries frames; otherwise it drops them.
+    pub enabled: bool,
+    /// The VLAN of all its frames, which have no tags.
+    pub vlan: Option<u16>,
+    /// The VLANs whose frames have tags.
+    pub trunk: Option<Vec<u16>>,
+    /// With `trunk`: the VLAN of frames without a tag.
+    pub native: Option<u16>,
+    /// Whether it reaches only ports that are not isolated.
+    pub isolated: bool,
 }
 
 impl Default for Vif {
@@ -78,6 +90,11 @@ impl Default for Vif {
             guard: None,
             guard_addresses: Vec::new(),
             limit: Limits::default(),
+            enabled: true,
+            vlan: None,
+            trunk: None,
+            native: None,
+            isolated: false,
         }
     }
 }
@@ -105,7 +122,7 @@ const PERSISTENT_GRANTS: u16 = 512;
 
 impl Vif {
     /// The keys of its table.
-    pub(super) const KEYS: [&str; 17] = [
+    pub(super) const KEYS: [&str; 22] = [
         "mac",
         "addresses",
         "queues",
@@ -123,6 +140,11 @@ impl Vif {
         "guard",
         "guard_addresses",
         "limit",
+        "enabled",
+        "vlan",
+        "trunk",
+        "native",
+        "isolated",
     ];
 
     /// Checks what TOML cannot express. On Xen the toolstack may know the addresses.
@@ -159,6 +181,14 @@ impl Vif {
             return Err(format!("persistent_grants is not 0 to {PERSISTENT_GRANTS_MAX}"));
         }
         self.coalescing()?;
+        if self.membership()?.is_some_and(|one| one.tagging.is_some())
+            && !matches!(self.rx, RxChannel::Copy | RxChannel::Flip)
+        {
+            return Err(format!(
+                "rx = \"{}\" is not for an interface with vlan or trunk; use \"copy\"",
+                self.rx
+            ));
+        }
         if is_xen && self.rx == RxChannel::Flip {
             return Err(
                 "rx = \"flip\" is not for Xen, because Linux lets no process transfer pages".into(),
@@ -229,6 +259,15 @@ impl Vif {
         coalescing(self.coalesce_frames, self.coalesce_us)
     }
 
+    /// In which VLANs it is, and whether it is isolated; none for a port without that.
+    ///
+    /// # Errors
+    /// There is no such VLAN, or the keys do not fit together.
+    pub fn membership(&self) -> Result<Option<Membership>, String> {
+        let Self { vlan, native, isolated, .. } = *self;
+        Keys { vlan, trunk: self.trunk.as_deref(), native, isolated }.membership()
+    }
+
     /// The sources that its frames may have.
     ///
     /// # Errors
@@ -255,6 +294,7 @@ impl Vif {
             csum_v6: csum,
             tso_v4: tso,
             tso_v6: tso,
+            ..Features::NONE
         }
     }
 }

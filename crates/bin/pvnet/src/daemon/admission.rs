@@ -5,12 +5,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, mpsc};
 use std::time::Instant;
 
 use hypervisor::DomId;
 use machine::toolstack::{create_domain, create_vif, remove_domain, set_memory_target};
-use machine::{Admitted, Applicant, MemorySize, Pace, Token, Toolstack};
+use machine::{Admitted, Applicant, MemorySize, Pace, Session, Token, Toolstack};
 use netback::RxChannel;
 use offload::Features;
 use shm::PageSize;
@@ -78,8 +78,8 @@ impl AdmissionSettings {
             let mut known: Vec<_> = self.guests.keys().map(String::as_str).collect();
             known.sort_unstable();
             return Err(format!(
-                "no guest {name:?} in the configuration (there are: {}); add a [[guest]] and \
-                 restart the daemon",
+                "no guest {name:?} in the configuration (there are: {}); add a [[guest]], \
+                 then `pvnet reload`",
                 known.join(", ")
             ));
         };
@@ -108,11 +108,41 @@ fn read_token(path: &Path) -> io::Result<Token> {
     Token::read(path)
 }
 
+/// The guests that may join, and those that have.
+#[derive(Clone)]
+pub(super) struct GuestList {
+    settings: Arc<RwLock<AdmissionSettings>>,
+    present: Present,
+}
+
+impl GuestList {
+    /// Nobody has joined yet.
+    pub(super) fn new(settings: AdmissionSettings) -> Self {
+        Self { settings: Arc::new(settings.into()), present: Present::default() }
+    }
+
+    fn settings(&self) -> RwLockReadGuard<'_, AdmissionSettings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other guests may join from now on. Those that have joined stay.
+    pub(super) fn replace(&self, settings: AdmissionSettings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
+    /// Ends the session of a guest, if it has joined.
+    pub(super) fn end(&self, name: &str) {
+        let present = self.present.lock();
+        if let Some(session) = present.get(name).and_then(|presence| presence.session.as_ref()) {
+            session.end();
+        }
+    }
+}
+
 /// Admits guests, creates their devices and announces them to the control thread.
 pub(super) struct Admission {
     store: Arc<dyn Store>,
-    settings: AdmissionSettings,
-    present: Present,
+    guests: GuestList,
     limits: Arc<Limits>,
     nics: Arc<Nics>,
     events: Mutex<mpsc::Sender<Event>>,
@@ -125,6 +155,8 @@ struct Present(Arc<Mutex<HashMap<String, Presence>>>);
 struct Presence {
     /// The guest's process, while it is there.
     process: Option<u32>,
+    /// Its session, from when it was admitted.
+    session: Option<Session>,
     joins: Pace,
 }
 
@@ -137,7 +169,10 @@ impl Present {
     fn enter(&self, name: &str, process: u32) -> Result<PresentName, String> {
         let now = Instant::now();
         let mut present = self.lock();
-        let fresh = || Presence { process: None, joins: Pace::new(JOINS, JOINS_PER_SECOND, now) };
+        let fresh = || {
+            let joins = Pace::new(JOINS, JOINS_PER_SECOND, now);
+            Presence { process: None, session: None, joins }
+        };
         let presence = present.entry(name.to_owned()).or_insert_with(fresh);
         if let Some(other) = presence.process {
             return Err(format!("guest {name:?} has joined already: it is process {other}"));
@@ -160,7 +195,7 @@ struct PresentName {
 impl Drop for PresentName {
     fn drop(&mut self) {
         if let Some(presence) = self.present.lock().get_mut(&self.name) {
-            presence.process = None;
+            (presence.process, presence.session) = (None, None);
         }
     }
 }
@@ -174,14 +209,13 @@ pub(super) struct JoinedGuest {
 
 impl Admission {
     pub(super) fn new(
-        settings: &AdmissionSettings,
+        guests: &GuestList,
         store: Arc<dyn Store>,
         nics: Arc<Nics>,
         events: mpsc::Sender<Event>,
     ) -> Self {
-        let limits = Arc::new(Limits::of_this_process(settings.guests.len()));
-        let (settings, present) = (settings.clone(), Present::default());
-        Self { store, settings, present, limits, nics, events: events.into() }
+        let limits = Arc::new(Limits::of_this_process());
+        Self { store, guests: guests.clone(), limits, nics, events: events.into() }
     }
 
     /// Does what libxl does for a new domain.
@@ -263,16 +297,26 @@ impl Toolstack for Admission {
     type Guest = JoinedGuest;
 
     fn admit(&self, applicant: &Applicant) -> Result<Admitted<JoinedGuest>, String> {
-        let config = self.settings.identify(applicant)?.clone();
-        let name = self.present.enter(&config.name, applicant.process)?;
-        let queues = self.settings.queues;
+        let settings = self.guests.settings();
+        let config = settings.identify(applicant)?.clone();
+        let card_queues = settings.card_queues.get(&config.name).copied().unwrap_or_default();
+        let (queues, guests) = (settings.queues, settings.guests.len());
+        drop(settings);
+        let name = self.guests.present.enter(&config.name, applicant.process)?;
         let size = memory_size(&config, queues, self.nics.reaches(&config.name));
-        let card_queues = self.settings.card_queues.get(&config.name).copied().unwrap_or_default();
         let cost = Cost::of(&config, queues, size.exchange_pages, card_queues);
-        let held =
-            self.limits.take(&cost).map_err(|why| format!("guest {:?} {why}", config.name))?;
+        let held = self
+            .limits
+            .take(&cost, guests)
+            .map_err(|why| format!("guest {:?} {why}", config.name))?;
         let share = held.share();
         Ok(Admitted { size, share, guest: JoinedGuest { config, _name: name, _held: held } })
+    }
+
+    fn opened(&self, JoinedGuest { config, .. }: &JoinedGuest, session: Session) {
+        if let Some(presence) = self.guests.present.lock().get_mut(&config.name) {
+            presence.session = Some(session);
+        }
     }
 
     fn created(
@@ -282,7 +326,7 @@ impl Toolstack for Admission {
     ) -> Result<(), String> {
         self.create_devices(domain, config).map_err(|error| error.to_string())?;
         for ((id, name), vif) in vifs(domain, config).zip(config.vif_names()).zip(&config.vifs) {
-            let (guest, vif) = (config.name.clone(), vif.clone());
+            let (guest, vif) = (config.clone(), vif.clone());
             self.plug(NewInterface { id, guest, name, vif })?;
         }
         self.nics.joined(&config.name, domain);

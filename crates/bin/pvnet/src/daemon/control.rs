@@ -1,36 +1,44 @@
 //! The control thread: owns the interfaces and reacts to their events.
 
+mod addresses;
+mod change;
+mod record;
 mod requests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control_socket::Reason;
-use datapath::{Datapath, Failure, Port, TeachError};
+use datapath::{Datapath, Failure, Port};
 use netback::VifError;
+use toml::Table;
 use tracing::{info, warn};
 use xenstore::{Store, StoreError, WatchEvent};
 
-use crate::config::{Config, Vif, default_queues};
+use crate::config::{Config, Guest, Loaded, Vif, default_queues};
 use crate::daemon::backends::{Backends, Presence, VifId};
 use crate::daemon::cpu::Stopwatch;
 use crate::daemon::event::{Event, NewInterface};
 use crate::daemon::guest_queues::Receiver;
+use crate::daemon::notify::Watchdog;
 use crate::daemon::platform::{Backend, Platform, Transition};
+use crate::daemon::port_record::PortRecord;
 use crate::daemon::uplinks::{self, PluggedUplink};
 use crate::daemon::virtual_machines::{self, VirtualMachine};
-use crate::daemon::wrap::Wrappers;
+use crate::daemon::wrap::{Rules, Wrappers};
 
 /// The interval at which the switch forgets old addresses.
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// A guest's interface.
 struct Interface {
-    /// Its guest's name in the configuration.
-    guest: String,
+    /// Its guest's settings: those with which the guest joined, but for what changed in place since.
+    guest: Guest,
     /// Its port's name.
     name: String,
+    /// Its settings, the same way, with the toolstack's addresses.
+    vif: Vif,
     backend: Box<dyn Backend>,
     wrappers: Wrappers,
     /// Whether an uplink may put frames into its buffers.
@@ -46,25 +54,45 @@ struct Interface {
 
 /// The control thread's state.
 pub(super) struct Control {
+    /// What runs, or will with the next connection.
     config: Config,
+    /// The configuration of which that is all that could be applied.
+    tables: Table,
+    /// The ports that commands have changed since the file was read.
+    by_command: BTreeSet<String>,
     platform: Arc<dyn Platform>,
     datapath: Datapath,
     uplinks: Vec<PluggedUplink>,
     machines: Vec<VirtualMachine>,
     interfaces: BTreeMap<VifId, Interface>,
     stopwatch: Stopwatch,
+    events: mpsc::Sender<Event>,
+    ports: PortRecord,
 }
 
 impl Control {
     pub(super) fn new(
-        config: Config,
+        Loaded { config, tables }: Loaded,
         platform: Arc<dyn Platform>,
         datapath: Datapath,
         uplinks: Vec<PluggedUplink>,
         machines: Vec<VirtualMachine>,
+        events: mpsc::Sender<Event>,
+        ports: PortRecord,
     ) -> Self {
-        let (stopwatch, interfaces) = (Stopwatch::start(), BTreeMap::new());
-        Self { config, platform, datapath, uplinks, machines, interfaces, stopwatch }
+        Self {
+            config,
+            tables,
+            by_command: BTreeSet::new(),
+            platform,
+            datapath,
+            uplinks,
+            machines,
+            interfaces: BTreeMap::new(),
+            stopwatch: Stopwatch::start(),
+            events,
+            ports,
+        }
     }
 
     fn store(&self) -> &dyn Store {
@@ -73,18 +101,25 @@ impl Control {
 
     /// Serves events until [`Event::Stop`]. Then it disconnects the guests, or leaves them connected for
     /// the next daemon.
-    pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>) {
+    pub(super) fn run(mut self, inbox: &mpsc::Receiver<Event>, mut watchdog: Watchdog) {
+        self.ports.begin(Instant::now());
         loop {
-            match inbox.recv_timeout(SWEEP) {
+            let limit = self.ports.left(Instant::now()).unwrap_or(SWEEP);
+            match inbox.recv_timeout(limit) {
                 Ok(Event::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Ok(event) => self.serve(event),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             self.datapath.sweep();
+            watchdog.beat(&self.datapath);
             self.refresh_wrappers();
             self.assign_queues();
             self.uplinks.iter_mut().for_each(PluggedUplink::look_for_device);
+            self.record_ports();
         }
+        watchdog.stopping();
+        // From here on frames wait at their senders, for the next daemon.
+        self.datapath.pause();
         for machine in &mut self.machines {
             machine.unplug(Reason::Stopping, &self.datapath);
         }
@@ -125,13 +160,13 @@ impl Control {
                 }
                 let _ = answer.send(());
             }
-            Event::RingsReady { name, queues } => {
-                if let Some(machine) = virtual_machines::named(&mut self.machines, &name) {
-                    machine.plug(queues, &self.datapath);
+            Event::RingsReady { machine, settings, queues } => {
+                if let Some(machine) = virtual_machines::numbered(&mut self.machines, machine) {
+                    machine.plug(settings, queues, &self.datapath);
                 }
             }
-            Event::RingsStopped { name, why, answer } => {
-                if let Some(machine) = virtual_machines::named(&mut self.machines, &name) {
+            Event::RingsStopped { machine, why, answer } => {
+                if let Some(machine) = virtual_machines::numbered(&mut self.machines, machine) {
                     machine.unplug(why, &self.datapath);
                 }
                 let _ = answer.send(());
@@ -156,6 +191,9 @@ impl Control {
                 self.refresh_wrappers();
                 let _ = answer.send(capture);
             }
+            Event::Change { change, answer } => {
+                let _ = answer.send(self.change(*change));
+            }
             Event::Stop => {}
         }
     }
@@ -176,7 +214,7 @@ impl Control {
         match self.platform.backends().list(self.store()) {
             Ok(present) => {
                 let served = self.interfaces.keys().copied();
-                let ids: std::collections::BTreeSet<_> = served.chain(present).collect();
+                let ids: BTreeSet<_> = served.chain(present).collect();
                 ids.into_iter().for_each(|id| self.look_for(id));
             }
             Err(error) => warn!(%error, "looking for interfaces"),
@@ -204,10 +242,9 @@ impl Control {
     fn plug_named(&mut self, id: VifId) {
         let name = self.platform.backends().name(self.store(), id);
         let guest = self.config.guest(&name).unwrap_or_default();
-        let vif = self.with_addresses(id, guest.vifs.into_iter().next().unwrap_or_default());
-        let plugged = vif.and_then(|vif| {
-            self.plug(NewInterface { id, guest: name.clone(), name: name.clone(), vif })
-        });
+        let vif = self.with_addresses(id, guest.vifs.first().cloned().unwrap_or_default());
+        let plugged =
+            vif.and_then(|vif| self.plug(NewInterface { id, guest, name: name.clone(), vif }));
         if let Err(reason) = plugged {
             warn!(vif = %id, guest = name, reason, "not served");
         }
@@ -228,18 +265,23 @@ impl Control {
     /// Serves an interface.
     fn plug(&mut self, interface: NewInterface) -> Result<(), String> {
         let NewInterface { id, guest, name, vif } = interface;
+        if self.config.guest(&guest.name).is_none() {
+            return Err(format!("guest {:?} is not in the configuration any more", guest.name));
+        }
         let sources = vif.sources()?;
         let lends = vif.has_own_queue(self.config.daemon.platform);
         let offered = vif.offered(if lends { 1 } else { default_queues() });
         let backend = self.platform.adopt(id, offered).map_err(|error| error.to_string())?;
         let state = format!("{}/state", backend.frontend());
-        let policy = sources.policy(backend.mac());
-        let may_capture = self.config.daemon.capture;
-        let wrappers = Wrappers::new(&name, policy, &vif.limit, may_capture);
+        let guard = sources.policy(backend.mac());
+        let membership = vif.membership()?;
+        let rules = Rules { guard, limits: vif.limit, enabled: vif.enabled, membership };
+        let wrappers = Wrappers::new(&name, rules, self.config.daemon.capture);
         let (port, reason, address_owner) = (None, None, None);
         let interface = Interface {
             guest,
             name,
+            vif,
             backend,
             wrappers,
             lends,
@@ -292,9 +334,16 @@ impl Control {
     fn connect(&mut self, id: VifId, queues: Vec<port::Queue>, tasks: Vec<Box<dyn port::Task>>) {
         let Some(interface) = self.interfaces.get_mut(&id) else { return };
         let count = queues.len();
-        let queues = queues.into_iter().map(|queue| interface.wrappers.wrap(queue)).collect();
+        // It may have changed since the backend offered it.
+        let coalescing = interface.vif.coalescing().unwrap_or_default();
+        let wrap = |mut queue: port::Queue| {
+            queue.egress.set_coalescing(coalescing);
+            interface.wrappers.wrap(queue)
+        };
+        let queues = queues.into_iter().map(wrap).collect();
         let name = &interface.name;
-        interface.port = Some(self.datapath.attach(name, queues, tasks));
+        let member = interface.wrappers.membership();
+        interface.port = Some(self.datapath.attach_member(name, queues, tasks, None, member));
         interface.reason = None;
         self.teach(id);
         self.assign_queues();
@@ -334,6 +383,7 @@ impl Control {
         for (id, interface) in self.interfaces.iter().filter(|(_, interface)| interface.lends) {
             if let (Some(port), true) = (&interface.port, interface.has_address) {
                 let Interface { guest, name, backend, .. } = interface;
+                let guest = &guest.name;
                 let receiver = Receiver { id: *id, guest, name, mac: backend.mac(), port };
                 queues.assign(&receiver, &self.datapath, wrappers);
             }
@@ -345,45 +395,6 @@ impl Control {
         for queues in self.uplinks.iter_mut().filter_map(|uplink| uplink.guest_queues.as_mut()) {
             queues.release(id, &self.datapath);
         }
-    }
-
-    /// Teaches the switch a guest's address. A guest that has the same address and was faster keeps it.
-    fn teach(&mut self, id: VifId) {
-        let Some(interface) = self.interfaces.get(&id) else { return };
-        let Some(port) = interface.port.as_deref() else { return };
-        let mac = interface.backend.mac();
-        let taught = self.datapath.teach(port.id(), mac);
-        let has_address = taught.is_ok();
-        let owner = match taught {
-            Ok(()) => None,
-            Err(TeachError::Taken(other)) => {
-                let has_it = |port: &Arc<Port>| port.id() == other;
-                let mut others = self.interfaces.values();
-                let owner = others.find(|owner| owner.port.as_ref().is_some_and(has_it));
-                owner.map(|owner| owner.name.clone())
-            }
-            Err(error) => {
-                warn!(guest = interface.name, %mac, %error, "its address can be taken");
-                None
-            }
-        };
-        if let Some(owner) = &owner
-            && interface.address_owner.as_ref() != Some(owner)
-        {
-            warn!(guest = interface.name, %mac, owner, "another guest has its address");
-        }
-        if let Some(interface) = self.interfaces.get_mut(&id) {
-            interface.address_owner = owner;
-            interface.has_address = has_address;
-        }
-    }
-
-    /// Teaches the addresses that another guest had, which may have gone.
-    fn teach_waiting(&mut self) {
-        let waits = |interface: &Interface| interface.address_owner.is_some();
-        let waiting = self.interfaces.iter().filter(|(_, interface)| waits(interface));
-        let waiting: Vec<_> = waiting.map(|(id, _)| *id).collect();
-        waiting.into_iter().for_each(|id| self.teach(id));
     }
 
     /// Leaves a guest connected for the next daemon. Its states stay as they are, and the frames that it

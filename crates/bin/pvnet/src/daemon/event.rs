@@ -1,25 +1,42 @@
 //! The events of the control thread.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use capture::{Capture, Request};
-use control_socket::{Reason, Status};
+use control_socket::{Change, ChangeReport, Reason, Status};
 use datapath::Failure;
 use hypervisor::DomId;
 use xenstore::WatchEvent;
 
-use crate::config::Vif;
+use crate::config::{Guest, Loaded, Port, Vif};
 use crate::daemon::backends::VifId;
 use crate::daemon::guest_queues::QueueChange;
 
 /// An interface that a toolstack has created.
 pub(super) struct NewInterface {
     pub(super) id: VifId,
-    /// Its guest's name in the configuration.
-    pub(super) guest: String,
+    /// Its guest in the configuration.
+    pub(super) guest: Guest,
     /// Its port's name.
     pub(super) name: String,
     pub(super) vif: Vif,
+}
+
+/// What the ports are to become.
+pub(super) struct NewConfig {
+    pub(super) source: Source,
+    /// Only say what would be done.
+    pub(super) dry_run: bool,
+    /// Cut connections, and open devices again, where that is needed.
+    pub(super) reconnect: bool,
+}
+
+/// Where a new configuration comes from.
+pub(super) enum Source {
+    /// The file was read again.
+    File(Loaded),
+    /// A command changes the present one.
+    Command(Change),
 }
 
 /// A message to the control thread.
@@ -36,10 +53,10 @@ pub(super) enum Event {
     UplinkUp { name: String, queue: Box<port::Queue> },
     /// It does not any more. Its memory is not used once this is answered.
     UplinkDown { name: String, why: Reason, answer: mpsc::Sender<()> },
-    /// The rings of a virtual machine can be served.
-    RingsReady { name: String, queues: Vec<port::Queue> },
+    /// The rings of a virtual machine can be served, as agreed with its front-end.
+    RingsReady { machine: u64, settings: Arc<Port>, queues: Vec<port::Queue> },
     /// They must not be used any more, and are not once this is answered.
-    RingsStopped { name: String, why: Reason, answer: mpsc::Sender<()> },
+    RingsStopped { machine: u64, why: Reason, answer: mpsc::Sender<()> },
     /// Something happened to a queue of an uplink for a guest.
     Queue { uplink: String, change: QueueChange },
     /// A client asks for the status.
@@ -53,6 +70,8 @@ pub(super) enum Event {
     },
     /// A client starts a capture of a port's frames.
     Capture { request: Request, answer: mpsc::Sender<Result<Capture, String>> },
+    /// A client, or a signal, changes the ports.
+    Change { change: Box<NewConfig>, answer: mpsc::Sender<Result<ChangeReport, String>> },
     /// The daemon must stop.
     Stop,
 }

@@ -156,39 +156,37 @@ pub(super) struct Limits {
     limit: Counts,
     /// What guests can have in all.
     available: Counts,
-    /// The mappings of one guest if all of the configuration join.
-    mappings_each: usize,
     held: Mutex<Counts>,
 }
 
 impl Limits {
-    /// The limits for `guests` guests. What this process holds already is not for them.
-    pub(super) fn of_this_process(guests: usize) -> Self {
-        Self::new(limits(), own(), guests)
+    /// The limits of this process. What it holds already is not for guests.
+    pub(super) fn of_this_process() -> Self {
+        Self::new(limits(), own())
     }
 
-    fn new(limit: Counts, own: Counts, guests: usize) -> Self {
+    fn new(limit: Counts, own: Counts) -> Self {
         let left = |limit: usize, own: usize, more: usize| limit.saturating_sub(own + more);
         let available = Counts {
             mappings: left(limit.mappings, own.mappings, OWN.mappings),
             descriptors: left(limit.descriptors, own.descriptors, OWN.descriptors),
             threads: left(limit.threads, own.threads, OWN.threads),
         };
-        let mappings_each = available.mappings / guests.max(1);
-        Self { limit, available, mappings_each, held: Mutex::default() }
+        Self { limit, available, held: Mutex::default() }
     }
 
     fn held(&self) -> MutexGuard<'_, Counts> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a guest's share.
+    /// Takes the share of one of so many guests that may join.
     ///
     /// # Errors
     /// It does not fit; the end of a sentence about the guest, for an operator.
-    pub(super) fn take(self: &Arc<Self>, cost: &Cost) -> Result<Held, String> {
+    pub(super) fn take(self: &Arc<Self>, cost: &Cost, guests: usize) -> Result<Held, String> {
         let Cost { fixed, channels, granted: [least, most] } = *cost;
-        let granted = self.mappings_each.saturating_sub(fixed.mappings).clamp(least, most);
+        let each = self.available.mappings / guests.max(1);
+        let granted = each.saturating_sub(fixed.mappings).clamp(least, most);
         let needed = Counts { mappings: fixed.mappings + granted, ..fixed };
         let mut held = self.held();
         let Counts { mappings, descriptors, threads } = *held;
@@ -312,17 +310,17 @@ mod tests {
 
     #[test]
     fn two_hundred_and_fifty_six_guests_fit_on_default_limits() {
-        let limits = Arc::new(Limits::new(DEFAULT, HELD, 256));
+        let limits = Arc::new(Limits::new(DEFAULT, HELD));
         for queues in [1, 4] {
             let cost = cost(&Guest::default(), queues);
-            let held: Vec<_> = (0..256).map(|_| limits.take(&cost).unwrap()).collect();
+            let held: Vec<_> = (0..256).map(|_| limits.take(&cost, 256).unwrap()).collect();
             let least = GRANTED_MIN * queues as usize;
             assert!(held.iter().all(|held| held.share().mappings >= least));
         }
         assert_eq!(*limits.held(), Counts::default(), "all of it comes back");
         // A few get all that they can use.
-        let few = Arc::new(Limits::new(DEFAULT, HELD, 10));
-        assert_eq!(few.take(&cost(&Guest::default(), 1)).unwrap().share().mappings, 513);
+        let few = Arc::new(Limits::new(DEFAULT, HELD));
+        assert_eq!(few.take(&cost(&Guest::default(), 1), 10).unwrap().share().mappings, 513);
     }
 
     #[test]
@@ -341,24 +339,25 @@ mod tests {
                 ["2 threads", "1 are left", "pids.max", "TasksMax"],
             ),
         ] {
-            let limits = Arc::new(Limits::new(limit, HELD, 1));
+            let limits = Arc::new(Limits::new(limit, HELD));
             let guest = with_vif(Vif { persistent_grants: 0, ..Vif::default() });
-            let why = limits.take(&cost(&guest, 1)).unwrap_err();
+            let why = limits.take(&cost(&guest, 1), 1).unwrap_err();
             assert!(parts.iter().all(|part| why.contains(part)), "{why}");
         }
     }
 
     #[test]
     fn no_guest_takes_the_share_of_one_that_comes_later() {
-        let limits = Arc::new(Limits::new(DEFAULT, HELD, 100));
+        let limits = Arc::new(Limits::new(DEFAULT, HELD));
         let greedy = with_vif(Vif { persistent_grants: 4096, ..Vif::default() });
-        let held: Vec<_> = (0..100).map(|_| limits.take(&cost(&greedy, 1)).unwrap()).collect();
+        let held: Vec<_> = (0..100).map(|_| limits.take(&cost(&greedy, 1), 100).unwrap()).collect();
         let shares: Vec<_> = held.iter().map(|held| held.share().mappings).collect();
         assert!(shares.iter().all(|share| *share == shares[0]), "{shares:?}");
         // What a guest needs in full, it gets in full or not at all.
         let remap = with_vif(Vif { tx: TxChannel::Remap, ..Vif::default() });
-        let limits = Arc::new(Limits::new(DEFAULT, HELD, 100));
-        let held: Vec<_> = (0..100).map_while(|_| limits.take(&cost(&remap, 1)).ok()).collect();
+        let limits = Arc::new(Limits::new(DEFAULT, HELD));
+        let held: Vec<_> =
+            (0..100).map_while(|_| limits.take(&cost(&remap, 1), 100).ok()).collect();
         assert!(held.len() > 50 && held.len() < 60, "{}", held.len());
     }
 
@@ -374,13 +373,13 @@ mod tests {
         assert_eq!(with.mappings - mappings, 2 * CARD_QUEUE_MAPPINGS);
         // Of what is left for guests, the first takes all but one thread.
         let limit = Counts { threads: HELD.threads + OWN.threads + 7, ..DEFAULT };
-        let limits = Arc::new(Limits::new(limit, HELD, 2));
-        let first = limits.take(&cost(2)).unwrap();
-        let why = limits.take(&cost(1)).unwrap_err();
+        let limits = Arc::new(Limits::new(limit, HELD));
+        let first = limits.take(&cost(2), 2).unwrap();
+        let why = limits.take(&cost(1), 2).unwrap_err();
         let parts = ["needs 4 threads", "1 are left", "TasksMax"];
         assert!(parts.iter().all(|part| why.contains(part)), "{why}");
         drop(first);
-        assert!(limits.take(&cost(1)).is_ok(), "they come back with the guest");
+        assert!(limits.take(&cost(1), 2).is_ok(), "they come back with the guest");
     }
 
     #[test]

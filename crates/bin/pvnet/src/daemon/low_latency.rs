@@ -15,7 +15,7 @@ use crate::daemon::error::Error;
 use crate::daemon::event::Event;
 use crate::daemon::thread::spawn;
 
-const DEVICE: &str = "/dev/cpu_dma_latency";
+pub(super) const DEVICE: &str = "/dev/cpu_dma_latency";
 /// How often traffic is looked for.
 const INTERVAL: Duration = Duration::from_secs(1);
 

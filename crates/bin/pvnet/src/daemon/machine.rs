@@ -12,7 +12,7 @@ use tracing::info;
 use xenstore::Store;
 
 use crate::config::Config;
-use crate::daemon::admission::{Admission, AdmissionSettings};
+use crate::daemon::admission::{Admission, AdmissionSettings, GuestList};
 use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
@@ -27,7 +27,7 @@ pub(super) struct MachinePlatform {
     store: Arc<dyn Store>,
     backends: Backends,
     listener: Arc<Listener>,
-    admission: AdmissionSettings,
+    guests: GuestList,
     nics: Arc<Nics>,
 }
 
@@ -42,10 +42,10 @@ impl MachinePlatform {
         let listener = Arc::new(listener);
         let store: Arc<dyn Store> = Arc::new(machine.store().connect(DRIVER_DOMAIN));
         let backends = Backends::new(DRIVER_DOMAIN, "vif");
-        let admission = AdmissionSettings::new(config)?;
+        let guests = GuestList::new(AdmissionSettings::new(config)?);
         info!(socket = %join_socket.display(), "guests join here");
         let nics = Nics::new(config, &machine);
-        Ok(Self { machine, store, backends, listener, admission, nics })
+        Ok(Self { machine, store, backends, listener, guests, nics })
     }
 }
 
@@ -70,12 +70,8 @@ impl Platform for MachinePlatform {
     }
 
     fn look_for_guests(&self, events: mpsc::Sender<Event>) -> Result<Box<dyn FnOnce()>, Error> {
-        let admission = Arc::new(Admission::new(
-            &self.admission,
-            self.store.clone(),
-            self.nics.clone(),
-            events,
-        ));
+        let admission =
+            Arc::new(Admission::new(&self.guests, self.store.clone(), self.nics.clone(), events));
         let (listener, machine) = (self.listener.clone(), Machine::clone(&self.machine));
         let accepting = spawn("guests", move || listener.serve(&machine, &admission))?;
         let listener = self.listener.clone();
@@ -97,6 +93,15 @@ impl Platform for MachinePlatform {
 
     fn ends_with_its_node(&self) -> bool {
         false
+    }
+
+    fn prepare_guests(&self, config: &Config) -> Result<Box<dyn FnOnce()>, Error> {
+        let (guests, settings) = (self.guests.clone(), AdmissionSettings::new(config)?);
+        Ok(Box::new(move || guests.replace(settings)))
+    }
+
+    fn end_guest(&self, name: &str) {
+        self.guests.end(name);
     }
 
     /// Writes the node that the guest's balloon watches.

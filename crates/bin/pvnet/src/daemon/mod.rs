@@ -6,11 +6,14 @@
 
 mod admission;
 mod backends;
+mod change;
 mod clients;
 mod control;
 mod cpu;
 mod error;
 mod event;
+mod front_end;
+mod gate;
 mod guest_queues;
 mod leases;
 mod limits;
@@ -19,7 +22,10 @@ mod machine;
 mod memory;
 mod metrics;
 mod nics;
+mod notify;
 mod platform;
+mod port_record;
+mod sandbox;
 mod server;
 mod status;
 mod store_events;
@@ -36,59 +42,85 @@ use std::time::Duration;
 
 use datapath::Datapath;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use tracing::info;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tracing::{info, warn};
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, ConfigFile, Loaded};
 use crate::log::LogLimit;
 use control::Control;
 use error::Error;
 use event::Event;
 use leases::Leases;
+use notify::Readiness;
 use platform::Platform;
+use port_record::PortRecord;
+use sandbox::Sandbox;
 use thread::spawn;
+use uplink_device::Device;
 
-/// Runs until SIGINT or SIGTERM.
-pub fn run(config: Config, log: LogLimit) -> Result<(), Error> {
+/// Runs until SIGINT or SIGTERM. SIGHUP reads the file again.
+pub fn run(file: &ConfigFile, loaded: Loaded, log: LogLimit) -> Result<(), Error> {
     thread::end_after_panic();
     raise_descriptor_limit();
+    let config = &loaded.config;
     let directory = &config.daemon.directory;
     std::fs::create_dir_all(directory).map_err(Error::path(directory))?;
+    // With all rights, before this thread gives them up for all that it starts.
+    let devices = uplinks::open_devices(config)?;
+    let readiness = Readiness::from_environment();
+    let sandbox = Sandbox::enter(config, file.path());
     let (events, inbox) = mpsc::channel();
     // Before sockets exist that a signal could leave behind.
-    watch_signals(events.clone())?;
+    watch_signals(file.clone(), events.clone())?;
     spawn("log", move || log.keep_summarising())?;
     let platform: Arc<dyn Platform> = match config.daemon.platform {
-        config::Platform::Machine => Arc::new(machine::MachinePlatform::open(&config)?),
-        config::Platform::Xen => Arc::new(xen::XenPlatform::open(&config)?),
+        config::Platform::Machine => Arc::new(machine::MachinePlatform::open(config)?),
+        config::Platform::Xen => Arc::new(xen::XenPlatform::open(config)?),
     };
-    serve(config, &platform, events, &inbox)?;
+    let start = Start { devices, sandbox, readiness };
+    serve(file, loaded, &platform, start, events, &inbox)?;
     info!("stopped");
     Ok(())
 }
 
+/// What the first thread has made before there were others.
+struct Start {
+    devices: Vec<Option<Device>>,
+    sandbox: Sandbox,
+    readiness: Readiness,
+}
+
 /// Serves the guests of a platform until a signal stops it.
 fn serve(
-    config: Config,
+    file: &ConfigFile,
+    loaded: Loaded,
     platform: &Arc<dyn Platform>,
+    start: Start,
     events: mpsc::Sender<Event>,
     inbox: &mpsc::Receiver<Event>,
 ) -> Result<(), Error> {
+    let config = &loaded.config;
     let leases = Leases::new(platform.meter().clone());
     // If the configuration wants the meter, it is on as long as the daemon runs.
     let _metered = config.daemon.meter.then(|| leases.take());
-    let datapath = start_datapath(&config, &events)?;
+    let datapath = start_datapath(config, &events)?;
+    let ports = PortRecord::open(&config.daemon.directory);
+    if ports.is_waiting() {
+        datapath.pause();
+    }
     let nics = platform.nics().cloned();
-    let uplinks = uplinks::attach(&config, platform.meter(), &datapath, nics.as_ref(), &events)?;
-    let machines = virtual_machines::attach(&config, platform.meter(), &events)?;
+    let Start { devices, sandbox, readiness } = start;
+    let uplinks =
+        uplinks::attach(config, devices, platform.meter(), &datapath, nics.as_ref(), &events)?;
+    let machines = virtual_machines::attach(config, platform.meter(), &events)?;
     let _nics = match &nics {
         Some(nics) => {
-            nics::serve_uplinks(&config, nics, platform.meter(), &events)?;
-            nics::Server::start(&config, nics)?
+            nics::serve_uplinks(config, nics, platform.meter(), &events)?;
+            nics::Server::start(config, nics)?
         }
         None => None,
     };
-    let _server = server::Server::start(&config, platform, events.clone(), leases)?;
+    let _server = server::Server::start(config, file, platform, events.clone(), leases)?;
     if let Some(address) = config.daemon.metrics {
         metrics::serve(address, events.clone(), nics)?;
     }
@@ -97,9 +129,12 @@ fn serve(
     }
     let workers = datapath.workers();
     let stop_looking = platform.look_for_guests(events.clone())?;
-    store_events::forward(platform.store().clone(), events)?;
+    store_events::forward(platform.store().clone(), events.clone())?;
+    sandbox.close();
+    let watchdog = readiness.ready();
     info!(workers, "ready");
-    Control::new(config, platform.clone(), datapath, uplinks, machines).run(inbox);
+    Control::new(loaded, platform.clone(), datapath, uplinks, machines, events, ports)
+        .run(inbox, watchdog);
     stop_looking();
     Ok(())
 }
@@ -125,11 +160,20 @@ fn start_datapath(config: &Config, events: &mpsc::Sender<Event>) -> Result<Datap
     Datapath::start(&settings, sink).map_err(Error::system("start the workers"))
 }
 
-fn watch_signals(events: mpsc::Sender<Event>) -> Result<(), Error> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
+fn watch_signals(file: ConfigFile, events: mpsc::Sender<Event>) -> Result<(), Error> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(Error::system("watch for signals"))?;
     spawn("signals", move || {
         for signal in signals.forever() {
+            if signal == SIGHUP {
+                // On a thread: the next signal may be one to stop.
+                let (file, events) = (file.clone(), events.clone());
+                let reload = move || change::reload(&file, &events);
+                if let Err(error) = thread::spawn_for_client("reload", reload) {
+                    warn!(%error, "not reloaded");
+                }
+                continue;
+            }
             info!(signal, "stopping");
             if events.send(Event::Stop).is_err() {
                 return;

@@ -12,6 +12,7 @@ use switch::MacAddr;
 use tracing::warn;
 use xenstore::{Store, XenbusState};
 
+use crate::config::Config;
 use crate::daemon::backends::{Backends, VifId};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
@@ -47,6 +48,20 @@ pub(super) trait Platform: Send + Sync {
     /// Whether an interface ends when the toolstack removes it. Otherwise it ends with its guest's
     /// process.
     fn ends_with_its_node(&self) -> bool;
+
+    /// Prepares to admit the guests of another configuration. Nothing changes until the result is called.
+    ///
+    /// # Errors
+    /// A guest's secret cannot be read.
+    fn prepare_guests(&self, config: &Config) -> Result<Box<dyn FnOnce()>, Error> {
+        let _ = config;
+        Ok(Box::new(|| ()))
+    }
+
+    /// Ends a guest's session, if this daemon decides about that.
+    fn end_guest(&self, name: &str) {
+        let _ = name;
+    }
 
     /// Sets how much memory the guest `name`, which is `domain`, should have.
     ///

@@ -12,7 +12,8 @@ use machine::{Accepted, Acceptor, listen_at};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::SocketType;
 
-use crate::config::Config;
+use crate::config::{Config, ConfigFile};
+use crate::daemon::change;
 use crate::daemon::clients::{Clients, Timed};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
@@ -31,6 +32,7 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(
         config: &Config,
+        file: &ConfigFile,
         platform: &Arc<dyn Platform>,
         events: mpsc::Sender<Event>,
         leases: Leases,
@@ -41,6 +43,12 @@ impl Server {
         let _ = std::fs::remove_file(&path);
         let listening = listen_at(&path, SocketType::STREAM, config.daemon.control_mode);
         let listener = UnixListener::from(listening.map_err(Error::path(&path))?);
+        if let Some(group) = config.daemon.control_group {
+            let group = Some(rustix::fs::Gid::from_raw(group));
+            let changed = rustix::fs::chown(&path, None, group).map_err(std::io::Error::from);
+            changed.map_err(Error::path(&path))?;
+        }
+        let file = file.clone();
         // The thread never ends, so it must not own the platform, which removes its socket when dropped.
         let platform = Arc::downgrade(platform);
         let clients = Clients::new(CLIENTS_MAX);
@@ -59,12 +67,13 @@ impl Server {
                     refuse(&stream, &format!("{CLIENTS_MAX} clients are connected; try later"));
                     continue;
                 };
-                let (platform, events, leases) = (platform.clone(), events.clone(), leases.clone());
+                let (file, platform) = (file.clone(), platform.clone());
+                let (events, leases) = (events.clone(), leases.clone());
                 // One thread per client, so that a slow answer, which may depend on a guest, delays no other.
                 // If no thread starts, the client sees its connection end.
                 let _ = spawn_for_client("control", move || {
                     // A client that has gone needs no answer.
-                    let _ = answer(&stream, &platform, &events, &leases);
+                    let _ = answer(&stream, &file, &platform, &events, &leases);
                     drop(client);
                 });
             }
@@ -82,6 +91,7 @@ impl Drop for Server {
 
 fn answer(
     stream: &UnixStream,
+    file: &ConfigFile,
     platform: &Weak<dyn Platform>,
     events: &mpsc::Sender<Event>,
     leases: &Leases,
@@ -129,6 +139,15 @@ fn answer(
             Ok(capture) => send(capture, stream)?,
             Err(why) => serde_json::to_writer(reply, &Refusal::new(why))?,
         },
+        Ok(Request::Change(request)) => {
+            let changed = change::request(request, file, events);
+            // Changes take longer than other requests.
+            let mut reply = Timed::new(stream, TIMEOUT);
+            match changed {
+                Ok(report) => serde_json::to_writer(&mut reply, &report)?,
+                Err(why) => serde_json::to_writer(&mut reply, &Refusal::new(why))?,
+            }
+        }
         Ok(Request::Meter) => hold(stream, leases.take())?,
         Err(refusal) => serde_json::to_writer(reply, &refusal)?,
     }

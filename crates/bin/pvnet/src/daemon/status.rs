@@ -6,6 +6,7 @@ use control_socket::{
 };
 use datapath::Port;
 use hypervisor::Meter;
+use switch::NO_VLAN;
 use xenstore::XenbusState;
 
 use crate::daemon::uplinks::PluggedUplink;
@@ -38,12 +39,15 @@ pub(super) fn guest(
 
 /// An uplink's port; `reason` says why it is down.
 pub(super) fn uplink(uplink: &PluggedUplink) -> PortStatus {
-    let PluggedUplink { name, port, wrappers, guest_queues, failure, .. } = uplink;
+    let PluggedUplink { port, wrappers, guest_queues, failure, .. } = uplink;
     let state = if failure.is_some() { PortState::Down } else { PortState::Up };
     let reason = failure.clone();
     let guest_queues = guest_queues.as_ref().map(|queues| queues.status()).unwrap_or_default();
-    let status =
-        PortStatus { reason, guest_queues, ..PortStatus::new(name, PortKind::Uplink, state) };
+    let status = PortStatus {
+        reason,
+        guest_queues,
+        ..PortStatus::new(uplink.name(), PortKind::Uplink, state)
+    };
     let status = wrappers.describe(status);
     match port {
         Some(port) => counted(status, port),
@@ -88,6 +92,7 @@ pub(super) fn meter(meter: &Meter, ports: &[PortStatus]) -> MeterStatus {
 
 /// An entry of the switch's table.
 pub(super) fn address(entry: &switch::Entry) -> Address {
-    let switch::Entry { mac, port, age, taught } = *entry;
-    Address { mac: mac.to_string(), port: port.0, age, taught }
+    let switch::Entry { vlan, mac, port, age, taught } = *entry;
+    let vlan = (vlan != NO_VLAN).then_some(vlan);
+    Address { mac: mac.to_string(), vlan, port: port.0, age, taught }
 }

@@ -50,17 +50,17 @@ fn stations(guests: usize) -> u32 {
     u32::try_from(guests).unwrap_or(u32::MAX)
 }
 
-/// Without TSO the stack behind the device sends MTU-sized frames.
-fn offload(uplink: &Uplink) -> TapOffload {
+/// Without segmentation the stack behind the device sends MTU-sized frames. A guest with a queue on it has no unsegmented UDP.
+fn offload(uplink: &Uplink, guests: usize) -> TapOffload {
     match uplink.large_receive {
-        true => TapOffload::ALL,
+        true => TapOffload { uso: uplink.capabilities.uso && guests == 0, ..TapOffload::ALL },
         false => TapOffload { csum: true, ..TapOffload::NONE },
     }
 }
 
 fn open_tap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     let Wanted { shared, guests } = wanted;
-    let open = || Tap::open(&uplink.tap, shared + guests, offload(uplink)).map_err(text);
+    let open = || Tap::open(&uplink.tap, shared + guests, offload(uplink, guests)).map_err(text);
     let mut queues = netns::inside(uplink.namespace.as_deref(), open)?;
     if uplink.persistent {
         queues.iter().try_for_each(TapQueue::persist).map_err(text)?;
@@ -82,8 +82,8 @@ fn open_macvtap(uplink: &Uplink, wanted: Wanted) -> Result<Device, String> {
     let namespace = uplink.namespace.as_deref();
     let macvtap = netns::Macvtap::make(namespace, &uplink.device)?;
     let (mut queues, steering) = netns::inside(namespace, || {
-        let queues =
-            Macvtap::open(macvtap.name(), shared + guests, offload(uplink)).map_err(text)?;
+        let queues = Macvtap::open(macvtap.name(), shared + guests, offload(uplink, guests))
+            .map_err(text)?;
         // At most as many as a macvtap has.
         let count = u16::try_from(queues.len()).unwrap_or(u16::MAX);
         let steer = || {

@@ -18,7 +18,7 @@ use crate::daemon::event::Event;
 use crate::daemon::guest_queues::{GuestQueues, TapQueues};
 use crate::daemon::nics::{CardQueues, Nics};
 use crate::daemon::uplink_device::{self, Device, ForGuests, Wanted};
-use crate::daemon::wrap::Wrappers;
+use crate::daemon::wrap::{Rules, Wrappers};
 use crate::daemon::xdp_queues::XdpQueues;
 use crate::netns;
 
@@ -28,12 +28,10 @@ const SPARE_BUFFERS: usize = 256;
 
 /// An uplink.
 pub(super) struct PluggedUplink {
-    pub(super) name: String,
+    pub(super) config: Uplink,
     /// None while it has no device.
     pub(super) port: Option<Arc<Port>>,
     pub(super) wrappers: Wrappers,
-    /// When a worker is woken up for frames that come in.
-    coalescing: Option<Coalescing>,
     /// Its queues for guests, if it has some.
     pub(super) guest_queues: Option<Box<dyn GuestQueues>>,
     /// Why it does not work, or not any more.
@@ -45,6 +43,51 @@ pub(super) struct PluggedUplink {
 }
 
 impl PluggedUplink {
+    /// An uplink without a device, for this reason.
+    fn without_device(config: Uplink, wrappers: Wrappers, failure: Reason) -> Self {
+        Self {
+            config,
+            port: None,
+            wrappers,
+            guest_queues: None,
+            failure: Some(failure),
+            _macvtap: None,
+            silent: None,
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// When a worker is woken up for frames that come in.
+    fn coalescing(&self) -> Option<Coalescing> {
+        // Checked when the configuration was read.
+        self.config.coalescing().unwrap_or_default()
+    }
+
+    /// Sets those of its settings that change while it carries frames.
+    pub(super) fn set(&mut self, new: &Uplink, datapath: &Datapath) {
+        let before = self.coalescing();
+        self.config = self.config.clone().taking(new);
+        // No address of an uplink is taught.
+        let _ = self.wrappers.set(rules(new), datapath, self.port.as_deref());
+        if let Some(port) = self.port.as_deref().filter(|_| self.coalescing() != before) {
+            datapath.coalesce(port, self.coalescing());
+        }
+    }
+
+    /// Closes its device, and leaves it without one for this reason.
+    pub(super) fn close(self, why: Reason, datapath: &Datapath) -> Self {
+        let Self { config, port, wrappers, guest_queues, .. } = self;
+        // Their sockets and queues belong to the port.
+        drop(guest_queues);
+        if let Some(port) = port {
+            datapath.detach(port.id());
+        }
+        Self::without_device(config, wrappers, why)
+    }
+
     /// Whether this is its port.
     pub(super) fn is_at(&self, port: &Arc<Port>) -> bool {
         self.port.as_ref().is_some_and(|own| Arc::ptr_eq(own, port))
@@ -55,7 +98,7 @@ impl PluggedUplink {
         let deleted = self.silent.take_if(|queue| queue.is_deleted());
         if let Some(queue) = deleted {
             let why = Reason::DeviceFailed(format!("{}: the interface was deleted", queue.name()));
-            warn!(uplink = self.name, %why, "down");
+            warn!(uplink = self.name(), %why, "down");
             self.failure = Some(why);
         }
     }
@@ -64,13 +107,15 @@ impl PluggedUplink {
     pub(super) fn plug(&mut self, queue: Queue, datapath: &Datapath) {
         let queue = self.wrappers.wrap(queue);
         let queues = vec![queue];
-        let port = datapath.attach_coalesced(&self.name, queues, Vec::new(), self.coalescing);
+        let member = self.wrappers.membership();
+        let port =
+            datapath.attach_member(self.name(), queues, Vec::new(), self.coalescing(), member);
         self.port = Some(port);
         self.failure = None;
         if let Some(queues) = &mut self.guest_queues {
             queues.plugged(self.port.as_ref(), datapath, &self.wrappers);
         }
-        info!(uplink = self.name, "up");
+        info!(uplink = self.name(), "up");
     }
 
     /// Unplugs it: its card serves it no more.
@@ -80,7 +125,7 @@ impl PluggedUplink {
                 queues.plugged(None, datapath, &self.wrappers);
             }
             datapath.detach(port.id());
-            warn!(uplink = self.name, %why, "down");
+            warn!(uplink = self.name(), %why, "down");
         }
         self.failure = Some(why);
     }
@@ -91,61 +136,97 @@ pub(super) fn named<'a>(
     uplinks: &'a mut [PluggedUplink],
     name: &str,
 ) -> Option<&'a mut PluggedUplink> {
-    uplinks.iter_mut().find(|uplink| uplink.name == name)
+    uplinks.iter_mut().find(|uplink| uplink.name() == name)
 }
 
-/// Opens every uplink's device and plugs it in. A card's context is plugged in when the card comes.
+/// Opens every uplink's device, in the order of the configuration. A card's context has none.
+pub(super) fn open_devices(config: &Config) -> Result<Vec<Option<Device>>, Error> {
+    let open = |uplink: &Uplink| {
+        let device =
+            uplink.nic.is_none().then(|| open_device(uplink, config, config.daemon.workers));
+        device.transpose()
+    };
+    config.uplinks.iter().map(open).collect()
+}
+
+/// Opens the device of an uplink that is no card's context, with so many queues for all guests.
+fn open_device(uplink: &Uplink, config: &Config, shared: usize) -> Result<Device, Error> {
+    let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
+    let wanted = Wanted { shared, guests: guest_queues_of(uplink, config) };
+    uplink_device::open(uplink, wanted).map_err(failed)
+}
+
+/// Plugs in every uplink's device. A card's context is plugged in when the card comes.
 pub(super) fn attach(
     config: &Config,
+    devices: Vec<Option<Device>>,
     meter: &Arc<Meter>,
     datapath: &Datapath,
     nics: Option<&Arc<Nics>>,
     events: &mpsc::Sender<Event>,
 ) -> Result<Vec<PluggedUplink>, Error> {
+    let card_queues = |uplink: &Uplink| -> Option<Box<dyn GuestQueues>> {
+        let nics = nics.filter(|_| uplink.queues == Queues::PerGuest)?;
+        Some(Box::new(CardQueues::new(nics, &uplink.name, events)))
+    };
+    let attach = |(uplink, device): (&Uplink, Option<Device>)| {
+        if let Some(device) = device {
+            return plug_in(uplink, device, config, meter, datapath);
+        }
+        let wrappers = Wrappers::new(&uplink.name, rules(uplink), config.daemon.capture);
+        let failure = Reason::NoCard(uplink.nic.clone().unwrap_or_default());
+        let guest_queues = card_queues(uplink);
+        let without = PluggedUplink::without_device(uplink.clone(), wrappers, failure);
+        Ok(PluggedUplink { guest_queues, ..without })
+    };
+    config.uplinks.iter().zip(devices).map(attach).collect()
+}
+
+/// Opens the device of an uplink that is no card's context, and plugs it in.
+pub(super) fn open(
+    uplink: &Uplink,
+    config: &Config,
+    meter: &Arc<Meter>,
+    datapath: &Datapath,
+) -> Result<PluggedUplink, Error> {
+    let device = open_device(uplink, config, datapath.workers())?;
+    plug_in(uplink, device, config, meter, datapath)
+}
+
+/// What the wrappers of an uplink enforce. It has no guard: its frames come from many sources.
+fn rules(uplink: &Uplink) -> Rules {
+    // Checked when the configuration was read.
+    let membership = uplink.membership().unwrap_or_default();
+    Rules { guard: None, limits: uplink.limit, enabled: uplink.enabled, membership }
+}
+
+/// Plugs in an uplink with its device.
+fn plug_in(
+    uplink: &Uplink,
+    device: Device,
+    config: &Config,
+    meter: &Arc<Meter>,
+    datapath: &Datapath,
+) -> Result<PluggedUplink, Error> {
     let mut vifs = config.guests.iter().flat_map(|guest| &guest.vifs);
     // On Xen guests copy from their pools only.
     let is_machine = config.daemon.platform == Platform::Machine;
     let kept = is_machine && vifs.any(|vif| vif.rx == RxChannel::GuestCopy);
     let spare = if kept { SPARE_BUFFERS } else { 0 };
-    let card_queues = |uplink: &Uplink| -> Option<Box<dyn GuestQueues>> {
-        let nics = nics.filter(|_| uplink.queues == Queues::PerGuest)?;
-        Some(Box::new(CardQueues::new(nics, &uplink.name, events)))
-    };
-    let attach = |uplink: &Uplink| {
-        let wrappers = Wrappers::new(&uplink.name, None, &uplink.limit, config.daemon.capture);
-        match &uplink.nic {
-            Some(nic) => Ok(PluggedUplink {
-                name: uplink.name.clone(),
-                port: None,
-                wrappers,
-                // Checked when the configuration was read.
-                coalescing: uplink.coalescing().unwrap_or_default(),
-                guest_queues: card_queues(uplink),
-                failure: Some(Reason::NoCard(nic.clone())),
-                _macvtap: None,
-                silent: None,
-            }),
-            None => {
-                let guest_queues = guest_queues_of(uplink, config);
-                attach_one(uplink, guest_queues, wrappers, spare, meter, datapath)
-            }
-        }
-    };
-    config.uplinks.iter().map(attach).collect()
+    let wrappers = Wrappers::new(&uplink.name, rules(uplink), config.daemon.capture);
+    attach_one(uplink, device, wrappers, spare, meter, datapath)
 }
 
 fn attach_one(
     uplink: &Uplink,
-    guests: usize,
+    device: Device,
     wrappers: Wrappers,
     spare: usize,
     meter: &Arc<Meter>,
     datapath: &Datapath,
 ) -> Result<PluggedUplink, Error> {
     let failed = |reason: String| Error::Uplink { name: uplink.name.clone(), reason };
-    let wanted = Wanted { shared: datapath.workers(), guests };
-    let Device { shared, for_guests, macvtap } =
-        uplink_device::open(uplink, wanted).map_err(failed)?;
+    let Device { shared, for_guests, macvtap } = device;
     let first = shared.len();
     let memory = |queues, spare| {
         buffers(uplink, queues, spare).map_err(Error::system("memory for an uplink"))
@@ -160,7 +241,8 @@ fn attach_one(
     };
     let queues = shared.into_iter().zip(memory(first, spare)?).map(queue).collect();
     let coalescing = uplink.coalescing().map_err(failed)?;
-    let port = datapath.attach_coalesced(&uplink.name, queues, Vec::new(), coalescing);
+    let member = wrappers.membership();
+    let port = datapath.attach_member(&uplink.name, queues, Vec::new(), coalescing, member);
     let guest_queues: Option<Box<dyn GuestQueues>> = match for_guests {
         ForGuests::Nothing => None,
         ForGuests::Queues(taps, steering) => {
@@ -181,16 +263,12 @@ fn attach_one(
             Some(Box::new(XdpQueues::new(namespace, &uplink.device, xdp, queues, port.clone())))
         }
     };
-    let name = uplink.name.clone();
-    let port = Some(port);
-    let failure = None;
     Ok(PluggedUplink {
-        name,
-        port,
+        config: uplink.clone(),
+        port: Some(port),
         wrappers,
-        coalescing,
         guest_queues,
-        failure,
+        failure: None,
         _macvtap: macvtap,
         silent,
     })

@@ -1,28 +1,35 @@
 //! The network devices of virtual machines.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
 
 use control_socket::{PortKind, PortState, PortStatus, Reason};
 use datapath::{Datapath, Port};
 use hypervisor::Meter;
 use port::Queue;
 use tracing::{info, warn};
-use vhost_user::{Device, Ended, Link, Mode, Pace, Session, Socket};
+use vhost_user::{Link, Mode, Socket};
 use wire::ethernet::MacAddr;
 
 use crate::config::{self, Config};
 use crate::daemon::error::Error;
 use crate::daemon::event::Event;
+use crate::daemon::front_end::FrontEnds;
 use crate::daemon::status::counted;
 use crate::daemon::thread::spawn_for_client;
-use crate::daemon::wrap::Wrappers;
+use crate::daemon::wrap::{Rules, Wrappers};
+
+/// The number of the next port.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A port for a virtual machine, whether one uses it or not.
 pub(super) struct VirtualMachine {
-    pub(super) name: String,
-    mac: Option<MacAddr>,
+    /// Its settings; a session keeps those that it agreed on when it began.
+    pub(super) config: config::Port,
+    /// The settings of the session whose rings are served.
+    agreed: Option<Arc<config::Port>>,
+    front_ends: Arc<FrontEnds>,
     /// The socket's file, if this process made it.
     socket: Option<PathBuf>,
     pub(super) wrappers: Wrappers,
@@ -30,30 +37,59 @@ pub(super) struct VirtualMachine {
     pub(super) port: Option<Arc<Port>>,
     /// Why they are not.
     reason: Option<Reason>,
-    /// Down while the port is disabled.
+    /// Down while the port is disabled, or set down.
     link: Arc<Link>,
 }
 
 impl VirtualMachine {
+    pub(super) fn name(&self) -> &str {
+        &self.config.name
+    }
+
     /// Whether this is its port.
     pub(super) fn is_at(&self, port: &Arc<Port>) -> bool {
         self.port.as_ref().is_some_and(|own| Arc::ptr_eq(own, port))
     }
 
-    /// Its rings can be served.
-    pub(super) fn plug(&mut self, queues: Vec<Queue>, datapath: &Datapath) {
+    /// The settings with which its rings are served, or would be.
+    pub(super) fn running(&self) -> config::Port {
+        let Some(agreed) = &self.agreed else { return self.config.clone() };
+        (**agreed).clone().taking(&self.config)
+    }
+
+    /// Whether a front-end's rings are served.
+    pub(super) fn is_connected(&self) -> bool {
+        self.agreed.is_some()
+    }
+
+    /// Its rings can be served, as was agreed in the session.
+    pub(super) fn plug(
+        &mut self,
+        agreed: Arc<config::Port>,
+        queues: Vec<Queue>,
+        datapath: &Datapath,
+    ) {
+        let mac = agreed.mac;
+        self.agreed = Some(agreed);
+        self.enforce(datapath);
         let count = queues.len();
         let queues = queues.into_iter().map(|queue| self.wrappers.wrap(queue)).collect();
-        let port = datapath.attach(&self.name, queues, Vec::new());
-        if let Some(mac) = self.mac
+        let member = self.wrappers.membership();
+        let port = datapath.attach_member(self.name(), queues, Vec::new(), None, member);
+        self.port = Some(port);
+        self.teach(mac, datapath);
+        self.reason = None;
+        self.link.set(self.config.enabled);
+        info!(port = self.name(), queues = count, "up");
+    }
+
+    /// Teaches the switch its address.
+    fn teach(&self, mac: Option<MacAddr>, datapath: &Datapath) {
+        if let (Some(port), Some(mac)) = (&self.port, mac)
             && let Err(error) = datapath.teach(port.id(), mac)
         {
-            warn!(port = self.name, %mac, %error, "its address can be taken");
+            warn!(port = self.name(), %mac, %error, "its address can be taken");
         }
-        self.port = Some(port);
-        self.reason = None;
-        self.link.set(true);
-        info!(port = self.name, queues = count, "up");
     }
 
     /// Its rings must not be used any more.
@@ -61,19 +97,50 @@ impl VirtualMachine {
         // One that was disabled keeps its reason.
         if let Some(port) = self.port.take() {
             datapath.detach(port.id());
-            info!(port = self.name, %why, "down");
-            self.link.set(!matches!(why, Reason::Disabled(_)));
+            info!(port = self.name(), %why, "down");
+            self.link.set(!matches!(why, Reason::Disabled(_)) && self.config.enabled);
             self.reason = Some(why);
+        }
+        self.agreed = None;
+    }
+
+    /// Sets the port's settings. The guard, the limits and whether it is enabled count at once, the others from the next session on.
+    pub(super) fn set(&mut self, config: config::Port, datapath: &Datapath) {
+        let is_disabled = matches!(self.reason, Some(Reason::Disabled(_)));
+        self.link.set(config.enabled && !is_disabled);
+        self.front_ends.set(config.clone());
+        self.config = config;
+        self.enforce(datapath);
+    }
+
+    /// Ends the present session: the front-end may come again.
+    pub(super) fn hang_up(&mut self, why: Reason, datapath: &Datapath) {
+        self.unplug(why, datapath);
+        self.front_ends.hang_up();
+    }
+
+    /// Has the wrappers enforce what the settings say.
+    fn enforce(&mut self, datapath: &Datapath) {
+        match rules(&self.running()) {
+            Ok(rules) if rules == *self.wrappers.rules() => {}
+            Ok(rules) => {
+                if self.wrappers.set(rules, datapath, self.port.as_deref()) {
+                    self.teach(self.running().mac, datapath);
+                }
+            }
+            // Checked when the configuration was read.
+            Err(reason) => warn!(port = self.name(), reason, "its rules stay as they are"),
         }
     }
 
     pub(super) fn status(&self) -> PortStatus {
         let stalled = self.port.as_ref().is_some_and(|port| port.is_stalled());
+        let mac = self.running().mac;
         let status = PortStatus {
-            mac: self.mac.map(|mac| mac.to_string()),
+            mac: mac.map(|mac| mac.to_string()),
             reason: self.reason.clone().or(stalled.then_some(Reason::Stalled)),
             ..PortStatus::new(
-                &self.name,
+                self.name(),
                 PortKind::Guest,
                 if self.port.is_some() { PortState::Up } else { PortState::Down },
             )
@@ -88,6 +155,7 @@ impl VirtualMachine {
 
 impl Drop for VirtualMachine {
     fn drop(&mut self) {
+        self.front_ends.stop();
         if let Some(path) = &self.socket {
             // Somebody may have removed it already.
             let _ = std::fs::remove_file(path);
@@ -95,34 +163,9 @@ impl Drop for VirtualMachine {
     }
 }
 
-/// The virtual machine's port of this name.
-pub(super) fn named<'a>(
-    machines: &'a mut [VirtualMachine],
-    name: &str,
-) -> Option<&'a mut VirtualMachine> {
-    machines.iter_mut().find(|machine| machine.name == name)
-}
-
-/// Tells the control thread what a session says.
-struct Messenger {
-    name: String,
-    events: mpsc::Sender<Event>,
-}
-
-impl Device for Messenger {
-    fn start(&self, queues: Vec<Queue>) {
-        // After the control thread has ended, the queues are dropped, and nobody serves them.
-        let _ = self.events.send(Event::RingsReady { name: self.name.clone(), queues });
-    }
-
-    fn stop(&self, why: &str) {
-        let (answer, answered) = mpsc::channel();
-        let (name, why) = (self.name.clone(), Reason::NotConnected(why.to_owned()));
-        if self.events.send(Event::RingsStopped { name, why, answer }).is_ok() {
-            // Ends when they are stopped, or with the control thread, which stops them too.
-            let _ = answered.recv();
-        }
-    }
+/// The virtual machine's port of this number.
+pub(super) fn numbered(machines: &mut [VirtualMachine], id: u64) -> Option<&mut VirtualMachine> {
+    machines.iter_mut().find(|machine| machine.front_ends.id() == id)
 }
 
 /// Opens the sockets of all ports, and waits for their front-ends.
@@ -131,55 +174,45 @@ pub(super) fn attach(
     meter: &Arc<Meter>,
     events: &mpsc::Sender<Event>,
 ) -> Result<Vec<VirtualMachine>, Error> {
-    config.ports.iter().map(|port| attach_one(port, config, meter, events)).collect()
+    let may_capture = config.daemon.capture;
+    config.ports.iter().map(|port| open(port, may_capture, meter, events)).collect()
 }
 
-fn attach_one(
+/// Opens the socket of a port, and waits for its front-ends.
+pub(super) fn open(
     port: &config::Port,
-    config: &Config,
+    may_capture: bool,
     meter: &Arc<Meter>,
     events: &mpsc::Sender<Event>,
 ) -> Result<VirtualMachine, Error> {
-    let name = port.name.clone();
-    let failed = |reason: String| Error::Port { name: name.clone(), reason };
+    let failed = |reason: String| Error::Port { name: port.name.clone(), reason };
     let path = &port.socket;
     let socket = Socket::open(port.mode(), path);
     let socket = socket.map_err(|error| failed(format!("{}: {error}", path.display())))?;
-    let sources = port.sources().map_err(failed)?;
-    let policy = port.mac.and_then(|mac| sources.policy(mac));
-    let wrappers = Wrappers::new(&name, policy, &port.limit, config.daemon.capture);
-    let device = Arc::new(Messenger { name: name.clone(), events: events.clone() });
-    let (options, mac, meter) = (port.device(), port.mac, meter.clone());
+    let wrappers = Wrappers::new(&port.name, rules(port).map_err(failed)?, may_capture);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    let front_ends = FrontEnds::new(id, port.clone()).map_err(Error::system("open a port"))?;
     let link = Arc::<Link>::default();
-    let (device_link, config_space) = (link.clone(), port.config_space);
-    spawn_for_client("vhost-user", move || {
-        let mut pace = Pace::default();
-        loop {
-            let stream = socket.next();
-            std::thread::sleep(pace.begin(Instant::now()));
-            info!(port = device.name, "a front-end is connected");
-            let ended = match Session::new(options, device.clone(), meter.clone()) {
-                Ok(session) => session
-                    .of_device(mac, device_link.clone())
-                    .offering_config_space(config_space)
-                    .run(stream),
-                Err(error) => Ended { why: error.to_string(), is_hostile: false },
-            };
-            let Ended { why, is_hostile } = ended;
-            warn!(port = device.name, why, "its front-end's session has ended");
-            if is_hostile {
-                warn!(port = device.name, "its socket is closed until the daemon starts again");
-                return;
-            }
-        }
-    })?;
+    link.set(port.enabled);
+    let (served, device_link) = (front_ends.clone(), link.clone());
+    let (meter, events) = (meter.clone(), events.clone());
+    spawn_for_client("vhost-user", move || served.serve(&socket, &device_link, &meter, &events))?;
     Ok(VirtualMachine {
         socket: (port.mode() == Mode::Server).then(|| path.clone()),
-        name,
-        mac: port.mac,
+        config: port.clone(),
+        agreed: None,
+        front_ends,
         wrappers,
         port: None,
         reason: Some(Reason::WaitingForFrontend),
         link,
     })
+}
+
+/// What the wrappers of a port enforce.
+fn rules(port: &config::Port) -> Result<Rules, String> {
+    let sources = port.sources()?;
+    let guard = port.mac.and_then(|mac| sources.policy(mac));
+    let membership = port.membership()?;
+    Ok(Rules { guard, limits: port.limit, enabled: port.enabled, membership })
 }

@@ -113,10 +113,15 @@ fn own_domain(store: &dyn Store) -> Result<DomId, Error> {
     Ok(DomId(text.trim().parse().map_err(|_| malformed())?))
 }
 
+/// The file that a daemon holds while it serves this type of backends.
+pub(super) fn lock_path(kind: &str) -> PathBuf {
+    PathBuf::from(format!("/run/pvnet-{kind}.lock"))
+}
+
 /// Ensures that no other daemon serves the same rings, since each request would be answered twice.
 /// The lock ends with the process.
 fn serve_alone(kind: &str) -> Result<File, Error> {
-    let lock = PathBuf::from(format!("/run/pvnet-{kind}.lock"));
+    let lock = lock_path(kind);
     let file = File::create(&lock).map_err(Error::path(&lock))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),

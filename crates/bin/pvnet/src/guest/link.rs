@@ -6,10 +6,11 @@ use std::time::Duration;
 use control_socket::InterfaceReport;
 use netdev::{Device, NotFreed, Queue};
 use offload::Features;
-use uplink::tap::{Tap, TapOffload, TapQueue};
+use uplink::tap::{Tap, TapOffload};
 use wire::ethernet::MacAddr;
 
 use super::pump::QueueThread;
+use super::stack_queue::StackQueue;
 use crate::context::ContextDevice;
 use crate::error::text;
 use crate::netns;
@@ -32,16 +33,16 @@ pub(super) struct StackEnd<'a> {
     pub(super) addresses: Vec<String>,
     /// For how long the threads poll at most.
     pub(super) poll: Duration,
-    /// The tap of an earlier session, which the stack has configured.
-    pub(super) kept: Option<Vec<TapQueue>>,
+    /// Those queues of an earlier session whose tap the stack has configured.
+    pub(super) kept: Option<Vec<StackQueue>>,
 }
 
 /// An interface. Its frames are carried while its device is open and until it is dropped or
 /// [closed](Self::close).
 pub(super) struct Link {
     name: String,
-    /// Copies of the threads' taps, so that the stack's interface stays while the device is away.
-    taps: Vec<TapQueue>,
+    /// Copies of the threads' queues, so that the stack's interface stays while the device is away.
+    stack: Vec<StackQueue>,
     /// For how long the threads poll at most.
     poll: Duration,
     running: Option<Running>,
@@ -60,13 +61,14 @@ impl Running {
         name: &str,
         device: impl Device + 'static,
         queues: Vec<Q>,
-        taps: &[TapQueue],
+        stack: &[StackQueue],
         poll: Duration,
     ) -> Result<Self, String> {
-        let start = |(number, (queue, tap)): (usize, (Q, &TapQueue))| {
-            QueueThread::start(format!("{name}-{number}"), queue, tap.try_clone()?, poll)
+        let start = |(number, (queue, stack)): (usize, (Q, &StackQueue))| {
+            let StackQueue { tap, unconfirmed } = stack.try_clone()?;
+            QueueThread::start(format!("{name}-{number}"), queue, tap, unconfirmed, poll)
         };
-        let threads = queues.into_iter().zip(taps).enumerate().map(start);
+        let threads = queues.into_iter().zip(stack).enumerate().map(start);
         let threads = threads.collect::<Result<_, _>>().map_err(text)?;
         Ok(Self { device: Box::new(device), threads })
     }
@@ -111,10 +113,10 @@ impl Link {
         mut stack: StackEnd<'_>,
     ) -> Result<Self, String> {
         let offload = tap_offload(stack.offloads, device.features());
-        let taps = taps(device.mac(), queues.len(), offload, &mut stack)?;
+        let own = stack_queues(device.mac(), queues.len(), offload, &mut stack)?;
         let StackEnd { name, poll, .. } = stack;
-        let running = Running::start(&name, device, queues, &taps, poll)?;
-        Ok(Self { name, taps, poll, running: Some(running), context: None })
+        let running = Running::start(&name, device, queues, &own, poll)?;
+        Ok(Self { name, stack: own, poll, running: Some(running), context: None })
     }
 
     /// Makes a tap for a context, and starts it if there is a card.
@@ -122,10 +124,10 @@ impl Link {
         context: ContextDevice,
         mut stack: StackEnd<'_>,
     ) -> Result<Self, String> {
-        let taps = taps(context.mac(), 1, TapOffload::NONE, &mut stack)?;
+        let own = stack_queues(context.mac(), 1, TapOffload::NONE, &mut stack)?;
         let StackEnd { name, offloads, poll, .. } = stack;
         let context = Some((context, offloads));
-        let mut this = Self { name, taps, poll, running: None, context };
+        let mut this = Self { name, stack: own, poll, running: None, context };
         this.set_carrier(false)?;
         this.reopen()?;
         Ok(this)
@@ -136,7 +138,14 @@ impl Link {
     pub(super) fn without_tap(name: &str, device: impl Device + 'static) -> Self {
         let running = Running { device: Box::new(device), threads: Vec::new() };
         let (name, running) = (name.to_owned(), Some(running));
-        Self { name, taps: Vec::new(), poll: Duration::ZERO, running, context: None }
+        Self { name, stack: Vec::new(), poll: Duration::ZERO, running, context: None }
+    }
+
+    /// See [`Device::keep_mapped`].
+    pub(super) fn keep_mapped(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.device.keep_mapped();
+        }
     }
 
     /// The tap's name.
@@ -144,9 +153,9 @@ impl Link {
         &self.name
     }
 
-    /// Copies of its taps, so that the stack's interface stays after this link's end.
-    pub(super) fn keep_taps(&self) -> Result<Vec<TapQueue>, String> {
-        self.taps.iter().map(TapQueue::try_clone).collect::<Result<_, _>>().map_err(text)
+    /// Copies of the stack's queues, so that the stack's interface stays after this link's end.
+    pub(super) fn keep_queues(&self) -> Result<Vec<StackQueue>, String> {
+        self.stack.iter().map(StackQueue::try_clone).collect::<Result<_, _>>().map_err(text)
     }
 
     /// What its queues have sent since its device was opened.
@@ -202,8 +211,8 @@ impl Link {
         let Some((context, own)) = &self.context else { return Ok(false) };
         let Some((device, queue)) = context.connect(*own)? else { return Ok(false) };
         let offload = tap_offload(*own, device.features());
-        self.taps.iter().try_for_each(|tap| tap.set_offload(offload)).map_err(text)?;
-        let running = Running::start(&self.name, device, vec![queue], &self.taps, self.poll)?;
+        self.stack.iter().try_for_each(|queue| queue.tap.set_offload(offload)).map_err(text)?;
+        let running = Running::start(&self.name, device, vec![queue], &self.stack, self.poll)?;
         self.running = Some(running);
         self.set_carrier(true)?;
         Ok(true)
@@ -218,7 +227,7 @@ impl Link {
     }
 
     fn set_carrier(&self, is_on: bool) -> Result<(), String> {
-        self.taps.iter().try_for_each(|tap| tap.set_carrier(is_on)).map_err(text)
+        self.stack.iter().try_for_each(|queue| queue.tap.set_carrier(is_on)).map_err(text)
     }
 
     /// Frees at most `count` pages of its device that no frame is in, for other uses. Returns how many.
@@ -243,23 +252,25 @@ fn tap_offload(own: Features, device_does: Features) -> TapOffload {
         csum: own.csum_v4 && own.csum_v6 && device_does.csum_v4 && device_does.csum_v6,
         tso4: own.tso_v4 && device_does.tso_v4 && device_does.sg,
         tso6: own.tso_v6 && device_does.tso_v6 && device_does.sg,
+        // No guest's device has it.
+        uso: false,
     }
 }
 
 /// The tap between the stack and a device: that of an earlier session, if there is one.
-fn taps(
+fn stack_queues(
     mac: MacAddr,
     queues: usize,
     offload: TapOffload,
     stack: &mut StackEnd<'_>,
-) -> Result<Vec<TapQueue>, String> {
+) -> Result<Vec<StackQueue>, String> {
     let Some(kept) = stack.kept.take() else { return open_taps(mac, queues, offload, stack) };
     // The stack spreads its frames over all of them.
     if kept.len() != queues {
         let name = &stack.name;
         return Err(format!("{name} has {} queues, and the daemon serves {queues}", kept.len()));
     }
-    kept.iter().try_for_each(|tap| tap.set_offload(offload)).map_err(text)?;
+    kept.iter().try_for_each(|queue| queue.tap.set_offload(offload)).map_err(text)?;
     Ok(kept)
 }
 
@@ -269,7 +280,7 @@ fn open_taps(
     queues: usize,
     offload: TapOffload,
     stack: &StackEnd<'_>,
-) -> Result<Vec<TapQueue>, String> {
+) -> Result<Vec<StackQueue>, String> {
     let StackEnd { name, namespace, addresses, .. } = stack;
     let taps = Tap::open(name, queues, offload).map_err(text)?;
     netns::set_mac(*namespace, name, &mac.to_string())?;
@@ -278,5 +289,5 @@ fn open_taps(
         netns::keep_addresses_apart(name)?;
     }
     netns::bring_up(*namespace, name, addresses)?;
-    Ok(taps)
+    Ok(taps.into_iter().map(StackQueue::new).collect())
 }

@@ -5,6 +5,7 @@ mod links;
 mod memory;
 mod options;
 mod pump;
+mod stack_queue;
 mod vif;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,7 +19,6 @@ use nic_session::channel::GuestEnd;
 use offload::Features;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
-use uplink::tap::TapQueue;
 use xen::XenGuest;
 use xenstore::{Client, Store};
 
@@ -29,6 +29,7 @@ use crate::signals::{report_signal, stop_signal};
 use link::{Link, StackEnd};
 use links::Follow;
 use memory::Balloon;
+use stack_queue::StackQueue;
 
 pub use options::{Address, Options};
 
@@ -63,11 +64,12 @@ pub fn run(identity: &Identity, socket: &Path, options: &Options) -> Result<(), 
     let mut kept = Vec::new();
     let result = loop {
         let Session { guest, store } = session;
-        let links = open_links(&guest, &store, name, options, std::mem::take(&mut kept))?;
+        let mut links = open_links(&guest, &store, name, options, std::mem::take(&mut kept))?;
+        links.iter_mut().for_each(Link::keep_mapped);
         let names: Vec<_> = links.iter().map(Link::name).collect();
         println!("guest {name} is up: {} in namespace {name}", names.join(", "));
         if !options.rejoin.is_zero() {
-            kept = links.iter().map(Link::keep_taps).collect::<Result<_, _>>()?;
+            kept = links.iter().map(Link::keep_queues).collect::<Result<_, _>>()?;
         }
         let balloon = Balloon::watch(guest, store).map_err(text)?;
         let result = links::run(links, &signals, &asked, balloon);
@@ -148,7 +150,7 @@ fn open_links(
     store: &Arc<dyn Store>,
     namespace: &str,
     options: &Options,
-    kept: Vec<Vec<TapQueue>>,
+    kept: Vec<Vec<StackQueue>>,
 ) -> Result<Vec<Link>, String> {
     let handles = vif::handles(&**store)?;
     let contexts = contexts(guest, &**store)?;
@@ -218,7 +220,8 @@ pub fn run_on_xen(handle: u32, options: &Options) -> Result<(), String> {
     let addresses = options.addresses(0, &name).unwrap_or_else(configured);
     let poll = options.poll;
     let stack = StackEnd { name, namespace: None, offloads, addresses, poll, kept: None };
-    let link = vif::open(&guest, &store, handle, stack, options, None)?;
+    let mut link = vif::open(&guest, &store, handle, stack, options, None)?;
+    link.keep_mapped();
     println!("vif {handle} is up: {}", link.name());
     links::run(vec![link], &signals, &asked, Nothing)
 }

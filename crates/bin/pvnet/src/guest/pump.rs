@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netdev::{Buffer, Burst, Gone, HEADER_MAX, Metadata, Queue};
+use netdev::{Buffer, Burst, Gone, HEADER_MAX, Metadata, Queue, SentFrame};
 use offload::vnet;
 use poller::Poller;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -21,11 +21,15 @@ use wire::headers::Headers;
 use wire::virtio_net::VirtioNetHdr;
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::stack_queue::Unconfirmed;
 use counters::{QueueCounters, RingWatch};
 use orders::{OrderSender, OrderTaker};
 
 /// The most frames received before the other direction has its turn.
 const RECEIVE_BURST: usize = 32;
+
+/// Turns after a device's end in which frames may still be received: more than its ring has.
+const LAST_TURNS: usize = 16;
 
 /// A running thread.
 pub struct QueueThread {
@@ -80,12 +84,13 @@ enum Error<F: std::error::Error> {
 }
 
 impl QueueThread {
-    /// Starts it. `name` is the thread's name. `tap` does not block. A wait that may be short is polled for
-    /// `poll` at most.
+    /// Starts it. `name` is the thread's name. `tap` does not block. The frames in `unconfirmed` are sent first, and at the
+    /// end it has those that must be sent again. A wait that may be short is polled for `poll` at most.
     pub fn start<Q: Queue>(
         name: String,
         queue: Q,
         tap: impl AsFd + Send + 'static,
+        unconfirmed: Unconfirmed,
         poll: Duration,
     ) -> io::Result<Self> {
         let (stop, ended) = (Notice::new()?, Notice::new()?);
@@ -94,7 +99,11 @@ impl QueueThread {
         let counters = forwarder.ring.counters().clone();
         let end = ended.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
+            forwarder.send_again(unconfirmed.take());
             let result = forwarder.run();
+            if let Ok(()) | Err(Error::Gone(_)) = result {
+                unconfirmed.set(forwarder.finish());
+            }
             end.give();
             let fault = match result {
                 Ok(()) | Err(Error::Gone(_)) => None,
@@ -190,6 +199,35 @@ impl<Q: Queue, T: AsFd> Forwarder<Q, T> {
             }
             self.sleep(waiting_for_room)?;
         }
+    }
+
+    /// Sends frames that another device did not confirm, as far as they fit. The other end may have had some of them.
+    fn send_again(&mut self, frames: Vec<SentFrame>) {
+        for SentFrame { metadata, bytes } in frames {
+            let mut rest = &bytes[..];
+            for Buffer { region, offset, len } in self.queue.buffers() {
+                let (part, after) = rest.split_at(len.min(rest.len()));
+                if part.is_empty() || region.copy_in(offset, part).is_err() {
+                    break;
+                }
+                rest = after;
+            }
+            if !rest.is_empty() || self.queue.submit(metadata).is_err() {
+                break;
+            }
+        }
+        self.queue.kick();
+    }
+
+    /// Hands the stack what has arrived before the device's end. Returns the frames that are not confirmed.
+    fn finish(&mut self) -> Vec<SentFrame> {
+        // A device that has not ended may go on for ever.
+        for _ in 0..LAST_TURNS {
+            if !matches!(self.receive(), Ok(true)) {
+                break;
+            }
+        }
+        self.queue.unconfirmed()
     }
 
     /// Waits for either end, or to be asked to stop.

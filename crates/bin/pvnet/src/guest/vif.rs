@@ -85,7 +85,7 @@ pub(super) fn features(store: &dyn Store, handle: u32) -> Features {
     let csum = flag("checksum-offload");
     let tso = flag("tcp-segmentation-offload");
     let sg = flag("scatter-gather");
-    Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso }
+    Features { sg, csum_v4: csum, csum_v6: csum, tso_v4: tso, tso_v6: tso, ..Features::NONE }
 }
 
 /// The addresses of interface `handle` in the daemon's configuration.

@@ -12,6 +12,7 @@ mod middleware;
 mod nic;
 mod pps;
 mod queues;
+mod restart;
 mod reuse;
 mod rows;
 mod scale;
@@ -47,6 +48,8 @@ pub enum BenchCommand {
     Idle(idle::IdleArgs),
     /// What a hostile guest costs two good ones, for each class of attack.
     Isolation(isolation::IsolationArgs),
+    /// How long guests' traffic pauses while the daemon is stopped, or killed, and started again.
+    Restart(restart::RestartArgs),
     /// Many guests: idle, sending at once, and what each costs.
     Scale(scale::ScaleArgs),
     /// Virtual machines' ports beside DPDK's testpmd: frames per second, round trips, idle CPU.
@@ -75,6 +78,7 @@ pub fn run(command: &BenchCommand) -> Result<()> {
         Bench::Nic(args) => bench(&args.common, || nic::run(args).map(Shown::from)),
         Bench::Idle(args) => bench(&args.common, || idle::run(args).map(Shown::from)),
         Bench::Isolation(args) => bench(&args.common, || isolation::run(args)),
+        Bench::Restart(args) => bench(&args.common, || restart::run(args).map(Shown::from)),
         Bench::Scale(args) => bench(&args.common, || scale::run(args)),
         Bench::Vhost(args) => bench(&args.common, || vhost::run(args)),
         Bench::HostileGuest(args) => isolation::hostile_guest(args),

@@ -14,6 +14,15 @@ use crate::error::{Error, Result};
 const LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
+/// How a daemon ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// A signal asks it to stop.
+    Planned,
+    /// `kill -9`.
+    Killed,
+}
+
 /// A running daemon. Dropping it stops it and removes its files.
 #[derive(Debug)]
 pub struct Daemon {
@@ -41,15 +50,24 @@ impl Daemon {
         Self::launch(program(Some(namespace))?, config)
     }
 
-    fn launch(mut command: Command, config: impl FnOnce(&Path) -> String) -> Result<Self> {
+    fn launch(command: Command, config: impl FnOnce(&Path) -> String) -> Result<Self> {
         let folder = TempDir::new()?;
         let file = folder.path().join("pvnet.toml");
         std::fs::write(&file, config(folder.path()))
             .map_err(|source| Error::Path { path: file.clone(), source })?;
-        command.args(["run", "--config"]).arg(&file);
-        let mut daemon = Self { process: Process::capture(command)?, folder };
+        let mut daemon = Self { process: run(command, folder.path())?, folder };
         daemon.wait("the daemon's start", &mut [], |_, _| true)?;
         Ok(daemon)
+    }
+
+    /// Ends it, and at once starts this program with the same configuration. Its guests may still be away on return.
+    pub fn restart(&mut self, ending: Ending) -> Result<()> {
+        match ending {
+            Ending::Planned => self.process.stop()?,
+            Ending::Killed => self.process.kill()?,
+        };
+        self.process = run(program(None)?, self.folder())?;
+        self.wait("the daemon's start", &mut [], |_, _| true)
     }
 
     /// The folder of its sockets.
@@ -115,6 +133,11 @@ impl Daemon {
         let all = std::iter::once(&self.process).chain(guests);
         all.filter_map(complaint).map(|line| format!("; {line}")).collect()
     }
+}
+
+fn run(mut command: Command, folder: &Path) -> Result<Process> {
+    command.args(["run", "--config"]).arg(folder.join("pvnet.toml"));
+    Ok(Process::capture(command)?)
 }
 
 /// This program, in a namespace if one is given. It dies with the thread that starts it.

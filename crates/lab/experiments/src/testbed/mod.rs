@@ -16,7 +16,7 @@ mod round_trips;
 mod subject;
 
 pub use case::{CASES, CONGESTION, Case, find_pace};
-pub use daemon::{Daemon, ports, program, program_path};
+pub use daemon::{Daemon, Ending, ports, program, program_path};
 pub use measure::measure;
 pub use pvnet::{Setup, Testbed};
 pub use round_trips::round_trips;

@@ -8,7 +8,7 @@ use accounting::Carried;
 use control_socket::{GuestReport, PortKind, PortState, QueueReport, Status};
 use lab::{Endpoint, Namespace, Offloads, Process};
 
-use super::daemon::{Daemon, ports, program};
+use super::daemon::{Daemon, Ending, ports, program};
 use super::subject::Subject;
 use crate::error::{Error, Result};
 
@@ -29,6 +29,8 @@ pub struct Setup {
     pub offloads: Offloads,
     /// Whether hypervisor time is measured.
     pub meter: bool,
+    /// Whether the guests outlive the daemon.
+    pub rejoin: bool,
     /// More tables for the configuration: other guests and uplinks.
     pub more: String,
 }
@@ -43,6 +45,7 @@ impl Default for Setup {
             guest: String::new(),
             offloads: Offloads::ALL,
             meter: false,
+            rejoin: false,
             more: String::new(),
         }
     }
@@ -58,10 +61,13 @@ pub struct Testbed {
     right: Endpoint,
     queues: Option<u32>,
     poll_us: Option<u64>,
+    rejoin: bool,
 }
 
 /// How long a guest may take for a report on a busy machine.
 const REPORT: Duration = Duration::from_secs(5);
+/// How long guests wait for the next daemon.
+const REJOIN: &str = "--rejoin=30";
 /// The interface in each guest.
 const DEVICE: &str = "eth0";
 impl Testbed {
@@ -73,8 +79,9 @@ impl Testbed {
         let right = endpoint("pvnet-blue", 2)?;
         let config = |folder: &Path| config_text(setup, folder, [&left, &right]);
         let daemon = Daemon::start(config)?;
-        let (queues, poll_us) = (setup.queues, setup.poll_us);
-        let mut testbed = Self { guests: Vec::new(), daemon, left, right, queues, poll_us };
+        let Setup { queues, poll_us, rejoin, .. } = *setup;
+        let guests = Vec::new();
+        let mut testbed = Self { guests, daemon, left, right, queues, poll_us, rejoin };
         testbed.start_guests(setup.offloads)?;
         Ok(testbed)
     }
@@ -85,6 +92,12 @@ impl Testbed {
         // The daemon refuses a second guest of a name until it has removed the first.
         self.wait("the guests' end", |status, _| status.absent.len() == 2)?;
         self.start_guests(offloads)
+    }
+
+    /// Ends the daemon and starts it again, under guests that must [outlive](Setup::rejoin) it. They may still be away on
+    /// return.
+    pub fn restart_daemon(&mut self, ending: Ending) -> Result<()> {
+        self.daemon.restart(ending)
     }
 
     fn start_guests(&mut self, offloads: Offloads) -> Result<()> {
@@ -98,6 +111,7 @@ impl Testbed {
                 command.args(["--queues", &queues.to_string()]);
             }
             command.args(self.poll_us.map(|poll_us| format!("--poll-us={poll_us}")));
+            command.args(self.rejoin.then_some(REJOIN));
             command.arg(end.namespace.name());
             self.guests.push(Process::capture(command)?);
         }

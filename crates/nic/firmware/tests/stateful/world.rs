@@ -327,7 +327,7 @@ impl World {
     fn arrive(&mut self, to: u8, len: usize, offload: u8) {
         let destination = if to == 0 { MacAddr::BROADCAST } else { mac(to) };
         let frame = self.next_frame(destination, PEER, len);
-        let gso = Gso { kind: GsoKind::TcpV4, size: u16::from(offload) };
+        let gso = Gso { kind: GsoKind::TcpV4.into(), size: u16::from(offload) };
         let metadata = match offload % 4 {
             // Nothing in the frame that these could be about: nobody gets it.
             1 => Metadata { checksum: Checksum::Partial, gso: None },

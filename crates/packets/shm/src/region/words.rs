@@ -18,23 +18,23 @@ pub(super) const WORD: usize = 8;
 /// The compiler knows the result where the offset is a sum of known multiples, as that of a ring's
 /// slot is.
 #[inline(always)]
-const fn width(offset: usize, size: usize) -> usize {
+pub(super) const fn width(offset: usize, size: usize) -> usize {
     1 << (offset | size | WORD).trailing_zeros()
 }
 
-/// Reads a value, each word of it once.
+/// Reads a value, each word of it once. A word has `width` bytes: 8, 4, 2 or 1.
 ///
 /// # Safety
-/// The bytes at `source` are mapped, and `source` is `offset` bytes behind a multiple of [`WORD`].
+/// The bytes at `source` are mapped, and both `source` and the value's size are multiples of `width`.
 #[inline(always)]
-pub(super) unsafe fn load<T: FromBytes>(source: *mut u8, offset: usize) -> T {
+pub(super) unsafe fn load<T: FromBytes>(source: *mut u8, width: usize) -> T {
     let mut value = MaybeUninit::<T>::uninit();
     let dest = value.as_mut_ptr().cast();
     let len = size_of::<T>();
-    // SAFETY: the words lie in the mapped bytes, are aligned by the definition of the width, and
-    // cover the value. FromBytes makes every pattern a valid T.
+    // SAFETY: the words lie in the mapped bytes, are aligned, and cover the value. FromBytes makes every
+    // pattern a valid T.
     unsafe {
-        match width(offset, len) {
+        match width {
             8 => load_words(source, dest, len, |word| {
                 AtomicU64::from_ptr(word).load(Ordering::Relaxed)
             }),
@@ -57,12 +57,12 @@ pub(super) unsafe fn load<T: FromBytes>(source: *mut u8, offset: usize) -> T {
 /// # Safety
 /// As [`load`]; the bytes are writable.
 #[inline(always)]
-pub(super) unsafe fn store<T: IntoBytes + Immutable>(dest: *mut u8, offset: usize, value: &T) {
+pub(super) unsafe fn store<T: IntoBytes + Immutable>(dest: *mut u8, width: usize, value: &T) {
     let source = value.as_bytes().as_ptr();
     let len = size_of::<T>();
     // SAFETY: as in `load`. IntoBytes means that no padding leaks.
     unsafe {
-        match width(offset, len) {
+        match width {
             8 => store_words(source, dest, len, |word, value| {
                 AtomicU64::from_ptr(word).store(value, Ordering::Relaxed);
             }),

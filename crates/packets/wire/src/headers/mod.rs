@@ -85,7 +85,8 @@ impl Headers {
     /// The frame ends inside its headers, they are malformed, or `header` ends inside the Ethernet
     /// header, its tags or the IP header. In XSA-423 a backend passed on frames whose protocol
     /// headers were not all in the bytes that it had copied, and told the kernel where they lie.
-    #[inline]
+    // Where it is called, the result is in memory, byte by byte, and the caller waits for it.
+    #[inline(always)]
     pub fn parse_start(header: &[u8], frame_len: usize) -> Result<Self, ParseError> {
         let header = &header[..header.len().min(MAX_LEN)];
         let link = LinkHeader::parse(header)?;

@@ -39,6 +39,11 @@ impl Moderation {
         Self { coalescing, is_owed: false, frames: 0, bytes: 0, due: Duration::ZERO, sent: None }
     }
 
+    /// Other rules for the notifications from now on. One that is held back stays due when it was.
+    pub(super) fn set(&mut self, coalescing: Option<Coalescing>) {
+        self.coalescing = coalescing;
+    }
+
     /// Whether a notification may be held back at all.
     pub(super) fn holds(&self) -> bool {
         self.coalescing != Some(Coalescing::OFF)
@@ -158,6 +163,20 @@ mod tests {
                 assert_eq!(moderation.due(), None);
             }
         }
+    }
+
+    #[test]
+    fn a_notification_that_is_held_back_when_the_rules_change_is_sent() {
+        let mut moderation = explicit(8, 50);
+        assert!(!frame(&mut moderation, true, START));
+        let due = moderation.due().unwrap();
+        moderation.set(Some(Coalescing::OFF));
+        assert_eq!(moderation.due(), Some(due), "its worker still has it to flush");
+        assert!(moderation.flush(due, false));
+        moderation.set(Some(Coalescing { frames: 8, after: MICROSECOND * 50 }));
+        assert!(!frame(&mut moderation, true, START));
+        moderation.set(Some(Coalescing::OFF));
+        assert!(frame(&mut moderation, false, START), "with the next frame at the latest");
     }
 
     #[test]

@@ -254,6 +254,7 @@ fn flags_of(checksum: Checksum) -> u16 {
 /// for that: a frontend that takes responses in any order finds the id in the features, of which netif
 /// defines none.
 pub(super) fn gso_extra(gso: Gso, id: u16) -> Option<ExtraInfo> {
-    let extra = Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind, features: id };
+    let extra =
+        Extra::Gso { size: gso.size.try_into().ok()?, kind: gso.kind.netif()?, features: id };
     extra.encode(false).ok()
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use machine::Machine;
-use offload::{Checksum, Features, Gso, GsoKind};
-use port::{Body, Egress, Frame, HEADER_MAX, Offer, Piece};
+use offload::{Checksum, Features, Gso, GsoKind, MAX_HEADER, Segmenter};
+use port::{Body, Egress, Frame, HEADER_MAX, Offer, Outcome, Piece};
 use proptest::prelude::*;
 use shm::Region;
 use wire::headers::{Headers, Transport};
@@ -30,7 +30,7 @@ fn any_frame(random: &mut Random) -> Frame {
     frame.len = len;
     let header_len = (len as usize).min(HEADER_MAX);
     frame.header_len = u8::try_from(header_len).unwrap();
-    frame.bytes = [BODY; HEADER_MAX];
+    frame.bytes.fill(BODY);
     frame.bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
     if len >= 54 && !random.one_in(3) {
         let protocol = if random.one_in(3) { 17 } else { 6 };
@@ -60,10 +60,17 @@ fn any_frame(random: &mut Random) -> Frame {
     let transport = frame.headers.transport;
     if matches!(transport, Transport::Tcp | Transport::Udp) && random.one_in(2) {
         frame.checksum = Checksum::Partial;
-        if transport == Transport::Tcp && random.one_in(2) {
+        if random.one_in(2) {
             let most = if random.one_in(4) { 65_000 } else { 2000 };
             let size = 8 + random.below16(most);
-            frame.gso = Some(Gso { kind: GsoKind::TcpV4, size });
+            let is_tcp = transport == Transport::Tcp;
+            let kind = if is_tcp { GsoKind::TcpV4 } else { GsoKind::UdpV4 };
+            frame.gso = Some(Gso { kind, size });
+            // Where it claims no other length, it is a datagram that can be cut.
+            if !is_tcp && frame.bytes[16..18] == [0, 0] {
+                let datagram = u16::try_from(len - 34).unwrap_or(u16::MAX).to_be_bytes();
+                frame.bytes[38..40].copy_from_slice(&datagram);
+            }
         }
     }
     frame
@@ -206,4 +213,55 @@ proptest! {
         prop_assert!(bystander.snapshot() == before);
         prop_assert!(raw.snapshot()[behind..].iter().all(|byte| *byte == 0xa5));
     }
+}
+
+/// A datagram for each segment of a frame that a virtual machine left unsegmented: netif cannot say so.
+#[test]
+fn unsegmented_udp_comes_in_datagrams() {
+    const PAYLOAD: usize = 3000;
+    let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];
+    bytes.extend(u16::try_from(28 + PAYLOAD).unwrap().to_be_bytes());
+    bytes.extend([0, 9, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2]);
+    bytes.extend(u16::try_from(8 + PAYLOAD).unwrap().to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend((0..PAYLOAD).map(|n| (n % 251).to_le_bytes()[0]));
+    let headers = Headers::parse(&bytes).unwrap();
+    let gso = Gso { kind: GsoKind::UdpV4, size: 1200 };
+    let mut frame = Frame::empty();
+    frame.set_header(&bytes[..HEADER_MAX]).unwrap();
+    (frame.headers, frame.len) = (headers, u32::try_from(bytes.len()).unwrap());
+    (frame.checksum, frame.gso) = (Checksum::Partial, Some(gso));
+    frame.pieces.push(Piece::in_region(0, 0, u16::try_from(bytes.len() - HEADER_MAX).unwrap()));
+    let body = Region::anonymous(8192).unwrap();
+    body.copy_in(0, &bytes[HEADER_MAX..]).unwrap();
+    let body: Arc<[Region]> = [body].into();
+
+    let machine = Machine::new();
+    let raw = Raw::new(&machine);
+    let mut vif = raw.announce(Tampered::new(&machine));
+    let mut queue = raw.connect(&mut vif, Features::ALL);
+    for n in 0..16u16 {
+        let request = RxRequest { id: n, pad: 0, gref: DATA + u32::from(n) };
+        raw.write(RX_RING, Raw::slot::<RxRequest>(n.into()), request);
+    }
+    raw.write(RX_RING, REQ_PROD, 16u32);
+    let mut offers = [Offer::new(&frame)];
+    queue.rx.deliver(Body::Regions(&body), &mut offers, Duration::ZERO).unwrap();
+    assert_eq!(offers[0].outcome, Outcome::Delivered);
+
+    let mut segmenter = Segmenter::new(&bytes, &headers, gso).unwrap();
+    let mut header = [0; MAX_HEADER];
+    let mut arrived = 0u32;
+    while let Some(segment) = segmenter.next(&mut header) {
+        let expected = [&header[..segment.header_len], &bytes[segment.payload]].concat();
+        let response: RxResponse = raw.read(RX_RING, Raw::slot::<RxRequest>(arrived));
+        assert_eq!(usize::try_from(response.status), Ok(expected.len()));
+        assert_eq!(response.flags & (rx_flags::EXTRA_INFO | rx_flags::MORE_DATA), 0);
+        let mut got = vec![0; expected.len()];
+        let page = (DATA + u32::from(response.id)) as usize * PAGE;
+        raw.memory.copy_out(page + usize::from(response.offset), &mut got).unwrap();
+        assert!(got == expected, "datagram {arrived}");
+        arrived += 1;
+    }
+    assert_eq!((raw.read::<u32>(RX_RING, RSP_PROD), arrived), (3, 3));
 }

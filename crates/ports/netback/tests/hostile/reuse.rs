@@ -94,7 +94,7 @@ impl<H: Hypervisor> World<H> {
         self.raw.write(RX_RING, Raw::slot::<RxRequest>(n), request);
         self.raw.write(RX_RING, REQ_PROD, n + 1);
         let mut frame = Frame::empty();
-        frame.bytes = [0xc3; 128];
+        frame.bytes.fill(0xc3);
         frame.bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
         (frame.header_len, frame.len) = (100, 100);
         frame.headers = Headers::parse(frame.header()).unwrap();

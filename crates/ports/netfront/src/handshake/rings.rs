@@ -46,7 +46,7 @@ impl<G: Guest> Frontend<G> {
         };
         // Written even if it is 1: another driver may have left another number.
         self.write(keys::MULTI_QUEUE_NUM_QUEUES, count)?;
-        let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6 } = config.features;
+        let Features { sg, csum_v4, csum_v6, tso_v4, tso_v6, .. } = config.features;
         self.write(keys::REQUEST_RX_COPY, u32::from(!agreed.flip))?;
         self.write(keys::REQUEST_RX_GUEST_COPY, u32::from(agreed.copies))?;
         self.write(keys::REQUEST_RX_ANY_ORDER, u32::from(agreed.any_order))?;

@@ -34,7 +34,7 @@ impl Queue {
         self.buffers.renew(slot);
         let at = self.buffers.current(slot) * SIZE + HEADROOM;
         self.whole.copy_in(at, &vec![self.read; body.into()]).unwrap();
-        frame.bytes = [self.read ^ 0xff; HEADER_MAX];
+        frame.bytes.fill(self.read ^ 0xff);
         frame.header_len = HEADER;
         frame.len = u32::from(body) + u32::from(HEADER);
         frame.pieces.clear();

@@ -251,12 +251,13 @@ fn a_name_in_use_and_one_of_another_kind_are_different_errors() {
 
 #[test]
 fn the_wanted_offloads_and_no_others() {
-    let bits = |csum, tso4, tso6| TapOffload { csum, tso4, tso6 }.bits();
+    let bits = |csum, tso4, tso6| TapOffload { csum, tso4, tso6, uso: false }.bits();
     assert_eq!(bits(false, false, false), 0);
     assert_eq!(bits(true, false, false), 0x1);
     assert_eq!(bits(true, true, false), 0xb);
     assert_eq!(bits(true, false, true), 0xd);
     assert_eq!(bits(true, true, true), 0xf);
+    assert_eq!(TapOffload::ALL.bits(), 0x6f);
 }
 
 #[test]
@@ -269,7 +270,9 @@ fn impossible_arguments_are_refused_before_the_kernel_sees_them() {
         let error = Tap::open("pv0", queues, TapOffload::NONE).expect_err("out of range");
         assert!(matches!(error, TapError::BadQueues { .. }), "{error}");
     }
-    let error = Tap::open("pv0", 1, TapOffload { csum: false, tso4: true, tso6: false });
+    let error = Tap::open("pv0", 1, TapOffload { tso4: true, ..TapOffload::NONE });
+    assert!(matches!(error, Err(TapError::TsoWithoutCsum)), "{error:?}");
+    let error = Tap::open("pv0", 1, TapOffload { uso: true, ..TapOffload::NONE });
     assert!(matches!(error, Err(TapError::TsoWithoutCsum)), "{error:?}");
 }
 

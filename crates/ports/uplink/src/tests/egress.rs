@@ -107,7 +107,7 @@ fn segments(bytes: &[u8], gso: Gso) -> Vec<Vec<u8>> {
 }
 
 /// Does what metadata asks the device for, as a NIC: sums.
-fn finish((metadata, mut frame): (VirtioNetHdr, Vec<u8>)) -> Vec<u8> {
+pub(super) fn finish((metadata, mut frame): (VirtioNetHdr, Vec<u8>)) -> Vec<u8> {
     if metadata.flags & flags::NEEDS_CSUM != 0 {
         let start = usize::from(metadata.csum_start.get());
         let field = start + usize::from(metadata.csum_offset.get());

@@ -12,7 +12,6 @@ use port::{
 };
 use shm::Region;
 use wire::ethernet::MacAddr;
-use wire::headers::Headers;
 
 use super::ring::Descriptor;
 use super::socket::{DESCRIPTORS, XdpSocket};
@@ -202,11 +201,9 @@ fn read(memory: &Region, Descriptor { address, len }: Descriptor, frame: &mut Fr
     if let Ok(body @ 1..) = u16::try_from(len - header_len) {
         frame.pieces.push(Piece::in_region(0, (start + header_len) as u64, body));
     }
-    let Ok(headers) = Headers::parse_start(frame.header(), len) else { return false };
-    frame.headers = headers;
     // The kernel does not say what the card has found.
     (frame.checksum, frame.gso) = (Checksum::Unknown, None);
-    true
+    frame.parse_headers().is_ok()
 }
 
 /// Leaves zeroes where a frame lies.

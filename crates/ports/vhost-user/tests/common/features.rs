@@ -11,6 +11,9 @@ pub const EVENT_IDX: u64 = 1 << 29;
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 pub const VERSION_1: u64 = 1 << 32;
 pub const RING_PACKED: u64 = 1 << 34;
+pub const GUEST_USO4: u64 = 1 << 54;
+pub const GUEST_USO6: u64 = 1 << 55;
+pub const HOST_USO: u64 = 1 << 56;
 /// The protocol feature by which a front-end asks for answers.
 pub const PROTOCOL_REPLY_ACK: u64 = 1 << 3;
 /// The one by which it adds and removes parts of the memory.

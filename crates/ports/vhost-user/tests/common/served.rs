@@ -27,7 +27,8 @@ impl Served {
     /// Waits until the rings have been started so many times, and takes them.
     pub fn started(&self, times: usize) -> Vec<Queue> {
         let state = self.state.lock().unwrap();
-        let waited = self.changed.wait_timeout_while(state, LIMIT, |state| state.starts < times);
+        let is_missing = |state: &mut State| state.starts < times || state.queues.is_none();
+        let waited = self.changed.wait_timeout_while(state, LIMIT, is_missing);
         let (mut state, timeout) = waited.unwrap();
         assert!(!timeout.timed_out(), "the rings were not started {times} times");
         state.queues.take().unwrap()

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use datapath::{Config, Datapath, Failure, Port};
 use port::Queue;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use shm::PageSize;
 use vhost_user::Device;
 use wire::ethernet::MacAddr;
 
-use crate::common::{FrontEnd, LEN, LINUX, RINGS, Served, Vm, plain, tcp};
+use crate::common::{FrontEnd, LEN, LINUX, RINGS, Served, Vm, plain, tcp, tso};
 
 /// The honest machines: `tcp` makes frames from the second one to the first one.
 const BLUE: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -69,6 +70,9 @@ pub struct Bed {
     green: Option<Arc<Plug>>,
     /// Payload bytes of the next frame.
     next: usize,
+    /// Frames that the second machine has sent, and those whose buffers came back.
+    sent: u64,
+    returned: u64,
 }
 
 impl Bed {
@@ -81,7 +85,8 @@ impl Bed {
             let file = shm::create_memfd("vm", LEN / 4096, PageSize::Small).unwrap();
             boot(&datapath, mac, LINUX, file).0
         });
-        let mut bed = Self { datapath, failures, red, blue, green: None, next: 6 };
+        let mut bed =
+            Self { datapath, failures, red, blue, green: None, next: 6, sent: 0, returned: 0 };
         bed.blue.post(128, 1526);
         bed.carries();
         bed
@@ -118,8 +123,37 @@ impl Bed {
                 came.is_some()
             });
             assert!(came.unwrap().1 == frame, "another frame than the neighbour's");
-            wait("the neighbour's buffer", || self.red.tx.take().is_some());
+            self.sent += 1;
+            wait("the neighbour's buffer", || {
+                self.take_back();
+                self.returned == self.sent
+            });
         }
+    }
+
+    /// The second machine sends a frame with so many bytes to the third one, and nobody waits for it.
+    pub fn send_to_green(&mut self, payload: usize) {
+        self.send_all_to_green(&plain(&self.red), &tcp(payload));
+    }
+
+    /// The same of a frame with metadata. At most 12 may be on their way at a time, because their buffers are used again.
+    pub fn send_all_to_green(&mut self, metadata: &[u8], frame: &[u8]) {
+        self.take_back();
+        self.sent += 1;
+        let frame = [&GREEN.0[..], &frame[6..]].concat();
+        self.red.send(metadata, &frame, &[12], false);
+        self.red.kick();
+    }
+
+    fn take_back(&mut self) {
+        while self.red.tx.take().is_some() {
+            self.returned += 1;
+        }
+    }
+
+    /// Metadata of a frame of the second machine to be segmented.
+    pub fn tso(&self, size: u16) -> Vec<u8> {
+        tso(&self.red, size)
     }
 
     /// Why the third machine's port failed.
@@ -141,6 +175,18 @@ impl Bed {
     }
 }
 
+/// The third machine's chains come back, no frame of it arrives anywhere, and its port stays.
+pub fn dropped(bed: &mut Bed, features: u64, send: impl Fn(&mut Vm)) {
+    let mut green = bed.green(features);
+    for _ in 0..3 {
+        send(&mut green);
+        green.kick();
+        wait("the bad frame's buffer", || green.tx.take().is_some());
+        assert!(bed.is_whole());
+    }
+    green.front.end();
+}
+
 fn plug(datapath: &Arc<Datapath>, mac: MacAddr) -> (FrontEnd, Arc<Plug>) {
     let plug = Arc::new(Plug { datapath: datapath.clone(), mac, port: Mutex::default() });
     (FrontEnd::of(1, plug.clone(), Arc::<Served>::default(), Arc::default()), plug)
@@ -152,6 +198,14 @@ fn boot(datapath: &Arc<Datapath>, mac: MacAddr, features: u64, file: OwnedFd) ->
     let vm = Vm::boot_with(features, file, front);
     wait("the port", || plug.port.lock().unwrap().is_some());
     (vm, plug)
+}
+
+/// Makes the next write to an eventfd wait for ever.
+pub fn block(fd: &OwnedFd) {
+    let _ = rustix::io::read(fd, &mut [0; 8]);
+    rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let flags = fcntl_getfl(fd).unwrap();
+    fcntl_setfl(fd, flags - OFlags::NONBLOCK).unwrap();
 }
 
 /// Offsets in the memory of the ring that the third machine sends by.

@@ -1,13 +1,18 @@
-//! Frames, and buffers to receive into, that cannot be.
+//! Frames, and buffers to receive into, that cannot be: what becomes of each, and what it costs the neighbours on the worker.
 
+use crate::bed::{Bed, dropped, wait};
 use crate::common::{
     GUEST, LEN, LINUX, MRG_RXBUF, RING_PACKED, RX_DATA, TX_DATA, Vm, pass, plain, tcp, tso,
 };
 use port::{DropReason, Outcome};
 use virtqueue::driver::Offered;
 
-/// Two machines, and what one sends does not arrive.
+/// Two machines, and what one sends does not arrive; and beside others it costs them nothing.
 fn refused(metadata: impl Fn(&Vm) -> Vec<u8>, frame: &[u8], cuts: &[usize]) {
+    let bed = &mut Bed::new();
+    for features in [LINUX, LINUX | RING_PACKED] {
+        dropped(bed, features, |vm| vm.send(&metadata(vm), frame, cuts, false));
+    }
     for features in [LINUX, LINUX | RING_PACKED] {
         let (mut red, mut blue) = (Vm::boot(features), Vm::boot(LINUX));
         let (mut from, mut to) = (red.served(1), blue.served(1));
@@ -65,6 +70,8 @@ fn a_frame_that_is_too_long_is_refused() {
     let mut frame = tcp(60_000);
     frame.resize(70_000, 0);
     refused(|vm| tso(vm, 1448), &frame, &[12]);
+    // In pieces that are not.
+    refused(|vm| tso(vm, 1448), &frame, &[12, 40_000]);
 }
 
 #[test]
@@ -110,6 +117,40 @@ fn receive_buffers_that_cannot_be_end_the_guests_own_port() {
     assert!(small.contains("a receive buffer of 11 bytes"), "{small}");
     let readable = with(&[buffer(GUEST + RX_DATA as u64, 1526, false)]);
     assert!(readable.contains("a receive buffer of 0 bytes"), "{readable}");
+    let bed = &mut Bed::new();
+    for bad in [
+        buffer(GUEST + LEN as u64 - 10, 1526, true),
+        buffer(GUEST + RX_DATA as u64, 11, true),
+        buffer(GUEST + RX_DATA as u64, 1526, false),
+    ] {
+        let mut green = bed.green(LINUX);
+        green.rx.offer(&[bad], None).unwrap();
+        green.rx.publish();
+        bed.send_to_green(6);
+        let why = bed.failure();
+        assert!(why.contains("a receive buffer"), "{why}");
+        green.front.end();
+    }
+}
+
+#[test]
+fn a_guest_without_buffers_delays_no_neighbour() {
+    let bed = &mut Bed::new();
+    for features in [LINUX, LINUX | RING_PACKED] {
+        let mut green = bed.green(features);
+        for _ in 0..4 {
+            (0..12).for_each(|_| bed.send_to_green(1000));
+            bed.carries();
+        }
+        // One buffer now and then is no supply.
+        for _ in 0..8 {
+            green.post(1, 1526);
+            bed.send_to_green(1000);
+            bed.carries();
+        }
+        assert!(bed.is_whole());
+        green.front.end();
+    }
 }
 
 #[test]
@@ -124,6 +165,15 @@ fn tiny_receive_buffers_cost_their_guest_the_frame() {
     red.send(&plain(&red), &tcp(6), &[12], false);
     assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
     assert_eq!(blue.receive().unwrap().1, tcp(6));
+    let bed = &mut Bed::new();
+    let mut green = bed.green(LINUX);
+    green.post(200, 13);
+    (0..8).for_each(|_| bed.send_to_green(1400));
+    assert!(bed.is_whole());
+    assert!(green.receive().is_none());
+    bed.send_to_green(6);
+    wait("the small frame", || green.receive().is_some());
+    assert!(bed.is_whole());
 }
 
 #[test]
@@ -136,6 +186,17 @@ fn one_buffer_that_is_too_small_costs_a_guest_without_mergeable_buffers_the_fram
     assert_eq!(outcome, [Outcome::Dropped(DropReason::TooLarge)]);
     red.send(&plain(&red), &tcp(6), &[12], false);
     assert_eq!(pass(&mut from, &mut to).unwrap().1, [Outcome::Delivered]);
+    let bed = &mut Bed::new();
+    let mut green = bed.green(LINUX & !MRG_RXBUF);
+    green.post(4, 1526);
+    for _ in 0..4 {
+        bed.send_all_to_green(&bed.tso(1448), &tcp(4000));
+    }
+    assert!(bed.is_whole());
+    assert!(green.receive().is_none());
+    bed.send_to_green(6);
+    wait("the small frame", || green.receive().is_some());
+    assert!(bed.is_whole());
 }
 
 #[test]

@@ -7,3 +7,4 @@ mod eventfds;
 mod frames;
 mod messages;
 mod rings;
+mod udp;

@@ -1,6 +1,6 @@
 //! Rings and frames of a guest that means harm, beside two machines on the same worker.
 
-use crate::bed::{Bed, DESCRIPTORS, Raw, describe, make_available, wait};
+use crate::bed::{Bed, DESCRIPTORS, Raw, describe, dropped, make_available, wait};
 use crate::common::{GUEST, LEN, LINUX, RING_PACKED, SIZE, TABLES, TX_DATA, Vm, plain, tcp, tso};
 
 const NEXT: u16 = 1;
@@ -15,18 +15,6 @@ fn failed(bed: &mut Bed, descriptors: &[Raw], heads: &[u16], index: u16) -> Stri
     let why = bed.failure();
     green.front.end();
     why
-}
-
-/// The machine's chains come back, no frame of it arrives anywhere, and its port stays.
-fn dropped(bed: &mut Bed, features: u64, send: impl Fn(&mut Vm)) {
-    let mut green = bed.green(features);
-    for _ in 0..3 {
-        send(&mut green);
-        green.kick();
-        wait("the bad frame's buffer", || green.tx.take().is_some());
-        assert!(bed.is_whole());
-    }
-    green.front.end();
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod common;
 
 mod arm;
+mod changes;
 mod device;
 mod fairness;
 mod faults;
@@ -18,6 +19,7 @@ mod rewrap;
 mod stations;
 mod storms;
 mod teardown;
+mod vlans;
 mod waiting;
 
 use std::sync::{Arc, Mutex, mpsc};

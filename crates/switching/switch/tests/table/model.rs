@@ -150,7 +150,13 @@ impl Model {
     fn entries(&self, now: u32) -> Vec<Entry> {
         let fresh = self.stations().filter(|station| !self.is_aged(*station, now));
         let mut entries: Vec<_> = fresh
-            .map(|Station { mac, port, seen, taught }| Entry { mac, port, age: now - seen, taught })
+            .map(|Station { mac, port, seen, taught }| Entry {
+                vlan: switch::NO_VLAN,
+                mac,
+                port,
+                age: now - seen,
+                taught,
+            })
             .collect();
         entries.sort_by_key(|entry| entry.mac);
         entries

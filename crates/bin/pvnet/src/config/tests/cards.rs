@@ -67,7 +67,7 @@ fn the_command_line_changes_cards_and_contexts() {
         format!("{NIC}[[guest]]\nname = \"g\"\nnic = \"card0\"\nmac = \"02:00:00:00:00:01\"\n");
     let changed = |set: &str| {
         let mut table = shorthand::read(&text).unwrap();
-        Config::changed(&mut table, &set.parse().unwrap()).unwrap()
+        file::changed(&mut table, &set.parse().unwrap()).unwrap()
     };
     assert_eq!(changed("card0.rate_mbps=9").nics[0].rate_mbps, 9);
     let none = changed("g.protection=none").guests[0].contexts[0].protection.unwrap();

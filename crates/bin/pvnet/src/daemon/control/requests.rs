@@ -19,8 +19,12 @@ impl Control {
         mib: usize,
     ) -> Result<(), String> {
         let mut vifs = self.interfaces.iter();
-        let of_vif = vifs.find_map(|(id, vif)| (vif.guest == name).then_some(id.domain));
-        let running = of_vif.or(with_contexts).zip(self.config.guest(name));
+        // With the settings that it joined with: the configuration may have others by now.
+        let of_vif = vifs.find(|(_, vif)| vif.guest.name == name);
+        let running = match of_vif {
+            Some((id, vif)) => Some((id.domain, vif.guest.clone())),
+            None => with_contexts.zip(self.config.guest(name)),
+        };
         let Some((domain, guest)) = running else {
             let configured = self.config.guests.iter().find(|guest| guest.name == name);
             return Err(configured.map_or_else(
@@ -32,14 +36,14 @@ impl Control {
         if is_machine && !guest.balloon {
             return Err(format!(
                 "guest {name:?} has no balloon, so that it can make no holes in its memory; set \
-                 balloon = true in its configuration and start the daemon and the guest again"
+                 balloon = true in its configuration, reload it and start the guest again"
             ));
         }
         let most = guest.memory_mib;
         if !(1..=most).contains(&mib) {
             return Err(format!(
                 "{mib} MiB is not 1 to the {most} MiB of guest {name:?}; for more, raise its \
-                 memory_mib in the configuration and start the daemon and the guest again"
+                 memory_mib in the configuration, reload it and start the guest again"
             ));
         }
         self.platform.set_memory(name, domain, mib)
@@ -49,8 +53,8 @@ impl Control {
     pub(super) fn capture(&self, request: &Request) -> Result<Capture, String> {
         let interfaces = self.interfaces.values();
         let guests = interfaces.map(|interface| (&*interface.name, &interface.wrappers));
-        let uplinks = self.uplinks.iter().map(|uplink| (&*uplink.name, &uplink.wrappers));
-        let machines = self.machines.iter().map(|machine| (&*machine.name, &machine.wrappers));
+        let uplinks = self.uplinks.iter().map(|uplink| (uplink.name(), &uplink.wrappers));
+        let machines = self.machines.iter().map(|machine| (machine.name(), &machine.wrappers));
         let ports: Vec<_> = guests.chain(machines).chain(uplinks).collect();
         if let Some((_, wrappers)) = ports.iter().find(|(name, _)| *name == request.port) {
             return wrappers.capture(&request.options);
@@ -87,7 +91,7 @@ impl Control {
         let machines = self.machines.iter().map(VirtualMachine::status);
         let ports: Vec<_> = guests.chain(machines).chain(uplinks).collect();
         let absent = |guest: &&Guest| {
-            !self.interfaces.values().any(|interface| interface.guest == guest.name)
+            !self.interfaces.values().any(|interface| interface.guest.name == guest.name)
         };
         let named = self.config.guests.iter().filter(|guest| guest.name != EVERY_GUEST);
         let absent = named.filter(absent);

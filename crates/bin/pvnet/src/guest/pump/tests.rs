@@ -44,6 +44,8 @@ struct State {
     armed: usize,
     /// It sends back what it gets.
     echoes: bool,
+    /// Its other end has gone.
+    gone: bool,
 }
 
 /// A device that keeps what it sends, and receives what the test puts there.
@@ -161,10 +163,15 @@ impl Queue for Fake {
         [self.event.as_fd(); 2]
     }
 
+    fn unconfirmed(&mut self) -> Vec<SentFrame> {
+        let sent = std::mem::take(&mut self.state().sent);
+        sent.into_iter().map(|(bytes, metadata)| SentFrame { metadata, bytes }).collect()
+    }
+
     fn clear(&self, _: [bool; 2]) -> Result<(), Gone> {
         // It may be clear.
         let _ = rustix::io::read(&*self.event, &mut [0; 8]);
-        Ok(())
+        if self.state().gone { Err(Gone) } else { Ok(()) }
     }
 }
 
@@ -174,15 +181,25 @@ struct Running {
     state: Arc<Mutex<State>>,
     event: Arc<OwnedFd>,
     stack: UnixDatagram,
+    unconfirmed: Unconfirmed,
 }
 
 fn start() -> Running {
+    start_with(Vec::new())
+}
+
+/// The same after a device that has not confirmed these frames.
+fn start_with(frames: Vec<SentFrame>) -> Running {
+    let unconfirmed = Unconfirmed::default();
+    unconfirmed.set(frames);
     let (fake, state, event) = Fake::new(Burst::SHORT);
     let (stack, tap) = UnixDatagram::pair().unwrap();
     tap.set_nonblocking(true).unwrap();
     stack.set_read_timeout(Some(LIMIT)).unwrap();
-    let thread = QueueThread::start("pump".to_owned(), fake, tap, poller::POLL).unwrap();
-    Running { thread, state, event, stack }
+    let thread =
+        QueueThread::start("pump".to_owned(), fake, tap, unconfirmed.clone(), poller::POLL)
+            .unwrap();
+    Running { thread, state, event, stack, unconfirmed }
 }
 
 /// A frame of an EtherType for local experiments.
@@ -331,5 +348,43 @@ fn buffers_of_failed_frames_go_back_without_a_good_frame() {
     wait(|| running.state.lock().unwrap().given_back == 1);
     assert_eq!(running.state.lock().unwrap().used, 0);
     running.thread.stop();
+    assert_eq!(running.thread.join().fault, None);
+}
+
+#[test]
+fn what_a_device_has_not_confirmed_is_sent_first_by_the_next_one() {
+    let running = start();
+    let frames: Vec<_> =
+        [60, 5000, 1514].into_iter().zip(1..).map(|(len, n)| frame(len, n)).collect();
+    for bytes in &frames[..2] {
+        running.stack.send(&[&[0; VNET_HEADER_LEN], &bytes[..]].concat()).unwrap();
+    }
+    wait(|| running.state.lock().unwrap().sent.len() == 2);
+    running.thread.stop();
+    assert_eq!(running.thread.join().fault, None);
+    let next = start_with(running.unconfirmed.take());
+    next.stack.send(&[&[0; VNET_HEADER_LEN], &frames[2][..]].concat()).unwrap();
+    let sent = || next.state.lock().unwrap().sent.clone();
+    wait(|| sent().len() == 3);
+    let bytes: Vec<_> = sent().into_iter().map(|(bytes, _)| bytes).collect();
+    assert_eq!(bytes, frames);
+    next.thread.stop();
+    assert_eq!(next.thread.join().fault, None);
+}
+
+#[test]
+fn what_has_arrived_before_the_end_reaches_the_stack() {
+    let running = start();
+    let expected = frame(200, 7);
+    wait(|| running.state.lock().unwrap().armed > 0);
+    {
+        let mut state = running.state.lock().unwrap();
+        state.incoming.push_back(expected.clone());
+        state.gone = true;
+    }
+    ring(&running.event);
+    let mut bytes = vec![0; 2048];
+    let len = running.stack.recv(&mut bytes).unwrap();
+    assert_eq!(&bytes[VNET_HEADER_LEN..len], expected);
     assert_eq!(running.thread.join().fault, None);
 }

@@ -1,17 +1,17 @@
 //! A virtual machine without a machine: memory, rings, and the vhost-user front-end that describes them.
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shm::{PageSize, Region};
-use vhost::vhost_user::{Frontend, VhostUserFrontend as _, VhostUserProtocolFeatures};
-use vhost::{VhostBackend as _, VhostUserMemoryRegionInfo, VringConfigData};
+use vhost::vhost_user::Frontend;
 use virtqueue::burst::{Buffers, BurstDriver};
 use virtqueue::{Layout, RingAddresses};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use vmm_sys_util::eventfd::EventFd;
 
+use super::session::{Description, GUEST, eventfds};
 use crate::bench::guest::text;
 
 /// Entries of a ring: what QEMU and DPDK have by default.
@@ -32,14 +32,8 @@ const BUFFER: u32 = 2048;
 const RING_LEN: usize = 0x4000;
 const DRIVER_AT: u64 = 0x2000;
 const DEVICE_AT: u64 = 0x3000;
-/// The guest's addresses do not begin at zero, and differ from those of the front-end.
-const GUEST: u64 = 1 << 32;
-const USER: u64 = 0x7f00_0000_0000;
 
-/// Features: `VIRTIO_F_VERSION_1`, `VHOST_USER_F_PROTOCOL_FEATURES`, `VIRTIO_NET_F_MRG_RXBUF`, `VIRTIO_F_RING_PACKED`,
-/// `VIRTIO_F_IN_ORDER`.
-const VERSION_1: u64 = 1 << 32;
-const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// Features: `VIRTIO_NET_F_MRG_RXBUF`, `VIRTIO_F_RING_PACKED`, `VIRTIO_F_IN_ORDER`.
 const MRG_RXBUF: u64 = 1 << 15;
 const RING_PACKED: u64 = 1 << 34;
 const IN_ORDER: u64 = 1 << 35;
@@ -47,11 +41,10 @@ const IN_ORDER: u64 = 1 << 35;
 /// What the front-end accepts with this layout: of a split ring what Linux accepts, of a packed ring what DPDK's
 /// vectorised driver needs.
 fn features(layout: Layout) -> u64 {
-    let layout = match layout {
+    match layout {
         Layout::Split => MRG_RXBUF,
         Layout::Packed => RING_PACKED | IN_ORDER,
-    };
-    VERSION_1 | PROTOCOL_FEATURES | layout
+    }
 }
 
 /// A guest with one queue.
@@ -76,8 +69,9 @@ fn buffers(index: usize) -> usize {
     2 * RING_LEN + index * usize::from(RING) * STRIDE + FRAME - HEADER
 }
 
-fn addresses(base: u64, index: usize) -> RingAddresses {
-    let at = base + ring(index) as u64;
+/// Offsets of its parts.
+fn addresses(index: usize) -> RingAddresses {
+    let at = ring(index) as u64;
     RingAddresses { descriptors: at, driver: at + DRIVER_AT, device: at + DEVICE_AT }
 }
 
@@ -95,53 +89,23 @@ impl Guest {
             let offset = buffers(index);
             let (address, stride) = (GUEST + offset as u64, u32::try_from(STRIDE).unwrap_or(0));
             let buffers = Buffers { offset, address, stride, are_writable: index == 0 };
-            BurstDriver::new(&memory, addresses(0, index), RING, layout, buffers)
+            BurstDriver::new(&memory, addresses(index), RING, layout, buffers)
         };
         let (mut rx, tx) = (driver(0), driver(1));
         rx.offer(RING, BUFFER);
-        let eventfd = || EventFd::new(EFD_NONBLOCK).map_err(text);
-        let (kicks, calls) = ([eventfd()?, eventfd()?], [eventfd()?, eventfd()?]);
+        let (kicks, calls) = (eventfds()?, eventfds()?);
         let mut front_end = connect(socket, limit)?;
-        let wanted = features(layout);
-        front_end.set_owner().map_err(text)?;
-        let missing = wanted & !front_end.get_features().map_err(text)?;
-        if missing != 0 {
-            return Err(format!("the back-end lacks the features {missing:#x}"));
-        }
-        let protocol = front_end.get_protocol_features().map_err(text)?;
-        let protocol = protocol & VhostUserProtocolFeatures::MQ;
-        front_end.set_protocol_features(protocol).map_err(text)?;
-        front_end.set_features(wanted).map_err(text)?;
-        let region = VhostUserMemoryRegionInfo {
-            guest_phys_addr: GUEST,
-            memory_size: len as u64,
-            userspace_addr: USER,
-            mmap_offset: 0,
-            mmap_handle: file.as_raw_fd(),
+        let description = Description {
+            features: features(layout),
+            memory: &file,
+            memory_len: len,
+            size: RING,
+            layout,
+            rings: [addresses(0), addresses(1)],
+            kicks: &kicks,
+            calls: &calls,
         };
-        front_end.set_mem_table(&[region]).map_err(text)?;
-        for (index, (kick, call)) in kicks.iter().zip(&calls).enumerate() {
-            let at = addresses(USER, index);
-            let config = VringConfigData {
-                queue_max_size: RING,
-                queue_size: RING,
-                flags: 0,
-                desc_table_addr: at.descriptors,
-                used_ring_addr: at.device,
-                avail_ring_addr: at.driver,
-                log_addr: None,
-            };
-            // The position of a packed ring has the lap's wrap counter in its highest bit.
-            let base = if layout == Layout::Packed { 0x8000 } else { 0 };
-            front_end.set_vring_num(index, RING).map_err(text)?;
-            front_end.set_vring_base(index, base).map_err(text)?;
-            front_end.set_vring_addr(index, &config).map_err(text)?;
-            front_end.set_vring_call(index, call).map_err(text)?;
-            front_end.set_vring_kick(index, kick).map_err(text)?;
-        }
-        for index in 0..2 {
-            front_end.set_vring_enable(index, true).map_err(text)?;
-        }
+        description.send(&mut front_end)?;
         let (_front_end, _calls, _file) = (front_end, calls, file);
         Ok(Self { rx, tx, memory, kicks, _front_end, _calls, _file })
     }

@@ -8,6 +8,7 @@ mod back_end;
 mod distance;
 mod front_end;
 mod guest;
+pub(crate) mod session;
 mod subject;
 mod table;
 

@@ -1,46 +1,28 @@
 //! The path between two virtual machines, whose drivers are in this process.
 
-use std::io::{IoSlice, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use offload::Features;
 use port::Queue;
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use shm::{PageSize, Region};
+use vhost::vhost_user::Frontend;
 use vhost_user::{Device, DeviceOptions, Session};
 use virtqueue::driver::{Driver, Offered};
 use virtqueue::{Layout, Options, RingAddresses};
+use vmm_sys_util::eventfd::EventFd;
 use wire::ethernet::MacAddr;
 
 use super::frames::Sample;
 use super::host::Host;
 use super::window::{Counts, Path, Size, batch, carry};
 use crate::bench::guest::text;
+use crate::bench::vhost::session::{Description, GUEST, eventfds};
 
-/// Messages of vhost-user.
-mod message {
-    pub(super) const SET_FEATURES: u32 = 2;
-    pub(super) const SET_OWNER: u32 = 3;
-    pub(super) const SET_MEM_TABLE: u32 = 5;
-    pub(super) const SET_VRING_NUM: u32 = 8;
-    pub(super) const SET_VRING_ADDR: u32 = 9;
-    pub(super) const SET_VRING_BASE: u32 = 10;
-    pub(super) const SET_VRING_KICK: u32 = 12;
-    pub(super) const SET_VRING_CALL: u32 = 13;
-    pub(super) const SET_VRING_ENABLE: u32 = 18;
-}
-
-/// What a Linux guest accepts: checksums and TSO both ways, mergeable buffers, indirect tables, event indices, version 1.
-const FEATURES: u64 =
-    1 | 1 << 1 | 1 << 7 | 1 << 11 | 1 << 15 | 1 << 28 | 1 << 29 | 1 << 30 | 1 << 32;
-/// Bytes of the guest's memory, and where the guest and the front-end have it.
+/// What a Linux guest accepts: checksums and TSO both ways, mergeable buffers, indirect tables, event indices.
+const FEATURES: u64 = 1 | 1 << 1 | 1 << 7 | 1 << 11 | 1 << 15 | 1 << 28 | 1 << 29;
+/// Bytes of the guest's memory.
 const LEN: usize = 8 << 20;
-const GUEST: u64 = 1 << 32;
-const USER: u64 = 0x7f12_0000_0000;
 /// Entries of a ring.
 const SIZE: u16 = 256;
 /// Offsets in the memory: the rings, buffers to receive into, the frame to send.
@@ -65,21 +47,17 @@ impl Device for Served {
 
 /// A virtual machine with a pair of rings.
 struct Machine {
-    /// Its end keeps the session.
-    socket: UnixStream,
+    /// It keeps the session.
+    _front_end: Frontend,
     memory: Region,
     rx: Driver,
     tx: Driver,
-    calls: [OwnedFd; 2],
-    kicks: [OwnedFd; 2],
+    calls: [EventFd; 2],
+    kicks: [EventFd; 2],
     mac: MacAddr,
 }
 
-fn event() -> Result<OwnedFd, String> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(text)
-}
-
-/// The parts of a ring, from this address of its first byte.
+/// The parts of a ring, from this offset of its first byte.
 fn ring_at(start: u64) -> RingAddresses {
     RingAddresses { descriptors: start, driver: start + 0x4000, device: start + 0x6000 }
 }
@@ -98,10 +76,20 @@ impl Machine {
         let session = Session::new(device, served.clone(), host.meter()).map_err(text)?;
         std::thread::spawn(move || session.run(theirs));
         let mac = MacAddr([2, 0, 0, 0, 0, number]);
-        let calls = [event()?, event()?];
-        let kicks = [event()?, event()?];
-        let machine = Self { socket, memory, rx, tx, calls, kicks, mac };
-        machine.describe(&file)?;
+        let (calls, kicks) = (eventfds()?, eventfds()?);
+        let description = Description {
+            features: FEATURES,
+            memory: &file,
+            memory_len: LEN,
+            size: SIZE,
+            layout: Layout::Split,
+            rings: RINGS.map(|ring| ring_at(ring as u64)),
+            kicks: &kicks,
+            calls: &calls,
+        };
+        let mut front_end = Frontend::from_stream(socket, 2);
+        description.send(&mut front_end)?;
+        let machine = Self { _front_end: front_end, memory, rx, tx, calls, kicks, mac };
         let queues = loop {
             let started = served.0.lock().unwrap_or_else(PoisonError::into_inner).take();
             match started {
@@ -112,41 +100,6 @@ impl Machine {
         let port = host.datapath.attach(&format!("vm-{number}"), queues, Vec::new());
         host.datapath.teach(port.id(), mac).map_err(text)?;
         Ok(machine)
-    }
-
-    /// Says what a front-end says.
-    fn describe(&self, file: &OwnedFd) -> Result<(), String> {
-        self.say(message::SET_OWNER, &[], &[])?;
-        self.say(message::SET_FEATURES, &FEATURES.to_le_bytes(), &[])?;
-        let table = [1, GUEST, LEN as u64, USER, 0].map(u64::to_le_bytes).concat();
-        self.say(message::SET_MEM_TABLE, &table, &[file.as_fd()])?;
-        for (index, ring) in (0u32..).zip(RINGS) {
-            let state = |value: u32| [index, value].map(u32::to_le_bytes).concat();
-            self.say(message::SET_VRING_NUM, &state(SIZE.into()), &[])?;
-            self.say(message::SET_VRING_BASE, &state(0), &[])?;
-            let at = ring_at(USER + ring as u64);
-            let parts = [at.descriptors, at.device, at.driver, 0].map(u64::to_le_bytes).concat();
-            self.say(message::SET_VRING_ADDR, &[state(0), parts].concat(), &[])?;
-            let number = u64::from(index).to_le_bytes();
-            let ring = index as usize;
-            self.say(message::SET_VRING_CALL, &number, &[self.calls[ring].as_fd()])?;
-            self.say(message::SET_VRING_KICK, &number, &[self.kicks[ring].as_fd()])?;
-            self.say(message::SET_VRING_ENABLE, &state(1), &[])?;
-        }
-        Ok(())
-    }
-
-    fn say(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), String> {
-        let size = u32::try_from(payload.len()).map_err(text)?;
-        let header = [request, 1, size].map(u32::to_le_bytes).concat();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        let parts = [IoSlice::new(&header)];
-        sendmsg(&self.socket, &parts, &mut ancillary, SendFlags::NOSIGNAL).map_err(text)?;
-        (&self.socket).write_all(payload).map_err(text)
     }
 
     /// Posts buffers of a page each, as many as there is room for.
@@ -168,19 +121,15 @@ impl Machine {
     fn kick(&mut self, ring: usize) -> Result<(), String> {
         let driver = if ring == 0 { &mut self.rx } else { &mut self.tx };
         if driver.publish() {
-            rustix::io::write(&self.kicks[ring], &1u64.to_ne_bytes()).map_err(text)?;
+            self.kicks[ring].write(1).map_err(text)?;
         }
         Ok(())
     }
 
     /// Notifications since the last call.
     fn notifications(&self) -> u64 {
-        let read = |call: &OwnedFd| {
-            let mut count = [0; 8];
-            let read = rustix::io::read(call, &mut count);
-            if read.is_ok() { u64::from_ne_bytes(count) } else { 0 }
-        };
-        self.calls.iter().map(read).sum()
+        // Without any, a read would wait.
+        self.calls.iter().map(|call| call.read().unwrap_or(0)).sum()
     }
 }
 

@@ -1,0 +1,208 @@
+//! `pvnet reload` and `pvnet port`: changes of a running daemon's ports.
+
+use std::io::Read;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use control_socket::{Change, ChangeReport, ChangeRequest, control_socket};
+
+use crate::args::DaemonArgs;
+
+/// How a change is made and shown.
+#[derive(Args)]
+pub struct ChangeArgs {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// Only say what would be done.
+    #[arg(long)]
+    dry_run: bool,
+    /// Where a setting is agreed with a guest when it connects, cut its connection, and open devices again. Guests come back if they
+    /// do so after a restart of the daemon too (`pvnet guest --rejoin`, QEMU's `reconnect`).
+    #[arg(long)]
+    reconnect: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// `pvnet port`
+#[derive(Subcommand)]
+pub enum PortCommand {
+    /// Add a guest, an uplink or a virtual machine's port.
+    ///
+    ///   pvnet port add guest name=green mac=02:00:00:00:00:03 'addresses=["10.77.0.3/24"]'
+    ///   pvnet port add uplink name=up1 tap=pvnet1
+    ///   pvnet port add --file green.toml        its tables, as in the configuration; - is standard input
+    #[command(verbatim_doc_comment)]
+    Add {
+        /// The kind of the port.
+        #[arg(required_unless_present = "file")]
+        kind: Option<Kind>,
+        /// Its keys, as in the configuration. A value that is not TOML is a string.
+        #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
+        keys: Vec<(String, String)>,
+        /// A file with [[guest]], [[uplink]] and [[port]] tables.
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "keys"])]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Remove a port; of a guest, with all its interfaces.
+    Del {
+        /// Its name, as in `pvnet status`.
+        name: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Set keys of a port.
+    ///
+    ///   pvnet port set red limit.egress.mbps=100 guard=mac
+    ///   pvnet port set red --unset limit
+    #[command(verbatim_doc_comment)]
+    Set {
+        /// Its name, as in `pvnet status`.
+        name: String,
+        /// Keys as in the configuration. A value that is not TOML is a string.
+        #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
+        keys: Vec<(String, String)>,
+        /// A key that gets its default; can be repeated.
+        #[arg(long, value_name = "KEY")]
+        unset: Vec<String>,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Have a port carry frames again: `set NAME enabled=true`.
+    Up {
+        /// Its name, as in `pvnet status`.
+        name: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+    /// Have a port drop all frames, from it and to it: `set NAME enabled=false`.
+    Down {
+        /// Its name, as in `pvnet status`.
+        name: String,
+        #[command(flatten)]
+        change: ChangeArgs,
+    },
+}
+
+/// The tables that are ports, or have some.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Kind {
+    /// A process that joins.
+    Guest,
+    /// A way out of the switch.
+    Uplink,
+    /// A virtual machine's network device.
+    Port,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("not KEY=VALUE")?;
+    Ok((key.trim().to_owned(), value.to_owned()))
+}
+
+/// Runs `pvnet reload`. Returns whether all of the file is in force.
+pub fn reload(args: &ChangeArgs) -> Result<bool, String> {
+    make(Change::Reload {}, args)
+}
+
+/// Runs `pvnet port`.
+pub fn port(command: PortCommand) -> Result<bool, String> {
+    let enable = |name, enabled: &str| {
+        let set = vec![("enabled".to_owned(), enabled.to_owned())];
+        Change::Set { name, set, unset: Vec::new() }
+    };
+    let (change, args) = match command {
+        PortCommand::Add { kind, keys, file, change } => {
+            let toml = match (file, kind) {
+                (Some(file), _) => read(&file)?,
+                (None, Some(kind)) => table(kind, &keys)?,
+                (None, None) => return Err("say what kind of port".to_owned()),
+            };
+            (Change::Add { toml }, change)
+        }
+        PortCommand::Del { name, change } => (Change::Delete { name }, change),
+        PortCommand::Set { name, keys, unset, change } => {
+            (Change::Set { name, set: keys, unset }, change)
+        }
+        PortCommand::Up { name, change } => (enable(name, "true"), change),
+        PortCommand::Down { name, change } => (enable(name, "false"), change),
+    };
+    make(change, &args)
+}
+
+fn read(file: &std::path::Path) -> Result<String, String> {
+    let mut text = String::new();
+    match file.to_str() {
+        Some("-") => std::io::stdin().read_to_string(&mut text).map(|_| text),
+        _ => std::fs::read_to_string(file),
+    }
+    .map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// A table with these keys.
+fn table(kind: Kind, keys: &[(String, String)]) -> Result<String, String> {
+    let kind = kind.to_possible_value().map(|kind| kind.get_name().to_owned()).unwrap_or_default();
+    let mut text = format!("[[{kind}]]\n");
+    for (key, value) in keys {
+        let line = format!("{key} = {value}\n");
+        match toml::from_str::<toml::Table>(&line) {
+            Ok(_) => text += &line,
+            Err(_) => {
+                let line = format!("{key} = {}\n", toml::Value::String(value.clone()));
+                toml::from_str::<toml::Table>(&line)
+                    .map_err(|_| format!("{key:?} is not a key"))?;
+                text += &line;
+            }
+        }
+    }
+    Ok(text)
+}
+
+fn make(change: Change, args: &ChangeArgs) -> Result<bool, String> {
+    let ChangeArgs { daemon, dry_run, reconnect, json } = args;
+    let request = ChangeRequest { change, dry_run: *dry_run, reconnect: *reconnect };
+    let report = control_socket::change(&control_socket(&daemon.directory), &request)?;
+    if *json {
+        println!("{}", serde_json::to_string(&report).map_err(|error| error.to_string())?);
+    } else {
+        print!("{}", text(&report));
+    }
+    Ok(report.is_complete())
+}
+
+/// A line for each step.
+fn text(report: &ChangeReport) -> String {
+    if report.steps.is_empty() {
+        return "nothing differs\n".to_owned();
+    }
+    let mut text: String = report.steps.iter().map(|step| format!("{step}\n")).collect();
+    if report.dry_run {
+        text += "nothing was changed: this was a dry run\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_make_a_table() {
+        let keys: Vec<_> = ["name=a b", "queues=2", "addresses=[\"x\"]", "limit.egress.mbps=8"]
+            .iter()
+            .map(|text| key_value(text).unwrap())
+            .collect();
+        let text = table(Kind::Uplink, &keys).unwrap();
+        let parsed: toml::Table = toml::from_str(&text).unwrap();
+        let uplink = &parsed["uplink"][0];
+        assert_eq!(uplink["name"].as_str(), Some("a b"));
+        assert_eq!(uplink["queues"].as_integer(), Some(2));
+        assert_eq!(uplink["limit"]["egress"]["mbps"].as_integer(), Some(8));
+        assert!(key_value("name").is_err());
+        let injected = vec![("a]\n[daemon".to_owned(), "1".to_owned())];
+        assert!(table(Kind::Uplink, &injected).is_err());
+    }
+}

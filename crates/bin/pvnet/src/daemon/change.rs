@@ -1,0 +1,39 @@
+//! Changes of the ports while the daemon runs: asked for by a client of the control socket, or by SIGHUP.
+
+use std::sync::mpsc;
+
+use control_socket::{CHANGE_TIMEOUT, Change, ChangeReport, ChangeRequest};
+use tracing::{info, warn};
+
+use crate::config::ConfigFile;
+use crate::daemon::event::{Event, NewConfig, Source};
+
+/// Has the control thread make a change. The file is read here: the control thread must not wait for a disk.
+///
+/// # Errors
+/// A sentence for an operator: nothing was changed.
+pub(super) fn request(
+    request: ChangeRequest,
+    file: &ConfigFile,
+    events: &mpsc::Sender<Event>,
+) -> Result<ChangeReport, String> {
+    let ChangeRequest { change, dry_run, reconnect } = request;
+    let source = match change {
+        Change::Reload {} => Source::File(file.read().map_err(|error| error.to_string())?),
+        change => Source::Command(change),
+    };
+    let change = Box::new(NewConfig { source, dry_run, reconnect });
+    let (answer, receiver) = mpsc::channel();
+    events.send(Event::Change { change, answer }).map_err(|_| "the daemon is stopping")?;
+    receiver.recv_timeout(CHANGE_TIMEOUT).map_err(|error| error.to_string())?
+}
+
+/// Reads the file again, and logs what that did.
+pub(super) fn reload(file: &ConfigFile, events: &mpsc::Sender<Event>) {
+    match request(ChangeRequest::new(Change::Reload {}), file, events) {
+        Ok(report) if report.steps.is_empty() => info!("reloaded: nothing has changed"),
+        // The control thread has logged each step.
+        Ok(report) => info!(steps = report.steps.len(), "reloaded"),
+        Err(error) => warn!(error, "not reloaded: nothing was changed"),
+    }
+}

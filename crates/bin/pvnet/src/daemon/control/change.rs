@@ -1,0 +1,128 @@
+//! Changes of the configuration while the daemon runs: what differs is planned, checked and applied.
+//!
+//! A reload and the commands of `pvnet port` are one mechanism. Each makes a new configuration; the [plan](plan) compares it with what
+//! runs, and only the ports that differ are touched. New devices and sockets are opened before anything else changes: if one fails,
+//! nothing has changed.
+
+mod apply;
+mod plan;
+
+use std::collections::BTreeSet;
+
+use control_socket::{ChangeAction, ChangeReport, ChangeStep};
+use tracing::{info, warn};
+
+use crate::config::{Config, Platform, differences, edit};
+use crate::daemon::control::Control;
+use crate::daemon::event::{NewConfig, Source};
+use plan::{Connected, plan};
+
+impl Control {
+    /// Makes a change, or says what it would do.
+    ///
+    /// # Errors
+    /// A sentence for an operator: nothing was changed.
+    pub(super) fn change(&mut self, change: NewConfig) -> Result<ChangeReport, String> {
+        let NewConfig { source, dry_run, reconnect } = change;
+        let mut tables = self.tables.clone();
+        let (config, only) = match source {
+            Source::File(loaded) => {
+                tables = loaded.tables;
+                (loaded.config, None)
+            }
+            Source::Command(change) => {
+                let names = edit(&mut tables, &change, &self.served())?;
+                (Config::of_tables(&tables)?, Some(names))
+            }
+        };
+        let mut steps = plan(&self.differences(&config), &self.connected(), reconnect);
+        if let Some(names) = &only {
+            steps.retain(|step| names.contains(&step.name));
+            if let Some(step) = steps.iter().find(|step| !step.action.is_complete()) {
+                return Err(not_now(step));
+            }
+        } else {
+            for step in &mut steps {
+                step.reverts_command = self.by_command.contains(&step.name);
+            }
+        }
+        if !dry_run {
+            self.apply(&config, &mut steps)?;
+            self.tables = tables;
+            match only {
+                Some(names) => self.by_command.extend(names),
+                None => self.by_command.clear(),
+            }
+            for step in &steps {
+                let ChangeStep { table, name, action, keys, reason, .. } = step;
+                let (keys, reason) = (keys.join(", "), reason.as_deref().unwrap_or_default());
+                match action {
+                    ChangeAction::Fail => {
+                        warn!(table, name, keys, reason, "a port could not be changed")
+                    }
+                    _ => info!(table, name, keys, reason, %action, "a port changes"),
+                }
+            }
+        }
+        Ok(ChangeReport { dry_run, steps })
+    }
+
+    /// The ports of guests that need no table in the configuration.
+    fn served(&self) -> Vec<String> {
+        match self.config.daemon.platform {
+            Platform::Machine => Vec::new(),
+            Platform::Xen => self.interfaces.values().map(|one| one.name.clone()).collect(),
+        }
+    }
+
+    /// How what runs differs from a configuration.
+    fn differences(&self, new: &Config) -> Vec<crate::config::Difference> {
+        let mut old = self.config.clone();
+        for machine in &self.machines {
+            if let Some(port) = old.ports.iter_mut().find(|port| port.name == machine.name()) {
+                *port = machine.running();
+            }
+        }
+        for uplink in &self.uplinks {
+            if let Some(other) = old.uplinks.iter_mut().find(|one| one.name == uplink.name()) {
+                *other = uplink.config.clone();
+            }
+        }
+        let interfaces = self.interfaces.values();
+        if old.daemon.platform == Platform::Machine {
+            for interface in interfaces {
+                let name = &interface.guest.name;
+                if let Some(guest) = old.guests.iter_mut().find(|guest| guest.name == *name) {
+                    *guest = interface.guest.clone();
+                }
+            }
+            return differences(&old, new);
+        }
+        // On a Xen host the guests are those that the toolstack has made, whatever tables there are.
+        let mut new = new.clone();
+        let names = interfaces.clone().map(|interface| interface.guest.name.clone());
+        new.guests = names.filter_map(|name| new.guest(&name)).collect();
+        old.guests = interfaces.map(|interface| interface.guest.clone()).collect();
+        differences(&old, &new)
+    }
+
+    /// The ports whose settings are agreed with a front-end now.
+    fn connected(&self) -> Connected {
+        let guests = self.interfaces.values().map(|interface| interface.guest.name.clone());
+        let guests: BTreeSet<_> = guests.collect();
+        let machines = self.machines.iter().filter(|machine| machine.is_connected());
+        Connected {
+            vifs: self.interfaces.values().map(|interface| interface.name.clone()).collect(),
+            guests,
+            machines: machines.map(|machine| machine.name().to_owned()).collect(),
+            by_toolstack: self.config.daemon.platform == Platform::Xen,
+        }
+    }
+}
+
+/// Why a command is not carried out.
+fn not_now(step: &ChangeStep) -> String {
+    let ChangeStep { name, keys, reason, .. } = step;
+    let what = if keys.is_empty() { "it" } else { &*keys.join(", ") };
+    format!("{name}: {what} cannot be changed now: {}", reason.as_deref().unwrap_or_default())
+}

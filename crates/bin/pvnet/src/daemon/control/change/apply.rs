@@ -1,0 +1,336 @@
+//! Carries out a plan. Nobody waits for it but who asked: workers carry the frames of all other ports meanwhile.
+
+use control_socket::{ChangeAction, ChangeStep, Reason};
+
+use crate::config::{Config, Daemon, Guest, Platform, Uplink};
+use crate::daemon::backends::VifId;
+use crate::daemon::control::{Control, Interface};
+use crate::daemon::uplinks::{self, PluggedUplink};
+use crate::daemon::virtual_machines::{self, VirtualMachine};
+use crate::daemon::wrap::Rules;
+
+/// The keys of a port that belong to its socket.
+const SOCKET_KEYS: [&str; 3] = ["kind", "socket", "mode"];
+
+/// What was opened before anything changed.
+#[derive(Default)]
+struct Opened {
+    uplinks: Vec<PluggedUplink>,
+    machines: Vec<VirtualMachine>,
+}
+
+impl Control {
+    /// Carries out the steps. One that fails, after others were made, says so.
+    ///
+    /// # Errors
+    /// A sentence for an operator: nothing was changed.
+    pub(super) fn apply(
+        &mut self,
+        config: &Config,
+        steps: &mut [ChangeStep],
+    ) -> Result<(), String> {
+        let merged = merge(&self.config, config, steps);
+        merged.check().map_err(|reason| {
+            format!("what can change now does not fit to what needs a restart: {reason}")
+        })?;
+        let admit = self.platform.prepare_guests(&merged).map_err(|error| error.to_string())?;
+        let Opened { uplinks, machines } = self.open_new(&merged, steps)?;
+        self.config = merged;
+        admit();
+        // What goes makes room for what comes: a tap's name, an address, a socket.
+        for step in steps.iter().filter(|step| step.action == ChangeAction::Remove) {
+            self.remove(&step.table, &step.name);
+        }
+        self.uplinks.extend(uplinks);
+        self.machines.extend(machines);
+        for step in steps {
+            let done = match step.action {
+                ChangeAction::Add => self.add(&step.table, &step.name),
+                ChangeAction::Change | ChangeAction::Wait => self.set(&step.table, &step.name),
+                ChangeAction::Reconnect => self.reconnect(step),
+                ChangeAction::Remove | ChangeAction::Refuse | ChangeAction::Fail => Ok(()),
+            };
+            if let Err(reason) = done {
+                (step.action, step.reason) = (ChangeAction::Fail, Some(reason));
+            }
+        }
+        self.assign_queues();
+        Ok(())
+    }
+
+    /// Opens the devices and sockets of new ports, but for those that an old port still has.
+    fn open_new(&self, merged: &Config, steps: &[ChangeStep]) -> Result<Opened, String> {
+        let mut opened = Opened::default();
+        for step in steps.iter().filter(|step| step.action == ChangeAction::Add) {
+            let done = match &*step.table {
+                "uplink" => self.open_uplink(merged, &step.name, &mut opened),
+                "port" => self.open_machine(merged, &step.name, &mut opened),
+                _ => Ok(()),
+            };
+            if let Err(reason) = done {
+                for uplink in opened.uplinks {
+                    let why = Reason::DeviceFailed("nothing was changed".to_owned());
+                    drop(uplink.close(why, &self.datapath));
+                }
+                return Err(reason);
+            }
+        }
+        Ok(opened)
+    }
+
+    fn open_uplink(&self, config: &Config, name: &str, opened: &mut Opened) -> Result<(), String> {
+        let Some(uplink) = config.uplinks.iter().find(|uplink| uplink.name == name) else {
+            return Ok(());
+        };
+        let device =
+            |uplink: &Uplink| (uplink.namespace.clone(), uplink.tap.clone(), uplink.device.clone());
+        let is_held =
+            |other: &PluggedUplink| other.port.is_some() && device(&other.config) == device(uplink);
+        if !self.uplinks.iter().any(is_held) {
+            let meter = self.platform.meter();
+            let uplink = uplinks::open(uplink, config, meter, &self.datapath);
+            opened.uplinks.push(uplink.map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    }
+
+    fn open_machine(&self, config: &Config, name: &str, opened: &mut Opened) -> Result<(), String> {
+        let Some(port) = config.ports.iter().find(|port| port.name == name) else {
+            return Ok(());
+        };
+        let is_held = |other: &VirtualMachine| other.config.socket == port.socket;
+        if !self.machines.iter().any(is_held) {
+            let (meter, may_capture) = (self.platform.meter(), config.daemon.capture);
+            let machine = virtual_machines::open(port, may_capture, meter, &self.events);
+            opened.machines.push(machine.map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, table: &str, name: &str) {
+        match table {
+            "guest" => self.end_guest(name),
+            "uplink" => {
+                if let Some(place) = self.uplinks.iter().position(|one| one.name() == name) {
+                    let uplink = self.take_uplink(place);
+                    drop(uplink.close(Reason::SetDown, &self.datapath));
+                }
+            }
+            "port" => {
+                if let Some(place) = self.machines.iter().position(|one| one.name() == name) {
+                    let mut machine = self.machines.remove(place);
+                    machine.unplug(removed(), &self.datapath);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds a port that could not be opened before others went. One that could is there already.
+    fn add(&mut self, table: &str, name: &str) -> Result<(), String> {
+        let mut opened = Opened::default();
+        let config = self.config.clone();
+        let is_there = match table {
+            "uplink" => self.uplinks.iter().any(|one| one.name() == name && one.port.is_some()),
+            "port" => self.machines.iter().any(|one| one.name() == name),
+            _ => true,
+        };
+        if is_there {
+            return Ok(());
+        }
+        let done = match table {
+            "uplink" => self.open_uplink(&config, name, &mut opened),
+            _ => self.open_machine(&config, name, &mut opened),
+        };
+        if let Err(reason) = done {
+            // It is new again for the next reload.
+            self.config.uplinks.retain(|uplink| table != "uplink" || uplink.name != name);
+            self.config.ports.retain(|port| table != "port" || port.name != name);
+            return Err(reason);
+        }
+        self.uplinks.retain(|one| table != "uplink" || one.name() != name);
+        self.uplinks.extend(opened.uplinks);
+        self.machines.extend(opened.machines);
+        Ok(())
+    }
+
+    fn set(&mut self, table: &str, name: &str) -> Result<(), String> {
+        match table {
+            "guest" => self.set_guest(name),
+            "uplink" => {
+                let uplink = self.config.uplinks.iter().find(|uplink| uplink.name == name);
+                if let (Some(new), Some(own)) = (uplink, uplinks::named(&mut self.uplinks, name)) {
+                    own.set(new, &self.datapath);
+                }
+                Ok(())
+            }
+            "port" => {
+                let port = self.config.ports.iter().find(|port| port.name == name);
+                let own = self.machines.iter_mut().find(|machine| machine.name() == name);
+                if let (Some(new), Some(own)) = (port, own) {
+                    own.set(new.clone(), &self.datapath);
+                }
+                Ok(())
+            }
+            "daemon" => {
+                self.allow_captures(self.config.daemon.capture);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn allow_captures(&mut self, allowed: bool) {
+        let guests = self.interfaces.values_mut().map(|one| (&mut one.wrappers, &one.port));
+        let machines = self.machines.iter_mut().map(|one| (&mut one.wrappers, &one.port));
+        let uplinks = self.uplinks.iter_mut().map(|one| (&mut one.wrappers, &one.port));
+        for (wrappers, port) in guests.chain(machines).chain(uplinks) {
+            wrappers.allow_capture(allowed, &self.datapath, port.as_deref());
+        }
+    }
+
+    /// Sets what changes in place, of one interface of a guest, or of a guest that is called as its first interface is.
+    fn set_guest(&mut self, name: &str) -> Result<(), String> {
+        let is_its = |one: &Interface| one.name == name || one.guest.name == name;
+        let of_guest = self.interfaces.iter().filter(|(_, interface)| is_its(interface));
+        let ids: Vec<_> = of_guest.map(|(id, _)| *id).collect();
+        ids.into_iter().try_for_each(|id| self.set_interface(id))
+    }
+
+    fn set_interface(&mut self, id: VifId) -> Result<(), String> {
+        let Some(interface) = self.interfaces.get(&id) else { return Ok(()) };
+        let Some(new) = self.config.guest(&interface.guest.name) else { return Ok(()) };
+        let index = match self.config.daemon.platform {
+            Platform::Machine => id.handle as usize,
+            Platform::Xen => 0,
+        };
+        let Some(of_new) = new.vifs.get(index) else { return Ok(()) };
+        let mut guest =
+            Guest { uid: new.uid, token_file: new.token_file, ..interface.guest.clone() };
+        let Some(vif) = guest.vifs.get_mut(index) else { return Ok(()) };
+        *vif = vif.clone().taking(of_new);
+        let vif = self.with_addresses(id, vif.clone())?;
+        let sources = vif.sources()?;
+        let coalescing = vif.coalescing()?;
+        let Some(interface) = self.interfaces.get_mut(&id) else { return Ok(()) };
+        let rules = Rules {
+            guard: sources.policy(interface.backend.mac()),
+            limits: vif.limit,
+            enabled: vif.enabled,
+            membership: vif.membership()?,
+        };
+        let port = interface.port.as_deref();
+        let is_other = rules != *interface.wrappers.rules();
+        let moves = is_other && interface.wrappers.set(rules, &self.datapath, port);
+        if coalescing != interface.vif.coalescing()? {
+            interface.wrappers.coalesce(coalescing, &self.datapath, port);
+        }
+        (interface.guest, interface.vif) = (guest, vif);
+        if moves {
+            self.teach(id);
+        }
+        Ok(())
+    }
+
+    fn reconnect(&mut self, step: &ChangeStep) -> Result<(), String> {
+        let ChangeStep { table, name, keys, .. } = step;
+        match &**table {
+            "guest" => {
+                let is_its = |one: &&Interface| one.name == *name || one.guest.name == *name;
+                let guest = self.interfaces.values().find(is_its).map(|one| one.guest.name.clone());
+                if let Some(guest) = guest {
+                    self.end_guest(&guest);
+                }
+                Ok(())
+            }
+            "port" if keys.iter().all(|key| !SOCKET_KEYS.contains(&&**key)) => {
+                self.set(table, name)?;
+                if let Some(machine) = self.machines.iter_mut().find(|one| one.name() == name) {
+                    machine.hang_up(removed(), &self.datapath);
+                }
+                Ok(())
+            }
+            _ => {
+                if let Some(place) = self.uplinks.iter().position(|one| one.name() == name)
+                    && table == "uplink"
+                {
+                    let uplink = self.take_uplink(place);
+                    let why = Reason::DeviceFailed("its device could not be opened again".into());
+                    let closed = uplink.close(why, &self.datapath);
+                    self.uplinks.insert(place, closed);
+                } else {
+                    self.remove(table, name);
+                }
+                self.add(table, name)
+            }
+        }
+    }
+
+    /// Ends a guest's interfaces and its session. Its process may join again.
+    fn end_guest(&mut self, name: &str) {
+        let of_guest = self.interfaces.iter().filter(|(_, one)| one.guest.name == name);
+        let ids: Vec<_> = of_guest.map(|(id, _)| *id).collect();
+        if self.config.daemon.platform == Platform::Xen {
+            return;
+        }
+        ids.into_iter().for_each(|id| self.unplug(id));
+        self.platform.end_guest(name);
+    }
+
+    /// Takes an uplink out, whose queues no guest has any more.
+    fn take_uplink(&mut self, place: usize) -> PluggedUplink {
+        let mut uplink = self.uplinks.remove(place);
+        if let Some(queues) = &mut uplink.guest_queues {
+            self.interfaces.keys().for_each(|id| queues.release(*id, &self.datapath));
+        }
+        uplink
+    }
+}
+
+/// Why a port goes.
+fn removed() -> Reason {
+    Reason::NotConnected("the operator has changed it".to_owned())
+}
+
+/// What can run of a configuration without a restart: the rest stays as it is in `old`.
+fn merge(old: &Config, new: &Config, steps: &[ChangeStep]) -> Config {
+    let mut merged = new.clone();
+    merged.daemon = Daemon { capture: new.daemon.capture, ..old.daemon.clone() };
+    (merged.xen, merged.switch, merged.nics) =
+        (old.xen.clone(), old.switch.clone(), old.nics.clone());
+    for ChangeStep { table, name, action, keys, .. } in steps {
+        match (&**table, action) {
+            ("guest", ChangeAction::Refuse) => {
+                let is_its = |guest: &Guest| {
+                    guest.name == *name || guest.vif_names().any(|vif| vif == *name)
+                };
+                merged.guests.retain(|guest| !is_its(guest));
+                merged.guests.extend(old.guests.iter().filter(|guest| is_its(guest)).cloned());
+            }
+            ("uplink", ChangeAction::Refuse) => {
+                let is_its = |uplink: &Uplink| uplink.name == *name;
+                merged.uplinks.retain(|uplink| !is_its(uplink));
+                merged.uplinks.extend(old.uplinks.iter().filter(|one| is_its(one)).cloned());
+            }
+            ("uplink", ChangeAction::Wait) => {
+                for uplink in merged.uplinks.iter_mut().filter(|uplink| uplink.name == *name) {
+                    if let Some(old) = old.uplinks.iter().find(|old| old.name == *name).cloned() {
+                        *uplink = old.taking(uplink);
+                    }
+                }
+            }
+            ("port", ChangeAction::Wait)
+                if keys.iter().any(|key| SOCKET_KEYS.contains(&&**key)) =>
+            {
+                for port in merged.ports.iter_mut().filter(|port| port.name == *name) {
+                    if let Some(old) = old.ports.iter().find(|old| old.name == *name) {
+                        port.socket.clone_from(&old.socket);
+                        (port.kind, port.mode) = (old.kind, old.mode);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    merged
+}

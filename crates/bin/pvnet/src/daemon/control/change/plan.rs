@@ -1,0 +1,217 @@
+//! What is done about the differences between what runs and a configuration.
+
+use std::collections::BTreeSet;
+
+use control_socket::{ChangeAction, ChangeStep};
+
+use crate::config::{Difference, Effort, What};
+
+/// The ports whose settings are agreed with a front-end now, by name.
+#[derive(Debug, Default)]
+pub(super) struct Connected {
+    pub(super) guests: BTreeSet<String>,
+    /// The interfaces of these guests.
+    pub(super) vifs: BTreeSet<String>,
+    pub(super) machines: BTreeSet<String>,
+    /// Whether only a toolstack can have a guest connect again.
+    pub(super) by_toolstack: bool,
+}
+
+impl Connected {
+    fn has(&self, table: &str, name: &str) -> bool {
+        match table {
+            "guest" => self.guests.contains(name) || self.vifs.contains(name),
+            "port" => self.machines.contains(name),
+            _ => false,
+        }
+    }
+}
+
+/// The steps from what runs to a configuration. With `reconnect`, connections are cut and devices are opened again where that is
+/// needed; without, such keys wait.
+pub(super) fn plan(
+    differences: &[Difference],
+    connected: &Connected,
+    reconnect: bool,
+) -> Vec<ChangeStep> {
+    let mut steps = Vec::new();
+    for Difference { table, name, what } in differences {
+        let mut push = |action, keys: Vec<&str>, reason: Option<&str>| {
+            steps.push(ChangeStep {
+                table: (*table).to_owned(),
+                name: name.clone(),
+                action,
+                keys: keys.into_iter().map(str::to_owned).collect(),
+                reason: reason.map(str::to_owned),
+                reverts_command: false,
+            });
+        };
+        let keys = match what {
+            What::Added => {
+                push(ChangeAction::Add, Vec::new(), None);
+                continue;
+            }
+            What::Removed => {
+                push(ChangeAction::Remove, Vec::new(), None);
+                continue;
+            }
+            What::Fixed(reason) => {
+                push(ChangeAction::Refuse, Vec::new(), Some(reason));
+                continue;
+            }
+            What::Changed(keys) => keys,
+        };
+        let refused = keys.iter().find_map(|(_, effort)| match effort {
+            Effort::Restart(reason) => Some(*reason),
+            _ => None,
+        });
+        let with = |wanted: &dyn Fn(Effort) -> bool| -> Vec<&str> {
+            keys.iter().filter(|(_, effort)| wanted(*effort)).map(|(key, _)| *key).collect()
+        };
+        if let Some(reason) = refused {
+            let is_at_start = |effort| matches!(effort, Effort::Restart(_));
+            push(ChangeAction::Refuse, with(&is_at_start), Some(reason));
+            // The other keys of a table without ports can change.
+            if *table == "daemon" {
+                let others = with(&|effort| !is_at_start(effort));
+                if !others.is_empty() {
+                    push(ChangeAction::Change, others, None);
+                }
+            }
+            continue;
+        }
+        let is_connected = connected.has(table, name);
+        let is_easy = |effort: Effort| {
+            effort == Effort::InPlace || (effort == Effort::Connection && !is_connected)
+        };
+        let (easy, hard) = (with(&is_easy), with(&|effort| !is_easy(effort)));
+        if !easy.is_empty() {
+            push(ChangeAction::Change, easy, None);
+        }
+        if hard.is_empty() {
+            continue;
+        }
+        match *table {
+            "guest" if connected.by_toolstack => push(
+                ChangeAction::Wait,
+                hard,
+                Some("until the toolstack detaches and attaches the interface (xl network-detach)"),
+            ),
+            _ if reconnect => push(ChangeAction::Reconnect, hard, None),
+            "uplink" => push(
+                ChangeAction::Wait,
+                hard,
+                Some("its device must be opened again: --reconnect does it now"),
+            ),
+            _ => push(
+                ChangeAction::Wait,
+                hard,
+                Some(
+                    "agreed with its front-end until that connects again: --reconnect cuts the connection now",
+                ),
+            ),
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, differences};
+
+    const RED: &str = "[[guest]]\nname = \"red\"\nmac = \"02:00:00:00:00:01\"\n";
+    const UP: &str = "[[uplink]]\nname = \"up\"\ntap = \"up0\"\n";
+    const VM: &str = "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/vm\"\n\
+                      mac = \"02:00:00:00:00:09\"\n";
+    const CARD: &str = "[[nic]]\nname = \"card0\"\nwire = { tap = \"wire0\" }\n";
+
+    /// The steps in words, of which those that need it reconnect.
+    fn steps(old: &str, new: &str, connected: &[&str], reconnect: bool) -> Vec<String> {
+        let connected: BTreeSet<_> = connected.iter().map(|name| (*name).to_owned()).collect();
+        let connected = Connected {
+            guests: connected.clone(),
+            vifs: connected.clone(),
+            machines: connected,
+            by_toolstack: false,
+        };
+        let [old, new] = [old, new].map(|text| Config::parse(text).unwrap());
+        let steps = plan(&differences(&old, &new), &connected, reconnect);
+        let line = |step: &ChangeStep| {
+            let ChangeStep { table, name, action, keys, .. } = step;
+            format!("{action} {table} {name} {}", keys.join(" ")).trim_end().to_owned()
+        };
+        steps.iter().map(line).collect()
+    }
+
+    #[test]
+    fn what_is_the_same_is_not_touched() {
+        let all = [RED, UP, VM, CARD].concat();
+        assert!(steps(&all, &all, &["red", "vm"], true).is_empty());
+        // A default that is written out is no change.
+        let written = format!("{RED}tx = \"header\"\nmemory_mib = 64\n");
+        assert!(steps(RED, &written, &["red"], true).is_empty());
+    }
+
+    #[test]
+    fn ports_come_and_go() {
+        let all = [RED, UP, VM].concat();
+        let added = steps("", &all, &[], false);
+        assert_eq!(added, ["added guest red", "added uplink up", "added port vm"]);
+        let removed = steps(&all, "", &["red"], false);
+        assert_eq!(removed, ["removed guest red", "removed uplink up", "removed port vm"]);
+    }
+
+    #[test]
+    fn limits_and_guards_change_in_place() {
+        for (old, keys) in [
+            (
+                RED,
+                "limit.egress = { mbps = 8 }\nguard = \"off\"\nenabled = false\ncoalesce_us = 9\n",
+            ),
+            (VM, "limit.egress = { mbps = 8 }\nguard = \"off\"\nenabled = false\n"),
+            (UP, "limit.egress = { mbps = 8 }\nenabled = false\ncoalesce_us = 9\n"),
+        ] {
+            let found = steps(old, &format!("{old}{keys}"), &["red", "vm"], false);
+            let [step] = &found[..] else { panic!("{found:?}") };
+            assert!(step.starts_with("changed "), "{step}");
+            assert_eq!(step.split(' ').count(), 3 + keys.lines().count(), "{step}");
+        }
+    }
+
+    #[test]
+    fn what_was_agreed_waits_for_the_next_connection() {
+        for (old, keys, name) in
+            [(RED, "queues = 2\n", "guest red"), (VM, "packed = false\n", "port vm")]
+        {
+            let new = format!("{old}{keys}limit.egress = {{ mbps = 8 }}\n");
+            let key = keys.split(' ').next().unwrap();
+            let connected = &name.split(' ').skip(1).collect::<Vec<_>>();
+            let both =
+                |what: &str| vec![format!("changed {name} limit"), format!("{what} {name} {key}")];
+            assert_eq!(steps(old, &new, connected, false), both("waits"));
+            assert_eq!(steps(old, &new, connected, true), both("reconnected"));
+            let [step] = &steps(old, &new, &[], false)[..] else { panic!() };
+            assert!(step.starts_with("changed"), "nobody is connected: {step}");
+        }
+        let other = UP.replace("up0", "up1");
+        assert_eq!(steps(UP, &other, &[], false), ["waits uplink up tap"]);
+        assert_eq!(steps(UP, &other, &[], true), ["reconnected uplink up tap"]);
+    }
+
+    #[test]
+    fn what_is_set_up_at_the_start_is_refused() {
+        let daemon = |text: &str| format!("[daemon]\n{text}");
+        let new = daemon("workers = 3\ncapture = false\n");
+        let found = steps(&daemon("workers = 2\n"), &new, &[], true);
+        assert_eq!(found, ["refused daemon  workers", "changed daemon  capture"]);
+        assert_eq!(steps("", CARD, &[], true), ["refused nic card0"]);
+        let context = format!("{RED}nic = \"card0\"\n");
+        let found = steps(&format!("{CARD}{RED}"), &format!("{CARD}{context}"), &[], true);
+        assert_eq!(found, ["refused guest red context"]);
+        let found = steps(CARD, &format!("{CARD}{context}"), &[], true);
+        assert_eq!(found, ["refused guest red"]);
+        let switch = "[switch]\nage_seconds = 9\n";
+        assert_eq!(steps("", switch, &[], true), ["refused switch  age_seconds"]);
+    }
+}

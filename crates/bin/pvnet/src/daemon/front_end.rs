@@ -1,0 +1,247 @@
+//! The front-ends of a virtual machine's port: one session after the other, until the port goes.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use control_socket::Reason;
+use hypervisor::Meter;
+use port::{Doorbell, Queue};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing::{info, warn};
+use vhost_user::{Device, Ended, Link, Pace, Session, Socket};
+
+use crate::config::Port;
+use crate::daemon::event::Event;
+
+/// How long after a failure the next connection is tried.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A port's front-ends, as the control thread sees them.
+pub(super) struct FrontEnds {
+    /// The port's number, which no other port ever has: a name may be given again.
+    id: u64,
+    state: Mutex<State>,
+    /// Rung when there must be no further session.
+    stop: Doorbell,
+}
+
+struct State {
+    /// What the next session begins with.
+    settings: Arc<Port>,
+    /// The present session's connection.
+    stream: Option<UnixStream>,
+    is_stopped: bool,
+}
+
+impl FrontEnds {
+    /// Front-ends of the port `id`, of which none has come yet.
+    pub(super) fn new(id: u64, settings: Port) -> io::Result<Arc<Self>> {
+        let state = State { settings: Arc::new(settings), stream: None, is_stopped: false };
+        Ok(Arc::new(Self { id, state: state.into(), stop: Doorbell::new()? }))
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next session begins with these settings.
+    pub(super) fn set(&self, settings: Port) {
+        self.state().settings = Arc::new(settings);
+    }
+
+    /// Ends the present session.
+    pub(super) fn hang_up(&self) {
+        if let Some(stream) = &self.state().stream {
+            // It can only fail when the session has ended already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Ends the present session, and lets no other begin.
+    pub(super) fn stop(&self) {
+        self.state().is_stopped = true;
+        self.stop.ring();
+        self.hang_up();
+    }
+
+    /// A session begins. Returns its settings; none if there must be no further one.
+    fn begin(&self, stream: &UnixStream) -> Option<Arc<Port>> {
+        let stream = stream.try_clone().ok();
+        let mut state = self.state();
+        state.stream = stream;
+        (!state.is_stopped).then(|| state.settings.clone())
+    }
+
+    /// Serves sessions until the port is stopped, or until a front-end shows itself hostile.
+    pub(super) fn serve(
+        self: &Arc<Self>,
+        socket: &Socket,
+        link: &Arc<Link>,
+        meter: &Arc<Meter>,
+        events: &mpsc::Sender<Event>,
+    ) {
+        let mut pace = Pace::default();
+        while let Some(stream) = self.next(socket) {
+            std::thread::sleep(pace.begin(Instant::now()));
+            let Some(settings) = self.begin(&stream) else { return };
+            let name = settings.name.clone();
+            info!(port = name, "a front-end is connected");
+            let (options, mac) = (settings.device(), settings.mac);
+            let offers_config_space = settings.config_space;
+            let device = Arc::new(Messenger { id: self.id, settings, events: events.clone() });
+            let ended = match Session::new(options, device, meter.clone()) {
+                Ok(session) => session
+                    .of_device(mac, link.clone())
+                    .offering_config_space(offers_config_space)
+                    .run(stream),
+                Err(error) => Ended { why: error.to_string(), is_hostile: false },
+            };
+            self.state().stream = None;
+            let Ended { why, is_hostile } = ended;
+            warn!(port = name, why, "its front-end's session has ended");
+            if is_hostile {
+                warn!(port = name, "its socket is closed until the port is added again");
+                return;
+            }
+        }
+    }
+
+    /// Waits for the next connection; none if there must be no further session.
+    fn next(&self, socket: &Socket) -> Option<UnixStream> {
+        loop {
+            let stream = match socket {
+                Socket::Listening(listener) => {
+                    self.wait(Some(listener), None);
+                    self.state_is_open()?;
+                    listener.accept().map(|(stream, _)| stream)
+                }
+                Socket::Connecting(path) => {
+                    self.state_is_open()?;
+                    UnixStream::connect(path)
+                }
+            };
+            match stream {
+                Ok(stream) => return Some(stream),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.wait(None::<&UnixStream>, Some(AGAIN)),
+            }
+        }
+    }
+
+    fn state_is_open(&self) -> Option<()> {
+        (!self.state().is_stopped).then_some(())
+    }
+
+    /// Waits for a connection, the end, or a time.
+    fn wait(&self, listener: Option<&impl AsFd>, limit: Option<Duration>) {
+        let stop = PollFd::new(&self.stop, PollFlags::IN);
+        let mut fds: Vec<_> =
+            listener.map(|fd| PollFd::new(fd, PollFlags::IN)).into_iter().collect();
+        fds.push(stop);
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // After an error, such as a signal, the caller looks for itself.
+        let _ = poll(&mut fds, limit.as_ref());
+    }
+}
+
+/// Tells the control thread what a session says.
+struct Messenger {
+    id: u64,
+    /// What the session began with.
+    settings: Arc<Port>,
+    events: mpsc::Sender<Event>,
+}
+
+impl Device for Messenger {
+    fn start(&self, queues: Vec<Queue>) {
+        let (machine, settings) = (self.id, self.settings.clone());
+        // After the control thread has ended, the queues are dropped, and nobody serves them.
+        let _ = self.events.send(Event::RingsReady { machine, settings, queues });
+    }
+
+    fn stop(&self, why: &str) {
+        let (answer, answered) = mpsc::channel();
+        let (machine, why) = (self.id, Reason::NotConnected(why.to_owned()));
+        if self.events.send(Event::RingsStopped { machine, why, answer }).is_ok() {
+            // Ends when they are stopped, or with the control thread, which stops them too.
+            let _ = answered.recv();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use lab::TempDir;
+    use vhost_user::Mode;
+
+    use super::*;
+
+    fn settings() -> Port {
+        toml::from_str("name = \"vm\"\nkind = \"vhost-user\"\nsocket = \"x\"\n").unwrap()
+    }
+
+    /// Serves a socket on a thread, which ends when the front-ends are stopped.
+    fn serve(mode: Mode, folder: &TempDir) -> (Arc<FrontEnds>, std::thread::JoinHandle<()>) {
+        let socket = Socket::open(mode, &folder.path().join("vm")).unwrap();
+        let front_ends = FrontEnds::new(1, settings()).unwrap();
+        let served = front_ends.clone();
+        let (events, _inbox) = mpsc::channel();
+        let serve = move || served.serve(&socket, &Arc::default(), &Arc::default(), &events);
+        (front_ends, std::thread::spawn(serve))
+    }
+
+    #[test]
+    fn a_port_that_goes_ends_its_session_and_its_thread() {
+        for mode in [Mode::Server, Mode::Client] {
+            for connects in [false, true] {
+                let folder = TempDir::new().unwrap();
+                let path = folder.path().join("vm");
+                let listener =
+                    (mode == Mode::Client && connects).then(|| UnixListener::bind(&path).unwrap());
+                let (front_ends, thread) = serve(mode, &folder);
+                let peer = connects.then(|| match &listener {
+                    Some(listener) => listener.accept().unwrap().0,
+                    None => UnixStream::connect(&path).unwrap(),
+                });
+                while connects && front_ends.state().stream.is_none() {
+                    std::thread::yield_now();
+                }
+                front_ends.stop();
+                thread.join().unwrap();
+                if let Some(mut peer) = peer {
+                    assert_eq!(io::Read::read(&mut peer, &mut [0; 1]).unwrap_or(0), 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_session_that_is_hung_up_is_followed_by_another() {
+        let folder = TempDir::new().unwrap();
+        let (front_ends, thread) = serve(Mode::Server, &folder);
+        let connect = || UnixStream::connect(folder.path().join("vm")).unwrap();
+        for _ in 0..3 {
+            let mut peer = connect();
+            while front_ends.state().stream.is_none() {
+                std::thread::yield_now();
+            }
+            front_ends.hang_up();
+            assert_eq!(io::Read::read(&mut peer, &mut [0; 1]).unwrap_or(0), 0);
+            while front_ends.state().stream.is_some() {
+                std::thread::yield_now();
+            }
+        }
+        front_ends.stop();
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,84 @@
+//! A wrapper around a port that an operator has set down: every frame from it and to it is dropped and counted.
+//!
+//! Frames from the port are taken out of its rings, as from a cable that is not plugged in: left there, they would be sent late, when
+//! the port is up again.
+
+use std::any::Any;
+use std::time::Duration;
+
+use port::{
+    Body, Broken, Budget, DropReason, Egress, EgressWrapper, Ingress, IngressWrapper, Offer,
+    Outcome, Received,
+};
+
+/// One side of a queue that lets nothing pass.
+struct Gate<S: ?Sized>(Box<S>);
+
+/// Shuts a queue's side into the switch.
+pub(super) fn shut_ingress(inner: Box<dyn Ingress>) -> Box<dyn Ingress> {
+    Box::new(Gate(inner))
+}
+
+/// Shuts a queue's side out of the switch.
+pub(super) fn shut_egress(inner: Box<dyn Egress>) -> Box<dyn Egress> {
+    Box::new(Gate(inner))
+}
+
+/// Opens a queue whose outermost wrapper it is, or returns the queue as it is.
+pub(super) fn open_ingress(ingress: Box<dyn Ingress>) -> Box<dyn Ingress> {
+    if !(&*ingress as &dyn Any).is::<Gate<dyn Ingress>>() {
+        return ingress;
+    }
+    let any: Box<dyn Any> = ingress;
+    any.downcast::<Gate<dyn Ingress>>().expect("its type was asked for").0
+}
+
+/// The same for the other side.
+pub(super) fn open_egress(egress: Box<dyn Egress>) -> Box<dyn Egress> {
+    if !(&*egress as &dyn Any).is::<Gate<dyn Egress>>() {
+        return egress;
+    }
+    let any: Box<dyn Any> = egress;
+    any.downcast::<Gate<dyn Egress>>().expect("its type was asked for").0
+}
+
+impl IngressWrapper for Gate<dyn Ingress> {
+    fn inner(&self) -> &dyn Ingress {
+        &*self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Ingress {
+        &mut *self.0
+    }
+
+    fn receive(&mut self, budget: &mut Budget, received: &mut Received) -> Result<(), Broken> {
+        self.0.receive(budget, received)?;
+        let order = self.0.window().order();
+        let fresh = &order[order.len().saturating_sub(received.fresh)..];
+        received.refused.clear();
+        received.refused.extend(fresh.iter().map(|slot| (*slot, DropReason::SetDown)));
+        Ok(())
+    }
+}
+
+impl EgressWrapper for Gate<dyn Egress> {
+    fn inner(&self) -> &dyn Egress {
+        &*self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn Egress {
+        &mut *self.0
+    }
+
+    fn deliver(
+        &mut self,
+        _: Body<'_>,
+        offers: &mut [Offer<'_>],
+        _: Duration,
+    ) -> Result<(), Broken> {
+        for offer in offers {
+            offer.outcome = Outcome::Dropped(DropReason::SetDown);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,251 @@
+//! What the daemon gives up when it has started: capabilities, files and system calls that its configuration does not need.
+//!
+//! The first two are given up by a thread, so this is done before the second thread starts, and after the uplinks' devices
+//! were opened. See docs/decisions/0044-the-daemons-sandbox.md.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::process::geteuid;
+use sandbox::{CallRules, CapabilitySet, Enforcement, FileRules};
+use tracing::{debug, info, warn};
+use vhost_user::Mode;
+
+use crate::config::{self, Config, Platform, Queues, Uplink, UplinkKind};
+use crate::daemon::low_latency;
+use crate::daemon::xen::lock_path;
+
+/// Where `ip`, `ethtool` and their libraries are.
+const PROGRAMS: [&str; 8] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/iproute2", "/nix/store"];
+
+/// What the daemon still needs after its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Needs {
+    capabilities: CapabilitySet,
+    /// None if Landlock would be in the way.
+    files: Option<FileRules>,
+    calls: CallRules,
+}
+
+/// The sandbox that the calling thread is in.
+pub(super) struct Sandbox(Option<Needs>);
+
+impl Sandbox {
+    /// Gives up capabilities and files, if the configuration wants that. What the kernel cannot do is left out. The
+    /// configuration's `file` is read again at a reload.
+    pub(super) fn enter(config: &Config, file: &Path) -> Self {
+        if config.daemon.sandbox == config::Sandbox::Off {
+            warn!("sandbox = \"off\": the daemon keeps all its rights");
+            return Self(None);
+        }
+        let needs = needs(config, file);
+        match sandbox::keep_capabilities(needs.capabilities) {
+            Ok(kept) => info!(
+                kept = names(kept),
+                "capabilities that this configuration does not need are given up"
+            ),
+            Err(error) => warn!(%error, "the daemon keeps its capabilities"),
+        }
+        match &needs.files {
+            None => info!(
+                "files are not restricted: the daemon looks at the page tables of guests with huge_pages"
+            ),
+            Some(rules) => restrict_files(rules),
+        }
+        Self(Some(needs))
+    }
+
+    /// Gives up system calls, in all threads: the start is over.
+    pub(super) fn close(self) {
+        let Some(needs) = self.0 else { return };
+        match sandbox::restrict_calls(needs.calls) {
+            Ok(()) => info!(
+                programs = needs.calls.programs,
+                "system calls that it does not need are refused"
+            ),
+            Err(error) => warn!(%error, "system calls are not restricted"),
+        }
+    }
+}
+
+fn restrict_files(rules: &FileRules) {
+    debug!(?rules, "files");
+    match sandbox::restrict_files(rules) {
+        Ok(Enforcement::Full) => info!("files that it does not need are out of reach"),
+        Ok(Enforcement::Partial) => info!(
+            "files that it does not need are out of reach, as far as this kernel's Landlock goes"
+        ),
+        Ok(Enforcement::None) => warn!(
+            "files are not restricted: the kernel has no Landlock (lsm=landlock,… on its command line)"
+        ),
+        Err(error) => warn!(%error, "files are not restricted"),
+    }
+}
+
+/// The names of capabilities, for the log.
+fn names(capabilities: CapabilitySet) -> String {
+    let names: Vec<_> = capabilities.iter_names().map(|(name, _)| name).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
+}
+
+fn needs(config: &Config, file: &Path) -> Needs {
+    let uplinks = &config.uplinks;
+    let opens_devices = config.daemon.sandbox == config::Sandbox::Devices;
+    // A macvtap is deleted at the end. A NIC's queue for a guest is opened, and asked for by ethtool, when the guest comes.
+    let is_macvtap = |uplink: &Uplink| uplink.kind == UplinkKind::Macvtap;
+    let has_sockets = |uplink: &Uplink| uplink.kind == UplinkKind::AfXdp && per_guest(uplink);
+    let programs =
+        opens_devices || uplinks.iter().any(|uplink| is_macvtap(uplink) || has_sockets(uplink));
+    let namespaces =
+        opens_devices || programs && uplinks.iter().any(|uplink| uplink.namespace.is_some());
+    let bpf =
+        opens_devices || uplinks.iter().any(|uplink| uplink.nic.is_none() && per_guest(uplink));
+    let sockets = opens_devices || uplinks.iter().any(has_sockets);
+    let calls = CallRules { programs, namespaces, bpf, sockets };
+    let looks_into_guests = config.guests.iter().any(|guest| guest.huge_pages);
+    let capabilities = capabilities(config, calls, looks_into_guests);
+    let files = (!looks_into_guests).then(|| files(config, file, calls));
+    Needs { capabilities, files, calls }
+}
+
+fn per_guest(uplink: &Uplink) -> bool {
+    uplink.queues == Queues::PerGuest
+}
+
+fn capabilities(config: &Config, calls: CallRules, looks_into_guests: bool) -> CapabilitySet {
+    let is_client = |port: &config::Port| port.mode() == Mode::Client;
+    let locks_memory = !config.nics.is_empty() || calls.sockets;
+    let low_port = config.daemon.metrics.is_some_and(|address| address.port() < 1024);
+    let has_tokens = config.guests.iter().any(|guest| guest.token_file.is_some());
+    // Root that has given this up is kept out of other users' folders.
+    let others = written(config).iter().any(|path| !is_own(path));
+    [
+        (calls.programs, CapabilitySet::NET_ADMIN),
+        (calls.sockets, CapabilitySet::NET_RAW),
+        (calls.bpf, CapabilitySet::BPF),
+        (calls.namespaces, CapabilitySet::SYS_ADMIN),
+        (locks_memory, CapabilitySet::IPC_LOCK),
+        (looks_into_guests, CapabilitySet::SYS_PTRACE),
+        (low_port, CapabilitySet::NET_BIND_SERVICE),
+        (has_tokens, CapabilitySet::DAC_READ_SEARCH),
+        // The socket that a front-end makes is its user's.
+        (others || config.ports.iter().any(is_client), CapabilitySet::DAC_OVERRIDE),
+    ]
+    .into_iter()
+    .filter_map(|(needed, capability)| needed.then_some(capability))
+    .collect()
+}
+
+/// Whether a folder or file is this user's. One that is not there yet will be.
+fn is_own(path: &Path) -> bool {
+    std::fs::metadata(path).map_or(true, |file| file.uid() == geteuid().as_raw())
+}
+
+/// The folders of the daemon's sockets.
+fn written(config: &Config) -> Vec<PathBuf> {
+    let servers = config.ports.iter().filter(|port| port.mode() == Mode::Server);
+    let folders = servers.filter_map(|port| port.socket.parent()).map(Path::to_owned);
+    std::iter::once(config.daemon.directory.clone()).chain(folders).collect()
+}
+
+fn files(config: &Config, file: &Path, calls: CallRules) -> FileRules {
+    let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+    let mut rules = FileRules { read: paths(&["/proc", "/sys"]), ..FileRules::default() };
+    // The folder, because an editor may replace the file.
+    rules.read.extend(file.parent().map(Path::to_owned));
+    rules.read.extend(config.guests.iter().filter_map(|guest| guest.token_file.clone()));
+    // For the names of functions after a panic.
+    rules.read.extend(std::env::current_exe());
+    rules.write = written(config);
+    if config.daemon.low_latency {
+        rules.write.push(low_latency::DEVICE.into());
+    }
+    if config.daemon.platform == Platform::Xen {
+        rules.read.extend(paths(&["/dev/urandom", "/run/xen"]));
+        rules.write.extend(paths(&["/dev/xen", "/proc/xen"]));
+        let lock = lock_path(&config.xen.backend);
+        // A rule needs the file. If it cannot be made, opening it will say why.
+        let _ = std::fs::File::options().create(true).append(true).open(&lock);
+        rules.write.push(lock);
+    }
+    if calls.programs {
+        rules.run = paths(&PROGRAMS);
+        rules.read.extend(paths(&["/run/netns", "/dev/null"]));
+        rules.write.push("/dev/null".into());
+    }
+    if calls.sockets || config.daemon.sandbox == config::Sandbox::Devices {
+        rules.write.push("/dev/net/tun".into());
+    }
+    rules.bind = config.daemon.metrics.iter().map(std::net::SocketAddr::port).collect();
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn needs_of(text: &str) -> Needs {
+        needs(&Config::parse(text).unwrap(), Path::new("/etc/pvnet/pvnet.toml"))
+    }
+
+    fn kept(text: &str) -> CapabilitySet {
+        needs_of(text).capabilities
+    }
+
+    #[test]
+    fn an_ordinary_configuration_needs_no_capability_and_no_program() {
+        let needs = needs_of(
+            "[[guest]]\nname = \"red\"\n[[uplink]]\nname = \"up\"\ntap = \"tap0\"\nnamespace = \"x\"\n\
+             [[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/nonexistent/vm.sock\"\n",
+        );
+        assert_eq!(needs.capabilities, CapabilitySet::empty());
+        assert_eq!(needs.calls, CallRules::default());
+        let files = needs.files.unwrap();
+        assert_eq!(files.run, Vec::<PathBuf>::new());
+        assert!(files.write.contains(&"/nonexistent".into()), "{files:?}");
+    }
+
+    #[test]
+    fn each_feature_keeps_what_it_needs() {
+        let uplink = "[[uplink]]\nname = \"up\"\n";
+        let tap = "tap = \"tap0\"\nqueues = \"per-guest\"\n";
+        assert_eq!(kept(&format!("{uplink}{tap}")), CapabilitySet::BPF);
+        let macvtap = "kind = \"macvtap\"\ndevice = \"eth0\"\n";
+        assert_eq!(kept(&format!("{uplink}{macvtap}")), CapabilitySet::NET_ADMIN);
+        let namespace = "namespace = \"x\"\n";
+        assert_eq!(
+            kept(&format!("{uplink}{macvtap}{namespace}")),
+            CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN
+        );
+        let xdp = "kind = \"af-xdp\"\ndevice = \"eth0\"\nqueues = \"per-guest\"\n";
+        let all = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
+        assert_eq!(kept(&format!("{uplink}{xdp}")), all | CapabilitySet::IPC_LOCK);
+        let client =
+            "[[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nsocket = \"/x\"\nmode = \"client\"\n";
+        assert_eq!(kept(client), CapabilitySet::DAC_OVERRIDE);
+        let low = "[daemon]\nmetrics = \"127.0.0.1:80\"\n";
+        assert_eq!(kept(low), CapabilitySet::NET_BIND_SERVICE);
+        assert_eq!(
+            kept("[[nic]]\nname = \"card0\"\nwire = { tap = \"wire0\" }\n"),
+            CapabilitySet::IPC_LOCK
+        );
+        let token = "[[guest]]\nname = \"red\"\ntoken_file = \"/x\"\n";
+        assert_eq!(kept(token), CapabilitySet::DAC_READ_SEARCH);
+    }
+
+    #[test]
+    fn a_daemon_that_opens_devices_later_keeps_what_that_needs() {
+        let needs = needs_of("[daemon]\nsandbox = \"devices\"\n");
+        let all = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
+        assert!(needs.capabilities.contains(all | CapabilitySet::SYS_ADMIN), "{needs:?}");
+        assert!(needs.files.unwrap().write.contains(&"/dev/net/tun".into()));
+    }
+
+    /// Landlock forbids looking into a process that is not in the same sandbox.
+    #[test]
+    fn guests_with_huge_pages_are_looked_into() {
+        let needs = needs_of("[[guest]]\nname = \"red\"\nhuge_pages = true\n");
+        assert_eq!((needs.files, needs.capabilities), (None, CapabilitySet::SYS_PTRACE));
+    }
+}

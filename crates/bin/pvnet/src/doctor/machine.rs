@@ -1,0 +1,200 @@
+//! What the daemon needs of every machine.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{Timespec, epoll};
+use rustix::process::{Resource, getrlimit};
+use rustix::system::uname;
+use shm::{PageSize, Region};
+
+use super::{Check, text};
+
+/// Descriptors that the daemon takes without a guest, and that a guest takes with one queue (see `daemon::limits`).
+const OWN_DESCRIPTORS: u64 = 64;
+const GUEST_DESCRIPTORS: u64 = 22;
+/// With fewer guests the limit is worth a word.
+const GUESTS: u64 = 100;
+const MIB: u64 = 1 << 20;
+
+/// Checks for `pvnet run`.
+pub(super) fn daemon(directory: &Path) -> Vec<Check> {
+    vec![
+        Check::needed(
+            "kernel",
+            kernel(),
+            "boot Linux 5.11 or later: waits of microseconds need epoll_pwait2",
+        ),
+        Check::needed(
+            "sealed shared memory",
+            memory(),
+            "the kernel needs CONFIG_MEMFD_CREATE and CONFIG_SHMEM",
+        ),
+        Check::needed(
+            "folder of the sockets",
+            folder(directory),
+            format!(
+                "run as root, or choose another with `directory` in [daemon] and --directory; now it is {}",
+                directory.display()
+            ),
+        ),
+        Check::wished(
+            "descriptors",
+            descriptors(),
+            "raise the hard limit: LimitNOFILE=65536 in the unit, or `ulimit -Hn`",
+        ),
+        Check::wished(
+            "processors",
+            processors(),
+            "give the machine a second one: a worker and a guest then do not wait for each other",
+        ),
+        Check::wished(
+            "secret memory",
+            secret(),
+            "cards with contexts (pvnet nic) use ordinary memory then; boot with secretmem.enable=y, and raise LimitMEMLOCK",
+        ),
+        Check::wished(
+            "pages of 2 MiB",
+            huge_pages(),
+            "huge_pages = true has no effect then; echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        ),
+        Check::wished(
+            "light sleep of the CPUs",
+            light_sleep(),
+            "low_latency = true has no effect then; it needs root and CONFIG_CPU_IDLE",
+        ),
+    ]
+}
+
+fn kernel() -> Result<String, String> {
+    let queue = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(text)?;
+    let limit = Timespec { tv_sec: 0, tv_nsec: 1 };
+    let mut events: Vec<epoll::Event> = Vec::with_capacity(1);
+    let spare = rustix::buffer::spare_capacity(&mut events);
+    epoll::wait(&queue, spare, Some(&limit)).map_err(text)?;
+    Ok(format!("Linux {}", uname().release().to_string_lossy()))
+}
+
+fn memory() -> Result<String, String> {
+    let file = shm::create_sealable_memfd("doctor", 1, PageSize::Small).map_err(text)?;
+    let region = Region::map(&file, 0, PageSize::Small.bytes()).map_err(text)?;
+    shm::seal_future_writes(&file).map_err(text)?;
+    region.write(0, 1u8).map_err(text)?;
+    Ok("a sealed file was made and mapped".to_owned())
+}
+
+/// Makes a socket in the folder, and the folder if it is missing.
+fn folder(directory: &Path) -> Result<String, String> {
+    let existed = directory.exists();
+    std::fs::create_dir_all(directory).map_err(text)?;
+    let path = directory.join(format!("doctor-{}.sock", std::process::id()));
+    let bound = UnixListener::bind(&path).map_err(text);
+    // Either may be missing by now.
+    let _ = std::fs::remove_file(&path);
+    let mode =
+        std::fs::metadata(directory).map_or(0, |folder| folder.permissions().mode() & 0o7777);
+    if !existed {
+        let _ = std::fs::remove_dir(directory);
+    }
+    bound.map(|_| format!("{} takes a socket (mode {mode:o})", directory.display()))
+}
+
+fn descriptors() -> Result<String, String> {
+    let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let guests = most.saturating_sub(OWN_DESCRIPTORS) / GUEST_DESCRIPTORS;
+    let found = format!("{most}, enough for {guests} guests with one queue");
+    if guests < GUESTS { Err(found) } else { Ok(found) }
+}
+
+fn processors() -> Result<String, String> {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if count < 2 { Err(count.to_string()) } else { Ok(count.to_string()) }
+}
+
+/// Maps what a guest has by default.
+fn secret() -> Result<String, String> {
+    let len = 64 * usize::try_from(MIB).unwrap_or(usize::MAX);
+    let file = shm::create_secret_file(len / PageSize::Small.bytes()).map_err(text)?;
+    Region::map(&file, 0, len).map_err(|error| {
+        let limit = getrlimit(Resource::Memlock)
+            .current
+            .map_or("unlimited".into(), |n| format!("{} KiB", n / 1024));
+        format!("{}, with at most {limit} of locked memory", text(error))
+    })?;
+    Ok("64 MiB can be locked".to_owned())
+}
+
+fn huge_pages() -> Result<String, String> {
+    let len = PageSize::Huge.bytes();
+    let file =
+        shm::create_memfd("doctor", len / PageSize::Small.bytes(), PageSize::Huge).map_err(text)?;
+    let region = Region::map_aligned(&file, 0, len).map_err(text)?;
+    region.populate_huge(0..len).map_err(text)?;
+    Ok("the kernel gave one to shared memory".to_owned())
+}
+
+/// Asks for the latency that is usual, so that nothing changes.
+fn light_sleep() -> Result<String, String> {
+    let path = "/dev/cpu_dma_latency";
+    std::fs::File::options().write(true).open(path).map_err(|error| format!("{path}: {error}"))?;
+    Ok(format!("{path} can be held open"))
+}
+
+/// Checks for the sandbox, in a thread that ends.
+pub(super) fn sandbox() -> Vec<Check> {
+    let enter = || (files(), calls());
+    let tried = std::thread::scope(|scope| scope.spawn(enter).join());
+    let (files, calls) = tried.unwrap_or_else(|_| (Err("panicked".into()), Err("panicked".into())));
+    vec![
+        Check::wished(
+            "Landlock",
+            files,
+            "boot with lsm=landlock,… and CONFIG_SECURITY_LANDLOCK; the daemon runs without",
+        ),
+        Check::wished(
+            "seccomp",
+            calls,
+            "the kernel needs CONFIG_SECCOMP_FILTER; the daemon runs without",
+        ),
+        Check::wished(
+            "user namespaces",
+            user_namespaces(),
+            "pvnet rootless needs them: sysctl kernel.unprivileged_userns_clone=1, or kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    ]
+}
+
+fn files() -> Result<String, String> {
+    let rules = sandbox::FileRules { read: vec!["/proc".into()], ..sandbox::FileRules::default() };
+    let enforced = sandbox::restrict_files(&rules).map_err(text)?;
+    match std::fs::File::open("/") {
+        Ok(_) => Err("the kernel has no Landlock".to_owned()),
+        Err(_) => Ok(match enforced {
+            sandbox::Enforcement::Full => {
+                "files, TCP ports, abstract sockets and signals".to_owned()
+            }
+            _ => "files, and what else this kernel knows".to_owned(),
+        }),
+    }
+}
+
+fn calls() -> Result<String, String> {
+    sandbox::restrict_calls_of_thread(sandbox::CallRules::default()).map_err(text)?;
+    match rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    ) {
+        Ok(_) => Err("a call that is not allowed succeeded".to_owned()),
+        Err(_) => Ok("calls are refused".to_owned()),
+    }
+}
+
+fn user_namespaces() -> Result<String, String> {
+    let mut command = lab::command("unshare").map_err(text)?;
+    command.args(["--user", "--map-root-user", "--net", "--mount", "true"]);
+    lab::run(command, Duration::from_secs(20)).map_err(text)?;
+    Ok("one was made".to_owned())
+}

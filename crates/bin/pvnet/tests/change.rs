@@ -1,0 +1,397 @@
+//! Ports that operators add, change and remove while the daemon runs. Skipped with a message without the permissions.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod testbed;
+
+use std::io::Read;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lab::{Namespace, Process};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use testbed::{LIMIT, PING_PAUSE, Testbed, able, wait};
+
+const PORT: u16 = 7777;
+/// The pause between two datagrams.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Windows without changes and with changes, in turn.
+const ROUNDS: usize = 4;
+const WINDOW: Duration = Duration::from_millis(600);
+
+/// What a command printed as JSON, and its error.
+fn change(testbed: &Testbed, arguments: &[&str]) -> Result<Value, String> {
+    let mut command = testbed.command(arguments[0]);
+    if arguments[0] == "port" {
+        // The folder is an option of the command below.
+        command = testbed::pvnet();
+        command.arg("port").arg(arguments[1]).arg("--directory").arg(testbed.folder());
+    }
+    let rest = if arguments[0] == "port" { &arguments[2..] } else { &arguments[1..] };
+    command.args(rest).arg("--json");
+    let output = command.output().unwrap();
+    match serde_json::from_slice(&output.stdout) {
+        Ok(report) => Ok(report),
+        Err(_) => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+    }
+}
+
+/// The steps of a report: what, which port, which keys.
+fn steps(report: &Value) -> Vec<String> {
+    let steps = report["steps"].as_array().unwrap().iter();
+    let text = |step: &Value, key: &str| step[key].as_str().unwrap_or_default().to_owned();
+    let keys = |step: &Value| -> Vec<String> {
+        let keys = step["keys"].as_array().into_iter().flatten();
+        keys.map(|key| key.as_str().unwrap().to_owned()).collect()
+    };
+    let line = |step: &Value| {
+        let words = [text(step, "action"), text(step, "name"), keys(step).join(" ")];
+        words.join(" ").trim_end().to_owned()
+    };
+    steps.map(line).collect()
+}
+
+fn file(testbed: &Testbed) -> PathBuf {
+    testbed.folder().join("pvnet.toml")
+}
+
+fn status(testbed: &Testbed, name: &str) -> Option<Value> {
+    let status = testbed.status();
+    status["ports"].as_array().unwrap().iter().find(|port| port["name"] == name).cloned()
+}
+
+/// Datagrams from one guest to another, and when they arrived.
+struct Stream {
+    end: Arc<AtomicBool>,
+    sender: std::thread::JoinHandle<lab::Result<u32>>,
+    receiver: std::thread::JoinHandle<lab::Result<Vec<(u32, Instant)>>>,
+}
+
+impl Stream {
+    fn start(from: &Namespace, to: &Namespace, address: Ipv4Addr) -> Self {
+        let end = Arc::<AtomicBool>::default();
+        let receiver = to
+            .thread(move || {
+                let socket = UdpSocket::bind((address, PORT)).unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+                let (mut arrivals, mut bytes) = (Vec::new(), [0; 4]);
+                // Two seconds of silence are the end.
+                while socket.recv(&mut bytes).is_ok() {
+                    arrivals.push((u32::from_be_bytes(bytes), Instant::now()));
+                }
+                Ok(arrivals)
+            })
+            .unwrap();
+        let ends = end.clone();
+        let sender = from
+            .thread(move || {
+                // The receiver listens by then.
+                std::thread::sleep(Duration::from_millis(200));
+                let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+                let mut number = 0u32;
+                while !ends.load(Ordering::Relaxed) {
+                    socket.send_to(&number.to_be_bytes(), (address, PORT)).unwrap();
+                    number += 1;
+                    std::thread::sleep(PAUSE);
+                }
+                Ok(number)
+            })
+            .unwrap();
+        Self { end, sender, receiver }
+    }
+
+    /// How many were sent, and the arrivals.
+    fn finish(self) -> (u32, Vec<(u32, Instant)>) {
+        self.end.store(true, Ordering::Relaxed);
+        (self.sender.join().unwrap().unwrap(), self.receiver.join().unwrap().unwrap())
+    }
+}
+
+/// The longest time between two arrivals within a window.
+fn longest_gap(arrivals: &[(u32, Instant)], (from, to): (Instant, Instant)) -> Duration {
+    let within: Vec<_> =
+        arrivals.iter().map(|(_, at)| *at).filter(|at| (from..to).contains(at)).collect();
+    let inner = within.windows(2).map(|pair| pair[1] - pair[0]);
+    let edges = [within.first().map_or(to - from, |first| *first - from)];
+    inner.chain(edges).max().unwrap_or(to - from)
+}
+
+#[test]
+fn ports_that_do_not_change_lose_no_frame_and_are_not_late() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut testbed = Testbed::start(3, "workers = 1");
+    (0..3).for_each(|guest| testbed.join(guest, &[]));
+    testbed.ping(0, 1);
+    let text = std::fs::read_to_string(file(&testbed)).unwrap();
+    let third = testbed.guests[2].namespace.name().to_owned();
+    let [from, to] = [&testbed.guests[0], &testbed.guests[1]];
+    let stream = Stream::start(&from.namespace, &to.namespace, to.ipv4);
+    std::thread::sleep(Duration::from_millis(400));
+    let (mut quiet, mut busy, mut changes) = (Vec::new(), Vec::new(), 0);
+    for round in 0..ROUNDS {
+        let start = Instant::now();
+        std::thread::sleep(WINDOW);
+        quiet.push((start, Instant::now()));
+        let start = Instant::now();
+        while start.elapsed() < WINDOW {
+            // An uplink and a port that come and go, and a guest whose rules change.
+            let socket = testbed.folder().join("vm.sock");
+            let more = format!(
+                "limit.egress = {{ mbps = {} }}\n[[uplink]]\nname = \"up\"\ntap = \"pvt{}\"\n\
+                 [[port]]\nname = \"vm\"\nkind = \"vhost-user\"\nguard = \"off\"\nsocket = \"{}\"\n",
+                9 + round,
+                std::process::id(),
+                socket.display()
+            );
+            std::fs::write(file(&testbed), format!("{text}{more}")).unwrap();
+            let report = change(&testbed, &["reload"]).unwrap();
+            let expected = [&*format!("change {third} limit"), "add up", "add vm"];
+            assert_eq!(steps(&report), expected, "{report}");
+            change(&testbed, &["port", "down", &third]).unwrap();
+            std::fs::write(file(&testbed), &text).unwrap();
+            let report = change(&testbed, &["reload"]).unwrap();
+            assert_eq!(report["steps"].as_array().unwrap().len(), 3, "{report}");
+            changes += 1;
+        }
+        busy.push((start, Instant::now()));
+    }
+    let (sent, arrivals) = stream.finish();
+    assert!(changes >= ROUNDS && sent > 200, "{changes} changes, {sent} datagrams");
+    let numbers: Vec<_> = arrivals.iter().map(|(number, _)| *number).collect();
+    assert!(numbers.iter().copied().eq(0..sent), "{} of {sent} arrived", numbers.len());
+    let median = |windows: &[(Instant, Instant)]| {
+        let mut gaps: Vec<_> =
+            windows.iter().map(|window| longest_gap(&arrivals, *window)).collect();
+        gaps.sort_unstable();
+        gaps[gaps.len() / 2]
+    };
+    // The commands themselves take processor time. A port that was connected again, or a worker that waited for a device, would
+    // be late by far more.
+    let [quiet, busy] = [median(&quiet), median(&busy)];
+    println!("longest gaps: {quiet:?} without changes, {busy:?} with {changes} of them");
+    assert!(busy < quiet * 10 + Duration::from_millis(100), "{quiet:?}, with changes {busy:?}");
+}
+
+#[test]
+fn operators_add_set_and_remove_guests() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut testbed = Testbed::start(3, "workers = 1");
+    let [red, blue, green] =
+        [0, 1, 2].map(|n: usize| testbed.guests[n].namespace.name().to_owned());
+    let text = std::fs::read_to_string(file(&testbed)).unwrap();
+    let answers = |testbed: &Testbed| {
+        let [from, to] = [&testbed.guests[0], &testbed.guests[1]];
+        lab::ping(&from.namespace, to.ipv4, 2, PING_PAUSE).unwrap().received
+    };
+    testbed.join(0, &[]);
+    testbed.join(1, &[]);
+    assert_eq!(answers(&testbed), 2);
+
+    // Down and up.
+    let report = change(&testbed, &["port", "down", &blue]).unwrap();
+    assert_eq!(steps(&report), [format!("change {blue} enabled")]);
+    let port = status(&testbed, &blue).unwrap();
+    assert_eq!((&port["state"], &port["reason"]["code"]), (&"down".into(), &"set_down".into()));
+    assert_eq!(answers(&testbed), 0);
+    let drops = status(&testbed, &blue).unwrap()["drops"]["set_down"].clone();
+    assert!(drops.as_u64() > Some(0), "{drops}");
+    change(&testbed, &["port", "up", &blue]).unwrap();
+    assert_eq!(answers(&testbed), 2);
+
+    // Rules.
+    change(&testbed, &["port", "set", &red, "limit.egress.mbps=8", "guard=mac"]).unwrap();
+    let port = status(&testbed, &red).unwrap();
+    assert_eq!(port["limit"]["egress"]["bytes_per_second"].as_u64(), Some(1_000_000));
+    assert_eq!(port["guard"]["mode"], "mac");
+    assert_eq!(answers(&testbed), 2);
+
+    // What cannot be done, and why.
+    for (arguments, said) in [
+        (&["port", "set", "nobody", "limit={}"][..], "no port \"nobody\""),
+        (&["port", "del", "nobody"], "no port \"nobody\""),
+        (&["port", "set", &red, "colour=1"], "colour"),
+        (&["port", "set", &red, "queues=2"], "--reconnect"),
+        (&["port", "add", "guest", &*format!("name={red}")], "is in use"),
+        (&["port", "add", "uplink", "name=x"], "tap is missing"),
+    ] {
+        let error = change(&testbed, arguments).unwrap_err();
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+
+    // A reload says what it takes back, and a dry run does nothing.
+    let report = change(&testbed, &["reload", "--dry-run"]).unwrap();
+    assert_eq!(steps(&report), [format!("change {red} guard limit")]);
+    assert_eq!(report["steps"][0]["reverts_command"], true);
+    assert!(status(&testbed, &red).unwrap()["limit"].is_object(), "a dry run");
+    std::fs::write(file(&testbed), format!("{text}colour = 1\n")).unwrap();
+    let error = change(&testbed, &["reload"]).unwrap_err();
+    assert!(error.contains("colour") && error.contains("line"), "{error}");
+    assert!(status(&testbed, &red).unwrap()["limit"].is_object(), "a file with an error");
+    std::fs::write(file(&testbed), &text).unwrap();
+    let pid = Pid::from_raw(testbed.daemon.pid().cast_signed()).unwrap();
+    kill_process(pid, Signal::HUP).unwrap();
+    wait("the signal's reload", || status(&testbed, &red).unwrap()["limit"].is_null());
+    assert_eq!(answers(&testbed), 2);
+
+    // A guest goes, and another comes.
+    let report = change(&testbed, &["port", "del", &blue]).unwrap();
+    assert_eq!(steps(&report), [format!("remove {blue}")]);
+    testbed.guests[1].wait();
+    assert!(status(&testbed, &blue).is_none());
+    change(&testbed, &["port", "del", &green]).unwrap();
+    let mac = format!("mac={}", testbed.guests[2].mac);
+    let addresses = format!("addresses=[\"{}/24\"]", testbed.guests[2].ipv4);
+    let name = format!("name={green}");
+    let report = change(&testbed, &["port", "add", "guest", &name, &mac, &addresses]).unwrap();
+    assert_eq!(steps(&report), [format!("add {green}")]);
+    testbed.join(2, &[]);
+    let [from, to] = [&testbed.guests[0], &testbed.guests[2]];
+    let ping = lab::ping(&from.namespace, to.ipv4, 2, PING_PAUSE).unwrap();
+    assert_eq!(ping.received, 2);
+}
+
+#[test]
+fn what_a_guest_agreed_on_changes_when_it_connects_again() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut testbed = Testbed::start(2, "workers = 1");
+    testbed.join(0, &["--rejoin", "30", "--queues", "2"]);
+    testbed.join(1, &[]);
+    testbed.ping(0, 1);
+    let red = testbed.guests[0].namespace.name().to_owned();
+    let text = std::fs::read_to_string(file(&testbed)).unwrap();
+    let mac = format!("mac = \"{}\"\n", testbed.guests[0].mac);
+    let changed = text.replace(&mac, &format!("{mac}persistent_grants = 16\n"));
+    std::fs::write(file(&testbed), changed).unwrap();
+    let domain = |testbed: &Testbed| {
+        status(testbed, &red).filter(|port| port["state"] == "up")?["domain"].as_u64()
+    };
+    let before = domain(&testbed);
+    let report = change(&testbed, &["reload"]).unwrap();
+    assert_eq!(steps(&report), [format!("wait {red} persistent_grants")]);
+    testbed.ping(0, 1);
+    assert_eq!(domain(&testbed), before, "it stays connected");
+    let report = change(&testbed, &["reload", "--reconnect"]).unwrap();
+    assert_eq!(steps(&report), [format!("reconnect {red} persistent_grants")]);
+    wait("the guest's return", || domain(&testbed).is_some_and(|now| Some(now) != before));
+    testbed.ping(0, 1);
+    assert!(steps(&change(&testbed, &["reload"]).unwrap()).is_empty());
+}
+
+#[test]
+fn uplinks_and_virtual_machines_ports_come_and_go() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let testbed = Testbed::start(0, "workers = 1");
+    let outside = Namespace::create("pvt").unwrap();
+    let namespace = format!("namespace={}", outside.name());
+    let has = |device: &str| outside.ip(&["link", "show", device]).is_ok();
+    let add = ["port", "add", "uplink", "name=up", "tap=up0", &namespace];
+    change(&testbed, &add).unwrap();
+    assert!(has("up0") && status(&testbed, "up").unwrap()["state"] == "up");
+    let error = change(&testbed, &["port", "set", "up", "tap=up1"]).unwrap_err();
+    assert!(error.contains("--reconnect"), "{error}");
+    change(&testbed, &["port", "set", "up", "tap=up1", "--reconnect"]).unwrap();
+    assert!(!has("up0") && has("up1"));
+    // A device that cannot be opened changes nothing.
+    let bad = ["port", "add", "uplink", "name=bad", "tap=a-name-that-is-too-long"];
+    assert!(change(&testbed, &bad).is_err());
+    assert!(status(&testbed, "bad").is_none());
+    let socket = testbed.folder().join("vm.sock");
+    let at = format!("socket={}", socket.display());
+    change(&testbed, &["port", "add", "port", "name=vm", "kind=vhost-user", "guard=off", &at])
+        .unwrap();
+    let mut front_end = UnixStream::connect(&socket).unwrap();
+    front_end.set_read_timeout(Some(LIMIT)).unwrap();
+    change(&testbed, &["port", "del", "vm"]).unwrap();
+    assert_eq!(front_end.read(&mut [0; 1]).unwrap(), 0, "its session has ended");
+    assert!(!socket.exists() && status(&testbed, "vm").is_none());
+    change(&testbed, &["port", "del", "up"]).unwrap();
+    wait("the tap's end", || !has("up1"));
+}
+
+/// Gives a guest an interface of a VLAN, with the guest's addresses on it instead of on eth0.
+fn tag(testbed: &Testbed, guest: usize, vlan: &str) {
+    let guest = &testbed.guests[guest];
+    let ip = |arguments: &[&str]| guest.namespace.ip(arguments).unwrap();
+    let device = format!("eth0.{vlan}");
+    ip(&["link", "add", "link", "eth0", "name", &device, "type", "vlan", "id", vlan]);
+    ip(&["address", "flush", "dev", "eth0"]);
+    let [v4, v6] = [format!("{}/24", guest.ipv4), format!("{}/64", guest.ipv6)];
+    ip(&["address", "add", &v4, "dev", &device]);
+    ip(&["-6", "address", "add", &v6, "dev", &device, "nodad"]);
+    ip(&["link", "set", &device, "up"]);
+}
+
+#[test]
+fn linux_guests_meet_in_a_vlan_with_all_offloads() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let lines = |guest| match guest {
+        0 => "vlan = 10\n",
+        1 => "trunk = [10, 20]\n",
+        2 => "vlan = 20\n",
+        _ => "",
+    };
+    let mut testbed = Testbed::start_each(4, "workers = 1", lines);
+    (0..4).for_each(|guest| testbed.join(guest, &[]));
+    tag(&testbed, 1, "10");
+    testbed.ping(0, 1);
+    // Partial checksums and segments of 64 KiB, with a tag that comes on the way there and goes on the way back.
+    testbed.transfer(0, 1, 16 << 20);
+    testbed.transfer(1, 0, 16 << 20);
+    let sent = testbed.port(0)["ingress"].clone();
+    assert!(sent["bytes"].as_u64() > sent["frames"].as_u64().map(|frames| frames * 4000), "{sent}");
+    let answers = |from: usize, to: usize| {
+        let [from, to] = [from, to].map(|guest| &testbed.guests[guest]);
+        lab::ping(&from.namespace, to.ipv4, 2, Duration::from_millis(100)).unwrap().received
+    };
+    assert_eq!([answers(0, 2), answers(0, 3), answers(3, 2)], [0; 3]);
+    // In place.
+    let red = testbed.guests[0].namespace.name();
+    change(&testbed, &["port", "set", red, "vlan=20"]).unwrap();
+    assert_eq!([answers(0, 1), answers(0, 2)], [0, 2]);
+    for guest in [0, 2] {
+        let name = testbed.guests[guest].namespace.name();
+        change(&testbed, &["port", "set", name, "isolated=true"]).unwrap();
+    }
+    assert_eq!(answers(0, 2), 0);
+    change(&testbed, &["port", "set", red, "vlan=10", "isolated=false"]).unwrap();
+    assert_eq!(answers(0, 1), 2);
+    assert_eq!(testbed.port(1)["vlans"]["trunk"], serde_json::json!([10, 20]));
+}
+
+#[test]
+fn many_clients_at_once_do_not_stop_the_daemon() {
+    if !able(&["ping"]) {
+        return;
+    }
+    let mut testbed = Testbed::start(1, "workers = 1");
+    testbed.join(0, &[]);
+    let socket = testbed.folder().join("control.sock");
+    // Clients that say nothing, half a request, or one that is too long.
+    let silent: Vec<_> = (0..300).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
+    for (n, client) in silent.iter().enumerate() {
+        use std::io::Write;
+        let bytes = if n % 3 == 0 { vec![b'x'; 64 << 10] } else { b"change {\"cha".to_vec() };
+        client.set_nonblocking(true).unwrap();
+        let _ = (&*client).write(&bytes[..bytes.len() * (n % 3) / 2]);
+    }
+    drop(silent);
+    let red = testbed.guests[0].namespace.name().to_owned();
+    let set = ["port", "set", &red, "limit.egress.mbps=8"];
+    wait("an answer", || change(&testbed, &set).is_ok());
+    assert!(status(&testbed, &red).unwrap()["limit"].is_object());
+    let _: &Process = &testbed.daemon;
+}

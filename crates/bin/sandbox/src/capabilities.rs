@@ -1,0 +1,29 @@
+//! Capabilities of the calling thread.
+
+use rustix::io::Result;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
+    remove_capability_from_bounding_set, set_capabilities,
+};
+
+/// Gives up every capability but the wanted ones, in the calling thread and in the threads and programs that it starts.
+/// Returns those that it had and keeps.
+///
+/// # Errors
+/// The kernel's, if it knows no capabilities.
+pub fn keep_capabilities(wanted: CapabilitySet) -> Result<CapabilitySet> {
+    let sets = capabilities(None)?;
+    let kept = sets.permitted & wanted;
+    // Programs that root starts have the bounding set. Without SETPCAP it stays, and no_new_privs bounds them.
+    if sets.effective.contains(CapabilitySet::SETPCAP) {
+        for capability in CapabilitySet::all().difference(kept).iter() {
+            // Older kernels have fewer capabilities.
+            if capability_is_in_bounding_set(capability).unwrap_or(false) {
+                remove_capability_from_bounding_set(capability)?;
+            }
+        }
+    }
+    let inheritable = sets.inheritable & kept;
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?;
+    Ok(kept)
+}

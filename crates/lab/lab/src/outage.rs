@@ -1,0 +1,218 @@
+//! The longest pause in traffic that is under way while something else happens, and what was lost.
+
+use crate::deadline::Deadline;
+use crate::namespace::join;
+use crate::transfer::{SOCKET_SLICE, accept, announce, connect, listen};
+use crate::{Error, Interrupt, Namespace, Result};
+use std::collections::HashSet;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Payload of a datagram. It begins with its number.
+const DATAGRAM: usize = 64;
+/// Bytes that are written to a stream at once.
+const CHUNK: usize = 64 * 1024;
+/// Traffic ends after this time in any case.
+const LIMIT: Duration = Duration::from_secs(300);
+/// How long datagrams may be on their way after the last one was sent.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Where the receiving end announces its address.
+type Ready = mpsc::Sender<SocketAddr>;
+
+/// What happened to traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// The longest time in which nothing arrived.
+    pub longest: Duration,
+    /// Datagrams that did not arrive.
+    pub lost: u64,
+    /// Datagrams that arrived again.
+    pub repeated: u64,
+}
+
+/// Traffic from one namespace to another, until [`finish`](Self::finish).
+#[derive(Debug)]
+pub struct OutageProbe {
+    sending: Deadline,
+    receiving: Deadline,
+    /// Bytes that have arrived.
+    bytes: Arc<AtomicU64>,
+    sender: JoinHandle<Result<u64>>,
+    receiver: JoinHandle<Result<Arrivals>>,
+}
+
+impl OutageProbe {
+    /// Sends a small datagram to `address` in `to` every `interval`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] from either end.
+    pub fn datagrams(
+        from: &Namespace,
+        to: &Namespace,
+        address: impl Into<IpAddr>,
+        interval: Duration,
+    ) -> Result<Self> {
+        let address = address.into();
+        let receive = move |ready: &Ready, mut arrivals: Arrivals, deadline: &Deadline| {
+            let socket = UdpSocket::bind((address, 0));
+            let socket = socket.map_err(Error::io(format!("cannot bind to {address}")))?;
+            socket
+                .set_read_timeout(Some(SOCKET_SLICE))
+                .map_err(Error::io("cannot set a timeout"))?;
+            announce(ready, socket.local_addr())?;
+            let mut datagram = [0; DATAGRAM];
+            while let Some(length) = until_stopped(deadline.retry(|| socket.recv(&mut datagram)))? {
+                arrivals.note(length);
+                let (number, _) = datagram.split_at(size_of::<u64>());
+                arrivals.number(number.try_into().map(u64::from_le_bytes).unwrap_or(u64::MAX));
+            }
+            Ok(arrivals)
+        };
+        let send = move |to: SocketAddr, deadline: &Deadline| {
+            let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+            let socket = UdpSocket::bind((any, 0)).map_err(Error::io("cannot open a socket"))?;
+            let (mut datagram, mut sent) = ([0; DATAGRAM], 0u64);
+            loop {
+                datagram[..size_of::<u64>()].copy_from_slice(&sent.to_le_bytes());
+                let done = deadline.retry(|| socket.send_to(&datagram, to));
+                if until_stopped(done)?.is_none() {
+                    return Ok(sent);
+                }
+                sent += 1;
+                std::thread::sleep(interval);
+            }
+        };
+        Self::start(from, to, receive, send)
+    }
+
+    /// Writes to a TCP connection to `address` in `to`, as fast as it accepts bytes.
+    ///
+    /// # Errors
+    /// [`Error::Io`] from either end.
+    pub fn stream(from: &Namespace, to: &Namespace, address: impl Into<IpAddr>) -> Result<Self> {
+        let address = address.into();
+        let receive = move |ready: &Ready, mut arrivals: Arrivals, deadline: &Deadline| {
+            let listener = listen(address)?;
+            announce(ready, listener.local_addr())?;
+            let stream = accept(&listener, deadline)?;
+            let mut chunk = vec![0; CHUNK];
+            while let Some(length @ 1..) =
+                until_stopped(deadline.retry(|| (&stream).read(&mut chunk)))?
+            {
+                arrivals.note(length);
+            }
+            Ok(arrivals)
+        };
+        let send = move |to: SocketAddr, deadline: &Deadline| {
+            let stream = connect(to, deadline)?;
+            let chunk = vec![0; CHUNK];
+            while until_stopped(deadline.retry(|| (&stream).write(&chunk)))?.is_some() {}
+            Ok(0)
+        };
+        Self::start(from, to, receive, send)
+    }
+
+    /// `receive` runs in one namespace and, once it has announced its address, `send` in the other. `send` returns how many
+    /// datagrams it has sent.
+    fn start<R, S>(from: &Namespace, to: &Namespace, receive: R, send: S) -> Result<Self>
+    where
+        R: FnOnce(&Ready, Arrivals, &Deadline) -> Result<Arrivals> + Send + 'static,
+        S: FnOnce(SocketAddr, &Deadline) -> Result<u64> + Send + 'static,
+    {
+        let deadline = || Deadline::new("traffic under way", LIMIT);
+        let (sending, receiving) = (deadline(), deadline());
+        let bytes = Arc::new(AtomicU64::new(0));
+        let (ready, listening) = mpsc::channel();
+        let (arrivals, waiting) = (Arrivals::new(bytes.clone()), receiving.clone());
+        let receiver = to.thread(move || receive(&ready, arrivals, &waiting))?;
+        let Ok(destination) = listening.recv() else {
+            return Err(join(receiver).err().unwrap_or(Error::Interrupted));
+        };
+        let until = sending.clone();
+        let sender = from.thread(move || send(destination, &until))?;
+        Ok(Self { sending, receiving, bytes, sender, receiver })
+    }
+
+    /// Bytes of payload that have arrived so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if either end failed earlier, and [`Error::Interrupted`].
+    pub fn finish(self) -> Result<Outage> {
+        self.sending.stop();
+        let sent = join(self.sender);
+        if let Ok(1..) = sent {
+            Interrupt::sleep(LATE)?;
+        }
+        self.receiving.stop();
+        let arrivals = join(self.receiver);
+        Interrupt::check()?;
+        let Arrivals { longest, numbers, repeated, .. } = arrivals?;
+        Ok(Outage { longest, lost: sent?.saturating_sub(numbers.len() as u64), repeated })
+    }
+}
+
+/// None if the operation ended because it was to stop.
+fn until_stopped<T>(done: Result<T>) -> Result<Option<T>> {
+    match done {
+        Err(Error::Interrupted) => Ok(None),
+        done => done.map(Some),
+    }
+}
+
+/// What has arrived.
+#[derive(Debug)]
+struct Arrivals {
+    bytes: Arc<AtomicU64>,
+    last: Option<Instant>,
+    longest: Duration,
+    numbers: HashSet<u64>,
+    repeated: u64,
+}
+
+impl Arrivals {
+    fn new(bytes: Arc<AtomicU64>) -> Self {
+        Self { bytes, last: None, longest: Duration::ZERO, numbers: HashSet::new(), repeated: 0 }
+    }
+
+    /// Notes an arrival now.
+    fn note(&mut self, length: usize) {
+        let now = Instant::now();
+        if let Some(last) = self.last.replace(now) {
+            self.longest = self.longest.max(now - last);
+        }
+        self.bytes.fetch_add(length as u64, Ordering::Relaxed);
+    }
+
+    /// Notes which datagram it was.
+    fn number(&mut self, number: u64) {
+        self.repeated += u64::from(!self.numbers.insert(number));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_count_once() {
+        let mut arrivals = Arrivals::new(Arc::default());
+        for number in [0, 1, 1, 3] {
+            arrivals.note(DATAGRAM);
+            arrivals.number(number);
+        }
+        assert_eq!((arrivals.numbers.len(), arrivals.repeated), (3, 1));
+        assert_eq!(arrivals.bytes.load(Ordering::Relaxed), 4 * DATAGRAM as u64);
+    }
+}

@@ -47,17 +47,21 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
     }
     let plugin = plugin();
     let file = |name: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let [first, second, checked] = ["first.pvs", "second.pvs", "checked.pvs"].map(file);
-    // The first saves the machine, the second loads it, and the third boots it.
+    let [first, second, booted, checked] =
+        ["first.pvs", "second.pvs", "booted.pvs", "checked.pvs"].map(file);
+    // The first boots, saves and loads the machine, the second loads it, and the third boots it without a snapshot.
     let recording = record(&plugin, &first, &["--call-graph", "--fresh"]);
     let (_, said) = record_aloud(&plugin, &second, &["--call-graph"]);
     assert!(said.contains("from the snapshot") && !said.contains("boot, to"), "{said}");
+    let (_, said) = record_aloud(&plugin, &booted, &["--call-graph", "--no-snapshot"]);
+    assert!(said.contains("boot, to") && !said.contains("snapshot"), "{said}");
     let provenance = &recording.provenance;
     assert_eq!((&*provenance.workload, provenance.images.len()), ("loopback", 2));
     assert!(provenance.qemu.contains("version 10."), "{provenance:?}");
     assert_eq!(provenance.options, ["--milliseconds 5"]);
     let bytes = |path: &Path| std::fs::read(path).expect("a file");
-    assert!(bytes(&first) == bytes(&second), "two runs differ");
+    assert!(bytes(&first) == bytes(&second), "two runs from a snapshot differ");
+    assert!(bytes(&first) == bytes(&booted), "two boots differ");
 
     assert!(recording.instructions >= 5_000_000, "{}", recording.instructions);
     assert_eq!(recording.domains, [Domain::Machine]);

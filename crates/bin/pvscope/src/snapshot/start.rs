@@ -19,7 +19,7 @@ use crate::watch::Watch;
 
 /// How long the plugin holds the machine after QEMU was told to stop it: QEMU's main thread has to take notice first. If that is
 /// too short, the machine goes on, and there is no snapshot.
-const HOLD: Duration = Duration::from_millis(200);
+const HOLD: Duration = Duration::from_millis(500);
 
 /// Whether to use snapshots.
 #[derive(Args, Clone, Copy, Debug, Default)]

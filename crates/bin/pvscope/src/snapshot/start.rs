@@ -257,18 +257,20 @@ impl<'a> Machine<'a> {
         Interrupt::sleep(HOLD)?;
         std::fs::remove_file(&hold).map_err(Error::path(&hold))?;
         monitor.answer("stop")?;
-        let saved = if Watch::is_recording(&qemu) {
-            Err(Error::Usage("this host was too busy to stop the machine in time".to_owned()))
-        } else {
-            let files = self.consoles.iter().map(|file| std::fs::read(file).unwrap_or_default());
-            let files = files.map(|text| String::from_utf8_lossy(&text).into_owned());
-            let printed = std::iter::once(qemu.stdout()).chain(files).collect();
-            store.add((name, &self.identity), printed, |state| {
-                let uri = format!("file:{}", state.display());
-                monitor.execute("migrate", json!({ "uri": uri }))?;
-                qmp::wait_for_migration(&mut monitor, &mut qemu)
-            })
-        };
+        let files = self.consoles.iter().map(|file| std::fs::read(file).unwrap_or_default());
+        let files = files.map(|text| String::from_utf8_lossy(&text).into_owned());
+        let printed = std::iter::once(qemu.stdout()).chain(files).collect();
+        let saved = store.add((name, &self.identity), printed, |state| {
+            let uri = format!("file:{}", state.display());
+            monitor.execute("migrate", json!({ "uri": uri }))?;
+            qmp::wait_for_migration(&mut monitor, &mut qemu)?;
+            // Not before: the plugin's message may arrive later than QEMU's answer.
+            if Watch::is_recording(&qemu) {
+                let what = "this host was too busy to stop the machine in time".to_owned();
+                return Err(Error::Usage(what));
+            }
+            Ok(())
+        });
         match saved {
             Ok(snapshot) => {
                 qemu.kill()?;

@@ -124,7 +124,7 @@ impl ChangeAction {
 impl fmt::Display for ChangeAction {
     /// The word that a line begins with.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::Add => "added",
             Self::Remove => "removed",
             Self::Change => "changed",

@@ -326,7 +326,7 @@ fn main() -> ExitCode {
 
 fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
     match command {
-        Command::Run { config, set, check } => run(ConfigFile::new(config, set), check, log),
+        Command::Run { config, set, check } => run(&ConfigFile::new(config, set), check, log),
         Command::Guest(GuestArgs { name, daemon, token_file, rejoin, interface }) => {
             let identity = guest::Identity { name, token_file };
             let socket = join_socket(&daemon.directory);
@@ -368,14 +368,14 @@ fn dispatch(command: Command, log: log::LogLimit) -> Result<ExitCode, String> {
     }
 }
 
-fn run(file: ConfigFile, check: bool, log: log::LogLimit) -> Result<ExitCode, String> {
+fn run(file: &ConfigFile, check: bool, log: log::LogLimit) -> Result<ExitCode, String> {
     match file.read() {
         Err(error) => {
             eprintln!("pvnet: {error}");
             return Ok(ExitCode::from(USAGE));
         }
         Ok(_) if check => println!("{}: valid", file.path().display()),
-        Ok(loaded) => daemon::run(&file, loaded, log).map_err(|error| error.to_string())?,
+        Ok(loaded) => daemon::run(file, loaded, log).map_err(|error| error.to_string())?,
     }
     Ok(ExitCode::SUCCESS)
 }

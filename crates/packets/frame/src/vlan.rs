@@ -7,7 +7,8 @@ use crate::{FRAME_MAX, Frame, Lent};
 /// Where a tag lies: after both addresses.
 const TAG: usize = 12;
 /// Bytes of a tag.
-const LEN: u8 = VLAN_TAG_LEN as u8;
+const LEN: u8 = 4;
+const _: () = assert!(LEN as usize == VLAN_TAG_LEN);
 /// The VLAN identifier in a tag.
 const IDENTIFIER: u16 = 0x0fff;
 

@@ -309,7 +309,7 @@ fn errors_name_the_line_and_the_reason() {
             "a guest cannot end a grant that the daemon has mapped",
         ),
         (format!("{RED}tx = \"flip\"\n"), "remap"),
-        (format!("{UP}capabilities = \"tso\"\n"), "needs csum"),
+        (format!("{UP}capabilities = \"tso\"\n"), "need csum and sg"),
         (format!("{UP}capabilities = \"csum+uso\"\n"), "needs csum"),
         (format!("{UP}capabilities = \"csum+lro\"\n"), "lro"),
         ("[daemon]\nworkers = 0\n".to_owned(), "workers"),

@@ -19,7 +19,9 @@ pub(super) fn request(
 ) -> Result<ChangeReport, String> {
     let ChangeRequest { change, dry_run, reconnect } = request;
     let source = match change {
-        Change::Reload {} => Source::File(file.read().map_err(|error| error.to_string())?),
+        Change::Reload {} => {
+            Source::File(Box::new(file.read().map_err(|error| error.to_string())?))
+        }
         change => Source::Command(change),
     };
     let change = Box::new(NewConfig { source, dry_run, reconnect });

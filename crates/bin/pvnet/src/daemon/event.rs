@@ -34,7 +34,7 @@ pub(super) struct NewConfig {
 /// Where a new configuration comes from.
 pub(super) enum Source {
     /// The file was read again.
-    File(Loaded),
+    File(Box<Loaded>),
     /// A command changes the present one.
     Command(Change),
 }

@@ -21,7 +21,7 @@ const GSO: Gso = Gso { kind: GsoKind::UdpV4, size: SIZE };
 /// A frame to be cut, its body in mapped memory.
 fn frame(bytes: &[u8]) -> (Frame, Arc<[Region]>) {
     let mut frame = Frame::empty();
-    frame.bytes.copy_from_slice(&bytes[..HEADER_MAX]);
+    frame.bytes[..HEADER_MAX].copy_from_slice(&bytes[..HEADER_MAX]);
     frame.header_len = u8::try_from(HEADER_MAX).unwrap();
     frame.len = u32::try_from(bytes.len()).unwrap();
     frame.headers = Headers::parse(bytes).unwrap();

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use control_socket::{ChangeAction, ChangeReport, ChangeStep};
 use tracing::{info, warn};
 
-use crate::config::{Config, Platform, differences, edit};
+use crate::config::{Config, Loaded, Platform, differences, edit};
 use crate::daemon::control::Control;
 use crate::daemon::event::{NewConfig, Source};
 use plan::{Connected, plan};
@@ -27,8 +27,9 @@ impl Control {
         let mut tables = self.tables.clone();
         let (config, only) = match source {
             Source::File(loaded) => {
-                tables = loaded.tables;
-                (loaded.config, None)
+                let Loaded { config, tables: read } = *loaded;
+                tables = read;
+                (config, None)
             }
             Source::Command(change) => {
                 let names = edit(&mut tables, &change, &self.served())?;
@@ -58,7 +59,7 @@ impl Control {
                 let (keys, reason) = (keys.join(", "), reason.as_deref().unwrap_or_default());
                 match action {
                     ChangeAction::Fail => {
-                        warn!(table, name, keys, reason, "a port could not be changed")
+                        warn!(table, name, keys, reason, "a port could not be changed");
                     }
                     _ => info!(table, name, keys, reason, %action, "a port changes"),
                 }

@@ -2,7 +2,7 @@
 
 use control_socket::{ChangeAction, ChangeStep, Reason};
 
-use crate::config::{Config, Daemon, Guest, Platform, Uplink};
+use crate::config::{Config, Daemon, Guest, Platform, Sandbox, Uplink};
 use crate::daemon::backends::VifId;
 use crate::daemon::control::{Control, Interface};
 use crate::daemon::uplinks::{self, PluggedUplink};
@@ -89,7 +89,14 @@ impl Control {
         if !self.uplinks.iter().any(is_held) {
             let meter = self.platform.meter();
             let uplink = uplinks::open(uplink, config, meter, &self.datapath);
-            opened.uplinks.push(uplink.map_err(|error| error.to_string())?);
+            let hint = match self.config.daemon.sandbox {
+                Sandbox::Full => {
+                    "; a daemon with `sandbox = \"full\"` in [daemon], the default, opens no devices after its \
+                     start: set `sandbox = \"devices\"`, and start it again"
+                }
+                Sandbox::Devices | Sandbox::Off => "",
+            };
+            opened.uplinks.push(uplink.map_err(|error| format!("{error}{hint}"))?);
         }
         Ok(())
     }

@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(steps("", CARD, &[], true), ["refused nic card0"]);
         let context = format!("{RED}nic = \"card0\"\n");
         let found = steps(&format!("{CARD}{RED}"), &format!("{CARD}{context}"), &[], true);
-        assert_eq!(found, ["refused guest red context"]);
+        assert_eq!(found, ["refused guest red vif context"]);
         let found = steps(CARD, &format!("{CARD}{context}"), &[], true);
         assert_eq!(found, ["refused guest red"]);
         let switch = "[switch]\nage_seconds = 9\n";

@@ -61,7 +61,7 @@ fn a_machine_is_recorded_twice_with_equal_and_complete_counts() {
     assert_eq!(provenance.options, ["--milliseconds 5"]);
     let bytes = |path: &Path| std::fs::read(path).expect("a file");
     assert!(bytes(&first) == bytes(&second), "two runs from a snapshot differ");
-    assert!(bytes(&first) == bytes(&booted), "two boots differ");
+    assert!(bytes(&first) == bytes(&booted), "a boot and a snapshot differ");
 
     assert!(recording.instructions >= 5_000_000, "{}", recording.instructions);
     assert_eq!(recording.domains, [Domain::Machine]);
